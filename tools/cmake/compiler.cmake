@@ -1,0 +1,30 @@
+# Language, warnings, sanitizers and the compiler cache, said once.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")  # not -O3: longer to compile, nothing to gain here
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
+
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${CCACHE_PROGRAM}")
+endif()
+
+# Every target of ours links this one; torch's headers are system headers to it.
+add_library(distgrad_compile_options INTERFACE)
+target_compile_options(distgrad_compile_options INTERFACE
+  -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wcast-align -Wunused -Wformat=2
+  -Wimplicit-fallthrough -Wextra-semi
+  $<$<BOOL:${DISTGRAD_WERROR}>:-Werror>)
+target_include_directories(distgrad_compile_options INTERFACE
+  "${PROJECT_SOURCE_DIR}/src" "${PROJECT_BINARY_DIR}/generated")
+
+if(DISTGRAD_SANITIZE)
+  if(DISTGRAD_TORCH)
+    message(FATAL_ERROR "DISTGRAD_SANITIZE needs DISTGRAD_TORCH=OFF: the wheel's libraries are not instrumented")
+  endif()
+  add_compile_options(-fsanitize=${DISTGRAD_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${DISTGRAD_SANITIZE})
+endif()

@@ -1,0 +1,13 @@
+# bin/distgrad with distgrad-rank beside it (distgrad_executable installs both), share/distgrad for what they read.
+set(data_dir "${CMAKE_INSTALL_DATADIR}/distgrad")
+if(EXISTS "${PROJECT_SOURCE_DIR}/src/python")
+  install(DIRECTORY src/python/ DESTINATION "${data_dir}/python" FILES_MATCHING PATTERN "*.py")
+endif()
+foreach(folder schema scenarios)
+  if(EXISTS "${PROJECT_SOURCE_DIR}/${folder}")
+    install(DIRECTORY ${folder} DESTINATION "${data_dir}")
+  endif()
+endforeach()
+if(EXISTS "${PROJECT_SOURCE_DIR}/docs")
+  install(DIRECTORY docs/ DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+endif()

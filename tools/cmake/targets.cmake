@@ -1,0 +1,65 @@
+# distgrad_library(NAME [TORCH] SOURCES a.cpp ... [DEPS target ...])
+#   The static library distgrad_NAME. Headers are included from the root of src: #include "base/error.h".
+# distgrad_executable(NAME [TORCH] SOURCES main.cpp ... [DEPS target ...])
+#   The executable NAME in the build tree's bin/, installed.
+# distgrad_test(NAME [TORCH] SOURCES x_test.cpp ... [DEPS target ...] [TIMEOUT seconds] [LABELS label ...])
+#   The GoogleTest executable NAME in the build tree's tests/; nothing is made when BUILD_TESTING is off. Tests see the
+#   macros DISTGRAD_SOURCE_DIR, DISTGRAD_BIN_DIR and DISTGRAD_PYTHON (strings).
+#
+# TORCH: the sources include torch headers. Such sources must not see Debian's {fmt}, as torch's headers bring another
+# version of it; all other targets link fmt. So no header that both sides include may include fmt.
+
+function(distgrad_configure_target target visibility torch)
+  target_link_libraries(${target} ${visibility} distgrad_compile_options ${ARGN})
+  if(torch)
+    target_link_libraries(${target} ${visibility} distgrad::torch)
+    target_compile_options(${target} PRIVATE ${DISTGRAD_TORCH_COMPILE_OPTIONS})
+  else()
+    target_link_libraries(${target} PRIVATE fmt::fmt)
+  endif()
+endfunction()
+
+function(distgrad_library name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "" "SOURCES;DEPS")
+  add_library(distgrad_${name} STATIC ${arg_SOURCES})
+  distgrad_configure_target(distgrad_${name} PUBLIC ${arg_TORCH} ${arg_DEPS})
+endfunction()
+
+function(distgrad_executable name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "" "SOURCES;DEPS")
+  add_executable(${name} ${arg_SOURCES})
+  distgrad_configure_target(${name} PRIVATE ${arg_TORCH} ${arg_DEPS})
+  install(TARGETS ${name} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+endfunction()
+
+if(BUILD_TESTING)
+  find_package(GTest REQUIRED)
+  include(GoogleTest)
+  add_library(distgrad_test_main STATIC "${PROJECT_SOURCE_DIR}/tools/cmake/test_main.cpp")
+  target_link_libraries(distgrad_test_main PUBLIC distgrad_compile_options GTest::gmock GTest::gtest)
+endif()
+
+function(distgrad_test name)
+  if(NOT BUILD_TESTING)
+    return()
+  endif()
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "TIMEOUT" "SOURCES;DEPS;LABELS")
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 60)
+  endif()
+  add_executable(${name} ${arg_SOURCES})
+  distgrad_configure_target(${name} PRIVATE ${arg_TORCH} ${arg_DEPS} distgrad_test_main)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
+  target_compile_definitions(${name} PRIVATE
+    "DISTGRAD_SOURCE_DIR=\"${PROJECT_SOURCE_DIR}\""
+    "DISTGRAD_BIN_DIR=\"${CMAKE_RUNTIME_OUTPUT_DIRECTORY}\""
+    "DISTGRAD_PYTHON=\"${DISTGRAD_PYTHON}\"")
+  if(arg_TORCH)
+    # One entry for the whole executable: each start loads libtorch.
+    add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+    set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "torch;${arg_LABELS}")
+  else()
+    gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}"
+      TEST_PREFIX "${name}." PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
+  endif()
+endfunction()

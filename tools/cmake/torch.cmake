@@ -1,0 +1,51 @@
+# The imported target distgrad::torch: libtorch_cpu and libc10 of the torch that DISTGRAD_PYTHON has.
+#
+# Not find_package(Torch): in wheels built with CUDA that demands a CUDA toolkit, and nothing here links CUDA.
+# The python is asked where its torch is without importing it, which would take seconds.
+
+if(NOT DISTGRAD_PYTHON)
+  find_program(DISTGRAD_PYTHON_FOUND NAMES python3 REQUIRED)
+  set(DISTGRAD_PYTHON "${DISTGRAD_PYTHON_FOUND}")
+endif()
+execute_process(
+  COMMAND "${DISTGRAD_PYTHON}" -c
+    "import importlib.util as u; s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else '')"
+  OUTPUT_VARIABLE DISTGRAD_TORCH_DIR OUTPUT_STRIP_TRAILING_WHITESPACE
+  ERROR_VARIABLE python_error RESULT_VARIABLE python_result)
+if(NOT python_result EQUAL 0)
+  message(FATAL_ERROR "DISTGRAD_PYTHON=${DISTGRAD_PYTHON} does not run: ${python_result} ${python_error}")
+endif()
+if(NOT EXISTS "${DISTGRAD_TORCH_DIR}/lib/libtorch_cpu.so")
+  message(FATAL_ERROR "${DISTGRAD_PYTHON} has no torch: set DISTGRAD_PYTHON to one that has, or DISTGRAD_TORCH=OFF")
+endif()
+file(STRINGS "${DISTGRAD_TORCH_DIR}/version.py" version_line REGEX "^__version__ *=")
+string(REGEX REPLACE ".*['\"]([^'\"]+)['\"].*" "\\1" DISTGRAD_TORCH_VERSION "${version_line}")
+message(STATUS "torch ${DISTGRAD_TORCH_VERSION}: ${DISTGRAD_TORCH_DIR}")
+
+# Where libtorch_cpu's own dependencies are (libcudart, libcupti), should the wheel's RPATH not say it.
+get_filename_component(site_packages "${DISTGRAD_TORCH_DIR}" DIRECTORY)
+file(GLOB cuda_libraries "${site_packages}/nvidia/*/lib/libcudart.so*" "${site_packages}/nvidia/*/lib/libcupti.so*")
+set(torch_rpath "${DISTGRAD_TORCH_DIR}/lib")
+foreach(library IN LISTS cuda_libraries)
+  get_filename_component(folder "${library}" DIRECTORY)
+  list(APPEND torch_rpath "${folder}")
+endforeach()
+list(REMOVE_DUPLICATES torch_rpath)
+list(JOIN torch_rpath ":" torch_rpath)
+
+add_library(distgrad::torch INTERFACE IMPORTED)
+target_include_directories(distgrad::torch INTERFACE
+  "${DISTGRAD_TORCH_DIR}/include" "${DISTGRAD_TORCH_DIR}/include/torch/csrc/api/include")
+target_compile_definitions(distgrad::torch INTERFACE USE_DISTRIBUTED)
+target_link_libraries(distgrad::torch INTERFACE
+  "${DISTGRAD_TORCH_DIR}/lib/libtorch_cpu.so" "${DISTGRAD_TORCH_DIR}/lib/libc10.so" Threads::Threads)
+# The run-time path is a plain link option, and CMake's own handling is off: it would drop paths inside the project,
+# where tools/run keeps its environments, from installed files. RPATH rather than RUNPATH, so that it holds for the
+# libraries' own dependencies too. The symbols that libtorch_cpu takes from libcudart and libcupti are found at run time.
+target_link_options(distgrad::torch INTERFACE
+  "LINKER:--disable-new-dtags" "LINKER:-rpath,${torch_rpath}" "LINKER:--unresolved-symbols=ignore-in-shared-libs")
+set(CMAKE_SKIP_RPATH ON)
+
+# Torch's headers make large objects out of templates; neither speed nor debug information of these files matters
+# outside a Debug build.
+set(DISTGRAD_TORCH_COMPILE_OPTIONS "$<$<CONFIG:Release>:-O1;-g0>")
