@@ -1,0 +1,139 @@
+#include "model/libraries.h"
+
+#include <algorithm>
+#include <array>
+
+namespace distgrad {
+namespace {
+
+using enum CollectiveKind;
+
+// name, finding, summary. `reference`'s and `in_place`'s ways are not rules and not listed.
+constexpr std::array kRules = std::to_array<BackwardRuleRow>({
+    {"adjoint", "", "the adjoint: what the chain rule asks for"},
+    {"identity", "identity-backward", "the rank's own cotangent passed on"},
+    {"same_op", "same-op-backward", "the collective's own reduction applied to the cotangents"},
+    {"forgotten_op", "forgotten-op", "the adjoint of a sum, whatever the op was"},
+    {"own_slice", "own-slice", "only the slice that this rank's own loss saw"},
+    {"sum_to_all", "double-reduction", "all_reduce of the cotangents"},
+    {"gather", "", "the ranks' own cotangents joined"},
+    {"divided", "scaled", "the adjoint divided by the group's size"},
+    {"multiplied", "scaled", "the adjoint multiplied by the group's size"},
+    {"out_over_x", "zero-input", "own cotangent times output over operand, 0 where the operand is 0"},
+    {"sum_out_over_x", "zero-input", "summed cotangents times output over operand, NaN where the operand is 0"},
+    {"own_full_to_ties", "tie", "own cotangent in full to every rank that holds the extremum"},
+    {"full_to_ties", "tie", "summed cotangents in full to every rank that holds the extremum"},
+    {"leftovers", "stale-or-aliased", "the adjoint on root; off root what the backend's reduce leaves in the buffer"},
+    {"none", "no-gradient", "no gradient at all"},
+    {"raises", "", "raises in backward"},
+});
+
+constexpr std::array kSubjects = std::to_array<SubjectRow>({
+    {"reference", "native", "the adjoint, with native collectives in forward and backward"},
+    {"in_place", "dispatcher", "the plain c10d operator on a clone of the operand, as dist.all_reduce does: measured"},
+    {"simclr", "rules", "rule set after Spijkervet/SimCLR GatherLayer"},
+    {"simcse", "rules", "rule set after princeton-nlp/SimCSE (the local tensor put into its slot)"},
+    {"vissl", "rules", "rule set after facebookresearch/vissl GatherLayer (stack, all_reduce, own slice)"},
+    {"barlowtwins", "rules", "rule set after the GatherLayer used with BarlowTwins (stack, all_reduce, own slice)"},
+    {"diffdist", "rules", "rule set after ag14774/diffdist"},
+    {"fvcore", "rules", "rule set after facebookresearch/fvcore differentiable collectives"},
+    {"torch_nn", "rules", "rule set after torch/distributed/nn/functional.py"},
+    {"torch_functional", "rules", "rule set after torch/distributed/_functional_collectives.py"},
+    {"megatron", "rules", "rule set after Megatron-LM tensor_parallel/mappings.py"},
+    {"flash_attention", "rules", "rule set after flash-attention's AllReduceFunc"},
+    {"mpi4jax", "rules", "rule set after mpi4jax allreduce"},
+    {"deepspeed", "rules", "rule set after DeepSpeed's all_reduce of model-parallel activations"},
+    {"mpi4torch", "rules", "rule set after helmholtz-analytics/mpi4torch"},
+    {"tensorflow", "rules", "rule set after TensorFlow's collective_ops"},
+    {"jax_pmap", "rules", "rule set after JAX psum, pmean, pmax, pmin under pmap"},
+    {"torch_xla", "rules", "rule set after torch_xla's all_reduce autograd"},
+    {"mindspore", "rules", "rule set after MindSpore's grad_comm_ops"},
+    {"horovod", "rules", "rule set after horovod.torch.mpi_ops, version 0.22 and later"},
+});
+
+constexpr std::string_view kOtherOps = "avg,product,min,max,premul_sum";
+constexpr std::string_view kTorchOps = "sum,avg,product,min,max,premul_sum";
+
+// subject, kind, ops, rule. Source: semantics, "Backward rules".
+constexpr std::array kRows = std::to_array<LibraryRow>({
+    {"simclr", kAllGather, "", "own_slice"},
+    {"simcse", kAllGather, "", "own_slice"},
+    {"vissl", kAllGather, "", "adjoint"},
+    {"barlowtwins", kAllGather, "", "adjoint"},
+    {"diffdist", kSendRecv, "", "adjoint"},
+    {"diffdist", kGather, "", "adjoint"},
+    {"diffdist", kScatter, "", "adjoint"},
+    {"diffdist", kAllGather, "", "adjoint"},
+    {"diffdist", kBroadcast, "", "leftovers"},
+    {"diffdist", kAllReduce, "", "raises"},
+    {"diffdist", kReduce, "", "raises"},
+    {"fvcore", kAllReduce, "sum", "adjoint"},
+    {"fvcore", kAllGather, "", "adjoint"},
+    {"torch_nn", kAllReduce, kTorchOps, "same_op"},
+    {"torch_nn", kReduce, kTorchOps, "forgotten_op"},
+    {"torch_nn", kReduceScatter, kTorchOps, "forgotten_op"},
+    {"torch_nn", kBroadcast, "", "adjoint"},
+    {"torch_nn", kScatter, "", "adjoint"},
+    {"torch_nn", kGather, "", "adjoint"},
+    {"torch_nn", kAllGather, "", "adjoint"},
+    {"torch_nn", kAllToAll, "", "adjoint"},
+    {"torch_functional", kAllReduce, "sum", "adjoint"},
+    {"torch_functional", kAllReduce, kOtherOps, "raises"},
+    {"torch_functional", kAllGather, "", "adjoint"},
+    {"torch_functional", kReduceScatter, "sum", "adjoint"},
+    {"torch_functional", kReduceScatter, kOtherOps, "raises"},
+    {"torch_functional", kAllToAll, "", "adjoint"},
+    {"megatron", kCopy, "", "sum_to_all"},
+    {"megatron", kAllReduce, "sum", "identity"},
+    {"megatron", kAllGather, "", "own_slice"},
+    {"megatron", kSlice, "", "gather"},
+    {"megatron", kReduceScatter, "sum", "adjoint"},
+    {"megatron", kAllToAll, "", "adjoint"},
+    {"flash_attention", kAllReduce, "sum", "identity"},
+    {"mpi4jax", kAllReduce, "sum", "identity"},
+    {"deepspeed", kAllReduce, "sum", "identity"},
+    {"mpi4torch", kAllReduce, "sum", "adjoint"},
+    {"mpi4torch", kAllReduce, kOtherOps, "raises"},
+    {"tensorflow", kAllReduce, "sum", "adjoint"},
+    {"tensorflow", kAllReduce, kOtherOps, "raises"},
+    {"jax_pmap", kAllReduce, "sum,avg", "adjoint"},
+    {"jax_pmap", kAllReduce, "max,min", "raises"},
+    {"torch_xla", kAllReduce, "sum", "identity"},
+    {"torch_xla", kAllReduce, "product", "out_over_x"},
+    {"torch_xla", kAllReduce, "min,max", "own_full_to_ties"},
+    {"mindspore", kAllReduce, "sum", "adjoint"},
+    {"mindspore", kAllReduce, "product", "sum_out_over_x"},
+    {"mindspore", kAllReduce, "min,max", "full_to_ties"},
+    {"mindspore", kBroadcast, "", "identity"},
+    {"horovod", kAllReduce, kTorchOps, "same_op"},
+    {"horovod", kAllGather, "", "divided"},
+    {"horovod", kReduceScatter, "sum", "multiplied"},
+});
+
+bool names_op(std::string_view ops, ReduceOp op) {
+  if (ops.empty()) return true;
+  const std::string_view wanted = name_of(op);
+  while (!ops.empty()) {
+    const std::size_t comma = std::min(ops.find(','), ops.size());
+    if (ops.substr(0, comma) == wanted) return true;
+    ops.remove_prefix(std::min(comma + 1, ops.size()));
+  }
+  return false;
+}
+
+}  // namespace
+
+std::span<const BackwardRuleRow> backward_rules() { return kRules; }
+std::span<const SubjectRow> subjects() { return kSubjects; }
+std::span<const LibraryRow> library_rows() { return kRows; }
+
+std::optional<std::string_view> rule_of(std::string_view subject, CollectiveKind kind, ReduceOp op) {
+  for (const SubjectRow& s : kSubjects)
+    if (s.name == subject && s.how != "rules") return s.how;
+  for (const LibraryRow& row : kRows)
+    if (row.subject == subject && row.kind == kind && names_op(row.ops, op)) return row.rule;
+  if (kind == CollectiveKind::kCopy || kind == CollectiveKind::kSlice) return "adjoint";
+  return std::nullopt;
+}
+
+}  // namespace distgrad

@@ -1,0 +1,86 @@
+// The finished records that reporters print. Source: command-line contract, "JSON report".
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "model/run_result.h"
+#include "model/scenario.h"
+
+namespace distgrad {
+
+enum class Verdict { kMatch, kMismatch, kError, kSkipped, kDisputed };
+
+struct Finding {
+  std::string rule;        // "identity-backward"
+  std::string collective;  // "all_reduce"; empty where none is blamed
+  std::string step;
+  std::vector<int> ranks;
+  std::optional<double> factor;  // observed/truth where that is one number
+  std::string text;        // what it means and what to change, for somebody who has read nothing of ours
+};
+
+struct GradientComparison {
+  std::string input;
+  std::string layout;  // as in the scenario format: "local", "replicate", {"shard": 0} spelled "shard:0", by axis "dp=replicate,tp=shard:0"
+  std::vector<std::optional<Array>> truth_by_rank;  // local inputs
+  std::optional<Array> truth_full;                  // the others
+  std::vector<std::optional<Array>> observed_by_rank;
+  std::optional<Array> observed_full;               // where joined or summed before comparing
+  std::vector<std::pair<std::string, bool>> matches;  // objective -> equals its truth
+  // The truth under each objective that is defined, for the debate table: as truth_by_rank, or one full tensor.
+  std::vector<std::pair<std::string, std::vector<std::optional<Array>>>> truth_by_objective;
+  double max_abs_error = 0;
+  double max_rel_error = 0;
+  double bound = 0;  // the bound at the worst element
+  struct Place {
+    int rank = 0;
+    std::vector<std::int64_t> index;
+  };
+  std::optional<Place> first_difference;
+  bool equal = true;
+};
+
+struct CaseResult {
+  Case which;
+  Verdict verdict = Verdict::kMatch;
+  std::optional<bool> as_expected;  // absent: skipped or disputed and not expected by the file
+  bool broken = false;              // counts as broken, not as not_as_expected (exit code 3)
+  std::string why;                  // why skipped, disputed or not as expected
+  std::optional<RankError> error;
+  std::vector<double> simulated_losses;
+  std::vector<double> distributed_losses;
+  std::vector<GradientComparison> gradients;
+  std::vector<Finding> findings;
+  std::vector<Warning> warnings;
+  std::vector<std::string> composed;
+  std::vector<std::string> output;  // by rank
+  std::vector<std::string> notes;   // e.g. "the file's truth does not apply: the objective was overridden"
+  std::vector<std::string> bound_notes;
+  double elapsed_s = 0;
+};
+
+struct InvalidFile {
+  std::string file;
+  SourcePosition position;
+  std::string pointer;
+  std::string message;
+  std::string caret;
+};
+
+struct Summary {
+  int cases = 0, as_expected = 0, not_as_expected = 0, broken = 0, skipped = 0, disputed = 0;
+  double elapsed_s = 0;
+};
+
+struct Report {
+  std::string command;
+  std::string torch;  // version the ranks run
+  std::vector<InvalidFile> invalid;
+  std::vector<CaseResult> cases;
+  Summary summary;
+};
+
+}  // namespace distgrad

@@ -1,0 +1,109 @@
+// What comes back from the simulator and from the ranks: plain values.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/array.h"
+#include "model/objective.h"
+#include "model/program.h"
+
+namespace distgrad {
+
+// A program that cannot mean anything: an expression that does not compile, shapes that do not fit, ...
+// Found by the simulator, told as a user's error at `pointer` of the scenario file.
+struct InvalidProgram {
+  std::string pointer;
+  std::string message;  // one line: what is wrong; hint
+  std::string caret;    // for expressions: its text, newline, spaces and '^'; else empty
+};
+
+// The gradient of one input: by rank for local inputs (N entries), else one full tensor.
+// An absent entry is a missing gradient (None).
+struct Gradient {
+  std::string input;
+  std::vector<std::optional<Array>> parts;
+};
+
+struct StepValue {
+  std::string step;
+  std::vector<Array> by_rank;
+  std::vector<Array> bound;  // absolute error bound of each element; empty where not asked
+};
+
+// Which subject's backward is replayed: for each step (by name) the rule; steps not named use the truth.
+struct RuleChoice {
+  std::string step;
+  std::string rule;
+};
+
+struct SimulateRequest {
+  Program program;
+  std::vector<std::vector<double>> weights;  // for each asked objective, by rank; the first is the declared one
+  std::vector<RuleChoice> rules;             // replay; empty for the truth
+  bool with_bounds = true;                   // error bounds for the first objective's gradients, losses and steps
+  bool with_cotangents = false;              // cotangents of steps, for `explain` (first objective)
+  bool with_guards = true;                   // evaluate `single_device` and `truth` expressions too
+};
+
+struct Simulation {
+  std::optional<InvalidProgram> invalid;  // then nothing else holds
+  std::vector<double> losses;             // by rank, float64
+  std::vector<double> loss_bounds;
+  std::vector<StepValue> steps;           // forward values of collective steps (all steps with_cotangents)
+  std::vector<StepValue> cotangents;      // only with_cotangents
+  std::vector<std::vector<Gradient>> gradients;  // [objective asked][input that requires grad]
+  std::vector<Gradient> bounds;           // of gradients[0]: absolute, by element; 0 means bitwise
+  bool exact = false;                     // every bound is zero
+  std::vector<std::string> bound_notes;   // for --verbose: how each bound came about
+  std::vector<std::string> undecided;     // branches undecided within the rounding error, a line each
+  // single_device: its loss with bound, and gradients with bounds (as layout says: local inputs by rank).
+  std::optional<double> single_loss;
+  double single_loss_bound = 0;
+  std::vector<Gradient> single_gradients;
+  std::vector<Gradient> single_bounds;
+  std::vector<Gradient> file_truth;       // the file's `truth`, evaluated
+};
+
+struct RankError {
+  std::string kind;  // exception, crash, hang, desync, backend
+  int rank = -1;
+  std::string step;
+  std::string message;
+};
+
+struct Warning {
+  int rank = 0;
+  std::string text;
+};
+
+// One case on real ranks.
+struct RunRequest {
+  Program program;
+  std::string subject;
+  std::string backend;
+  std::vector<double> weights;  // backward_weights, by rank
+};
+
+struct RankResult {
+  double loss = 0;
+  Shape loss_shape;
+  // In the order of the program's inputs that require grad; absent: None.
+  std::vector<std::optional<Array>> gradients;
+  std::vector<Array> steps;            // forward values of the collective steps, in program order
+  std::vector<std::string> warnings;
+  std::vector<std::string> composed;   // "all_reduce max: composed of all_gather" (what the backend lacks)
+  std::string skipped;                 // the subject does not offer this kind or op: why
+  std::optional<RankError> error;
+};
+
+struct DistributedRun {
+  std::vector<RankResult> ranks;
+  std::optional<RankError> error;  // the one that explains the case: the first cause, not its echoes
+  std::vector<std::string> output; // by rank: captured stdout and stderr
+  double elapsed_s = 0;
+};
+
+}  // namespace distgrad

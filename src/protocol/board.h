@@ -1,0 +1,28 @@
+// A page of memory shared by the driver and one pool's ranks: where each rank is, without a system call. The driver looks
+// at it only when a case takes too long or a rank died; the ranks also use it to find rank 0's store.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace distgrad {
+
+enum class Phase : std::int32_t { kIdle = 0, kConnect, kForward, kBackward, kSync, kReply };
+
+struct RankSlot {
+  std::atomic<std::uint64_t> case_id{0};
+  std::atomic<std::int64_t> started_ns{0};  // CLOCK_MONOTONIC, when this rank began the case
+  std::atomic<std::int32_t> step{-1};       // index into the program's steps; -1: none, steps.size(): the loss
+  std::atomic<Phase> phase{Phase::kIdle};
+};
+
+inline constexpr int kMaxRanks = 1024;
+
+struct Board {
+  std::atomic<std::int32_t> store_port{0};  // set by rank 0 once its store listens on loopback
+  RankSlot ranks[kMaxRanks];
+};
+
+static_assert(std::atomic<std::int64_t>::is_always_lock_free);
+
+}  // namespace distgrad

@@ -1,0 +1,49 @@
+// Running error analysis: while one is alive, every ATen operator that this thread runs on float64 tensors (forward
+// and, through autograd, backward) also computes, for each element, a bound of how far the same element can lie off
+// when the program is run in the case's dtype with every reduction in any admissible order. A bound of 0 means: the
+// same bits in any order. docs/tolerance.md derives it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "model/dtype.h"
+
+namespace distgrad {
+
+class ErrorAnalysis {
+ public:
+  explicit ErrorAnalysis(DType dtype);  // at most one at a time in a process
+  ~ErrorAnalysis();
+  ErrorAnalysis(const ErrorAnalysis&) = delete;
+  ErrorAnalysis& operator=(const ErrorAnalysis&) = delete;
+
+  // Absolute bound by element, float64, the tensor's shape; zeros for tensors never seen (leaves are exact: their values
+  // were converted to the dtype before).
+  at::Tensor bound_of(const at::Tensor&) const;
+
+  // The tensor's values may lie off by `extra` more (e.g. a weight 1/3 that the dtype must round).
+  void add_bound(const at::Tensor& tensor, const at::Tensor& extra);
+  // The bound of rounding these float64 values once to the dtype: 0 where representable.
+  at::Tensor rounding_of(const at::Tensor& values) const;
+
+  // Named in messages until the next call, e.g. "step y".
+  void set_place(std::string place);
+
+  // Branches (max, min, relu, where, comparison, abs, clamp, sort) whose operands are not exact and lie within their
+  // bounds of each other, a line each with the place.
+  const std::vector<std::string>& undecided() const;
+
+  // Operators without a rule met so far (their bound is an estimate by perturbation); tests keep this empty.
+  const std::vector<std::string>& unknown_operators() const;
+
+  class State;
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace distgrad
