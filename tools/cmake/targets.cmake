@@ -1,19 +1,25 @@
 # distgrad_library(NAME [TORCH] SOURCES a.cpp ... [DEPS target ...])
 #   The static library distgrad_NAME. Headers are included from the root of src: #include "base/error.h".
 # distgrad_executable(NAME [TORCH] SOURCES main.cpp ... [DEPS target ...])
-#   The executable NAME in the build tree's bin/, installed.
+#   The executable NAME in the build tree's bin/, installed. The target `programs` builds all of them.
 # distgrad_test(NAME [TORCH] SOURCES x_test.cpp ... [DEPS target ...] [TIMEOUT seconds] [LABELS label ...])
 #   The GoogleTest executable NAME in the build tree's tests/; nothing is made when BUILD_TESTING is off. Tests see the
 #   macros DISTGRAD_SOURCE_DIR, DISTGRAD_BIN_DIR and DISTGRAD_PYTHON (strings).
+# distgrad_benchmark(NAME [TORCH] SOURCES x_bench.cpp ... [DEPS target ...])
+#   The Google Benchmark executable NAME in the build tree's bench/, not part of `all`: the target `benchmarks`.
 #
 # TORCH: the sources include torch headers. Such sources must not see Debian's {fmt}, as torch's headers bring another
 # version of it; all other targets link fmt. So no header that both sides include may include fmt.
+
+add_custom_target(programs)
+add_custom_target(benchmarks)
 
 function(distgrad_configure_target target visibility torch)
   target_link_libraries(${target} ${visibility} distgrad_compile_options ${ARGN})
   if(torch)
     target_link_libraries(${target} ${visibility} distgrad::torch)
     target_compile_options(${target} PRIVATE ${DISTGRAD_TORCH_COMPILE_OPTIONS})
+    set_target_properties(${target} PROPERTIES JOB_POOL_COMPILE torch)
   else()
     target_link_libraries(${target} PRIVATE fmt::fmt)
   endif()
@@ -29,6 +35,7 @@ function(distgrad_executable name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "" "SOURCES;DEPS")
   add_executable(${name} ${arg_SOURCES})
   distgrad_configure_target(${name} PRIVATE ${arg_TORCH} ${arg_DEPS})
+  add_dependencies(programs ${name})
   install(TARGETS ${name} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 endfunction()
 
@@ -62,4 +69,15 @@ function(distgrad_test name)
     gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}"
       TEST_PREFIX "${name}." PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
   endif()
+endfunction()
+
+function(distgrad_benchmark name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "" "SOURCES;DEPS")
+  find_package(benchmark REQUIRED)
+  add_executable(${name} EXCLUDE_FROM_ALL ${arg_SOURCES})
+  distgrad_configure_target(${name} PRIVATE ${arg_TORCH} ${arg_DEPS} benchmark::benchmark)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bench")
+  target_compile_definitions(${name} PRIVATE
+    "DISTGRAD_SOURCE_DIR=\"${PROJECT_SOURCE_DIR}\"" "DISTGRAD_BIN_DIR=\"${CMAKE_RUNTIME_OUTPUT_DIRECTORY}\"")
+  add_dependencies(benchmarks ${name})
 endfunction()

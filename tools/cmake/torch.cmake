@@ -20,6 +20,8 @@ if(NOT EXISTS "${DISTGRAD_TORCH_DIR}/lib/libtorch_cpu.so")
 endif()
 file(STRINGS "${DISTGRAD_TORCH_DIR}/version.py" version_line REGEX "^__version__ *=")
 string(REGEX REPLACE ".*['\"]([^'\"]+)['\"].*" "\\1" DISTGRAD_TORCH_VERSION "${version_line}")
+set_property(DIRECTORY "${PROJECT_SOURCE_DIR}" APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS
+  "${DISTGRAD_TORCH_DIR}/version.py")  # another torch in its place
 message(STATUS "torch ${DISTGRAD_TORCH_VERSION}: ${DISTGRAD_TORCH_DIR}")
 
 # Where libtorch_cpu's own dependencies are (libcudart, libcupti), should the wheel's RPATH not say it.
@@ -46,6 +48,11 @@ target_link_options(distgrad::torch INTERFACE
   "LINKER:--disable-new-dtags" "LINKER:-rpath,${torch_rpath}" "LINKER:--unresolved-symbols=ignore-in-shared-libs")
 set(CMAKE_SKIP_RPATH ON)
 
-# Torch's headers make large objects out of templates; neither speed nor debug information of these files matters
-# outside a Debug build.
-set(DISTGRAD_TORCH_COMPILE_OPTIONS "$<$<CONFIG:Release>:-O1;-g0>")
+# Most of the time of these files goes into reading torch's headers; their own speed matters little, and full debug
+# information adds half as much again.
+set(DISTGRAD_TORCH_COMPILE_OPTIONS "$<$<CONFIG:Release>:-O1;-g0>" "$<$<CONFIG:Debug>:-g1>")
+
+# Each takes 1.2 GB to compile: no more at a time than fit.
+cmake_host_system_information(RESULT memory_mib QUERY TOTAL_PHYSICAL_MEMORY)
+math(EXPR torch_jobs "${memory_mib} / 1500 + 1")
+set_property(GLOBAL APPEND PROPERTY JOB_POOLS torch=${torch_jobs})
