@@ -1,0 +1,76 @@
+// One rank's end of one group: the exchanges that collectives are made of. A backend implements the primitives it has; what
+// it lacks or gets wrong is composed of others here, and noted.
+//
+// All ranks of the group must make the same calls in the same order. Tensors may be non-contiguous; results are fresh,
+// contiguous and outside the autograd graph. Blocks until done. Throws c10::Error (or what the backend throws) when a peer is gone.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "model/array.h"
+#include "model/collective_kind.h"
+
+namespace c10d {
+class ProcessGroup;
+}
+
+namespace distgrad {
+
+class Connection {
+ public:
+  Connection(int rank, int size) : rank_(rank), size_(size) {}
+  virtual ~Connection() = default;
+
+  int rank() const { return rank_; }  // in the group
+  int size() const { return size_; }
+
+  // Reduction over the group, for every op but premul_sum; the same shape on all ranks.
+  at::Tensor all_reduce(const at::Tensor& x, ReduceOp op);
+  // On root the reduction, elsewhere undefined values; the same shape on all ranks.
+  at::Tensor reduce(const at::Tensor& x, ReduceOp op, int root);
+  // Root's tensor; `x` gives shape and dtype elsewhere.
+  at::Tensor broadcast(const at::Tensor& x, int root);
+  // By rank; the same shape on all ranks.
+  std::vector<at::Tensor> all_gather(const at::Tensor& x);
+  // By rank; shapes may differ. One more exchange, for the shapes.
+  std::vector<at::Tensor> all_gather_uneven(const at::Tensor& x);
+  std::vector<Shape> all_gather_shapes(const at::Tensor& x);
+  // chunks[i] goes to rank i; returns what came from each rank, whose shapes the caller knows.
+  std::vector<at::Tensor> all_to_all(const std::vector<at::Tensor>& chunks, const std::vector<Shape>& received);
+
+  // For subjects that go through torch's dispatcher as Python's torch.distributed does.
+  virtual c10d::ProcessGroup& process_group() = 0;
+
+  // What was composed since the last call, e.g. "all_reduce max (composed of all_gather)".
+  std::set<std::string> take_composed();
+
+ protected:
+  virtual bool offers_all_reduce(ReduceOp op, at::ScalarType dtype) const = 0;
+  virtual bool offers_reduce(ReduceOp op, at::ScalarType dtype) const = 0;
+  virtual bool offers_all_to_all() const = 0;
+  // Contiguous and never empty; in place.
+  virtual void native_all_reduce(at::Tensor& x, ReduceOp op) = 0;
+  virtual void native_reduce(at::Tensor& x, ReduceOp op, int root) = 0;
+  virtual void native_broadcast(at::Tensor& x, int root) = 0;
+  // `out` is [size, ...x's shape].
+  virtual void native_all_gather(at::Tensor& out, const at::Tensor& x) = 0;
+  // Flat buffers, counts in elements by rank.
+  virtual void native_all_to_all(at::Tensor& out, const at::Tensor& in, const std::vector<std::int64_t>& out_counts,
+                                 const std::vector<std::int64_t>& in_counts) = 0;
+
+  void note_composed(const std::string& what) { composed_.insert(what); }
+
+ private:
+  int rank_;
+  int size_;
+  std::set<std::string> composed_;
+};
+
+// The reduction of equally shaped tensors in rank order, in their own dtype; NaN propagates through min and max.
+at::Tensor reduced(const std::vector<at::Tensor>& by_rank, ReduceOp op);
+
+}  // namespace distgrad

@@ -1,0 +1,20 @@
+// What the Gloo inside the linked torch does right, as the self-test found it.
+#pragma once
+
+#include <map>
+#include <string>
+
+namespace distgrad {
+
+// "all_reduce max float32" -> right. A name that is missing counts as wrong, and the collective is composed.
+struct GlooTraits {
+  std::string torch;  // the version that was tested
+  std::map<std::string, bool> right;
+
+  bool offers(const std::string& what) const {
+    const auto found = right.find(what);
+    return found != right.end() && found->second;
+  }
+};
+
+}  // namespace distgrad

@@ -1,0 +1,35 @@
+// all_reduce: the reduction over the group, on every rank.
+#include <ATen/ATen.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "collectives/common.h"
+#include "collectives/records.h"
+
+namespace distgrad {
+namespace {
+
+std::vector<at::Tensor> simulate(const Call& call, const std::vector<at::Tensor>& operands) {
+  return on_every_rank(reduction(call, operands), call.size);
+}
+
+at::Tensor forward(const Call& call, Connection& group, const at::Tensor& operand, Kept&) {
+  return native_reduction(call, group, operand);
+}
+
+at::Tensor backward(const Call& call, Connection& group, const Kept& kept, const at::Tensor& cotangent) {
+  return native_reduction_adjoint(call, group, kept, summed(group, cotangent));
+}
+
+at::Tensor in_place(const Call& call, Connection& group, const at::Tensor& operand) {
+  std::vector<at::Tensor> tensors{operand.clone(at::MemoryFormat::Contiguous)};
+  c10d::AllreduceOptions options;
+  options.reduceOp = torch_reduce_op(*call.spec);
+  group.process_group().allreduce(tensors, options)->wait();
+  return tensors[0];
+}
+
+}  // namespace
+
+const Collective kAllReduce = {CollectiveKind::kAllReduce, simulate, forward, backward, in_place};
+
+}  // namespace distgrad

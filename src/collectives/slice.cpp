@@ -1,0 +1,34 @@
+// slice: each rank's own chunk of its own operand (Megatron's scatter). Local in forward and backward.
+#include <ATen/ATen.h>
+
+#include "collectives/common.h"
+#include "collectives/records.h"
+
+namespace distgrad {
+namespace {
+
+std::vector<at::Tensor> simulate(const Call& call, const std::vector<at::Tensor>& operands) {
+  std::vector<at::Tensor> outputs;
+  for (int r = 0; r < call.size; ++r) outputs.push_back(chunks_of(call, operands[r])[r]);
+  return outputs;
+}
+
+at::Tensor forward(const Call& call, Connection& group, const at::Tensor& operand, Kept&) {
+  return chunks_of(call, operand.detach())[group.rank()].clone(at::MemoryFormat::Contiguous);
+}
+
+at::Tensor backward(const Call& call, Connection& group, const Kept& kept, const at::Tensor& cotangent) {
+  at::Tensor whole = at::zeros_like(kept.operand, at::MemoryFormat::Contiguous);
+  chunks_of(call, whole)[group.rank()].copy_(cotangent);
+  return whole;
+}
+
+at::Tensor in_place(const Call& call, Connection& group, const at::Tensor& operand) {
+  return chunks_of(call, operand)[group.rank()];
+}
+
+}  // namespace
+
+const Collective kSlice = {CollectiveKind::kSlice, simulate, forward, backward, in_place};
+
+}  // namespace distgrad
