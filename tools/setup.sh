@@ -43,7 +43,7 @@ parse_environment() {
   if [[ $python ]]; then
     # Absolute, but symbolic links stay: a virtual environment's python is one.
     local found
-    found=$(type -P -- "$python") || fail "--python $python: no such executable"
+    found=$(type -P -- "$python") || fail "--python $python: not an executable"
     [[ $found == /* ]] || found=$PWD/$found
     python=$found
   fi
@@ -52,7 +52,7 @@ parse_environment() {
 # Holds the lock on build/ until unlock, so that two calls do not install or build the same thing at the same time.
 lock() {
   { mkdir -p "$kBuild" && exec {lock_fd}>"$kBuild/.lock"; } 2>/dev/null || fail "cannot write to $kBuild"
-  flock --nonblock "$lock_fd" && return
+  flock --timeout 2 "$lock_fd" && return
   say "waiting for another set-up in $kBuild"
   flock "$lock_fd"
 }
@@ -115,6 +115,9 @@ need_torch() {
   if [[ $python ]]; then
     # The name says which python; what torch it has, CMake finds out (and again when it changes).
     tag=python-$(printf %s "$python" | cksum | cut -d' ' -f1)
+    [[ -f $kBuild/release-$tag/.configured ]] ||
+      "$python" -c 'import importlib.util as u, sys; sys.exit(not u.find_spec("torch"))' </dev/null ||
+      fail "$python has no torch"
     return
   fi
   tag=$torch_version
@@ -147,6 +150,8 @@ configure() {
 
 # build DIR TARGET
 build() {
+  local cache=${CCACHE_DIR:-${XDG_CACHE_HOME:-${HOME-}/.cache}}
+  mkdir -p "$cache" 2>/dev/null && [[ -w $cache ]] || export CCACHE_DISABLE=1  # else ccache fails
   if [[ -f $1/build.ninja ]]; then
     logged "$1.log" "building $1" ninja -C "$1" --quiet "$2"
   else
