@@ -41,6 +41,7 @@ struct GradientComparison {
   };
   std::optional<Place> first_difference;
   bool equal = true;
+  std::vector<int> differing_ranks;  // whose gradient, or share of what is joined or summed, differs
 };
 
 struct CaseResult {

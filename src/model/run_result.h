@@ -43,6 +43,9 @@ struct SimulateRequest {
   Program program;
   std::vector<std::vector<double>> weights;  // for each asked objective, by rank; the first is the declared one
   std::vector<RuleChoice> rules;             // replay; empty for the truth
+  // Every rank has a leaf of its own of every input, whatever its layout (its piece of a shard): gradients and bounds
+  // come by rank (N parts each), as the ranks hold them after backward and before any `sync`. For replays.
+  bool leaves_by_rank = false;
   bool with_bounds = true;                   // error bounds for the first objective's gradients, losses and steps
   bool with_cotangents = false;              // cotangents of steps, for `explain` (first objective)
   bool with_guards = true;                   // evaluate `single_device` and `truth` expressions too
