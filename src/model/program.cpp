@@ -1,0 +1,30 @@
+#include "model/program.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace distgrad {
+
+std::pair<int, int> Group::place_of(int rank) const {
+  for (std::size_t list = 0; list < partition.size(); ++list) {
+    const auto found = std::find(partition[list].begin(), partition[list].end(), rank);
+    if (found != partition[list].end())
+      return {static_cast<int>(list), static_cast<int>(found - partition[list].begin())};
+  }
+  throw std::logic_error("rank " + std::to_string(rank) + " is in no list of group " + name);
+}
+
+const Group* Program::group_named(const std::string& name) const {
+  for (const Group& group : groups)
+    if (group.name == name) return &group;
+  return nullptr;
+}
+
+std::vector<const Group*> Program::mesh() const {
+  std::vector<const Group*> axes;
+  for (const Group& group : groups)
+    if (group.is_mesh_axis) axes.push_back(&group);
+  return axes;
+}
+
+}  // namespace distgrad
