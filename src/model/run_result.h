@@ -62,6 +62,7 @@ struct Simulation {
   bool exact = false;                     // every bound is zero
   std::vector<std::string> bound_notes;   // for --verbose: how each bound came about
   std::vector<std::string> undecided;     // branches undecided within the rounding error, a line each
+  std::string forward_only;               // not empty: why the gradients are not judged (NaN among a min's or max's operands)
   // single_device: its loss with bound, and gradients with bounds (as layout says: local inputs by rank).
   std::optional<double> single_loss;
   double single_loss_bound = 0;
