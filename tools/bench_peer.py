@@ -5,11 +5,13 @@
   bench_peer.py cold --ranks 4               spawn 4 gloo processes, run the program once, end
   bench_peer.py warm --ranks 4 --count 100   the processes stay; the program 100 times
   bench_peer.py local-tensor --ranks 4 --count 100
-                                             one process simulates the ranks with torch's LocalTensorMode
+                                             one process simulates them, with LocalTensorMode
 
-Prints one JSON object. wall_s: the mode's work as seen from here, after `import torch`: in cold with the start and the
-end of the processes, in warm and local-tensor the programs alone (the slowest rank), start_s before them. import_s:
-the import of torch and torch.distributed.nn in this process. gradients: of the first eight ranks. Run it with a python that has torch.
+Prints one JSON object. wall_s: the mode's work as seen from here, after `import torch`: in cold
+with the start and the end of the processes, in warm and local-tensor the programs alone (the
+slowest rank), start_s being what came before and after. import_s: the import of torch and
+torch.distributed.nn in this process. gradients: of the first eight ranks. Run it with a python
+that has torch.
 """
 
 import argparse
@@ -108,8 +110,8 @@ def main():
     result = modes[options.mode](options.ranks, count)
     expected = [(rank + 2) * 2.0 * options.ranks * sum(range(2, options.ranks + 2))
                 for rank in range(options.ranks)]  # the gradient of the sum of all ranks' losses
-    head = {"mode": options.mode, "ranks": options.ranks, "count": count, "torch": torch.__version__,
-            "import_s": IMPORT_S}
+    head = {"mode": options.mode, "ranks": options.ranks, "count": count,
+            "torch": torch.__version__, "import_s": IMPORT_S}
     result["as_expected"] = result["gradients"] == expected
     result["gradients"] = result["gradients"][:8]
     print(json.dumps({**head, **result}))

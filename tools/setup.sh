@@ -1,8 +1,10 @@
-# Shared by tools/run, tools/test and tools/bench, which source it: packages, torch, configure, build.
+# Shared by tools/run, tools/test and tools/bench, which source it: packages, torch, configure,
+# build.
 #
-# Standard output is never written. Where nothing changed, all of it takes less than 0.2 s: packages are looked at only
-# when the list or dpkg's state changed, environments and build folders have a stamp that says what they were made for.
-# A set-up that fails leaves no stamp, says why on standard error, and exits with 2.
+# Standard output is never written. Where nothing changed, all of it takes less than 0.2 s: packages
+# are looked at only when the list or dpkg's state changed, environments and build folders have a
+# stamp that says what they were made for. A set-up that fails leaves no stamp, says why on standard
+# error, and exits with 2.
 
 kPinnedTorch=2.15.0
 kRoot=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
@@ -14,7 +16,8 @@ fail() {
   exit 2
 }
 
-# logged LOG WHAT COMMAND...: runs the command with its output in LOG, shown only when the command fails.
+# logged LOG WHAT COMMAND...: runs the command with its output in LOG, shown only when the command
+# fails.
 logged() {
   local log=$1 what=$2
   shift 2
@@ -23,8 +26,8 @@ logged() {
   fail "$what failed (the whole log: $log)"
 }
 
-# parse_environment ARGUMENTS...: takes --torch VERSION or --python PATH off the front. Sets torch_version or
-# python, and arguments.
+# parse_environment ARGUMENTS...: takes --torch VERSION or --python PATH off the front. Sets
+# torch_version or python, and arguments.
 parse_environment() {
   torch_version=$kPinnedTorch python=
   while (($#)); do
@@ -39,7 +42,8 @@ parse_environment() {
     esac
   done
   arguments=("$@")
-  [[ $torch_version =~ ^[0-9][0-9A-Za-z.+]*$ ]] || fail "--torch $torch_version: not a version such as $kPinnedTorch"
+  [[ $torch_version =~ ^[0-9][0-9A-Za-z.+]*$ ]] ||
+    fail "--torch $torch_version: not a version such as $kPinnedTorch"
   if [[ $python ]]; then
     # Absolute, but symbolic links stay: a virtual environment's python is one.
     local found
@@ -49,9 +53,11 @@ parse_environment() {
   fi
 }
 
-# Holds the lock on build/ until unlock, so that two calls do not install or build the same thing at the same time.
+# Holds the lock on build/ until unlock, so that two calls do not install or build the same thing at
+# the same time.
 lock() {
-  { mkdir -p "$kBuild" && exec {lock_fd}>"$kBuild/.lock"; } 2>/dev/null || fail "cannot write to $kBuild"
+  { mkdir -p "$kBuild" && exec {lock_fd}>"$kBuild/.lock"; } 2>/dev/null ||
+    fail "cannot write to $kBuild"
   flock --timeout 2 "$lock_fd" && return
   say "waiting for another set-up in $kBuild"
   flock "$lock_fd"
@@ -71,7 +77,7 @@ need_packages() {
   state=$(stat -c '%Y %s' /var/lib/dpkg/status 2>/dev/null; cat "$kRoot/tools/packages.txt")
   if ((${#missing[@]} == 0)) && [[ -f $stamp && $(<"$stamp") == "$state" ]]; then return 0; fi
   mapfile -t wanted <"$kRoot/tools/packages.txt"
-  installed=$(dpkg-query -W -f='${db:Status-Status} ${Package}\n' "${wanted[@]}" 2>/dev/null || true)
+  installed=$(dpkg-query -W -f='${db:Status-Status} ${Package}\n' "${wanted[@]}" 2>/dev/null) || true
   for package in "${wanted[@]}"; do
     [[ $'\n'$installed$'\n' == *$'\n'"installed $package"$'\n'* ]] || missing+=("$package")
   done
@@ -89,7 +95,8 @@ need_packages() {
   printf '%s\n' "$state" >"$stamp"
 }
 
-# make_environment DIR: an empty virtual environment, also where python3 lacks ensurepip (Debian without python3-venv).
+# make_environment DIR: an empty virtual environment, also where python3 lacks ensurepip (Debian
+# without python3-venv).
 make_environment() {
   rm -rf "$1"
   python3 -m venv "$1" && return
@@ -97,7 +104,8 @@ make_environment() {
   python3 -m venv --without-pip "$1" && python3 -m pip --version && return
   rm -rf "$1"
   python3 -m virtualenv "$1" && return
-  echo "python3 ($(type -P python3)) can make no virtual environment: install python3-venv, or 'pip install virtualenv'"
+  echo "$(type -P python3) can make no virtual environment:" \
+    "install python3-venv, or 'pip install virtualenv'"
   return 1
 }
 
@@ -116,21 +124,21 @@ need_torch() {
     # The name says which python; what torch it has, CMake finds out (and again when it changes).
     tag=python-$(printf %s "$python" | cksum | cut -d' ' -f1)
     [[ -f $kBuild/release-$tag/.configured ]] ||
-      "$python" -c 'import importlib.util as u, sys; sys.exit(not u.find_spec("torch"))' </dev/null ||
+      "$python" -c 'import importlib.util as u; exit(not u.find_spec("torch"))' </dev/null ||
       fail "$python has no torch"
     return
   fi
   tag=$torch_version
   local dir=$kBuild/torch-$torch_version
   # Made for: the interpreter behind the environment's python, which may have been replaced since.
-  if [[ -x $dir/bin/python && -f $dir/.complete && $(<"$dir/.complete") == "$(readlink -f "$dir/bin/python")" ]]; then
-    python=$dir/bin/python
+  python=$dir/bin/python
+  if [[ -x $python && -f $dir/.complete && $(<"$dir/.complete") == "$(readlink -f "$python")" ]]; then
     return
   fi
   say "installing torch $torch_version into build/torch-$torch_version (5 GB, about a minute)"
   logged "$kBuild/venv-$torch_version.log" "making a virtual environment" make_environment "$dir"
-  logged "$kBuild/pip-$torch_version.log" "pip install torch==$torch_version" install_torch "$dir" "$torch_version"
-  python=$dir/bin/python
+  logged "$kBuild/pip-$torch_version.log" "pip install torch==$torch_version" \
+    install_torch "$dir" "$torch_version"
   readlink -f "$python" >"$dir/.complete"
 }
 

@@ -10,7 +10,8 @@ set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   # Relative paths, so that another checkout of the same sources hits.
-  set(CMAKE_CXX_COMPILER_LAUNCHER env "CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}" CCACHE_NOHASHDIR=1 "${CCACHE_PROGRAM}")
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+    env "CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}" CCACHE_NOHASHDIR=1 "${CCACHE_PROGRAM}")
 endif()
 
 # Every target of ours links this one; torch's headers are system headers to it.
@@ -24,8 +25,9 @@ target_include_directories(distgrad_compile_options INTERFACE
 
 if(DISTGRAD_SANITIZE)
   if(DISTGRAD_TORCH)
-    message(FATAL_ERROR "DISTGRAD_SANITIZE needs DISTGRAD_TORCH=OFF: the wheel's libraries are not instrumented")
+    message(FATAL_ERROR "DISTGRAD_SANITIZE needs DISTGRAD_TORCH=OFF: torch is not instrumented")
   endif()
-  add_compile_options(-fsanitize=${DISTGRAD_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  add_compile_options(
+    -fsanitize=${DISTGRAD_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${DISTGRAD_SANITIZE})
 endif()

@@ -1,10 +1,12 @@
-# bin/distgrad with distgrad-rank beside it (distgrad_executable installs both), share/distgrad for what they read.
-# The build tree has links in the same places, so that ../share/distgrad, seen from the executable, holds in both.
+# bin/distgrad with distgrad-rank beside it (distgrad_executable installs both), share/distgrad for
+# what they read. The build tree has links in the same places, so that ../share/distgrad, seen from
+# the executable, holds in both.
 set(data_dir "${CMAKE_INSTALL_DATADIR}/distgrad")
 file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/share/distgrad")
-file(CREATE_LINK "${PROJECT_SOURCE_DIR}/src/python" "${PROJECT_BINARY_DIR}/share/distgrad/python" SYMBOLIC)
+set(data_links "${PROJECT_BINARY_DIR}/share/distgrad")
+file(CREATE_LINK "${PROJECT_SOURCE_DIR}/src/python" "${data_links}/python" SYMBOLIC)
 foreach(folder schema scenarios)
-  file(CREATE_LINK "${PROJECT_SOURCE_DIR}/${folder}" "${PROJECT_BINARY_DIR}/share/distgrad/${folder}" SYMBOLIC)
+  file(CREATE_LINK "${PROJECT_SOURCE_DIR}/${folder}" "${data_links}/${folder}" SYMBOLIC)
 endforeach()
 if(EXISTS "${PROJECT_SOURCE_DIR}/src/python")
   install(DIRECTORY src/python/ DESTINATION "${data_dir}/python" FILES_MATCHING PATTERN "*.py")

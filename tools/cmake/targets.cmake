@@ -1,15 +1,20 @@
 # distgrad_library(NAME [TORCH] SOURCES a.cpp ... [DEPS target ...])
-#   The static library distgrad_NAME. Headers are included from the root of src: #include "base/error.h".
+#   The static library distgrad_NAME. Headers are included from the root of src:
+#   #include "base/error.h".
 # distgrad_executable(NAME [TORCH] SOURCES main.cpp ... [DEPS target ...])
-#   The executable NAME in the build tree's bin/, installed. The target `programs` builds all of them.
-# distgrad_test(NAME [TORCH] SOURCES x_test.cpp ... [DEPS target ...] [TIMEOUT seconds] [LABELS label ...])
-#   The GoogleTest executable NAME in the build tree's tests/; nothing is made when BUILD_TESTING is off. Tests see the
-#   macros DISTGRAD_SOURCE_DIR, DISTGRAD_BIN_DIR and DISTGRAD_PYTHON (strings).
+#   The executable NAME in the build tree's bin/, installed. The target `programs` builds all of
+#   them.
+# distgrad_test(NAME [TORCH] SOURCES x_test.cpp ... [DEPS target ...] [TIMEOUT seconds]
+#               [LABELS label ...])
+#   The GoogleTest executable NAME in the build tree's tests/; nothing is made when BUILD_TESTING is
+#   off. Tests see the macros DISTGRAD_SOURCE_DIR, DISTGRAD_BIN_DIR and DISTGRAD_PYTHON (strings).
 # distgrad_benchmark(NAME [TORCH] SOURCES x_bench.cpp ... [DEPS target ...])
-#   The Google Benchmark executable NAME in the build tree's bench/, not part of `all`: the target `benchmarks`.
+#   The Google Benchmark executable NAME in the build tree's bench/, not part of `all`: the target
+#   `benchmarks`.
 #
-# TORCH: the sources include torch headers. Such sources must not see Debian's {fmt}, as torch's headers bring another
-# version of it; all other targets link fmt. So no header that both sides include may include fmt.
+# TORCH: the sources include torch headers. Such sources must not see Debian's {fmt}, as torch's
+# headers bring another version of it; all other targets link fmt. So no header that both sides
+# include may include fmt.
 
 add_custom_target(programs)
 add_custom_target(benchmarks)
@@ -43,7 +48,8 @@ if(BUILD_TESTING)
   find_package(GTest REQUIRED)
   include(GoogleTest)
   add_library(distgrad_test_main STATIC "${PROJECT_SOURCE_DIR}/tools/cmake/test_main.cpp")
-  target_link_libraries(distgrad_test_main PUBLIC distgrad_compile_options GTest::gmock GTest::gtest)
+  target_link_libraries(distgrad_test_main
+    PUBLIC distgrad_compile_options GTest::gmock GTest::gtest)
 endif()
 
 function(distgrad_test name)
@@ -78,6 +84,7 @@ function(distgrad_benchmark name)
   distgrad_configure_target(${name} PRIVATE ${arg_TORCH} ${arg_DEPS} benchmark::benchmark)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bench")
   target_compile_definitions(${name} PRIVATE
-    "DISTGRAD_SOURCE_DIR=\"${PROJECT_SOURCE_DIR}\"" "DISTGRAD_BIN_DIR=\"${CMAKE_RUNTIME_OUTPUT_DIRECTORY}\"")
+    "DISTGRAD_SOURCE_DIR=\"${PROJECT_SOURCE_DIR}\""
+    "DISTGRAD_BIN_DIR=\"${CMAKE_RUNTIME_OUTPUT_DIRECTORY}\"")
   add_dependencies(benchmarks ${name})
 endfunction()

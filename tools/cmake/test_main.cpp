@@ -1,4 +1,5 @@
-// main() of every test executable: GoogleTest's, and under each failed test the command that runs it again.
+// main() of every test executable: GoogleTest's, and under each failed test the command that runs
+// it again.
 #include <gtest/gtest.h>
 
 #include <iostream>
@@ -13,8 +14,8 @@ class RerunCommand : public testing::EmptyTestEventListener {
 
   void OnTestEnd(const testing::TestInfo& test) override {
     if (!test.result()->Failed()) return;
-    std::cout << "Again: " << executable_ << " --gtest_filter='" << test.test_suite_name() << '.' << test.name()
-              << "'" << std::endl;
+    std::cout << "Again: " << executable_ << " --gtest_filter='" << test.test_suite_name() << '.'
+              << test.name() << "'" << std::endl;
   }
 
  private:
@@ -25,6 +26,7 @@ class RerunCommand : public testing::EmptyTestEventListener {
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
-  testing::UnitTest::GetInstance()->listeners().Append(new RerunCommand(argv[0]));  // owned by GoogleTest
+  auto& listeners = testing::UnitTest::GetInstance()->listeners();
+  listeners.Append(new RerunCommand(argv[0]));  // GoogleTest owns it
   return RUN_ALL_TESTS();
 }

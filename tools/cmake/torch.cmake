@@ -1,7 +1,8 @@
-# The imported target distgrad::torch: libtorch_cpu and libc10 of the torch that DISTGRAD_PYTHON has.
+# The imported target distgrad::torch: libtorch_cpu and libc10 of the torch that DISTGRAD_PYTHON
+# has.
 #
-# Not find_package(Torch): in wheels built with CUDA that demands a CUDA toolkit, and nothing here links CUDA.
-# The python is asked where its torch is without importing it, which would take seconds.
+# Not find_package(Torch): in wheels built with CUDA that demands a CUDA toolkit, and nothing here
+# links CUDA. The python is asked where its torch is without importing it, which would take seconds.
 
 if(NOT DISTGRAD_PYTHON)
   find_program(DISTGRAD_PYTHON_FOUND NAMES python3 REQUIRED)
@@ -9,14 +10,18 @@ if(NOT DISTGRAD_PYTHON)
 endif()
 execute_process(
   COMMAND "${DISTGRAD_PYTHON}" -c
-    "import importlib.util as u; s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else '')"
+    "import importlib.util as u
+torch = u.find_spec('torch')
+print(torch.submodule_search_locations[0] if torch else '')"
   OUTPUT_VARIABLE DISTGRAD_TORCH_DIR OUTPUT_STRIP_TRAILING_WHITESPACE
   ERROR_VARIABLE python_error RESULT_VARIABLE python_result)
 if(NOT python_result EQUAL 0)
-  message(FATAL_ERROR "DISTGRAD_PYTHON=${DISTGRAD_PYTHON} does not run: ${python_result} ${python_error}")
+  message(FATAL_ERROR
+    "DISTGRAD_PYTHON=${DISTGRAD_PYTHON} does not run: ${python_result} ${python_error}")
 endif()
 if(NOT EXISTS "${DISTGRAD_TORCH_DIR}/lib/libtorch_cpu.so")
-  message(FATAL_ERROR "${DISTGRAD_PYTHON} has no torch: set DISTGRAD_PYTHON to one that has, or DISTGRAD_TORCH=OFF")
+  message(FATAL_ERROR
+    "${DISTGRAD_PYTHON} has no torch: set DISTGRAD_PYTHON to one that has, or DISTGRAD_TORCH=OFF")
 endif()
 file(STRINGS "${DISTGRAD_TORCH_DIR}/version.py" version_line REGEX "^__version__ *=")
 string(REGEX REPLACE ".*['\"]([^'\"]+)['\"].*" "\\1" DISTGRAD_TORCH_VERSION "${version_line}")
@@ -24,9 +29,12 @@ set_property(DIRECTORY "${PROJECT_SOURCE_DIR}" APPEND PROPERTY CMAKE_CONFIGURE_D
   "${DISTGRAD_TORCH_DIR}/version.py")  # another torch in its place
 message(STATUS "torch ${DISTGRAD_TORCH_VERSION}: ${DISTGRAD_TORCH_DIR}")
 
-# Where libtorch_cpu's own dependencies are (libcudart, libcupti), should the wheel's RPATH not say it.
+# Where libtorch_cpu's own dependencies are (libcudart, libcupti), should the wheel's RPATH not say
+# it.
 get_filename_component(site_packages "${DISTGRAD_TORCH_DIR}" DIRECTORY)
-file(GLOB cuda_libraries "${site_packages}/nvidia/*/lib/libcudart.so*" "${site_packages}/nvidia/*/lib/libcupti.so*")
+file(GLOB cuda_libraries
+  "${site_packages}/nvidia/*/lib/libcudart.so*"
+  "${site_packages}/nvidia/*/lib/libcupti.so*")
 set(torch_rpath "${DISTGRAD_TORCH_DIR}/lib")
 foreach(library IN LISTS cuda_libraries)
   get_filename_component(folder "${library}" DIRECTORY)
@@ -40,16 +48,19 @@ target_include_directories(distgrad::torch INTERFACE
   "${DISTGRAD_TORCH_DIR}/include" "${DISTGRAD_TORCH_DIR}/include/torch/csrc/api/include")
 target_compile_definitions(distgrad::torch INTERFACE USE_DISTRIBUTED)
 target_link_libraries(distgrad::torch INTERFACE
-  "${DISTGRAD_TORCH_DIR}/lib/libtorch_cpu.so" "${DISTGRAD_TORCH_DIR}/lib/libc10.so" Threads::Threads)
-# The run-time path is a plain link option, and CMake's own handling is off: it would drop paths inside the project,
-# where tools/run keeps its environments, from installed files. RPATH rather than RUNPATH, so that it holds for the
-# libraries' own dependencies too. The symbols that libtorch_cpu takes from libcudart and libcupti are found at run time.
+  "${DISTGRAD_TORCH_DIR}/lib/libtorch_cpu.so" "${DISTGRAD_TORCH_DIR}/lib/libc10.so"
+  Threads::Threads)
+# The run-time path is a plain link option, and CMake's own handling is off: it would drop paths
+# inside the project, where tools/run keeps its environments, from installed files. RPATH rather
+# than RUNPATH, so that it holds for the libraries' own dependencies too. The symbols that
+# libtorch_cpu takes from libcudart and libcupti are found at run time.
 target_link_options(distgrad::torch INTERFACE
-  "LINKER:--disable-new-dtags" "LINKER:-rpath,${torch_rpath}" "LINKER:--unresolved-symbols=ignore-in-shared-libs")
+  "LINKER:--disable-new-dtags" "LINKER:-rpath,${torch_rpath}"
+  "LINKER:--unresolved-symbols=ignore-in-shared-libs")
 set(CMAKE_SKIP_RPATH ON)
 
-# Most of the time of these files goes into reading torch's headers; their own speed matters little, and full debug
-# information adds half as much again.
+# Most of the time of these files goes into reading torch's headers; their own speed matters little,
+# and full debug information adds half as much again.
 set(DISTGRAD_TORCH_COMPILE_OPTIONS "$<$<CONFIG:Release>:-O1;-g0>" "$<$<CONFIG:Debug>:-g1>")
 
 # Each takes 1.2 GB to compile: no more at a time than fit.
