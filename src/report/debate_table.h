@@ -1,0 +1,21 @@
+// The table that settles what a gradient is by: what was observed beside the truth under every objective worth showing,
+// by rank, with the objective that was declared and the ones that the observation would satisfy.
+#pragma once
+
+#include <string>
+
+#include "model/report.h"
+
+namespace distgrad {
+
+struct DebateOptions {
+  std::string declared;  // the declared objective, as spelt
+  bool full = false;     // every rank and element
+  std::size_t width = 100;
+};
+
+// Lines indented by two, each ended. Tensors of up to 8 elements are shown whole, of larger ones the elements furthest
+// off; of more than 8 ranks those furthest off. Nothing observed (--simulate): the truths alone.
+std::string debate_table(const GradientComparison&, const DebateOptions&);
+
+}  // namespace distgrad

@@ -1,0 +1,283 @@
+#include "report/json.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <numeric>
+#include <string_view>
+
+#include "base/version.h"
+#include "model/dtype.h"
+#include "report/words.h"
+
+namespace distgrad {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Part = std::optional<Array>;
+
+constexpr std::int64_t kSummarisedAbove = 1000;  // elements
+constexpr std::size_t kWorstElements = 10;
+
+constexpr std::string_view kVerdicts[] = {"match", "mismatch", "error", "skipped", "disputed"};
+
+// --- Values --------------------------------------------------------------------------------------------------------
+
+Json number(double value) { return std::isfinite(value) ? Json(value) : Json(number_text(value)); }
+
+Json numbers(const std::vector<double>& values) {
+  Json list = Json::array();
+  for (const double value : values) list.push_back(number(value));
+  return list;
+}
+
+Json nested(const Array& array, std::size_t dim, std::int64_t& next) {
+  if (dim == array.shape().size()) return number(array[next++]);
+  Json list = Json::array();
+  for (std::int64_t i = 0; i < array.shape()[dim]; ++i) list.push_back(nested(array, dim + 1, next));
+  return list;
+}
+
+double difference(double a, double b) {
+  if (a == b || (std::isnan(a) && std::isnan(b))) return 0;
+  const double d = std::abs(a - b);
+  return std::isnan(d) ? HUGE_VAL : d;
+}
+
+// The elements furthest from `other`'s; without one of the same shape, those largest in magnitude.
+Json worst_elements(const Array& array, const Array* other) {
+  if (other != nullptr && other->shape() != array.shape()) other = nullptr;
+  const auto distance = [&](std::int64_t i) { return difference(array[i], other ? (*other)[i] : 0); };
+  std::vector<std::int64_t> elements(static_cast<std::size_t>(array.size()));
+  std::iota(elements.begin(), elements.end(), 0);
+  const auto cut = elements.begin() + static_cast<std::ptrdiff_t>(std::min(kWorstElements, elements.size()));
+  std::partial_sort(elements.begin(), cut, elements.end(), [&](std::int64_t a, std::int64_t b) {
+    const double da = distance(a), db = distance(b);
+    return da != db ? da > db : a < b;
+  });
+  Json worst = Json::array();
+  for (auto element = elements.begin(); element != cut; ++element) {
+    Json entry = {{"index", index_of(array.shape(), *element)}, {"value", number(array[*element])}};
+    if (other) entry["abs_error"] = number(distance(*element));
+    worst.push_back(std::move(entry));
+  }
+  return worst;
+}
+
+Json summarised(const Array& array, const Array* other) {
+  double l1 = 0, squares = 0, largest = 0;
+  for (const double value : array.values()) {
+    l1 += std::abs(value);
+    squares += value * value;
+    largest = std::isnan(value) || std::isnan(largest) ? NAN : std::max(largest, std::abs(value));
+  }
+  return {{"shape", array.shape()},
+          {"norms", {{"l1", number(l1)}, {"l2", number(std::sqrt(squares))}, {"max", number(largest)}}},
+          {"worst", worst_elements(array, other)}};
+}
+
+Json tensor(const Part& part, const Part* other, bool full) {
+  if (!part) return nullptr;
+  if (part->size() > kSummarisedAbove && !full)
+    return summarised(*part, other != nullptr && *other ? &**other : nullptr);
+  std::int64_t next = 0;
+  return nested(*part, 0, next);
+}
+
+// Part i beside part i of the other side, or beside its only part.
+Json tensors(const std::vector<Part>& parts, const std::vector<Part>& others, bool full) {
+  Json list = Json::array();
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const Part* other = i < others.size() ? &others[i] : others.size() == 1 ? &others[0] : nullptr;
+    list.push_back(tensor(parts[i], other, full));
+  }
+  return list;
+}
+
+// --- A case --------------------------------------------------------------------------------------------------------
+
+Json truth_json(const GradientComparison& g, bool full) {
+  if (!g.truth_full) return {{"by_rank", tensors(g.truth_by_rank, g.observed_by_rank, full)}};
+  const Part* other = g.observed_full ? &g.observed_full
+                      : g.observed_by_rank.empty() ? nullptr
+                                                   : &g.observed_by_rank[g.first_difference ? g.first_difference->rank : 0];
+  return {{"full", tensor(g.truth_full, other, full)}};
+}
+
+Json observed_json(const GradientComparison& g, bool full) {
+  if (g.observed_by_rank.empty()) return nullptr;  // no ranks ran, or they did not get that far
+  // What is joined or summed before it is compared has no truth by rank to lie beside.
+  const std::vector<Part> truth = g.observed_full ? std::vector<Part>{}
+                                  : g.truth_full  ? std::vector<Part>{g.truth_full}
+                                                  : g.truth_by_rank;
+  Json out = {{"by_rank", tensors(g.observed_by_rank, truth, full)}};
+  if (g.observed_full) out["full"] = tensor(g.observed_full, &g.truth_full, full);
+  return out;
+}
+
+Json gradient_json(const GradientComparison& g, bool full) {
+  Json matches = Json::object();
+  for (const auto& [objective, equal] : g.matches) matches[objective] = equal;
+  Json place = nullptr;
+  if (g.first_difference) place = {{"rank", g.first_difference->rank}, {"index", g.first_difference->index}};
+  return {{"layout", g.layout},
+          {"truth", truth_json(g, full)},
+          {"observed", observed_json(g, full)},
+          {"matches", std::move(matches)},
+          {"max_abs_error", number(g.max_abs_error)},
+          {"max_rel_error", number(g.max_rel_error)},
+          {"bound", number(g.bound)},
+          {"first_difference", std::move(place)}};
+}
+
+Json expectation_json(const Expectation& e) {
+  Json out = {{"verdict", e.verdict}};
+  if (!e.finding.empty()) out["finding"] = e.finding;
+  if (!e.collective.empty()) out["collective"] = e.collective;
+  if (!e.gradients.empty()) {
+    Json gradients = Json::object();
+    for (const auto& [input, by_rank] : e.gradients) gradients[input] = tensors(by_rank, {}, true);
+    out["gradients"] = std::move(gradients);
+  }
+  if (!e.message.empty()) out["message"] = e.message;
+  return out;
+}
+
+Json finding_json(const Finding& f) {
+  const auto or_null = [](const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); };
+  return {{"rule", f.rule},
+          {"collective", or_null(f.collective)},
+          {"step", or_null(f.step)},
+          {"ranks", f.ranks},
+          {"factor", f.factor ? number(*f.factor) : Json(nullptr)},
+          {"text", f.text}};
+}
+
+Json error_json(const RankError& e) {
+  return {{"kind", e.kind},
+          {"rank", e.rank >= 0 ? Json(e.rank) : Json(nullptr)},
+          {"step", e.step.empty() ? Json(nullptr) : Json(e.step)},
+          {"message", e.message}};
+}
+
+Json case_json(const CaseResult& r, bool full) {
+  const Case& c = r.which;
+  Json gradients = Json::object();
+  for (const GradientComparison& g : r.gradients) gradients[g.input] = gradient_json(g, full);
+  Json findings = Json::array();
+  for (const Finding& f : r.findings) findings.push_back(finding_json(f));
+  Json warnings = Json::array();
+  for (const Warning& w : r.warnings) warnings.push_back({{"rank", w.rank}, {"text", w.text}});
+  const auto losses = [](const std::vector<double>& l) { return l.empty() ? Json(nullptr) : numbers(l); };
+  Json out = {{"id", c.id},
+              {"file", c.scenario ? c.scenario->file : ""},
+              {"name", c.scenario ? c.scenario->name : ""},
+              {"subject", c.subject},
+              {"backend", c.backend},
+              {"world_size", c.world_size},
+              {"dtype", traits(c.dtype).name},
+              {"objective", spelled(c.objective)},
+              {"verdict", kVerdicts[static_cast<std::size_t>(r.verdict)]},
+              {"expected", expectation_json(c.expected)},
+              {"as_expected", r.as_expected ? Json(*r.as_expected) : Json(nullptr)},
+              {"why", r.why}};
+  if (r.error) out["error"] = error_json(*r.error);
+  out["losses"] = {{"simulated", losses(r.simulated_losses)}, {"distributed", losses(r.distributed_losses)}};
+  out["gradients"] = std::move(gradients);
+  out["findings"] = std::move(findings);
+  out["warnings"] = std::move(warnings);
+  out["composed"] = r.composed;
+  out["notes"] = r.notes;
+  if (std::any_of(r.output.begin(), r.output.end(), [](const auto& text) { return !text.empty(); }))
+    out["output"] = r.output;
+  out["elapsed_s"] = number(r.elapsed_s);
+  return out;
+}
+
+// --- Text ----------------------------------------------------------------------------------------------------------
+
+// Bytes that are no UTF-8 are replaced: a rank's output, and file names, may hold any.
+std::string dumped(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+// `json` on one line, with a space after each comma and colon; empty where that is wider than `width`.
+bool append_line(std::string& out, const Json& json, std::size_t width) {
+  const bool object = json.is_object();
+  if (!object && !json.is_array()) {
+    out += dumped(json);
+    return out.size() <= width;
+  }
+  out += object ? '{' : '[';
+  bool first = true;
+  for (auto item = json.begin(); item != json.end(); ++item) {
+    out += first ? (object ? " " : "") : ", ";
+    first = false;
+    if (object) out += dumped(item.key()) + ": ";
+    if (!append_line(out, *item, width)) return false;
+  }
+  out += object ? (first ? "}" : " }") : "]";
+  return out.size() <= width;
+}
+
+void append(std::string& out, const Json& json, std::size_t indent, std::size_t column) {
+  constexpr std::size_t kWidth = 120;
+  std::string line;
+  if (!json.is_structured() || json.empty() || append_line(line, json, kWidth - std::min(column, kWidth))) {
+    out += line.empty() ? dumped(json) : line;
+    return;
+  }
+  const std::string spaces(indent + 2, ' ');
+  out += json.is_object() ? "{\n" : "[\n";
+  bool first = true;
+  for (auto item = json.begin(); item != json.end(); ++item) {
+    out += first ? spaces : ",\n" + spaces;
+    first = false;
+    const std::string key = json.is_object() ? dumped(item.key()) + ": " : "";
+    out += key;
+    append(out, *item, indent + 2, indent + 2 + key.size());
+  }
+  out += "\n" + std::string(indent, ' ') + (json.is_object() ? "}" : "]");
+}
+
+}  // namespace
+
+Json json_report(const Report& report, const JsonReportOptions& options) {
+  const Summary& sum = report.summary;
+  Json invalid = Json::array();
+  for (const InvalidFile& f : report.invalid)
+    invalid.push_back({{"file", f.file},
+                       {"line", f.position.line},
+                       {"column", f.position.column},
+                       {"pointer", f.pointer},
+                       {"message", f.message}});
+  Json cases = Json::array();
+  for (const CaseResult& r : report.cases) cases.push_back(case_json(r, options.full));
+  return {{"format", 1},
+          {"tool",
+           {{"name", "distgrad"},
+            {"version", kVersion},
+            {"torch", report.torch.empty() ? Json(nullptr) : Json(report.torch)},
+            {"host", options.host}}},
+          {"command", report.command},
+          {"summary",
+           {{"cases", sum.cases},
+            {"as_expected", sum.as_expected},
+            {"not_as_expected", sum.not_as_expected},
+            {"broken", sum.broken},
+            {"skipped", sum.skipped},
+            {"disputed", sum.disputed},
+            {"elapsed_s", number(sum.elapsed_s)}}},
+          {"invalid", std::move(invalid)},
+          {"cases", std::move(cases)}};
+}
+
+std::string json_text(const Json& json) {
+  std::string out;
+  append(out, json, 0, 0);
+  return out + "\n";
+}
+
+std::string json_report_text(const Report& report, const JsonReportOptions& options) {
+  return json_text(json_report(report, options));
+}
+
+}  // namespace distgrad

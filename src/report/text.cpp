@@ -1,0 +1,338 @@
+#include "report/text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "report/debate_table.h"
+#include "report/words.h"
+
+namespace distgrad {
+namespace {
+
+constexpr std::size_t kFoldAbove = 60;   // cases; a screen or two
+constexpr std::size_t kWidestName = 72;  // longer ones stick out rather than push all others away
+constexpr std::size_t kTables = 4;       // inputs shown without --full
+constexpr std::size_t kOutputLines = 20;
+constexpr std::size_t kNamesAgain = 3;
+
+// --- Words ---------------------------------------------------------------------------------------------------------
+
+constexpr std::string_view kGreen = "\033[32m", kYellow = "\033[33m", kRed = "\033[1;31m", kPlain = "\033[0m";
+
+struct Status {
+  std::string_view word;
+  std::string_view color;
+};
+
+Status status_of(const CaseResult& r) {
+  if (r.broken) return {"ERR", kRed};
+  if (!r.as_expected) return r.verdict == Verdict::kDisputed ? Status{"disp", kYellow} : Status{"skip", kYellow};
+  return *r.as_expected ? Status{"ok", kGreen} : Status{"FAIL", kRed};
+}
+
+std::string status_text(const CaseResult& r, bool color) {
+  const Status status = status_of(r);
+  const std::string word = padded(status.word, 4);
+  return color ? fmt::format("{}{}{}", status.color, word, kPlain) : word;
+}
+
+bool is_wrong(const CaseResult& r) { return r.broken || (r.as_expected && !*r.as_expected); }
+
+std::string place_text(const Finding& f) {
+  std::string text;
+  if (!f.step.empty()) text += " in step " + f.step;
+  if (!f.collective.empty()) text += f.step.empty() ? " in " + f.collective : " (" + f.collective + ")";
+  return text;
+}
+
+std::string error_place(const RankError& e) {
+  std::string text = e.kind;
+  if (e.rank >= 0) text += fmt::format(" on rank {}", e.rank);
+  if (!e.step.empty()) text += " in step " + e.step;
+  return text;
+}
+
+std::string first_line(std::string_view text) {
+  constexpr std::size_t kLongest = 160;
+  text = text.substr(0, text.find('\n'));
+  return text.size() <= kLongest ? std::string(text) : std::string(text.substr(0, kLongest)) + "...";
+}
+
+// "mismatch: own-slice in step zs (all_gather)"; ", as expected" after the verdict where that is worth saying.
+std::string outcome_text(const CaseResult& r) {
+  const bool expected = r.as_expected.value_or(false);
+  const std::string as_expected = expected && r.verdict != Verdict::kMatch ? ", as expected" : "";
+  switch (r.verdict) {
+    case Verdict::kMatch: return "match";
+    case Verdict::kMismatch: {
+      const std::string verdict = "mismatch" + as_expected;
+      if (r.findings.empty()) return verdict;
+      const Finding& first = r.findings.front();
+      return verdict + ": " + first.rule + (expected ? "" : place_text(first));
+    }
+    case Verdict::kError: {
+      const std::string verdict = "error" + as_expected;
+      if (!r.error) return verdict;
+      const std::string message = first_line(r.error->message);
+      return verdict + ": " + error_place(*r.error) + (message.empty() ? "" : ": " + message);
+    }
+    case Verdict::kSkipped:
+      // The status says it already where nobody expected it.
+      return r.as_expected ? "skipped" + as_expected + ": " + first_line(r.why) : first_line(r.why);
+    case Verdict::kDisputed: return "disputed" + as_expected + ": " + first_line(r.why);
+  }
+  return {};
+}
+
+bool is_plain_match(const Expectation& e) {
+  return e.verdict == "match" && e.finding.empty() && e.collective.empty() && e.message.empty() && e.gradients.empty();
+}
+
+std::string expectation_text(const Expectation& e) {
+  std::string text = e.verdict;
+  if (!e.finding.empty()) text += ", finding " + e.finding;
+  if (!e.collective.empty()) text += ", collective " + e.collective;
+  if (!e.message.empty()) text += ", message with \"" + e.message + "\"";
+  for (const auto& [input, by_rank] : e.gradients) {
+    text += ", gradients of " + input + " ";
+    for (std::size_t r = 0; r < by_rank.size(); ++r)
+      text += (r == 0 ? "[" : ", ") + (by_rank[r] ? array_text(*by_rank[r]) : std::string("none"));
+    text += "]";
+  }
+  return text;
+}
+
+// --- One case ------------------------------------------------------------------------------------------------------
+
+bool has_observed(const GradientComparison& g) { return !g.observed_by_rank.empty() || g.observed_full.has_value(); }
+
+// The inputs' tables: what differs; everything where that is asked for or where a match is what is wrong.
+std::string tables(const CaseResult& r, const TextOptions& options) {
+  const bool all = options.verbose || options.simulated || r.verdict == Verdict::kMatch;
+  std::string out;
+  std::size_t shown = 0;
+  std::vector<std::string> others;
+  for (const GradientComparison& g : r.gradients) {
+    if ((!all && g.equal) || (!has_observed(g) && !options.simulated)) continue;
+    if (shown == kTables && !options.full && !options.verbose) {
+      others.push_back(g.input);
+      continue;
+    }
+    ++shown;
+    out += debate_table(g, {spelled(r.which.objective), options.full, options.width});
+  }
+  if (!others.empty())
+    out += wrapped(fmt::format("Not shown (--full does): {}.", fmt::join(others, ", ")), 2, options.width);
+  return out;
+}
+
+std::string findings_text(const CaseResult& r, const TextOptions& options) {
+  std::string out;
+  for (std::size_t i = 0; i < r.findings.size(); ++i) {
+    const Finding& f = r.findings[i];
+    const std::string lead = i == 0 ? "" : "Also " + f.rule + place_text(f) + ": ";
+    out += wrapped(lead + f.text, 2, options.width);
+  }
+  return out;
+}
+
+std::string error_text(const CaseResult& r) {
+  if (!r.error) return {};
+  const std::string message = printable(r.error->message);
+  if (message == first_line(message)) return {};  // the case's line said it all
+  return indented(message, 4);
+}
+
+// The same words from several ranks are said once.
+std::string warnings_text(const CaseResult& r, const TextOptions& options) {
+  std::vector<std::pair<std::string, std::vector<int>>> by_text;
+  for (const Warning& w : r.warnings) {
+    const auto found = std::find_if(by_text.begin(), by_text.end(), [&](const auto& e) { return e.first == w.text; });
+    if (found == by_text.end())
+      by_text.push_back({w.text, {w.rank}});
+    else if (std::find(found->second.begin(), found->second.end(), w.rank) == found->second.end())
+      found->second.push_back(w.rank);
+  }
+  std::string out;
+  for (const auto& [text, ranks] : by_text)
+    out += wrapped(fmt::format("warning from {}: {}", ranks_text(ranks), printable(text)), 2, options.width);
+  return out;
+}
+
+std::string output_text(const CaseResult& r, const TextOptions& options) {
+  std::string out;
+  for (std::size_t rank = 0; rank < r.output.size(); ++rank) {
+    const std::string lines = indented(printable(r.output[rank]), 4);
+    const auto count = static_cast<std::size_t>(std::count(lines.begin(), lines.end(), '\n'));
+    if (count == 0) continue;
+    std::size_t skipped = options.full || count <= kOutputLines ? 0 : count - kOutputLines;
+    out += fmt::format("  output of rank {}{}:\n", rank,
+                       skipped > 0 ? fmt::format(", the last {} of {} lines", kOutputLines, count) : "");
+    std::size_t at = 0;
+    for (; skipped > 0; --skipped) at = lines.find('\n', at) + 1;
+    out += lines.substr(at);
+  }
+  return out;
+}
+
+std::string expectation_line(const CaseResult& r, const TextOptions& options) {
+  if (!is_wrong(r) || is_plain_match(r.which.expected)) return {};
+  return wrapped("The file expects: " + expectation_text(r.which.expected) + ".", 2, options.width);
+}
+
+std::string losses_text(const CaseResult& r) {
+  const auto list = [](const std::vector<double>& losses) {
+    std::string text;
+    for (std::size_t i = 0; i < losses.size(); ++i) text += (i == 0 ? "" : ", ") + number_text(losses[i]);
+    return text;
+  };
+  if (r.simulated_losses.empty()) return {};
+  std::string out = "  losses by rank: " + list(r.simulated_losses) + "\n";
+  if (!r.distributed_losses.empty() && r.distributed_losses != r.simulated_losses)
+    out += "  in the distributed run: " + list(r.distributed_losses) + "\n";
+  return out;
+}
+
+std::string bounds_text(const CaseResult& r, const TextOptions& options) {
+  std::string out;
+  for (const GradientComparison& g : r.gradients) {
+    if (!has_observed(g)) continue;
+    out += fmt::format("  {}: largest error {} (relative {}), {}\n", g.input, number_text(g.max_abs_error, 6),
+                       number_text(g.max_rel_error, 6),
+                       g.bound == 0 ? "exact: compared bit by bit" : "bound there " + number_text(g.bound, 6));
+  }
+  for (const std::string& note : r.bound_notes) out += wrapped("bound: " + note, 2, options.width);
+  for (const std::string& text : r.composed) out += wrapped("composed: " + text, 2, options.width);
+  return out;
+}
+
+std::string detail(const CaseResult& r, const TextOptions& options) {
+  std::string out;
+  if (options.verbose) out += losses_text(r);
+  out += tables(r, options);
+  out += error_text(r);
+  out += findings_text(r, options);
+  if (is_wrong(r) && !r.why.empty()) out += wrapped(printable(r.why), 2, options.width);
+  out += expectation_line(r, options);
+  for (const std::string& note : r.notes) out += wrapped("note: " + note, 2, options.width);
+  out += warnings_text(r, options);
+  out += output_text(r, options);
+  if (options.verbose) out += bounds_text(r, options) + "  took " + seconds_text(r.elapsed_s) + "\n";
+  return out;
+}
+
+// --- The whole run -------------------------------------------------------------------------------------------------
+
+std::string again_text(const Report& report, const TextOptions& options) {
+  std::vector<std::string> ids;
+  for (const CaseResult& r : report.cases)
+    if (is_wrong(r)) ids.push_back(shell_quoted(r.which.id));
+  if (ids.empty()) return {};
+  if (ids.size() <= kNamesAgain) return fmt::format("Again: {} {}", options.again, fmt::join(ids, " "));
+  return fmt::format("Again, the first: {} {}", options.again, ids.front());
+}
+
+std::string summary_text(const Report& report, const TextOptions& options) {
+  const Summary& sum = report.summary;
+  std::string text = options.simulated && sum.not_as_expected == 0
+                         ? count_text(sum.as_expected, "case") + " simulated"
+                         : fmt::format("{} as expected", sum.as_expected);
+  if (sum.not_as_expected > 0) text += fmt::format(", {} not", sum.not_as_expected);
+  if (sum.broken > 0) text += fmt::format(", {} broken", sum.broken);
+  if (sum.skipped > 0) text += fmt::format(", {} skipped", sum.skipped);
+  if (sum.disputed > 0) text += fmt::format(", {} disputed", sum.disputed);
+  if (!report.invalid.empty()) text += ", " + count_text(static_cast<long>(report.invalid.size()), "invalid file");
+  text += " in " + seconds_text(sum.elapsed_s) + ".";
+  const std::string again = again_text(report, options);
+  if (again.empty()) return text + "\n";
+  return text + (text.size() + again.size() < options.width ? " " : "\n") + again + "\n";
+}
+
+// What the reports leave unchecked, once for all cases it holds for.
+std::string notes_text(const Report& report, const TextOptions& options) {
+  std::vector<std::pair<std::string, long>> counts;
+  for (const CaseResult& r : report.cases) {
+    for (const std::string& note : r.notes) {
+      const auto found = std::find_if(counts.begin(), counts.end(), [&](const auto& e) { return e.first == note; });
+      if (found == counts.end())
+        counts.emplace_back(note, 1);
+      else
+        ++found->second;
+    }
+  }
+  std::string out;
+  for (const auto& [note, count] : counts)
+    out += wrapped(fmt::format("Note ({}): {}", count_text(count, "case"), note), 0, options.width);
+  return out;
+}
+
+}  // namespace
+
+std::string case_text(const CaseResult& r, const TextOptions& options, std::size_t id_width) {
+  std::string out = fmt::format("{}  {}   {}\n", status_text(r, options.color), padded(printable(r.which.id), id_width),
+                                printable(outcome_text(r)));
+  if (is_wrong(r) || options.verbose || options.simulated) out += detail(r, options);
+  return out;
+}
+
+TextReport::TextReport(TextOptions options, std::span<const Case> cases)
+    : options_(std::move(options)), folds_(cases.size() > kFoldAbove && !options_.verbose) {
+  if (!options_.align || folds_) return;
+  for (const Case& c : cases) id_width_ = std::max(id_width_, std::min(kWidestName, width_of(c.id)));
+}
+
+std::string TextReport::add(const CaseResult& r) {
+  const bool wrong = is_wrong(r);
+  if (options_.quiet && !wrong) return {};
+  if (!folds_) return case_text(r, options_, id_width_);
+  std::string out;
+  const std::string& file = r.which.scenario->file;
+  if (file != file_) {
+    out = folded_lines();
+    file_ = file;
+  }
+  if (wrong) {
+    detailed_ += case_text(r, options_);
+    return out;
+  }
+  const Status status = status_of(r);
+  const std::string group = fmt::format("{}|{}", status_text(r, options_.color),
+                                        status.word == "ok" ? "as expected" : outcome_text(r));
+  if (group_sizes_[group]++ == 0) groups_.push_back(group);
+  return out;
+}
+
+std::string TextReport::folded_lines() {
+  std::string out;
+  for (const std::string& group : groups_) {
+    const std::size_t bar = group.find('|');
+    const std::string what = group.substr(bar + 1);
+    out += fmt::format("{}  {}   {}{}{}\n", group.substr(0, bar), printable(file_),
+                       count_text(group_sizes_[group], "case"), what == "as expected" ? " " : ": ", printable(what));
+  }
+  out += detailed_;
+  groups_.clear();
+  group_sizes_.clear();
+  detailed_.clear();
+  return out;
+}
+
+std::string TextReport::finish(const Report& report) {
+  std::string out = folded_lines();
+  if (!options_.quiet && !report.cases.empty()) out += "\n";
+  if (!options_.quiet) out += notes_text(report, options_);
+  return out + summary_text(report, options_);
+}
+
+std::string text_report(const Report& report, const TextOptions& options) {
+  std::vector<Case> cases;
+  for (const CaseResult& r : report.cases) cases.push_back(r.which);
+  TextReport text(options, cases);
+  std::string out;
+  for (const CaseResult& r : report.cases) out += text.add(r);
+  return out + text.finish(report);
+}
+
+}  // namespace distgrad

@@ -1,0 +1,153 @@
+#include "report/words.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace distgrad {
+namespace {
+
+void append_array(std::string& out, const Array& array, std::size_t dim, std::int64_t& next, int digits) {
+  if (dim == array.shape().size()) {
+    out += number_text(array[next++], digits);
+    return;
+  }
+  out += '[';
+  for (std::int64_t i = 0; i < array.shape()[dim]; ++i) {
+    if (i > 0) out += ", ";
+    append_array(out, array, dim + 1, next, digits);
+  }
+  out += ']';
+}
+
+}  // namespace
+
+std::string number_text(double value, int digits) {
+  if (std::isnan(value)) return "nan";  // never "-nan"
+  if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
+  return digits == kShortest ? fmt::format("{}", value) : fmt::format("{:.{}g}", value, digits);
+}
+
+std::string ratio_text(double ratio) {
+  constexpr int kLargestDenominator = 64;
+  for (int denominator = 1; denominator <= kLargestDenominator; ++denominator) {
+    const double numerator = std::round(ratio * denominator);
+    const bool small = numerator != 0 && std::abs(numerator) <= 1e6;
+    if (!small || std::abs(ratio * denominator - numerator) > 1e-9 * std::abs(numerator)) continue;
+    return denominator == 1 ? number_text(numerator) : fmt::format("{}/{}", numerator, denominator);
+  }
+  return number_text(ratio, 6);
+}
+
+std::string array_text(const Array& array, int digits) {
+  std::string out;
+  std::int64_t next = 0;
+  append_array(out, array, 0, next, digits);
+  return out;
+}
+
+std::string index_text(std::span<const std::int64_t> index) {
+  return index.empty() ? std::string() : fmt::format("[{}]", fmt::join(index, ", "));
+}
+
+std::vector<std::int64_t> index_of(const Shape& shape, std::int64_t element) {
+  std::vector<std::int64_t> index(shape.size());
+  for (std::size_t dim = shape.size(); dim-- > 0;) {
+    index[dim] = element % shape[dim];
+    element /= shape[dim];
+  }
+  return index;
+}
+
+std::string ranks_text(std::span<const int> ranks) {
+  if (ranks.size() == 1) return fmt::format("rank {}", ranks[0]);
+  bool consecutive = ranks.size() > 2;
+  for (std::size_t i = 1; i < ranks.size(); ++i) consecutive = consecutive && ranks[i] == ranks[i - 1] + 1;
+  if (consecutive) return fmt::format("ranks {}-{}", ranks.front(), ranks.back());
+  return fmt::format("ranks {}", fmt::join(ranks, ", "));
+}
+
+std::string seconds_text(double seconds) {
+  if (seconds >= 60) {
+    const long whole = std::lround(seconds);
+    return fmt::format("{} min {} s", whole / 60, whole % 60);
+  }
+  if (seconds >= 10) return fmt::format("{:.0f} s", seconds);
+  return seconds >= 0.1 ? fmt::format("{:.1f} s", seconds) : fmt::format("{:.1g} s", seconds);
+}
+
+std::string count_text(long count, std::string_view noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
+std::size_t width_of(std::string_view text) {
+  return static_cast<std::size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+}
+
+std::string padded(std::string_view text, std::size_t width) {
+  return std::string(text) + std::string(width - std::min(width, width_of(text)), ' ');
+}
+
+std::string padded_left(std::string_view text, std::size_t width) {
+  return std::string(width - std::min(width, width_of(text)), ' ') + std::string(text);
+}
+
+std::string wrapped(std::string_view text, std::size_t indent, std::size_t width) {
+  std::string out;
+  std::string line;
+  const auto end_line = [&] {
+    if (!line.empty()) out += std::string(indent, ' ') + line;
+    out += '\n';
+    line.clear();
+  };
+  while (!text.empty() && text.back() == '\n') text.remove_suffix(1);
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t end = std::min(text.find_first_of(" \n", at), text.size());
+    const std::string_view word = text.substr(at, end - at);
+    if (!line.empty() && indent + width_of(line) + 1 + width_of(word) > width) end_line();
+    if (!word.empty()) {
+      if (!line.empty()) line += ' ';
+      line += word;
+    }
+    if (end == text.size() || text[end] == '\n') end_line();
+    at = end + 1;
+  }
+  return out;
+}
+
+std::string indented(std::string_view text, std::size_t indent) {
+  std::string out;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    if (end > 0) out += std::string(indent, ' ');
+    out += text.substr(0, end);
+    out += '\n';
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return out;
+}
+
+std::string printable(std::string_view text) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const auto next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : 0);
+    if ((byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7f)
+      out += fmt::format("\\x{:02x}", byte);
+    else if (byte == 0xC2 && next >= 0x80 && next < 0xA0)  // the same control characters once more, as UTF-8
+      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[++i]));
+    else
+      out += text[i];
+  }
+  return out;
+}
+
+std::string shell_quoted(std::string_view word) {
+  std::string out = "'";
+  for (const char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
+}  // namespace distgrad

@@ -1,0 +1,55 @@
+// Small pieces of text that every report is made of: numbers, places, wrapped prose, quoted words.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/array.h"
+
+namespace distgrad {
+
+inline constexpr int kShortest = 0;  // as many digits as reading the number back needs
+
+// "20", "0.333333" (digits 6), "1e-07", "nan", "inf", "-inf".
+std::string number_text(double value, int digits = kShortest);
+
+// "1/2", "3", "0.37": a ratio as a person would say it; fractions up to 1/64 are found.
+std::string ratio_text(double ratio);
+
+// Nested as in Python: "20", "[1, 2]", "[[1, 2], [3, 4]]".
+std::string array_text(const Array& array, int digits = kShortest);
+
+// "[0, 3]"; "" for a scalar's only element.
+std::string index_text(std::span<const std::int64_t> index);
+std::vector<std::int64_t> index_of(const Shape& shape, std::int64_t element);
+
+// "rank 0", "ranks 0, 1", "ranks 0-7".
+std::string ranks_text(std::span<const int> ranks);
+
+std::string seconds_text(double seconds);  // "0.004 s", "12 s", "2 min 5 s"
+
+// "1 case", "3 cases".
+std::string count_text(long count, std::string_view noun);
+
+// Columns on a terminal: code points, as names here have no wide ones.
+std::size_t width_of(std::string_view text);
+std::string padded(std::string_view text, std::size_t width);        // text first
+std::string padded_left(std::string_view text, std::size_t width);   // spaces first
+
+// Broken at spaces so that no line is longer than `width` where words permit, every line indented and ended. The text's own
+// line breaks are kept.
+std::string wrapped(std::string_view text, std::size_t indent, std::size_t width);
+
+// Every line indented and ended, none broken.
+std::string indented(std::string_view text, std::size_t indent);
+
+// Without control characters other than newline and tab: a rank's output and a stranger's file names end up on terminals.
+std::string printable(std::string_view text);
+
+// For a POSIX shell, always in single quotes.
+std::string shell_quoted(std::string_view word);
+
+}  // namespace distgrad
