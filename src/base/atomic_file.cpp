@@ -36,9 +36,10 @@ void write_directly(const std::string& path, std::string_view text) {
   if (const int error = write_all(fd.get(), text)) fail(path, error);
 }
 
-// What the file has now, else what a newly created file would get: mkstemp makes it 0600, which CI's next user cannot read.
+// What the file has now, else what a newly created file would get: mkstemp makes it 0600, which
+// CI's next user cannot read.
 mode_t mode_for(const std::string& path) {
-  struct stat status{};
+  struct stat status {};
   if (::stat(path.c_str(), &status) == 0) return status.st_mode & 07777;
   const mode_t mask = ::umask(0);
   ::umask(mask);
@@ -52,7 +53,8 @@ void write_beside_and_rename(const std::string& path, std::string_view text) {
   if (!fd) fail(path, errno);
   int error = write_all(fd.get(), text);
   if (error == 0 && ::fchmod(fd.get(), mode) != 0) error = errno;
-  if (error == 0 && ::close(fd.release()) != 0) error = errno;  // where a full disk may first be told
+  if (error == 0 && ::close(fd.release()) != 0)
+    error = errno;  // where a full disk may first be told
   if (error == 0 && ::rename(temporary.c_str(), path.c_str()) != 0) error = errno;
   if (error == 0) return;
   ::unlink(temporary.c_str());

@@ -28,7 +28,8 @@ class AtomicFile : public testing::Test {
     return {std::istreambuf_iterator<char>(in), {}};
   }
   std::size_t files() const {
-    return static_cast<std::size_t>(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()));
+    return static_cast<std::size_t>(
+        std::distance(fs::directory_iterator(folder_), fs::directory_iterator()));
   }
 
   fs::path folder_;
@@ -69,8 +70,8 @@ TEST_F(AtomicFile, SaysWhatCannotBeWritten) {
     write_file_atomically(folder_ / "no" / "r.json", "text");
     FAIL() << "no exception";
   } catch (const UserError& e) {
-    EXPECT_EQ(std::string(e.what()),
-              "cannot write " + (folder_ / "no" / "r.json").string() + ": No such file or directory");
+    EXPECT_EQ(std::string(e.what()), "cannot write " + (folder_ / "no" / "r.json").string() +
+                                         ": No such file or directory");
   }
   EXPECT_THROW(write_file_atomically(folder_, "text"), UserError);
 }

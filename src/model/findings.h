@@ -1,4 +1,5 @@
-// The findings by name: what a wrong gradient may be explained as. Source: command-line contract, "Findings".
+// The findings by name: what a wrong gradient may be explained as. Source: command-line contract,
+// "Findings".
 #pragma once
 
 #include <array>
@@ -15,7 +16,8 @@ inline constexpr std::array<FindingRow, 23> kFindings = {{
     // name, meaning
     {"objective", "the gradients are right for another objective than the declared one"},
     {"program", "the distributed program computes another loss or gradient than `single_device`"},
-    {"identity-backward", "the backward passed the rank's own cotangent on and dropped the other ranks'"},
+    {"identity-backward",
+     "the backward passed the rank's own cotangent on and dropped the other ranks'"},
     {"same-op-backward", "the backward applied the collective's own reduction to the cotangents"},
     {"forgotten-op", "the backward is that of a sum, whatever the op was"},
     {"own-slice", "each rank got only what its own loss saw of its slice"},
@@ -27,7 +29,8 @@ inline constexpr std::array<FindingRow, 23> kFindings = {{
     {"tie", "the derivative of min or max is wrong where ranks tie"},
     {"no-gradient", "the gradient is missing (None) where the truth is not zero"},
     {"unsynchronised", "ranks disagree where they must agree"},
-    {"stale-or-aliased", "a buffer was reused or never written, or a cotangent was modified in place"},
+    {"stale-or-aliased",
+     "a buffer was reused or never written, or a cotangent was modified in place"},
     {"contiguity", "wrong only where the cotangent or the operand is not contiguous"},
     {"precision", "a narrower dtype was used on the way"},
     {"group-rank", "global ranks and ranks within the group were confused"},

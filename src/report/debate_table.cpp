@@ -12,7 +12,8 @@
 namespace distgrad {
 namespace {
 
-using Part = std::optional<Array>;  // one rank's gradient, or the full tensor; absent: a missing gradient
+using Part =
+    std::optional<Array>;  // one rank's gradient, or the full tensor; absent: a missing gradient
 
 constexpr std::int64_t kWholeElements = 8;  // tensors of up to so many elements are shown whole
 constexpr std::size_t kWholeWidth = 60;     // ... where they are no wider
@@ -47,7 +48,9 @@ constexpr Meaning kMeanings[] = {
 };
 
 bool is_rank(std::string_view objective) { return objective.starts_with("rank:"); }
-bool is_by_axis(std::string_view objective) { return objective.find('=') != std::string_view::npos; }
+bool is_by_axis(std::string_view objective) {
+  return objective.find('=') != std::string_view::npos;
+}
 
 std::string meaning(std::string_view objective, bool declared) {
   for (const Meaning& m : kMeanings)
@@ -56,7 +59,7 @@ std::string meaning(std::string_view objective, bool declared) {
   return {};
 }
 
-// --- What is shown -------------------------------------------------------------------------------------------------
+// --- What is shown ---
 
 bool matches(const GradientComparison& c, std::string_view objective) {
   return std::any_of(c.matches.begin(), c.matches.end(),
@@ -66,26 +69,30 @@ bool matches(const GradientComparison& c, std::string_view objective) {
 bool same(const std::vector<Part>& a, const std::vector<Part>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Part& x, const Part& y) {
     if (!x || !y) return x.has_value() == y.has_value();
-    return x->shape() == y->shape() && std::equal(x->values().begin(), x->values().end(), y->values().begin());
+    return x->shape() == y->shape() &&
+           std::equal(x->values().begin(), x->values().end(), y->values().begin());
   });
 }
 
-// sum, mean and replicated are what people mean; the declared one always; one rank's loss only where nothing else
-// explains what was observed; of the combinations by mesh axis those that do.
-std::vector<std::string> objectives_worth_showing(const GradientComparison& c, const std::string& declared) {
+// sum, mean and replicated are what people mean; the declared one always; one rank's loss only
+// where nothing else explains what was observed; of the combinations by mesh axis those that do.
+std::vector<std::string> objectives_worth_showing(const GradientComparison& c,
+                                                  const std::string& declared) {
   constexpr std::size_t kCombinations = 3;
   std::vector<std::string> shown;
   bool explained = matches(c, declared);
   std::size_t combinations = 0;
   for (const auto& [objective, truth] : c.truth_by_objective) {
     if (is_rank(objective) && objective != declared) continue;
-    if (is_by_axis(objective) && objective != declared && !(matches(c, objective) && combinations++ < kCombinations))
+    if (is_by_axis(objective) && objective != declared &&
+        !(matches(c, objective) && combinations++ < kCombinations))
       continue;
     explained = explained || matches(c, objective);
     shown.push_back(objective);
   }
   for (const auto& [objective, truth] : c.truth_by_objective) {
-    if (explained || !is_rank(objective) || objective == declared || !matches(c, objective)) continue;
+    if (explained || !is_rank(objective) || objective == declared || !matches(c, objective))
+      continue;
     shown.push_back(objective);
     explained = true;
   }
@@ -115,7 +122,8 @@ std::vector<Part> spread(std::vector<Part> parts, std::size_t count) {
 }
 
 // observed/truth where that is one number for every element that is not zero on both sides.
-std::optional<double> factor_between(const std::vector<Part>& seen, const std::vector<Part>& truth) {
+std::optional<double> factor_between(const std::vector<Part>& seen,
+                                     const std::vector<Part>& truth) {
   std::optional<double> factor;
   for (std::size_t p = 0; p < seen.size() && p < truth.size(); ++p) {
     if (!seen[p] || !truth[p] || seen[p]->shape() != truth[p]->shape()) return std::nullopt;
@@ -130,21 +138,25 @@ std::optional<double> factor_between(const std::vector<Part>& seen, const std::v
   return factor;
 }
 
-std::string note_for(const GradientComparison& c, const Row& row, const std::vector<Part>& seen, bool declared,
-                     bool any_matches) {
+std::string note_for(const GradientComparison& c, const Row& row, const std::vector<Part>& seen,
+                     bool declared, bool any_matches) {
   const bool equal = !seen.empty() && matches(c, row.label);
-  std::string note = declared ? (equal ? "declared, = observed" : "declared") : equal ? "= observed" : "";
+  std::string note = declared ? (equal ? "declared, = observed" : "declared")
+                     : equal  ? "= observed"
+                              : "";
   const std::string text = declared || equal ? meaning(row.label, declared) : "";
   if (!text.empty()) note += ": " + text;
   const auto factor = any_matches ? std::nullopt : factor_between(seen, row.parts);
   if (!factor || std::abs(*factor - 1) < 1e-6) return note;
-  return fmt::format("{}{}observed is {} x this", note, note.empty() ? "" : "; ", ratio_text(*factor));
+  return fmt::format("{}{}observed is {} x this", note, note.empty() ? "" : "; ",
+                     ratio_text(*factor));
 }
 
 std::vector<Row> rows_of(const GradientComparison& c, const std::string& declared) {
   const std::vector<Part> seen = observed(c);
   const auto shown = objectives_worth_showing(c, declared);
-  const bool any_matches = std::any_of(shown.begin(), shown.end(), [&](const auto& o) { return matches(c, o); });
+  const bool any_matches =
+      std::any_of(shown.begin(), shown.end(), [&](const auto& o) { return matches(c, o); });
   const std::size_t count = seen.empty() ? declared_truth(c).size() : seen.size();
   std::vector<Row> truths;
   for (const std::string& objective : shown) {
@@ -154,9 +166,8 @@ std::vector<Row> rows_of(const GradientComparison& c, const std::string& declare
   }
   if (truths.empty()) truths.push_back({declared, spread(declared_truth(c), count), "declared"});
   // One rank: every objective is the same.
-  const bool all_same = std::all_of(truths.begin(), truths.end(), [&](const Row& r) {
-    return same(r.parts, truths[0].parts);
-  });
+  const bool all_same = std::all_of(truths.begin(), truths.end(),
+                                    [&](const Row& r) { return same(r.parts, truths[0].parts); });
   if (all_same) std::erase_if(truths, [&](const Row& r) { return r.label != declared; });
   std::vector<Row> rows;
   if (!seen.empty()) rows.push_back({"observed", seen, ""});
@@ -164,21 +175,25 @@ std::vector<Row> rows_of(const GradientComparison& c, const std::string& declare
   return rows;
 }
 
-// --- Columns -------------------------------------------------------------------------------------------------------
+// --- Columns ---
 
 double distance(const Part& seen, const Part& truth, std::int64_t element) {
-  if (!seen || !truth || seen->shape() != truth->shape()) return std::numeric_limits<double>::infinity();
+  if (!seen || !truth || seen->shape() != truth->shape())
+    return std::numeric_limits<double>::infinity();
   const double a = (*seen)[element], b = (*truth)[element];
   if (a == b || (std::isnan(a) && std::isnan(b))) return 0;
   const double d = std::abs(a - b);
   return std::isnan(d) ? std::numeric_limits<double>::infinity() : d;
 }
 
-// What the table is about, before it is cut to what fits: a column for each part, or for each element of large ones.
+// What the table is about, before it is cut to what fits: a column for each part, or for each
+// element of large ones.
 class Columns {
  public:
   Columns(const GradientComparison& c, const std::vector<Row>& rows, std::vector<Part> truth)
-      : comparison_(c), seen_(c.observed_by_rank.empty() ? truth : observed(c)), truth_(std::move(truth)) {
+      : comparison_(c),
+        seen_(c.observed_by_rank.empty() ? truth : observed(c)),
+        truth_(std::move(truth)) {
     whole_ = std::all_of(rows.begin(), rows.end(), [](const Row& row) {
       return std::all_of(row.parts.begin(), row.parts.end(), fits_whole);
     });
@@ -226,11 +241,13 @@ class Columns {
       const std::int64_t size = shaped(p) ? shaped(p)->size() : 0;
       if (whole_ || size == 0) {
         double furthest = 0;
-        for (std::int64_t i = 0; i < size; ++i) furthest = std::max(furthest, distance(seen_[p], truth_[p], i));
+        for (std::int64_t i = 0; i < size; ++i)
+          furthest = std::max(furthest, distance(seen_[p], truth_[p], i));
         all.push_back({p, std::nullopt, furthest});
         continue;
       }
-      for (std::int64_t i = 0; i < size; ++i) all.push_back({p, i, distance(seen_[p], truth_[p], i)});
+      for (std::int64_t i = 0; i < size; ++i)
+        all.push_back({p, i, distance(seen_[p], truth_[p], i)});
     }
     return all;
   }
@@ -242,10 +259,12 @@ class Columns {
   }
 
   std::string part_name(std::size_t part) const {
-    const bool one_tensor = comparison_.observed_full || (comparison_.truth_full && comparison_.observed_by_rank.empty());
+    const bool one_tensor = comparison_.observed_full ||
+                            (comparison_.truth_full && comparison_.observed_by_rank.empty());
     if (!one_tensor) return fmt::format("rank {}", part);
     if (comparison_.observed_full && comparison_.layout == "replicate") return "summed";
-    return comparison_.observed_full && comparison_.layout.starts_with("shard:") ? "joined" : "full";
+    return comparison_.observed_full && comparison_.layout.starts_with("shard:") ? "joined"
+                                                                                 : "full";
   }
 
   const GradientComparison& comparison_;
@@ -254,7 +273,7 @@ class Columns {
   bool whole_ = true;
 };
 
-// --- Cells ---------------------------------------------------------------------------------------------------------
+// --- Cells ---
 
 std::string cell(const Row& row, const Column& column, int digits) {
   if (column.part >= row.parts.size() || !row.parts[column.part]) return "none";
@@ -263,11 +282,13 @@ std::string cell(const Row& row, const Column& column, int digits) {
   return *column.element < array.size() ? number_text(array[*column.element], digits) : "-";
 }
 
-// As few digits as tell what was observed from the declared truth wherever they differ beyond the bound.
-int digits_needed(const GradientComparison& c, const std::vector<Row>& rows, const std::vector<Column>& columns,
-                  const std::string& declared) {
+// As few digits as tell what was observed from the declared truth wherever they differ beyond the
+// bound.
+int digits_needed(const GradientComparison& c, const std::vector<Row>& rows,
+                  const std::vector<Column>& columns, const std::string& declared) {
   const Row* seen = rows.front().label == "observed" ? &rows.front() : nullptr;
-  const auto truth = std::find_if(rows.begin(), rows.end(), [&](const Row& r) { return r.label == declared; });
+  const auto truth =
+      std::find_if(rows.begin(), rows.end(), [&](const Row& r) { return r.label == declared; });
   if (!seen || truth == rows.end() || c.equal) return 6;
   for (const int digits : {6, 9, 12}) {
     const bool told = std::any_of(columns.begin(), columns.end(), [&](const Column& column) {
@@ -297,7 +318,8 @@ struct Grid {
   }
 };
 
-Grid grid_of(const std::string& title, const std::vector<Row>& rows, const std::vector<Column>& columns, int digits) {
+Grid grid_of(const std::string& title, const std::vector<Row>& rows,
+             const std::vector<Column>& columns, int digits) {
   Grid grid;
   grid.labels.push_back(title);
   grid.notes.emplace_back();
@@ -313,7 +335,8 @@ Grid grid_of(const std::string& title, const std::vector<Row>& rows, const std::
     grid.widths.push_back(widest);
     grid.cells.push_back(std::move(lines));
   }
-  for (const std::string& label : grid.labels) grid.label_width = std::max(grid.label_width, width_of(label));
+  for (const std::string& label : grid.labels)
+    grid.label_width = std::max(grid.label_width, width_of(label));
   return grid;
 }
 
@@ -333,14 +356,17 @@ std::string notes_below(const Grid& grid) {
   std::string out;
   for (std::size_t line = 0; line < grid.labels.size(); ++line)
     if (!grid.notes[line].empty())
-      out += fmt::format("  {}   {}\n", padded(grid.labels[line], grid.label_width), grid.notes[line]);
+      out +=
+          fmt::format("  {}   {}\n", padded(grid.labels[line], grid.label_width), grid.notes[line]);
   return out;
 }
 
-// Beside the rows where they fit; else below the table, which is then cut into as many blocks as it takes.
+// Beside the rows where they fit; else below the table, which is then cut into as many blocks as it
+// takes.
 std::string printed(const Grid& grid, std::size_t width) {
   const std::size_t count = grid.widths.size();
-  if (grid.width_of_columns(0, count) + grid.note_width() <= width) return block(grid, 0, count, true);
+  if (grid.width_of_columns(0, count) + grid.note_width() <= width)
+    return block(grid, 0, count, true);
   std::string out;
   for (std::size_t first = 0; first < count;) {
     std::size_t last = first + 1;
@@ -358,12 +384,14 @@ std::string debate_table(const GradientComparison& c, const DebateOptions& optio
   const Columns all(c, rows, spread(declared_truth(c), rows.front().parts.size()));
   std::size_t total = 0;
   const std::vector<Column> columns = all.chosen(options.full ? kFullColumns : kColumns, total);
-  const std::string title = c.layout.empty() || c.layout == "local" ? c.input : c.input + " (" + c.layout + ")";
+  const std::string title =
+      c.layout.empty() || c.layout == "local" ? c.input : c.input + " (" + c.layout + ")";
   const int digits = options.full ? kShortest : digits_needed(c, rows, columns, options.declared);
   std::string out = printed(grid_of(title, rows, columns, digits), options.width);
   if (columns.size() < total)
     out += fmt::format("  ({} of {} {} shown, those furthest off; {})\n", columns.size(), total,
-                       all.whole() ? "ranks" : "elements", options.full ? "--json has all" : "--full shows all");
+                       all.whole() ? "ranks" : "elements",
+                       options.full ? "--json has all" : "--full shows all");
   return out;
 }
 

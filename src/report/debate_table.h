@@ -1,5 +1,6 @@
-// The table that settles what a gradient is by: what was observed beside the truth under every objective worth showing,
-// by rank, with the objective that was declared and the ones that the observation would satisfy.
+// The table that settles what a gradient is by: what was observed beside the truth under every
+// objective worth showing, by rank, with the objective that was declared and the ones that the
+// observation would satisfy.
 #pragma once
 
 #include <string>
@@ -14,8 +15,9 @@ struct DebateOptions {
   std::size_t width = 100;
 };
 
-// Lines indented by two, each ended. Tensors of up to 8 elements are shown whole, of larger ones the elements furthest
-// off; of more than 8 ranks those furthest off. Nothing observed (--simulate): the truths alone.
+// Lines indented by two, each ended. Tensors of up to 8 elements are shown whole, of larger ones
+// the elements furthest off; of more than 8 ranks those furthest off. Nothing observed
+// (--simulate): the truths alone.
 std::string debate_table(const GradientComparison&, const DebateOptions&);
 
 }  // namespace distgrad

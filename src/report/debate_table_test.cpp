@@ -27,14 +27,19 @@ TEST(DebateTable, SaysWhereTheDeclaredObjectiveIsMet) {
   GradientComparison g = debated(scalars({40, 60}));
   g.matches = {{"sum", true}, {"mean", false}, {"replicated", false}};
   const std::string table = debate_table(g, {"sum"});
-  EXPECT_NE(table.find("40       60   declared, = observed: every rank's loss counts\n"), std::string::npos) << table;
+  EXPECT_NE(table.find("40       60   declared, = observed: every rank's loss counts\n"),
+            std::string::npos)
+      << table;
   EXPECT_NE(table.find("mean             20       30\n"), std::string::npos) << table;
 }
 
 TEST(DebateTable, GivesFactorsWhereNoObjectiveIsMet) {
   const std::string table = debate_table(debated(scalars({80, 120})), {"sum"});
-  EXPECT_NE(table.find("declared: every rank's loss counts; observed is 2 x this\n"), std::string::npos) << table;
-  EXPECT_NE(table.find("mean             20       30   observed is 4 x this\n"), std::string::npos) << table;
+  EXPECT_NE(table.find("declared: every rank's loss counts; observed is 2 x this\n"),
+            std::string::npos)
+      << table;
+  EXPECT_NE(table.find("mean             20       30   observed is 4 x this\n"), std::string::npos)
+      << table;
 }
 
 TEST(DebateTable, OneRanksLossIsShownOnlyWhereNothingElseExplains) {
@@ -43,7 +48,8 @@ TEST(DebateTable, OneRanksLossIsShownOnlyWhereNothingElseExplains) {
   g.matches = {{"rank:1", true}};
   const std::string table = debate_table(g, {"sum"});
   EXPECT_EQ(table.find("rank:0"), std::string::npos) << table;
-  EXPECT_NE(table.find("rank:1            7        8   = observed: only rank 1's loss counts\n"), std::string::npos)
+  EXPECT_NE(table.find("rank:1            7        8   = observed: only rank 1's loss counts\n"),
+            std::string::npos)
       << table;
 }
 
@@ -56,11 +62,13 @@ TEST(DebateTable, MissingGradientsAreSaidToBeNone) {
 TEST(DebateTable, OneRankHasOneTruth) {
   GradientComparison g = debated(scalars({7}));
   g.truth_by_rank = scalars({5});
-  g.truth_by_objective = {{"sum", scalars({5})}, {"mean", scalars({5})}, {"replicated", scalars({5})}};
-  EXPECT_EQ(debate_table(g, {"mean"}),
-            "  x          rank 0\n"
-            "  observed        7\n"
-            "  mean            5   declared: the mean of the ranks' losses; observed is 7/5 x this\n");
+  g.truth_by_objective = {
+      {"sum", scalars({5})}, {"mean", scalars({5})}, {"replicated", scalars({5})}};
+  EXPECT_EQ(
+      debate_table(g, {"mean"}),
+      "  x          rank 0\n"
+      "  observed        7\n"
+      "  mean            5   declared: the mean of the ranks' losses; observed is 7/5 x this\n");
 }
 
 TEST(DebateTable, SmallTensorsAreShownWhole) {
@@ -71,10 +79,11 @@ TEST(DebateTable, SmallTensorsAreShownWhole) {
   g.observed_by_rank = {sample::vector({2, 0}), sample::vector({0, 4})};
   g.observed_full = sample::vector({2, 4});
   g.truth_by_objective = {{"sum", {sample::vector({1, 2})}}};
-  EXPECT_EQ(debate_table(g, {"sum"}),
-            "  w (replicate)   summed\n"
-            "  observed        [2, 4]\n"
-            "  sum             [1, 2]   declared: every rank's loss counts; observed is 2 x this\n");
+  EXPECT_EQ(
+      debate_table(g, {"sum"}),
+      "  w (replicate)   summed\n"
+      "  observed        [2, 4]\n"
+      "  sum             [1, 2]   declared: every rank's loss counts; observed is 2 x this\n");
 }
 
 TEST(DebateTable, AnInvariantWeightIsComparedOnEachRankWithTheOneTruth) {
@@ -105,7 +114,9 @@ TEST(DebateTable, OfLargeTensorsTheElementsFurthestOff) {
   const std::string table = debate_table(g, {"sum"});
   EXPECT_NE(table.find("rank 1 [3, 5]   rank 1 [7, 0]\n"), std::string::npos) << table;
   EXPECT_NE(table.find("206             nan\n"), std::string::npos) << table;
-  EXPECT_NE(table.find("(8 of 8192 elements shown, those furthest off; --full shows all)\n"), std::string::npos) << table;
+  EXPECT_NE(table.find("(8 of 8192 elements shown, those furthest off; --full shows all)\n"),
+            std::string::npos)
+      << table;
 }
 
 TEST(DebateTable, DigitsTellTheDifferenceApart) {
@@ -113,7 +124,8 @@ TEST(DebateTable, DigitsTellTheDifferenceApart) {
   g.equal = false;
   const std::string table = debate_table(g, {"sum"});
   EXPECT_NE(table.find("40.00000001"), std::string::npos) << table;
-  GradientComparison equal = debated(scalars({40.00000001, 60}));  // within the bound: not worth a digit
+  GradientComparison equal =
+      debated(scalars({40.00000001, 60}));  // within the bound: not worth a digit
   EXPECT_EQ(debate_table(equal, {"sum"}).find("40.0"), std::string::npos);
 }
 
@@ -144,13 +156,16 @@ TEST(DebateTable, EightRanksFitWithTheNotesBelow) {
   const std::string table = debate_table(on_ranks(8), {"sum"});
   EXPECT_LE(longest_line(table), 100u) << table;
   EXPECT_NE(table.find("rank 7\n"), std::string::npos) << table;
-  EXPECT_NE(table.find("\n  sum        declared: every rank's loss counts\n"), std::string::npos) << table;
+  EXPECT_NE(table.find("\n  sum        declared: every rank's loss counts\n"), std::string::npos)
+      << table;
 }
 
 TEST(DebateTable, OfSixteenRanksThoseFurthestOff) {
   const std::string table = debate_table(on_ranks(16), {"sum"});
   EXPECT_NE(table.find("rank 13"), std::string::npos) << table;
-  EXPECT_NE(table.find("(8 of 16 ranks shown, those furthest off; --full shows all)\n"), std::string::npos) << table;
+  EXPECT_NE(table.find("(8 of 16 ranks shown, those furthest off; --full shows all)\n"),
+            std::string::npos)
+      << table;
   const std::string full = debate_table(on_ranks(16), {"sum", true});
   EXPECT_NE(full.find("rank 15"), std::string::npos) << full;
   EXPECT_LE(longest_line(full), 100u) << full;

@@ -21,7 +21,7 @@ constexpr std::size_t kWorstElements = 10;
 
 constexpr std::string_view kVerdicts[] = {"match", "mismatch", "error", "skipped", "disputed"};
 
-// --- Values --------------------------------------------------------------------------------------------------------
+// --- Values ---
 
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(number_text(value)); }
 
@@ -34,7 +34,8 @@ Json numbers(const std::vector<double>& values) {
 Json nested(const Array& array, std::size_t dim, std::int64_t& next) {
   if (dim == array.shape().size()) return number(array[next++]);
   Json list = Json::array();
-  for (std::int64_t i = 0; i < array.shape()[dim]; ++i) list.push_back(nested(array, dim + 1, next));
+  for (std::int64_t i = 0; i < array.shape()[dim]; ++i)
+    list.push_back(nested(array, dim + 1, next));
   return list;
 }
 
@@ -47,10 +48,13 @@ double difference(double a, double b) {
 // The elements furthest from `other`'s; without one of the same shape, those largest in magnitude.
 Json worst_elements(const Array& array, const Array* other) {
   if (other != nullptr && other->shape() != array.shape()) other = nullptr;
-  const auto distance = [&](std::int64_t i) { return difference(array[i], other ? (*other)[i] : 0); };
+  const auto distance = [&](std::int64_t i) {
+    return difference(array[i], other ? (*other)[i] : 0);
+  };
   std::vector<std::int64_t> elements(static_cast<std::size_t>(array.size()));
   std::iota(elements.begin(), elements.end(), 0);
-  const auto cut = elements.begin() + static_cast<std::ptrdiff_t>(std::min(kWorstElements, elements.size()));
+  const auto cut =
+      elements.begin() + static_cast<std::ptrdiff_t>(std::min(kWorstElements, elements.size()));
   std::partial_sort(elements.begin(), cut, elements.end(), [&](std::int64_t a, std::int64_t b) {
     const double da = distance(a), db = distance(b);
     return da != db ? da > db : a < b;
@@ -71,9 +75,10 @@ Json summarised(const Array& array, const Array* other) {
     squares += value * value;
     largest = std::isnan(value) || std::isnan(largest) ? NAN : std::max(largest, std::abs(value));
   }
-  return {{"shape", array.shape()},
-          {"norms", {{"l1", number(l1)}, {"l2", number(std::sqrt(squares))}, {"max", number(largest)}}},
-          {"worst", worst_elements(array, other)}};
+  return {
+      {"shape", array.shape()},
+      {"norms", {{"l1", number(l1)}, {"l2", number(std::sqrt(squares))}, {"max", number(largest)}}},
+      {"worst", worst_elements(array, other)}};
 }
 
 Json tensor(const Part& part, const Part* other, bool full) {
@@ -94,13 +99,14 @@ Json tensors(const std::vector<Part>& parts, const std::vector<Part>& others, bo
   return list;
 }
 
-// --- A case --------------------------------------------------------------------------------------------------------
+// --- A case ---
 
 Json truth_json(const GradientComparison& g, bool full) {
   if (!g.truth_full) return {{"by_rank", tensors(g.truth_by_rank, g.observed_by_rank, full)}};
   const Part* other = g.observed_full ? &g.observed_full
-                      : g.observed_by_rank.empty() ? nullptr
-                                                   : &g.observed_by_rank[g.first_difference ? g.first_difference->rank : 0];
+                      : g.observed_by_rank.empty()
+                          ? nullptr
+                          : &g.observed_by_rank[g.first_difference ? g.first_difference->rank : 0];
   return {{"full", tensor(g.truth_full, other, full)}};
 }
 
@@ -119,7 +125,8 @@ Json gradient_json(const GradientComparison& g, bool full) {
   Json matches = Json::object();
   for (const auto& [objective, equal] : g.matches) matches[objective] = equal;
   Json place = nullptr;
-  if (g.first_difference) place = {{"rank", g.first_difference->rank}, {"index", g.first_difference->index}};
+  if (g.first_difference)
+    place = {{"rank", g.first_difference->rank}, {"index", g.first_difference->index}};
   return {{"layout", g.layout},
           {"truth", truth_json(g, full)},
           {"observed", observed_json(g, full)},
@@ -144,7 +151,9 @@ Json expectation_json(const Expectation& e) {
 }
 
 Json finding_json(const Finding& f) {
-  const auto or_null = [](const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); };
+  const auto or_null = [](const std::string& text) {
+    return text.empty() ? Json(nullptr) : Json(text);
+  };
   return {{"rule", f.rule},
           {"collective", or_null(f.collective)},
           {"step", or_null(f.step)},
@@ -168,7 +177,9 @@ Json case_json(const CaseResult& r, bool full) {
   for (const Finding& f : r.findings) findings.push_back(finding_json(f));
   Json warnings = Json::array();
   for (const Warning& w : r.warnings) warnings.push_back({{"rank", w.rank}, {"text", w.text}});
-  const auto losses = [](const std::vector<double>& l) { return l.empty() ? Json(nullptr) : numbers(l); };
+  const auto losses = [](const std::vector<double>& l) {
+    return l.empty() ? Json(nullptr) : numbers(l);
+  };
   Json out = {{"id", c.id},
               {"file", c.scenario ? c.scenario->file : ""},
               {"name", c.scenario ? c.scenario->name : ""},
@@ -182,7 +193,8 @@ Json case_json(const CaseResult& r, bool full) {
               {"as_expected", r.as_expected ? Json(*r.as_expected) : Json(nullptr)},
               {"why", r.why}};
   if (r.error) out["error"] = error_json(*r.error);
-  out["losses"] = {{"simulated", losses(r.simulated_losses)}, {"distributed", losses(r.distributed_losses)}};
+  out["losses"] = {{"simulated", losses(r.simulated_losses)},
+                   {"distributed", losses(r.distributed_losses)}};
   out["gradients"] = std::move(gradients);
   out["findings"] = std::move(findings);
   out["warnings"] = std::move(warnings);
@@ -194,12 +206,15 @@ Json case_json(const CaseResult& r, bool full) {
   return out;
 }
 
-// --- Text ----------------------------------------------------------------------------------------------------------
+// --- Text ---
 
 // Bytes that are no UTF-8 are replaced: a rank's output, and file names, may hold any.
-std::string dumped(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string dumped(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
 
-// `json` on one line, with a space after each comma and colon; empty where that is wider than `width`.
+// `json` on one line, with a space after each comma and colon; empty where that is wider than
+// `width`.
 bool append_line(std::string& out, const Json& json, std::size_t width) {
   const bool object = json.is_object();
   if (!object && !json.is_array()) {
@@ -221,7 +236,8 @@ bool append_line(std::string& out, const Json& json, std::size_t width) {
 void append(std::string& out, const Json& json, std::size_t indent, std::size_t column) {
   constexpr std::size_t kWidth = 120;
   std::string line;
-  if (!json.is_structured() || json.empty() || append_line(line, json, kWidth - std::min(column, kWidth))) {
+  if (!json.is_structured() || json.empty() ||
+      append_line(line, json, kWidth - std::min(column, kWidth))) {
     out += line.empty() ? dumped(json) : line;
     return;
   }

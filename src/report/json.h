@@ -1,5 +1,5 @@
-// The report for programs: the fields that CI jobs depend on, in docs/command-line.md; `distgrad schema report` has them
-// as a JSON Schema.
+// The report for programs: the fields that CI jobs depend on, in docs/command-line.md; `distgrad
+// schema report` has them as a JSON Schema.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -16,8 +16,8 @@ struct JsonReportOptions {
 
 nlohmann::ordered_json json_report(const Report&, const JsonReportOptions&);
 
-// The text of it, indented, with arrays of numbers on one line; ends with a newline. Bytes that are no UTF-8 (a rank's
-// output may hold any) are replaced.
+// The text of it, indented, with arrays of numbers on one line; ends with a newline. Bytes that are
+// no UTF-8 (a rank's output may hold any) are replaced.
 std::string json_report_text(const Report&, const JsonReportOptions&);
 
 // Indented by two; whatever fits into 120 columns is on one line.

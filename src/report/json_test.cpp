@@ -25,7 +25,8 @@ Report report_of(std::vector<CaseResult> cases) {
   return report;
 }
 
-// The keywords of JSON Schema that report_schema() uses; strict in one thing more: no field that it does not describe.
+// The keywords of JSON Schema that report_schema() uses; strict in one thing more: no field that it
+// does not describe.
 class Checker {
  public:
   explicit Checker(const Json& root) : root_(root) {}
@@ -40,13 +41,20 @@ class Checker {
   }
 
  private:
-  std::string check_keyword(const Json& value, const Json& schema, const std::string& keyword, const Json& want,
-                            const std::string& at) const {
-    if (keyword == "$schema" || keyword == "title" || keyword == "description" || keyword == "$defs") return {};
-    if (keyword == "$ref") return check(value, root_.at(Json::json_pointer(want.get<std::string>().substr(1))), at);
-    if (keyword == "type") return has_type(value, want) ? "" : at + " is not of type " + want.dump() + ": " + value.dump();
+  std::string check_keyword(const Json& value, const Json& schema, const std::string& keyword,
+                            const Json& want, const std::string& at) const {
+    if (keyword == "$schema" || keyword == "title" || keyword == "description" ||
+        keyword == "$defs")
+      return {};
+    if (keyword == "$ref")
+      return check(value, root_.at(Json::json_pointer(want.get<std::string>().substr(1))), at);
+    if (keyword == "type")
+      return has_type(value, want) ? ""
+                                   : at + " is not of type " + want.dump() + ": " + value.dump();
     if (keyword == "enum")
-      return std::find(want.begin(), want.end(), value) != want.end() ? "" : at + " is none of " + want.dump();
+      return std::find(want.begin(), want.end(), value) != want.end()
+                 ? ""
+                 : at + " is none of " + want.dump();
     if (keyword == "const") return value == want ? "" : at + " is not " + want.dump();
     if (keyword == "minimum") return value >= want ? "" : at + " is below " + want.dump();
     if (keyword == "anyOf") return any_of(value, want, at);
@@ -113,7 +121,9 @@ Report rich_report() {
   GradientComparison& g = odd.gradients[0];
   g.observed_by_rank = {std::nullopt, Array({2, 2}, {1, NAN, -HUGE_VAL, HUGE_VAL})};
   g.max_abs_error = HUGE_VAL;
-  odd.which.expected = {"mismatch", "own-slice", "all_gather", "text", {{"x", {std::nullopt, Array::scalar(NAN)}}}, {}};
+  odd.which.expected = {
+      "mismatch", "own-slice", "all_gather", "text", {{"x", {std::nullopt, Array::scalar(NAN)}}},
+      {}};
   odd.findings.push_back({"objective", "", "", {}, std::nullopt, "text"});
   GradientComparison joined;
   joined.input = "w";
@@ -122,7 +132,8 @@ Report rich_report() {
   std::vector<double> off(3600, 1);
   off[61] = 4;
   joined.observed_full = Array({60, 60}, off);
-  joined.observed_by_rank = {Array({30, 60}, std::vector<double>(1800, 1)), Array({30, 60}, std::vector<double>(1800, 1))};
+  joined.observed_by_rank = {Array({30, 60}, std::vector<double>(1800, 1)),
+                             Array({30, 60}, std::vector<double>(1800, 1))};
   odd.gradients.push_back(joined);
   odd.warnings = {{0, "c10d::allreduce_: an autograd kernel was not registered"}};
   odd.output = {"", "bytes \xff that are no UTF-8\n"};
@@ -146,7 +157,8 @@ TEST(JsonReport, AsInTheContract) {
   EXPECT_EQ(report["tool"]["name"], "distgrad");
   EXPECT_EQ(report["tool"]["torch"], "2.15.0");
   EXPECT_EQ(report["tool"]["host"], "here");
-  EXPECT_EQ(report["summary"], Json::parse(R"({"cases": 2, "as_expected": 2, "not_as_expected": 0, "broken": 0,
+  EXPECT_EQ(report["summary"],
+            Json::parse(R"({"cases": 2, "as_expected": 2, "not_as_expected": 0, "broken": 0,
                                                "skipped": 0, "disputed": 0, "elapsed_s": 0.31})"));
   EXPECT_EQ(report["cases"][1], Json::parse(R"({
     "id": "scenarios/debate/all_reduce_sum.json:subject=in_place",
@@ -187,7 +199,8 @@ TEST(JsonReport, LargeTensorsAreSummarisedUnlessFull) {
   const Json w = json_report(rich_report(), {})["cases"][1]["gradients"]["w"];
   EXPECT_EQ(w["truth"]["full"]["shape"], Json({60, 60}));
   EXPECT_EQ(w["truth"]["full"]["norms"]["l2"], 60.0);
-  EXPECT_EQ(w["observed"]["full"]["worst"][0], Json::parse(R"({"index": [1, 1], "value": 4.0, "abs_error": 3.0})"));
+  EXPECT_EQ(w["observed"]["full"]["worst"][0],
+            Json::parse(R"({"index": [1, 1], "value": 4.0, "abs_error": 3.0})"));
   EXPECT_EQ(w["observed"]["full"]["worst"].size(), 10u);
   const Json full = json_report(rich_report(), {true, ""})["cases"][1]["gradients"]["w"];
   EXPECT_EQ(full["observed"]["full"].size(), 60u);
@@ -198,7 +211,8 @@ TEST(JsonReport, ExactlyOneThousandElementsAreStillThere) {
   CaseResult r = sample::in_place_mismatch();
   r.gradients[0].observed_by_rank[0] = Array({1000}, std::vector<double>(1000, 1));
   r.gradients[0].observed_by_rank[1] = Array({1001}, std::vector<double>(1001, 1));
-  const Json observed = json_report(report_of({r}), {})["cases"][0]["gradients"]["x"]["observed"]["by_rank"];
+  const Json observed =
+      json_report(report_of({r}), {})["cases"][0]["gradients"]["x"]["observed"]["by_rank"];
   EXPECT_TRUE(observed[0].is_array());
   EXPECT_TRUE(observed[1].is_object());
 }
@@ -229,7 +243,9 @@ TEST(JsonReport, ItsTextReadsBackAndKeepsShortThingsOnOneLine) {
   const Json read = Json::parse(text);
   EXPECT_EQ(read["cases"][0], json_report(report, {})["cases"][0]);
   EXPECT_EQ(read["cases"][1]["output"][1], "bytes \xEF\xBF\xBD that are no UTF-8\n");
-  EXPECT_THAT(text, testing::HasSubstr(R"("losses": { "simulated": [25.0, 25.0], "distributed": [25.0, 25.0] },)"));
+  EXPECT_THAT(text,
+              testing::HasSubstr(
+                  R"("losses": { "simulated": [25.0, 25.0], "distributed": [25.0, 25.0] },)"));
   EXPECT_EQ(text.back(), '\n');
 }
 

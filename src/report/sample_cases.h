@@ -34,7 +34,8 @@ inline const Scenario* scenario(const std::string& file) {
 }
 
 // `place` is what follows the file's name in the id, with its colon.
-inline CaseResult match(const std::string& file, const std::string& place = "", const std::string& subject = "reference") {
+inline CaseResult match(const std::string& file, const std::string& place = "",
+                        const std::string& subject = "reference") {
   CaseResult r;
   r.which.scenario = scenario(file);
   r.which.id = file + place;
@@ -48,7 +49,8 @@ inline CaseResult match(const std::string& file, const std::string& place = "", 
   return r;
 }
 
-// pytorch#58005's program: x = 1 on two ranks, y = all_reduce((rank + 2) x), loss y², objective sum.
+// pytorch#58005's program: x = 1 on two ranks, y = all_reduce((rank + 2) x), loss y², objective
+// sum.
 inline GradientComparison debated(Parts observed) {
   GradientComparison g;
   g.input = "x";
@@ -68,20 +70,28 @@ inline CaseResult in_place_mismatch(const std::string& file = "mine/all_reduce_s
   r.verdict = Verdict::kMismatch;
   r.as_expected = false;
   GradientComparison g = debated(scalars({20, 30}));
-  g.matches = {{"sum", false}, {"mean", true}, {"replicated", true}, {"rank:0", true}, {"rank:1", true}};
+  g.matches = {
+      {"sum", false}, {"mean", true}, {"replicated", true}, {"rank:0", true}, {"rank:1", true}};
   g.max_abs_error = 30;
   g.max_rel_error = 0.5;
   g.first_difference = GradientComparison::Place{0, {}};
   g.equal = false;
   r.gradients = {g};
-  r.findings = {{"identity-backward", "all_reduce", "y", {0, 1}, 0.5,
-                 "The gradients are 1/2 of the truth on every rank: the backward of all_reduce passed the local cotangent "
-                 "on and dropped the other ranks'. Right if the loss is one loss that every rank computes (objective "
+  r.findings = {{"identity-backward",
+                 "all_reduce",
+                 "y",
+                 {0, 1},
+                 0.5,
+                 "The gradients are 1/2 of the truth on every rank: the backward of all_reduce "
+                 "passed the local cotangent "
+                 "on and dropped the other ranks'. Right if the loss is one loss that every rank "
+                 "computes (objective "
                  "\"replicated\")."}};
   return r;
 }
 
-inline CaseResult skipped(const std::string& file, const std::string& place, const std::string& why) {
+inline CaseResult skipped(const std::string& file, const std::string& place,
+                          const std::string& why) {
   CaseResult r = match(file, place);
   r.verdict = Verdict::kSkipped;
   r.as_expected.reset();

@@ -25,15 +25,19 @@ Json described(Json schema, const char* text) {
 }
 Json at_least(int minimum) { return {{"type", "integer"}, {"minimum", minimum}}; }
 
-// Readers must bear fields that are not here: a later version may add some. Those listed in `optional` may be absent.
+// Readers must bear fields that are not here: a later version may add some. Those listed in
+// `optional` may be absent.
 Json object(Json properties, const std::vector<std::string>& optional = {}) {
   Json required = Json::array();
   for (const auto& [key, value] : properties.items())
     if (std::find(optional.begin(), optional.end(), key) == optional.end()) required.push_back(key);
-  return {{"type", "object"}, {"properties", std::move(properties)}, {"required", std::move(required)}};
+  return {
+      {"type", "object"}, {"properties", std::move(properties)}, {"required", std::move(required)}};
 }
 
-Json any_key(Json value) { return {{"type", "object"}, {"additionalProperties", std::move(value)}}; }
+Json any_key(Json value) {
+  return {{"type", "object"}, {"additionalProperties", std::move(value)}};
+}
 
 Json number() {
   return {{"description", "A number; non-finite ones are strings."},
@@ -41,18 +45,23 @@ Json number() {
 }
 
 Json tensor() {
-  return {{"description", "Nested arrays; over 1,000 elements, without --full, a summary; null: a missing gradient (None)."},
-          {"anyOf", Json::array({ref("number"), list_of(ref("tensor")), ref("tensor_summary"), type("null")})}};
+  return {{"description",
+           "Nested arrays; over 1,000 elements, without --full, a summary; null: a missing "
+           "gradient (None)."},
+          {"anyOf", Json::array({ref("number"), list_of(ref("tensor")), ref("tensor_summary"),
+                                 type("null")})}};
 }
 
 Json tensor_summary() {
-  const Json element = object({{"index", list_of(at_least(0))},
-                               {"value", ref("number")},
-                               {"abs_error", described(ref("number"), "Against the other side: truth or observed.")}},
-                              {"abs_error"});
-  return object({{"shape", list_of(at_least(0))},
-                 {"norms", object({{"l1", ref("number")}, {"l2", ref("number")}, {"max", ref("number")}})},
-                 {"worst", described(list_of(element), "The elements furthest off, worst first.")}});
+  const Json element = object(
+      {{"index", list_of(at_least(0))},
+       {"value", ref("number")},
+       {"abs_error", described(ref("number"), "Against the other side: truth or observed.")}},
+      {"abs_error"});
+  return object(
+      {{"shape", list_of(at_least(0))},
+       {"norms", object({{"l1", ref("number")}, {"l2", ref("number")}, {"max", ref("number")}})},
+       {"worst", described(list_of(element), "The elements furthest off, worst first.")}});
 }
 
 Json rules() {
@@ -77,15 +86,21 @@ Json gradient() {
   const Json place = object({{"rank", at_least(0)}, {"index", list_of(at_least(0))}});
   return object(
       {{"layout", type("string")},
-       {"truth", described(object({{"by_rank", list_of(ref("tensor"))}, {"full", ref("tensor")}}, {"by_rank", "full"}),
+       {"truth", described(object({{"by_rank", list_of(ref("tensor"))}, {"full", ref("tensor")}},
+                                  {"by_rank", "full"}),
                            "by_rank for local inputs, full for the others.")},
-       {"observed", described(or_null(object({{"by_rank", list_of(ref("tensor"))}, {"full", ref("tensor")}}, {"full"})),
-                              "by_rank as the ranks hold it; full where it was joined or summed before comparing; "
-                              "null: not observed.")},
-       {"matches", described(any_key(type("boolean")), "Objective: whether the observed gradient is its truth.")},
+       {"observed",
+        described(
+            or_null(
+                object({{"by_rank", list_of(ref("tensor"))}, {"full", ref("tensor")}}, {"full"})),
+            "by_rank as the ranks hold it; full where it was joined or summed before comparing; "
+            "null: not observed.")},
+       {"matches", described(any_key(type("boolean")),
+                             "Objective: whether the observed gradient is its truth.")},
        {"max_abs_error", ref("number")},
        {"max_rel_error", ref("number")},
-       {"bound", described(ref("number"), "The derived bound at the worst element; 0: compared bit by bit.")},
+       {"bound", described(ref("number"),
+                           "The derived bound at the worst element; 0: compared bit by bit.")},
        {"first_difference", or_null(place)}});
 }
 
@@ -99,12 +114,13 @@ Json expectation() {
 }
 
 Json finding() {
-  return object({{"rule", ref("rule")},
-                 {"collective", or_null(collectives())},
-                 {"step", or_null(type("string"))},
-                 {"ranks", list_of(at_least(0))},
-                 {"factor", described(or_null(ref("number")), "observed/truth where that is one number.")},
-                 {"text", type("string")}});
+  return object(
+      {{"rule", ref("rule")},
+       {"collective", or_null(collectives())},
+       {"step", or_null(type("string"))},
+       {"ranks", list_of(at_least(0))},
+       {"factor", described(or_null(ref("number")), "observed/truth where that is one number.")},
+       {"text", type("string")}});
 }
 
 Json error() {
@@ -135,9 +151,11 @@ Json case_record() {
        {"gradients", any_key(ref("gradient"))},
        {"findings", described(list_of(ref("finding")), "The first is the most specific.")},
        {"warnings", list_of(object({{"rank", at_least(0)}, {"text", type("string")}}))},
-       {"composed", described(list_of(type("string")), "Collectives that the backend lacks, and what they were made of.")},
+       {"composed", described(list_of(type("string")),
+                              "Collectives that the backend lacks, and what they were made of.")},
        {"notes", described(list_of(type("string")), "What was not checked, and why.")},
-       {"output", described(list_of(type("string")), "What each rank wrote to standard output and error, if any did.")},
+       {"output", described(list_of(type("string")),
+                            "What each rank wrote to standard output and error, if any did.")},
        {"elapsed_s", ref("number")}},
       {"error", "output"});
 }
@@ -145,7 +163,8 @@ Json case_record() {
 }  // namespace
 
 Json report_schema() {
-  Json root = {{"$schema", "https://json-schema.org/draft/2020-12/schema"}, {"title", "distgrad's JSON report, format 1"}};
+  Json root = {{"$schema", "https://json-schema.org/draft/2020-12/schema"},
+               {"title", "distgrad's JSON report, format 1"}};
   const Json summary = object({{"cases", at_least(0)},
                                {"as_expected", at_least(0)},
                                {"not_as_expected", at_least(0)},

@@ -34,7 +34,8 @@ std::string status_text(std::size_t done, std::size_t total, std::size_t failed,
   return text + ", about " + seconds_text(std::max(1.0, left)) + " left";
 }
 
-StatusLine::StatusLine(int fd, bool enabled, std::size_t total) : fd_(fd), enabled_(enabled), total_(total) {}
+StatusLine::StatusLine(int fd, bool enabled, std::size_t total)
+    : fd_(fd), enabled_(enabled), total_(total) {}
 
 void StatusLine::update(std::size_t done, std::size_t failed) {
   const auto now = Clock::now();
@@ -42,7 +43,8 @@ void StatusLine::update(std::size_t done, std::size_t failed) {
   written_ = now;
   visible_ = true;
   const double elapsed = std::chrono::duration<double>(now - started_).count();
-  const std::string text = status_text(done, total_, failed, elapsed).substr(0, columns_of(fd_) - 1);
+  const std::string text =
+      status_text(done, total_, failed, elapsed).substr(0, columns_of(fd_) - 1);
   write_text(fd_, "\r" + text + "\033[K");
 }
 

@@ -1,5 +1,5 @@
-// One line on a terminal that says how far a long run is: cases done, how many are not as expected, the time left.
-// Appears after a second, is rewritten in place, and leaves nothing behind.
+// One line on a terminal that says how far a long run is: cases done, how many are not as expected,
+// the time left. Appears after a second, is rewritten in place, and leaves nothing behind.
 #pragma once
 
 #include <chrono>
@@ -8,7 +8,8 @@
 
 namespace distgrad {
 
-// "412/2000 cases, 3 not as expected, about 20 s left". The time left is left out while nothing is done.
+// "412/2000 cases, 3 not as expected, about 20 s left". The time left is left out while nothing is
+// done.
 std::string status_text(std::size_t done, std::size_t total, std::size_t failed, double elapsed_s);
 
 class StatusLine {

@@ -8,12 +8,12 @@
 
 namespace distgrad {
 
-// Each case counts once: skipped and disputed ones that the file does not expect there, all others in as_expected,
-// not_as_expected or broken. elapsed_s is left 0.
+// Each case counts once: skipped and disputed ones that the file does not expect there, all others
+// in as_expected, not_as_expected or broken. elapsed_s is left 0.
 Summary summary_of(std::span<const CaseResult>);
 
-// Of not as expected, user's error (an invalid file) and broken the highest; where nothing ran kNothingRan, unless
-// `allow_empty`.
+// Of not as expected, user's error (an invalid file) and broken the highest; where nothing ran
+// kNothingRan, unless `allow_empty`.
 ExitCode exit_code_of(const Report&, bool allow_empty);
 
 }  // namespace distgrad

@@ -25,9 +25,10 @@ TEST(Summary, EachCaseCountsOnce) {
   expected_skip.as_expected = true;
   CaseResult strict_skip = sample::skipped("s.json", "", "not offered");
   strict_skip.as_expected = false;
-  const Summary sum = report_of({sample::match("a.json"), sample::in_place_mismatch(), sample::hang("h.json", ""),
-                                 sample::skipped("s.json", "", "no GPU"), disputed(), expected_skip, strict_skip})
-                          .summary;
+  const Summary sum =
+      report_of({sample::match("a.json"), sample::in_place_mismatch(), sample::hang("h.json", ""),
+                 sample::skipped("s.json", "", "no GPU"), disputed(), expected_skip, strict_skip})
+          .summary;
   EXPECT_EQ(sum.cases, 7);
   EXPECT_EQ(sum.as_expected, 2);
   EXPECT_EQ(sum.not_as_expected, 2);

@@ -17,9 +17,10 @@ constexpr std::size_t kTables = 4;       // inputs shown without --full
 constexpr std::size_t kOutputLines = 20;
 constexpr std::size_t kNamesAgain = 3;
 
-// --- Words ---------------------------------------------------------------------------------------------------------
+// --- Words ---
 
-constexpr std::string_view kGreen = "\033[32m", kYellow = "\033[33m", kRed = "\033[1;31m", kPlain = "\033[0m";
+constexpr std::string_view kGreen = "\033[32m", kYellow = "\033[33m", kRed = "\033[1;31m",
+                           kPlain = "\033[0m";
 
 struct Status {
   std::string_view word;
@@ -28,7 +29,8 @@ struct Status {
 
 Status status_of(const CaseResult& r) {
   if (r.broken) return {"ERR", kRed};
-  if (!r.as_expected) return r.verdict == Verdict::kDisputed ? Status{"disp", kYellow} : Status{"skip", kYellow};
+  if (!r.as_expected)
+    return r.verdict == Verdict::kDisputed ? Status{"disp", kYellow} : Status{"skip", kYellow};
   return *r.as_expected ? Status{"ok", kGreen} : Status{"FAIL", kRed};
 }
 
@@ -43,7 +45,8 @@ bool is_wrong(const CaseResult& r) { return r.broken || (r.as_expected && !*r.as
 std::string place_text(const Finding& f) {
   std::string text;
   if (!f.step.empty()) text += " in step " + f.step;
-  if (!f.collective.empty()) text += f.step.empty() ? " in " + f.collective : " (" + f.collective + ")";
+  if (!f.collective.empty())
+    text += f.step.empty() ? " in " + f.collective : " (" + f.collective + ")";
   return text;
 }
 
@@ -57,15 +60,18 @@ std::string error_place(const RankError& e) {
 std::string first_line(std::string_view text) {
   constexpr std::size_t kLongest = 160;
   text = text.substr(0, text.find('\n'));
-  return text.size() <= kLongest ? std::string(text) : std::string(text.substr(0, kLongest)) + "...";
+  return text.size() <= kLongest ? std::string(text)
+                                 : std::string(text.substr(0, kLongest)) + "...";
 }
 
-// "mismatch: own-slice in step zs (all_gather)"; ", as expected" after the verdict where that is worth saying.
+// "mismatch: own-slice in step zs (all_gather)"; ", as expected" after the verdict where that is
+// worth saying.
 std::string outcome_text(const CaseResult& r) {
   const bool expected = r.as_expected.value_or(false);
   const std::string as_expected = expected && r.verdict != Verdict::kMatch ? ", as expected" : "";
   switch (r.verdict) {
-    case Verdict::kMatch: return "match";
+    case Verdict::kMatch:
+      return "match";
     case Verdict::kMismatch: {
       const std::string verdict = "mismatch" + as_expected;
       if (r.findings.empty()) return verdict;
@@ -81,13 +87,15 @@ std::string outcome_text(const CaseResult& r) {
     case Verdict::kSkipped:
       // The status says it already where nobody expected it.
       return r.as_expected ? "skipped" + as_expected + ": " + first_line(r.why) : first_line(r.why);
-    case Verdict::kDisputed: return "disputed" + as_expected + ": " + first_line(r.why);
+    case Verdict::kDisputed:
+      return "disputed" + as_expected + ": " + first_line(r.why);
   }
   return {};
 }
 
 bool is_plain_match(const Expectation& e) {
-  return e.verdict == "match" && e.finding.empty() && e.collective.empty() && e.message.empty() && e.gradients.empty();
+  return e.verdict == "match" && e.finding.empty() && e.collective.empty() && e.message.empty() &&
+         e.gradients.empty();
 }
 
 std::string expectation_text(const Expectation& e) {
@@ -104,11 +112,14 @@ std::string expectation_text(const Expectation& e) {
   return text;
 }
 
-// --- One case ------------------------------------------------------------------------------------------------------
+// --- One case ---
 
-bool has_observed(const GradientComparison& g) { return !g.observed_by_rank.empty() || g.observed_full.has_value(); }
+bool has_observed(const GradientComparison& g) {
+  return !g.observed_by_rank.empty() || g.observed_full.has_value();
+}
 
-// The inputs' tables: what differs; everything where that is asked for or where a match is what is wrong.
+// The inputs' tables: what differs; everything where that is asked for or where a match is what is
+// wrong.
 std::string tables(const CaseResult& r, const TextOptions& options) {
   const bool all = options.verbose || options.simulated || r.verdict == Verdict::kMatch;
   std::string out;
@@ -124,7 +135,8 @@ std::string tables(const CaseResult& r, const TextOptions& options) {
     out += debate_table(g, {spelled(r.which.objective), options.full, options.width});
   }
   if (!others.empty())
-    out += wrapped(fmt::format("Not shown (--full does): {}.", fmt::join(others, ", ")), 2, options.width);
+    out += wrapped(fmt::format("Not shown (--full does): {}.", fmt::join(others, ", ")), 2,
+                   options.width);
   return out;
 }
 
@@ -140,7 +152,7 @@ std::string findings_text(const CaseResult& r, const TextOptions& options) {
 
 std::string error_text(const CaseResult& r) {
   if (!r.error) return {};
-  const std::string message = printable(r.error->message);
+  const std::string message = for_terminal(r.error->message);
   if (message == first_line(message)) return {};  // the case's line said it all
   return indented(message, 4);
 }
@@ -149,7 +161,8 @@ std::string error_text(const CaseResult& r) {
 std::string warnings_text(const CaseResult& r, const TextOptions& options) {
   std::vector<std::pair<std::string, std::vector<int>>> by_text;
   for (const Warning& w : r.warnings) {
-    const auto found = std::find_if(by_text.begin(), by_text.end(), [&](const auto& e) { return e.first == w.text; });
+    const auto found = std::find_if(by_text.begin(), by_text.end(),
+                                    [&](const auto& e) { return e.first == w.text; });
     if (found == by_text.end())
       by_text.push_back({w.text, {w.rank}});
     else if (std::find(found->second.begin(), found->second.end(), w.rank) == found->second.end())
@@ -157,19 +170,21 @@ std::string warnings_text(const CaseResult& r, const TextOptions& options) {
   }
   std::string out;
   for (const auto& [text, ranks] : by_text)
-    out += wrapped(fmt::format("warning from {}: {}", ranks_text(ranks), printable(text)), 2, options.width);
+    out += wrapped(fmt::format("warning from {}: {}", ranks_text(ranks), for_terminal(text)), 2,
+                   options.width);
   return out;
 }
 
 std::string output_text(const CaseResult& r, const TextOptions& options) {
   std::string out;
   for (std::size_t rank = 0; rank < r.output.size(); ++rank) {
-    const std::string lines = indented(printable(r.output[rank]), 4);
+    const std::string lines = indented(for_terminal(r.output[rank]), 4);
     const auto count = static_cast<std::size_t>(std::count(lines.begin(), lines.end(), '\n'));
     if (count == 0) continue;
     std::size_t skipped = options.full || count <= kOutputLines ? 0 : count - kOutputLines;
-    out += fmt::format("  output of rank {}{}:\n", rank,
-                       skipped > 0 ? fmt::format(", the last {} of {} lines", kOutputLines, count) : "");
+    out += fmt::format(
+        "  output of rank {}{}:\n", rank,
+        skipped > 0 ? fmt::format(", the last {} of {} lines", kOutputLines, count) : "");
     std::size_t at = 0;
     for (; skipped > 0; --skipped) at = lines.find('\n', at) + 1;
     out += lines.substr(at);
@@ -185,7 +200,8 @@ std::string expectation_line(const CaseResult& r, const TextOptions& options) {
 std::string losses_text(const CaseResult& r) {
   const auto list = [](const std::vector<double>& losses) {
     std::string text;
-    for (std::size_t i = 0; i < losses.size(); ++i) text += (i == 0 ? "" : ", ") + number_text(losses[i]);
+    for (std::size_t i = 0; i < losses.size(); ++i)
+      text += (i == 0 ? "" : ", ") + number_text(losses[i]);
     return text;
   };
   if (r.simulated_losses.empty()) return {};
@@ -199,9 +215,10 @@ std::string bounds_text(const CaseResult& r, const TextOptions& options) {
   std::string out;
   for (const GradientComparison& g : r.gradients) {
     if (!has_observed(g)) continue;
-    out += fmt::format("  {}: largest error {} (relative {}), {}\n", g.input, number_text(g.max_abs_error, 6),
-                       number_text(g.max_rel_error, 6),
-                       g.bound == 0 ? "exact: compared bit by bit" : "bound there " + number_text(g.bound, 6));
+    out += fmt::format(
+        "  {}: largest error {} (relative {}), {}\n", g.input, number_text(g.max_abs_error, 6),
+        number_text(g.max_rel_error, 6),
+        g.bound == 0 ? "exact: compared bit by bit" : "bound there " + number_text(g.bound, 6));
   }
   for (const std::string& note : r.bound_notes) out += wrapped("bound: " + note, 2, options.width);
   for (const std::string& text : r.composed) out += wrapped("composed: " + text, 2, options.width);
@@ -214,23 +231,25 @@ std::string detail(const CaseResult& r, const TextOptions& options) {
   out += tables(r, options);
   out += error_text(r);
   out += findings_text(r, options);
-  if (is_wrong(r) && !r.why.empty()) out += wrapped(printable(r.why), 2, options.width);
+  if (is_wrong(r) && !r.why.empty()) out += wrapped(for_terminal(r.why), 2, options.width);
   out += expectation_line(r, options);
   for (const std::string& note : r.notes) out += wrapped("note: " + note, 2, options.width);
   out += warnings_text(r, options);
   out += output_text(r, options);
-  if (options.verbose) out += bounds_text(r, options) + "  took " + seconds_text(r.elapsed_s) + "\n";
+  if (options.verbose)
+    out += bounds_text(r, options) + "  took " + seconds_text(r.elapsed_s) + "\n";
   return out;
 }
 
-// --- The whole run -------------------------------------------------------------------------------------------------
+// --- The whole run ---
 
 std::string again_text(const Report& report, const TextOptions& options) {
   std::vector<std::string> ids;
   for (const CaseResult& r : report.cases)
     if (is_wrong(r)) ids.push_back(shell_quoted(r.which.id));
   if (ids.empty()) return {};
-  if (ids.size() <= kNamesAgain) return fmt::format("Again: {} {}", options.again, fmt::join(ids, " "));
+  if (ids.size() <= kNamesAgain)
+    return fmt::format("Again: {} {}", options.again, fmt::join(ids, " "));
   return fmt::format("Again, the first: {} {}", options.again, ids.front());
 }
 
@@ -243,7 +262,8 @@ std::string summary_text(const Report& report, const TextOptions& options) {
   if (sum.broken > 0) text += fmt::format(", {} broken", sum.broken);
   if (sum.skipped > 0) text += fmt::format(", {} skipped", sum.skipped);
   if (sum.disputed > 0) text += fmt::format(", {} disputed", sum.disputed);
-  if (!report.invalid.empty()) text += ", " + count_text(static_cast<long>(report.invalid.size()), "invalid file");
+  if (!report.invalid.empty())
+    text += ", " + count_text(static_cast<long>(report.invalid.size()), "invalid file");
   text += " in " + seconds_text(sum.elapsed_s) + ".";
   const std::string again = again_text(report, options);
   if (again.empty()) return text + "\n";
@@ -255,7 +275,8 @@ std::string notes_text(const Report& report, const TextOptions& options) {
   std::vector<std::pair<std::string, long>> counts;
   for (const CaseResult& r : report.cases) {
     for (const std::string& note : r.notes) {
-      const auto found = std::find_if(counts.begin(), counts.end(), [&](const auto& e) { return e.first == note; });
+      const auto found = std::find_if(counts.begin(), counts.end(),
+                                      [&](const auto& e) { return e.first == note; });
       if (found == counts.end())
         counts.emplace_back(note, 1);
       else
@@ -271,8 +292,9 @@ std::string notes_text(const Report& report, const TextOptions& options) {
 }  // namespace
 
 std::string case_text(const CaseResult& r, const TextOptions& options, std::size_t id_width) {
-  std::string out = fmt::format("{}  {}   {}\n", status_text(r, options.color), padded(printable(r.which.id), id_width),
-                                printable(outcome_text(r)));
+  std::string out =
+      fmt::format("{}  {}   {}\n", status_text(r, options.color),
+                  padded(for_terminal(r.which.id), id_width), for_terminal(outcome_text(r)));
   if (is_wrong(r) || options.verbose || options.simulated) out += detail(r, options);
   return out;
 }
@@ -280,7 +302,8 @@ std::string case_text(const CaseResult& r, const TextOptions& options, std::size
 TextReport::TextReport(TextOptions options, std::span<const Case> cases)
     : options_(std::move(options)), folds_(cases.size() > kFoldAbove && !options_.verbose) {
   if (!options_.align || folds_) return;
-  for (const Case& c : cases) id_width_ = std::max(id_width_, std::min(kWidestName, width_of(c.id)));
+  for (const Case& c : cases)
+    id_width_ = std::max(id_width_, std::min(kWidestName, width_of(c.id)));
 }
 
 std::string TextReport::add(const CaseResult& r) {
@@ -309,8 +332,9 @@ std::string TextReport::folded_lines() {
   for (const std::string& group : groups_) {
     const std::size_t bar = group.find('|');
     const std::string what = group.substr(bar + 1);
-    out += fmt::format("{}  {}   {}{}{}\n", group.substr(0, bar), printable(file_),
-                       count_text(group_sizes_[group], "case"), what == "as expected" ? " " : ": ", printable(what));
+    out += fmt::format("{}  {}   {}{}{}\n", group.substr(0, bar), for_terminal(file_),
+                       count_text(group_sizes_[group], "case"), what == "as expected" ? " " : ": ",
+                       for_terminal(what));
   }
   out += detailed_;
   groups_.clear();

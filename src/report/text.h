@@ -1,4 +1,5 @@
-// The report for people: status first, then what happened; detail only where something is wrong, or with --verbose.
+// The report for people: status first, then what happened; detail only where something is wrong, or
+// with --verbose.
 #pragma once
 
 #include <map>
@@ -12,18 +13,20 @@ namespace distgrad {
 
 struct TextOptions {
   bool color = false;
-  bool align = false;  // pad the cases' names to one width: for terminals; plain text stays the same when a case is added
+  bool align = false;    // pad the cases' names to one width: for terminals; plain text stays the
+                         // same when a case is added
   bool quiet = false;    // failures and the summary only
   bool verbose = false;  // every case in full: tables, bounds, composed collectives, notes, timing
   bool full = false;     // every rank and element
   bool simulated = false;  // no ranks ran: the truth is what is reported
   std::size_t width = 100;
-  std::string again = "distgrad run";  // what the line "Again:" starts with; options that matter included
+  std::string again =
+      "distgrad run";  // what the line "Again:" starts with; options that matter included
 };
 
-// The report of a run as it goes on: add() takes the cases in their order and returns what can be printed by now. Where there
-// are many cases, those of a file that came out as expected are one line ("36 cases as expected"); anything else always
-// has a line of its own.
+// The report of a run as it goes on: add() takes the cases in their order and returns what can be
+// printed by now. Where there are many cases, those of a file that came out as expected are one
+// line ("36 cases as expected"); anything else always has a line of its own.
 class TextReport {
  public:
   TextReport(TextOptions options, std::span<const Case> cases);
@@ -41,7 +44,7 @@ class TextReport {
   std::string file_;                 // the one being folded
   std::vector<std::string> groups_;  // its "as expected", "skipped: WHY", in the order they came up
   std::map<std::string, int> group_sizes_;
-  std::string detailed_;             // its cases that have a line of their own
+  std::string detailed_;  // its cases that have a line of their own
 };
 
 // All at once.

@@ -28,22 +28,27 @@ CaseResult as_expected_mismatch(const std::string& file) {
 }
 
 TEST(TextReport, StatusFirstThenWhatHappened) {
-  const Report report = report_of({sample::match("debate/all_reduce_sum.json", ":subject=torch_nn", "torch_nn"),
-                                   as_expected_mismatch("debate/all_reduce_sum.json"), sample::in_place_mismatch(),
-                                   sample::skipped("mine/mlp.json", ":backend=nccl", "no GPU on this machine")});
+  const Report report =
+      report_of({sample::match("debate/all_reduce_sum.json", ":subject=torch_nn", "torch_nn"),
+                 as_expected_mismatch("debate/all_reduce_sum.json"), sample::in_place_mismatch(),
+                 sample::skipped("mine/mlp.json", ":backend=nccl", "no GPU on this machine")});
   TextOptions options;
   options.align = true;
   EXPECT_EQ(text_report(report, options),
             "ok    debate/all_reduce_sum.json:subject=torch_nn   match\n"
-            "ok    debate/all_reduce_sum.json:subject=in_place   mismatch, as expected: identity-backward\n"
-            "FAIL  mine/all_reduce_sum.json:subject=in_place     mismatch: identity-backward in step y (all_reduce)\n"
+            "ok    debate/all_reduce_sum.json:subject=in_place   mismatch, as expected: "
+            "identity-backward\n"
+            "FAIL  mine/all_reduce_sum.json:subject=in_place     mismatch: identity-backward in "
+            "step y (all_reduce)\n"
             "  x            rank 0   rank 1\n"
             "  observed         20       30\n"
             "  sum              40       60   declared: every rank's loss counts\n"
             "  mean             20       30   = observed\n"
             "  replicated       20       30   = observed: one loss, computed on every rank\n"
-            "  The gradients are 1/2 of the truth on every rank: the backward of all_reduce passed the local\n"
-            "  cotangent on and dropped the other ranks'. Right if the loss is one loss that every rank computes\n"
+            "  The gradients are 1/2 of the truth on every rank: the backward of all_reduce passed "
+            "the local\n"
+            "  cotangent on and dropped the other ranks'. Right if the loss is one loss that every "
+            "rank computes\n"
             "  (objective \"replicated\").\n"
             "skip  mine/mlp.json:backend=nccl                    no GPU on this machine\n"
             "\n"
@@ -63,20 +68,25 @@ TEST(TextReport, PlainTextIsNotPaddedSoThatANewCaseChangesOneLine) {
 
 TEST(TextReport, ShortSummariesHaveTheCommandBeside) {
   Report report = report_of({sample::hang("h.json", ":world_size=3")});
-  EXPECT_THAT(text_report(report, {}), HasSubstr("0 as expected, 1 broken in 0.4 s. Again: distgrad run 'h.json:world_size=3'\n"));
+  EXPECT_THAT(
+      text_report(report, {}),
+      HasSubstr("0 as expected, 1 broken in 0.4 s. Again: distgrad run 'h.json:world_size=3'\n"));
 }
 
 TEST(TextReport, ColorsOnlyTheStatus) {
   TextOptions options;
   options.color = true;
-  EXPECT_THAT(text_report(report_of({sample::match("a.json")}), options), HasSubstr("\033[32mok  \033[0m  a.json   match\n"));
+  EXPECT_THAT(text_report(report_of({sample::match("a.json")}), options),
+              HasSubstr("\033[32mok  \033[0m  a.json   match\n"));
 }
 
 TEST(TextReport, QuietKeepsFailuresAndTheSummary) {
   TextOptions options;
   options.quiet = true;
-  const std::string text = text_report(
-      report_of({sample::match("a.json"), sample::in_place_mismatch(), sample::skipped("s.json", "", "no GPU")}), options);
+  const std::string text =
+      text_report(report_of({sample::match("a.json"), sample::in_place_mismatch(),
+                             sample::skipped("s.json", "", "no GPU")}),
+                  options);
   EXPECT_THAT(text, Not(HasSubstr("a.json   match")));
   EXPECT_THAT(text, Not(HasSubstr("no GPU")));
   EXPECT_THAT(text, testing::StartsWith("FAIL  mine/all_reduce_sum.json"));
@@ -102,7 +112,8 @@ TEST(TextReport, BrokenCasesShowTheErrorAndWhatTheRanksWrote) {
 
 TEST(TextReport, LongOutputIsCutToItsEnd) {
   CaseResult r = sample::hang("h.json", "");
-  for (int i = 0; i < 50; ++i) r.output.resize(1), r.output[0] += "line " + std::to_string(i) + "\n";
+  for (int i = 0; i < 50; ++i)
+    r.output.resize(1), r.output[0] += "line " + std::to_string(i) + "\n";
   const std::string text = case_text(r, {});
   EXPECT_THAT(text, HasSubstr("  output of rank 0, the last 20 of 50 lines:\n    line 30\n"));
   EXPECT_THAT(text, HasSubstr("    line 49\n"));
@@ -165,12 +176,14 @@ TEST(TextReport, WhatWasNotCheckedIsSaidOnce) {
   CaseResult a = sample::match("a.json"), b = sample::match("b.json");
   a.notes = b.notes = {"the file's truth does not apply: the objective was overridden"};
   EXPECT_THAT(text_report(report_of({a, b}), {}),
-              HasSubstr("\nNote (2 cases): the file's truth does not apply: the objective was overridden\n2 as expected"));
+              HasSubstr("\nNote (2 cases): the file's truth does not apply: the objective was "
+                        "overridden\n2 as expected"));
 }
 
 TEST(TextReport, ManyCasesAreFoldedByFileAndFailuresAreNot) {
   std::vector<CaseResult> cases;
-  for (int i = 0; i < 70; ++i) cases.push_back(sample::match("a.json", ":world_size=" + std::to_string(i)));
+  for (int i = 0; i < 70; ++i)
+    cases.push_back(sample::match("a.json", ":world_size=" + std::to_string(i)));
   cases.push_back(sample::skipped("a.json", ":backend=nccl", "no GPU"));
   cases.push_back(sample::in_place_mismatch("b.json"));
   cases.push_back(sample::match("b.json", ":subject=reference"));
@@ -181,20 +194,23 @@ TEST(TextReport, ManyCasesAreFoldedByFileAndFailuresAreNot) {
                                         "FAIL  b.json:subject=in_place   mismatch"));
   TextOptions verbose;
   verbose.verbose = true;
-  EXPECT_THAT(text_report(report_of(cases), verbose), HasSubstr("ok    a.json:world_size=69   match\n"));
+  EXPECT_THAT(text_report(report_of(cases), verbose),
+              HasSubstr("ok    a.json:world_size=69   match\n"));
 }
 
 TEST(TextReport, OfManyFailuresTheFirstIsNamed) {
   const CaseResult bad = sample::in_place_mismatch();
-  EXPECT_THAT(text_report(report_of({bad, bad, bad, bad}), {}),
-              HasSubstr("\nAgain, the first: distgrad run 'mine/all_reduce_sum.json:subject=in_place'\n"));
+  EXPECT_THAT(
+      text_report(report_of({bad, bad, bad, bad}), {}),
+      HasSubstr("\nAgain, the first: distgrad run 'mine/all_reduce_sum.json:subject=in_place'\n"));
 }
 
 TEST(TextReport, LongNamesDoNotPushOthersAway) {
   const std::string longest = std::string(90, 'n') + ".json";
   TextOptions options;
   options.align = true;
-  const std::string text = text_report(report_of({sample::match(longest), sample::match("a.json")}), options);
+  const std::string text =
+      text_report(report_of({sample::match(longest), sample::match("a.json")}), options);
   EXPECT_THAT(text, HasSubstr("ok    " + longest + "   match\n"));
   EXPECT_THAT(text, HasSubstr("ok    a.json" + std::string(72 - 6, ' ') + "   match\n"));
 }

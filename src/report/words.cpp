@@ -8,7 +8,8 @@
 namespace distgrad {
 namespace {
 
-void append_array(std::string& out, const Array& array, std::size_t dim, std::int64_t& next, int digits) {
+void append_array(std::string& out, const Array& array, std::size_t dim, std::int64_t& next,
+                  int digits) {
   if (dim == array.shape().size()) {
     out += number_text(array[next++], digits);
     return;
@@ -63,7 +64,8 @@ std::vector<std::int64_t> index_of(const Shape& shape, std::int64_t element) {
 std::string ranks_text(std::span<const int> ranks) {
   if (ranks.size() == 1) return fmt::format("rank {}", ranks[0]);
   bool consecutive = ranks.size() > 2;
-  for (std::size_t i = 1; i < ranks.size(); ++i) consecutive = consecutive && ranks[i] == ranks[i - 1] + 1;
+  for (std::size_t i = 1; i < ranks.size(); ++i)
+    consecutive = consecutive && ranks[i] == ranks[i - 1] + 1;
   if (consecutive) return fmt::format("ranks {}-{}", ranks.front(), ranks.back());
   return fmt::format("ranks {}", fmt::join(ranks, ", "));
 }
@@ -82,8 +84,9 @@ std::string count_text(long count, std::string_view noun) {
 }
 
 std::size_t width_of(std::string_view text) {
-  return static_cast<std::size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+  }));
 }
 
 std::string padded(std::string_view text, std::size_t width) {
@@ -129,14 +132,15 @@ std::string indented(std::string_view text, std::size_t indent) {
   return out;
 }
 
-std::string printable(std::string_view text) {
+std::string for_terminal(std::string_view text) {
   std::string out;
   for (std::size_t i = 0; i < text.size(); ++i) {
     const auto byte = static_cast<unsigned char>(text[i]);
     const auto next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : 0);
     if ((byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7f)
       out += fmt::format("\\x{:02x}", byte);
-    else if (byte == 0xC2 && next >= 0x80 && next < 0xA0)  // the same control characters once more, as UTF-8
+    else if (byte == 0xC2 && next >= 0x80 &&
+             next < 0xA0)  // the same control characters once more, as UTF-8
       out += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[++i]));
     else
       out += text[i];

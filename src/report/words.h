@@ -36,18 +36,19 @@ std::string count_text(long count, std::string_view noun);
 
 // Columns on a terminal: code points, as names here have no wide ones.
 std::size_t width_of(std::string_view text);
-std::string padded(std::string_view text, std::size_t width);        // text first
-std::string padded_left(std::string_view text, std::size_t width);   // spaces first
+std::string padded(std::string_view text, std::size_t width);       // text first
+std::string padded_left(std::string_view text, std::size_t width);  // spaces first
 
-// Broken at spaces so that no line is longer than `width` where words permit, every line indented and ended. The text's own
-// line breaks are kept.
+// Broken at spaces so that no line is longer than `width` where words permit, every line indented
+// and ended. The text's own line breaks are kept.
 std::string wrapped(std::string_view text, std::size_t indent, std::size_t width);
 
 // Every line indented and ended, none broken.
 std::string indented(std::string_view text, std::size_t indent);
 
-// Without control characters other than newline and tab: a rank's output and a stranger's file names end up on terminals.
-std::string printable(std::string_view text);
+// Without control characters other than newline and tab: a rank's output and a stranger's file
+// names end up on terminals.
+std::string for_terminal(std::string_view text);
 
 // For a POSIX shell, always in single quotes.
 std::string shell_quoted(std::string_view word);

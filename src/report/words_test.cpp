@@ -70,7 +70,7 @@ TEST(Words, IndentsLinesWithoutTrailingSpace) {
 }
 
 TEST(Words, EscapeSequencesDoNotReachTheTerminal) {
-  EXPECT_EQ(printable("a\x1b[31mb\tc\n"), "a\\x1b[31mb\tc\n");
+  EXPECT_EQ(for_terminal("a\x1b[31mb\tc\n"), "a\\x1b[31mb\tc\n");
 }
 
 TEST(Words, QuotesForTheShell) {
