@@ -71,7 +71,10 @@ at::Tensor in_place(const Call& call, Connection& group, const at::Tensor& opera
   }
   at::Tensor in = at::cat(flat);
   at::Tensor out = at::zeros({total}, operand.options().requires_grad(false));
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"  // its successor is not in 2.11
   group.process_group().alltoall_base(out, in, out_counts, in_counts)->wait();
+#pragma GCC diagnostic pop
   std::vector<at::Tensor> parts = out.split_with_sizes(out_counts);
   for (int r = 0; r < call.size; ++r) parts[r] = parts[r].reshape(shapes[r]);
   return at::cat(parts, dim);

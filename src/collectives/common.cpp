@@ -139,13 +139,19 @@ at::Tensor own_piece(const Call& call, const Connection& group, const Kept& kept
 }
 
 c10d::ReduceOp torch_reduce_op(const CollectiveCall& spec) {
+  const auto premul = [&] {  // torch's own function for this has another name in each version
+    c10d::ReduceOp op;
+    op.op_ = c10d::ReduceOp::PREMUL_SUM;
+    op.supplement_ = c10::make_intrusive<c10d::NCCLPreMulSumSupplement>(spec.factor);
+    return op;
+  };
   switch (spec.op) {
     case ReduceOp::kSum: return c10d::ReduceOp::SUM;
     case ReduceOp::kAvg: return c10d::ReduceOp::AVG;
     case ReduceOp::kProduct: return c10d::ReduceOp::PRODUCT;
     case ReduceOp::kMin: return c10d::ReduceOp::MIN;
     case ReduceOp::kMax: return c10d::ReduceOp::MAX;
-    case ReduceOp::kPremulSum: return c10d::makeNCCLPreMulSum(spec.factor);
+    case ReduceOp::kPremulSum: return premul();
   }
   TORCH_CHECK(false, "no such reduction");
 }

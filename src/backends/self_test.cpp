@@ -1,0 +1,130 @@
+#include "backends/self_test.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/api/include/torch/version.h>
+
+#include <functional>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "backends/gloo_connection.h"
+
+namespace distgrad {
+namespace {
+
+constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kMax};
+constexpr at::ScalarType kTypes[] = {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf};
+
+bool same(const at::Tensor& a, const at::Tensor& b) { return at::allclose(a, b, 0, 0, /*equal_nan=*/true); }
+
+// Small integers (their sums divide by three), and a NaN on one rank in one element each.
+std::vector<at::Tensor> operands(at::ScalarType type, bool with_nan) {
+  std::vector<at::Tensor> by_rank;
+  for (int r = 0; r < kSelfTestRanks; ++r) {
+    at::Tensor x = (at::arange(5, at::kDouble) - 2) * (r + 1);
+    if (with_nan) x[r] = std::numeric_limits<double>::quiet_NaN();
+    by_rank.push_back(x.to(type));
+  }
+  return by_rank;
+}
+
+class Examination {
+ public:
+  Examination(Connection& connection, GlooTraits& traits) : connection_(connection), traits_(traits) {}
+
+  void all_reduce(ReduceOp op, at::ScalarType type) {
+    ask(name("all_reduce", op, type), [&](bool with_nan) {
+      const std::vector<at::Tensor> x = operands(type, with_nan);
+      return same(connection_.all_reduce(x[connection_.rank()], op), reduced(x, op));
+    });
+  }
+
+  void reduce(ReduceOp op, at::ScalarType type) {
+    ask(name("reduce", op, type), [&](bool with_nan) {
+      const std::vector<at::Tensor> x = operands(type, with_nan);
+      bool right = true;
+      for (int root = 0; root < kSelfTestRanks; ++root) {
+        const at::Tensor y = connection_.reduce(x[connection_.rank()], op, root);
+        if (connection_.rank() == root) right = right && same(y, reduced(x, op));
+      }
+      return right;
+    });
+  }
+
+  void all_to_all() {
+    ask("all_to_all", [&](bool) {
+      // Rank i sends i * j elements to rank j: some send nothing.
+      const int me = connection_.rank();
+      std::vector<at::Tensor> chunks;
+      std::vector<Shape> shapes;
+      for (int other = 0; other < kSelfTestRanks; ++other) {
+        chunks.push_back(at::full({me * other}, 10 * me + other, at::kDouble));
+        shapes.push_back({me * other});
+      }
+      const std::vector<at::Tensor> got = connection_.all_to_all(chunks, shapes);
+      bool right = true;
+      for (int other = 0; other < kSelfTestRanks; ++other)
+        right = right && same(got[other], at::full({me * other}, 10 * other + me, at::kDouble));
+      return right;
+    });
+  }
+
+ private:
+  static std::string name(const char* collective, ReduceOp op, at::ScalarType type) {
+    return std::string(collective) + " " + std::string(name_of(op)) + " " + c10::toString(type);
+  }
+
+  // Right on every rank, without and with a NaN; a refusal is not right.
+  void ask(const std::string& what, const std::function<bool(bool with_nan)>& is_right) {
+    std::string why;
+    for (const bool with_nan : {false, true}) {
+      bool right = false;
+      std::string refusal;
+      try {
+        right = is_right(with_nan);
+      } catch (const std::exception& e) {
+        refusal = std::string(e.what()).substr(0, std::string(e.what()).find('\n'));
+      }
+      const at::Tensor votes = at::stack(connection_.all_gather(at::full({1}, right ? 1 : 0, at::kLong)));
+      if (votes.min().item<std::int64_t>() == 1) continue;
+      if (why.empty()) why = !refusal.empty() ? "refused: " + refusal : with_nan ? "loses a NaN" : "wrong values";
+    }
+    traits_.right[what] = why.empty();
+    if (!why.empty()) traits_.why[what] = why;
+  }
+
+  Connection& connection_;
+  GlooTraits& traits_;
+};
+
+}  // namespace
+
+GlooTraits self_test(c10::intrusive_ptr<c10d::Store> store, int rank) {
+  GlooTraits everything;
+  everything.untested = true;
+  const auto connection = make_gloo_connection(std::move(store), rank, kSelfTestRanks, "self-test", everything);
+  GlooTraits traits;
+  traits.torch = torch_version();
+  Examination examination(*connection, traits);
+  for (const at::ScalarType type : kTypes) {
+    for (const ReduceOp op : kOps) {
+      examination.all_reduce(op, type);
+      examination.reduce(op, type);
+    }
+  }
+  examination.all_to_all();
+  return traits;
+}
+
+std::string torch_version() { return TORCH_VERSION; }
+
+std::string to_json(const GlooTraits& traits) {
+  nlohmann::ordered_json gloo = nlohmann::ordered_json::object();
+  for (const auto& [what, right] : traits.right) {
+    gloo[what]["native"] = right;
+    if (const auto why = traits.why.find(what); why != traits.why.end()) gloo[what]["why"] = why->second;
+  }
+  return nlohmann::ordered_json{{"torch", traits.torch}, {"gloo", gloo}}.dump(1);
+}
+
+}  // namespace distgrad

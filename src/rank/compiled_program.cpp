@@ -1,0 +1,134 @@
+#include "rank/compiled_program.h"
+
+#include <algorithm>
+
+namespace distgrad {
+
+at::ScalarType scalar_type(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat64: return at::kDouble;
+    case DType::kFloat32: return at::kFloat;
+    case DType::kBFloat16: return at::kBFloat16;
+    case DType::kFloat16: return at::kHalf;
+  }
+  return at::kDouble;
+}
+
+at::Tensor CompiledText::evaluate(const std::vector<c10::IValue>& values) const {
+  std::vector<c10::IValue> arguments;
+  arguments.reserve(slots.size());
+  for (const int slot : slots) arguments.push_back(values[slot]);
+  try {
+    return code->evaluate(std::move(arguments));
+  } catch (const InvalidExpression& e) {
+    throw InvalidAt(source->pointer, e.what(), e.caret());
+  }
+}
+
+Scope rank_scope(const Program& program) {
+  Scope scope{{"rank", NameType::kInt}, {"world_size", NameType::kInt}};
+  for (const Group& group : program.groups) {
+    scope.emplace(group.name + "_rank", NameType::kInt);
+    scope.emplace(group.name + "_size", NameType::kInt);
+  }
+  return scope;
+}
+
+Scope size_scope(const Program& program) {
+  Scope scope{{"world_size", NameType::kInt}};
+  for (const Group& group : program.groups) {
+    const auto& lists = group.partition;
+    if (std::all_of(lists.begin(), lists.end(), [&](const auto& l) { return l.size() == lists[0].size(); }))
+      scope.emplace(group.name + "_size", NameType::kInt);
+  }
+  return scope;
+}
+
+std::int64_t value_of_name(const Program& program, const std::string& name, int rank) {
+  if (name == "rank") return rank;
+  if (name == "world_size") return program.world_size;
+  for (const Group& group : program.groups) {
+    const auto [list, place] = group.place_of(rank);
+    if (name == group.name + "_rank") return place;
+    if (name == group.name + "_size") return static_cast<std::int64_t>(group.partition[list].size());
+  }
+  throw std::logic_error("no such name: " + name);
+}
+
+at::Tensor evaluate_alone(const Program& program, const Expression& expression, const Scope& scope, int rank,
+                          DType dtype, const std::map<std::string, c10::IValue>& more) {
+  try {
+    const auto code = compile_expression(expression.text, scope, dtype, NumberResult::kAccept);
+    std::vector<c10::IValue> values;
+    for (const std::string& name : code->names()) {
+      const auto found = more.find(name);
+      values.push_back(found != more.end() ? found->second : c10::IValue(value_of_name(program, name, rank)));
+    }
+    return code->evaluate(std::move(values));
+  } catch (const InvalidExpression& e) {
+    throw InvalidAt(expression.pointer, e.what(), e.caret());
+  }
+}
+
+CompiledProgram::CompiledProgram(const Program& p, DType dtype) : program(p) {
+  for (const auto& [name, type] : rank_scope(program)) add(name, type);
+  for (const Input& input : program.inputs) input_slots.push_back(add(input.name, NameType::kTensor));
+  for (const Step& step : program.steps) {
+    CompiledStep compiled_step;
+    compiled_step.step = &step;
+    const CollectiveCall* call = step.collective();
+    compiled_step.text = compiled(call ? call->operand : std::get<Expression>(step.what), dtype);
+    if (call && !call->group.empty()) compiled_step.group = program.group_named(call->group);
+    compiled_step.slot = add(step.name, NameType::kTensor);
+    steps.push_back(std::move(compiled_step));
+  }
+  loss = compiled(program.loss, dtype);
+  trace_dependencies();
+}
+
+int CompiledProgram::add(const std::string& name, NameType type) {
+  scope_.emplace(name, type);
+  return slot_of_.emplace(name, slot_count++).first->second;
+}
+
+CompiledText CompiledProgram::compiled(const Expression& expression, DType dtype) const {
+  CompiledText text;
+  text.source = &expression;
+  try {
+    text.code = compile_expression(expression.text, scope_, dtype);
+  } catch (const InvalidExpression& e) {
+    throw InvalidAt(expression.pointer, e.what(), e.caret());
+  }
+  for (const std::string& name : text.code->names()) text.slots.push_back(slot_of_.at(name));
+  return text;
+}
+
+void CompiledProgram::trace_dependencies() {
+  std::vector<bool> on_gradient(slot_count), reaches(slot_count);
+  for (std::size_t i = 0; i < program.inputs.size(); ++i)
+    on_gradient[input_slots[i]] = program.inputs[i].requires_grad;
+  for (CompiledStep& step : steps) {
+    for (const int slot : step.text.slots) step.depends_on_gradient = step.depends_on_gradient || on_gradient[slot];
+    on_gradient[step.slot] = step.depends_on_gradient;
+  }
+  for (const int slot : loss.slots) reaches[slot] = true;
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    step->reaches_loss = reaches[step->slot];
+    if (!step->reaches_loss) continue;
+    for (const int slot : step->text.slots) reaches[slot] = true;
+  }
+}
+
+std::vector<c10::IValue> CompiledProgram::rank_slots(int rank) const {
+  std::vector<c10::IValue> slots(slot_count);
+  slots[slot_of_.at("rank")] = static_cast<std::int64_t>(rank);
+  slots[slot_of_.at("world_size")] = static_cast<std::int64_t>(program.world_size);
+  for (const Group& group : program.groups) {
+    const auto [list, place] = group.place_of(rank);
+    slots[slot_of_.at(group.name + "_rank")] = static_cast<std::int64_t>(place);
+    slots[slot_of_.at(group.name + "_size")] = static_cast<std::int64_t>(group.partition[list].size());
+  }
+  return slots;
+}
+
+}  // namespace distgrad

@@ -1,0 +1,77 @@
+// A program with its expressions compiled and its names resolved to slots, for the simulator and for real ranks.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "expression/expression.h"
+#include "model/program.h"
+
+namespace distgrad {
+
+// Something of the program is wrong at this place of the scenario file.
+class InvalidAt : public std::runtime_error {
+ public:
+  InvalidAt(std::string at, const std::string& message, std::string caret_text = {})
+      : std::runtime_error(message), pointer(std::move(at)), caret(std::move(caret_text)) {}
+  std::string pointer;
+  std::string caret;
+};
+
+struct CompiledText {
+  const Expression* source = nullptr;
+  std::shared_ptr<const CompiledExpression> code;
+  std::vector<int> slots;  // of the names that the code wants, in its order
+
+  // `values` by slot. Throws InvalidAt.
+  at::Tensor evaluate(const std::vector<c10::IValue>& values) const;
+};
+
+struct CompiledStep {
+  const Step* step = nullptr;
+  int slot = 0;
+  CompiledText text;                // the step's expression, or the collective's operand
+  const Group* group = nullptr;     // collectives only; nullptr: the world
+  bool reaches_loss = false;        // the loss depends on it, by name
+  bool depends_on_gradient = false; // it depends, by name, on an input that requires grad
+};
+
+struct CompiledProgram {
+  // The program must outlive this. Expressions are compiled for `dtype` (the simulator's is float64). Throws InvalidAt.
+  CompiledProgram(const Program& program, DType dtype);
+
+  const Program& program;
+  std::vector<int> input_slots;  // of program.inputs
+  std::vector<CompiledStep> steps;
+  CompiledText loss;
+  int slot_count = 0;
+
+  // A rank's slots with `rank`, `world_size`, NAME_rank and NAME_size filled in.
+  std::vector<c10::IValue> rank_slots(int rank) const;
+
+ private:
+  int add(const std::string& name, NameType type);
+  CompiledText compiled(const Expression& expression, DType dtype) const;
+  void trace_dependencies();
+
+  Scope scope_;
+  std::map<std::string, int> slot_of_;
+};
+
+// The names a rank may use besides inputs and steps: rank, world_size, NAME_rank, NAME_size.
+Scope rank_scope(const Program&);
+// Without those of a rank, for values that are not one rank's: world_size and the NAME_size that are the same everywhere.
+Scope size_scope(const Program&);
+// The value of such a name. `rank` is ignored for sizes that are the same everywhere.
+std::int64_t value_of_name(const Program&, const std::string& name, int rank);
+
+// Evaluates an expression that uses only such names (and `more`). Throws InvalidAt.
+at::Tensor evaluate_alone(const Program&, const Expression&, const Scope&, int rank, DType dtype,
+                          const std::map<std::string, c10::IValue>& more = {});
+
+at::ScalarType scalar_type(DType);
+
+}  // namespace distgrad

@@ -1,0 +1,56 @@
+#include "rank/group_connections.h"
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "backends/gloo_connection.h"
+
+namespace distgrad {
+
+GroupConnections::GroupConnections(int rank, int world_size, Board* board, GlooTraits traits)
+    : rank_(rank), world_size_(world_size), board_(board), traits_(std::move(traits)) {}
+
+c10::intrusive_ptr<c10d::Store> GroupConnections::store() {
+  if (store_) return store_;
+  c10d::TCPStoreOptions options;
+  options.isServer = rank_ == 0;
+  options.waitWorkers = false;
+  options.timeout = std::chrono::hours(24);  // the driver watches the clock
+  if (rank_ != 0) {
+    // Rank 0 is up within milliseconds; if it never comes the driver ends this process.
+    while (board_->store_port.load(std::memory_order_acquire) == 0)
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+    options.port = static_cast<std::uint16_t>(board_->store_port.load(std::memory_order_acquire));
+  } else {
+    options.port = 0;  // any free one
+  }
+  auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  if (rank_ == 0) board_->store_port.store(store->getPort(), std::memory_order_release);
+  store_ = std::move(store);
+  return store_;
+}
+
+Connection& GroupConnections::of(const std::vector<int>& ranks) {
+  std::unique_ptr<Connection>& connection = connections_[ranks];
+  if (!connection) {
+    std::string name = "distgrad";
+    for (const int r : ranks) name += "," + std::to_string(r);
+    const int place = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
+    connection = make_gloo_connection(c10::make_intrusive<c10d::PrefixStore>(name, store()), place,
+                                      static_cast<int>(ranks.size()), name, traits_);
+  }
+  return *connection;
+}
+
+std::set<std::string> GroupConnections::take_composed() {
+  std::set<std::string> all;
+  for (auto& [ranks, connection] : connections_)
+    if (connection) all.merge(connection->take_composed());
+  return all;
+}
+
+}  // namespace distgrad

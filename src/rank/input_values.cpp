@@ -1,0 +1,156 @@
+#include "rank/input_values.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace distgrad {
+namespace {
+
+// splitmix64's output function, and FNV-1a: the generator of docs/scenarios.md, "Random inputs".
+std::uint64_t mixed(std::uint64_t z) {
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+  return z ^ (z >> 31);
+}
+
+std::uint64_t fnv1a(const std::string& text) {
+  std::uint64_t h = 0xCBF29CE484222325ull;
+  for (const char c : text) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001B3ull;
+  return h;
+}
+
+class Generator {
+ public:
+  Generator(const RandomSpec& spec, const std::string& name, int rank)
+      : spec_(spec),
+        start_(fnv1a(std::to_string(spec.seed) + "/" + name + "/" + (rank < 0 ? "" : std::to_string(rank)))) {}
+
+  double element(std::uint64_t i) const {
+    switch (spec_.kind) {
+      case RandomSpec::Kind::kIntegers: {
+        const auto span = static_cast<std::uint64_t>(spec_.high - spec_.low) + 1;
+        return spec_.low + static_cast<double>(bits(i) % span);
+      }
+      case RandomSpec::Kind::kUniform: return spec_.low + (spec_.high - spec_.low) * uniform(i);
+      case RandomSpec::Kind::kNormal: break;
+    }
+    // Irwin-Hall: twelve uniforms have variance one; no libm, so the same bits everywhere.
+    double sum = 0;
+    for (std::uint64_t k = 0; k < 12; ++k) sum += uniform(12 * i + k);
+    return sum - 6;
+  }
+
+ private:
+  std::uint64_t bits(std::uint64_t i) const { return mixed(start_ + (i + 1) * 0x9E3779B97F4A7C15ull); }
+  double uniform(std::uint64_t i) const { return static_cast<double>(bits(i) >> 11) * 0x1p-53; }
+
+  const RandomSpec& spec_;
+  std::uint64_t start_;
+};
+
+constexpr std::int64_t kMostElements = std::int64_t{1} << 31;  // 16 GiB of float64
+
+// `rank` < 0: the input is one tensor, not a rank's.
+at::Tensor random_value(const Program& program, const Input& input, const RandomSpec& spec, int rank) {
+  Shape shape;
+  std::int64_t count = 1;
+  for (const auto& entry : spec.shape) {
+    std::int64_t size = 0;
+    std::string pointer = input.pointer;
+    if (const auto* number = std::get_if<std::int64_t>(&entry)) {
+      size = *number;
+    } else {
+      const Expression& text = std::get<Expression>(entry);
+      pointer = text.pointer;
+      const Scope scope = rank < 0 ? size_scope(program) : rank_scope(program);
+      const at::Tensor value = evaluate_alone(program, text, scope, std::max(rank, 0), DType::kFloat64);
+      const double given = value.numel() == 1 ? value.item<double>() : -1;
+      if (!(given >= 0 && given <= static_cast<double>(kMostElements)) || given != std::floor(given))
+        throw InvalidAt(pointer, "a shape entry must be an integer of at least 0");
+      size = static_cast<std::int64_t>(given);
+    }
+    if (size < 0 || (size > 0 && count > kMostElements / size))
+      throw InvalidAt(pointer, "the shape has more than 2^31 elements");
+    count *= size;
+    shape.push_back(size);
+  }
+  at::Tensor out = at::empty(shape, at::kDouble);
+  const Generator generator(spec, input.name, rank);
+  double* data = out.data_ptr<double>();
+  for (std::int64_t i = 0; i < count; ++i) data[i] = generator.element(static_cast<std::uint64_t>(i));
+  return out;
+}
+
+at::Tensor value_on(const Program& program, const Input& input, int rank) {
+  const at::ScalarType type = scalar_type(program.dtype);
+  if (const auto* array = std::get_if<Array>(&input.value)) return tensor_of(*array).to(type);
+  if (const auto* by_rank = std::get_if<std::vector<Array>>(&input.value))
+    return tensor_of(by_rank->at(std::max(rank, 0))).to(type);
+  if (const auto* random = std::get_if<RandomSpec>(&input.value))
+    return random_value(program, input, *random, rank).to(type);
+  const Scope scope = rank < 0 ? size_scope(program) : rank_scope(program);
+  return evaluate_alone(program, std::get<Expression>(input.value), scope, std::max(rank, 0), DType::kFloat64)
+      .detach()
+      .to(type)
+      .clone(at::MemoryFormat::Contiguous);
+}
+
+// torch.chunk's rule: pieces of ceil(n / size), the last shorter or empty.
+std::vector<std::int64_t> shard_sizes(std::int64_t length, std::int64_t size) {
+  const std::int64_t each = (length + size - 1) / size;
+  std::vector<std::int64_t> sizes;
+  for (std::int64_t i = 0; i < size; ++i) sizes.push_back(std::clamp<std::int64_t>(length - i * each, 0, each));
+  return sizes;
+}
+
+std::vector<at::Tensor> along_axis(const Input& input, const Layout& layout, const at::Tensor& x, int size) {
+  if (layout.kind != Layout::Kind::kShard) {
+    Shape shape = x.sizes().vec();
+    shape.insert(shape.begin(), size);
+    return x.unsqueeze(0).expand(shape).unbind(0);
+  }
+  const std::int64_t dim = layout.dim < 0 ? layout.dim + x.dim() : layout.dim;
+  if (dim < 0 || dim >= x.dim())
+    throw InvalidAt(input.pointer, "sharded along dim " + std::to_string(layout.dim) + ", but the value has " +
+                                       std::to_string(x.dim()) + " dimensions");
+  return x.split_with_sizes(shard_sizes(x.size(dim), size), dim);
+}
+
+}  // namespace
+
+at::Tensor tensor_of(const Array& array) {
+  at::Tensor out = at::empty(array.shape(), at::kDouble);
+  if (array.size() > 0)
+    std::memcpy(out.data_ptr<double>(), array.values().data(), array.values().size() * sizeof(double));
+  return out;
+}
+
+Array array_of(const at::Tensor& tensor) {
+  const at::Tensor x = tensor.detach().to(at::kDouble).contiguous();
+  const double* data = x.data_ptr<double>();
+  // The tensor keeps its memory: no copy.
+  return Array(x.sizes().vec(), data, std::make_shared<at::Tensor>(x));
+}
+
+at::Tensor local_value(const Program& program, const Input& input, int rank) { return value_on(program, input, rank); }
+
+at::Tensor full_value(const Program& program, const Input& input) { return value_on(program, input, -1); }
+
+std::vector<at::Tensor> laid_out(const Program& program, const Input& input, const at::Tensor& full) {
+  std::vector<at::Tensor> held{full};
+  const std::vector<const Group*> mesh = program.mesh();
+  for (std::size_t axis = 0; axis < input.layout.size(); ++axis) {
+    const bool whole_world = input.layout[axis].axis.empty();
+    const int size = whole_world ? program.world_size : static_cast<int>(mesh[axis]->partition[0].size());
+    std::vector<at::Tensor> finer;
+    for (const at::Tensor& x : held)
+      for (at::Tensor& piece : along_axis(input, input.layout[axis].layout, x, size)) finer.push_back(std::move(piece));
+    held = std::move(finer);
+  }
+  return held;
+}
+
+}  // namespace distgrad

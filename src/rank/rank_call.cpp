@@ -1,0 +1,91 @@
+#include "rank/rank_call.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+namespace distgrad {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+std::vector<at::Tensor> by_rank(Connection& group, const CollectiveCall& spec, const at::Tensor& x) {
+  const CollectiveTraits& t = traits(spec.kind);
+  const bool may_differ = t.takes_pairs || t.takes_splits || (t.takes_dim && spec.dim);
+  return may_differ ? group.all_gather_uneven(x) : group.all_gather(x);
+}
+
+// The generic adapter: gathers what the joint rule wants of all ranks, evaluates it, keeps the own row.
+at::Tensor evaluate_jointly(const CallSite& site, const at::Tensor& operand, const at::Tensor& output,
+                            const at::Tensor& cotangent) {
+  const CollectiveCall& spec = *site.call.spec;
+  if (site.rule->name == "raises") site.rule->evaluate(site.call, {});
+  if (site.rule->name == "none") return {};
+  JointValues values;
+  values.cotangents = by_rank(*site.connection, spec, cotangent);
+  values.operands = by_rank(*site.connection, spec, operand);
+  values.outputs = by_rank(*site.connection, spec, output);
+  return site.rule->evaluate(site.call, values)[site.connection->rank()];
+}
+
+struct RankCall : torch::autograd::Function<RankCall> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& operand, const at::Tensor& /*anchor*/,
+                            const std::shared_ptr<CallSite>& site, const std::shared_ptr<Kept>& kept) {
+    kept->operand = operand.detach();
+    const at::Tensor output = collective(site->call.spec->kind).forward(site->call, *site->connection, operand, *kept);
+    kept->output = output.detach();
+    context->set_materialize_grads(true);
+    // The node owns what backward needs; a capsule would do the same with more words.
+    context->saved_data["keeper"] = c10::IValue(c10::make_intrusive<Keeper>(site, kept));
+    return output;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& cotangents) {
+    const auto keeper = c10::static_intrusive_pointer_cast<Keeper>(context->saved_data["keeper"].toCapsule());
+    const CallSite& site = *keeper->site;
+    if (site.enter_backward) site.enter_backward();
+    at::Tensor gradient;
+    if (site.native_leftovers) {
+      gradient = site.connection->reduce(cotangents[0], ReduceOp::kSum, site.call.spec->root);
+    } else if (site.rule) {
+      gradient = evaluate_jointly(site, keeper->kept->operand, keeper->kept->output, cotangents[0]);
+    } else {
+      gradient = collective(site.call.spec->kind).backward(site.call, *site.connection, *keeper->kept, cotangents[0]);
+    }
+    return {gradient, at::Tensor(), at::Tensor(), at::Tensor()};
+  }
+
+  struct Keeper : torch::CustomClassHolder {
+    Keeper(std::shared_ptr<CallSite> s, std::shared_ptr<Kept> k) : site(std::move(s)), kept(std::move(k)) {}
+    std::shared_ptr<CallSite> site;
+    std::shared_ptr<Kept> kept;
+  };
+};
+
+struct Anchor : torch::autograd::Function<Anchor> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& loss, const variable_list& also) {
+    context->saved_data["count"] = static_cast<std::int64_t>(also.size());
+    variable_list shapes;
+    for (const at::Tensor& x : also) shapes.push_back(x.detach());
+    context->save_for_backward(shapes);
+    return loss.clone();
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& cotangents) {
+    variable_list result{cotangents[0]};
+    for (const at::Tensor& x : context->get_saved_variables()) result.push_back(at::zeros_like(x));
+    return result;
+  }
+};
+
+}  // namespace
+
+at::Tensor call_on_rank(const std::shared_ptr<CallSite>& site, const at::Tensor& operand, const at::Tensor& anchor) {
+  return RankCall::apply(operand, anchor, site, std::make_shared<Kept>());
+}
+
+at::Tensor anchored(const at::Tensor& loss, const std::vector<at::Tensor>& also) {
+  return also.empty() ? loss : Anchor::apply(loss, also);
+}
+
+}  // namespace distgrad

@@ -1,0 +1,218 @@
+#include "rank/runner.h"
+
+#include <ATen/ATen.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/distributed/c10d/exception.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "backends/traits_file.h"
+#include "model/libraries.h"
+#include "rank/compiled_program.h"
+#include "rank/group_connections.h"
+#include "rank/input_values.h"
+#include "rank/rank_call.h"
+
+namespace distgrad {
+namespace {
+
+// Collects what torch warns about instead of printing it.
+class WarningCollector : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override {
+    std::string text(warning.msg());
+    if (std::find(texts.begin(), texts.end(), text) == texts.end()) texts.push_back(std::move(text));
+  }
+  std::vector<std::string> texts;
+};
+
+// Gloo and c10d say what happened to a connection; a rule or an operator says what happened to the program.
+std::string kind_of(const c10::Error& error) {
+  const std::string text = error.what_without_backtrace();
+  const bool transport = text.find("gloo/") != std::string::npos || text.find("Connection ") != std::string::npos ||
+                         dynamic_cast<const c10::DistError*>(&error) != nullptr;
+  return transport ? "backend" : "exception";
+}
+
+}  // namespace
+
+class Runner::Impl {
+ public:
+  Impl(int rank, int world_size, Board* board)
+      : rank_(rank),
+        world_size_(world_size),
+        slot_(board->ranks[rank]),
+        connections_(rank, world_size, board, read_gloo_traits()) {
+    world_.resize(world_size);
+    std::iota(world_.begin(), world_.end(), 0);
+  }
+
+  RankResult run(const RunRequest& request);
+
+ private:
+  class Case;
+
+  void enter(int step, Phase phase) {
+    slot_.step.store(step, std::memory_order_relaxed);
+    slot_.phase.store(phase, std::memory_order_relaxed);
+    step_ = step;
+  }
+
+  RankError error(const std::string& kind, const std::string& message) const {
+    RankError e;
+    e.kind = kind;
+    e.rank = rank_;
+    e.message = message;
+    if (program_ && step_ >= 0 && step_ < static_cast<int>(program_->steps.size())) e.step = program_->steps[step_].name;
+    return e;
+  }
+
+  int rank_;
+  int world_size_;
+  RankSlot& slot_;
+  GroupConnections connections_;
+  std::vector<int> world_;
+  const Program* program_ = nullptr;  // of the case that runs
+  int step_ = -1;
+};
+
+// One case on this rank, from inputs to gradients.
+class Runner::Impl::Case {
+ public:
+  Case(Impl& runner, const RunRequest& request, RankResult& result)
+      : runner_(runner), request_(request), program_(request.program), result_(result) {
+    runner_.program_ = &program_;
+  }
+  ~Case() { runner_.program_ = nullptr; }
+
+  void run() {
+    if (const std::string missing = not_offered(); !missing.empty()) {
+      result_.skipped = missing;
+      return;
+    }
+    const CompiledProgram compiled(program_, program_.dtype);
+    slots_ = compiled.rank_slots(runner_.rank_);
+    make_leaves(compiled);
+    std::vector<at::Tensor> reached;
+    for (std::size_t i = 0; i < compiled.steps.size(); ++i) run_step(compiled.steps[i], static_cast<int>(i), reached);
+    runner_.enter(static_cast<int>(compiled.steps.size()), Phase::kForward);
+    const at::Tensor loss = compiled.loss.evaluate(slots_);
+    result_.loss = loss.item<double>();
+    result_.loss_shape = loss.sizes().vec();
+    run_backward(loss, reached);
+    sync_and_collect();
+  }
+
+ private:
+  std::string not_offered() const {
+    for (const Step& step : program_.steps) {
+      const CollectiveCall* call = step.collective();
+      if (!call || rule_of(request_.subject, call->kind, call->op)) continue;
+      std::string what(traits(call->kind).name);
+      if (traits(call->kind).takes_op) what += " " + std::string(name_of(call->op));
+      return request_.subject + " does not offer " + what;
+    }
+    return {};
+  }
+
+  void make_leaves(const CompiledProgram& compiled) {
+    for (std::size_t i = 0; i < program_.inputs.size(); ++i) {
+      const Input& input = program_.inputs[i];
+      at::Tensor value = input.is_local() ? local_value(program_, input, runner_.rank_)
+                                          : laid_out(program_, input, full_value(program_, input))[runner_.rank_];
+      value = value.detach().clone(at::MemoryFormat::Contiguous);
+      if (input.requires_grad) {
+        value.requires_grad_(true);
+        leaves_.emplace_back(&input, value);
+      }
+      slots_[compiled.input_slots[i]] = std::move(value);
+    }
+  }
+
+  void run_step(const CompiledStep& step, int index, std::vector<at::Tensor>& reached) {
+    runner_.enter(index, Phase::kForward);
+    at::Tensor value = step.text.evaluate(slots_);
+    if (step.step->collective()) {
+      value = call(step, index, value);
+      result_.steps.push_back(array_of(value));
+      if (step.reaches_loss && value.requires_grad()) reached.push_back(value);
+    }
+    slots_[step.slot] = std::move(value);
+  }
+
+  at::Tensor call(const CompiledStep& step, int index, const at::Tensor& operand) {
+    const CollectiveCall& spec = *step.step->collective();
+    const std::vector<int>& ranks =
+        step.group ? step.group->partition[step.group->place_of(runner_.rank_).first] : runner_.world_;
+    auto site = std::make_shared<CallSite>();
+    site->call = Call{&spec, static_cast<int>(ranks.size())};
+    site->connection = &runner_.connections_.of(ranks);
+    site->enter_backward = [this, index] { runner_.enter(index, Phase::kBackward); };
+    const std::string_view how = *rule_of(request_.subject, spec.kind, spec.op);
+    if (how == "dispatcher") return collective(spec.kind).in_place(site->call, *site->connection, operand);
+    if (how != "native") site->rule = rule_named(how);
+    site->native_leftovers = how == "leftovers";
+    // Attached on every rank or on none, whatever the operand is here: else the others would wait in backward for ever.
+    at::Tensor anchor = at::zeros({}, operand.options().requires_grad(false));
+    anchor.requires_grad_(step.depends_on_gradient);
+    return call_on_rank(site, step.depends_on_gradient ? operand : operand.detach(), anchor);
+  }
+
+  void run_backward(const at::Tensor& loss, const std::vector<at::Tensor>& reached) {
+    const at::Tensor end = anchored(loss, reached);
+    if (!end.requires_grad()) return;  // counts as missing gradients
+    const at::Tensor start = at::full_like(end.detach(), request_.weights[runner_.rank_]);
+    end.backward(start);
+  }
+
+  void sync_and_collect() {
+    runner_.enter(static_cast<int>(program_.steps.size()), Phase::kSync);
+    for (auto& [input, leaf] : leaves_) {
+      at::Tensor gradient = leaf.grad();
+      for (const auto& [axis, how] : input->sync) {
+        const Group* group = axis.empty() ? nullptr : program_.group_named(axis);
+        const std::vector<int>& ranks =
+            group ? group->partition[group->place_of(runner_.rank_).first] : runner_.world_;
+        if (!gradient.defined()) gradient = at::zeros_like(leaf.detach());
+        gradient = runner_.connections_.of(ranks).all_reduce(gradient, ReduceOp::kSum);
+        if (how == Input::Sync::kMean) gradient.div_(static_cast<double>(ranks.size()));
+      }
+      result_.gradients.push_back(gradient.defined() ? std::optional<Array>(array_of(gradient)) : std::nullopt);
+    }
+  }
+
+  Impl& runner_;
+  const RunRequest& request_;
+  const Program& program_;
+  RankResult& result_;
+  std::vector<c10::IValue> slots_;
+  std::vector<std::pair<const Input*, at::Tensor>> leaves_;
+};
+
+RankResult Runner::Impl::run(const RunRequest& request) {
+  RankResult result;
+  WarningCollector warnings;
+  const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+  const c10::WarningUtils::WarnAlways always(true);
+  enter(-1, Phase::kForward);
+  try {
+    Case(*this, request, result).run();
+  } catch (const InvalidAt& e) {
+    result.error = error("exception", e.what());
+  } catch (const c10::Error& e) {
+    result.error = error(kind_of(e), e.what_without_backtrace());
+  } catch (const std::exception& e) {
+    result.error = error("exception", e.what());
+  }
+  result.warnings = std::move(warnings.texts);
+  for (const std::string& text : connections_.take_composed()) result.composed.push_back(text);
+  slot_.phase.store(Phase::kReply, std::memory_order_relaxed);
+  return result;
+}
+
+Runner::Runner(int rank, int world_size, Board* board) : impl_(std::make_unique<Impl>(rank, world_size, board)) {}
+Runner::~Runner() = default;
+RankResult Runner::run(const RunRequest& request) { return impl_->run(request); }
+
+}  // namespace distgrad

@@ -1,0 +1,361 @@
+#include "rank/simulator.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <optional>
+
+#include "collectives/collective.h"
+#include "rank/compiled_program.h"
+#include "rank/input_values.h"
+#include "rank/rule_node.h"
+#include "rules/rule.h"
+#include "tolerance/error_analysis.h"
+
+namespace distgrad {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+// The differentiable inputs: the leaves, and what each virtual rank sees of them.
+struct Leaf {
+  const Input* input = nullptr;
+  Tensors leaves;   // one a rank, or one
+  Tensors by_rank;  // what the ranks hold
+};
+
+Leaf make_leaf(const Program& program, const Input& input, bool by_rank) {
+  Leaf leaf;
+  leaf.input = &input;
+  const auto exact = [](const at::Tensor& x) { return x.detach().to(at::kDouble).clone(at::MemoryFormat::Contiguous); };
+  if (input.is_local()) {
+    for (int r = 0; r < program.world_size; ++r) leaf.leaves.push_back(exact(local_value(program, input, r)));
+  } else if (by_rank) {
+    for (const at::Tensor& x : laid_out(program, input, full_value(program, input))) leaf.leaves.push_back(exact(x));
+  } else {
+    leaf.leaves.push_back(exact(full_value(program, input)));
+  }
+  if (input.requires_grad)
+    for (at::Tensor& x : leaf.leaves) x.requires_grad_(true);
+  leaf.by_rank = leaf.leaves.size() == 1 && !input.is_local() && !by_rank
+                     ? laid_out(program, input, leaf.leaves[0])
+                     : leaf.leaves;
+  return leaf;
+}
+
+Gradient gradient_of(const Leaf& leaf, Tensors::const_iterator first) {
+  Gradient g;
+  g.input = leaf.input->name;
+  for (std::size_t i = 0; i < leaf.leaves.size(); ++i, ++first) g.parts.emplace_back(array_of(*first));
+  return g;
+}
+
+class Oracle {
+ public:
+  explicit Oracle(const SimulateRequest& request)
+      : request_(request), program_(request.program), compiled_(program_, DType::kFloat64) {}
+
+  Simulation run() {
+    for (const Input& input : program_.inputs)
+      leaves_.push_back(make_leaf(program_, input, request_.leaves_by_rank));
+    if (request_.with_bounds) analysis_.emplace(program_.dtype);
+    run_forward();
+    run_backward();
+    if (request_.with_guards) {
+      if (program_.single_device) run_single_device();
+      for (const Program::Truth& truth : program_.truth) evaluate_truth(truth);
+    }
+    if (analysis_) {
+      out_.undecided = analysis_->undecided();
+      out_.exact = is_exact();
+    }
+    return std::move(out_);
+  }
+
+ private:
+  void place(const std::string& text) {
+    if (analysis_) analysis_->set_place(text);
+  }
+
+  Array bound_array(const at::Tensor& x) const { return array_of(analysis_->bound_of(x)); }
+
+  void run_forward() {
+    for (int r = 0; r < program_.world_size; ++r) slots_.push_back(compiled_.rank_slots(r));
+    for (std::size_t i = 0; i < leaves_.size(); ++i)
+      for (int r = 0; r < program_.world_size; ++r) slots_[r][compiled_.input_slots[i]] = leaves_[i].by_rank[r];
+    for (const CompiledStep& step : compiled_.steps) {
+      place("step " + step.step->name);
+      Tensors values;
+      for (int r = 0; r < program_.world_size; ++r) values.push_back(step.text.evaluate(slots_[r]));
+      if (step.step->collective()) values = exchanged(step, values);
+      for (int r = 0; r < program_.world_size; ++r) slots_[r][step.slot] = values[r];
+      if (step.step->collective() || request_.with_cotangents) keep(step, values);
+    }
+    place("loss");
+    for (int r = 0; r < program_.world_size; ++r) {
+      const at::Tensor loss = compiled_.loss.evaluate(slots_[r]);
+      if (loss.numel() != 1) {
+        std::string shape;
+        for (const std::int64_t s : loss.sizes()) shape += (shape.empty() ? "" : ", ") + std::to_string(s);
+        throw InvalidAt(program_.loss.pointer, "the loss has " + std::to_string(loss.numel()) + " elements (shape [" +
+                                                   shape + "] on rank " + std::to_string(r) +
+                                                   "); it must have one: take .sum() or .mean()");
+      }
+      losses_.push_back(loss.reshape({}).to(at::kDouble));
+      out_.losses.push_back(losses_.back().item<double>());
+      if (analysis_) out_.loss_bounds.push_back(analysis_->bound_of(losses_.back()).item<double>());
+    }
+  }
+
+  Tensors exchanged(const CompiledStep& step, const Tensors& operands) {
+    const CollectiveCall& spec = *step.step->collective();
+    const Rule* rule = nullptr;
+    for (const RuleChoice& choice : request_.rules)
+      if (choice.step == step.step->name) rule = rule_named(choice.rule);
+    std::vector<std::vector<int>> lists;
+    if (step.group) {
+      lists = step.group->partition;
+    } else {
+      lists.resize(1);
+      for (int r = 0; r < program_.world_size; ++r) lists[0].push_back(r);
+    }
+    Tensors outputs(operands.size());
+    for (const std::vector<int>& ranks : lists) {
+      Tensors own;
+      for (const int r : ranks) own.push_back(floating(step, operands[r]));
+      note_nan(spec, own);
+      const Call call{&spec, static_cast<int>(ranks.size())};
+      try {
+        const Tensors result = rule ? call_with_rule(call, *rule, own) : collective(spec.kind).simulate(call, own);
+        for (std::size_t i = 0; i < ranks.size(); ++i) outputs[ranks[i]] = result[i];
+      } catch (const InvalidCall& e) {
+        std::string members;
+        for (const int r : ranks) members += (members.empty() ? "" : ", ") + std::to_string(r);
+        throw InvalidAt(step.step->pointer,
+                        std::string(e.what()) + (lists.size() > 1 ? " (group of ranks " + members + ")" : ""));
+      }
+    }
+    return outputs;
+  }
+
+  at::Tensor floating(const CompiledStep& step, const at::Tensor& x) const {
+    if (x.scalar_type() == at::kDouble) return x;
+    throw InvalidAt(step.text.source->pointer, std::string("the operand is of dtype ") + c10::toString(x.scalar_type()) +
+                                                   ", not of the case's dtype; convert it, e.g. with 1.0 * (...)");
+  }
+
+  void note_nan(const CollectiveCall& spec, const Tensors& operands) {
+    if (spec.op != ReduceOp::kMin && spec.op != ReduceOp::kMax) return;
+    if (!traits(spec.kind).takes_op) return;
+    for (const at::Tensor& x : operands)
+      if (x.isnan().any().item<bool>())
+        out_.forward_only = std::string("a NaN among the operands of ") + std::string(name_of(spec.op));
+  }
+
+  void keep(const CompiledStep& step, const Tensors& values) {
+    StepValue kept;
+    kept.step = step.step->name;
+    for (const at::Tensor& x : values) {
+      kept.by_rank.push_back(array_of(x));
+      if (analysis_) kept.bound.push_back(bound_array(x));
+    }
+    out_.steps.push_back(std::move(kept));
+    kept_.push_back(values);
+  }
+
+  void run_backward() {
+    Tensors wanted;
+    for (const Leaf& leaf : leaves_)
+      if (leaf.input->requires_grad) wanted.insert(wanted.end(), leaf.leaves.begin(), leaf.leaves.end());
+    place("backward");
+    for (std::size_t i = 0; i < request_.weights.size(); ++i) {
+      const bool last = i + 1 == request_.weights.size();
+      const Tensors grads = gradients(losses_, request_.weights[i], wanted, /*keep_graph=*/!last || request_.with_cotangents);
+      std::vector<Gradient> of_inputs;
+      auto next = grads.begin();
+      for (const Leaf& leaf : leaves_) {
+        if (!leaf.input->requires_grad) continue;
+        of_inputs.push_back(gradient_of(leaf, next));
+        if (i == 0 && analysis_) note_bounds(leaf, next, out_.bounds);
+        next += static_cast<std::ptrdiff_t>(leaf.leaves.size());
+      }
+      out_.gradients.push_back(std::move(of_inputs));
+      if (i == 0 && request_.with_cotangents) keep_cotangents();
+    }
+  }
+
+  // ∂(Σ w_r l_r)/∂wanted, zeros where there is no path. Losses of weight 0 take no part: their derivative may be infinite.
+  Tensors gradients(const Tensors& losses, const std::vector<double>& weights, const Tensors& wanted, bool keep_graph) {
+    Tensors counted;
+    std::vector<double> cotangents;
+    for (std::size_t r = 0; r < losses.size(); ++r) {
+      if (weights[r] == 0 || !losses[r].requires_grad()) continue;
+      counted.push_back(losses[r]);
+      cotangents.push_back(weights[r]);
+    }
+    Tensors grads(wanted.size());
+    if (!counted.empty() && !wanted.empty()) {
+      const at::Tensor start = at::tensor(cotangents, at::kDouble);
+      if (analysis_) analysis_->add_bound(start, analysis_->rounding_of(start));
+      grads = torch::autograd::grad({at::stack(counted)}, wanted, {start}, keep_graph, /*create_graph=*/false,
+                                    /*allow_unused=*/true);
+    }
+    for (std::size_t i = 0; i < wanted.size(); ++i)
+      if (!grads[i].defined()) grads[i] = at::zeros_like(wanted[i].detach());
+    return grads;
+  }
+
+  void note_bounds(const Leaf& leaf, Tensors::const_iterator first, std::vector<Gradient>& bounds) {
+    Gradient bound;
+    bound.input = leaf.input->name;
+    for (std::size_t i = 0; i < leaf.leaves.size(); ++i, ++first) bound.parts.emplace_back(bound_array(*first));
+    bounds.push_back(std::move(bound));
+  }
+
+  void keep_cotangents() {
+    for (std::size_t s = 0; s < kept_.size(); ++s) {
+      StepValue value;
+      value.step = out_.steps[s].step;
+      Tensors wanted;
+      for (const at::Tensor& x : kept_[s])
+        if (x.requires_grad()) wanted.push_back(x);
+      const Tensors grads = gradients(losses_, request_.weights[0], wanted, /*keep_graph=*/true);
+      auto next = grads.begin();
+      for (const at::Tensor& x : kept_[s])
+        value.by_rank.push_back(array_of(x.requires_grad() ? *next++ : at::zeros_like(x)));
+      out_.cotangents.push_back(std::move(value));
+    }
+  }
+
+  void run_single_device() {
+    place("single_device");
+    Scope scope = size_scope(program_);
+    std::map<std::string, c10::IValue> values;
+    std::vector<Leaf> whole;
+    for (const Input& input : program_.inputs) {
+      Leaf leaf = make_leaf(program_, input, false);
+      scope[input.name] = input.is_local() ? NameType::kTensorList : NameType::kTensor;
+      if (input.is_local()) {
+        c10::List<at::Tensor> list;
+        for (const at::Tensor& x : leaf.leaves) list.push_back(x);
+        values[input.name] = list;
+      } else {
+        values[input.name] = leaf.leaves[0];
+      }
+      whole.push_back(std::move(leaf));
+    }
+    const auto evaluate = [&](const Expression& e) { return evaluate_single(e, scope, values); };
+    for (const Step& step : program_.single_device->steps) {
+      values[step.name] = evaluate(std::get<Expression>(step.what));
+      scope[step.name] = NameType::kTensor;
+    }
+    const at::Tensor loss = evaluate(program_.single_device->loss);
+    if (loss.numel() != 1)
+      throw InvalidAt(program_.single_device->loss.pointer,
+                      "the loss has " + std::to_string(loss.numel()) + " elements; it must have one");
+    const at::Tensor scalar = loss.reshape({}).to(at::kDouble);
+    out_.single_loss = scalar.item<double>();
+    if (analysis_) out_.single_loss_bound = analysis_->bound_of(scalar).item<double>();
+    Tensors wanted;
+    for (const Leaf& leaf : whole)
+      if (leaf.input->requires_grad) wanted.insert(wanted.end(), leaf.leaves.begin(), leaf.leaves.end());
+    const Tensors grads = gradients({scalar}, {1.0}, wanted, false);
+    auto next = grads.begin();
+    for (const Leaf& leaf : whole) {
+      if (!leaf.input->requires_grad) continue;
+      out_.single_gradients.push_back(gradient_of(leaf, next));
+      if (analysis_) note_bounds(leaf, next, out_.single_bounds);
+      next += static_cast<std::ptrdiff_t>(leaf.leaves.size());
+    }
+  }
+
+  at::Tensor evaluate_single(const Expression& e, const Scope& scope, const std::map<std::string, c10::IValue>& values) {
+    try {
+      const auto code = compile_expression(e.text, scope, DType::kFloat64);
+      std::vector<c10::IValue> arguments;
+      for (const std::string& name : code->names()) {
+        const auto found = values.find(name);
+        arguments.push_back(found != values.end() ? found->second : c10::IValue(value_of_name(program_, name, 0)));
+      }
+      return code->evaluate(std::move(arguments));
+    } catch (const InvalidExpression& error) {
+      throw InvalidAt(e.pointer, error.what(), error.caret());
+    }
+  }
+
+  void evaluate_truth(const Program::Truth& truth) {
+    const Leaf* leaf = nullptr;
+    for (const Leaf& l : leaves_)
+      if (l.input->name == truth.input) leaf = &l;
+    if (!leaf) return;
+    Gradient g;
+    g.input = truth.input;
+    const bool local = leaf->input->is_local();
+    const int parts = local ? program_.world_size : 1;
+    for (int r = 0; r < parts; ++r) {
+      const Shape shape = (local || request_.leaves_by_rank ? leaf->leaves[r] : leaf->leaves[0]).sizes().vec();
+      g.parts.emplace_back(array_of(as_gradient(truth, truth_value(truth, local, r), shape)));
+    }
+    out_.file_truth.push_back(std::move(g));
+  }
+
+  at::Tensor truth_value(const Program::Truth& truth, bool local, int rank) {
+    if (const auto* one = std::get_if<Array>(&truth.value)) return tensor_of(*one);
+    if (const auto* by_rank = std::get_if<std::vector<Array>>(&truth.value)) return tensor_of(by_rank->at(rank));
+    Scope scope = local ? rank_scope(program_) : size_scope(program_);
+    std::map<std::string, c10::IValue> values;
+    for (const Leaf& l : leaves_) {
+      if (l.input->is_local() && !local) continue;  // has no value that is not a rank's
+      scope[l.input->name] = NameType::kTensor;
+      values[l.input->name] = (l.input->is_local() ? l.leaves[rank] : l.leaves[0]).detach();
+    }
+    const Expression& e = std::get<Expression>(truth.value);
+    return evaluate_alone(program_, e, scope, rank, DType::kFloat64, values).detach().to(at::kDouble);
+  }
+
+  // A closed form may be one number for a whole tensor.
+  at::Tensor as_gradient(const Program::Truth& truth, const at::Tensor& value, const Shape& shape) {
+    if (value.sizes() == at::IntArrayRef(shape)) return value;
+    if (value.numel() == 1 && std::holds_alternative<Expression>(truth.value)) return value.expand(shape);
+    throw InvalidAt(truth.pointer, "the truth has shape " + c10::str(value.sizes()) + ", the input " +
+                                       c10::str(at::IntArrayRef(shape)));
+  }
+
+  bool is_exact() const {
+    for (const Gradient& g : out_.bounds)
+      for (const auto& part : g.parts)
+        for (const double b : part->values())
+          if (b != 0) return false;
+    for (const double b : out_.loss_bounds)
+      if (b != 0) return false;
+    return true;
+  }
+
+  const SimulateRequest& request_;
+  const Program& program_;
+  CompiledProgram compiled_;
+  std::vector<Leaf> leaves_;
+  std::optional<ErrorAnalysis> analysis_;
+  std::vector<std::vector<c10::IValue>> slots_;  // by rank
+  Tensors losses_;
+  std::vector<Tensors> kept_;
+  Simulation out_;
+};
+
+}  // namespace
+
+Simulation simulate(const SimulateRequest& request) {
+  Simulation invalid;
+  try {
+    return Oracle(request).run();
+  } catch (const InvalidAt& e) {
+    invalid.invalid = InvalidProgram{e.pointer, e.what(), e.caret};
+  } catch (const c10::Error& e) {
+    invalid.invalid = InvalidProgram{"", std::string("torch refuses the program: ") + e.what_without_backtrace(), ""};
+  } catch (const RaisesInBackward& e) {
+    invalid.invalid = InvalidProgram{"", e.what(), ""};
+  }
+  return invalid;
+}
+
+}  // namespace distgrad

@@ -1,0 +1,188 @@
+#include "rank/worker.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <exception>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/memory_file.h"
+#include "protocol/channel.h"
+
+namespace distgrad {
+namespace {
+
+// Replies to short cases are collected, since each write wakes the driver, which competes with the ranks for the cores.
+constexpr std::size_t kFlushBytes = 64 << 10;
+constexpr std::int64_t kFlushNs = 1'000'000;
+
+constexpr std::size_t kOutputLimit = 64 << 10;
+
+// Standard output and error, in a file that the driver reads if this process dies. Between cases it is emptied, so its
+// content is always what the current case has written.
+class CapturedOutput {
+ public:
+  explicit CapturedOutput(UniqueFd file) : file_(std::move(file)) {
+    fcntl(file_.get(), F_SETFL, O_APPEND);  // whoever truncates need not tell the others
+    dup2(file_.get(), STDOUT_FILENO);
+    dup2(file_.get(), STDERR_FILENO);
+    setvbuf(stdout, nullptr, _IOLBF, 0);  // nothing is lost in a crash, and the order of lines is kept
+  }
+
+  std::string take() {
+    std::fflush(nullptr);
+    struct stat file{};
+    if (fstat(file_.get(), &file) != 0 || file.st_size == 0) return {};
+    std::string text = read_tail(file_.get(), kOutputLimit);
+    [[maybe_unused]] const int failed = ftruncate(file_.get(), 0);
+    return text;
+  }
+
+ private:
+  UniqueFd file_;
+};
+
+RankError exception_text(const char* message, int rank) { return {"exception", rank, "", message}; }
+
+class Worker {
+ public:
+  Worker(WorkerStart start, const WorkerFunctions& functions)
+      : functions_(functions),
+        role_(start.role),
+        rank_(start.rank),
+        world_size_(start.world_size),
+        board_memory_(map_shared(start.board.get(), sizeof(Board))),
+        slot_(reinterpret_cast<Board*>(board_memory_.get())->ranks[start.rank]),
+        output_(std::move(start.output)),
+        channel_(std::move(start.socket)) {
+    if (functions_.start) functions_.start();
+  }
+
+  // Until the driver closes the socket, or an error: after one the ranks are out of step, and the driver replaces them.
+  void serve() {
+    while (std::optional<Frame> frame = next_frame()) {
+      const Decoded<WorkRequest> request = decode_request(*frame);
+      if (!request.value) {
+        std::fprintf(stderr, "a request cannot be read: %s\n", request.error.c_str());
+        return;
+      }
+      const WorkReply reply = answer(*request.value);
+      channel_.queue(encode(reply));
+      const bool failed = reply.error || is_error(reply.what);
+      if (failed || channel_.queued_bytes() >= kFlushBytes || monotonic_ns() - flushed_ns_ > kFlushNs) flush();
+      if (failed) return;
+    }
+  }
+
+ private:
+  static bool is_error(const std::variant<Simulation, RankResult>& what) {
+    const auto* result = std::get_if<RankResult>(&what);
+    return result && result->error;
+  }
+
+  void flush() {
+    channel_.flush(Wait::kYes);
+    flushed_ns_ = monotonic_ns();
+  }
+
+  // None when the stream ends, or is not the protocol's.
+  std::optional<Frame> next_frame() {
+    for (;;) {
+      NextFrame next = channel_.next();
+      if (auto* frame = std::get_if<Frame>(&next)) return std::move(*frame);
+      if (const auto* bad = std::get_if<BadFrame>(&next)) {
+        std::fprintf(stderr, "the requests cannot be read: %s\n", bad->reason.c_str());
+        return std::nullopt;
+      }
+      Channel::Received received = channel_.receive(Wait::kNo);
+      if (received == Channel::Received::kNothing) {
+        flush();
+        received = channel_.receive(Wait::kYes);
+      }
+      if (received == Channel::Received::kClosed) return std::nullopt;
+    }
+  }
+
+  WorkReply answer(const WorkRequest& request) {
+    WorkReply reply;
+    reply.id = request.id;
+    const std::int64_t started = monotonic_ns();
+    slot_.step = -1;
+    slot_.phase = Phase::kIdle;
+    slot_.started_ns = started;
+    slot_.case_id = request.id;  // last: who sees it sees the others
+    try {
+      if (const auto* simulate = std::get_if<SimulateRequest>(&request.what)) reply.what = functions_.simulate(*simulate);
+      else reply.what = run(std::get<RunRequest>(request.what));
+    } catch (const std::exception& e) {
+      fail(reply, e.what());
+    } catch (...) {
+      fail(reply, "something that is no std::exception was thrown");
+    }
+    reply.elapsed_ns = monotonic_ns() - started;
+    reply.output = output_.take();
+    slot_.phase = Phase::kReply;
+    return reply;
+  }
+
+  RankResult run(const RunRequest& request) {
+    if (!run_case_) run_case_ = functions_.make_runner(rank_, world_size_, reinterpret_cast<Board*>(board_memory_.get()));
+    return run_case_(request);
+  }
+
+  void fail(WorkReply& reply, const char* message) {
+    if (role_ == WorkerRole::kSimulator) {
+      reply.what = Simulation{};
+      reply.error = exception_text(message, -1);
+    } else {
+      RankResult result;
+      result.error = exception_text(message, rank_);
+      reply.what = std::move(result);
+    }
+  }
+
+  const WorkerFunctions& functions_;
+  WorkerRole role_;
+  int rank_;
+  int world_size_;
+  MappedMemory board_memory_;
+  RankSlot& slot_;
+  CapturedOutput output_;
+  Channel channel_;
+  RunCase run_case_;
+  std::int64_t flushed_ns_ = 0;
+};
+
+void name_process(const WorkerStart& start) {
+  const std::string name = start.role == WorkerRole::kSimulator
+                               ? "dg simulator"
+                               : "dg rank " + std::to_string(start.rank) + "/" + std::to_string(start.world_size);
+  prctl(PR_SET_NAME, name.c_str());
+}
+
+}  // namespace
+
+void be_worker(WorkerStart start, const WorkerFunctions& functions) {
+  signal(SIGINT, SIG_IGN);
+  name_process(start);
+  int status = 0;
+  try {
+    Worker worker(std::move(start), functions);
+    worker.serve();
+    // Without running destructors: a Runner's connections may wait for peers, and libtorch's tear-down is slow.
+    std::fflush(nullptr);
+    _exit(0);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "%s\n", e.what());
+    status = 1;
+  }
+  std::fflush(nullptr);
+  _exit(status);
+}
+
+}  // namespace distgrad
