@@ -63,6 +63,16 @@ set(CMAKE_SKIP_RPATH ON)
 # and full debug information adds half as much again.
 set(DISTGRAD_TORCH_COMPILE_OPTIONS "$<$<CONFIG:Release>:-O1;-g0>" "$<$<CONFIG:Debug>:-g1>")
 
+# One precompiled header for all of them: a file that takes 8 s without it takes 2 s, for 18 s once.
+# What is in it is what most of them include; rarer headers would slow down the rest. To see whether
+# every file includes what it uses, build with CMAKE_DISABLE_PRECOMPILE_HEADERS=ON.
+file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/generated/torch_headers.cpp" CONTENT "")
+add_library(distgrad_torch_headers OBJECT "${PROJECT_BINARY_DIR}/generated/torch_headers.cpp")
+target_link_libraries(distgrad_torch_headers PRIVATE distgrad_compile_options distgrad::torch)
+target_compile_options(distgrad_torch_headers PRIVATE ${DISTGRAD_TORCH_COMPILE_OPTIONS})
+target_precompile_headers(distgrad_torch_headers PRIVATE
+  <ATen/ATen.h> <torch/csrc/distributed/c10d/ProcessGroup.hpp>)
+
 # Each takes 1.2 GB to compile: no more at a time than fit.
 cmake_host_system_information(RESULT memory_mib QUERY TOTAL_PHYSICAL_MEMORY)
 math(EXPR torch_jobs "${memory_mib} / 1500 + 1")
