@@ -1,4 +1,4 @@
-// The backends by name: what carries the ranks' collectives.
+// The backends by name, as a scenario and `distgrad list backends` know them.
 #pragma once
 
 #include <array>
@@ -8,18 +8,20 @@ namespace distgrad {
 
 struct BackendRow {
   std::string_view name;
-  std::string_view summary;
+  std::string_view what;         // one line
+  std::string_view unavailable;  // why this build cannot run it; empty where it can
 };
 
-inline constexpr std::array<BackendRow, 1> kBackends = {{
-    // name, summary
-    {"gloo", "Gloo, as linked into torch, on CPU tensors over the loopback interface"},
+inline constexpr std::array<BackendRow, 2> kBackends = {{
+    // name, what, unavailable
+    {"gloo", "Gloo, on the CPU, over loopback", ""},
+    {"nccl", "NCCL, on GPUs", "the backend nccl is not available in this build"},
 }};
 
-constexpr bool is_backend(std::string_view name) {
+constexpr const BackendRow* backend_named(std::string_view name) {
   for (const BackendRow& row : kBackends)
-    if (row.name == name) return true;
-  return false;
+    if (row.name == name) return &row;
+  return nullptr;
 }
 
 }  // namespace distgrad

@@ -1,0 +1,32 @@
+#include "scenario/invalid_scenario.h"
+
+#include "scenario/printable.h"
+
+namespace distgrad {
+namespace {
+
+std::string lines_of(const std::vector<InvalidFile>& problems) {
+  std::string lines;
+  for (const InvalidFile& problem : problems)
+    lines += (lines.empty() ? "" : "\n") + line_of(problem);
+  return lines;
+}
+
+}  // namespace
+
+InvalidScenario::InvalidScenario(std::vector<InvalidFile> problems)
+    : UserError(lines_of(problems)), problems_(std::move(problems)) {}
+
+std::string line_of(const InvalidFile& problem) {
+  constexpr std::size_t kLongest = 4096;  // the system's limit on a path
+  std::string line = printable(problem.file, kLongest) + ":";
+  if (problem.position.line > 0)
+    line +=
+        std::to_string(problem.position.line) + ":" + std::to_string(problem.position.column) + ":";
+  if (!problem.pointer.empty()) line += " " + printable(problem.pointer, kLongest) + ":";
+  line += " " + problem.message;
+  if (!problem.caret.empty()) line += "\n" + problem.caret;
+  return line;
+}
+
+}  // namespace distgrad
