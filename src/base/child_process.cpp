@@ -1,0 +1,107 @@
+#include "base/child_process.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cctype>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/error.h"
+
+extern char** environ;
+
+namespace distgrad {
+namespace {
+
+std::vector<std::string> merged_environment(const ChildCommand& command) {
+  std::vector<std::string> result;
+  for (char** entry = environ; *entry; ++entry) {
+    const std::string_view text = *entry;
+    bool replaced = false;
+    for (const auto& [name, value] : command.environment)
+      replaced = replaced || (text.starts_with(name) && text.substr(name.size()).starts_with('='));
+    if (!replaced) result.emplace_back(text);
+  }
+  for (const auto& [name, value] : command.environment) result.push_back(name + "=" + value);
+  return result;
+}
+
+std::vector<char*> pointers(std::vector<std::string>& strings) {
+  std::vector<char*> result;
+  for (std::string& s : strings) result.push_back(s.data());
+  result.push_back(nullptr);
+  return result;
+}
+
+// Nothing here may allocate: it runs between fork and exec.
+[[noreturn]] void become(const ChildCommand& command, pid_t parent, char** arguments, char** environment) {
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (getppid() != parent) _exit(127);  // it died before the line above
+  setsid();
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGCHLD}) ::signal(signal, SIG_DFL);
+
+  // The descriptors to pass on may themselves be numbered 0 to 3: move them out of the way first.
+  const int inherited = command.inherited_fd < 0 ? -1 : fcntl(command.inherited_fd, F_DUPFD_CLOEXEC, 10);
+  const int output = command.output_fd < 0 ? -1 : fcntl(command.output_fd, F_DUPFD_CLOEXEC, 10);
+  const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+  dup2(null, STDIN_FILENO);
+  if (output >= 0) {
+    dup2(output, STDOUT_FILENO);
+    dup2(output, STDERR_FILENO);
+  }
+  if (inherited >= 0) dup2(inherited, kInheritedFd);
+
+  execve(arguments[0], arguments, environment);
+  const char* reason = strerror(errno);
+  [[maybe_unused]] ssize_t n = write(STDERR_FILENO, reason, strlen(reason));
+  _exit(127);
+}
+
+}  // namespace
+
+pid_t start_child(const ChildCommand& command) {
+  std::vector<std::string> arguments = command.arguments;
+  std::vector<std::string> environment = merged_environment(command);
+  const std::vector<char*> argument_pointers = pointers(arguments);
+  const std::vector<char*> environment_pointers = pointers(environment);
+  const pid_t parent = getpid();
+  const pid_t child = fork();
+  if (child < 0) throw SystemError("cannot start " + command.arguments[0] + ": fork: " + std::strerror(errno));
+  if (child == 0)
+    become(command, parent, const_cast<char**>(argument_pointers.data()),
+           const_cast<char**>(environment_pointers.data()));
+  return child;
+}
+
+std::string signal_description(int signal) {
+  const char* name = sigabbrev_np(signal);
+  if (!name) return "signal " + std::to_string(signal);
+  std::string what = sigdescr_np(signal);
+  what[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(what[0])));
+  return std::string("SIG") + name + " (" + what + ")";
+}
+
+std::string exit_description(int wait_status) {
+  if (WIFSIGNALED(wait_status)) return "killed by " + signal_description(WTERMSIG(wait_status));
+  return "exited with status " + std::to_string(WEXITSTATUS(wait_status));
+}
+
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  constexpr rlim_t kEnough = 1 << 16;  // some programs visit every possible descriptor
+  if (limit.rlim_cur >= kEnough) return;
+  limit.rlim_cur = limit.rlim_max < kEnough ? limit.rlim_max : kEnough;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+}  // namespace distgrad

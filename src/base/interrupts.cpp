@@ -1,0 +1,59 @@
+#include "base/interrupts.h"
+
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+
+#include "base/error.h"
+
+namespace distgrad {
+namespace {
+
+constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP};
+std::atomic<int> first_signal{0};
+std::atomic<int> event{-1};
+std::array<struct sigaction, kSignals.size()> previous;
+
+void note(int signal) {
+  const int saved = errno;
+  int none = 0;
+  if (!first_signal.compare_exchange_strong(none, signal)) {  // the second: whoever asks twice does not want to wait
+    ::signal(signal, SIG_DFL);
+    raise(signal);  // delivered when this handler returns
+  } else {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const ssize_t n = write(event, &one, sizeof one);
+  }
+  errno = saved;
+}
+
+}  // namespace
+
+Interrupts::Interrupts() {
+  event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (event < 0) throw SystemError("eventfd failed");
+  first_signal = 0;
+  struct sigaction action{};
+  action.sa_handler = note;
+  sigemptyset(&action.sa_mask);
+  for (std::size_t i = 0; i < kSignals.size(); ++i) {
+    sigaction(kSignals[i], &action, &previous[i]);
+    // nohup: what the parent ignores stays ignored.
+    if (previous[i].sa_handler == SIG_IGN) sigaction(kSignals[i], &previous[i], nullptr);
+  }
+}
+
+Interrupts::~Interrupts() {
+  for (std::size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &previous[i], nullptr);
+  close(event.exchange(-1));
+}
+
+int interrupted_by() { return first_signal; }
+int interrupts_fd() { return event; }
+
+}  // namespace distgrad

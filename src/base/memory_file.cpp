@@ -1,0 +1,70 @@
+#include "base/memory_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace distgrad {
+namespace {
+
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
+
+SystemError failed(const char* call) { return SystemError(std::string(call) + ": " + std::strerror(errno)); }
+
+MappedMemory map(int fd, std::size_t size, int protection, int flags) {
+  void* memory = mmap(nullptr, size, protection, flags, fd, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  return {static_cast<std::byte*>(memory), [size](std::byte* p) { munmap(p, size); }};
+}
+
+}  // namespace
+
+UniqueFd create_memory_file(const char* name) {
+  UniqueFd fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd) throw failed("memfd_create");
+  return fd;
+}
+
+MappedMemory map_shared(int fd, std::size_t size) {
+  MappedMemory memory = map(fd, size, PROT_READ | PROT_WRITE, MAP_SHARED);
+  if (!memory) throw failed("mmap");
+  return memory;
+}
+
+void seal(int fd) {
+  if (fcntl(fd, F_ADD_SEALS, kSeals | F_SEAL_SEAL) != 0) throw failed("fcntl(F_ADD_SEALS)");
+}
+
+MappedMemory map_sealed(int fd, std::size_t size, std::string* error) {
+  const int seals = fcntl(fd, F_GET_SEALS);
+  struct stat file{};
+  if (seals < 0 || (seals & kSeals) != kSeals) {
+    *error = "shared memory is not sealed";
+  } else if (fstat(fd, &file) != 0 || static_cast<std::size_t>(file.st_size) < size) {
+    *error = "shared memory is shorter than announced";
+  } else if (MappedMemory memory = map(fd, size, PROT_READ, MAP_PRIVATE)) {
+    // MAP_PRIVATE: kernels before 6.7 refuse to share a file sealed against writing, even read-only.
+    return memory;
+  } else {
+    *error = std::string("mmap: ") + std::strerror(errno);
+  }
+  return nullptr;
+}
+
+std::string read_tail(int fd, std::size_t limit) {
+  struct stat file{};
+  if (fstat(fd, &file) != 0 || file.st_size <= 0) return {};
+  const std::size_t size = std::min(limit, static_cast<std::size_t>(file.st_size));
+  std::string text(size, '\0');
+  const ssize_t n = pread(fd, text.data(), size, file.st_size - static_cast<off_t>(size));
+  text.resize(n > 0 ? static_cast<std::size_t>(n) : 0);
+  return text;
+}
+
+}  // namespace distgrad

@@ -1,0 +1,147 @@
+#include "pool/blame.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <string_view>
+
+namespace distgrad {
+namespace {
+
+// How Gloo, NCCL and the kernel say that the other end of a connection is gone.
+constexpr std::array<std::string_view, 9> kEchoes = {
+    "onnection closed by peer", "onnection reset by peer", "onnection was closed",  "Broken pipe",
+    "onnection refused",        "remote process exited",   "Socket closed",         "pair closure",
+    "recvValue failed"};
+
+const Step* step_of(const Program& program, const RankPlace& place) {
+  const auto index = static_cast<std::size_t>(place.step);
+  return place.step >= 0 && index < program.steps.size() ? &program.steps[index] : nullptr;
+}
+
+std::string_view direction(Phase phase) { return phase == Phase::kBackward ? "backward" : "forward"; }
+
+bool in_collective(const Program& program, const RankPlace& place) {
+  const Step* step = step_of(program, place);
+  return step && step->collective();
+}
+
+// "rank 2", "ranks 0, 1, 3"
+std::string ranks_text(const std::vector<int>& ranks) {
+  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
+}
+
+std::string doing(const Program& program, const RankPlace& place, bool plural) {
+  switch (place.state) {
+    case RankPlace::State::kNotBegun: return plural ? "have not begun" : "has not begun";
+    case RankPlace::State::kFinished: return plural ? "have finished" : "has finished";
+    case RankPlace::State::kRunning: break;
+  }
+  const bool waits = in_collective(program, place) || place.phase == Phase::kConnect || place.phase == Phase::kSync;
+  const std::string_view verb = waits ? (plural ? "wait" : "waits") : (plural ? "are" : "is");
+  return fmt::format("{} in {}", verb, place_text(program, place));
+}
+
+// The last lines that a dead rank wrote, in one.
+std::string last_words(const std::string& output) {
+  constexpr std::size_t kLimit = 500;
+  std::string text = output.substr(output.size() - std::min(output.size(), kLimit));
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
+
+int precedence(const RankError& error) {  // the first cause has the lowest
+  if (is_echo(error)) return 4;
+  if (error.kind == "exception") return 0;
+  if (error.kind == "crash") return 1;
+  if (error.kind == "backend") return 2;
+  return 3;
+}
+
+}  // namespace
+
+std::string place_text(const Program& program, const RankPlace& place) {
+  if (place.phase == Phase::kConnect) return "connecting to the other ranks";
+  if (place.phase == Phase::kSync) return "the all-reduce of gradients (sync)";
+  if (const Step* step = step_of(program, place)) {
+    const CollectiveCall* call = step->collective();
+    const std::string kind = call ? fmt::format(" ({})", traits(call->kind).name) : "";
+    return fmt::format("step {}{}, {}", step->name, kind, direction(place.phase));
+  }
+  if (place.step >= static_cast<int>(program.steps.size()) && place.step > 0)
+    return fmt::format("the loss, {}", direction(place.phase));
+  return "the program's beginning";
+}
+
+RankError hang_error(const Program& program, std::span<const RankPlace> places, double timeout_s) {
+  using State = RankPlace::State;
+  std::map<std::string, std::vector<int>> ranks_by_place;
+  std::vector<std::string> order;
+  std::vector<std::pair<int, Phase>> collectives;  // the different ones that ranks wait in
+  const RankPlace* culprit = nullptr;
+  for (const RankPlace& place : places) {
+    const std::string key = doing(program, place, false);
+    if (ranks_by_place[key].empty()) order.push_back(key);
+    ranks_by_place[key].push_back(place.rank);
+    if (place.state == State::kFinished) continue;
+    const bool waits = in_collective(program, place);
+    // Who computes, or has not come, is likelier to be the cause than who waits.
+    if (!culprit || (!waits && in_collective(program, *culprit))) culprit = &place;
+    const std::pair where{place.step, place.phase};
+    if (waits && std::find(collectives.begin(), collectives.end(), where) == collectives.end())
+      collectives.push_back(where);
+  }
+  std::vector<std::string> parts;
+  for (const std::string& key : order) {
+    const std::vector<int>& ranks = ranks_by_place[key];
+    parts.push_back(fmt::format("{} {}", ranks_text(ranks), doing(program, places[ranks[0]], ranks.size() > 1)));
+  }
+
+  RankError error;
+  error.kind = collectives.size() > 1 ? "desync" : "hang";
+  if (culprit) {
+    error.rank = culprit->rank;
+    if (const Step* step = step_of(program, *culprit)) error.step = step->name;
+  }
+  error.message = fmt::format("not done after {:g} s: {}", timeout_s, fmt::join(parts, "; "));
+  return error;
+}
+
+RankError crash_error(const Program& program, const RankPlace& place, const std::string& how, const std::string& output) {
+  RankError error;
+  error.kind = "crash";
+  error.rank = place.rank;
+  std::string where;
+  switch (place.state) {
+    case RankPlace::State::kNotBegun: where = "before it began the case"; break;
+    case RankPlace::State::kFinished: where = "after it had computed the case, before it told the result"; break;
+    case RankPlace::State::kRunning:
+      where = "in " + place_text(program, place);
+      if (const Step* step = step_of(program, place)) error.step = step->name;
+      break;
+  }
+  error.message = fmt::format("{} {}", how, where);
+  if (const std::string words = last_words(output); !words.empty()) error.message += "; it wrote: " + words;
+  return error;
+}
+
+bool is_echo(const RankError& error) {
+  if (error.kind != "exception" && error.kind != "backend") return false;
+  return std::any_of(kEchoes.begin(), kEchoes.end(), [&](std::string_view echo) {
+    return error.message.find(echo) != std::string::npos;
+  });
+}
+
+const RankError& first_cause(std::span<const RankError> errors) {
+  return *std::min_element(errors.begin(), errors.end(), [](const RankError& a, const RankError& b) {
+    const auto key = [](const RankError& e) { return std::pair(precedence(e), e.kind == "crash" ? 0 : e.rank); };
+    return key(a) < key(b);
+  });
+}
+
+bool may_be_inherited(const RankError& error) { return error.kind != "exception" || is_echo(error); }
+
+}  // namespace distgrad

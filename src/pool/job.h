@@ -1,0 +1,49 @@
+// One request from submission to completion.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "model/run_result.h"
+#include "protocol/messages.h"
+
+namespace distgrad {
+
+using Ticket = std::uint64_t;
+
+// Who can do a request: the workers of one program, in one role, of one world size (1 for simulators).
+struct TeamKind {
+  int rank_program = 0;
+  WorkerRole role = WorkerRole::kSimulator;
+  int world_size = 1;
+  auto operator<=>(const TeamKind&) const = default;
+};
+
+struct Job {
+  Ticket ticket = 0;
+  TeamKind kind;
+  std::variant<SimulateRequest, RunRequest> request;
+  double timeout_s = 30;
+  bool is_second_run = false;  // on fresh workers, after a failure that may have been another case's doing
+
+  const Program& program() const {
+    return std::visit([](const auto& r) -> const Program& { return r.program; }, request);
+  }
+};
+
+// What became of a simulation.
+struct SimulationRun {
+  Simulation simulation;           // unless there is an error
+  std::optional<RankError> error;  // the simulator died, hung or raised; its rank is -1
+  std::string output;
+  double elapsed_s = 0;
+};
+
+struct Completion {
+  Ticket ticket = 0;
+  std::variant<SimulationRun, DistributedRun> result;
+};
+
+}  // namespace distgrad

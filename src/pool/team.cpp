@@ -1,0 +1,392 @@
+#include "pool/team.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/child_process.h"
+#include "base/clock.h"
+#include "base/error.h"
+
+namespace distgrad {
+namespace {
+
+constexpr std::int64_t kMillisecond = 1'000'000;
+constexpr std::int64_t kSecond = 1000 * kMillisecond;
+
+constexpr std::size_t kWindow = 64;           // cases sent and not answered
+constexpr std::size_t kSimulatorWindow = 8;   // less, since several simulators share the work
+constexpr std::size_t kWindowBytes = 64 << 20;
+
+// How long the other ranks may take to tell their own error once one rank has failed: the first to be heard of need not
+// be the cause.
+constexpr std::int64_t kGraceNs = 200 * kMillisecond;
+constexpr std::int64_t kExitReportNs = 2 * kSecond;   // between the end of a socket and the zygote's report
+constexpr std::int64_t kLookNs = 100 * kMillisecond;
+constexpr std::int64_t kBeginNs = 60 * kSecond;       // for workers to begin their first case
+
+constexpr std::size_t kOutputTail = 64 << 10;
+constexpr off_t kOutputLimit = 64 << 20;
+
+std::size_t inputs_with_gradients(const Program& program) {
+  return static_cast<std::size_t>(
+      std::count_if(program.inputs.begin(), program.inputs.end(), [](const Input& i) { return i.requires_grad; }));
+}
+
+std::size_t collective_steps(const Program& program) {
+  return static_cast<std::size_t>(
+      std::count_if(program.steps.begin(), program.steps.end(), [](const Step& s) { return s.collective(); }));
+}
+
+// Why the reply cannot be one to the request, or empty: later stages index one by the other.
+std::string misfit(const Job& job, const WorkReply& reply) {
+  const auto* simulate = std::get_if<SimulateRequest>(&job.request);
+  if (simulate) {
+    const auto* simulation = std::get_if<Simulation>(&reply.what);
+    if (!simulation) return "the reply to a simulation is a rank's";
+    if (reply.error || simulation->invalid) return {};
+    if (simulation->losses.size() != static_cast<std::size_t>(job.program().world_size))
+      return fmt::format("{} losses for {} ranks", simulation->losses.size(), job.program().world_size);
+    if (simulation->gradients.size() != simulate->weights.size())
+      return fmt::format("gradients of {} objectives, not {}", simulation->gradients.size(), simulate->weights.size());
+    return {};
+  }
+  const auto* result = std::get_if<RankResult>(&reply.what);
+  if (!result) return "the reply of a rank is a simulation";
+  if (result->error || !result->skipped.empty()) return {};
+  if (result->gradients.size() != inputs_with_gradients(job.program()))
+    return fmt::format("{} gradients for {} inputs", result->gradients.size(), inputs_with_gradients(job.program()));
+  if (result->steps.size() != collective_steps(job.program()))
+    return fmt::format("values of {} steps, not {}", result->steps.size(), collective_steps(job.program()));
+  return {};
+}
+
+}  // namespace
+
+Team::Team(ZygoteProcess& zygote, TeamKind kind) : zygote_(zygote), kind_(kind) {
+  if (kind.world_size > kMaxRanks) throw SystemError(fmt::format("at most {} ranks can run", kMaxRanks));
+  auto board = std::make_shared<const UniqueFd>(create_memory_file("distgrad-board"));
+  if (ftruncate(board->get(), sizeof(Board)) != 0) throw SystemError("no memory for the board");
+  board_ = map_shared(board->get(), sizeof(Board));
+  for (int rank = 0; rank < kind.world_size; ++rank) {
+    auto [ours, theirs] = make_socket_pair();
+    auto output = std::make_shared<const UniqueFd>(create_memory_file("distgrad-output"));
+    const std::uint64_t name = zygote.fork_worker(kind.role, rank, kind.world_size, std::move(theirs), board, output);
+    workers_.push_back({name, rank, Channel(std::move(ours)), std::move(output), 0, true, 0, {}, {}, 0, 0});
+  }
+}
+
+Team::~Team() {
+  for (const Worker& worker : workers_)
+    if (!worker.wait_status && (!in_flight_.empty() || is_broken_)) zygote_.kill_worker(worker.name);
+}
+
+bool Team::has_room() const {
+  if (errors_ > 0 || is_broken_) return false;
+  for (const Worker& worker : workers_)
+    if (!worker.is_open) return false;
+  const std::size_t window = kind_.role == WorkerRole::kSimulator ? kSimulatorWindow : kWindow;
+  return in_flight_.size() < window && weight_in_flight_ < kWindowBytes;
+}
+
+void Team::send(std::unique_ptr<Job> job) {
+  InFlight& sent = in_flight_.emplace_back();
+  sent.id = ++last_id_;
+  sent.replies.resize(workers_.size());
+  const SharedFrame frame = std::visit([&](const auto& r) { return encode_request(sent.id, r); }, job->request);
+  sent.job = std::move(job);
+  sent.weight = frame->weight();
+  sent.sent_ns = monotonic_ns();
+  weight_in_flight_ += sent.weight;
+  for (Worker& worker : workers_)
+    if (worker.is_open) worker.channel.queue(frame);
+  if (in_flight_.size() == 1) next_look_ns_ = sent.sent_ns + kLookNs;
+}
+
+void Team::append_poll_fds(std::vector<pollfd>& fds) const {
+  for (const Worker& worker : workers_) {
+    const short events = worker.channel.has_queued() ? POLLIN | POLLOUT : POLLIN;
+    fds.push_back({worker.is_open ? worker.channel.fd() : -1, events, 0});
+  }
+}
+
+void Team::flush() {
+  for (Worker& worker : workers_)  // a closed one is noticed when it is read
+    if (worker.is_open && worker.channel.has_queued()) worker.channel.flush(Wait::kNo);
+}
+
+void Team::exchange(std::span<const pollfd> ready) {
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    if (ready[i].fd < 0 || !ready[i].revents) continue;
+    if (ready[i].revents & POLLOUT) workers_[i].channel.flush(Wait::kNo);
+    if (ready[i].revents & ~POLLOUT) receive(workers_[i]);
+  }
+}
+
+bool Team::on_event(const ZygoteEvent& event) {
+  const auto found = [&](std::uint64_t name) {
+    return std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.name == name; });
+  };
+  if (const auto* exited = std::get_if<WorkerExited>(&event)) {
+    const auto worker = found(exited->worker);
+    if (worker == workers_.end()) return false;
+    worker->wait_status = exited->wait_status;
+    next_look_ns_ = 0;
+    return true;
+  }
+  if (const auto* failed = std::get_if<ForkFailed>(&event)) {
+    if (found(failed->worker) == workers_.end()) return false;
+    throw SystemError("cannot start a rank: " + failed->message);
+  }
+  return false;
+}
+
+Team::InFlight* Team::in_flight(std::uint64_t id) {
+  if (in_flight_.empty() || id < in_flight_.front().id || id > in_flight_.back().id) return nullptr;
+  return &in_flight_[id - in_flight_.front().id];
+}
+
+void Team::receive(Worker& worker) {
+  // Everything that is there: a closed socket must not hide what was said before.
+  Channel::Received received;
+  while ((received = worker.channel.receive(Wait::kNo)) == Channel::Received::kSome) {
+    for (;;) {
+      NextFrame next = worker.channel.next();
+      if (std::holds_alternative<NoFrameYet>(next)) break;
+      const auto* frame = std::get_if<Frame>(&next);
+      Decoded<WorkReply> reply =
+          frame ? decode_reply(*frame) : Decoded<WorkReply>{std::nullopt, std::get<BadFrame>(next).reason};
+      if (!reply.value) {
+        RankError error{"crash", worker.rank, "", "sent a corrupt reply: " + reply.error};
+        fail_worker(worker, worker.answered + 1, std::move(error));
+        worker.is_open = false;
+        return;
+      }
+      take_reply(worker, std::move(*reply.value));
+      if (!worker.is_open) return;
+    }
+  }
+  if (received == Channel::Received::kClosed) {
+    worker.is_open = false;
+    worker.closed_ns = monotonic_ns();
+    next_look_ns_ = 0;
+  }
+}
+
+void Team::take_reply(Worker& worker, WorkReply reply) {
+  InFlight* answered = in_flight(reply.id);
+  std::string wrong;
+  if (!answered || reply.id != worker.answered + 1) wrong = fmt::format("it answers request {}", reply.id);
+  else wrong = misfit(*answered->job, reply);
+  if (!wrong.empty()) {
+    fail_worker(worker, worker.answered + 1, {"crash", worker.rank, "", "sent a wrong reply: " + wrong});
+    worker.is_open = false;
+    return;
+  }
+  worker.answered = reply.id;
+  const auto* result = std::get_if<RankResult>(&reply.what);
+  const std::optional<RankError> error = result ? result->error : reply.error;
+  answered->replies[worker.rank] = std::move(reply);
+  ++answered->answered;
+  if (error) fail_worker(worker, worker.answered, *error);
+}
+
+void Team::fail_worker(Worker& worker, std::uint64_t id, RankError error) {
+  error.rank = kind_.role == WorkerRole::kSimulator ? -1 : worker.rank;
+  worker.error = std::move(error);
+  worker.error_id = id;
+  worker.error_order = ++errors_;
+  if (failing_since_ns_ == 0) failing_since_ns_ = monotonic_ns();
+  next_look_ns_ = 0;
+}
+
+std::vector<Completion> Team::take_completed() {
+  std::vector<Completion> completed;
+  while (!in_flight_.empty()) {
+    InFlight& first = in_flight_.front();
+    const bool failed = std::any_of(workers_.begin(), workers_.end(),
+                                    [&](const Worker& w) { return w.error && w.error_id == first.id; });
+    if (failed || first.answered < workers_.size()) break;
+    completed.push_back(completion(first, std::nullopt));
+    weight_in_flight_ -= first.weight;
+    in_flight_.pop_front();
+  }
+  return completed;
+}
+
+Completion Team::completion(InFlight& done, std::optional<RankError> error) {
+  Completion completion;
+  completion.ticket = done.job->ticket;
+  if (kind_.role == WorkerRole::kSimulator) {
+    SimulationRun run;
+    run.error = std::move(error);
+    if (auto& reply = done.replies[0]) {
+      run.simulation = std::move(std::get<Simulation>(reply->what));
+      run.output = std::move(reply->output);
+      run.elapsed_s = static_cast<double>(reply->elapsed_ns) * 1e-9;
+    } else {
+      run.output = read_tail(workers_[0].output->get(), kOutputTail);
+    }
+    completion.result = std::move(run);
+    return completion;
+  }
+  DistributedRun run;
+  run.error = std::move(error);
+  std::int64_t elapsed = run.error ? monotonic_ns() - (done.started_ns ? done.started_ns : done.sent_ns) : 0;
+  for (Worker& worker : workers_) {
+    if (auto& reply = done.replies[worker.rank]) {
+      run.ranks.push_back(std::move(std::get<RankResult>(reply->what)));
+      run.output.push_back(std::move(reply->output));
+      elapsed = std::max(elapsed, reply->elapsed_ns);
+    } else {
+      run.ranks.emplace_back();
+      run.output.push_back(read_tail(worker.output->get(), kOutputTail));
+    }
+  }
+  run.elapsed_s = static_cast<double>(elapsed) * 1e-9;
+  completion.result = std::move(run);
+  return completion;
+}
+
+RankPlace Team::place(const Worker& worker, const InFlight& in_flight) const {
+  const RankSlot& slot = this->slot(worker.rank);
+  const std::uint64_t current = slot.case_id;
+  RankPlace place{worker.rank, RankPlace::State::kNotBegun, slot.step, slot.phase};
+  if (worker.answered >= in_flight.id || current > in_flight.id ||
+      (current == in_flight.id && place.phase == Phase::kReply))
+    place.state = RankPlace::State::kFinished;
+  else if (current == in_flight.id)
+    place.state = RankPlace::State::kRunning;
+  return place;
+}
+
+bool Team::is_finished_by_all(const InFlight& in_flight) const {
+  return std::all_of(workers_.begin(), workers_.end(), [&](const Worker& worker) {
+    return place(worker, in_flight).state == RankPlace::State::kFinished;
+  });
+}
+
+// The oldest case that some worker is not through with, if its time is up. Its clock starts when its first worker begins.
+Team::InFlight* Team::overdue(std::int64_t now) {
+  const auto oldest = std::find_if(in_flight_.begin(), in_flight_.end(),
+                                   [&](const InFlight& f) { return !is_finished_by_all(f); });
+  if (oldest == in_flight_.end()) return nullptr;
+  for (const Worker& worker : workers_) {
+    const RankSlot& slot = this->slot(worker.rank);
+    const std::uint64_t current = slot.case_id;
+    if (current < oldest->id) continue;
+    const std::int64_t began = current == oldest->id ? slot.started_ns.load() : now;  // `now`: it is past it already
+    oldest->started_ns = oldest->started_ns == 0 ? began : std::min(oldest->started_ns, began);
+  }
+  const auto limit = static_cast<std::int64_t>(oldest->job->timeout_s * 1e9);
+  // Before its first case a worker has to be forked and to load; later ones begin as soon as the last one is done.
+  const std::int64_t deadline = oldest->started_ns ? oldest->started_ns + limit : oldest->sent_ns + kBeginNs + limit;
+  if (now >= deadline) return &*oldest;
+  next_look_ns_ = std::min(now + kLookNs, deadline);
+  return nullptr;
+}
+
+// A worker whose socket is closed and which has not told an error: once its end is reported, that is one.
+void Team::judge_dead_worker(Worker& worker, std::int64_t now) {
+  if (worker.error || worker.is_open) return;
+  if (!worker.wait_status && now < worker.closed_ns + kExitReportNs) {
+    next_look_ns_ = worker.closed_ns + kExitReportNs;
+    return;
+  }
+  const std::string how = worker.wait_status ? exit_description(*worker.wait_status) : "closed its connection";
+  // In which case: the one on the board, unless that one is answered.
+  const std::uint64_t id = std::max(slot(worker.rank).case_id.load(), worker.answered + 1);
+  RankError error{"crash", worker.rank, "", how};
+  if (const InFlight* running = in_flight(id))
+    error = crash_error(running->job->program(), place(worker, *running), how,
+                        read_tail(worker.output->get(), kOutputTail));
+  fail_worker(worker, id, std::move(error));
+}
+
+// A worker that writes without end must not fill the memory: all but the last bytes are given back.
+void Team::bound_outputs() {
+  for (const Worker& worker : workers_) {
+    struct stat file{};
+    if (fstat(worker.output->get(), &file) == 0 && file.st_size > kOutputLimit && file.st_blocks * 512 > kOutputLimit)
+      fallocate(worker.output->get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+                file.st_size - static_cast<off_t>(kOutputTail));
+  }
+}
+
+std::optional<Team::Failure> Team::find_failure() {
+  const std::int64_t now = monotonic_ns();
+  if (now < next_look_ns_) return std::nullopt;
+  next_look_ns_ = now + kLookNs;
+  for (Worker& worker : workers_) judge_dead_worker(worker, now);
+  if (failing_since_ns_ != 0) return failure_of_workers(now);
+  bound_outputs();
+  if (InFlight* late = overdue(now)) {
+    std::vector<RankPlace> places;
+    for (const Worker& worker : workers_) places.push_back(place(worker, *late));
+    RankError error = hang_error(late->job->program(), places, late->job->timeout_s);
+    if (kind_.role == WorkerRole::kSimulator) {
+      error.rank = -1;
+      error.message = fmt::format("the simulation was not done after {:g} s", late->job->timeout_s);
+    }
+    return make_failure(late, std::move(error));
+  }
+  return std::nullopt;
+}
+
+std::optional<Team::Failure> Team::failure_of_workers(std::int64_t now) {
+  std::vector<const Worker*> failed;  // in the order heard of
+  for (const Worker& worker : workers_)
+    if (worker.error) failed.push_back(&worker);
+  std::sort(failed.begin(), failed.end(), [](auto* a, auto* b) { return a->error_order < b->error_order; });
+  std::uint64_t id = failed[0]->error_id;  // the first case that went wrong: errors in later ones follow from it
+  for (const Worker* worker : failed) id = std::min(id, worker->error_id);
+
+  const bool all_heard = std::all_of(workers_.begin(), workers_.end(),
+                                     [&](const Worker& w) { return w.error || w.answered >= id; });
+  if (!all_heard && !in_flight_.empty() && now < failing_since_ns_ + kGraceNs) {
+    next_look_ns_ = failing_since_ns_ + kGraceNs;
+    return std::nullopt;
+  }
+  std::vector<RankError> errors;
+  for (const Worker* worker : failed)
+    if (worker->error_id == id) errors.push_back(*worker->error);
+  // A worker that died between two cases, while others have not answered the first: that one is to blame, if any.
+  InFlight* blamed = in_flight(id);
+  if (!blamed && !in_flight_.empty()) blamed = &in_flight_.front();
+  return make_failure(blamed, first_cause(errors));
+}
+
+Team::Failure Team::make_failure(InFlight* failed, RankError error) {
+  is_broken_ = true;
+  Failure failure;
+  failure.error = error;
+  if (failed) {
+    failure.on_fresh_workers = failed->id == 1;
+    failure.completion = completion(*failed, std::move(error));
+    failure.job = std::move(failed->job);
+  }
+  return failure;
+}
+
+std::vector<std::unique_ptr<Job>> Team::take_unanswered() {
+  std::vector<std::unique_ptr<Job>> jobs;
+  for (InFlight& f : in_flight_)
+    if (f.job) jobs.push_back(std::move(f.job));
+  in_flight_.clear();
+  return jobs;
+}
+
+std::int64_t Team::next_look_ns() const {
+  if (in_flight_.empty() && failing_since_ns_ == 0) {
+    const bool all_open = std::all_of(workers_.begin(), workers_.end(), [](const Worker& w) { return w.is_open; });
+    if (all_open) return std::numeric_limits<std::int64_t>::max();
+  }
+  return next_look_ns_;
+}
+
+}  // namespace distgrad

@@ -1,0 +1,115 @@
+// A team: workers that take the same requests in the same order. The ranks of one world, or one simulator. Requests are
+// streamed ahead of the replies, so that workers never wait for the driver. After the first failure a team is useless: its
+// ranks are out of step with each other. Passive and single-threaded; Workshop drives it.
+#pragma once
+
+#include <poll.h>
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/memory_file.h"
+#include "pool/blame.h"
+#include "pool/job.h"
+#include "pool/zygote_process.h"
+#include "protocol/board.h"
+
+namespace distgrad {
+
+class Team {
+ public:
+  // Asks the zygote, which must outlive the team, for the workers.
+  Team(ZygoteProcess& zygote, TeamKind kind);
+  // Workers in the middle of something are killed; idle ones end by themselves.
+  ~Team();
+  Team(const Team&) = delete;
+  Team& operator=(const Team&) = delete;
+
+  TeamKind kind() const { return kind_; }
+  const ZygoteProcess& zygote() const { return zygote_; }
+  std::size_t in_flight() const { return in_flight_.size(); }
+  bool has_room() const;  // never once something went wrong
+
+  void send(std::unique_ptr<Job> job);
+
+  void append_poll_fds(std::vector<pollfd>& fds) const;  // one for each worker, in order; -1 where there is nothing to hear
+  void exchange(std::span<const pollfd> ready);          // sends and receives what can be without waiting
+  void flush();
+  bool on_event(const ZygoteEvent& event);  // false: not about a worker of this team
+
+  // Cases that all workers have answered without an error, in order.
+  std::vector<Completion> take_completed();
+
+  // How the team failed, once that is known. `job` is null when no case is to blame; the jobs that are unanswered
+  // otherwise are got with take_unanswered().
+  struct Failure {
+    std::unique_ptr<Job> job;
+    bool on_fresh_workers = false;  // the job was the first on these workers
+    RankError error;
+    Completion completion;  // of the job, as an error
+  };
+  // Call when nothing is left to be received: a late reply is better than a timeout.
+  std::optional<Failure> find_failure();
+  std::vector<std::unique_ptr<Job>> take_unanswered();
+
+  // When find_failure() may have something new to say without anything being received.
+  std::int64_t next_look_ns() const;
+
+ private:
+  struct Worker {
+    std::uint64_t name = 0;
+    int rank = 0;
+    Channel channel;
+    std::shared_ptr<const UniqueFd> output;
+    std::uint64_t answered = 0;  // the id of the last reply
+    bool is_open = true;         // its socket
+    std::int64_t closed_ns = 0;
+    std::optional<int> wait_status;
+    // What went wrong, and in which case (an id).
+    std::optional<RankError> error;
+    std::uint64_t error_id = 0;
+    int error_order = 0;  // heard of first, second, ...
+  };
+
+  struct InFlight {
+    std::uint64_t id = 0;
+    std::unique_ptr<Job> job;
+    std::vector<std::optional<WorkReply>> replies;  // by rank
+    std::size_t answered = 0;
+    std::size_t weight = 0;        // bytes
+    std::int64_t sent_ns = 0;
+    std::int64_t started_ns = 0;   // when its first worker began it, as far as known; 0: not yet
+  };
+
+  const RankSlot& slot(int rank) const { return reinterpret_cast<const Board*>(board_.get())->ranks[rank]; }
+  InFlight* in_flight(std::uint64_t id);
+  void receive(Worker& worker);
+  void take_reply(Worker& worker, WorkReply reply);
+  void fail_worker(Worker& worker, std::uint64_t id, RankError error);
+  void judge_dead_worker(Worker& worker, std::int64_t now);
+  void bound_outputs();
+  RankPlace place(const Worker& worker, const InFlight& in_flight) const;
+  bool is_finished_by_all(const InFlight& in_flight) const;
+  InFlight* overdue(std::int64_t now);
+  std::optional<Failure> failure_of_workers(std::int64_t now);
+  Failure make_failure(InFlight* failed, RankError error);
+  Completion completion(InFlight& done, std::optional<RankError> error);
+
+  ZygoteProcess& zygote_;
+  TeamKind kind_;
+  MappedMemory board_;
+  std::vector<Worker> workers_;
+  std::deque<InFlight> in_flight_;
+  std::uint64_t last_id_ = 0;
+  std::size_t weight_in_flight_ = 0;
+  int errors_ = 0;
+  bool is_broken_ = false;  // a failure has been told: whatever still runs is to be killed
+  std::int64_t failing_since_ns_ = 0;
+  std::int64_t next_look_ns_ = 0;
+};
+
+}  // namespace distgrad

@@ -1,0 +1,289 @@
+#include "pool/workshop.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <filesystem>
+#include <thread>
+#include <utility>
+
+#include "base/child_process.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/interrupts.h"
+
+namespace distgrad {
+namespace {
+
+constexpr int kKeptRanks = 24;       // idle ranks that are kept for a world size to come back
+constexpr int kMaxZygotesLost = 3;   // in a row, without a case being completed
+constexpr std::int64_t kLoadNs = std::int64_t{60} * 1'000'000'000;  // for a zygote to say that it is ready
+
+// Filling up costs a system call a rank: not with every reply, but before the workers run out.
+constexpr std::size_t kRefillBelow = 48;
+constexpr std::size_t kSimulatorsShare = 2;  // requests a simulator has before another one is started
+
+}  // namespace
+
+Workshop::Workshop(WorkshopOptions options) : options_(std::move(options)), zygotes_(options_.rank_commands.size()) {
+  if (options_.simulators <= 0) options_.simulators = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  raise_descriptor_limit();
+  start_team({});
+}
+
+Workshop::~Workshop() = default;  // teams first, then zygotes, which end all workers
+
+void Workshop::prepare(int world_size, int rank_program) {
+  const TeamKind kind{rank_program, WorkerRole::kRank, world_size};
+  if (!team_of(kind)) start_team(kind);
+}
+
+Ticket Workshop::simulate(SimulateRequest request, double timeout_s, Turn turn) {
+  auto job = std::make_unique<Job>();
+  job->request = std::move(request);
+  job->timeout_s = timeout_s;
+  return submit(std::move(job), turn);
+}
+
+Ticket Workshop::run(RunRequest request, double timeout_s, int rank_program) {
+  auto job = std::make_unique<Job>();
+  job->kind = {rank_program, WorkerRole::kRank, request.program.world_size};
+  job->request = std::move(request);
+  job->timeout_s = timeout_s;
+  return submit(std::move(job), Turn::kLast);
+}
+
+Ticket Workshop::submit(std::unique_ptr<Job> job, Turn turn) {
+  job->ticket = ++last_ticket_;
+  ++outstanding_;
+  Jobs& jobs = waiting_[job->kind];
+  if (turn == Turn::kNext) jobs.push_front(std::move(job));
+  else jobs.push_back(std::move(job));
+  return last_ticket_;
+}
+
+std::optional<Completion> Workshop::take_done(std::optional<Ticket> ticket) {
+  const auto found = std::find_if(done_.begin(), done_.end(),
+                                  [&](const Completion& c) { return !ticket || c.ticket == *ticket; });
+  if (found == done_.end()) return std::nullopt;
+  Completion completion = std::move(*found);
+  done_.erase(found);
+  --outstanding_;
+  return completion;
+}
+
+std::optional<Completion> Workshop::next() {
+  for (;;) {
+    if (auto done = take_done(std::nullopt)) return done;
+    if (outstanding_ == 0 || interrupted_by()) return std::nullopt;
+    turn_once(Patience::kUntilSomething);
+  }
+}
+
+std::optional<Completion> Workshop::next_if_any() {
+  if (done_.empty() && outstanding_ > 0 && !interrupted_by()) turn_once(Patience::kNone);
+  return take_done(std::nullopt);
+}
+
+std::optional<Completion> Workshop::wait(Ticket ticket) {
+  for (;;) {
+    if (auto done = take_done(ticket)) return done;
+    if (interrupted_by()) return std::nullopt;
+    turn_once(Patience::kUntilSomething);
+  }
+}
+
+std::string Workshop::torch_version(int rank_program) {
+  while (!zygote(rank_program).is_ready() && !interrupted_by()) turn_once(Patience::kUntilSomething);
+  return zygote(rank_program).torch();
+}
+
+void Workshop::turn_once(Patience patience) {
+  schedule();
+  std::vector<pollfd> fds;
+  fds.push_back({interrupts_fd(), POLLIN, 0});
+  for (const auto& zygote : zygotes_) {
+    const short events = zygote && zygote->wants_to_write() ? POLLIN | POLLOUT : POLLIN;
+    fds.push_back({zygote ? zygote->fd() : -1, events, 0});
+  }
+  for (const auto& team : teams_) {
+    team->flush();
+    team->append_poll_fds(fds);
+  }
+  if (poll(fds.data(), fds.size(), poll_timeout_ms(patience)) < 0 && errno != EINTR)
+    throw SystemError(std::string("poll: ") + std::strerror(errno));
+
+  std::span<const pollfd> ready = std::span(fds).subspan(1 + zygotes_.size());
+  for (const auto& team : teams_) {
+    team->exchange(ready);
+    ready = ready.subspan(static_cast<std::size_t>(team->kind().world_size));
+  }
+  serve_zygotes();
+  collect();
+}
+
+int Workshop::poll_timeout_ms(Patience patience) const {
+  if (patience == Patience::kNone) return 0;
+  const std::int64_t now = monotonic_ns();
+  std::int64_t next = now + 1'000'000'000;
+  for (const auto& team : teams_) next = std::min(next, team->next_look_ns());
+  return next <= now ? 0 : static_cast<int>((next - now) / 1'000'000 + 1);
+}
+
+// --- Which worker gets what ---
+
+void Workshop::schedule() {
+  schedule_simulations();
+  schedule_runs();
+}
+
+void Workshop::schedule_simulations() {
+  Jobs& jobs = waiting_[TeamKind{}];
+  while (!jobs.empty()) {
+    Team* least = nullptr;
+    int simulators = 0;
+    for (const auto& team : teams_) {
+      if (team->kind() != TeamKind{}) continue;
+      ++simulators;
+      if (team->has_room() && (!least || team->in_flight() < least->in_flight())) least = team.get();
+    }
+    if (simulators < options_.simulators && (!least || least->in_flight() >= kSimulatorsShare))
+      least = &start_team({});
+    if (!least) return;
+    least->send(std::move(jobs.front()));
+    jobs.pop_front();
+  }
+}
+
+void Workshop::schedule_runs() {
+  // One team at a time is filled. When no more cases wait for it the next one is, while the first finishes what it has.
+  if (!current_ || waiting_[*current_].empty()) {
+    current_.reset();
+    Ticket oldest = 0;
+    for (const auto& [kind, jobs] : waiting_) {
+      if (kind.role != WorkerRole::kRank || jobs.empty()) continue;
+      if (current_ && jobs.front()->ticket > oldest) continue;
+      oldest = jobs.front()->ticket;
+      current_ = kind;
+    }
+  }
+  if (!current_) return;
+  Team* team = team_of(*current_);
+  if (!team) team = &start_team(*current_);
+  fill(*team, waiting_[*current_]);
+}
+
+void Workshop::fill(Team& team, Jobs& jobs) {
+  if (team.in_flight() > kRefillBelow) return;
+  while (!jobs.empty() && team.has_room()) {
+    team.send(std::move(jobs.front()));
+    jobs.pop_front();
+  }
+}
+
+ZygoteProcess& Workshop::zygote(int rank_program) {
+  auto& zygote = zygotes_.at(static_cast<std::size_t>(rank_program));
+  if (!zygote) zygote = std::make_unique<ZygoteProcess>(options_.rank_commands[static_cast<std::size_t>(rank_program)]);
+  return *zygote;
+}
+
+Team* Workshop::team_of(TeamKind kind) {
+  for (auto it = teams_.begin(); it != teams_.end(); ++it) {
+    if ((*it)->kind() != kind) continue;
+    teams_.splice(teams_.end(), teams_, it);
+    return it->get();
+  }
+  return nullptr;
+}
+
+Team& Workshop::start_team(TeamKind kind) {
+  if (kind.role == WorkerRole::kRank) retire_idle_teams(kind.world_size);
+  ZygoteProcess& parent = zygote(kind.rank_program);
+  teams_.push_back(std::make_unique<Team>(parent, kind));
+  parent.flush();
+  return *teams_.back();
+}
+
+void Workshop::retire_idle_teams(int room_for) {
+  int ranks = room_for;
+  for (const auto& team : teams_)
+    if (team->kind().role == WorkerRole::kRank) ranks += team->kind().world_size;
+  for (auto it = teams_.begin(); it != teams_.end() && ranks > kKeptRanks;) {
+    const bool idle = (*it)->kind().role == WorkerRole::kRank && (*it)->in_flight() == 0;
+    if (idle) ranks -= (*it)->kind().world_size;
+    it = idle ? teams_.erase(it) : std::next(it);
+  }
+}
+
+// --- What became of it ---
+
+void Workshop::serve_zygotes() {
+  for (std::size_t i = 0; i < zygotes_.size(); ++i) {
+    if (!zygotes_[i]) continue;
+    for (const ZygoteEvent& event : zygotes_[i]->exchange())
+      for (const auto& team : teams_)
+        if (&team->zygote() == zygotes_[i].get() && team->on_event(event)) break;
+    if (zygotes_[i]->has_ended()) replace_zygote(static_cast<int>(i));
+    else if (!zygotes_[i]->is_ready() && monotonic_ns() > zygotes_[i]->started_ns() + kLoadNs)
+      throw SystemError(options_.rank_commands[i][0] + " does not get ready");
+  }
+}
+
+// A zygote that never got ready never will; one that was killed takes its workers with it, and no case is to blame.
+void Workshop::replace_zygote(int rank_program) {
+  auto& zygote = zygotes_[static_cast<std::size_t>(rank_program)];
+  if (!zygote->is_ready() || ++zygotes_lost_ > kMaxZygotesLost)
+    throw SystemError("cannot run " + zygote->command()[0] + ": " + zygote->end_text());
+  for (auto it = teams_.begin(); it != teams_.end();) {
+    if (&(*it)->zygote() != zygote.get()) {
+      ++it;
+      continue;
+    }
+    requeue((*it)->take_unanswered());
+    it = teams_.erase(it);
+  }
+  zygote.reset();
+}
+
+void Workshop::collect() {
+  for (auto it = teams_.begin(); it != teams_.end();) {
+    for (Completion& completion : (*it)->take_completed()) {
+      done_.push_back(std::move(completion));
+      zygotes_lost_ = 0;
+    }
+    it = settle_failure(**it) ? teams_.erase(it) : std::next(it);
+  }
+}
+
+// Whether the team has failed: then its cases are elsewhere and it can go.
+bool Workshop::settle_failure(Team& team) {
+  std::optional<Team::Failure> failure = team.find_failure();
+  if (!failure) return false;
+  requeue(team.take_unanswered());
+  if (!failure->job) return true;
+  if (!failure->on_fresh_workers && !failure->job->is_second_run && may_be_inherited(failure->error)) {
+    failure->job->is_second_run = true;
+    waiting_[failure->job->kind].push_front(std::move(failure->job));
+  } else {
+    done_.push_back(std::move(failure->completion));
+  }
+  return true;
+}
+
+// To the front, in their order.
+void Workshop::requeue(std::vector<std::unique_ptr<Job>> jobs) {
+  for (auto job = jobs.rbegin(); job != jobs.rend(); ++job) waiting_[(*job)->kind].push_front(std::move(*job));
+}
+
+std::string rank_executable() {
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) throw SystemError("cannot find this executable: " + error.message());
+  return (self.parent_path() / "distgrad-rank").string();
+}
+
+}  // namespace distgrad

@@ -1,0 +1,99 @@
+// Where cases are worked on: simulators and teams of ranks, started as needed, fed ahead, watched, replaced after a
+// failure, stopped. The driver submits requests and takes completions as they come:
+//
+//   Workshop workshop({.rank_commands = {{"/usr/bin/distgrad-rank"}}});
+//   const Ticket truth = workshop.simulate(simulate_request, 30);
+//   const Ticket observed = workshop.run(run_request, 30);
+//   while (std::optional<Completion> done = workshop.next()) ...
+//
+// Single-threaded: everything happens inside next(), wait() and their like. No process outlives the object, nor this
+// process however it ends. A case that crashes, hangs or raises is an error of that case alone; what a machine lacks (no
+// executable, no memory for a process) is a SystemError, thrown by whatever call finds it.
+#pragma once
+
+#include <deque>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "pool/job.h"
+#include "pool/team.h"
+#include "pool/zygote_process.h"
+
+namespace distgrad {
+
+struct WorkshopOptions {
+  // Programs that speak the rank protocol, with arguments. The first one simulates too, and is started at once; others
+  // with the first case for them.
+  std::vector<std::vector<std::string>> rank_commands;
+  int simulators = 0;   // at most; 0: one a core
+};
+
+enum class Turn { kLast, kNext };  // behind what waits already, or before it
+
+class Workshop {
+ public:
+  explicit Workshop(WorkshopOptions options);  // returns at once; one simulator is on its way
+  ~Workshop();
+
+  // Starts the ranks of a world ahead of the first case for it.
+  void prepare(int world_size, int rank_program = 0);
+
+  // The case's time begins when its first worker begins it, not with the submission. Cases are best submitted ordered by
+  // world size: changing it costs time.
+  Ticket simulate(SimulateRequest request, double timeout_s, Turn turn = Turn::kLast);
+  Ticket run(RunRequest request, double timeout_s, int rank_program = 0);
+
+  // The next completion, in whatever order cases are done. Waits for it; nothing when nothing is outstanding, or when the
+  // process was interrupted (interrupted_by() of base/interrupts.h) and what was done before has been taken.
+  std::optional<Completion> next();
+  // The same without waiting.
+  std::optional<Completion> next_if_any();
+  // The completion of this ticket, others staying for next(); nothing when interrupted.
+  std::optional<Completion> wait(Ticket ticket);
+
+  std::size_t outstanding() const { return outstanding_; }  // submitted and not yet taken
+
+  // The version of torch that the program's workers have; waits until it is known.
+  std::string torch_version(int rank_program = 0);
+
+ private:
+  using Jobs = std::deque<std::unique_ptr<Job>>;
+  enum class Patience { kNone, kUntilSomething };
+
+  Ticket submit(std::unique_ptr<Job> job, Turn turn);
+  void turn_once(Patience patience);
+  void schedule();
+  void schedule_simulations();
+  void schedule_runs();
+  void fill(Team& team, Jobs& jobs);
+  ZygoteProcess& zygote(int rank_program);
+  Team* team_of(TeamKind kind);
+  Team& start_team(TeamKind kind);
+  void retire_idle_teams(int room_for);
+  int poll_timeout_ms(Patience patience) const;
+  void serve_zygotes();
+  void replace_zygote(int rank_program);
+  void collect();
+  bool settle_failure(Team& team);
+  void requeue(std::vector<std::unique_ptr<Job>> jobs);
+  std::optional<Completion> take_done(std::optional<Ticket> ticket);
+
+  WorkshopOptions options_;
+  std::vector<std::unique_ptr<ZygoteProcess>> zygotes_;  // by rank program; teams refer to them
+  std::list<std::unique_ptr<Team>> teams_;               // the last used is last
+  std::map<TeamKind, Jobs> waiting_;
+  std::optional<TeamKind> current_;                      // the ranks that get the cases now
+  std::deque<Completion> done_;
+  Ticket last_ticket_ = 0;
+  std::size_t outstanding_ = 0;
+  int zygotes_lost_ = 0;  // since a case was last completed
+};
+
+// "distgrad-rank" beside this process's executable.
+std::string rank_executable();
+
+}  // namespace distgrad

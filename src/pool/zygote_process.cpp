@@ -1,0 +1,110 @@
+#include "pool/zygote_process.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "base/child_process.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/memory_file.h"
+
+namespace distgrad {
+namespace {
+
+// One thread each: many ranks share the cores, and a thread pool in the zygote would not survive the fork.
+const std::vector<std::pair<std::string, std::string>> kEnvironment = {
+    {"OMP_NUM_THREADS", "1"}, {"MKL_NUM_THREADS", "1"}, {"OPENBLAS_NUM_THREADS", "1"}};
+
+constexpr int kEndMs = 5000;  // it only has to kill and reap
+
+std::shared_ptr<const UniqueFd> shared(UniqueFd fd) { return std::make_shared<const UniqueFd>(std::move(fd)); }
+
+}  // namespace
+
+ZygoteProcess::ZygoteProcess(std::vector<std::string> command)
+    : command_(std::move(command)), output_(create_memory_file("distgrad-zygote")), started_ns_(monotonic_ns()) {
+  auto [ours, theirs] = make_socket_pair();
+  ChildCommand child{command_, kEnvironment, theirs.get(), output_.get()};
+  child.arguments.insert(child.arguments.end(), {"--zygote", std::to_string(kInheritedFd)});
+  pid_ = start_child(child);
+  control_ = std::make_unique<Channel>(std::move(ours));
+}
+
+ZygoteProcess::~ZygoteProcess() {
+  control_.reset();  // tells it to end
+  if (pid_ > 0) wait_for_end();
+}
+
+int ZygoteProcess::wait_for_end() {
+  // A descriptor of the process, so that waiting has a limit without a busy loop.
+  const UniqueFd process(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
+  pollfd fd{process.get(), POLLIN, 0};
+  int ready = 0;
+  do {
+    ready = poll(&fd, 1, kEndMs);
+  } while (ready < 0 && errno == EINTR);
+  if (ready <= 0) kill(pid_, SIGKILL);
+  int status = 0;
+  while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {}
+  pid_ = 0;
+  return status;
+}
+
+std::uint64_t ZygoteProcess::fork_worker(WorkerRole role, int rank, int world_size, UniqueFd socket,
+                                         std::shared_ptr<const UniqueFd> board,
+                                         std::shared_ptr<const UniqueFd> output) {
+  const std::uint64_t worker = ++last_worker_;
+  control_->queue(encode(ForkWorker{worker, role, rank, world_size},
+                         {shared(std::move(socket)), std::move(board), std::move(output)}));
+  return worker;
+}
+
+void ZygoteProcess::kill_worker(std::uint64_t worker) {
+  if (has_ended_) return;  // then the kernel has done it
+  control_->queue(encode(KillWorker{worker}));
+  control_->flush(Wait::kNo);
+}
+
+std::vector<ZygoteEvent> ZygoteProcess::exchange() {
+  std::vector<ZygoteEvent> events;
+  if (has_ended_) return events;
+  if (control_->flush(Wait::kNo) == Channel::Sent::kClosed) has_ended_ = true;
+  if (control_->receive(Wait::kNo) == Channel::Received::kClosed) has_ended_ = true;
+  for (;;) {
+    NextFrame next = control_->next();
+    if (std::holds_alternative<NoFrameYet>(next)) return events;
+    const auto* frame = std::get_if<Frame>(&next);
+    Decoded<ZygoteEvent> event =
+        frame ? decode_zygote_event(*frame) : Decoded<ZygoteEvent>{std::nullopt, std::get<BadFrame>(next).reason};
+    if (!event.value) {
+      complaint_ = event.error;
+      has_ended_ = true;
+      return events;
+    }
+    if (const auto* ready = std::get_if<ZygoteReady>(&*event.value)) {
+      is_ready_ = true;
+      torch_ = ready->torch;
+      if (ready->protocol != kProtocolVersion)
+        throw SystemError(command_[0] + " speaks version " + std::to_string(ready->protocol) +
+                          " of the rank protocol, not " + std::to_string(kProtocolVersion));
+    }
+    events.push_back(std::move(*event.value));
+  }
+}
+
+std::string ZygoteProcess::end_text() {
+  if (!complaint_.empty() || pid_ == 0) return "sent what cannot be read: " + complaint_;
+  std::string text = exit_description(wait_for_end());
+  std::string said = read_tail(output_.get(), 4096);
+  while (!said.empty() && said.back() == '\n') said.pop_back();
+  if (!said.empty()) text += ": " + said;
+  return text;
+}
+
+}  // namespace distgrad

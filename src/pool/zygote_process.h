@@ -1,0 +1,64 @@
+// The driver's side of a zygote: starts it, asks it for workers, hears what became of them. Passive: exchange() is called
+// when its descriptor is ready. When it is destroyed the zygote and all workers are gone.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "protocol/channel.h"
+#include "protocol/messages.h"
+
+namespace distgrad {
+
+class ZygoteProcess {
+ public:
+  // `command` is completed by "--zygote FD". Throws SystemError when no process can be made.
+  explicit ZygoteProcess(std::vector<std::string> command);
+  ~ZygoteProcess();
+  ZygoteProcess(const ZygoteProcess&) = delete;
+  ZygoteProcess& operator=(const ZygoteProcess&) = delete;
+
+  // May be called at once: requests wait until the zygote has loaded. The worker's name.
+  std::uint64_t fork_worker(WorkerRole role, int rank, int world_size, UniqueFd socket,
+                            std::shared_ptr<const UniqueFd> board, std::shared_ptr<const UniqueFd> output);
+  void kill_worker(std::uint64_t worker);
+
+  void flush() { control_->flush(Wait::kNo); }
+
+  int fd() const { return control_->fd(); }
+  bool wants_to_write() const { return control_->has_queued(); }
+
+  // Sends and receives what can be without waiting.
+  std::vector<ZygoteEvent> exchange();
+
+  bool has_ended() const { return has_ended_; }
+  bool is_ready() const { return is_ready_; }
+  const std::string& torch() const { return torch_; }
+  std::int64_t started_ns() const { return started_ns_; }
+  pid_t pid() const { return pid_; }
+  const std::vector<std::string>& command() const { return command_; }
+
+  // How it ended and what it had to say about it; only after has_ended().
+  std::string end_text();
+
+ private:
+  int wait_for_end();
+
+  std::vector<std::string> command_;
+  UniqueFd output_;
+  std::unique_ptr<Channel> control_;
+  pid_t pid_ = 0;
+  std::int64_t started_ns_ = 0;
+  std::uint64_t last_worker_ = 0;
+  bool is_ready_ = false;
+  bool has_ended_ = false;
+  std::string torch_;
+  std::string complaint_;  // ours, about what it sent
+};
+
+}  // namespace distgrad

@@ -1,0 +1,45 @@
+// Frames over one end of a stream socket pair. Entirely passive: nothing happens between calls. Not thread-safe.
+#pragma once
+
+#include <deque>
+#include <string>
+#include <utility>
+
+#include "base/unique_fd.h"
+#include "protocol/frame.h"
+
+namespace distgrad {
+
+enum class Wait { kNo, kYes };
+
+class Channel {
+ public:
+  explicit Channel(UniqueFd socket) : socket_(std::move(socket)) {}
+
+  int fd() const { return socket_.get(); }
+
+  // Queues; flush() sends.
+  void queue(SharedFrame frame);
+  bool has_queued() const { return !queued_.empty(); }
+  std::size_t queued_bytes() const { return queued_bytes_; }
+
+  enum class Sent { kAll, kPart, kClosed };
+  Sent flush(Wait wait);
+
+  // Reads once what is there; frames are then taken with next().
+  enum class Received { kSome, kNothing, kClosed };
+  Received receive(Wait wait);
+  NextFrame next() { return parser_.next(); }
+
+ private:
+  UniqueFd socket_;
+  std::deque<SharedFrame> queued_;
+  std::size_t sent_of_first_ = 0;  // bytes
+  std::size_t queued_bytes_ = 0;
+  FrameParser parser_;
+};
+
+// Both ends closed on exec. Throws SystemError.
+std::pair<UniqueFd, UniqueFd> make_socket_pair();
+
+}  // namespace distgrad

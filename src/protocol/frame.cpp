@@ -1,0 +1,118 @@
+#include "protocol/frame.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/memory_file.h"
+
+namespace distgrad {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "frames are little-endian");
+
+std::shared_ptr<const UniqueFd> shared_payload(std::span<const std::span<const double>> payload, std::size_t bytes) {
+  auto fd = std::make_shared<UniqueFd>(create_memory_file("distgrad-payload"));
+  if (ftruncate(fd->get(), static_cast<off_t>(bytes)) != 0) throw SystemError("no memory for tensor data");
+  {
+    const MappedMemory memory = map_shared(fd->get(), bytes);
+    std::byte* at = memory.get();
+    for (const auto piece : payload) {
+      if (!piece.empty()) std::memcpy(at, piece.data(), piece.size_bytes());
+      at += piece.size_bytes();
+    }
+  }
+  seal(fd->get());
+  return fd;
+}
+
+}  // namespace
+
+SharedFrame make_frame(std::string_view header, std::span<const std::span<const double>> payload,
+                       std::vector<std::shared_ptr<const UniqueFd>> fds) {
+  auto frame = std::make_shared<OutgoingFrame>();
+  FramePrefix prefix;
+  prefix.header_bytes = static_cast<std::uint32_t>(header.size());
+  for (const auto piece : payload) prefix.payload_bytes += piece.size_bytes();
+  const bool share = prefix.payload_bytes >= kShareFromBytes;
+  if (header.size() > kMaxHeaderBytes) throw SystemError("a message is too long to be sent");
+  if (share) {
+    prefix.flags |= kFrameShared;
+    frame->fds.push_back(shared_payload(payload, prefix.payload_bytes));
+    frame->shared_bytes = prefix.payload_bytes;
+  }
+  for (auto& fd : fds) frame->fds.push_back(std::move(fd));
+  prefix.fd_count = static_cast<std::uint32_t>(frame->fds.size());
+
+  frame->bytes.reserve(sizeof prefix + header.size() + (share ? 0 : prefix.payload_bytes));
+  frame->bytes.append(reinterpret_cast<const char*>(&prefix), sizeof prefix).append(header);
+  if (!share)
+    for (const auto piece : payload) frame->bytes.append(reinterpret_cast<const char*>(piece.data()), piece.size_bytes());
+  return frame;
+}
+
+std::span<char> FrameParser::room(std::size_t size) {
+  if (begin_ == end_) begin_ = end_ = 0;
+  if (buffer_.size() - end_ < size && begin_ > 0) {
+    std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
+    end_ -= begin_;
+    begin_ = 0;
+  }
+  if (buffer_.size() - end_ < size) buffer_.resize(std::max(end_ + size, buffer_.size() * 2));
+  return {buffer_.data() + end_, size};
+}
+
+NextFrame FrameParser::fail(std::string reason) {
+  failure_ = std::move(reason);
+  return BadFrame{failure_};
+}
+
+NextFrame FrameParser::next() {
+  if (!failure_.empty()) return BadFrame{failure_};
+  FramePrefix prefix;
+  if (end_ - begin_ < sizeof prefix) return NoFrameYet{};
+  std::memcpy(&prefix, buffer_.data() + begin_, sizeof prefix);
+  const bool shared = prefix.flags & kFrameShared;
+  if (prefix.magic != kFrameMagic) return fail("a frame does not begin with DGF1");
+  if (prefix.flags & ~kFrameShared) return fail("a frame has unknown flags");
+  if (prefix.header_bytes > kMaxHeaderBytes) return fail("a frame's header is too long");
+  if (prefix.payload_bytes % sizeof(double) != 0) return fail("a frame's tensor data is not a multiple of 8 bytes");
+  if (!shared && prefix.payload_bytes > kMaxInlineBytes) return fail("a frame's tensor data is too long to be inline");
+  if (shared && prefix.payload_bytes == 0) return fail("a frame shares no data");
+  if (prefix.fd_count > kMaxFrameFds || (shared && prefix.fd_count == 0))
+    return fail("a frame has a wrong number of descriptors");
+
+  const std::size_t inline_bytes = shared ? 0 : static_cast<std::size_t>(prefix.payload_bytes);
+  if (end_ - begin_ < sizeof prefix + prefix.header_bytes + inline_bytes) return NoFrameYet{};
+  if (fds_.size() < prefix.fd_count) return fail("a frame's descriptors did not come with it");
+
+  Frame frame;
+  const char* at = buffer_.data() + begin_ + sizeof prefix;
+  frame.header.assign(at, prefix.header_bytes);
+  if (inline_bytes > 0) {
+    auto values = std::make_shared<std::vector<double>>(inline_bytes / sizeof(double));
+    std::memcpy(values->data(), at + prefix.header_bytes, inline_bytes);
+    frame.payload = *values;
+    frame.keeper = std::move(values);
+  }
+  for (std::uint32_t i = 0; i < prefix.fd_count; ++i) {
+    frame.fds.push_back(std::move(fds_.front()));
+    fds_.pop_front();
+  }
+  if (shared) {
+    std::string error;
+    MappedMemory memory = map_sealed(frame.fds[0].get(), prefix.payload_bytes, &error);
+    if (!memory) return fail(error);
+    frame.payload = {reinterpret_cast<const double*>(memory.get()), prefix.payload_bytes / sizeof(double)};
+    frame.keeper = std::move(memory);
+    frame.fds.erase(frame.fds.begin());
+  }
+  begin_ += sizeof prefix + prefix.header_bytes + inline_bytes;
+  return frame;
+}
+
+}  // namespace distgrad

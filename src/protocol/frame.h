@@ -1,0 +1,84 @@
+// A frame: the unit of the rank protocol. A JSON header, float64 tensor data, and file descriptors that travel with it.
+// docs/protocol.md has the layout. What comes from the other side is never trusted: a frame that is not one is an error
+// value, and nothing is allocated for bytes that have not arrived.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/unique_fd.h"
+
+namespace distgrad {
+
+inline constexpr std::uint32_t kFrameMagic = 0x31464744;  // "DGF1" in the file order of little-endian bytes
+inline constexpr std::uint32_t kFrameShared = 1;          // flag: the tensor data is in the frame's first descriptor
+inline constexpr std::size_t kMaxHeaderBytes = 64 << 20;
+inline constexpr std::size_t kMaxInlineBytes = 64 << 20;  // tensor data that does not come in shared memory
+inline constexpr std::size_t kMaxFrameFds = 16;
+inline constexpr std::size_t kShareFromBytes = 1 << 20;   // what this implementation shares instead of copying
+
+// What stands before the header. Little-endian.
+struct FramePrefix {
+  std::uint32_t magic = kFrameMagic;
+  std::uint32_t flags = 0;
+  std::uint32_t header_bytes = 0;
+  std::uint32_t fd_count = 0;
+  std::uint64_t payload_bytes = 0;  // a multiple of 8
+};
+static_assert(sizeof(FramePrefix) == 24);
+
+// A frame ready to be sent, to as many receivers as wanted.
+struct OutgoingFrame {
+  std::string bytes;
+  std::vector<std::shared_ptr<const UniqueFd>> fds;
+  std::size_t weight() const { return bytes.size() + shared_bytes; }
+  std::size_t shared_bytes = 0;
+};
+using SharedFrame = std::shared_ptr<const OutgoingFrame>;
+
+// `payload` in pieces, as the arrays lie in memory. Throws SystemError when shared memory cannot be had.
+SharedFrame make_frame(std::string_view header, std::span<const std::span<const double>> payload,
+                       std::vector<std::shared_ptr<const UniqueFd>> fds = {});
+
+// A frame received.
+struct Frame {
+  std::string header;
+  std::span<const double> payload;
+  std::shared_ptr<const void> keeper;  // of the payload
+  std::vector<UniqueFd> fds;           // without the payload's
+};
+
+struct NoFrameYet {};
+struct BadFrame {
+  std::string reason;
+};
+using NextFrame = std::variant<NoFrameYet, Frame, BadFrame>;
+
+// Cuts a stream of bytes and descriptors into frames. After a BadFrame the stream is lost: every further call gives it again.
+class FrameParser {
+ public:
+  // Room for `size` more bytes; commit() says how many of them were filled.
+  std::span<char> room(std::size_t size);
+  void commit(std::size_t size) { end_ += size; }
+  void add_fd(UniqueFd fd) { fds_.push_back(std::move(fd)); }
+
+  NextFrame next();
+  bool empty() const { return begin_ == end_; }  // the stream may end here
+
+ private:
+  NextFrame fail(std::string reason);
+
+  std::vector<char> buffer_;
+  std::size_t begin_ = 0, end_ = 0;
+  std::deque<UniqueFd> fds_;
+  std::string failure_;
+};
+
+}  // namespace distgrad

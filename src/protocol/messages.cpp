@@ -1,0 +1,378 @@
+#include "protocol/messages.h"
+
+#include "protocol/board.h"
+#include "protocol/payload.h"
+#include "protocol/program_codec.h"
+
+namespace distgrad {
+namespace {
+
+// As in program_codec.cpp: writers take structs apart, so that a forgotten member does not compile.
+
+template <class T, class Read>
+Decoded<T> decoded(const Frame& frame, Read read) {
+  try {
+    return {read(parse_header(frame.header)), ""};
+  } catch (const BadMessage& bad) {
+    return {std::nullopt, bad.what()};
+  }
+}
+
+Json write_texts(const std::vector<std::string>& texts) { return texts; }
+
+std::vector<std::string> read_texts(const Json& json) {
+  std::vector<std::string> texts;
+  for (const Json& t : read_list(json)) texts.push_back(read_text(t));
+  return texts;
+}
+
+Json write_parts(const std::vector<std::optional<Array>>& parts, PayloadWriter& out) {
+  Json json = Json::array();
+  for (const auto& part : parts) json.push_back(part ? out.array(*part) : Json());
+  return json;
+}
+
+std::vector<std::optional<Array>> read_parts(const Json& json, const PayloadReader& in) {
+  std::vector<std::optional<Array>> parts;
+  for (const Json& part : read_list(json)) {
+    if (part.is_null()) parts.emplace_back();
+    else parts.emplace_back(in.array(part));
+  }
+  return parts;
+}
+
+Json write_arrays(const std::vector<Array>& arrays, PayloadWriter& out) {
+  Json json = Json::array();
+  for (const Array& a : arrays) json.push_back(out.array(a));
+  return json;
+}
+
+std::vector<Array> read_arrays(const Json& json, const PayloadReader& in) {
+  std::vector<Array> arrays;
+  for (const Json& a : read_list(json)) arrays.push_back(in.array(a));
+  return arrays;
+}
+
+Json write_gradients(const std::vector<Gradient>& gradients, PayloadWriter& out) {
+  Json list = Json::array();
+  for (const auto& [input, parts] : gradients) {
+    Json json;
+    json["input"] = input;
+    json["parts"] = write_parts(parts, out);
+    list.push_back(std::move(json));
+  }
+  return list;
+}
+
+std::vector<Gradient> read_gradients(const Json& list, const PayloadReader& in) {
+  std::vector<Gradient> gradients;
+  for (const Json& json : read_list(list))
+    gradients.push_back({read_text(field(json, "input")), read_parts(field(json, "parts"), in)});
+  return gradients;
+}
+
+Json write_step_values(const std::vector<StepValue>& values, PayloadWriter& out) {
+  Json list = Json::array();
+  for (const auto& [step, by_rank, bound] : values) {
+    Json json;
+    json["step"] = step;
+    json["by_rank"] = write_arrays(by_rank, out);
+    json["bound"] = write_arrays(bound, out);
+    list.push_back(std::move(json));
+  }
+  return list;
+}
+
+std::vector<StepValue> read_step_values(const Json& list, const PayloadReader& in) {
+  std::vector<StepValue> values;
+  for (const Json& json : read_list(list))
+    values.push_back({read_text(field(json, "step")), read_arrays(field(json, "by_rank"), in),
+                      read_arrays(field(json, "bound"), in)});
+  return values;
+}
+
+Json write_error(const RankError& error) {
+  const auto& [kind, rank, step, message] = error;
+  Json json;
+  json["kind"] = kind;
+  json["rank"] = rank;
+  json["step"] = step;
+  json["message"] = message;
+  return json;
+}
+
+RankError read_error(const Json& json) {
+  RankError error;
+  error.kind = read_text(field(json, "kind"));
+  error.rank = read_int(field(json, "rank"));
+  error.step = read_text(field(json, "step"));
+  error.message = read_text(field(json, "message"));
+  return error;
+}
+
+Json write_request(const SimulateRequest& request, PayloadWriter& out) {
+  const auto& [program, weights, rules, leaves_by_rank, with_bounds, with_cotangents, with_guards] = request;
+  Json json;
+  json["program"] = write_program(program, out);
+  Json& weight_lists = json["weights"] = Json::array();
+  for (const auto& w : weights) weight_lists.push_back(out.numbers(w));
+  Json& rule_list = json["rules"] = Json::array();
+  for (const auto& [step, rule] : rules) {
+    Json choice;
+    choice["step"] = step;
+    choice["rule"] = rule;
+    rule_list.push_back(std::move(choice));
+  }
+  json["leaves_by_rank"] = leaves_by_rank;
+  json["with_bounds"] = with_bounds;
+  json["with_cotangents"] = with_cotangents;
+  json["with_guards"] = with_guards;
+  return json;
+}
+
+SimulateRequest read_simulate_request(const Json& json, const PayloadReader& in) {
+  SimulateRequest request;
+  request.program = read_program(field(json, "program"), in);
+  for (const Json& w : read_list(field(json, "weights"))) request.weights.push_back(in.numbers(w));
+  for (const Json& choice : read_list(field(json, "rules")))
+    request.rules.push_back({read_text(field(choice, "step")), read_text(field(choice, "rule"))});
+  request.leaves_by_rank = read_bool(field(json, "leaves_by_rank"));
+  request.with_bounds = read_bool(field(json, "with_bounds"));
+  request.with_cotangents = read_bool(field(json, "with_cotangents"));
+  request.with_guards = read_bool(field(json, "with_guards"));
+  return request;
+}
+
+Json write_request(const RunRequest& request, PayloadWriter& out) {
+  const auto& [program, subject, backend, weights] = request;
+  Json json;
+  json["program"] = write_program(program, out);
+  json["subject"] = subject;
+  json["backend"] = backend;
+  json["weights"] = out.numbers(weights);
+  return json;
+}
+
+RunRequest read_run_request(const Json& json, const PayloadReader& in) {
+  return {read_program(field(json, "program"), in), read_text(field(json, "subject")),
+          read_text(field(json, "backend")), in.numbers(field(json, "weights"))};
+}
+
+Json write_result(const Simulation& simulation, PayloadWriter& out) {
+  const auto& [invalid, losses, loss_bounds, steps, cotangents, gradients, bounds, exact, bound_notes, undecided,
+               forward_only, single_loss, single_loss_bound, single_gradients, single_bounds, file_truth] = simulation;
+  Json json;
+  if (invalid) {
+    const auto& [pointer, message, caret] = *invalid;
+    Json& told = json["invalid"];
+    told["pointer"] = pointer;
+    told["message"] = message;
+    told["caret"] = caret;
+  }
+  json["losses"] = out.numbers(losses);
+  json["loss_bounds"] = out.numbers(loss_bounds);
+  json["steps"] = write_step_values(steps, out);
+  json["cotangents"] = write_step_values(cotangents, out);
+  Json& by_objective = json["gradients"] = Json::array();
+  for (const auto& g : gradients) by_objective.push_back(write_gradients(g, out));
+  json["bounds"] = write_gradients(bounds, out);
+  json["exact"] = exact;
+  json["bound_notes"] = write_texts(bound_notes);
+  json["undecided"] = write_texts(undecided);
+  json["forward_only"] = forward_only;
+  if (single_loss) json["single_loss"] = number(*single_loss);
+  json["single_loss_bound"] = number(single_loss_bound);
+  json["single_gradients"] = write_gradients(single_gradients, out);
+  json["single_bounds"] = write_gradients(single_bounds, out);
+  json["file_truth"] = write_gradients(file_truth, out);
+  return json;
+}
+
+Simulation read_simulation(const Json& json, const PayloadReader& in) {
+  Simulation s;
+  if (const Json* told = optional_field(json, "invalid"))
+    s.invalid = InvalidProgram{read_text(field(*told, "pointer")), read_text(field(*told, "message")),
+                               read_text(field(*told, "caret"))};
+  s.losses = in.numbers(field(json, "losses"));
+  s.loss_bounds = in.numbers(field(json, "loss_bounds"));
+  s.steps = read_step_values(field(json, "steps"), in);
+  s.cotangents = read_step_values(field(json, "cotangents"), in);
+  for (const Json& g : read_list(field(json, "gradients"))) s.gradients.push_back(read_gradients(g, in));
+  s.bounds = read_gradients(field(json, "bounds"), in);
+  s.exact = read_bool(field(json, "exact"));
+  s.bound_notes = read_texts(field(json, "bound_notes"));
+  s.undecided = read_texts(field(json, "undecided"));
+  s.forward_only = read_text(field(json, "forward_only"));
+  if (const Json* loss = optional_field(json, "single_loss")) s.single_loss = read_number(*loss);
+  s.single_loss_bound = read_number(field(json, "single_loss_bound"));
+  s.single_gradients = read_gradients(field(json, "single_gradients"), in);
+  s.single_bounds = read_gradients(field(json, "single_bounds"), in);
+  s.file_truth = read_gradients(field(json, "file_truth"), in);
+  return s;
+}
+
+Json write_result(const RankResult& result, PayloadWriter& out) {
+  const auto& [loss, loss_shape, gradients, steps, warnings, composed, skipped, error] = result;
+  Json json;
+  json["loss"] = number(loss);
+  json["loss_shape"] = loss_shape;
+  json["gradients"] = write_parts(gradients, out);
+  json["steps"] = write_arrays(steps, out);
+  json["warnings"] = write_texts(warnings);
+  json["composed"] = write_texts(composed);
+  json["skipped"] = skipped;
+  if (error) json["error"] = write_error(*error);
+  return json;
+}
+
+RankResult read_rank_result(const Json& json, const PayloadReader& in) {
+  RankResult r;
+  r.loss = read_number(field(json, "loss"));
+  for (const Json& n : read_list(field(json, "loss_shape")))
+    r.loss_shape.push_back(read_integer(n, 0, std::numeric_limits<std::int64_t>::max()));
+  r.gradients = read_parts(field(json, "gradients"), in);
+  r.steps = read_arrays(field(json, "steps"), in);
+  r.warnings = read_texts(field(json, "warnings"));
+  r.composed = read_texts(field(json, "composed"));
+  r.skipped = read_text(field(json, "skipped"));
+  if (const Json* error = optional_field(json, "error")) r.error = read_error(*error);
+  return r;
+}
+
+template <class Request>
+SharedFrame write_request_frame(const char* kind, std::uint64_t id, const Request& request) {
+  PayloadWriter out;
+  Json json = write_request(request, out);
+  json["kind"] = kind;
+  json["id"] = id;
+  return out.finish(json);
+}
+
+const char* role_name(WorkerRole role) { return role == WorkerRole::kRank ? "rank" : "simulator"; }
+
+WorkerRole read_role(const Json& json) {
+  const std::string& name = read_text(json);
+  if (name == "rank") return WorkerRole::kRank;
+  if (name == "simulator") return WorkerRole::kSimulator;
+  throw BadMessage("unknown role \"" + name + '"');
+}
+
+[[noreturn]] void unknown_kind(const std::string& kind) { throw BadMessage("unknown message \"" + kind + '"'); }
+
+}  // namespace
+
+SharedFrame encode(const ZygoteRequest& request, std::vector<std::shared_ptr<const UniqueFd>> fds) {
+  Json json;
+  if (const auto* fork = std::get_if<ForkWorker>(&request)) {
+    const auto& [worker, role, rank, world_size] = *fork;
+    json["kind"] = "fork";
+    json["worker"] = worker;
+    json["role"] = role_name(role);
+    json["rank"] = rank;
+    json["world_size"] = world_size;
+  } else {
+    json["kind"] = "kill";
+    json["worker"] = std::get<KillWorker>(request).worker;
+  }
+  return PayloadWriter().finish(json, std::move(fds));
+}
+
+SharedFrame encode(const ZygoteEvent& event) {
+  Json json;
+  if (const auto* ready = std::get_if<ZygoteReady>(&event)) {
+    json["kind"] = "ready";
+    json["protocol"] = ready->protocol;
+    json["torch"] = ready->torch;
+  } else if (const auto* forked = std::get_if<WorkerForked>(&event)) {
+    json["kind"] = "forked";
+    json["worker"] = forked->worker;
+    json["pid"] = forked->pid;
+  } else if (const auto* exited = std::get_if<WorkerExited>(&event)) {
+    json["kind"] = "exited";
+    json["worker"] = exited->worker;
+    json["wait_status"] = exited->wait_status;
+  } else {
+    const auto& failed = std::get<ForkFailed>(event);
+    json["kind"] = "fork_failed";
+    json["worker"] = failed.worker;
+    json["message"] = failed.message;
+  }
+  return PayloadWriter().finish(json);
+}
+
+SharedFrame encode_request(std::uint64_t id, const SimulateRequest& request) {
+  return write_request_frame("simulate", id, request);
+}
+
+SharedFrame encode_request(std::uint64_t id, const RunRequest& request) {
+  return write_request_frame("run", id, request);
+}
+
+SharedFrame encode(const WorkReply& reply) {
+  const auto& [id, what, error, output, elapsed_ns] = reply;
+  PayloadWriter out;
+  Json json = std::visit([&](const auto& result) { return write_result(result, out); }, what);
+  json["kind"] = std::holds_alternative<Simulation>(what) ? "simulation" : "result";
+  json["id"] = id;
+  if (error) json["error"] = write_error(*error);
+  if (!output.empty()) json["output"] = output;
+  json["elapsed_ns"] = elapsed_ns;
+  return out.finish(json);
+}
+
+Decoded<ZygoteRequest> decode_zygote_request(const Frame& frame) {
+  return decoded<ZygoteRequest>(frame, [](const Json& json) -> ZygoteRequest {
+    const std::string& kind = read_text(field(json, "kind"));
+    const std::uint64_t worker = read_id(field(json, "worker"));
+    if (kind == "kill") return KillWorker{worker};
+    if (kind != "fork") unknown_kind(kind);
+    const int world_size = static_cast<int>(read_integer(field(json, "world_size"), 1, kMaxRanks));
+    return ForkWorker{worker, read_role(field(json, "role")),
+                      static_cast<int>(read_integer(field(json, "rank"), 0, world_size - 1)), world_size};
+  });
+}
+
+Decoded<ZygoteEvent> decode_zygote_event(const Frame& frame) {
+  return decoded<ZygoteEvent>(frame, [](const Json& json) -> ZygoteEvent {
+    const std::string& kind = read_text(field(json, "kind"));
+    if (kind == "ready") return ZygoteReady{read_int(field(json, "protocol")), read_text(field(json, "torch"))};
+    const std::uint64_t worker = read_id(field(json, "worker"));
+    if (kind == "forked") return WorkerForked{worker, read_int(field(json, "pid"), 1)};
+    if (kind == "exited") return WorkerExited{worker, read_int(field(json, "wait_status"))};
+    if (kind == "fork_failed") return ForkFailed{worker, read_text(field(json, "message"))};
+    unknown_kind(kind);
+  });
+}
+
+Decoded<WorkRequest> decode_request(const Frame& frame) {
+  return decoded<WorkRequest>(frame, [&](const Json& json) -> WorkRequest {
+    const PayloadReader in(frame);
+    const std::string& kind = read_text(field(json, "kind"));
+    const std::uint64_t id = read_id(field(json, "id"));
+    if (kind == "simulate") return {id, read_simulate_request(json, in)};
+    if (kind == "run") return {id, read_run_request(json, in)};
+    unknown_kind(kind);
+  });
+}
+
+Decoded<WorkReply> decode_reply(const Frame& frame) {
+  return decoded<WorkReply>(frame, [&](const Json& json) {
+    const PayloadReader in(frame);
+    WorkReply reply;
+    const std::string& kind = read_text(field(json, "kind"));
+    reply.id = read_id(field(json, "id"));
+    reply.elapsed_ns = read_integer(field(json, "elapsed_ns"), 0, std::numeric_limits<std::int64_t>::max());
+    if (const Json* output = optional_field(json, "output")) reply.output = read_text(*output);
+    if (kind == "result") {
+      reply.what = read_rank_result(json, in);
+    } else if (kind == "simulation") {
+      reply.what = read_simulation(json, in);
+      if (const Json* error = optional_field(json, "error")) reply.error = read_error(*error);
+    } else {
+      unknown_kind(kind);
+    }
+    return reply;
+  });
+}
+
+}  // namespace distgrad

@@ -1,0 +1,96 @@
+// The messages of the rank protocol: what driver, zygote and workers (simulators and ranks) say to each other.
+// docs/protocol.md describes them for whoever writes a rank in another language. Encoding always succeeds; decoding never
+// trusts the other side.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "model/run_result.h"
+#include "protocol/frame.h"
+
+namespace distgrad {
+
+inline constexpr int kProtocolVersion = 1;
+
+template <class T>
+struct Decoded {
+  std::optional<T> value;
+  std::string error;  // why there is no value
+};
+
+// --- Control socket: driver to zygote ---
+
+enum class WorkerRole { kSimulator, kRank };
+
+// With the frame go three descriptors, in this order: the worker's data socket, the board, and the file for its output.
+struct ForkWorker {
+  std::uint64_t worker = 0;  // the driver's name for it; never used again
+  WorkerRole role = WorkerRole::kRank;
+  int rank = 0;
+  int world_size = 1;
+};
+
+struct KillWorker {  // and every process it started; no such worker: nothing happens
+  std::uint64_t worker = 0;
+};
+
+using ZygoteRequest = std::variant<ForkWorker, KillWorker>;
+
+// --- Control socket: zygote to driver ---
+
+struct ZygoteReady {
+  int protocol = kProtocolVersion;
+  std::string torch;  // its version
+};
+
+struct WorkerForked {
+  std::uint64_t worker = 0;
+  int pid = 0;
+};
+
+struct WorkerExited {
+  std::uint64_t worker = 0;
+  int wait_status = 0;  // as waitpid gives it
+};
+
+struct ForkFailed {
+  std::uint64_t worker = 0;
+  std::string message;
+};
+
+using ZygoteEvent = std::variant<ZygoteReady, WorkerForked, WorkerExited, ForkFailed>;
+
+// --- Data socket ---
+
+// Driver to worker. Ids grow from 1 with each request on a socket; they also stand on the board.
+struct WorkRequest {
+  std::uint64_t id = 0;
+  std::variant<SimulateRequest, RunRequest> what;
+};
+
+// Worker to driver: one for each request, in the same order. After one with an error no other follows.
+struct WorkReply {
+  std::uint64_t id = 0;
+  std::variant<Simulation, RankResult> what;
+  std::optional<RankError> error;  // of a simulation; a rank's is in its RankResult
+  std::string output;              // what standard output and error got since the last reply, bounded
+  std::int64_t elapsed_ns = 0;
+};
+
+SharedFrame encode(const ZygoteRequest&, std::vector<std::shared_ptr<const UniqueFd>> fds = {});
+SharedFrame encode(const ZygoteEvent&);
+SharedFrame encode_request(std::uint64_t id, const SimulateRequest&);
+SharedFrame encode_request(std::uint64_t id, const RunRequest&);
+SharedFrame encode(const WorkReply&);
+
+Decoded<ZygoteRequest> decode_zygote_request(const Frame&);
+Decoded<ZygoteEvent> decode_zygote_event(const Frame&);
+Decoded<WorkRequest> decode_request(const Frame&);
+Decoded<WorkReply> decode_reply(const Frame&);
+
+}  // namespace distgrad

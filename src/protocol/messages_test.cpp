@@ -1,0 +1,5 @@
+#include "protocol/frame.h"
+
+#include <gtest/gtest.h>
+
+

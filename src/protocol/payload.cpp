@@ -1,0 +1,120 @@
+#include "protocol/payload.h"
+
+#include <cmath>
+
+namespace distgrad {
+
+std::size_t PayloadWriter::add(std::span<const double> values) {
+  const std::size_t at = size_;
+  if (!values.empty()) pieces_.push_back(values);
+  size_ += values.size();
+  return at;
+}
+
+Json PayloadWriter::array(const Array& array) {
+  Json json;
+  json["shape"] = array.shape();
+  json["at"] = add(array.values());
+  return json;
+}
+
+Json PayloadWriter::numbers(std::span<const double> values) {
+  Json json;
+  json["shape"] = Shape{static_cast<std::int64_t>(values.size())};
+  json["at"] = add(values);
+  return json;
+}
+
+SharedFrame PayloadWriter::finish(const Json& header, std::vector<std::shared_ptr<const UniqueFd>> fds) {
+  return make_frame(header_text(header), pieces_, std::move(fds));
+}
+
+Array PayloadReader::array(const Json& json) const {
+  Shape shape;
+  // Checked as it grows, so that no product overflows. An empty tensor may have any other sizes.
+  constexpr std::int64_t kLimit = std::int64_t{1} << 48;
+  std::int64_t product_of_others = 1, size = 1;
+  for (const Json& entry : read_list(field(json, "shape"))) {
+    const std::int64_t length = read_integer(entry, 0, kLimit);
+    if (length > 0 && product_of_others > kLimit / length) throw BadMessage("a tensor is too large");
+    if (length > 0) product_of_others *= length;
+    size *= length;
+    shape.push_back(length);
+  }
+  const std::int64_t available = static_cast<std::int64_t>(frame_.payload.size());
+  const std::int64_t at = read_integer(field(json, "at"), 0, available);
+  if (size > available - at) throw BadMessage("a tensor lies beyond the end of the frame's data");
+  return Array(std::move(shape), frame_.payload.data() + at, frame_.keeper);
+}
+
+std::vector<double> PayloadReader::numbers(const Json& json) const {
+  const Array values = array(json);
+  if (values.shape().size() != 1) throw BadMessage("a list of numbers is not a tensor of one dimension");
+  return {values.values().begin(), values.values().end()};
+}
+
+Json number(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
+  return value;
+}
+
+double read_number(const Json& json) {
+  if (json.is_number()) return json.get<double>();
+  const std::string& text = read_text(json);
+  if (text == "nan") return std::numeric_limits<double>::quiet_NaN();
+  if (text == "inf") return std::numeric_limits<double>::infinity();
+  if (text == "-inf") return -std::numeric_limits<double>::infinity();
+  throw BadMessage("not a number: \"" + text + '"');
+}
+
+std::int64_t read_integer(const Json& json, std::int64_t low, std::int64_t high) {
+  if (!json.is_number_integer()) throw BadMessage("not an integer: " + header_text(json));
+  const bool too_large = json.is_number_unsigned() &&
+                         json.get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+  const std::int64_t value = too_large ? 0 : json.get<std::int64_t>();
+  if (too_large || value < low || value > high) throw BadMessage("an integer is out of range: " + header_text(json));
+  return value;
+}
+
+std::uint64_t read_id(const Json& json) {
+  if (!json.is_number_unsigned()) throw BadMessage("not a non-negative integer: " + header_text(json));
+  return json.get<std::uint64_t>();
+}
+
+const std::string& read_text(const Json& json) {
+  if (const auto* text = json.get_ptr<const std::string*>()) return *text;
+  throw BadMessage("not a text: " + header_text(json));
+}
+
+bool read_bool(const Json& json) {
+  if (!json.is_boolean()) throw BadMessage("not true or false: " + header_text(json));
+  return json.get<bool>();
+}
+
+const Json& read_list(const Json& json) {
+  if (!json.is_array()) throw BadMessage("not a list: " + header_text(json));
+  return json;
+}
+
+const Json& field(const Json& object, const char* name) {
+  const Json* found = optional_field(object, name);
+  if (!found) throw BadMessage(std::string("\"") + name + "\" is missing");
+  return *found;
+}
+
+const Json* optional_field(const Json& object, const char* name) {
+  if (!object.is_object()) throw BadMessage("not an object: " + header_text(object));
+  const auto found = object.find(name);
+  return found == object.end() ? nullptr : &*found;
+}
+
+std::string header_text(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+Json parse_header(const std::string& text) {
+  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) throw BadMessage("a frame's header is not JSON");
+  return json;
+}
+
+}  // namespace distgrad

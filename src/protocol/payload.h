@@ -1,0 +1,72 @@
+// How values stand in a message's JSON: tensors by their place in the frame's data, numbers so that none is lost, and
+// readers that check everything. Included by the codecs only: nlohmann/json is costly to compile.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "model/array.h"
+#include "protocol/frame.h"
+
+namespace distgrad {
+
+using Json = nlohmann::json;
+
+// A message that is not what the protocol says. Thrown by the readers below and caught where a message is decoded.
+class BadMessage : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Collects the tensors of one message. Their elements must live until finish().
+class PayloadWriter {
+ public:
+  // {"shape": [2, 3], "at": 12}: the first element is the frame's 12th.
+  Json array(const Array&);
+  Json numbers(std::span<const double>);  // a tensor of one dimension
+  SharedFrame finish(const Json& header, std::vector<std::shared_ptr<const UniqueFd>> fds = {});
+
+ private:
+  std::size_t add(std::span<const double>);
+
+  std::vector<std::span<const double>> pieces_;
+  std::size_t size_ = 0;  // elements
+};
+
+// The tensors of one message received.
+class PayloadReader {
+ public:
+  explicit PayloadReader(const Frame& frame) : frame_(frame) {}
+  Array array(const Json&) const;
+  std::vector<double> numbers(const Json&) const;
+
+ private:
+  const Frame& frame_;
+};
+
+// A JSON number, or "nan", "inf", "-inf".
+Json number(double);
+double read_number(const Json&);
+
+std::int64_t read_integer(const Json&, std::int64_t low, std::int64_t high);
+inline int read_int(const Json& json, int low = std::numeric_limits<int>::min()) {
+  return static_cast<int>(read_integer(json, low, std::numeric_limits<int>::max()));
+}
+std::uint64_t read_id(const Json&);
+const std::string& read_text(const Json&);
+bool read_bool(const Json&);
+const Json& read_list(const Json&);  // the same, if it is a list
+
+const Json& field(const Json& object, const char* name);           // must be there
+const Json* optional_field(const Json& object, const char* name);  // null when absent
+
+// The text of a header, and back. Text that is not UTF-8 is made so.
+std::string header_text(const Json&);
+Json parse_header(const std::string&);
+
+}  // namespace distgrad
