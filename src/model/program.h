@@ -102,7 +102,7 @@ struct Program {
   Expression loss;
   std::optional<SingleDevice> single_device;
   // The file's own truth: numbers by rank for local inputs, else the full tensor; or a closed form.
-  // (one Array: the same for all ranks or the full tensor)
+  // One Array is the full tensor; one of shape [] ("nan", "inf", "-inf") stands for every element of every rank.
   struct Truth {
     std::string input;
     std::string pointer;

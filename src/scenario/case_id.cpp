@@ -1,0 +1,174 @@
+#include "scenario/case_id.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <filesystem>
+
+#include "base/error.h"
+#include "model/backends.h"
+#include "scenario/fields.h"
+#include "scenario/objective_text.h"
+#include "scenario/parts.h"
+#include "scenario/printable.h"
+#include "scenario/subject_name.h"
+
+namespace distgrad {
+namespace {
+
+const std::vector<std::string>& field_names() {
+  static const std::vector<std::string> all = {"subject",   "world_size", "dtype", "backend",
+                                               "objective", "device",     "python"};
+  return all;
+}
+
+// A field begins at one of these words and '='; empty where none begins here.
+std::string_view field_at(std::string_view text) {
+  for (const std::string& name : field_names())
+    if (text.starts_with(name) && text.size() > name.size() && text[name.size()] == '=')
+      return text.substr(0, name.size());
+  return {};
+}
+
+std::vector<std::string> split_at_commas(std::string_view text) {
+  std::vector<std::string> parts;
+  while (true) {
+    const std::size_t comma = text.find(',');
+    parts.emplace_back(text.substr(0, comma));
+    if (comma == std::string_view::npos) return parts;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+template <class T>
+void add_once(std::vector<T>& list, T value) {
+  if (std::find(list.begin(), list.end(), value) == list.end()) list.push_back(std::move(value));
+}
+
+int world_size_of(const std::string& text) {
+  int size = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), size);
+  if (error != std::errc() || end != text.data() + text.size() || size < 1 || size > kMaxWorldSize)
+    throw UserError(fmt::format("world_size must be an integer from 1 to {}, not {}", kMaxWorldSize,
+                                in_quotes(text)));
+  return size;
+}
+
+template <class Rows>
+std::string hint_among(const std::string& word, const Rows& rows) {
+  std::vector<std::string> names;
+  for (const auto& row : rows) names.emplace_back(row.name);
+  const std::string hint = name_hint(word, names);
+  return hint.empty() ? "; it is " + choices(names) : hint;
+}
+
+DType dtype_of(const std::string& text) {
+  if (const auto dtype = dtype_named(text)) return *dtype;
+  throw UserError("unknown dtype " + in_quotes(text) + hint_among(text, kDTypes));
+}
+
+std::string backend_of(const std::string& text) {
+  if (backend_named(text)) return text;
+  throw UserError("unknown backend " + in_quotes(text) + hint_among(text, kBackends));
+}
+
+std::string subject_of(const std::string& text) {
+  if (const std::string why = problem_with_subject(text); !why.empty()) throw UserError(why);
+  return text;
+}
+
+// A ':' after which fields of a case begin. A path that has one itself wins where it exists.
+std::size_t find_fields(std::string_view text) {
+  std::size_t first = std::string_view::npos;
+  for (std::size_t colon = text.find(':'); colon != std::string_view::npos;
+       colon = text.find(':', colon + 1)) {
+    if (field_at(text.substr(colon + 1)).empty()) continue;
+    std::error_code ignored;
+    if (std::filesystem::exists(text.substr(0, colon), ignored)) return colon;
+    if (first == std::string_view::npos) first = colon;
+  }
+  return first;
+}
+
+// "file.json:sbject=torch_nn", where file.json exists: a misspelt field rather than a path.
+void refuse_misspelt_field(std::string_view text) {
+  std::error_code ignored;
+  for (std::size_t colon = text.find(':'); colon != std::string_view::npos;
+       colon = text.find(':', colon + 1)) {
+    if (!std::filesystem::exists(text.substr(0, colon), ignored)) continue;
+    const std::string_view rest = text.substr(colon + 1);
+    const std::string_view word = rest.substr(0, rest.find('='));
+    std::string hint = name_hint(word, field_names());
+    if (hint.empty())
+      hint = "; a case is PATH:FIELD=VALUE,..., and the fields are " + choices(field_names());
+    throw UserError(in_quotes(text) + ": unknown field " + in_quotes(word) + hint);
+  }
+}
+
+// Where the next ",FIELD=" begins: commas may stand in values.
+std::size_t end_of_field(std::string_view fields) {
+  for (std::size_t comma = fields.find(','); comma != std::string_view::npos;
+       comma = fields.find(',', comma + 1))
+    if (!field_at(fields.substr(comma + 1)).empty()) return comma;
+  return fields.size();
+}
+
+}  // namespace
+
+void add_override(Overrides& overrides, std::string_view field, std::string_view value) {
+  if (field == "device") {
+    overrides.device = value;
+  } else if (field == "python") {
+    overrides.python = value;
+  } else if (field == "subject" && value.find(':') != std::string_view::npos) {
+    add_once(overrides.subjects, subject_of(std::string(value)));  // a file's name may have a comma
+  } else {
+    for (const std::string& one : split_at_commas(value)) {
+      if (one.empty()) throw UserError(fmt::format("{} has no value", field));
+      if (field == "subject") add_once(overrides.subjects, subject_of(one));
+      if (field == "world_size") add_once(overrides.world_sizes, world_size_of(one));
+      if (field == "dtype") add_once(overrides.dtypes, dtype_of(one));
+      if (field == "backend") add_once(overrides.backends, backend_of(one));
+      if (field == "objective") add_once(overrides.objectives, parse_objective_text(one));
+    }
+  }
+}
+
+Overrides narrowed(Overrides options, const Overrides& by_name) {
+  const auto replace = [](auto& option, const auto& named) {
+    if (!named.empty()) option = named;
+  };
+  replace(options.subjects, by_name.subjects);
+  replace(options.world_sizes, by_name.world_sizes);
+  replace(options.dtypes, by_name.dtypes);
+  replace(options.backends, by_name.backends);
+  replace(options.objectives, by_name.objectives);
+  replace(options.device, by_name.device);
+  replace(options.python, by_name.python);
+  return options;
+}
+
+CaseSelection parse_case_id(std::string_view text) {
+  CaseSelection selection{.path = std::string(text), .fields = {}};
+  std::error_code ignored;
+  if (std::filesystem::exists(selection.path, ignored)) return selection;
+  const std::size_t colon = find_fields(text);
+  if (colon == std::string_view::npos) {
+    refuse_misspelt_field(text);
+    return selection;
+  }
+  selection.path = text.substr(0, colon);
+  std::string_view rest = text.substr(colon + 1);
+  while (!rest.empty()) {
+    const std::string_view field = field_at(rest);
+    const std::string_view value =
+        rest.substr(field.size() + 1, end_of_field(rest) - field.size() - 1);
+    add_override(selection.fields, field, value);
+    rest.remove_prefix(std::min(field.size() + 1 + value.size() + 1, rest.size()));
+  }
+  return selection;
+}
+
+}  // namespace distgrad

@@ -1,0 +1,58 @@
+#include "scenario/find.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "base/error.h"
+#include "scenario/printable.h"
+#include "scenario/read_file.h"
+
+namespace distgrad {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<fs::path> scenarios_below(const fs::path& folder) {
+  std::vector<fs::path> files;
+  std::error_code error;
+  fs::recursive_directory_iterator entry(folder, error), end;
+  for (; !error && entry != end; entry.increment(error)) {
+    std::error_code ignored;
+    if (entry->path().extension() == ".json" && !entry->is_directory(ignored))
+      files.push_back(entry->path());
+  }
+  if (error)
+    throw UserError(printable(folder.string(), 4096) +
+                    ": the folder cannot be read: " + error.message());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+}  // namespace
+
+std::vector<CaseSelection> find_scenarios(const std::vector<std::string>& paths) {
+  std::vector<CaseSelection> found;
+  std::set<std::string> whole_files;
+  const auto add = [&](CaseSelection selection, bool whole) {
+    if (!whole || whole_files.insert(selection.path).second) found.push_back(std::move(selection));
+  };
+  for (const std::string& path : paths) {
+    const CaseSelection selection = parse_case_id(path);
+    const bool whole = selection.path == path;
+    std::error_code error;
+    const fs::file_status status = fs::status(selection.path, error);
+    if (!fs::exists(status))
+      throw UserError(printable(selection.path, 4096) + ": there is no such file or folder" +
+                      existing_path_hint(selection.path));
+    if (!fs::is_directory(status)) {
+      add(selection, whole);
+    } else {
+      for (const fs::path& file : scenarios_below(selection.path))
+        add({file.string(), selection.fields}, whole);
+    }
+  }
+  return found;
+}
+
+}  // namespace distgrad
