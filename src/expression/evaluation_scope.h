@@ -1,0 +1,28 @@
+// What holds while an expression is evaluated: torch's default dtype is the case's, and memory is bounded.
+#pragma once
+
+#include <c10/core/DefaultDtype.h>
+#include <c10/core/ScalarType.h>
+
+#include <cstddef>
+
+namespace distgrad {
+
+// One tensor of an expression, and all that one evaluation allocates. Far above what a scenario needs, below what would
+// take a machine down: torch.zeros(10**12) is an error and not the end of the process.
+inline constexpr std::size_t kMaxTensorBytes = std::size_t{2} << 30;
+inline constexpr std::size_t kMaxEvaluationBytes = std::size_t{16} << 30;
+
+class EvaluationScope {
+ public:
+  explicit EvaluationScope(at::ScalarType default_dtype);
+  ~EvaluationScope();
+  EvaluationScope(const EvaluationScope&) = delete;
+  EvaluationScope& operator=(const EvaluationScope&) = delete;
+
+ private:
+  caffe2::TypeMeta previous_;
+  bool changed_;
+};
+
+}  // namespace distgrad

@@ -1,0 +1,160 @@
+// An expression means what it means in Python: a table of expressions, evaluated here and by the torch of DISTGRAD_PYTHON
+// in one process, compared bit by bit with dtype, shape and gradients.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones_like.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "expression/allow_list.h"
+#include "expression/expression.h"
+
+namespace distgrad {
+namespace {
+
+const std::string kTable = DISTGRAD_SOURCE_DIR "/src/expression/testdata/python_equality.txt";
+
+std::vector<std::string> output_lines(const std::string& command) {
+  std::FILE* pipe = popen(command.c_str(), "r");
+  std::vector<std::string> lines;
+  std::string line;
+  for (int c; (c = std::fgetc(pipe)) != EOF;) {
+    if (c != '\n') {
+      line += static_cast<char>(c);
+      continue;
+    }
+    lines.push_back(line);
+    line.clear();
+  }
+  EXPECT_EQ(pclose(pipe), 0) << command;
+  return lines;
+}
+
+std::vector<std::string> table() {
+  std::ifstream file(kTable);
+  std::vector<std::string> texts;
+  for (std::string line; std::getline(file, line);)
+    if (!line.empty() && line[0] != '#') texts.push_back(line);
+  return texts;
+}
+
+std::string bits(const at::Tensor& tensor) {
+  const at::Tensor packed = tensor.detach().contiguous();
+  const auto* bytes = static_cast<const unsigned char*>(packed.const_data_ptr());
+  std::string text;
+  char two[3];
+  for (std::size_t i = 0; i < packed.nbytes(); ++i) {
+    std::snprintf(two, sizeof two, "%02x", bytes[i]);
+    text += two;
+  }
+  return text;
+}
+
+template <typename T>
+at::Tensor filled(std::vector<std::int64_t> shape, at::ScalarType type, const std::vector<T>& values) {
+  at::Tensor tensor = at::empty(shape, at::TensorOptions().dtype(type));
+  std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<T>());
+  return tensor;
+}
+
+// The names of python_equality.py.
+struct Names {
+  explicit Names(at::ScalarType dtype) {
+    const auto real = [&](std::vector<std::int64_t> shape, const std::vector<double>& values) {
+      return filled<double>(std::move(shape), at::kDouble, values).to(dtype);
+    };
+    x = real({2, 3}, {0.5, -1.25, 2.0, 3.0, 0.75, -0.5}).set_requires_grad(true);
+    y = real({3}, {1.5, 0.25, -2.0}).set_requires_grad(true);
+    s = real({}, {1.75});
+    i = filled<std::int64_t>({3}, at::kLong, {2, 0, 1});
+    m = at::empty({2, 3}, at::TensorOptions().dtype(at::kBool));
+    const bool mask[] = {true, false, true, false, true, false};
+    std::memcpy(m.mutable_data_ptr(), mask, sizeof mask);
+    xs.push_back(real({2}, {1, 2}));
+    xs.push_back(real({2}, {3, 5}));
+    xs.push_back(real({2}, {-1, 0.5}));
+  }
+
+  c10::IValue value(const std::string& name) const {
+    if (name == "x") return x;
+    if (name == "y") return y;
+    if (name == "s") return s;
+    if (name == "i") return i;
+    if (name == "m") return m;
+    if (name == "xs") return xs;
+    return std::int64_t{name == "rank" ? 1 : 3};
+  }
+
+  at::Tensor x, y, s, i, m;
+  c10::List<at::Tensor> xs;
+};
+
+const Scope kScope = {{"x", NameType::kTensor},     {"y", NameType::kTensor},  {"s", NameType::kTensor},
+                      {"i", NameType::kTensor},     {"m", NameType::kTensor},  {"xs", NameType::kTensorList},
+                      {"rank", NameType::kInt},     {"world_size", NameType::kInt}};
+
+std::string python_shape(const at::Tensor& tensor) {
+  std::string text = "[";
+  for (std::int64_t size : tensor.sizes()) text += (text.size() > 1 ? ", " : "") + std::to_string(size);
+  return text + "]";
+}
+
+std::string python_dtype(at::ScalarType type) {
+  for (const TorchDType& dtype : torch_dtypes())
+    if (dtype.scalar_type == c10::toString(type) && dtype.name.find_first_of("0123456789") != std::string::npos)
+      return std::string(dtype.name);
+  return "bool";
+}
+
+std::string evaluated(const std::string& text, DType dtype, at::ScalarType type) {
+  const Names names(type);
+  try {
+    const auto compiled = compile_expression(text, kScope, dtype, NumberResult::kAccept);
+    std::vector<c10::IValue> values;
+    for (const std::string& name : compiled->names()) values.push_back(names.value(name));
+    const at::Tensor value = compiled->evaluate(std::move(values));
+    std::string line = python_dtype(value.scalar_type()) + " " + python_shape(value) + " " + bits(value);
+    if (!value.requires_grad()) return line;
+    try {
+      value.sum().backward();
+    } catch (const c10::Error&) {  // no derivative
+      return line + " backward raises";
+    }
+    for (const auto& [name, leaf] : {std::pair{"x", names.x}, {"y", names.y}})
+      line += std::string(" ") + name + ":" + (leaf.grad().defined() ? bits(leaf.grad()) : "none");
+    return line;
+  } catch (const InvalidExpression& error) {
+    return std::string("error ") + error.what();
+  }
+}
+
+// NaNs are equal whatever their payload: Python's nan has another sign than the processor's on some ways.
+void compare_with_python(const char* dtype_name, DType dtype, at::ScalarType type) {
+  const std::vector<std::string> texts = table();
+  const std::vector<std::string> expected = output_lines(
+      DISTGRAD_PYTHON " " DISTGRAD_SOURCE_DIR "/src/expression/testdata/python_equality.py " + kTable + " " + dtype_name);
+  ASSERT_EQ(texts.size(), expected.size());
+  EXPECT_GT(texts.size(), 450u);
+  int refused_by_both = 0;
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    const std::string ours = evaluated(texts[i], dtype, type);
+    if (expected[i] == "error" && ours.starts_with("error")) {
+      ++refused_by_both;
+      ADD_FAILURE() << "not an expression for this table: " << texts[i] << "\n" << ours;
+      continue;
+    }
+    EXPECT_EQ(ours, expected[i]) << texts[i];
+  }
+}
+
+TEST(ExpressionInPython, Float64) { compare_with_python("float64", DType::kFloat64, at::kDouble); }
+TEST(ExpressionInPython, Float32) { compare_with_python("float32", DType::kFloat32, at::kFloat); }
+
+}  // namespace
+}  // namespace distgrad
