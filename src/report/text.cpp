@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <string_view>
 
 #include "report/debate_table.h"
@@ -262,8 +263,10 @@ std::string summary_text(const Report& report, const TextOptions& options) {
   if (sum.broken > 0) text += fmt::format(", {} broken", sum.broken);
   if (sum.skipped > 0) text += fmt::format(", {} skipped", sum.skipped);
   if (sum.disputed > 0) text += fmt::format(", {} disputed", sum.disputed);
-  if (!report.invalid.empty())
-    text += ", " + count_text(static_cast<long>(report.invalid.size()), "invalid file");
+  std::set<std::string> invalid_files;  // one may have several problems
+  for (const InvalidFile& f : report.invalid) invalid_files.insert(f.file);
+  if (!invalid_files.empty())
+    text += ", " + count_text(static_cast<long>(invalid_files.size()), "invalid file");
   text += " in " + seconds_text(sum.elapsed_s) + ".";
   const std::string again = again_text(report, options);
   if (again.empty()) return text + "\n";

@@ -198,6 +198,14 @@ TEST(TextReport, ManyCasesAreFoldedByFileAndFailuresAreNot) {
               HasSubstr("ok    a.json:world_size=69   match\n"));
 }
 
+TEST(TextReport, AnInvalidFileCountsOnceHoweverMuchIsWrongWithIt) {
+  Report report = report_of({sample::match("a.json")});
+  report.invalid = {{"x.json", {1, 1}, "/a", "m", ""},
+                    {"x.json", {2, 1}, "/b", "m", ""},
+                    {"y.json", {1, 1}, "", "m", ""}};
+  EXPECT_THAT(text_report(report, {}), HasSubstr("\n1 as expected, 2 invalid files in 0.4 s.\n"));
+}
+
 TEST(TextReport, OfManyFailuresTheFirstIsNamed) {
   const CaseResult bad = sample::in_place_mismatch();
   EXPECT_THAT(
