@@ -1,5 +1,462 @@
-#include "protocol/frame.h"
+#include "protocol/messages.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <iostream>
+#include <limits>
+#include <random>
 
+#include "protocol/payload.h"
+
+namespace distgrad {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+const double kNan = std::nan("");
+
+Frame received(const OutgoingFrame& sent) {
+  FrameParser parser;
+  std::memcpy(parser.room(sent.bytes.size()).data(), sent.bytes.data(), sent.bytes.size());
+  parser.commit(sent.bytes.size());
+  for (const auto& fd : sent.fds) parser.add_fd(UniqueFd(dup(fd->get())));
+  NextFrame next = parser.next();
+  return std::move(std::get<Frame>(next));
+}
+
+// Bit for bit, so that NaN equals itself and -0 differs from 0.
+bool same(double a, double b) { return std::memcmp(&a, &b, sizeof a) == 0; }
+
+MATCHER_P(IsArray, expected, "") {
+  if (arg.shape() != expected.shape()) return false;
+  for (std::int64_t i = 0; i < expected.size(); ++i)
+    if (!same(arg[i], expected[i])) return false;
+  return true;
+}
+
+Array numbers(Shape shape, std::vector<double> values) { return Array(std::move(shape), std::move(values)); }
+const Array kOdd = numbers({2, 3}, {1, -0.0, kNan, kInf, -kInf, 5e-324});
+const Array kEmpty = numbers({0, 3}, {});
+
+// Every member different from its default, so that a member that is dropped shows.
+Program full_program() {
+  Program p;
+  p.world_size = 4;
+  p.dtype = DType::kBFloat16;
+  p.groups = {{"dp", {{0, 2}, {1, 3}}, true}, {"odd", {{3, 0, 1}, {2}}, false}};
+  Input value;
+  value.name = "a";
+  value.pointer = "/inputs/a";
+  value.value = kOdd;
+  value.requires_grad = false;
+  value.layout = {{"dp", {Layout::Kind::kShard, -2}}, {"tp", {Layout::Kind::kReplicate, 0}}};
+  value.sync = {{"dp", Input::Sync::kMean}, {"", Input::Sync::kSum}};
+  Input by_rank;
+  by_rank.name = "b";
+  by_rank.value = std::vector<Array>{kOdd, kEmpty, Array::scalar(1)};
+  by_rank.layout = {{"", {Layout::Kind::kLocal, 0}}};
+  Input expression;
+  expression.name = "c";
+  expression.value = Expression{"rank \"quoted\" \n \xc3\xa9", "/inputs/c/expr"};
+  expression.layout = {{"", {Layout::Kind::kInvariant, 0}}};
+  Input random;
+  random.name = "d";
+  random.value = RandomSpec{{std::int64_t{3}, Expression{"rank + 1", "/s"}}, RandomSpec::Kind::kUniform, -kInf, 0.1,
+                            ~std::uint64_t{0}};
+  p.inputs = {value, by_rank, expression, random};
+  CollectiveCall call;
+  call.kind = CollectiveKind::kAllToAll;
+  call.operand = {"x[0]", "/steps/1/y/all_to_all"};
+  call.group = "odd";
+  call.op = ReduceOp::kPremulSum;
+  call.factor = kNan;
+  call.root = 3;
+  call.dim = -1;
+  call.splits = {{1, 2}, {}, {std::int64_t{1} << 40}};
+  call.pairs = {{0, 1}, {3, 3}};
+  p.steps = {{"x", "/steps/0", Expression{"a + 1", "/steps/0/x"}}, {"y", "/steps/1", call}};
+  p.loss = {"y.sum()", "/loss"};
+  p.single_device = SingleDevice{{{"s", "/single_device/steps/0", Expression{"a", "/e"}}}, {"s", "/l"}};
+  p.truth = {{"a", "/truth/a", kOdd}, {"b", "/truth/b", std::vector<Array>{kOdd}}, {"c", "/t", Expression{"1", "/t/c"}}};
+  return p;
+}
+
+void expect_same(const Expression& a, const Expression& b) {
+  EXPECT_EQ(a.text, b.text);
+  EXPECT_EQ(a.pointer, b.pointer);
+}
+
+template <class Variant>
+void expect_same_value(const Variant& a, const Variant& b) {
+  ASSERT_EQ(a.index(), b.index());
+  if (const auto* array = std::get_if<Array>(&a)) {
+    EXPECT_THAT(*array, IsArray(std::get<Array>(b)));
+  }
+  if (const auto* e = std::get_if<Expression>(&a)) expect_same(*e, std::get<Expression>(b));
+  if (const auto* by_rank = std::get_if<std::vector<Array>>(&a)) {
+    const auto& other = std::get<std::vector<Array>>(b);
+    ASSERT_EQ(by_rank->size(), other.size());
+    for (std::size_t i = 0; i < other.size(); ++i) EXPECT_THAT((*by_rank)[i], IsArray(other[i]));
+  }
+  if constexpr (std::variant_size_v<Variant> > 3) {
+    if (const auto* random = std::get_if<RandomSpec>(&a)) {
+      const auto& other = std::get<RandomSpec>(b);
+      ASSERT_EQ(random->shape.size(), other.shape.size());
+      EXPECT_EQ(std::get<std::int64_t>(random->shape[0]), std::get<std::int64_t>(other.shape[0]));
+      expect_same(std::get<Expression>(random->shape[1]), std::get<Expression>(other.shape[1]));
+      EXPECT_EQ(random->kind, other.kind);
+      EXPECT_TRUE(same(random->low, other.low) && same(random->high, other.high));
+      EXPECT_EQ(random->seed, other.seed);
+    }
+  }
+}
+
+void expect_same_steps(const std::vector<Step>& a, const std::vector<Step>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(a[i].name, b[i].name);
+    EXPECT_EQ(a[i].pointer, b[i].pointer);
+    ASSERT_EQ(a[i].what.index(), b[i].what.index());
+    const CollectiveCall* call = a[i].collective();
+    if (!call) {
+      expect_same(std::get<Expression>(a[i].what), std::get<Expression>(b[i].what));
+      continue;
+    }
+    const CollectiveCall& other = *b[i].collective();
+    EXPECT_EQ(call->kind, other.kind);
+    expect_same(call->operand, other.operand);
+    EXPECT_EQ(call->group, other.group);
+    EXPECT_EQ(call->op, other.op);
+    EXPECT_TRUE(same(call->factor, other.factor));
+    EXPECT_EQ(call->root, other.root);
+    EXPECT_EQ(call->dim, other.dim);
+    EXPECT_EQ(call->splits, other.splits);
+    EXPECT_EQ(call->pairs, other.pairs);
+  }
+}
+
+void expect_same(const Program& a, const Program& b) {
+  EXPECT_EQ(a.world_size, b.world_size);
+  EXPECT_EQ(a.dtype, b.dtype);
+  ASSERT_EQ(a.groups.size(), b.groups.size());
+  for (std::size_t i = 0; i < a.groups.size(); ++i) {
+    EXPECT_EQ(a.groups[i].name, b.groups[i].name);
+    EXPECT_EQ(a.groups[i].partition, b.groups[i].partition);
+    EXPECT_EQ(a.groups[i].is_mesh_axis, b.groups[i].is_mesh_axis);
+  }
+  ASSERT_EQ(a.inputs.size(), b.inputs.size());
+  for (std::size_t i = 0; i < a.inputs.size(); ++i) {
+    const Input &x = a.inputs[i], &y = b.inputs[i];
+    EXPECT_EQ(x.name, y.name);
+    EXPECT_EQ(x.pointer, y.pointer);
+    expect_same_value(x.value, y.value);
+    EXPECT_EQ(x.requires_grad, y.requires_grad);
+    EXPECT_EQ(x.sync, y.sync);
+    ASSERT_EQ(x.layout.size(), y.layout.size());
+    for (std::size_t k = 0; k < x.layout.size(); ++k) {
+      EXPECT_EQ(x.layout[k].axis, y.layout[k].axis);
+      EXPECT_EQ(x.layout[k].layout.kind, y.layout[k].layout.kind);
+      EXPECT_EQ(x.layout[k].layout.dim, y.layout[k].layout.dim);
+    }
+  }
+  expect_same_steps(a.steps, b.steps);
+  expect_same(a.loss, b.loss);
+  ASSERT_EQ(a.single_device.has_value(), b.single_device.has_value());
+  if (a.single_device) {
+    expect_same_steps(a.single_device->steps, b.single_device->steps);
+    expect_same(a.single_device->loss, b.single_device->loss);
+  }
+  ASSERT_EQ(a.truth.size(), b.truth.size());
+  for (std::size_t i = 0; i < a.truth.size(); ++i) {
+    EXPECT_EQ(a.truth[i].input, b.truth[i].input);
+    EXPECT_EQ(a.truth[i].pointer, b.truth[i].pointer);
+    expect_same_value(a.truth[i].value, b.truth[i].value);
+  }
+}
+
+void expect_same(const std::vector<Gradient>& a, const std::vector<Gradient>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(a[i].input, b[i].input);
+    ASSERT_EQ(a[i].parts.size(), b[i].parts.size());
+    for (std::size_t k = 0; k < a[i].parts.size(); ++k) {
+      ASSERT_EQ(a[i].parts[k].has_value(), b[i].parts[k].has_value());
+      if (a[i].parts[k]) {
+        EXPECT_THAT(*a[i].parts[k], IsArray(*b[i].parts[k]));
+      }
+    }
+  }
+}
+
+void expect_same(const std::vector<StepValue>& a, const std::vector<StepValue>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(a[i].step, b[i].step);
+    ASSERT_EQ(a[i].by_rank.size(), b[i].by_rank.size());
+    for (std::size_t k = 0; k < a[i].by_rank.size(); ++k) EXPECT_THAT(a[i].by_rank[k], IsArray(b[i].by_rank[k]));
+    ASSERT_EQ(a[i].bound.size(), b[i].bound.size());
+    for (std::size_t k = 0; k < a[i].bound.size(); ++k) EXPECT_THAT(a[i].bound[k], IsArray(b[i].bound[k]));
+  }
+}
+
+template <class T, class Decode>
+T round_trip(const SharedFrame& frame, Decode decode) {
+  auto result = decode(received(*frame));
+  EXPECT_TRUE(result.value) << result.error;
+  return std::move(*result.value);
+}
+
+TEST(Messages, SimulateRequest) {
+  SimulateRequest sent;
+  sent.program = full_program();
+  sent.weights = {{1, 0, kNan, -0.0}, {}, {0.1}};
+  sent.rules = {{"y", "identity"}, {"z", "none"}};
+  sent.leaves_by_rank = true;
+  sent.with_bounds = false;
+  sent.with_cotangents = true;
+  sent.with_guards = false;
+  const auto got = round_trip<WorkRequest>(encode_request(7, sent), decode_request);
+  EXPECT_EQ(got.id, 7U);
+  const auto& request = std::get<SimulateRequest>(got.what);
+  expect_same(sent.program, request.program);
+  ASSERT_EQ(request.weights.size(), 3U);
+  for (std::size_t i = 0; i < 3; ++i) {
+    ASSERT_EQ(request.weights[i].size(), sent.weights[i].size());
+    for (std::size_t k = 0; k < sent.weights[i].size(); ++k)
+      EXPECT_TRUE(same(request.weights[i][k], sent.weights[i][k]));
+  }
+  ASSERT_EQ(request.rules.size(), 2U);
+  EXPECT_EQ(request.rules[1].step, "z");
+  EXPECT_EQ(request.rules[1].rule, "none");
+  EXPECT_TRUE(request.leaves_by_rank);
+  EXPECT_FALSE(request.with_bounds);
+  EXPECT_TRUE(request.with_cotangents);
+  EXPECT_FALSE(request.with_guards);
+}
+
+TEST(Messages, RunRequest) {
+  const RunRequest sent{full_program(), "torch_nn", "nccl", {0.25, 0.5, 1, 2}};
+  const auto got = round_trip<WorkRequest>(encode_request(~std::uint64_t{0}, sent), decode_request);
+  EXPECT_EQ(got.id, ~std::uint64_t{0});
+  const auto& request = std::get<RunRequest>(got.what);
+  expect_same(sent.program, request.program);
+  EXPECT_EQ(request.subject, "torch_nn");
+  EXPECT_EQ(request.backend, "nccl");
+  EXPECT_EQ(request.weights, sent.weights);
+}
+
+TEST(Messages, SmallestProgram) {
+  Program program;
+  program.loss.text = "x";
+  const auto got = round_trip<WorkRequest>(encode_request(1, RunRequest{program, "", "", {}}), decode_request);
+  expect_same(program, std::get<RunRequest>(got.what).program);
+}
+
+TEST(Messages, Simulation) {
+  Simulation s;
+  s.invalid = InvalidProgram{"/loss", "what", "x\n^"};
+  s.losses = {kNan, 2};
+  s.loss_bounds = {0, 1e-300};
+  s.steps = {{"y", {kOdd, kEmpty}, {kOdd}}, {"z", {}, {}}};
+  s.cotangents = {{"c", {Array::scalar(3)}, {}}};
+  s.gradients = {{{"a", {kOdd, std::nullopt}}}, {}};
+  s.bounds = {{"b", {kEmpty}}};
+  s.exact = true;
+  s.bound_notes = {"note"};
+  s.undecided = {"one", "two"};
+  s.forward_only = "NaN";
+  s.single_loss = kInf;
+  s.single_loss_bound = 0.1;
+  s.single_gradients = {{"g", {kOdd}}};
+  s.single_bounds = {{"h", {kOdd}}};
+  s.file_truth = {{"t", {std::nullopt}}};
+  const WorkReply reply{3, s, RankError{"crash", -1, "y", "m"}, "printed \xff", 1234};
+  const auto got = round_trip<WorkReply>(encode(reply), decode_reply);
+  EXPECT_EQ(got.id, 3U);
+  EXPECT_EQ(got.elapsed_ns, 1234);
+  EXPECT_EQ(got.output, "printed \xef\xbf\xbd");  // made UTF-8
+  EXPECT_EQ(got.error.value().kind, "crash");
+  EXPECT_EQ(got.error->rank, -1);
+  EXPECT_EQ(got.error->step, "y");
+  EXPECT_EQ(got.error->message, "m");
+  const auto& t = std::get<Simulation>(got.what);
+  EXPECT_EQ(t.invalid.value().pointer, "/loss");
+  EXPECT_EQ(t.invalid->message, "what");
+  EXPECT_EQ(t.invalid->caret, "x\n^");
+  ASSERT_EQ(t.losses.size(), 2U);
+  EXPECT_TRUE(std::isnan(t.losses[0]) && t.losses[1] == 2);
+  EXPECT_EQ(t.loss_bounds, s.loss_bounds);
+  expect_same(s.steps, t.steps);
+  expect_same(s.cotangents, t.cotangents);
+  ASSERT_EQ(t.gradients.size(), 2U);
+  expect_same(s.gradients[0], t.gradients[0]);
+  expect_same(s.gradients[1], t.gradients[1]);
+  expect_same(s.bounds, t.bounds);
+  EXPECT_TRUE(t.exact);
+  EXPECT_EQ(t.bound_notes, s.bound_notes);
+  EXPECT_EQ(t.undecided, s.undecided);
+  EXPECT_EQ(t.forward_only, "NaN");
+  EXPECT_EQ(t.single_loss, kInf);
+  EXPECT_EQ(t.single_loss_bound, 0.1);
+  expect_same(s.single_gradients, t.single_gradients);
+  expect_same(s.single_bounds, t.single_bounds);
+  expect_same(s.file_truth, t.file_truth);
+}
+
+TEST(Messages, RankResult) {
+  RankResult r;
+  r.loss = -0.0;
+  r.loss_shape = {1, 1};
+  r.gradients = {kOdd, std::nullopt, kEmpty};
+  r.steps = {kOdd};
+  r.warnings = {"w"};
+  r.composed = {"c"};
+  r.skipped = "why";
+  r.error = RankError{"exception", 2, "y", "tab\t"};
+  const auto got = round_trip<WorkReply>(encode(WorkReply{1, r, {}, "", 0}), decode_reply);
+  const auto& s = std::get<RankResult>(got.what);
+  EXPECT_TRUE(same(s.loss, -0.0));
+  EXPECT_EQ(s.loss_shape, r.loss_shape);
+  ASSERT_EQ(s.gradients.size(), 3U);
+  EXPECT_THAT(*s.gradients[0], IsArray(kOdd));
+  EXPECT_FALSE(s.gradients[1]);
+  EXPECT_THAT(*s.gradients[2], IsArray(kEmpty));
+  ASSERT_EQ(s.steps.size(), 1U);
+  EXPECT_THAT(s.steps[0], IsArray(kOdd));
+  EXPECT_EQ(s.warnings, r.warnings);
+  EXPECT_EQ(s.composed, r.composed);
+  EXPECT_EQ(s.skipped, "why");
+  EXPECT_EQ(s.error.value().kind, "exception");
+  EXPECT_EQ(s.error->rank, 2);
+  EXPECT_EQ(s.error->step, "y");
+  EXPECT_EQ(s.error->message, "tab\t");
+  EXPECT_FALSE(got.error) << "a rank's error is in its result";
+}
+
+TEST(Messages, LargeTensorsOutliveTheFrame) {
+  RankResult r;
+  r.gradients = {Array({1 << 18}, std::vector<double>(1 << 18, 4.5))};
+  const auto got = round_trip<WorkReply>(encode(WorkReply{1, r, {}, "", 0}), decode_reply);
+  EXPECT_EQ((*std::get<RankResult>(got.what).gradients[0])[(1 << 18) - 1], 4.5);
+}
+
+TEST(Messages, ControlMessages) {
+  const auto request = [](const ZygoteRequest& r) { return round_trip<ZygoteRequest>(encode(r), decode_zygote_request); };
+  const auto fork = std::get<ForkWorker>(request(ForkWorker{9, WorkerRole::kRank, 3, 5}));
+  EXPECT_EQ(fork.worker, 9U);
+  EXPECT_EQ(fork.role, WorkerRole::kRank);
+  EXPECT_EQ(fork.rank, 3);
+  EXPECT_EQ(fork.world_size, 5);
+  EXPECT_EQ(std::get<ForkWorker>(request(ForkWorker{1, WorkerRole::kSimulator, 0, 1})).role, WorkerRole::kSimulator);
+  EXPECT_EQ(std::get<KillWorker>(request(KillWorker{4})).worker, 4U);
+
+  const auto event = [](const ZygoteEvent& e) { return round_trip<ZygoteEvent>(encode(e), decode_zygote_event); };
+  EXPECT_EQ(std::get<ZygoteReady>(event(ZygoteReady{2, "2.15"})).protocol, 2);
+  EXPECT_EQ(std::get<ZygoteReady>(event(ZygoteReady{2, "2.15"})).torch, "2.15");
+  EXPECT_EQ(std::get<WorkerForked>(event(WorkerForked{1, 77})).pid, 77);
+  EXPECT_EQ(std::get<WorkerExited>(event(WorkerExited{1, 139})).wait_status, 139);
+  EXPECT_EQ(std::get<ForkFailed>(event(ForkFailed{1, "no"})).message, "no");
+}
+
+std::string decode_error(const std::string& header, std::vector<double> payload = {}) {
+  const std::vector<std::span<const double>> pieces = {payload};
+  const auto result = decode_reply(received(*make_frame(header, pieces)));
+  return result.value ? "decoded" : result.error;
+}
+
+TEST(Messages, WhatIsNoMessage) {
+  EXPECT_EQ(decode_error("{"), "a frame's header is not JSON");
+  EXPECT_EQ(decode_error("[]"), "not an object: []");
+  EXPECT_EQ(decode_error("{}"), "\"kind\" is missing");
+  EXPECT_EQ(decode_error(R"({"kind":"result","id":-1})"), "not a non-negative integer: -1");
+  EXPECT_EQ(decode_error(R"({"kind":"nonsense","id":1,"elapsed_ns":0})"), "unknown message \"nonsense\"");
+}
+
+std::string tensor_error(const std::string& tensor, std::vector<double> payload) {
+  return decode_error(R"({"kind":"result","id":1,"elapsed_ns":0,"loss":1,"loss_shape":[],"gradients":[)" + tensor +
+                          R"(],"steps":[],"warnings":[],"composed":[],"skipped":""})",
+                      std::move(payload));
+}
+
+TEST(Messages, TensorsThatDoNotLieInTheData) {
+  EXPECT_EQ(tensor_error(R"({"shape":[2],"at":1})", {1, 2, 3}), "decoded");
+  EXPECT_EQ(tensor_error(R"({"shape":[0],"at":3})", {1, 2, 3}), "decoded");
+  const std::string beyond = "a tensor lies beyond the end of the frame's data";
+  EXPECT_EQ(tensor_error(R"({"shape":[3],"at":1})", {1, 2, 3}), beyond);
+  EXPECT_EQ(tensor_error(R"({"shape":[1],"at":0})", {}), beyond);
+  EXPECT_EQ(tensor_error(R"({"shape":[4294967296,4294967296],"at":0})", {1}), "a tensor is too large");
+  EXPECT_EQ(tensor_error(R"({"shape":[0,281474976710656,281474976710656],"at":0})", {1}), "a tensor is too large");
+  EXPECT_EQ(tensor_error(R"({"shape":[-1],"at":0})", {1}), "an integer is out of range: -1");
+  EXPECT_EQ(tensor_error(R"({"shape":[1.5],"at":0})", {1}), "not an integer: 1.5");
+  EXPECT_EQ(tensor_error(R"({"shape":[1],"at":18446744073709551615})", {1}),
+            "an integer is out of range: 18446744073709551615");
+  EXPECT_EQ(tensor_error("7", {1}), "not an object: 7");
+}
+
+// Any change of any request's header decodes or is refused; nothing else happens (run under ASan).
+TEST(Messages, SurviveChangedHeaders) {
+  SimulateRequest request;
+  request.program = full_program();
+  const Frame good = received(*encode_request(1, request));
+  std::mt19937 random(0);
+  int refused = 0;
+  for (int i = 0; i < 3000; ++i) {
+    Frame bad;
+    bad.header = good.header;
+    bad.payload = good.payload;
+    for (int k = 0; k < 2; ++k) bad.header[random() % bad.header.size()] = static_cast<char>(' ' + random() % 95);
+    refused += !decode_request(bad).value;
+  }
+  EXPECT_GT(refused, 100);
+}
+
+// A program as scenarios have it: two inputs, four steps.
+RunRequest small_request() {
+  RunRequest request;
+  request.program.world_size = 4;
+  for (const char* name : {"x", "w"}) {
+    Input input;
+    input.name = name;
+    input.pointer = std::string("/inputs/") + name;
+    input.value = std::vector<Array>(4, numbers({2}, {1, 2}));
+    input.layout = {{"", {}}};
+    request.program.inputs.push_back(input);
+  }
+  for (const char* name : {"a", "b"}) {
+    CollectiveCall call;
+    call.operand = {"x * w + rank", "/steps/1/y/all_reduce"};
+    request.program.steps.push_back({std::string("e") + name, "/steps/0", Expression{"x * 2 + w", "/steps/0/e"}});
+    request.program.steps.push_back({name, "/steps/1", call});
+  }
+  request.program.loss = {"(a * b).sum()", "/loss"};
+  request.subject = "reference";
+  request.backend = "gloo";
+  request.weights = {1, 1, 1, 1};
+  return request;
+}
+
+TEST(Messages, CostOfASmallCase) {
+  const RunRequest request = small_request();
+  RankResult result;
+  result.gradients = {numbers({2}, {1, 2}), numbers({2}, {1, 2})};
+  result.steps = {numbers({2}, {1, 2}), numbers({2}, {1, 2})};
+  const WorkReply reply{1, result, {}, "", 5};
+  const auto microseconds = [](auto work) {
+    constexpr int kTimes = 2000;
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < kTimes; ++i) work();
+    return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count() / kTimes;
+  };
+  const Frame request_frame = received(*encode_request(1, request)), reply_frame = received(*encode(reply));
+  std::cout << "request of " << request_frame.header.size() << " bytes: encode "
+            << microseconds([&] { encode_request(1, request); }) << " us, decode "
+            << microseconds([&] { decode_request(request_frame); }) << " us; reply of " << reply_frame.header.size()
+            << " bytes: encode " << microseconds([&] { encode(reply); }) << " us, decode "
+            << microseconds([&] { decode_reply(reply_frame); }) << " us\n";
+}
+
+}  // namespace
+}  // namespace distgrad

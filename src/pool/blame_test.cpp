@@ -1,0 +1,102 @@
+#include "pool/blame.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace distgrad {
+namespace {
+
+using State = RankPlace::State;
+using testing::HasSubstr;
+
+Program three_steps() {
+  Program program;
+  program.world_size = 3;
+  program.steps.push_back({"x", "", Expression{"a", ""}});
+  CollectiveCall call;
+  call.kind = CollectiveKind::kAllReduce;
+  program.steps.push_back({"y", "", call});
+  call.kind = CollectiveKind::kBroadcast;
+  program.steps.push_back({"z", "", call});
+  return program;
+}
+
+RankPlace at(int rank, int step, Phase phase = Phase::kForward) { return {rank, State::kRunning, step, phase}; }
+RankPlace finished(int rank) { return {rank, State::kFinished, 2, Phase::kReply}; }
+
+TEST(HangError, NamesWhoWaitsWhere) {
+  const std::vector<RankPlace> places = {finished(0), finished(1), at(2, 1)};
+  const RankError error = hang_error(three_steps(), places, 2);
+  EXPECT_EQ(error.kind, "hang");
+  EXPECT_EQ(error.rank, 2);
+  EXPECT_EQ(error.step, "y");
+  EXPECT_EQ(error.message,
+            "not done after 2 s: ranks 0, 1 have finished; rank 2 waits in step y (all_reduce), forward");
+}
+
+TEST(HangError, RanksInDifferentCollectivesAreOutOfStep) {
+  const std::vector<RankPlace> places = {at(0, 1, Phase::kBackward), at(1, 2, Phase::kBackward), finished(2)};
+  const RankError error = hang_error(three_steps(), places, 30);
+  EXPECT_EQ(error.kind, "desync");
+  EXPECT_THAT(error.message, HasSubstr("rank 0 waits in step y (all_reduce), backward; rank 1 waits in step z (broadcast)"));
+}
+
+TEST(HangError, ForwardAndBackwardOfOneStepAreOutOfStep) {
+  const std::vector<RankPlace> places = {at(0, 1, Phase::kForward), at(1, 1, Phase::kBackward), finished(2)};
+  EXPECT_EQ(hang_error(three_steps(), places, 30).kind, "desync");
+}
+
+TEST(HangError, WhoComputesForEverIsToBlameNotWhoWaitsForIt) {
+  const std::vector<RankPlace> places = {at(0, 1), at(1, 0), at(2, 1)};
+  const RankError error = hang_error(three_steps(), places, 30);
+  EXPECT_EQ(error.kind, "hang");
+  EXPECT_EQ(error.rank, 1);
+  EXPECT_THAT(error.message, HasSubstr("ranks 0, 2 wait in step y (all_reduce), forward; rank 1 is in step x, forward"));
+}
+
+TEST(CrashError, SaysWhereAndTheLastWords) {
+  const RankError error = crash_error(three_steps(), at(1, 1, Phase::kBackward), "killed by SIGSEGV", "a\nb\n");
+  EXPECT_EQ(error.kind, "crash");
+  EXPECT_EQ(error.step, "y");
+  EXPECT_EQ(error.message, "killed by SIGSEGV in step y (all_reduce), backward; it wrote: a b");
+}
+
+TEST(PlaceText, KnowsTheLossAndTheBeginning) {
+  EXPECT_EQ(place_text(three_steps(), at(0, 3, Phase::kBackward)), "the loss, backward");
+  EXPECT_EQ(place_text(three_steps(), at(0, -1)), "the program's beginning");
+  EXPECT_EQ(place_text(three_steps(), at(0, 3, Phase::kSync)), "the all-reduce of gradients (sync)");
+}
+
+RankError raised(int rank, const std::string& message) { return {"exception", rank, "y", message}; }
+RankError backend(int rank, const std::string& message) { return {"backend", rank, "y", message}; }
+
+TEST(FirstCause, IsNotAnEchoEvenIfThatCameFirst) {
+  const std::vector<RankError> errors = {backend(0, "[gloo/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1"),
+                                         raised(2, "no backward for product")};
+  EXPECT_EQ(first_cause(errors).rank, 2);
+}
+
+TEST(FirstCause, IsTheCrashRatherThanWhatOthersSayOfTheConnection) {
+  const std::vector<RankError> errors = {backend(0, "something unforeseen"), {"crash", 1, "", "killed by SIGSEGV"}};
+  EXPECT_EQ(first_cause(errors).rank, 1);
+}
+
+TEST(FirstCause, IsTheLowestRankWhereAllRaiseAlike) {
+  const std::vector<RankError> errors = {raised(2, "no"), raised(0, "no"), raised(1, "no")};
+  EXPECT_EQ(first_cause(errors).rank, 0);
+}
+
+TEST(FirstCause, IsTheFirstDeathWhereOthersDieOfIt) {
+  const std::vector<RankError> errors = {{"crash", 1, "", "killed by SIGSEGV"}, {"crash", 0, "", "killed by SIGABRT"}};
+  EXPECT_EQ(first_cause(errors).rank, 1);
+}
+
+TEST(Inheritance, WhatASubjectRaisedIsItsOwn) {
+  EXPECT_FALSE(may_be_inherited(raised(0, "no backward")));
+  EXPECT_TRUE(may_be_inherited(raised(0, "Connection closed by peer")));
+  EXPECT_TRUE(may_be_inherited({"crash", 0, "", ""}));
+  EXPECT_TRUE(may_be_inherited({"hang", 0, "", ""}));
+}
+
+}  // namespace
+}  // namespace distgrad

@@ -1,0 +1,141 @@
+// A rank program without torch, for the tests of the pool: it does what the program's loss tells it to. The loss is a list
+// of clauses "WHO: ACTION [ARGUMENT]" separated by ';', where WHO is a rank, "sim" or '*' (everyone).
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include "rank/zygote.h"
+
+namespace distgrad {
+namespace {
+
+bool poisoned = false;  // what a case leaves behind for the next one
+
+struct Place {
+  RankSlot* slot = nullptr;  // null: a simulator
+};
+
+int integer(std::string_view text) {
+  int value = 0;
+  std::from_chars(text.data(), text.data() + text.size(), value);
+  return value;
+}
+
+void sleep_for_ever() {
+  for (;;) pause();
+}
+
+// Bytes that are no frame, past the worker's back.
+void write_garbage() {
+  for (int fd = 3; fd < 64; ++fd) {
+    struct stat file{};
+    if (fstat(fd, &file) != 0 || !S_ISSOCK(file.st_mode)) continue;
+    const std::string garbage(100, 'x');
+    [[maybe_unused]] const ssize_t n = write(fd, garbage.data(), garbage.size());
+  }
+}
+
+void flood() {
+  const std::string line(1 << 16, 'f');
+  for (;;) std::printf("%s\n", line.c_str());
+}
+
+void act(std::string_view action, std::string_view argument, const Place& place) {
+  const std::string text(argument);
+  if (action == "print") std::printf("%s\n", text.c_str());
+  else if (action == "complain") std::fprintf(stderr, "%s\n", text.c_str());
+  else if (action == "sleep_ms") usleep(static_cast<useconds_t>(integer(argument)) * 1000);
+  else if (action == "throw") throw std::runtime_error(text);
+  else if (action == "abort") std::abort();
+  else if (action == "segv") raise(SIGSEGV);
+  else if (action == "kill") raise(SIGKILL);
+  else if (action == "exit") std::exit(integer(argument));
+  else if (action == "hang") sleep_for_ever();
+  else if (action == "garbage") write_garbage();
+  else if (action == "flood") flood();
+  else if (action == "poison") poisoned = true;
+  else if (action == "fragile" && poisoned) std::abort();
+  else if (action == "child" && fork() == 0) sleep_for_ever();
+  else if (action == "step") place.slot->step = integer(argument);
+  else if (action == "forward") place.slot->phase = Phase::kForward;
+  else if (action == "backward") place.slot->phase = Phase::kBackward;
+}
+
+void play(std::string_view script, const std::string& who, const Place& place) {
+  while (!script.empty()) {
+    const std::size_t end = std::min(script.find(';'), script.size());
+    std::string_view clause = script.substr(0, end);
+    script.remove_prefix(std::min(end + 1, script.size()));
+    while (clause.starts_with(' ')) clause.remove_prefix(1);
+    const std::size_t colon = clause.find(": ");
+    if (colon == clause.npos) continue;
+    const std::string_view name = clause.substr(0, colon);
+    if (name != "*" && name != who) continue;
+    clause.remove_prefix(colon + 2);
+    const std::size_t space = std::min(clause.find(' '), clause.size());
+    act(clause.substr(0, space), clause.substr(std::min(space + 1, clause.size())), place);
+  }
+}
+
+double sum_of(const Program& program) {
+  double sum = 0;
+  for (const Input& input : program.inputs)
+    if (const auto* array = std::get_if<Array>(&input.value))
+      sum = std::accumulate(array->values().begin(), array->values().end(), sum);
+  return sum;
+}
+
+Simulation simulate(const SimulateRequest& request) {
+  play(request.program.loss.text, "sim", {});
+  Simulation simulation;
+  simulation.losses.assign(static_cast<std::size_t>(request.program.world_size), sum_of(request.program));
+  simulation.gradients.resize(request.weights.size());
+  return simulation;
+}
+
+// Its loss is the inputs' sum and its own rank; its gradients are the inputs.
+RankResult run_case(const RunRequest& request, int rank, Board* board) {
+  play(request.program.loss.text, std::to_string(rank), {&board->ranks[rank]});
+  RankResult result;
+  result.loss = sum_of(request.program) + rank;
+  if (request.subject == "misfit") return result;
+  for (const Input& input : request.program.inputs)
+    if (input.requires_grad) result.gradients.emplace_back(std::get<Array>(input.value));
+  for (const Step& step : request.program.steps)
+    if (step.collective()) result.steps.push_back(Array::scalar(rank));
+  return result;
+}
+
+WorkerFunctions functions() {
+  WorkerFunctions f;
+  f.torch = "0.0";
+  f.simulate = simulate;
+  f.make_runner = [](int rank, int, Board* board) -> RunCase {
+    return [rank, board](const RunRequest& request) { return run_case(request, rank, board); };
+  };
+  return f;
+}
+
+}  // namespace
+}  // namespace distgrad
+
+int main(int argc, char** argv) {
+  // "--broken" stands for a program that cannot start, say because a library is missing.
+  if (argc > 1 && std::strcmp(argv[1], "--broken") == 0) {
+    std::fprintf(stderr, "error while loading shared libraries\n");
+    return 127;
+  }
+  if (argc != 3 || std::strcmp(argv[1], "--zygote") != 0) return 2;
+  distgrad::be_zygote(distgrad::integer(argv[2]), distgrad::functions());
+}

@@ -1,0 +1,384 @@
+// The workshop with ranks that do what the case tells them to (fake_rank.cpp).
+#include "pool/workshop.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <map>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "pool/process_scan.h"
+
+namespace distgrad {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+// A program with one input of this many elements, whose loss is a script for fake_rank.
+Program scripted(int world_size, const std::string& script, double value = 1, std::int64_t elements = 1) {
+  Program program;
+  program.world_size = world_size;
+  program.loss.text = script;
+  Input x;
+  x.name = "x";
+  x.value = Array({elements}, std::vector<double>(static_cast<std::size_t>(elements), value));
+  program.inputs.push_back(std::move(x));
+  program.steps.push_back({"start", "", Expression{"x", ""}});
+  CollectiveCall call;
+  call.kind = CollectiveKind::kAllReduce;
+  program.steps.push_back({"y", "", call});
+  program.steps.push_back({"z", "", call});
+  return program;
+}
+
+RunRequest request(int world_size, const std::string& script, double value = 1, std::int64_t elements = 1) {
+  return {scripted(world_size, script, value, elements), "reference", "gloo",
+          std::vector<double>(static_cast<std::size_t>(world_size), 1)};
+}
+
+class WorkshopTest : public testing::Test {
+ protected:
+  ~WorkshopTest() override {
+    workshop_.reset();
+    EXPECT_TRUE(all_gone(mark_)) << "processes are left behind";
+  }
+
+  DistributedRun run(const RunRequest& r, double timeout_s = 20) {
+    auto done = workshop_->wait(workshop_->run(r, timeout_s));
+    return std::get<DistributedRun>(std::move(done->result));
+  }
+  DistributedRun run(int world_size, const std::string& script) { return run(request(world_size, script)); }
+
+  SimulationRun simulate(const std::string& script, double timeout_s = 20) {
+    SimulateRequest r;
+    r.program = scripted(2, script, 3);
+    auto done = workshop_->wait(workshop_->simulate(r, timeout_s));
+    return std::get<SimulationRun>(std::move(done->result));
+  }
+
+  std::vector<pid_t> ranks() { return marked_processes(mark_, "dg rank"); }
+
+  std::string mark_ = mark_environment();
+  std::optional<Workshop> workshop_{std::in_place, WorkshopOptions{{{DISTGRAD_FAKE_RANK}}, 2}};
+};
+
+TEST_F(WorkshopTest, EveryRankAnswers) {
+  for (const int world_size : {1, 2, 3, 7}) {
+    const DistributedRun done = run(request(world_size, "", 5));
+    EXPECT_FALSE(done.error);
+    ASSERT_EQ(done.ranks.size(), static_cast<std::size_t>(world_size));
+    for (int rank = 0; rank < world_size; ++rank) {
+      EXPECT_EQ(done.ranks[rank].loss, 5 + rank);
+      EXPECT_EQ((*done.ranks[rank].gradients.at(0))[0], 5);
+      EXPECT_EQ(done.ranks[rank].steps.at(1)[0], rank);
+    }
+    EXPECT_GT(done.elapsed_s, 0);
+  }
+}
+
+TEST_F(WorkshopTest, SixtyFourRanks) {
+  const DistributedRun done = run(64, "");
+  ASSERT_FALSE(done.error);
+  EXPECT_EQ(done.ranks.at(63).loss, 64);
+  EXPECT_EQ(ranks().size(), 64U);
+}
+
+TEST_F(WorkshopTest, FewDescriptorsAreRaisedToTheHardLimit) {
+  workshop_.reset();
+  const rlimit low{64, 4096};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  workshop_.emplace(WorkshopOptions{{{DISTGRAD_FAKE_RANK}}, 1});
+  EXPECT_FALSE(run(64, "").error);
+}
+
+TEST_F(WorkshopTest, NoElementAndLargeTensors) {
+  EXPECT_EQ(run(request(2, "", 1, 0)).ranks[1].gradients.at(0)->size(), 0);
+  const std::int64_t million = 1'000'000;  // beyond what goes through the socket
+  const DistributedRun done = run(request(3, "", 2, million));
+  ASSERT_FALSE(done.error);
+  for (const RankResult& rank : done.ranks) {
+    ASSERT_EQ(rank.gradients.at(0)->size(), million);
+    EXPECT_EQ((*rank.gradients[0])[million - 1], 2);
+  }
+  EXPECT_EQ(done.ranks[0].loss, 2.0 * million);
+}
+
+TEST_F(WorkshopTest, SimulationsAnswer) {
+  const SimulationRun done = simulate("sim: print hello");
+  EXPECT_FALSE(done.error);
+  EXPECT_EQ(done.simulation.losses, (std::vector<double>{3, 3}));
+  EXPECT_EQ(done.output, "hello\n");
+}
+
+TEST_F(WorkshopTest, ThousandRequestsAndTheirOwnAnswers) {
+  std::map<Ticket, double> expected;
+  for (int i = 0; i < 1000; ++i) {
+    expected[workshop_->run(request(4, "", i), 20)] = i;
+    SimulateRequest s;
+    s.program = scripted(2, "", -i);
+    expected[workshop_->simulate(s, 20)] = -i;
+  }
+  int completions = 0;
+  while (auto done = workshop_->next()) {
+    ++completions;
+    const double value = expected.at(done->ticket);
+    if (const auto* run = std::get_if<DistributedRun>(&done->result)) {
+      ASSERT_FALSE(run->error);
+      for (int rank = 0; rank < 4; ++rank) ASSERT_EQ(run->ranks[rank].loss, value + rank);
+    } else {
+      ASSERT_EQ(std::get<SimulationRun>(done->result).simulation.losses.at(0), value);
+    }
+  }
+  EXPECT_EQ(completions, 2000);
+  EXPECT_EQ(workshop_->outstanding(), 0U);
+}
+
+TEST_F(WorkshopTest, ManyLargeRequestsDoNotClogTheSockets) {
+  for (int i = 0; i < 100; ++i) workshop_->run(request(2, "", 1, 100'000), 20);  // 800 kB each, inline
+  int completions = 0;
+  while (auto done = workshop_->next()) {
+    EXPECT_FALSE(std::get<DistributedRun>(done->result).error);
+    ++completions;
+  }
+  EXPECT_EQ(completions, 100);
+}
+
+TEST_F(WorkshopTest, OutputIsKeptByCaseAndRank) {
+  workshop_->prepare(2);
+  std::vector<Ticket> tickets;
+  for (const char* script : {"0: print a; 1: complain b", "", "1: print c"})
+    tickets.push_back(workshop_->run(request(2, script), 20));
+  using Texts = std::vector<std::string>;
+  std::vector<Texts> outputs;
+  for (const Ticket t : tickets) outputs.push_back(std::get<DistributedRun>(workshop_->wait(t)->result).output);
+  EXPECT_EQ(outputs, (std::vector<Texts>{{"a\n", "b\n"}, {"", ""}, {"", "c\n"}}));
+}
+
+TEST_F(WorkshopTest, OutputIsBounded) {
+  const DistributedRun done = run(request(1, "0: flood"), 1);
+  EXPECT_EQ(done.error.value().kind, "hang");
+  EXPECT_LE(done.output.at(0).size(), 64U << 10);
+  EXPECT_THAT(done.output.at(0), HasSubstr("ff"));
+}
+
+// --- Errors ---
+
+TEST_F(WorkshopTest, WhatARankRaises) {
+  const DistributedRun done = run(3, "1: print before; 1: throw no backward; 0: hang; 2: throw Connection closed by peer");
+  ASSERT_TRUE(done.error);
+  EXPECT_EQ(done.error->kind, "exception");
+  EXPECT_EQ(done.error->rank, 1);
+  EXPECT_EQ(done.error->message, "no backward");
+  EXPECT_EQ(done.output.at(1), "before\n");
+  EXPECT_LT(done.elapsed_s, 2) << "the rank that waits for ever must not be waited for";
+}
+
+TEST_F(WorkshopTest, ARankThatDies) {
+  const DistributedRun done = run(2, "1: step 1; 1: backward; 1: print last words; 1: abort");
+  ASSERT_TRUE(done.error);
+  EXPECT_EQ(done.error->kind, "crash");
+  EXPECT_EQ(done.error->rank, 1);
+  EXPECT_EQ(done.error->step, "y");
+  EXPECT_EQ(done.error->message,
+            "killed by SIGABRT (aborted) in step y (all_reduce), backward; it wrote: last words");
+  EXPECT_EQ(done.output.at(1), "last words\n");
+}
+
+TEST_F(WorkshopTest, ARankThatExits) {
+  EXPECT_THAT(run(2, "0: exit 0").error.value().message, StartsWith("exited with status 0"));
+  EXPECT_THAT(run(2, "0: exit 7").error.value().message, StartsWith("exited with status 7"));
+}
+
+TEST_F(WorkshopTest, AHangSaysWhoWaitsWhere) {
+  const std::int64_t start = monotonic_ns();
+  const DistributedRun done = run(request(3, "2: step 1; 2: forward; 2: hang"), 0.3);
+  ASSERT_TRUE(done.error);
+  EXPECT_EQ(done.error->kind, "hang");
+  EXPECT_EQ(done.error->rank, 2);
+  EXPECT_EQ(done.error->message,
+            "not done after 0.3 s: ranks 0, 1 have finished; rank 2 waits in step y (all_reduce), forward");
+  EXPECT_LT(monotonic_ns() - start, 2'000'000'000);
+}
+
+TEST_F(WorkshopTest, RanksOutOfStep) {
+  const std::string script = "0: step 1; 1: step 2; *: forward; *: hang";
+  EXPECT_EQ(run(request(2, script), 0.3).error.value().kind, "desync");
+}
+
+TEST_F(WorkshopTest, TheClockOfACaseStartsWhenItBegins) {
+  const Ticket slow = workshop_->run(request(1, "0: sleep_ms 600"), 5);
+  const Ticket quick = workshop_->run(request(1, ""), 0.3);
+  EXPECT_FALSE(std::get<DistributedRun>(workshop_->wait(quick)->result).error);
+  EXPECT_FALSE(std::get<DistributedRun>(workshop_->wait(slow)->result).error);
+}
+
+TEST_F(WorkshopTest, ACorruptReply) {
+  const DistributedRun done = run(2, "1: garbage; 0: hang");
+  EXPECT_EQ(done.error.value().kind, "crash");
+  EXPECT_EQ(done.error->rank, 1);
+  EXPECT_THAT(done.error->message, HasSubstr("a frame does not begin with DGF1"));
+}
+
+TEST_F(WorkshopTest, AReplyThatDoesNotFitTheProgram) {
+  RunRequest r = request(2, "");
+  r.subject = "misfit";
+  EXPECT_THAT(run(r).error.value().message, HasSubstr("0 gradients for 1 inputs"));
+}
+
+TEST_F(WorkshopTest, ASimulatorThatDiesHangsOrRaises) {
+  EXPECT_THAT(simulate("sim: segv").error.value().message, StartsWith("killed by SIGSEGV (segmentation fault)"));
+  EXPECT_EQ(simulate("sim: throw what").error.value().message, "what");
+  const RankError hang = simulate("sim: hang", 0.3).error.value();
+  EXPECT_EQ(hang.kind, "hang");
+  EXPECT_EQ(hang.rank, -1);
+  EXPECT_FALSE(simulate("").error);
+}
+
+TEST_F(WorkshopTest, NeighboursOfAFailureAreNeitherLostNorBlamed) {
+  std::map<Ticket, std::string> scripts;
+  for (int i = 0; i < 60; ++i) {
+    std::string script;
+    if (i == 20) script = "1: abort";
+    if (i == 30) script = "*: throw all of them";
+    if (i == 40) script = "0: hang";
+    if (i == 50) script = "1: exit 3";
+    scripts[workshop_->run(request(2, script, i), 0.5)] = script;
+  }
+  std::map<std::string, int> kinds;
+  while (auto done = workshop_->next()) {
+    const auto& run = std::get<DistributedRun>(done->result);
+    EXPECT_EQ(run.error.has_value(), !scripts.at(done->ticket).empty());
+    if (!run.error) {
+      EXPECT_EQ(run.ranks.at(0).loss, static_cast<double>(done->ticket - 1));
+    }
+    ++kinds[run.error ? run.error->kind : "none"];
+    scripts.erase(done->ticket);
+  }
+  EXPECT_TRUE(scripts.empty());
+  EXPECT_EQ(kinds, (std::map<std::string, int>{{"none", 56}, {"crash", 2}, {"exception", 1}, {"hang", 1}}));
+}
+
+TEST_F(WorkshopTest, WhatAnEarlierCaseCausedIsNotBlamedOnALaterOne) {
+  const Ticket poison = workshop_->run(request(2, "0: poison"), 20);
+  const Ticket victim = workshop_->run(request(2, "0: fragile"), 20);
+  EXPECT_FALSE(std::get<DistributedRun>(workshop_->wait(victim)->result).error);
+  EXPECT_FALSE(std::get<DistributedRun>(workshop_->wait(poison)->result).error);
+}
+
+TEST_F(WorkshopTest, AnIdleRankThatDiesIsReplaced) {
+  EXPECT_FALSE(run(2, "").error);
+  kill(ranks().at(0), SIGKILL);
+  EXPECT_FALSE(run(2, "").error);
+  kill(ranks().at(1), SIGKILL);
+  usleep(100'000);
+  EXPECT_FALSE(run(2, "").error);
+}
+
+TEST_F(WorkshopTest, ARankThatIsKilledInTheMiddle) {
+  const Ticket ticket = workshop_->run(request(3, "*: sleep_ms 20000"), 30);
+  while (ranks().size() < 3) workshop_->next_if_any();
+  kill(ranks().at(2), SIGKILL);
+  const auto done = std::get<DistributedRun>(workshop_->wait(ticket)->result);
+  EXPECT_THAT(done.error.value().message, StartsWith("killed by SIGKILL (killed)"));
+}
+
+TEST_F(WorkshopTest, WhatARankStartedDiesWithIt) {
+  EXPECT_EQ(run(2, "0: child; 1: throw up").error.value().message, "up");
+  EXPECT_FALSE(run(2, "").error);
+  for (int i = 0; i < 100 && ranks().size() > 2; ++i) usleep(10'000);
+  EXPECT_EQ(ranks().size(), 2U);
+}
+
+TEST_F(WorkshopTest, WorldSizesTakeTurns) {
+  std::map<Ticket, int> sizes;
+  for (int i = 0; i < 200; ++i) {
+    const int size = 1 + i % 5;
+    sizes[workshop_->run(request(size, "", i), 20)] = size;
+  }
+  while (auto done = workshop_->next()) {
+    const auto& run = std::get<DistributedRun>(done->result);
+    EXPECT_FALSE(run.error);
+    EXPECT_EQ(run.ranks.size(), static_cast<std::size_t>(sizes.at(done->ticket)));
+    sizes.erase(done->ticket);
+  }
+  EXPECT_TRUE(sizes.empty());
+}
+
+TEST_F(WorkshopTest, IdleRanksAreNotHoarded) {
+  for (const int size : {16, 12, 10, 8}) EXPECT_FALSE(run(size, "").error);
+  for (int i = 0; i < 100 && ranks().size() > 24; ++i) usleep(10'000);
+  EXPECT_LE(ranks().size(), 24U);
+}
+
+TEST_F(WorkshopTest, AKilledZygoteIsReplacedAndNoCaseIsBlamed) {
+  std::vector<Ticket> tickets;
+  for (int i = 0; i < 10; ++i) tickets.push_back(workshop_->run(request(2, "*: sleep_ms 30", i), 20));
+  workshop_->wait(tickets[0]);
+  kill(marked_processes(mark_, "dg zygote").at(0), SIGKILL);
+  for (int i = 1; i < 10; ++i) {
+    const auto done = std::get<DistributedRun>(workshop_->wait(tickets[i])->result);
+    EXPECT_FALSE(done.error);
+    EXPECT_EQ(done.ranks.at(0).loss, i);
+  }
+}
+
+TEST_F(WorkshopTest, RanksIgnoreCtrlC) {
+  EXPECT_FALSE(run(2, "").error);
+  const std::vector<pid_t> before = ranks();
+  for (const pid_t pid : before) kill(pid, SIGINT);
+  usleep(50'000);
+  EXPECT_FALSE(run(2, "").error);
+  EXPECT_EQ(ranks(), before);
+}
+
+TEST_F(WorkshopTest, UrgentSimulationsGoFirst) {
+  SimulateRequest r;
+  r.program = scripted(2, "sim: sleep_ms 20");
+  for (int i = 0; i < 60; ++i) workshop_->simulate(r, 20);
+  r.program = scripted(2, "");
+  const Ticket urgent = workshop_->simulate(r, 20, Turn::kNext);
+  ASSERT_TRUE(workshop_->wait(urgent));
+  int later = 0;
+  while (workshop_->next_if_any()) ++later;
+  EXPECT_LT(later, 30);
+}
+
+TEST(WorkshopStart, AProgramThatIsNotThere) {
+  Workshop workshop({{{"/nowhere/distgrad-rank"}}, 1});
+  try {
+    workshop.torch_version();
+    FAIL() << "it should have thrown";
+  } catch (const SystemError& e) {
+    EXPECT_STREQ(e.what(),
+                 "cannot run /nowhere/distgrad-rank: exited with status 127: No such file or directory");
+  }
+}
+
+TEST(WorkshopStart, AProgramThatCannotLoad) {
+  Workshop workshop({{{DISTGRAD_FAKE_RANK, "--broken"}}, 1});
+  workshop.run(request(1, ""), 20);
+  EXPECT_THAT([&] { workshop.next(); },
+              testing::ThrowsMessage<SystemError>(HasSubstr("error while loading shared libraries")));
+}
+
+TEST(WorkshopStart, TheVersionOfTorch) {
+  Workshop workshop({{{DISTGRAD_FAKE_RANK}}, 1});
+  EXPECT_EQ(workshop.torch_version(), "0.0");
+}
+
+// Two programs: the ranks of one and the simulators of the other know nothing of each other.
+TEST(WorkshopStart, ASecondRankProgram) {
+  Workshop workshop({{{DISTGRAD_FAKE_RANK}, {DISTGRAD_FAKE_RANK}}, 1});
+  const Ticket first = workshop.run(request(2, "", 1), 20, 0);
+  const Ticket second = workshop.run(request(2, "", 2), 20, 1);
+  EXPECT_EQ(std::get<DistributedRun>(workshop.wait(second)->result).ranks.at(0).loss, 2);
+  EXPECT_EQ(std::get<DistributedRun>(workshop.wait(first)->result).ranks.at(0).loss, 1);
+}
+
+}  // namespace
+}  // namespace distgrad
