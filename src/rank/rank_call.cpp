@@ -63,7 +63,7 @@ struct RankCall : torch::autograd::Function<RankCall> {
 };
 
 struct Anchor : torch::autograd::Function<Anchor> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& loss, const variable_list& also) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& loss, at::TensorList also) {
     context->saved_data["count"] = static_cast<std::int64_t>(also.size());
     variable_list shapes;
     for (const at::Tensor& x : also) shapes.push_back(x.detach());
@@ -85,7 +85,7 @@ at::Tensor call_on_rank(const std::shared_ptr<CallSite>& site, const at::Tensor&
 }
 
 at::Tensor anchored(const at::Tensor& loss, const std::vector<at::Tensor>& also) {
-  return also.empty() ? loss : Anchor::apply(loss, also);
+  return also.empty() ? loss : Anchor::apply(loss, at::TensorList(also));  // only its members are taken for inputs
 }
 
 }  // namespace distgrad

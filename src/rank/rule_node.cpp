@@ -10,7 +10,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 struct RuleNode : torch::autograd::Function<RuleNode> {
-  static variable_list forward(AutogradContext* context, const variable_list& operands, Call call, const Rule* rule) {
+  static variable_list forward(AutogradContext* context, at::TensorList operands, Call call, const Rule* rule) {
     variable_list inputs, outputs;
     for (const at::Tensor& x : operands) inputs.push_back(x.detach());
     // Clones, as an output that is an input would be taken for an in-place change.
@@ -43,7 +43,7 @@ struct RuleNode : torch::autograd::Function<RuleNode> {
 }  // namespace
 
 std::vector<at::Tensor> call_with_rule(const Call& call, const Rule& rule, const std::vector<at::Tensor>& operands) {
-  return RuleNode::apply(operands, call, &rule);
+  return RuleNode::apply(at::TensorList(operands), call, &rule);  // only a TensorList's members are taken for inputs
 }
 
 }  // namespace distgrad
