@@ -1,0 +1,118 @@
+#include "tolerance/number.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace distgrad::tolerance {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+// Below this the residual of a product or a quotient may itself underflow in double.
+constexpr double kResidualUnderflow = 0x1p-960;
+
+const Arithmetic* arithmetic = nullptr;
+
+// Infinities and NaN: the same in the run where everything before was exact, else anything.
+Number checked(double value, double error) {
+  if (!(error < kInfinity)) return {value, kInfinity};
+  if (!std::isfinite(value)) return {value, error == 0 ? 0 : kInfinity};
+  return {value, error};
+}
+
+Number rounded(double value, double propagated, bool exact) {
+  if (exact && fits(arithmetic->inner, value)) return {value, 0};
+  if (!std::isfinite(value)) return checked(value, propagated);
+  return checked(value, propagated + arithmetic->inner_rounding(std::fabs(value) + propagated));
+}
+
+}  // namespace
+
+InArithmetic::InArithmetic(const Arithmetic& a) : outer_(arithmetic) { arithmetic = &a; }
+InArithmetic::~InArithmetic() { arithmetic = outer_; }
+const Arithmetic& current_arithmetic() { return *arithmetic; }
+
+Number operator+(Number a, Number b) {
+  const double sum = a.value + b.value;
+  const double from_b = sum - a.value;  // Knuth's two-sum: the rounding error of sum
+  const double residual = (a.value - (sum - from_b)) + (b.value - from_b);
+  return rounded(sum, a.error + b.error, a.exact() && b.exact() && residual == 0);
+}
+
+Number operator-(Number a) { return {-a.value, a.error}; }
+Number operator-(Number a, Number b) { return a + -b; }
+
+Number operator*(Number a, Number b) {
+  const double product = a.value * b.value;
+  if (a.exact() && b.exact()) {
+    const bool exact = a.value == 0 || b.value == 0 ||
+                       (std::fabs(product) > kResidualUnderflow && std::fma(a.value, b.value, -product) == 0);
+    return rounded(product, 0, exact);
+  }
+  if (!std::isfinite(product)) return {product, kInfinity};
+  const double propagated = std::fabs(a.value) * b.error + std::fabs(b.value) * a.error + a.error * b.error;
+  return rounded(product, propagated, false);
+}
+
+Number operator/(Number a, Number b) {
+  const double quotient = a.value / b.value;
+  if (a.exact() && b.exact()) {
+    const bool exact = (a.value == 0 && b.value != 0) ||
+                       (std::fabs(a.value) > kResidualUnderflow && std::fabs(quotient) > kResidualUnderflow &&
+                        std::fma(-quotient, b.value, a.value) == 0);
+    return rounded(quotient, 0, exact);
+  }
+  const double nearest_zero = std::fabs(b.value) - b.error;
+  if (!(nearest_zero > 0) || !std::isfinite(quotient)) return {quotient, kInfinity};
+  return rounded(quotient, (a.error + std::fabs(quotient) * b.error) / nearest_zero, false);
+}
+
+Number square_root(Number x, double ulps) {
+  const double root = std::sqrt(x.value);
+  if (x.exact()) {
+    // Accurate to less than one ulp, so a representable root comes out as it is.
+    const bool exact = x.value == 0 || (x.value > kResidualUnderflow && std::fma(-root, root, x.value) == 0);
+    if (exact || !std::isfinite(root)) return rounded(root, 0, true);
+    return computed(root, 0, ulps);
+  }
+  if (!(x.value - x.error >= 0)) return {root, kInfinity};
+  return computed(root, std::max(std::sqrt(x.value + x.error) - root, root - std::sqrt(x.value - x.error)), ulps);
+}
+
+Number rounded_constant(double value) { return computed(value, 0, 0.5); }
+
+Number computed(double value, double propagated_error, double ulps) {
+  if (!std::isfinite(value)) return checked(value, propagated_error);
+  return checked(value, propagated_error + arithmetic->inner_rounding(std::fabs(value) + propagated_error, ulps));
+}
+
+Number monotone(double (*f)(double), Number x, double ulps) {
+  const double value = f(x.value);
+  if (x.exact()) return computed(value, 0, ulps);
+  const double deviation = std::max(std::fabs(f(x.value + x.error) - value), std::fabs(f(x.value - x.error) - value));
+  return computed(value, std::isnan(deviation) ? kInfinity : deviation, ulps);
+}
+
+Number with_slope(double value, double slope, Number x, double ulps) {
+  return computed(value, x.exact() ? 0 : slope * x.error, ulps);
+}
+
+Number exactly(double value) { return {value, 0}; }
+
+double stored_error(Number result, double out) {
+  if (std::isnan(out)) return result.exact() && std::isnan(result.value) ? 0 : kInfinity;
+  if (!std::isfinite(out)) return result.exact() && result.value == out ? 0 : kInfinity;
+  const Arithmetic& a = *arithmetic;
+  if (result.exact() && result.value == out && fits(a.stored, out)) return 0;
+  double error = result.error + std::fabs(result.value - out);
+  const double magnitude = std::fabs(out) + error;
+  if (a.narrows()) {
+    error += a.stored_rounding(magnitude);
+  } else {
+    if (result.exact()) error += a.stored_rounding(magnitude);
+    if (!(magnitude <= a.stored.largest)) return kInfinity;
+  }
+  return error < kInfinity ? error : kInfinity;
+}
+
+}  // namespace distgrad::tolerance

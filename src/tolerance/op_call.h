@@ -1,0 +1,125 @@
+// One intercepted operator: its arguments as they were before it ran, its results, and what a rule needs to write the
+// results' error bounds.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+#include <c10/util/SmallVector.h>
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tolerance/shadow.h"
+
+namespace distgrad::tolerance {
+
+class OpCall;
+using Rule = void (*)(OpCall&);
+
+// What does not change from call to call.
+struct OpTraits {
+  explicit OpTraits(const c10::OperatorHandle& op);
+
+  std::string name;  // without namespace, overload and the underscore of in-place operators: "add"
+  Rule rule = nullptr;
+  const struct Formula* formula = nullptr;
+  bool is_view = false;  // the results share the arguments' memory, and so their cells
+  bool known = true;
+  std::vector<std::string> arguments;
+  std::vector<int> written;  // arguments the operator changes (in-place, out=)
+};
+
+// What one ErrorAnalysis has gathered.
+struct Context {
+  DType dtype = DType::kFloat64;
+  Shadows shadows;
+  Arena arena;
+  std::string place;
+  std::vector<std::string> undecided;
+  std::vector<std::string> unknown;
+};
+
+class OpCall {
+ public:
+  OpCall(Context& context, const c10::OperatorHandle& op, const OpTraits& traits, c10::ArrayRef<c10::IValue> arguments);
+  void set_results(c10::ArrayRef<c10::IValue> results);
+
+  const OpTraits& traits() const { return traits_; }
+  const c10::OperatorHandle& op() const { return op_; }
+  Context& context() { return context_; }
+  Arena& arena() { return context_.arena; }
+
+  // Arguments, by the schema's names. A missing name or None: index -1, nullptr, nullopt or the default.
+  int index_of(std::string_view name) const;
+  const c10::IValue* argument(std::string_view name) const;  // nullptr also for None
+  c10::ArrayRef<c10::IValue> arguments() const { return arguments_; }
+  const at::Tensor* tensor(std::string_view name) const;  // values may have been overwritten: see view()
+  std::optional<double> number(std::string_view name) const;
+  std::int64_t integer(std::string_view name, std::int64_t otherwise) const;
+  bool boolean(std::string_view name, bool otherwise) const;
+  std::vector<std::int64_t> integers(std::string_view name) const;  // an int or a list of ints
+
+  // A tensor's or number's values and cells as they were before the operator ran.
+  std::optional<View> view(std::string_view name) const;
+  View view(int index) const;
+  // All of argument `name` broadcast to sizes. Python numbers are read as what the kernels compute in where
+  // `numbers_in_inner`, else as rounded to the stored type.
+  Buffer read(const View& view, c10::IntArrayRef sizes, bool numbers_in_inner = false);
+  Buffer read(const View& view) { return read(view, view.sizes); }
+  Buffer read(const at::Tensor& tensor, c10::IntArrayRef sizes) { return read(context_.shadows.view_of(tensor), sizes); }
+  Buffer read(const at::Tensor& tensor) { return read(tensor, tensor.sizes()); }
+
+  const std::vector<at::Tensor>& results() const { return results_; }
+  const at::Tensor& result(std::size_t i = 0) const { return results_[i]; }
+  const Arithmetic& arithmetic() const { return *arithmetic_; }  // of the first floating-point result
+
+  void write(const at::Tensor& result, const Cell* cells) { context_.shadows.write(result, cells); }
+  // By element: the error; zero means exact.
+  void write_errors(const at::Tensor& result, const Buffer& out, const double* errors);
+
+  bool in_backward() const { return in_backward_; }
+  // The element a rule is at, for messages.
+  void at_element(std::int64_t i, c10::IntArrayRef sizes) { element_ = i, element_sizes_ = sizes; }
+  // a and b are compared by a branch: reported where not exact and within their errors of each other. Backward's own
+  // comparisons are left out, since they repeat a branch of forward with values that are correlated.
+  void branch(Number a, Number b);
+  void finish();  // reports what branch() found
+
+ private:
+  friend class BranchScope;
+  Context& context_;
+  const c10::OperatorHandle& op_;
+  const OpTraits& traits_;
+  c10::SmallVector<c10::IValue, 8> arguments_;
+  std::vector<std::pair<int, View>> before_;  // arguments that the operator overwrites
+  std::vector<at::Tensor> results_;
+  const Arithmetic* arithmetic_ = nullptr;
+  bool in_backward_ = false;
+  std::int64_t element_ = 0;
+  c10::IntArrayRef element_sizes_;
+  std::string branch_text_;
+  int branches_ = 0;
+};
+
+// The call that formulas on Numbers belong to.
+OpCall& current_call();
+class CurrentCall {
+ public:
+  explicit CurrentCall(OpCall& call);
+  ~CurrentCall();
+  CurrentCall(const CurrentCall&) = delete;
+  CurrentCall& operator=(const CurrentCall&) = delete;
+};
+// For formulas: x is compared with y.
+inline void branch(Number x, Number y) { current_call().branch(x, y); }
+inline void branch(Number x, double y) { current_call().branch(x, {y, 0}); }
+
+bool is_real_floating(c10::ScalarType type);
+bool is_real_floating(const at::Tensor& tensor);
+
+// A number as messages print it: the shortest text that reads back as the same double.
+std::string shortest(double value);
+
+}  // namespace distgrad::tolerance

@@ -1,0 +1,50 @@
+// The floating-point formats of a case, and what one rounding costs in them. docs/tolerance.md, "Formats".
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include "model/dtype.h"
+
+namespace distgrad::tolerance {
+
+// A binary floating-point format. Values of every format are held as double.
+struct Format {
+  int significand_bits;
+  int min_exponent;        // the smallest positive subnormal is 2^min_exponent
+  double unit_roundoff;    // 2^-significand_bits: the relative error of one rounding to nearest
+  double largest;          // finite
+  double smallest;         // positive subnormal
+  double smallest_normal;
+};
+
+const Format& format_of(DType dtype);
+
+// True where the format holds the value as it is; infinities and NaN do.
+bool fits(const Format& format, double value);
+
+// The exponent of the lowest bit in use: value is an odd multiple of 2^lowest_bit. kNoBit for zero.
+inline constexpr int kNoBit = 1 << 20;
+int lowest_bit(double value);
+
+// What the operators that write one floating-point type cost, in the run and in the simulation together.
+struct Arithmetic {
+  Format stored;     // the type that the run's tensors have
+  Format inner;      // what the kernels compute in: float32 for the 16-bit types (torch's opmath_t)
+  double simulated;  // unit roundoff of the simulation's own type
+
+  bool narrows() const { return inner.significand_bits != stored.significand_bits; }
+
+  // Bounds |run - simulation| added by one operation whose exact result is at most `magnitude`, where both sides
+  // are accurate to `ulps` units in the last place (0.5: correctly rounded).
+  double inner_rounding(double magnitude, double ulps = 0.5) const;
+  // The same for rounding to the stored type, to nearest.
+  double stored_rounding(double magnitude) const;
+  // gamma_n = n u / (1 - n u): n roundings in a row (Higham, Accuracy and Stability, lemma 3.1), run and simulation.
+  double inner_gamma(double n) const;
+  double stored_gamma(double n) const;
+};
+
+// `simulated`: the type that the simulation's tensor has; float64 there stands for the case's dtype.
+const Arithmetic& arithmetic_for(DType dtype, c10::ScalarType simulated);
+
+}  // namespace distgrad::tolerance

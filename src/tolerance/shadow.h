@@ -1,0 +1,117 @@
+// What is known of the error of every element of every tensor, kept by storage: a view, whatever its strides, reads and
+// writes the same memory and so finds the same cells; an in-place operator changes them where they are.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <cmath>
+#include <cstdint>
+#include <deque>
+#include <unordered_map>
+#include <vector>
+
+#include "tolerance/number.h"
+
+namespace distgrad::tolerance {
+
+// One element. The default cell says: exact, one term. An element that is a sum whose terms the run may add in another
+// order (a reduction over ranks, autograd's accumulation) keeps the figures of its terms, so that what is added to it
+// later is judged as one sum with them.
+struct Cell {
+  double error = 0;      // bound of |run - simulation|
+  double sum_error = 0;  // the sum of the terms' own errors
+  double magnitude = 0;  // the sum of the terms' absolute values, errors included
+  std::int32_t terms = 0;          // 0: the default cell
+  std::int32_t unit = kNoBit;      // all terms are multiples of 2^unit; kInexact where some term has an error
+
+  static constexpr std::int32_t kInexact = -kNoBit;
+  bool plain() const { return terms == 0; }
+};
+
+inline Cell inexact_cell(double value, double error) {
+  return {error, error, std::fabs(value) + error, 1, Cell::kInexact};
+}
+// The cell's figures where the default cell is written out.
+Cell expanded(const Cell& cell, double value);
+
+// Memory of one operator's rules, given back at once.
+class Arena {
+ public:
+  double* doubles(std::int64_t n);
+  Cell* cells(std::int64_t n);  // default cells
+  void reset() { used_doubles_ = used_cells_ = 0; }
+
+ private:
+  std::deque<std::vector<double>> doubles_;
+  std::deque<std::vector<Cell>> cells_;
+  std::size_t used_doubles_ = 0;
+  std::size_t used_cells_ = 0;
+};
+
+using Dims = c10::SmallVector<std::int64_t, 6>;
+
+// A strided look at values and their cells; values of any real dtype.
+struct View {
+  const void* data = nullptr;
+  c10::ScalarType type = c10::ScalarType::Double;
+  const Cell* cells = nullptr;  // parallel to data; null: none known
+  bool scan = true;   // cells unknown: a value that the dtype does not hold was rounded (a constructor, a leaf's weight)
+  bool wrapped = false;  // a Python number
+  Dims sizes;
+  Dims strides;
+
+  std::int64_t numel() const;
+  bool contiguous() const;
+};
+
+// Values as double in row-major order of some shape; step 0: one value for all elements.
+struct Buffer {
+  const double* values = nullptr;
+  const Cell* cells = nullptr;  // null: all exact, one term each
+  std::int64_t size = 0;
+  std::int64_t step = 1;
+
+  double value(std::int64_t i) const { return values[i * step]; }
+  Cell cell(std::int64_t i) const { return cells ? cells[i * step] : Cell(); }
+  double error(std::int64_t i) const { return cells ? cells[i * step].error : 0; }
+  Number number(std::int64_t i) const { return {value(i), error(i)}; }
+  Buffer row(std::int64_t offset, std::int64_t length) const {
+    return {values + offset * step, cells ? cells + offset * step : nullptr, length, step};
+  }
+};
+
+class Shadows {
+ public:
+  struct Entry {
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // keeps the address from being used again
+    std::vector<Cell> cells;  // by element of the storage; empty: all plain
+    bool stacked = false;     // written by stack: its leading dim may be the ranks
+  };
+
+  Entry& obtain(const at::Tensor& tensor);  // with cells for every element of the storage
+  // The tensor is the whole of a storage that stack wrote (or a multiple of one).
+  bool is_stacked(const at::Tensor& tensor) const;
+  void mark_stacked(const at::Tensor& tensor);
+  View view_of(const at::Tensor& tensor) const;
+  // `cells` in row-major order of the tensor; null: all plain.
+  void write(const at::Tensor& tensor, const Cell* cells);
+  void forget_dead();  // storages that are gone
+
+ private:
+  Entry* find(const at::Tensor& tensor);
+  const Entry* find(const at::Tensor& tensor) const { return const_cast<Shadows*>(this)->find(tensor); }
+  Entry& entry_of(const at::Tensor& tensor);  // made where there is none
+
+  std::unordered_map<const c10::StorageImpl*, Entry> entries_;
+  std::size_t cells_written_ = 0;
+};
+
+// Reads a view broadcast to `sizes`. `scanned`: the format that values without cells are checked against.
+Buffer load(Arena& arena, const View& view, c10::IntArrayRef sizes, const Arithmetic& scanned);
+
+// Reorders dims.
+View permuted(const View& view, c10::IntArrayRef order);
+
+}  // namespace distgrad::tolerance
