@@ -1,0 +1,62 @@
+// Simulated programs per second against a bare libtorch loop that runs the same graph: pytorch#58005's program.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <benchmark/benchmark.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "rank/simulator.h"
+
+namespace distgrad {
+namespace {
+
+SimulateRequest debate(int ranks) {
+  SimulateRequest request;
+  Program& p = request.program;
+  p.world_size = ranks;
+  Input x;
+  x.name = "x";
+  x.value = Array::scalar(1);
+  x.layout = {{"", Layout{}}};
+  p.inputs = {x};
+  CollectiveCall all_reduce;
+  all_reduce.kind = CollectiveKind::kAllReduce;
+  all_reduce.operand = {"xx", "/steps/1/y/all_reduce"};
+  p.steps = {Step{"xx", "/steps/0", Expression{"(rank + 2) * x", "/steps/0/xx"}}, Step{"y", "/steps/1", all_reduce}};
+  p.loss = {"y * y", "/loss"};
+  request.weights = {std::vector<double>(ranks, 1.0)};
+  return request;
+}
+
+void BM_Simulate(benchmark::State& state) {
+  SimulateRequest request = debate(static_cast<int>(state.range(0)));
+  request.with_bounds = state.range(1) != 0;
+  for (auto _ : state) benchmark::DoNotOptimize(simulate(request));
+  state.SetItemsProcessed(state.iterations());
+}
+BENCHMARK(BM_Simulate)->ArgNames({"ranks", "bounds"})->Args({4, 0})->Args({4, 1})->Args({512, 0})->Args({512, 1});
+
+void BM_BareLibtorch(benchmark::State& state) {
+  const int ranks = static_cast<int>(state.range(0));
+  for (auto _ : state) {
+    std::vector<at::Tensor> leaves, scaled, losses;
+    for (int r = 0; r < ranks; ++r) {
+      leaves.push_back(at::ones({}, at::kDouble).requires_grad_(true));
+      scaled.push_back(leaves.back() * (r + 2));
+    }
+    const std::vector<at::Tensor> y =
+        at::stack(scaled).sum(0).unsqueeze(0).expand({static_cast<std::int64_t>(ranks)}).unbind(0);
+    for (const at::Tensor& v : y) losses.push_back(v * v);
+    benchmark::DoNotOptimize(torch::autograd::grad({at::stack(losses).sum()}, leaves));
+  }
+  state.SetItemsProcessed(state.iterations());
+}
+BENCHMARK(BM_BareLibtorch)->ArgName("ranks")->Arg(4)->Arg(512);
+
+}  // namespace
+}  // namespace distgrad
+
+int main(int argc, char** argv) {
+  at::set_num_threads(1);
+  benchmark::Initialize(&argc, argv);
+  benchmark::RunSpecifiedBenchmarks();
+}
