@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
 #include <string_view>
 
 namespace distgrad {
@@ -24,6 +23,7 @@ const Step* step_of(const Program& program, const RankPlace& place) {
 std::string_view direction(Phase phase) { return phase == Phase::kBackward ? "backward" : "forward"; }
 
 bool in_collective(const Program& program, const RankPlace& place) {
+  if (place.state != RankPlace::State::kRunning) return false;
   const Step* step = step_of(program, place);
   return step && step->collective();
 }
@@ -77,16 +77,21 @@ std::string place_text(const Program& program, const RankPlace& place) {
 }
 
 RankError hang_error(const Program& program, std::span<const RankPlace> places, double timeout_s) {
-  using State = RankPlace::State;
-  std::map<std::string, std::vector<int>> ranks_by_place;
-  std::vector<std::string> order;
+  struct Together {
+    const RankPlace* place;
+    std::vector<int> ranks;
+  };
+  std::vector<Together> groups;                    // ranks of which the same can be said
   std::vector<std::pair<int, Phase>> collectives;  // the different ones that ranks wait in
   const RankPlace* culprit = nullptr;
   for (const RankPlace& place : places) {
-    const std::string key = doing(program, place, false);
-    if (ranks_by_place[key].empty()) order.push_back(key);
-    ranks_by_place[key].push_back(place.rank);
-    if (place.state == State::kFinished) continue;
+    const std::string text = doing(program, place, false);
+    const auto same = std::find_if(groups.begin(), groups.end(),
+                                   [&](const Together& g) { return doing(program, *g.place, false) == text; });
+    if (same != groups.end()) same->ranks.push_back(place.rank);
+    else groups.push_back({&place, {place.rank}});
+
+    if (place.state == RankPlace::State::kFinished) continue;
     const bool waits = in_collective(program, place);
     // Who computes, or has not come, is likelier to be the cause than who waits.
     if (!culprit || (!waits && in_collective(program, *culprit))) culprit = &place;
@@ -95,16 +100,15 @@ RankError hang_error(const Program& program, std::span<const RankPlace> places, 
       collectives.push_back(where);
   }
   std::vector<std::string> parts;
-  for (const std::string& key : order) {
-    const std::vector<int>& ranks = ranks_by_place[key];
-    parts.push_back(fmt::format("{} {}", ranks_text(ranks), doing(program, places[ranks[0]], ranks.size() > 1)));
-  }
+  for (const auto& [place, ranks] : groups)
+    parts.push_back(fmt::format("{} {}", ranks_text(ranks), doing(program, *place, ranks.size() > 1)));
 
   RankError error;
   error.kind = collectives.size() > 1 ? "desync" : "hang";
   if (culprit) {
     error.rank = culprit->rank;
-    if (const Step* step = step_of(program, *culprit)) error.step = step->name;
+    const Step* step = culprit->state == RankPlace::State::kRunning ? step_of(program, *culprit) : nullptr;
+    if (step) error.step = step->name;
   }
   error.message = fmt::format("not done after {:g} s: {}", timeout_s, fmt::join(parts, "; "));
   return error;
@@ -119,7 +123,7 @@ RankError crash_error(const Program& program, const RankPlace& place, const std:
     case RankPlace::State::kNotBegun: where = "before it began the case"; break;
     case RankPlace::State::kFinished: where = "after it had computed the case, before it told the result"; break;
     case RankPlace::State::kRunning:
-      where = "in " + place_text(program, place);
+      where = "in " + (place.rank < 0 ? "the simulation" : place_text(program, place));
       if (const Step* step = step_of(program, place)) error.step = step->name;
       break;
   }

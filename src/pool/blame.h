@@ -13,7 +13,7 @@ namespace distgrad {
 // Where a rank is in a case.
 struct RankPlace {
   enum class State { kNotBegun, kRunning, kFinished };
-  int rank = 0;
+  int rank = 0;  // -1: a simulator
   State state = State::kNotBegun;
   int step = -1;  // as on the board
   Phase phase = Phase::kIdle;

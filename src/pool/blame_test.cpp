@@ -54,6 +54,15 @@ TEST(HangError, WhoComputesForEverIsToBlameNotWhoWaitsForIt) {
   EXPECT_THAT(error.message, HasSubstr("ranks 0, 2 wait in step y (all_reduce), forward; rank 1 is in step x, forward"));
 }
 
+TEST(HangError, WhoHasNotBegunIsToBlame) {
+  const std::vector<RankPlace> places = {at(0, 1), {1, State::kNotBegun, 2, Phase::kReply}, at(2, 1)};
+  const RankError error = hang_error(three_steps(), places, 30);
+  EXPECT_EQ(error.kind, "hang");
+  EXPECT_EQ(error.rank, 1);
+  EXPECT_EQ(error.step, "") << "what the board shows of it is the case before";
+  EXPECT_THAT(error.message, HasSubstr("rank 1 has not begun"));
+}
+
 TEST(CrashError, SaysWhereAndTheLastWords) {
   const RankError error = crash_error(three_steps(), at(1, 1, Phase::kBackward), "killed by SIGSEGV", "a\nb\n");
   EXPECT_EQ(error.kind, "crash");

@@ -36,6 +36,12 @@ void sleep_for_ever() {
   for (;;) pause();
 }
 
+// Past the handlers that sanitizers install.
+void die_by(int signal) {
+  ::signal(signal, SIG_DFL);
+  raise(signal);
+}
+
 // Bytes that are no frame, past the worker's back.
 void write_garbage() {
   for (int fd = 3; fd < 64; ++fd) {
@@ -58,7 +64,7 @@ void act(std::string_view action, std::string_view argument, const Place& place)
   else if (action == "sleep_ms") usleep(static_cast<useconds_t>(integer(argument)) * 1000);
   else if (action == "throw") throw std::runtime_error(text);
   else if (action == "abort") std::abort();
-  else if (action == "segv") raise(SIGSEGV);
+  else if (action == "segv") die_by(SIGSEGV);
   else if (action == "kill") raise(SIGKILL);
   else if (action == "exit") std::exit(integer(argument));
   else if (action == "hang") sleep_for_ever();

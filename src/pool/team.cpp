@@ -197,7 +197,7 @@ void Team::take_reply(Worker& worker, WorkReply reply) {
 }
 
 void Team::fail_worker(Worker& worker, std::uint64_t id, RankError error) {
-  error.rank = kind_.role == WorkerRole::kSimulator ? -1 : worker.rank;
+  error.rank = told_rank(worker);
   worker.error = std::move(error);
   worker.error_id = id;
   worker.error_order = ++errors_;
@@ -256,7 +256,7 @@ Completion Team::completion(InFlight& done, std::optional<RankError> error) {
 RankPlace Team::place(const Worker& worker, const InFlight& in_flight) const {
   const RankSlot& slot = this->slot(worker.rank);
   const std::uint64_t current = slot.case_id;
-  RankPlace place{worker.rank, RankPlace::State::kNotBegun, slot.step, slot.phase};
+  RankPlace place{told_rank(worker), RankPlace::State::kNotBegun, slot.step, slot.phase};
   if (worker.answered >= in_flight.id || current > in_flight.id ||
       (current == in_flight.id && place.phase == Phase::kReply))
     place.state = RankPlace::State::kFinished;
@@ -329,10 +329,8 @@ std::optional<Team::Failure> Team::find_failure() {
     std::vector<RankPlace> places;
     for (const Worker& worker : workers_) places.push_back(place(worker, *late));
     RankError error = hang_error(late->job->program(), places, late->job->timeout_s);
-    if (kind_.role == WorkerRole::kSimulator) {
-      error.rank = -1;
+    if (kind_.role == WorkerRole::kSimulator)
       error.message = fmt::format("the simulation was not done after {:g} s", late->job->timeout_s);
-    }
     return make_failure(late, std::move(error));
   }
   return std::nullopt;

@@ -86,6 +86,7 @@ class Team {
   };
 
   const RankSlot& slot(int rank) const { return reinterpret_cast<const Board*>(board_.get())->ranks[rank]; }
+  int told_rank(const Worker& worker) const { return kind_.role == WorkerRole::kSimulator ? -1 : worker.rank; }
   InFlight* in_flight(std::uint64_t id);
   void receive(Worker& worker);
   void take_reply(Worker& worker, WorkReply reply);

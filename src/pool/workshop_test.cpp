@@ -231,7 +231,7 @@ TEST_F(WorkshopTest, AReplyThatDoesNotFitTheProgram) {
 }
 
 TEST_F(WorkshopTest, ASimulatorThatDiesHangsOrRaises) {
-  EXPECT_THAT(simulate("sim: segv").error.value().message, StartsWith("killed by SIGSEGV (segmentation fault)"));
+  EXPECT_EQ(simulate("sim: segv").error.value().message, "killed by SIGSEGV (segmentation fault) in the simulation");
   EXPECT_EQ(simulate("sim: throw what").error.value().message, "what");
   const RankError hang = simulate("sim: hang", 0.3).error.value();
   EXPECT_EQ(hang.kind, "hang");

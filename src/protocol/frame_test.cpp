@@ -19,6 +19,7 @@ namespace {
 using Pieces = std::vector<std::span<const double>>;
 
 void feed(FrameParser& parser, std::string_view bytes) {
+  if (bytes.empty()) return;
   const std::span<char> room = parser.room(bytes.size());
   std::memcpy(room.data(), bytes.data(), bytes.size());
   parser.commit(bytes.size());
