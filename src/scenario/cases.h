@@ -12,6 +12,7 @@ namespace distgrad {
 // In the order subject, world_size, dtype, backend, objective, the last varying fastest.
 // `torch_version` decides `when`. The cases point to the scenario, which must outlive them.
 std::vector<Case> expand(const Scenario&, const Overrides&, std::string_view torch_version);
+std::vector<Case> expand(Scenario&&, const Overrides&, std::string_view torch_version) = delete;
 
 // What `which` runs; a case with a skip_reason has no program. The file's truth is in it as far as
 // it applies.

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <limits>
 
@@ -75,9 +76,26 @@ std::string choices(std::span<const std::string> names) {
   return text;
 }
 
+std::string counted(std::size_t n, std::string_view what) {
+  return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
+}
+
 std::string name_hint(std::string_view word, std::span<const std::string> known) {
   constexpr std::size_t kMostSearched = 500;
-  return known.size() > kMostSearched ? std::string() : did_you_mean(word, known);
+  if (known.size() > kMostSearched) return {};
+  const std::string name = nearest_name(word, known);
+  // Every name of one letter is one edit away from every other.
+  const bool is_near =
+      word.size() > 1 || (name.size() == 1 && std::tolower(name[0]) == std::tolower(word[0]));
+  return name.empty() || !is_near ? std::string() : "; did you mean " + in_quotes(name) + "?";
+}
+
+std::string name_hint_or_choices(std::string_view word, std::span<const std::string> known,
+                                 std::string_view otherwise) {
+  constexpr std::size_t kFew = 20;
+  const std::string hint = name_hint(word, known);
+  if (!hint.empty() || known.empty() || known.size() > kFew) return hint;
+  return fmt::format("; {} {}", otherwise, choices(known));
 }
 
 std::optional<std::int64_t> read_integer(const JsonValue& value, std::int64_t low,
@@ -86,9 +104,7 @@ std::optional<std::int64_t> read_integer(const JsonValue& value, std::int64_t lo
   if (integer && *integer >= low && *integer <= high) return integer;
   const bool whole =
       value.is_number() && value.written().find_first_of(".eE") == std::string_view::npos;
-  const std::string range = high == std::numeric_limits<std::int64_t>::max()
-                                ? fmt::format("at least {}", low)
-                                : fmt::format("from {} to {}", low, high);
+  const std::string range = fmt::format("from {} to {}", low, high);
   problems.at(value, whole
                          ? fmt::format("must be {}, not {}", range, printable(value.written(), 30))
                          : fmt::format("must be an integer {}, not {}", range, description(value)));
@@ -122,9 +138,8 @@ std::optional<std::string> read_name_among(const JsonValue& value, std::string_v
   }
   const std::string& name = value.text();
   if (std::find(names.begin(), names.end(), name) != names.end()) return name;
-  std::string hint = name_hint(name, names);
-  if (hint.empty()) hint = "; it is " + choices(names);
-  problems.at(value, fmt::format("unknown {} {}{}", what, in_quotes(name), hint));
+  problems.at(value, fmt::format("unknown {} {}{}", what, in_quotes(name),
+                                 name_hint_or_choices(name, names, "it is")));
   return std::nullopt;
 }
 

@@ -46,9 +46,15 @@ std::string description(const JsonValue&);
 // "sum, mean or replicated", each in double quotes.
 std::string choices(std::span<const std::string> names);
 
+// "1 rank", "2 ranks".
+std::string counted(std::size_t n, std::string_view what);
+
 // "; did you mean \"NAME\"?" or nothing. Not searched among very many names, which only a hostile
 // file has.
 std::string name_hint(std::string_view word, std::span<const std::string> known);
+// Or else "; " with `otherwise` and the names themselves, as far as they are few.
+std::string name_hint_or_choices(std::string_view word, std::span<const std::string> known,
+                                 std::string_view otherwise);
 
 // Each of these gives nothing, and a problem, where the value is something else.
 std::optional<std::int64_t> read_integer(const JsonValue&, std::int64_t low, std::int64_t high,

@@ -22,6 +22,11 @@ std::string_view word_at(std::string_view text, std::size_t at) {
   return text.substr(at, std::max<std::size_t>(end - at, 1));
 }
 
+// What stands between the quotes of the text that begins here, as written.
+std::string_view text_at(std::string_view text, std::size_t at) {
+  return text.substr(at + 1, text.find('"', at + 1) - at - 1);
+}
+
 bool is_json_number(std::string_view word) {
   double value = 0;
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
@@ -101,6 +106,25 @@ std::size_t next_token(std::string_view text, std::size_t from) {
   return from;
 }
 
+std::size_t end_of_number(std::string_view text, std::size_t at) {
+  const auto skip_digits = [&] {
+    while (at < text.size() && is_digit(text[at])) ++at;
+  };
+  const auto skip = [&](std::string_view any_of) {
+    const bool there = at < text.size() && any_of.find(text[at]) != std::string_view::npos;
+    if (there) ++at;
+    return there;
+  };
+  skip("-");
+  if (!skip("0")) skip_digits();
+  if (skip(".")) skip_digits();
+  if (skip("eE")) {
+    skip("+-");
+    skip_digits();
+  }
+  return at;
+}
+
 SyntaxExplanation explain(const SyntaxError& error) {
   const std::size_t at = next_token(error.text, error.after);
   const std::string_view gap = error.text.substr(error.after, at - error.after);
@@ -108,6 +132,12 @@ SyntaxExplanation explain(const SyntaxError& error) {
   const auto colons = std::count(gap.begin(), gap.end(), ':');
   if (at >= error.text.size()) return {error.text.size(), about_end(error)};
 
+  // A number that goes on after its end, as 01 and 0x10 do, is one word to a person.
+  if (gap.empty() && at > 0 && is_digit(error.text[at - 1]) &&
+      !std::ispunct(static_cast<unsigned char>(error.text[at]))) {
+    const std::size_t begin = error.text.find_last_of(" \t\r\n,:[]{}\"", at) + 1;
+    return {begin, about_number(word_at(error.text, begin))};
+  }
   const std::string_view word = word_at(error.text, at);
   const bool in_object = error.container == "object";
   const bool value_expected = in_object ? error.after_key : true;
@@ -130,7 +160,8 @@ SyntaxExplanation explain(const SyntaxError& error) {
   const std::string meant = about_word(word);
   if (word[0] == '/' || word[0] == '#') return {at, meant};
   if (commas == 0 && !error.container_empty && !error.after_key && !error.container.empty())
-    return {at, fmt::format("a comma is missing before {}", in_quotes(word))};
+    return {at, fmt::format("a comma is missing before {}",
+                            in_quotes(word[0] == '"' ? text_at(error.text, at) : word))};
   if (!value_expected && word[0] != '"')
     return {at, fmt::format("a key in double quotes is expected, not {}", in_quotes(word))};
   if (!meant.empty()) return {at, meant};

@@ -23,6 +23,9 @@ struct SyntaxExplanation {
 
 SyntaxExplanation explain(const SyntaxError&);
 
+// Where the JSON number that begins at `at` ends.
+std::size_t end_of_number(std::string_view text, std::size_t at);
+
 // Where the next token begins: after white space, commas and colons.
 std::size_t next_token(std::string_view text, std::size_t from);
 

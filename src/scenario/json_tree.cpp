@@ -152,8 +152,7 @@ class JsonTreeBuilder {
 
   bool add_number() {
     const std::size_t at = token();
-    read_to_ =
-        std::min(tree_.source_.find_first_not_of("+-.eE0123456789", at), tree_.source_.size());
+    read_to_ = end_of_number(tree_.source_, at);
     return add(JsonKind::kNumber, at);
   }
 
@@ -246,7 +245,7 @@ std::size_t JsonValue::size() const { return tree_->nodes_[index_].children; }
 
 std::string_view JsonValue::written() const {
   const std::size_t at = tree_->nodes_[index_].offset;
-  return tree_->source_.substr(at, tree_->source_.find_first_not_of("+-.eE0123456789", at) - at);
+  return tree_->source_.substr(at, end_of_number(tree_->source_, at) - at);
 }
 
 double JsonValue::number() const {

@@ -94,14 +94,18 @@ std::optional<RandomSpec> read_random(const JsonValue& value, Problems& problems
   return random;
 }
 
-bool is_shard_of_the_world(const JsonValue& value) {
+// { "shard": 0 }, unless "shard" is a mesh axis that has a word there.
+bool is_shard(const JsonValue& value, const Scenario& scenario) {
   const auto dim = value.member("shard");
-  return dim && value.size() == 1 && !dim->is_text() && !dim->is_object();
+  if (!dim || value.size() != 1) return false;
+  const std::vector<std::string> axes = axis_names(scenario);
+  return dim->is_number() || std::find(axes.begin(), axes.end(), "shard") == axes.end();
 }
 
 std::optional<Layout> read_layout_word(const JsonValue& value, bool along_an_axis,
-                                       Problems& problems) {
-  if (is_shard_of_the_world(value)) {
+                                       const Parts& parts) {
+  Problems& problems = parts.problems;
+  if (is_shard(value, parts.scenario)) {
     const auto dim = read_integer(*value.member("shard"), -kMaxDim - 1, kMaxDim, problems);
     if (!dim) return std::nullopt;
     return Layout{LayoutKind::kShard, static_cast<int>(*dim)};
@@ -135,8 +139,8 @@ std::optional<Layout> read_layout_word(const JsonValue& value, bool along_an_axi
 }
 
 std::vector<AxisLayout> read_layout(const JsonValue& value, const Parts& parts) {
-  if (!value.is_object() || is_shard_of_the_world(value)) {
-    const auto layout = read_layout_word(value, false, parts.problems);
+  if (!value.is_object() || is_shard(value, parts.scenario)) {
+    const auto layout = read_layout_word(value, false, parts);
     return {{"", layout.value_or(Layout{})}};
   }
   check_axes(value, parts.scenario, parts.problems);
@@ -146,7 +150,7 @@ std::vector<AxisLayout> read_layout(const JsonValue& value, const Parts& parts) 
     if (!word)
       parts.problems.missing(value, axis.name,
                              "is missing; a layout by axis names every mesh axis");
-    const auto layout = word ? read_layout_word(*word, true, parts.problems) : std::nullopt;
+    const auto layout = word ? read_layout_word(*word, true, parts) : std::nullopt;
     layouts.push_back({axis.name, layout.value_or(Layout{LayoutKind::kReplicate, 0})});
   }
   return layouts;
@@ -182,10 +186,15 @@ void read_by_rank(const JsonValue& value, Input& input, Problems& problems) {
   input.value = std::move(values);
 }
 
-void read_value(const JsonValue& object, Input& input, Problems& problems) {
+std::vector<JsonValue> given_values(const JsonValue& object) {
   std::vector<JsonValue> given;
   for (const char* key : {"value", "by_rank", "expr", "random"})
     if (const auto value = object.member(key)) given.push_back(*value);
+  return given;
+}
+
+void read_value(const JsonValue& object, Input& input, Problems& problems) {
+  const std::vector<JsonValue> given = given_values(object);
   if (given.empty()) {
     problems.at(object,
                 "has no value; give one of \"value\", \"by_rank\", \"expr\" and \"random\"");
@@ -230,8 +239,9 @@ Input read_input(const JsonValue& member, const Parts& parts) {
     }
     return input;
   }
-  check_keys(member, {"value", "by_rank", "expr", "random", "requires_grad", "layout"}, problems);
-  read_value(member, input, problems);
+  const bool all_known = check_keys(
+      member, {"value", "by_rank", "expr", "random", "requires_grad", "layout"}, problems);
+  if (all_known || !given_values(member).empty()) read_value(member, input, problems);
   if (const auto requires_grad = member.member("requires_grad"))
     input.requires_grad = read_bool(*requires_grad, problems).value_or(true);
   if (const auto layout = member.member("layout")) {
@@ -328,8 +338,8 @@ void read_sync(Parts& parts) {
     const auto input = std::find_if(parts.scenario.inputs.begin(), parts.scenario.inputs.end(),
                                     [&](const Input& i) { return i.name == member.key(); });
     if (input == parts.scenario.inputs.end()) {
-      parts.problems.at_key(
-          member, "unknown input " + in_quotes(member.key()) + name_hint(member.key(), names));
+      parts.problems.at_key(member, "unknown input " + in_quotes(member.key()) +
+                                        name_hint_or_choices(member.key(), names, "it is"));
       continue;
     }
     if (!input->requires_grad) {

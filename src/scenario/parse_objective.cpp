@@ -94,6 +94,7 @@ void read_objective(Parts& parts) {
     parts.scenario.objective = plain(*word);
   } else {
     std::string hint = value->is_text() ? name_hint(value->text(), words()) : std::string();
+    if (value->is_text() && value->text().starts_with("rank")) hint = "; write { \"rank\": 0 }";
     parts.problems.at(*value, "unknown objective, " + description(*value) +
                                   (hint.empty() ? choices_hint() : hint));
   }

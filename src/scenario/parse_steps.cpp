@@ -31,16 +31,6 @@ const std::vector<std::string>& all_options() {
   return options;
 }
 
-std::vector<std::string> options_of(const CollectiveTraits& t) {
-  std::vector<std::string> options = {"group"};
-  if (t.takes_op) options.insert(options.end(), {"op", "factor"});
-  if (t.takes_root) options.emplace_back("root");
-  if (t.takes_dim) options.emplace_back("dim");
-  if (t.takes_splits) options.emplace_back("splits");
-  if (t.takes_pairs) options.emplace_back("pairs");
-  return options;
-}
-
 void read_op(const JsonValue& body, CollectiveCall& call, Problems& problems) {
   const auto op = body.member("op"), factor = body.member("factor");
   bool op_is_known = true;
@@ -186,10 +176,10 @@ std::optional<CollectiveCall> read_collective(const JsonValue& body, const Parts
     const auto& others = all_options();
     if (std::find(others.begin(), others.end(), member.key()) != others.end()) {
       parts.problems.at_key(member, fmt::format("{} takes no {}; it takes {}", t.name,
-                                                in_quotes(member.key()), choices(options)));
+                                                in_quotes(member.key()), fmt::join(options, ", ")));
     } else {
       std::string hint = name_hint(member.key(), options);
-      if (hint.empty()) hint = fmt::format("; {} takes {}", t.name, choices(options));
+      if (hint.empty()) hint = fmt::format("; {} takes {}", t.name, fmt::join(options, ", "));
       parts.problems.at_key(member, "unknown option " + in_quotes(member.key()) + hint);
     }
     if (parts.problems.full()) return std::nullopt;
@@ -260,6 +250,16 @@ std::optional<Expression> read_loss(const JsonValue& object, Problems& problems)
 }
 
 }  // namespace
+
+std::vector<std::string> options_of(const CollectiveTraits& t) {
+  std::vector<std::string> options = {"group"};
+  if (t.takes_op) options.insert(options.end(), {"op", "factor"});
+  if (t.takes_root) options.emplace_back("root");
+  if (t.takes_dim) options.emplace_back("dim");
+  if (t.takes_splits) options.emplace_back("splits");
+  if (t.takes_pairs) options.emplace_back("pairs");
+  return options;
+}
 
 std::optional<Expression> read_expression(const JsonValue& value, Problems& problems) {
   if (!value.is_text()) {

@@ -93,8 +93,8 @@ void read_gradients(const JsonValue& value, Expectation& expectation, const Part
     if (parts.problems.full()) return;
     const Input* input = input_named(parts.scenario, member.key());
     if (!input) {
-      parts.problems.at_key(
-          member, "unknown input " + in_quotes(member.key()) + name_hint(member.key(), names));
+      parts.problems.at_key(member, "unknown input " + in_quotes(member.key()) +
+                                        name_hint_or_choices(member.key(), names, "it is"));
     } else if (!input->requires_grad) {
       parts.problems.at_key(
           member, in_quotes(member.key()) + " has \"requires_grad\": false, so no gradient");

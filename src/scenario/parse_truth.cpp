@@ -68,8 +68,8 @@ void read_truth(Parts& parts) {
     if (parts.problems.full()) return;
     const Input* input = input_named(parts.scenario, member.key());
     if (!input) {
-      parts.problems.at_key(
-          member, "unknown input " + in_quotes(member.key()) + name_hint(member.key(), names));
+      parts.problems.at_key(member, "unknown input " + in_quotes(member.key()) +
+                                        name_hint_or_choices(member.key(), names, "it is"));
       continue;
     }
     if (!input->requires_grad) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/did_you_mean.h"
 #include "scenario/parts.h"
 #include "scenario/printable.h"
 
@@ -124,9 +125,10 @@ bool check_axes(const JsonValue& by_axis, const Scenario& scenario, Problems& pr
   for (const JsonValue& member : by_axis.children()) {
     if (std::find(axes.begin(), axes.end(), member.key()) != axes.end()) continue;
     all_known = false;
-    std::string hint = name_hint(member.key(), axes);
-    if (axes.empty()) hint = "; the scenario has no \"mesh\"";
-    if (hint.empty()) hint = "; the mesh has " + choices(axes);
+    const std::string hint = axes.empty()
+                                 ? "; the scenario has no \"mesh\""
+                                 : name_hint_or_choices(member.key(), axes, "the mesh has");
+    problems.was_misspelt(by_axis, nearest_name(member.key(), axes));
     problems.at_key(member, "unknown mesh axis " + in_quotes(member.key()) + hint);
   }
   return all_known;

@@ -37,6 +37,7 @@ void read_tolerance(Parts&);      // parse_truth.cpp
 void read_subjects(Parts&);       // parse_subjects.cpp
 
 std::optional<Expression> read_expression(const JsonValue&, Problems&);  // parse_steps.cpp
+std::vector<std::string> options_of(const CollectiveTraits&);            // parse_steps.cpp
 const Input* input_named(const Scenario&, std::string_view name);        // parse_inputs.cpp
 std::vector<std::string> input_names(const Scenario&);                   // parse_inputs.cpp
 std::vector<std::string> axis_names(const Scenario&);                    // parse_world.cpp

@@ -5,12 +5,11 @@
 #include <algorithm>
 #include <set>
 
+#include "scenario/parts.h"
 #include "scenario/printable.h"
 
 namespace distgrad {
 namespace {
-
-std::string ranks_text(int n) { return fmt::format("{} rank{}", n, n == 1 ? "" : "s"); }
 
 // The axis varies every `inner` ranks, as in torch's DeviceMesh.
 Group mesh_axis(const MeshAxis& axis, int inner, int world_size) {
@@ -53,7 +52,7 @@ void check_listed_group(const GroupSpec& spec, int world_size,
       const std::string pointer = fmt::format("{}/{}/{}", spec.pointer, i, j);
       if (rank >= world_size) {
         problems.push_back({pointer, fmt::format("there is no rank {} in a world of {}", rank,
-                                                 ranks_text(world_size))});
+                                                 counted(world_size, "rank"))});
         return;
       }
       if (!seen.insert(rank).second) {
@@ -77,7 +76,7 @@ void check_group(const GroupSpec& spec, int world_size, std::vector<WorldProblem
   if (spec.size > 0 && world_size % spec.size != 0) {
     problems.push_back(
         {spec.pointer + "/size", fmt::format("groups of {} do not divide a world of {}", spec.size,
-                                             ranks_text(world_size))});
+                                             counted(world_size, "rank"))});
   } else if (!spec.listed.empty()) {
     check_listed_group(spec, world_size, problems);
   }
@@ -97,13 +96,11 @@ class CallChecker {
   }
 
   void check() {
-    if (call_.root >= smallest_)
-      add("/root", fmt::format("is no rank of a group of {}", ranks_text(smallest_)));
+    if (call_.root >= smallest_) add("/root", no_such_rank(call_.root));
     for (std::size_t i = 0; i < call_.pairs.size(); ++i)
       if (const int rank = std::max(call_.pairs[i].first, call_.pairs[i].second);
           rank >= smallest_) {
-        add(fmt::format("/pairs/{}", i),
-            fmt::format("{} is no rank of a group of {}", rank, ranks_text(smallest_)));
+        add(fmt::format("/pairs/{}", i), no_such_rank(rank));
         return;
       }
     if (!call_.splits.empty()) check_splits();
@@ -119,15 +116,19 @@ class CallChecker {
     }
     const bool square = call_.kind == CollectiveKind::kAllToAll;
     if (square && static_cast<int>(call_.splits.size()) != largest_)
-      add("/splits",
-          fmt::format("has {} rows for a group of {}", call_.splits.size(), ranks_text(largest_)));
+      add("/splits", fmt::format("has {} for a group of {}", counted(call_.splits.size(), "row"),
+                                 counted(largest_, "rank")));
     for (std::size_t row = 0; row < call_.splits.size(); ++row) {
       if (static_cast<int>(call_.splits[row].size()) == largest_) continue;
       add(square ? fmt::format("/splits/{}", row) : "/splits",
-          fmt::format("has {} sizes for a group of {}", call_.splits[row].size(),
-                      ranks_text(largest_)));
+          fmt::format("has {} for a group of {}", counted(call_.splits[row].size(), "size"),
+                      counted(largest_, "rank")));
       return;
     }
+  }
+
+  std::string no_such_rank(int rank) const {
+    return fmt::format("there is no rank {} in a group of {}", rank, counted(smallest_, "rank"));
   }
 
   void add(const std::string& below, std::string message) {
@@ -137,7 +138,7 @@ class CallChecker {
   const std::string& pointer_;
   const CollectiveCall& call_;
   std::vector<WorldProblem>& problems_;
-  int smallest_ = 1 << 20;
+  int smallest_ = kMaxWorldSize;
   int largest_ = 0;
 };
 
@@ -146,9 +147,9 @@ void check_values_by_rank(const Scenario& scenario, int world_size, Figures figu
   const auto check = [&](const std::vector<Array>* values, const std::string& pointer,
                          std::string_view hint) {
     if (values && values->size() != static_cast<std::size_t>(world_size))
-      problems.push_back(
-          {pointer, fmt::format("has {} value{}, the world {}{}", values->size(),
-                                values->size() == 1 ? "" : "s", ranks_text(world_size), hint)});
+      problems.push_back({pointer, fmt::format("has {} value{}, the world {}{}", values->size(),
+                                               values->size() == 1 ? "" : "s",
+                                               counted(world_size, "rank"), hint)});
   };
   for (const Input& input : scenario.inputs)
     check(std::get_if<std::vector<Array>>(&input.value), input.pointer + "/by_rank", "");
@@ -178,7 +179,7 @@ std::vector<WorldProblem> problems_with_world(const Scenario& scenario, int worl
   std::vector<WorldProblem> problems;
   if (const int size = mesh_size(scenario); !scenario.mesh.empty() && size != world_size)
     problems.push_back(
-        {"/mesh", fmt::format("is a world of {}, not of {}", ranks_text(size), world_size)});
+        {"/mesh", fmt::format("is a world of {}, not of {}", counted(size, "rank"), world_size)});
   for (const GroupSpec& spec : scenario.groups) check_group(spec, world_size, problems);
   check_values_by_rank(scenario, world_size, figures, problems);
   if (!problems.empty()) return problems;
@@ -199,8 +200,9 @@ std::vector<WorldProblem> problems_with_world(const Scenario& scenario, int worl
 std::optional<WorldProblem> problem_with_objective(const Scenario& scenario,
                                                    const Objective& objective, int world_size) {
   if (objective.kind == Objective::Kind::kRank && objective.rank >= world_size)
-    return WorldProblem{"/objective/rank", fmt::format("there is no rank {} in a world of {}",
-                                                       objective.rank, ranks_text(world_size))};
+    return WorldProblem{"/objective/rank",
+                        fmt::format("there is no rank {} in a world of {}", objective.rank,
+                                    counted(world_size, "rank"))};
   if (objective.kind != Objective::Kind::kByAxis) return std::nullopt;
   const bool same_axes =
       objective.axes.size() == scenario.mesh.size() &&

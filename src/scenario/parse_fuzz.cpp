@@ -1,0 +1,22 @@
+// libFuzzer's entry: any bytes parse as a scenario or are refused as a user's error. Built with
+// clang++ and -DDISTGRAD_FUZZ=ON; run as: parse_fuzz -max_total_time=60 src/scenario/testdata/good
+// src/scenario/testdata/invalid
+#include <cstdint>
+#include <string_view>
+
+#include "base/error.h"
+#include "scenario/cases.h"
+#include "scenario/parse.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  try {
+    const distgrad::Scenario scenario =
+        distgrad::parse_scenario({reinterpret_cast<const char*>(data), size}, "fuzzed.json");
+    if (scenario.world_sizes.size() * scenario.subjects.size() > 100) return 0;
+    for (const distgrad::Case& which : distgrad::expand(scenario, {}, "2.15.0"))
+      if (which.skip_reason.empty()) distgrad::program_for(which);
+  } catch (const distgrad::UserError&) {
+    // What a wrong file is answered with.
+  }
+  return 0;
+}

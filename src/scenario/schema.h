@@ -1,0 +1,11 @@
+// The JSON Schema (draft-07) of the scenario format, for editors and validators. It says less than
+// the parser checks: a schema cannot count ranks.
+#pragma once
+
+#include <string>
+
+namespace distgrad {
+
+std::string scenario_schema();
+
+}  // namespace distgrad
