@@ -1,0 +1,67 @@
+#include "diagnose/evidence.h"
+
+#include <algorithm>
+#include <set>
+
+namespace distgrad {
+namespace {
+
+std::optional<Array> part_of(const std::vector<Gradient>& gradients, std::size_t i,
+                             std::size_t part) {
+  if (i >= gradients.size() || part >= gradients[i].parts.size()) return std::nullopt;
+  return gradients[i].parts[part];
+}
+
+}  // namespace
+
+Evidence::Evidence(const Case& which, const SimulateRequest& asked, const Simulation& simulation,
+                   const CaseComparison& comparison)
+    : which_(which), asked_(asked), simulation_(simulation), comparison_(comparison) {
+  for (const Input& input : asked.program.inputs)
+    if (input.requires_grad) inputs_.push_back(&input);
+  std::set<int> missing;
+  for (std::size_t i = 0; i < inputs_.size() && i < comparison.gradients.size(); ++i) {
+    const GradientComparison& g = comparison.gradients[i];
+    const Shape full = g.truth_full ? g.truth_full->shape() : Shape{};
+    std::vector<Part> parts = assemble(asked.program, *inputs_[i], full, g.observed_by_rank);
+    for (std::size_t p = 0; p < parts.size(); ++p) {
+      missing.insert(parts[p].missing.begin(), parts[p].missing.end());
+      const std::size_t t = inputs_[i]->is_local() ? p : 0;
+      const std::optional<Array> truth = part_of(simulation.gradients[0], i, t);
+      if (!truth) continue;
+      parts_.push_back({i, std::move(parts[p].ranks), std::move(parts[p].value), *truth,
+                        part_of(simulation.bounds, i, t)});
+    }
+  }
+  missing_.assign(missing.begin(), missing.end());
+}
+
+const Tolerance& Evidence::tolerance() const {
+  static const Tolerance kDerived;
+  return which_.scenario ? which_.scenario->tolerance : kDerived;
+}
+
+std::vector<int> Evidence::differing_ranks() const {
+  std::set<int> ranks;
+  for (const GradientComparison& g : comparison_.gradients)
+    ranks.insert(g.differing_ranks.begin(), g.differing_ranks.end());
+  return {ranks.begin(), ranks.end()};
+}
+
+std::vector<std::size_t> Evidence::differing_inputs() const {
+  std::vector<std::size_t> inputs;
+  for (std::size_t i = 0; i < comparison_.gradients.size(); ++i)
+    if (!comparison_.gradients[i].equal) inputs.push_back(i);
+  return inputs;
+}
+
+std::vector<int> Evidence::ranks_without_gradient() const { return missing_; }
+
+std::vector<const Step*> Evidence::collectives() const {
+  std::vector<const Step*> steps;
+  for (const Step& step : asked_.program.steps)
+    if (step.collective()) steps.push_back(&step);
+  return steps;
+}
+
+}  // namespace distgrad

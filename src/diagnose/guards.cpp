@@ -1,0 +1,418 @@
+#include "diagnose/guards.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "diagnose/phrases.h"
+#include "gradients/closeness.h"
+
+namespace distgrad {
+namespace {
+
+constexpr std::size_t kShownRanks = 4;
+
+std::string factor_phrase(const Program& program, double factor) {
+  const std::string meaning = meaning_of_factor(program, factor);
+  return ratio_phrase(factor) + (meaning.empty() ? "" : " (" + meaning + ")");
+}
+
+std::string guarded_value(const GuardDifference& d) {
+  if (d.input.empty()) return "";
+  return d.input + (d.rank >= 0 ? fmt::format(" on rank {}", d.rank) : "") + index_phrase(d.index);
+}
+
+std::int64_t element_of(const Shape& shape, const std::vector<std::int64_t>& index) {
+  std::int64_t element = 0;
+  for (std::size_t d = 0; d < index.size(); ++d) element = element * shape[d] + index[d];
+  return element;
+}
+
+std::string at_index(const Array& array, const std::vector<std::int64_t>& index) {
+  if (array.size() == 0 || index.size() != array.shape().size()) return array_phrase(array);
+  return number_phrase(array[element_of(array.shape(), index)]);
+}
+
+std::string plural(std::size_t n) { return n == 1 ? "" : "s"; }
+
+bool parts_agree(const ComparedPart& a, const ComparedPart& b) {
+  if (!a.observed || !b.observed) return a.observed.has_value() == b.observed.has_value();
+  if (a.observed->shape() != b.observed->shape()) return false;
+  const double own = 0x1p-50 * largest_magnitude(a.truth.values());
+  const auto bound = [&](std::size_t i) {
+    return a.bound && a.bound->values()[i] > 0 ? 2 * a.bound->values()[i] + own : 0;
+  };
+  return difference(a.observed->values(), b.observed->values(), bound).equal;
+}
+
+// The input with its invariant axes replicated without sync: summed over.
+Input summed_where_invariant(const Input& input) {
+  Input relaxed = input;
+  // A sync that names no axis would take in the axes relaxed here.
+  std::vector<std::pair<std::string, Input::Sync>> sync;
+  for (const auto& [axis, how] : input.sync) {
+    if (!axis.empty() || input.layout.size() == 1) {
+      sync.push_back({axis, how});
+      continue;
+    }
+    for (const AxisLayout& entry : input.layout)
+      if (entry.layout.kind == Layout::Kind::kReplicate) sync.push_back({entry.axis, how});
+  }
+  relaxed.sync = std::move(sync);
+  for (AxisLayout& entry : relaxed.layout)
+    if (entry.layout.kind == Layout::Kind::kInvariant)
+      entry.layout.kind = Layout::Kind::kReplicate;
+  return relaxed;
+}
+
+bool sum_is_truth(const Evidence& evidence, std::size_t i) {
+  const Input& input = *evidence.inputs()[i];
+  const GradientComparison& g = evidence.comparison().gradients[i];
+  const auto parts = assemble(evidence.program(), summed_where_invariant(input),
+                              g.truth_full->shape(), g.observed_by_rank);
+  const std::optional<Array>* bounds = nullptr;
+  if (i < evidence.simulation().bounds.size()) bounds = &evidence.simulation().bounds[i].parts[0];
+  for (const Part& part : parts) {
+    if (!part.value || part.value->shape() != g.truth_full->shape()) return false;
+    const auto bound = [&](std::size_t e) {
+      const double b = bounds && *bounds ? (*bounds)->values()[e] : 0;
+      return b == 0 ? 0 : evidence.program().world_size * b;
+    };
+    if (!difference(part.value->values(), g.truth_full->values(), bound).equal) return false;
+  }
+  return true;
+}
+
+bool has_invariant_axis(const Input& input) {
+  return std::any_of(input.layout.begin(), input.layout.end(), [](const AxisLayout& entry) {
+    return entry.layout.kind == Layout::Kind::kInvariant;
+  });
+}
+
+}  // namespace
+
+std::optional<Finding> truth_finding(const Evidence& evidence) {
+  const auto& d = evidence.comparison().truth;
+  if (!d) return std::nullopt;
+  Finding finding{.rule = "truth", .collective = "", .step = "", .ranks = {}, .factor = d->factor, .text = ""};
+  if (d->rank >= 0) finding.ranks = {d->rank};
+  finding.text = fmt::format(
+      "The file's truth for {} is {}, the program gives {}{}. Either the figure is wrong, or the "
+      "steps, the loss or the objective are not what was meant.",
+      guarded_value(*d), at_index(d->wanted, d->index), at_index(d->simulated, d->index),
+      d->factor ? ", " + factor_phrase(evidence.program(), *d->factor) + " the file's" : "");
+  return finding;
+}
+
+std::optional<Finding> program_finding(const Evidence& evidence) {
+  const auto& d = evidence.comparison().program;
+  if (!d) return std::nullopt;
+  Finding finding{.rule = "program", .collective = "", .step = "", .ranks = {}, .factor = d->factor, .text = ""};
+  const std::string what =
+      d->input.empty() ? "The distributed program computes another loss than single_device: the "
+                         "objective is"
+                       : "The distributed program's loss is single_device's, but its gradient is "
+                         "not: of " + guarded_value(*d) + " it is";
+  finding.text = fmt::format("{} {}, single_device gives {}", what,
+                             at_index(d->simulated, d->index), at_index(d->wanted, d->index));
+  if (d->factor)
+    finding.text +=
+        fmt::format("; all of it is {} what it should be", factor_phrase(evidence.program(), *d->factor));
+  finding.text +=
+      ". No backward rule can mend that: look for a size that is divided by twice or not at all, "
+      "an average of averages over unequal pieces, or a term that every rank adds.";
+  return finding;
+}
+
+std::optional<Finding> forward_finding(const Evidence& evidence) {
+  const auto& d = evidence.comparison().forward;
+  if (!d) return std::nullopt;
+  Finding finding{.rule = "forward", .collective = "", .step = d->step, .ranks = d->ranks, .factor = {}, .text = ""};
+  for (const Step* step : evidence.collectives())
+    if (step->name == d->step)
+      finding.collective = std::string(traits(step->collective()->kind).name);
+  std::vector<std::string> values;
+  for (std::size_t i = 0; i < std::min(kShownRanks, d->ranks.size()); ++i) {
+    const auto rank = static_cast<std::size_t>(d->ranks[i]);
+    const bool first = d->ranks[i] == d->rank;
+    const auto shown = [&](const Array& a) { return first ? at_index(a, d->index) : array_phrase(a); };
+    values.push_back(fmt::format("rank {}{} has {} instead of {}", rank,
+                                 first ? index_phrase(d->index) : "",
+                                 shown(d->distributed[rank]), shown(d->simulated[rank])));
+  }
+  const std::string what =
+      d->step.empty() ? std::string("the loss") : fmt::format("step {} ({})", d->step, finding.collective);
+  finding.text = fmt::format(
+      "The forward value differs already: in {}, {}. Until that is right its gradient means little; "
+      "look at the op, the order of the ranks and the buffers of the collective.",
+      what, enumeration(values));
+  return finding;
+}
+
+std::optional<Finding> no_gradient_finding(const Evidence& evidence, const Step* step) {
+  const std::vector<int> ranks = evidence.ranks_without_gradient();
+  if (ranks.empty()) return std::nullopt;
+  Finding finding{.rule = "no-gradient", .collective = "", .step = "", .ranks = ranks, .factor = {}, .text = ""};
+  std::vector<std::string> names;
+  for (const GradientComparison& g : evidence.comparison().gradients)
+    if (std::any_of(ranks.begin(), ranks.end(), [&](int r) {
+          return !g.observed_by_rank[static_cast<std::size_t>(r)];
+        }))
+      names.push_back(g.input);
+  const std::string what = fmt::format("{} got no gradient (None) {}", enumeration(names),
+                                       on_ranks(ranks, evidence.program().world_size));
+  if (evidence.comparison().gradients_equal()) {
+    finding.text = what + ". What is missing is zero in the truth, so nothing is lost, but code "
+                          "that reads .grad must expect None.";
+    return finding;
+  }
+  if (step) {
+    finding.step = step->name;
+    finding.collective = std::string(traits(step->collective()->kind).name);
+    finding.text = fmt::format(
+        "{}: step {} ({}) has no backward, so the loss does not lead back through it. Use a "
+        "differentiable collective: a plain torch.distributed call into a new tensor is cut off "
+        "from the graph.",
+        what, step->name, finding.collective);
+  } else {
+    finding.text = what + ": nothing leads from the loss back to it there. Look for a detach, a "
+                          "collective without a backward, or a value that is not used.";
+  }
+  return finding;
+}
+
+std::vector<std::string> satisfied_objectives(const Evidence& evidence) {
+  std::map<std::string, bool> all;
+  std::vector<std::string> order;
+  for (const GradientComparison& g : evidence.comparison().gradients)
+    for (const auto& [objective, matches] : g.matches) {
+      if (!all.contains(objective)) order.push_back(objective);
+      all[objective] = all.contains(objective) ? all[objective] && matches : matches;
+    }
+  // Right because there is nothing: that gradients are zero says nothing for an objective.
+  const auto has_a_gradient = [&](const std::string& name) {
+    for (const GradientComparison& g : evidence.comparison().gradients)
+      for (const auto& [objective, truth] : g.truth_by_objective)
+        if (objective == name)
+          for (const auto& part : truth)
+            if (part && largest_magnitude(part->values()) > 0) return true;
+    return false;
+  };
+  const bool one_loss = all.contains("replicated") && all["replicated"];
+  std::vector<std::string> satisfied;
+  for (const std::string& name : order) {
+    if (!all[name] || name == spelled(evidence.which().objective) || !has_a_gradient(name)) continue;
+    if (one_loss && name.starts_with("rank:")) continue;  // the same loss
+    satisfied.push_back(name);
+  }
+  return satisfied;
+}
+
+std::optional<Finding> objective_finding(const Evidence& evidence,
+                                         const std::optional<Scaling>& scaling) {
+  const std::vector<std::string> satisfied = satisfied_objectives(evidence);
+  if (satisfied.empty()) return std::nullopt;
+  Finding finding{.rule = "objective", .collective = "", .step = "",
+                  .ranks = evidence.differing_ranks(), .factor = {}, .text = ""};
+  if (scaling) finding.factor = scaling->common;
+  std::vector<std::string> meant;
+  for (const std::string& name : satisfied)
+    meant.push_back(fmt::format("\"{}\" ({})", name, meaning_of_objective(name)));
+  const std::string declared = spelled(evidence.which().objective);
+  finding.text = fmt::format(
+      "{}: they are right for the objective {}, not for the declared \"{}\" ({}). Declare what the "
+      "training means, or weight the losses accordingly.",
+      how_they_differ(evidence, scaling), enumeration(meant), declared,
+      meaning_of_objective(declared));
+  return finding;
+}
+
+std::optional<Finding> scaled_finding(const Evidence& evidence,
+                                      const std::optional<Scaling>& scaling) {
+  if (!scaling) return std::nullopt;
+  Finding finding{.rule = "scaled", .collective = "", .step = "",
+                  .ranks = evidence.differing_ranks(), .factor = scaling->common, .text = ""};
+  if (!scaling->common) {
+    std::vector<std::string> each;
+    for (const auto& [input, factor] : scaling->by_input)
+      each.push_back(fmt::format("that of {} is {} the truth",
+                                 evidence.comparison().gradients[input].input,
+                                 factor_phrase(evidence.program(), factor)));
+    finding.text = "Each gradient is the truth times a constant of its own: " + enumeration(each) +
+                   ". Look for what sums or divides one of them and not the other.";
+    return finding;
+  }
+  const double factor = *scaling->common;
+  const std::string meaning = meaning_of_factor(evidence.program(), factor);
+  finding.text = how_they_differ(evidence, scaling) + ".";
+  if (factor == 0) {
+    finding.text += " Nothing of the loss's cotangent came through.";
+  } else if (!meaning.empty()) {
+    finding.text += fmt::format(
+        " That factor is {}: {}.", meaning,
+        std::abs(factor) > 1
+            ? "look for cotangents or gradients that are summed once too often, or a division by "
+              "the size that is missing"
+            : "look for a sum over the ranks that is missing, or a division by the size too many");
+  }
+  return finding;
+}
+
+std::vector<Finding> unsynchronised_findings(const Evidence& evidence) {
+  std::vector<Finding> findings;
+  for (const std::size_t i : evidence.differing_inputs()) {
+    const GradientComparison& g = evidence.comparison().gradients[i];
+    if (evidence.inputs()[i]->is_local()) continue;
+    std::vector<const ComparedPart*> parts;
+    for (const ComparedPart& part : evidence.parts())
+      if (part.input == i) parts.push_back(&part);
+    std::vector<int> apart;
+    for (const ComparedPart* part : parts)
+      if (!parts_agree(*part, *parts[0]))
+        apart.insert(apart.end(), part->ranks.begin(), part->ranks.end());
+    if (has_invariant_axis(*evidence.inputs()[i]) && sum_is_truth(evidence, i))
+      findings.push_back(
+          {"missing-reduction", "", "", g.differing_ranks, {},
+           fmt::format("Each rank holds only its own share of the gradient of {}: the shares add up "
+                       "to the truth. Sum them, in backward (a copy whose backward is an all_reduce) "
+                       "or after it.",
+                       g.input)});
+    if (apart.empty()) continue;
+    std::sort(apart.begin(), apart.end());
+    findings.push_back(
+        {"unsynchronised", "", "", apart, {},
+         fmt::format("The ranks must hold the same gradient of {} but {} differs from that of rank "
+                     "{}: their weights would drift apart. All-reduce the gradient, or the "
+                     "cotangent that it comes from.",
+                     g.input,
+                     "what is " + on_ranks(apart, evidence.program().world_size),
+                     parts[0]->ranks.front())});
+  }
+  return findings;
+}
+
+std::optional<Finding> wrong_slice_finding(const Evidence& evidence) {
+  std::vector<std::string> pairs;
+  std::vector<int> ranks;
+  for (const std::size_t i : evidence.differing_inputs()) {
+    if (!evidence.inputs()[i]->is_local()) return std::nullopt;
+    const GradientComparison& g = evidence.comparison().gradients[i];
+    for (std::size_t r = 0; r < g.observed_by_rank.size(); ++r) {
+      if (!g.observed_by_rank[r] || !g.truth_by_rank[r]) return std::nullopt;
+      std::optional<std::size_t> whose;
+      for (std::size_t s = 0; s < g.truth_by_rank.size() && whose != r; ++s) {
+        if (!g.truth_by_rank[s] || g.truth_by_rank[s]->shape() != g.observed_by_rank[r]->shape())
+          continue;
+        const ComparedPart* part = nullptr;
+        for (const ComparedPart& p : evidence.parts())
+          if (p.input == i && p.ranks.front() == static_cast<int>(s)) part = &p;
+        const auto bound = [&](std::size_t e) {
+          return part && part->bound ? part->bound->values()[e] : 0;
+        };
+        if (difference(g.observed_by_rank[r]->values(), g.truth_by_rank[s]->values(), bound).equal &&
+            (!whose || s == r))
+          whose = s;
+      }
+      if (!whose) return std::nullopt;
+      if (*whose == r) continue;
+      ranks.push_back(static_cast<int>(r));
+      pairs.push_back(fmt::format("rank {} that of rank {}", r, *whose));
+    }
+  }
+  if (pairs.empty()) return std::nullopt;
+  if (pairs.size() > kShownRanks) pairs.resize(kShownRanks);
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return Finding{"wrong-slice", "", "", ranks, {},
+                 fmt::format("The right gradients on the wrong ranks: {}. Look at how the backward "
+                             "picks a rank's slice: by the rank within the group, in the group's "
+                             "order.",
+                             "there is on " + enumeration(pairs))};
+}
+
+std::optional<Finding> stale_finding(const Evidence& evidence) {
+  std::vector<int> ranks;
+  for (const ComparedPart& part : evidence.parts()) {
+    if (!part.observed || part.observed->shape() != part.truth.shape()) continue;
+    const auto observed = part.observed->values(), truth = part.truth.values();
+    for (std::size_t i = 0; i < truth.size(); ++i)
+      if (std::isnan(observed[i]) && std::isfinite(truth[i])) {
+        ranks.insert(ranks.end(), part.ranks.begin(), part.ranks.end());
+        break;
+      }
+  }
+  if (ranks.empty()) return std::nullopt;
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return Finding{"stale-or-aliased", "", "", ranks, {},
+                 fmt::format("There is NaN {} where the truth is a number. New memory is filled with "
+                             "NaN in these runs, so most likely a buffer is read that was never "
+                             "written (or a value was divided by zero on the way).",
+                             on_ranks(ranks, evidence.program().world_size))};
+}
+
+std::optional<Finding> precision_finding(const Evidence& evidence) {
+  const Program& program = evidence.program();
+  const double roundings = 4.0 + program.world_size + static_cast<double>(program.steps.size());
+  double worst = 0;  // error over the part's largest value
+  for (const ComparedPart& part : evidence.parts()) {
+    if (!part.observed || part.observed->shape() != part.truth.shape()) return std::nullopt;
+    const double largest = largest_magnitude(part.truth.values());
+    const Difference d = difference(part.observed->values(), part.truth.values(), no_slack);
+    if (d.max_abs_error == 0) continue;
+    if (largest == 0 || !std::isfinite(d.max_abs_error)) return std::nullopt;
+    worst = std::max(worst, d.max_abs_error / largest);
+  }
+  // Widest first: the first that suffices. bfloat16's own error would pass for many mistakes.
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    if (traits(dtype).significand_bits >= traits(program.dtype).significand_bits) continue;
+    if (worst > std::min(roundings * unit_roundoff(dtype), 1.0 / 64)) continue;
+    return Finding{
+        "precision", "", "", evidence.differing_ranks(), {},
+        fmt::format("The gradients are right to a relative error of {:.2g}, as if computed in {} "
+                    "instead of {}. Look for a cast on the way: a collective, a buffer or a "
+                    "reduction in a narrower dtype.",
+                    worst, traits(dtype).name, traits(program.dtype).name)};
+  }
+  return std::nullopt;
+}
+
+Finding unexplained_finding(const Evidence& evidence) {
+  Finding finding{.rule = "unexplained", .collective = "", .step = "",
+                  .ranks = evidence.differing_ranks(), .factor = {}, .text = ""};
+  finding.text = how_they_differ(evidence, std::nullopt) + ".";
+  for (const std::size_t i : evidence.differing_inputs()) {
+    const GradientComparison& g = evidence.comparison().gradients[i];
+    if (!g.first_difference) continue;
+    const auto rank = static_cast<std::size_t>(g.first_difference->rank);
+    const bool by_rank = evidence.inputs()[i]->is_local();
+    std::optional<Array> observed, truth;
+    if (by_rank) {
+      observed = g.observed_by_rank[rank];
+      truth = g.truth_by_rank[rank];
+    } else {
+      observed = g.observed_full ? g.observed_full : g.observed_by_rank[rank];
+      truth = g.truth_full;
+    }
+    const bool same_shape = observed && truth && observed->shape() == truth->shape();
+    finding.text += fmt::format(
+        " First on rank {}, {}{}: {}, the truth is {}.", rank, g.input,
+        index_phrase(g.first_difference->index),
+        !observed ? std::string("no gradient")
+        : same_shape ? at_index(*observed, g.first_difference->index)
+                     : fmt::format("shape [{}]", fmt::join(observed->shape(), ", ")),
+        !truth ? std::string("unknown")
+        : same_shape || !observed ? at_index(*truth, g.first_difference->index)
+                                  : fmt::format("of shape [{}]", fmt::join(truth->shape(), ", ")));
+    break;
+  }
+  const std::size_t steps = evidence.collectives().size();
+  finding.text += fmt::format(
+      " No backward rule in use reproduces it, for {} {} collective{} or several together.",
+      steps == 1 ? "the" : "any of the", steps == 1 ? "one" : std::to_string(steps), plural(steps));
+  return finding;
+}
+
+}  // namespace distgrad

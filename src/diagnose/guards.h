@@ -1,0 +1,39 @@
+// Findings that need no replay: what the comparison itself shows.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "diagnose/evidence.h"
+#include "diagnose/scaling.h"
+
+namespace distgrad {
+
+std::optional<Finding> truth_finding(const Evidence&);
+std::optional<Finding> program_finding(const Evidence&);
+std::optional<Finding> forward_finding(const Evidence&);
+
+// Missing gradients. With `step`, the collective whose backward gave none.
+std::optional<Finding> no_gradient_finding(const Evidence&, const Step* step);
+
+// The objectives, other than the declared, under which every gradient is right.
+std::vector<std::string> satisfied_objectives(const Evidence&);
+std::optional<Finding> objective_finding(const Evidence&, const std::optional<Scaling>&);
+
+std::optional<Finding> scaled_finding(const Evidence&, const std::optional<Scaling>&);
+
+// Ranks that must hold the same gradient and do not, and whether their sum is the truth.
+std::vector<Finding> unsynchronised_findings(const Evidence&);
+
+// Each rank holds another rank's gradient.
+std::optional<Finding> wrong_slice_finding(const Evidence&);
+
+// NaN or infinite where the truth is finite.
+std::optional<Finding> stale_finding(const Evidence&);
+
+// Right to a narrower dtype's rounding.
+std::optional<Finding> precision_finding(const Evidence&);
+
+Finding unexplained_finding(const Evidence&);
+
+}  // namespace distgrad

@@ -1,0 +1,106 @@
+#include "diagnose/phrases.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace distgrad {
+namespace {
+
+constexpr std::size_t kShownElements = 6;
+constexpr std::size_t kShownRanks = 8;
+constexpr int kLargestDenominator = 64;
+
+std::string names_of(const Evidence& evidence, const std::vector<std::size_t>& inputs) {
+  std::vector<std::string> names;
+  for (const std::size_t i : inputs) names.push_back(evidence.comparison().gradients[i].input);
+  return enumeration(names);
+}
+
+}  // namespace
+
+std::string number_phrase(double value) { return fmt::format("{:.6g}", value); }
+
+std::string array_phrase(const Array& array) {
+  if (array.shape().empty()) return number_phrase(array[0]);
+  std::string text;
+  const auto values = array.values();
+  const std::size_t shown = std::min(kShownElements, values.size());
+  for (std::size_t i = 0; i < shown; ++i) text += (i ? ", " : "") + number_phrase(values[i]);
+  if (shown < values.size()) text += fmt::format(", ... {} more", values.size() - shown);
+  return "[" + text + "]";
+}
+
+std::string index_phrase(std::span<const std::int64_t> index) {
+  return index.empty() ? "" : fmt::format(" at [{}]", fmt::join(index, ", "));
+}
+
+std::string enumeration(const std::vector<std::string>& words) {
+  std::string text;
+  for (std::size_t i = 0; i < words.size(); ++i)
+    text += (i == 0 ? "" : i + 1 == words.size() ? " and " : ", ") + words[i];
+  return text;
+}
+
+std::string on_ranks(const std::vector<int>& ranks, int world_size) {
+  if (static_cast<int>(ranks.size()) == world_size)
+    return world_size == 1 ? "on rank 0" : "on every rank";
+  if (ranks.size() > kShownRanks) return fmt::format("on {} of {} ranks", ranks.size(), world_size);
+  std::vector<std::string> words;
+  for (const int rank : ranks) words.push_back(std::to_string(rank));
+  return fmt::format("on {} {}", ranks.size() == 1 ? "rank" : "ranks", enumeration(words));
+}
+
+std::string ratio_phrase(double factor) {
+  for (int denominator = 1; denominator <= kLargestDenominator; ++denominator) {
+    const double numerator = factor * denominator;
+    const double nearest = std::nearbyint(numerator);
+    if (nearest == 0 || std::abs(numerator - nearest) > 1e-9 * std::abs(nearest)) continue;
+    if (denominator == 1) return fmt::format("{} times", nearest);
+    return fmt::format("{}/{} of", nearest, denominator);
+  }
+  return number_phrase(factor) + " times";
+}
+
+std::string how_they_differ(const Evidence& evidence, const std::optional<Scaling>& scaling) {
+  const std::vector<std::size_t> inputs = evidence.differing_inputs();
+  const bool all = scaling ? scaling->all_inputs
+                           : inputs.size() == evidence.comparison().gradients.size();
+  const bool one = inputs.size() == 1;
+  const std::string subject =
+      all ? "The gradients" : (one ? "The gradient of " : "The gradients of ") +
+                                  names_of(evidence, inputs);
+  const std::string be = all || !one ? "are" : "is";
+  const int world_size = evidence.program().world_size;
+  if (scaling && scaling->common) {
+    const std::string where = world_size == 1 ? "" : " on every rank";
+    if (*scaling->common == 0) return fmt::format("{} {} zero{}", subject, be, where);
+    return fmt::format("{} {} {} the truth{}", subject, be, ratio_phrase(*scaling->common), where);
+  }
+  const std::string where = on_ranks(evidence.differing_ranks(), world_size);
+  return fmt::format("{} differ{} from the truth {}", subject, be == "is" ? "s" : "", where);
+}
+
+std::string meaning_of_objective(std::string_view spelled) {
+  if (spelled == "sum") return "every rank's loss counts";
+  if (spelled == "mean") return "the average of the ranks' losses, as in DistributedDataParallel";
+  if (spelled == "replicated") return "one loss, computed on every rank";
+  if (spelled.starts_with("rank:"))
+    return fmt::format("the loss of rank {} alone", spelled.substr(5));
+  std::vector<std::string> words;
+  while (!spelled.empty()) {
+    const std::size_t end = std::min(spelled.find('+'), spelled.size());
+    const std::string_view entry = spelled.substr(0, end);
+    const std::size_t equals = entry.find('=');
+    const std::string_view axis = entry.substr(0, equals), word = entry.substr(equals + 1);
+    const std::string_view meaning = word == "sum"    ? "summed over "
+                                     : word == "mean" ? "averaged over "
+                                                      : "one loss along ";
+    words.push_back(std::string(meaning) + std::string(axis));
+    spelled.remove_prefix(std::min(end + 1, spelled.size()));
+  }
+  return enumeration(words);
+}
+
+}  // namespace distgrad

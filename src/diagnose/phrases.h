@@ -1,0 +1,34 @@
+// Pieces of the findings' sentences.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "diagnose/evidence.h"
+#include "diagnose/scaling.h"
+
+namespace distgrad {
+
+std::string number_phrase(double value);          // "20", "0.333333", "nan"
+std::string array_phrase(const Array& array);     // "20", "[1, 2, ... 5 more]"
+std::string index_phrase(std::span<const std::int64_t> index);  // " at [0, 3]"; "" for a scalar
+
+// "a", "a and b", "a, b and c".
+std::string enumeration(const std::vector<std::string>& words);
+
+// "on every rank", "on rank 2", "on ranks 0 and 3"; many are counted: "on 12 of 64 ranks".
+std::string on_ranks(const std::vector<int>& ranks, int world_size);
+
+// "4 times", "1/4 of", "0.37 times"; "0 times" never occurs (see how_they_differ).
+std::string ratio_phrase(double factor);
+
+// "The gradients are 1/2 of the truth on every rank", "The gradient of w is zero on every rank",
+// "The gradients of w and b differ from the truth on rank 1": no full stop.
+std::string how_they_differ(const Evidence&, const std::optional<Scaling>&);
+
+// What the objective counts, e.g. "every rank's loss counts"; for one by axis its words explained.
+std::string meaning_of_objective(std::string_view spelled);
+
+}  // namespace distgrad

@@ -1,0 +1,136 @@
+#include "diagnose/scaling.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "gradients/closeness.h"
+
+namespace distgrad {
+namespace {
+
+struct NamedSize {
+  double size;
+  std::string name;
+};
+
+// The world first: a group that is as large needs no mention.
+std::vector<NamedSize> sizes_in(const Program& program) {
+  std::vector<NamedSize> sizes = {{static_cast<double>(program.world_size), "the world size"}};
+  for (const Group& group : program.groups) {
+    if (group.partition.empty()) continue;
+    const auto size = static_cast<double>(group.partition[0].size());
+    const bool uneven =
+        std::any_of(group.partition.begin(), group.partition.end(), [&](const auto& list) {
+          return static_cast<double>(list.size()) != size;
+        });
+    const bool known = std::any_of(sizes.begin(), sizes.end(),
+                                   [&](const NamedSize& s) { return s.size == size; });
+    if (!uneven && !known) sizes.push_back({size, "the size of group " + group.name});
+  }
+  return sizes;
+}
+
+std::vector<double> likely_factors(const Program& program) {
+  std::vector<double> factors = {0, -1};
+  for (const NamedSize& s : sizes_in(program))
+    for (const double f : {s.size, 1 / s.size, s.size * s.size, 1 / (s.size * s.size)})
+      factors.push_back(f);
+  return factors;
+}
+
+double bound_at(const ComparedPart& part, std::int64_t i) {
+  return part.bound ? (*part.bound)[i] : 0;
+}
+
+// The ratio at the element with the largest truth, with its error.
+struct Ratio {
+  double value = 0;
+  double error = 0;
+};
+
+std::optional<Ratio> ratio_of(const std::vector<const ComparedPart*>& parts, double roundoff) {
+  double largest = 0;
+  std::optional<Ratio> ratio;
+  for (const ComparedPart* part : parts)
+    for (std::int64_t i = 0; i < part->truth.size(); ++i) {
+      const double truth = part->truth[i];
+      if (!(std::abs(truth) > largest) || !std::isfinite(truth)) continue;
+      largest = std::abs(truth);
+      const double value = (*part->observed)[i] / truth;
+      const double relative_bound = std::min(bound_at(*part, i) / largest, 1.0 / 16);
+      ratio = Ratio{value, (relative_bound + 8 * roundoff) * std::max(1.0, std::abs(value))};
+    }
+  return ratio;
+}
+
+bool all_are(double factor, double error, const std::vector<const ComparedPart*>& parts,
+             double roundoff) {
+  const double scale = std::max(1.0, std::abs(factor));
+  for (const ComparedPart* part : parts) {
+    const auto observed = part->observed->values(), truth = part->truth.values();
+    for (std::size_t i = 0; i < truth.size(); ++i) {
+      const double wanted = truth[i] == 0 ? 0 : factor * truth[i];
+      const double bound = scale * bound_at(*part, static_cast<std::int64_t>(i)) +
+                           (error + 4 * roundoff * scale) * std::abs(truth[i]);
+      if (!within(observed[i], wanted, std::isfinite(bound) ? bound : 0)) return false;
+    }
+  }
+  return true;
+}
+
+std::optional<double> factor_of(const Program& program,
+                                const std::vector<const ComparedPart*>& parts) {
+  for (const ComparedPart* part : parts)
+    if (!part->observed || part->observed->shape() != part->truth.shape()) return std::nullopt;
+  const double roundoff = unit_roundoff(program.dtype);
+  const auto ratio = ratio_of(parts, roundoff);
+  if (!ratio || !std::isfinite(ratio->value)) return std::nullopt;
+  if (std::abs(ratio->value - 1) <= ratio->error) return std::nullopt;
+  for (const double likely : likely_factors(program))
+    if (std::abs(ratio->value - likely) <= ratio->error && all_are(likely, 0, parts, roundoff))
+      return likely;
+  return all_are(ratio->value, ratio->error, parts, roundoff) ? std::optional(ratio->value)
+                                                              : std::nullopt;
+}
+
+bool is_zero(const ComparedPart& part) { return largest_magnitude(part.truth.values()) == 0; }
+
+}  // namespace
+
+std::optional<Scaling> scaling_of(const Evidence& evidence) {
+  const std::vector<std::size_t> differing = evidence.differing_inputs();
+  if (differing.empty()) return std::nullopt;
+  Scaling scaling;
+  for (const std::size_t input : differing) {
+    std::vector<const ComparedPart*> parts;
+    for (const ComparedPart& part : evidence.parts())
+      if (part.input == input) parts.push_back(&part);
+    const auto factor = factor_of(evidence.program(), parts);
+    if (!factor) return std::nullopt;
+    scaling.by_input.push_back({input, *factor});
+  }
+  const double first = scaling.by_input[0].second;
+  const double error = 16 * unit_roundoff(evidence.program().dtype) * std::max(1.0, std::abs(first));
+  if (std::all_of(scaling.by_input.begin(), scaling.by_input.end(),
+                  [&](const auto& f) { return std::abs(f.second - first) <= error; }))
+    scaling.common = first;
+  for (const ComparedPart& part : evidence.parts())
+    if (evidence.comparison().gradients[part.input].equal && !is_zero(part))
+      scaling.all_inputs = false;
+  return scaling;
+}
+
+std::string meaning_of_factor(const Program& program, double factor) {
+  for (const NamedSize& s : sizes_in(program)) {
+    if (s.size == 1) continue;
+    if (factor == s.size) return s.name;
+    if (factor == 1 / s.size) return "1 / " + s.name;
+    if (factor == s.size * s.size) return s.name + ", squared";
+    if (factor == 1 / (s.size * s.size)) return "1 / " + s.name + ", squared";
+  }
+  return "";
+}
+
+}  // namespace distgrad
