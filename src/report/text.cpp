@@ -99,20 +99,6 @@ bool is_plain_match(const Expectation& e) {
          e.gradients.empty();
 }
 
-std::string expectation_text(const Expectation& e) {
-  std::string text = e.verdict;
-  if (!e.finding.empty()) text += ", finding " + e.finding;
-  if (!e.collective.empty()) text += ", collective " + e.collective;
-  if (!e.message.empty()) text += ", message with \"" + e.message + "\"";
-  for (const auto& [input, by_rank] : e.gradients) {
-    text += ", gradients of " + input + " ";
-    for (std::size_t r = 0; r < by_rank.size(); ++r)
-      text += (r == 0 ? "[" : ", ") + (by_rank[r] ? array_text(*by_rank[r]) : std::string("none"));
-    text += "]";
-  }
-  return text;
-}
-
 // --- One case ---
 
 bool has_observed(const GradientComparison& g) {
@@ -193,9 +179,12 @@ std::string output_text(const CaseResult& r, const TextOptions& options) {
   return out;
 }
 
-std::string expectation_line(const CaseResult& r, const TextOptions& options) {
-  if (!is_wrong(r) || is_plain_match(r.which.expected)) return {};
-  return wrapped("The file expects: " + expectation_text(r.which.expected) + ".", 2, options.width);
+// In how far the case is not as expected, where that was more than a match. Of a skipped or disputed
+// case the first line has the reason.
+std::string why_text(const CaseResult& r, const TextOptions& options) {
+  const bool told = r.verdict == Verdict::kSkipped || r.verdict == Verdict::kDisputed;
+  if (!is_wrong(r) || told || is_plain_match(r.which.expected)) return {};
+  return wrapped(for_terminal(r.why) + ".", 2, options.width);
 }
 
 std::string losses_text(const CaseResult& r) {
@@ -232,8 +221,7 @@ std::string detail(const CaseResult& r, const TextOptions& options) {
   out += tables(r, options);
   out += error_text(r);
   out += findings_text(r, options);
-  if (is_wrong(r) && !r.why.empty()) out += wrapped(for_terminal(r.why), 2, options.width);
-  out += expectation_line(r, options);
+  out += why_text(r, options);
   for (const std::string& note : r.notes) out += wrapped("note: " + note, 2, options.width);
   out += warnings_text(r, options);
   out += output_text(r, options);

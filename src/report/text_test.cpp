@@ -126,13 +126,13 @@ TEST(TextReport, AMatchWhereAMismatchWasExpectedShowsBoth) {
   CaseResult r = sample::match("a.json");
   r.as_expected = false;
   r.which.expected.verdict = "mismatch";
-  r.which.expected.finding = "own-slice";
+  r.why = "expected mismatch, got match";
   GradientComparison g = sample::debated(sample::scalars({40, 60}));
   g.matches = {{"sum", true}};
   r.gradients = {g};
   const std::string text = case_text(r, {});
   EXPECT_THAT(text, testing::StartsWith("FAIL  a.json   match\n  x "));
-  EXPECT_THAT(text, HasSubstr("  The file expects: mismatch, finding own-slice.\n"));
+  EXPECT_THAT(text, HasSubstr("  expected mismatch, got match.\n"));
 }
 
 TEST(TextReport, OnlyInputsThatDifferAreShown) {

@@ -1,0 +1,49 @@
+#include "cli/captured_child.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/unique_fd.h"
+
+namespace distgrad {
+
+CapturedChild run_captured(ChildCommand command, int timeout_s) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0)
+    throw SystemError(std::string("cannot make a pipe: ") + std::strerror(errno));
+  const UniqueFd reading(ends[0]);
+  UniqueFd writing(ends[1]);
+  command.output_fd = writing.get();
+  const pid_t child = start_child(command);
+  writing.reset();
+  const std::int64_t deadline = monotonic_ns() + std::int64_t{timeout_s} * 1'000'000'000;
+  CapturedChild result;
+  for (;;) {
+    const std::int64_t left_ms = (deadline - monotonic_ns()) / 1'000'000;
+    pollfd waiting{reading.get(), POLLIN, 0};
+    if (left_ms <= 0 || ::poll(&waiting, 1, static_cast<int>(left_ms)) == 0) {
+      result.timed_out = true;
+      ::kill(-child, SIGKILL);  // the child leads a session of its own
+      break;
+    }
+    std::array<char, 4096> buffer{};
+    const ssize_t n = ::read(reading.get(), buffer.data(), buffer.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    result.text.append(buffer.data(), static_cast<std::size_t>(n));
+  }
+  while (::waitpid(child, &result.wait_status, 0) < 0 && errno == EINTR) {
+  }
+  return result;
+}
+
+}  // namespace distgrad

@@ -1,0 +1,35 @@
+// The subcommands: a table, each in a file of its own.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/exit_code.h"
+
+namespace distgrad {
+
+// What follows the subcommand's name on the command line.
+using Arguments = std::vector<std::string>;
+
+// Each prints to standard output and throws UserError or SystemError.
+ExitCode run_command(const Arguments&);
+ExitCode list_command(const Arguments&);
+ExitCode schema_command(const Arguments&);
+ExitCode doctor_command(const Arguments&);
+ExitCode version_command(const Arguments&);
+ExitCode help_command(const Arguments&);
+
+struct Command {
+  std::string_view name;
+  std::string_view description;
+  ExitCode (*function)(const Arguments&);
+};
+
+std::span<const Command> commands();
+
+// Runs the subcommand that the first argument names; the exit code, errors told on standard error.
+int run_main(const Arguments&);
+
+}  // namespace distgrad

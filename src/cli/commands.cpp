@@ -1,0 +1,95 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+
+#include "base/did_you_mean.h"
+#include "base/error.h"
+#include "base/version.h"
+#include "cli/command.h"
+
+namespace distgrad {
+namespace {
+
+// In the order that `distgrad help` prints them.
+constexpr Command kCommands[] = {
+    {"run", "run scenario files, folders or single cases, and report", run_command},
+    {"list", "what there is: scenarios, cases, collectives, subjects, ...", list_command},
+    {"schema", "print the JSON Schema of scenario files or of the JSON report", schema_command},
+    {"doctor", "what was found, what is missing, and a self-test of the backend", doctor_command},
+    {"version", "print the version", version_command},
+    {"help", "print this, or the help of a command", help_command},
+};
+
+const Command* command_named(std::string_view name) {
+  const auto found = std::find_if(std::begin(kCommands), std::end(kCommands),
+                                  [&](const Command& c) { return c.name == name; });
+  return found == std::end(kCommands) ? nullptr : found;
+}
+
+const Command& known_command(std::string_view name) {
+  if (name == "-h" || name == "--help") name = "help";
+  if (name == "--version") name = "version";
+  if (const Command* command = command_named(name)) return *command;
+  std::vector<std::string> names;
+  for (const Command& command : kCommands) names.emplace_back(command.name);
+  std::string hint = did_you_mean(name, names);
+  if (hint.empty()) hint = "; `distgrad help` lists all";
+  const std::string_view what = name.starts_with("-") ? "option" : "command";
+  throw UserError(fmt::format("unknown {} \"{}\"{}", what, name, hint));
+}
+
+void print_overview() {
+  std::string text =
+      "distgrad checks gradients through distributed collectives against a simulation of all "
+      "ranks.\n"
+      "\n"
+      "Usage: distgrad COMMAND [OPTION...]\n"
+      "\n";
+  for (const Command& command : kCommands)
+    text += fmt::format("  {:9}{}\n", command.name, command.description);
+  text +=
+      "\n"
+      "distgrad COMMAND --help tells more. Examples:\n"
+      "  distgrad run scenarios\n"
+      "  distgrad run --subject torch_nn,in_place --world-size 2,3,4 scenarios/debate\n";
+  std::fputs(text.c_str(), stdout);
+}
+
+}  // namespace
+
+std::span<const Command> commands() { return kCommands; }
+
+ExitCode help_command(const Arguments& arguments) {
+  if (arguments.empty() || arguments[0].starts_with("-") || arguments[0] == "help") {
+    print_overview();
+    return ExitCode::kAsExpected;
+  }
+  return known_command(arguments[0]).function({"--help"});
+}
+
+ExitCode version_command(const Arguments&) {
+  fmt::print("distgrad {}{}{}\n", kVersion, kTorchVersion.empty() ? "" : ", built with torch ",
+             kTorchVersion);
+  return ExitCode::kAsExpected;
+}
+
+int run_main(const Arguments& arguments) {
+  try {
+    if (arguments.empty()) {
+      print_overview();
+      return static_cast<int>(ExitCode::kUserError);
+    }
+    const Command& command = known_command(arguments[0]);
+    return static_cast<int>(command.function({arguments.begin() + 1, arguments.end()}));
+  } catch (const UserError& e) {
+    fmt::print(stderr, "distgrad: {}\n", e.what());
+    return static_cast<int>(ExitCode::kUserError);
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "distgrad: {}\n", e.what());
+    return static_cast<int>(ExitCode::kBroken);
+  }
+}
+
+}  // namespace distgrad

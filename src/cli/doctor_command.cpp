@@ -1,0 +1,232 @@
+// distgrad doctor: what was found, what is missing with the remedy, and a self-test of the
+// backend's collectives.
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/version.h"
+#include "cli/captured_child.h"
+#include "cli/command.h"
+#include "cli/parse_arguments.h"
+#include "pool/workshop.h"
+#include "report/words.h"
+
+namespace distgrad {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kTimeout = 90;  // seconds; loading torch from a cold disk takes a while
+
+enum class Finding { kFine, kNote, kMissing };
+
+struct Line {
+  Finding finding;
+  std::string what;
+  std::string text;
+  std::string remedy;
+};
+
+std::string last_line(std::string text) {
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  return text.substr(text.rfind('\n') + 1);
+}
+
+// --- What is looked at ---
+
+// The dynamic linker lists what it would load when this variable is set; so does ldd.
+std::string torch_library(const std::string& executable) {
+  ChildCommand command;
+  command.arguments = {executable};
+  command.environment = {{"LD_TRACE_LOADED_OBJECTS", "1"}};
+  const std::string text = run_captured(command, kTimeout).text;
+  const std::size_t name = text.find("libtorch_cpu.so");
+  if (name == std::string::npos) return {};
+  const std::string line = text.substr(name, text.find('\n', name) - name);
+  const std::size_t arrow = line.find("=> ");
+  return arrow == std::string::npos ? line : line.substr(arrow + 3, line.rfind(" (") - arrow - 3);
+}
+
+Line torch_line(const std::string& executable) {
+  const std::string library = torch_library(executable);
+  if (library.empty() || library.find("not found") != std::string::npos)
+    return {Finding::kMissing, "torch", "libtorch_cpu.so is not found by distgrad-rank",
+            fmt::format("put back the torch {} that distgrad was built with, or build it again",
+                        kTorchVersion)};
+  return {Finding::kFine, "torch", library, ""};
+}
+
+Line python_line() {
+  const std::string python(kBuildPython);
+  if (python.empty()) return {Finding::kNote, "python", "none was given when this was built", ""};
+  ChildCommand command;
+  command.arguments = {
+      python, "-c",
+      "import sys, importlib.util as u\n"
+      "print(sys.version.split()[0], 'with' if u.find_spec('torch') else 'without')"};
+  const CapturedChild child = run_captured(command, kTimeout);
+  if (!child.ok())
+    return {Finding::kNote, "python",
+            fmt::format("{} does not run: {}", python, last_line(child.text)), ""};
+  return {Finding::kFine, "python", fmt::format("{}: {} torch", python, last_line(child.text)), ""};
+}
+
+Line loopback_line() {
+  ifaddrs* first = nullptr;
+  bool found = false;
+  if (::getifaddrs(&first) == 0) {
+    for (const ifaddrs* i = first; i != nullptr; i = i->ifa_next) {
+      if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != AF_INET || !(i->ifa_flags & IFF_UP))
+        continue;
+      const auto* address = reinterpret_cast<const sockaddr_in*>(i->ifa_addr);
+      found = found || address->sin_addr.s_addr == htonl(INADDR_LOOPBACK);
+    }
+    ::freeifaddrs(first);
+  }
+  if (found) return {Finding::kFine, "network", "loopback interface with 127.0.0.1", ""};
+  return {Finding::kMissing, "network", "no interface has 127.0.0.1, over which the ranks talk",
+          "ip link set lo up"};
+}
+
+std::string limit_text(rlim_t limit) {
+  return limit == RLIM_INFINITY ? "unlimited" : std::to_string(limit);
+}
+
+Line descriptors_line() {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  const std::string text = fmt::format("{} open files (raised to {} where needed)",
+                                       limit_text(limit.rlim_cur), limit_text(limit.rlim_max));
+  constexpr rlim_t kEnough = 1024;  // some 8 for each rank of a large pool
+  if (limit.rlim_max >= kEnough) return {Finding::kFine, "limits", text, ""};
+  return {Finding::kMissing, "limits", text, "raise the hard limit: ulimit -Hn 4096"};
+}
+
+Line shared_memory_line() {
+  struct statvfs status {};
+  constexpr double kMiB = 1 << 20;
+  if (::statvfs("/dev/shm", &status) != 0)
+    return {Finding::kNote, "memory", "/dev/shm is missing", ""};
+  const double free = static_cast<double>(status.f_bavail) * static_cast<double>(status.f_frsize);
+  return {Finding::kFine, "memory", fmt::format("/dev/shm has {:.0f} MiB free", free / kMiB), ""};
+}
+
+Line processors_line() {
+  const std::string text = count_text(std::thread::hardware_concurrency(), "processor");
+  return {Finding::kFine, "machine", text, ""};
+}
+
+// --- The self-test ---
+
+struct SelfTest {
+  Line line;
+  std::string table;
+};
+
+// "all_reduce max float32": the dtypes of one collective that behave alike are one line.
+std::string self_test_table(const Json& gloo) {
+  std::vector<std::string> order;
+  std::map<std::string, std::vector<std::string>> dtypes;
+  for (const auto& [what, entry] : gloo.items()) {
+    const std::size_t space = what.rfind(' ');
+    const bool has_dtype =
+        space != std::string::npos && what.find("float", space) != std::string::npos;
+    const bool native = entry.value("native", false);
+    const std::string why = entry.value("why", "");
+    const std::string key =
+        fmt::format("{}\n{}", has_dtype ? what.substr(0, space) : what,
+                    native ? "right" : "composed of others" + (why.empty() ? "" : ": " + why));
+    if (dtypes.find(key) == dtypes.end()) order.push_back(key);
+    dtypes[key].push_back(has_dtype ? what.substr(space + 1) : "");
+  }
+  std::string out;
+  for (const std::string& key : order) {
+    const std::size_t cut = key.find('\n');
+    std::string text = key.substr(cut + 1);
+    const std::string list = fmt::format("{}", fmt::join(dtypes[key], ", "));
+    if (!list.empty())
+      text += text == "right" ? fmt::format(" ({})", list) : fmt::format(" [{}]", list);
+    out += fmt::format("  {:26}{}\n", key.substr(0, cut), for_terminal(text));
+  }
+  return out;
+}
+
+SelfTest self_test(const std::string& executable) {
+  ChildCommand command;
+  command.arguments = {executable, "--self-test"};
+  const CapturedChild child = run_captured(command, kTimeout);
+  const Json found =
+      Json::parse(child.text.substr(std::min(child.text.find('{'), child.text.size())), nullptr,
+                  /*allow_exceptions=*/false);
+  if (!child.ok() || !found.is_object() || !found.contains("gloo"))
+    return {{Finding::kMissing, "gloo",
+             child.timed_out ? fmt::format("the self-test did not end within {} s", kTimeout)
+                             : "the self-test failed: " + last_line(child.text),
+             "run `" + executable + " --self-test` to see all it says"},
+            ""};
+  return {{Finding::kFine, "gloo", "torch " + found.value("torch", "") + "'s; self-test below", ""},
+          self_test_table(found["gloo"])};
+}
+
+// --- Output ---
+
+void print(const Line& line) {
+  constexpr std::string_view kWords[] = {"ok  ", "note", "MISS"};
+  fmt::print("{}  {:10}{}\n", kWords[static_cast<std::size_t>(line.finding)], line.what,
+             for_terminal(line.text));
+  if (!line.remedy.empty()) fmt::print("      {:10}-> {}\n", "", line.remedy);
+}
+
+Line rank_line(const std::string& executable) {
+  if (::access(executable.c_str(), X_OK) == 0) return {Finding::kFine, "ranks", executable, ""};
+  return {Finding::kMissing, "ranks", "there is no " + executable + ", which runs the ranks",
+          "build distgrad with torch (DISTGRAD_TORCH=ON), and keep both executables in one folder"};
+}
+
+std::string own_executable() {
+  std::error_code ignored;
+  return std::filesystem::read_symlink("/proc/self/exe", ignored).string();
+}
+
+}  // namespace
+
+ExitCode doctor_command(const Arguments& arguments) {
+  CLI::App app("Look at this machine and test the backend's collectives.", "distgrad doctor");
+  describe(app, "Exit code 3: something that runs need is missing.\n");
+  if (const auto done = parse_arguments(app, arguments)) return *done;
+  bool missing = false;
+  const auto show = [&](const Line& line) {
+    missing = missing || line.finding == Finding::kMissing;
+    print(line);
+    std::fflush(stdout);
+  };
+  show({Finding::kFine, "distgrad", fmt::format("{}, {}", kVersion, own_executable()), ""});
+  const std::string executable = rank_executable();
+  const Line ranks = rank_line(executable);
+  show(ranks);
+  if (ranks.finding == Finding::kFine) show(torch_line(executable));
+  show(python_line());
+  show(loopback_line());
+  show(descriptors_line());
+  show(shared_memory_line());
+  show(processors_line());
+  if (ranks.finding != Finding::kFine) return ExitCode::kBroken;
+  const SelfTest test = self_test(executable);
+  show(test.line);
+  if (!test.table.empty()) fmt::print("\nThe backend's collectives:\n{}", test.table);
+  return missing ? ExitCode::kBroken : ExitCode::kAsExpected;
+}
+
+}  // namespace distgrad

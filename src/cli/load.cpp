@@ -1,0 +1,43 @@
+#include "cli/load.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <map>
+#include <set>
+
+#include "base/version.h"
+#include "scenario/cases.h"
+#include "scenario/find.h"
+#include "scenario/invalid_scenario.h"
+#include "scenario/parse.h"
+
+namespace distgrad {
+
+Loaded load_cases(const std::vector<std::string>& paths, const Overrides& overrides) {
+  Loaded loaded;
+  std::map<std::string, const Scenario*> by_path;  // null: invalid, and told
+  std::set<std::string> ids;
+  const std::vector<std::string> default_paths = {"scenarios"};
+  for (const CaseSelection& selection : find_scenarios(paths.empty() ? default_paths : paths)) {
+    const auto [known, is_new] = by_path.emplace(selection.path, nullptr);
+    if (is_new) {
+      try {
+        loaded.scenarios.push_back(std::make_unique<Scenario>(load_scenario(selection.path)));
+        known->second = loaded.scenarios.back().get();
+      } catch (const InvalidScenario& e) {
+        loaded.invalid.insert(loaded.invalid.end(), e.problems().begin(), e.problems().end());
+      }
+    }
+    if (known->second == nullptr) continue;
+    for (Case& c : expand(*known->second, narrowed(overrides, selection.fields), kTorchVersion))
+      if (ids.insert(c.id).second) loaded.cases.push_back(std::move(c));
+  }
+  return loaded;
+}
+
+void tell_invalid(std::span<const InvalidFile> invalid) {
+  for (const InvalidFile& file : invalid) fmt::print(stderr, "{}\n", line_of(file));
+}
+
+}  // namespace distgrad

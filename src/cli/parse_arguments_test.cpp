@@ -1,0 +1,100 @@
+#include "cli/parse_arguments.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "cli/run_options.h"
+
+namespace distgrad {
+namespace {
+
+using testing::ElementsAre;
+
+RunOptions parsed(const Arguments& arguments) {
+  return std::get<RunOptions>(parse_run_options(arguments));
+}
+
+std::string complaint(const Arguments& arguments) {
+  try {
+    parse_run_options(arguments);
+  } catch (const UserError& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(RunOptions, Defaults) {
+  const RunOptions options = parsed({});
+  EXPECT_TRUE(options.paths.empty());
+  EXPECT_TRUE(options.overrides.subjects.empty());
+  EXPECT_EQ(options.color, Color::kAuto);
+  EXPECT_FALSE(options.overrides.timeout_s);
+}
+
+TEST(RunOptions, AListOptionDoesNotSwallowThePathsBehindIt) {
+  const RunOptions options = parsed({"--subject", "torch_nn,in_place", "a.json", "--world-size=2,3",
+                                     "--world-size", "4", "b.json:subject=reference,world_size=2"});
+  EXPECT_THAT(options.overrides.subjects, ElementsAre("torch_nn", "in_place"));
+  EXPECT_THAT(options.overrides.world_sizes, ElementsAre(2, 3, 4));
+  EXPECT_THAT(options.paths, ElementsAre("a.json", "b.json:subject=reference,world_size=2"));
+}
+
+TEST(RunOptions, EverythingElse) {
+  const RunOptions options =
+      parsed({"--dtype", "float32,bfloat16", "--backend", "gloo", "--objective", "mean,rank:1",
+              "--filter", "debate", "--simulate", "--timeout", "2.5", "--strict", "--allow-empty",
+              "--json", "-", "--full", "--verbose", "--color", "never"});
+  EXPECT_THAT(options.overrides.dtypes, ElementsAre(DType::kFloat32, DType::kBFloat16));
+  EXPECT_EQ(options.overrides.objectives.size(), 2u);
+  EXPECT_EQ(options.overrides.objectives[1].rank, 1);
+  EXPECT_EQ(options.overrides.filter, "debate");
+  EXPECT_TRUE(options.simulate && options.strict && options.allow_empty && options.full &&
+              options.verbose);
+  EXPECT_EQ(options.overrides.timeout_s, 2.5);
+  EXPECT_EQ(options.json, "-");
+  EXPECT_EQ(options.color, Color::kNever);
+  EXPECT_EQ(again_text(options), "distgrad run --simulate --timeout 2.5 --strict");
+}
+
+TEST(RunOptions, MistakesAreToldWithWhatWasMeant) {
+  EXPECT_EQ(complaint({"--subjekt", "torch_nn"}),
+            "run: unknown option \"--subjekt\"; did you mean \"--subject\"?");
+  EXPECT_EQ(complaint({"--wordl-size=3"}),
+            "run: unknown option \"--wordl-size\"; did you mean \"--world-size\"?");
+  EXPECT_EQ(complaint({"--golden", "g"}),
+            "run: unknown option \"--golden\"; `distgrad run --help` lists what there is");
+  EXPECT_EQ(complaint({"--dtype", "flaot32"}),
+            "run: --dtype: unknown dtype \"flaot32\"; did you mean \"float32\"?");
+  EXPECT_EQ(complaint({"--backend", "mpi"}),
+            "run: --backend: unknown backend \"mpi\"; it is \"gloo\" or \"nccl\"");
+  EXPECT_EQ(complaint({"--subject", "torchnn"}),
+            "run: --subject: unknown subject \"torchnn\"; did you mean \"torch_nn\"?");
+  EXPECT_EQ(complaint({"--world-size", "0"}),
+            "run: --world-size: world_size must be an integer from 1 to 1024, not \"0\"");
+  EXPECT_EQ(complaint({"--world-size", "2x"}),
+            "run: --world-size: world_size must be an integer from 1 to 1024, not \"2x\"");
+  EXPECT_NE(complaint({"--objective", "median"}), "");
+  EXPECT_EQ(complaint({"--timeout", "0"}), "run: --timeout is a number of seconds above 0");
+  EXPECT_EQ(complaint({"--timeout", "nan"}), "run: --timeout is a number of seconds above 0");
+  EXPECT_NE(complaint({"--timeout"}), "");
+  EXPECT_EQ(complaint({"--quiet", "--verbose"}), "run: either --quiet or --verbose");
+}
+
+TEST(RunOptions, TheHelpFitsAScreenAndHasAnExample) {
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(std::get<ExitCode>(parse_run_options({"--help"})), ExitCode::kAsExpected);
+  const std::string help = testing::internal::GetCapturedStdout();
+  EXPECT_LE(std::count(help.begin(), help.end(), '\n'), 30) << help;
+  EXPECT_THAT(help, testing::HasSubstr("distgrad run scenarios/debate\n"));
+  for (std::size_t at = 0; at < help.size();) {
+    const std::size_t end = help.find('\n', at);
+    EXPECT_LE(end - at, 80u) << help.substr(at, end - at);
+    at = end + 1;
+  }
+}
+
+}  // namespace
+}  // namespace distgrad

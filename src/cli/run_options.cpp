@@ -1,0 +1,123 @@
+#include "cli/run_options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/did_you_mean.h"
+#include "base/error.h"
+#include "cli/parse_arguments.h"
+#include "model/backends.h"
+#include "report/words.h"
+#include "scenario/subject_name.h"
+
+namespace distgrad {
+namespace {
+
+// What the options that need a second look are given as.
+struct Lists {
+  std::vector<std::string> subjects, world_sizes, dtypes, backends, objectives;
+  std::string color = "auto";
+};
+
+constexpr const char* kExamples =
+    "Examples:\n"
+    "  distgrad run scenarios/debate\n"
+    "  distgrad run --subject torch_nn,in_place --world-size 2,3,4 mine/gather.json\n"
+    "  distgrad run 'mine/gather.json:subject=torch_nn,world_size=3'\n";
+
+void add_options(CLI::App& app, RunOptions& options, Lists& lists) {
+  const auto list = [&](const char* name, std::vector<std::string>& to, const char* type,
+                        const char* help) {
+    // Else it would take the paths behind it, too.
+    app.add_option(name, to, help)->type_name(type)->allow_extra_args(false);
+  };
+  app.add_option("PATH", options.paths, "scenario files, folders or cases (default scenarios)")
+      ->expected(0, 1 << 20);
+  list("--subject", lists.subjects, "NAME,...", "the implementations under test");
+  list("--world-size", lists.world_sizes, "N,...", "the numbers of ranks");
+  list("--dtype", lists.dtypes, "DTYPE,...", "float64, float32, bfloat16, float16");
+  list("--backend", lists.backends, "NAME,...", "what carries the collectives");
+  list("--objective", lists.objectives, "OBJECTIVE,...", "sum, mean, replicated, rank:1");
+  app.add_option("--filter", options.overrides.filter, "only cases whose name contains it")
+      ->type_name("TEXT");
+  app.add_flag("--simulate", options.simulate, "the ground truth only: start no ranks");
+  app.add_option("--timeout", options.overrides.timeout_s, "seconds for one case")->type_name("S");
+  app.add_flag("--strict", options.strict, "skipped or disputed is not as expected");
+  app.add_flag("--allow-empty", options.allow_empty, "exit code 0 where nothing ran");
+  app.add_option("--json", options.json, "write the JSON report; - is standard output")
+      ->type_name("FILE");
+  app.add_flag("--full", options.full, "show all ranks and elements");
+  app.add_flag("--quiet", options.quiet, "only failures and the summary");
+  app.add_flag("--verbose", options.verbose, "every case in full");
+  app.add_option("--color", lists.color, "auto, always or never")->type_name("WHEN");
+}
+
+// "3,2" for --world-size: the scenario's own words for what is wrong, behind the option's name.
+void read_list(Overrides& overrides, const char* field, const char* option,
+               const std::vector<std::string>& values) {
+  try {
+    for (const std::string& value : values) add_override(overrides, field, value);
+  } catch (const UserError& e) {
+    throw UserError(fmt::format("run: {}: {}", option, e.what()));
+  }
+}
+
+// A scenario that asks for more than this build has is skipped; a user who types it is told.
+void refuse_unavailable(const Overrides& overrides) {
+  for (const std::string& subject : overrides.subjects)
+    if (const std::string why = why_not_available(subject); !why.empty())
+      throw UserError("run: --subject: " + why);
+  for (const std::string& backend : overrides.backends)
+    if (const BackendRow* row = backend_named(backend); row != nullptr && !row->unavailable.empty())
+      throw UserError(fmt::format("run: --backend: {}", row->unavailable));
+}
+
+Color read_color(const std::string& text) {
+  const std::vector<std::string> known = {"auto", "always", "never"};
+  const auto found = std::find(known.begin(), known.end(), text);
+  if (found != known.end()) return static_cast<Color>(found - known.begin());
+  std::string hint = did_you_mean(text, known);
+  if (hint.empty()) hint = fmt::format("; it is {}", fmt::join(known, ", "));
+  throw UserError(fmt::format("run: --color: unknown \"{}\"{}", text, hint));
+}
+
+void read_lists(const Lists& lists, RunOptions& options) {
+  Overrides& overrides = options.overrides;
+  read_list(overrides, "subject", "--subject", lists.subjects);
+  read_list(overrides, "world_size", "--world-size", lists.world_sizes);
+  read_list(overrides, "dtype", "--dtype", lists.dtypes);
+  read_list(overrides, "backend", "--backend", lists.backends);
+  read_list(overrides, "objective", "--objective", lists.objectives);
+  refuse_unavailable(overrides);
+  options.color = read_color(lists.color);
+}
+
+}  // namespace
+
+std::variant<RunOptions, ExitCode> parse_run_options(const Arguments& arguments) {
+  CLI::App app("Run scenarios and report which gradients are right.", "distgrad run");
+  RunOptions options;
+  Lists lists;
+  add_options(app, options, lists);
+  describe(app, kExamples);
+  if (const auto done = parse_arguments(app, arguments)) return *done;
+  read_lists(lists, options);
+  const auto timeout = options.overrides.timeout_s;
+  if (timeout && !(*timeout > 0 && std::isfinite(*timeout)))
+    throw UserError("run: --timeout is a number of seconds above 0");
+  if (options.quiet && options.verbose) throw UserError("run: either --quiet or --verbose");
+  return options;
+}
+
+std::string again_text(const RunOptions& options) {
+  std::string text = "distgrad run";
+  if (options.simulate) text += " --simulate";
+  if (const auto timeout = options.overrides.timeout_s)
+    text += " --timeout " + number_text(*timeout);
+  if (options.strict) text += " --strict";
+  return text;
+}
+
+}  // namespace distgrad

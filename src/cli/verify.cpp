@@ -1,0 +1,295 @@
+#include "cli/verify.h"
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/interrupts.h"
+#include "base/version.h"
+#include "compare/compare.h"
+#include "diagnose/diagnose.h"
+#include "diagnose/verdict.h"
+#include "gradients/objective_truths.h"
+#include "pool/workshop.h"
+#include "scenario/cases.h"
+
+namespace distgrad {
+namespace {
+
+// Simulations that are asked for, or waited for by a case, at one time: enough that no worker ever
+// waits for the driver, and few enough that their tensors fit into memory.
+constexpr std::size_t kAhead = 128;
+// Changing the world size costs time, so of so many cases those of one size come together. Not of
+// all: what is done should be printed soon.
+constexpr std::size_t kTogether = 512;
+
+struct Interrupted {};
+
+// What one program means: asked once for all cases that differ in subject and backend only.
+struct Meaning {
+  std::vector<std::size_t> cases;
+  SimulateRequest asked;
+  SimulationRun run;
+  std::size_t unfinished = 0;  // cases; at 0 the tensors are let go
+};
+
+using MeaningKey = std::tuple<const Scenario*, int, DType, std::string>;
+
+// What decides the truth, and nothing else.
+MeaningKey key_of(const Case& c) {
+  return {c.scenario, c.world_size, c.dtype, spelled(c.objective)};
+}
+
+class Verification {
+ public:
+  Verification(std::span<const Case> cases, const VerifyOptions& options, VerifyListener& listener)
+      : cases_(cases),
+        options_(options),
+        listener_(listener),
+        outcomes_(cases.size()),
+        workshop_({.rank_commands = {{rank_executable()}}}) {}
+
+  void run() {
+    sort_into_meanings();
+    if (!options_.simulate_only && !meanings_.empty())
+      workshop_.prepare(cases_[meanings_.front()->cases.front()].world_size);
+    submit_more();
+    while (std::optional<Completion> done = workshop_.next()) {
+      if (auto* simulation = std::get_if<SimulationRun>(&done->result))
+        on_simulation(take(simulations_, done->ticket), std::move(*simulation));
+      else
+        on_run(take(runs_, done->ticket), std::get<DistributedRun>(done->result));
+      check_torch();
+      submit_more();
+      listener_.on_progress(finished_, failed_);
+    }
+  }
+
+ private:
+  template <class T>
+  static T take(std::map<Ticket, T>& map, Ticket ticket) {
+    return std::move(map.extract(ticket).mapped());
+  }
+
+  void sort_into_meanings() {
+    std::map<MeaningKey, std::shared_ptr<Meaning>> by_key;
+    for (std::size_t i = 0; i < cases_.size(); ++i) {
+      const Case& c = cases_[i];
+      if (!c.skip_reason.empty()) {
+        finish(i, skipped(c, c.skip_reason, options_.strict));
+        continue;
+      }
+      auto& meaning = by_key[key_of(c)];
+      if (!meaning) meanings_.push_back(meaning = std::make_shared<Meaning>());
+      meaning->cases.push_back(i);
+    }
+    const auto place = [&](const std::shared_ptr<Meaning>& m) {
+      const std::size_t first = m->cases.front();
+      return std::pair(first / kTogether, cases_[first].world_size);
+    };
+    std::stable_sort(meanings_.begin(), meanings_.end(),
+                     [&](const auto& a, const auto& b) { return place(a) < place(b); });
+  }
+
+  void submit_more() {
+    for (; !meanings_.empty() && active_ < kAhead; ++active_) {
+      std::shared_ptr<Meaning> meaning = std::move(meanings_.front());
+      meanings_.pop_front();
+      const Case& first = cases_[meaning->cases.front()];
+      meaning->unfinished = meaning->cases.size();
+      meaning->asked.program = program_for(first);
+      meaning->asked.weights = weights_to_ask(meaning->asked.program, first.objective);
+      const Ticket ticket = workshop_.simulate(meaning->asked, first.timeout_s);
+      simulations_.emplace(ticket, std::move(meaning));
+    }
+  }
+
+  void on_simulation(std::shared_ptr<Meaning> meaning, SimulationRun run) {
+    meaning->run = std::move(run);
+    const Case& first = cases_[meaning->cases.front()];
+    std::optional<InvalidProgram> invalid = meaning->run.simulation.invalid;
+    bool impossible = first.world_size_overridden;
+    if (!invalid && !meaning->run.error) {
+      invalid = check_replicated(meaning->asked, first.objective, meaning->run.simulation);
+      impossible = impossible || first.objective_overridden;
+    }
+    if (invalid) return on_invalid(*meaning, *invalid, impossible);
+    for (const std::size_t i : meaning->cases) {
+      if (meaning->run.error || options_.simulate_only)
+        conclude(i, *meaning, nullptr);
+      else
+        runs_.emplace(
+            workshop_.run(run_request(cases_[i], meaning->asked.program), cases_[i].timeout_s),
+            std::pair(meaning, i));
+    }
+  }
+
+  static RunRequest run_request(const Case& c, const Program& program) {
+    return {program, c.subject, c.backend,
+            backward_weights(program, c.objective, c.subject == "reference")};
+  }
+
+  // The file's own mistake is the user's error; one that only an override makes is a reason to
+  // skip.
+  void on_invalid(Meaning& meaning, const InvalidProgram& invalid, bool impossible) {
+    const Scenario& scenario = *cases_[meaning.cases.front()].scenario;
+    if (!impossible && told_.emplace(scenario.file, invalid.pointer, invalid.message).second)
+      listener_.on_invalid({scenario.file, position_of(scenario, invalid.pointer), invalid.pointer,
+                            invalid.message, invalid.caret});
+    for (const std::size_t i : meaning.cases)
+      release(meaning, i,
+              impossible ? std::optional(skipped(cases_[i], invalid.message, options_.strict))
+                         : std::nullopt);
+  }
+
+  // Of the value, or of the nearest one around it that the parser noted.
+  static SourcePosition position_of(const Scenario& scenario, std::string pointer) {
+    for (;; pointer.resize(pointer.rfind('/'))) {
+      const auto found = scenario.positions.find(pointer);
+      if (found != scenario.positions.end()) return found->second;
+      if (pointer.empty()) return {};
+    }
+  }
+
+  void on_run(std::pair<std::shared_ptr<Meaning>, std::size_t> what, const DistributedRun& run) {
+    conclude(what.second, *what.first, &run);
+  }
+
+  // Without a run the simulation is judged alone.
+  void conclude(std::size_t i, Meaning& meaning, const DistributedRun* run) {
+    const Case& c = cases_[i];
+    const SimulationRun& simulated = meaning.run;
+    if (simulated.error)
+      return release(meaning, i, failed(c, *simulated.error, simulated.elapsed_s));
+    Outcome outcome;
+    outcome.simulation = &simulated.simulation;
+    outcome.program = &meaning.asked.program;
+    outcome.run = run;
+    outcome.elapsed_s = run ? run->elapsed_s : simulated.elapsed_s;
+    CaseComparison comparison;
+    if (!run || is_complete(*run)) {
+      comparison = compare(c, meaning.asked, simulated.simulation, run);
+      if (run && !comparison.gradients_equal() && ask_for_every_rank(meaning, c))
+        comparison = compare(c, meaning.asked, simulated.simulation, run);
+      outcome.comparison = &comparison;
+      outcome.findings = findings(c, meaning, comparison);
+    }
+    release(meaning, i, judge(c, std::move(outcome), options_.strict));
+  }
+
+  std::vector<Finding> findings(const Case& c, const Meaning& meaning,
+                                const CaseComparison& comparison) {
+    const Replay replay = [&](const SimulateRequest& request) {
+      return simulate_now(request, c.timeout_s).simulation;
+    };
+    if (!options_.simulate_only)
+      return diagnose({c, meaning.asked, meaning.run.simulation, comparison}, replay);
+    CaseComparison guards = comparison;  // no gradients were observed that could be explained
+    guards.gradients.clear();
+    return diagnose({c, meaning.asked, meaning.run.simulation, guards}, replay);
+  }
+
+  // Each rank's loss by itself, so that a diagnosis knows every objective; false where that is
+  // known.
+  bool ask_for_every_rank(Meaning& meaning, const Case& c) {
+    auto weights = weights_to_ask(meaning.asked.program, c.objective, Detail::kEveryRank);
+    if (weights.size() <= meaning.asked.weights.size()) return false;
+    SimulateRequest request = meaning.asked;
+    request.weights = std::move(weights);
+    SimulationRun run = simulate_now(request, c.timeout_s);
+    if (run.error || run.simulation.invalid) return false;  // the few rows do, too
+    meaning.asked = std::move(request);
+    meaning.run = std::move(run);
+    return true;
+  }
+
+  // Before all that waits.
+  SimulationRun simulate_now(const SimulateRequest& request, double timeout_s) {
+    std::optional<Completion> done =
+        workshop_.wait(workshop_.simulate(request, timeout_s, Turn::kNext));
+    if (!done) throw Interrupted();
+    SimulationRun run = std::get<SimulationRun>(std::move(done->result));
+    // For a replay: the hypothesis could not be tried.
+    if (run.error) run.simulation.invalid = InvalidProgram{"", run.error->message, ""};
+    return run;
+  }
+
+  // What the ranks run must be the torch that this was built with: C++ has no stable interface to
+  // it.
+  void check_torch() {
+    if (torch_is_checked_ || kTorchVersion.empty()) return;
+    torch_is_checked_ = true;
+    const std::string version = workshop_.torch_version();
+    const std::string built(kTorchVersion.substr(0, kTorchVersion.find('+')));
+    if (version.substr(0, version.find('+')) != built)
+      throw SystemError("distgrad was built with torch " + built + ", but " + rank_executable() +
+                        " runs with torch " + version + "; build it again");
+  }
+
+  void release(Meaning& meaning, std::size_t i, std::optional<CaseResult> result) {
+    if (--meaning.unfinished == 0) --active_;
+    finish(i, std::move(result));
+  }
+
+  // What is finished is handed on in the order of the cases. Nothing: the case was invalid.
+  void finish(std::size_t i, std::optional<CaseResult> result) {
+    if (result && (result->broken || result->as_expected == false)) ++failed_;
+    ++finished_;
+    outcomes_[i] = std::move(result);
+    for (; next_ < outcomes_.size() && outcomes_[next_].has_value(); ++next_) {
+      if (*outcomes_[next_]) listener_.on_result(std::move(**outcomes_[next_]));
+      outcomes_[next_]->reset();
+    }
+  }
+
+  std::span<const Case> cases_;
+  const VerifyOptions& options_;
+  VerifyListener& listener_;
+
+  std::deque<std::shared_ptr<Meaning>> meanings_;  // not yet asked for
+  std::size_t active_ = 0;                         // asked for, and not all cases finished
+  std::map<Ticket, std::shared_ptr<Meaning>> simulations_;
+  std::map<Ticket, std::pair<std::shared_ptr<Meaning>, std::size_t>> runs_;
+  std::set<std::tuple<std::string, std::string, std::string>> told_;  // file, pointer, message
+
+  std::vector<std::optional<std::optional<CaseResult>>> outcomes_;
+  std::size_t next_ = 0;  // the first that was not handed on
+  std::size_t finished_ = 0;
+  std::size_t failed_ = 0;
+
+  Workshop workshop_;
+  bool torch_is_checked_ = false;
+};
+
+}  // namespace
+
+void verify(std::span<const Case> cases, const VerifyOptions& options, VerifyListener& listener) {
+  try {
+    Verification(cases, options, listener).run();
+  } catch (const Interrupted&) {
+  }
+}
+
+std::vector<Case> one_for_each_truth(std::span<const Case> cases) {
+  std::vector<Case> kept;
+  std::set<MeaningKey> seen;
+  for (const Case& c : cases) {
+    if (!seen.insert(key_of(c)).second) continue;
+    kept.push_back(c);
+    // What the file expects of a subject is none of the simulation's business, unless the file's
+    // own guards are what is expected to fail.
+    const std::string& finding = c.expected.finding;
+    if (finding != "truth" && finding != "program") kept.back().expected = {};
+  }
+  return kept;
+}
+
+}  // namespace distgrad

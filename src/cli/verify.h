@@ -1,0 +1,34 @@
+// The way of every case: simulate it, run it on real ranks, compare, diagnose, judge.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "model/report.h"
+#include "model/scenario.h"
+
+namespace distgrad {
+
+struct VerifyOptions {
+  bool simulate_only = false;  // no ranks
+  bool strict = false;         // unexpected skips and disputes are not as expected
+};
+
+// Gets what comes of it, from the thread that called verify().
+class VerifyListener {
+ public:
+  virtual ~VerifyListener() = default;
+  virtual void on_result(CaseResult) = 0;    // in the order of the cases
+  virtual void on_invalid(InvalidFile) = 0;  // a program that means nothing: once for each place
+  virtual void on_progress(std::size_t done, std::size_t failed) = 0;
+};
+
+// Returns when all cases are done, or the process was interrupted (interrupted_by()). Throws
+// SystemError where cases cannot be worked on at all.
+void verify(std::span<const Case> cases, const VerifyOptions& options, VerifyListener& listener);
+
+// The cases of a run with simulate_only: subjects and backends do not matter to it.
+std::vector<Case> one_for_each_truth(std::span<const Case> cases);
+
+}  // namespace distgrad
