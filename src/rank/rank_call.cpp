@@ -35,8 +35,7 @@ struct RankCall : torch::autograd::Function<RankCall> {
     const at::Tensor output = collective(site->call.spec->kind).forward(site->call, *site->connection, operand, *kept);
     kept->output = output.detach();
     context->set_materialize_grads(true);
-    // The node owns what backward needs; a capsule would do the same with more words.
-    context->saved_data["keeper"] = c10::IValue(c10::make_intrusive<Keeper>(site, kept));
+    context->saved_data["keeper"] = c10::IValue::make_capsule(c10::make_intrusive<Keeper>(site, kept));
     return output;
   }
 
