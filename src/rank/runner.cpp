@@ -174,12 +174,22 @@ class Runner::Impl::Case {
         const Group* group = axis.empty() ? nullptr : program_.group_named(axis);
         const std::vector<int>& ranks =
             group ? group->partition[group->place_of(runner_.rank_).first] : runner_.world_;
-        if (!gradient.defined()) gradient = at::zeros_like(leaf.detach());
-        gradient = runner_.connections_.of(ranks).all_reduce(gradient, ReduceOp::kSum);
+        gradient = summed_where_present(runner_.connections_.of(ranks), gradient, leaf);
+        if (!gradient.defined()) break;
         if (how == Input::Sync::kMean) gradient.div_(static_cast<double>(ranks.size()));
       }
       result_.gradients.push_back(gradient.defined() ? std::optional<Array>(array_of(gradient)) : std::nullopt);
     }
+  }
+
+  // A rank without a gradient counts as zeros, as in DDP; undefined where no rank has one. One exchange, so that a rank
+  // need not know beforehand whether the others have one.
+  static at::Tensor summed_where_present(Connection& group, const at::Tensor& gradient, const at::Tensor& leaf) {
+    const at::Tensor mine = gradient.defined() ? gradient : at::zeros_like(leaf.detach());
+    const at::Tensor present = at::full({1}, gradient.defined() ? 1 : 0, mine.options());
+    const at::Tensor total = group.all_reduce(at::cat({mine.reshape({-1}), present}), ReduceOp::kSum);
+    if (total[-1].item<double>() == 0) return {};
+    return total.narrow(0, 0, mine.numel()).reshape(mine.sizes());
   }
 
   Impl& runner_;

@@ -43,6 +43,9 @@ Leaf make_leaf(const Program& program, const Input& input, bool by_rank) {
   return leaf;
 }
 
+// Not item(), which the error analysis takes for a decision that depends on the value.
+double number(const at::Tensor& scalar) { return *scalar.detach().const_data_ptr<double>(); }
+
 Gradient gradient_of(const Leaf& leaf, Tensors::const_iterator first) {
   Gradient g;
   g.input = leaf.input->name;
@@ -102,8 +105,8 @@ class Oracle {
                                                    "); it must have one: take .sum() or .mean()");
       }
       losses_.push_back(loss.reshape({}).to(at::kDouble));
-      out_.losses.push_back(losses_.back().item<double>());
-      if (analysis_) out_.loss_bounds.push_back(analysis_->bound_of(losses_.back()).item<double>());
+      out_.losses.push_back(number(losses_.back()));
+      if (analysis_) out_.loss_bounds.push_back(number(analysis_->bound_of(losses_.back())));
     }
   }
 
@@ -138,10 +141,11 @@ class Oracle {
     return outputs;
   }
 
+  // Another floating dtype is the program's own doing (a reduction asked for in float32, say).
   at::Tensor floating(const CompiledStep& step, const at::Tensor& x) const {
-    if (x.scalar_type() == at::kDouble) return x;
+    if (x.is_floating_point()) return x;
     throw InvalidAt(step.text.source->pointer, std::string("the operand is of dtype ") + c10::toString(x.scalar_type()) +
-                                                   ", not of the case's dtype; convert it, e.g. with 1.0 * (...)");
+                                                   ", not a floating one; convert it, e.g. with 1.0 * (...)");
   }
 
   void note_nan(const CollectiveCall& spec, const Tensors& operands) {
@@ -254,8 +258,8 @@ class Oracle {
       throw InvalidAt(program_.single_device->loss.pointer,
                       "the loss has " + std::to_string(loss.numel()) + " elements; it must have one");
     const at::Tensor scalar = loss.reshape({}).to(at::kDouble);
-    out_.single_loss = scalar.item<double>();
-    if (analysis_) out_.single_loss_bound = analysis_->bound_of(scalar).item<double>();
+    out_.single_loss = number(scalar);
+    if (analysis_) out_.single_loss_bound = number(analysis_->bound_of(scalar));
     Tensors wanted;
     for (const Leaf& leaf : whole)
       if (leaf.input->requires_grad) wanted.insert(wanted.end(), leaf.leaves.begin(), leaf.leaves.end());
