@@ -189,8 +189,8 @@ void compare_gradients(const Case& which, const Ground& ground, const Distribute
   for (std::size_t i = 0; i < program.inputs.size(); ++i) {
     if (!program.inputs[i].requires_grad) continue;
     InputComparison input(ground, program.inputs[i], gradient);
-    comparison.gradients.push_back(
-        run ? input.with(held_by_ranks(*run, gradient), divisors[i]) : input.without_run());
+    comparison.gradients.push_back(run ? input.with(held_by_ranks(*run, gradient), divisors[i])
+                                       : input.without_run());
     ++gradient;
   }
 }

@@ -18,9 +18,9 @@ namespace distgrad {
 // rows, so that diagnosis knows every objective. Rows may lack (a golden file has the declared
 // objective's alone): then `matches` has the objectives that the rows determine.
 //
-// `run` must have come back from every rank without error or skip; without a run (--simulate, golden
-// files) only what guards the simulation is compared, and the gradients hold the truth alone.
-// The tolerance is the scenario's; the file's `truth` counts as Case says it applies.
+// `run` must have come back from every rank without error or skip; without a run (--simulate,
+// golden files) only what guards the simulation is compared, and the gradients hold the truth
+// alone. The tolerance is the scenario's; the file's `truth` counts as Case says it applies.
 CaseComparison compare(const Case&, const SimulateRequest& asked, const Simulation&,
                        const DistributedRun* run);
 

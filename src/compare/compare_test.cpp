@@ -45,8 +45,7 @@ struct Sample {
     simulation.loss_bounds.assign(n, 0);
     Gradient bound{.input = "x", .parts = {}};
     for (const auto& part : truth)
-      bound.parts.emplace_back(
-          Array(part->shape(), std::vector<double>(part->values().size(), 0)));
+      bound.parts.emplace_back(Array(part->shape(), std::vector<double>(part->values().size(), 0)));
     simulation.gradients = {{{.input = "x", .parts = std::move(truth)}}};
     simulation.bounds = {bound};
     simulation.exact = true;
@@ -91,7 +90,8 @@ TEST(Compare, LocalGradientsOnEachRank) {
 }
 
 TEST(Compare, TheFirstDifferenceIsRankMajorAndRowMajor) {
-  const Array truth = sample::matrix(2, 2, {1, 2, 3, 4}), wrong = sample::matrix(2, 2, {1, 2, 0, 0});
+  const Array truth = sample::matrix(2, 2, {1, 2, 3, 4}),
+              wrong = sample::matrix(2, 2, {1, 2, 0, 0});
   Sample s(sample::world(3), input("x", kLocal), {truth, truth, truth}, {truth, wrong, wrong});
   const GradientComparison g = s.compared();
   EXPECT_EQ(g.first_difference->rank, 1);
@@ -244,9 +244,9 @@ TEST(Compare, EveryObjectiveThatIsDefinedIsMatched) {
   for (int k = 0; k < 2; ++k)
     s.simulation.gradients.push_back({{.input = "x", .parts = scalars({20, 30})}});
   const GradientComparison g = s.compared();
-  EXPECT_THAT(g.matches, ElementsAre(Pair("sum", false), Pair("mean", true),
-                                     Pair("replicated", true), Pair("rank:0", true),
-                                     Pair("rank:1", true)));
+  EXPECT_THAT(g.matches,
+              ElementsAre(Pair("sum", false), Pair("mean", true), Pair("replicated", true),
+                          Pair("rank:0", true), Pair("rank:1", true)));
   ASSERT_EQ(g.truth_by_objective.size(), 5);
   EXPECT_THAT(values_of(*g.truth_by_objective[1].second[1]), ElementsAre(30));
 }

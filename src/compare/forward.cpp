@@ -61,8 +61,7 @@ std::optional<ForwardDifference> loss_difference(const Tolerance& tolerance,
   }
   if (!found) return found;
   for (const double loss : simulation.losses) found->simulated.push_back(Array::scalar(loss));
-  for (const RankResult& rank : run.ranks)
-    found->distributed.push_back(Array::scalar(rank.loss));
+  for (const RankResult& rank : run.ranks) found->distributed.push_back(Array::scalar(rank.loss));
   return found;
 }
 
@@ -82,8 +81,8 @@ bool is_local(const Program& program, const std::string& name) {
                      [&](const Input& i) { return i.name == name && i.is_local(); });
 }
 
-GuardDifference guard_difference(const Program& program, const std::string& input,
-                                 std::size_t part, const Array& simulated, const Array& wanted,
+GuardDifference guard_difference(const Program& program, const std::string& input, std::size_t part,
+                                 const Array& simulated, const Array& wanted,
                                  std::int64_t element) {
   GuardDifference d;
   d.input = input;
@@ -153,8 +152,7 @@ std::optional<GuardDifference> loss_of_one_device(const Program& program,
       bound += weights[r] * bound_in_float64(simulation.loss_bounds[r], program.dtype);
   }
   // The weighted sum is computed here.
-  if (std::isfinite(magnitude))
-    bound += static_cast<double>(weights.size()) * 0x1p-53 * magnitude;
+  if (std::isfinite(magnitude)) bound += static_cast<double>(weights.size()) * 0x1p-53 * magnitude;
   if (within(value, *simulation.single_loss, bound)) return std::nullopt;
   GuardDifference d;
   d.simulated = Array::scalar(value);

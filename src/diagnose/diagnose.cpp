@@ -52,8 +52,8 @@ std::vector<Blame> blames_of(const Evidence& evidence, const Hypothesis& hypothe
 std::string right_if(const Evidence& evidence, const RuleText& text) {
   if (text.right_if.empty()) return "";
   const std::vector<std::string> satisfied = satisfied_objectives(evidence);
-  const bool named = std::find(satisfied.begin(), satisfied.end(), text.right_objective) !=
-                     satisfied.end();
+  const bool named =
+      std::find(satisfied.begin(), satisfied.end(), text.right_objective) != satisfied.end();
   return fmt::format(" Right if {}{}.", text.right_if,
                      named ? fmt::format(" (objective \"{}\")", text.right_objective) : "");
 }
@@ -71,9 +71,10 @@ Finding finding_for(const Evidence& evidence, const Blame& blame,
   if (scaling) finding.factor = scaling->common;
   const std::string several =
       blame.steps.size() > 1 ? " (steps " + enumeration(blame.steps) + ")" : "";
-  finding.text = fmt::format("{}: the backward of {}{} {}{}{}{}", how_they_differ(evidence, scaling),
-                             finding.collective, several, text.happened, right_if(evidence, text),
-                             text.remedy.empty() ? "" : " ", text.remedy);
+  finding.text =
+      fmt::format("{}: the backward of {}{} {}{}{}{}", how_they_differ(evidence, scaling),
+                  finding.collective, several, text.happened, right_if(evidence, text),
+                  text.remedy.empty() ? "" : " ", text.remedy);
   return finding;
 }
 
@@ -133,8 +134,12 @@ std::optional<Finding> missing_share(const Evidence& evidence, const Replayer& r
   if (n < 2 || n > kLargestWorldForShares || evidence.inputs().empty()) return std::nullopt;
   const auto shares = replayer.shares();
   if (static_cast<int>(shares.size()) != n) return std::nullopt;
-  Finding finding{.rule = "missing-reduction", .collective = "", .step = "",
-                  .ranks = evidence.differing_ranks(), .factor = {}, .text = ""};
+  Finding finding{.rule = "missing-reduction",
+                  .collective = "",
+                  .step = "",
+                  .ranks = evidence.differing_ranks(),
+                  .factor = {},
+                  .text = ""};
   std::vector<GradientByRank> own = shares[0];
   for (GradientByRank& by_rank : own)
     for (std::size_t r = 0; r < by_rank.size(); ++r)
@@ -226,7 +231,8 @@ std::vector<Finding> diagnose(const Evidence& evidence, const Replay& replay) {
   }
   const std::size_t before = findings.size();
   explain_gradients(evidence, replay, findings);
-  if (findings.size() == before && !comparison.forward) findings.push_back(unexplained_finding(evidence));
+  if (findings.size() == before && !comparison.forward)
+    findings.push_back(unexplained_finding(evidence));
   return findings;
 }
 

@@ -11,7 +11,8 @@ namespace distgrad {
 
 // The most specific first; explanations that the data cannot tell apart are all given. Empty where
 // everything matches (but a missing gradient is reported even where the truth is 0 everywhere), and
-// where a branch is undecided, as nobody is accused then. At most kMostReplays replays and two more.
+// where a branch is undecided, as nobody is accused then. At most kMostReplays replays and two
+// more.
 std::vector<Finding> diagnose(const Evidence&, const Replay&);
 
 }  // namespace distgrad

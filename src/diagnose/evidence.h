@@ -15,7 +15,7 @@ namespace distgrad {
 // One thing that had to equal the truth by itself: a rank's gradient of a local input, or the
 // assembled gradient of another layout.
 struct ComparedPart {
-  std::size_t input = 0;        // index into comparison.gradients
+  std::size_t input = 0;  // index into comparison.gradients
   std::vector<int> ranks;
   std::optional<Array> observed;  // absent: missing
   Array truth;
@@ -39,7 +39,7 @@ class Evidence {
   const std::vector<const Input*>& inputs() const { return inputs_; }
   const std::vector<ComparedPart>& parts() const { return parts_; }
 
-  std::vector<int> differing_ranks() const;    // of any input
+  std::vector<int> differing_ranks() const;  // of any input
   std::vector<std::size_t> differing_inputs() const;
   std::vector<int> ranks_without_gradient() const;  // of an input whose piece there has elements
   std::vector<const Step*> collectives() const;

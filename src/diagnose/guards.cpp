@@ -62,8 +62,7 @@ Input summed_where_invariant(const Input& input) {
   }
   relaxed.sync = std::move(sync);
   for (AxisLayout& entry : relaxed.layout)
-    if (entry.layout.kind == Layout::Kind::kInvariant)
-      entry.layout.kind = Layout::Kind::kReplicate;
+    if (entry.layout.kind == Layout::Kind::kInvariant) entry.layout.kind = Layout::Kind::kReplicate;
   return relaxed;
 }
 
@@ -96,7 +95,8 @@ bool has_invariant_axis(const Input& input) {
 std::optional<Finding> truth_finding(const Evidence& evidence) {
   const auto& d = evidence.comparison().truth;
   if (!d) return std::nullopt;
-  Finding finding{.rule = "truth", .collective = "", .step = "", .ranks = {}, .factor = d->factor, .text = ""};
+  Finding finding{
+      .rule = "truth", .collective = "", .step = "", .ranks = {}, .factor = d->factor, .text = ""};
   if (d->rank >= 0) finding.ranks = {d->rank};
   finding.text = fmt::format(
       "The file's truth for {} is {}, the program gives {}{}. Either the figure is wrong, or the "
@@ -109,17 +109,23 @@ std::optional<Finding> truth_finding(const Evidence& evidence) {
 std::optional<Finding> program_finding(const Evidence& evidence) {
   const auto& d = evidence.comparison().program;
   if (!d) return std::nullopt;
-  Finding finding{.rule = "program", .collective = "", .step = "", .ranks = {}, .factor = d->factor, .text = ""};
+  Finding finding{.rule = "program",
+                  .collective = "",
+                  .step = "",
+                  .ranks = {},
+                  .factor = d->factor,
+                  .text = ""};
   const std::string what =
       d->input.empty() ? "The distributed program computes another loss than single_device: the "
                          "objective is"
                        : "The distributed program's loss is single_device's, but its gradient is "
-                         "not: of " + guarded_value(*d) + " it is";
+                         "not: of " +
+                             guarded_value(*d) + " it is";
   finding.text = fmt::format("{} {}, single_device gives {}", what,
                              at_index(d->simulated, d->index), at_index(d->wanted, d->index));
   if (d->factor)
-    finding.text +=
-        fmt::format("; all of it is {} what it should be", factor_phrase(evidence.program(), *d->factor));
+    finding.text += fmt::format("; all of it is {} what it should be",
+                                factor_phrase(evidence.program(), *d->factor));
   finding.text +=
       ". No backward rule can mend that: look for a size that is divided by twice or not at all, "
       "an average of averages over unequal pieces, or a term that every rank adds.";
@@ -129,7 +135,12 @@ std::optional<Finding> program_finding(const Evidence& evidence) {
 std::optional<Finding> forward_finding(const Evidence& evidence) {
   const auto& d = evidence.comparison().forward;
   if (!d) return std::nullopt;
-  Finding finding{.rule = "forward", .collective = "", .step = d->step, .ranks = d->ranks, .factor = {}, .text = ""};
+  Finding finding{.rule = "forward",
+                  .collective = "",
+                  .step = d->step,
+                  .ranks = d->ranks,
+                  .factor = {},
+                  .text = ""};
   for (const Step* step : evidence.collectives())
     if (step->name == d->step)
       finding.collective = std::string(traits(step->collective()->kind).name);
@@ -137,15 +148,19 @@ std::optional<Finding> forward_finding(const Evidence& evidence) {
   for (std::size_t i = 0; i < std::min(kShownRanks, d->ranks.size()); ++i) {
     const auto rank = static_cast<std::size_t>(d->ranks[i]);
     const bool first = d->ranks[i] == d->rank;
-    const auto shown = [&](const Array& a) { return first ? at_index(a, d->index) : array_phrase(a); };
+    const auto shown = [&](const Array& a) {
+      return first ? at_index(a, d->index) : array_phrase(a);
+    };
     values.push_back(fmt::format("rank {}{} has {} instead of {}", rank,
-                                 first ? index_phrase(d->index) : "",
-                                 shown(d->distributed[rank]), shown(d->simulated[rank])));
+                                 first ? index_phrase(d->index) : "", shown(d->distributed[rank]),
+                                 shown(d->simulated[rank])));
   }
-  const std::string what =
-      d->step.empty() ? std::string("the loss") : fmt::format("step {} ({})", d->step, finding.collective);
+  const std::string what = d->step.empty()
+                               ? std::string("the loss")
+                               : fmt::format("step {} ({})", d->step, finding.collective);
   finding.text = fmt::format(
-      "The forward value differs already: in {}, {}. Until that is right its gradient means little; "
+      "The forward value differs already: in {}, {}. Until that is right its gradient means "
+      "little; "
       "look at the op, the order of the ranks and the buffers of the collective.",
       what, enumeration(values));
   return finding;
@@ -154,18 +169,23 @@ std::optional<Finding> forward_finding(const Evidence& evidence) {
 std::optional<Finding> no_gradient_finding(const Evidence& evidence, const Step* step) {
   const std::vector<int> ranks = evidence.ranks_without_gradient();
   if (ranks.empty()) return std::nullopt;
-  Finding finding{.rule = "no-gradient", .collective = "", .step = "", .ranks = ranks, .factor = {}, .text = ""};
+  Finding finding{.rule = "no-gradient",
+                  .collective = "",
+                  .step = "",
+                  .ranks = ranks,
+                  .factor = {},
+                  .text = ""};
   std::vector<std::string> names;
   for (const GradientComparison& g : evidence.comparison().gradients)
-    if (std::any_of(ranks.begin(), ranks.end(), [&](int r) {
-          return !g.observed_by_rank[static_cast<std::size_t>(r)];
-        }))
+    if (std::any_of(ranks.begin(), ranks.end(),
+                    [&](int r) { return !g.observed_by_rank[static_cast<std::size_t>(r)]; }))
       names.push_back(g.input);
   const std::string what = fmt::format("{} got no gradient (None) {}", enumeration(names),
                                        on_ranks(ranks, evidence.program().world_size));
   if (evidence.comparison().gradients_equal()) {
-    finding.text = what + ". What is missing is zero in the truth, so nothing is lost, but code "
-                          "that reads .grad must expect None.";
+    finding.text = what +
+                   ". What is missing is zero in the truth, so nothing is lost, but code "
+                   "that reads .grad must expect None.";
     return finding;
   }
   if (step) {
@@ -177,8 +197,9 @@ std::optional<Finding> no_gradient_finding(const Evidence& evidence, const Step*
         "from the graph.",
         what, step->name, finding.collective);
   } else {
-    finding.text = what + ": nothing leads from the loss back to it there. Look for a detach, a "
-                          "collective without a backward, or a value that is not used.";
+    finding.text = what +
+                   ": nothing leads from the loss back to it there. Look for a detach, a "
+                   "collective without a backward, or a value that is not used.";
   }
   return finding;
 }
@@ -203,7 +224,8 @@ std::vector<std::string> satisfied_objectives(const Evidence& evidence) {
   const bool one_loss = all.contains("replicated") && all["replicated"];
   std::vector<std::string> satisfied;
   for (const std::string& name : order) {
-    if (!all[name] || name == spelled(evidence.which().objective) || !has_a_gradient(name)) continue;
+    if (!all[name] || name == spelled(evidence.which().objective) || !has_a_gradient(name))
+      continue;
     if (one_loss && name.starts_with("rank:")) continue;  // the same loss
     satisfied.push_back(name);
   }
@@ -214,8 +236,12 @@ std::optional<Finding> objective_finding(const Evidence& evidence,
                                          const std::optional<Scaling>& scaling) {
   const std::vector<std::string> satisfied = satisfied_objectives(evidence);
   if (satisfied.empty()) return std::nullopt;
-  Finding finding{.rule = "objective", .collective = "", .step = "",
-                  .ranks = evidence.differing_ranks(), .factor = {}, .text = ""};
+  Finding finding{.rule = "objective",
+                  .collective = "",
+                  .step = "",
+                  .ranks = evidence.differing_ranks(),
+                  .factor = {},
+                  .text = ""};
   if (scaling) finding.factor = scaling->common;
   std::vector<std::string> meant;
   for (const std::string& name : satisfied)
@@ -232,8 +258,12 @@ std::optional<Finding> objective_finding(const Evidence& evidence,
 std::optional<Finding> scaled_finding(const Evidence& evidence,
                                       const std::optional<Scaling>& scaling) {
   if (!scaling) return std::nullopt;
-  Finding finding{.rule = "scaled", .collective = "", .step = "",
-                  .ranks = evidence.differing_ranks(), .factor = scaling->common, .text = ""};
+  Finding finding{.rule = "scaled",
+                  .collective = "",
+                  .step = "",
+                  .ranks = evidence.differing_ranks(),
+                  .factor = scaling->common,
+                  .text = ""};
   if (!scaling->common) {
     std::vector<std::string> each;
     for (const auto& [input, factor] : scaling->by_input)
@@ -274,20 +304,28 @@ std::vector<Finding> unsynchronised_findings(const Evidence& evidence) {
         apart.insert(apart.end(), part->ranks.begin(), part->ranks.end());
     if (has_invariant_axis(*evidence.inputs()[i]) && sum_is_truth(evidence, i))
       findings.push_back(
-          {"missing-reduction", "", "", g.differing_ranks, {},
-           fmt::format("Each rank holds only its own share of the gradient of {}: the shares add up "
-                       "to the truth. Sum them, in backward (a copy whose backward is an all_reduce) "
-                       "or after it.",
-                       g.input)});
+          {"missing-reduction",
+           "",
+           "",
+           g.differing_ranks,
+           {},
+           fmt::format(
+               "Each rank holds only its own share of the gradient of {}: the shares add up "
+               "to the truth. Sum them, in backward (a copy whose backward is an all_reduce) "
+               "or after it.",
+               g.input)});
     if (apart.empty()) continue;
     std::sort(apart.begin(), apart.end());
     findings.push_back(
-        {"unsynchronised", "", "", apart, {},
+        {"unsynchronised",
+         "",
+         "",
+         apart,
+         {},
          fmt::format("The ranks must hold the same gradient of {} but {} differs from that of rank "
                      "{}: their weights would drift apart. All-reduce the gradient, or the "
                      "cotangent that it comes from.",
-                     g.input,
-                     "what is " + on_ranks(apart, evidence.program().world_size),
+                     g.input, "what is " + on_ranks(apart, evidence.program().world_size),
                      parts[0]->ranks.front())});
   }
   return findings;
@@ -311,7 +349,8 @@ std::optional<Finding> wrong_slice_finding(const Evidence& evidence) {
         const auto bound = [&](std::size_t e) {
           return part && part->bound ? part->bound->values()[e] : 0;
         };
-        if (difference(g.observed_by_rank[r]->values(), g.truth_by_rank[s]->values(), bound).equal &&
+        if (difference(g.observed_by_rank[r]->values(), g.truth_by_rank[s]->values(), bound)
+                .equal &&
             (!whose || s == r))
           whose = s;
       }
@@ -325,7 +364,11 @@ std::optional<Finding> wrong_slice_finding(const Evidence& evidence) {
   if (pairs.size() > kShownRanks) pairs.resize(kShownRanks);
   std::sort(ranks.begin(), ranks.end());
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-  return Finding{"wrong-slice", "", "", ranks, {},
+  return Finding{"wrong-slice",
+                 "",
+                 "",
+                 ranks,
+                 {},
                  fmt::format("The right gradients on the wrong ranks: {}. Look at how the backward "
                              "picks a rank's slice: by the rank within the group, in the group's "
                              "order.",
@@ -346,11 +389,16 @@ std::optional<Finding> stale_finding(const Evidence& evidence) {
   if (ranks.empty()) return std::nullopt;
   std::sort(ranks.begin(), ranks.end());
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-  return Finding{"stale-or-aliased", "", "", ranks, {},
-                 fmt::format("There is NaN {} where the truth is a number. New memory is filled with "
-                             "NaN in these runs, so most likely a buffer is read that was never "
-                             "written (or a value was divided by zero on the way).",
-                             on_ranks(ranks, evidence.program().world_size))};
+  return Finding{
+      "stale-or-aliased",
+      "",
+      "",
+      ranks,
+      {},
+      fmt::format("There is NaN {} where the truth is a number. New memory is filled with "
+                  "NaN in these runs, so most likely a buffer is read that was never "
+                  "written (or a value was divided by zero on the way).",
+                  on_ranks(ranks, evidence.program().world_size))};
 }
 
 std::optional<Finding> precision_finding(const Evidence& evidence) {
@@ -370,7 +418,11 @@ std::optional<Finding> precision_finding(const Evidence& evidence) {
     if (traits(dtype).significand_bits >= traits(program.dtype).significand_bits) continue;
     if (worst > std::min(roundings * unit_roundoff(dtype), 1.0 / 64)) continue;
     return Finding{
-        "precision", "", "", evidence.differing_ranks(), {},
+        "precision",
+        "",
+        "",
+        evidence.differing_ranks(),
+        {},
         fmt::format("The gradients are right to a relative error of {:.2g}, as if computed in {} "
                     "instead of {}. Look for a cast on the way: a collective, a buffer or a "
                     "reduction in a narrower dtype.",
@@ -380,8 +432,12 @@ std::optional<Finding> precision_finding(const Evidence& evidence) {
 }
 
 Finding unexplained_finding(const Evidence& evidence) {
-  Finding finding{.rule = "unexplained", .collective = "", .step = "",
-                  .ranks = evidence.differing_ranks(), .factor = {}, .text = ""};
+  Finding finding{.rule = "unexplained",
+                  .collective = "",
+                  .step = "",
+                  .ranks = evidence.differing_ranks(),
+                  .factor = {},
+                  .text = ""};
   finding.text = how_they_differ(evidence, std::nullopt) + ".";
   for (const std::size_t i : evidence.differing_inputs()) {
     const GradientComparison& g = evidence.comparison().gradients[i];
@@ -400,10 +456,10 @@ Finding unexplained_finding(const Evidence& evidence) {
     finding.text += fmt::format(
         " First on rank {}, {}{}: {}, the truth is {}.", rank, g.input,
         index_phrase(g.first_difference->index),
-        !observed ? std::string("no gradient")
+        !observed    ? std::string("no gradient")
         : same_shape ? at_index(*observed, g.first_difference->index)
                      : fmt::format("shape [{}]", fmt::join(observed->shape(), ", ")),
-        !truth ? std::string("unknown")
+        !truth                    ? std::string("unknown")
         : same_shape || !observed ? at_index(*truth, g.first_difference->index)
                                   : fmt::format("of shape [{}]", fmt::join(truth->shape(), ", ")));
     break;

@@ -46,13 +46,9 @@ constexpr Applicability kApplicable[] = {
     {"divided", [](const CollectiveCall& c) { return c.kind != kCopy && c.kind != kSlice; }},
     {"multiplied", [](const CollectiveCall& c) { return c.kind != kCopy && c.kind != kSlice; }},
     {"out_over_x",
-     [](const CollectiveCall& c) {
-       return c.kind == kAllReduce && c.op == ReduceOp::kProduct;
-     }},
+     [](const CollectiveCall& c) { return c.kind == kAllReduce && c.op == ReduceOp::kProduct; }},
     {"sum_out_over_x",
-     [](const CollectiveCall& c) {
-       return c.kind == kAllReduce && c.op == ReduceOp::kProduct;
-     }},
+     [](const CollectiveCall& c) { return c.kind == kAllReduce && c.op == ReduceOp::kProduct; }},
     {"own_full_to_ties",
      [](const CollectiveCall& c) {
        return c.kind == kAllReduce && (c.op == ReduceOp::kMin || c.op == ReduceOp::kMax);
@@ -151,11 +147,11 @@ struct Look {
   double margin;
   double largest;
 };
-constexpr Look kFirstLook = {64, 0.25};      // the replay's own bounds decide
-constexpr Look kLastLook = {1, 1.0 / 16};    // nothing sharper follows
+constexpr Look kFirstLook = {64, 0.25};    // the replay's own bounds decide
+constexpr Look kLastLook = {1, 1.0 / 16};  // nothing sharper follows
 
-Nearness nearness_to_observed(const Evidence& evidence, const std::vector<GradientByRank>& predicted,
-                              const Look& look) {
+Nearness nearness_to_observed(const Evidence& evidence,
+                              const std::vector<GradientByRank>& predicted, const Look& look) {
   const Program& program = evidence.program();
   const double roundings = 4.0 + program.world_size + static_cast<double>(program.steps.size());
   Nearness all = Nearness::kEqual;
@@ -253,9 +249,9 @@ std::optional<Simulation> Replayer::replayed(const Hypothesis& hypothesis, bool 
 // After sync and the leftover divisors.
 std::vector<GradientByRank> Replayer::held(std::vector<GradientByRank> gradients) const {
   for (std::size_t i = 0; i < gradients.size(); ++i)
-    gradients[i] = divided(synchronised(evidence_.program(), *evidence_.inputs()[i],
-                                        std::move(gradients[i])),
-                           divisors_[i]);
+    gradients[i] =
+        divided(synchronised(evidence_.program(), *evidence_.inputs()[i], std::move(gradients[i])),
+                divisors_[i]);
   return gradients;
 }
 

@@ -32,8 +32,8 @@ std::vector<Hypothesis> joint_hypotheses(const Program&, const std::string& subj
 inline constexpr std::size_t kMostReplays = 192;
 
 // Answers with a replay whether the observed gradients are those that the ranks would hold.
-// A cheap replay without error bounds settles most cases; only where that is near, but not equal, is
-// the replay repeated with bounds.
+// A cheap replay without error bounds settles most cases; only where that is near, but not equal,
+// is the replay repeated with bounds.
 class Replayer {
  public:
   Replayer(const Evidence&, const Replay&);

@@ -65,12 +65,12 @@ std::string ratio_phrase(double factor) {
 
 std::string how_they_differ(const Evidence& evidence, const std::optional<Scaling>& scaling) {
   const std::vector<std::size_t> inputs = evidence.differing_inputs();
-  const bool all = scaling ? scaling->all_inputs
-                           : inputs.size() == evidence.comparison().gradients.size();
+  const bool all =
+      scaling ? scaling->all_inputs : inputs.size() == evidence.comparison().gradients.size();
   const bool one = inputs.size() == 1;
   const std::string subject =
-      all ? "The gradients" : (one ? "The gradient of " : "The gradients of ") +
-                                  names_of(evidence, inputs);
+      all ? "The gradients"
+          : (one ? "The gradient of " : "The gradients of ") + names_of(evidence, inputs);
   const std::string be = all || !one ? "are" : "is";
   const int world_size = evidence.program().world_size;
   if (scaling && scaling->common) {

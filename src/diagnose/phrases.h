@@ -11,8 +11,8 @@
 
 namespace distgrad {
 
-std::string number_phrase(double value);          // "20", "0.333333", "nan"
-std::string array_phrase(const Array& array);     // "20", "[1, 2, ... 5 more]"
+std::string number_phrase(double value);                        // "20", "0.333333", "nan"
+std::string array_phrase(const Array& array);                   // "20", "[1, 2, ... 5 more]"
 std::string index_phrase(std::span<const std::int64_t> index);  // " at [0, 3]"; "" for a scalar
 
 // "a", "a and b", "a, b and c".

@@ -22,11 +22,10 @@ std::vector<NamedSize> sizes_in(const Program& program) {
     if (group.partition.empty()) continue;
     const auto size = static_cast<double>(group.partition[0].size());
     const bool uneven =
-        std::any_of(group.partition.begin(), group.partition.end(), [&](const auto& list) {
-          return static_cast<double>(list.size()) != size;
-        });
-    const bool known = std::any_of(sizes.begin(), sizes.end(),
-                                   [&](const NamedSize& s) { return s.size == size; });
+        std::any_of(group.partition.begin(), group.partition.end(),
+                    [&](const auto& list) { return static_cast<double>(list.size()) != size; });
+    const bool known =
+        std::any_of(sizes.begin(), sizes.end(), [&](const NamedSize& s) { return s.size == size; });
     if (!uneven && !known) sizes.push_back({size, "the size of group " + group.name});
   }
   return sizes;
@@ -80,6 +79,14 @@ bool all_are(double factor, double error, const std::vector<const ComparedPart*>
   return true;
 }
 
+std::int64_t nonzero_elements(const std::vector<const ComparedPart*>& parts) {
+  std::int64_t count = 0;
+  for (const ComparedPart* part : parts)
+    count += std::count_if(part->truth.values().begin(), part->truth.values().end(),
+                           [](double v) { return v != 0; });
+  return count;
+}
+
 std::optional<double> factor_of(const Program& program,
                                 const std::vector<const ComparedPart*>& parts) {
   for (const ComparedPart* part : parts)
@@ -91,6 +98,8 @@ std::optional<double> factor_of(const Program& program,
   for (const double likely : likely_factors(program))
     if (std::abs(ratio->value - likely) <= ratio->error && all_are(likely, 0, parts, roundoff))
       return likely;
+  // One element is always some number times the truth.
+  if (nonzero_elements(parts) < 2) return std::nullopt;
   return all_are(ratio->value, ratio->error, parts, roundoff) ? std::optional(ratio->value)
                                                               : std::nullopt;
 }
@@ -112,7 +121,8 @@ std::optional<Scaling> scaling_of(const Evidence& evidence) {
     scaling.by_input.push_back({input, *factor});
   }
   const double first = scaling.by_input[0].second;
-  const double error = 16 * unit_roundoff(evidence.program().dtype) * std::max(1.0, std::abs(first));
+  const double error =
+      16 * unit_roundoff(evidence.program().dtype) * std::max(1.0, std::abs(first));
   if (std::all_of(scaling.by_input.begin(), scaling.by_input.end(),
                   [&](const auto& f) { return std::abs(f.second - first) <= error; }))
     scaling.common = first;

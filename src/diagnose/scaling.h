@@ -14,12 +14,13 @@ namespace distgrad {
 struct Scaling {
   std::vector<std::pair<std::size_t, double>> by_input;  // those that differ: input, factor
   std::optional<double> common;                          // one factor for all of them
-  bool all_inputs = true;                                // no other input has a gradient that is not 0
+  bool all_inputs = true;  // no other input has a gradient that is not 0
 };
 
 // Nothing where some gradient that differs is no multiple of the truth, is missing, or the truth is
 // 0 everywhere. Elements that are 0 in the truth must be 0 and say nothing of the factor. A factor
-// within its error of a world's or group's size, or of its inverse, is taken for that.
+// within its error of a world's or group's size, or of its inverse, is taken for that; another one
+// needs two elements to show it.
 std::optional<Scaling> scaling_of(const Evidence&);
 
 // "the world size", "1 / the size of group tp", ...; empty for another constant.

@@ -57,8 +57,7 @@ std::string findings_text(const CaseResult& result) {
 
 std::string verdict_failure(const CaseResult& result, const Expectation& expected) {
   if (spelled(result.verdict) == expected.verdict) return "";
-  std::string why =
-      fmt::format("expected {}, got {}", expected.verdict, spelled(result.verdict));
+  std::string why = fmt::format("expected {}, got {}", expected.verdict, spelled(result.verdict));
   if (!result.findings.empty()) why += ": " + findings_text(result);
   return result.why.empty() ? why : why + " (" + result.why + ")";
 }
@@ -164,9 +163,9 @@ std::string failure(const CaseResult& result, const Outcome& outcome) {
   const Expectation& expected = result.which.expected;
   std::string why = verdict_failure(result, expected);
   if (!why.empty()) return why;
-  for (const std::string& part : {finding_failure(result, expected),
-                                  collective_failure(result, expected, outcome.program),
-                                  message_failure(result, expected)})
+  for (const std::string& part :
+       {finding_failure(result, expected), collective_failure(result, expected, outcome.program),
+        message_failure(result, expected)})
     if (!part.empty()) why += (why.empty() ? "" : "; ") + part;
   if (!result.which.world_size_overridden) {
     const std::string figures = gradients_failure(result, expected, outcome.simulation);
@@ -186,9 +185,8 @@ void note_overrides(const Outcome& outcome, CaseResult& result) {
   const bool figures =
       !which.expected.gradients.empty() ||
       (outcome.program &&
-       std::any_of(outcome.program->truth.begin(), outcome.program->truth.end(), [](const auto& t) {
-         return !std::holds_alternative<Expression>(t.value);
-       }));
+       std::any_of(outcome.program->truth.begin(), outcome.program->truth.end(),
+                   [](const auto& t) { return !std::holds_alternative<Expression>(t.value); }));
   if (figures)
     result.notes.push_back(
         "the world size was overridden: figures pinned for another are not checked");
@@ -199,8 +197,7 @@ void decide_expected(const Outcome& outcome, bool strict, CaseResult& result) {
   const std::string& finding = result.which.expected.finding;
   const bool of_simulation = finding == "truth" || finding == "program";
   if (outcome.comparison && !outcome.run && !of_simulation) result.which.expected = {};
-  const bool unjudged =
-      result.verdict == Verdict::kSkipped || result.verdict == Verdict::kDisputed;
+  const bool unjudged = result.verdict == Verdict::kSkipped || result.verdict == Verdict::kDisputed;
   if (unjudged && spelled(result.verdict) != result.which.expected.verdict && !strict)
     return;  // as_expected stays absent
   const std::string why = failure(result, outcome);
@@ -240,9 +237,7 @@ std::string_view spelled(Verdict verdict) {
   return "disputed";
 }
 
-bool is_complete(const DistributedRun& run) {
-  return !error_of(run) && skip_reason(run).empty();
-}
+bool is_complete(const DistributedRun& run) { return !error_of(run) && skip_reason(run).empty(); }
 
 CaseResult judge(const Case& which, Outcome outcome, bool strict) {
   CaseResult result;

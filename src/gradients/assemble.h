@@ -28,10 +28,10 @@ struct Part {
   std::vector<Piece> pieces;   // they tile the full tensor; ordered by their first rank
   std::optional<Array> value;  // joined and summed; absent where no rank has a gradient
 
-  std::vector<int> missing;     // ranks without a gradient of a piece that has elements
-  std::vector<int> misshapen;   // ranks whose gradient has not their piece's shape: then no value
-  bool lacks_a_piece = false;   // no rank has a gradient of some piece: `value` is 0 there
-  bool is_sum = false;          // added up here, in float64: has one rounding of its own
+  std::vector<int> missing;    // ranks without a gradient of a piece that has elements
+  std::vector<int> misshapen;  // ranks whose gradient has not their piece's shape: then no value
+  bool lacks_a_piece = false;  // no rank has a gradient of some piece: `value` is 0 there
+  bool is_sum = false;         // added up here, in float64: has one rounding of its own
 
   // The first rank that holds this element of the full tensor.
   int holder_of(const std::vector<std::int64_t>& index) const;

@@ -33,8 +33,7 @@ Array chunk(const Array& full, int dim, int size, int index) {
   Shape start(full.shape().size(), 0), extent = full.shape();
   const std::int64_t n = extent[static_cast<std::size_t>(dim)], each = (n + size - 1) / size;
   start[static_cast<std::size_t>(dim)] = std::min<std::int64_t>(index * each, n);
-  extent[static_cast<std::size_t>(dim)] =
-      std::min(each, n - start[static_cast<std::size_t>(dim)]);
+  extent[static_cast<std::size_t>(dim)] = std::min(each, n - start[static_cast<std::size_t>(dim)]);
   return box_of(full, start, extent);
 }
 
@@ -50,8 +49,7 @@ TEST(Assemble, LocalGradientsStandAloneAndShareTheirElements) {
 }
 
 TEST(Assemble, AReplicatedGradientIsTheSumOverTheRanks) {
-  const auto parts =
-      assemble(sample::world(3), input("w", kReplicate), {}, scalars({1, 20, 300}));
+  const auto parts = assemble(sample::world(3), input("w", kReplicate), {}, scalars({1, 20, 300}));
   ASSERT_EQ(parts.size(), 1);
   EXPECT_THAT(values_of(*parts[0].value), ElementsAre(321));
   EXPECT_THAT(parts[0].ranks, ElementsAre(0, 1, 2));
@@ -141,8 +139,8 @@ TEST(Assemble, AMissingShareOfASumCountsAsNothingAMissingPieceIsToldApart) {
   EXPECT_THAT(values_of(*joined[0].value), ElementsAre(2, 0));
   EXPECT_TRUE(joined[0].lacks_a_piece);
 
-  const auto none = assemble(sample::world(2), input("w", kReplicate), {},
-                             {std::nullopt, std::nullopt});
+  const auto none =
+      assemble(sample::world(2), input("w", kReplicate), {}, {std::nullopt, std::nullopt});
   EXPECT_FALSE(none[0].value);
   EXPECT_TRUE(none[0].lacks_a_piece);
 }
@@ -226,8 +224,7 @@ TEST(Synchronised, AddsOrAveragesAlongItsAxisOnly) {
 TEST(Synchronised, MissingGradientsCountAsNothing) {
   Input w = input("w", kReplicate);
   w.sync = {{"", Input::Sync::kMean}};
-  const GradientByRank after =
-      synchronised(sample::world(2), w, {std::nullopt, Array::scalar(3)});
+  const GradientByRank after = synchronised(sample::world(2), w, {std::nullopt, Array::scalar(3)});
   EXPECT_THAT(values_of(*after[0]), ElementsAre(1.5));
   EXPECT_FALSE(synchronised(sample::world(2), w, {std::nullopt, std::nullopt})[1]);
 }

@@ -52,8 +52,8 @@ void Difference::add_element(std::int64_t element, double observed, double wante
   const bool differs = !(error <= bound_here);
   max_abs_error = std::max(max_abs_error, error);
   if (wanted != 0 || differs) {
-    const double relative = std::isfinite(error) && wanted != 0 ? error / std::abs(wanted)
-                                                                : kInfinity;
+    const double relative =
+        std::isfinite(error) && wanted != 0 ? error / std::abs(wanted) : kInfinity;
     max_rel_error = std::max(max_rel_error, relative);
   }
   if (differs && equal) {

@@ -24,7 +24,8 @@ struct Difference {
   bool equal = true;
   std::int64_t first = -1;   // row-major element of the first difference; -1: none
   double max_abs_error = 0;  // over all elements, equal ones included
-  double max_rel_error = 0;  // against the wanted value; where that is 0 only if the element differs
+  double max_rel_error =
+      0;  // against the wanted value; where that is 0 only if the element differs
   // At the element with the largest error, among those that differ where some do; the largest bound
   // where every element is exactly what is wanted.
   double bound = 0;

@@ -130,8 +130,8 @@ Combined combined(const Simulation& simulation, const Combination& combination, 
 }
 
 Array bounds_of(const Slack& slack, bool exact_factors, const Combined& c, const Array* declared) {
-  const double largest = c.magnitude.empty() ? largest_magnitude(c.value->values())
-                                             : largest_magnitude(c.magnitude);
+  const double largest =
+      c.magnitude.empty() ? largest_magnitude(c.value->values()) : largest_magnitude(c.magnitude);
   std::vector<double> bounds(c.value->values().size());
   for (std::size_t i = 0; i < bounds.size(); ++i) {
     const double value = (*c.value)[static_cast<std::int64_t>(i)];
@@ -201,8 +201,8 @@ std::optional<Disagreement> disagreement(const Program& program, const Simulatio
     for (std::size_t p = 0; p < parts.size(); ++p) {
       const Combined x = combined(simulation, a, i, p), y = combined(simulation, b, i, p);
       if (!x.value || !y.value) continue;
-      const double largest = std::max(largest_magnitude(x.value->values()),
-                                      largest_magnitude(y.value->values()));
+      const double largest =
+          std::max(largest_magnitude(x.value->values()), largest_magnitude(y.value->values()));
       const double slack = 64 * unit_roundoff(DType::kFloat64) * largest;
       const Array* declared = i < simulation.bounds.size() && simulation.bounds[i].parts[p]
                                   ? &*simulation.bounds[i].parts[p]
@@ -227,8 +227,7 @@ Agreement gradients_agree(const SimulateRequest& asked, const Objective& objecti
   const auto lists = ranks_that_agree(asked.program, objective);
   bool each_rank_asked = true;
   for (const std::vector<int>& list : lists) {
-    const auto first =
-        combination_for(asked.weights, unit(asked.program.world_size, list.front()));
+    const auto first = combination_for(asked.weights, unit(asked.program.world_size, list.front()));
     for (const int rank : list) {
       const auto own = combination_for(asked.weights, unit(asked.program.world_size, rank));
       if (!first || !own) {

@@ -35,7 +35,7 @@ double bound_in_float64(double bound, DType);
 // The gradients of one objective, for every input that requires grad.
 struct ObjectiveTruth {
   Objective objective;
-  std::string name;               // as in case names
+  std::string name;  // as in case names
   std::vector<Gradient> gradients;
   // By input: how far what the ranks observe may lie from these gradients. The simulator bounds the
   // declared objective's alone (`Slack` says how these are had from it).
@@ -54,8 +54,8 @@ class Slack {
   // `input` indexes simulation.gradients[0].
   Slack(const Program&, const Simulation&, std::size_t input);
 
-  // `exact_factors`: no factor such as 1/3 went into the value. `magnitude`: the sum of the absolute
-  // terms it is made of. `largest`: of the tensor.
+  // `exact_factors`: no factor such as 1/3 went into the value. `magnitude`: the sum of the
+  // absolute terms it is made of. `largest`: of the tensor.
   double operator()(double value, bool exact_factors, double magnitude, double largest,
                     double declared_bound) const;
 

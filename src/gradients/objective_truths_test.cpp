@@ -76,8 +76,8 @@ TEST(WeightsToAsk, InLargeWorldsAFewRows) {
   EXPECT_LE(asked_for(sample::world(512), objective(Kind::kReplicated)).weights.size(), 5);
   EXPECT_EQ(asked_for(sample::world(16), objective(Kind::kSum), Detail::kEveryRank).weights.size(),
             17);
-  EXPECT_LE(
-      asked_for(sample::world(512), objective(Kind::kSum), Detail::kEveryRank).weights.size(), 5);
+  EXPECT_LE(asked_for(sample::world(512), objective(Kind::kSum), Detail::kEveryRank).weights.size(),
+            5);
 }
 
 TEST(WeightsToAsk, ForLargeTensorsTheDeclaredAlone) {
@@ -139,8 +139,7 @@ TEST(ObjectiveTruths, ALargeWorldSeesDisagreementWithoutARowForEachRank) {
   ASSERT_LT(asked.weights.size(), 16);
   std::vector<std::vector<double>> by(16, std::vector<double>(16, 1));
   const std::vector<double> losses(16, 7);
-  EXPECT_THAT(names(objective_truths(asked, simulated(asked, losses, by))),
-              Contains("replicated"));
+  EXPECT_THAT(names(objective_truths(asked, simulated(asked, losses, by))), Contains("replicated"));
   EXPECT_FALSE(check_replicated(asked, objective(Kind::kReplicated), simulated(asked, losses, by)));
   // Two ranks off by opposite amounts: the plain sum would not show it.
   by[3][5] = 2;
@@ -161,10 +160,10 @@ TEST(ObjectiveTruths, WithTheDeclaredRowAloneOnlyTheDeclaredIsKnown) {
 }
 
 TEST(ObjectiveTruths, ByMeshAxis) {
-  const Objective declared{.kind = Kind::kByAxis,
-                           .rank = 0,
-                           .axes = {{"dp", Objective::Axis::kMean},
-                                    {"tp", Objective::Axis::kReplicated}}};
+  const Objective declared{
+      .kind = Kind::kByAxis,
+      .rank = 0,
+      .axes = {{"dp", Objective::Axis::kMean}, {"tp", Objective::Axis::kReplicated}}};
   const auto asked = asked_for(sample::mesh({{"dp", 2}, {"tp", 2}}), declared);
   const std::vector<std::vector<double>> by = {
       {2, 0, 0, 0}, {2, 0, 0, 0}, {0, 0, 4, 4}, {0, 0, 4, 4}};
@@ -199,8 +198,8 @@ TEST(CheckReplicated, ShowsTheGradientsThatDiffer) {
 
 TEST(CheckReplicated, AsksNothingOfOtherObjectives) {
   const auto asked = asked_for(sample::world(2), objective(Kind::kSum));
-  EXPECT_FALSE(check_replicated(asked, objective(Kind::kSum),
-                                simulated(asked, {4, 5}, {{1, 2}, {3, 4}})));
+  EXPECT_FALSE(
+      check_replicated(asked, objective(Kind::kSum), simulated(asked, {4, 5}, {{1, 2}, {3, 4}})));
 }
 
 TEST(HasFewBits, TellsIntegersFromThirds) {

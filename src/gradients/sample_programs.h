@@ -67,7 +67,9 @@ inline Input input(std::string name, std::vector<AxisLayout> layout) {
   return result;
 }
 
-inline Input input(std::string name, Layout layout) { return input(std::move(name), {{"", layout}}); }
+inline Input input(std::string name, Layout layout) {
+  return input(std::move(name), {{"", layout}});
+}
 
 inline Step all_reduce(std::string name, ReduceOp op = ReduceOp::kSum, std::string group = "") {
   CollectiveCall call;

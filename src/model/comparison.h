@@ -15,19 +15,21 @@ struct ForwardDifference {
   std::string step;
   int rank = 0;
   std::vector<std::int64_t> index;
-  std::vector<int> ranks;            // all ranks where it differs
-  std::vector<Array> simulated;      // by rank
-  std::vector<Array> distributed;    // by rank
+  std::vector<int> ranks;          // all ranks where it differs
+  std::vector<Array> simulated;    // by rank
+  std::vector<Array> distributed;  // by rank
 };
 
-// Something that must equal the simulated truth and does not: the file's own `truth`, or `single_device`.
+// Something that must equal the simulated truth and does not: the file's own `truth`, or
+// `single_device`.
 struct GuardDifference {
   std::string input;  // empty: the loss, against the objective J
   int rank = -1;      // -1: the full tensor, or the loss
   std::vector<std::int64_t> index;
-  Array simulated;    // of the distributed program: the truth, or J
-  Array wanted;       // what the file or the one-device program says
-  std::optional<double> factor;  // simulated over wanted, where that is one number for everything that differs
+  Array simulated;  // of the distributed program: the truth, or J
+  Array wanted;     // what the file or the one-device program says
+  std::optional<double>
+      factor;  // simulated over wanted, where that is one number for everything that differs
 };
 
 struct CaseComparison {
@@ -39,7 +41,8 @@ struct CaseComparison {
   std::vector<double> distributed_losses;  // by rank; empty without a run
 
   bool gradients_equal() const {
-    return std::all_of(gradients.begin(), gradients.end(), [](const GradientComparison& g) { return g.equal; });
+    return std::all_of(gradients.begin(), gradients.end(),
+                       [](const GradientComparison& g) { return g.equal; });
   }
   bool equal() const { return gradients_equal() && !forward && !truth && !program; }
 };
