@@ -79,11 +79,16 @@ bool all_are(double factor, double error, const std::vector<const ComparedPart*>
   return true;
 }
 
+// Elements of the truth that are not 0; one that several parts must equal counts once.
 std::int64_t nonzero_elements(const std::vector<const ComparedPart*>& parts) {
   std::int64_t count = 0;
-  for (const ComparedPart* part : parts)
+  const double* counted = nullptr;
+  for (const ComparedPart* part : parts) {
+    if (part->truth.values().data() == counted) continue;
+    counted = part->truth.values().data();
     count += std::count_if(part->truth.values().begin(), part->truth.values().end(),
                            [](double v) { return v != 0; });
+  }
   return count;
 }
 
