@@ -1,5 +1,5 @@
-// What a scenario may call: the pure tensor functions, under the names that Python has for them. Anything else of torch is
-// refused. docs/expressions.md shows this list.
+// What a scenario may call: the pure tensor functions, under the names that Python has for them.
+// Anything else of torch is refused. docs/expressions.md shows this list.
 #pragma once
 
 #include <span>
@@ -32,9 +32,11 @@ std::span<const AllowedGroup> allowed_groups();
 // A function of torch.nn.functional: Python's signature, and the ATen operator that it is.
 struct FunctionalFunction {
   std::string_view name;
-  std::string_view arguments;   // Python's signature as offered, in torch's schema language; empty: torch.NAME's own
+  std::string_view arguments;  // Python's signature as offered, in torch's schema language; empty:
+                               // torch.NAME's own
   std::string_view operator_name;
-  std::string_view order;       // the operator's arguments as indices into `arguments`, one digit each; empty: as they are
+  std::string_view order;  // the operator's arguments as indices into `arguments`, one digit each;
+                           // empty: as they are
 };
 std::span<const FunctionalFunction> functional_functions();
 
@@ -64,7 +66,8 @@ bool is_allowed(std::string_view name, Place place);
 // All names for "did you mean" at a place.
 std::vector<std::string> allowed_names(Place place);
 
-// Why a function that is refused is refused, to follow the refusal: "; it draws random numbers; ...", or empty.
+// Why a function that is refused is refused, to follow the refusal: "; it draws random numbers;
+// ...", or empty.
 std::string reason_for_refusal(std::string_view name);
 // Whether torch has something of this name that is not a pure tensor function, as far as we know.
 bool is_known_impure(std::string_view name);

@@ -33,19 +33,16 @@ std::string error_text(const std::exception& error) {
   return first_paragraph(error.what());
 }
 
-// A report for one schema reads: the schema, the reason in a line or more, "The original call is:" or "at:", the source.
+// A report for one schema reads: the schema, the reason on a line, the source with a highlight.
 std::string mismatch_text(const std::exception& error) {
   std::istringstream lines(error.what());
-  std::string line, result;
-  while (std::getline(lines, line)) {
+  for (std::string line; std::getline(lines, line);) {
     line = trimmed(line);
-    if (line.find("<--- HERE") != std::string::npos || line.rfind("The original call is", 0) == 0) break;
-    if (line.rfind("Expected ", 0) == 0 || line.rfind("Unknown keyword", 0) == 0 ||
-        line.rfind("Argument ", 0) == 0 || line.rfind("argument ", 0) == 0 ||
-        line.rfind("Could not match", 0) == 0 || line.rfind("keyword argument", 0) == 0)
-      return line;
+    for (const char* beginning : {"Expected ", "Argument ", "Keyword argument ", "Could not match"})
+      if (line.rfind(beginning, 0) == 0)
+        return line.back() == '.' ? line.substr(0, line.size() - 1) : line;
   }
-  return result;
+  return "";
 }
 
 }  // namespace distgrad

@@ -9,7 +9,8 @@ namespace distgrad {
 // What an operator threw: the first sentence, without C++ stack.
 std::string error_text(const std::exception&);
 
-// Why TorchScript's front end found that arguments do not fit a schema; empty where its report does not say.
+// Why TorchScript's front end found that arguments do not fit a schema; empty where its report does
+// not say.
 std::string mismatch_text(const std::exception&);
 
 }  // namespace distgrad

@@ -1,4 +1,5 @@
-// What holds while an expression is evaluated: torch's default dtype is the case's, and memory is bounded.
+// What holds while an expression is evaluated: torch's default dtype is the case's, and memory is
+// bounded.
 #pragma once
 
 #include <c10/core/DefaultDtype.h>
@@ -8,10 +9,11 @@
 
 namespace distgrad {
 
-// One tensor of an expression, and all that one evaluation allocates. Far above what a scenario needs, below what would
-// take a machine down: torch.zeros(10**12) is an error and not the end of the process.
-inline constexpr std::size_t kMaxTensorBytes = std::size_t{2} << 30;
-inline constexpr std::size_t kMaxEvaluationBytes = std::size_t{16} << 30;
+// One tensor of an expression, and what one evaluation may hold at a time. Far above what a
+// scenario needs, below what would take a machine down: torch.zeros(10**12) is an error and not the
+// end of the process.
+inline constexpr std::size_t kMaxTensorBytes = std::size_t{1} << 30;
+inline constexpr std::size_t kMaxEvaluationBytes = std::size_t{4} << 30;
 
 class EvaluationScope {
  public:

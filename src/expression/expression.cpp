@@ -10,6 +10,7 @@
 
 #include "expression/emitter.h"
 #include "expression/evaluation_scope.h"
+#include "expression/graph_builder.h"
 #include "expression/instructions.h"
 #include "expression/lowering.h"
 #include "expression/numbers.h"
@@ -23,19 +24,26 @@ using c10::TypePtr;
 
 at::ScalarType scalar_type(DType dtype) {
   switch (dtype) {
-    case DType::kFloat64: return at::kDouble;
-    case DType::kFloat32: return at::kFloat;
-    case DType::kBFloat16: return at::kBFloat16;
-    case DType::kFloat16: return at::kHalf;
+    case DType::kFloat64:
+      return at::kDouble;
+    case DType::kFloat32:
+      return at::kFloat;
+    case DType::kBFloat16:
+      return at::kBFloat16;
+    case DType::kFloat16:
+      return at::kHalf;
   }
   return at::kDouble;
 }
 
 TypePtr type_of(NameType type) {
   switch (type) {
-    case NameType::kTensor: return c10::TensorType::get();
-    case NameType::kInt: return c10::IntType::get();
-    case NameType::kTensorList: return c10::ListType::ofTensors();
+    case NameType::kTensor:
+      return c10::TensorType::get();
+    case NameType::kInt:
+      return c10::IntType::get();
+    case NameType::kTensorList:
+      return c10::ListType::ofTensors();
   }
   return c10::TensorType::get();
 }
@@ -58,7 +66,8 @@ InvalidExpression invalid(const std::string& text, const ExpressionError& error)
 
 class Compiled : public CompiledExpression {
  public:
-  Compiled(std::string text, std::vector<std::string> names, DType dtype, InstructionList instructions)
+  Compiled(std::string text, std::vector<std::string> names, DType dtype,
+           InstructionList instructions)
       : text_(std::move(text)),
         names_(std::move(names)),
         dtype_(scalar_type(dtype)),
@@ -67,14 +76,15 @@ class Compiled : public CompiledExpression {
   const std::vector<std::string>& names() const override { return names_; }
 
   at::Tensor evaluate(std::vector<IValue> values) const override {
-    TORCH_CHECK(values.size() == names_.size(), "expression ", text_, " takes ", names_.size(), " values, not ",
-                values.size());
+    TORCH_CHECK(values.size() == names_.size(), "expression ", text_, " takes ", names_.size(),
+                " values, not ", values.size());
     const EvaluationScope scope(dtype_);
     try {
       IValue result = run_instructions(instructions_, std::move(values));
       if (result.isTensor()) return std::move(result).toTensor();
       // lift_fresh, as torch.tensor does, tells the dispatcher of a constant.
-      return at::lift_fresh(at::scalar_tensor(result.toScalar(), at::TensorOptions().dtype(dtype_)));
+      return at::lift_fresh(
+          at::scalar_tensor(result.toScalar(), at::TensorOptions().dtype(dtype_)));
     } catch (const ExpressionError& error) {
       throw invalid(text_, error);
     }
@@ -97,7 +107,8 @@ class Compiled : public CompiledExpression {
   throw ExpressionError("this is " + describe_type(type) + ", not a tensor" + hint, place);
 }
 
-std::shared_ptr<const CompiledExpression> compile(const std::string& text, const Syntax& tree, const Scope& scope,
+std::shared_ptr<const CompiledExpression> compile(const std::string& text, const Syntax& tree,
+                                                  const Scope& scope,
                                                   const std::vector<std::string>& used, DType dtype,
                                                   NumberResult numbers) {
   std::vector<std::pair<std::string, TypePtr>> inputs;
@@ -120,26 +131,30 @@ std::vector<std::string> used_of(const Syntax& tree, const Scope& scope) {
 }
 
 // What the compiled expression depends on.
-std::string cache_key(const std::string& text, const std::vector<std::string>& used, const Scope& scope, DType dtype,
-                      NumberResult numbers) {
+std::string cache_key(const std::string& text, const std::vector<std::string>& used,
+                      const Scope& scope, DType dtype, NumberResult numbers) {
   std::string key = text;
   key += '\0';
   key += static_cast<char>('0' + static_cast<int>(dtype));
   key += numbers == NumberResult::kAccept ? 'n' : 't';
-  for (const std::string& name : used) key += name + static_cast<char>('0' + static_cast<int>(scope.at(name)));
+  for (const std::string& name : used)
+    key += name + static_cast<char>('0' + static_cast<int>(scope.at(name)));
   return key;
 }
 
 }  // namespace
 
-std::shared_ptr<const CompiledExpression> compile_expression(const std::string& text, const Scope& scope, DType dtype,
+std::shared_ptr<const CompiledExpression> compile_expression(const std::string& text,
+                                                             const Scope& scope, DType dtype,
                                                              NumberResult numbers) {
   // Leaked, so that no tensor type is freed after torch's own statics.
-  static auto& cache = *new std::unordered_map<std::string, std::shared_ptr<const CompiledExpression>>;
+  static auto& cache =
+      *new std::unordered_map<std::string, std::shared_ptr<const CompiledExpression>>;
   try {
     const SyntaxPtr tree = parse_expression(text);
     const std::vector<std::string> used = used_of(*tree, scope);
-    std::shared_ptr<const CompiledExpression>& entry = cache[cache_key(text, used, scope, dtype, numbers)];
+    std::shared_ptr<const CompiledExpression>& entry =
+        cache[cache_key(text, used, scope, dtype, numbers)];
     if (!entry) entry = compile(text, *tree, scope, used, dtype, numbers);
     return entry;
   } catch (const ExpressionError& error) {

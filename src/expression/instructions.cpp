@@ -22,9 +22,15 @@ class Run {
   void run(const Instructions& instructions) {
     for (const Instruction& instruction : instructions) {
       switch (instruction.kind) {
-        case Instruction::Kind::kCall: call(instruction); break;
-        case Instruction::Kind::kConditional: conditional(instruction); break;
-        case Instruction::Kind::kComprehension: comprehension(instruction); break;
+        case Instruction::Kind::kCall:
+          call(instruction);
+          break;
+        case Instruction::Kind::kConditional:
+          conditional(instruction);
+          break;
+        case Instruction::Kind::kComprehension:
+          comprehension(instruction);
+          break;
       }
     }
   }
@@ -53,12 +59,14 @@ class Run {
   }
 
   void comprehension(const Instruction& instruction) {
-    const auto [condition_block, element_block] = std::tie(instruction.blocks[0], instruction.blocks[1]);
+    const auto [condition_block, element_block] =
+        std::tie(instruction.blocks[0], instruction.blocks[1]);
     const IValue source = registers_[instruction.inputs[0]];
     c10::impl::GenericList result(instruction.element_type);
     for (const IValue& element : source.toListRef()) {
       if (++iterations_ > kMaxIterations)
-        throw ExpressionError("more than " + std::to_string(kMaxIterations) + " iterations", instruction.place);
+        throw ExpressionError("more than " + std::to_string(kMaxIterations) + " iterations",
+                              instruction.place);
       if (condition_block.result >= 0) {
         registers_[condition_block.parameter] = element;
         run(condition_block.instructions);

@@ -1,6 +1,7 @@
-// A compiled expression in its last form: a list of operators to call, one after the other, on numbered registers.
-// We run it ourselves rather than through TorchScript's interpreter: what runs is exactly what was checked, an operator
-// that throws is known with its place, loops are counted, and it is faster.
+// A compiled expression in its last form: a list of operators to call, one after the other, on
+// numbered registers. We run it ourselves rather than through TorchScript's interpreter: what runs
+// is exactly what was checked, an operator that throws is known with its place, loops are counted,
+// and it is faster.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -22,9 +23,10 @@ struct Block {
 
 struct Instruction {
   enum class Kind {
-    kCall,         // operation(inputs) -> outputs
-    kConditional,  // inputs[0] is a bool: blocks[0] if true, else blocks[1]
-    kComprehension  // inputs[0] is a list: blocks[1] for each element for which blocks[0] (if present) is true
+    kCall,          // operation(inputs) -> outputs
+    kConditional,   // inputs[0] is a bool: blocks[0] if true, else blocks[1]
+    kComprehension  // inputs[0] is a list: blocks[1] for each element for which blocks[0] (if
+                    // present) is true
   };
   Kind kind = Kind::kCall;
   mutable torch::jit::Operation operation = nullptr;  // (calling one is not const in torch)
@@ -42,7 +44,8 @@ struct InstructionList {
   int result = 0;
 };
 
-// A loop of more turns, or a longer range or list, is refused: an expression cannot hang a rank or eat its memory.
+// A loop of more turns, or a longer range or list, is refused: an expression cannot hang a rank or
+// eat its memory.
 inline constexpr std::int64_t kMaxIterations = 100000;
 
 // Registers 0.. hold `values`. Throws ExpressionError with the place of the operator that failed.

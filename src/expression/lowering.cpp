@@ -22,9 +22,9 @@ using torch::jit::Value;
 const std::set<std::string>& runnable_operators() {
   static const std::set<std::string> operators = [] {
     // Syntax: signs, iteration, casts, attributes.
-    std::set<std::string> names = {"__lshift__", "__rshift__", "bitwise_and", "bitwise_or", "bitwise_xor",
-                                   "numpy_T",    "mT",         "size",        "dim",        "unbind",
-                                   "to",         "numel"};
+    std::set<std::string> names = {"__lshift__",  "__rshift__", "bitwise_and", "bitwise_or",
+                                   "bitwise_xor", "numpy_T",    "mT",          "size",
+                                   "dim",         "unbind",     "to",          "numel"};
     for (const AllowedGroup& group : allowed_groups())
       for (const AllowedFunction& function : group.functions) {
         if (function.places & (kFunction | kMethod)) names.insert(std::string(function.name));
@@ -86,7 +86,8 @@ class Lowering {
   void lower_node(const Node* node, Instructions& to) {
     if (node->kind() == torch::jit::prim::Constant) {
       const int index = assign(node->output());
-      if (list_.constants.size() <= static_cast<std::size_t>(index)) list_.constants.resize(index + 1);
+      if (list_.constants.size() <= static_cast<std::size_t>(index))
+        list_.constants.resize(index + 1);
       list_.constants[index] = torch::jit::toIValue(node->output()).value_or(IValue());
       return;
     }
@@ -106,9 +107,11 @@ class Lowering {
 
   void lower_blocks(const Node* node, Instruction& instruction) {
     const bool conditional = node->kind() == torch::jit::prim::If;
-    instruction.kind = conditional ? Instruction::Kind::kConditional : Instruction::Kind::kComprehension;
+    instruction.kind =
+        conditional ? Instruction::Kind::kConditional : Instruction::Kind::kComprehension;
     if (!conditional)
-      instruction.element_type = node->output()->type()->expectRef<c10::ListType>().getElementType();
+      instruction.element_type =
+          node->output()->type()->expectRef<c10::ListType>().getElementType();
     for (std::size_t i = 0; i < 2; ++i) {
       const torch::jit::Block* inner = node->blocks()[i];
       if (inner->outputs().empty()) continue;  // a comprehension without condition
@@ -122,17 +125,21 @@ class Lowering {
     const auto ours = graph_.operations.find(node);
     if (ours != graph_.operations.end()) return ours->second;
     const auto matched = graph_.matched.find(node);
-    if (matched != graph_.matched.end() && may_run(*matched->second)) return matched->second->getOperation(node);
+    if (matched != graph_.matched.end() && may_run(*matched->second))
+      return matched->second->getOperation(node);
     if (node->kind() == torch::jit::prim::ListConstruct) return list_construct(node);
     if (node->kind() == torch::jit::prim::TupleConstruct) return tuple_construct;
     if (node->kind() == torch::jit::prim::TupleUnpack) return tuple_unpack;
     const std::string name = node->kind().toUnqualString();
     // Conversions that TorchScript inserts by itself and Python does not make.
     if (name == "IntImplicit" || name == "FloatImplicit" || name == "ScalarImplicit")
-      throw ExpressionError("a tensor stands where a number must; write int(x) or float(x)", place_of(node));
+      throw ExpressionError("a tensor stands where a number must; write int(x) or float(x)",
+                            place_of(node));
     if (name == "NumToTensor")
-      throw ExpressionError("a number stands where a tensor must; write torch.tensor(...)", place_of(node));
-    throw ExpressionError(name + " is not a pure tensor function and is not allowed in a scenario", place_of(node));
+      throw ExpressionError("a number stands where a tensor must; write torch.tensor(...)",
+                            place_of(node));
+    throw ExpressionError(name + " is not a pure tensor function and is not allowed in a scenario",
+                          place_of(node));
   }
 
   static Operation list_construct(const Node* node) {

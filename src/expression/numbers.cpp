@@ -34,7 +34,8 @@ std::int64_t int_power(std::int64_t base, std::int64_t exponent) {
 
 double float_power(double base, double exponent) {
   if (base == 0 && exponent < 0) throw NumberError("zero cannot be raised to a negative power");
-  if (base < 0 && std::isfinite(base) && std::isfinite(exponent) && exponent != std::floor(exponent))
+  if (base < 0 && std::isfinite(base) && std::isfinite(exponent) &&
+      exponent != std::floor(exponent))
     throw NumberError("a negative number to a fractional power is complex");
   const double result = std::pow(base, exponent);
   if (std::isinf(result) && std::isfinite(base) && std::isfinite(exponent))
@@ -42,7 +43,8 @@ double float_power(double base, double exponent) {
   return result;
 }
 
-// Floor division and modulo belong together: a == (a // b) * b + a % b, the modulo has the divisor's sign.
+// Floor division and modulo belong together: a == (a // b) * b + a % b, the modulo has the
+// divisor's sign.
 struct Quotient {
   double floor;
   double modulo;
@@ -103,9 +105,12 @@ std::int64_t shift_right(std::int64_t a, std::int64_t b) {
 
 IValue int_binary(std::string_view op, std::int64_t a, std::int64_t b) {
   std::int64_t result = 0;
-  if (op == "+") return __builtin_add_overflow(a, b, &result) ? (overflow(), IValue()) : IValue(result);
-  if (op == "-") return __builtin_sub_overflow(a, b, &result) ? (overflow(), IValue()) : IValue(result);
-  if (op == "*") return __builtin_mul_overflow(a, b, &result) ? (overflow(), IValue()) : IValue(result);
+  if (op == "+")
+    return __builtin_add_overflow(a, b, &result) ? (overflow(), IValue()) : IValue(result);
+  if (op == "-")
+    return __builtin_sub_overflow(a, b, &result) ? (overflow(), IValue()) : IValue(result);
+  if (op == "*")
+    return __builtin_mul_overflow(a, b, &result) ? (overflow(), IValue()) : IValue(result);
   if (op == "/") return int_divide(a, b);
   if (op == "//") return int_floor_divide(a, b);
   if (op == "%") return int_modulo(a, b);
@@ -156,10 +161,14 @@ IValue number_binary(std::string_view op, const IValue& left, const IValue& righ
   return result;
 }
 
-c10::TypePtr number_binary_type(std::string_view op, const c10::TypePtr& left, const c10::TypePtr& right,
-                                const std::optional<IValue>& exponent) {
-  const auto either = [&](c10::TypeKind kind) { return left->kind() == kind || right->kind() == kind; };
-  const auto both = [&](c10::TypeKind kind) { return left->kind() == kind && right->kind() == kind; };
+c10::TypePtr number_binary_type(std::string_view op, const c10::TypePtr& left,
+                                const c10::TypePtr& right, const std::optional<IValue>& exponent) {
+  const auto either = [&](c10::TypeKind kind) {
+    return left->kind() == kind || right->kind() == kind;
+  };
+  const auto both = [&](c10::TypeKind kind) {
+    return left->kind() == kind && right->kind() == kind;
+  };
   if (op == "/") return c10::FloatType::get();
   if (is_bitwise(op) || op == "<<" || op == ">>") {
     if (either(c10::TypeKind::FloatType)) return nullptr;
@@ -173,7 +182,8 @@ c10::TypePtr number_binary_type(std::string_view op, const c10::TypePtr& left, c
   if (op != "**") return c10::IntType::get();
   if (right->kind() == c10::TypeKind::BoolType) return c10::IntType::get();
   if (!exponent || !exponent->isInt()) return c10::NumberType::get();  // a float where negative
-  return exponent->toInt() >= 0 ? c10::TypePtr(c10::IntType::get()) : c10::TypePtr(c10::FloatType::get());
+  return exponent->toInt() >= 0 ? c10::TypePtr(c10::IntType::get())
+                                : c10::TypePtr(c10::FloatType::get());
 }
 
 bool number_compare(std::string_view op, const IValue& left, const IValue& right) {
@@ -181,7 +191,8 @@ bool number_compare(std::string_view op, const IValue& left, const IValue& right
   static_assert(std::numeric_limits<long double>::digits >= 63);
   if (is_float(left) != is_float(right)) {
     const auto exact = [](const IValue& v) {
-      return v.isDouble() ? static_cast<long double>(v.toDouble()) : static_cast<long double>(as_int(v));
+      return v.isDouble() ? static_cast<long double>(v.toDouble())
+                          : static_cast<long double>(as_int(v));
     };
     return compare(op, exact(left), exact(right));
   }
@@ -190,7 +201,9 @@ bool number_compare(std::string_view op, const IValue& left, const IValue& right
 }
 
 IValue number_unary(std::string_view op, const IValue& value) {
-  if (op == "~") return is_float(value) ? throw NumberError("a float has no operator ~") : IValue(~as_int(value));
+  if (op == "~")
+    return is_float(value) ? throw NumberError("a float has no operator ~")
+                           : IValue(~as_int(value));
   if (op == "+") return is_float(value) ? value : IValue(as_int(value));
   if (is_float(value)) return op == "-" ? -value.toDouble() : std::fabs(value.toDouble());
   const std::int64_t integer = as_int(value);

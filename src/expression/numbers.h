@@ -1,5 +1,5 @@
-// Arithmetic on Python's numbers as Python does it. TorchScript's differs: 2 ** rank is a float there, 1.0 // 0.1 is 10,
-// division by zero is inf or a crash, and integers wrap around.
+// Arithmetic on Python's numbers as Python does it. TorchScript's differs: 2 ** rank is a float
+// there, 1.0 // 0.1 is 10, division by zero is inf or a crash, and integers wrap around.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -18,14 +18,16 @@ class NumberError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Whether values of the type are Python's int, float or bool, known (int, float, bool) or not (number).
+// Whether values of the type are Python's int, float or bool, known (int, float, bool) or not
+// (number).
 bool is_number(const c10::TypePtr&);
 
 // "+", "-", "*", "/", "//", "%", "**", "&", "|", "^", "<<", ">>".
 c10::IValue number_binary(std::string_view op, const c10::IValue& left, const c10::IValue& right);
-// The type of the result, `number` where it depends on the values; none where Python has no such operator.
-// `exponent`: the right operand where it is known.
-c10::TypePtr number_binary_type(std::string_view op, const c10::TypePtr& left, const c10::TypePtr& right,
+// The type of the result, `number` where it depends on the values; none where Python has no such
+// operator. `exponent`: the right operand where it is known.
+c10::TypePtr number_binary_type(std::string_view op, const c10::TypePtr& left,
+                                const c10::TypePtr& right,
                                 const std::optional<c10::IValue>& exponent);
 
 // "<", ">", "<=", ">=", "==", "!=".

@@ -61,13 +61,15 @@ std::int64_t as_int(const IValue& value) {
 
 std::int64_t wrapped_index(std::int64_t index, std::int64_t size) {
   if (index < -size || index >= size)
-    throw NumberError("index " + std::to_string(index) + " is out of range for a list of " + std::to_string(size));
+    throw NumberError("index " + std::to_string(index) + " is out of range for a list of " +
+                      std::to_string(size));
   return index < 0 ? index + size : index;
 }
 
 void check_length(std::int64_t length) {
   if (length > kMaxIterations)
-    throw NumberError("a list of " + std::to_string(length) + " elements is too long for an expression; at most " +
+    throw NumberError("a list of " + std::to_string(length) +
+                      " elements is too long for an expression; at most " +
                       std::to_string(kMaxIterations));
 }
 
@@ -86,17 +88,21 @@ at::indexing::TensorIndex tensor_index(const IValue& value) {
 at::Tensor tensor_from(const IValue& data, std::optional<at::ScalarType> dtype) {
   Numbers numbers;
   numbers.collect(data, 0);
-  const auto any = [&](auto is) { return std::any_of(numbers.values.begin(), numbers.values.end(), is); };
+  const auto any = [&](auto is) {
+    return std::any_of(numbers.values.begin(), numbers.values.end(), is);
+  };
   at::ScalarType inferred = at::kBool;
   if (any([](const IValue& v) { return v.isInt(); })) inferred = at::kLong;
-  if (numbers.values.empty() || any([](const IValue& v) { return v.isDouble(); })) inferred = at::kDouble;
+  if (numbers.values.empty() || any([](const IValue& v) { return v.isDouble(); }))
+    inferred = at::kDouble;
   at::Tensor tensor = at::empty(numbers.shape, at::TensorOptions().dtype(inferred));
   if (inferred == at::kBool) {
     fill<bool>(tensor, numbers.values, [](const IValue& v) { return v.toBool(); });
   } else if (inferred == at::kLong) {
     fill<std::int64_t>(tensor, numbers.values, [](const IValue& v) { return as_int(v); });
   } else {
-    fill<double>(tensor, numbers.values, [](const IValue& v) { return to_python_float(v).toDouble(); });
+    fill<double>(tensor, numbers.values,
+                 [](const IValue& v) { return to_python_float(v).toDouble(); });
   }
   if (inferred == at::kDouble && !dtype) dtype = c10::get_default_dtype_as_scalartype();
   if (dtype) tensor = tensor.to(*dtype);
@@ -106,7 +112,9 @@ at::Tensor tensor_from(const IValue& data, std::optional<at::ScalarType> dtype) 
 
 at::Tensor wrapped_number(const IValue& number) {
   const c10::Scalar scalar = number.toScalar();
-  const at::ScalarType type = scalar.isFloatingPoint() ? at::kDouble : scalar.isBoolean() ? at::kBool : at::kLong;
+  const at::ScalarType type = scalar.isFloatingPoint() ? at::kDouble
+                              : scalar.isBoolean()     ? at::kBool
+                                                       : at::kLong;
   at::Tensor tensor = at::scalar_tensor(scalar, at::TensorOptions().dtype(type));
   tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
   return tensor;
@@ -117,9 +125,15 @@ at::Tensor subscripted(const std::vector<Subscript>& subscripts, const torch::ji
   std::size_t next = 1;
   for (const Subscript& subscript : subscripts) {
     switch (subscript.kind) {
-      case Subscript::Kind::kNone: indices.emplace_back(at::indexing::None); break;
-      case Subscript::Kind::kEllipsis: indices.emplace_back(at::indexing::Ellipsis); break;
-      case Subscript::Kind::kValue: indices.push_back(tensor_index(inputs[next++])); break;
+      case Subscript::Kind::kNone:
+        indices.emplace_back(at::indexing::None);
+        break;
+      case Subscript::Kind::kEllipsis:
+        indices.emplace_back(at::indexing::Ellipsis);
+        break;
+      case Subscript::Kind::kValue:
+        indices.push_back(tensor_index(inputs[next++]));
+        break;
       case Subscript::Kind::kSlice: {
         std::optional<c10::SymInt> bounds[3];
         for (int i = 0; i < 3; ++i)
@@ -230,7 +244,8 @@ IValue extreme_of(const std::vector<IValue>& numbers, bool largest) {
 
 IValue item_of(const at::Tensor& tensor) {
   const c10::Scalar scalar = tensor.item();
-  if (scalar.isComplex()) throw NumberError("complex numbers are not part of the scenario language");
+  if (scalar.isComplex())
+    throw NumberError("complex numbers are not part of the scenario language");
   return scalar;
 }
 

@@ -1,4 +1,5 @@
-// What Python's syntax does with tensors and lists when the expression runs: torch.tensor, subscripts, slices, sums.
+// What Python's syntax does with tensors and lists when the expression runs: torch.tensor,
+// subscripts, slices, sums.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -25,12 +25,14 @@ SyntaxPtr make(Kind kind, std::size_t place, std::string text = "") {
 void adopt(Syntax& parent, SyntaxPtr child) {
   if (child) {
     parent.depth = std::max(parent.depth, child->depth + 1);
-    if (parent.depth > kMaxDepth) throw ExpressionError("the expression is nested too deeply", parent.place);
+    if (parent.depth > kMaxDepth)
+      throw ExpressionError("the expression is nested too deeply", parent.place);
   }
   parent.children.push_back(std::move(child));
 }
 
-// Recursive descent, a function for each rule of Python's grammar, from the loosest binding to the tightest.
+// Recursive descent, a function for each rule of Python's grammar, from the loosest binding to the
+// tightest.
 class Parser {
  public:
   explicit Parser(const std::string& text) : tokens_(tokenize(text)) {}
@@ -38,9 +40,13 @@ class Parser {
   SyntaxPtr run() {
     if (now().kind == Token::Kind::kEnd) throw ExpressionError("the expression is empty", 0);
     SyntaxPtr tree = expression();
-    if (is("=")) throw ExpressionError("an assignment is not an expression; use == to compare", now().place);
-    if (is(":=")) throw ExpressionError("':=' is not part of the scenario language; make it a step", now().place);
-    if (is(",")) throw ExpressionError("this is a tuple, not a tensor; one step has one value", now().place);
+    if (is("="))
+      throw ExpressionError("an assignment is not an expression; use == to compare", now().place);
+    if (is(":="))
+      throw ExpressionError("':=' is not part of the scenario language; make it a step",
+                            now().place);
+    if (is(","))
+      throw ExpressionError("this is a tuple, not a tensor; one step has one value", now().place);
     if (now().kind != Token::Kind::kEnd) unexpected("an operator");
     return tree;
   }
@@ -62,7 +68,8 @@ class Parser {
   const Token& after() const { return tokens_[std::min(at_ + 1, tokens_.size() - 1)]; }
 
   bool is(std::string_view text) const {
-    return (now().kind == Token::Kind::kOperator || now().kind == Token::Kind::kKeyword) && now().text == text;
+    return (now().kind == Token::Kind::kOperator || now().kind == Token::Kind::kKeyword) &&
+           now().text == text;
   }
   bool take(std::string_view text) {
     if (!is(text)) return false;
@@ -77,10 +84,14 @@ class Parser {
     if (token.kind == Token::Kind::kEnd)
       throw ExpressionError(std::string("expected ") + wanted + " before the end", token.place);
     if (token.text == ":=")
-      throw ExpressionError("':=' is not part of the scenario language; make it a step", token.place);
-    if (token.kind == Token::Kind::kKeyword && token.text != "if" && token.text != "else" && token.text != "for")
-      throw ExpressionError("'" + token.text + "' is not part of the scenario language", token.place);
-    throw ExpressionError(std::string("expected ") + wanted + ", not '" + token.text + "'", token.place);
+      throw ExpressionError("':=' is not part of the scenario language; make it a step",
+                            token.place);
+    if (token.kind == Token::Kind::kKeyword && token.text != "if" && token.text != "else" &&
+        token.text != "for")
+      throw ExpressionError("'" + token.text + "' is not part of the scenario language",
+                            token.place);
+    throw ExpressionError(std::string("expected ") + wanted + ", not '" + token.text + "'",
+                          token.place);
   }
 
   SyntaxPtr expression() {
@@ -99,12 +110,8 @@ class Parser {
     return node;
   }
 
-  SyntaxPtr disjunction() {
-    return chain(Kind::kOr, "or", &Parser::conjunction);
-  }
-  SyntaxPtr conjunction() {
-    return chain(Kind::kAnd, "and", &Parser::inversion);
-  }
+  SyntaxPtr disjunction() { return chain(Kind::kOr, "or", &Parser::conjunction); }
+  SyntaxPtr conjunction() { return chain(Kind::kAnd, "and", &Parser::inversion); }
   SyntaxPtr chain(Kind kind, std::string_view word, SyntaxPtr (Parser::*operand)()) {
     SyntaxPtr first = (this->*operand)();
     if (!is(word)) return first;
@@ -138,14 +145,17 @@ class Parser {
     adopt(*node, binary(0));
     refuse_membership();
     if (at_comparison())
-      throw ExpressionError("chained comparisons are not part of the scenario language; write a < b and b < c",
-                            now().place);
+      throw ExpressionError(
+          "chained comparisons are not part of the scenario language; write a < b and b < c",
+          now().place);
     return node;
   }
   // `in` also ends a comprehension's targets, which are not parsed here.
   void refuse_membership() const {
     if (is("in") || is("is") || (is("not") && after().text == "in"))
-      throw ExpressionError("'" + now().text + "' is not part of the scenario language; compare with ==", now().place);
+      throw ExpressionError(
+          "'" + now().text + "' is not part of the scenario language; compare with ==",
+          now().place);
   }
 
   // | ^ & shifts sums products, each level left-associative.
@@ -155,7 +165,8 @@ class Parser {
     if (level == std::size(kLevels)) return factor();
     SyntaxPtr left = binary(level + 1);
     for (;;) {
-      const bool here = std::any_of(kLevels[level].begin(), kLevels[level].end(), [&](auto op) { return is(op); });
+      const bool here = std::any_of(kLevels[level].begin(), kLevels[level].end(),
+                                    [&](auto op) { return is(op); });
       if (!here) return left;
       SyntaxPtr node = make(Kind::kBinary, now().place, now().text);
       ++at_;
@@ -218,24 +229,28 @@ class Parser {
     expect("(");
     while (!is(")")) {
       argument(*node);
-      if (!is(")")) expect(",");
+      if (!is(")") && !take(",")) unexpected("',' or ')'");
     }
     ++at_;
     for (std::size_t i = 1; i < node->children.size(); ++i)
-      if (node->children[i]->kind == Kind::kGenerator && (node->children.size() > 2 || !node->keywords.empty()))
+      if (node->children[i]->kind == Kind::kGenerator &&
+          (node->children.size() > 2 || !node->keywords.empty()))
         throw ExpressionError("a generator must be the only argument", node->children[i]->place);
     return node;
   }
 
   void argument(Syntax& node) {
     if (is("*") || is("**"))
-      throw ExpressionError("'" + now().text + "' in arguments is not part of the scenario language", now().place);
-    if (now().kind == Token::Kind::kName && after().text == "=" && after().kind == Token::Kind::kOperator) {
+      throw ExpressionError(
+          "'" + now().text + "' in arguments is not part of the scenario language", now().place);
+    if (now().kind == Token::Kind::kName && after().text == "=" &&
+        after().kind == Token::Kind::kOperator) {
       std::string name = now().text;
       const std::size_t place = now().place;
       at_ += 2;
       for (const auto& [known, unused] : node.keywords)
-        if (known == name) throw ExpressionError("the keyword argument " + name + " is given twice", place);
+        if (known == name)
+          throw ExpressionError("the keyword argument " + name + " is given twice", place);
       SyntaxPtr value = expression();
       node.depth = std::max(node.depth, value->depth + 1);
       node.keywords.emplace_back(std::move(name), std::move(value));
@@ -264,7 +279,8 @@ class Parser {
     if (node->children.size() == 2 && node->children[1]->kind == Kind::kTuple && !comma) {
       SyntaxPtr tuple = std::move(node->children[1]);
       node->children.pop_back();
-      if (tuple->children.empty()) tuple->children.push_back(make(Kind::kEllipsis, tuple->place));  // x[()]
+      if (tuple->children.empty())
+        tuple->children.push_back(make(Kind::kEllipsis, tuple->place));  // x[()]
       for (SyntaxPtr& item : tuple->children) node->children.push_back(std::move(item));
       comma = true;
     }
@@ -294,18 +310,25 @@ class Parser {
   SyntaxPtr atom() {
     const Token token = now();
     switch (token.kind) {
-      case Token::Kind::kName: ++at_; return make(Kind::kName, token.place, token.text);
-      case Token::Kind::kInt: return integer();
-      case Token::Kind::kFloat: return real();
-      case Token::Kind::kString: return string();
+      case Token::Kind::kName:
+        ++at_;
+        return make(Kind::kName, token.place, token.text);
+      case Token::Kind::kInt:
+        return integer();
+      case Token::Kind::kFloat:
+        return real();
+      case Token::Kind::kString:
+        return string();
       case Token::Kind::kKeyword:
-        for (auto [word, kind] : {std::pair{"True", Kind::kTrue}, {"False", Kind::kFalse}, {"None", Kind::kNone}})
+        for (auto [word, kind] :
+             {std::pair{"True", Kind::kTrue}, {"False", Kind::kFalse}, {"None", Kind::kNone}})
           if (token.text == word) {
             ++at_;
             return make(kind, token.place);
           }
         unexpected("an expression");
-      default: break;
+      default:
+        break;
     }
     if (is("(")) return parenthesized();
     if (is("[")) return list();
@@ -316,8 +339,10 @@ class Parser {
   SyntaxPtr integer() {
     SyntaxPtr node = make(Kind::kInt, now().place);
     const std::string& digits = now().text;
-    const auto result = std::from_chars(digits.data(), digits.data() + digits.size(), node->integer);
-    if (result.ec != std::errc()) throw ExpressionError("this integer does not fit in 64 bits", now().place);
+    const auto result =
+        std::from_chars(digits.data(), digits.data() + digits.size(), node->integer);
+    if (result.ec != std::errc())
+      throw ExpressionError("this integer does not fit in 64 bits", now().place);
     ++at_;
     return node;
   }
@@ -336,7 +361,8 @@ class Parser {
     SyntaxPtr node = make(Kind::kString, now().place, now().text);
     ++at_;
     if (now().kind == Token::Kind::kString)
-      throw ExpressionError("strings side by side are not part of the scenario language", now().place);
+      throw ExpressionError("strings side by side are not part of the scenario language",
+                            now().place);
     return node;
   }
 
@@ -348,7 +374,8 @@ class Parser {
     refuse_star();
     SyntaxPtr value = expression();
     if (is("for"))
-      throw ExpressionError("a generator stands only as the argument of sum, max or min; write [...]", now().place);
+      throw ExpressionError(
+          "a generator stands only as the argument of sum, max or min; write [...]", now().place);
     if (take(")")) return value;
     adopt(*tuple, std::move(value));
     while (!is(")")) {
@@ -382,7 +409,8 @@ class Parser {
   }
 
   void refuse_star() const {
-    if (is("*")) throw ExpressionError("'*' before a value is not part of the scenario language", now().place);
+    if (is("*"))
+      throw ExpressionError("'*' before a value is not part of the scenario language", now().place);
   }
 
   SyntaxPtr comprehension(SyntaxPtr element, Kind kind) {
@@ -411,7 +439,8 @@ class Parser {
   int nesting_ = 0;
 };
 
-void collect_free_names(const Syntax& node, std::set<std::string>& bound, std::set<std::string>& found) {
+void collect_free_names(const Syntax& node, std::set<std::string>& bound,
+                        std::set<std::string>& found) {
   if (node.kind == Kind::kName && !bound.contains(node.text)) found.insert(node.text);
   const bool binds = node.kind == Kind::kComprehension || node.kind == Kind::kGenerator;
   if (binds) collect_free_names(*node.children[1], bound, found);  // the iterable is outside

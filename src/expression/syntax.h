@@ -1,7 +1,7 @@
-// The syntax of the scenario language: the part of Python's expression grammar that makes sense here, parsed by
-// ourselves. Torch's own parser differs from Python in places (chained comparisons, `not`, numbers, tuples in
-// subscripts), reads statements too, and points at the wrong characters; here whatever is not Python does not parse, and
-// the refusal says where. Knows no torch.
+// The syntax of the scenario language: the part of Python's expression grammar that makes sense
+// here, parsed by ourselves. Torch's own parser differs from Python in places (chained comparisons,
+// `not`, numbers, tuples in subscripts), reads statements too, and points at the wrong characters;
+// here whatever is not Python does not parse, and the refusal says where. Knows no torch.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,8 @@ namespace distgrad {
 // What is wrong with an expression, and the byte offset of the place in its text.
 class ExpressionError : public std::runtime_error {
  public:
-  ExpressionError(const std::string& message, std::size_t place) : std::runtime_error(message), place_(place) {}
+  ExpressionError(const std::string& message, std::size_t place)
+      : std::runtime_error(message), place_(place) {}
   std::size_t place() const { return place_; }
 
  private:
@@ -30,10 +31,10 @@ using SyntaxPtr = std::unique_ptr<Syntax>;
 
 struct Syntax {
   enum class Kind {
-    kName,           // text
-    kInt,            // integer
-    kFloat,          // number
-    kString,         // text, without the quotes
+    kName,    // text
+    kInt,     // integer
+    kFloat,   // number
+    kString,  // text, without the quotes
     kTrue,
     kFalse,
     kNone,
@@ -51,7 +52,7 @@ struct Syntax {
     kCompare,        // text: the operator; children: left, right
     kAnd,            // children: two or more
     kOr,
-    kConditional,    // children: condition, value if true, value if false
+    kConditional,  // children: condition, value if true, value if false
   };
 
   Kind kind{};
@@ -68,7 +69,8 @@ struct Syntax {
 // Throws ExpressionError.
 SyntaxPtr parse_expression(const std::string& text);
 
-// The names that the expression takes from outside: not attributes, keywords or variables of comprehensions.
+// The names that the expression takes from outside: not attributes, keywords or variables of
+// comprehensions.
 std::set<std::string> free_names(const Syntax&);
 
 // "torch.linalg.norm" for a chain of attributes that begins with a name, else empty.

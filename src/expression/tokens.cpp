@@ -9,14 +9,15 @@
 namespace distgrad {
 namespace {
 
-// A scenario's expressions are short; values belong in its inputs. Bounds the parser's and the compiler's recursion.
+// A scenario's expressions are short; values belong in its inputs. Bounds the parser's and the
+// compiler's recursion.
 constexpr std::size_t kMaxTokens = 10000;
 
 constexpr std::array<std::string_view, 35> kKeywords = {
-    "False", "None",   "True",  "and",    "as",   "assert", "async",  "await",    "break",
-    "class", "continue", "def", "del",    "elif", "else",   "except", "finally",  "for",
-    "from",  "global", "if",    "import", "in",   "is",     "lambda", "nonlocal", "not",
-    "or",    "pass",   "raise", "return", "try",  "while",  "with",   "yield"};
+    "False", "None",     "True",  "and",    "as",   "assert", "async",  "await",    "break",
+    "class", "continue", "def",   "del",    "elif", "else",   "except", "finally",  "for",
+    "from",  "global",   "if",    "import", "in",   "is",     "lambda", "nonlocal", "not",
+    "or",    "pass",     "raise", "return", "try",  "while",  "with",   "yield"};
 
 // Longest first.
 constexpr std::array<std::string_view, 31> kOperators = {
@@ -34,14 +35,17 @@ class Tokenizer {
   std::vector<Token> run() {
     for (skip_blanks(); at_ < text_.size(); skip_blanks()) {
       next();
-      if (tokens_.size() > kMaxTokens) throw ExpressionError("the expression is too long; put values into inputs", at_);
+      if (tokens_.size() > kMaxTokens)
+        throw ExpressionError("the expression is too long; put values into inputs", at_);
     }
     tokens_.push_back({Token::Kind::kEnd, "", text_.size()});
     return std::move(tokens_);
   }
 
  private:
-  char peek(std::size_t ahead = 0) const { return at_ + ahead < text_.size() ? text_[at_ + ahead] : '\0'; }
+  char peek(std::size_t ahead = 0) const {
+    return at_ + ahead < text_.size() ? text_[at_ + ahead] : '\0';
+  }
 
   void skip_blanks() {
     while (peek() == ' ' || peek() == '\t') ++at_;
@@ -58,16 +62,19 @@ class Tokenizer {
     if (is_digit(c) || (c == '.' && is_digit(peek(1)))) return number();
     if (c == '\'' || c == '"') return string();
     for (std::string_view op : kOperators)
-      if (text_.compare(at_, op.size(), op) == 0) return add(Token::Kind::kOperator, std::string(op), op.size());
+      if (text_.compare(at_, op.size(), op) == 0)
+        return add(Token::Kind::kOperator, std::string(op), op.size());
     refuse();
   }
 
   [[noreturn]] void refuse() const {
     const char c = peek();
     if (c == '\n' || c == '\r') throw ExpressionError("an expression is one line", at_);
-    if (c == '#') throw ExpressionError("an expression has no comments; use the file's \"note\"", at_);
+    if (c == '#')
+      throw ExpressionError("an expression has no comments; use the file's \"note\"", at_);
     if (c == ';') throw ExpressionError("';' separates statements; this is one expression", at_);
-    if (c == '{' || c == '}') throw ExpressionError("dictionaries and sets are not part of the scenario language", at_);
+    if (c == '{' || c == '}')
+      throw ExpressionError("dictionaries and sets are not part of the scenario language", at_);
     if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f)
       throw ExpressionError("only ASCII characters are allowed here", at_);
     throw ExpressionError(std::string("'") + c + "' is not part of the scenario language", at_);

@@ -15,7 +15,7 @@ torch.set_num_threads(1)
 
 
 def bits(tensor):
-    tensor = tensor.detach().contiguous()
+    tensor = tensor.detach().clone(memory_format=torch.contiguous_format)
     return bytes(tensor.reshape(-1).view(torch.uint8).tolist()).hex() if tensor.numel() else ""
 
 

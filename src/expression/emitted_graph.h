@@ -1,0 +1,25 @@
+// A typed graph of operators, and what its nodes do beside their kind and inputs. The emitter makes
+// it, lowering turns it into instructions.
+#pragma once
+
+#include <torch/csrc/jit/ir/ir.h>
+#include <torch/csrc/jit/runtime/operator.h>
+
+#include <memory>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace distgrad {
+
+struct EmittedGraph {
+  std::shared_ptr<torch::jit::Graph> graph = std::make_shared<torch::jit::Graph>();
+  torch::jit::Value* result = nullptr;
+  // Our own nodes do this ...
+  std::unordered_map<const torch::jit::Node*, torch::jit::Operation> operations;
+  // ... and these call one of torch's operators.
+  std::unordered_map<const torch::jit::Node*, std::shared_ptr<torch::jit::Operator>> matched;
+  // Byte offsets in the text.
+  std::unordered_map<const torch::jit::Node*, std::size_t> places;
+};
+
+}  // namespace distgrad
