@@ -140,7 +140,10 @@ int lowest_unit(const Buffer& buffer) {
   return unit;
 }
 
-enum class Terms { kArguments, kProducts };  // each element of an argument is a term; products of all arguments are
+enum class Terms {
+  kArguments,  // each element of an argument is a term
+  kProducts    // so are products of elements of two arguments
+};
 
 // An operator that is a sum, with positive coefficients, of its floating-point arguments' elements or of products of them.
 // stored_additions: each addition is rounded to the stored type.
@@ -150,7 +153,7 @@ void positive_form(OpCall& call, Terms terms, bool stored_additions) {
   if (!any_floating) return;
   torch::jit::Stack plain, enlarged_stack, ones;
   bool any_error = false;
-  int unit = terms == Terms::kProducts ? 0 : kNoBit;
+  std::vector<int> units;
   for (std::size_t i = 0; i < call.arguments().size(); ++i) {
     const c10::IValue& value = call.arguments()[i];
     const std::string& name = call.traits().arguments[i];
@@ -158,14 +161,13 @@ void positive_form(OpCall& call, Terms terms, bool stored_additions) {
       const View view = call.view(static_cast<int>(i));
       const Buffer buffer = call.read(view);
       any_error |= buffer.cells != nullptr;
-      const int own = lowest_unit(buffer);
-      unit = terms == Terms::kProducts ? unit + own : std::min(unit, own);
+      units.push_back(lowest_unit(buffer));
       plain.emplace_back(enlarged(call, view, false));
       enlarged_stack.emplace_back(enlarged(call, view, true));
       ones.emplace_back(at::ones(c10::IntArrayRef(view.sizes), at::kDouble));
     } else if ((name == "alpha" || name == "beta") && (value.isDouble() || value.isInt())) {
       const double factor = value.isDouble() ? value.toDouble() : static_cast<double>(value.toInt());
-      if (std::fabs(factor) != 1) unit = -kNoBit;
+      if (std::fabs(factor) != 1) units.push_back(-kNoBit);
       const c10::IValue size = c10::IValue(std::fabs(factor));
       plain.push_back(size);
       enlarged_stack.push_back(size);
@@ -175,6 +177,11 @@ void positive_form(OpCall& call, Terms terms, bool stored_additions) {
       enlarged_stack.push_back(value);
       ones.push_back(value);
     }
+  }
+  int unit = kNoBit;
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    unit = std::min(unit, units[i]);
+    for (std::size_t k = 0; k < i && terms == Terms::kProducts; ++k) unit = std::min(unit, units[i] + units[k]);
   }
   call.op().callBoxed(plain);
   call.op().callBoxed(enlarged_stack);
@@ -237,7 +244,9 @@ void outer_added(OpCall& call) {
   const Buffer a = call.read(*call.view("vec1")), b = call.read(*call.view("vec2"));
   const Buffer c = call.read(*call.view("self"), result.sizes());
   const Buffer out = call.read(result);
-  const InArithmetic in(call.arithmetic());
+  Arithmetic each_step = call.arithmetic();
+  each_step.inner = each_step.stored;
+  const InArithmetic in(each_step);
   double* errors = call.arena().doubles(out.size);
   for (std::int64_t i = 0; i < out.size; ++i) {
     const Number product = scaled_by(a.number(i / b.size) * b.number(i % b.size), call.number("alpha"));
@@ -259,6 +268,12 @@ void index_put(OpCall& call) {
     if (row.op == "gather") return row.rule(call);
 }
 
+void put(OpCall& call) {
+  if (call.boolean("accumulate", false)) return accumulate(call);
+  for (const RuleRow& row : rearranging_rules())
+    if (row.op == "gather") return row.rule(call);
+}
+
 // a x b: two products and a difference.
 void cross(OpCall& call) {
   const at::Tensor& result = call.result();
@@ -273,7 +288,9 @@ void cross(OpCall& call) {
   if (va.sizes.size() != order.size() || vb.sizes.size() != order.size()) return estimate_by_perturbation(call);
   const Buffer a = call.read(permuted(va, order), target.sizes()), b = call.read(permuted(vb, order), target.sizes());
   const Buffer out = call.read(call.context().shadows.view_of(target), target.sizes());
-  const InArithmetic in(call.arithmetic());
+  Arithmetic each_step = call.arithmetic();
+  each_step.inner = each_step.stored;
+  const InArithmetic in(each_step);
   double* errors = call.arena().doubles(out.size);
   for (std::int64_t i = 0; i < out.size; ++i) {
     const std::int64_t base = i - i % 3, p = base + (i + 1 - base) % 3, q = base + (i + 2 - base) % 3;
@@ -304,8 +321,14 @@ constexpr RuleRow kRules[] = {
     {"_index_put_impl", index_put},
     {"scatter", scatter},
     {"convolution", convolve},
-    {"avg_pool1d", convolve},
-    {"avg_pool2d", convolve},
+    {"convolution_backward", convolve},
+    {"put", put},
+    {"reflection_pad1d_backward", accumulate},
+    {"reflection_pad2d_backward", accumulate},
+    {"reflection_pad3d_backward", accumulate},
+    {"replication_pad1d_backward", accumulate},
+    {"replication_pad2d_backward", accumulate},
+    {"replication_pad3d_backward", accumulate},
 };
 
 }  // namespace

@@ -273,8 +273,8 @@ const Formula kFormulas[] = {
     {"rsqrt", {"self"}, [](Args a) {
        const Number y = kOne / square_root(a[0]);
        return y.exact() ? y : computed(y.value, y.error, 0.5);
-     }},
-    {"pow", {"self", "exponent"}, [](Args a) { return power(a[0], a[1]); }},
+     }, true},
+    {"pow", {"self", "exponent"}, [](Args a) { return power(a[0], a[1]); }, true},
     {"exp", {"self"}, [](Args a) { return exponential(a[0]); }},
     {"exp2", {"self"}, [](Args a) {
        return at_special(a[0], 0, 1, monotone([](double v) { return std::exp2(v); }, a[0], kExpUlps));
@@ -323,7 +323,7 @@ const Formula kFormulas[] = {
     {"erfc", {"self"}, [](Args a) {
        return at_special(a[0], 0, 1, monotone([](double v) { return std::erfc(v); }, a[0], kTrigUlps));
      }},
-    {"sigmoid", {"self"}, [](Args a) { return logistic(a[0]); }},
+    {"sigmoid", {"self"}, [](Args a) { return logistic(a[0]); }, true},
     {"sinc", {"self"}, [](Args a) {
        if (a[0].exact() && a[0].value == 0) return exactly(1);
        const Number z = a[0] * rounded_constant(std::numbers::pi);
@@ -342,14 +342,14 @@ const Formula kFormulas[] = {
      }},
     {"xlogy", {"self", "other"}, [](Args a) {
        return a[0].exact() && a[0].value == 0 && !std::isnan(a[1].value) ? exactly(0) : a[0] * logarithm(a[1]);
-     }},
+     }, true},
     {"special_xlog1py", {"self", "other"}, [](Args a) {
        return a[0].exact() && a[0].value == 0 && !std::isnan(a[1].value) ? exactly(0) : a[0] * logarithm_1_plus(a[1]);
-     }},
+     }, true},
     {"special_entr", {"self"}, [](Args a) {
        if (a[0].exact() && a[0].value == 0) return exactly(0);
        return -a[0] * logarithm(a[0]);
-     }},
+     }, true},
     {"logaddexp", {"self", "other"}, [](Args a) { return log_add_exp(a[0], a[1], 1); }},
     {"logaddexp2", {"self", "other"}, [](Args a) { return log_add_exp(a[0], a[1], 2); }},
     {"floor", {"self"}, [](Args a) {
@@ -375,6 +375,7 @@ const Formula kFormulas[] = {
      }},
     {"heaviside", {"self", "values"}, [](Args a) {
        branch(a[0], 0.0);
+       if (a[0].value != a[0].value) return a[0];
        return a[0].value == 0 ? a[1] : exactly(a[0].value > 0 ? 1 : 0);
      }},
     {"copysign", {"self", "other"}, [](Args a) {
@@ -431,12 +432,17 @@ const Formula kFormulas[] = {
        return a[0].value > a[1].value ? a[0] - a[1] : a[0].value < -a[1].value ? a[0] + a[1] : kZero;
      }},
     {"softplus", {"self", "beta", "threshold"}, [](Args a) { return softplus(a[0], a[1], a[2]); }},
+    {"log_sigmoid", {"self"}, [](Args a) { return log_sigmoid(a[0]); }},
+    {"_prelu_kernel", {"self", "weight"}, [](Args a) {
+       branch(a[0], 0.0);
+       return a[0].value > 0 ? a[0] : a[0] * a[1];
+     }},
     {"log_sigmoid_forward", {"self"}, [](Args a) { return log_sigmoid(a[0]); }},
     {"logit", {"self", "eps"}, [](Args a) {
        Number x = a[0];
        if (given(a[1])) x = clamped(x, a[1], kOne - a[1]);
        return logarithm(x / (kOne - x));
-     }},
+     }, true},
     // backward kernels
     {"tanh_backward", {"grad_output", "output"}, [](Args a) { return a[0] * (kOne - a[1] * a[1]); }},
     {"sigmoid_backward", {"grad_output", "output"}, [](Args a) { return a[0] * (kOne - a[1]) * a[1]; }},
@@ -475,21 +481,21 @@ const Formula kFormulas[] = {
     {"softplus_backward", {"grad_output", "self", "beta", "threshold"}, [](Args a) {
        return softplus_backward(a[0], a[1], a[2], a[3]);
      }},
-    {"log_sigmoid_backward", {"grad_output", "self"}, [](Args a) {
-       const Number z = exponential(-absolute(a[1]));
+    {"log_sigmoid_backward", {"grad_output", "self", "buffer"}, [](Args a) {
+       const Number z = given(a[2]) ? a[2] : exponential(-absolute(a[1]));  // forward keeps it on the CPU only
        const Number ratio = z / (kOne + z);
        return a[1].value < 0 ? a[0] * (kOne - ratio) : a[0] * ratio;
      }},
-    {"logit_backward", {"grad_output", "self"}, [](Args a) { return a[0] / (a[1] * (kOne - a[1])); }},
+    {"logit_backward", {"grad_output", "self"}, [](Args a) { return a[0] / (a[1] * (kOne - a[1])); }, true},
     // losses: before their reduction
-    {"mse_loss", {"self", "target"}, [](Args a) { const Number d = a[0] - a[1]; return d * d; }},
-    {"smooth_l1_loss", {"self", "target", "beta"}, [](Args a) { return smooth_l1(a[0], a[1], a[2]); }},
-    {"huber_loss", {"self", "target", "delta"}, [](Args a) { return huber(a[0], a[1], a[2]); }},
+    {"mse_loss", {"self", "target"}, [](Args a) { const Number d = a[0] - a[1]; return d * d; }, true},
+    {"smooth_l1_loss", {"self", "target", "beta"}, [](Args a) { return smooth_l1(a[0], a[1], a[2]); }, true},
+    {"huber_loss", {"self", "target", "delta"}, [](Args a) { return huber(a[0], a[1], a[2]); }, true},
     {"binary_cross_entropy", {"self", "target", "weight"}, [](Args a) {
        const Number loss =
            (a[1] - kOne) * log_at_least_minus_100(kOne - a[0]) - a[1] * log_at_least_minus_100(a[0]);
        return given(a[2]) ? loss * a[2] : loss;
-     }},
+     }, true},
 };
 
 }  // namespace

@@ -89,8 +89,9 @@ Number computed(double value, double propagated_error, double ulps) {
 Number monotone(double (*f)(double), Number x, double ulps) {
   const double value = f(x.value);
   if (x.exact()) return computed(value, 0, ulps);
-  const double deviation = std::max(std::fabs(f(x.value + x.error) - value), std::fabs(f(x.value - x.error) - value));
-  return computed(value, std::isnan(deviation) ? kInfinity : deviation, ulps);
+  const double up = std::fabs(f(x.value + x.error) - value), down = std::fabs(f(x.value - x.error) - value);
+  // NaN: the interval leaves the function's domain. (std::max may drop a NaN.)
+  return computed(value, std::isnan(up) || std::isnan(down) ? kInfinity : std::max(up, down), ulps);
 }
 
 Number with_slope(double value, double slope, Number x, double ulps) {

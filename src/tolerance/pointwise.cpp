@@ -1,5 +1,6 @@
 // Pointwise operators: running a formula over all elements, and those that look at the terms of sums (add, products with
 // numbers) or return no floating-point value (comparisons).
+#include <ATen/Functions.h>
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
@@ -25,12 +26,18 @@ struct Arguments {
   }
 };
 
+std::int64_t element_count_of(c10::IntArrayRef sizes) {
+  std::int64_t n = 1;
+  for (const std::int64_t s : sizes) n *= s;
+  return n;
+}
+
 Arguments read_arguments(OpCall& call, std::span<const std::string_view> names, c10::IntArrayRef sizes,
                          bool numbers_in_inner) {
   Arguments arguments;
   for (const std::string_view name : names) {
     if (name.empty()) break;
-    if (const std::optional<View> view = call.view(name)) {
+    if (const std::optional<View> view = call.view(name); view && (view->numel() != 0 || element_count_of(sizes) == 0)) {
       arguments.buffers[arguments.count] = call.read(*view, sizes, numbers_in_inner);
       arguments.present[arguments.count] = true;
     }
@@ -41,7 +48,7 @@ Arguments read_arguments(OpCall& call, std::span<const std::string_view> names, 
 
 // These kernels read a Python number in what they compute in (opmath_t); elsewhere it becomes a tensor of the dtype.
 bool reads_numbers_in_inner(std::string_view op) {
-  return op == "add" || op == "sub" || op == "rsub" || op == "mul" || op == "div" || op == "addcmul" || op == "addcdiv";
+  return op == "mul" || op == "div" || op == "addcmul" || op == "addcdiv";
 }
 
 template <typename F>
@@ -85,14 +92,17 @@ void add_or_subtract(OpCall& call, std::string_view first, std::string_view seco
   if (!is_real_floating(result)) return;
   const double alpha = sign * sign_of_alpha(call);
   const std::string_view names[] = {first, second};
-  const Arguments arguments = read_arguments(call, names, result.sizes(), true);
+  const Arguments arguments = read_arguments(call, names, result.sizes(), false);
   if (call.in_backward() && std::fabs(alpha) == 1) {
     add_terms(call, arguments.buffers[0], arguments.buffers[1]);
     return;
   }
-  const InArithmetic in(call.arithmetic());
-  const bool rounds = !fits(call.arithmetic().inner, alpha);
-  const Number factor = rounds ? rounded_constant(alpha) : constant(alpha);
+  // With a factor the 16-bit kernels round the product too.
+  Arithmetic each_step = call.arithmetic();
+  if (std::fabs(alpha) != 1) each_step.inner = each_step.stored;
+  const InArithmetic in(each_step);
+  const bool rounds = !fits(call.arithmetic().stored, alpha);
+  const Number factor = {alpha, rounds ? call.arithmetic().stored_rounding(std::fabs(alpha)) : 0};
   write_each(call, result, [&](std::int64_t i, double out) {
     const Number b = arguments.buffers[1].number(i);
     return stored_error(arguments.buffers[0].number(i) + (alpha == 1 ? b : factor * b), out);
@@ -113,10 +123,16 @@ void negate(OpCall& call) {
   call.write(result, cells);
 }
 
+bool is_power_of_two(double value) {
+  int exponent = 0;
+  return std::fabs(std::frexp(value, &exponent)) == 0.5;
+}
+
 // A sum times a number: the run may scale the terms instead (an average divides before or after the sum).
 Cell scaled(const Cell& sum, Number factor, bool divides, const Arithmetic& arithmetic) {
   int exponent = 0;
-  const bool power_of_two = std::fabs(std::frexp(factor.value, &exponent)) == 0.5;
+  std::frexp(factor.value, &exponent);
+  const bool power_of_two = is_power_of_two(factor.value);
   const double size = divides ? 1 / std::fabs(factor.value) : std::fabs(factor.value);
   Cell out = sum;
   out.magnitude = sum.magnitude * size;
@@ -127,7 +143,7 @@ Cell scaled(const Cell& sum, Number factor, bool divides, const Arithmetic& arit
     const int shift = power_of_two ? (divides ? 1 - exponent : exponent - 1) : lowest_bit(factor.value);
     exact = power_of_two || !divides;
     if (exact) {
-      out.unit = sum.unit + shift;
+      out.unit = static_cast<std::int16_t>(sum.unit + shift);
       exact = out.unit >= arithmetic.stored.min_exponent &&
               (power_of_two || out.magnitude <= std::ldexp(1.0, arithmetic.stored.significand_bits + out.unit));
     }
@@ -142,6 +158,33 @@ Cell scaled(const Cell& sum, Number factor, bool divides, const Arithmetic& arit
   return finished(out, arithmetic);
 }
 
+// A product of tensors: part of a chain of factors, perhaps, that the run takes in another order (a product over ranks
+// and its adjoint). Where the whole is exact any part of it is; where it is not, an exact part may not be in the run.
+void multiply_tensors(OpCall& call) {
+  const at::Tensor& result = call.result();
+  const Buffer a = call.read(*call.view("self"), result.sizes()), b = call.read(*call.view("other"), result.sizes());
+  const Buffer out = call.read(call.context().shadows.view_of(result), result.sizes());
+  const InArithmetic in(call.arithmetic());
+  Cell* cells = nullptr;
+  for (std::int64_t i = 0; i < out.size; ++i) {
+    const Number x = a.number(i), y = b.number(i);
+    double error = stored_error(x * y, out.value(i));
+    const int x_products = a.cell(i).exact_products, y_products = b.cell(i).exact_products;
+    int products = 0;
+    if (error != 0) {
+      if (x_products + y_products > 0)
+        error += call.arithmetic().stored_gamma(x_products + y_products) * (std::fabs(out.value(i)) + error);
+    } else if (out.value(i) != 0 && std::isfinite(out.value(i))) {
+      products = x_products + y_products + (is_power_of_two(x.value) || is_power_of_two(y.value) ? 0 : 1);
+    }
+    if (error == 0 && products == 0) continue;
+    if (cells == nullptr) cells = call.arena().cells(out.size);
+    cells[i] = error != 0 ? inexact_cell(out.value(i), error) : expanded(Cell(), out.value(i));
+    cells[i].exact_products = static_cast<std::int16_t>(std::min(products, 10000));
+  }
+  call.write(result, cells);
+}
+
 void multiply(OpCall& call) {
   const at::Tensor& result = call.result();
   if (!is_real_floating(result)) return;
@@ -149,7 +192,7 @@ void multiply(OpCall& call) {
   const std::optional<View> self = call.view("self");
   const bool divides = call.traits().name == "div";
   const bool by_number = factor && factor->wrapped && self && call.argument("rounding_mode") == nullptr;
-  if (!by_number) return apply_formula(call);
+  if (!by_number) return divides ? apply_formula(call) : multiply_tensors(call);
   if (const at::Tensor* x = call.tensor("self")) {
     if (call.context().shadows.is_stacked(*x)) call.context().shadows.mark_stacked(result);
   }
@@ -264,6 +307,117 @@ void compare(OpCall& call) {
   }
 }
 
+// torch.equal: one answer for all elements.
+void compare_all(OpCall& call) {
+  const at::Tensor* a = call.tensor("self");
+  const at::Tensor* b = call.tensor("other");
+  if (a == nullptr || b == nullptr || a->sizes() != b->sizes()) return;
+  const Buffer x = call.read(*call.view("self")), y = call.read(*call.view("other"));
+  for (std::int64_t i = 0; i < x.size; ++i) {
+    call.at_element(i, a->sizes());
+    call.branch(x.number(i), y.number(i));
+  }
+}
+
+// bucketize, searchsorted: every value against every boundary.
+void compare_with_boundaries(OpCall& call) {
+  const bool searches = call.traits().name == "searchsorted";
+  const std::optional<View> values = call.view("self"), boundaries = call.view(searches ? "sorted_sequence" : "boundaries");
+  if (!values || !boundaries) return;
+  const Buffer x = call.read(*values), y = call.read(*boundaries);
+  if (x.cells == nullptr && y.cells == nullptr) return;
+  for (std::int64_t i = 0; i < x.size; ++i)
+    for (std::int64_t k = 0; k < y.size; ++k) {
+      call.at_element(i, values->sizes);
+      call.branch(x.number(i), y.number(k));
+    }
+}
+
+// ---- functions without a closed form here: evaluated at the ends of each interval by the operator itself
+
+void smooth(OpCall& call) {
+  const at::Tensor& result = call.result();
+  const int at = call.index_of("self");
+  const View view = call.view(at);
+  const Buffer x = call.read(view, result.sizes());
+  const Buffer out = call.read(call.context().shadows.view_of(result), result.sizes());
+  double* deviation = call.arena().doubles(out.size);
+  std::fill(deviation, deviation + out.size, 0.0);
+  if (x.cells != nullptr) {
+    for (const double side : {-1.0, -0.5, 0.5, 1.0}) {
+      at::Tensor moved = at::empty(result.sizes(), at::kDouble);
+      for (std::int64_t i = 0; i < x.size; ++i) moved.mutable_data_ptr<double>()[i] = x.value(i) + side * x.error(i);
+      torch::jit::Stack stack(call.arguments().begin(), call.arguments().end());
+      stack[static_cast<std::size_t>(at)] = moved;
+      call.op().callBoxed(stack);
+      const at::Tensor other = stack[0].toTensor().contiguous();
+      for (std::int64_t i = 0; i < out.size; ++i) {
+        const double d = std::fabs(other.const_data_ptr<double>()[i] - out.value(i));
+        deviation[i] = std::isnan(d) ? kInfinity : std::max(deviation[i], d);
+      }
+    }
+  }
+  // Series and recurrences of about ten operations; digamma and polygamma also cancel terms of size 1/x and log x.
+  const bool cancels = call.traits().name == "digamma" || call.traits().name == "polygamma";
+  constexpr double kUlps = 10;
+  const InArithmetic in(call.arithmetic());
+  write_each(call, result, [&](std::int64_t i, double value) {
+    if (!std::isfinite(value)) return x.error(i) == 0 ? 0 : kInfinity;
+    const double size = std::fabs(value) + (cancels ? 1 + 1 / std::fabs(x.value(i)) + std::log1p(std::fabs(x.value(i))) : 0);
+    return stored_error({value, deviation[i] + call.arithmetic().inner_rounding(size, kUlps)}, value);
+  });
+}
+
+// ---- gated linear units: the two halves of a dim
+
+void glu(OpCall& call) {
+  const at::Tensor& result = call.result();
+  const at::Tensor* self = call.tensor("self");
+  const bool backward = call.view("grad_output").has_value();
+  const std::int64_t given_dim = call.integer("dim", -1);
+  const std::int64_t dim = given_dim < 0 ? given_dim + self->dim() : given_dim;
+  const std::int64_t half = self->size(dim) / 2;
+  View first = *call.view("self");
+  first.sizes[dim] = half;
+  View second = first;
+  const std::int64_t shift = half * first.strides[dim];
+  second.data = static_cast<const char*>(second.data) + shift * static_cast<std::int64_t>(c10::elementSize(second.type));
+  if (second.cells != nullptr) second.cells += shift;
+  const Buffer a = call.read(first, first.sizes), b = call.read(second, second.sizes);
+  Arithmetic each_step = call.arithmetic();
+  each_step.inner = each_step.stored;
+  const InArithmetic in(each_step);
+  const auto gate = [&](std::int64_t i) {
+    const Number e = monotone([](double v) { return std::exp(v); }, -b.number(i), 2);
+    return constant(1) / (constant(1) + e);
+  };
+  if (!backward) {
+    write_each(call, result, [&](std::int64_t i, double out) { return stored_error(a.number(i) * gate(i), out); });
+    return;
+  }
+  const Buffer g = call.read(*call.view("grad_output"), first.sizes);
+  write_each(call, result.narrow(dim, 0, half),
+             [&](std::int64_t i, double out) { return stored_error(gate(i) * g.number(i), out); });
+  write_each(call, result.narrow(dim, half, half), [&](std::int64_t i, double out) {
+    const Number s = gate(i);
+    return stored_error((constant(1) - s) * s * a.number(i) * g.number(i), out);
+  });
+}
+
+// Two results, the second before its reduction over the broadcast dims.
+void prelu_backward(OpCall& call) {
+  const at::Tensor& result = call.result();
+  const Buffer x = call.read(*call.view("self"), result.sizes()), w = call.read(*call.view("weight"), result.sizes());
+  const Buffer g = call.read(*call.view("grad_output"), result.sizes());
+  const InArithmetic in(call.arithmetic());
+  write_each(call, result, [&](std::int64_t i, double out) {
+    return stored_error(x.value(i) > 0 ? g.number(i) : w.number(i) * g.number(i), out);
+  });
+  write_each(call, call.result(1), [&](std::int64_t i, double out) {
+    return stored_error(x.value(i) > 0 ? Number{} : x.number(i) * g.number(i), out);
+  });
+}
+
 // ---- losses with a reduction, and their backward kernels
 
 void reduced_loss(OpCall& call) {
@@ -275,7 +429,10 @@ void reduced_loss(OpCall& call) {
   const Dims sizes = call.view("self")->sizes;
   const Arguments arguments = read_arguments(call, formula.arguments, sizes, true);
   const Arithmetic& arithmetic = call.arithmetic();
-  const InArithmetic in(arithmetic);
+  // These kernels round each step to the stored type.
+  Arithmetic each_step = arithmetic;
+  each_step.inner = each_step.stored;
+  const InArithmetic in(each_step);
   const std::int64_t n = self->numel();
   double* values = call.arena().doubles(n);
   Cell* cells = call.arena().cells(n);
@@ -301,7 +458,9 @@ void reduced_loss(OpCall& call) {
 void loss_backward(OpCall& call, Number (*slope)(const Number*), std::span<const std::string_view> names) {
   const at::Tensor& result = call.result();
   const Arguments arguments = read_arguments(call, names, result.sizes(), true);
-  const InArithmetic in(call.arithmetic());
+  Arithmetic each_step = call.arithmetic();
+  each_step.inner = each_step.stored;
+  const InArithmetic in(each_step);
   const Number share = call.integer("reduction", 1) == 1
                            ? constant(1) / constant(static_cast<double>(call.tensor("self")->numel()))
                            : constant(1);
@@ -377,6 +536,15 @@ constexpr RuleRow kRules[] = {
     {"new_empty", constants},
     {"new_full", fill},
     {"new_empty_strided", constants},
+    {"empty", constants},
+    {"empty_strided", constants},
+    {"empty_permuted", constants},
+    {"zeros", constants},
+    {"ones", constants},
+    {"full", constants},
+    {"eye", constants},
+    {"scalar_tensor", constants},
+    {"_efficientzerotensor", constants},
     {"_local_scalar_dense", taken_number},
     {"arange", evenly_spaced},
     {"linspace", evenly_spaced},
@@ -387,6 +555,23 @@ constexpr RuleRow kRules[] = {
     {"le", compare},
     {"gt", compare},
     {"ge", compare},
+    {"equal", compare_all},
+    {"bucketize", compare_with_boundaries},
+    {"searchsorted", compare_with_boundaries},
+    {"resize", constants},
+    {"lgamma", smooth},
+    {"digamma", smooth},
+    {"polygamma", smooth},
+    {"erfinv", smooth},
+    {"i0", smooth},
+    {"special_i0e", smooth},
+    {"special_i1", smooth},
+    {"special_i1e", smooth},
+    {"special_erfcx", smooth},
+    {"special_log_ndtr", smooth},
+    {"glu", glu},
+    {"glu_backward", glu},
+    {"_prelu_kernel_backward", prelu_backward},
     {"mse_loss", reduced_loss},
     {"smooth_l1_loss", reduced_loss},
     {"huber_loss", reduced_loss},
@@ -408,7 +593,9 @@ void apply_formula(OpCall& call) {
   const Formula& formula = *call.traits().formula;
   const Arguments arguments =
       read_arguments(call, formula.arguments, result.sizes(), reads_numbers_in_inner(call.traits().name));
-  const InArithmetic in(call.arithmetic());
+  Arithmetic arithmetic = call.arithmetic();
+  if (formula.stores_each_step) arithmetic.inner = arithmetic.stored;
+  const InArithmetic in(arithmetic);
   Number numbers[6];
   write_each(call, result, [&](std::int64_t i, double out) {
     arguments.at(i, numbers);
@@ -419,12 +606,13 @@ void apply_formula(OpCall& call) {
 Cell merged(const Cell& a, const Cell& b) {
   if (a.plain()) return b;
   if (b.plain()) return a;
-  return {0, a.sum_error + b.sum_error, a.magnitude + b.magnitude, a.terms + b.terms, std::min(a.unit, b.unit)};
+  return {0, a.sum_error + b.sum_error, a.magnitude + b.magnitude, a.terms + b.terms, std::min(a.unit, b.unit), 0};
 }
 
 Cell finished(Cell cell, const Arithmetic& arithmetic) {
   if (cell.terms <= 1) {
     cell.error = cell.sum_error;
+    if (cell.exact_products > 0) return cell;
     if (cell.error == 0 && cell.magnitude <= arithmetic.stored.largest) return Cell();
   } else {
     const bool exact = cell.unit != Cell::kInexact &&

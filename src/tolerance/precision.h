@@ -23,7 +23,7 @@ const Format& format_of(DType dtype);
 bool fits(const Format& format, double value);
 
 // The exponent of the lowest bit in use: value is an odd multiple of 2^lowest_bit. kNoBit for zero.
-inline constexpr int kNoBit = 1 << 20;
+inline constexpr int kNoBit = 1 << 14;
 int lowest_bit(double value);
 
 // What the operators that write one floating-point type cost, in the run and in the simulation together.

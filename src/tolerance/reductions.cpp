@@ -175,8 +175,8 @@ void cumulative_sum(OpCall& call) {
   map_rows(call, call.result(), rows, [&](const Buffer& row, const Buffer& out, double* errors) {
     Cell total;
     for (std::int64_t k = 0; k < row.size; ++k) {
-      total = finished(merged(total, expanded(row.cell(k), row.value(k))), call.arithmetic());
-      errors[k] = std::isfinite(out.value(k)) ? total.error : 0;
+      total = merged(total, expanded(row.cell(k), row.value(k)));
+      errors[k] = std::isfinite(out.value(k)) ? finished(total, call.arithmetic()).error : 0;
     }
   });
 }
@@ -349,12 +349,15 @@ void softmax(OpCall& call) {
     }
     const SoftmaxRow s = softmax_row(row, arithmetic);
     // exp of both, the sum, the quotient (or a product with a rounded reciprocal).
-    const double shared = s.spread_rounding + arithmetic.inner_gamma(static_cast<double>(row.size - 1)) +
-                          arithmetic.inner_gamma(2 * kExpUlps) * 2 + arithmetic.inner_gamma(2);
+    double shared = s.spread_rounding + arithmetic.inner_gamma(static_cast<double>(row.size - 1)) +
+                    arithmetic.inner_gamma(2 * kExpUlps) * 2 + arithmetic.inner_gamma(2);
+    // Along other dims than the last, 16-bit kernels keep the exponentials in the result, and sum and scale those.
+    if (arithmetic.narrows()) shared += arithmetic.stored_gamma(3);
     for (std::int64_t k = 0; k < row.size; ++k) {
       const double relative = std::expm1(log_weight_error(s, row, k) + shared +
                                          arithmetic.inner_rounding(std::fabs(s.highest - row.value(k))));
-      const double error = std::isfinite(out.value(k)) ? out.value(k) * relative + arithmetic.inner.smallest : 0;
+      const double smallest = arithmetic.inner.smallest + (arithmetic.narrows() ? arithmetic.stored.smallest : 0);
+      const double error = std::isfinite(out.value(k)) ? out.value(k) * relative + smallest : 0;
       // exp(-inf) is 0 on both sides.
       errors[k] = stored_error({out.value(k), row.error(k) == 0 && std::isinf(row.value(k)) ? 0 : error}, out.value(k));
     }
@@ -373,10 +376,12 @@ void log_softmax(OpCall& call) {
     const double shared = s.spread_rounding + arithmetic.inner_gamma(static_cast<double>(row.size - 1)) +
                           arithmetic.inner_gamma(2 * kExpUlps) + arithmetic.inner_rounding(s.log_sum, 1) +
                           // max + log(sum) first, or x - max first: either order
-                          arithmetic.inner_rounding(std::fabs(s.highest) + s.log_sum);
+                          arithmetic.inner_rounding(std::fabs(s.highest) + s.log_sum) +
+                          // 16-bit kernels keep the sum and its logarithm in their type
+                          (arithmetic.narrows() ? arithmetic.stored_gamma(1) + arithmetic.stored_rounding(s.log_sum) : 0);
     for (std::int64_t k = 0; k < row.size; ++k) {
       const double error = log_weight_error(s, row, k) + shared +
-                           arithmetic.inner_rounding(std::fabs(s.highest - row.value(k))) +
+                           arithmetic.stored_rounding(std::fabs(s.highest - row.value(k))) +
                            arithmetic.inner_rounding(std::fabs(out.value(k)));
       errors[k] = stored_error({out.value(k), std::isfinite(out.value(k)) ? error : 0}, out.value(k));
     }
@@ -428,8 +433,11 @@ void softmax_backward(OpCall& call) {
   const std::vector<std::int64_t> dims = dims_argument(call);
   const Rows gradients = rows_of(call, *call.view("grad_output"), dims);
   const Rows outputs = rows_of(call, *call.view("output"), dims);
+  Arithmetic each_step = arithmetic;
+  each_step.inner = each_step.stored;
   std::int64_t r = 0;
   map_rows(call, call.result(), gradients, [&](const Buffer& g, const Buffer& out, double* errors) {
+    const InArithmetic rounding_each_step(each_step);
     const Buffer y = outputs.row(r++);
     double* terms = call.arena().doubles(g.size);
     Cell* cells = call.arena().cells(g.size);
@@ -447,7 +455,7 @@ void softmax_backward(OpCall& call) {
       const Number weight = log ? monotone([](double v) { return std::exp(v); }, y.number(k), kExpUlps) : y.number(k);
       Number result = log ? g.number(k) - weight * total : weight * (g.number(k) - total);
       if (!result.exact() && !log)
-        result.error += arithmetic.inner_rounding(std::fabs(weight.value * g.value(k)) + std::fabs(weight.value * total.value));
+        result.error += each_step.inner_rounding(std::fabs(weight.value * g.value(k)) + std::fabs(weight.value * total.value));
       errors[k] = stored_error(result, out.value(k));
     }
   });
@@ -594,6 +602,101 @@ void vector_norm(OpCall& call) {
   });
 }
 
+// ---- distances between rows
+
+Number power_of_distance(Number d, double p) {
+  const Number size = {std::fabs(d.value), d.error};
+  if (p == 1) return size;
+  if (p == 2) return size * size;
+  Number y = computed(std::pow(size.value, p), 0, 4);
+  if (!size.exact())
+    y.error += std::max(std::fabs(std::pow(size.value + size.error, p) - y.value),
+                        std::fabs(std::pow(std::max(0.0, size.value - size.error), p) - y.value));
+  return y;
+}
+
+template <typename F>
+void for_each_pair(OpCall& call, const F& f) {
+  const View a = *call.view("x1"), b = *call.view("x2");
+  const std::int64_t rows_a = a.sizes[a.sizes.size() - 2], rows_b = b.sizes[b.sizes.size() - 2], columns = a.sizes.back();
+  if (columns == 0 || rows_a == 0 || rows_b == 0) return;
+  const Buffer x = call.read(a), y = call.read(b);
+  const std::int64_t batches = x.size / (rows_a * columns);
+  for (std::int64_t n = 0; n < batches; ++n)
+    for (std::int64_t i = 0; i < rows_a; ++i)
+      for (std::int64_t j = 0; j < rows_b; ++j)
+        f((n * rows_a + i) * rows_b + j, x.row((n * rows_a + i) * columns, columns), y.row((n * rows_b + j) * columns, columns));
+}
+
+void pairwise_distances(OpCall& call) {
+  const double p = call.number("p").value_or(2);
+  const View a = *call.view("x1"), b = *call.view("x2");
+  if (std::isinf(p) || p == 0 || !std::equal(a.sizes.begin(), a.sizes.end() - 2, b.sizes.begin(), b.sizes.end() - 2))
+    return estimate_by_perturbation(call);
+  const Buffer out = call.read(call.result());
+  double* errors = call.arena().doubles(out.size);
+  std::fill(errors, errors + out.size, 0.0);
+  const InArithmetic in(call.arithmetic());
+  for_each_pair(call, [&](std::int64_t at, const Buffer& x, const Buffer& y) {
+    call.at_element(at, call.result().sizes());
+    double value = 0, magnitude = 0, propagated = 0;
+    for (std::int64_t k = 0; k < x.size; ++k) {
+      const Number d = x.number(k) - y.number(k);
+      const Number term = power_of_distance(d, p);
+      if (p == 1) call.branch(d, {0, 0});
+      value += term.value;
+      propagated += term.error;
+      magnitude += term.value + term.error;
+    }
+    if (magnitude == 0) return;
+    Number total = {value, propagated + call.arithmetic().inner_gamma(static_cast<double>(x.size - 1)) * magnitude};
+    if (value <= total.error) call.branch(total, {0, 0});
+    const double root = std::pow(value, 1 / p);
+    const double up = std::pow(value + total.error, 1 / p) - root;
+    const double down = root - std::pow(std::max(0.0, value - total.error), 1 / p);
+    errors[at] = stored_error(p == 1 ? total : computed(root, std::max(up, down), 4), out.value(at));
+  });
+  call.write_errors(call.result(), out, errors);
+}
+
+// Row i of the result: the sum over j of g_ij |d|^(p-1) sign(d) / distance_ij^(p-1).
+void pairwise_distances_backward(OpCall& call) {
+  const double p = call.number("p").value_or(2);
+  const View a = *call.view("x1");
+  const std::int64_t columns = a.sizes.back();
+  const Buffer g = call.read(*call.view("grad")), distance = call.read(*call.view("cdist"));
+  const std::int64_t rows_b = call.view("x2")->sizes[call.view("x2")->sizes.size() - 2];
+  if (std::isinf(p) || p == 0 || g.size != distance.size) return estimate_by_perturbation(call);
+  const Buffer out = call.read(call.result());
+  double* errors = call.arena().doubles(out.size);
+  double* magnitudes = call.arena().doubles(out.size);
+  std::fill(errors, errors + out.size, 0.0);
+  std::fill(magnitudes, magnitudes + out.size, 0.0);
+  const InArithmetic in(call.arithmetic());
+  for_each_pair(call, [&](std::int64_t at, const Buffer& x, const Buffer& y) {
+    for (std::int64_t k = 0; k < columns; ++k) {
+      const Number d = x.number(k) - y.number(k);
+      Number term;
+      if (p == 1) {
+        term = d.value == 0 ? Number{} : g.number(at) * constant(d.value > 0 ? 1 : -1);
+      } else if (distance.value(at) != 0) {
+        const Number unit = p == 2 ? constant(1) : power_of_distance(d, p - 2) / power_of_distance(distance.number(at), p - 2);
+        term = g.number(at) * d * unit / distance.number(at);
+        if (p != 2 && !term.exact()) term.error *= 2;  // the kernel's own order of the same factors
+      }
+      const std::int64_t target = at / rows_b * columns + k;
+      errors[target] += term.error;
+      magnitudes[target] += std::fabs(term.value) + term.error;
+    }
+  });
+  for (std::int64_t i = 0; i < out.size; ++i) {
+    if (magnitudes[i] == 0) continue;
+    errors[i] += call.arithmetic().inner_gamma(static_cast<double>(rows_b)) * magnitudes[i];
+    errors[i] = stored_error({out.value(i), errors[i]}, out.value(i));
+  }
+  call.write_errors(call.result(), out, errors);
+}
+
 // ---- normalisations
 
 struct Normalized {
@@ -624,39 +727,76 @@ Buffer read_or_none(OpCall& call, std::string_view name, c10::IntArrayRef sizes)
   return call.read(*call.view(name), sizes);
 }
 
-// y = (x - mean) * rstd * weight + bias; groups of `length` elements share the moments.
-void layer_norm(OpCall& call) {
-  const Arithmetic& arithmetic = call.arithmetic();
+// What layer_norm and group_norm share: rows that are normalised, and the weight of element k of row r.
+struct Normalization {
+  Rows rows;
+  std::int64_t channels = 0;   // elements of weight and bias
+  std::int64_t groups = 1;     // row r belongs to group r % groups
+  std::int64_t pixels = 1;     // consecutive elements of a row with one weight
+  Dims weight_sizes;
+
+  std::int64_t channel(std::int64_t row, std::int64_t k) const {
+    return row % groups * (rows.length / pixels) + k / pixels;
+  }
+};
+
+Normalization normalization_of(OpCall& call) {
   const View input = *call.view("input");
-  const std::vector<std::int64_t> shape = call.integers("normalized_shape");
-  std::vector<std::int64_t> dims(shape.size());
-  std::iota(dims.begin(), dims.end(), static_cast<std::int64_t>(input.sizes.size() - shape.size()));
-  const Rows rows = rows_of(call, input, dims);
-  const Dims weights(shape.begin(), shape.end());
-  const Buffer weight = read_or_none(call, "weight", weights);
-  const Buffer bias = read_or_none(call, "bias", weights);
+  Normalization n;
+  if (call.index_of("group") < 0) {
+    const std::vector<std::int64_t> shape = call.integers("normalized_shape");
+    std::vector<std::int64_t> dims(shape.size());
+    std::iota(dims.begin(), dims.end(), static_cast<std::int64_t>(input.sizes.size() - shape.size()));
+    n.rows = rows_of(call, input, dims);
+    n.weight_sizes.assign(shape.begin(), shape.end());
+    n.channels = n.rows.length;
+    return n;
+  }
+  n.groups = call.integer("group", 1);
+  n.channels = call.integer("C", 1);
+  n.pixels = call.integer("HxW", 1);
+  n.weight_sizes = {n.channels};
+  n.rows.all = call.read(input);
+  n.rows.count = call.integer("N", 1) * n.groups;
+  n.rows.length = n.rows.count == 0 ? 0 : n.rows.all.size / n.rows.count;
+  for (std::size_t d = 0; d < input.sizes.size(); ++d) n.rows.order.push_back(static_cast<std::int64_t>(d));
+  return n;
+}
+
+// y = (x - mean) * rstd * weight + bias.
+void normalization(OpCall& call) {
+  const Arithmetic& arithmetic = call.arithmetic();
+  const Normalization shape = normalization_of(call);
+  const Buffer weight = read_or_none(call, "weight", shape.weight_sizes);
+  const Buffer bias = read_or_none(call, "bias", shape.weight_sizes);
   const InArithmetic outer(arithmetic);
   const Number eps = rounded_constant(call.number("eps").value_or(1e-5));
   std::vector<Normalized> all;
-  map_rows(call, call.result(), rows, [&](const Buffer& row, const Buffer& out, double* errors) {
+  map_rows(call, call.result(), shape.rows, [&](const Buffer& row, const Buffer& out, double* errors) {
+    const auto r = static_cast<std::int64_t>(all.size());
     const Normalized& n = all.emplace_back(normalize(row, eps, arithmetic));
     for (std::int64_t k = 0; k < row.size; ++k) {
-      // x and the mean move together: their difference by e_k + mean's rounding, and the mean of the errors.
       const Number centred = row.number(k) - n.moments.mean;
       Number y = centred * n.inverse;
-      // Kernels also compute x * rstd + (-mean * rstd).
-      y.error += y.exact() ? 0 : arithmetic.inner_rounding((std::fabs(row.value(k)) + std::fabs(n.moments.mean.value)) *
-                                                           (n.inverse.value + n.inverse.error), 1);
-      if (weight.size) y = y * weight.number(k);
-      if (bias.size) y = y + bias.number(k);
+      const Number w = weight.size ? weight.number(shape.channel(r, k)) : constant(1);
+      if (weight.size) y = y * w;
+      // Kernels also compute x * (rstd * weight) + (bias - mean * rstd * weight): roundings of each part.
+      if (!y.exact())
+        y.error += arithmetic.inner_gamma(3) * (std::fabs(row.value(k)) + std::fabs(n.moments.mean.value)) *
+                   (n.inverse.value + n.inverse.error) * (std::fabs(w.value) + w.error);
+      if (bias.size) {
+        const Number b = bias.number(shape.channel(r, k));
+        y = y + b;
+        if (!y.exact()) y.error += arithmetic.inner_rounding(std::fabs(b.value));
+      }
       errors[k] = stored_error(y, out.value(k));
     }
   });
-  if (call.results().size() < 3 || call.result(1).numel() != rows.count) return;
-  double* means = call.arena().doubles(rows.count);
-  double* inverses = call.arena().doubles(rows.count);
+  if (call.results().size() < 3 || call.result(1).numel() != shape.rows.count) return;
+  double* means = call.arena().doubles(shape.rows.count);
+  double* inverses = call.arena().doubles(shape.rows.count);
   const Buffer mean_out = call.read(call.result(1)), inverse_out = call.read(call.result(2));
-  for (std::int64_t i = 0; i < rows.count && rows.length > 0; ++i) {
+  for (std::int64_t i = 0; i < shape.rows.count && shape.rows.length > 0; ++i) {
     means[i] = stored_error(all[i].moments.mean, mean_out.value(i));
     inverses[i] = stored_error(all[i].inverse, inverse_out.value(i));
   }
@@ -664,20 +804,36 @@ void layer_norm(OpCall& call) {
   call.write_errors(call.result(2), inverse_out, inverses);
 }
 
+// A sum of Numbers in any order, in the kernel's inner arithmetic.
+template <typename F>
+Number total_of(OpCall& call, std::int64_t count, const F& term_at) {
+  double* values = call.arena().doubles(count);
+  Cell* cells = call.arena().cells(count);
+  Number total;
+  for (std::int64_t k = 0; k < count; ++k) {
+    const Number term = term_at(k);
+    values[k] = term.value;
+    if (!term.exact()) cells[k] = inexact_cell(term.value, term.error);
+    total.value += term.value;
+  }
+  bool exact = false;
+  total.error = sum_error({values, cells, count, 1}, call.arithmetic(), &exact);
+  return total;
+}
+
 // dx = rstd (g w - mean(g w) - xhat mean(g w xhat)); dw = sum g xhat; db = sum g.
-void layer_norm_backward(OpCall& call) {
+void normalization_backward(OpCall& call) {
   const Arithmetic& arithmetic = call.arithmetic();
-  const View input = *call.view("input");
-  const std::vector<std::int64_t> shape = call.integers("normalized_shape");
-  std::vector<std::int64_t> dims(shape.size());
-  std::iota(dims.begin(), dims.end(), static_cast<std::int64_t>(input.sizes.size() - shape.size()));
-  const Rows x = rows_of(call, input, dims);
-  const Rows g = rows_of(call, *call.view("grad_out"), dims);
-  const Buffer weight = read_or_none(call, "weight", Dims(shape.begin(), shape.end()));
+  const Normalization shape = normalization_of(call);
+  const Rows& x = shape.rows;
+  const Buffer g = [&] {
+    const View gradient = permuted(*call.view("grad_out"), x.order);
+    return call.read(gradient, gradient.sizes);
+  }();
+  const Buffer weight = read_or_none(call, "weight", shape.weight_sizes);
   const Buffer mean = call.read(*call.view("mean")), inverse = call.read(*call.view("rstd"));
   const InArithmetic in(arithmetic);
   const auto n = static_cast<double>(x.length);
-
   std::vector<Number> hats(static_cast<std::size_t>(x.count * x.length));
   for (std::int64_t r = 0; r < x.count; ++r)
     for (std::int64_t k = 0; k < x.length; ++k) {
@@ -686,50 +842,56 @@ void layer_norm_backward(OpCall& call) {
         hat.error += arithmetic.inner_rounding((std::fabs(x.row(r).value(k)) + std::fabs(mean.value(r))) * inverse.value(r));
       hats[r * x.length + k] = hat;
     }
-  const auto total_of = [&](std::int64_t count, const auto& term_at) {
-    double* values = call.arena().doubles(count);
-    Cell* cells = call.arena().cells(count);
-    Number total;
-    for (std::int64_t k = 0; k < count; ++k) {
-      const Number term = term_at(k);
-      values[k] = term.value;
-      if (!term.exact()) cells[k] = inexact_cell(term.value, term.error);
-      total.value += term.value;
-    }
-    bool exact = false;
-    total.error = sum_error({values, cells, count, 1}, arithmetic, &exact);
-    return total;
-  };
-  if (call.result(0).defined()) {
+  if (is_real_floating(call.result(0))) {
     std::int64_t r = 0;
     map_rows(call, call.result(0), x, [&](const Buffer&, const Buffer& out, double* errors) {
       const auto weighted = [&](std::int64_t k) {
-        return weight.size ? g.row(r).number(k) * weight.number(k) : g.row(r).number(k);
+        const Number gradient = g.number(r * x.length + k);
+        return weight.size ? gradient * weight.number(shape.channel(r, k)) : gradient;
       };
       const Number* hat = hats.data() + r * x.length;
-      const Number sum_g = total_of(x.length, weighted);
-      const Number sum_gx = total_of(x.length, [&](std::int64_t k) { return weighted(k) * hat[k]; });
+      const Number sum_g = total_of(call, x.length, weighted);
+      const Number sum_gx = total_of(call, x.length, [&](std::int64_t k) { return weighted(k) * hat[k]; });
+      // Kernels also sum g w x and subtract mean * sum g w from it.
+      double rearranged = 0;
+      for (std::int64_t k = 0; k < x.length; ++k)
+        rearranged += std::fabs(weighted(k).value) * (std::fabs(x.row(r).value(k)) + std::fabs(mean.value(r)));
+      rearranged *= arithmetic.inner_gamma(n + 3) * (std::fabs(inverse.value(r)) + inverse.error(r)) / n;
       for (std::int64_t k = 0; k < x.length; ++k) {
         const Number a = weighted(k), b = sum_g / constant(n), c = hat[k] * sum_gx / constant(n);
         Number dx = (a - b - c) * inverse.number(r);
-        if (!dx.exact())  // whichever order the kernel takes: roundings of each of the three terms
-          dx.error += arithmetic.inner_gamma(4) * (std::fabs(a.value) + std::fabs(b.value) + std::fabs(c.value)) *
-                      (std::fabs(inverse.value(r)) + inverse.error(r));
+        if (!dx.exact()) {
+          const double scale = std::fabs(inverse.value(r)) + inverse.error(r);
+          dx.error += scale * (arithmetic.inner_gamma(4) * (std::fabs(a.value) + std::fabs(b.value) + std::fabs(c.value)) +
+                               rearranged * (std::fabs(hat[k].value) + std::fabs(mean.value(r)) * scale));
+        }
         errors[k] = stored_error(dx, out.value(k));
       }
       ++r;
     });
   }
   for (const std::size_t which : {1U, 2U}) {
-    if (call.results().size() <= which || !call.result(which).defined()) continue;
+    if (call.results().size() <= which || !is_real_floating(call.result(which))) continue;
     const Buffer out = call.read(call.result(which));
     double* errors = call.arena().doubles(out.size);
-    for (std::int64_t k = 0; k < out.size; ++k) {
-      Number total = total_of(x.count, [&](std::int64_t r) {
-        const Number gradient = g.row(r).number(k);
-        return which == 1 ? gradient * hats[r * x.length + k] : gradient;
+    std::vector<std::vector<std::int64_t>> elements(static_cast<std::size_t>(out.size));
+    for (std::int64_t r = 0; r < x.count; ++r)
+      for (std::int64_t k = 0; k < x.length; ++k) elements[shape.channel(r, k)].push_back(r * x.length + k);
+    for (std::int64_t c = 0; c < out.size; ++c) {
+      const std::vector<std::int64_t>& own = elements[c];
+      Number total = total_of(call, static_cast<std::int64_t>(own.size()), [&](std::int64_t k) {
+        const Number gradient = g.number(own[k]);
+        return which == 1 ? gradient * hats[own[k]] : gradient;
       });
-      errors[k] = stored_error(total, out.value(k));
+      if (which == 1 && !total.exact()) {  // or sum g x - mean sum g, scaled
+        double rearranged = 0;
+        for (const std::int64_t at : own) {
+          const std::int64_t r = at / x.length;
+          rearranged += std::fabs(g.value(at)) * (std::fabs(x.all.value(at)) + std::fabs(mean.value(r))) * std::fabs(inverse.value(r));
+        }
+        total.error += arithmetic.inner_gamma(static_cast<double>(own.size()) + 2) * rearranged;
+      }
+      errors[c] = stored_error(total, out.value(c));
     }
     call.write_errors(call.result(which), out, errors);
   }
@@ -776,16 +938,18 @@ void nll_loss(OpCall& call) {
     total.error = sum_error({values, cells, n, 1}, arithmetic, &exact);
     total_weight.error = sum_error({weights, weight_cells, n, 1}, arithmetic, &exact);
     // Some kernels keep the sums in the stored type.
-    if (arithmetic.narrows() && total.error != 0) {
+    if (arithmetic.narrows()) {
       double magnitude = 0;
       for (std::int64_t i = 0; i < n; ++i) magnitude += std::fabs(values[i]) + cells[i].error;
-      total.error += arithmetic.stored_gamma(static_cast<double>(n)) * magnitude;
+      if (total.error != 0) total.error += arithmetic.stored_gamma(static_cast<double>(n)) * magnitude;
+      if (total_weight.error != 0 || !fits(arithmetic.stored, total_weight.value))
+        total_weight.error += arithmetic.stored_gamma(static_cast<double>(n)) * std::fabs(total_weight.value);
     }
     errors[0] = stored_error(reduction == 1 ? total / total_weight : total, out.value(0));
   }
   call.write_errors(result, out, errors);
   if (call.results().size() < 2 || !is_real_floating(call.result(1)) || call.result(1).numel() != 1) return;
-  double weight_error = stored_error(total_weight, total_weight.value);
+  double weight_error = stored_error(total_weight, call.read(call.result(1)).value(0));
   call.write_errors(call.result(1), call.read(call.result(1)), &weight_error);
 }
 
@@ -800,7 +964,9 @@ void nll_loss_backward(OpCall& call) {
   const Buffer weight = read_or_none(call, "weight", {classes});
   const auto ignored = static_cast<double>(call.integer("ignore_index", -100));
   const Buffer out = call.read(result);
-  const InArithmetic in(call.arithmetic());
+  Arithmetic each_step = call.arithmetic();
+  each_step.inner = each_step.stored;
+  const InArithmetic in(each_step);
   double* errors = call.arena().doubles(out.size);
   for (std::int64_t i = 0; i < targets.size; ++i)
     for (std::int64_t c = 0; c < classes; ++c) {
@@ -849,8 +1015,12 @@ constexpr RuleRow kRules[] = {
     {"std_mean", variance},
     {"linalg_vector_norm", vector_norm},
     {"norm", vector_norm},
-    {"native_layer_norm", layer_norm},
-    {"native_layer_norm_backward", layer_norm_backward},
+    {"native_layer_norm", normalization},
+    {"native_layer_norm_backward", normalization_backward},
+    {"native_group_norm", normalization},
+    {"native_group_norm_backward", normalization_backward},
+    {"_cdist_forward", pairwise_distances},
+    {"_cdist_backward", pairwise_distances_backward},
     {"nll_loss_forward", nll_loss},
     {"nll_loss_backward", nll_loss_backward},
 };

@@ -25,10 +25,10 @@ struct Formula {
   std::string_view op;
   std::array<std::string_view, 6> arguments;  // the schema's names, tensors and numbers; empty: no more
   Number (*evaluate)(const Number* arguments);
+  bool stores_each_step = false;  // kernels of the 16-bit types round each step, not only the result
 };
 std::span<const Formula> formulas();
 
-// A pointwise loss with torch's `reduction` argument (0 none, 1 mean, 2 sum).
 bool given(Number argument);  // false: the argument was None or is not in this overload
 
 // Finds rule and formula; traits.known is false where there is none.

@@ -73,7 +73,7 @@ bool is_contiguous(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
 Cell expanded(const Cell& cell, double value) {
   if (!cell.plain()) return cell;
   if (value == 0) return Cell();  // adding zero is free: still no term
-  return {0, 0, std::fabs(value), 1, lowest_bit(value)};
+  return {0, 0, std::fabs(value), 1, static_cast<std::int16_t>(lowest_bit(value)), 0};
 }
 
 double* Arena::doubles(std::int64_t n) {

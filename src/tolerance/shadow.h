@@ -23,15 +23,18 @@ struct Cell {
   double error = 0;      // bound of |run - simulation|
   double sum_error = 0;  // the sum of the terms' own errors
   double magnitude = 0;  // the sum of the terms' absolute values, errors included
-  std::int32_t terms = 0;          // 0: the default cell
-  std::int32_t unit = kNoBit;      // all terms are multiples of 2^unit; kInexact where some term has an error
+  std::int32_t terms = 0;      // 0: the default cell
+  std::int16_t unit = kNoBit;  // all terms are multiples of 2^unit; kInexact where some term has an error
+  // An exact product of so many factors and one more: as a factor of an inexact product it may itself have been
+  // rounded on the way, had the factors been taken in another order.
+  std::int16_t exact_products = 0;
 
-  static constexpr std::int32_t kInexact = -kNoBit;
+  static constexpr std::int16_t kInexact = -kNoBit;
   bool plain() const { return terms == 0; }
 };
 
 inline Cell inexact_cell(double value, double error) {
-  return {error, error, std::fabs(value) + error, 1, Cell::kInexact};
+  return {error, error, std::fabs(value) + error, 1, Cell::kInexact, 0};
 }
 // The cell's figures where the default cell is written out.
 Cell expanded(const Cell& cell, double value);
