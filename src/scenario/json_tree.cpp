@@ -92,6 +92,8 @@ class JsonTreeBuilder {
 
   // Reports at the place that is being read: inside the innermost open container.
   void report(std::size_t offset, std::string message) {
+    constexpr std::size_t kMost = 100;  // duplicates that a hostile file may have
+    if (problems_.size() >= kMost) return;
     std::string pointer;
     if (!open_.empty()) pointer = JsonValue(&tree_, open_.back().node).pointer();
     if (after_key_) pointer += "/" + pointer_token(tree_.texts_[key_]);
@@ -185,6 +187,7 @@ class JsonTreeBuilder {
 };
 
 JsonTree::JsonTree(std::string_view text, std::vector<JsonProblem>& problems) : source_(text) {
+  line_starts_.reserve(static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n')) + 1);
   line_starts_.push_back(0);
   for (std::size_t i = 0; i < text.size(); ++i)
     if (text[i] == '\n') line_starts_.push_back(static_cast<std::uint32_t>(i + 1));

@@ -147,6 +147,7 @@ Scenario parse_scenario(std::string_view text, std::string file) {
               "inputs", "steps", "loss", "objective", "sync", "tolerance", "truth", "single_device",
               "subjects", "timeout_s"},
              problems);
+  if (problems.full()) throw InvalidScenario(problems.take());
   read_format(parts);
   read_texts(parts);
   read_names(parts);

@@ -322,8 +322,10 @@ void read_inputs(Parts& parts) {
     parts.problems.at(*value, fmt::format("has more than {} inputs", kMostInputs));
     return;
   }
-  for (const JsonValue& member : value->children())
+  for (const JsonValue& member : value->children()) {
+    if (parts.problems.full()) return;
     parts.scenario.inputs.push_back(read_input(member, parts));
+  }
   const auto& inputs = parts.scenario.inputs;
   if (std::none_of(inputs.begin(), inputs.end(),
                    [](const Input& input) { return input.requires_grad; }))
@@ -335,6 +337,7 @@ void read_sync(Parts& parts) {
   if (!value || !read_object(*value, "{ \"w\": \"mean\" }", parts.problems)) return;
   const std::vector<std::string> names = input_names(parts.scenario);
   for (const JsonValue& member : value->children()) {
+    if (parts.problems.full()) return;
     const auto input = std::find_if(parts.scenario.inputs.begin(), parts.scenario.inputs.end(),
                                     [&](const Input& i) { return i.name == member.key(); });
     if (input == parts.scenario.inputs.end()) {

@@ -78,7 +78,12 @@ void read_group_rule(const JsonValue& value, GroupSpec& group, Problems& problem
 }
 
 void read_groups(const JsonValue& value, Parts& parts) {
+  constexpr std::size_t kMostGroups = 100;
   if (!read_object(value, "{ \"tp\": [[0, 1], [2, 3]] }", parts.problems)) return;
+  if (value.size() > kMostGroups) {
+    parts.problems.at(value, fmt::format("has more than {} groups", kMostGroups));
+    return;
+  }
   for (const JsonValue& member : value.children()) {
     GroupSpec group;
     group.name = member.key();

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "scenario/parts.h"
@@ -82,18 +83,30 @@ void check_group(const GroupSpec& spec, int world_size, std::vector<WorldProblem
   }
 }
 
+struct GroupSizes {
+  int smallest = kMaxWorldSize;
+  int largest = 0;
+};
+
+GroupSizes sizes_of(const Group& group) {
+  GroupSizes sizes;
+  for (const std::vector<int>& list : group.partition) {
+    sizes.smallest = std::min(sizes.smallest, static_cast<int>(list.size()));
+    sizes.largest = std::max(sizes.largest, static_cast<int>(list.size()));
+  }
+  return sizes;
+}
+
 // Options of a collective that count ranks within the group: they must fit every list of its
 // partition.
 class CallChecker {
  public:
-  CallChecker(const Step& step, const std::vector<std::vector<int>>& partition,
-              std::vector<WorldProblem>& problems)
-      : pointer_(step.pointer), call_(*step.collective()), problems_(problems) {
-    for (const std::vector<int>& list : partition) {
-      smallest_ = std::min(smallest_, static_cast<int>(list.size()));
-      largest_ = std::max(largest_, static_cast<int>(list.size()));
-    }
-  }
+  CallChecker(const Step& step, GroupSizes sizes, std::vector<WorldProblem>& problems)
+      : pointer_(step.pointer),
+        call_(*step.collective()),
+        problems_(problems),
+        smallest_(sizes.smallest),
+        largest_(sizes.largest) {}
 
   void check() {
     if (call_.root >= smallest_) add("/root", no_such_rank(call_.root));
@@ -138,8 +151,8 @@ class CallChecker {
   const std::string& pointer_;
   const CollectiveCall& call_;
   std::vector<WorldProblem>& problems_;
-  int smallest_ = kMaxWorldSize;
-  int largest_ = 0;
+  int smallest_;
+  int largest_;
 };
 
 void check_values_by_rank(const Scenario& scenario, int world_size, Figures figures,
@@ -184,16 +197,10 @@ std::vector<WorldProblem> problems_with_world(const Scenario& scenario, int worl
   check_values_by_rank(scenario, world_size, figures, problems);
   if (!problems.empty()) return problems;
 
-  std::vector<std::vector<int>> world(1);
-  for (int r = 0; r < world_size; ++r) world[0].push_back(r);
-  const std::vector<Group> groups = groups_for(scenario, world_size);
-  for (const Step& step : scenario.steps) {
-    if (!step.collective()) continue;
-    const auto group = std::find_if(groups.begin(), groups.end(), [&](const Group& g) {
-      return g.name == step.collective()->group;
-    });
-    CallChecker(step, group == groups.end() ? world : group->partition, problems).check();
-  }
+  std::map<std::string, GroupSizes> sizes = {{"", {world_size, world_size}}};  // by group
+  for (const Group& group : groups_for(scenario, world_size)) sizes[group.name] = sizes_of(group);
+  for (const Step& step : scenario.steps)
+    if (step.collective()) CallChecker(step, sizes.at(step.collective()->group), problems).check();
   return problems;
 }
 
