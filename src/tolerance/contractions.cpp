@@ -221,6 +221,8 @@ void positive_form(OpCall& call, Terms terms, bool stored_additions) {
 
 void accumulate(OpCall& call) { positive_form(call, Terms::kArguments, true); }
 void convolve(OpCall& call) { positive_form(call, Terms::kProducts, false); }
+// The gradient of the input is put together from columns, in the stored type.
+void convolve_backward(OpCall& call) { positive_form(call, Terms::kProducts, true); }
 
 // Multiplications worth more than this are left to the operator itself on absolute values.
 constexpr std::int64_t kManyProducts = 1 << 20;
@@ -321,7 +323,7 @@ constexpr RuleRow kRules[] = {
     {"_index_put_impl", index_put},
     {"scatter", scatter},
     {"convolution", convolve},
-    {"convolution_backward", convolve},
+    {"convolution_backward", convolve_backward},
     {"put", put},
     {"reflection_pad1d_backward", accumulate},
     {"reflection_pad2d_backward", accumulate},

@@ -31,6 +31,12 @@ struct OpTraits {
   std::vector<int> written;  // arguments the operator changes (in-place, out=)
 };
 
+// The LU factors of a matrix, and the error of the matrix they stand for.
+struct Factors {
+  at::Tensor lu;
+  at::Tensor error;
+};
+
 // What one ErrorAnalysis has gathered.
 struct Context {
   DType dtype = DType::kFloat64;
@@ -39,6 +45,7 @@ struct Context {
   std::string place;
   std::vector<std::string> undecided;
   std::vector<std::string> unknown;
+  std::vector<Factors> factors;
 };
 
 class OpCall {

@@ -28,6 +28,15 @@ struct Case {
 at::Tensor rows_like(const at::Tensor& x) { return at::arange(x.size(0), at::kLong) % x.size(1); }
 at::Tensor indices_like(const at::Tensor& x) { return (at::arange(x.numel(), at::kLong) * 3 % x.size(0)).view(x.sizes()); }
 
+// Well-conditioned enough that float32 has something to say.
+at::Tensor square(const at::Tensor& x, const at::Tensor& y) {
+  return x.slice(0, 0, 4).slice(1, 0, 4) + y.slice(0, 2, 6).slice(1, 1, 5) * 0.5 + at::eye(4, x.options().requires_grad(false)) * 6;
+}
+at::Tensor positive(const at::Tensor& x, const at::Tensor& y) {
+  const at::Tensor a = x.slice(0, 0, 4) + y.slice(0, 2, 6) * 0.25;
+  return a.matmul(a.t()) + at::diag_embed(at::arange(1, 5, x.options().requires_grad(false)));
+}
+
 // x, y: any sign; z: positive. Matrices of one shape.
 const Case kCases[] = {
     // arithmetic
@@ -93,6 +102,14 @@ const Case kCases[] = {
     CASE(at::mse_loss(x, y, at::Reduction::None)), CASE(at::l1_loss(x, y)), CASE(at::smooth_l1_loss(x, y)), CASE(at::huber_loss(x, y, at::Reduction::Mean, 0.7)),
     CASE(at::nll_loss(x, rows_like(x))), CASE(at::nll_loss(x, rows_like(x), z.select(0, 0).detach())), CASE(at::cross_entropy_loss(x, rows_like(x))), CASE(at::cross_entropy_loss(x, rows_like(x), {}, at::Reduction::Mean, -100, 0.1)), CASE(at::cross_entropy_loss(x, rows_like(x), {}, at::Reduction::Sum)), CASE(at::binary_cross_entropy(x.sigmoid(), (y > 0).to(x.scalar_type()))),
     CASE(at::binary_cross_entropy_with_logits(x, (y > 0).to(x.scalar_type()))), CASE(at::kl_div(x.log_softmax(1), y.softmax(1))), CASE(at::soft_margin_loss(x, y.sgn().detach())), CASE(at::cosine_embedding_loss(x, y, (z.select(1, 0) > 0.5).to(x.scalar_type()) * 2 - 1)), CASE(at::margin_ranking_loss(x, y, z.sgn().detach(), 0.1)), CASE(at::hinge_embedding_loss(x, y.sgn().detach())), CASE(at::triplet_margin_loss(x, y, z)), CASE(at::poisson_nll_loss(x, z, true, false, 1e-8, at::Reduction::Mean)),
+    CASE(at::conv2d(x.view({1, 1, 7, 5}), y.slice(0, 0, 3).slice(1, 0, 3).view({1, 1, 3, 3}), z.select(0, 0).slice(0, 0, 1))), CASE(at::conv3d(x.view({1, 1, 7, 5, 1}), y.slice(0, 0, 2).slice(1, 0, 2).reshape({1, 1, 2, 2, 1}))),
+    CASE(at::scatter_reduce(x, 0, indices_like(x), y, "sum")), CASE(at::scatter_reduce(x, 0, indices_like(x), y, "mean")), CASE(at::scatter_reduce(x, 0, indices_like(x), y, "amax")), CASE(at::scatter_reduce(x, 0, indices_like(x), y, "prod", false)),
+    CASE(at::quantile(x.to(at::kDouble), 0.3, 1).to(x.scalar_type())), CASE(x.deg2rad()), CASE(x.rad2deg()), CASE(at::pad(x.unsqueeze(0), {1, 1}, "reflect")), CASE(at::pad(x.unsqueeze(0), {2, 1}, "circular")), CASE(at::pad(x.unsqueeze(0), {1, 2}, "replicate")), CASE(at::pad(x, {1, 2}, "constant", 0.1)),
+    CASE(x.msort()), CASE(x.index_select(0, x.select(1, 0).argsort())), CASE(x * at::one_hot(rows_like(x), 5)), CASE(at::linalg_vecdot(x, y)), CASE(at::polygamma(1, z + 0.1)), CASE(at::tril_indices(3, 3).to(x.scalar_type()).sum() * x), CASE(x.logit(0.1) * (x > 0)), CASE(at::nan_to_num(x / (x * 0), 1, 2, 3)),
+    // matrices
+    CASE(square(x, y).inverse()), CASE(square(x, y).det()), CASE(at::logdet(positive(x, y))), CASE(std::get<1>(square(x, y).slogdet())), CASE(at::linalg_solve(square(x, y), z.slice(0, 0, 4).slice(1, 0, 2))), CASE(at::linalg_solve(square(x, y), z.select(1, 0).slice(0, 0, 4))),
+    CASE(at::linalg_solve(square(x, y), z.slice(0, 0, 3).slice(1, 0, 4), false)), CASE(at::linalg_solve_triangular(square(x, y), z.slice(0, 0, 4), true)), CASE(at::linalg_solve_triangular(square(x, y), z.slice(0, 0, 4).t(), false, false)), CASE(at::linalg_cholesky(positive(x, y))),
+    CASE(std::get<0>(at::linalg_qr(square(x, y)))), CASE(std::get<1>(at::linalg_qr(square(x, y)))), CASE(at::linalg_eigvalsh(positive(x, y))), CASE(std::get<1>(at::linalg_eigh(positive(x, y))).abs()), CASE(at::linalg_svdvals(x)), CASE(std::get<0>(at::linalg_svd(x, false)).abs()), CASE(at::linalg_pinv(x)), CASE(at::linalg_matrix_exp(square(x, y) * 0.3)), CASE(at::linalg_matrix_power(square(x, y), -2)), CASE(at::linalg_matrix_norm(x, "nuc")), CASE(at::linalg_matrix_norm(x, 2)),
     // conversions and constructors
     CASE(x.to(at::kFloat) * 3), CASE(x.to(at::kFloat).sum()), CASE(x + at::linspace(0, 1, 5, x.options().requires_grad(false))), CASE(x * at::full({5}, 0.1, x.options().requires_grad(false))),
     CASE(x * at::arange(5, x.options().requires_grad(false))), CASE(x + at::eye(7, 5, x.options().requires_grad(false)) * 0.1), CASE(at::full_like(x, 0.1) * x), CASE(x.new_full({5}, 0.1) * x), CASE(x * at::scalar_tensor(0.1, x.options().requires_grad(false))),

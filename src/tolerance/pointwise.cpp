@@ -263,6 +263,9 @@ void constants(OpCall& call) {
     if (is_real_floating(result)) call.write(result, nullptr);
 }
 
+// In place, but only what a tensor's shape is.
+void reshaped(OpCall&) {}
+
 // A number taken out of a tensor loses its error; what is computed from it cannot be judged.
 void taken_number(OpCall& call) {
   const at::Tensor* tensor = call.tensor("self");
@@ -558,7 +561,14 @@ constexpr RuleRow kRules[] = {
     {"equal", compare_all},
     {"bucketize", compare_with_boundaries},
     {"searchsorted", compare_with_boundaries},
-    {"resize", constants},
+    {"resize", reshaped},
+    {"as_strided", reshaped},
+    {"set", reshaped},
+    {"squeeze", reshaped},
+    {"unsqueeze", reshaped},
+    {"transpose", reshaped},
+    {"t", reshaped},
+    {"detach", reshaped},
     {"lgamma", smooth},
     {"digamma", smooth},
     {"polygamma", smooth},

@@ -602,6 +602,70 @@ void vector_norm(OpCall& call) {
   });
 }
 
+// ---- scatter_reduce: the elements of src that fall on one place are a row
+
+void scattered_reduction(OpCall& call) {
+  const at::Tensor& result = call.result();
+  const at::Tensor* index = call.tensor("index");
+  const std::string how = call.argument("reduce")->toStringRef();
+  const std::int64_t given_dim = call.integer("dim", 0);
+  const std::int64_t dim = given_dim < 0 ? given_dim + result.dim() : given_dim;
+  const View source_view = *call.view("src");
+  const Buffer self = call.read(*call.view("self"), result.sizes()), indices = call.read(*call.view("index"));
+  View used = source_view;  // src may be larger than index
+  used.sizes.assign(index->sizes().begin(), index->sizes().end());
+  const Buffer source = call.read(used, used.sizes);
+  const at::Tensor out_tensor = result.contiguous();
+  std::vector<std::vector<Number>> rows(static_cast<std::size_t>(result.numel()));
+  if (call.boolean("include_self", true))
+    for (std::int64_t i = 0; i < self.size; ++i) rows[i].push_back(self.number(i));
+  for (std::int64_t i = 0; i < indices.size; ++i) {
+    std::int64_t rest = i, place = 0, stride = 1;
+    for (std::int64_t d = result.dim(); d-- > 0;) {
+      const std::int64_t at = rest % index->size(d);
+      rest /= index->size(d);
+      place += (d == dim ? static_cast<std::int64_t>(indices.value(i)) : at) * stride;
+      stride *= result.size(d);
+    }
+    rows[place].push_back(source.number(i));
+  }
+  const Buffer out = call.read(call.context().shadows.view_of(result), result.sizes());
+  double* errors = call.arena().doubles(out.size);
+  const InArithmetic in(call.arithmetic());
+  for (std::int64_t i = 0; i < out.size; ++i) {
+    call.at_element(i, result.sizes());
+    const std::vector<Number>& row = rows[i];
+    const auto n = static_cast<std::int64_t>(row.size());
+    if (n == 0) {
+      errors[i] = self.error(i);
+      continue;
+    }
+    std::vector<double> values;
+    std::vector<Cell> cells;
+    double total = 0, magnitude = 0;
+    for (const Number& x : row) {
+      values.push_back(x.value);
+      cells.push_back(x.exact() ? Cell() : inexact_cell(x.value, x.error));
+      total += x.value;
+      magnitude += std::fabs(x.value) + x.error;
+    }
+    const Buffer buffer = {values.data(), cells.data(), n, 1};
+    Number y;
+    if (how == "amax" || how == "amin") {
+      y = extremum(call, buffer, how == "amax" ? 1 : -1);
+    } else if (how == "prod") {
+      y = row_product(buffer, call.arithmetic());
+    } else {
+      bool exact = false;
+      y = {total, sum_error(buffer, call.arithmetic(), &exact)};
+      if (!exact && call.arithmetic().narrows()) y.error += call.arithmetic().stored_gamma(n - 1.0) * magnitude;
+      if (how == "mean") y = over_count(y, static_cast<double>(n), call.arithmetic());
+    }
+    errors[i] = stored_error(y, out.value(i));
+  }
+  call.write_errors(result, out, errors);
+}
+
 // ---- distances between rows
 
 Number power_of_distance(Number d, double p) {
@@ -1019,6 +1083,7 @@ constexpr RuleRow kRules[] = {
     {"native_layer_norm_backward", normalization_backward},
     {"native_group_norm", normalization},
     {"native_group_norm_backward", normalization_backward},
+    {"scatter_reduce", scattered_reduction},
     {"_cdist_forward", pairwise_distances},
     {"_cdist_backward", pairwise_distances_backward},
     {"nll_loss_forward", nll_loss},
