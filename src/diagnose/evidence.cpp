@@ -22,6 +22,7 @@ Evidence::Evidence(const Case& which, const SimulateRequest& asked, const Simula
   std::set<int> missing;
   for (std::size_t i = 0; i < inputs_.size() && i < comparison.gradients.size(); ++i) {
     const GradientComparison& g = comparison.gradients[i];
+    if (g.observed_by_rank.empty()) continue;  // no run
     const Shape full = g.truth_full ? g.truth_full->shape() : Shape{};
     std::vector<Part> parts = assemble(asked.program, *inputs_[i], full, g.observed_by_rank);
     for (std::size_t p = 0; p < parts.size(); ++p) {
