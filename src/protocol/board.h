@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 namespace distgrad {
@@ -23,6 +24,9 @@ struct Board {
   RankSlot ranks[kMaxRanks];
 };
 
+// Ranks in other languages write by these offsets (docs/protocol.md).
 static_assert(std::atomic<std::int64_t>::is_always_lock_free);
+static_assert(sizeof(RankSlot) == 24 && offsetof(Board, ranks) == 8);
+static_assert(offsetof(RankSlot, started_ns) == 8 && offsetof(RankSlot, step) == 16 && offsetof(RankSlot, phase) == 20);
 
 }  // namespace distgrad
