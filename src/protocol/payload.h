@@ -26,7 +26,7 @@ class BadMessage : public std::runtime_error {
 // Collects the tensors of one message. Their elements must live until finish().
 class PayloadWriter {
  public:
-  // {"shape": [2, 3], "at": 12}: the first element is the frame's 12th.
+  // {"shape": [2, 3], "at": 12}: it begins after 12 elements of the frame's data.
   Json array(const Array&);
   Json numbers(std::span<const double>);  // a tensor of one dimension
   SharedFrame finish(const Json& header, std::vector<std::shared_ptr<const UniqueFd>> fds = {});
