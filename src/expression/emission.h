@@ -41,6 +41,7 @@ class Emitter : private GraphBuilder {
   Value* list_operator(const Syntax& node, Value* left, Value* right);
   Value* wrapped(Value* number, std::size_t place);
   Value* compare(const Syntax& node);
+  Value* membership(const Syntax& node, Value* left, Value* right);
   Value* tensor_comparison(const Syntax& node, Value* left, Value* right);
 
   // Conditions.

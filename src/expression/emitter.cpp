@@ -228,6 +228,7 @@ Value* Emitter::wrapped(Value* number, std::size_t place) {
 Value* Emitter::compare(const Syntax& node) {
   Value* left = emit(*node.children[0]);
   Value* right = emit(*node.children[1]);
+  if (node.text == "in" || node.text == "not in") return membership(node, left, right);
   const bool equality = node.text == "==" || node.text == "!=";
   if (dtypes_.contains(left) != dtypes_.contains(right) || (dtypes_.contains(left) && !equality))
     throw ExpressionError("a data type compares only with another, by == or !=", node.place);
@@ -238,6 +239,26 @@ Value* Emitter::compare(const Syntax& node) {
                     }));
   }
   return tensor_comparison(node, left, right);
+}
+
+// Among integers only: of floats and tensors Python also asks whether they are the same object.
+Value* Emitter::membership(const Syntax& node, Value* left, Value* right) {
+  refuse_dtype(left, node.place);
+  Value* list = as_list(right, node.place);
+  if (!is_integer(left->type()) || !is_list(list->type()) ||
+      !is_integer(element_type(list->type())))
+    throw ExpressionError("'" + node.text + "' asks for an integer in a list of integers",
+                          node.place);
+  const bool wanted = node.text == "in";
+  return add_node("contains", {left, list}, c10::BoolType::get(), node.place,
+                  operation([wanted](const Stack& in) {
+                    const auto elements = in[1].toListRef();
+                    const bool found =
+                        std::any_of(elements.begin(), elements.end(), [&](const IValue& element) {
+                          return number_compare("==", in[0], element);
+                        });
+                    return IValue(found == wanted);
+                  }));
 }
 
 Value* Emitter::tensor_comparison(const Syntax& node, Value* left, Value* right) {

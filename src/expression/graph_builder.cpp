@@ -355,8 +355,9 @@ void GraphBuilder::check_inputs(const c10::FunctionSchema& schema,
     const c10::Argument& argument = schema.arguments()[i];
     const bool is_dtype = dtypes_.contains(inputs[i]);
     if (argument.name() == "dtype") {
-      if (!is_dtype && inputs[i]->type()->kind() == TypeKind::IntType &&
-          torch::jit::toIValue(inputs[i]) != argument.default_value())
+      const bool is_default =
+          argument.default_value() && torch::jit::toIValue(inputs[i]) == argument.default_value();
+      if (!is_dtype && !is_default && inputs[i]->type()->kind() == TypeKind::IntType)
         throw ExpressionError("dtype must be a data type such as torch.float32", place);
     } else if (is_dtype) {
       refuse_dtype(inputs[i], place);

@@ -130,32 +130,29 @@ class Parser {
     return node;
   }
 
-  bool at_comparison() const {
-    for (std::string_view op : {"<", ">", "<=", ">=", "==", "!="})
-      if (is(op)) return true;
-    return false;
+  // The comparison that begins here, and how many tokens it has; empty where there is none.
+  std::pair<std::string, int> comparison_here() const {
+    if (is("is"))
+      throw ExpressionError("'is' is not part of the scenario language; compare with ==",
+                            now().place);
+    if (is("not") && after().text == "in") return {"not in", 2};
+    for (const char* op : {"<", ">", "<=", ">=", "==", "!=", "in"})
+      if (is(op)) return {op, 1};
+    return {"", 0};
   }
   SyntaxPtr comparison() {
     SyntaxPtr left = binary(0);
-    refuse_membership();
-    if (!at_comparison()) return left;
-    SyntaxPtr node = make(Kind::kCompare, now().place, now().text);
-    ++at_;
+    const auto [op, tokens] = comparison_here();
+    if (tokens == 0) return left;
+    SyntaxPtr node = make(Kind::kCompare, now().place, op);
+    at_ += tokens;
     adopt(*node, std::move(left));
     adopt(*node, binary(0));
-    refuse_membership();
-    if (at_comparison())
+    if (comparison_here().second != 0)
       throw ExpressionError(
           "chained comparisons are not part of the scenario language; write a < b and b < c",
           now().place);
     return node;
-  }
-  // `in` also ends a comprehension's targets, which are not parsed here.
-  void refuse_membership() const {
-    if (is("in") || is("is") || (is("not") && after().text == "in"))
-      throw ExpressionError(
-          "'" + now().text + "' is not part of the scenario language; compare with ==",
-          now().place);
   }
 
   // | ^ & shifts sums products, each level left-associative.

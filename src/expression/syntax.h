@@ -49,7 +49,7 @@ struct Syntax {
     kSlice,          // children: start, stop, step, each may be null
     kUnary,          // text: "-", "+", "~", "not"; children: operand
     kBinary,         // text: the operator; children: left, right
-    kCompare,        // text: the operator; children: left, right
+    kCompare,        // text: the operator, "in" and "not in" too; children: left, right
     kAnd,            // children: two or more
     kOr,
     kConditional,  // children: condition, value if true, value if false

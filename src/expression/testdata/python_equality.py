@@ -1,10 +1,12 @@
 """Evaluates a table of expressions with Python's torch, for expression_python_test.cpp to compare with.
 
-usage: python_equality.py TABLE DTYPE
+usage: python_equality.py TABLE DTYPE,... [NAME ...]
 
-Prints a line for each expression of TABLE: the result's dtype, shape and bytes, then the bytes of the gradients of x and
-y where there are any; or "error" where Python refuses it.
+Prints for each DTYPE a line for each expression of TABLE: the result's dtype, shape and bytes, then the bytes of the
+gradients of x and y where there are any; or "error" where Python refuses it. Then, of the NAMEs ("torch.sum"), those that
+this torch lacks.
 """
+import operator
 import sys
 import warnings
 
@@ -62,15 +64,27 @@ def evaluated(text, dtype):
         return "error"
 
 
+def has(name):
+    try:
+        operator.attrgetter(name.removeprefix("torch."))(torch)
+        return True
+    except AttributeError:
+        return False
+
+
 def main():
-    table, dtype_name = sys.argv[1:]
-    dtype = getattr(torch, dtype_name)
-    torch.set_default_dtype(dtype)
+    table, dtype_names, *names_to_find = sys.argv[1:]
     with open(table) as lines:
-        for line in lines:
-            text = line.rstrip("\n")
+        texts = [line.rstrip("\n") for line in lines]
+    for dtype_name in dtype_names.split(","):
+        dtype = getattr(torch, dtype_name)
+        torch.set_default_dtype(dtype)
+        for text in texts:
             if text and not text.startswith("#"):
                 print(evaluated(text, dtype))
+    for name in names_to_find:
+        if not has(name):
+            print(name)
 
 
 main()
