@@ -124,6 +124,8 @@ TEST(Diagnose, OfSeveralCollectivesTheWrongOneIsBlamed) {
   const auto first = diagnosis(world, world.held_with({{"y", "identity"}}));
   ASSERT_THAT(rules(first), ElementsAre("identity-backward"));
   EXPECT_EQ(first[0].step, "y");
+  // One fits, so none is tried on both.
+  EXPECT_EQ(world.replays, 1 + static_cast<int>(single_hypotheses(world.program).size()));
   const auto second = diagnosis(world, world.held_with({{"z", "identity"}}));
   ASSERT_EQ(second[0].rule, "identity-backward");
   EXPECT_EQ(second[0].step, "z");

@@ -70,10 +70,9 @@ bool all_are(double factor, double error, const std::vector<const ComparedPart*>
   for (const ComparedPart* part : parts) {
     const auto observed = part->observed->values(), truth = part->truth.values();
     for (std::size_t i = 0; i < truth.size(); ++i) {
-      const double wanted = truth[i] == 0 ? 0 : factor * truth[i];
       const double bound = scale * bound_at(*part, static_cast<std::int64_t>(i)) +
                            (error + 4 * roundoff * scale) * std::abs(truth[i]);
-      if (!within(observed[i], wanted, std::isfinite(bound) ? bound : 0)) return false;
+      if (!within(observed[i], factor * truth[i], std::isfinite(bound) ? bound : 0)) return false;
     }
   }
   return true;

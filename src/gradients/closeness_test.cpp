@@ -94,6 +94,13 @@ TEST(Difference, NaNAndInfinityWhereANumberIsWantedAreInfinitelyOff) {
   EXPECT_EQ(d.max_rel_error, kInf);
 }
 
+TEST(Difference, NaNIsNoBoundAndAnInfiniteOneAcceptsAnything) {
+  const std::vector<double> wanted = {1}, observed = {2}, nothing = {kNaN};
+  EXPECT_FALSE(difference(observed, wanted, [](std::size_t) { return kNaN; }).equal);
+  EXPECT_TRUE(difference(observed, wanted, [](std::size_t) { return kInf; }).equal);
+  EXPECT_TRUE(difference(nothing, wanted, [](std::size_t) { return kInf; }).equal);
+}
+
 TEST(Difference, OfNothingIsNone) {
   EXPECT_TRUE(difference({}, {}, no_slack).equal);
   EXPECT_EQ(difference({}, {}, no_slack).bound, 0);
