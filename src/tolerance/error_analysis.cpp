@@ -149,6 +149,31 @@ at::Tensor ErrorAnalysis::bound_of(const at::Tensor& tensor) const {
   return bound;
 }
 
+std::string ErrorAnalysis::describe(const at::Tensor& tensor) const {
+  const Aside aside;
+  tolerance::Context& context = state_->context;
+  context.arena.reset();
+  const tolerance::Arithmetic& arithmetic = tolerance::arithmetic_for(context.dtype, tensor.scalar_type());
+  const tolerance::Buffer buffer =
+      tolerance::load(context.arena, context.shadows.view_of(tensor), tensor.sizes(), arithmetic);
+  std::int64_t worst = -1;
+  for (std::int64_t i = 0; i < buffer.size; ++i)
+    if (buffer.error(i) > 0 && (worst < 0 || buffer.error(i) > buffer.error(worst))) worst = i;
+  if (worst < 0) return "exact: the same bits in any order";
+  const tolerance::Cell cell = buffer.cell(worst);
+  const std::string dtype(traits(context.dtype).name);
+  if (std::isinf(cell.error)) return "no bound: the value may leave the range of " + dtype + " or of a function on the way";
+  // In float64 the simulation rounds as the run does, and both count.
+  const double unit = arithmetic.stored.unit_roundoff + arithmetic.simulated;
+  const double roundings = std::ceil(cell.error / (unit * cell.magnitude) - 1e-6);
+  char text[160];
+  std::snprintf(text, sizeof text, "bound %.2g = %.4g rounding%s of %s (u = %.2g) on %s of %.2g", cell.error, roundings,
+                roundings == 1 ? "" : "s", dtype.c_str(), arithmetic.stored.unit_roundoff,
+                cell.terms > 1 ? ("a sum of " + std::to_string(cell.terms) + " terms, in absolute value").c_str() : "a value",
+                cell.magnitude);
+  return text;
+}
+
 void ErrorAnalysis::add_bound(const at::Tensor& tensor, const at::Tensor& extra) {
   const Aside aside;
   tolerance::Context& context = state_->context;

@@ -27,6 +27,10 @@ class ErrorAnalysis {
 
   // The tensor's values may lie off by `extra` more (e.g. a weight 1/3 that the dtype must round).
   void add_bound(const at::Tensor& tensor, const at::Tensor& extra);
+  // A line on where the largest bound of the tensor comes from, for --verbose: "bound 3.6e-07 = 5 roundings of float32
+  // (u = 6.0e-08) on terms up to 1.2", or "exact: the same bits in any order".
+  std::string describe(const at::Tensor&) const;
+
   // The bound of rounding these float64 values once to the dtype: 0 where representable.
   at::Tensor rounding_of(const at::Tensor& values) const;
 

@@ -280,13 +280,16 @@ void selected(OpCall& call) {
   if (dims.empty() && call.traits().name == "kthvalue") dims = {-1};
   const Rows rows = rows_of(call, *call.view("self"), dims);
   if (!any_cells(rows)) return call.write(result, nullptr);
-  reduce_rows(call, result, rows, [&](const Buffer& row, double out) {
+  reduce_rows(call, result, rows, [&](const Buffer& row, double out) -> Number {
     double error = 0;
     Number chosen = {out, 0};
-    for (std::int64_t k = 0; k < row.size; ++k)
-      if (row.value(k) == out) chosen.error = std::max(chosen.error, row.error(k));
+    std::int64_t at = -1;
+    for (std::int64_t k = 0; k < row.size && at < 0; ++k)
+      if (row.value(k) == out) at = k;
+    if (at < 0) return {out, 0};  // NaN
+    chosen.error = row.error(at);
     for (std::int64_t k = 0; k < row.size; ++k) {
-      if (row.value(k) == out) continue;
+      if (k == at) continue;
       call.branch(chosen, row.number(k));
       if (std::fabs(row.value(k) - out) <= row.error(k) + chosen.error)
         error = std::max(error, std::fabs(row.value(k) - out) + row.error(k));
