@@ -169,6 +169,7 @@ void name_process(const WorkerStart& start) {
 
 void be_worker(WorkerStart start, const WorkerFunctions& functions) {
   signal(SIGINT, SIG_IGN);
+  signal(SIGPIPE, SIG_IGN);  // as in Python: a peer's death is an error of the connection, not a second death
   name_process(start);
   int status = 0;
   try {
