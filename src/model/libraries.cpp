@@ -78,6 +78,7 @@ constexpr std::array kRows = std::to_array<LibraryRow>({
     {"torch_nn", kAllGather, "", "adjoint"},
     {"torch_nn", kAllToAll, "", "adjoint"},
     {"torch_functional", kAllReduce, "sum", "adjoint"},
+    {"torch_functional", kAllReduce, "avg,max,min,premul_sum", "adjoint", "2.15"},  // 2.11 raises
     {"torch_functional", kAllReduce, kOtherOps, "raises"},
     {"torch_functional", kAllGather, "", "adjoint"},
     {"torch_functional", kReduceScatter, "sum", "adjoint"},
@@ -121,17 +122,34 @@ bool names_op(std::string_view ops, ReduceOp op) {
   return false;
 }
 
+// Major and minor version as one number.
+int version_number(std::string_view text) {
+  int parts[2] = {0, 0};
+  std::size_t part = 0;
+  for (const char c : text) {
+    if (c == '.' && ++part == 2) break;
+    if (c >= '0' && c <= '9') parts[part] = parts[part] * 10 + (c - '0');
+  }
+  return parts[0] * 1000 + parts[1];
+}
+
+bool is_of(const LibraryRow& row, std::string_view torch) {
+  return row.since.empty() || torch.empty() || version_number(torch) >= version_number(row.since);
+}
+
 }  // namespace
 
 std::span<const BackwardRuleRow> backward_rules() { return kRules; }
 std::span<const SubjectRow> subjects() { return kSubjects; }
 std::span<const LibraryRow> library_rows() { return kRows; }
 
-std::optional<std::string_view> rule_of(std::string_view subject, CollectiveKind kind, ReduceOp op) {
+std::optional<std::string_view> rule_of(std::string_view subject, CollectiveKind kind, ReduceOp op,
+                                        std::string_view torch) {
   for (const SubjectRow& s : kSubjects)
     if (s.name == subject && s.how != "rules") return s.how;
   for (const LibraryRow& row : kRows)
-    if (row.subject == subject && row.kind == kind && names_op(row.ops, op)) return row.rule;
+    if (row.subject == subject && row.kind == kind && names_op(row.ops, op) && is_of(row, torch))
+      return row.rule;
   if (kind == CollectiveKind::kCopy || kind == CollectiveKind::kSlice) return "adjoint";
   return std::nullopt;
 }

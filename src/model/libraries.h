@@ -24,6 +24,7 @@ struct LibraryRow {
   CollectiveKind kind;
   std::string_view ops;   // comma-separated reduce ops, or "" for all (kinds without op: "")
   std::string_view rule;  // a backward rule's name, or "raises"
+  std::string_view since = {};  // the first torch it was measured on, "2.15"; "": all. The first row that fits counts.
 };
 
 struct SubjectRow {
@@ -37,6 +38,8 @@ std::span<const LibraryRow> library_rows();
 
 // The rule a subject has for a collective; nullopt: not offered. `copy` and `slice` of a subject that has no row for them
 // are the adjoint. For "reference" and "in_place": "native"/"dispatcher" for everything they offer.
-std::optional<std::string_view> rule_of(std::string_view subject, CollectiveKind kind, ReduceOp op);
+// `torch` is the version that runs it ("2.15.0"); where it is empty, the newest.
+std::optional<std::string_view> rule_of(std::string_view subject, CollectiveKind kind, ReduceOp op,
+                                        std::string_view torch = {});
 
 }  // namespace distgrad

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "backends/self_test.h"
 #include "backends/traits_file.h"
 #include "model/libraries.h"
 #include "rank/compiled_program.h"
@@ -149,7 +150,7 @@ class Runner::Impl::Case {
     site->call = Call{&spec, static_cast<int>(ranks.size())};
     site->connection = &runner_.connections_.of(ranks);
     site->enter_backward = [this, index] { runner_.enter(index, Phase::kBackward); };
-    const std::string_view how = *rule_of(request_.subject, spec.kind, spec.op);
+    const std::string_view how = *rule_of(request_.subject, spec.kind, spec.op, torch_version());
     if (how == "dispatcher") return collective(spec.kind).in_place(site->call, *site->connection, operand);
     if (how != "native") site->rule = rule_named(how);
     site->native_leftovers = how == "leftovers";
