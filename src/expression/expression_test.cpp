@@ -435,8 +435,9 @@ TEST(ExpressionRefusal, SaysWhyInTheContractsWords) {
 TEST(ExpressionLimits, MemoryIsBounded) {
   for (const char* text :
        {"torch.zeros(10**12)", "torch.ones(2**31)", "torch.full((2**20, 2**20), 1.0)",
-        "torch.eye(10**9)", "torch.arange(10**12)", "torch.linspace(0, 1, 10**11)",
-        "xx.repeat(10**12)", "xx.expand(10**12, 3) + 1", "torch.tril_indices(10**6, 10**6)",
+        "torch.eye(10**9)", "xx.expand(10**12, 3).sum()", "torch.arange(10**12)",
+        "torch.linspace(0, 1, 10**11)", "xx.repeat(10**12)", "xx.expand(10**12, 3) + 1",
+        "torch.tril_indices(10**6, 10**6)",
         "torch.nn.functional.one_hot(torch.arange(10**5), 10**7)",
         "torch.zeros(10**5, 1) + torch.zeros(10**5)", "torch.tensor([1.0] * 10**12)",
         "torch.tensor([k for k in range(10**12)])",

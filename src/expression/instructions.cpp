@@ -1,6 +1,7 @@
 #include "expression/instructions.h"
 
 #include <ATen/core/List.h>
+#include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 
 #include <string>
@@ -48,8 +49,18 @@ class Run {
     } catch (const std::exception& error) {
       throw ExpressionError(error_text(error), instruction.place);
     }
-    for (int i = 0; i < instruction.outputs; ++i)
+    for (int i = 0; i < instruction.outputs; ++i) {
+      check_elements(stack_[i], instruction.place);
       registers_[instruction.first_output + i] = std::move(stack_[i]);
+    }
+  }
+
+  // An expanded tensor takes no memory, but all the time in the world.
+  static void check_elements(const IValue& value, std::size_t place) {
+    if (value.isTensor() && value.toTensor().numel() > kMaxElements)
+      throw ExpressionError("a tensor of " + std::to_string(value.toTensor().numel()) +
+                                " elements is too large for an expression",
+                            place);
   }
 
   void conditional(const Instruction& instruction) {

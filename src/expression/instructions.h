@@ -47,6 +47,8 @@ struct InstructionList {
 // A loop of more turns, or a longer range or list, is refused: an expression cannot hang a rank or
 // eat its memory.
 inline constexpr std::int64_t kMaxIterations = 100000;
+// Nor has any tensor more elements than this, views included.
+inline constexpr std::int64_t kMaxElements = std::int64_t{1} << 30;
 
 // Registers 0.. hold `values`. Throws ExpressionError with the place of the operator that failed.
 c10::IValue run_instructions(const InstructionList&, std::vector<c10::IValue> values);
