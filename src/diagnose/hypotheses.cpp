@@ -182,7 +182,9 @@ Array zeros_like(const Array& array) {
 
 bool may_explain(const BackwardRuleRow& rule, const CollectiveCall& call, const Program& program) {
   if (rule.finding.empty()) return false;
-  if (rule.name != "none" && !has_a_peer(call, program)) return false;
+  // Alone in its group a rank's collective is the identity under every rule, but for the factor of premul_sum.
+  const bool shows_alone = rule.name == "none" || (rule.name == "forgotten_op" && call.op == ReduceOp::kPremulSum);
+  if (!shows_alone && !has_a_peer(call, program)) return false;
   for (const Applicability& row : kApplicable)
     if (row.rule == rule.name) return row.applies(call);
   return true;
