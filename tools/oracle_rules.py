@@ -216,7 +216,8 @@ SUBJECTS = {
     # Emulated as measured on Gloo: the clone's gradient passes through (avg divides in place, which
     # autograd records); what is received into fresh buffers has no gradient.
     "in_place": {"all_reduce/avg": identity_over_size, "all_reduce": identity,
-                 "broadcast": identity, "reduce": identity, "all_gather": none, "gather": none,
+                 "broadcast": identity, "reduce/avg": identity_over_size, "reduce": identity,
+                 "all_gather": none, "gather": none,
                  "*": unpredictable},
     "simclr": {"all_gather": own_slice},
     "simcse": {"all_gather": own_slice},
