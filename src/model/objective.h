@@ -35,9 +35,10 @@ std::vector<double> backward_weights(const Program&, const Objective&, bool divi
 std::vector<double> leftover_divisors(const Program&, const Objective&, bool divides_replicated);
 
 // Every objective that is defined for the program: sum, mean, replicated where the losses agree, rank:k for
-// each k, and with a mesh every combination by axis for which the losses agree along its replicated axes and that
-// is not one of the plain ones under another name (with more than three axes only those in which one axis differs
-// from all others). So a declared objective by axis need not be among them.
+// each k, and with a mesh every combination by axis for which the losses agree along its
+// replicated axes and that is not one of the plain ones under another name (with more than three
+// axes only those in which one axis differs from all others). So a declared objective by axis need
+// not be among them.
 // `losses` by rank, compared with == (the caller decides about tolerance by passing equalised values).
 std::vector<Objective> defined_objectives(const Program&, const std::vector<double>& losses);
 

@@ -1,5 +1,5 @@
 // What the command line says of cases: options that override a file's lists, and case names that
-// select with the same words. Contract: docs/scenario-format.md, "named
+// select with the same words. Contract: docs/scenarios.md, "named
 // path/to/file.json:subject=torch_nn,world_size=3".
 #pragma once
 

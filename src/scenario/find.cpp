@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "scenario/printable.h"
-#include "scenario/read_file.h"
 
 namespace distgrad {
 namespace {
@@ -23,7 +22,7 @@ std::vector<fs::path> scenarios_below(const fs::path& folder) {
       files.push_back(entry->path());
   }
   if (error)
-    throw UserError(printable(folder.string(), 4096) +
+    throw UserError(printable(folder.string(), kLongestPath) +
                     ": the folder cannot be read: " + error.message());
   std::sort(files.begin(), files.end());
   return files;
@@ -40,12 +39,8 @@ std::vector<CaseSelection> find_scenarios(const std::vector<std::string>& paths)
   for (const std::string& path : paths) {
     const CaseSelection selection = parse_case_id(path);
     const bool whole = selection.path == path;
-    std::error_code error;
-    const fs::file_status status = fs::status(selection.path, error);
-    if (!fs::exists(status))
-      throw UserError(printable(selection.path, 4096) + ": there is no such file or folder" +
-                      existing_path_hint(selection.path));
-    if (!fs::is_directory(status)) {
+    std::error_code ignored;
+    if (!fs::is_directory(selection.path, ignored)) {
       add(selection, whole);
     } else {
       for (const fs::path& file : scenarios_below(selection.path))

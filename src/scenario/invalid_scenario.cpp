@@ -18,12 +18,11 @@ InvalidScenario::InvalidScenario(std::vector<InvalidFile> problems)
     : UserError(lines_of(problems)), problems_(std::move(problems)) {}
 
 std::string line_of(const InvalidFile& problem) {
-  constexpr std::size_t kLongest = 4096;  // the system's limit on a path
-  std::string line = printable(problem.file, kLongest) + ":";
+  std::string line = printable(problem.file, kLongestPath) + ":";
   if (problem.position.line > 0)
     line +=
         std::to_string(problem.position.line) + ":" + std::to_string(problem.position.column) + ":";
-  if (!problem.pointer.empty()) line += " " + printable(problem.pointer, kLongest) + ":";
+  if (!problem.pointer.empty()) line += " " + printable(problem.pointer, kLongestPath) + ":";
   line += " " + problem.message;
   if (!problem.caret.empty()) line += "\n" + problem.caret;
   return line;

@@ -1,5 +1,5 @@
 // Reads a scenario file and checks all of it that can be checked without torch. Contract:
-// docs/scenario-format.md.
+// docs/scenarios.md.
 #pragma once
 
 #include <string>

@@ -68,6 +68,8 @@ void read_bounds(const JsonValue& value, RandomSpec& random, Problems& problems)
   if (random.kind != RandomSpec::Kind::kNormal && random.low > random.high)
     problems.at(low ? *low : *high,
                 fmt::format("low, {}, is above high, {}", random.low, random.high));
+  if (!std::isfinite(random.high - random.low))
+    problems.at(value, "the distance from low to high is beyond the range of float64");
 }
 
 std::optional<RandomSpec> read_random(const JsonValue& value, Problems& problems) {

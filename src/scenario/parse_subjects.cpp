@@ -71,17 +71,15 @@ std::vector<std::optional<Array>> read_gradients_of_input(const JsonValue& value
 
 void check_number_of_ranks(const JsonValue& gradient, const Expectation& expectation,
                            const Parts& parts) {
-  for (const int size : parts.scenario.world_sizes) {
-    if (expectation.when && expectation.when->world_size && *expectation.when->world_size != size)
-      continue;
+  const std::vector<int>& all = parts.scenario.world_sizes;
+  const std::optional<int> only = expectation.when ? expectation.when->world_size : std::nullopt;
+  for (const int size : only ? std::vector<int>{*only} : all) {
     if (gradient.size() == static_cast<std::size_t>(size)) continue;
-    parts.problems.at(
-        gradient,
-        fmt::format("has {} values, the world {} ranks{}", gradient.size(), size,
-                    parts.scenario.world_sizes.size() > 1
-                        ? fmt::format("; give it under \"when\": {{ \"world_size\": {} }}",
-                                      std::max<std::size_t>(gradient.size(), 1))
-                        : ""));
+    const std::string hint =
+        only || all.size() == 1 ? "" : "; give them under \"when\": { \"world_size\": ... }";
+    parts.problems.at(gradient,
+                      fmt::format("has {}, the world {}{}", counted(gradient.size(), "value"),
+                                  counted(static_cast<std::size_t>(size), "rank"), hint));
     return;
   }
 }

@@ -93,12 +93,15 @@ TEST(Parse, ReadsSyncsAlongReplicatedAxes) {
 }
 
 TEST(Parse, AWordOfSyncMeansEveryReplicatedAxis) {
-  const Scenario s =
-      parse_scenario(R"json({"mesh": {"dp": 2, "cp": 2, "tp": 2}, "inputs": {"w": {"value": [1, 2],
-      "layout": {"dp": "replicate", "cp": "replicate", "tp": {"shard": 0}}}}, "steps": [], "loss": "w.sum()",
-      "objective": "sum", "sync": {
-  "w" : "mean"}})json",
-                     "x.json");
+  // clang-format off
+  const Scenario s = parse_scenario(R"json({
+    "mesh": { "dp": 2, "cp": 2, "tp": 2 },
+    "inputs": {
+      "w": { "value": [1, 2], "layout": { "dp": "replicate", "cp": "replicate", "tp": { "shard": 0 } } }
+    },
+    "steps": [], "loss": "w.sum()", "objective": "sum", "sync": { "w": "mean" }
+  })json", "x.json");
+  // clang-format on
   EXPECT_THAT(s.inputs[0].sync, ElementsAre(std::pair("dp", Input::Sync::kMean),
                                             std::pair("cp", Input::Sync::kMean)));
 }
@@ -205,13 +208,14 @@ class Files : public testing::Test {
 TEST_F(Files, ThatAreMissingNameTheirNeighbour) {
   std::ofstream(folder_ / "gather.json") << "{}";
   EXPECT_EQ(message_for(folder_ / "gahter.json"),
-            (folder_ / "gahter.json: there is no such file; did you mean \"").string() +
+            (folder_ / "gahter.json: there is no such file or folder; did you mean \"").string() +
                 (folder_ / "gather.json").string() + "\"?");
   EXPECT_THAT(message_for(folder_ / "gather"),
               HasSubstr("did you mean \"" + (folder_ / "gather.json").string() + "\"?"));
   EXPECT_EQ(message_for(folder_ / "none/x.json"),
-            (folder_ / "none/x.json: there is no such file").string());
-  EXPECT_THAT(message_for(folder_ / "gather.json/x.json"), HasSubstr("there is no such file"));
+            (folder_ / "none/x.json: there is no such file or folder").string());
+  EXPECT_THAT(message_for(folder_ / "gather.json/x.json"),
+              HasSubstr("there is no such file or folder"));
 }
 
 TEST_F(Files, ThatAreFoldersOrDevicesAreRefused) {

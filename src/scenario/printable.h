@@ -6,6 +6,8 @@
 
 namespace distgrad {
 
+inline constexpr std::size_t kLongestPath = 4096;  // the system's limit
+
 // In double quotes; control characters and invalid UTF-8 escaped, long texts cut ("..."). Never
 // contains a newline or an escape sequence.
 std::string in_quotes(std::string_view text);

@@ -15,6 +15,7 @@
 #include "base/unique_fd.h"
 #include "scenario/invalid_scenario.h"
 #include "scenario/json_tree.h"
+#include "scenario/printable.h"
 
 namespace distgrad {
 namespace {
@@ -29,13 +30,16 @@ std::string larger_than_allowed() {
   return fmt::format("the file is larger than {} MiB", kMaxFileBytes >> 20);
 }
 
-}  // namespace
-
+// `; did you mean "scenarios/debate.json"?`, or nothing: the existing file or folder whose name
+// comes nearest.
 std::string existing_path_hint(const std::string& path) {
   constexpr std::size_t kMostLookedAt = 10'000;
   std::error_code ignored;
   const fs::path wanted(path);
-  if (fs::is_regular_file(path + ".json", ignored)) return "; did you mean \"" + path + ".json\"?";
+  const auto meant = [](const std::string& existing) {
+    return "; did you mean \"" + printable(existing, kLongestPath) + "\"?";
+  };
+  if (fs::is_regular_file(path + ".json", ignored)) return meant(path + ".json");
   const fs::path folder = wanted.has_parent_path() ? wanted.parent_path() : fs::path(".");
   std::vector<std::string> names;
   for (fs::directory_iterator entry(folder, ignored), end;
@@ -44,15 +48,16 @@ std::string existing_path_hint(const std::string& path) {
   std::sort(names.begin(), names.end());
   const std::string nearest = nearest_name(wanted.filename().string(), names);
   if (nearest.empty()) return {};
-  return "; did you mean \"" +
-         (wanted.has_parent_path() ? folder / nearest : fs::path(nearest)).string() + "\"?";
+  return meant((wanted.has_parent_path() ? folder / nearest : fs::path(nearest)).string());
 }
+
+}  // namespace
 
 std::string read_scenario_file(const std::string& path) {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
   if (!file) {
     if (errno == ENOENT || errno == ENOTDIR)
-      refuse(path, "there is no such file" + existing_path_hint(path));
+      refuse(path, "there is no such file or folder" + existing_path_hint(path));
     refuse(path, std::string("cannot be read: ") + std::strerror(errno));
   }
   struct stat status {};

@@ -9,8 +9,4 @@ namespace distgrad {
 // neighbour as a hint.
 std::string read_scenario_file(const std::string& path);
 
-// `; did you mean "scenarios/debate.json"?`, or nothing: the existing file or folder whose name
-// comes nearest.
-std::string existing_path_hint(const std::string& path);
-
 }  // namespace distgrad
