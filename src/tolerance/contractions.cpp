@@ -70,7 +70,7 @@ struct Matrix {
 
 Matrix matrix(OpCall& call, std::string_view name, std::int64_t batches, std::int64_t rows, std::int64_t columns) {
   Matrix m;
-  m.entries = call.read(*call.view(name));
+  m.entries = call.read(call.required_view(name));
   m.units = units_of(m.entries);
   m.batch_stride = batches == 1 ? 0 : rows * columns;
   m.row_stride = columns;
@@ -95,7 +95,7 @@ void product_of_matrices(OpCall& call, std::string_view left, std::string_view r
   const Matrix a = matrix(call, left, batches, rows, inner);
   const Matrix b = matrix(call, right, batches, inner, columns);
   Buffer c;
-  if (!added.empty()) c = call.read(*call.view(added), result.sizes());
+  if (!added.empty()) c = call.read(call.required_view(added), result.sizes());
   const Arithmetic& arithmetic = call.arithmetic();
   const InArithmetic in(arithmetic);
   const std::optional<double> alpha = call.number("alpha"), beta = call.number("beta");
@@ -243,8 +243,8 @@ void addbmm(OpCall& call) { product_of_matrices(call, "batch1", "batch2", "self"
 
 void outer_added(OpCall& call) {
   const at::Tensor& result = call.result();
-  const Buffer a = call.read(*call.view("vec1")), b = call.read(*call.view("vec2"));
-  const Buffer c = call.read(*call.view("self"), result.sizes());
+  const Buffer a = call.read(call.required_view("vec1")), b = call.read(call.required_view("vec2"));
+  const Buffer c = call.read(call.required_view("self"), result.sizes());
   const Buffer out = call.read(result);
   Arithmetic each_step = call.arithmetic();
   each_step.inner = each_step.stored;
@@ -286,7 +286,7 @@ void cross(OpCall& call) {
     if (d != dim) order.push_back(d);
   order.push_back(dim);
   const at::Tensor target = result.permute(c10::IntArrayRef(order));
-  View va = *call.view("self"), vb = *call.view("other");
+  View va = call.required_view("self"), vb = call.required_view("other");
   if (va.sizes.size() != order.size() || vb.sizes.size() != order.size()) return estimate_by_perturbation(call);
   const Buffer a = call.read(permuted(va, order), target.sizes()), b = call.read(permuted(vb, order), target.sizes());
   const Buffer out = call.read(call.context().shadows.view_of(target), target.sizes());

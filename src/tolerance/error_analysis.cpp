@@ -81,11 +81,18 @@ void judge(OpCall& call) {
   const OpTraits& traits = call.traits();
   if (returned_an_argument(call)) return;
   const tolerance::CurrentCall current(call);
-  if (holds_complex(call) || (traits.rule == nullptr && any_floating_result(call))) {
+  if (holds_complex(call)) {
     report_unknown(call.context(), traits);
-    if (!holds_complex(call)) tolerance::estimate_by_perturbation(call);
   } else if (traits.rule != nullptr) {
-    traits.rule(call);
+    try {
+      traits.rule(call);
+    } catch (const tolerance::NoRule&) {
+      report_unknown(call.context(), traits);
+      tolerance::estimate_by_perturbation(call);
+    }
+  } else if (any_floating_result(call)) {
+    report_unknown(call.context(), traits);
+    tolerance::estimate_by_perturbation(call);
   }
   call.finish();
 }
@@ -210,7 +217,12 @@ at::Tensor ErrorAnalysis::rounding_of(const at::Tensor& values) const {
   view.cells = nullptr;
   view.scan = true;
   const tolerance::Buffer buffer = tolerance::load(context.arena, view, values.sizes(), arithmetic);
-  for (std::int64_t i = 0; i < buffer.size; ++i) data[i] = buffer.error(i);
+  for (std::int64_t i = 0; i < buffer.size; ++i) {
+    data[i] = buffer.error(i);
+    // A float64 that uses its last bits was itself rounded when it was computed, and the run may compute it later.
+    if (context.dtype == DType::kFloat64 && tolerance::significant_bits(buffer.value(i)) > 50)
+      data[i] = arithmetic.simulated * std::fabs(buffer.value(i));
+  }
   return bound;
 }
 

@@ -31,7 +31,8 @@ class ErrorAnalysis {
   // (u = 6.0e-08) on terms up to 1.2", or "exact: the same bits in any order".
   std::string describe(const at::Tensor&) const;
 
-  // The bound of rounding these float64 values once to the dtype: 0 where representable.
+  // The bound of rounding these float64 values once to the dtype: 0 where representable. In float64 a value such as 1/3,
+  // which is the result of a rounding, counts one.
   at::Tensor rounding_of(const at::Tensor& values) const;
 
   // Named in messages until the next call, e.g. "step y".

@@ -162,6 +162,11 @@ std::optional<View> OpCall::view(std::string_view name) const {
   return view(i);
 }
 
+View OpCall::required_view(std::string_view name) const {
+  if (std::optional<View> found = view(name)) return *std::move(found);
+  throw NoRule(traits_.name + " without " + std::string(name));
+}
+
 View OpCall::view(int index) const {
   for (const auto& [i, saved] : before_)
     if (i == index) return saved;

@@ -7,6 +7,7 @@
 #include <c10/util/SmallVector.h>
 
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,6 +49,12 @@ struct Context {
   std::vector<Factors> factors;
 };
 
+// A rule met an overload that it was not written for.
+class NoRule : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 class OpCall {
  public:
   OpCall(Context& context, const c10::OperatorHandle& op, const OpTraits& traits, c10::ArrayRef<c10::IValue> arguments);
@@ -71,6 +78,7 @@ class OpCall {
   // A tensor's or number's values and cells as they were before the operator ran.
   std::optional<View> view(std::string_view name) const;
   View view(int index) const;
+  View required_view(std::string_view name) const;  // throws NoRule where this overload has no such argument
   // All of argument `name` broadcast to sizes. Python numbers are read as what the kernels compute in where
   // `numbers_in_inner`, else as rounded to the stored type.
   Buffer read(const View& view, c10::IntArrayRef sizes, bool numbers_in_inner = false);

@@ -116,7 +116,7 @@ void subtract_from(OpCall& call) { add_or_subtract(call, "other", "self", -1); }
 void negate(OpCall& call) {
   const at::Tensor& result = call.result();
   if (!is_real_floating(result)) return;
-  const Buffer x = call.read(*call.view("self"), result.sizes());
+  const Buffer x = call.read(call.required_view("self"), result.sizes());
   if (x.cells == nullptr) return call.write(result, nullptr);
   Cell* cells = call.arena().cells(x.size);
   for (std::int64_t i = 0; i < x.size; ++i) cells[i] = x.cell(i);
@@ -162,7 +162,7 @@ Cell scaled(const Cell& sum, Number factor, bool divides, const Arithmetic& arit
 // and its adjoint). Where the whole is exact any part of it is; where it is not, an exact part may not be in the run.
 void multiply_tensors(OpCall& call) {
   const at::Tensor& result = call.result();
-  const Buffer a = call.read(*call.view("self"), result.sizes()), b = call.read(*call.view("other"), result.sizes());
+  const Buffer a = call.read(call.required_view("self"), result.sizes()), b = call.read(call.required_view("other"), result.sizes());
   const Buffer out = call.read(call.context().shadows.view_of(result), result.sizes());
   const InArithmetic in(call.arithmetic());
   Cell* cells = nullptr;
@@ -235,16 +235,14 @@ void copy_from(OpCall& call, std::string_view name) {
   }
   const Buffer out = call.read(result);
   Cell* cells = nullptr;
-  const InArithmetic in(call.arithmetic());
   for (std::int64_t i = 0; i < x.size; ++i) {
     Cell cell = x.cell(i);
-    const bool changed = !(out.value(i) == x.value(i)) && std::isfinite(x.value(i));
-    if (!changed && cell.plain()) continue;
-    if (changed || call.arithmetic().simulated > format_of(DType::kFloat64).unit_roundoff) {
-      // Rounded on the way, in the simulation or in the run.
-      const double error = cell.error + std::fabs(out.value(i) - x.value(i)) +
-                           call.arithmetic().stored_rounding(std::fabs(out.value(i)) + cell.error);
-      cell = inexact_cell(out.value(i), error);
+    if (cell.plain()) continue;  // the run converts the same value
+    const bool converted = out.value(i) != x.value(i) ||
+                           call.arithmetic().simulated > format_of(DType::kFloat64).unit_roundoff;
+    if (converted) {  // rounded on the way, in the simulation and in the run
+      const double magnitude = std::max(std::fabs(out.value(i)), std::fabs(x.value(i))) + cell.error;
+      cell = inexact_cell(out.value(i), cell.error + call.arithmetic().stored_rounding(magnitude));
     }
     if (cells == nullptr) cells = call.arena().cells(x.size);
     cells[i] = cell;
@@ -270,7 +268,7 @@ void reshaped(OpCall&) {}
 void taken_number(OpCall& call) {
   const at::Tensor* tensor = call.tensor("self");
   if (tensor == nullptr || !is_real_floating(*tensor)) return;
-  const Buffer x = call.read(*call.view("self"));
+  const Buffer x = call.read(call.required_view("self"));
   if (x.size == 1 && x.error(0) != 0) call.branch(x.number(0), {x.value(0), 0});
 }
 
@@ -315,7 +313,7 @@ void compare_all(OpCall& call) {
   const at::Tensor* a = call.tensor("self");
   const at::Tensor* b = call.tensor("other");
   if (a == nullptr || b == nullptr || a->sizes() != b->sizes()) return;
-  const Buffer x = call.read(*call.view("self")), y = call.read(*call.view("other"));
+  const Buffer x = call.read(call.required_view("self")), y = call.read(call.required_view("other"));
   for (std::int64_t i = 0; i < x.size; ++i) {
     call.at_element(i, a->sizes());
     call.branch(x.number(i), y.number(i));
@@ -380,7 +378,7 @@ void glu(OpCall& call) {
   const std::int64_t given_dim = call.integer("dim", -1);
   const std::int64_t dim = given_dim < 0 ? given_dim + self->dim() : given_dim;
   const std::int64_t half = self->size(dim) / 2;
-  View first = *call.view("self");
+  View first = call.required_view("self");
   first.sizes[dim] = half;
   View second = first;
   const std::int64_t shift = half * first.strides[dim];
@@ -398,7 +396,7 @@ void glu(OpCall& call) {
     write_each(call, result, [&](std::int64_t i, double out) { return stored_error(a.number(i) * gate(i), out); });
     return;
   }
-  const Buffer g = call.read(*call.view("grad_output"), first.sizes);
+  const Buffer g = call.read(call.required_view("grad_output"), first.sizes);
   write_each(call, result.narrow(dim, 0, half),
              [&](std::int64_t i, double out) { return stored_error(gate(i) * g.number(i), out); });
   write_each(call, result.narrow(dim, half, half), [&](std::int64_t i, double out) {
@@ -410,8 +408,8 @@ void glu(OpCall& call) {
 // Two results, the second before its reduction over the broadcast dims.
 void prelu_backward(OpCall& call) {
   const at::Tensor& result = call.result();
-  const Buffer x = call.read(*call.view("self"), result.sizes()), w = call.read(*call.view("weight"), result.sizes());
-  const Buffer g = call.read(*call.view("grad_output"), result.sizes());
+  const Buffer x = call.read(call.required_view("self"), result.sizes()), w = call.read(call.required_view("weight"), result.sizes());
+  const Buffer g = call.read(call.required_view("grad_output"), result.sizes());
   const InArithmetic in(call.arithmetic());
   write_each(call, result, [&](std::int64_t i, double out) {
     return stored_error(x.value(i) > 0 ? g.number(i) : w.number(i) * g.number(i), out);
@@ -429,7 +427,7 @@ void reduced_loss(OpCall& call) {
   if (reduction == 0) return apply_formula(call);
   const at::Tensor* self = call.tensor("self");
   const Formula& formula = *call.traits().formula;
-  const Dims sizes = call.view("self")->sizes;
+  const Dims sizes = call.required_view("self").sizes;
   const Arguments arguments = read_arguments(call, formula.arguments, sizes, true);
   const Arithmetic& arithmetic = call.arithmetic();
   // These kernels round each step to the stored type.
@@ -507,7 +505,7 @@ void binary_cross_entropy_backward(OpCall& call) {
 void log_sigmoid_forward(OpCall& call) {
   apply_formula(call);
   if (call.results().size() < 2 || call.result(1).numel() != call.result(0).numel()) return;
-  const Buffer x = call.read(*call.view("self"), call.result(0).sizes());
+  const Buffer x = call.read(call.required_view("self"), call.result(0).sizes());
   const InArithmetic in(call.arithmetic());
   write_each(call, call.result(1), [&](std::int64_t i, double out) {
     const Number z = {-std::fabs(x.value(i)), x.error(i)};

@@ -72,6 +72,13 @@ int lowest_bit(double value) {
   return exponent - 1075 + (fraction == 0 ? 52 : std::countr_zero(fraction));
 }
 
+int significant_bits(double value) {
+  if (value == 0 || !std::isfinite(value)) return 0;
+  int exponent = 0;
+  std::frexp(value, &exponent);
+  return exponent - lowest_bit(value);
+}
+
 double Arithmetic::inner_rounding(double magnitude, double ulps) const {
   return rounding(inner, simulated, magnitude, ulps);
 }

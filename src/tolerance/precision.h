@@ -25,6 +25,7 @@ bool fits(const Format& format, double value);
 // The exponent of the lowest bit in use: value is an odd multiple of 2^lowest_bit. kNoBit for zero.
 inline constexpr int kNoBit = 1 << 14;
 int lowest_bit(double value);
+int significant_bits(double value);  // from the highest to the lowest in use; 0 for zero
 
 // What the operators that write one floating-point type cost, in the run and in the simulation together.
 struct Arithmetic {

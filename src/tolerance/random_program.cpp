@@ -219,7 +219,7 @@ const std::array kLocals = {
               rows.index_put_({at::arange(x.size(0)) % 2 == 0}, at::scalar_tensor(x.size(0) - 1, at::kLong));
               return x.index_select(0, rows) + x;
             }},
-    LocalOp{"x - var", [](const at::Tensor& x, const at::Tensor&, const Instruction&) { return x - 0.25 * x.var({0, 1}, false, true); }},
+    LocalOp{"x - var", [](const at::Tensor& x, const at::Tensor&, const Instruction&) { return x - 0.25 * x.var(at::IntArrayRef{0, 1}, false, true); }},
     LocalOp{"x / norm", [](const at::Tensor& x, const at::Tensor&, const Instruction&) { return x / (1 + x.norm()); }},
     LocalOp{"cumsum", [](const at::Tensor& x, const at::Tensor&, const Instruction& i) { return x.cumsum(i.variant % 2) * 0.5; }},
     LocalOp{"amax", [](const at::Tensor& x, const at::Tensor&, const Instruction& i) { return x - 0.5 * x.amax(i.variant % 2, true); }},
@@ -235,7 +235,7 @@ const std::array kLocals = {
               return x * at::nll_loss(x.log_softmax(1), at::arange(x.size(0), at::kLong) % x.size(1));
             }},
     LocalOp{"mse", [](const at::Tensor& x, const at::Tensor& y, const Instruction&) { return x * at::mse_loss(x, y) * 0.25; }},
-    LocalOp{"std", [](const at::Tensor& x, const at::Tensor& y, const Instruction&) { return x / (0.5 + at::std(x + y * y, {0, 1}, false, true)); }},
+    LocalOp{"std", [](const at::Tensor& x, const at::Tensor& y, const Instruction&) { return x / (0.5 + at::std(x + y * y, at::IntArrayRef{0, 1}, false, true)); }},
     LocalOp{"x * c tensor", [](const at::Tensor& x, const at::Tensor&, const Instruction& i) {
               return x * at::full({1, 1}, i.number, x.options().requires_grad(false));
             }},

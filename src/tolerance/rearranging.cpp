@@ -115,7 +115,7 @@ void ordered(OpCall& call) {
   const at::Tensor& indices = call.result(1);
   const at::Tensor* self = call.tensor("self");
   if (self == nullptr || !is_real_floating(values)) return;
-  const Buffer all = call.read(*call.view("self"));
+  const Buffer all = call.read(call.required_view("self"));
   if (all.cells == nullptr || self->dim() == 0) {
     if (self->dim() == 0 && all.cells != nullptr) {
       const Cell cell = all.cell(0);
@@ -125,7 +125,7 @@ void ordered(OpCall& call) {
   }
   const std::int64_t given_dim = call.integer("dim", call.traits().name == "topk" ? -1 : -1);
   const std::int64_t dim = given_dim < 0 ? given_dim + self->dim() : given_dim;
-  const at::Tensor numbers = numbered(*call.view("self"), 0).gather(dim, indices).movedim(dim, -1).contiguous();
+  const at::Tensor numbers = numbered(call.required_view("self"), 0).gather(dim, indices).movedim(dim, -1).contiguous();
   const double* data = numbers.const_data_ptr<double>();
   const std::int64_t length = numbers.size(-1);
   Cell* cells = call.arena().cells(numbers.numel());
@@ -139,7 +139,7 @@ void ordered(OpCall& call) {
   // topk: the last one taken against those left out.
   const std::int64_t whole = self->size(dim);
   if (length != 0 && length < whole) {
-    const at::Tensor every = numbered(*call.view("self"), 0).movedim(dim, -1).contiguous();
+    const at::Tensor every = numbered(call.required_view("self"), 0).movedim(dim, -1).contiguous();
     const double* each = every.const_data_ptr<double>();
     for (std::int64_t row = 0; row < numbers.numel() / length; ++row) {
       const double* taken = data + row * length;

@@ -129,7 +129,7 @@ void sum(OpCall& call) {
   const at::Tensor& result = call.result();
   if (!is_real_floating(result)) return;
   const std::vector<std::int64_t> dims = dims_argument(call);
-  const Rows rows = rows_of(call, *call.view("self"), dims);
+  const Rows rows = rows_of(call, call.required_view("self"), dims);
   if (sums_a_stack(call, dims)) return sum_of_stack(call, rows, 1);
   reduce_rows(call, result, rows, [&](const Buffer& row, double out) { return row_sum(row, call.arithmetic(), out); });
 }
@@ -148,7 +148,7 @@ Number over_count(Number total, double n, const Arithmetic& arithmetic) {
 
 void mean(OpCall& call) {
   const std::vector<std::int64_t> dims = dims_argument(call);
-  const Rows rows = rows_of(call, *call.view("self"), dims);
+  const Rows rows = rows_of(call, call.required_view("self"), dims);
   const auto n = static_cast<double>(rows.length);
   if (sums_a_stack(call, dims)) return sum_of_stack(call, rows, n);
   reduce_rows(call, call.result(), rows, [&](const Buffer& row, double out) {
@@ -160,7 +160,7 @@ void mean(OpCall& call) {
 }
 
 void trace(OpCall& call) {
-  const View view = *call.view("self");
+  const View view = call.required_view("self");
   View diagonal = view;
   diagonal.sizes = {std::min(view.sizes[0], view.sizes[1])};
   diagonal.strides = {view.strides[0] + view.strides[1]};
@@ -171,7 +171,7 @@ void trace(OpCall& call) {
 
 // Partial sums in any order; scans on a GPU round each to the stored type.
 void cumulative_sum(OpCall& call) {
-  const Rows rows = rows_of(call, *call.view("self"), dims_argument(call));
+  const Rows rows = rows_of(call, call.required_view("self"), dims_argument(call));
   map_rows(call, call.result(), rows, [&](const Buffer& row, const Buffer& out, double* errors) {
     Cell total;
     for (std::int64_t k = 0; k < row.size; ++k) {
@@ -210,13 +210,13 @@ Number row_product(const Buffer& row, const Arithmetic& arithmetic) {
 
 void product(OpCall& call) {
   if (!is_real_floating(call.result())) return;
-  const Rows rows = rows_of(call, *call.view("self"), dims_argument(call));
+  const Rows rows = rows_of(call, call.required_view("self"), dims_argument(call));
   reduce_rows(call, call.result(), rows,
               [&](const Buffer& row, double) { return row_product(row, call.arithmetic()); });
 }
 
 void cumulative_product(OpCall& call) {
-  const Rows rows = rows_of(call, *call.view("self"), dims_argument(call));
+  const Rows rows = rows_of(call, call.required_view("self"), dims_argument(call));
   map_rows(call, call.result(), rows, [&](const Buffer& row, const Buffer& out, double* errors) {
     for (std::int64_t k = 0; k < row.size; ++k)
       errors[k] = stored_error(row_product({row.values, row.cells, k + 1, row.step}, call.arithmetic()), out.value(k));
@@ -244,7 +244,7 @@ Number extremum(OpCall& call, const Buffer& row, double sign) {
 }
 
 void extreme(OpCall& call, std::size_t result, double sign) {
-  const Rows rows = rows_of(call, *call.view("self"), dims_argument(call));
+  const Rows rows = rows_of(call, call.required_view("self"), dims_argument(call));
   if (!any_cells(rows) || rows.length == 0) {
     if (is_real_floating(call.result(result))) call.write(call.result(result), nullptr);
     return;
@@ -278,7 +278,7 @@ void selected(OpCall& call) {
   if (!is_real_floating(result)) return;
   std::vector<std::int64_t> dims = dims_argument(call);
   if (dims.empty() && call.traits().name == "kthvalue") dims = {-1};
-  const Rows rows = rows_of(call, *call.view("self"), dims);
+  const Rows rows = rows_of(call, call.required_view("self"), dims);
   if (!any_cells(rows)) return call.write(result, nullptr);
   reduce_rows(call, result, rows, [&](const Buffer& row, double out) -> Number {
     double error = 0;
@@ -299,7 +299,7 @@ void selected(OpCall& call) {
 }
 
 void running_extremum(OpCall& call, double sign) {
-  const Rows rows = rows_of(call, *call.view("self"), dims_argument(call));
+  const Rows rows = rows_of(call, call.required_view("self"), dims_argument(call));
   map_rows(call, call.result(), rows, [&](const Buffer& row, const Buffer& out, double* errors) {
     for (std::int64_t k = 0; k < row.size; ++k)
       errors[k] = stored_error(extremum(call, {row.values, row.cells, k + 1, row.step}, sign), out.value(k));
@@ -344,7 +344,7 @@ double log_weight_error(const SoftmaxRow& s, const Buffer& row, std::int64_t k) 
 
 void softmax(OpCall& call) {
   const Arithmetic& arithmetic = call.arithmetic();
-  const Rows rows = rows_of(call, *call.view("self"), dims_argument(call));
+  const Rows rows = rows_of(call, call.required_view("self"), dims_argument(call));
   map_rows(call, call.result(), rows, [&](const Buffer& row, const Buffer& out, double* errors) {
     if (row.size == 1) {  // exp(0) / 1
       errors[0] = row.error(0) < kInfinity ? 0 : kInfinity;
@@ -369,7 +369,7 @@ void softmax(OpCall& call) {
 
 void log_softmax(OpCall& call) {
   const Arithmetic& arithmetic = call.arithmetic();
-  const Rows rows = rows_of(call, *call.view("self"), dims_argument(call));
+  const Rows rows = rows_of(call, call.required_view("self"), dims_argument(call));
   map_rows(call, call.result(), rows, [&](const Buffer& row, const Buffer& out, double* errors) {
     if (row.size == 1) {
       errors[0] = row.error(0) < kInfinity ? 0 : kInfinity;
@@ -393,7 +393,7 @@ void log_softmax(OpCall& call) {
 
 void logsumexp(OpCall& call) {
   const Arithmetic& arithmetic = call.arithmetic();
-  const Rows rows = rows_of(call, *call.view("self"), dims_argument(call));
+  const Rows rows = rows_of(call, call.required_view("self"), dims_argument(call));
   reduce_rows(call, call.result(), rows, [&](const Buffer& row, double out) -> Number {
     if (!std::isfinite(out)) return {out, any_cells(rows) ? kInfinity : 0};
     if (row.size == 1) return {out, row.error(0)};  // log(exp(0)) + x
@@ -415,7 +415,7 @@ void logsumexp(OpCall& call) {
 
 void log_cumulative_sum_exp(OpCall& call) {
   const Arithmetic& arithmetic = call.arithmetic();
-  const Rows rows = rows_of(call, *call.view("self"), dims_argument(call));
+  const Rows rows = rows_of(call, call.required_view("self"), dims_argument(call));
   map_rows(call, call.result(), rows, [&](const Buffer& row, const Buffer& out, double* errors) {
     double propagated = 0, magnitude = 0;
     for (std::int64_t k = 0; k < row.size; ++k) {
@@ -434,8 +434,8 @@ void softmax_backward(OpCall& call) {
   const bool log = call.traits().name == "_log_softmax_backward_data";
   const Arithmetic& arithmetic = call.arithmetic();
   const std::vector<std::int64_t> dims = dims_argument(call);
-  const Rows gradients = rows_of(call, *call.view("grad_output"), dims);
-  const Rows outputs = rows_of(call, *call.view("output"), dims);
+  const Rows gradients = rows_of(call, call.required_view("grad_output"), dims);
+  const Rows outputs = rows_of(call, call.required_view("output"), dims);
   Arithmetic each_step = arithmetic;
   each_step.inner = each_step.stored;
   std::int64_t r = 0;
@@ -526,7 +526,7 @@ Number root_of_variance(Number variance) {
 }
 
 void variance(OpCall& call) {
-  const Rows rows = rows_of(call, *call.view("self"), dims_argument(call));
+  const Rows rows = rows_of(call, call.required_view("self"), dims_argument(call));
   const double correction = correction_of(call);
   const bool root = call.traits().name.starts_with("std");
   reduce_rows(call, call.result(), rows, [&](const Buffer& row, double out) -> Number {
@@ -542,7 +542,7 @@ void variance(OpCall& call) {
 // p-norms: |x|^p, a sum of terms of one sign, a root.
 void vector_norm(OpCall& call) {
   const Arithmetic& arithmetic = call.arithmetic();
-  const Rows rows = rows_of(call, *call.view("self"), dims_argument(call));
+  const Rows rows = rows_of(call, call.required_view("self"), dims_argument(call));
   const std::optional<double> order = call.index_of("ord") >= 0 ? call.number("ord") : call.number("p");
   const double p = order.value_or(2);
   reduce_rows(call, call.result(), rows, [&](const Buffer& row, double out) -> Number {
@@ -613,8 +613,8 @@ void scattered_reduction(OpCall& call) {
   const std::string how = call.argument("reduce")->toStringRef();
   const std::int64_t given_dim = call.integer("dim", 0);
   const std::int64_t dim = given_dim < 0 ? given_dim + result.dim() : given_dim;
-  const View source_view = *call.view("src");
-  const Buffer self = call.read(*call.view("self"), result.sizes()), indices = call.read(*call.view("index"));
+  const View source_view = call.required_view("src");
+  const Buffer self = call.read(call.required_view("self"), result.sizes()), indices = call.read(call.required_view("index"));
   View used = source_view;  // src may be larger than index
   used.sizes.assign(index->sizes().begin(), index->sizes().end());
   const Buffer source = call.read(used, used.sizes);
@@ -684,7 +684,7 @@ Number power_of_distance(Number d, double p) {
 
 template <typename F>
 void for_each_pair(OpCall& call, const F& f) {
-  const View a = *call.view("x1"), b = *call.view("x2");
+  const View a = call.required_view("x1"), b = call.required_view("x2");
   const std::int64_t rows_a = a.sizes[a.sizes.size() - 2], rows_b = b.sizes[b.sizes.size() - 2], columns = a.sizes.back();
   if (columns == 0 || rows_a == 0 || rows_b == 0) return;
   const Buffer x = call.read(a), y = call.read(b);
@@ -697,7 +697,7 @@ void for_each_pair(OpCall& call, const F& f) {
 
 void pairwise_distances(OpCall& call) {
   const double p = call.number("p").value_or(2);
-  const View a = *call.view("x1"), b = *call.view("x2");
+  const View a = call.required_view("x1"), b = call.required_view("x2");
   if (std::isinf(p) || p == 0 || !std::equal(a.sizes.begin(), a.sizes.end() - 2, b.sizes.begin(), b.sizes.end() - 2))
     return estimate_by_perturbation(call);
   const Buffer out = call.read(call.result());
@@ -729,10 +729,10 @@ void pairwise_distances(OpCall& call) {
 // Row i of the result: the sum over j of g_ij |d|^(p-1) sign(d) / distance_ij^(p-1).
 void pairwise_distances_backward(OpCall& call) {
   const double p = call.number("p").value_or(2);
-  const View a = *call.view("x1");
+  const View a = call.required_view("x1");
   const std::int64_t columns = a.sizes.back();
-  const Buffer g = call.read(*call.view("grad")), distance = call.read(*call.view("cdist"));
-  const std::int64_t rows_b = call.view("x2")->sizes[call.view("x2")->sizes.size() - 2];
+  const Buffer g = call.read(call.required_view(call.index_of("grad") < 0 ? "grad_output" : "grad")), distance = call.read(call.required_view("cdist"));
+  const std::int64_t rows_b = call.required_view("x2").sizes[call.required_view("x2").sizes.size() - 2];
   if (std::isinf(p) || p == 0 || g.size != distance.size) return estimate_by_perturbation(call);
   const Buffer out = call.read(call.result());
   double* errors = call.arena().doubles(out.size);
@@ -791,7 +791,7 @@ Normalized normalize(const Buffer& row, Number eps, const Arithmetic& arithmetic
 
 Buffer read_or_none(OpCall& call, std::string_view name, c10::IntArrayRef sizes) {
   if (call.tensor(name) == nullptr) return {};
-  return call.read(*call.view(name), sizes);
+  return call.read(call.required_view(name), sizes);
 }
 
 // What layer_norm and group_norm share: rows that are normalised, and the weight of element k of row r.
@@ -808,7 +808,7 @@ struct Normalization {
 };
 
 Normalization normalization_of(OpCall& call) {
-  const View input = *call.view("input");
+  const View input = call.required_view("input");
   Normalization n;
   if (call.index_of("group") < 0) {
     const std::vector<std::int64_t> shape = call.integers("normalized_shape");
@@ -848,13 +848,12 @@ void normalization(OpCall& call) {
       const Number w = weight.size ? weight.number(shape.channel(r, k)) : constant(1);
       if (weight.size) y = y * w;
       // Kernels also compute x * (rstd * weight) + (bias - mean * rstd * weight): roundings of each part.
-      if (!y.exact())
-        y.error += arithmetic.inner_gamma(3) * (std::fabs(row.value(k)) + std::fabs(n.moments.mean.value)) *
-                   (n.inverse.value + n.inverse.error) * (std::fabs(w.value) + w.error);
+      y.error += arithmetic.inner_gamma(3) * (std::fabs(row.value(k)) + std::fabs(n.moments.mean.value)) *
+                 (n.inverse.value + n.inverse.error) * (std::fabs(w.value) + w.error);
       if (bias.size) {
         const Number b = bias.number(shape.channel(r, k));
         y = y + b;
-        if (!y.exact()) y.error += arithmetic.inner_rounding(std::fabs(b.value));
+        if (row.value(k) != 0 || n.moments.mean.value != 0) y.error += arithmetic.inner_rounding(std::fabs(b.value));
       }
       errors[k] = stored_error(y, out.value(k));
     }
@@ -894,19 +893,18 @@ void normalization_backward(OpCall& call) {
   const Normalization shape = normalization_of(call);
   const Rows& x = shape.rows;
   const Buffer g = [&] {
-    const View gradient = permuted(*call.view("grad_out"), x.order);
+    const View gradient = permuted(call.required_view("grad_out"), x.order);
     return call.read(gradient, gradient.sizes);
   }();
   const Buffer weight = read_or_none(call, "weight", shape.weight_sizes);
-  const Buffer mean = call.read(*call.view("mean")), inverse = call.read(*call.view("rstd"));
+  const Buffer mean = call.read(call.required_view("mean")), inverse = call.read(call.required_view("rstd"));
   const InArithmetic in(arithmetic);
   const auto n = static_cast<double>(x.length);
   std::vector<Number> hats(static_cast<std::size_t>(x.count * x.length));
   for (std::int64_t r = 0; r < x.count; ++r)
     for (std::int64_t k = 0; k < x.length; ++k) {
       Number hat = (x.row(r).number(k) - mean.number(r)) * inverse.number(r);
-      if (!hat.exact())
-        hat.error += arithmetic.inner_rounding((std::fabs(x.row(r).value(k)) + std::fabs(mean.value(r))) * inverse.value(r));
+      hat.error += arithmetic.inner_rounding((std::fabs(x.row(r).value(k)) + std::fabs(mean.value(r))) * inverse.value(r));
       hats[r * x.length + k] = hat;
     }
   if (is_real_floating(call.result(0))) {
@@ -927,11 +925,9 @@ void normalization_backward(OpCall& call) {
       for (std::int64_t k = 0; k < x.length; ++k) {
         const Number a = weighted(k), b = sum_g / constant(n), c = hat[k] * sum_gx / constant(n);
         Number dx = (a - b - c) * inverse.number(r);
-        if (!dx.exact()) {
-          const double scale = std::fabs(inverse.value(r)) + inverse.error(r);
-          dx.error += scale * (arithmetic.inner_gamma(4) * (std::fabs(a.value) + std::fabs(b.value) + std::fabs(c.value)) +
-                               rearranged * (std::fabs(hat[k].value) + std::fabs(mean.value(r)) * scale));
-        }
+        const double scale = std::fabs(inverse.value(r)) + inverse.error(r);
+        dx.error += scale * (arithmetic.inner_gamma(4) * (std::fabs(a.value) + std::fabs(b.value) + std::fabs(c.value)) +
+                             rearranged * (std::fabs(hat[k].value) + std::fabs(mean.value(r)) * scale));
         errors[k] = stored_error(dx, out.value(k));
       }
       ++r;
@@ -950,7 +946,7 @@ void normalization_backward(OpCall& call) {
         const Number gradient = g.number(own[k]);
         return which == 1 ? gradient * hats[own[k]] : gradient;
       });
-      if (which == 1 && !total.exact()) {  // or sum g x - mean sum g, scaled
+      if (which == 1) {  // or sum g x - mean sum g, scaled
         double rearranged = 0;
         for (const std::int64_t at : own) {
           const std::int64_t r = at / x.length;
@@ -970,8 +966,8 @@ void nll_loss(OpCall& call) {
   const Arithmetic& arithmetic = call.arithmetic();
   const at::Tensor& result = call.result();
   const at::Tensor* self = call.tensor("self");
-  const Buffer scores = call.read(*call.view("self"));
-  const Buffer targets = call.read(*call.view("target"));
+  const Buffer scores = call.read(call.required_view("self"));
+  const Buffer targets = call.read(call.required_view("target"));
   const auto ignored = static_cast<double>(call.integer("ignore_index", -100));
   const std::int64_t reduction = call.integer("reduction", 1);
   const std::int64_t classes = self->size(self->dim() - 1);
@@ -1025,9 +1021,9 @@ void nll_loss_backward(OpCall& call) {
   const at::Tensor* self = call.tensor("self");
   const std::int64_t classes = self->size(self->dim() - 1);
   const std::int64_t reduction = call.integer("reduction", 1);
-  const Buffer targets = call.read(*call.view("target"));
-  const Buffer gradient = call.read(*call.view("grad_output"));
-  const Buffer total_weight = call.read(*call.view("total_weight"));
+  const Buffer targets = call.read(call.required_view("target"));
+  const Buffer gradient = call.read(call.required_view("grad_output"));
+  const Buffer total_weight = call.read(call.required_view("total_weight"));
   const Buffer weight = read_or_none(call, "weight", {classes});
   const auto ignored = static_cast<double>(call.integer("ignore_index", -100));
   const Buffer out = call.read(result);

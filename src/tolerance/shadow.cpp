@@ -184,9 +184,8 @@ Buffer load(Arena& arena, const View& view, c10::IntArrayRef sizes, const Arithm
   const std::int64_t length = single ? 1 : buffer.size;
   buffer.step = single ? 0 : 1;
 
-  Dims strides;
+  Dims strides(sizes.size(), 0);
   if (!same) {
-    strides.assign(sizes.size(), 0);
     for (std::size_t d = 0; d < view.sizes.size(); ++d)
       if (view.sizes[d] != 1) strides[sizes.size() - view.sizes.size() + d] = view.strides[d];
   }
