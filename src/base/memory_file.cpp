@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -57,14 +58,29 @@ MappedMemory map_sealed(int fd, std::size_t size, std::string* error) {
   return nullptr;
 }
 
-std::string read_tail(int fd, std::size_t limit) {
-  struct stat file{};
-  if (fstat(fd, &file) != 0 || file.st_size <= 0) return {};
-  const std::size_t size = std::min(limit, static_cast<std::size_t>(file.st_size));
+UniqueFd create_output_file() {
+  UniqueFd fd = create_memory_file("distgrad-output");
+  // It has its full size from the start, which costs nothing, and cannot grow.
+  if (ftruncate(fd.get(), kOutputFileBytes) != 0) throw failed("ftruncate");
+  if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) != 0) throw failed("fcntl(F_ADD_SEALS)");
+  return fd;
+}
+
+std::string read_output(int fd, std::size_t limit) {
+  const off_t written = lseek(fd, 0, SEEK_CUR);
+  if (written <= 0) return {};
+  const std::size_t size = std::min(limit, static_cast<std::size_t>(written));
   std::string text(size, '\0');
-  const ssize_t n = pread(fd, text.data(), size, file.st_size - static_cast<off_t>(size));
+  const ssize_t n = pread(fd, text.data(), size, written - static_cast<off_t>(size));
   text.resize(n > 0 ? static_cast<std::size_t>(n) : 0);
   return text;
+}
+
+void clear_output(int fd) {
+  constexpr off_t kWorthFreeing = 1 << 20;
+  const off_t written = lseek(fd, 0, SEEK_CUR);
+  lseek(fd, 0, SEEK_SET);
+  if (written > kWorthFreeing) fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, written);
 }
 
 }  // namespace distgrad

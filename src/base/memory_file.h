@@ -28,7 +28,16 @@ void seal(int fd);
 // sealed or too short: reading it could kill this process.
 MappedMemory map_sealed(int fd, std::size_t size, std::string* error);
 
-// The last `limit` bytes of the file at most; empty when it cannot be read.
-std::string read_tail(int fd, std::size_t limit);
+// A file for a process's standard output and error. Once kOutputFileBytes have been written, writing more fails: what prints
+// without end must not fill the memory. All descriptors of it share one position, also in other processes, which tells how
+// much was written.
+inline constexpr std::size_t kOutputFileBytes = 16 << 20;
+UniqueFd create_output_file();
+
+// The last `limit` bytes written, at most; empty when they cannot be read.
+std::string read_output(int fd, std::size_t limit);
+
+// Begins anew.
+void clear_output(int fd);
 
 }  // namespace distgrad

@@ -52,9 +52,9 @@ void write_garbage() {
   }
 }
 
-void flood() {
-  const std::string line(1 << 16, 'f');
-  for (;;) std::printf("%s\n", line.c_str());
+void print_megabytes(int count) {
+  const std::string line(999'999, 'f');
+  for (int i = 0; i < count; ++i) std::printf("%s\n", line.c_str());
 }
 
 void act(std::string_view action, std::string_view argument, const Place& place) {
@@ -69,7 +69,8 @@ void act(std::string_view action, std::string_view argument, const Place& place)
   else if (action == "exit") std::exit(integer(argument));
   else if (action == "hang") sleep_for_ever();
   else if (action == "garbage") write_garbage();
-  else if (action == "flood") flood();
+  else if (action == "flood") print_megabytes(1'000'000);
+  else if (action == "print_mb") print_megabytes(integer(argument));
   else if (action == "poison") poisoned = true;
   else if (action == "fragile" && poisoned) std::abort();
   else if (action == "child" && fork() == 0) sleep_for_ever();

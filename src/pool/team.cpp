@@ -1,8 +1,5 @@
 #include "pool/team.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -31,7 +28,6 @@ constexpr std::int64_t kLookNs = 100 * kMillisecond;
 constexpr std::int64_t kBeginNs = 60 * kSecond;       // for workers to begin their first case
 
 constexpr std::size_t kOutputTail = 64 << 10;
-constexpr off_t kOutputLimit = 64 << 20;
 
 std::size_t inputs_with_gradients(const Program& program) {
   return static_cast<std::size_t>(
@@ -75,7 +71,7 @@ Team::Team(ZygoteProcess& zygote, TeamKind kind) : zygote_(zygote), kind_(kind) 
   board_ = map_shared(board->get(), sizeof(Board));
   for (int rank = 0; rank < kind.world_size; ++rank) {
     auto [ours, theirs] = make_socket_pair();
-    auto output = std::make_shared<const UniqueFd>(create_memory_file("distgrad-output"));
+    auto output = std::make_shared<const UniqueFd>(create_output_file());
     const std::uint64_t name = zygote.fork_worker(kind.role, rank, kind.world_size, std::move(theirs), board, output);
     workers_.push_back({name, rank, Channel(std::move(ours)), std::move(output), 0, true, 0, {}, {}, 0, 0});
   }
@@ -193,6 +189,7 @@ void Team::take_reply(Worker& worker, WorkReply reply) {
   const std::optional<RankError> error = result ? result->error : reply.error;
   answered->replies[worker.rank] = std::move(reply);
   ++answered->answered;
+  if (failing_since_ns_ != 0) next_look_ns_ = 0;  // it may be what the failure waits for
   if (error) fail_worker(worker, worker.answered, *error);
 }
 
@@ -230,7 +227,7 @@ Completion Team::completion(InFlight& done, std::optional<RankError> error) {
       run.output = std::move(reply->output);
       run.elapsed_s = static_cast<double>(reply->elapsed_ns) * 1e-9;
     } else {
-      run.output = read_tail(workers_[0].output->get(), kOutputTail);
+      run.output = read_output(workers_[0].output->get(), kOutputTail);
     }
     completion.result = std::move(run);
     return completion;
@@ -245,7 +242,7 @@ Completion Team::completion(InFlight& done, std::optional<RankError> error) {
       elapsed = std::max(elapsed, reply->elapsed_ns);
     } else {
       run.ranks.emplace_back();
-      run.output.push_back(read_tail(worker.output->get(), kOutputTail));
+      run.output.push_back(read_output(worker.output->get(), kOutputTail));
     }
   }
   run.elapsed_s = static_cast<double>(elapsed) * 1e-9;
@@ -283,7 +280,8 @@ Team::InFlight* Team::overdue(std::int64_t now) {
     const std::int64_t began = current == oldest->id ? slot.started_ns.load() : now;  // `now`: it is past it already
     oldest->started_ns = oldest->started_ns == 0 ? began : std::min(oldest->started_ns, began);
   }
-  const auto limit = static_cast<std::int64_t>(oldest->job->timeout_s * 1e9);
+  constexpr double kLongest = 1e9;  // seconds; more would not fit in nanoseconds
+  const auto limit = static_cast<std::int64_t>(std::min(oldest->job->timeout_s, kLongest) * 1e9);
   // Before its first case a worker has to be forked and to load; later ones begin as soon as the last one is done.
   const std::int64_t deadline = oldest->started_ns ? oldest->started_ns + limit : oldest->sent_ns + kBeginNs + limit;
   if (now >= deadline) return &*oldest;
@@ -304,18 +302,8 @@ void Team::judge_dead_worker(Worker& worker, std::int64_t now) {
   RankError error{"crash", worker.rank, "", how};
   if (const InFlight* running = in_flight(id))
     error = crash_error(running->job->program(), place(worker, *running), how,
-                        read_tail(worker.output->get(), kOutputTail));
+                        read_output(worker.output->get(), kOutputTail));
   fail_worker(worker, id, std::move(error));
-}
-
-// A worker that writes without end must not fill the memory: all but the last bytes are given back.
-void Team::bound_outputs() {
-  for (const Worker& worker : workers_) {
-    struct stat file{};
-    if (fstat(worker.output->get(), &file) == 0 && file.st_size > kOutputLimit && file.st_blocks * 512 > kOutputLimit)
-      fallocate(worker.output->get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
-                file.st_size - static_cast<off_t>(kOutputTail));
-  }
 }
 
 std::optional<Team::Failure> Team::find_failure() {
@@ -324,7 +312,6 @@ std::optional<Team::Failure> Team::find_failure() {
   next_look_ns_ = now + kLookNs;
   for (Worker& worker : workers_) judge_dead_worker(worker, now);
   if (failing_since_ns_ != 0) return failure_of_workers(now);
-  bound_outputs();
   if (InFlight* late = overdue(now)) {
     std::vector<RankPlace> places;
     for (const Worker& worker : workers_) places.push_back(place(worker, *late));

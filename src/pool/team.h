@@ -92,7 +92,6 @@ class Team {
   void take_reply(Worker& worker, WorkReply reply);
   void fail_worker(Worker& worker, std::uint64_t id, RankError error);
   void judge_dead_worker(Worker& worker, std::int64_t now);
-  void bound_outputs();
   RankPlace place(const Worker& worker, const InFlight& in_flight) const;
   bool is_finished_by_all(const InFlight& in_flight) const;
   InFlight* overdue(std::int64_t now);

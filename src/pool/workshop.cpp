@@ -92,7 +92,7 @@ std::optional<Completion> Workshop::next_if_any() {
 std::optional<Completion> Workshop::wait(Ticket ticket) {
   for (;;) {
     if (auto done = take_done(ticket)) return done;
-    if (interrupted_by()) return std::nullopt;
+    if (interrupted_by() || done_.size() == outstanding_) return std::nullopt;
     turn_once(Patience::kUntilSomething);
   }
 }

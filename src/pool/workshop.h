@@ -52,7 +52,7 @@ class Workshop {
   std::optional<Completion> next();
   // The same without waiting.
   std::optional<Completion> next_if_any();
-  // The completion of this ticket, others staying for next(); nothing when interrupted.
+  // The completion of this ticket, others staying for next(); nothing when interrupted, or when it was taken before.
   std::optional<Completion> wait(Ticket ticket);
 
   std::size_t outstanding() const { return outstanding_; }  // submitted and not yet taken

@@ -28,7 +28,7 @@ std::shared_ptr<const UniqueFd> shared(UniqueFd fd) { return std::make_shared<co
 }  // namespace
 
 ZygoteProcess::ZygoteProcess(std::vector<std::string> command)
-    : command_(std::move(command)), output_(create_memory_file("distgrad-zygote")), started_ns_(monotonic_ns()) {
+    : command_(std::move(command)), output_(create_output_file()), started_ns_(monotonic_ns()) {
   auto [ours, theirs] = make_socket_pair();
   ChildCommand child{command_, kEnvironment, theirs.get(), output_.get()};
   child.arguments.insert(child.arguments.end(), {"--zygote", std::to_string(kInheritedFd)});
@@ -101,7 +101,7 @@ std::vector<ZygoteEvent> ZygoteProcess::exchange() {
 std::string ZygoteProcess::end_text() {
   if (!complaint_.empty() || pid_ == 0) return "sent what cannot be read: " + complaint_;
   std::string text = exit_description(wait_for_end());
-  std::string said = read_tail(output_.get(), 4096);
+  std::string said = read_output(output_.get(), 4096);
   while (!said.empty() && said.back() == '\n') said.pop_back();
   if (!said.empty()) text += ": " + said;
   return text;

@@ -1,9 +1,7 @@
 #include "rank/worker.h"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -23,12 +21,11 @@ constexpr std::int64_t kFlushNs = 1'000'000;
 
 constexpr std::size_t kOutputLimit = 64 << 10;
 
-// Standard output and error, in a file that the driver reads if this process dies. Between cases it is emptied, so its
-// content is always what the current case has written.
+// Standard output and error, in a file that the driver reads if this process dies. It is cleared between cases, so that
+// what is in it is always what the current case has written.
 class CapturedOutput {
  public:
   explicit CapturedOutput(UniqueFd file) : file_(std::move(file)) {
-    fcntl(file_.get(), F_SETFL, O_APPEND);  // whoever truncates need not tell the others
     dup2(file_.get(), STDOUT_FILENO);
     dup2(file_.get(), STDERR_FILENO);
     setvbuf(stdout, nullptr, _IOLBF, 0);  // nothing is lost in a crash, and the order of lines is kept
@@ -36,10 +33,8 @@ class CapturedOutput {
 
   std::string take() {
     std::fflush(nullptr);
-    struct stat file{};
-    if (fstat(file_.get(), &file) != 0 || file.st_size == 0) return {};
-    std::string text = read_tail(file_.get(), kOutputLimit);
-    [[maybe_unused]] const int failed = ftruncate(file_.get(), 0);
+    std::string text = read_output(file_.get(), kOutputLimit);
+    if (!text.empty()) clear_output(file_.get());
     return text;
   }
 

@@ -17,8 +17,8 @@ class WorkerTest : public testing::Test {
  protected:
   void SetUp() override {
     auto [ours, theirs] = make_socket_pair();
-    board_.reset(create_memory_file("board").release());
-    output_.reset(create_memory_file("output").release());
+    board_ = create_memory_file("board");
+    output_ = create_output_file();
     ASSERT_EQ(ftruncate(board_.get(), sizeof(Board)), 0);
     child_ = fork();
     if (child_ == 0) {
@@ -93,7 +93,7 @@ TEST_F(WorkerTest, EndsAtARequestThatCannotBeRead) {
   channel_->queue(make_frame("{}", {}));
   channel_->flush(Wait::kYes);
   EXPECT_FALSE(reply());
-  EXPECT_EQ(read_tail(output_.get(), 100), "a request cannot be read: \"kind\" is missing\n");
+  EXPECT_EQ(read_output(output_.get(), 100), "a request cannot be read: \"kind\" is missing\n");
 }
 
 }  // namespace
