@@ -30,6 +30,7 @@ class ProcessTest : public testing::Test {
   pid_t start_driver(const std::function<void(Workshop&)>& drive) {
     const pid_t child = fork();
     if (child != 0) return child;
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::signal(signal, SIG_DFL);  // nohup ignores one
     int status = 99;
     try {
       const Interrupts interrupts;
