@@ -93,11 +93,10 @@ bool names(const std::vector<Finding>& findings, std::string_view rule) {
                      [&](const Finding& f) { return f.rule == rule; });
 }
 
-// From the most specific to the least: what scales by a size says least of what happened.
-void sort_by_specificity(std::vector<Finding>& findings) {
-  std::stable_sort(findings.begin(), findings.end(), [](const Finding& a, const Finding& b) {
-    return a.rule != "scaled" && b.rule == "scaled";
-  });
+// That the adjoint was scaled by a size says least of what happened.
+void put_scaled_last(std::vector<Finding>& findings) {
+  std::stable_partition(findings.begin(), findings.end(),
+                        [](const Finding& f) { return f.rule != "scaled"; });
 }
 
 std::vector<Finding> rule_findings(const Evidence& evidence, const std::vector<Hypothesis>& found,
@@ -113,7 +112,7 @@ std::vector<Finding> rule_findings(const Evidence& evidence, const std::vector<H
         add(findings, std::move(twice));
       }
     }
-  sort_by_specificity(findings);
+  put_scaled_last(findings);
   return findings;
 }
 
@@ -212,7 +211,6 @@ void explain_gradients(const Evidence& evidence, const Replay& replay,
       !names(findings, "missing-reduction"))
     append(findings, other_findings(evidence, replayer, is_adjoint));
   if (!names(findings, "scaled")) add(findings, scaled_finding(evidence, scaling));
-  sort_by_specificity(findings);
 }
 
 }  // namespace

@@ -84,8 +84,8 @@ TEST(Diagnose, IdentityBackwardOfOneLossNamesTheObjectiveThatItIsRightFor) {
   EXPECT_THAT(objective.text, HasSubstr("\"replicated\""));
   EXPECT_THAT(objective.text, Not(HasSubstr("rank:0")));
   // Equal losses cannot tell it from the adjoint divided by three: both are given.
+  EXPECT_THAT(rules(findings), ElementsAre("identity-backward", "scaled", "objective"));
   EXPECT_EQ(named(findings, "scaled").step, "y");
-  EXPECT_EQ(findings.back().rule, "scaled");
 }
 
 TEST(Diagnose, TheAdjointUnderReplicatedIsTheSumNotAWrongBackward) {
@@ -382,6 +382,7 @@ INSTANTIATE_TEST_SUITE_P(
     Rules, Canneds,
     testing::Values(
         Canned{CollectiveKind::kAllGather, ReduceOp::kSum, "own_slice", "own-slice"},
+        Canned{CollectiveKind::kSlice, ReduceOp::kSum, "gather", "wrong-slice"},
         Canned{CollectiveKind::kAllReduce, ReduceOp::kMax, "same_op", "same-op-backward"},
         Canned{CollectiveKind::kReduceScatter, ReduceOp::kAvg, "forgotten_op", "forgotten-op"},
         Canned{CollectiveKind::kAllReduce, ReduceOp::kProduct, "out_over_x", "zero-input"},
@@ -394,6 +395,31 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& canned) {
       return canned.param.rule + "_" + std::string(traits(canned.param.kind).name);
     });
+
+TEST(Diagnose, WhatTheSubjectIsKnownToDoComesFirst) {
+  LinearWorld tied({2, 3, 5}, {7, 11, 13});
+  tied.reduce("y", ReduceOp::kMax);
+  tied.which.subject = "mindspore";
+  const Evidence& evidence = tied.observed(scalars({1, 10, 4}));
+  const Replay either = [&](const SimulateRequest& request) {
+    SimulateRequest truth = request;
+    truth.rules.clear();
+    Simulation s = tied.simulate(truth);
+    for (const RuleChoice& choice : request.rules)
+      if (choice.rule == "forgotten_op" || choice.rule == "full_to_ties")
+        s.gradients[0][0].parts = scalars({1, 10, 4});
+    return s;
+  };
+  EXPECT_THAT(rules(diagnose(evidence, either)), ElementsAre("tie", "forgotten-op"));
+  tied.which.subject = "in_place";
+  EXPECT_THAT(rules(diagnose(evidence, either)), ElementsAre("forgotten-op", "tie"));
+}
+
+TEST(Diagnose, ZeroGradientsSayNothingForAnObjective) {
+  // Rank 0's loss depends on nothing: the truth of rank:0 is zero, as is what is observed.
+  LinearWorld world({2, 3, 5}, {0, 11, 13});
+  EXPECT_THAT(rules(diagnosis(world, scalars({0, 0, 0}))), Not(Contains("objective")));
+}
 
 // --- Hypotheses ---
 
@@ -408,10 +434,16 @@ TEST(Hypotheses, WhatIsTheAdjointOfASumIsNoHypothesis) {
     EXPECT_THAT(h[0].rule, testing::AnyOf("identity", "divided", "multiplied", "none"));
 }
 
-TEST(Hypotheses, AGroupOfOneRankCannotBeWrong) {
+TEST(Hypotheses, AGroupOfOneRankCanGetLittleWrong) {
   Program program = with_calls({sample::all_reduce("y")});
   program.world_size = 1;
   EXPECT_EQ(single_hypotheses(program).size(), 1);  // none
+  program = with_calls({sample::all_reduce("y", ReduceOp::kPremulSum)});
+  program.world_size = 1;
+  EXPECT_EQ(single_hypotheses(program).size(), 2);  // the factor may be forgotten
+  program = with_calls({sample::all_reduce("y", ReduceOp::kProduct)});
+  program.world_size = 1;
+  EXPECT_EQ(single_hypotheses(program).size(), 3);  // the product divided by a 0, two ways
 }
 
 TEST(Hypotheses, AreBounded) {

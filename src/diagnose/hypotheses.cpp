@@ -25,6 +25,13 @@ bool has_a_peer(const CollectiveCall& call, const Program& program) {
                                [](const auto& list) { return list.size() > 1; });
 }
 
+// Where a rank is alone in its group there is little to get wrong: a premul_sum's factor, a
+// division by an operand that is 0, or the whole path.
+bool shows_alone(std::string_view rule, const CollectiveCall& call) {
+  return rule == "none" || rule == "out_over_x" || rule == "sum_out_over_x" ||
+         (rule == "forgotten_op" && call.op == ReduceOp::kPremulSum);
+}
+
 struct Applicability {
   std::string_view rule;
   bool (*applies)(const CollectiveCall&);
@@ -182,9 +189,7 @@ Array zeros_like(const Array& array) {
 
 bool may_explain(const BackwardRuleRow& rule, const CollectiveCall& call, const Program& program) {
   if (rule.finding.empty()) return false;
-  // Alone in its group a rank's collective is the identity under every rule, but for the factor of premul_sum.
-  const bool shows_alone = rule.name == "none" || (rule.name == "forgotten_op" && call.op == ReduceOp::kPremulSum);
-  if (!shows_alone && !has_a_peer(call, program)) return false;
+  if (!shows_alone(rule.name, call) && !has_a_peer(call, program)) return false;
   for (const Applicability& row : kApplicable)
     if (row.rule == rule.name) return row.applies(call);
   return true;
@@ -317,7 +322,10 @@ bool Replayer::are_observed(const std::vector<GradientByRank>& gradients) const 
   return nearness_to_observed(evidence_, held(gradients), kLastLook) != Nearness::kFar;
 }
 
-std::vector<Hypothesis> explanations(const Evidence& evidence, const Replayer& replayer) {
+namespace {
+
+// Single ones that do, else the smallest joint ones.
+std::vector<Hypothesis> reproducing(const Evidence& evidence, const Replayer& replayer) {
   std::vector<Hypothesis> found;
   for (Hypothesis& hypothesis : single_hypotheses(evidence.program()))
     if (replayer.reproduces(hypothesis)) found.push_back(std::move(hypothesis));
@@ -330,6 +338,19 @@ std::vector<Hypothesis> explanations(const Evidence& evidence, const Replayer& r
       return is_part_of(smaller, hypothesis);
     });
     if (!known && replayer.reproduces(hypothesis)) found.push_back(std::move(hypothesis));
+  }
+  return found;
+}
+
+}  // namespace
+
+std::vector<Hypothesis> explanations(const Evidence& evidence, const Replayer& replayer) {
+  std::vector<Hypothesis> found = reproducing(evidence, replayer);
+  // What the subject is known to do is the likelier of explanations that look the same.
+  if (is_rule_set(evidence.which().subject)) {
+    const Hypothesis own = library_hypothesis(evidence.collectives(), evidence.which().subject);
+    std::stable_partition(found.begin(), found.end(),
+                          [&](const Hypothesis& h) { return is_part_of(h, own); });
   }
   return found;
 }

@@ -61,7 +61,7 @@ class Replayer {
 };
 
 // The hypotheses that reproduce what was observed: single ones, or, where none does, joint ones of
-// which no smaller part does.
+// which no smaller part does. What the subject is known to do comes first.
 std::vector<Hypothesis> explanations(const Evidence&, const Replayer&);
 
 }  // namespace distgrad

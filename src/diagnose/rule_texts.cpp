@@ -23,6 +23,9 @@ constexpr RuleText kTexts[] = {
      "the loss is one loss that every rank computes from all slices", "replicated",
      "Else add up the ranks' cotangents of each slice: a reduce_scatter of the whole cotangent, as "
      "torch.distributed.nn.functional.all_gather does, or all_reduce and then slice."},
+    {"gather", "joined the ranks' cotangents and gave all of them to every rank.",
+     "the operand is one replicated value that every rank holds", "",
+     "Else only the rank's own slice of its operand was used: zeros everywhere else."},
     {"sum_to_all", "summed the cotangents over the ranks once more than the chain rule does.",
      "the operand is one replicated value of which each rank's loss sees a share", "",
      "Sum in one place only: here, or where the gradient is synchronised."},

@@ -16,7 +16,7 @@ constexpr std::array kRules = std::to_array<BackwardRuleRow>({
     {"forgotten_op", "forgotten-op", "the adjoint of a sum, whatever the op was"},
     {"own_slice", "own-slice", "only the slice that this rank's own loss saw"},
     {"sum_to_all", "double-reduction", "all_reduce of the cotangents"},
-    {"gather", "", "the ranks' own cotangents joined"},
+    {"gather", "wrong-slice", "the ranks' own cotangents joined"},
     {"divided", "scaled", "the adjoint divided by the group's size"},
     {"multiplied", "scaled", "the adjoint multiplied by the group's size"},
     {"out_over_x", "zero-input", "own cotangent times output over operand, 0 where the operand is 0"},
