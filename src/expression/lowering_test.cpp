@@ -36,6 +36,7 @@ TEST(Lowering, RefusesEveryOperatorThatIsNotAllowed) {
     }
     ++allowed;
     EXPECT_TRUE(is_pure(*op)) << op->schema();
+    EXPECT_FALSE(op->schema().is_mutable()) << op->schema();
     EXPECT_TRUE(name.starts_with("aten::") || name == "prim::dtype") << name;
     for (const char* part :
          {"rand", "save", "load", "file", "seed", "dropout", "print", "bernoulli", "empty"})
