@@ -99,6 +99,12 @@ class Verification {
                      [&](const auto& a, const auto& b) { return place(a) < place(b); });
   }
 
+  // What `reference` starts with, at the truth's scale: a sync of "mean" divides later what they leave to it.
+  static std::vector<double> reference_weights(Program program, const Objective& objective) {
+    for (Input& input : program.inputs) input.sync.clear();
+    return backward_weights(program, objective, true);
+  }
+
   void submit_more() {
     for (; !meanings_.empty() && active_ < kAhead; ++active_) {
       std::shared_ptr<Meaning> meaning = std::move(meanings_.front());
@@ -107,6 +113,9 @@ class Verification {
       meaning->unfinished = meaning->cases.size();
       meaning->asked.program = program_for(first);
       meaning->asked.weights = weights_to_ask(meaning->asked.program, first.objective);
+      auto run_weights = reference_weights(meaning->asked.program, first.objective);
+      if (run_weights != meaning->asked.weights.front())
+        meaning->asked.run_weights = {std::move(run_weights)};
       const Ticket ticket = workshop_.simulate(meaning->asked, first.timeout_s);
       simulations_.emplace(ticket, std::move(meaning));
     }

@@ -42,6 +42,9 @@ struct RuleChoice {
 struct SimulateRequest {
   Program program;
   std::vector<std::vector<double>> weights;  // for each asked objective, by rank; the first is the declared one
+  // Cotangents that right ranks may really start with where these are not weights[0], by rank: `reference` under
+  // `replicated` divides by the size, and so rounds where the truth does not. The bounds hold for these as well.
+  std::vector<std::vector<double>> run_weights;
   std::vector<RuleChoice> rules;             // replay; empty for the truth
   // Every rank has a leaf of its own of every input, whatever its layout (its piece of a shard): gradients and bounds
   // come by rank (N parts each), as the ranks hold them after backward and before any `sync`. For replays.

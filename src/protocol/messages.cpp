@@ -111,11 +111,13 @@ RankError read_error(const Json& json) {
 }
 
 Json write_request(const SimulateRequest& request, PayloadWriter& out) {
-  const auto& [program, weights, rules, leaves_by_rank, with_bounds, with_cotangents, with_guards] = request;
+  const auto& [program, weights, run_weights, rules, leaves_by_rank, with_bounds, with_cotangents, with_guards] = request;
   Json json;
   json["program"] = write_program(program, out);
   Json& weight_lists = json["weights"] = Json::array();
   for (const auto& w : weights) weight_lists.push_back(out.numbers(w));
+  Json& run_lists = json["run_weights"] = Json::array();
+  for (const auto& w : run_weights) run_lists.push_back(out.numbers(w));
   Json& rule_list = json["rules"] = Json::array();
   for (const auto& [step, rule] : rules) {
     Json choice;
@@ -134,6 +136,7 @@ SimulateRequest read_simulate_request(const Json& json, const PayloadReader& in)
   SimulateRequest request;
   request.program = read_program(field(json, "program"), in);
   for (const Json& w : read_list(field(json, "weights"))) request.weights.push_back(in.numbers(w));
+  for (const Json& w : read_list(field(json, "run_weights"))) request.run_weights.push_back(in.numbers(w));
   for (const Json& choice : read_list(field(json, "rules")))
     request.rules.push_back({read_text(field(choice, "step")), read_text(field(choice, "rule"))});
   request.leaves_by_rank = read_bool(field(json, "leaves_by_rank"));

@@ -213,6 +213,7 @@ TEST(Messages, SimulateRequest) {
   SimulateRequest sent;
   sent.program = full_program();
   sent.weights = {{1, 0, kNan, -0.0}, {}, {0.1}};
+  sent.run_weights = {{0.5, 0.25}};
   sent.rules = {{"y", "identity"}, {"z", "none"}};
   sent.leaves_by_rank = true;
   sent.with_bounds = false;
@@ -228,6 +229,7 @@ TEST(Messages, SimulateRequest) {
     for (std::size_t k = 0; k < sent.weights[i].size(); ++k)
       EXPECT_TRUE(same(request.weights[i][k], sent.weights[i][k]));
   }
+  EXPECT_EQ(request.run_weights, sent.run_weights);
   ASSERT_EQ(request.rules.size(), 2U);
   EXPECT_EQ(request.rules[1].step, "z");
   EXPECT_EQ(request.rules[1].rule, "none");

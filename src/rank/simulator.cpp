@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "collectives/collective.h"
@@ -174,7 +175,7 @@ class Oracle {
     place("backward");
     for (std::size_t i = 0; i < request_.weights.size(); ++i) {
       const bool last = i + 1 == request_.weights.size();
-      const Tensors grads = gradients(losses_, request_.weights[i], wanted, /*keep_graph=*/!last || request_.with_cotangents);
+      const Tensors grads = gradients(losses_, request_.weights[i], wanted, /*keep_graph=*/!last || is_needed_again(i));
       std::vector<Gradient> of_inputs;
       auto next = grads.begin();
       for (const Leaf& leaf : leaves_) {
@@ -185,7 +186,26 @@ class Oracle {
       }
       out_.gradients.push_back(std::move(of_inputs));
       if (i == 0 && request_.with_cotangents) keep_cotangents();
+      if (i == 0 && analysis_)
+        for (const std::vector<double>& weights : request_.run_weights) widen_bounds(weights, wanted);
     }
+  }
+
+  bool is_needed_again(std::size_t objective) const {
+    return objective == 0 && (request_.with_cotangents || (analysis_ && !request_.run_weights.empty()));
+  }
+
+  // The bounds hold for ranks that start from these weights, too.
+  void widen_bounds(const std::vector<double>& weights, const Tensors& wanted) {
+    const Tensors grads = gradients(losses_, weights, wanted, /*keep_graph=*/true);
+    auto next = grads.begin();
+    for (Gradient& bound : out_.bounds)
+      for (std::optional<Array>& part : bound.parts) {
+        const Array other = bound_array(*next++);
+        std::vector<double> widest(other.values().begin(), other.values().end());
+        for (std::size_t i = 0; i < widest.size(); ++i) widest[i] = std::max(widest[i], part->values()[i]);
+        part = Array(part->shape(), std::move(widest));
+      }
   }
 
   // ∂(Σ w_r l_r)/∂wanted, zeros where there is no path. Losses of weight 0 take no part: their derivative may be infinite.

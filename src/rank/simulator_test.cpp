@@ -84,6 +84,27 @@ TEST(Simulator, SettlesTheDebate) {
   EXPECT_EQ(values(s.bounds[0]), (Values{0, 0}));
 }
 
+TEST(Simulator, BoundsHoldForTheWeightsThatRanksStartWith) {
+  // Replicated on three ranks: the truth is exact, but `reference` starts from thirds, which round.
+  Program p = ProgramBuilder(3)
+                  .input("x", Array({2}, {1, 2}))
+                  .call("y", CollectiveKind::kAllReduce, "(x * x).sum() * (rank + 1)")
+                  .loss("7 * y")
+                  .p;
+  SimulateRequest request;
+  request.program = p;
+  request.weights = {{1, 0, 0}};
+  EXPECT_TRUE(simulate(request).exact);
+  request.run_weights = {{1.0 / 3, 1.0 / 3, 1.0 / 3}};
+  const Simulation s = simulate(request);
+  EXPECT_FALSE(s.exact);
+  EXPECT_EQ(values(s.gradients[0][0]), (Values{14, 28, 28, 56, 42, 84}));
+  for (const double bound : values(s.bounds[0])) {
+    EXPECT_GT(bound, 0);
+    EXPECT_LT(bound, 1e-12);
+  }
+}
+
 TEST(Simulator, ReplaysARule) {
   EXPECT_EQ(values(simulated(debate(), {{1, 1}}, {{"y", "identity"}}).gradients[0][0]), (Values{20, 30}));
   EXPECT_EQ(values(simulated(debate(), {{1, 1}}, {{"y", "adjoint"}}).gradients[0][0]), (Values{40, 60}));
