@@ -82,10 +82,7 @@ class Runner::Impl {
 class Runner::Impl::Case {
  public:
   Case(Impl& runner, const RunRequest& request, RankResult& result)
-      : runner_(runner), request_(request), program_(request.program), result_(result) {
-    runner_.program_ = &program_;
-  }
-  ~Case() { runner_.program_ = nullptr; }
+      : runner_(runner), request_(request), program_(request.program), result_(result) {}
 
   void run() {
     if (const std::string missing = not_offered(); !missing.empty()) {
@@ -207,6 +204,7 @@ RankResult Runner::Impl::run(const RunRequest& request) {
   const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
   const c10::WarningUtils::WarnAlways always(true);
   enter(-1, Phase::kForward);
+  program_ = &request.program;  // here, as error() needs it when the Case is gone
   try {
     Case(*this, request, result).run();
   } catch (const InvalidAt& e) {
@@ -216,6 +214,7 @@ RankResult Runner::Impl::run(const RunRequest& request) {
   } catch (const std::exception& e) {
     result.error = error("exception", e.what());
   }
+  program_ = nullptr;
   result.warnings = std::move(warnings.texts);
   for (const std::string& text : connections_.take_composed()) result.composed.push_back(text);
   slot_.phase.store(Phase::kReply, std::memory_order_relaxed);
