@@ -129,7 +129,7 @@ class Bench:
 
 
 class PeakMemory:
-    """The largest VmHWM of any distgrad-rank process that is a rank (not the simulator: see what)."""
+    """The largest VmHWM of any rank (not of the simulator), by the name that the process gives itself."""
 
     def __enter__(self):
         self.kib = 0
@@ -148,7 +148,7 @@ class PeakMemory:
                 except OSError:
                     continue
                 fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-                if fields["Name"].strip().startswith("rank") and "VmHWM" in fields:
+                if fields["Name"].strip().startswith("dg rank") and "VmHWM" in fields:
                     self.kib = max(self.kib, int(fields["VmHWM"].split()[0]))
 
     def __exit__(self, *_):
