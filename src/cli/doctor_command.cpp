@@ -130,35 +130,38 @@ Line processors_line() {
 
 // --- The self-test ---
 
+const std::map<std::string, std::string> kTorchDtypes = {
+    {"Double", "float64"}, {"Float", "float32"}, {"BFloat16", "bfloat16"}, {"Half", "float16"}};
+
 struct SelfTest {
   Line line;
   std::string table;
 };
 
-// "all_reduce max float32": the dtypes of one collective that behave alike are one line.
+// "all_reduce max Float": a line for what behaves alike, with the dtypes unless it is all of them.
 std::string self_test_table(const Json& gloo) {
-  std::vector<std::string> order;
-  std::map<std::string, std::vector<std::string>> dtypes;
-  for (const auto& [what, entry] : gloo.items()) {
-    const std::size_t space = what.rfind(' ');
-    const bool has_dtype =
-        space != std::string::npos && what.find("float", space) != std::string::npos;
-    const bool native = entry.value("native", false);
+  std::vector<std::pair<std::string, std::string>> order;  // what, how
+  std::map<std::pair<std::string, std::string>, std::vector<std::string>> dtypes;
+  std::map<std::string, std::size_t> kinds;  // dtypes of each
+  for (const auto& [name, entry] : gloo.items()) {
+    const std::size_t space = name.rfind(' ');
+    const auto dtype = kTorchDtypes.find(space == std::string::npos ? "" : name.substr(space + 1));
+    const std::string what = dtype == kTorchDtypes.end() ? name : name.substr(0, space);
     const std::string why = entry.value("why", "");
-    const std::string key =
-        fmt::format("{}\n{}", has_dtype ? what.substr(0, space) : what,
-                    native ? "right" : "composed of others" + (why.empty() ? "" : ": " + why));
-    if (dtypes.find(key) == dtypes.end()) order.push_back(key);
-    dtypes[key].push_back(has_dtype ? what.substr(space + 1) : "");
+    const bool native = entry.value("native", false);
+    const std::string how =
+        native ? "right" : "composed of others" + (why.empty() ? "" : ": " + why);
+    std::vector<std::string>& list = dtypes[{what, how}];
+    if (list.empty()) order.emplace_back(what, how);
+    list.push_back(dtype == kTorchDtypes.end() ? "" : dtype->second);
+    ++kinds[what];
   }
   std::string out;
-  for (const std::string& key : order) {
-    const std::size_t cut = key.find('\n');
-    std::string text = key.substr(cut + 1);
-    const std::string list = fmt::format("{}", fmt::join(dtypes[key], ", "));
-    if (!list.empty())
-      text += text == "right" ? fmt::format(" ({})", list) : fmt::format(" [{}]", list);
-    out += fmt::format("  {:26}{}\n", key.substr(0, cut), for_terminal(text));
+  for (const auto& line : order) {
+    const std::vector<std::string>& list = dtypes[line];
+    const std::string some =
+        list.size() < kinds[line.first] ? fmt::format(" ({})", fmt::join(list, ", ")) : "";
+    out += fmt::format("  {:20}{}{}\n", line.first, for_terminal(line.second), some);
   }
   return out;
 }

@@ -190,8 +190,9 @@ double distance(const Part& seen, const Part& truth, std::int64_t element) {
 // element of large ones.
 class Columns {
  public:
-  Columns(const GradientComparison& c, const std::vector<Row>& rows, std::vector<Part> truth)
-      : comparison_(c),
+  Columns(const GradientComparison& c, const std::vector<Row>& rows, std::vector<Part> truth,
+          std::string name_of_whole)
+      : name_of_whole_(std::move(name_of_whole)),
         seen_(c.observed_by_rank.empty() ? truth : observed(c)),
         truth_(std::move(truth)) {
     whole_ = std::all_of(rows.begin(), rows.end(), [](const Row& row) {
@@ -201,6 +202,11 @@ class Columns {
 
   // Whether a column is a whole part rather than an element.
   bool whole() const { return whole_; }
+
+  // "rank 1", or what is compared instead of each rank's.
+  std::string part_name(std::size_t part) const {
+    return name_of_whole_.empty() ? fmt::format("rank {}", part) : name_of_whole_;
+  }
 
   // Those furthest off, by place; `total` is how many there are.
   std::vector<Column> chosen(std::size_t limit, std::size_t& total) const {
@@ -253,21 +259,14 @@ class Columns {
   }
 
   std::string header(const Candidate& c) const {
+    if (c.element && truth_.size() == 1)  // the title says of what
+      return index_text(index_of(shaped(c.part)->shape(), *c.element));
     std::string text = part_name(c.part);
     if (c.element) text += " " + index_text(index_of(shaped(c.part)->shape(), *c.element));
     return text;
   }
 
-  std::string part_name(std::size_t part) const {
-    const bool one_tensor = comparison_.observed_full ||
-                            (comparison_.truth_full && comparison_.observed_by_rank.empty());
-    if (!one_tensor) return fmt::format("rank {}", part);
-    if (comparison_.observed_full && comparison_.layout == "replicate") return "summed";
-    return comparison_.observed_full && comparison_.layout.starts_with("shard:") ? "joined"
-                                                                                 : "full";
-  }
-
-  const GradientComparison& comparison_;
+  std::string name_of_whole_;  // empty: the parts are the ranks'
   std::vector<Part> seen_;
   std::vector<Part> truth_;
   bool whole_ = true;
@@ -377,15 +376,35 @@ std::string printed(const Grid& grid, std::size_t width) {
   return out + notes_below(grid);
 }
 
+// Every rank must hold the one truth, and all hold the same.
+bool ranks_agree(const GradientComparison& c) {
+  const auto& parts = c.observed_by_rank;
+  return c.truth_full && !c.observed_full && parts.size() > 1 &&
+         std::all_of(parts.begin(), parts.end(),
+                     [&](const Part& p) { return same({p}, {parts[0]}); });
+}
+
+// What one tensor for all ranks is; empty where each rank's is shown.
+std::string name_of_whole(const GradientComparison& c) {
+  if (c.observed_full)
+    return c.layout == "replicate" ? "summed" : c.layout.starts_with("shard:") ? "joined" : "full";
+  if (ranks_agree(c)) return "every rank";
+  return c.truth_full && c.observed_by_rank.empty() ? "full" : "";
+}
+
 }  // namespace
 
-std::string debate_table(const GradientComparison& c, const DebateOptions& options) {
+std::string debate_table(const GradientComparison& original, const DebateOptions& options) {
+  GradientComparison c = original;
+  const std::string whole = name_of_whole(c);
+  if (ranks_agree(c)) c.observed_full = c.observed_by_rank[0];
   const std::vector<Row> rows = rows_of(c, options.declared);
-  const Columns all(c, rows, spread(declared_truth(c), rows.front().parts.size()));
+  const Columns all(c, rows, spread(declared_truth(c), rows.front().parts.size()), whole);
   std::size_t total = 0;
   const std::vector<Column> columns = all.chosen(options.full ? kFullColumns : kColumns, total);
-  const std::string title =
-      c.layout.empty() || c.layout == "local" ? c.input : c.input + " (" + c.layout + ")";
+  std::string title = c.input;
+  if (!c.layout.empty() && c.layout != "local") title += " (" + c.layout + ")";
+  if (!all.whole() && rows.front().parts.size() == 1) title += ", " + all.part_name(0);
   const int digits = options.full ? kShortest : digits_needed(c, rows, columns, options.declared);
   std::string out = printed(grid_of(title, rows, columns, digits), options.width);
   if (columns.size() < total)

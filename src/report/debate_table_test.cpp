@@ -99,6 +99,23 @@ TEST(DebateTable, AnInvariantWeightIsComparedOnEachRankWithTheOneTruth) {
             "  sum                  6        6   declared: every rank's loss counts\n");
 }
 
+TEST(DebateTable, RanksThatAgreeAsTheyMustAreOneColumn) {
+  GradientComparison g;
+  g.input = "w";
+  g.layout = "replicate";
+  g.truth_full = Array({3, 3}, {1, 2, 3, 4, 5, 6, 7, 8, 9});
+  const Array zeros({3, 3}, std::vector<double>(9));
+  g.observed_by_rank = {zeros, zeros, zeros};
+  g.equal = false;
+  g.truth_by_objective = {{"mean", {g.truth_full}}};
+  const std::string table = debate_table(g, {"mean"});
+  EXPECT_NE(table.find("  w (replicate), every rank   [0, 1]   [0, 2]   [1, 0]"), std::string::npos)
+      << table;
+  EXPECT_NE(table.find("(8 of 9 elements shown"), std::string::npos) << table;
+  g.observed_by_rank[2] = g.truth_full;
+  EXPECT_NE(debate_table(g, {"mean"}).find("rank 1 [2, 2]"), std::string::npos);
+}
+
 TEST(DebateTable, OfLargeTensorsTheElementsFurthestOff) {
   std::vector<double> truth(4096), observed(4096);
   for (std::size_t i = 0; i < 4096; ++i) truth[i] = observed[i] = static_cast<double>(i);

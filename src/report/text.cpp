@@ -127,13 +127,19 @@ std::string tables(const CaseResult& r, const TextOptions& options) {
   return out;
 }
 
+// The first says it all to most readers; the others are explanations of the same gradients.
 std::string findings_text(const CaseResult& r, const TextOptions& options) {
-  std::string out;
-  for (std::size_t i = 0; i < r.findings.size(); ++i) {
-    const Finding& f = r.findings[i];
-    const std::string lead = i == 0 ? "" : "Also " + f.rule + place_text(f) + ": ";
-    out += wrapped(lead + f.text, 2, options.width);
+  if (r.findings.empty()) return {};
+  std::string out = wrapped(r.findings.front().text, 2, options.width);
+  std::vector<std::string> others;
+  for (auto f = r.findings.begin() + 1; f != r.findings.end(); ++f) {
+    const std::string name = f->rule + place_text(*f);
+    if (options.verbose) out += wrapped("Also " + name + ": " + f->text, 2, options.width);
+    others.push_back(name);
   }
+  if (!others.empty() && !options.verbose)
+    out += wrapped(fmt::format("Also: {} (--verbose explains).", fmt::join(others, "; ")), 2,
+                   options.width);
   return out;
 }
 
@@ -156,9 +162,11 @@ std::string warnings_text(const CaseResult& r, const TextOptions& options) {
       found->second.push_back(w.rank);
   }
   std::string out;
-  for (const auto& [text, ranks] : by_text)
-    out += wrapped(fmt::format("warning from {}: {}", ranks_text(ranks), for_terminal(text)), 2,
+  for (const auto& [text, ranks] : by_text) {
+    const std::string words = options.verbose ? text : first_line(text);
+    out += wrapped(fmt::format("warning from {}: {}", ranks_text(ranks), for_terminal(words)), 2,
                    options.width);
+  }
   return out;
 }
 
@@ -179,8 +187,8 @@ std::string output_text(const CaseResult& r, const TextOptions& options) {
   return out;
 }
 
-// In how far the case is not as expected, where that was more than a match. Of a skipped or disputed
-// case the first line has the reason.
+// In how far the case is not as expected, where that was more than a match. Of a skipped or
+// disputed case the first line has the reason.
 std::string why_text(const CaseResult& r, const TextOptions& options) {
   const bool told = r.verdict == Verdict::kSkipped || r.verdict == Verdict::kDisputed;
   if (!is_wrong(r) || told || is_plain_match(r.which.expected)) return {};
@@ -244,6 +252,7 @@ std::string again_text(const Report& report, const TextOptions& options) {
 
 std::string summary_text(const Report& report, const TextOptions& options) {
   const Summary& sum = report.summary;
+  if (sum.cases == 0 && report.invalid.empty()) return "No case was run.\n";
   std::string text = options.simulated && sum.not_as_expected == 0
                          ? count_text(sum.as_expected, "case") + " simulated"
                          : fmt::format("{} as expected", sum.as_expected);

@@ -135,6 +135,22 @@ TEST(TextReport, AMatchWhereAMismatchWasExpectedShowsBoth) {
   EXPECT_THAT(text, HasSubstr("  expected mismatch, got match.\n"));
 }
 
+TEST(TextReport, FurtherExplanationsAreNamedAndExplainedWithVerbose) {
+  CaseResult r = sample::in_place_mismatch();
+  r.findings.push_back({"objective", "", "", {0, 1}, 0.5, "Right for another objective."});
+  r.findings.push_back({"scaled", "all_reduce", "y", {0, 1}, 0.5, "Divided."});
+  r.warnings = {{0, std::string(300, 'w')}};
+  EXPECT_THAT(
+      case_text(r, {}),
+      HasSubstr("\n  Also: objective; scaled in step y (all_reduce) (--verbose explains).\n"));
+  EXPECT_THAT(case_text(r, {}), HasSubstr("www...\n"));
+  TextOptions verbose;
+  verbose.verbose = true;
+  EXPECT_THAT(case_text(r, verbose), HasSubstr("\n  Also objective: Right for another objective.\n"
+                                               "  Also scaled in step y (all_reduce): Divided.\n"));
+  EXPECT_THAT(case_text(r, verbose), HasSubstr(std::string(300, 'w') + "\n"));
+}
+
 TEST(TextReport, OnlyInputsThatDifferAreShown) {
   CaseResult r = sample::in_place_mismatch();
   GradientComparison fine = sample::debated(sample::scalars({40, 60}));

@@ -1,0 +1,345 @@
+// Runs the executable as a user does: scenario files in a folder of its own, exit codes, what is
+// printed, the JSON report.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace distgrad {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+constexpr const char* kExecutable = DISTGRAD_BIN_DIR "/distgrad";
+
+std::string read(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+class EndToEnd : public testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/distgrad_test.XXXXXX";
+    folder_ = ::mkdtemp(name);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  void write(const std::string& name, const std::string& text) {
+    std::ofstream(folder_ / name, std::ios::binary) << text;
+  }
+
+  // x = 1, y = op over the ranks of (rank + 2) x, loss y²: pytorch#58005's program.
+  void write_debate(const std::string& name, const std::string& subjects,
+                    const std::string& more = "") {
+    write(name, R"({
+  "world_size": 2,
+  "inputs": { "x": 1.0 },
+  "steps": [ { "xx": "(rank + 2) * x" }, { "y": { "all_reduce": "xx", "op": "sum" } } ],
+  "loss": "y * y",
+  "objective": "sum",)" +
+                    more + R"(
+  "subjects": )" + subjects +
+                    "\n}\n");
+  }
+
+  // Exit code; what was printed is in out_ and err_.
+  int run(std::vector<std::string> arguments) {
+    const int status = wait_for(start(std::move(arguments)));
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+
+  pid_t start(std::vector<std::string> arguments) {
+    std::vector<char*> argv = {const_cast<char*>(kExecutable)};
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    const pid_t child = ::fork();
+    if (child != 0) return child;
+    redirect(folder_ / "stdout", STDOUT_FILENO);
+    redirect(folder_ / "stderr", STDERR_FILENO);
+    if (::chdir(folder_.c_str()) == 0) ::execv(kExecutable, argv.data());
+    ::_exit(127);
+  }
+
+  int wait_for(pid_t child) {
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    out_ = read(folder_ / "stdout");
+    err_ = read(folder_ / "stderr");
+    return status;
+  }
+
+  Json report(const std::string& name = "r.json") { return Json::parse(read(folder_ / name)); }
+
+  static void redirect(const fs::path& path, int to) {
+    ::dup2(::open(path.c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0644), to);
+  }
+
+  fs::path folder_;
+  std::string out_, err_;
+};
+
+constexpr const char* kReference = R"({ "reference": "match" })";
+
+TEST_F(EndToEnd, AMatchIsOkAndExitCodeZero) {
+  write_debate("a.json", kReference);
+  EXPECT_EQ(run({"run", "a.json"}), 0) << err_;
+  EXPECT_THAT(out_, StartsWith("ok    a.json   match\n\n1 as expected in "));
+  EXPECT_EQ(err_, "");
+}
+
+TEST_F(EndToEnd, AMismatchShowsBothSidesOfTheDebate) {
+  write_debate("a.json", R"({ "torch_nn": "match", "in_place": "match" })");
+  EXPECT_EQ(run({"run", "a.json"}), 1) << err_;
+  EXPECT_THAT(
+      out_,
+      StartsWith(
+          "ok    a.json:subject=torch_nn   match\n"
+          "FAIL  a.json:subject=in_place   mismatch: identity-backward in step y (all_reduce)\n"
+          "  x            rank 0   rank 1\n"
+          "  observed         20       30\n"
+          "  sum              40       60   declared: every rank's loss counts\n"
+          "  mean             20       30   = observed\n"
+          "  replicated       20       30   = observed: one loss, computed on every rank\n"
+          "  The gradients are 1/2 of the truth on every rank: the backward of all_reduce"));
+  EXPECT_THAT(out_, HasSubstr("1 as expected, 1 not in "));
+  EXPECT_THAT(out_, HasSubstr("Again: distgrad run 'a.json:subject=in_place'\n"));
+}
+
+TEST_F(EndToEnd, TheCommandAfterAgainRunsThatCaseAlone) {
+  write_debate("a.json", R"({ "torch_nn": "match", "in_place": "match" })");
+  EXPECT_EQ(run({"run", "a.json:subject=in_place"}), 1) << err_;
+  EXPECT_THAT(out_, Not(HasSubstr("torch_nn")));
+  EXPECT_THAT(out_, HasSubstr("0 as expected, 1 not in "));
+}
+
+TEST_F(EndToEnd, WhatTheFileExpectsIsAsExpected) {
+  write_debate("a.json", R"({ "in_place": { "verdict": "mismatch", "finding": "identity-backward",
+                                            "gradients": { "x": [20.0, 30.0] } } })");
+  EXPECT_EQ(run({"run", "a.json"}), 0) << out_ << err_;
+  EXPECT_THAT(out_, StartsWith("ok    a.json   mismatch, as expected: identity-backward\n"));
+  write_debate("a.json",
+               R"({ "in_place": { "verdict": "mismatch", "gradients": { "x": [20.0, 31.0] } } })");
+  EXPECT_EQ(run({"run", "a.json"}), 1) << out_ << err_;
+  EXPECT_THAT(out_, HasSubstr("31"));
+}
+
+TEST_F(EndToEnd, InvalidFilesAreToldAndGoodOnesRun) {
+  write_debate("good.json", kReference);
+  write_debate("bad.json", kReference, "\n  \"objektive\": 1,");
+  EXPECT_EQ(run({"run", "--json", "r.json", "."}), 2);
+  EXPECT_THAT(out_, HasSubstr("ok    ./good.json   match\n"));
+  EXPECT_THAT(out_, HasSubstr("1 as expected, 1 invalid file in "));
+  EXPECT_THAT(err_, HasSubstr("./bad.json:7:3: /objektive: "));
+  EXPECT_THAT(err_, HasSubstr("did you mean \"objective\"?"));
+  const Json r = report();
+  EXPECT_EQ(r["invalid"][0]["line"], 7);
+  EXPECT_EQ(r["invalid"][0]["pointer"], "/objektive");
+  EXPECT_EQ(r["cases"].size(), 1u);
+}
+
+TEST_F(EndToEnd, WhatTheSimulatorRefusesIsToldAtItsPlaceAndOnce) {
+  write("bad.json", R"json({
+  "world_size": [2, 3],
+  "inputs": { "x": [1.0, 2.0] },
+  "steps": [],
+  "loss": "(x * torch.sinn(x)).sum()",
+  "objective": "sum",
+  "subjects": { "reference": "match", "in_place": "match" }
+})json");
+  EXPECT_EQ(run({"run", "--json", "r.json", "bad.json"}), 2);
+  EXPECT_THAT(err_, StartsWith("bad.json:5:11: /loss: "));
+  EXPECT_THAT(err_, HasSubstr("(x * torch.sinn(x)).sum()\n"));
+  EXPECT_THAT(err_, HasSubstr("^"));
+  const Json r = report();
+  EXPECT_EQ(r["invalid"].size(), 1u) << r["invalid"];
+  EXPECT_TRUE(r["cases"].empty());
+}
+
+TEST_F(EndToEnd, ASubjectThatRaisesIsBrokenUnlessExpected) {
+  const std::string product = R"({
+  "world_size": 2, "inputs": { "x": 2.0 },
+  "steps": [ { "y": { "all_reduce": "x", "op": "product" } } ],
+  "loss": "y", "objective": "sum", "subjects": { "mpi4torch": )";
+  write("a.json", product + R"("match" } })");
+  write("b.json", product + R"({ "verdict": "error", "collective": "all_reduce" } } })");
+  EXPECT_EQ(run({"run", "a.json", "b.json"}), 3) << err_;
+  EXPECT_THAT(out_, HasSubstr("ERR   a.json   error: exception on rank "));
+  EXPECT_THAT(out_, HasSubstr(" in step y: "));
+  EXPECT_THAT(out_, HasSubstr("ok    b.json   error, as expected: "));
+  EXPECT_THAT(out_, HasSubstr("1 as expected, 1 broken in "));
+  EXPECT_EQ(run({"run", "b.json"}), 0);
+}
+
+// Much work in few words.
+std::string slow_scenario() {
+  std::string product = "a";
+  for (int i = 0; i < 100; ++i) product += " @ a";
+  return R"json({
+  "world_size": 2,
+  "inputs": { "x": 1.0 },
+  "steps": [ { "a": "torch.ones([1500, 1500]) * x / 1024" }, { "b": ")json" +
+         product + R"json(" } ],
+  "loss": "b.sum()",
+  "objective": "sum"
+})json";
+}
+
+TEST_F(EndToEnd, ACaseThatTakesTooLongIsAHangAndTheOthersGoOn) {
+  write("a_slow.json", slow_scenario());
+  write_debate("b.json", kReference);
+  EXPECT_EQ(run({"run", "--timeout", "0.5", "."}), 3) << err_;
+  EXPECT_THAT(out_, HasSubstr("ERR   ./a_slow.json   error: hang"));
+  EXPECT_THAT(out_, HasSubstr("ok    ./b.json   match\n"));
+  EXPECT_THAT(out_, HasSubstr("Again: distgrad run --timeout 0.5 './a_slow.json'\n"));
+}
+
+TEST_F(EndToEnd, InterruptedItReportsWhatWasFinishedAndLeavesNoProcess) {
+  write_debate("a.json", kReference);
+  write("b_slow.json", slow_scenario());
+  const pid_t child = start({"run", "--timeout", "100", "--json", "r.json", "."});
+  for (int i = 0; i < 300 && read(folder_ / "stdout").empty(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  ::kill(child, SIGINT);
+  const int status = wait_for(child);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 130);
+  EXPECT_THAT(out_, HasSubstr("ok    ./a.json   match\n"));
+  EXPECT_THAT(err_, HasSubstr("interrupted; 1 of 2 cases were finished\n"));
+  const Json r = report();
+  EXPECT_EQ(r["cases"].size(), 1u);
+  EXPECT_EQ(r["summary"]["as_expected"], 1);
+  // Every process of the run has the scenarios' folder as its own.
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator("/proc"))
+    EXPECT_NE(fs::read_symlink(entry.path() / "cwd", ignored), folder_) << entry.path();
+}
+
+TEST_F(EndToEnd, TheTruthAlone) {
+  write_debate("a.json", R"({ "torch_nn": "match", "in_place": { "verdict": "mismatch" } })",
+               R"("truth": { "x": [40.0, 60.0] },)");
+  EXPECT_EQ(run({"run", "--simulate", "--json", "r.json", "a.json"}), 0) << out_ << err_;
+  EXPECT_THAT(out_,
+              HasSubstr("  sum              40       60   declared: every rank's loss counts\n"));
+  EXPECT_THAT(out_, Not(HasSubstr("observed")));
+  EXPECT_THAT(out_, HasSubstr("1 case simulated in "));
+  EXPECT_EQ(report()["cases"][0]["gradients"]["x"]["observed"], nullptr);
+  write_debate("a.json", kReference, R"("truth": { "x": [40.0, 61.0] },)");
+  EXPECT_EQ(run({"run", "--simulate", "a.json"}), 1);
+  EXPECT_THAT(out_, HasSubstr("mismatch: truth"));
+}
+
+TEST_F(EndToEnd, NothingRan) {
+  write_debate("a.json", R"({ "simclr": "match" })");
+  EXPECT_EQ(run({"run", "--filter", "nowhere", "a.json"}), 4);
+  EXPECT_EQ(run({"run", "a.json"}), 4) << out_;  // simclr has no all_reduce
+  EXPECT_THAT(out_, HasSubstr("skip  a.json   "));
+  EXPECT_EQ(run({"run", "--allow-empty", "a.json"}), 0);
+  EXPECT_EQ(run({"run", "--strict", "a.json"}), 1);
+  write_debate("a.json", R"({ "simclr": { "verdict": "skipped" } })");
+  EXPECT_EQ(run({"run", "a.json"}), 0) << out_;
+}
+
+TEST_F(EndToEnd, AnotherObjectiveIsSaidToMakeTheExpectationsVoid) {
+  write_debate("a.json", R"({ "in_place": { "verdict": "mismatch" } })",
+               R"("truth": { "x": [40.0, 60.0] },)");
+  EXPECT_EQ(run({"run", "--objective", "replicated", "a.json"}), 0) << out_ << err_;
+  EXPECT_THAT(out_, HasSubstr("ok    a.json:objective=replicated   match\n"));
+  EXPECT_THAT(out_, HasSubstr("Note (1 case): "));
+}
+
+TEST_F(EndToEnd, TheJsonReportFitsItsSchema) {
+  write_debate("a.json", R"({ "torch_nn": "match", "in_place": "match", "simclr": "match" })");
+  write("bad.json", "{");
+  EXPECT_EQ(run({"schema", "report"}), 0);
+  write("schema.json", out_);
+  EXPECT_EQ(run({"run", "--json", "-", "."}), 2);
+  const Json r = Json::parse(out_);  // and nothing else on standard output
+  EXPECT_EQ(r["cases"].size(), 3u);
+  EXPECT_EQ(r["cases"][1]["findings"][0]["rule"], "identity-backward");
+  EXPECT_EQ(r["cases"][1]["gradients"]["x"]["observed"]["by_rank"], Json({20.0, 30.0}));
+  EXPECT_EQ(r["command"], "distgrad run --json - .");
+  write("r.json", out_);
+  if (std::system("python3 -c 'import jsonschema' 2>/dev/null") != 0)
+    GTEST_SKIP() << "python3 has no jsonschema";
+  const std::string validate =
+      "cd " + folder_.string() +
+      " && python3 -c \"import json, jsonschema; "
+      "jsonschema.validate(json.load(open('r.json')), json.load(open('schema.json')))\"";
+  EXPECT_EQ(std::system(validate.c_str()), 0);
+}
+
+TEST_F(EndToEnd, ManyCasesAreALineAFile) {
+  write_debate("a.json", kReference);
+  std::string sizes = "1";
+  for (int n = 2; n <= 4; ++n) sizes += "," + std::to_string(n);
+  const std::vector<std::string> many = {"run",
+                                         "--world-size",
+                                         sizes,
+                                         "--dtype",
+                                         "float64,float32,bfloat16,float16",
+                                         "--subject",
+                                         "reference,torch_nn,fvcore,tensorflow",
+                                         "a.json"};
+  EXPECT_EQ(run(many), 0) << out_ << err_;
+  EXPECT_THAT(out_, StartsWith("ok    a.json   64 cases as expected\n"));
+}
+
+TEST_F(EndToEnd, MistakesOnTheCommandLine) {
+  EXPECT_EQ(run({"rnu"}), 2);
+  EXPECT_EQ(err_, "distgrad: unknown command \"rnu\"; did you mean \"run\"?\n");
+  EXPECT_EQ(run({"run", "--subjekt", "x"}), 2);
+  EXPECT_EQ(err_, "distgrad: run: unknown option \"--subjekt\"; did you mean \"--subject\"?\n");
+  EXPECT_EQ(run({"run", "nowhere.json"}), 2);
+  EXPECT_THAT(err_, HasSubstr("nowhere.json"));
+  EXPECT_EQ(run({"list", "subject"}), 2);
+  EXPECT_EQ(err_, "distgrad: list: nothing is called \"subject\"; did you mean \"subjects\"?\n");
+  EXPECT_EQ(run({}), 2);
+  EXPECT_EQ(run({"--help"}), 0);
+  EXPECT_THAT(out_, HasSubstr("Usage: distgrad COMMAND"));
+  EXPECT_EQ(run({"help", "run"}), 0);
+  EXPECT_THAT(out_, HasSubstr("Usage: distgrad run [OPTION...] [PATH...]"));
+  EXPECT_EQ(run({"--version"}), 0);
+  EXPECT_THAT(out_, StartsWith("distgrad "));
+  write_debate("a.json", kReference);
+  EXPECT_EQ(run({"run", "--json", "no/such/r.json", "a.json"}), 2);
+  EXPECT_THAT(err_, HasSubstr("cannot write no/such/r.json"));
+}
+
+TEST_F(EndToEnd, Lists) {
+  write_debate("a.json", R"({ "torch_nn": "match", "in_place": "match" })");
+  EXPECT_EQ(run({"list", "cases", "a.json"}), 0);
+  EXPECT_EQ(out_, "a.json:subject=torch_nn\na.json:subject=in_place\n");
+  EXPECT_EQ(run({"list", "findings", "--json"}), 0);
+  EXPECT_EQ(Json::parse(out_).size(), 23u);
+  EXPECT_EQ(run({"list", "subjects"}), 0);
+  EXPECT_THAT(out_, HasSubstr("torch_nn"));
+}
+
+TEST_F(EndToEnd, DoctorFindsWhatRunsNeed) {
+  EXPECT_EQ(run({"doctor"}), 0) << out_ << err_;
+  EXPECT_THAT(out_, HasSubstr("libtorch_cpu.so"));
+  EXPECT_THAT(out_, HasSubstr("all_reduce sum"));
+  EXPECT_THAT(out_, Not(HasSubstr("MISS")));
+}
+
+}  // namespace
+}  // namespace distgrad
