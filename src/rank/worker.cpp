@@ -70,7 +70,7 @@ class Worker {
       channel_.queue(encode(reply));
       const bool failed = reply.error || is_error(reply.what);
       if (failed || channel_.queued_bytes() >= kFlushBytes || monotonic_ns() - flushed_ns_ > kFlushNs) flush();
-      if (failed) return linger();
+      if (failed) return;
     }
   }
 
@@ -78,13 +78,6 @@ class Worker {
   static bool is_error(const std::variant<Simulation, RankResult>& what) {
     const auto* result = std::get_if<RankResult>(&what);
     return result && result->error;
-  }
-
-  // After a failure, until the driver has heard of it and closes the socket: a peer that is still in an earlier case needs
-  // this rank's connections, and must not be blamed for their end.
-  void linger() {
-    while (channel_.receive(Wait::kYes) != Channel::Received::kClosed) {
-    }
   }
 
   void flush() {
