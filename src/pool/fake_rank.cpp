@@ -5,10 +5,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <numeric>
 #include <stdexcept>
@@ -24,7 +26,13 @@ bool poisoned = false;  // what a case leaves behind for the next one
 
 struct Place {
   RankSlot* slot = nullptr;  // null: a simulator
+  const Board* board = nullptr;
 };
+
+bool a_peer_is_in_a_later_case(const Place& place) {
+  return std::any_of(std::begin(place.board->ranks), std::end(place.board->ranks),
+                     [&](const RankSlot& peer) { return peer.case_id > place.slot->case_id; });
+}
 
 int integer(std::string_view text) {
   int value = 0;
@@ -63,6 +71,7 @@ void act(std::string_view action, std::string_view argument, const Place& place)
   else if (action == "complain") std::fprintf(stderr, "%s\n", text.c_str());
   else if (action == "sleep_ms") usleep(static_cast<useconds_t>(integer(argument)) * 1000);
   else if (action == "throw") throw std::runtime_error(text);
+  else if (action == "throw_if_passed" && a_peer_is_in_a_later_case(place)) throw std::runtime_error(text);
   else if (action == "abort") std::abort();
   else if (action == "segv") die_by(SIGSEGV);
   else if (action == "kill") raise(SIGKILL);
@@ -113,7 +122,7 @@ Simulation simulate(const SimulateRequest& request) {
 
 // Its loss is the inputs' sum and its own rank; its gradients are the inputs.
 RankResult run_case(const RunRequest& request, int rank, Board* board) {
-  play(request.program.loss.text, std::to_string(rank), {&board->ranks[rank]});
+  play(request.program.loss.text, std::to_string(rank), {&board->ranks[rank], board});
   RankResult result;
   result.loss = sum_of(request.program) + rank;
   if (request.subject == "misfit") return result;

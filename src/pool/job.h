@@ -26,7 +26,7 @@ struct Job {
   TeamKind kind;
   std::variant<SimulateRequest, RunRequest> request;
   double timeout_s = 30;
-  bool is_second_run = false;  // on fresh workers, after a failure that may have been another case's doing
+  bool is_second_run = false;  // alone on fresh workers, after a failure that may have been another case's doing
 
   const Program& program() const {
     return std::visit([](const auto& r) -> const Program& { return r.program; }, request);

@@ -86,6 +86,7 @@ bool Team::has_room() const {
   if (errors_ > 0 || is_broken_) return false;
   for (const Worker& worker : workers_)
     if (!worker.is_open) return false;
+  if (!in_flight_.empty() && in_flight_.back().job->is_second_run) return false;
   const std::size_t window = kind_.role == WorkerRole::kSimulator ? kSimulatorWindow : kWindow;
   return in_flight_.size() < window && weight_in_flight_ < kWindowBytes;
 }
@@ -351,7 +352,9 @@ Team::Failure Team::make_failure(InFlight* failed, RankError error) {
   Failure failure;
   failure.error = error;
   if (failed) {
-    failure.on_fresh_workers = failed->id == 1;
+    // Ranks that are through with a case may fail in the next one and end while their peers still need them.
+    const bool others_may_end = last_id_ > 1 && is_echo(error);
+    failure.may_be_inherited = others_may_end || (failed->id > 1 && distgrad::may_be_inherited(error));
     failure.completion = completion(*failed, std::move(error));
     failure.job = std::move(failed->job);
   }

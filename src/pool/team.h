@@ -48,7 +48,7 @@ class Team {
   // otherwise are got with take_unanswered().
   struct Failure {
     std::unique_ptr<Job> job;
-    bool on_fresh_workers = false;  // the job was the first on these workers
+    bool may_be_inherited = false;  // another case that these workers had may have caused it
     RankError error;
     Completion completion;  // of the job, as an error
   };

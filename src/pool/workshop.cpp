@@ -265,7 +265,7 @@ bool Workshop::settle_failure(Team& team) {
   if (!failure) return false;
   requeue(team.take_unanswered());
   if (!failure->job) return true;
-  if (!failure->on_fresh_workers && !failure->job->is_second_run && may_be_inherited(failure->error)) {
+  if (failure->may_be_inherited && !failure->job->is_second_run) {
     failure->job->is_second_run = true;
     waiting_[failure->job->kind].push_front(std::move(failure->job));
   } else {

@@ -306,6 +306,17 @@ TEST_F(WorkshopTest, WhatAnEarlierCaseCausedIsNotBlamedOnALaterOne) {
   EXPECT_FALSE(std::get<DistributedRun>(workshop_->wait(poison)->result).error);
 }
 
+// Rank 1 is still in the first case when rank 0 raises in the second, ends, and takes its connections along.
+TEST_F(WorkshopTest, WhatALaterCaseCausedIsNotBlamedOnAnEarlierOne) {
+  const std::string slow_peer = "1: sleep_ms 50; 1: throw_if_passed Connection reset by peer";
+  const Ticket first = workshop_->run(request(2, slow_peer), 20), second = workshop_->run(request(2, "0: throw bad"), 20);
+  std::map<Ticket, DistributedRun> done;
+  for (const Ticket ticket : {first, second}) done[ticket] = std::get<DistributedRun>(workshop_->wait(ticket)->result);
+  EXPECT_FALSE(done[first].error) << done[first].error->message;
+  ASSERT_TRUE(done[second].error);
+  EXPECT_EQ(done[second].error->message, "bad");
+}
+
 TEST_F(WorkshopTest, AnIdleRankThatDiesIsReplaced) {
   EXPECT_FALSE(run(2, "").error);
   kill(ranks().at(0), SIGKILL);
