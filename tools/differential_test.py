@@ -28,7 +28,7 @@ from oracle_rules import SUBJECTS, Invalid, NotOffered, Raises, adjoint, raises,
 
 # How far rounding may carry a gradient of these programs, and how far a wrong one is off at least,
 # both relative to the largest element.
-TINY = 1e-9  # what cancels to less than this is zero, of which no relative error is asked
+TINY = 1e-6  # what cancels to less than this is zero, of which no relative error is asked
 ROUNDING = {"float64": 1e-9, "float32": 1e-3, "bfloat16": 0.3, "float16": 0.05}
 
 
@@ -234,7 +234,7 @@ class Comparison:
         scale, worst = max(scale, TINY), 0.0
         for got, w in pairs:
             if got is None:
-                worst = float("inf") if bool((w != 0).any()) else worst
+                worst = float("inf") if bool((w.abs() > TINY).any()) else worst
             elif w.numel():
                 if not bool(torch.isfinite(got).all()):
                     return float("inf")

@@ -20,7 +20,9 @@ constexpr std::string_view kRefusedKeywords[] = {"device",        "generator",  
                                                  "memory_format", "names",        "out",
                                                  "pin_memory",    "requires_grad"};
 
-// torch.nn.functional makes the operands' shapes equal first.
+// torch.nn.functional demands that the operands' shapes are equal, or makes them so.
+constexpr std::string_view kEqualShapesLosses[] = {"binary_cross_entropy",
+                                                   "binary_cross_entropy_with_logits"};
 constexpr std::string_view kBroadcastingLosses[] = {"huber_loss", "l1_loss", "mse_loss",
                                                     "smooth_l1_loss"};
 
@@ -252,6 +254,13 @@ Value* Emitter::functional_call(const Syntax& node, const std::string& name) {
   const c10::FunctionSchema& schema = functional_schema(*function);
   std::vector<Value*> values = match(schema, display, given, callee.place);
   if (contains(kBroadcastingLosses, name)) broadcast(values, callee.place);
+  if (contains(kEqualShapesLosses, name))
+    values[0] = add_node("equal_shapes", {values[0], values[1]}, c10::TensorType::get(),
+                         callee.place, operation([](const Stack& in) {
+                           if (in[0].toTensor().sizes() != in[1].toTensor().sizes())
+                             throw NumberError("input and target have different shapes");
+                           return in[0];
+                         }));
   const bool batch_mean = convert_reduction(schema, values, name == "kl_div", callee.place);
   Value* result =
       call_operator(reordered(values, function->order), qualified, display, callee.place);

@@ -346,6 +346,7 @@ TEST(ExpressionRefusal, CoversWhateverIsNotAPureTensorFunction) {
       "x in x",
       "x.to(rank)",
       "x.to(6)",
+      "torch.nn.functional.binary_cross_entropy(xx / 2, x / 2)",
       "*parts",
       "torch.stack([*parts])",
       "torch.stack(*parts)",

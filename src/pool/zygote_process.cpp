@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <utility>
 
 #include "base/child_process.h"
@@ -21,6 +22,15 @@ namespace {
 const std::vector<std::pair<std::string, std::string>> kEnvironment = {
     {"OMP_NUM_THREADS", "1"}, {"MKL_NUM_THREADS", "1"}, {"OPENBLAS_NUM_THREADS", "1"}};
 
+// Large pages make loading torch some 10 % shorter: fewer pages to fault in and, at each fork, to map.
+constexpr const char* kMallocTunables = "GLIBC_TUNABLES";
+
+std::vector<std::pair<std::string, std::string>> environment() {
+  auto variables = kEnvironment;
+  if (!std::getenv(kMallocTunables)) variables.emplace_back(kMallocTunables, "glibc.malloc.hugetlb=1");
+  return variables;
+}
+
 constexpr int kEndMs = 5000;  // it only has to kill and reap
 
 std::shared_ptr<const UniqueFd> shared(UniqueFd fd) { return std::make_shared<const UniqueFd>(std::move(fd)); }
@@ -30,7 +40,7 @@ std::shared_ptr<const UniqueFd> shared(UniqueFd fd) { return std::make_shared<co
 ZygoteProcess::ZygoteProcess(std::vector<std::string> command)
     : command_(std::move(command)), output_(create_output_file()), started_ns_(monotonic_ns()) {
   auto [ours, theirs] = make_socket_pair();
-  ChildCommand child{command_, kEnvironment, theirs.get(), output_.get()};
+  ChildCommand child{command_, environment(), theirs.get(), output_.get()};
   child.arguments.insert(child.arguments.end(), {"--zygote", std::to_string(kInheritedFd)});
   pid_ = start_child(child);
   control_ = std::make_unique<Channel>(std::move(ours));

@@ -173,8 +173,8 @@ class Runner::Impl::Case {
         const std::vector<int>& ranks =
             group ? group->partition[group->place_of(runner_.rank_).first] : runner_.world_;
         gradient = summed_where_present(runner_.connections_.of(ranks), gradient, leaf);
-        if (!gradient.defined()) break;
-        if (how == Input::Sync::kMean) gradient.div_(static_cast<double>(ranks.size()));
+        // Also where no rank of this group has one: along the next axis others may, and wait for this rank.
+        if (gradient.defined() && how == Input::Sync::kMean) gradient.div_(static_cast<double>(ranks.size()));
       }
       result_.gradients.push_back(gradient.defined() ? std::optional<Array>(array_of(gradient)) : std::nullopt);
     }

@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 
 #include "collectives/collective.h"
@@ -62,7 +63,10 @@ class Oracle {
   Simulation run() {
     for (const Input& input : program_.inputs)
       leaves_.push_back(make_leaf(program_, input, request_.leaves_by_rank));
-    if (request_.with_bounds) analysis_.emplace(program_.dtype);
+    if (request_.with_bounds) {
+      analysis_.emplace(program_.dtype);
+      analysis_->set_backward_scale(largest_mean());
+    }
     run_forward();
     run_backward();
     if (request_.with_guards) {
@@ -82,6 +86,20 @@ class Oracle {
   }
 
   Array bound_array(const at::Tensor& x) const { return array_of(analysis_->bound_of(x)); }
+
+  // By how much the largest `mean` of a sync divides, after a backward whose values are as many times larger.
+  double largest_mean() const {
+    double largest = 1;
+    for (const Input& input : program_.inputs) {
+      double size = 1;
+      for (const auto& [axis, how] : input.sync) {
+        const Group* group = axis.empty() ? nullptr : program_.group_named(axis);
+        if (how == Input::Sync::kMean) size *= group ? static_cast<double>(group->partition[0].size()) : program_.world_size;
+      }
+      largest = std::max(largest, size);
+    }
+    return largest;
+  }
 
   void run_forward() {
     for (int r = 0; r < program_.world_size; ++r) slots_.push_back(compiled_.rank_slots(r));
@@ -181,7 +199,10 @@ class Oracle {
       for (const Leaf& leaf : leaves_) {
         if (!leaf.input->requires_grad) continue;
         of_inputs.push_back(gradient_of(leaf, next));
-        if (i == 0 && analysis_) note_bounds(leaf, next, out_.bounds);
+        if (i == 0 && analysis_) {
+          note_bounds(leaf, next, out_.bounds);
+          if (!is_zero(out_.bounds.back())) out_.bound_notes.push_back(leaf.input->name + ": " + description(leaf, next));
+        }
         next += static_cast<std::ptrdiff_t>(leaf.leaves.size());
       }
       out_.gradients.push_back(std::move(of_inputs));
@@ -234,6 +255,17 @@ class Oracle {
     bound.input = leaf.input->name;
     for (std::size_t i = 0; i < leaf.leaves.size(); ++i, ++first) bound.parts.emplace_back(bound_array(*first));
     bounds.push_back(std::move(bound));
+  }
+
+  // How the largest bound among the parts came about.
+  std::string description(const Leaf& leaf, Tensors::const_iterator first) const {
+    const auto largest = [this](const at::Tensor& x) {
+      const Array bound = bound_array(x);
+      return std::accumulate(bound.values().begin(), bound.values().end(), 0.0, [](double a, double b) { return std::max(a, b); });
+    };
+    const auto worst = std::max_element(first, first + static_cast<std::ptrdiff_t>(leaf.leaves.size()),
+                                        [&](const auto& a, const auto& b) { return largest(a) < largest(b); });
+    return analysis_->describe(*worst);
   }
 
   void keep_cotangents() {
@@ -345,11 +377,15 @@ class Oracle {
                                        c10::str(at::IntArrayRef(shape)));
   }
 
+  static bool is_zero(const Gradient& bound) {
+    return std::all_of(bound.parts.begin(), bound.parts.end(), [](const std::optional<Array>& part) {
+      return std::all_of(part->values().begin(), part->values().end(), [](double b) { return b == 0; });
+    });
+  }
+
   bool is_exact() const {
     for (const Gradient& g : out_.bounds)
-      for (const auto& part : g.parts)
-        for (const double b : part->values())
-          if (b != 0) return false;
+      if (!is_zero(g)) return false;
     for (const double b : out_.loss_bounds)
       if (b != 0) return false;
     return true;

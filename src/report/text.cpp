@@ -218,7 +218,7 @@ std::string bounds_text(const CaseResult& r, const TextOptions& options) {
         number_text(g.max_rel_error, 6),
         g.bound == 0 ? "exact: compared bit by bit" : "bound there " + number_text(g.bound, 6));
   }
-  for (const std::string& note : r.bound_notes) out += wrapped("bound: " + note, 2, options.width);
+  for (const std::string& note : r.bound_notes) out += wrapped(note, 2, options.width);
   for (const std::string& text : r.composed) out += wrapped("composed: " + text, 2, options.width);
   return out;
 }

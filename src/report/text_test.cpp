@@ -183,7 +183,7 @@ TEST(TextReport, VerboseSaysHowCloseAndHowLong) {
   const std::string text = case_text(r, options);
   EXPECT_THAT(text, HasSubstr("  losses by rank: 25, 25\n"));
   EXPECT_THAT(text, HasSubstr("  x: largest error 0 (relative 0), exact: compared bit by bit\n"));
-  EXPECT_THAT(text, HasSubstr("  bound: x: 3 roundings\n"));
+  EXPECT_THAT(text, HasSubstr("  x: 3 roundings\n"));
   EXPECT_THAT(text, HasSubstr("  composed: all_reduce max: composed of all_gather\n"));
   EXPECT_THAT(text, HasSubstr("  took 0.004 s\n"));
 }

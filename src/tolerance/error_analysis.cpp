@@ -226,6 +226,7 @@ at::Tensor ErrorAnalysis::rounding_of(const at::Tensor& values) const {
   return bound;
 }
 
+void ErrorAnalysis::set_backward_scale(double scale) { state_->context.backward_scale = scale; }
 void ErrorAnalysis::set_place(std::string place) { state_->context.place = std::move(place); }
 const std::vector<std::string>& ErrorAnalysis::undecided() const { return state_->context.undecided; }
 const std::vector<std::string>& ErrorAnalysis::unknown_operators() const { return state_->context.unknown; }

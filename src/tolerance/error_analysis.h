@@ -35,6 +35,10 @@ class ErrorAnalysis {
   // which is the result of a rounding, counts one.
   at::Tensor rounding_of(const at::Tensor& values) const;
 
+  // Backward in the run may carry values `scale` times as large, to be divided at the end (the mean of a sync): where they
+  // then overflow the dtype there is no bound.
+  void set_backward_scale(double scale);
+
   // Named in messages until the next call, e.g. "step y".
   void set_place(std::string place);
 

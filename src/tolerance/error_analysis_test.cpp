@@ -150,6 +150,18 @@ TEST(Bound, OverflowOfFloat16IsNoBoundAtAll) {
   EXPECT_TRUE(std::isinf(largest_bound(analysis, all_reduced({vec({60000}), vec({60000}), vec({-60000})})[0])));
 }
 
+TEST(Bound, ADivisionAtTheEndMayOverflowBeforeIt) {
+  for (const double scale : {1.0, 4.0}) {
+    ErrorAnalysis analysis(DType::kFloat16);
+    analysis.set_backward_scale(scale);
+    const at::Tensor x = leaf({1});
+    const at::Tensor y = x * 20000;
+    y.backward(vec({1}));
+    EXPECT_EQ(std::isinf(largest_bound(analysis, x.grad())), scale == 4.0);
+    EXPECT_EQ(largest_bound(analysis, y), 0);
+  }
+}
+
 TEST(Bound, UnderflowOfFloat16CostsHalfASubnormal) {
   ErrorAnalysis analysis(DType::kFloat16);
   const double tiny = std::ldexp(1.0, -13), bound = largest_bound(analysis, vec({tiny * 1.5}) * vec({tiny}));

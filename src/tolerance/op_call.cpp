@@ -107,7 +107,11 @@ void OpCall::set_results(c10::ArrayRef<c10::IValue> results) {
     type = result.scalar_type();
     break;
   }
-  arithmetic_ = &arithmetic_for(context_.dtype, type);
+  arithmetic_ = arithmetic_for(context_.dtype, type);
+  if (in_backward_) {
+    arithmetic_.stored.largest /= context_.backward_scale;
+    arithmetic_.inner.largest /= context_.backward_scale;
+  }
 }
 
 int OpCall::index_of(std::string_view name) const {

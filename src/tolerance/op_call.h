@@ -47,6 +47,7 @@ struct Context {
   std::vector<std::string> undecided;
   std::vector<std::string> unknown;
   std::vector<Factors> factors;
+  double backward_scale = 1;  // the run's backward may carry values so many times larger
 };
 
 // A rule met an overload that it was not written for.
@@ -88,7 +89,7 @@ class OpCall {
 
   const std::vector<at::Tensor>& results() const { return results_; }
   const at::Tensor& result(std::size_t i = 0) const { return results_[i]; }
-  const Arithmetic& arithmetic() const { return *arithmetic_; }  // of the first floating-point result
+  const Arithmetic& arithmetic() const { return arithmetic_; }  // of the first floating-point result
 
   void write(const at::Tensor& result, const Cell* cells) { context_.shadows.write(result, cells); }
   // By element: the error; zero means exact.
@@ -110,7 +111,7 @@ class OpCall {
   c10::SmallVector<c10::IValue, 8> arguments_;
   std::vector<std::pair<int, View>> before_;  // arguments that the operator overwrites
   std::vector<at::Tensor> results_;
-  const Arithmetic* arithmetic_ = nullptr;
+  Arithmetic arithmetic_{};
   bool in_backward_ = false;
   std::int64_t element_ = 0;
   c10::IntArrayRef element_sizes_;

@@ -162,7 +162,8 @@ Cell scaled(const Cell& sum, Number factor, bool divides, const Arithmetic& arit
 // and its adjoint). Where the whole is exact any part of it is; where it is not, an exact part may not be in the run.
 void multiply_tensors(OpCall& call) {
   const at::Tensor& result = call.result();
-  const Buffer a = call.read(call.required_view("self"), result.sizes()), b = call.read(call.required_view("other"), result.sizes());
+  const Buffer a = call.read(call.required_view("self"), result.sizes(), true);
+  const Buffer b = call.read(call.required_view("other"), result.sizes(), true);
   const Buffer out = call.read(call.context().shadows.view_of(result), result.sizes());
   const InArithmetic in(call.arithmetic());
   Cell* cells = nullptr;

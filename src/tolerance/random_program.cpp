@@ -21,6 +21,7 @@ constexpr int kCollectives = 9;
 // How an execution does what is open: null random means the simulation.
 struct Manner {
   Random* random = nullptr;
+  ErrorAnalysis* analysis = nullptr;
   Fault fault;
   int next_collective = 0;
 
@@ -291,10 +292,12 @@ Outcome execute_all(const RandomProgram& program, at::ScalarType dtype, Manner& 
   // 1/N as cotangent from the start, or a division of the gradients at the end.
   const bool divide_at_end = program.mean && !manner.simulates() && manner.coin();
   const double weight = program.mean && !divide_at_end ? 1.0 / program.ranks : 1.0;
+  if (manner.analysis && program.mean) manner.analysis->set_backward_scale(program.ranks);
   tensor_list roots, cotangents, inputs;
   for (const at::Tensor& loss : outcome.losses) {
     roots.push_back(loss);
     cotangents.push_back(at::full({}, weight, loss.options().requires_grad(false)));
+    if (manner.analysis) manner.analysis->add_bound(cotangents.back(), manner.analysis->rounding_of(cotangents.back()));
   }
   for (const ByRank& own : leaves) inputs.insert(inputs.end(), own.begin(), own.end());
   const tensor_list gradients = torch::autograd::grad(roots, inputs, cotangents, std::nullopt, false, true);
@@ -389,8 +392,9 @@ RandomProgram random_program(Random& random, at::ScalarType dtype) {
   return program;
 }
 
-Outcome simulate(const RandomProgram& program, const Fault& fault) {
+Outcome simulate(const RandomProgram& program, const Fault& fault, ErrorAnalysis& analysis) {
   Manner manner;
+  manner.analysis = &analysis;
   manner.fault = fault;
   return execute_all(program, at::kDouble, manner);
 }

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "tolerance/error_analysis.h"
+
 namespace distgrad::testing_programs {
 
 using ByRank = std::vector<at::Tensor>;
@@ -45,8 +47,8 @@ struct Outcome {
 };
 
 // As the simulator does: float64, collectives as tensor code over all ranks. Gradients are the tensors themselves, so
-// that an analysis that is alive can be asked about them.
-Outcome simulate(const RandomProgram& program, const Fault& fault);
+// that the analysis, which is alive, can be asked about them.
+Outcome simulate(const RandomProgram& program, const Fault& fault, ErrorAnalysis& analysis);
 // As a subject does: in the dtype, reductions in an order drawn from `random`, scaling before or after sums, and so on.
 Outcome run(const RandomProgram& program, at::ScalarType dtype, const Fault& fault, Random& random);
 

@@ -12,8 +12,6 @@
 #include <cstdlib>
 #include <iostream>
 
-#include "tolerance/error_analysis.h"
-
 namespace distgrad {
 namespace {
 
@@ -73,7 +71,7 @@ struct Simulated {
 
 Simulated simulate(const RandomProgram& program, DType dtype, const Fault& fault) {
   ErrorAnalysis analysis(dtype);
-  const Outcome outcome = testing_programs::simulate(program, fault);
+  const Outcome outcome = testing_programs::simulate(program, fault, analysis);
   Simulated s;
   s.flat.values = flat_values(outcome);
   for (const ByRank& gradient : outcome.gradients)

@@ -184,10 +184,11 @@ Buffer load(Arena& arena, const View& view, c10::IntArrayRef sizes, const Arithm
   const std::int64_t length = single ? 1 : buffer.size;
   buffer.step = single ? 0 : 1;
 
-  Dims strides(sizes.size(), 0);
+  Dims strides;
   if (!same) {
-    for (std::size_t d = 0; d < view.sizes.size(); ++d)
-      if (view.sizes[d] != 1) strides[sizes.size() - view.sizes.size() + d] = view.strides[d];
+    const std::size_t missing = sizes.size() - view.sizes.size();
+    for (std::size_t d = 0; d < sizes.size(); ++d)
+      strides.push_back(d < missing || view.sizes[d - missing] == 1 ? 0 : view.strides[d - missing]);
   }
   if (same && view.type == c10::ScalarType::Double) {
     buffer.values = static_cast<const double*>(view.data);
