@@ -169,6 +169,7 @@ TEST_F(WorkshopTest, OutputIsBounded) {
   const Ticket ticket = workshop_->run(request(1, "0: flood"), 1);
   workshop_->wait(workshop_->run(request(2, ""), 20));  // meanwhile
   struct stat output{};
+  for (int i = 0; i < 100 && marked_processes(mark_, "dg rank 0/1").empty(); ++i) usleep(5'000);
   const std::string rank = std::to_string(marked_processes(mark_, "dg rank 0/1").at(0));
   for (int i = 0; i < 20 && workshop_->outstanding() > 0; ++i) {
     usleep(10'000);
