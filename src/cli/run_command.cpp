@@ -108,7 +108,11 @@ class Progress : public VerifyListener {
 ExitCode run_command(const Arguments& arguments) {
   const auto parsed = parse_run_options(arguments);
   if (const auto* done = std::get_if<ExitCode>(&parsed)) return *done;
-  const RunOptions& options = std::get<RunOptions>(parsed);
+  RunOptions options = std::get<RunOptions>(parsed);
+  Interpreters interpreters;
+  options.overrides.torch_of_python = [&](const std::string& python) {
+    return interpreters.find(python).torch;
+  };
 
   const auto started = std::chrono::steady_clock::now();
   const Interrupts interrupts;
@@ -124,7 +128,11 @@ ExitCode run_command(const Arguments& arguments) {
   Progress progress(options, loaded, report);
   std::string failure;
   try {
-    verify(loaded.cases, {.simulate_only = options.simulate, .strict = options.strict}, progress);
+    verify(loaded.cases,
+           {.simulate_only = options.simulate,
+            .strict = options.strict,
+            .interpreters = &interpreters},
+           progress);
   } catch (const SystemError& e) {  // what was finished is reported all the same
     failure = e.what();
   }

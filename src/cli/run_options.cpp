@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "cli/parse_arguments.h"
 #include "model/backends.h"
+#include "model/subject_text.h"
 #include "report/words.h"
 #include "scenario/subject_name.h"
 
@@ -17,7 +18,7 @@ namespace {
 
 // What the options that need a second look are given as.
 struct Lists {
-  std::vector<std::string> subjects, world_sizes, dtypes, backends, objectives;
+  std::vector<std::string> subjects, world_sizes, dtypes, backends, objectives, pythons;
   std::string color = "auto";
 };
 
@@ -43,6 +44,8 @@ void add_options(CLI::App& app, RunOptions& options, Lists& lists) {
   app.add_option("--filter", options.overrides.filter, "only cases whose name contains it")
       ->type_name("TEXT");
   app.add_flag("--simulate", options.simulate, "the ground truth only: start no ranks");
+  list("--python", lists.pythons, "PATH", "the interpreter for subjects in Python");
+  app.add_flag("--allow-code", options.overrides.allow_code, "run code that scenario files name");
   app.add_option("--timeout", options.overrides.timeout_s, "seconds for one case")->type_name("S");
   app.add_flag("--strict", options.strict, "skipped or disputed is not as expected");
   app.add_flag("--allow-empty", options.allow_empty, "exit code 0 where nothing ran");
@@ -83,9 +86,23 @@ Color read_color(const std::string& text) {
   throw UserError(fmt::format("run: --color: unknown \"{}\"{}", text, hint));
 }
 
+// Several subjects for one collective each are one subject.
+void join_parts(std::vector<std::string>& subjects) {
+  std::string joined;
+  for (const std::string& subject : subjects)
+    if (!parts_by_kind(subject).empty()) joined += (joined.empty() ? "" : "+") + subject;
+  if (joined.empty()) return;
+  if (const std::string why = problem_with_subject(joined); !why.empty())
+    throw UserError("run: --subject: " + why);
+  std::erase_if(subjects, [](const std::string& s) { return !parts_by_kind(s).empty(); });
+  subjects.push_back(joined);
+}
+
 void read_lists(const Lists& lists, RunOptions& options) {
   Overrides& overrides = options.overrides;
   read_list(overrides, "subject", "--subject", lists.subjects);
+  join_parts(overrides.subjects);
+  read_list(overrides, "python", "--python", lists.pythons);
   read_list(overrides, "world_size", "--world-size", lists.world_sizes);
   read_list(overrides, "dtype", "--dtype", lists.dtypes);
   read_list(overrides, "backend", "--backend", lists.backends);
@@ -117,6 +134,7 @@ std::string again_text(const RunOptions& options) {
   if (const auto timeout = options.overrides.timeout_s)
     text += " --timeout " + number_text(*timeout);
   if (options.strict) text += " --strict";
+  if (options.overrides.allow_code) text += " --allow-code";
   return text;
 }
 

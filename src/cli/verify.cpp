@@ -18,6 +18,7 @@
 #include "diagnose/diagnose.h"
 #include "diagnose/verdict.h"
 #include "gradients/objective_truths.h"
+#include "model/subject_text.h"
 #include "pool/workshop.h"
 #include "scenario/cases.h"
 
@@ -48,6 +49,25 @@ MeaningKey key_of(const Case& c) {
   return {c.scenario, c.world_size, c.dtype, spelled(c.objective)};
 }
 
+// Which rank program runs a case: distgrad-rank, or a Python interpreter.
+struct RankPrograms {
+  std::vector<std::vector<std::string>> commands;
+  std::map<std::string, int> by_python;  // as the case names it
+
+  int of(const Case& c) const { return is_python_subject(c.subject) ? by_python.at(c.python) : 0; }
+};
+
+RankPrograms rank_programs(std::span<const Case> cases, const VerifyOptions& options) {
+  RankPrograms programs{{{rank_executable()}}, {}};
+  if (options.simulate_only) return programs;
+  for (const Case& c : cases) {
+    if (!c.skip_reason.empty() || !is_python_subject(c.subject)) continue;
+    const auto [place, is_new] = programs.by_python.emplace(c.python, programs.commands.size());
+    if (is_new) programs.commands.push_back(python_rank_command(options.interpreters->find(c.python).path));
+  }
+  return programs;
+}
+
 class Verification {
  public:
   Verification(std::span<const Case> cases, const VerifyOptions& options, VerifyListener& listener)
@@ -55,12 +75,12 @@ class Verification {
         options_(options),
         listener_(listener),
         outcomes_(cases.size()),
-        workshop_({.rank_commands = {{rank_executable()}}}) {}
+        programs_(rank_programs(cases, options)),
+        workshop_({.rank_commands = programs_.commands}) {}
 
   void run() {
     sort_into_meanings();
-    if (!options_.simulate_only && !meanings_.empty())
-      workshop_.prepare(cases_[meanings_.front()->cases.front()].world_size);
+    if (!options_.simulate_only && !meanings_.empty()) prepare_for(cases_[meanings_.front()->cases.front()]);
     submit_more();
     while (std::optional<Completion> done = workshop_.next()) {
       if (auto* simulation = std::get_if<SimulationRun>(&done->result))
@@ -74,6 +94,8 @@ class Verification {
   }
 
  private:
+  void prepare_for(const Case& c) { workshop_.prepare(c.world_size, programs_.of(c)); }
+
   template <class T>
   static T take(std::map<Ticket, T>& map, Ticket ticket) {
     return std::move(map.extract(ticket).mapped());
@@ -135,15 +157,21 @@ class Verification {
       if (meaning->run.error || options_.simulate_only)
         conclude(i, *meaning, nullptr);
       else
-        runs_.emplace(
-            workshop_.run(run_request(cases_[i], meaning->asked.program), cases_[i].timeout_s),
-            std::pair(meaning, i));
+        start_run(meaning, i);
     }
+  }
+
+  void start_run(const std::shared_ptr<Meaning>& meaning, std::size_t i) {
+    const Case& c = cases_[i];
+    if (unusable_.contains({c.subject, c.python})) return release(*meaning, i, std::nullopt);
+    const Ticket ticket =
+        workshop_.run(run_request(c, meaning->asked.program), c.timeout_s, programs_.of(c));
+    runs_.emplace(ticket, std::pair(meaning, i));
   }
 
   static RunRequest run_request(const Case& c, const Program& program) {
     return {program, c.subject, c.backend,
-            backward_weights(program, c.objective, c.subject == "reference")};
+            backward_weights(program, c.objective, is_reference(c.subject))};
   }
 
   // The file's own mistake is the user's error; one that only an override makes is a reason to
@@ -169,7 +197,12 @@ class Verification {
   }
 
   void on_run(std::pair<std::shared_ptr<Meaning>, std::size_t> what, const DistributedRun& run) {
-    conclude(what.second, *what.first, &run);
+    const Case& c = cases_[what.second];
+    if (!run.error || run.error->kind != "subject") return conclude(what.second, *what.first, &run);
+    // The user's mistake, and the same for every case: no case is worth trying again.
+    if (unusable_.emplace(c.subject, c.python).second)
+      listener_.on_invalid({c.subject, {}, "", run.error->message, ""});
+    release(*what.first, what.second, std::nullopt);
   }
 
   // Without a run the simulation is judged alone.
@@ -274,6 +307,9 @@ class Verification {
   std::size_t finished_ = 0;
   std::size_t failed_ = 0;
 
+  std::set<std::pair<std::string, std::string>> unusable_;            // subject, python
+
+  RankPrograms programs_;
   Workshop workshop_;
   bool torch_is_checked_ = false;
 };

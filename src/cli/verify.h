@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "cli/interpreters.h"
 #include "model/report.h"
 #include "model/scenario.h"
 
@@ -13,6 +14,7 @@ namespace distgrad {
 struct VerifyOptions {
   bool simulate_only = false;  // no ranks
   bool strict = false;         // unexpected skips and disputes are not as expected
+  Interpreters* interpreters = nullptr;  // needed where subjects are in Python
 };
 
 // Gets what comes of it, from the thread that called verify().
@@ -20,7 +22,8 @@ class VerifyListener {
  public:
   virtual ~VerifyListener() = default;
   virtual void on_result(CaseResult) = 0;    // in the order of the cases
-  virtual void on_invalid(InvalidFile) = 0;  // a program that means nothing: once for each place
+  // A program that means nothing, once for each place; a subject that cannot be loaded, once.
+  virtual void on_invalid(InvalidFile) = 0;
   virtual void on_progress(std::size_t done, std::size_t failed) = 0;
 };
 

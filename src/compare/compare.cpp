@@ -9,6 +9,7 @@
 #include "gradients/assemble.h"
 #include "gradients/closeness.h"
 #include "gradients/objective_truths.h"
+#include "model/subject_text.h"
 
 namespace distgrad {
 namespace {
@@ -182,7 +183,7 @@ GradientByRank held_by_ranks(const DistributedRun& run, std::size_t gradient) {
 void compare_gradients(const Case& which, const Ground& ground, const DistributedRun* run,
                        CaseComparison& comparison) {
   const Program& program = ground.program;
-  const bool divides_replicated = which.subject == "reference";
+  const bool divides_replicated = is_reference(which.subject);
   const std::vector<double> divisors =
       leftover_divisors(program, which.objective, divides_replicated);
   std::size_t gradient = 0;

@@ -10,6 +10,7 @@
 #include "backends/self_test.h"
 #include "backends/traits_file.h"
 #include "model/libraries.h"
+#include "model/subject_text.h"
 #include "rank/compiled_program.h"
 #include "rank/group_connections.h"
 #include "rank/input_values.h"
@@ -106,10 +107,10 @@ class Runner::Impl::Case {
   std::string not_offered() const {
     for (const Step& step : program_.steps) {
       const CollectiveCall* call = step.collective();
-      if (!call || rule_of(request_.subject, call->kind, call->op)) continue;
+      if (!call || rule_of(subject_for(request_.subject, call->kind), call->kind, call->op)) continue;
       std::string what(traits(call->kind).name);
       if (traits(call->kind).takes_op) what += " " + std::string(name_of(call->op));
-      return request_.subject + " does not offer " + what;
+      return subject_for(request_.subject, call->kind) + " does not offer " + what;
     }
     return {};
   }
@@ -147,7 +148,7 @@ class Runner::Impl::Case {
     site->call = Call{&spec, static_cast<int>(ranks.size())};
     site->connection = &runner_.connections_.of(ranks);
     site->enter_backward = [this, index] { runner_.enter(index, Phase::kBackward); };
-    const std::string_view how = *rule_of(request_.subject, spec.kind, spec.op, torch_version());
+    const std::string_view how = *rule_of(subject_for(request_.subject, spec.kind), spec.kind, spec.op, torch_version());
     if (how == "dispatcher") return collective(spec.kind).in_place(site->call, *site->connection, operand);
     if (how != "native") site->rule = rule_named(how);
     site->native_leftovers = how == "leftovers";

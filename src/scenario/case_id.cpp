@@ -121,7 +121,7 @@ void add_override(Overrides& overrides, std::string_view field, std::string_view
   if (field == "device") {
     overrides.device = value;
   } else if (field == "python") {
-    overrides.python = value;
+    add_once(overrides.pythons, std::string(value));
   } else if (field == "subject" && value.find(':') != std::string_view::npos) {
     add_once(overrides.subjects, subject_of(std::string(value)));  // a file's name may have a comma
   } else {
@@ -146,7 +146,7 @@ Overrides narrowed(Overrides options, const Overrides& by_name) {
   replace(options.backends, by_name.backends);
   replace(options.objectives, by_name.objectives);
   replace(options.device, by_name.device);
-  replace(options.python, by_name.python);
+  replace(options.pythons, by_name.pythons);
   return options;
 }
 

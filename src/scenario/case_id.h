@@ -3,6 +3,7 @@
 // path/to/file.json:subject=torch_nn,world_size=3".
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -20,7 +21,11 @@ struct Overrides {
   std::vector<std::string> backends;
   std::vector<Objective> objectives;
   std::string device;
-  std::string python;
+  std::vector<std::string> pythons;  // for subjects in Python
+  bool allow_code = false;           // code that a file names may run
+  // The version of torch that the interpreter has ("": the default one), for `when`; asked where a
+  // case runs in Python.
+  std::function<std::string(const std::string& python)> torch_of_python;
   std::string filter;  // only cases whose id has this text
   std::optional<double> timeout_s;
 };

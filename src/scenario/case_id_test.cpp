@@ -54,7 +54,7 @@ TEST(CaseId, ASubjectMayHaveColonsCommasAndEqualSigns) {
   EXPECT_THAT(s.fields.world_sizes, ElementsAre(2));
   EXPECT_THAT(parse_case_id("f.json:subject=all_gather=simclr").fields.subjects,
               ElementsAre("all_gather=simclr"));
-  EXPECT_EQ(parse_case_id("f.json:python=/a,b/python3").fields.python, "/a,b/python3");
+  EXPECT_THAT(parse_case_id("f.json:python=/a,b/python3").fields.pythons, ElementsAre("/a,b/python3"));
 }
 
 TEST(CaseId, FieldsTakeListsAsTheOptionsDo) {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "model/backends.h"
+#include "model/subject_text.h"
 #include "scenario/subject_name.h"
 #include "scenario/torch_version.h"
 #include "scenario/world.h"
@@ -81,10 +82,12 @@ void leave_out_what_does_not_apply(Case& which) {
                           " is not the file's: figures pinned for another are not checked");
 }
 
-std::string why_impossible(const Case& which) {
+std::string why_impossible(const Case& which, const Overrides& overrides) {
   const BackendRow* backend = backend_named(which.backend);
   if (backend && !backend->unavailable.empty()) return std::string(backend->unavailable);
   if (std::string why = why_not_available(which.subject); !why.empty()) return why;
+  if (is_foreign_code(which.subject) && !overrides.allow_code && overrides.subjects.empty())
+    return "code that is named in a scenario file runs only with --allow-code";
   if (!which.device.empty() && which.device != "cpu")
     return "the device " + which.device + " is not available in this build";
   if (which.world_size_overridden) {
@@ -114,7 +117,7 @@ std::string id_of(const Case& which, const Overrides& overrides) {
   write(scenario.backends.size() > 1 || !overrides.backends.empty(), "backend", which.backend);
   write(!overrides.objectives.empty(), "objective", spelled(which.objective));
   write(!overrides.device.empty(), "device", which.device);
-  write(!overrides.python.empty(), "python", which.python);
+  write(!which.python.empty(), "python", which.python);
   return id;
 }
 
@@ -124,10 +127,11 @@ Case make_case(Case which, const Overrides& overrides, std::string_view torch_ve
   which.world_size_overridden = !has(scenario.world_sizes, which.world_size);
   which.timeout_s = overrides.timeout_s.value_or(scenario.timeout_s);
   which.device = overrides.device;
-  which.python = overrides.python;
-  which.expected = expectation_of(which, torch_version);
+  const bool in_python = is_python_subject(which.subject) && overrides.torch_of_python;
+  which.expected =
+      expectation_of(which, in_python ? overrides.torch_of_python(which.python) : torch_version);
   leave_out_what_does_not_apply(which);
-  which.skip_reason = why_impossible(which);
+  which.skip_reason = why_impossible(which, overrides);
   which.id = id_of(which, overrides);
   return which;
 }
@@ -136,6 +140,12 @@ std::vector<std::string> subjects_of(const Scenario& scenario) {
   std::vector<std::string> names;
   for (const ExpectedSubject& subject : scenario.subjects) names.push_back(subject.subject);
   return names;
+}
+
+// One entry without a name for the default interpreter, and for what needs none.
+std::vector<std::string> pythons_for(const std::string& subject, const Overrides& overrides) {
+  const bool one = overrides.pythons.size() == 1 || is_python_subject(subject);
+  return one && !overrides.pythons.empty() ? overrides.pythons : std::vector<std::string>{""};
 }
 
 }  // namespace
@@ -162,9 +172,12 @@ std::vector<Case> expand(const Scenario& scenario, const Overrides& overrides,
             which.dtype = dtype;
             which.backend = backend;
             which.objective = objective;
-            which = make_case(std::move(which), overrides, torch_version);
-            if (which.id.find(overrides.filter) != std::string::npos)
-              cases.push_back(std::move(which));
+            for (const std::string& python : pythons_for(subject, overrides)) {
+              which.python = python;
+              Case made = make_case(which, overrides, torch_version);
+              if (made.id.find(overrides.filter) != std::string::npos)
+                cases.push_back(std::move(made));
+            }
           }
   return cases;
 }

@@ -186,10 +186,27 @@ TEST(Cases, ThatAnOverrideMakesImpossibleAreSkippedWithTheReason) {
             "the objective dp=mean+dp=sum does not name the mesh's axes (dp, tp)");
   EXPECT_EQ(why(scenario(""), "backend", "nccl"),
             "the backend nccl is not available in this build");
-  EXPECT_EQ(why(scenario(""), "subject", "python:m:f"),
-            "subjects in Python are not available in this build");
+  EXPECT_EQ(why(scenario(""), "subject", "python:m:f"), "") << "typed by the user";
   EXPECT_EQ(why(scenario(""), "device", "cuda"), "the device cuda is not available in this build");
   EXPECT_EQ(why(scenario(""), "world_size", "3"), "");
+}
+
+TEST(Cases, CodeThatAFileNamesRunsOnlyWhereItIsAllowed) {
+  const Scenario s = scenario("\"subjects\": {\"all_reduce=python:f.py:g\": \"match\"}");
+  EXPECT_EQ(only(s, Overrides()).skip_reason,
+            "code that is named in a scenario file runs only with --allow-code");
+  Overrides allowed;
+  allowed.allow_code = true;
+  EXPECT_EQ(only(s, allowed).skip_reason, "");
+}
+
+TEST(Cases, OnlySubjectsInPythonMultiplyByInterpreter) {
+  const Overrides two = with({{"python", "a/python3"}, {"python", "b/python3"}, {"subject", "reference"},
+                              {"subject", "python:m:f"}});
+  EXPECT_THAT(ids(scenario(""), two),
+              ElementsAre("dir/f.json:subject=reference",
+                          "dir/f.json:subject=python:m:f,python=a/python3",
+                          "dir/f.json:subject=python:m:f,python=b/python3"));
 }
 
 TEST(Cases, AnObjectiveByAxisIsBroughtIntoMeshOrder) {

@@ -1,11 +1,16 @@
 #include "scenario/subject_name.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "base/did_you_mean.h"
 #include "model/collective_kind.h"
 #include "model/libraries.h"
+#include "model/subject_text.h"
 #include "scenario/printable.h"
 
 namespace distgrad {
@@ -23,13 +28,31 @@ bool is_built_in(std::string_view subject) {
                      [&](const SubjectRow& row) { return row.name == subject; });
 }
 
-// KIND= at the start of "KIND=SUBJECT"; a '=' later belongs to the path of a file.
-std::string_view kind_prefix(std::string_view subject) {
+// "KINB=" at the start of "KINB=SUBJECT": a word and '=', which name no collective.
+std::string_view misspelt_kind(std::string_view subject) {
   const std::size_t equals = subject.find('=');
   if (equals == std::string_view::npos ||
       subject.substr(0, equals).find_first_of(":/.") != std::string_view::npos)
     return {};
-  return subject.substr(0, equals + 1);
+  return subject.substr(0, equals);
+}
+
+std::string problem_with_part(std::string_view subject);
+
+std::string problem_with_parts(
+    std::string_view subject, const std::vector<std::pair<CollectiveKind, std::string>>& parts) {
+  std::set<CollectiveKind> seen;
+  for (const auto& [kind, part] : parts) {
+    if (!seen.insert(kind).second)
+      return fmt::format("{} is given twice in {}", traits(kind).name, in_quotes(subject));
+    if (!parts_by_kind(part).empty()) return "one KIND= is enough in " + in_quotes(subject);
+    if (std::string why = problem_with_part(part); !why.empty()) return why;
+    // Ranks in Python have no rule sets.
+    if (is_python_subject(subject) && is_built_in(part) && part != "reference" && part != "in_place")
+      return fmt::format("beside code in Python a collective is \"reference\" or \"in_place\", not {}",
+                         in_quotes(part));
+  }
+  return {};
 }
 
 std::string problem_with_python(std::string_view target) {
@@ -47,20 +70,7 @@ std::string problem_with_library(std::string_view target) {
   return {};
 }
 
-}  // namespace
-
-std::string problem_with_subject(std::string_view subject) {
-  if (subject.empty()) return "the subject's name is empty";
-  if (const std::string_view prefix = kind_prefix(subject); !prefix.empty()) {
-    const std::string_view kind = prefix.substr(0, prefix.size() - 1);
-    std::vector<std::string> kinds;
-    for (const CollectiveTraits& t : kCollectives) kinds.emplace_back(t.name);
-    if (!collective_named(kind))
-      return "unknown collective " + in_quotes(kind) + " before '='" + did_you_mean(kind, kinds);
-    const std::string_view rest = subject.substr(prefix.size());
-    if (!kind_prefix(rest).empty()) return "one KIND= is enough in " + in_quotes(subject);
-    return problem_with_subject(rest);
-  }
+std::string problem_with_part(std::string_view subject) {
   constexpr std::string_view kPython = "python:", kLibrary = "library:";
   if (subject.starts_with(kPython)) return problem_with_python(subject.substr(kPython.size()));
   if (subject.starts_with(kLibrary)) return problem_with_library(subject.substr(kLibrary.size()));
@@ -70,11 +80,22 @@ std::string problem_with_subject(std::string_view subject) {
   return "unknown subject " + in_quotes(subject) + hint;
 }
 
+}  // namespace
+
+std::string problem_with_subject(std::string_view subject) {
+  if (subject.empty()) return "the subject's name is empty";
+  const auto parts = parts_by_kind(subject);
+  if (!parts.empty()) return problem_with_parts(subject, parts);
+  if (const std::string_view kind = misspelt_kind(subject); !kind.empty()) {
+    std::vector<std::string> kinds;
+    for (const CollectiveTraits& t : kCollectives) kinds.emplace_back(t.name);
+    return "unknown collective " + in_quotes(kind) + " before '='" + did_you_mean(kind, kinds);
+  }
+  return problem_with_part(subject);
+}
+
 std::string why_not_available(std::string_view subject) {
-  if (is_built_in(subject)) return {};
-  if (!kind_prefix(subject).empty())
-    return "subjects for one collective (KIND=SUBJECT) are not available in this build";
-  if (subject.starts_with("python:")) return "subjects in Python are not available in this build";
+  if (subject.find("library:") == std::string_view::npos) return {};
   return "subjects from libraries are not available in this build";
 }
 

@@ -1,0 +1,28 @@
+// The Python interpreters that run subjects in Python.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace distgrad {
+
+struct Interpreter {
+  std::string path;
+  std::string torch;  // its version, found without importing it
+};
+
+class Interpreters {
+ public:
+  // As the user named it; "" is the default: PATH's python3 where that has torch, else the one of this build. Each is asked
+  // once. Throws UserError where it does not run or has no torch.
+  const Interpreter& find(const std::string& asked);
+
+ private:
+  std::map<std::string, Interpreter> found_;
+};
+
+// The command that makes an interpreter a rank program. Throws SystemError where distgrad's Python files are not found.
+std::vector<std::string> python_rank_command(const std::string& interpreter);
+
+}  // namespace distgrad

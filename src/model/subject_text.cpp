@@ -1,0 +1,63 @@
+#include "model/subject_text.h"
+
+#include <algorithm>
+#include <optional>
+
+namespace distgrad {
+namespace {
+
+constexpr std::string_view kPython = "python:", kLibrary = "library:", kReference = "reference";
+
+// "KIND=" at the start; a '=' elsewhere belongs to the path of a file.
+std::optional<CollectiveKind> kind_at(std::string_view text, std::size_t& length) {
+  const std::size_t equals = text.find('=');
+  if (equals == text.npos) return std::nullopt;
+  length = equals + 1;
+  return collective_named(text.substr(0, equals));
+}
+
+bool any_part(std::string_view subject, bool (*holds)(std::string_view)) {
+  const auto parts = parts_by_kind(subject);
+  if (parts.empty()) return holds(subject);
+  return std::any_of(parts.begin(), parts.end(), [&](const auto& part) { return holds(part.second); });
+}
+
+}  // namespace
+
+std::vector<std::pair<CollectiveKind, std::string>> parts_by_kind(std::string_view subject) {
+  std::vector<std::pair<CollectiveKind, std::string>> parts;
+  std::size_t length = 0;
+  while (const auto kind = kind_at(subject, length)) {
+    subject.remove_prefix(length);
+    std::size_t end = subject.find('+');  // a path may have one, too
+    while (end != subject.npos && !kind_at(subject.substr(end + 1), length)) end = subject.find('+', end + 1);
+    parts.emplace_back(*kind, subject.substr(0, end));
+    if (end == subject.npos) break;
+    subject.remove_prefix(end + 1);
+  }
+  return parts;
+}
+
+std::string subject_for(std::string_view subject, CollectiveKind kind) {
+  const auto parts = parts_by_kind(subject);
+  if (parts.empty()) return std::string(subject);
+  for (const auto& [of, what] : parts)
+    if (of == kind) return what;
+  return std::string(kReference);
+}
+
+bool is_python_subject(std::string_view subject) {
+  return any_part(subject, [](std::string_view part) { return part.starts_with(kPython); });
+}
+
+bool is_foreign_code(std::string_view subject) {
+  return any_part(subject,
+                  [](std::string_view part) { return part.starts_with(kPython) || part.starts_with(kLibrary); });
+}
+
+bool is_reference(std::string_view subject) {
+  if (subject.starts_with(kPython)) subject.remove_prefix(kPython.size());
+  return subject == kReference;
+}
+
+}  // namespace distgrad

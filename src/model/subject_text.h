@@ -1,0 +1,29 @@
+// What a subject's text says: a name, Python code, an operator of a library, or a subject for each of some collectives.
+// Source: command-line contract, "A subject is".
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "model/collective_kind.h"
+
+namespace distgrad {
+
+// "all_gather=python:f.py:g+all_reduce=in_place" by collective, in the order written; empty for a subject that serves all.
+std::vector<std::pair<CollectiveKind, std::string>> parts_by_kind(std::string_view subject);
+
+// What of `subject` runs this collective; "reference" where a subject for other collectives leaves it to that.
+std::string subject_for(std::string_view subject, CollectiveKind kind);
+
+// Whether it needs ranks in Python.
+bool is_python_subject(std::string_view subject);
+
+// Whether it is, or has in it, code that is not distgrad's.
+bool is_foreign_code(std::string_view subject);
+
+// `reference`, whose losses are weighted by the objective.
+bool is_reference(std::string_view subject);
+
+}  // namespace distgrad
