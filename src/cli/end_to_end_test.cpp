@@ -247,6 +247,19 @@ TEST_F(EndToEnd, TheTruthAlone) {
   EXPECT_THAT(out_, HasSubstr("mismatch: truth"));
 }
 
+// Of this size the bounds are computed only where some bit differs: as do sums of three normals, and what in_place does.
+TEST_F(EndToEnd, ALargeProgramIsJudgedAsASmallOne) {
+  write("a.json", R"json({
+  "world_size": 3, "dtype": "float32",
+  "inputs": { "x": { "random": { "shape": [350000], "kind": "normal" } } },
+  "steps": [ { "y": { "all_reduce": "x" } } ], "loss": "(y * y).mean()", "objective": "sum",
+  "subjects": { "reference": "match", "in_place": { "verdict": "mismatch", "finding": "identity-backward" } } })json");
+  EXPECT_EQ(run({"run", "--json", "r.json", "a.json"}), 0) << out_ << err_;
+  const Json gradients = report()["cases"][0]["gradients"]["x"];
+  EXPECT_GT(gradients["max_abs_error"], 0) << "the data show nothing";
+  EXPECT_GT(gradients["bound"], 0);
+}
+
 TEST_F(EndToEnd, NothingRan) {
   write_debate("a.json", R"({ "simclr": "match" })");
   EXPECT_EQ(run({"run", "--filter", "nowhere", "a.json"}), 4);

@@ -32,7 +32,27 @@ constexpr std::size_t kAhead = 128;
 // all: what is done should be printed soon.
 constexpr std::size_t kTogether = 512;
 
+// From so many elements on, all ranks' inputs together, the error analysis takes long: it is asked for only where some bit
+// differs. The file's guards need it always.
+constexpr std::int64_t kLarge = std::int64_t{1} << 20;
+
 struct Interrupted {};
+
+std::int64_t elements_of(const Input& input, int world_size) {
+  if (const auto* array = std::get_if<Array>(&input.value)) return array->size() * world_size;
+  const auto* random = std::get_if<RandomSpec>(&input.value);
+  if (!random) return 0;
+  std::int64_t elements = world_size;
+  for (const auto& size : random->shape)
+    if (const auto* number = std::get_if<std::int64_t>(&size)) elements *= *number;
+  return elements;
+}
+
+bool asks_for_bounds_at_once(const Program& program) {
+  std::int64_t elements = 0;
+  for (const Input& input : program.inputs) elements += elements_of(input, program.world_size);
+  return elements < kLarge || program.single_device || !program.truth.empty();
+}
 
 // What one program means: asked once for all cases that differ in subject and backend only.
 struct Meaning {
@@ -135,6 +155,7 @@ class Verification {
       meaning->unfinished = meaning->cases.size();
       meaning->asked.program = program_for(first);
       meaning->asked.weights = weights_to_ask(meaning->asked.program, first.objective);
+      meaning->asked.with_bounds = asks_for_bounds_at_once(meaning->asked.program);
       auto run_weights = reference_weights(meaning->asked.program, first.objective);
       if (run_weights != meaning->asked.weights.front())
         meaning->asked.run_weights = {std::move(run_weights)};
@@ -219,6 +240,8 @@ class Verification {
     CaseComparison comparison;
     if (!run || is_complete(*run)) {
       comparison = compare(c, meaning.asked, simulated.simulation, run);
+      if (run && !comparison.equal() && ask_for_bounds(meaning, c))
+        comparison = compare(c, meaning.asked, simulated.simulation, run);
       if (run && !comparison.gradients_equal() && ask_for_every_rank(meaning, c))
         comparison = compare(c, meaning.asked, simulated.simulation, run);
       outcome.comparison = &comparison;
@@ -246,6 +269,18 @@ class Verification {
     if (weights.size() <= meaning.asked.weights.size()) return false;
     SimulateRequest request = meaning.asked;
     request.weights = std::move(weights);
+    return ask_again(meaning, std::move(request), c);
+  }
+
+  // What a large program's truth is uncertain by; false where that is known.
+  bool ask_for_bounds(Meaning& meaning, const Case& c) {
+    if (meaning.asked.with_bounds) return false;
+    SimulateRequest request = meaning.asked;
+    request.with_bounds = true;
+    return ask_again(meaning, std::move(request), c);
+  }
+
+  bool ask_again(Meaning& meaning, SimulateRequest request, const Case& c) {
     SimulationRun run = simulate_now(request, c.timeout_s);
     if (run.error || run.simulation.invalid) return false;  // the few rows do, too
     meaning.asked = std::move(request);

@@ -96,10 +96,13 @@ class Runner::Impl::Case {
     std::vector<at::Tensor> reached;
     for (std::size_t i = 0; i < compiled.steps.size(); ++i) run_step(compiled.steps[i], static_cast<int>(i), reached);
     runner_.enter(static_cast<int>(compiled.steps.size()), Phase::kForward);
-    const at::Tensor loss = compiled.loss.evaluate(slots_);
+    at::Tensor loss = compiled.loss.evaluate(slots_);
     result_.loss = loss.item<double>();
     result_.loss_shape = loss.sizes().vec();
     run_backward(loss, reached);
+    loss.reset();  // large tensors are let go before their gradients are copied out
+    reached.clear();
+    slots_.clear();
     sync_and_collect();
   }
 

@@ -16,18 +16,28 @@ constexpr double kFirstNumber = -4503599627370496.0;
 
 bool moves(const c10::IValue& value) { return value.isTensor() && is_real_floating(value.toTensor()); }
 
-struct Sources {
-  std::vector<double> values;
-  std::vector<Cell> cells;
-  bool any = false;
-
+// The elements of all arguments, one after another.
+class Sources {
+ public:
   void append(const Buffer& buffer) {
-    for (std::int64_t i = 0; i < buffer.size; ++i) {
-      values.push_back(buffer.value(i));
-      cells.push_back(buffer.cell(i));
-    }
-    any |= buffer.cells != nullptr;
+    buffers_.push_back(buffer);
+    size_ += buffer.size;
+    any_ |= buffer.cells != nullptr;
   }
+  bool any() const { return any_; }
+  double size() const { return static_cast<double>(size_); }
+  std::vector<Cell> cells() const {
+    std::vector<Cell> all;
+    all.reserve(static_cast<std::size_t>(size_));
+    for (const Buffer& buffer : buffers_)
+      for (std::int64_t i = 0; i < buffer.size; ++i) all.push_back(buffer.cell(i));
+    return all;
+  }
+
+ private:
+  std::vector<Buffer> buffers_;
+  std::int64_t size_ = 0;
+  bool any_ = false;
 };
 
 at::Tensor numbered(const View& view, std::int64_t first) {
@@ -52,7 +62,7 @@ void rearrange(OpCall& call) {
       for (const at::Tensor& tensor : value.toTensorVector())
         if (is_real_floating(tensor)) sources.append(call.read(tensor));
   }
-  if (!sources.any) {
+  if (!sources.any()) {
     for (const at::Tensor& result : call.results())
       if (is_real_floating(result)) call.write(result, nullptr);
     return;
@@ -80,6 +90,7 @@ void rearrange(OpCall& call) {
     }
   }
   call.op().callBoxed(stack);
+  const std::vector<Cell> source_cells = sources.cells();
   std::size_t r = 0;
   for (const c10::IValue& moved : stack) {
     if (!moved.isTensor() || r >= call.results().size()) break;
@@ -92,8 +103,8 @@ void rearrange(OpCall& call) {
     bool any = false;
     for (std::int64_t i = 0; i < numbers.numel(); ++i) {
       const double k = kFirstNumber - data[i];
-      if (k >= 0 && k < static_cast<double>(sources.cells.size()) && k == std::floor(k)) {
-        cells[i] = sources.cells[static_cast<std::size_t>(k)];
+      if (k >= 0 && k < sources.size() && k == std::floor(k)) {
+        cells[i] = source_cells[static_cast<std::size_t>(k)];
       } else if (!fits(call.arithmetic().stored, out.value(i))) {
         cells[i] = inexact_cell(out.value(i), call.arithmetic().stored_rounding(std::fabs(out.value(i))));
       }
