@@ -192,6 +192,7 @@ class TorchModules(Case):
             (dict(kind="all_gather"), [()] * 3),
             (dict(kind="all_gather"), [(2, 3)] * 3),
             (dict(kind="all_gather", dim=1), [(2, 3)] * 3),
+            (dict(kind="all_gather", dim=1), [(1, 2)] * 3),  # a view of what was received
             (dict(kind="all_gather", dim=-2), [(2, 3)] * 3),
             (dict(kind="reduce_scatter"), [(6, 2)] * 3),
             (dict(kind="reduce_scatter", dim=1), [(2, 6)] * 3),

@@ -124,7 +124,8 @@ def take(value, call, x, binding, arguments):
 def waited(value):
     """Asynchronous results are waited for: a c10d Work, and torch's AsyncCollectiveTensor."""
     if isinstance(value, torch.Tensor):
-        return value.wait() if type(value).__name__ == "AsyncCollectiveTensor" else value
+        # clone waits, like any use of it. Its wait() would lose the gradient where it is a view (gather_dim 1).
+        return value.clone() if type(value).__name__ == "AsyncCollectiveTensor" else value
     if isinstance(value, (list, tuple)):
         return [waited(v) for v in value]
     if hasattr(value, "wait") and hasattr(value, "is_completed"):
