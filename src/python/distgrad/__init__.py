@@ -1,0 +1,1 @@
+"""distgrad's parts that run in a user's own Python."""

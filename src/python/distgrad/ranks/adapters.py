@@ -1,0 +1,455 @@
+"""How a collective call becomes a call of the user's function: which argument each parameter gets, from its name.
+
+`bind` looks at the signature once and says what cannot be mapped (SubjectError); a Binding then knows which calls it
+offers (NotOffered) and makes them. What comes back is taken by adapters_results.
+"""
+
+import enum
+import inspect
+import re
+from dataclasses import dataclass, replace
+from typing import Any, Callable, Tuple
+
+import torch
+import torch.distributed as dist
+
+from . import adapters_names as names
+from . import adapters_results as results
+from .call import NotOffered, SubjectError
+
+_EMPTY = inspect.Parameter.empty
+_OPS = {"sum": "SUM", "avg": "AVG", "product": "PRODUCT", "min": "MIN", "max": "MAX"}
+
+# How torch's backends refuse what they do not have.
+_LACKS_OP = re.compile(r"Cannot use ReduceOp|Unhandled ReduceOp|PREMUL_SUM|"
+                       r"ReduceOp\S* (is )?(not supported|not implemented|unsupported)")
+_LACKS_COLLECTIVE = re.compile(r"Backend \w+ does not support")
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One parameter and what fills it; `source` None: its default."""
+
+    name: str
+    kind: Any  # inspect's kind of parameter
+    source: Any
+    default: Any
+    annotation: Any = _EMPTY
+
+
+@dataclass(frozen=True)
+class Binding:
+    """The user's `function` as an implementation of `kind`. `label` is how messages name it."""
+
+    function: Callable
+    kind: str
+    label: str
+    slots: Tuple[Slot, ...]
+    constructor: Tuple[Slot, ...]  # of a Module class, which `function` then is; else empty
+    makes_instance: bool
+    by_position: bool
+
+    def names(self, *sources):
+        return any(slot.source in sources for slot in self.slots + self.constructor)
+
+    def check(self, call, groups_from_setup=None):
+        """Raises NotOffered where the signature cannot express the call. `groups_from_setup` says for which groups the
+        user's `setup` provides: a set of names, or None where there is no setup."""
+        if call.kind in names.REDUCING:
+            self._check_op(call)
+        if not self.names("group", "group_name", "ranks"):
+            _check_group(self.label, call, groups_from_setup)
+        if call.kind in names.ROOTED:
+            self._check_root(call)
+        if is_uneven(call) and not self.names("splits", "input_splits", "output_splits", "scatter_list") \
+                and not any(s.source == "chunks" for s in self.slots):
+            raise NotOffered(f"{self.label} has no parameter for splits and cuts evenly only")
+        if call.kind == "all_to_all" and call.dim not in (None, 0) and not self.names("dim", "chunks"):
+            raise NotOffered(f"{self.label} has no parameter for the dimension")
+
+    def _check_op(self, call):
+        if not self.names("op", "average") and call.op != "sum":
+            raise NotOffered(f"{self.label} has no parameter for the op and is taken to be a sum")
+        if self.names("op"):
+            slot = next(s for s in self.slots + self.constructor if s.source == "op")
+            if isinstance(_op_style(slot), str) and call.op == "premul_sum" and not self.names("factor"):
+                raise NotOffered(f"{self.label} takes the op as text, which cannot hold premul_sum's factor")
+        elif self.names("average") and call.op not in ("sum", "avg"):
+            raise NotOffered(f"{self.label} knows sum and avg only")
+
+    def _check_root(self, call):
+        if call.root != 0 and not self.names("root", "global_root", "world_root"):
+            raise NotOffered(f"{self.label} has no parameter for the root, which is taken to be rank 0")
+        if self.names("world_root") and not _is_world(call.group):
+            slot = next(s for s in self.slots + self.constructor if s.source == "world_root")
+            raise NotOffered(f"{self.label}: whether `{slot.name}` counts in the group or the world cannot be told from"
+                             " its name (`root` and `group_src` do the former, `src` and `dst` the latter)")
+
+    def __call__(self, call, x, instances):
+        """The call's result on this rank, as the contract of the kind says. `instances` keeps what a Module class was
+        instantiated to, by call site."""
+        x = results.private_copy(x)
+        arguments = Arguments(call, x)
+        function = self.function
+        if self.makes_instance:
+            site = (self.label, call.step, call.kind, call.op, call.factor, call.root, call.dim, call.splits,
+                    call.pairs, call.group.name, call.group.ranks)
+            if site not in instances:
+                instances[site] = invoke(self.function, self.constructor, arguments, False)
+            function = instances[site]
+        try:
+            value = invoke(function, self.slots, arguments, self.by_position)
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise_if_backend_lacks(error, call)
+            _raise_if_scalar(error, call, x, self.label)
+            raise
+        return results.take(value, call, x, self, arguments)
+
+
+def _check_group(label, call, groups_from_setup):
+    """A function that is not told the group has one: the world, or what the user's `setup` gave it."""
+    if groups_from_setup is None and not _is_world(call.group):
+        raise NotOffered(f"{label} has no parameter for the group and runs in the whole world only")
+    if groups_from_setup is not None and call.group.name not in groups_from_setup:
+        asked = f"the group {call.group.name}" if call.group.name else "the whole world"
+        raise NotOffered(f"{label} has no parameter for the group, and setup(groups) does not provide for {asked}")
+
+
+class Arguments:
+    """The values that a call's parameters can ask for. Outputs are made once, so that what was filled can be read."""
+
+    def __init__(self, call, x):
+        self.call = call
+        self.x = x
+        self.outputs = None
+
+    def value(self, slot):
+        return getattr(self, "_" + slot.source)(slot)
+
+    def _tensor(self, _):
+        return self.x
+
+    def _chunks(self, _):
+        if self.call.kind in names.CUTTING + ("all_to_all",):
+            return list(self.x.split(chunk_sizes(self.call, self.x), self.call.dim or 0))
+        return [self.x]
+
+    def _scatter_list(self, slot):
+        return self._chunks(slot) if self.call.group.rank == self.call.root else None
+
+    def _outputs(self, slot):
+        if self.call.kind == "gather" and self.call.group.rank != self.call.root:
+            return None
+        self.outputs = results.empty_outputs(self.call, self.x, "list" in slot.name or slot.name.endswith("s"))
+        return self.outputs
+
+    def _op(self, slot):
+        style = _op_style(slot)
+        if not isinstance(style, str):
+            return reduce_op(self.call)
+        text = {"avg": "mean", "product": "prod"}.get(self.call.op, self.call.op) \
+            if style.lower() in ("mean", "prod") else self.call.op
+        return text.upper() if style.isupper() else text
+
+    def _average(self, _):
+        return self.call.op == "avg"
+
+    def _factor(self, _):
+        return self.call.factor
+
+    def _group(self, _):
+        return self.call.group.process_group
+
+    def _group_name(self, _):
+        return self.call.group.process_group.group_name
+
+    def _ranks(self, _):
+        return list(self.call.group.ranks)
+
+    def _size(self, _):
+        return self.call.group.size
+
+    def _rank(self, _):
+        return self.call.group.rank
+
+    def _global_rank(self, _):
+        return self.call.group.ranks[self.call.group.rank]
+
+    def _async(self, _):
+        return False
+
+    def _root(self, _):
+        return self.call.root
+
+    def _global_root(self, _):
+        return self.call.group.ranks[self.call.root]
+
+    _world_root = _global_root  # asked in the world only, where both are the same
+
+    def _dim(self, _):
+        return self.call.dim or 0
+
+    def _splits(self, slot):
+        if self.call.splits is None and slot.default is None:
+            return None
+        if self.call.kind == "all_to_all":
+            return [list(row) for row in self.call.splits or (chunk_sizes(self.call, self.x),) * self.call.group.size]
+        return chunk_sizes(self.call, self.x)
+
+    def _input_splits(self, slot):
+        return None if self.call.splits is None and slot.default is None else chunk_sizes(self.call, self.x)
+
+    def _output_splits(self, slot):
+        return None if self.call.splits is None and slot.default is None else received_sizes(self.call, self.x)
+
+    def _pairs(self, _):
+        return [tuple(pair) for pair in self.call.pairs]
+
+
+def chunk_sizes(call, x):
+    """The sizes of the chunks into which this rank cuts its operand, by rank of the group."""
+    if call.splits is not None:
+        return list(call.splits[call.group.rank if call.kind == "all_to_all" else 0])
+    return [x.shape[call.dim or 0] // call.group.size] * call.group.size
+
+
+def received_sizes(call, x):
+    """all_to_all: the sizes of the chunks that this rank receives, by rank of the group."""
+    if call.splits is not None:
+        return [row[call.group.rank] for row in call.splits]
+    return chunk_sizes(call, x)
+
+
+def is_uneven(call):
+    return call.splits is not None and any(size != call.splits[0][0] for row in call.splits for size in row)
+
+
+def reduce_op(call):
+    """The call's op as torch.distributed has it."""
+    if call.op != "premul_sum":
+        return getattr(dist.ReduceOp, _OPS[call.op])
+    make = getattr(dist, "_make_nccl_premul_sum", None)
+    return make(call.factor) if make else dist.ReduceOp.PREMUL_SUM(call.factor)
+
+
+def raise_if_backend_lacks(error, call):
+    """A collective or reduction that the backend does not have says nothing about the subject: the case is skipped. All
+    ranks come here alike, since it is refused before anything is sent."""
+    lacks_op = call.kind in names.REDUCING and _LACKS_OP.search(str(error))
+    if lacks_op or _LACKS_COLLECTIVE.search(str(error)):
+        backend = dist.get_backend(call.group.process_group)
+        what = f"no {call.op}" if lacks_op else f"not what {call.kind} needs"
+        raise NotOffered(f"{backend} of torch {torch.__version__} has {what}: {error}") from error
+
+
+def _raise_if_scalar(error, call, x, label):
+    """A function that joins tensors has no result for operands without a dimension, and need not have one."""
+    if x.dim() == 0 and call.kind in names.GATHERING and re.search(
+            r"zero-dimensional tensor.*cannot be concatenated|tensor has no dimensions", str(error)):
+        raise NotOffered(f"{label} joins its operands, and these have no dimension: {error}") from error
+
+
+def bind(target, kind, label, place):
+    """Binds `target`, which the user named, as an implementation of `kind`. `place` is the subject's text up to the
+    name, for the adapter that a SubjectError shows. Raises SubjectError where it cannot be called or mapped."""
+    function, constructed, parameters, by_position = _callable_and_parameters(target, kind, label, place)
+    slots = _slots(parameters, kind, with_tensor=True)
+    constructor = _slots(constructed, kind, with_tensor=False) if constructed is not None else ()
+    binding = Binding(function, kind, label, slots, constructor, constructed is not None, by_position)
+    unmapped = [s.name for s in constructor + slots if s.source is None and _is_required(s)]
+    if kind == "send_recv" and not binding.names("pairs"):
+        unmapped.append("pairs")
+    if not any(s.source in ("tensor", "chunks", "scatter_list") for s in slots):
+        raise SubjectError(f"{label}: takes no tensor{_adapter_text(binding, place)}")
+    if unmapped:
+        what = ("no parameter for the `pairs` to send between" if unmapped == ["pairs"] else
+                "what to pass for " + ", ".join(f"`{name}`" for name in unmapped) + " is not known")
+        raise SubjectError(f"{label}, as {kind}: {what}{_adapter_text(binding, place)}")
+    return binding
+
+
+def _callable_and_parameters(target, kind, label, place):
+    """(what to call, parameters of the constructor of a Module class or None, parameters, all by position)."""
+    if inspect.isclass(target) and issubclass(target, torch.autograd.Function):
+        target = target.apply
+    owner = getattr(target, "__self__", None)
+    if inspect.isclass(owner) and issubclass(owner, torch.autograd.Function) and target.__name__ == "apply":
+        return target, None, _forward_parameters(owner), True
+    if inspect.isclass(target) and issubclass(target, torch.nn.Module):
+        return target, _parameters(target, label, kind, place), _without_self(target.forward), False
+    if inspect.isclass(target):
+        raise SubjectError(f"{label} is a class, but neither an autograd.Function nor a torch.nn.Module; name a function")
+    if isinstance(target, torch.nn.Module):
+        return target, None, _parameters(target.forward, label, kind, place), False
+    if not callable(target):
+        raise SubjectError(f"{label} is not callable: it is of type {type(target).__name__}")
+    return target, None, _parameters(target, label, kind, place), False
+
+
+def _forward_parameters(owner):
+    """Of an autograd.Function's forward, without ctx, which a Function with a setup_context of its own does not take."""
+    parameters = list(inspect.signature(owner.forward).parameters.values())
+    own_context = getattr(owner, "setup_context", None) is not torch.autograd.Function.setup_context
+    return parameters if own_context else parameters[1:]
+
+
+def _without_self(method):
+    return list(inspect.signature(method).parameters.values())[1:]
+
+
+def _parameters(function, label, kind, place):
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        empty = Binding(function, kind, label, (), (), False, False)
+        raise SubjectError(f"{label} has no signature to read{_adapter_text(empty, place)}") from None
+
+
+def _slots(parameters, kind, with_tensor):
+    tensor = _tensor_parameter(parameters, kind) if with_tensor else None
+    slots = []
+    for position, parameter in enumerate(parameters):
+        default = parameter.default
+        if parameter is tensor:
+            source = "chunks" if names.is_list(parameter.name) and kind in names.CUTTING + ("all_to_all",) \
+                else "tensor"
+        elif parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            source = None
+        else:
+            source = _source(parameter, kind)
+            if source is None and tensor is not None and position < parameters.index(tensor):
+                source = "outputs"  # c10d's order; nothing else that is unknown stands before the tensor
+        slots.append(Slot(parameter.name, parameter.kind, source, default, parameter.annotation))
+    if any(s.source == "scatter_list" for s in slots):  # then the tensor is what is filled, as in c10d
+        slots = [replace(s, source="outputs") if s.source == "tensor" else s for s in slots]
+    return tuple(slots)
+
+
+def _tensor_parameter(parameters, kind):
+    """The first parameter that neither asks for something else nor is to be filled."""
+    candidates = [p for p in parameters if p.kind != p.KEYWORD_ONLY and p.kind != p.VAR_KEYWORD]
+    for position, parameter in enumerate(candidates):
+        later = [p.name for p in parameters[parameters.index(parameter) + 1:]]
+        if _source(parameter, kind) is None and not names.is_output(parameter.name, later):
+            return parameter
+    return candidates[0] if candidates else None
+
+
+def _source(parameter, kind):
+    """From the name, unless the default shows that something else is meant (`same_group=True`, `op=my.Op.ADD`)."""
+    source = names.source_of(parameter.name, kind)
+    default = parameter.default
+    if source is None or default is _EMPTY or default is None:
+        return source
+    fits = {"group": not isinstance(default, (bool, int, float, str)),
+            "op": isinstance(default, (str, dist.ReduceOp, dist.ReduceOp.RedOpType)),
+            "average": isinstance(default, bool),
+            "dim": isinstance(default, int) and not isinstance(default, bool),
+            "async": True}
+    return source if fits.get(source, True) else None
+
+
+def _is_required(slot):
+    return slot.default is _EMPTY and slot.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def _op_style(slot):
+    """A text in the style of the default where ops are texts; None where they are torch's."""
+    if isinstance(slot.default, str):
+        return slot.default
+    return "sum" if slot.default is _EMPTY and slot.annotation in (str, "str") else None
+
+
+def invoke(function, slots, arguments, by_position):
+    positional, keywords = [], {}
+    for slot in slots:
+        if slot.kind == inspect.Parameter.VAR_KEYWORD:
+            continue
+        if slot.kind == inspect.Parameter.VAR_POSITIONAL:
+            if slot.source is not None:
+                value = arguments.value(slot)
+                positional.extend(value if isinstance(value, list) else [value])
+            continue
+        keyword_only = slot.kind == inspect.Parameter.KEYWORD_ONLY
+        if _keeps_default(slot, arguments.call):
+            if keyword_only:
+                continue
+            value = slot.default
+        else:
+            value = arguments.value(slot)
+        if keyword_only:
+            keywords[slot.name] = value
+        else:
+            positional.append(value)
+    return function(*positional, **keywords)
+
+
+def _keeps_default(slot, call):
+    """What the function would use if a user left the argument out, where that is what the call asks for."""
+    if slot.default is _EMPTY:
+        return False
+    if slot.source is None or slot.source == "async":
+        return slot.default is not _EMPTY if slot.source is None else slot.default is False
+    if slot.source == "group":
+        return slot.default is None and _is_world(call.group)
+    if slot.source == "dim":
+        return call.dim is None and slot.default is None
+    return False
+
+
+def _is_world(group):
+    if group.name == "":
+        return True
+    return dist.is_initialized() and group.ranks == tuple(range(dist.get_world_size()))
+
+
+# What a pasted adapter is called with, by source: parameter's name, and how it is handed on.
+_HANDED_ON = {"group": ("group", "group"), "group_name": ("group", "group.group_name"),
+              "ranks": ("group", "torch.distributed.get_process_group_ranks(group)"),
+              "size": ("group", "group.size()"), "rank": ("group", "group.rank()"),
+              "global_rank": (None, "torch.distributed.get_rank()"), "async": (None, "False"),
+              "op": ("op", "op"), "average": ("op", "op == torch.distributed.ReduceOp.AVG"),
+              "factor": ("factor", "factor"), "root": ("root", "root"), "global_root": ("src", "src"),
+              "world_root": ("root", "root"), "dim": ("dim", "dim"), "splits": ("splits", "splits"),
+              "input_splits": ("input_splits", "input_splits"), "output_splits": ("output_splits", "output_splits"),
+              "pairs": ("pairs", "pairs"), "tensor": ("x", "x"), "chunks": ("x", "[x]"),
+              "scatter_list": ("scatter_list", "scatter_list"), "outputs": (None, "torch.empty_like(x)")}
+
+
+def _adapter_text(binding, place):
+    """The end of a message: the adapter to paste, with what is known filled in and `...` for what is not."""
+    kind = binding.kind
+    taken, handed = ["x"], []
+    for slot in binding.slots:
+        if slot.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD) and slot.source is None:
+            continue
+        if slot.source is None and not _is_required(slot):
+            continue
+        parameter, text = _HANDED_ON.get(slot.source, (None, "..."))
+        if parameter and parameter not in taken:
+            taken.append(parameter)
+        handed.append(text if slot.source in ("tensor", "chunks") else f"{slot.name}={text}" if not binding.by_position
+                      else text)
+    if not binding.slots:
+        handed = ["x"] + (["..."] if kind != "copy" else [])
+    if kind == "send_recv" and "pairs" not in taken:
+        taken.append("pairs")
+    construct = ", ".join(f"{s.name}=..." for s in binding.constructor if _is_required(s))
+    made = f"({construct})" if binding.makes_instance else ""
+    name = binding.label.rpartition(":")[2]
+    path, _, file = place.rpartition("/")
+    stem = file[:-3]
+    if file.endswith(".py") and not stem.isidentifier():  # cannot be imported by name: the adapter goes into it
+        where, imports, adapter, home = f"at the end of {file}", "", f"{kind}_adapter", place
+    elif file.endswith(".py"):
+        where, imports, adapter = f"in adapters.py beside {file}", f"    import {stem}\n", kind
+        name, home = f"{stem}.{name}", f"{path}/adapters.py" if path else "adapters.py"
+    else:
+        where, imports, adapter = "in a file adapters.py", f"    import {place}\n", kind
+        name, home = f"{place}.{name}", "adapters.py"
+    call = f"{name}{made}({', '.join(handed)})"
+    if "torch." in call:
+        imports += "    import torch.distributed\n"
+    return (f". Write an adapter, {where}:\n\n{imports}" + ("\n" if imports else "") +
+            f"    def {adapter}({', '.join(taken)}):\n        return {call}\n\n"
+            f"and name it: --subject {kind}=python:{home}:{adapter}")

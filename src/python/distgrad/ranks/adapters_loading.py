@@ -1,0 +1,157 @@
+"""Finds what the user named: a file or module, and a name in it. Everything that can go wrong is one SubjectError."""
+
+import difflib
+import importlib
+import importlib.util
+import os
+import pkgutil
+import sys
+import sysconfig
+import traceback
+
+from . import adapters_names as names
+from .call import SubjectError
+
+_FRAMES = 8
+
+
+def load_module(place):
+    """The module of `python:PLACE`: a FILE.py, under a name of its own and with its folder on sys.path, or a MODULE with
+    the current folder on sys.path, as `python -m` has it."""
+    return _load_file(place) if place.endswith(".py") else _load_named(place)
+
+
+def _load_file(place):
+    path = os.path.abspath(os.path.expanduser(place))
+    if not os.path.isfile(path):
+        folder = os.path.dirname(path)
+        there = sorted(f for f in os.listdir(folder) if f.endswith(".py")) if os.path.isdir(folder) else []
+        raise SubjectError(f"no such file: {place}{_did_you_mean(os.path.basename(path), there)}")
+    name = "distgrad_subject_" + "".join(c if c.isalnum() else "_" for c in path)
+    if name in sys.modules:
+        return sys.modules[name]
+    folder = os.path.dirname(path)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # before it runs, as import does: pickle and dataclasses look there
+    try:
+        _run_import(place, lambda: spec.loader.exec_module(module))
+    except SubjectError:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _load_named(place):
+    if "/" in place or not all(part.isidentifier() for part in place.split(".")):
+        raise SubjectError(f"{place!r} is neither a module's name nor a file ending in .py")
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        return _run_import(place, lambda: importlib.import_module(place))
+    except ModuleNotFoundError as error:
+        raise SubjectError(_missing_module(place, error.name)) from None
+
+
+def _run_import(place, action):
+    """A missing module that is a part of `place` itself is passed on; any other failure is the user's code's."""
+    try:
+        return action()
+    except SyntaxError as error:
+        text = "".join(traceback.format_exception_only(type(error), error)).rstrip()
+        raise SubjectError(f"{place} cannot be read:\n{text}") from None
+    except SystemExit as error:
+        raise SubjectError(f"{place} ends the program while it is imported (SystemExit: {error.code}): what a script does"
+                           " belongs under `if __name__ == \"__main__\":`") from None
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and (place + ".").startswith(f"{error.name}."):
+            raise
+        raise SubjectError(f"importing {place} raised {told(error)}") from None
+
+
+def told(error):
+    """An exception of the user's code: its line, then the last frames."""
+    line = "".join(traceback.format_exception_only(type(error), error)).strip()
+    return f"{line}\n{_last_frames(error)}"
+
+
+def _last_frames(error):
+    """The frames of the user's code, without ours and the import system's."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    frames = [f for f in traceback.extract_tb(error.__traceback__)
+              if "importlib" not in f.filename and not f.filename.startswith(here)]
+    return "".join(traceback.format_list(frames[-_FRAMES:])).rstrip()
+
+
+def _missing_module(place, missing):
+    parent, _, last = missing.rpartition(".")
+    try:
+        paths = importlib.import_module(parent).__path__ if parent else None
+        there = [m.name for m in pkgutil.iter_modules(paths)]
+    except Exception:
+        there = []
+    if parent and parent in sys.modules and hasattr(sys.modules[parent], last):
+        return f"{missing} is no module but a name in {parent}: write python:{parent}:{place[len(parent) + 1:]}"
+    hint = _did_you_mean(last, [n for n in there if len(n) > 2], parent + "." if parent else "")
+    near = [f for f in (place, place.replace(".", "/") + ".py") if os.path.isfile(f)]
+    if not hint and near:
+        hint = f" (a file is named with its ending: python:{near[-1]})"
+    return f"no module named {missing!r} for {sys.executable}{hint}"
+
+
+def find_name(module, dotted, place):
+    """The object `NAME` or `NAME.NAME` in `module`."""
+    target, path = module, place
+    for part in dotted.split("."):
+        if not hasattr(target, part):
+            there = [n for n in dir(target) if not n.startswith("__") and callable(getattr(target, n, None))]
+            nearest = difflib.get_close_matches(part, there, 3, 0.5)
+            listed = nearest + [n for n in there if n not in nearest and not n.startswith("_")]
+            shown = ", ".join(listed[:12]) + (", ..." if len(listed) > 12 else "")
+            raise SubjectError(f"{path} has no {part!r}{_did_you_mean(part, there)}; it has "
+                               + (shown or "no functions or classes"))
+        target, path = getattr(target, part), f"{path}.{part}" if path != place else part
+    return target
+
+
+def find_kind(module, kind):
+    """(name, object) of the module's implementation of `kind`, found by torch's names for it, new and old, and by those
+    of well-known classes; None where it has none. What it merely imported from torch or Python's library is not its."""
+    own = {name: value for name, value in vars(module).items() if callable(value) and _is_own(value, module)}
+    if hasattr(module, "__getattr__"):  # a lazy package
+        own.update({n: getattr(module, n) for n in names.KIND_NAMES[kind] if n not in own and hasattr(module, n)})
+    for wanted in names.KIND_NAMES[kind]:
+        for name in (wanted, "_" + wanted):
+            if name in own:
+                return name, own[name]
+    for wanted in names.KIND_NAMES[kind]:
+        for name, value in own.items():
+            if isinstance(value, type) and names.plain_name(name) == wanted and _is_callable_class(value):
+                return name, value
+    return None
+
+
+def _is_callable_class(value):
+    import torch
+
+    return issubclass(value, (torch.autograd.Function, torch.nn.Module))
+
+
+def _is_own(value, module):
+    owner = getattr(value, "__module__", None) or module.__name__
+    if owner == module.__name__:
+        return True
+    if owner.split(".")[0] == "torch":
+        return module.__name__.split(".")[0] == "torch"
+    file = getattr(sys.modules.get(owner), "__file__", None)
+    if file is None:  # built in
+        return False
+    library = sysconfig.get_paths()["stdlib"]
+    return not file.startswith(library + os.sep) or "site-packages" in file or "dist-packages" in file
+
+
+def _did_you_mean(word, there, prefix=""):
+    near = difflib.get_close_matches(word, list(there), 1, 0.7)
+    return f" (did you mean {prefix}{near[0]}?)" if near else ""

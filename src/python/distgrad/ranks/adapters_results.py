@@ -1,0 +1,193 @@
+"""What a user's function gets and gives, brought into the form that a collective's contract has.
+
+Everything here is differentiable in the plainest way: views, cat and stack, so that the cotangent that reaches the
+user's backward is the one it would get in a training script.
+"""
+
+import torch
+import torch.distributed as dist
+
+from . import adapters_names as names
+from .call import NotOffered, SubjectError
+
+
+class _PrivateCopy(torch.autograd.Function):
+    """A copy with the operand's strides, overlaps and gaps: a function that works in place then harms no other step, and
+    one that is wrong for tensors that are not contiguous is still seen to be."""
+
+    @staticmethod
+    def forward(ctx, x):
+        with torch.no_grad():
+            once = x
+            for dim, stride in enumerate(x.stride()):
+                if stride == 0 and x.shape[dim] > 1:
+                    once = once.narrow(dim, 0, 1)
+            if x.numel() == 0:
+                return x.clone()
+            copy = torch.empty_strided(once.shape, once.stride(), dtype=x.dtype, device=x.device).copy_(once)
+            return copy.expand(x.shape) if copy.shape != x.shape else copy
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent
+
+
+def private_copy(x):
+    return _PrivateCopy.apply(x)
+
+
+class _Zeros(torch.autograd.Function):
+    """Zeros that stay attached to `sources`, whose cotangents are zero whatever they hold: 0 times NaN would not be."""
+
+    @staticmethod
+    def forward(ctx, shape, like, *sources):
+        ctx.forms = [(s.shape, s.dtype, s.device) for s in sources]
+        return torch.zeros(shape, dtype=like.dtype, device=like.device)
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        zeros = [torch.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in ctx.forms]
+        return (None, None, *zeros)
+
+
+def zeros_attached(shape, value, x):
+    """Zeros of `shape`, attached to the tensors of `value` that are in the graph, or to the operand where none is."""
+    tensors = value if isinstance(value, (list, tuple)) else [value]
+    sources = [t for t in tensors if isinstance(t, torch.Tensor) and t.requires_grad]
+    return _Zeros.apply(tuple(shape), x.detach(), *(sources or [x]))
+
+
+def empty_outputs(call, x, as_list):
+    """Buffers as a caller of c10d allocates them: a list of one a rank, or one tensor."""
+    from . import adapters  # the sizes of chunks belong to the mapping of arguments
+
+    dim = call.dim or 0
+    if call.kind in names.GATHERING:
+        if as_list:
+            return [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(call.group.size)]
+        shape = list(x.shape) or [1]
+        shape[dim] *= call.group.size
+        return x.new_empty(shape)
+    if call.kind == "all_to_all":
+        sizes = adapters.received_sizes(call, x)
+        pieces = [x.new_empty(_resized(x, dim, size)) for size in sizes]
+        return pieces if as_list else x.new_empty(_resized(x, dim, sum(sizes)))
+    if call.kind in names.CUTTING:
+        return x.new_empty(_resized(x, dim, adapters.chunk_sizes(call, x)[call.group.rank]))
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def _resized(x, dim, size):
+    shape = list(x.shape)
+    shape[dim] = size
+    return shape
+
+
+def gathered_sizes(call, x, dim):
+    """The operands' sizes along `dim` on all ranks of the group: a small all_gather of its own."""
+    own = torch.tensor([x.shape[dim]], dtype=torch.int64, device=x.device)
+    sizes = [torch.empty_like(own) for _ in range(call.group.size)]
+    dist.all_gather(sizes, own, group=call.group.process_group)
+    return [int(size) for size in sizes]
+
+
+def take(value, call, x, binding, arguments):
+    """The contract's result from what the function returned, on this rank. `x` is the operand that it was given.
+    Raises SubjectError for what no reading makes a result, NotOffered for a result of another form than the step's."""
+    value = waited(value)
+    if value is None and arguments.outputs is not None:
+        value = arguments.outputs
+    off_root = call.kind in ("reduce", "gather") and call.group.rank != call.root
+    if call.kind == "gather":
+        shape = _gathered_shape(call, x)  # on all ranks: it may communicate
+        if off_root:
+            return zeros_attached(shape, value, x)
+    elif off_root:
+        return zeros_attached(x.shape, x if value is None else value, x)
+    if value is None and call.kind in ("all_reduce", "reduce", "broadcast", "send_recv"):
+        return x  # worked in place
+    if isinstance(value, (list, tuple)):
+        value = _one_or_all(value, call, binding)
+    if call.kind in names.GATHERING:
+        return _gathered(value, call, x, binding)
+    if isinstance(value, list):
+        if call.kind == "all_to_all":
+            return torch.cat(value, call.dim or 0)
+        raise SubjectError(f"{binding.label} returned {len(value)} tensors, where {call.kind} has one")
+    if not isinstance(value, torch.Tensor):
+        raise SubjectError(f"{binding.label} returned {_described(value)}, where a tensor is expected")
+    if call.kind in names.CUTTING and not binding.names("dim", "chunks", "scatter_list"):
+        _check_implied_dim(value, call, x, binding)
+    return value
+
+
+def waited(value):
+    """Asynchronous results are waited for: a c10d Work, and torch's AsyncCollectiveTensor."""
+    if isinstance(value, torch.Tensor):
+        # clone waits, like any use of it. Its wait() would lose the gradient where it is a view (gather_dim 1).
+        return value.clone() if type(value).__name__ == "AsyncCollectiveTensor" else value
+    if isinstance(value, (list, tuple)):
+        return [waited(v) for v in value]
+    if hasattr(value, "wait") and hasattr(value, "is_completed"):
+        value.wait()
+        return None
+    return value
+
+
+def _one_or_all(values, call, binding):
+    """(tensor, handle) is the tensor; else the list of tensors, one a rank."""
+    tensors = [v for v in values if isinstance(v, torch.Tensor)]
+    others = [v for v in values if v is not None and not isinstance(v, torch.Tensor)]
+    if len(tensors) == 1 and not others and (len(values) > 1 or call.kind not in names.GATHERING + ("all_to_all",)
+                              or call.group.size > 1):
+        return tensors[0]
+    if len(tensors) != len(values) or not tensors:
+        raise SubjectError(f"{binding.label} returned {_described(values)}, where tensors are expected")
+    if call.kind in names.GATHERING + ("all_to_all",) and len(tensors) != call.group.size:
+        raise SubjectError(f"{binding.label} returned {len(tensors)} tensors in a group of {call.group.size}")
+    return tensors
+
+
+def _gathered_shape(call, x):
+    if call.dim is None:
+        return (call.group.size, *x.shape)
+    return _resized(x, call.dim, sum(gathered_sizes(call, x, call.dim)))
+
+
+def _gathered(value, call, x, binding):
+    """Stacked or joined, as the step asks, whichever of the two the function gave."""
+    size = call.group.size
+    if isinstance(value, list):
+        return torch.stack(value) if call.dim is None else torch.cat(value, call.dim)
+    if not isinstance(value, torch.Tensor):
+        raise SubjectError(f"{binding.label} returned {_described(value)}, where a tensor or a list is expected")
+    stacked = value.shape == (size, *x.shape)
+    if call.dim is None:
+        if stacked:
+            return value
+        if value.dim() == x.dim() and value.shape == (size * x.shape[0], *x.shape[1:]):
+            return value.unflatten(0, (size, x.shape[0]))
+        raise NotOffered(f"{binding.label} gives the shape {list(value.shape)} for operands of {list(x.shape)}, which is"
+                         " neither the stack of them nor their concatenation along dim 0")
+    if stacked and (call.dim == 0 or not binding.names("dim")):
+        return torch.cat(value.unbind(0), call.dim)
+    if value.dim() != x.dim():
+        raise NotOffered(f"{binding.label} gives the shape {list(value.shape)} for operands of {list(x.shape)}, which is"
+                         f" not their concatenation along dim {call.dim}")
+    if not binding.names("dim"):
+        _check_implied_dim(value, call, x, binding)
+    return value
+
+
+def _check_implied_dim(value, call, x, binding):
+    """A function that names no dimension has one: the one in which its result differs in size from its operand."""
+    dim = (call.dim or 0) % max(x.dim(), 1)
+    differing = [d for d in range(x.dim()) if value.dim() == x.dim() and value.shape[d] != x.shape[d]]
+    if len(differing) == 1 and differing[0] != dim:
+        raise NotOffered(f"{binding.label} has no parameter for the dimension and works along {differing[0]}, not {dim}")
+
+
+def _described(value):
+    if isinstance(value, (list, tuple)):
+        return "(" + ", ".join(_described(v) for v in value) + ")"
+    return "None" if value is None else f"a {type(value).__name__}"

@@ -1,0 +1,233 @@
+"""How torch's own collectives with a gradient are called: torch.distributed.nn.functional and
+torch.distributed._functional_collectives, of torch 2.11 and 2.15, and plain torch.distributed.
+
+Each entry calls one function of torch as its documentation says, with lists of chunks, buffers for outputs, and ranks
+in the numbering that it wants; nothing is done about what the function gets wrong. What a function cannot be given is
+NotOffered.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Callable
+
+import torch
+
+from . import adapters
+from . import adapters_results as results
+from .call import NotOffered
+
+NN = "torch.distributed.nn.functional"
+FUNCTIONAL = "torch.distributed._functional_collectives"
+PLAIN = ("torch.distributed", "torch.distributed.distributed_c10d")
+
+
+@dataclass(frozen=True)
+class TorchBinding:
+    """One of torch's functions as an implementation of `kind`; used like adapters.Binding."""
+
+    function: Any
+    kind: str
+    label: str
+    run: Callable  # (function, call, x) -> result
+
+    def check(self, call, groups_from_setup=None):
+        """What can be told before there is a tensor is the same on every rank, and the rest `run` refuses likewise."""
+        if call.kind == "scatter" and adapters.is_uneven(call):
+            raise NotOffered(f"{self.label} takes chunks of one size only")
+        if self.function.__module__ == FUNCTIONAL and call.kind == "reduce_scatter":
+            if adapters.is_uneven(call):
+                raise NotOffered(f"{self.label} cuts evenly only")
+            if call.op == "premul_sum":
+                raise NotOffered(f"{self.label} takes the op as text, which cannot hold premul_sum's factor")
+        if self.function.__module__ == FUNCTIONAL and call.op == "premul_sum" and _torch_version() < (2, 15):
+            raise NotOffered(f"{self.label} of torch {torch.__version__} takes the op as text, which cannot hold"
+                             " premul_sum's factor")
+
+    def __call__(self, call, x, instances):
+        try:
+            return self.run(self.function, call, x)
+        except (RuntimeError, ValueError) as error:
+            adapters.raise_if_backend_lacks(error, call)
+            raise
+
+
+def _torch_version():
+    return tuple(int(part) for part in torch.__version__.split(".")[:2])
+
+
+def _group(call):
+    return call.group.process_group
+
+
+def _global_root(call):
+    return call.group.ranks[call.root]
+
+
+def _dim(call, x):
+    return (call.dim or 0) % max(x.dim(), 1)
+
+
+def _chunks(call, x):
+    return [chunk.contiguous() for chunk in x.split(adapters.chunk_sizes(call, x), _dim(call, x))]
+
+
+def _joined(tensors, call):
+    return torch.stack(list(tensors)) if call.dim is None else torch.cat(list(tensors), call.dim)
+
+
+def _refuse_uneven(call, x, label):
+    """Gloo ends the process where ranks gather different sizes, so that this is asked first."""
+    if call.dim is not None:
+        sizes = results.gathered_sizes(call, x, call.dim)
+        if len(set(sizes)) > 1:
+            raise NotOffered(f"{label} takes operands of one shape only, and these have the sizes"
+                             f" {', '.join(map(str, sizes))} along dim {call.dim}")
+
+
+def _nn_all_reduce(function, call, x):
+    return function(x, op=adapters.reduce_op(call), group=_group(call))
+
+
+def _nn_reduce(function, call, x):
+    value = function(x, _global_root(call), op=adapters.reduce_op(call), group=_group(call))
+    return value if call.group.rank == call.root else results.zeros_attached(x.shape, value, x)
+
+
+def _nn_broadcast(function, call, x):
+    return function(x, _global_root(call), group=_group(call))
+
+
+def _nn_all_gather(function, call, x):
+    _refuse_uneven(call, x, "torch.distributed.nn.all_gather")
+    return _joined(function(x, group=_group(call)), call)
+
+
+def _nn_gather(function, call, x):
+    _refuse_uneven(call, x, "torch.distributed.nn.gather")
+    values = function(x, dst=_global_root(call), group=_group(call))
+    joined = _joined(values, call)
+    return joined if call.group.rank == call.root else results.zeros_attached(joined.shape, values, x)
+
+
+def _nn_reduce_scatter(function, call, x):
+    chunks = _chunks(call, x)
+    output = torch.empty_like(chunks[call.group.rank])
+    return function(output, chunks, op=adapters.reduce_op(call), group=_group(call))
+
+
+def _nn_scatter(function, call, x):
+    return function(_chunks(call, x), src=_global_root(call), group=_group(call))
+
+
+def _nn_all_to_all(function, call, x):
+    """The list form takes pieces of one size; others go through all_to_all_single, as they have to."""
+    if adapters.is_uneven(call):
+        return _nn_all_to_all_single(_sibling(function, "all_to_all_single"), call, x)
+    chunks = _chunks(call, x)
+    outputs = [torch.empty_like(chunk) for chunk in chunks]
+    return torch.cat(function(outputs, chunks, group=_group(call)), _dim(call, x))
+
+
+def _nn_all_to_all_single(function, call, x):
+    dim = _dim(call, x)
+    operand = x.movedim(dim, 0).contiguous()
+    sent, received = adapters.chunk_sizes(call, x), adapters.received_sizes(call, x)
+    output = operand.new_empty((sum(received), *operand.shape[1:]))
+    return function(output, operand, received, sent, group=_group(call)).movedim(0, dim)
+
+
+def _nn_all_gather_base(function, call, x):
+    _refuse_uneven(call, x, "torch.distributed.nn._all_gather_base")
+    operand = (x.unsqueeze(0) if call.dim is None else x.movedim(_dim(call, x), 0)).contiguous()
+    output = operand.new_empty((call.group.size * operand.shape[0], *operand.shape[1:]))
+    value = function(output, operand, group=_group(call))
+    return value if call.dim is None else value.movedim(0, _dim(call, x))
+
+
+def _sibling(function, name):
+    import sys
+
+    return getattr(sys.modules[function.__module__], name)
+
+
+def _fc_all_reduce(function, call, x):
+    op = adapters.reduce_op(call) if call.op == "premul_sum" else call.op
+    return results.waited(function(x, op, _group(call)))
+
+
+def _fc_broadcast(function, call, x):
+    return results.waited(function(x, _global_root(call), _group(call)))
+
+
+def _fc_all_gather(function, call, x):
+    _refuse_uneven(call, x, "torch's functional all_gather")
+    if call.dim is None:
+        return results.waited(function(x.unsqueeze(0).contiguous(), 0, _group(call)))
+    return results.waited(function(x.contiguous(), _dim(call, x), _group(call)))
+
+
+def _fc_reduce_scatter(function, call, x):
+    return results.waited(function(x.contiguous(), call.op, _dim(call, x), _group(call)))
+
+
+def _fc_all_to_all(function, call, x):
+    dim = _dim(call, x)
+    sent, received = adapters.chunk_sizes(call, x), adapters.received_sizes(call, x)
+    operand = x.movedim(dim, 0).contiguous()
+    return results.waited(function(operand, received, sent, _group(call))).movedim(0, dim)
+
+
+_ENTRIES = {
+    NN: {
+        "all_reduce": ("all_reduce", _nn_all_reduce),
+        "reduce": ("reduce", _nn_reduce),
+        "broadcast": ("broadcast", _nn_broadcast),
+        "all_gather": ("all_gather", _nn_all_gather),
+        "_all_gather_base": ("all_gather", _nn_all_gather_base),
+        "gather": ("gather", _nn_gather),
+        "reduce_scatter": ("reduce_scatter", _nn_reduce_scatter),
+        "scatter": ("scatter", _nn_scatter),
+        "all_to_all": ("all_to_all", _nn_all_to_all),
+        "all_to_all_single": ("all_to_all", _nn_all_to_all_single),
+    },
+    FUNCTIONAL: {
+        "all_reduce": ("all_reduce", _fc_all_reduce),
+        "broadcast": ("broadcast", _fc_broadcast),
+        "all_gather_single": ("all_gather", _fc_all_gather),  # 2.13 and later; the names on _tensor are then deprecated
+        "all_gather_tensor": ("all_gather", _fc_all_gather),
+        "all_gather_single_autograd": ("all_gather", _fc_all_gather),
+        "all_gather_tensor_autograd": ("all_gather", _fc_all_gather),
+        "reduce_scatter_single": ("reduce_scatter", _fc_reduce_scatter),
+        "reduce_scatter_tensor": ("reduce_scatter", _fc_reduce_scatter),
+        "reduce_scatter_single_autograd": ("reduce_scatter", _fc_reduce_scatter),
+        "reduce_scatter_tensor_autograd": ("reduce_scatter", _fc_reduce_scatter),
+        "all_to_all_single": ("all_to_all", _fc_all_to_all),
+        "all_to_all_single_autograd": ("all_to_all", _fc_all_to_all),
+    },
+}
+# As the rule set torch_functional has it: broadcast has no backward there. Named by itself it is measured.
+_NOT_OF_THE_MODULE = {(FUNCTIONAL, "broadcast")}
+
+
+def torch_binding(target, kind, label):
+    """The binding of one of torch's functions as `kind`; None for what is not among them."""
+    name = getattr(target, "__name__", "")
+    entry = _ENTRIES.get(getattr(target, "__module__", ""), {}).get(name)
+    return TorchBinding(target, kind, label, entry[1]) if entry and entry[0] == kind else None
+
+
+def torch_module_binding(module, kind):
+    """What one of torch's two modules offers as `kind`: the first of its names; None where it has nothing."""
+    home = NN if module.__name__ == "torch.distributed.nn" else module.__name__
+    for name, (entry_kind, run) in _ENTRIES[home].items():
+        if entry_kind == kind and hasattr(module, name) and (home, name) not in _NOT_OF_THE_MODULE:
+            return TorchBinding(getattr(module, name), kind, f"{module.__name__}.{name}", run)
+    return None
+
+
+def is_torch_module(module):
+    return module.__name__ in (NN, FUNCTIONAL, "torch.distributed.nn")
+
+
+def is_plain_function(target):
+    """A collective of torch.distributed itself, which works in place."""
+    return getattr(target, "__module__", "") in PLAIN and callable(target)

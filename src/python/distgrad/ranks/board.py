@@ -1,0 +1,43 @@
+"""This rank's slot on the board that it shares with the driver: where it is, without a system call."""
+
+import ctypes
+import mmap
+
+IDLE, CONNECT, FORWARD, BACKWARD, SYNC, REPLY = range(6)
+
+
+class Board:
+    """Offsets as in docs/protocol.md. Each store is one aligned word, as the driver reads it at any time."""
+
+    def __init__(self, fd, rank):
+        self._memory = mmap.mmap(fd, 0)
+        at = 8 + 24 * rank
+        self._port = ctypes.c_int32.from_buffer(self._memory, 0)
+        self._case_id = ctypes.c_uint64.from_buffer(self._memory, at)
+        self._started_ns = ctypes.c_int64.from_buffer(self._memory, at + 8)
+        self._step = ctypes.c_int32.from_buffer(self._memory, at + 16)
+        self._phase = ctypes.c_int32.from_buffer(self._memory, at + 20)
+
+    def begin(self, case_id, now_ns):
+        self.enter(-1, IDLE)
+        self._started_ns.value = now_ns
+        self._case_id.value = case_id  # last: who sees it sees the others
+
+    def enter(self, step, phase):
+        self._step.value = step
+        self._phase.value = phase
+
+    def set_phase(self, phase):
+        self._phase.value = phase
+
+    @property
+    def step(self):
+        return self._step.value
+
+    @property
+    def store_port(self):
+        return self._port.value
+
+    @store_port.setter
+    def store_port(self, port):
+        self._port.value = port

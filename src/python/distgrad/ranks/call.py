@@ -1,0 +1,44 @@
+"""What a rank hands to the implementation under test: one collective call and the group that makes it."""
+
+from dataclasses import dataclass
+from typing import Any, Optional, Tuple
+
+
+@dataclass(frozen=True)
+class RankGroup:
+    """A group as one of its ranks sees it. `process_group` numbers its ranks in the order of `ranks`."""
+
+    name: str  # "" for the world
+    ranks: Tuple[int, ...]  # global ranks, in group order, which need not be ascending
+    rank: int  # own rank in the group: the position in `ranks`
+    process_group: Any  # torch.distributed.ProcessGroup
+
+    @property
+    def size(self) -> int:
+        return len(self.ranks)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One collective call of a program. `root`, `pairs` and rows of `splits` count within the group.
+
+    What the kind does not take is None; `op` and `root` then have their defaults ("sum", 0).
+    """
+
+    kind: str
+    step: str
+    op: str
+    factor: Optional[float]
+    root: int
+    dim: Optional[int]  # may be negative; None for all_gather and gather: stacked along a new dim 0
+    splits: Optional[Tuple[Tuple[int, ...], ...]]  # one row, for all_to_all a row a rank; None: even
+    pairs: Optional[Tuple[Tuple[int, int], ...]]
+    group: RankGroup
+
+
+class NotOffered(Exception):
+    """The subject has no such collective, op or option: the case is skipped, with this text."""
+
+
+class SubjectError(Exception):
+    """The subject cannot be loaded or called at all, whatever the scenario: a user's error, told in this text."""

@@ -1,0 +1,87 @@
+"""The process groups of one rank: torch.distributed's default group, and one for each group of the programs.
+
+They are real ones, made by torch.distributed, and are kept for the rank's life. How the ranks find each other: rank 0's
+store listens on loopback and its port is published on the board.
+"""
+
+import datetime
+import inspect
+import os
+import time
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from . import board as places
+from .call import RankGroup
+
+# The driver watches the clock; torch's own time-out is only the last resort against a rank left alone.
+_TIMEOUT = datetime.timedelta(hours=24)
+_WAIT_S = 0.0002
+
+
+class Groups:
+    def __init__(self, rank, world_size, board):
+        self._rank = rank
+        self._world = tuple(range(world_size))
+        self._board = board
+        self._process_groups = {}  # ranks in group order -> ProcessGroup
+
+    def of(self, name, ranks):
+        """The group of these global ranks, of which this rank is one. All of them must ask in the same order."""
+        ranks = tuple(ranks)
+        if ranks not in self._process_groups:
+            self._board.set_phase(places.CONNECT)
+            self._connect()
+            if ranks not in self._process_groups:
+                self._process_groups[ranks] = _subgroup(ranks, self._rank)
+        return RankGroup(name, ranks, ranks.index(self._rank), self._process_groups[ranks])
+
+    def world(self):
+        return self.of("", self._world)
+
+    def _connect(self):
+        if dist.is_initialized():
+            return
+        store = self._store()
+        dist.init_process_group(
+            "gloo", store=store, rank=self._rank, world_size=len(self._world), timeout=_TIMEOUT
+        )
+        self._process_groups[self._world] = dist.group.WORLD
+
+    def _store(self):
+        serves = self._rank == 0
+        while not serves and self._board.store_port == 0:
+            time.sleep(_WAIT_S)  # rank 0 is up within milliseconds; if it never comes the driver ends this process
+        port = 0 if serves else self._board.store_port  # 0: any free one
+        store = dist.TCPStore("127.0.0.1", port, None, serves, _TIMEOUT, wait_for_workers=False)
+        if serves:
+            self._board.store_port = store.port
+        # For the user's code that looks at them, as under torchrun.
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(store.port))
+        return store
+
+
+def _subgroup(ranks, rank):
+    """A group whose ranks are numbered in the order of `ranks`. Called by its members only."""
+    if "sort_ranks" in inspect.signature(dist.new_group).parameters:
+        return dist.new_group(ranks, _TIMEOUT, use_local_synchronization=True, sort_ranks=False)
+    if list(ranks) == sorted(ranks):
+        return dist.new_group(ranks, _TIMEOUT, use_local_synchronization=True)
+    return _unsorted_subgroup(ranks, rank)
+
+
+def _unsorted_subgroup(ranks, rank):
+    """What new_group does, for a torch (before 2.12 or so) whose new_group sorts the ranks first."""
+    backend, store = c10d._world.pg_map[dist.group.WORLD]
+    group, _ = c10d._new_process_group_helper(
+        len(ranks),
+        ranks.index(rank),
+        list(ranks),
+        c10d.Backend(backend),
+        store,
+        c10d._process_group_name(list(ranks), use_hashed_name=True),
+        timeout=_TIMEOUT,
+    )
+    c10d._world.pg_group_ranks[group] = {global_rank: place for place, global_rank in enumerate(ranks)}
+    return group

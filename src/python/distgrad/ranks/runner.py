@@ -1,0 +1,301 @@
+"""One rank's part of a case: from inputs to gradients."""
+
+import functools
+import os
+import re
+import traceback
+import warnings
+
+import torch
+import torch.distributed as dist
+
+from . import board as places
+from . import exchange
+from .call import Call, NotOffered, SubjectError
+from .frames import number, read_number
+from .groups import Groups
+from .language import Expression, InvalidExpression
+from .values import DTYPES, part_of, rank_names, value_on
+
+_TRACEBACK_LINES = 15
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_IGNORED_WARNINGS = (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning)
+# Ours, from the mode in which ranks run and not from the user's program.
+_OWN_WARNING = "use_deterministic_algorithms(True"
+
+# Which options a kind takes: of the others the program has defaults that mean nothing.
+_TAKES_OP = ("all_reduce", "reduce", "reduce_scatter")
+_STACKS = ("all_gather", "gather")
+_CUTS = ("reduce_scatter", "scatter", "all_to_all", "slice")
+
+
+class Runner:
+    """Runs cases on this rank, one after another; connections and subjects are kept from case to case."""
+
+    def __init__(self, rank, world_size, board):
+        self.rank = rank
+        self.board = board
+        self.groups = Groups(rank, world_size, board)
+        self._subjects = {}
+        self._set_up = set()
+
+    def run(self, request, frame, writer):
+        """The keys of the reply that a result has. `writer` gets its tensors. Never raises."""
+        result = {"loss": 0.0, "loss_shape": [], "gradients": [], "steps": [], "skipped": ""}
+        self.board.enter(-1, places.FORWARD)
+        with warnings.catch_warnings(record=True) as caught, torch.enable_grad():
+            warnings.simplefilter("always")
+            for category in _IGNORED_WARNINGS:
+                warnings.simplefilter("ignore", category)
+            try:
+                _Case(self, request, frame, writer, result).run()
+            except NotOffered as reason:
+                result["skipped"] = str(reason) or "the subject does not offer this"
+            except BaseException as error:  # also what a user's sys.exit() raises
+                result["error"] = self._error(error, request["program"])
+        result["warnings"] = _texts_of(caught)
+        result["composed"] = exchange.take_composed()
+        return result
+
+    def subject(self, text, groups):
+        """Loaded once; its `setup` is called once for each layout of groups."""
+        from .subjects import load_subject  # here, so that whatever it raises belongs to a case
+
+        if text not in self._subjects:
+            self._subjects[text] = load_subject(text)
+        layout = (text, tuple((name, group.ranks) for name, group in groups.items()))
+        if layout not in self._set_up:
+            self._subjects[text].setup(groups)
+            self._set_up.add(layout)
+        return self._subjects[text]
+
+    def _error(self, error, program):
+        steps = program["steps"]
+        at = self.board.step
+        name = steps[at]["name"] if 0 <= at < len(steps) else ""
+        return {"kind": _kind_of(error), "rank": self.rank, "step": name, "message": _message_of(error)}
+
+
+class _Case:
+    def __init__(self, runner, request, frame, writer, result):
+        self._runner = runner
+        self._board = runner.board
+        self._rank = runner.rank
+        self._request = request
+        self._frame = frame
+        self._writer = writer
+        self._result = result
+        self._program = request["program"]
+        self._dtype = DTYPES[self._program["dtype"]]
+        self._values = {}  # by name: what expressions may use
+        self._leaves = []  # (input, tensor), of the inputs that require grad
+
+    def run(self):
+        if self._request["backend"] != "gloo":
+            raise NotOffered(f"ranks in Python run on gloo, not on {self._request['backend']}")
+        groups = self._groups()
+        subject = self._runner.subject(self._request["subject"], groups)
+        calls = [_call_of(step, groups) for step in self._program["steps"]]
+        for call in calls:
+            if call is not None:
+                subject.check(call)
+        plan = _Plan(self._program)
+        self._make_leaves()
+        reached = [y for i, call in enumerate(calls) if (y := self._run_step(i, call, subject, plan)) is not None]
+        self._board.enter(len(calls), places.FORWARD)
+        loss = plan.loss.evaluate(self._values, self._dtype)
+        self._result["loss"] = number(float(loss.item()))
+        self._result["loss_shape"] = list(loss.shape)
+        self._run_backward(loss, reached)
+        self._sync_and_collect(groups)
+
+    def _groups(self):
+        groups = {"": self._runner.groups.world()}
+        for group in self._program["groups"]:
+            groups[group["name"]] = self._runner.groups.of(group["name"], part_of(group, self._rank))
+        return groups
+
+    def _make_leaves(self):
+        self._values.update(rank_names(self._program, self._rank))
+        for item in self._program["inputs"]:
+            value = value_on(self._program, self._frame, item, self._rank)
+            if item.get("requires_grad", True):
+                value.requires_grad_(True)
+                self._leaves.append((item, value))
+            self._values[item["name"]] = value
+
+    def _run_step(self, index, call, subject, plan):
+        """The value, where backward must reach it on every rank; else None."""
+        self._board.enter(index, places.FORWARD)
+        value = plan.steps[index].evaluate(self._values, self._dtype)
+        if call is not None:
+            value = subject(call, self._operand(value, plan.depends_on_gradient[index]))
+            self._result["steps"].append(self._writer.tensor(value))
+            if value.requires_grad:
+                value.register_hook(functools.partial(self._enter_backward, index))
+        self._values[self._program["steps"][index]["name"]] = value
+        return value if call is not None and plan.reaches_loss[index] and value.requires_grad else None
+
+    def _operand(self, x, depends_on_gradient):
+        """What the subject gets: attached to the graph on every rank or on none, whatever the value is on this one. Else the
+        others would wait in backward for ever. And a copy of what other steps see, as a subject may work in place."""
+        if depends_on_gradient and not x.requires_grad and x.is_floating_point():
+            return _Attach.apply(x, torch.zeros((), dtype=x.dtype, requires_grad=True))
+        x = x if depends_on_gradient else x.detach()
+        memory = x.untyped_storage().data_ptr()
+        shared = any(
+            isinstance(v, torch.Tensor) and v.untyped_storage().data_ptr() == memory for v in self._values.values()
+        )
+        # An expanded one cannot be written to, and stays as it is.
+        expanded = any(stride == 0 and size > 1 for stride, size in zip(x.stride(), x.shape))
+        return x.clone() if shared and not expanded else x
+
+    def _enter_backward(self, index, _):
+        self._board.enter(index, places.BACKWARD)
+
+    def _run_backward(self, loss, reached):
+        end = _Anchor.apply(loss, *reached) if reached else loss
+        if not end.requires_grad:  # counts as missing gradients
+            return
+        weight = self._frame.numbers(self._request["weights"])[self._rank]
+        end.backward(torch.full_like(end.detach(), weight))
+
+    def _sync_and_collect(self, groups):
+        self._board.enter(len(self._program["steps"]), places.SYNC)
+        for item, leaf in self._leaves:
+            gradient = leaf.grad
+            for entry in item.get("sync", ()):
+                group = groups[entry["axis"]]
+                gradient = _summed_where_present(group, gradient, leaf)
+                # Also where no rank of this group has one: along the next axis others may, and wait for this rank.
+                if gradient is not None and entry["op"] == "mean":
+                    gradient = gradient / group.size
+            self._result["gradients"].append(None if gradient is None else self._writer.tensor(gradient))
+
+
+class _Plan:
+    """The program's expressions, and which of its steps gradients go through. The same on every rank."""
+
+    def __init__(self, program):
+        known = set(rank_names(program, 0))
+        on_gradient = set()
+        for item in program["inputs"]:
+            known.add(item["name"])
+            if item.get("requires_grad", True):
+                on_gradient.add(item["name"])
+        self.steps = []
+        self.depends_on_gradient = []
+        for step in program["steps"]:
+            expression = step["expr"] if "expr" in step else step["collective"]["operand"]
+            self.steps.append(_compiled(expression["text"], frozenset(known)))
+            self.depends_on_gradient.append(not on_gradient.isdisjoint(self.steps[-1].names))
+            known.add(step["name"])
+            if self.depends_on_gradient[-1]:
+                on_gradient.add(step["name"])
+        self.loss = _compiled(program["loss"]["text"], frozenset(known))
+        self.reaches_loss = self._trace_back(program["steps"])
+
+    def _trace_back(self, steps):
+        reached = set(self.loss.names)
+        result = []
+        for step, expression in zip(reversed(steps), reversed(self.steps)):
+            result.append(step["name"] in reached)
+            if result[-1]:
+                reached |= expression.names
+        return result[::-1]
+
+
+@functools.lru_cache(maxsize=4096)
+def _compiled(text, known):
+    return Expression(text, known)
+
+
+def _call_of(step, groups):
+    """None for a step that is an expression."""
+    spec = step.get("collective")
+    if spec is None:
+        return None
+    kind = spec["kind"]
+    takes_op = kind in _TAKES_OP
+    op = spec["op"] if takes_op else "sum"
+    return Call(
+        kind=kind,
+        step=step["name"],
+        op=op,
+        factor=read_number(spec["factor"]) if op == "premul_sum" else None,
+        root=spec["root"] if kind in ("reduce", "broadcast", "gather", "scatter") else 0,
+        dim=spec.get("dim") if kind in _STACKS else spec.get("dim", 0) if kind in _CUTS else None,
+        splits=tuple(map(tuple, spec["splits"])) if kind in _CUTS and spec.get("splits") else None,
+        pairs=tuple(map(tuple, spec["pairs"])) if kind == "send_recv" else None,
+        group=groups[spec["group"]],
+    )
+
+
+def _summed_where_present(group, gradient, leaf):
+    """A rank without a gradient counts as zeros, as in DDP; None where no rank has one. One exchange, so that a rank need
+    not know beforehand whether the others have one."""
+    mine = torch.zeros_like(leaf.detach()) if gradient is None else gradient
+    present = mine.new_full((1,), 0 if gradient is None else 1)
+    total = exchange.all_reduce(group, torch.cat([mine.reshape(-1), present]), "sum")
+    return None if total[-1].item() == 0 else total[:-1].reshape(mine.shape)
+
+
+class _Attach(torch.autograd.Function):
+    """`x`, as if it depended on something that wants a gradient."""
+
+    @staticmethod
+    def forward(ctx, x, anchor):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return None, torch.zeros((), dtype=cotangent.dtype)
+
+
+class _Anchor(torch.autograd.Function):
+    """The loss; backward also reaches the collectives' outputs `also` that this rank's loss happens not to use."""
+
+    @staticmethod
+    def forward(ctx, loss, *also):
+        ctx.shapes = [(x.shape, x.dtype) for x in also]
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return (cotangent, *(torch.zeros(shape, dtype=dtype) for shape, dtype in ctx.shapes))
+
+
+# ---- what went wrong
+
+
+def _texts_of(caught):
+    texts = {}
+    for warning in caught:
+        text = re.sub(r"\s*\(Triggered internally at [^)]*\)\s*$", "", str(warning.message))
+        if _OWN_WARNING not in text:
+            texts[text] = None
+    return list(texts)
+
+
+def _kind_of(error):
+    """Gloo and c10d say what happened to a connection; anything else happened to the program."""
+    if isinstance(error, SubjectError):
+        return "subject"
+    text = str(error)
+    transport = isinstance(error, RuntimeError) and ("gloo/" in text or "Connection " in text)
+    return "backend" if transport or isinstance(error, dist.DistError) else "exception"
+
+
+def _message_of(error):
+    if isinstance(error, (SubjectError, InvalidExpression)):
+        return str(error)
+    first = traceback.format_exception_only(type(error), error)[-1].strip()
+    if not isinstance(error, SyntaxError):
+        first = f"{type(error).__name__}: {error}"
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not _is_ours(f.filename)]
+    lines = "".join(traceback.format_list(frames)).splitlines()[-_TRACEBACK_LINES:]
+    return "\n".join([first, *lines])
+
+
+def _is_ours(file):
+    return os.path.dirname(os.path.abspath(file)) == _HERE

@@ -1,0 +1,225 @@
+"""The implementation under test, from the text that the user typed after --subject.
+
+    python:MODULE:NAME     python:FILE.py:NAME     a function, an autograd.Function's apply, a Module; NAME may be dotted
+    python:MODULE          python:FILE.py          each collective looked up by name
+    python:reference       python:in_place         the built-in ones, in this interpreter
+    KIND=SUBJECT+KIND=SUBJECT                      each for one collective; `reference` runs the others
+
+Nothing here runs before the fork: the user's modules are imported in the rank.
+"""
+
+import inspect
+import re
+
+from . import adapters, adapters_loading, adapters_names, adapters_torch, reference
+from .call import NotOffered, SubjectError
+
+_ASSIGNED = re.compile(r"(?:^|\+)(" + "|".join(adapters_names.KINDS) + r")=")
+_BUILT_IN = {"reference": reference.reference, "in_place": reference.in_place}
+
+
+def load_subject(text):
+    """The subject that `text` names. Raises SubjectError."""
+    assigned = list(_ASSIGNED.finditer(text))
+    setups = {}  # by module, so that one that serves two kinds is set up once
+    if not assigned or assigned[0].start() != 0:
+        kind, part = _load_part(text, None, setups)
+        return Subject({}, part, setups) if kind is None else Subject({kind: part}, _BuiltIn("reference"), setups)
+    by_kind = {}
+    for match, following in zip(assigned, assigned[1:] + [None]):
+        kind = match.group(1)
+        if kind in by_kind:
+            raise SubjectError(f"{text}: {kind} is named twice")
+        by_kind[kind] = _load_part(text[match.end():following.start() if following else None], kind, setups)[1]
+    return Subject(by_kind, _BuiltIn("reference"), setups)
+
+
+class Subject:
+    """Runs the collectives of one rank. Belongs to that rank's one thread."""
+
+    def __init__(self, by_kind, others, setups):
+        self._by_kind = by_kind
+        self._others = others
+        self._setups = setups
+        self._layout = None
+        self._instances = {}
+
+    def check(self, call):
+        """Raises NotOffered where the call is not offered, alike on every rank, and SubjectError where it would be but
+        cannot be mapped."""
+        self._part(call).check(call)
+
+    def setup(self, groups):
+        """Calls the user's `setup(groups)`, if the file has one, with the process groups by name. To be called before the
+        first case and may be before each: only a layout other than the last one's is handed on."""
+        layout = tuple((name, group.ranks, id(group.process_group)) for name, group in groups.items())
+        if layout == self._layout:
+            return
+        self._layout = layout
+        self._instances.clear()
+        for setup in self._setups.values():
+            setup.run(groups)
+
+    def begin_case(self):
+        """Forgets the Module instances of the case before, so that no case depends on another."""
+        self._instances.clear()
+
+    def __call__(self, call, x):
+        """The result of the call on this rank, whose operand is `x`; see the contract of the kind."""
+        return self._part(call)(call, x, self._instances)
+
+    def _part(self, call):
+        return self._by_kind.get(call.kind, self._others)
+
+
+class _Setup:
+    """The `setup(groups)` of a user's module, if it has one, and for which groups it provides."""
+
+    def __init__(self, module, place):
+        self._place = place
+        self._function = _setup_of(module)
+        self.groups = None  # names; None: there is no setup
+
+    def run(self, groups):
+        if self._function is None:
+            return
+        process_groups = {name: group.process_group for name, group in groups.items()}
+        try:
+            provided = self._function(process_groups)
+        except Exception as error:
+            raise SubjectError(f"setup of {self._place} raised {adapters_loading.told(error)}") from None
+        if provided is None:
+            self.groups = set(groups)
+        elif isinstance(provided, str):
+            self.groups = {provided}
+        else:
+            try:
+                self.groups = set(provided)
+            except TypeError:
+                raise SubjectError(f"setup of {self._place} returned a {type(provided).__name__}: it is to return"
+                                   " nothing, or the names of the groups that its functions run in") from None
+
+
+def _setup_of(module):
+    """Only `setup(groups)` counts: many scripts have a setup(rank, world_size) that starts torch.distributed."""
+    function = getattr(module, "setup", None)
+    if not inspect.isfunction(function):
+        return None
+    parameters = list(inspect.signature(function).parameters.values())
+    others = [p for p in parameters[1:] if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    return function if parameters and parameters[0].name == "groups" and not others else None
+
+
+class _BuiltIn:
+    """`reference` or `in_place`."""
+
+    def __init__(self, name):
+        self._run = _BUILT_IN[name]
+
+    def check(self, call):
+        pass
+
+    def __call__(self, call, x, instances):
+        return self._run(call, x)
+
+
+class _Function:
+    """One function of the user's, for one kind."""
+
+    def __init__(self, binding, setup):
+        self._binding = binding
+        self._setup = setup
+
+    def check(self, call):
+        self._binding.check(call, self._setup.groups)
+
+    def __call__(self, call, x, instances):
+        return self._binding(call, x, instances)
+
+
+class _Module:
+    """A module's collectives, found by name when they are first asked for."""
+
+    def __init__(self, module, place, setup):
+        self._module = module
+        self._place = place
+        self._setup = setup
+        self._parts = {}
+
+    def check(self, call):
+        self._part(call.kind).check(call)
+
+    def __call__(self, call, x, instances):
+        return self._part(call.kind)(call, x, instances)
+
+    def _part(self, kind):
+        if kind not in self._parts:
+            self._parts[kind] = self._find(kind)
+        return self._parts[kind]
+
+    def _find(self, kind):
+        if adapters_torch.is_torch_module(self._module):
+            binding = adapters_torch.torch_module_binding(self._module, kind)
+        else:
+            found = adapters_loading.find_kind(self._module, kind)
+            binding = found and _bind(found[1], kind, self._place, found[0])
+        if binding is not None:
+            return _Function(binding, self._setup)
+        if kind in ("copy", "slice"):  # local in forward; what has no collective for them leaves them to autograd
+            return _BuiltIn("reference")
+        raise NotOffered(f"{self._place} has no {kind} (looked for {', '.join(adapters_names.KIND_NAMES[kind][:4])})")
+
+
+def _load_part(text, kind, setups):
+    """(kind, part): kind is the given one, or that which the name of a single function says, or None for a part that
+    runs every kind."""
+    name = text[len("python:"):] if text.startswith("python:") else text
+    if name in _BUILT_IN:
+        return kind, _BuiltIn(name)
+    if not text.startswith("python:"):
+        raise SubjectError(f"{text!r} is not python:MODULE:NAME, python:FILE.py:NAME, reference or in_place")
+    place, name = _place_and_name(text)
+    module = adapters_loading.load_module(place)
+    if name is None and module.__name__ in adapters_torch.PLAIN:
+        return kind, _BuiltIn("in_place")
+    setup = setups.setdefault(module.__name__, _Setup(module, place))
+    if name is None:
+        return kind, _Module(module, place, setup)
+    target = adapters_loading.find_name(module, name, place)
+    if kind is None:
+        kind = adapters_names.kind_called(name.rpartition(".")[2])
+        if kind is None:
+            raise SubjectError(_unknown_kind(place, name))
+    if adapters_torch.is_plain_function(target) and adapters_names.kind_called(target.__name__) == kind:
+        return kind, _BuiltIn("in_place")
+    return kind, _Function(_bind(target, kind, place, name), setup)
+
+
+def _place_and_name(text):
+    rest = text[len("python:"):]
+    file, ending, name = rest.partition(".py:")
+    if ending:
+        place = file + ".py"
+    elif rest.endswith(".py"):
+        return rest, None
+    else:
+        place, colon, name = rest.partition(":")
+        if not colon:
+            name = None
+    if not place or name == "" or (name and not all(part.isidentifier() for part in name.split("."))):
+        raise SubjectError(f"{text!r} is not of the form python:MODULE:NAME or python:FILE.py:NAME")
+    return place, name
+
+
+def _bind(target, kind, place, name):
+    label = f"{place}:{name}"
+    return adapters_torch.torch_binding(target, kind, label) or adapters.bind(target, kind, label, place)
+
+
+def _unknown_kind(place, name):
+    """A single function whose name is no kind's: which one it stands for has to be said."""
+    words = [adapters_names.plain_name(part) for part in name.split(".")]
+    kinds = [k for k, known in adapters_names.KIND_NAMES.items() if any(w == k or w in known for w in words)]
+    return (f"which collective {place}:{name} is cannot be told from its name: write"
+            f" {kinds[0] if kinds else 'KIND'}=python:{place}:{name}"
+            + ("" if kinds else f", where KIND is one of {', '.join(adapters_names.KINDS)}"))

@@ -1,0 +1,134 @@
+"""A rank as a process: answers the requests of its data socket, in order, until that ends or a case fails."""
+
+import ctypes
+import faulthandler
+import os
+import signal
+import sys
+import time
+import traceback
+
+import torch
+
+from . import board as places
+from .board import Board
+from .frames import BadFrame, Channel, FrameWriter
+from .process import set_name
+from .runner import Runner
+
+_FLUSH_BYTES = 64 << 10
+_FLUSH_NS = 1_000_000
+_OUTPUT_LIMIT = 64 << 10
+
+
+class CapturedOutput:
+    """Standard output and error, in a file that the driver reads if this process dies."""
+
+    def __init__(self, fd):
+        self._fd = fd
+        for target in (1, 2):
+            os.dup2(fd, target)
+        for stream in (sys.stdout, sys.stderr):
+            # By lines: nothing is lost in a crash, and the order of lines is kept.
+            stream.reconfigure(line_buffering=True, errors="backslashreplace")
+        faulthandler.enable(2)  # a segmentation fault tells its Python line; the signal stays what it was
+        self._flush_c = ctypes.CDLL(None).fflush
+
+    def take(self):
+        """What was written since the last call, its last 64 KiB."""
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except (OSError, ValueError):  # the file is full, or the user's code closed it
+                pass
+        self._flush_c(None)
+        end = os.lseek(self._fd, 0, os.SEEK_CUR)
+        if end == 0:
+            return ""
+        begin = max(0, end - _OUTPUT_LIMIT)
+        text = os.pread(self._fd, end - begin, begin)
+        os.lseek(self._fd, 0, os.SEEK_SET)
+        return text.decode("utf-8", "replace")
+
+
+class Worker:
+    def __init__(self, rank, world_size, socket, board, output):
+        self._rank = rank
+        self._board = Board(board, rank)
+        os.close(board)
+        self._output = CapturedOutput(output)
+        self._channel = Channel(socket)
+        self._runner = Runner(rank, world_size, self._board)
+        self._flushed_ns = 0
+
+    def serve(self):
+        """Until the driver closes the socket, or an error: after one the ranks are out of step."""
+        while (frame := self._next_frame()) is not None:
+            reply, failed = self._answer(frame)
+            self._channel.queue(reply)
+            waited = time.monotonic_ns() - self._flushed_ns
+            if failed or self._channel.queued_bytes >= _FLUSH_BYTES or waited > _FLUSH_NS:
+                self._flush()
+            if failed:
+                return
+
+    def _flush(self):
+        self._channel.flush()
+        self._flushed_ns = time.monotonic_ns()
+
+    def _next_frame(self):
+        while (frame := self._channel.next()) is None:
+            came = self._channel.receive(wait=False)
+            if came is False:
+                self._flush()
+                came = self._channel.receive(wait=True)
+            if came is None:
+                return None
+        return frame
+
+    def _answer(self, frame):
+        request = frame.header
+        started = time.monotonic_ns()
+        self._board.begin(request["id"], started)
+        writer = FrameWriter()
+        result = self._runner.run(request, frame, writer)
+        reply = {"kind": "result", "id": request["id"], **result}
+        reply["elapsed_ns"] = time.monotonic_ns() - started
+        reply["output"] = self._output.take()
+        self._board.set_phase(places.REPLY)
+        return writer.frame(reply), "error" in result
+
+
+def be_worker(rank, world_size, socket, board, output):
+    """Never returns."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # what Ctrl-C means is the driver's decision
+    set_name(f"dg rank {rank}/{world_size}")
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(world_size))
+    torch.set_num_threads(1)
+    torch.set_warn_always(True)  # what is warned of once a process would be missing from later cases
+    # New memory is filled with NaN: what reads memory that nobody wrote fails always and not by luck.
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    status = 0
+    try:
+        Worker(rank, world_size, socket, board, output).serve()
+    except BadFrame as error:
+        print(f"the requests cannot be read: {error}", file=sys.stderr)
+    except BrokenPipeError:  # the driver is gone, or has no use for this rank
+        pass
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    _save_coverage()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # without tear-down: connections may wait for peers, and libtorch takes its time
+
+
+def _save_coverage():
+    """os._exit skips what coverage.py does at exit; a user may measure how much of his code the scenarios run."""
+    coverage = sys.modules.get("coverage")
+    current = coverage.Coverage.current() if coverage else None
+    if current is not None:
+        current.stop()
+        current.save()

@@ -1,0 +1,175 @@
+"""The zygote: loads torch once and forks a rank whenever the driver asks, so that a rank starts in milliseconds.
+
+It starts no thread and runs no autograd, for neither survives a fork. All user's code is imported in the ranks.
+"""
+
+import os
+import resource
+import select
+import signal
+import sys
+
+from .process import die_with_parent, set_name
+
+
+class Zygote:
+    """Serves the control socket `fd` until it ends or SIGTERM comes. Then all ranks are dead and waited for."""
+
+    def __init__(self, fd):
+        from .frames import Channel  # which imports torch
+
+        os.set_inheritable(fd, False)
+        self._pid = os.getpid()
+        self._control = Channel(fd)
+        self._workers = {}  # pid -> the driver's number
+        self._told_to_end = False
+        self._wake_reader, self._wake_writer = os.pipe()
+        for end in (self._wake_reader, self._wake_writer):
+            os.set_blocking(end, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # the byte in the pipe says it all
+        signal.signal(signal.SIGTERM, self._end)
+        signal.set_wakeup_fd(self._wake_writer, warn_on_full_buffer=False)
+
+    def serve(self, torch_version):
+        """In a forked rank, what it is to be; None when there is nothing more to fork."""
+        self._say(kind="ready", protocol=1, torch=torch_version)
+        try:
+            while not self._told_to_end:
+                ready, _, _ = select.select([self._control, self._wake_reader], [], [])
+                if self._wake_reader in ready:
+                    self._reap()
+                if self._control in ready:
+                    ended = self._control.receive(wait=False) is None
+                    start = self._obey()
+                    if start is not None:
+                        return start
+                    if ended:
+                        break
+        except OSError:  # the driver is gone
+            pass
+        self._kill_all()
+        return None
+
+    def _say(self, **event):
+        from .frames import FrameWriter
+
+        self._control.send(FrameWriter().frame(event))
+
+    def _end(self, *_):
+        self._told_to_end = True
+
+    def _obey(self):
+        while (frame := self._control.next()) is not None:
+            request = frame.header
+            if request["kind"] == "fork":
+                start = self._fork(request, frame.descriptors)
+                if start is not None:
+                    return start
+            elif request["kind"] == "kill":
+                self._kill(request["worker"])
+        return None
+
+    def _fork(self, request, descriptors):
+        worker = request["worker"]
+        refusal = None
+        if len(descriptors) != 3:
+            refusal = "a request to fork came without its descriptors"
+        elif request["role"] != "rank":
+            refusal = f"a {request['role']} is no role of the rank program in Python"
+        if refusal is None:
+            try:
+                pid = os.fork()
+            except OSError as error:
+                refusal = f"fork: {error.strerror}"
+        if refusal is not None:
+            self._say(kind="fork_failed", worker=worker, message=refusal)
+        elif pid == 0:
+            self._become_worker()
+            return (request["rank"], request["world_size"], *descriptors)
+        else:
+            _set_group(pid)  # both sides do it, so that it is done whoever runs first
+            self._workers[pid] = worker
+            self._say(kind="forked", worker=worker, pid=pid)
+        for fd in descriptors:
+            os.close(fd)
+        return None
+
+    def _become_worker(self):
+        die_with_parent()
+        if os.getppid() != self._pid:  # the zygote died before the line above
+            os._exit(1)
+        _set_group(0)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self._control.close()
+        os.close(self._wake_reader)
+        os.close(self._wake_writer)
+
+    def _kill(self, worker):
+        for pid, name in self._workers.items():
+            if name == worker:
+                _kill_group(pid)  # not reaped yet, so the number is still the worker's
+
+    def _reap(self):
+        """Tells of every worker that has ended, and ends what it left behind."""
+        try:
+            while os.read(self._wake_reader, 4096):
+                pass
+        except BlockingIOError:
+            pass
+        while True:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if ended is None:
+                return
+            _kill_group(ended.si_pid)
+            _, status = os.waitpid(ended.si_pid, 0)
+            worker = self._workers.pop(ended.si_pid, None)
+            if worker is not None:
+                self._say(kind="exited", worker=worker, wait_status=status)
+
+    def _kill_all(self):
+        for pid in self._workers:
+            _kill_group(pid)
+        for pid in self._workers:
+            os.waitpid(pid, 0)
+
+
+def _set_group(pid):
+    try:
+        os.setpgid(pid, pid)
+    except OSError:  # it has ended already
+        pass
+
+
+def _kill_group(pid):
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def main(arguments):
+    if len(arguments) != 2 or arguments[0] != "--zygote" or not arguments[1].isdigit():
+        print("usage: python -m distgrad.ranks --zygote FD (distgrad starts this itself)", file=sys.stderr)
+        return 2
+    set_name("dg zygote")
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.environ["OMP_NUM_THREADS"] = "1"  # also: a pool of threads would not survive the fork
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+
+    import gc
+
+    import torch
+
+    from . import worker  # and with it all that every rank needs
+
+    gc.collect()
+    gc.freeze()  # else the ranks' first collections copy every page
+    start = Zygote(int(arguments[1])).serve(torch.__version__)
+    if start is not None:
+        worker.be_worker(*start)
+    return 0
