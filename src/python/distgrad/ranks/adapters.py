@@ -85,18 +85,13 @@ class Binding:
             raise NotOffered(f"{self.label}: whether `{slot.name}` counts in the group or the world cannot be told from"
                              " its name (`root` and `group_src` do the former, `src` and `dst` the latter)")
 
-    def __call__(self, call, x, instances):
-        """The call's result on this rank, as the contract of the kind says. `instances` keeps what a Module class was
-        instantiated to, by call site."""
+    def __call__(self, call, x):
+        """The call's result on this rank, as the contract of the kind says."""
         x = results.private_copy(x)
         arguments = Arguments(call, x)
         function = self.function
-        if self.makes_instance:
-            site = (self.label, call.step, call.kind, call.op, call.factor, call.root, call.dim, call.splits,
-                    call.pairs, call.group.name, call.group.ranks)
-            if site not in instances:
-                instances[site] = invoke(self.function, self.constructor, arguments, False)
-            function = instances[site]
+        if self.makes_instance:  # a step runs once in a case: this is once for each call site, and no case sees another's
+            function = invoke(self.function, self.constructor, arguments, False)
         try:
             value = invoke(function, self.slots, arguments, self.by_position)
         except (RuntimeError, ValueError, IndexError) as error:

@@ -6,6 +6,7 @@ in the numbering that it wants; nothing is done about what the function gets wro
 NotOffered.
 """
 
+import sys
 from dataclasses import dataclass
 from typing import Any, Callable
 
@@ -42,7 +43,7 @@ class TorchBinding:
             raise NotOffered(f"{self.label} of torch {torch.__version__} takes the op as text, which cannot hold"
                              " premul_sum's factor")
 
-    def __call__(self, call, x, instances):
+    def __call__(self, call, x):
         try:
             return self.run(self.function, call, x)
         except (RuntimeError, ValueError) as error:
@@ -144,8 +145,6 @@ def _nn_all_gather_base(function, call, x):
 
 
 def _sibling(function, name):
-    import sys
-
     return getattr(sys.modules[function.__module__], name)
 
 

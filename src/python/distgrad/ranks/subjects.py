@@ -42,7 +42,6 @@ class Subject:
         self._others = others
         self._setups = setups
         self._layout = None
-        self._instances = {}
 
     def check(self, call):
         """Raises NotOffered where the call is not offered, alike on every rank, and SubjectError where it would be but
@@ -56,17 +55,12 @@ class Subject:
         if layout == self._layout:
             return
         self._layout = layout
-        self._instances.clear()
         for setup in self._setups.values():
             setup.run(groups)
 
-    def begin_case(self):
-        """Forgets the Module instances of the case before, so that no case depends on another."""
-        self._instances.clear()
-
     def __call__(self, call, x):
         """The result of the call on this rank, whose operand is `x`; see the contract of the kind."""
-        return self._part(call)(call, x, self._instances)
+        return self._part(call)(call, x)
 
     def _part(self, call):
         return self._by_kind.get(call.kind, self._others)
@@ -119,7 +113,7 @@ class _BuiltIn:
     def check(self, call):
         pass
 
-    def __call__(self, call, x, instances):
+    def __call__(self, call, x):
         return self._run(call, x)
 
 
@@ -133,8 +127,8 @@ class _Function:
     def check(self, call):
         self._binding.check(call, self._setup.groups)
 
-    def __call__(self, call, x, instances):
-        return self._binding(call, x, instances)
+    def __call__(self, call, x):
+        return self._binding(call, x)
 
 
 class _Module:
@@ -149,8 +143,8 @@ class _Module:
     def check(self, call):
         self._part(call.kind).check(call)
 
-    def __call__(self, call, x, instances):
-        return self._part(call.kind)(call, x, instances)
+    def __call__(self, call, x):
+        return self._part(call.kind)(call, x)
 
     def _part(self, kind):
         if kind not in self._parts:
