@@ -107,7 +107,8 @@ def be_worker(rank, world_size, socket, board, output):
     torch.set_num_threads(1)
     torch.set_warn_always(True)  # what is warned of once a process would be missing from later cases
     # New memory is filled with NaN: what reads memory that nobody wrote fails always and not by luck.
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    # (use_deterministic_algorithms would do the same, and import torch.compile's modules for a second or two.)
+    torch.set_deterministic_debug_mode("warn")
     torch.utils.deterministic.fill_uninitialized_memory = True
     status = 0
     try:
