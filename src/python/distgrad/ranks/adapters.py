@@ -383,8 +383,8 @@ def _keeps_default(slot, call):
     """What the function would use if a user left the argument out, where that is what the call asks for."""
     if slot.default is _EMPTY:
         return False
-    if slot.source is None or slot.source == "async":
-        return slot.default is not _EMPTY if slot.source is None else slot.default is False
+    if slot.source is None:
+        return True
     if slot.source == "group":
         return slot.default is None and _is_world(call.group)
     if slot.source == "dim":
