@@ -18,7 +18,8 @@ from .language import Expression, InvalidExpression
 from .values import DTYPES, part_of, rank_names, value_on
 
 _TRACEBACK_LINES = 15
-_HERE = os.path.dirname(os.path.abspath(__file__))
+_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _IGNORED_WARNINGS = (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning)
 # Ours, from the mode in which ranks run and not from the user's program.
 _OWN_WARNING = "use_deterministic_algorithms(True"
@@ -154,11 +155,10 @@ class _Case:
         self._board.enter(index, places.BACKWARD)
 
     def _run_backward(self, loss, reached):
-        end = _Anchor.apply(loss, *reached) if reached else loss
-        if not end.requires_grad:  # counts as missing gradients
-            return
         weight = self._frame.numbers(self._request["weights"])[self._rank]
-        end.backward(torch.full_like(end.detach(), weight))
+        end = _Anchor.apply(weight, loss, *reached)
+        if end.requires_grad:  # else it counts as missing gradients
+            end.backward()
 
     def _sync_and_collect(self, groups):
         self._board.enter(len(self._program["steps"]), places.SYNC)
@@ -253,16 +253,18 @@ class _Attach(torch.autograd.Function):
 
 
 class _Anchor(torch.autograd.Function):
-    """The loss; backward also reaches the collectives' outputs `also` that this rank's loss happens not to use."""
+    """The loss; backward starts with the cotangent `weight`, and also reaches the collectives' outputs `also` that this
+    rank's loss happens not to use. (Given a cotangent, Tensor.backward imports torch.compile's modules for a second.)"""
 
     @staticmethod
-    def forward(ctx, loss, *also):
+    def forward(ctx, weight, loss, *also):
+        ctx.weight = weight
         ctx.shapes = [(x.shape, x.dtype) for x in also]
         return loss.clone()
 
     @staticmethod
-    def backward(ctx, cotangent):
-        return (cotangent, *(torch.zeros(shape, dtype=dtype) for shape, dtype in ctx.shapes))
+    def backward(ctx, one):
+        return (None, torch.full_like(one, ctx.weight), *(torch.zeros(s, dtype=d) for s, d in ctx.shapes))
 
 
 # ---- what went wrong
@@ -292,10 +294,11 @@ def _message_of(error):
     first = traceback.format_exception_only(type(error), error)[-1].strip()
     if not isinstance(error, SyntaxError):
         first = f"{type(error).__name__}: {error}"
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not _is_ours(f.filename)]
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_users(f.filename)]
     lines = "".join(traceback.format_list(frames)).splitlines()[-_TRACEBACK_LINES:]
     return "\n".join([first, *lines])
 
 
-def _is_ours(file):
-    return os.path.dirname(os.path.abspath(file)) == _HERE
+def _is_users(file):
+    """Not ours and not torch's own, which say little to who wrote the subject."""
+    return not os.path.abspath(file).startswith((_HERE, _TORCH))

@@ -1,0 +1,270 @@
+"""The rank program as a process, driven over its sockets as docs/protocol.md says."""
+
+import mmap
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+import unittest
+from pathlib import Path
+
+PROGRAM = Path(__file__).resolve().parents[1] / "distgrad" / "ranks" / "__main__.py"
+sys.path.insert(0, str(PROGRAM.parents[2]))
+
+import torch  # noqa: E402
+
+from distgrad.ranks.frames import BadFrame, Channel, FrameWriter  # noqa: E402
+
+OUTPUT_BYTES = 16 << 20
+
+
+def memfd(size):
+    fd = os.memfd_create("test", os.MFD_CLOEXEC)
+    os.ftruncate(fd, size)
+    return fd
+
+
+def pack(header, descriptors=(), writer=None):
+    data, fd = (writer or FrameWriter()).frame(header)
+    assert fd is None
+    return data[:12] + struct.pack("<I", len(descriptors)) + data[16:]
+
+
+class Driver:
+    """Starts the rank program; a small driver without any patience."""
+
+    def __init__(self):
+        ours, theirs = socket.socketpair()
+        self.process = subprocess.Popen(
+            [sys.executable, str(PROGRAM), "--zygote", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
+        )
+        theirs.close()
+        self.socket = ours
+        self.control = Channel(os.dup(ours.fileno()))
+        self.ready = self.event()
+
+    def event(self):
+        return receive(self.control)
+
+    def send(self, descriptors=(), **request):
+        socket.send_fds(self.socket, [pack(request, descriptors)], list(descriptors))
+
+    def fork(self, worker, rank, world_size, board, role="rank"):
+        ours, theirs = socket.socketpair()
+        output = memfd(OUTPUT_BYTES)
+        descriptors = [theirs.fileno(), board, output]
+        self.send(descriptors, kind="fork", worker=worker, role=role, rank=rank, world_size=world_size)
+        theirs.close()
+        return Rank(ours, output, self.event())
+
+    def team(self, size):
+        board = memfd(8 + 24 * 1024)
+        return [self.fork(i + 1, i, size, board) for i in range(size)], board
+
+    def close(self):
+        self.control.close()
+        self.socket.close()
+        return self.process.wait(timeout=20)
+
+
+class Rank:
+    def __init__(self, data_socket, output, forked):
+        self.socket, self.output, self.forked = data_socket, output, forked
+        self.channel = Channel(data_socket.detach())
+        self.id = 0
+
+    def request(self, program, subject="python:reference", weights=None):
+        self.id += 1
+        writer = FrameWriter()
+        place = writer.tensor(torch.tensor(weights or [1.0] * program["world_size"]))
+        header = {"kind": "run", "id": self.id, "program": program, "subject": subject, "backend": "gloo", "weights": place}
+        os.write(self.channel.fileno(), pack(header, (), writer))
+
+    def reply(self):
+        """(header, frame)."""
+        frame = receive_frame(self.channel)
+        return frame.header, frame
+
+
+def receive_frame(channel):
+    while (frame := channel.next()) is None:
+        if channel.receive(wait=True) is None:
+            raise EOFError
+    return frame
+
+
+def receive(channel):
+    return receive_frame(channel).header
+
+
+def program(size=2, operand="x", loss="torch.sum(y * (rank + 1))", value="torch.arange(2.0) + rank", **call):
+    collective = {"kind": "all_reduce", "group": "", "op": "sum", "factor": 1.0, "root": 0, **call}
+    return {
+        "world_size": size,
+        "dtype": "float64",
+        "groups": [],
+        "inputs": [{"name": "x", "pointer": "", "layout": [{"axis": "", "kind": "local"}], "expr": {"text": value}}],
+        "steps": [{"name": "y", "pointer": "", "collective": {**collective, "operand": {"text": operand, "pointer": ""}}}],
+        "loss": {"text": loss, "pointer": ""},
+    }
+
+
+class Protocol(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.driver = Driver()
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.driver.close() == 0
+
+    def run_team(self, case, size=2, **request):
+        ranks, board = self.driver.team(size)
+        for rank in ranks:
+            rank.request(case, **request)
+        replies = [rank.reply() for rank in ranks]
+        self.end(ranks)
+        return replies, board
+
+    def end(self, ranks):
+        for rank in ranks:
+            rank.channel.close()
+        for _ in ranks:
+            self.assertEqual(self.driver.event()["kind"], "exited")
+
+    def test_says_what_it_is(self):
+        self.assertEqual(self.driver.ready, {"kind": "ready", "protocol": 1, "torch": torch.__version__})
+
+    def test_a_case_from_inputs_to_gradients(self):
+        replies, board = self.run_team(program(), weights=[1.0, 10.0])
+        for rank, (header, frame) in enumerate(replies):
+            self.assertNotIn("error", header)
+            self.assertEqual((header["id"], header["loss"], header["loss_shape"]), (1, 4.0 * (rank + 1), []))
+            self.assertEqual(frame.tensor(header["steps"][0]).tolist(), [1.0, 3.0])
+            self.assertEqual(frame.tensor(header["gradients"][0]).tolist(), [21.0, 21.0])
+        memory = mmap.mmap(board, 0)
+        self.assertGreater(struct.unpack_from("<i", memory, 0)[0], 0)
+        for rank in range(2):
+            case_id, started, step, phase = struct.unpack_from("<Qqii", memory, 8 + 24 * rank)
+            self.assertEqual((case_id, step, phase), (1, 1, 5))
+            self.assertLess(abs(time.monotonic_ns() - started), 60e9)
+
+    def test_every_rank_reaches_every_backward(self):
+        """Though neither loss uses y on rank 1, nor does the operand want a gradient on rank 0."""
+        case = program(operand="x if rank == 1 else torch.ones(2)", loss="torch.sum(y) if rank == 0 else torch.sum(x * 2)")
+        replies, _ = self.run_team(case)
+        self.assertIsNone(replies[0][0]["gradients"][0])
+        header, frame = replies[1]
+        self.assertEqual(frame.tensor(header["gradients"][0]).tolist(), [3.0, 3.0])
+
+    def test_a_large_result_comes_in_shared_memory(self):
+        replies, _ = self.run_team(program(value="torch.arange(200000.0) + rank"))
+        header, frame = replies[1]
+        self.assertEqual(frame.tensor(header["steps"][0])[:3].tolist(), [1.0, 3.0, 5.0])
+        self.assertEqual(frame.tensor(header["gradients"][0])[-1].item(), 3.0)
+
+    def test_a_number_that_json_lacks(self):
+        replies, _ = self.run_team(program(loss="torch.sum(y) / 0"))
+        self.assertEqual([header["loss"] for header, _ in replies], ["inf", "inf"])
+
+    def test_ranks_serve_one_case_after_another_sent_ahead(self):
+        ranks, _ = self.driver.team(2)
+        for n in range(50):
+            for rank in ranks:
+                rank.request(program(value=f"torch.arange(2.0) + {n}"))
+        for n in range(50):
+            for rank in ranks:
+                header, frame = rank.reply()
+                self.assertEqual((header["id"], frame.tensor(header["steps"][0]).tolist()), (n + 1, [2.0 * n, 2.0 * n + 2]))
+        self.end(ranks)
+
+    def test_an_exception_names_its_step_and_ends_the_rank(self):
+        ranks, _ = self.driver.team(1)
+        ranks[0].request(program(1, operand="x @ torch.ones(3)"))
+        ranks[0].request(program(1))
+        header, _ = ranks[0].reply()
+        error = header["error"]
+        self.assertEqual((error["kind"], error["rank"], error["step"]), ("exception", 0, "y"))
+        self.assertIn("inconsistent tensor size", error["message"])
+        with self.assertRaises(EOFError):
+            ranks[0].reply()
+        exited = self.driver.event()
+        self.assertEqual((exited["kind"], exited["worker"], exited["wait_status"]), ("exited", 1, 0))
+
+    def test_a_peer_that_is_gone_is_an_error_of_the_backend(self):
+        ranks, _ = self.driver.team(2)
+        for rank in ranks:
+            rank.request(program())
+        for rank in ranks:
+            rank.reply()
+        self.driver.send(kind="kill", worker=1)
+        self.assertEqual(self.driver.event()["wait_status"], signal.SIGKILL)
+        ranks[1].request(program())
+        self.assertEqual(ranks[1].reply()[0]["error"]["kind"], "backend")
+        self.driver.event()
+
+    def test_a_subject_that_is_not_there(self):
+        replies, _ = self.run_team(program(1), 1, subject="python:no_such_module_anywhere:all_reduce")
+        self.assertEqual(replies[0][0]["error"]["kind"], "subject")
+        self.assertIn("no_such_module_anywhere", replies[0][0]["error"]["message"])
+
+    def test_a_simulator_is_not_its_role(self):
+        board = memfd(8 + 24 * 1024)
+        refused = self.driver.fork(77, 0, 1, board, role="simulator").forked
+        self.assertEqual((refused["kind"], refused["worker"]), ("fork_failed", 77))
+
+    def test_nothing_is_left_when_the_driver_goes(self):
+        driver = Driver()
+        ranks, _ = driver.team(2)
+        self.assertEqual(driver.close(), 0)
+        for rank in ranks:
+            with self.assertRaises(ProcessLookupError):
+                os.kill(rank.forked["pid"], 0)
+
+
+class Frames(unittest.TestCase):
+    def setUp(self):
+        a, b = socket.socketpair()
+        self.sender, self.receiver = a, Channel(b.detach())
+
+    def tearDown(self):
+        self.sender.close()
+        self.receiver.close()
+
+    def test_cut_anywhere(self):
+        writer = FrameWriter()
+        place = writer.tensor(torch.tensor([[1.0, 2.0], [3.0, float("nan")]]).t())
+        data = pack({"kind": "x", "t": place}, (), writer)
+        for byte in data + data:
+            self.sender.sendall(bytes([byte]))
+            self.receiver.receive(wait=True)
+        for _ in range(2):
+            frame = self.receiver.next()
+            self.assertEqual(str(frame.tensor(frame.header["t"]).tolist()), "[[1.0, 3.0], [2.0, nan]]")
+        self.assertIsNone(self.receiver.next())
+
+    def test_what_is_none(self):
+        good = pack({"kind": "x"})
+        for bad in (
+            b"DGF2" + good[4:],
+            good[:4] + b"\x02" + good[5:],
+            good[:8] + struct.pack("<I", 1 << 30) + good[12:],
+            good[:12] + struct.pack("<I", 3) + good[16:],
+            good[:16] + struct.pack("<Q", 7) + good[24:],
+            good[:24] + b"[" + good[25:],
+        ):
+            self.setUp()
+            self.sender.sendall(bad)
+            self.receiver.receive(wait=True)
+            with self.subTest(bad), self.assertRaises(BadFrame):
+                self.receiver.next()
+
+
+if __name__ == "__main__":
+    unittest.main()
