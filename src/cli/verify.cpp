@@ -88,15 +88,25 @@ RankPrograms rank_programs(std::span<const Case> cases, const VerifyOptions& opt
   return programs;
 }
 
+}  // namespace
+
+struct Verifier::Machinery {
+  RankPrograms programs;
+  Workshop workshop;
+};
+
+namespace {
+
 class Verification {
  public:
-  Verification(std::span<const Case> cases, const VerifyOptions& options, VerifyListener& listener)
+  Verification(std::span<const Case> cases, const VerifyOptions& options, VerifyListener& listener,
+               const RankPrograms& programs, Workshop& workshop)
       : cases_(cases),
         options_(options),
         listener_(listener),
         outcomes_(cases.size()),
-        programs_(rank_programs(cases, options)),
-        workshop_({.rank_commands = programs_.commands}) {}
+        programs_(programs),
+        workshop_(workshop) {}
 
   void run() {
     sort_into_meanings();
@@ -344,18 +354,30 @@ class Verification {
 
   std::set<std::pair<std::string, std::string>> unusable_;            // subject, python
 
-  RankPrograms programs_;
-  Workshop workshop_;
+  const RankPrograms& programs_;
+  Workshop& workshop_;
   bool torch_is_checked_ = false;
 };
 
 }  // namespace
 
-void verify(std::span<const Case> cases, const VerifyOptions& options, VerifyListener& listener) {
+Verifier::Verifier(std::span<const Case> all, const VerifyOptions& options) : options_(options) {
+  RankPrograms programs = rank_programs(all, options);
+  WorkshopOptions workshop{.rank_commands = programs.commands};
+  machinery_.reset(new Machinery{std::move(programs), Workshop(std::move(workshop))});
+}
+
+Verifier::~Verifier() = default;
+
+void Verifier::verify(std::span<const Case> cases, VerifyListener& listener) {
   try {
-    Verification(cases, options, listener).run();
+    Verification(cases, options_, listener, machinery_->programs, machinery_->workshop).run();
   } catch (const Interrupted&) {
   }
+}
+
+void verify(std::span<const Case> cases, const VerifyOptions& options, VerifyListener& listener) {
+  Verifier(cases, options).verify(cases, listener);
 }
 
 std::vector<Case> one_for_each_truth(std::span<const Case> cases) {

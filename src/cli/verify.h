@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -27,8 +28,26 @@ class VerifyListener {
   virtual void on_progress(std::size_t done, std::size_t failed) = 0;
 };
 
-// Returns when all cases are done, or the process was interrupted (interrupted_by()). Throws
-// SystemError where cases cannot be worked on at all.
+// Keeps simulators and ranks from one batch of cases to the next.
+class Verifier {
+ public:
+  // `all`: every case that will come, so that their interpreters are known.
+  Verifier(std::span<const Case> all, const VerifyOptions& options);
+  ~Verifier();
+  Verifier(const Verifier&) = delete;
+  Verifier& operator=(const Verifier&) = delete;
+
+  // Returns when all cases are done, or the process was interrupted (interrupted_by()). Throws
+  // SystemError where cases cannot be worked on at all.
+  void verify(std::span<const Case> cases, VerifyListener& listener);
+
+ private:
+  struct Machinery;
+  VerifyOptions options_;
+  std::unique_ptr<Machinery> machinery_;
+};
+
+// One batch.
 void verify(std::span<const Case> cases, const VerifyOptions& options, VerifyListener& listener);
 
 // The cases of a run with simulate_only: subjects and backends do not matter to it.

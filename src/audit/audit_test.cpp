@@ -1,0 +1,140 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "audit/judgement.h"
+#include "audit/table.h"
+#include "scenario/parse.h"
+
+namespace distgrad {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+// ---- the battery
+
+TEST(Battery, EveryTrialIsAValidScenarioOfItsOwnName) {
+  for (const CollectiveTraits& kind : kCollectives)
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kProduct, ReduceOp::kMax, ReduceOp::kPremulSum}) {
+      std::set<std::string> names;
+      for (const Trial& trial : battery(kind.kind, op)) {
+        EXPECT_NO_THROW(parse_scenario(trial.scenario, trial.name)) << kind.name << "\n" << trial.scenario;
+        EXPECT_TRUE(names.insert(trial.name).second) << kind.name << " " << trial.name;
+      }
+    }
+}
+
+TEST(Battery, EveryAspectThatAKindHasIsTried) {
+  std::set<Aspect> seen;
+  for (const Trial& trial : battery(CollectiveKind::kReduceScatter, ReduceOp::kProduct)) seen.insert(trial.aspect);
+  EXPECT_EQ(seen.size(), 9U) << "all but the root";
+  seen.clear();
+  for (const Trial& trial : battery(CollectiveKind::kGather, ReduceOp::kSum)) seen.insert(trial.aspect);
+  EXPECT_EQ(seen.size(), 9U) << "all but the values";
+}
+
+// ---- the judgement
+
+TrialResult result(Trial::Loss loss, Verdict verdict, bool mean, const std::string& rule = "", int world_size = 3) {
+  TrialResult t;
+  t.trial = {Aspect::kRanks, loss, "three-ranks", "{}", false};
+  t.result.which.world_size = world_size;
+  t.result.verdict = verdict;
+  GradientComparison g;
+  g.matches = {{"sum", verdict == Verdict::kMatch}, {"mean", mean}};
+  t.result.gradients = {g};
+  if (!rule.empty()) {
+    Finding f;
+    f.rule = rule;
+    f.text = "what is wrong";
+    t.result.findings = {f};
+  }
+  return t;
+}
+
+Judgement judged(const std::vector<TrialResult>& results, const std::string& objective = "") {
+  return judge_collective(CollectiveKind::kAllReduce, ReduceOp::kSum, results, objective);
+}
+
+constexpr auto kSum = Trial::Loss::kSum, kOneLoss = Trial::Loss::kOneLoss;
+
+TEST(Judgement, AFunctionThatIsRightForAnotherObjectiveIsNotWrong) {
+  const Judgement adjoint = judged({result(kSum, Verdict::kMatch, false), result(kOneLoss, Verdict::kMismatch, false, "objective")});
+  EXPECT_FALSE(adjoint.wrong);
+  EXPECT_THAT(adjoint.right_for, ElementsAre("sum"));
+  EXPECT_EQ(adjoint.rule, "adjoint");
+  EXPECT_EQ(adjoint.signature, "P->R");
+  const Judgement identity =
+      judged({result(kSum, Verdict::kMismatch, false, "identity-backward"), result(kOneLoss, Verdict::kMatch, true)});
+  EXPECT_FALSE(identity.wrong);
+  EXPECT_THAT(identity.right_for, ElementsAre("replicated"));
+  EXPECT_EQ(identity.rule, "identity-backward");
+  EXPECT_EQ(identity.signature, "P->I");
+  const Judgement averaged = judged({result(kSum, Verdict::kMismatch, true, "scaled"), result(kOneLoss, Verdict::kMatch, true)});
+  EXPECT_THAT(averaged.right_for, ElementsAre("mean", "replicated"));
+}
+
+TEST(Judgement, WrongIsWhatIsRightUnderNoObjective) {
+  const std::vector<TrialResult> results = {result(kSum, Verdict::kMatch, false),
+                                            result(kSum, Verdict::kMismatch, false, "contiguity"),
+                                            result(kOneLoss, Verdict::kMismatch, false, "objective")};
+  const Judgement j = judged(results);
+  EXPECT_TRUE(j.wrong);
+  EXPECT_EQ(j.rule, "contiguity");
+  EXPECT_EQ(j.smallest_failure, &results[1]);
+  EXPECT_EQ(j.cells[0].right, 1);
+  EXPECT_EQ(j.cells[0].tried, 2);
+  EXPECT_EQ(j.signature, "");
+}
+
+TEST(Judgement, OneRankShowsNoConvention) {
+  EXPECT_TRUE(judged({result(kSum, Verdict::kMatch, true, "", 1), result(kSum, Verdict::kMismatch, false, "scaled")}).wrong);
+}
+
+TEST(Judgement, ThePinnedObjectiveCounts) {
+  const std::vector<TrialResult> results = {result(kSum, Verdict::kMatch, false),
+                                            result(kOneLoss, Verdict::kMismatch, false, "objective")};
+  EXPECT_TRUE(judged(results, "replicated").wrong);
+  EXPECT_FALSE(judged(results, "sum").wrong);
+}
+
+TEST(Judgement, ACrashIsWrongAndARefusalIsNot) {
+  std::vector<TrialResult> results = {result(kSum, Verdict::kMatch, false), result(kSum, Verdict::kError, false)};
+  results[1].result.error = RankError{"crash", 1, "y", "killed by SIGSEGV"};
+  const Judgement crashed = judged(results);
+  EXPECT_TRUE(crashed.wrong);
+  EXPECT_EQ(crashed.cells[0].state, CellState::kBroken);
+  EXPECT_THAT(crashed.explanation, HasSubstr("SIGSEGV"));
+  results[1].result.error->kind = "exception";
+  EXPECT_FALSE(judged(results).wrong);
+  results.erase(results.begin());
+  EXPECT_FALSE(judged(results).offered) << "raises always";
+  EXPECT_THAT(judged(results).refusal, HasSubstr("SIGSEGV"));
+  results[0] = result(kSum, Verdict::kSkipped, false);
+  results[0].result.why = "f takes no op";
+  EXPECT_EQ(judged(results).refusal, "f takes no op");
+}
+
+TEST(Judgement, CollectivesOfAModuleMustFollowOneConvention) {
+  const std::vector<TrialResult> sums = {result(kSum, Verdict::kMatch, false), result(kOneLoss, Verdict::kMismatch, false)};
+  const std::vector<TrialResult> ones = {result(kSum, Verdict::kMismatch, false, "identity-backward"),
+                                         result(kOneLoss, Verdict::kMatch, false)};
+  std::vector<Judgement> module = {judged(sums), judged(ones), judged(sums)};
+  judge_together(module);
+  EXPECT_FALSE(module[0].wrong);
+  EXPECT_TRUE(module[1].wrong);
+  EXPECT_THAT(audit_text(module, {"m"}), HasSubstr("no loss fits both"));
+  // What can be tried with losses of the ranks' own only fits every module.
+  module = {judged({result(kSum, Verdict::kMatch, false)}), judged(ones)};
+  judge_together(module);
+  EXPECT_FALSE(module[0].wrong || module[1].wrong);
+  module = {judged(ones), judged(ones)};
+  judge_together(module);
+  EXPECT_FALSE(module[0].wrong || module[1].wrong);
+}
+
+}  // namespace
+}  // namespace distgrad

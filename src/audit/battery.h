@@ -1,0 +1,37 @@
+// The audit's battery: for one collective and op, small programs that exercise every aspect of it, as scenario files.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/collective_kind.h"
+
+namespace distgrad {
+
+enum class Aspect { kRanks, kGroups, kRoot, kDim, kDType, kShape, kCotangent, kOperand, kGraph, kValues };
+
+struct AspectRow {
+  std::string_view name;     // the column's heading
+  std::string_view meaning;  // what is varied
+};
+
+std::span<const AspectRow> aspects();  // in the order of Aspect
+
+struct Trial {
+  // Under which objective it is meaningful. kSum: every rank has a loss of its own (objective "sum"), so that cotangents
+  // differ by rank. kOneLoss: all ranks compute the same loss, which counts once (objective "replicated").
+  enum class Loss { kSum, kOneLoss };
+
+  Aspect aspect = Aspect::kRanks;
+  Loss loss = Loss::kSum;
+  std::string name;          // "transposed cotangent", unique within the battery and fit for a file's name
+  std::string scenario;      // JSON text
+  bool needs_all_reduce = false;  // it has an all_reduce besides, whose backward must pass the cotangent on
+};
+
+// Smallest first. `op` counts for kinds that take one.
+std::vector<Trial> battery(CollectiveKind kind, ReduceOp op);
+
+}  // namespace distgrad

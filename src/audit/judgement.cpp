@@ -1,0 +1,213 @@
+#include "audit/judgement.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+namespace distgrad {
+namespace {
+
+constexpr const char* kObjectives[] = {"sum", "mean", "replicated"};
+
+Trial::Loss loss_of(const std::string& objective) {
+  return objective == "replicated" ? Trial::Loss::kOneLoss : Trial::Loss::kSum;
+}
+
+bool was_refused(const CaseResult& r) { return r.verdict == Verdict::kSkipped; }
+bool raised(const CaseResult& r) { return r.verdict == Verdict::kError && r.error && r.error->kind == "exception"; }
+bool broke(const CaseResult& r) { return r.verdict == Verdict::kError && !raised(r); }
+bool was_judged(const CaseResult& r) { return r.verdict == Verdict::kMatch || r.verdict == Verdict::kMismatch; }
+
+bool forward_is_right(const CaseResult& r) {
+  return std::none_of(r.findings.begin(), r.findings.end(), [](const Finding& f) { return f.rule == "forward"; });
+}
+
+// Of a trial with losses of the ranks' own the truth under `sum` and `mean` is known, of one with a single loss its own.
+bool is_right(const CaseResult& r, const std::string& objective) {
+  if (objective != "mean") return r.verdict == Verdict::kMatch;
+  if (!forward_is_right(r)) return false;
+  return std::all_of(r.gradients.begin(), r.gradients.end(), [&](const GradientComparison& g) {
+    return std::any_of(g.matches.begin(), g.matches.end(),
+                       [&](const auto& m) { return m.first == objective && m.second; });
+  });
+}
+
+// One rank is every objective at once and shows nothing about the others.
+bool tells_conventions_apart(const TrialResult& t) { return t.result.which.world_size > 1; }
+
+struct Tally {
+  int right = 0, judged = 0, broken = 0;
+  bool all_right() const { return judged > 0 && right == judged && broken == 0; }
+};
+
+Tally tally(const std::vector<TrialResult>& results, const std::string& objective) {
+  Tally t;
+  for (const TrialResult& r : results) {
+    if (r.trial.loss != loss_of(objective)) continue;
+    if (broke(r.result)) ++t.broken;
+    if (!was_judged(r.result) || !tells_conventions_apart(r)) continue;
+    ++t.judged;
+    t.right += is_right(r.result, objective);
+  }
+  return t;
+}
+
+void count(Cell& cell, const CaseResult& r, const std::string& convention) {
+  ++cell.tried;
+  const bool right = was_judged(r) && is_right(r, convention);
+  cell.right += right || r.verdict == Verdict::kDisputed;
+  CellState state = CellState::kWrong;
+  if (right || r.verdict == Verdict::kDisputed) state = CellState::kRight;
+  else if (was_refused(r)) state = CellState::kRefused;
+  else if (raised(r)) state = CellState::kRaised;
+  else if (broke(r)) state = CellState::kBroken;
+  const auto severity = [](CellState s) {
+    constexpr CellState order[] = {CellState::kNotTried, CellState::kRefused, CellState::kRight,
+                                   CellState::kRaised,   CellState::kWrong,   CellState::kBroken};
+    return std::find(std::begin(order), std::end(order), s) - std::begin(order);
+  };
+  if (severity(state) > severity(cell.state)) cell.state = state;
+}
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+std::string error_text(const TrialResult& t) {
+  return fmt::format("{} ({}): {}", t.result.error->kind, t.trial.name, first_line(t.result.error->message));
+}
+
+// Whose transpose is which: P partial (to be summed), R replicated with cotangents that differ by rank, I invariant (one
+// loss), V varying. Source: spmd_types; Megatron's f is I->R, its g P->I.
+std::string signature_of(CollectiveKind kind, const std::string& objective) {
+  const bool one = objective == "replicated";
+  switch (kind) {
+    case CollectiveKind::kAllReduce: return one ? "P->I" : "P->R";
+    case CollectiveKind::kAllGather: return one ? "V->I" : "V->R";
+    case CollectiveKind::kBroadcast: return one ? "V->I" : "V->R";
+    case CollectiveKind::kReduceScatter: return "P->V";
+    case CollectiveKind::kReduce: return "P->V";
+    case CollectiveKind::kCopy: return one ? "I->R" : "V->V";
+    case CollectiveKind::kSlice: return one ? "I->V" : "V->V";
+    default: return "V->V";
+  }
+}
+
+// What is right for one loss has a name of its own where no loss of the ranks' own tells it.
+std::string rule_for_one_loss(CollectiveKind kind) {
+  if (kind == CollectiveKind::kCopy) return "sum-to-all";
+  if (kind == CollectiveKind::kSlice) return "gather";
+  return "";
+}
+
+// The rule that the most trials name; several may explain one.
+std::string most_named_rule(const std::vector<TrialResult>& results, Trial::Loss loss) {
+  std::map<std::string, int> votes;
+  for (const TrialResult& t : results)
+    if (t.trial.loss == loss && t.result.verdict == Verdict::kMismatch && tells_conventions_apart(t))
+      for (const Finding& f : t.result.findings)
+        if (f.rule != "objective" && f.rule != "scaled" && f.rule != "unexplained") ++votes[f.rule];
+  const auto most = std::max_element(votes.begin(), votes.end(),
+                                     [](const auto& a, const auto& b) { return a.second < b.second; });
+  if (most != votes.end()) return most->first;
+  for (const char* rule : {"scaled", "unexplained"})
+    for (const TrialResult& t : results)
+      for (const Finding& f : t.result.findings)
+        if (t.trial.loss == loss && f.rule == rule) return rule;
+  return "";
+}
+
+const TrialResult* smallest_failure(const std::vector<TrialResult>& results, const std::string& convention) {
+  for (const TrialResult& t : results) {
+    if (t.trial.loss != loss_of(convention)) continue;
+    if (broke(t.result) || (was_judged(t.result) && !is_right(t.result, convention))) return &t;
+  }
+  return nullptr;
+}
+
+const TrialResult* first_that(const std::vector<TrialResult>& results, bool (*holds)(const CaseResult&)) {
+  const auto found = std::find_if(results.begin(), results.end(), [&](const TrialResult& t) { return holds(t.result); });
+  return found == results.end() ? nullptr : &*found;
+}
+
+// Nothing could be judged: the subject offers it not at all, or raises in every trial.
+std::string why_refused(const std::vector<TrialResult>& results) {
+  if (const TrialResult* t = first_that(results, raised)) return "raises: " + first_line(t->result.error->message);
+  if (const TrialResult* t = first_that(results, was_refused)) return t->result.why;
+  return "nothing could be judged";
+}
+
+void choose_convention(Judgement& j, const std::vector<TrialResult>& results, const std::string& asked) {
+  double best = -1;
+  for (const std::string objective : kObjectives) {
+    if (!asked.empty() && objective != asked) continue;
+    const Tally t = tally(results, objective);
+    if (t.all_right()) j.right_for.push_back(objective);
+    const double share = t.judged == 0 ? -0.5 : static_cast<double>(t.right) / t.judged;
+    if (share > best) best = share, j.convention = objective;
+  }
+  if (!j.right_for.empty()) j.convention = j.right_for.front();
+}
+
+std::string findings_text(const TrialResult& t) {
+  std::string text;
+  for (const Finding& f : t.result.findings)
+    if (text.empty()) text = f.text;
+  return text;
+}
+
+}  // namespace
+
+std::string row_name(CollectiveKind kind, ReduceOp op) {
+  const CollectiveTraits& t = traits(kind);
+  return t.takes_op ? fmt::format("{} {}", t.name, name_of(op)) : std::string(t.name);
+}
+
+Judgement judge_collective(CollectiveKind kind, ReduceOp op, const std::vector<TrialResult>& results,
+                           const std::string& objective) {
+  Judgement j;
+  j.kind = kind;
+  j.op = op;
+  j.name = row_name(kind, op);
+  const bool any_broken = first_that(results, broke) != nullptr;
+  j.offered = any_broken || first_that(results, was_judged) != nullptr;
+  if (!j.offered) {
+    j.refusal = why_refused(results);
+    return j;
+  }
+  choose_convention(j, results, objective);
+  for (const TrialResult& t : results)
+    if (t.trial.loss == loss_of(j.convention)) count(j.cells[static_cast<std::size_t>(t.trial.aspect)], t.result, j.convention);
+  if (!j.right_for.empty()) j.signature = signature_of(kind, j.convention);
+  if (!j.right_for.empty() && j.convention == "replicated") j.rule = rule_for_one_loss(kind);
+  if (j.rule.empty()) j.rule = most_named_rule(results, Trial::Loss::kSum);
+  if (j.rule.empty()) j.rule = "adjoint";
+  j.tried_with_one_loss = tally(results, "replicated").judged > 0;
+  j.wrong = j.right_for.empty();
+  if (j.wrong) {
+    j.smallest_failure = smallest_failure(results, j.convention);
+    if (j.smallest_failure)
+      j.explanation = broke(j.smallest_failure->result) ? error_text(*j.smallest_failure) : findings_text(*j.smallest_failure);
+  } else if (const TrialResult* t = first_that(results, raised)) {
+    j.explanation = error_text(*t);
+  }
+  return j;
+}
+
+void judge_together(std::vector<Judgement>& module) {
+  std::map<std::string, int> votes;
+  for (const Judgement& j : module)
+    if (j.tried_with_one_loss)
+      for (const std::string& objective : j.right_for) ++votes[objective];
+  if (votes.empty()) return;
+  const auto most = std::max_element(votes.begin(), votes.end(),
+                                     [](const auto& a, const auto& b) { return a.second < b.second; });
+  for (Judgement& j : module) {
+    if (!j.offered || !j.tried_with_one_loss || j.right_for.empty()) continue;
+    if (std::find(j.right_for.begin(), j.right_for.end(), most->first) != j.right_for.end()) continue;
+    j.wrong = true;
+    j.explanation = fmt::format("right for the objective \"{}\" only, while the subject's other collectives are right for \"{}\": "
+                                "no loss fits both", j.right_for.front(), most->first);
+  }
+}
+
+}  // namespace distgrad

@@ -1,0 +1,135 @@
+#include "audit/table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "report/words.h"
+
+namespace distgrad {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string_view state_name(CellState state) {
+  switch (state) {
+    case CellState::kNotTried: return "-";
+    case CellState::kRight: return "ok";
+    case CellState::kWrong: return "WRONG";
+    case CellState::kRaised: return "raises";
+    case CellState::kBroken: return "BROKEN";
+    case CellState::kRefused: return "refused";
+  }
+  return "";
+}
+
+std::string cell_text(const Cell& cell) {
+  if (cell.state == CellState::kWrong) return fmt::format("{}/{}", cell.right, cell.tried);
+  return std::string(state_name(cell.state));
+}
+
+std::string verdict_text(const Judgement& j) {
+  if (j.wrong) return "wrong";
+  std::string text = "right for " + fmt::format("{}", fmt::join(j.right_for, ", "));
+  return text;
+}
+
+std::string rows(const std::vector<Judgement>& judgements) {
+  std::size_t name_width = 10;
+  for (const Judgement& j : judgements)
+    if (j.offered) name_width = std::max(name_width, j.name.size());
+  std::string out = padded("", name_width);
+  for (const AspectRow& aspect : aspects()) out += "  " + padded(aspect.name, std::max<std::size_t>(6, aspect.name.size()));
+  out += "\n";
+  for (const Judgement& j : judgements) {
+    if (!j.offered) continue;
+    out += padded(j.name, name_width);
+    for (std::size_t a = 0; a < j.cells.size(); ++a)
+      out += "  " + padded(cell_text(j.cells[a]), std::max<std::size_t>(6, aspects()[a].name.size()));
+    out += fmt::format("  {}{}{}\n", verdict_text(j), j.rule.empty() ? "" : ": " + j.rule,
+                       j.signature.empty() ? "" : ", " + j.signature);
+  }
+  return out;
+}
+
+// Collectives that are wrong in the same way are told together, in the words of the first.
+std::string failures(const std::vector<Judgement>& judgements, std::size_t width) {
+  struct Told {
+    const Judgement* first;
+    std::vector<std::string> names;
+  };
+  std::vector<Told> told;
+  for (const Judgement& j : judgements) {
+    if (!j.offered || (!j.wrong && j.explanation.empty())) continue;
+    const auto same = std::find_if(told.begin(), told.end(), [&](const Told& t) {
+      const bool alike = t.first->right_for.empty() == j.right_for.empty() && t.first->rule == j.rule && j.rule != "unexplained";
+      return j.wrong && t.first->wrong && alike;
+    });
+    if (same != told.end()) same->names.push_back(j.name);
+    else told.push_back({&j, {j.name}});
+  }
+  std::string out;
+  for (const Told& t : told) {
+    out += "\n" + wrapped(fmt::format("{}{}", fmt::join(t.names, ", "), t.first->wrong ? ":  wrong, " + t.first->rule : ":"), 0, width);
+    if (!t.first->explanation.empty()) out += wrapped(t.first->explanation, 2, width);
+    if (t.first->smallest_failure)
+      out += fmt::format("  Smallest failing case: {}{}.\n", t.first->smallest_failure->trial.name,
+                         t.names.size() > 1 ? " of " + t.first->name : "");
+  }
+  return out;
+}
+
+// Many ops are refused with the same words: those are told together.
+std::string refusals(const std::vector<Judgement>& judgements, std::size_t width) {
+  std::vector<std::pair<std::string, std::vector<std::string>>> by_reason;
+  for (const Judgement& j : judgements) {
+    if (j.offered) continue;
+    const std::string reason = j.refusal.starts_with("raises") ? j.refusal : "not offered";
+    const auto same = std::find_if(by_reason.begin(), by_reason.end(), [&](const auto& r) { return r.first == reason; });
+    if (same == by_reason.end()) by_reason.push_back({reason, {j.name}});
+    else same->second.push_back(j.name);
+  }
+  std::string out;
+  for (const auto& [reason, names] : by_reason)
+    out += (out.empty() ? "\n" : "") + wrapped(fmt::format("{}: {}", fmt::join(names, ", "), reason), 0, width);
+  return out;
+}
+
+}  // namespace
+
+std::string audit_text(const std::vector<Judgement>& judgements, const TableOptions& options) {
+  const auto offered = std::count_if(judgements.begin(), judgements.end(), [](const Judgement& j) { return j.offered; });
+  const auto wrong = std::count_if(judgements.begin(), judgements.end(), [](const Judgement& j) { return j.wrong; });
+  std::string out = fmt::format("audit of {}\n\n", options.subject);
+  if (offered > 0) out += rows(judgements) + failures(judgements, options.width);
+  out += refusals(judgements, options.width);
+  out += fmt::format("\n{} offered, {} wrong in {}.\n", count_text(offered, "collective"), wrong, seconds_text(options.elapsed_s));
+  return out;
+}
+
+std::string audit_json(const std::vector<Judgement>& judgements, const TableOptions& options) {
+  Json collectives = Json::array();
+  for (const Judgement& j : judgements) {
+    Json row = {{"collective", std::string(traits(j.kind).name)}};
+    if (traits(j.kind).takes_op) row["op"] = std::string(name_of(j.op));
+    row["offered"] = j.offered;
+    if (j.offered) {
+      row["wrong"] = j.wrong;
+      row["right_for"] = j.right_for;
+      row["rule"] = j.rule;
+      row["signature"] = j.signature;
+      for (std::size_t a = 0; a < j.cells.size(); ++a)
+        if (j.cells[a].tried > 0)
+          row["aspects"][std::string(aspects()[a].name)] = {
+              {"state", std::string(state_name(j.cells[a].state))}, {"right", j.cells[a].right}, {"tried", j.cells[a].tried}};
+      row["explanation"] = j.explanation;
+    } else {
+      row["refusal"] = j.refusal;
+    }
+    collectives.push_back(row);
+  }
+  return Json{{"format", 1}, {"subject", options.subject}, {"elapsed_s", options.elapsed_s}, {"collectives", collectives}}.dump(2) + "\n";
+}
+
+}  // namespace distgrad
