@@ -259,6 +259,7 @@ class Frames(unittest.TestCase):
             good[:16] + struct.pack("<Q", 7) + good[24:],
             good[:24] + b"[" + good[25:],
         ):
+            self.tearDown()
             self.setUp()
             self.sender.sendall(bad)
             self.receiver.receive(wait=True)
