@@ -7,6 +7,7 @@ They share no code: what one gets wrong alone shows here, whatever the truth is.
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -19,12 +20,14 @@ def cases(options, subject):
     command = [options.distgrad, "run", *options.scenarios, "--subject", subject]
     if subject.startswith("python:"):
         command += ["--python", options.python]
-    with tempfile.NamedTemporaryFile(suffix=".json") as report:
+    with tempfile.TemporaryDirectory() as folder:
+        report = os.path.join(folder, "report.json")
         # Its exit status tells of expectations, which are not the question here.
-        done = subprocess.run(command + ["--json", report.name], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        text = report.read()
-    if not text:
-        sys.exit(f"{' '.join(command)}\n{done.stdout[-2000:]}")
+        done = subprocess.run(command + ["--json", report], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if not os.path.exists(report):
+            sys.exit(f"{' '.join(command)}\n{done.stdout[-2000:]}")
+        with open(report) as file:
+            text = file.read()
     return {_name(case, subject): case for case in json.loads(text)["cases"]}
 
 
