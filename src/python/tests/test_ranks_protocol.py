@@ -249,6 +249,21 @@ class Frames(unittest.TestCase):
             self.assertEqual(str(frame.tensor(frame.header["t"]).tolist()), "[[1.0, 3.0], [2.0, nan]]")
         self.assertIsNone(self.receiver.next())
 
+    def test_looking_does_not_wait(self):
+        """Else a rank waits for its next request with replies that it has not sent."""
+        signal.alarm(20)
+        self.assertIs(self.receiver.receive(wait=False), False)
+        self.sender.close()
+        self.assertIsNone(self.receiver.receive(wait=False))
+        signal.alarm(0)
+
+    def test_descriptors_are_not_inherited(self):
+        socket.send_fds(self.sender, [pack({"kind": "x"}, [0])], [0])
+        self.receiver.receive(wait=True)
+        (fd,) = self.receiver.next().descriptors
+        self.assertFalse(os.get_inheritable(fd))
+        os.close(fd)
+
     def test_what_is_none(self):
         good = pack({"kind": "x"})
         for bad in (
@@ -259,6 +274,7 @@ class Frames(unittest.TestCase):
             good[:16] + struct.pack("<Q", 7) + good[24:],
             good[:24] + b"[" + good[25:],
         ):
+            self.tearDown()
             self.setUp()
             self.sender.sendall(bad)
             self.receiver.receive(wait=True)

@@ -20,6 +20,7 @@ _MOST_INLINE = 64 << 20
 _MOST_DESCRIPTORS = 16
 _SHARE_FROM = 1 << 20
 _RECEIVE = 256 << 10
+_CONTROL = socket.CMSG_SPACE(4 * _MOST_DESCRIPTORS)
 # linux/fcntl.h; Python's fcntl has these names only where its C library had them.
 _F_ADD_SEALS, _F_GET_SEALS = 1033, 1034
 _SEALS = 0x2 | 0x4 | 0x8  # shrink, grow, write
@@ -156,13 +157,16 @@ class Channel:
         """Reads once what is there. True: something came; False: nothing yet; None: the stream has ended."""
         flags = socket.MSG_CMSG_CLOEXEC | (0 if wait else socket.MSG_DONTWAIT)
         try:
-            data, descriptors, _, _ = socket.recv_fds(self._socket, _RECEIVE, _MOST_DESCRIPTORS, flags)
+            # Not socket.recv_fds, which drops the flags in some versions of Python.
+            data, control, _, _ = self._socket.recvmsg(_RECEIVE, _CONTROL, flags)
         except BlockingIOError:
             return False
         except ConnectionResetError:
             return None
         self._received += data
-        self._descriptors.extend(descriptors)
+        for level, kind, content in control:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                self._descriptors.extend(struct.unpack(f"={len(content) // 4}i", content[: len(content) // 4 * 4]))
         return True if data else None
 
     def next(self):
