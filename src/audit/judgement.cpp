@@ -181,6 +181,7 @@ Judgement judge_collective(CollectiveKind kind, ReduceOp op, const std::vector<T
   if (!j.right_for.empty() && j.convention == "replicated") j.rule = rule_for_one_loss(kind);
   if (j.rule.empty()) j.rule = most_named_rule(results, Trial::Loss::kSum);
   if (j.rule.empty()) j.rule = "adjoint";
+  if (j.rule == "adjoint" && any_broken) j.rule = "ranks that die or hang";
   j.tried_with_one_loss = tally(results, "replicated").judged > 0;
   j.wrong = j.right_for.empty();
   if (j.wrong) {

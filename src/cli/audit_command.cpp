@@ -60,10 +60,11 @@ void check(const AuditOptions& options) {
       throw UserError(fmt::format("audit: --collective: unknown \"{}\"{}", name, choices_hint(name, kinds)));
 }
 
-// A rule set without a row for copy or slice has the adjoint, which is none of its doing.
+// A subject without a row, or function, for copy or slice has the adjoint, which is none of its doing. Whether code has one
+// only the ranks know: --collective asks for it.
 bool offers_of_its_own(const std::string& subject, CollectiveKind kind) {
   if (kind != CollectiveKind::kCopy && kind != CollectiveKind::kSlice) return true;
-  if (is_foreign_code(subject) || subject == "reference") return true;
+  if (is_reference(subject)) return true;
   const auto rows = library_rows();
   return std::any_of(rows.begin(), rows.end(),
                      [&](const LibraryRow& row) { return row.subject == subject && row.kind == kind; });

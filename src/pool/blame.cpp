@@ -47,7 +47,9 @@ std::string doing(const Program& program, const RankPlace& place, bool plural) {
 // The last lines that a dead rank wrote, in one.
 std::string last_words(const std::string& output) {
   constexpr std::size_t kLimit = 500;
-  std::string text = output.substr(output.size() - std::min(output.size(), kLimit));
+  // Python's list of what it had loaded says nothing of why it died.
+  std::string text = output.substr(0, output.find("\nExtension modules: "));
+  text = text.substr(text.size() - std::min(text.size(), kLimit));
   while (!text.empty() && text.back() == '\n') text.pop_back();
   std::replace(text.begin(), text.end(), '\n', ' ');
   return text;
