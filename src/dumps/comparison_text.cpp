@@ -163,7 +163,7 @@ std::string comparison_text(const DumpComparison& c, const ComparisonTextOptions
   if (shown < groups.size()) {
     std::size_t rest = 0;
     for (std::size_t g = shown; g < groups.size(); ++g) rest += groups[g].members.size();
-    out += fmt::format("...   {} more in {} other ways (--full tells)\n", parameters_text(rest),
+    out += fmt::format("...   and {}, in {} other ways (--full tells)\n", parameters_text(rest),
                        groups.size() - shown);
   }
   out += right_text(c);

@@ -10,11 +10,11 @@ namespace distgrad::dumps {
 
 // What the user asked for; docs/compare.md has the defaults.
 struct ToleranceOptions {
-  std::optional<double> rtol;
+  std::optional<double> rtol = std::nullopt;
   double atol = 0;
   bool elementwise = false;  // as torch.allclose: relative to each element
-  std::optional<DType>
-      dtype;  // what the run computed in, where that is coarser than what was saved
+  // What the run computed in, where that is coarser than what was saved.
+  std::optional<DType> dtype = std::nullopt;
 };
 
 // The relative tolerance for gradients that were computed in this dtype.

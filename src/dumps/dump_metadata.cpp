@@ -85,7 +85,7 @@ class MetadataReader {
   DumpLayout read_layout(const Json& value, const std::string& name) const {
     DumpLayout layout;
     layout.full_shape = read_shape(value, name);
-    const Json mesh = value.value("mesh", Json(0));
+    const Json mesh = value.value("mesh", Json(0u));
     if (!mesh.is_number_unsigned() || mesh >= dump_.meshes.size())
       refuse("metadata: {} has no mesh", name);
     layout.mesh = mesh.get<std::size_t>();
