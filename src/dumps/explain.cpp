@@ -80,7 +80,8 @@ class Explaining {
   ParameterResult extra() {
     for (const Holding& h : p_.holdings)
       r_.largest_observed = std::max(r_.largest_observed, largest(*h.observed));
-    if (r_.largest_observed == 0) return r_;
+    r_.bitwise = r_.largest_observed == 0;
+    if (r_.bitwise) return r_;
     return said(Explanation::kExtra, "has a gradient, the reference has none");
   }
 
