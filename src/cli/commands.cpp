@@ -16,6 +16,7 @@ namespace {
 constexpr Command kCommands[] = {
     {"run", "run scenario files, folders or single cases, and report", run_command},
     {"audit", "run one implementation through a battery for every collective", audit_command},
+    {"compare", "compare saved gradients with a reference, or two JSON reports", compare_command},
     {"list", "what there is: scenarios, cases, collectives, subjects, ...", list_command},
     {"schema", "print the JSON Schema of scenario files or of the JSON report", schema_command},
     {"doctor", "what was found, what is missing, and a self-test of the backend", doctor_command},

@@ -1,0 +1,112 @@
+// distgrad compare [OPTION...] REFERENCE OBSERVED...
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "cli/command.h"
+#include "cli/parse_arguments.h"
+#include "dumps/comparison_report.h"
+#include "dumps/read_dump.h"
+#include "dumps/report_changes.h"
+#include "report/json.h"
+
+namespace distgrad {
+namespace {
+
+struct CompareOptions {
+  std::string reference;
+  std::vector<std::string> observed;
+  dumps::ToleranceOptions tolerance;
+  std::string json;
+  bool full = false;
+};
+
+// What both kinds of comparison end with.
+struct Outcome {
+  std::string text;
+  nlohmann::ordered_json json;
+  bool good = true;
+};
+
+double tolerance_value(const std::string& text, const char* option) {
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  if (text.empty() || *end != '\0' || !std::isfinite(value) || value < 0)
+    throw UserError(fmt::format("compare: {} \"{}\" is not a number of at least 0", option, text));
+  return value;
+}
+
+DType dtype_value(const std::string& name) {
+  if (const auto dtype = dtype_named(name)) return *dtype;
+  throw UserError(
+      fmt::format("compare: --dtype \"{}\": there are float64, float32, bfloat16, float16", name));
+}
+
+std::optional<ExitCode> parse(const Arguments& arguments, CompareOptions& options) {
+  CLI::App app(
+      "Compare gradients that a training script saved with a reference, or two JSON reports of "
+      "`distgrad run`.",
+      "distgrad compare");
+  std::string rtol, atol, dtype;
+  app.add_option("REFERENCE", options.reference,
+                 "a .safetensors or .json file, or a folder of one a rank")
+      ->required();
+  app.add_option("OBSERVED", options.observed, "the same, of the run under test; or its files")
+      ->required();
+  app.add_option("--rtol", rtol, "relative tolerance, of the norm (default: by dtype)")
+      ->type_name("R");
+  app.add_option("--atol", atol, "absolute tolerance of an element (default 0)")->type_name("A");
+  app.add_flag("--elementwise", options.tolerance.elementwise,
+               "relative to each element, as torch.allclose");
+  app.add_option("--dtype", dtype, "what the run computed in, if shorter than what it saved")
+      ->type_name("DTYPE");
+  app.add_option("--json", options.json, "write the comparison as JSON; - is standard output")
+      ->type_name("FILE");
+  app.add_flag("--full", options.full, "every parameter, a line each");
+  describe(app,
+           "Examples:\n"
+           "  distgrad compare single_gpu.safetensors grads/\n"
+           "  distgrad compare --json off.json reference/ run/rank_*.safetensors\n"
+           "  distgrad compare yesterday.json today.json\n"
+           "distgrad.save_gradients(model, folder) writes what this reads.\n");
+  if (const auto done = parse_arguments(app, arguments)) return done;
+  if (!rtol.empty()) options.tolerance.rtol = tolerance_value(rtol, "--rtol");
+  if (!atol.empty()) options.tolerance.atol = tolerance_value(atol, "--atol");
+  if (!dtype.empty()) options.tolerance.dtype = dtype_value(dtype);
+  return std::nullopt;
+}
+
+Outcome compare_gradients(const CompareOptions& options) {
+  const dumps::DumpComparison comparison =
+      dumps::compare_dumps(dumps::read_dump({&options.reference, 1}),
+                           dumps::read_dump(options.observed), options.tolerance);
+  return {dumps::comparison_text(comparison, {options.full}), dumps::comparison_json(comparison),
+          comparison.all_right()};
+}
+
+Outcome compare_reports(const CompareOptions& options) {
+  if (options.observed.size() != 1)
+    throw UserError("compare: of reports two are compared, an earlier and a later one");
+  const dumps::ReportChanges changes = dumps::changes_between(
+      dumps::read_report(options.reference), dumps::read_report(options.observed[0]));
+  return {dumps::changes_text(changes, options.full), dumps::changes_json(changes),
+          !changes.is_worse()};
+}
+
+}  // namespace
+
+ExitCode compare_command(const Arguments& arguments) {
+  CompareOptions options;
+  if (const auto done = parse(arguments, options)) return *done;
+  const Outcome outcome =
+      dumps::is_report(options.reference) ? compare_reports(options) : compare_gradients(options);
+  if (options.json != "-") std::fputs(outcome.text.c_str(), stdout);
+  if (!options.json.empty()) write_file_atomically(options.json, json_text(outcome.json));
+  return outcome.good ? ExitCode::kAsExpected : ExitCode::kNotAsExpected;
+}
+
+}  // namespace distgrad

@@ -1,0 +1,142 @@
+// distgrad compare as a user runs it: files, exit codes, what is printed.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "dumps/sample_dumps.h"
+
+namespace distgrad {
+namespace {
+
+namespace fs = std::filesystem;
+namespace sample = dumps::sample;
+using Json = nlohmann::json;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+class CompareEndToEnd : public testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/distgrad_test.XXXXXX";
+    folder_ = ::mkdtemp(name);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  void write(const std::string& name, const std::string& bytes) {
+    fs::create_directories((folder_ / name).parent_path());
+    sample::write(folder_ / name, bytes);
+  }
+
+  // Exit code; what was printed is in out_ and err_.
+  int compare(const std::string& arguments) {
+    const int status = std::system(fmt::format("cd {} && {}/distgrad compare {} > out 2> err",
+                                               folder_.string(), DISTGRAD_BIN_DIR, arguments)
+                                       .c_str());
+    out_ = read("out");
+    err_ = read("err");
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+
+  std::string read(const std::string& name) {
+    std::ifstream in(folder_ / name, std::ios::binary);
+    std::ostringstream text;
+    text << in.rdbuf();
+    return text.str();
+  }
+
+  fs::path folder_;
+  std::string out_, err_;
+};
+
+TEST_F(CompareEndToEnd, RightGradientsAreExitCodeZero) {
+  write("ref.json", R"({"w": [1, 2, 3], "b": 4})");
+  write("obs/rank_0.json", R"({"module.w": [1, 2, 3], "module.b": 4})");
+  write("obs/rank_1.json", R"({"module.w": [1, 2, 3], "module.b": 4.000001})");
+  EXPECT_EQ(compare("ref.json obs"), 0) << out_ << err_;
+  EXPECT_THAT(
+      out_,
+      StartsWith(
+          "ok    2 parameters   right, to 2.5e-07 of the norm or better (tolerance 6.1e-05)\n"));
+}
+
+TEST_F(CompareEndToEnd, WrongOnesAreNamedAndExitCodeOne) {
+  write("ref.json", R"({"layers.0.w": [1, 2, 3], "layers.1.w": [4, 5, 7], "b": [1, 3]})");
+  for (const int rank : {0, 1})
+    write(fmt::format("obs/grads_rank{}.json", rank),
+          R"({"layers.0.w": [2, 4, 6], "layers.1.w": [8, 10, 14], "b": [1, 3]})");
+  EXPECT_EQ(compare("--json c.json ref.json obs/*.json"), 1) << err_;
+  EXPECT_EQ(
+      out_,
+      "FAIL  all 2 of layers.*.w   2 times the reference (N, the number of ranks) on every rank\n"
+      "      In common: exactly the parameters with \"layers\" in their name.\n"
+      "      Summed over ranks where the reference averages, or reduced once too often.\n"
+      "      Worst: layers.0.w[2] on rank 0: 6 where the reference has 3; it is off by 1 of its "
+      "norm.\n"
+      "ok    1 parameter   right, bit for bit\n"
+      "\n"
+      "3 parameters on 2 ranks: 1 right, 2 not.\n");
+  const Json json = Json::parse(read("c.json"));
+  EXPECT_EQ(json["summary"]["not_right"], 2);
+  EXPECT_EQ(json["parameters"][1]["factor"], 2.0);
+  EXPECT_EQ(json["groups"][0]["verdict"], "scaled");
+}
+
+TEST_F(CompareEndToEnd, JsonOnStandardOutputIsAlone) {
+  write("ref.json", R"({"w": [1, 2]})");
+  EXPECT_EQ(compare("--json - ref.json ref.json"), 0);
+  EXPECT_EQ(Json::parse(out_)["kind"], "gradient-comparison");
+}
+
+TEST_F(CompareEndToEnd, TheUsersErrorsAreOneLineAndExitCodeTwo) {
+  write("ref.json", R"({"w": [1, 2]})");
+  write("other.json", R"({"v": [1, 2]})");
+  write("cut.safetensors", "1234");
+  const std::vector<std::pair<std::string, std::string>> rows = {
+      {"ref.json", "compare: OBSERVED is required"},
+      {"ref.json nothing.json", "nothing.json: there is no such file or folder"},
+      {"ref.json cut.safetensors", "cut.safetensors: not a safetensors file: 4 bytes long"},
+      {"ref.json other.json", "have no parameter in common: \"w\" there, \"v\" here"},
+      {"--rtol x ref.json ref.json", "--rtol \"x\" is not a number of at least 0"},
+      {"--dtype float8 ref.json ref.json", "there are float64, float32, bfloat16, float16"},
+      {"--rtool 1 ref.json ref.json", "did you mean \"--rtol\"?"},
+  };
+  for (const auto& [arguments, message] : rows) {
+    EXPECT_EQ(compare(arguments), 2) << arguments;
+    EXPECT_THAT(err_, HasSubstr(message));
+    EXPECT_EQ(std::count(err_.begin(), err_.end(), '\n'), 1) << err_;
+    EXPECT_EQ(out_, "");
+  }
+}
+
+TEST_F(CompareEndToEnd, TwoReportsAreComparedCaseByCase) {
+  const auto report = [](const std::string& cases) {
+    return R"({"format": 1, "tool": {}, "summary": {}, "cases": [)" + cases + "]}";
+  };
+  const std::string good =
+      R"({"id": "a.json", "verdict": "match", "as_expected": true, "findings": []})";
+  const std::string bad =
+      R"({"id": "a.json", "verdict": "mismatch", "as_expected": false, "findings": [{"rule": "scaled", "step": "y", "collective": "all_reduce"}]})";
+  write("good.json", report(good));
+  write("bad.json", report(bad));
+  write("empty.json", report(""));
+  EXPECT_EQ(compare("good.json bad.json"), 1) << err_;
+  EXPECT_THAT(out_, StartsWith("FAIL  a.json   newly failing: mismatch: scaled in step y "
+                               "(all_reduce); was match\n\n1 newly failing, 0 unchanged"));
+  EXPECT_EQ(compare("bad.json good.json"), 0);
+  EXPECT_THAT(out_, StartsWith("ok    a.json   fixed: match; was mismatch"));
+  EXPECT_EQ(compare("good.json empty.json"), 1);
+  EXPECT_THAT(out_, StartsWith("gone  a.json   vanished: not there; was match\n"));
+  write("gradients.json", R"({"w": 1})");
+  EXPECT_EQ(compare("good.json gradients.json"), 2);
+  EXPECT_THAT(err_, HasSubstr("gradients.json: not a report of distgrad run --json"));
+}
+
+}  // namespace
+}  // namespace distgrad

@@ -1,0 +1,198 @@
+#include "dumps/boxes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace distgrad::dumps {
+namespace {
+
+// The axes that cut `dim`, in the order in which they do.
+std::optional<std::vector<std::size_t>> cutting_order(const DumpLayout& layout,
+                                                      const DumpMesh& mesh, int dim) {
+  std::vector<std::size_t> order;
+  for (std::size_t axis = layout.placements.size(); axis-- > 0;) {
+    const DumpPlacement& p = layout.placements[axis];
+    if (p.kind != DumpPlacement::Kind::kShard || p.dim != dim) continue;
+    std::size_t before = 0;
+    std::int64_t pieces = 1;
+    while (pieces < p.split_factor && before < order.size())
+      pieces *= mesh.axes[order[before++]].size;
+    if (pieces != p.split_factor) return std::nullopt;
+    order.insert(order.begin() + static_cast<std::ptrdiff_t>(before), axis);
+  }
+  return order;
+}
+
+void cut(std::int64_t& offset, std::int64_t& extent, std::int64_t pieces, std::int64_t index) {
+  const std::int64_t chunk = (extent + pieces - 1) / pieces;
+  const std::int64_t begin = std::min(extent, chunk * index);
+  extent = std::min(chunk, extent - begin);
+  offset += begin;
+}
+
+// Consecutive ranks hold consecutive pieces; after the last one it begins anew.
+std::optional<std::vector<std::int64_t>> joined_cyclically(std::span<const std::int64_t> extents,
+                                                           std::int64_t full) {
+  std::vector<std::int64_t> offsets;
+  std::int64_t at = 0;
+  for (const std::int64_t extent : extents) {
+    if (at == full) at = 0;
+    offsets.push_back(at);
+    at += extent;
+    if (at > full) return std::nullopt;
+  }
+  return at == full ? std::optional(offsets) : std::nullopt;
+}
+
+// Each piece is held by `copies` consecutive ranks.
+std::optional<std::vector<std::int64_t>> joined_in_blocks(std::span<const std::int64_t> extents,
+                                                          std::int64_t full, std::size_t copies) {
+  std::vector<std::int64_t> offsets;
+  std::int64_t at = 0;
+  for (std::size_t i = 0; i < extents.size(); ++i) {
+    if (extents[i] != extents[i - i % copies]) return std::nullopt;
+    offsets.push_back(at);
+    if (i % copies == copies - 1) at += extents[i];
+  }
+  return at == full ? std::optional(offsets) : std::nullopt;
+}
+
+struct Join {
+  std::vector<std::int64_t> offsets;
+  std::string text;
+};
+
+std::vector<Join> joins(std::span<const std::int64_t> extents, std::int64_t full) {
+  std::vector<Join> found;
+  if (auto offsets = joined_cyclically(extents, full))
+    found.push_back({std::move(*offsets), "in the order of the ranks"});
+  const std::int64_t sum = std::accumulate(extents.begin(), extents.end(), std::int64_t{0});
+  const auto copies = static_cast<std::size_t>(full == 0 ? 1 : sum / full);
+  if (copies > 1 && extents.size() % copies == 0)
+    if (auto offsets = joined_in_blocks(extents, full, copies))
+      found.push_back(
+          {std::move(*offsets), fmt::format("each held by {} consecutive ranks", copies)});
+  return found;
+}
+
+// The only dimension in which a piece differs from `full`; nothing: there are several, or none.
+std::optional<std::size_t> cut_dimension(std::span<const std::optional<Shape>> shapes,
+                                         const Shape& full) {
+  std::optional<std::size_t> dim;
+  for (const auto& shape : shapes) {
+    if (!shape || shape->size() != full.size()) return std::nullopt;
+    for (std::size_t d = 0; d < full.size(); ++d) {
+      if ((*shape)[d] == full[d]) continue;
+      if (dim.value_or(d) != d) return std::nullopt;
+      dim = d;
+    }
+  }
+  return dim;
+}
+
+std::vector<Arrangement> flat_arrangements(std::span<const std::optional<Shape>> shapes,
+                                           const Shape& full) {
+  std::vector<std::int64_t> extents;
+  for (const auto& shape : shapes) {
+    if (shape && shape->size() != 1) return {};
+    extents.push_back(shape ? (*shape)[0] : 0);
+  }
+  std::vector<Arrangement> found;
+  for (Join& join : joins(extents, element_count(full))) {
+    Arrangement& a = found.emplace_back();
+    a.text = "pieces of the flattened tensor, " + join.text;
+    for (std::size_t i = 0; i < extents.size(); ++i)
+      a.boxes.push_back({{element_count(full)}, {join.offsets[i]}, {extents[i]}});
+  }
+  return found;
+}
+
+}  // namespace
+
+Box whole_box(const Shape& full) { return {full, Shape(full.size(), 0), full}; }
+
+std::vector<int> coordinate_of(const DumpMesh& mesh, int rank) {
+  auto index = std::find(mesh.ranks.begin(), mesh.ranks.end(), rank) - mesh.ranks.begin();
+  std::vector<int> coordinate(mesh.axes.size());
+  for (std::size_t axis = mesh.axes.size(); axis-- > 0;) {
+    coordinate[axis] = static_cast<int>(index % mesh.axes[axis].size);
+    index /= mesh.axes[axis].size;
+  }
+  return coordinate;
+}
+
+std::optional<Box> placed_box(const DumpLayout& layout, const DumpMesh& mesh, int rank) {
+  Box box = whole_box(layout.full_shape);
+  const std::vector<int> coordinate = coordinate_of(mesh, rank);
+  for (std::size_t dim = 0; dim < box.full.size(); ++dim) {
+    const auto order = cutting_order(layout, mesh, static_cast<int>(dim));
+    if (!order) return std::nullopt;
+    for (const std::size_t axis : *order)
+      cut(box.offset[dim], box.extent[dim], mesh.axes[axis].size, coordinate[axis]);
+  }
+  return box;
+}
+
+std::vector<Arrangement> possible_arrangements(std::span<const std::optional<Shape>> shapes,
+                                               const Shape& full) {
+  const bool whole =
+      std::all_of(shapes.begin(), shapes.end(), [&](const auto& s) { return !s || *s == full; });
+  if (whole) return {{std::vector<Box>(shapes.size(), whole_box(full)), ""}};
+  std::vector<Arrangement> found;
+  if (const auto dim = cut_dimension(shapes, full)) {
+    std::vector<std::int64_t> extents;
+    for (const auto& shape : shapes) extents.push_back((*shape)[*dim]);
+    for (Join& join : joins(extents, full[*dim])) {
+      Arrangement& a = found.emplace_back();
+      a.text = fmt::format("pieces of dimension {}, {}", *dim, join.text);
+      for (std::size_t i = 0; i < extents.size(); ++i) {
+        a.boxes.push_back(whole_box(full));
+        a.boxes.back().offset[*dim] = join.offsets[i];
+        a.boxes.back().extent[*dim] = extents[i];
+      }
+    }
+  }
+  if (found.empty()) found = flat_arrangements(shapes, full);
+  return found;
+}
+
+BoxRuns::BoxRuns(Box box) : box_(std::move(box)), size_(box_.size()) {
+  std::size_t dim = box_.full.size();
+  bool together = true;
+  while (together && dim > 0) {
+    --dim;
+    run_ *= box_.extent[dim];
+    together = box_.extent[dim] == box_.full[dim];
+  }
+  outer_dims_ = dim;
+}
+
+BoxRuns::Run BoxRuns::at(std::int64_t element) const {
+  std::int64_t rest = element / run_;
+  std::int64_t start = element % run_, stride = 1;
+  for (std::size_t dim = box_.full.size(); dim-- > 0;) {
+    std::int64_t index = box_.offset[dim];
+    if (dim < outer_dims_) {
+      index += rest % box_.extent[dim];
+      rest /= box_.extent[dim];
+    }
+    start += index * stride;
+    stride *= box_.full[dim];
+  }
+  return {start, run_ - element % run_};
+}
+
+void BoxReader::read(std::int64_t begin, std::int64_t count, double* out) const {
+  while (count > 0) {
+    const BoxRuns::Run run = runs_.at(begin);
+    const std::int64_t n = std::min(count, run.length);
+    read_elements(tensor_, run.start, n, out);
+    begin += n;
+    count -= n;
+    out += n;
+  }
+}
+
+}  // namespace distgrad::dumps

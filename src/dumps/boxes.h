@@ -1,0 +1,80 @@
+// Which part of a whole tensor a rank's piece is.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dumps/dump.h"
+
+namespace distgrad::dumps {
+
+// The part of a tensor of shape `full` that starts at `offset`. Parts of a flattened tensor have
+// one dimension.
+struct Box {
+  Shape full, offset, extent;
+
+  std::int64_t size() const { return element_count(extent); }
+  bool operator==(const Box&) const = default;
+};
+
+Box whole_box(const Shape& full);
+
+// The rank's part by its placements, as DTensor cuts: chunks of ceil(n / size), the last ones
+// shorter or empty; of several axes that cut one dimension the left one first, but _StridedShard
+// after the axes that its factor names. Nothing where no order of the axes fits the factor. The
+// rank is on the mesh.
+std::optional<Box> placed_box(const DumpLayout&, const DumpMesh&, int rank);
+
+// Position on each axis. The rank is on the mesh.
+std::vector<int> coordinate_of(const DumpMesh&, int rank);
+
+// Part i for shape i.
+struct Arrangement {
+  std::vector<Box> boxes;
+  std::string text;  // "pieces of dimension 0, in the order of the ranks"; empty: every rank holds
+                     // the whole
+};
+
+// How pieces of these shapes (absent: a rank without one), in the order of the ranks, may make up
+// `full`, where nobody says so: copies of the whole; pieces that join along one dimension, once or
+// several times over; pieces of the flattened tensor (FSDP1). Several may fit; empty: none does.
+std::vector<Arrangement> possible_arrangements(std::span<const std::optional<Shape>> shapes,
+                                               const Shape& full);
+
+// Where the elements of a box, in row-major order, lie in the tensor.
+class BoxRuns {
+ public:
+  explicit BoxRuns(Box box);
+
+  struct Run {
+    std::int64_t start;   // in the tensor
+    std::int64_t length;  // elements that lie together from there, in the box
+  };
+  Run at(std::int64_t element) const;
+  std::int64_t size() const { return size_; }
+
+ private:
+  Box box_;
+  std::int64_t size_;
+  std::size_t outer_dims_ = 0;  // the dimensions that a run does not span
+  std::int64_t run_ = 1;
+};
+
+// Reads a part of a tensor. The box's `full` is the tensor's shape, or that of the flattened
+// tensor.
+class BoxReader {
+ public:
+  BoxReader(DumpTensor tensor, Box box) : tensor_(std::move(tensor)), runs_(std::move(box)) {}
+  explicit BoxReader(const DumpTensor& whole) : BoxReader(whole, whole_box(whole.shape)) {}
+
+  std::int64_t size() const { return runs_.size(); }
+  void read(std::int64_t begin, std::int64_t count, double* out) const;
+
+ private:
+  DumpTensor tensor_;
+  BoxRuns runs_;
+};
+
+}  // namespace distgrad::dumps

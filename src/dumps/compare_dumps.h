@@ -1,0 +1,25 @@
+// `distgrad compare` of two dumps, from files read to results.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "dumps/explain.h"
+
+namespace distgrad::dumps {
+
+struct DumpComparison {
+  std::string reference, observed;          // as typed
+  int world_size = 1;                       // the observed dump's; 0: it is one whole file
+  std::vector<DumpAxis> mesh;               // of the observed dump's world; empty: unknown
+  std::vector<int> absent_ranks;            // of the observed dump
+  std::vector<ParameterResult> parameters;  // by name; numbers in names as numbers
+  std::vector<std::string> notes;
+
+  bool all_right() const;
+};
+
+// Throws UserError where the two have no parameter in common.
+DumpComparison compare_dumps(const Dump& reference, const Dump& observed, const ToleranceOptions&);
+
+}  // namespace distgrad::dumps

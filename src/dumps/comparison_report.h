@@ -1,0 +1,20 @@
+// What `distgrad compare` prints and writes; docs/compare.md describes both.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "dumps/compare_dumps.h"
+
+namespace distgrad::dumps {
+
+struct ComparisonTextOptions {
+  bool full = false;  // every parameter, the right ones too
+  std::size_t width = 100;
+};
+
+std::string comparison_text(const DumpComparison&, const ComparisonTextOptions&);
+
+nlohmann::ordered_json comparison_json(const DumpComparison&);
+
+}  // namespace distgrad::dumps

@@ -1,0 +1,176 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "dumps/comparison_report.h"
+#include "dumps/patterns.h"
+#include "report/words.h"
+
+namespace distgrad::dumps {
+namespace {
+
+constexpr std::size_t kGroups = 12;   // told without --full
+constexpr std::size_t kPatterns = 5;  // of a group
+
+std::string thousands(std::size_t n) {
+  std::string digits = std::to_string(n);
+  for (std::size_t at = digits.size(); at > 3;) digits.insert(at -= 3, ",");
+  return digits;
+}
+
+std::string parameters_text(std::size_t n) {
+  return thousands(n) + (n == 1 ? " parameter" : " parameters");
+}
+
+std::string status_of(const ParameterResult& r) {
+  if (r.is_right()) return "ok";
+  return r.explanation == Explanation::kUnclear ? "skip"
+         : r.explanation == Explanation::kClose ? "near"
+                                                : "FAIL";
+}
+
+std::string scaling_advice(const ParameterResult& r) {
+  const double factor = std::abs(*r.factor);
+  if (*r.factor == -1) return "The loss or a step has the opposite sign.";
+  if (!r.factor_known)
+    return "One constant: another normalisation of the loss (tokens, gradient accumulation), or "
+           "clip_grad_norm_.";
+  if (factor > 1 && std::exp2(std::round(std::log2(factor))) == factor &&
+      r.headline.find("loss scale") != std::string::npos)
+    return "GradScaler.unscale_ was not called before the gradients were saved.";
+  return factor > 1 ? "Summed over ranks where the reference averages, or reduced once too often."
+                    : "Averaged over ranks where the reference sums, or divided once too often.";
+}
+
+std::string advice_of(const ParameterResult& r) {
+  if (r.explanation == Explanation::kScaled) return scaling_advice(r);
+  if (r.explanation == Explanation::kSomeRanks)
+    return "Those ranks took no part in the reduction, kept an older gradient, or changed it "
+           "afterwards.";
+  return std::string(row_of(r.explanation).meaning);
+}
+
+std::string error_text(double relative) {
+  return std::isfinite(relative) ? number_text(relative, 2) + " of its norm" : "infinitely";
+}
+
+std::string worst_text(const ParameterResult& r) {
+  if (!r.worst) return {};
+  const std::string where = r.worst->ranks.empty() ? "" : " on " + ranks_text(r.worst->ranks);
+  return fmt::format("{}{}{}: {} where the reference has {}; it is off by {}", for_terminal(r.name),
+                     index_text(r.worst->index), where, number_text(r.worst->observed, 6),
+                     number_text(r.worst->expected, 6), error_text(r.relative_error));
+}
+
+std::string group_name(const ResultGroup& g) {
+  if (g.patterns.size() == 1) return for_terminal(g.patterns.front());
+  return parameters_text(g.members.size());
+}
+
+std::string group_text(const ResultGroup& g, const ComparisonTextOptions& options) {
+  const ParameterResult& worst = *g.members.front();
+  std::string out = fmt::format("{}  {}   {}\n", padded(status_of(worst), 4), group_name(g),
+                                for_terminal(g.headline));
+  const auto add = [&](const std::string& text) {
+    if (!text.empty()) out += wrapped(for_terminal(text), 6, options.width);
+  };
+  if (g.patterns.size() > 1) {
+    const std::size_t shown =
+        options.full ? g.patterns.size() : std::min(kPatterns, g.patterns.size());
+    std::string list =
+        fmt::format("{}", fmt::join(g.patterns.begin(),
+                                    g.patterns.begin() + static_cast<std::ptrdiff_t>(shown), "; "));
+    if (shown < g.patterns.size()) list += fmt::format("; and {} more", g.patterns.size() - shown);
+    add(list);
+  }
+  if (!g.common.empty()) add("In common: " + g.common + ".");
+  add(advice_of(worst));
+  if (worst.worst) add((g.members.size() > 1 ? "Worst: " : "") + worst_text(worst) + ".");
+  return out;
+}
+
+std::string right_text(const DumpComparison& c) {
+  std::size_t right = 0, bitwise = 0, noise = 0;
+  double error = 0;
+  double rtol = 0;
+  for (const ParameterResult& r : c.parameters) {
+    if (!r.is_right()) continue;
+    ++right;
+    bitwise += r.bitwise ? 1 : 0;
+    rtol = std::max(rtol, r.rtol);
+    if (r.explanation == Explanation::kNoise)
+      ++noise;
+    else if (std::isfinite(r.relative_error))
+      error = std::max(error, r.relative_error);
+  }
+  if (right == 0) return {};
+  std::string how = bitwise == right ? "bit for bit"
+                                     : fmt::format("to {} of the norm or better (tolerance {})",
+                                                   number_text(error, 2), number_text(rtol, 2));
+  if (noise > 0) how += fmt::format("; {} of them rounding noise on both sides", noise);
+  return fmt::format("ok    {}   right, {}\n", parameters_text(right), how);
+}
+
+std::string line_of(const ParameterResult& r, std::size_t width) {
+  std::string how = r.headline;
+  if (r.explanation == Explanation::kRight)
+    how = r.bitwise ? "right, bit for bit"
+                    : fmt::format("right, to {} (tolerance {})", error_text(r.relative_error),
+                                  number_text(r.rtol, 2));
+  else if (r.worst)
+    how += fmt::format("; off by {}", error_text(r.relative_error));
+  return fmt::format("{}  {}   {}\n", padded(status_of(r), 4), padded(for_terminal(r.name), width),
+                     for_terminal(how));
+}
+
+std::string every_line(const DumpComparison& c) {
+  std::size_t width = 0;
+  for (const ParameterResult& r : c.parameters)
+    width = std::max(width, std::min<std::size_t>(60, width_of(r.name)));
+  std::string out = "\n";
+  for (const ParameterResult& r : c.parameters) out += line_of(r, width);
+  return out;
+}
+
+std::string summary_text(const DumpComparison& c) {
+  std::size_t right = 0, near = 0, unclear = 0;
+  for (const ParameterResult& r : c.parameters) {
+    right += r.is_right() ? 1 : 0;
+    near += r.explanation == Explanation::kClose ? 1 : 0;
+    unclear += r.explanation == Explanation::kUnclear ? 1 : 0;
+  }
+  const std::size_t wrong = c.parameters.size() - right - near - unclear;
+  std::vector<std::string> axes;
+  for (const DumpAxis& axis : c.mesh) axes.push_back(fmt::format("{} {}", axis.name, axis.size));
+  std::string world = c.world_size == 0 ? "" : " on " + count_text(c.world_size, "rank");
+  if (!axes.empty()) world += fmt::format(" ({})", fmt::join(axes, " x "));
+  std::string text =
+      fmt::format("{}{}: {} right", parameters_text(c.parameters.size()), world, thousands(right));
+  if (wrong > 0) text += fmt::format(", {} not", thousands(wrong));
+  if (near > 0) text += fmt::format(", {} near", thousands(near));
+  if (unclear > 0) text += fmt::format(", {} cannot be judged", thousands(unclear));
+  return text + ".\n";
+}
+
+}  // namespace
+
+std::string comparison_text(const DumpComparison& c, const ComparisonTextOptions& options) {
+  const std::vector<ResultGroup> groups = groups_of(c.parameters);
+  const std::size_t shown = options.full ? groups.size() : std::min(kGroups, groups.size());
+  std::string out;
+  for (std::size_t g = 0; g < shown; ++g) out += group_text(groups[g], options);
+  if (shown < groups.size()) {
+    std::size_t rest = 0;
+    for (std::size_t g = shown; g < groups.size(); ++g) rest += groups[g].members.size();
+    out += fmt::format("...   and {}, in {} other ways (--full tells)\n", parameters_text(rest),
+                       groups.size() - shown);
+  }
+  out += right_text(c);
+  if (options.full) out += every_line(c);
+  out += "\n";
+  for (const std::string& note : c.notes) out += wrapped(note, 0, options.width);
+  return out + summary_text(c);
+}
+
+}  // namespace distgrad::dumps

@@ -1,0 +1,71 @@
+// How far two streams of elements lie apart, and whether that is rounding.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "dumps/boxes.h"
+
+namespace distgrad::dumps {
+
+// What the user asked for; docs/compare.md has the defaults.
+struct ToleranceOptions {
+  std::optional<double> rtol = std::nullopt;
+  double atol = 0;
+  bool elementwise = false;  // as torch.allclose: relative to each element
+  // What the run computed in, where that is coarser than what was saved.
+  std::optional<DType> dtype = std::nullopt;
+};
+
+// The relative tolerance for gradients that were computed in this dtype.
+double default_rtol(DType);
+double unit_roundoff(DType);
+
+struct Bound {
+  double rtol = 0;
+  double atol = 0;   // of an element
+  double floor = 0;  // of an element too: rounding at the size of the whole tensor's largest
+  bool elementwise = false;
+};
+
+// The sum of several readers' elements, times a factor. At least one reader; all of one size.
+struct Stream {
+  std::vector<BoxReader> terms;
+  double factor = 1;
+
+  std::int64_t size() const { return terms.front().size(); }
+  void read(std::int64_t begin, std::int64_t count, double* out) const;
+};
+
+// What one pass over observed and expected tells. Elements that are not finite count in `strange`
+// unless both are the same NaN or infinity, and in nothing else.
+struct Differences {
+  std::int64_t size = 0;
+  double max_error = 0, error_squares = 0;
+  double max_expected = 0, expected_squares = 0;
+  double max_observed = 0;
+  double product = 0;      // of observed and expected, summed
+  std::int64_t worst = 0;  // where the error is largest, or the first strange element
+  double worst_observed = 0, worst_expected = 0;
+  std::int64_t strange = 0;
+  std::int64_t beyond = 0;  // elements beyond their own bound, with an element-wise one
+
+  // Of the 2-norms; infinite where the expected one is 0 and the error is not.
+  double relative_error() const;
+};
+
+Differences measure(const Stream& observed, const Stream& expected, const Bound&);
+
+// Whether what was measured is within the bound: the largest error against the largest element, and
+// the 2-norm of the errors against that of the elements; or each element by itself.
+bool within(const Differences&, const Bound&);
+
+// Whether observed is `factor` times expected. Ends at the first element that is not.
+// `max_expected` is the largest finite magnitude of expected.
+bool agrees(const Stream& observed, const Stream& expected, double factor, const Bound&,
+            double max_expected);
+
+// The largest finite magnitude.
+double largest(const Stream&);
+
+}  // namespace distgrad::dumps

@@ -1,0 +1,85 @@
+// What a training script wrote: the gradients of each rank, by parameter, with what is known of how
+// a rank's piece lies in the whole. Plain values; the elements stay in the mapped files.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/array.h"
+#include "model/dtype.h"
+
+namespace distgrad::dumps {
+
+// A tensor whose elements lie elsewhere, row-major and little-endian, perhaps not aligned; `keeper`
+// keeps them alive.
+struct DumpTensor {
+  DType dtype = DType::kFloat64;
+  Shape shape;
+  const std::byte* data = nullptr;
+  std::shared_ptr<const void> keeper;
+
+  std::int64_t size() const { return element_count(shape); }
+};
+
+// Elements [begin, begin + count) as float64, which holds each exactly.
+void read_elements(const DumpTensor&, std::int64_t begin, std::int64_t count, double* out);
+
+struct DumpAxis {
+  std::string name;
+  int size = 1;
+};
+
+// A DeviceMesh: the ranks in row-major order of the axes.
+struct DumpMesh {
+  std::vector<DumpAxis> axes;
+  std::vector<int> ranks;
+};
+
+// A DTensor's placement along one axis. `split_factor` over 1 is _StridedShard's: the axes to the
+// right with that many ranks together have cut the dimension before.
+struct DumpPlacement {
+  enum class Kind { kReplicate, kShard, kPartial };
+  Kind kind = Kind::kReplicate;
+  int dim = 0;
+  std::int64_t split_factor = 1;
+  std::string op;  // of kPartial: "sum", "avg", ...
+};
+
+struct DumpLayout {
+  Shape full_shape;
+  std::size_t mesh = 0;                   // of the rank's meshes
+  std::vector<DumpPlacement> placements;  // one an axis
+};
+
+struct DumpGradient {
+  std::optional<DumpTensor> tensor;  // absent: None
+  std::optional<DumpLayout> layout;  // absent: not a DTensor, or written by somebody else's script
+};
+
+inline constexpr int kWhole = -1;  // in place of a rank: one file that is not one rank's
+
+struct RankDump {
+  int rank = kWhole;
+  std::string file;
+  std::optional<int> world_size;
+  bool lists_all = false;  // what is not named is not on this rank (pipelines), rather than None
+  std::vector<DumpMesh> meshes;
+  std::map<std::string, DumpGradient> gradients;
+};
+
+// The ranks ascending; or the one entry kWhole.
+struct Dump {
+  std::string path;
+  std::vector<RankDump> ranks;
+
+  int world_size() const;  // as the files say, else the number of files
+  std::vector<int> absent_ranks() const;
+  // Mesh of the world, from whichever rank knows it; null: none does.
+  const DumpMesh* mesh() const;
+};
+
+}  // namespace distgrad::dumps

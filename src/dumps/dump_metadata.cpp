@@ -1,0 +1,166 @@
+#include "dumps/dump_metadata.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <climits>
+#include <regex>
+#include <set>
+
+#include "base/error.h"
+#include "dumps/boxes.h"
+#include "report/words.h"
+
+namespace distgrad::dumps {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+class MetadataReader {
+ public:
+  explicit MetadataReader(RankDump& dump) : dump_(dump), shown_(for_terminal(dump.file)) {}
+
+  void read(const Json& metadata) {
+    const auto field = [&](const char* key) {
+      const auto found = metadata.find(key);
+      return found == metadata.end() || found->is_null() ? nullptr : &*found;
+    };
+    if (const Json* format = field("format"); format && *format != 1)
+      refuse("written for a later version of distgrad");
+    if (const Json* rank = field("rank")) dump_.rank = count(*rank, "rank", 0);
+    if (const Json* size = field("world_size")) dump_.world_size = count(*size, "world_size", 1);
+    if (dump_.world_size && dump_.rank >= *dump_.world_size)
+      refuse("rank {} of {} ranks", dump_.rank, *dump_.world_size);
+    if (const Json* meshes = field("meshes")) read_meshes(*meshes);
+    if (const Json* parameters = field("parameters")) read_parameters(*parameters);
+  }
+
+ private:
+  template <typename... Args>
+  [[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) const {
+    throw UserError(shown_ + ": " + fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  int count(const Json& value, const std::string& what, int least) const {
+    if (!value.is_number_integer() || value < least || value > kMostRanks)
+      refuse("metadata: {} is not a number from {} to {}", what, least, kMostRanks);
+    return value.get<int>();
+  }
+
+  void read_meshes(const Json& meshes) {
+    if (!meshes.is_array()) refuse("metadata: meshes is not a list");
+    for (const Json& value : meshes) {
+      if (!value.is_object() || !value.contains("axes") || !value["axes"].is_object() ||
+          !value.contains("ranks") || !value["ranks"].is_array())
+        refuse("metadata: a mesh needs axes and ranks");
+      DumpMesh mesh;
+      std::int64_t size = 1;
+      for (const auto& [name, extent] : value["axes"].items()) {
+        mesh.axes.push_back({for_terminal(name), count(extent, "the size of an axis", 1)});
+        size *= mesh.axes.back().size;
+        if (size > kMostRanks) refuse("metadata: a mesh of more than {} ranks", kMostRanks);
+      }
+      for (const Json& rank : value["ranks"])
+        mesh.ranks.push_back(count(rank, "a rank of a mesh", 0));
+      const std::set<int> distinct(mesh.ranks.begin(), mesh.ranks.end());
+      if (static_cast<std::int64_t>(mesh.ranks.size()) != size ||
+          distinct.size() != mesh.ranks.size())
+        refuse("metadata: the ranks of a mesh are not as many as its axes say, each once");
+      dump_.meshes.push_back(std::move(mesh));
+    }
+  }
+
+  void read_parameters(const Json& parameters) {
+    if (!parameters.is_object()) refuse("metadata: parameters is not an object");
+    dump_.lists_all = true;
+    for (const auto& [name, value] : parameters.items()) {
+      const std::string shown = for_terminal(name);
+      if (!value.is_object()) refuse("metadata: {} is not an object", shown);
+      DumpGradient& gradient = dump_.gradients[name];
+      if (value.contains("placements")) gradient.layout = read_layout(value, shown);
+      check_shape(gradient, shown);
+    }
+  }
+
+  DumpLayout read_layout(const Json& value, const std::string& name) const {
+    DumpLayout layout;
+    layout.full_shape = read_shape(value, name);
+    const Json mesh = value.value("mesh", Json(0u));
+    if (!mesh.is_number_unsigned() || mesh >= dump_.meshes.size())
+      refuse("metadata: {} has no mesh", name);
+    layout.mesh = mesh.get<std::size_t>();
+    const DumpMesh& axes = dump_.meshes[layout.mesh];
+    const Json& placements = value["placements"];
+    if (!placements.is_object() || placements.size() != axes.axes.size())
+      refuse("metadata: {} needs a placement for each axis of its mesh", name);
+    for (const DumpAxis& axis : axes.axes) {
+      const auto found = placements.find(axis.name);
+      if (found == placements.end() || !found->is_string())
+        refuse("metadata: {} has no placement along {}", name, axis.name);
+      layout.placements.push_back(read_placement(found->get<std::string>(), name));
+      const DumpPlacement& placement = layout.placements.back();
+      if (placement.kind == DumpPlacement::Kind::kShard &&
+          placement.dim >= static_cast<int>(layout.full_shape.size()))
+        refuse("metadata: {} is cut along dimension {}, which it does not have", name,
+               placement.dim);
+    }
+    if (std::find(axes.ranks.begin(), axes.ranks.end(), dump_.rank) == axes.ranks.end())
+      refuse("metadata: rank {} is not on the mesh of {}", dump_.rank, name);
+    return layout;
+  }
+
+  Shape read_shape(const Json& value, const std::string& name) const {
+    if (!value.contains("shape") || !value["shape"].is_array())
+      refuse("metadata: {} has no shape", name);
+    Shape shape;
+    std::int64_t size = 1;
+    for (const Json& extent : value["shape"]) {
+      if (!extent.is_number_unsigned() || extent > INT64_MAX)
+        refuse("metadata: {}: bad shape", name);
+      shape.push_back(extent.get<std::int64_t>());
+      if (shape.back() != 0 && __builtin_mul_overflow(size, shape.back(), &size))
+        refuse("metadata: {}: bad shape", name);
+    }
+    return shape;
+  }
+
+  DumpPlacement read_placement(const std::string& text, const std::string& name) const {
+    static const std::regex pattern(
+        R"((Replicate)(?:\(\))?|Shard\((?:dim=)?(\d{1,4})\)|_StridedShard\(dim=(\d{1,4}), sf=(\d{1,6})\)|Partial\(([a-z]{1,20})\))");
+    std::smatch match;
+    if (!std::regex_match(text, match, pattern))
+      refuse("metadata: {}: \"{}\" is no placement", name, for_terminal(text.substr(0, 60)));
+    DumpPlacement placement;
+    if (match[2].matched || match[3].matched) {
+      placement.kind = DumpPlacement::Kind::kShard;
+      placement.dim = std::stoi(match[match[2].matched ? 2 : 3]);
+      if (match[4].matched) placement.split_factor = std::max(1, std::stoi(match[4]));
+    } else if (match[5].matched) {
+      placement.kind = DumpPlacement::Kind::kPartial;
+      placement.op = match[5];
+    }
+    return placement;
+  }
+
+  // The pieces are joined by what the layout says: one that is not of its size would be read
+  // beyond.
+  void check_shape(const DumpGradient& gradient, const std::string& name) const {
+    if (!gradient.tensor || !gradient.layout) return;
+    const DumpMesh& mesh = dump_.meshes[gradient.layout->mesh];
+    const std::optional<Box> box = placed_box(*gradient.layout, mesh, dump_.rank);
+    if (!box) refuse("metadata: the placements of {} cannot be understood", name);
+    if (box->extent != gradient.tensor->shape)
+      refuse("{} has shape [{}], its placements make [{}]", name,
+             fmt::join(gradient.tensor->shape, ", "), fmt::join(box->extent, ", "));
+  }
+
+  static constexpr int kMostRanks = 1'000'000;
+  RankDump& dump_;
+  std::string shown_;
+};
+
+}  // namespace
+
+void apply_metadata(const Json& metadata, RankDump& dump) { MetadataReader(dump).read(metadata); }
+
+}  // namespace distgrad::dumps

@@ -1,0 +1,78 @@
+// What is the matter with a parameter's gradient.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dumps/parameter.h"
+
+namespace distgrad::dumps {
+
+enum class Explanation {
+  kRight,
+  kNoise,  // differs, but both sides are rounding noise beside the other gradients; counts as
+           // right. Told by compare_dumps, which sees the others
+  kClose,  // differs by more than the tolerance and by less than a short dtype's rounding
+  kScaled,
+  kSum,         // needs a sum, or a mean, over ranks
+  kOtherSlice,  // each rank holds another one's piece
+  kTransposed,
+  kZero,
+  kMissing,  // None, or absent, where the reference has a gradient
+  kExtra,    // the reverse
+  kNotFinite,
+  kSomeRanks,       // right on some ranks, not on the others
+  kUnsynchronised,  // right nowhere, and ranks that should hold copies differ
+  kShape,
+  kUnclear,  // it cannot be told what is right; nobody is accused
+  kUnexplained,
+};
+
+struct ExplanationRow {
+  Explanation explanation;
+  std::string_view name;     // in the JSON
+  std::string_view meaning;  // what it probably comes from, and what to look at; for the text
+};
+const ExplanationRow& row_of(Explanation);
+
+struct WorstElement {
+  std::vector<int> ranks;
+  std::vector<std::int64_t> index;  // in the whole tensor
+  double observed = 0, expected = 0;
+};
+
+struct ParameterResult {
+  std::string name;
+  Shape shape;
+  Explanation explanation = Explanation::kRight;
+  std::string headline;          // "needs a sum over tp (ranks 0, 1; ranks 2, 3)"
+  std::vector<int> ranks;        // the ones to blame, where it is not all
+  std::optional<double> factor;  // observed / reference, or of the sum
+  bool factor_known = false;
+  std::string axis;  // of kSum
+  DType dtype = DType::kFloat64;
+  bool bitwise = false;
+  double rtol = 0;  // the tolerance that was used
+  double max_abs_error = 0;
+  double relative_error =
+      0;  // 2-norm of the error over that of the reference, on the worst rank; may be infinite
+  double largest_expected = 0, largest_observed = 0;
+  std::optional<WorstElement> worst;  // absent: nothing differs, or nothing could be compared
+  std::string arrangement;
+  std::vector<std::pair<std::string, std::string>> placements;
+
+  bool is_right() const {
+    return explanation == Explanation::kRight || explanation == Explanation::kNoise;
+  }
+};
+
+struct ExplainContext {
+  int world_size = 1;
+  ToleranceOptions tolerance;
+};
+
+ParameterResult explain(const Parameter&, const ExplainContext&);
+
+}  // namespace distgrad::dumps

@@ -1,0 +1,150 @@
+#include "dumps/read_dump.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <regex>
+#include <string_view>
+
+#include "base/did_you_mean.h"
+#include "base/error.h"
+#include "dumps/dump_file.h"
+#include "report/words.h"
+
+namespace distgrad::dumps {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_safetensors(const fs::path& path) { return path.extension() == ".safetensors"; }
+bool is_dump(const fs::path& path) { return is_safetensors(path) || path.extension() == ".json"; }
+
+std::string missing_text(const std::string& path) {
+  const fs::path wanted(path);
+  const fs::path folder = wanted.has_parent_path() ? wanted.parent_path() : fs::path(".");
+  std::vector<std::string> names;
+  std::error_code ignored;
+  for (fs::directory_iterator entry(folder, ignored), end;
+       !ignored && entry != end && names.size() < 10'000; entry.increment(ignored))
+    names.push_back(entry->path().filename().string());
+  std::sort(names.begin(), names.end());
+  return for_terminal(path) + ": there is no such file or folder" +
+         for_terminal(did_you_mean(wanted.filename().string(), names));
+}
+
+std::vector<std::string> files_in(const std::string& path) {
+  std::error_code error;
+  if (!fs::exists(path, error)) throw UserError(missing_text(path));
+  if (!fs::is_directory(path, error)) return {path};
+  std::vector<std::string> files;
+  for (fs::directory_iterator entry(path, error), end; !error && entry != end;
+       entry.increment(error))
+    if (is_dump(entry->path()) && entry->path().filename() != "model.safetensors.index.json")
+      files.push_back(entry->path().string());
+  if (error) throw UserError(for_terminal(path) + ": cannot be read: " + error.message());
+  if (files.empty())
+    throw UserError(for_terminal(path) + ": no .safetensors or .json file in this folder");
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+RankDump read_file(const std::string& path) {
+  if (is_safetensors(path)) return read_safetensors(path);
+  if (fs::path(path).extension() == ".json") return read_json_dump(path);
+  throw UserError(for_terminal(path) + ": neither .safetensors nor .json");
+}
+
+// "rank3", "rank_3", "rank-03"; else, of several files, the last number.
+int rank_in_name(const std::string& path, bool is_one_of_several) {
+  static const std::regex after_rank("[Rr]ank[-_.]?(\\d{1,6})(?!\\d)"), last("(\\d{1,6})\\D*$");
+  const std::string stem = fs::path(path).stem().string();
+  std::smatch match;
+  if (std::regex_search(stem, match, after_rank)) return std::stoi(match[1]);
+  if (is_one_of_several && std::regex_search(stem, match, last)) return std::stoi(match[1]);
+  return kWhole;
+}
+
+bool is_part_of_whole(const std::string& path) {
+  static const std::regex pattern(".*-\\d{5}-of-\\d{5}");
+  return std::regex_match(fs::path(path).stem().string(), pattern);
+}
+
+void add_part(RankDump& whole, RankDump part) {
+  for (auto& [name, gradient] : part.gradients)
+    if (!whole.gradients.emplace(name, std::move(gradient)).second)
+      throw UserError(fmt::format("{} and {} both have {}", for_terminal(whole.file),
+                                  for_terminal(part.file), for_terminal(name)));
+}
+
+void add_rank(Dump& dump, RankDump file) {
+  const auto twin = std::find_if(dump.ranks.begin(), dump.ranks.end(),
+                                 [&](const RankDump& r) { return r.rank == file.rank; });
+  if (twin == dump.ranks.end()) {
+    dump.ranks.push_back(std::move(file));
+  } else if (file.rank == kWhole && is_part_of_whole(file.file) && is_part_of_whole(twin->file)) {
+    add_part(*twin, std::move(file));
+  } else if (file.rank == kWhole) {
+    throw UserError(
+        fmt::format("{} and {}: which ranks? Their names have no number, and they do not say",
+                    for_terminal(twin->file), for_terminal(file.file)));
+  } else {
+    throw UserError(fmt::format("{} and {} are both of rank {}; compare one run at a time",
+                                for_terminal(twin->file), for_terminal(file.file), file.rank));
+  }
+}
+
+void use_plain_names(RankDump& dump) {
+  std::map<std::string, DumpGradient> plain;
+  for (const auto& [name, gradient] : dump.gradients)
+    if (!plain.emplace(plain_name(name), gradient).second)
+      return;  // two would become one: left alone
+  dump.gradients = std::move(plain);
+}
+
+}  // namespace
+
+std::string plain_name(const std::string& name) {
+  static constexpr std::array<std::string_view, 5> kWrappers = {
+      "module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_flat_param"};
+  std::string plain;
+  for (std::size_t at = 0; at <= name.size();) {
+    const std::size_t end = std::min(name.find('.', at), name.size());
+    const std::string_view part = std::string_view(name).substr(at, end - at);
+    const bool is_last = end == name.size();
+    if (is_last || std::find(kWrappers.begin(), kWrappers.end(), part) == kWrappers.end())
+      plain += (plain.empty() ? "" : ".") + std::string(part);
+    at = end + 1;
+  }
+  return plain;
+}
+
+Dump read_dump(std::span<const std::string> paths) {
+  Dump dump;
+  dump.path =
+      paths.size() == 1 ? paths[0] : fmt::format("{} and {} more", paths[0], paths.size() - 1);
+  std::vector<std::string> files;
+  for (const std::string& path : paths)
+    for (std::string& file : files_in(path)) files.push_back(std::move(file));
+  for (const std::string& path : files) {
+    RankDump file = read_file(path);
+    if (file.rank == kWhole && !is_part_of_whole(path))
+      file.rank = rank_in_name(path, files.size() > 1);
+    add_rank(dump, std::move(file));
+  }
+  std::sort(dump.ranks.begin(), dump.ranks.end(),
+            [](const RankDump& a, const RankDump& b) { return a.rank < b.rank; });
+  if (dump.ranks.size() > 1 && dump.ranks[0].rank == kWhole)
+    throw UserError(fmt::format("{}: which rank? Its name has no number, and it does not say",
+                                for_terminal(dump.ranks[0].file)));
+  bool any = false;
+  for (RankDump& rank : dump.ranks) {
+    use_plain_names(rank);
+    any = any || !rank.gradients.empty();
+  }
+  if (!any) throw UserError(for_terminal(dump.path) + ": no gradient in it");
+  return dump;
+}
+
+}  // namespace distgrad::dumps

@@ -1,0 +1,185 @@
+#include "dumps/report_changes.h"
+
+#include <fmt/format.h>
+
+#include <map>
+
+#include "base/error.h"
+#include "base/version.h"
+#include "dumps/mapped_file.h"
+#include "dumps/strict_json.h"
+#include "report/words.h"
+
+namespace distgrad::dumps {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::size_t kShown = 20;  // cases of a kind, without --full
+
+bool has_report_keys(const Json& json) {
+  return json.is_object() && json.contains("cases") && json["cases"].is_array() &&
+         json.contains("summary") && json.contains("tool");
+}
+
+std::string text_in(const Json& json, const char* key) {
+  const auto found = json.find(key);
+  return found != json.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+std::string finding_text(const Json& finding) {
+  std::string text = text_in(finding, "rule");
+  const std::string step = text_in(finding, "step"), collective = text_in(finding, "collective");
+  if (!step.empty()) text += " in step " + step;
+  if (!collective.empty()) text += fmt::format(" ({})", collective);
+  return text;
+}
+
+std::string outcome_of(const Json& json) {
+  std::string text = text_in(json, "verdict");
+  if (json.contains("error") && json["error"].is_object())
+    return text + ": " + text_in(json["error"], "kind");
+  const auto findings = json.find("findings");
+  if (findings != json.end() && findings->is_array() && !findings->empty() &&
+      findings->front().is_object())
+    text += ": " + finding_text(findings->front());
+  return text;
+}
+
+ReportedCase case_of(const Json& json, const std::string& shown) {
+  if (!json.is_object() || text_in(json, "id").empty() || text_in(json, "verdict").empty() ||
+      !json.contains("as_expected"))
+    throw UserError(shown +
+                    ": a case without id, verdict or as_expected; is it a report of distgrad run?");
+  ReportedCase c;
+  c.id = text_in(json, "id");
+  c.outcome = outcome_of(json);
+  const Json& as_expected = json["as_expected"];
+  c.status = !as_expected.is_boolean() ? ReportedCase::Status::kSkipped
+             : as_expected.get<bool>() ? ReportedCase::Status::kGood
+                                       : ReportedCase::Status::kBad;
+  return c;
+}
+
+void compare_case(ReportChanges& changes, const ReportedCase& a, const ReportedCase& b) {
+  using Status = ReportedCase::Status;
+  CaseChange change{a.id, a.outcome, b.outcome};
+  if (b.status == Status::kBad && a.status != Status::kBad)
+    changes.newly_failing.push_back(std::move(change));
+  else if (a.status == Status::kBad && b.status == Status::kGood)
+    changes.fixed.push_back(std::move(change));
+  else if (b.status == Status::kSkipped && a.status != Status::kSkipped)
+    changes.no_longer_run.push_back(std::move(change));
+  else if (a.outcome != b.outcome || a.status != b.status)
+    changes.changed.push_back(std::move(change));
+  else
+    ++changes.unchanged;
+  if (a.status == Status::kBad && b.status == Status::kBad) ++changes.still_failing;
+}
+
+struct Section {
+  std::string_view status, key, words;
+  const std::vector<CaseChange> ReportChanges::*cases;
+};
+// In the order that they are told.
+constexpr Section kSections[] = {
+    {"FAIL", "newly_failing", "newly failing", &ReportChanges::newly_failing},
+    {"gone", "vanished", "vanished", &ReportChanges::vanished},
+    {"skip", "no_longer_run", "no longer run", &ReportChanges::no_longer_run},
+    {"diff", "changed", "changed", &ReportChanges::changed},
+    {"ok", "fixed", "fixed", &ReportChanges::fixed},
+    {"new", "added", "new", &ReportChanges::added},
+};
+
+std::string change_text(const CaseChange& c) {
+  const std::string before = c.before.empty() ? "not there" : c.before;
+  const std::string after = c.after.empty() ? "not there" : c.after;
+  return before == after ? after : fmt::format("{}; was {}", after, before);
+}
+
+}  // namespace
+
+bool is_report(const std::string& path) {
+  if (!path.ends_with(".json")) return false;
+  try {
+    return has_report_keys(parse_strict_json(map_file(path).text(), path));
+  } catch (const UserError&) {
+    return false;  // whoever reads it as a dump tells why
+  }
+}
+
+ReportedRun read_report(const std::string& path) {
+  const std::string shown = for_terminal(path);
+  const Json json = parse_strict_json(map_file(path).text(), shown);
+  if (!has_report_keys(json)) throw UserError(shown + ": not a report of distgrad run --json");
+  ReportedRun run;
+  run.path = path;
+  for (const Json& c : json["cases"]) run.cases.push_back(case_of(c, shown));
+  return run;
+}
+
+ReportChanges changes_between(const ReportedRun& before, const ReportedRun& after) {
+  ReportChanges changes;
+  changes.before = before.path;
+  changes.after = after.path;
+  std::map<std::string, const ReportedCase*> later;
+  for (const ReportedCase& c : after.cases) later[c.id] = &c;
+  for (const ReportedCase& c : before.cases) {
+    const auto found = later.find(c.id);
+    if (found == later.end()) {
+      changes.vanished.push_back({c.id, c.outcome, ""});
+      continue;
+    }
+    compare_case(changes, c, *found->second);
+    later.erase(found);
+  }
+  for (const ReportedCase& c : after.cases) {
+    if (later.count(c.id) == 0) continue;
+    auto& list = c.status == ReportedCase::Status::kBad ? changes.newly_failing : changes.added;
+    list.push_back({c.id, "", c.outcome});
+  }
+  return changes;
+}
+
+std::string changes_text(const ReportChanges& changes, bool full) {
+  std::string out;
+  std::vector<std::string> counts;
+  for (const Section& section : kSections) {
+    const std::vector<CaseChange>& cases = changes.*section.cases;
+    if (cases.empty()) continue;
+    counts.push_back(fmt::format("{} {}", cases.size(), section.words));
+    const std::size_t shown = full ? cases.size() : std::min(cases.size(), kShown);
+    for (std::size_t i = 0; i < shown; ++i)
+      out += fmt::format("{}  {}   {}: {}\n", padded(section.status, 4), for_terminal(cases[i].id),
+                         section.words, for_terminal(change_text(cases[i])));
+    if (shown < cases.size())
+      out += fmt::format("...   {} more {} (--full lists them)\n", cases.size() - shown,
+                         section.words);
+  }
+  if (!out.empty()) out += "\n";
+  counts.push_back(fmt::format("{} unchanged", changes.unchanged));
+  if (changes.still_failing > 0)
+    counts.push_back(fmt::format("{} still failing", changes.still_failing));
+  return out + fmt::format("{}.\n", fmt::join(counts, ", "));
+}
+
+Json changes_json(const ReportChanges& changes) {
+  Json json = {{"format", 1},
+               {"kind", "report-comparison"},
+               {"tool", {{"name", "distgrad"}, {"version", kVersion}}},
+               {"reference", changes.before},
+               {"observed", changes.after}};
+  for (const Section& section : kSections) {
+    Json list = Json::array();
+    for (const CaseChange& c : changes.*section.cases)
+      list.push_back({{"id", c.id},
+                      {"before", c.before.empty() ? Json(nullptr) : Json(c.before)},
+                      {"after", c.after.empty() ? Json(nullptr) : Json(c.after)}});
+    json[std::string(section.key)] = std::move(list);
+  }
+  json["still_failing"] = changes.still_failing;
+  json["unchanged"] = changes.unchanged;
+  return json;
+}
+
+}  // namespace distgrad::dumps
