@@ -6,6 +6,8 @@
 
 #include "diagnose/guards.h"
 #include "diagnose/phrases.h"
+#include "diagnose/rerun.h"
+#include "diagnose/rewriting.h"
 #include "diagnose/rule_texts.h"
 #include "diagnose/scaling.h"
 
@@ -21,6 +23,7 @@ const Step* step_named(const Evidence& evidence, const std::string& name) {
 }
 
 std::string finding_of_rule(std::string_view rule) {
+  if (const auto rewriting = rewriting_named(rule)) return std::string(finding_of(rewriting->kind));
   for (const BackwardRuleRow& row : backward_rules())
     if (row.name == rule) return std::string(row.finding);
   return "";
@@ -49,6 +52,11 @@ std::vector<Blame> blames_of(const Evidence& evidence, const Hypothesis& hypothe
   return blames;
 }
 
+// What happened and what to do, of a rule as of a rewriting. The texts of a rewriting are made up.
+struct Words {
+  std::string happened, right_if, remedy;
+};
+
 std::string right_if(const Evidence& evidence, const RuleText& text) {
   if (text.right_if.empty()) return "";
   const std::vector<std::string> satisfied = satisfied_objectives(evidence);
@@ -58,9 +66,16 @@ std::string right_if(const Evidence& evidence, const RuleText& text) {
                      named ? fmt::format(" (objective \"{}\")", text.right_objective) : "");
 }
 
+Words words_for(const Evidence& evidence, const std::string& rule) {
+  if (const auto rewriting = rewriting_named(rule))
+    return {happened(*rewriting), "", std::string(remedy_of(rewriting->kind))};
+  const RuleText text = text_of_rule(rule);
+  return {std::string(text.happened), right_if(evidence, text), std::string(text.remedy)};
+}
+
 Finding finding_for(const Evidence& evidence, const Blame& blame,
                     const std::optional<Scaling>& scaling) {
-  const RuleText text = text_of_rule(blame.rule);
+  const Words words = words_for(evidence, blame.rule);
   Finding finding;
   finding.rule = finding_of_rule(blame.rule);
   // Zeros where a path is cut are no missing gradient, but what the path would have brought is.
@@ -68,14 +83,22 @@ Finding finding_for(const Evidence& evidence, const Blame& blame,
   finding.collective = std::string(traits(blame.kind).name);
   finding.step = blame.steps.front();
   finding.ranks = evidence.differing_ranks();
+  const auto rewriting = rewriting_named(blame.rule);
+  if (rewriting && rewriting->kind == Rewriting::Kind::kWithout)
+    finding.ranks = {rewriting->number};
   if (scaling) finding.factor = scaling->common;
   const std::string several =
       blame.steps.size() > 1 ? " (steps " + enumeration(blame.steps) + ")" : "";
-  finding.text =
-      fmt::format("{}: the backward of {}{} {}{}{}{}", how_they_differ(evidence, scaling),
-                  finding.collective, several, text.happened, right_if(evidence, text),
-                  text.remedy.empty() ? "" : " ", text.remedy);
+  finding.text = fmt::format(
+      "{}: the backward of {}{} {}{}{}{}", how_they_differ(evidence, scaling), finding.collective,
+      several, words.happened, words.right_if, words.remedy.empty() ? "" : " ", words.remedy);
   return finding;
+}
+
+// Every rank gets the same sum back, so that summing it again is multiplying by the size.
+bool sums_to_all(const CollectiveCall& call) {
+  return traits(call.kind).takes_op && call.op != ReduceOp::kProduct && call.op != ReduceOp::kMin &&
+         call.op != ReduceOp::kMax;
 }
 
 bool is_known(const std::vector<Finding>& findings, const Finding& finding) {
@@ -106,7 +129,8 @@ std::vector<Finding> rule_findings(const Evidence& evidence, const std::vector<H
     for (const Blame& blame : blames_of(evidence, hypothesis)) {
       const Finding finding = finding_for(evidence, blame, scaling);
       add(findings, finding);
-      if (blame.rule == "multiplied" && blame.kind == CollectiveKind::kAllReduce) {
+      if (blame.rule == "multiplied" &&
+          sums_to_all(*step_named(evidence, finding.step)->collective())) {
         Finding twice = finding;
         twice.rule = "double-reduction";
         add(findings, std::move(twice));
@@ -173,7 +197,8 @@ std::vector<Finding> other_findings(const Evidence& evidence, const Replayer& re
   if (!findings.empty()) return findings;
   add(findings, wrong_slice_finding(evidence));
   if (!is_adjoint) add(findings, missing_share(evidence, replayer));
-  add(findings, precision_finding(evidence));
+  add(findings,
+      precision_finding(evidence, [&](DType dtype) { return replayer.is_right_in(dtype); }));
   return findings;
 }
 
@@ -189,15 +214,23 @@ const Step* step_without_backward(const Evidence& evidence, const std::vector<Hy
   return nullptr;
 }
 
-void explain_gradients(const Evidence& evidence, const Replay& replay,
+// What only another run shows, asked where no simulation explains the first one.
+void explain_by_rerun(const Evidence& evidence, const Replayer& replayer, const Rerun& rerun,
+                      std::vector<Finding>& findings) {
+  if (!rerun) return;
+  add(findings, nondeterministic_finding(evidence, replayer, rerun));
+  if (findings.empty()) add(findings, contiguity_finding(evidence, replayer, rerun));
+}
+
+void explain_gradients(const Evidence& evidence, const Replay& replay, const Rerun& rerun,
                        std::vector<Finding>& findings) {
   const std::optional<Scaling> scaling = scaling_of(evidence);
   const Replayer replayer(evidence, replay);
   // Where the adjoint everywhere gives what the ranks hold, no backward is to blame: the objective
   // is another, or what happens after backward.
-  const bool is_adjoint = replayer.reproduces({});
-  std::vector<Hypothesis> found =
-      is_adjoint ? std::vector<Hypothesis>() : explanations(evidence, replayer);
+  const bool is_adjoint = replayer.is_adjoint();
+  Explanations explained = is_adjoint ? Explanations() : explanations(evidence, replayer);
+  std::vector<Hypothesis>& found = explained.found;
   const auto missing = no_gradient_finding(evidence, step_without_backward(evidence, found));
   add(findings, missing);
   if (missing)
@@ -211,11 +244,14 @@ void explain_gradients(const Evidence& evidence, const Replay& replay,
       !names(findings, "missing-reduction"))
     append(findings, other_findings(evidence, replayer, is_adjoint));
   if (!names(findings, "scaled")) add(findings, scaled_finding(evidence, scaling));
+  if (!findings.empty() || evidence.comparison().forward) return;
+  explain_by_rerun(evidence, replayer, rerun, findings);
+  if (findings.empty()) findings.push_back(unexplained_finding(evidence, explained.bearing));
 }
 
 }  // namespace
 
-std::vector<Finding> diagnose(const Evidence& evidence, const Replay& replay) {
+std::vector<Finding> diagnose(const Evidence& evidence, const Replay& replay, const Rerun& rerun) {
   std::vector<Finding> findings;
   const CaseComparison& comparison = evidence.comparison();
   if (!evidence.simulation().undecided.empty() && !comparison.equal()) return findings;
@@ -227,10 +263,9 @@ std::vector<Finding> diagnose(const Evidence& evidence, const Replay& replay) {
       add(findings, no_gradient_finding(evidence, nullptr));
     return findings;
   }
-  const std::size_t before = findings.size();
-  explain_gradients(evidence, replay, findings);
-  if (findings.size() == before && !comparison.forward)
-    findings.push_back(unexplained_finding(evidence));
+  std::vector<Finding> of_gradients;
+  explain_gradients(evidence, replay, rerun, of_gradients);
+  append(findings, std::move(of_gradients));
   return findings;
 }
 

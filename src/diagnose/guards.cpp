@@ -401,7 +401,8 @@ std::optional<Finding> stale_finding(const Evidence& evidence) {
                   on_ranks(ranks, evidence.program().world_size))};
 }
 
-std::optional<Finding> precision_finding(const Evidence& evidence) {
+std::optional<Finding> precision_finding(const Evidence& evidence,
+                                         const std::function<bool(DType)>& is_right_in) {
   const Program& program = evidence.program();
   const double roundings = 4.0 + program.world_size + static_cast<double>(program.steps.size());
   double worst = 0;  // error over the part's largest value
@@ -417,6 +418,7 @@ std::optional<Finding> precision_finding(const Evidence& evidence) {
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
     if (traits(dtype).significand_bits >= traits(program.dtype).significand_bits) continue;
     if (worst > std::min(roundings * unit_roundoff(dtype), 1.0 / 64)) continue;
+    if (!is_right_in(dtype)) continue;
     return Finding{
         "precision",
         "",
@@ -431,7 +433,44 @@ std::optional<Finding> precision_finding(const Evidence& evidence) {
   return std::nullopt;
 }
 
-Finding unexplained_finding(const Evidence& evidence) {
+namespace {
+
+using Bearing = std::vector<std::pair<const Step*, std::vector<std::size_t>>>;
+
+bool contains(const std::vector<std::size_t>& all, std::size_t one) {
+  return std::find(all.begin(), all.end(), one) != all.end();
+}
+
+// The gradient of a later step's operand would be wrong, too, for inputs that only that one bears
+// on. So backward is right up to the last step that bears on all that differs, as far as the
+// gradients can show.
+const Step* where_they_part(const Evidence& evidence, const Bearing& bearing) {
+  const std::vector<std::size_t> differing = evidence.differing_inputs();
+  for (auto it = bearing.rbegin(); it != bearing.rend(); ++it)
+    if (std::all_of(differing.begin(), differing.end(),
+                    [&](std::size_t i) { return contains(it->second, i); }))
+      return it->first;
+  return nullptr;
+}
+
+std::string place_phrase(const Evidence& evidence, const Bearing& bearing) {
+  if (bearing.empty()) return "";
+  const Step* step = where_they_part(evidence, bearing);
+  if (!step)
+    return " No collective bears on all that differs: look at each input's own way to the loss.";
+  return fmt::format(
+      " In the order of backward, step {} ({}) is the first place where they can part: all that "
+      "differs lies behind it. Look at its backward, and at what comes before it in the program.",
+      step->name, traits(step->collective()->kind).name);
+}
+
+const Step* blamed(const Evidence& evidence, const Bearing& bearing) {
+  return bearing.empty() ? nullptr : where_they_part(evidence, bearing);
+}
+
+}  // namespace
+
+Finding unexplained_finding(const Evidence& evidence, const Bearing& bearing) {
   Finding finding{.rule = "unexplained",
                   .collective = "",
                   .step = "",
@@ -464,6 +503,11 @@ Finding unexplained_finding(const Evidence& evidence) {
                                   : fmt::format("of shape [{}]", fmt::join(truth->shape(), ", ")));
     break;
   }
+  if (const Step* step = blamed(evidence, bearing)) {
+    finding.step = step->name;
+    finding.collective = std::string(traits(step->collective()->kind).name);
+  }
+  finding.text += place_phrase(evidence, bearing);
   const std::size_t steps = evidence.collectives().size();
   finding.text += fmt::format(
       " No backward rule in use reproduces it, for {} {} collective{} or several together.",

@@ -1,7 +1,9 @@
 // Findings that need no replay: what the comparison itself shows.
 #pragma once
 
+#include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "diagnose/evidence.h"
@@ -31,9 +33,14 @@ std::optional<Finding> wrong_slice_finding(const Evidence&);
 // NaN or infinite where the truth is finite.
 std::optional<Finding> stale_finding(const Evidence&);
 
-// Right to a narrower dtype's rounding.
-std::optional<Finding> precision_finding(const Evidence&);
+// Right to a narrower dtype's rounding: `is_right_in` says whether every element is within the
+// bounds that hold in that dtype.
+std::optional<Finding> precision_finding(const Evidence&,
+                                         const std::function<bool(DType)>& is_right_in);
 
-Finding unexplained_finding(const Evidence&);
+// `bearing`: the collective steps in program order, each with the inputs (indices of the gradients)
+// that it bears on.
+Finding unexplained_finding(
+    const Evidence&, const std::vector<std::pair<const Step*, std::vector<std::size_t>>>& bearing);
 
 }  // namespace distgrad

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
+#include "diagnose/rewriting.h"
 #include "gradients/closeness.h"
 
 namespace distgrad {
@@ -10,7 +12,14 @@ namespace {
 
 using enum CollectiveKind;
 
-constexpr std::size_t kMostOfASort = kMostReplays / 2;
+// Of pairs that fit, so many are told.
+constexpr std::size_t kMostPairsTold = 4;
+// Numbers other than 0 that must be there before two rules at once are believed.
+constexpr int kLeastForAPair = 4;
+// A hypothesis that is not exact must leave at most so much of what the adjoint leaves unexplained.
+constexpr double kMostUnexplained = 0.25;
+// No rounding to a narrower dtype carries a gradient further.
+constexpr double kLargestRounding = 1.0 / 16;
 
 bool keeps_shape(const CollectiveCall& c) {
   return c.kind == kAllReduce || c.kind == kReduce || c.kind == kBroadcast || c.kind == kCopy;
@@ -25,6 +34,13 @@ bool has_a_peer(const CollectiveCall& call, const Program& program) {
                                [](const auto& list) { return list.size() > 1; });
 }
 
+bool is_narrower(std::string_view rule, DType dtype) {
+  for (const DType narrow : {DType::kFloat32, DType::kFloat16, DType::kBFloat16})
+    if (rule.ends_with(traits(narrow).name))
+      return traits(narrow).significand_bits < traits(dtype).significand_bits;
+  return false;
+}
+
 // Where a rank is alone in its group there is little to get wrong: a premul_sum's factor, a
 // division by an operand that is 0, or the whole path.
 bool shows_alone(std::string_view rule, const CollectiveCall& call) {
@@ -37,8 +53,28 @@ struct Applicability {
   bool (*applies)(const CollectiveCall&);
 };
 
+bool communicates(const CollectiveCall& c) { return c.kind != kCopy && c.kind != kSlice; }
+bool is_linear(const CollectiveCall& c) {
+  return !takes_op(c) || is_sum(c) || c.op == ReduceOp::kAvg || c.op == ReduceOp::kPremulSum;
+}
+bool multiplies(const CollectiveCall& c) { return takes_op(c) && c.op == ReduceOp::kProduct; }
+bool picks(const CollectiveCall& c) {
+  return takes_op(c) && (c.op == ReduceOp::kMin || c.op == ReduceOp::kMax);
+}
+bool exchanges(const CollectiveCall& c) { return c.kind == kAllToAll || c.kind == kSendRecv; }
+
+// Whether the ranks' operands have cotangents of their own, not one that all share.
+bool has_rows(const CollectiveCall& c) {
+  return c.kind == kAllGather || c.kind == kGather || exchanges(c) ||
+         (takes_op(c) && !is_linear(c));
+}
+// Whether it matters which rank a cotangent comes from, beyond its being counted.
+bool has_columns(const CollectiveCall& c) {
+  return c.kind == kReduceScatter || c.kind == kScatter || exchanges(c);
+}
+
 // Where each rule differs from the adjoint (src/rules computes them). What is the adjoint itself
-// there, such as same_op for a sum, explains nothing.
+// there, such as same_op for a sum, or another rule of the table, explains nothing more.
 constexpr Applicability kApplicable[] = {
     // rule, calls
     {"identity", [](const CollectiveCall& c) { return keeps_shape(c) && c.kind != kCopy; }},
@@ -50,21 +86,41 @@ constexpr Applicability kApplicable[] = {
        return keeps_shape(c) && !(c.kind == kAllReduce && is_sum(c));
      }},
     {"gather", [](const CollectiveCall& c) { return c.kind == kSlice; }},
-    {"divided", [](const CollectiveCall& c) { return c.kind != kCopy && c.kind != kSlice; }},
-    {"multiplied", [](const CollectiveCall& c) { return c.kind != kCopy && c.kind != kSlice; }},
-    {"out_over_x",
-     [](const CollectiveCall& c) { return c.kind == kAllReduce && c.op == ReduceOp::kProduct; }},
+    {"divided", communicates},
+    {"multiplied", communicates},
+    {"out_over_x", [](const CollectiveCall& c) { return c.kind == kAllReduce && multiplies(c); }},
     {"sum_out_over_x",
-     [](const CollectiveCall& c) { return c.kind == kAllReduce && c.op == ReduceOp::kProduct; }},
-    {"own_full_to_ties",
-     [](const CollectiveCall& c) {
-       return c.kind == kAllReduce && (c.op == ReduceOp::kMin || c.op == ReduceOp::kMax);
-     }},
-    {"full_to_ties",
-     [](const CollectiveCall& c) {
-       return c.kind == kAllReduce && (c.op == ReduceOp::kMin || c.op == ReduceOp::kMax);
-     }},
+     [](const CollectiveCall& c) { return c.kind == kAllReduce && multiplies(c); }},
+    {"own_full_to_ties", [](const CollectiveCall& c) { return c.kind == kAllReduce && picks(c); }},
+    {"full_to_ties", [](const CollectiveCall& c) { return c.kind == kAllReduce && picks(c); }},
     {"leftovers", [](const CollectiveCall& c) { return c.kind == kBroadcast; }},
+    {"own_part",
+     [](const CollectiveCall& c) {
+       return communicates(c) && c.kind != kAllGather && !(c.kind == kAllReduce && is_sum(c));
+     }},
+    {"others_part", communicates},
+    {"reduced_twice",
+     [](const CollectiveCall& c) {
+       return c.kind == kAllGather || c.kind == kAllToAll || (takes_op(c) && !is_linear(c));
+     }},
+    {"next_slice", has_rows},
+    {"previous_slice", has_rows},
+    {"mirrored_slice", has_rows},
+    {"first_slice",
+     [](const CollectiveCall& c) { return c.kind == kAllGather || c.kind == kGather; }},
+    {"own_slices_summed", [](const CollectiveCall& c) { return c.kind == kAllGather; }},
+    {"next_cotangent", has_columns},
+    {"previous_cotangent", has_columns},
+    {"mirrored_cotangent", has_columns},
+    {"first_place", [](const CollectiveCall& c) { return c.kind == kSlice; }},
+    {"not_exchanged", exchanges},
+    {"sent_forward", [](const CollectiveCall& c) { return c.kind == kSendRecv; }},
+    {"all_to_each_tie", [](const CollectiveCall& c) { return c.kind != kAllReduce && picks(c); }},
+    {"all_to_first_tie", picks},
+    {"total_out_over_x",
+     [](const CollectiveCall& c) { return c.kind != kAllReduce && multiplies(c); }},
+    {"total_out_over_x_or_0", multiplies},
+    {"operand_as_stored", [](const CollectiveCall& c) { return takes_op(c) && !is_linear(c); }},
 };
 
 std::vector<const Step*> collectives_of(const Program& program) {
@@ -86,7 +142,7 @@ bool is_part_of(const Hypothesis& part, const Hypothesis& whole) {
 }
 
 void add_joint(std::vector<Hypothesis>& all, Hypothesis hypothesis) {
-  if (hypothesis.size() < 2 || all.size() >= kMostOfASort) return;
+  if (hypothesis.size() < 2 || all.size() >= kMostJoint) return;
   for (const Hypothesis& known : all)
     if (known.size() == hypothesis.size() && is_part_of(known, hypothesis)) return;
   all.push_back(std::move(hypothesis));
@@ -185,10 +241,22 @@ Array zeros_like(const Array& array) {
   return Array(array.shape(), std::vector<double>(array.values().size(), 0.0));
 }
 
+bool is_zero(const std::vector<GradientByRank>& gradients) {
+  return std::all_of(gradients.begin(), gradients.end(),
+                     [](const GradientByRank& g) { return largest_of(g) == 0; });
+}
+
+// The adjoint of a loss that leads nowhere is zero as well.
+bool is_cut(const Hypothesis& hypothesis) {
+  return std::all_of(hypothesis.begin(), hypothesis.end(),
+                     [](const RuleChoice& c) { return c.rule == "none"; });
+}
+
 }  // namespace
 
 bool may_explain(const BackwardRuleRow& rule, const CollectiveCall& call, const Program& program) {
   if (rule.finding.empty()) return false;
+  if (rule.finding == "precision" && !is_narrower(rule.name, program.dtype)) return false;
   if (!shows_alone(rule.name, call) && !has_a_peer(call, program)) return false;
   for (const Applicability& row : kApplicable)
     if (row.rule == rule.name) return row.applies(call);
@@ -197,10 +265,16 @@ bool may_explain(const BackwardRuleRow& rule, const CollectiveCall& call, const 
 
 std::vector<Hypothesis> single_hypotheses(const Program& program) {
   std::vector<Hypothesis> all;
+  const auto propose = [&](const Step& step, std::string rule) {
+    if (all.size() < kMostSingle) all.push_back({{step.name, std::move(rule)}});
+  };
+  const std::vector<const Step*> steps = collectives_of(program);
   for (const BackwardRuleRow& rule : backward_rules())
-    for (const Step* step : collectives_of(program))
-      if (may_explain(rule, *step->collective(), program) && all.size() < kMostOfASort)
-        all.push_back({{step->name, std::string(rule.name)}});
+    for (const Step* step : steps)
+      if (may_explain(rule, *step->collective(), program)) propose(*step, std::string(rule.name));
+  for (const Step* step : steps)
+    for (std::string& rewriting : rewritings_of(program, *step))
+      propose(*step, std::move(rewriting));
   return all;
 }
 
@@ -238,18 +312,23 @@ Replayer::Replayer(const Evidence& evidence, const Replay& replay)
       evidence.program(), evidence.which().objective, evidence.divides_replicated());
   for (std::size_t i = 0; i < divisors.size(); ++i)
     if (evidence.program().inputs[i].requires_grad) divisors_.push_back(divisors[i]);
+  adjoint_ = predicted({});
 }
 
-std::optional<Simulation> Replayer::replayed(const Hypothesis& hypothesis, bool with_bounds) const {
+std::optional<Simulation> Replayer::replayed(const Hypothesis& hypothesis, bool with_bounds,
+                                             std::optional<DType> dtype) const {
   SimulateRequest request;
   request.program = evidence_.program();
+  request.rules = rewrite(request.program, hypothesis);
+  if (dtype) request.program.dtype = *dtype;
   request.weights = {weights_};
-  request.rules = hypothesis;
   request.leaves_by_rank = true;
   request.with_bounds = with_bounds;
   request.with_guards = false;
   Simulation simulation = replay_(request);
-  if (simulation.invalid || simulation.gradients.empty()) return std::nullopt;
+  if (simulation.invalid || simulation.gradients.empty() ||
+      simulation.gradients[0].size() != evidence_.inputs().size())
+    return std::nullopt;
   return simulation;
 }
 
@@ -262,23 +341,80 @@ std::vector<GradientByRank> Replayer::held(std::vector<GradientByRank> gradients
   return gradients;
 }
 
-bool Replayer::reproduces(const Hypothesis& hypothesis) const {
+Replayer::Prediction Replayer::predicted(const Hypothesis& hypothesis) const {
   const auto quick = replayed(hypothesis, false);
-  if (!quick || quick->gradients[0].size() != evidence_.inputs().size()) return false;
-  const std::vector<GradientByRank> predicted = held(parts_of(quick->gradients[0]));
-  const Nearness near = nearness_to_observed(evidence_, predicted, kFirstLook);
-  if (near != Nearness::kNear) return near == Nearness::kEqual;
-  if (evidence_.tolerance().kind == Tolerance::Kind::kEqual) return false;
-  const auto bounded = replayed(hypothesis, true);
-  return bounded && is_within(predicted, held(parts_of(bounded->bounds)));
+  return quick ? Prediction(held(parts_of(quick->gradients[0]))) : std::nullopt;
 }
 
-bool Replayer::is_within(const std::vector<GradientByRank>& predicted,
-                         const std::vector<GradientByRank>& bounds) const {
-  const Tolerance& tolerance = evidence_.tolerance();
-  const double roundoff = unit_roundoff(evidence_.program().dtype);
+bool Replayer::explains(const Hypothesis& hypothesis, const Prediction& predicted) const {
+  if (!predicted) return false;
+  if (is_zero(*predicted) && !is_cut(hypothesis)) return false;
+  const Nearness near = nearness_to_observed(evidence_, *predicted, kFirstLook);
+  if (near != Nearness::kNear) return near == Nearness::kEqual;
+  if (evidence_.tolerance().kind == Tolerance::Kind::kEqual) return false;
+  if (!hypothesis.empty() && !is_much_nearer(*predicted)) return false;
+  const auto bounded = replayed(hypothesis, true);
+  return bounded && is_within(observed(), *predicted, held(parts_of(bounded->bounds)),
+                              evidence_.program().dtype);
+}
+
+double Replayer::relative_error(const std::vector<GradientByRank>& predicted) const {
+  double worst = 0;
   for (std::size_t i = 0; i < predicted.size(); ++i) {
     const GradientByRank& observed = evidence_.comparison().gradients[i].observed_by_rank;
+    const double largest = std::max(largest_of(predicted[i]), largest_of(observed));
+    if (largest == 0) continue;
+    for (std::size_t r = 0; r < predicted[i].size(); ++r) {
+      if (!predicted[i][r]) continue;
+      const Array seen = observed[r] ? *observed[r] : zeros_like(*predicted[i][r]);
+      if (seen.shape() != predicted[i][r]->shape()) return std::numeric_limits<double>::infinity();
+      const Difference d = difference(seen.values(), predicted[i][r]->values(), no_slack);
+      worst = std::max(worst, d.max_abs_error / largest);
+    }
+  }
+  return worst;
+}
+
+bool Replayer::is_much_nearer(const std::vector<GradientByRank>& predicted) const {
+  return !adjoint_ || relative_error(predicted) <= kMostUnexplained * relative_error(*adjoint_);
+}
+
+bool Replayer::is_near(const std::vector<GradientByRank>& predicted) const {
+  return nearness_to_observed(evidence_, predicted, kFirstLook) != Nearness::kFar;
+}
+
+std::vector<GradientByRank> Replayer::observed() const {
+  std::vector<GradientByRank> all;
+  for (const GradientComparison& g : evidence_.comparison().gradients)
+    all.push_back(g.observed_by_rank);
+  return all;
+}
+
+std::vector<GradientByRank> Replayer::after_divisors(std::vector<GradientByRank> gradients) const {
+  for (std::size_t i = 0; i < gradients.size(); ++i)
+    gradients[i] = divided(gradients[i], divisors_[i]);
+  return gradients;
+}
+
+bool Replayer::is_truth(const std::vector<GradientByRank>& gradients) const {
+  if (!adjoint_) return false;
+  const auto bounded = replayed({}, true);
+  return bounded && is_within(gradients, *adjoint_, held(parts_of(bounded->bounds)),
+                              evidence_.program().dtype);
+}
+
+bool Replayer::is_right_in(DType dtype) const {
+  if (!adjoint_) return false;
+  const auto bounded = replayed({}, true, dtype);
+  return bounded && is_within(observed(), *adjoint_, held(parts_of(bounded->bounds)), dtype);
+}
+
+bool Replayer::is_within(const std::vector<GradientByRank>& observed,
+                         const std::vector<GradientByRank>& predicted,
+                         const std::vector<GradientByRank>& bounds, DType dtype) const {
+  const Tolerance& tolerance = evidence_.tolerance();
+  const double roundoff = unit_roundoff(dtype);
+  for (std::size_t i = 0; i < predicted.size(); ++i) {
     // The ranks' sync adds in the dtype, and the divisor rounds once more.
     const bool adds = !evidence_.inputs()[i]->sync.empty() || divisors_[i] != 1;
     const double own =
@@ -291,7 +427,8 @@ bool Replayer::is_within(const std::vector<GradientByRank>& predicted,
           return tolerance.atol + tolerance.rtol * std::abs(predicted[i][r]->values()[e]);
         return (has_bound ? bounds[i][r]->values()[e] : 0) + own;
       };
-      const Array seen = observed[r] ? *observed[r] : zeros_like(*predicted[i][r]);
+      const Array seen = observed[i][r] ? *observed[i][r] : zeros_like(*predicted[i][r]);
+      if (seen.shape() != predicted[i][r]->shape()) return false;
       if (!difference(seen.values(), predicted[i][r]->values(), allowed).equal) return false;
     }
   }
@@ -324,35 +461,155 @@ bool Replayer::are_observed(const std::vector<GradientByRank>& gradients) const 
 
 namespace {
 
-// Single ones that do, else the smallest joint ones.
-std::vector<Hypothesis> reproducing(const Evidence& evidence, const Replayer& replayer) {
-  std::vector<Hypothesis> found;
-  for (Hypothesis& hypothesis : single_hypotheses(evidence.program()))
-    if (replayer.reproduces(hypothesis)) found.push_back(std::move(hypothesis));
-  if (!found.empty()) return found;
-  std::vector<Hypothesis> joint = joint_hypotheses(evidence.program(), evidence.which().subject);
-  std::stable_sort(joint.begin(), joint.end(),
-                   [](const Hypothesis& a, const Hypothesis& b) { return a.size() < b.size(); });
-  for (Hypothesis& hypothesis : joint) {
-    const bool known = std::any_of(found.begin(), found.end(), [&](const Hypothesis& smaller) {
-      return is_part_of(smaller, hypothesis);
-    });
-    if (!known && replayer.reproduces(hypothesis)) found.push_back(std::move(hypothesis));
-  }
-  return found;
+struct Trial {
+  Hypothesis hypothesis;
+  std::vector<GradientByRank> predicted;
+};
+
+std::string_view finding_of(const RuleChoice& choice) {
+  for (const BackwardRuleRow& row : backward_rules())
+    if (row.name == choice.rule) return row.finding;
+  return "";
 }
+
+// The inputs of which a rank's gradient would be another with the step cut off.
+std::vector<std::size_t> borne_on(const std::vector<GradientByRank>& cut,
+                                  const std::vector<GradientByRank>& adjoint) {
+  std::vector<std::size_t> inputs;
+  for (std::size_t i = 0; i < cut.size(); ++i)
+    for (std::size_t r = 0; r < cut[i].size(); ++r) {
+      if (!cut[i][r] || !adjoint[i][r]) continue;
+      if (difference(cut[i][r]->values(), adjoint[i][r]->values(), no_slack).equal) continue;
+      inputs.push_back(i);
+      break;
+    }
+  return inputs;
+}
+
+// The search, from the likely to the far-fetched.
+class Search {
+ public:
+  Search(const Evidence& evidence, const Replayer& replayer)
+      : evidence_(evidence), replayer_(replayer) {}
+
+  Explanations run() {
+    try_singles();
+    if (out_.found.empty()) try_joint();
+    if (out_.found.empty() && shows_pairs()) try_sums_of_two();
+    if (out_.found.empty() && shows_pairs()) try_pairs_in_use();
+    return std::move(out_);
+  }
+
+ private:
+  void try_singles() {
+    const bool near =
+        replayer_.adjoint() && replayer_.relative_error(*replayer_.adjoint()) <= kLargestRounding;
+    for (Hypothesis& hypothesis : single_hypotheses(evidence_.program())) {
+      if (finding_of(hypothesis[0]) == "precision" && !near) continue;
+      auto predicted = replayer_.predicted(hypothesis);
+      if (!predicted) continue;
+      if (hypothesis[0].rule == "none") note_bearing(hypothesis[0].step, *predicted);
+      if (replayer_.explains(hypothesis, predicted)) out_.found.push_back(hypothesis);
+      trials_.push_back({std::move(hypothesis), std::move(*predicted)});
+    }
+  }
+
+  void note_bearing(const std::string& name, const std::vector<GradientByRank>& cut) {
+    if (!replayer_.adjoint()) return;
+    for (const Step* step : evidence_.collectives())
+      if (step->name == name) out_.bearing.emplace_back(step, borne_on(cut, *replayer_.adjoint()));
+  }
+
+  void try_joint() {
+    std::vector<Hypothesis> joint =
+        joint_hypotheses(evidence_.program(), evidence_.which().subject);
+    std::stable_sort(joint.begin(), joint.end(),
+                     [](const Hypothesis& a, const Hypothesis& b) { return a.size() < b.size(); });
+    for (Hypothesis& hypothesis : joint) {
+      const bool known =
+          std::any_of(out_.found.begin(), out_.found.end(),
+                      [&](const Hypothesis& smaller) { return is_part_of(smaller, hypothesis); });
+      if (!known && replayer_.reproduces(hypothesis)) out_.found.push_back(std::move(hypothesis));
+    }
+  }
+
+  // With enough rules and few numbers some pair always fits.
+  bool shows_pairs() const {
+    int numbers = 0;
+    for (const ComparedPart& part : evidence_.parts())
+      if (part.observed)
+        for (const double v : part.observed->values()) numbers += v != 0 && std::isfinite(v);
+    return numbers >= kLeastForAPair;
+  }
+
+  // Where neither collective lies behind the other, what two mistakes change adds up: no replay is
+  // needed to see which two may be meant.
+  void try_sums_of_two() {
+    if (!replayer_.adjoint()) return;
+    for (std::size_t a = 0; a < trials_.size(); ++a)
+      for (std::size_t b = a + 1; b < trials_.size(); ++b) {
+        if (trials_[a].hypothesis[0].step == trials_[b].hypothesis[0].step) continue;
+        const auto both = sum_of_changes(trials_[a].predicted, trials_[b].predicted);
+        if (replayer_.is_near(both)) try_pair(trials_[a].hypothesis[0], trials_[b].hypothesis[0]);
+        if (is_enough()) return;
+      }
+  }
+
+  // Where one lies behind the other only a replay tells; so only rules that are known to be in use.
+  void try_pairs_in_use() {
+    constexpr std::string_view kInUse[] = {"identity",   "same_op", "forgotten_op", "own_slice",
+                                           "sum_to_all", "divided", "multiplied",   "gather"};
+    std::vector<RuleChoice> choices;
+    for (const Trial& trial : trials_)
+      if (std::find(std::begin(kInUse), std::end(kInUse), trial.hypothesis[0].rule) !=
+          std::end(kInUse))
+        choices.push_back(trial.hypothesis[0]);
+    for (std::size_t a = 0; a < choices.size(); ++a)
+      for (std::size_t b = a + 1; b < choices.size() && !is_enough(); ++b)
+        if (choices[a].step != choices[b].step) try_pair(choices[a], choices[b]);
+  }
+
+  void try_pair(const RuleChoice& a, const RuleChoice& b) {
+    ++pairs_;
+    Hypothesis hypothesis = {a, b};
+    if (replayer_.reproduces(hypothesis)) out_.found.push_back(std::move(hypothesis));
+  }
+
+  bool is_enough() const { return pairs_ >= kMostPairs || out_.found.size() >= kMostPairsTold; }
+
+  std::vector<GradientByRank> sum_of_changes(const std::vector<GradientByRank>& a,
+                                             const std::vector<GradientByRank>& b) const {
+    std::vector<GradientByRank> sum = a;
+    for (std::size_t i = 0; i < sum.size(); ++i)
+      for (std::size_t r = 0; r < sum[i].size(); ++r) {
+        if (!sum[i][r]) continue;
+        const auto first = a[i][r]->values(), second = b[i][r]->values();
+        const auto plain = (*replayer_.adjoint())[i][r]->values();
+        std::vector<double> values(first.size());
+        for (std::size_t e = 0; e < values.size(); ++e) values[e] = first[e] + second[e] - plain[e];
+        sum[i][r] = Array(sum[i][r]->shape(), std::move(values));
+      }
+    return sum;
+  }
+
+  const Evidence& evidence_;
+  const Replayer& replayer_;
+  std::vector<Trial> trials_;
+  std::size_t pairs_ = 0;
+  Explanations out_;
+};
 
 }  // namespace
 
-std::vector<Hypothesis> explanations(const Evidence& evidence, const Replayer& replayer) {
-  std::vector<Hypothesis> found = reproducing(evidence, replayer);
+Explanations explanations(const Evidence& evidence, const Replayer& replayer) {
+  Explanations all = Search(evidence, replayer).run();
   // What the subject is known to do is the likelier of explanations that look the same.
   if (is_rule_set(evidence.which().subject)) {
     const Hypothesis own = library_hypothesis(evidence.collectives(), evidence.which().subject);
-    std::stable_partition(found.begin(), found.end(),
+    std::stable_partition(all.found.begin(), all.found.end(),
                           [&](const Hypothesis& h) { return is_part_of(h, own); });
   }
-  return found;
+  return all;
 }
 
 }  // namespace distgrad
