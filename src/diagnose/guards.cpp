@@ -13,6 +13,8 @@ namespace distgrad {
 namespace {
 
 constexpr std::size_t kShownRanks = 4;
+// So many times its bound a gradient must be to be told from the rounding of a zero.
+constexpr double kNoise = 4;
 
 std::string factor_phrase(const Program& program, double factor) {
   const std::string meaning = meaning_of_factor(program, factor);
@@ -212,13 +214,16 @@ std::vector<std::string> satisfied_objectives(const Evidence& evidence) {
       if (!all.contains(objective)) order.push_back(objective);
       all[objective] = all.contains(objective) ? all[objective] && matches : matches;
     }
-  // Right because there is nothing: that gradients are zero says nothing for an objective.
+  // Right because there is nothing: that gradients are zero, but for rounding, says nothing for an
+  // objective.
   const auto has_a_gradient = [&](const std::string& name) {
-    for (const GradientComparison& g : evidence.comparison().gradients)
-      for (const auto& [objective, truth] : g.truth_by_objective)
+    const auto& gradients = evidence.comparison().gradients;
+    for (std::size_t i = 0; i < gradients.size(); ++i)
+      for (const auto& [objective, truth] : gradients[i].truth_by_objective)
         if (objective == name)
           for (const auto& part : truth)
-            if (part && largest_magnitude(part->values()) > 0) return true;
+            if (part && largest_magnitude(part->values()) > kNoise * evidence.largest_bound(i))
+              return true;
     return false;
   };
   const bool one_loss = all.contains("replicated") && all["replicated"];

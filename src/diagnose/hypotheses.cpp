@@ -187,9 +187,10 @@ double relative_bound(const Simulation& simulation, std::size_t input) {
 
 enum class Nearness { kEqual, kNear, kFar };
 
-// `slack` is relative to the input's largest predicted value.
-Nearness nearness(const GradientByRank& predicted, const GradientByRank& observed, double slack) {
-  const double bound = slack * largest_of(predicted);
+// `slack` is relative to the input's largest predicted value, `rounding` absolute.
+Nearness nearness(const GradientByRank& predicted, const GradientByRank& observed, double slack,
+                  double rounding) {
+  const double bound = std::max(slack * largest_of(predicted), rounding);
   Nearness nearness = Nearness::kEqual;
   for (std::size_t r = 0; r < predicted.size(); ++r) {
     if (!predicted[r]) continue;
@@ -224,7 +225,9 @@ Nearness nearness_to_observed(const Evidence& evidence,
     const double slack = look.margin * (relative_bound(evidence.simulation(), i) +
                                         roundings * unit_roundoff(program.dtype)) +
                          evidence.tolerance().rtol;
-    const Nearness one = nearness(predicted[i], observed, std::min(slack, look.largest));
+    // What cancels is nothing but rounding, of which no relative error says anything.
+    const double rounding = look.margin * evidence.largest_bound(i);
+    const Nearness one = nearness(predicted[i], observed, std::min(slack, look.largest), rounding);
     if (one == Nearness::kFar) return one;
     if (one == Nearness::kNear) all = one;
   }
@@ -369,7 +372,7 @@ double Replayer::relative_error(const std::vector<GradientByRank>& predicted) co
       const Array seen = observed[r] ? *observed[r] : zeros_like(*predicted[i][r]);
       if (seen.shape() != predicted[i][r]->shape()) return std::numeric_limits<double>::infinity();
       const Difference d = difference(seen.values(), predicted[i][r]->values(), no_slack);
-      worst = std::max(worst, d.max_abs_error / largest);
+      worst = std::max(worst, (d.max_abs_error - 2 * evidence_.largest_bound(i)) / largest);
     }
   }
   return worst;

@@ -54,8 +54,9 @@ class Replayer {
   const Prediction& adjoint() const { return adjoint_; }
   bool is_adjoint() const { return explains({}, adjoint_); }
 
-  // The largest error of the observed values against these, relative to the largest value of the
-  // input; the worst input counts. Infinite where shapes differ.
+  // The largest error of the observed values against these, beyond what rounding may do to the
+  // truth, relative to the largest value of the input; the worst input counts. Infinite where shapes
+  // differ.
   double relative_error(const std::vector<GradientByRank>&) const;
 
   // Whether these, computed without a replay, are near enough for one.

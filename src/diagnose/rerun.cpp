@@ -33,20 +33,12 @@ bool is_same(const std::optional<Array>& a, const std::optional<Array>& b, doubl
          difference(a->values(), b->values(), [&](std::size_t) { return bound; }).equal;
 }
 
-double largest_bound(const Evidence& evidence, std::size_t input) {
-  double largest = 0;
-  if (input < evidence.simulation().bounds.size())
-    for (const auto& part : evidence.simulation().bounds[input].parts)
-      if (part) largest = std::max(largest, largest_magnitude(part->values()));
-  return largest;
-}
-
 std::vector<int> ranks_that_differ(const Evidence& evidence,
                                    const std::vector<GradientByRank>& again) {
   std::set<int> ranks;
   for (std::size_t i = 0; i < again.size(); ++i) {
     const GradientByRank& first = evidence.comparison().gradients[i].observed_by_rank;
-    const double bound = 2 * largest_bound(evidence, i);
+    const double bound = 2 * evidence.largest_bound(i);
     for (std::size_t r = 0; r < first.size() && r < again[i].size(); ++r)
       if (!is_same(first[r], again[i][r], bound)) ranks.insert(static_cast<int>(r));
   }

@@ -202,13 +202,26 @@ std::size_t smallest_group(const Partition& partition) {
   return smallest;
 }
 
+// What counts within the group must exist there.
+bool fits(const CollectiveCall& call, const Partition& partition) {
+  const auto smallest = static_cast<int>(smallest_group(partition));
+  if (call.root >= smallest) return false;
+  for (const auto& [source, to] : call.pairs)
+    if (source >= smallest || to >= smallest) return false;
+  if (call.splits.empty()) return true;
+  const std::size_t cuts = call.splits[0].size();
+  return std::all_of(partition.begin(), partition.end(),
+                     [&](const auto& list) { return list.size() == cuts; });
+}
+
 void add_groups(const Program& program, const CollectiveCall& call, std::vector<std::string>& all) {
-  const auto own = members(partition_of(program, call.group));
-  std::set<std::set<std::set<int>>> known = {own};
-  if (known.insert(members(the_world(program))).second)
-    all.push_back(fmt::format("group:{}", kWorld));
-  for (const Group& group : program.groups)
-    if (known.insert(members(group.partition)).second) all.push_back("group:" + group.name);
+  std::set<std::set<std::set<int>>> known = {members(partition_of(program, call.group))};
+  const auto propose = [&](std::string_view name, const Partition& partition) {
+    if (known.insert(members(partition)).second && fits(call, partition))
+      all.push_back(fmt::format("group:{}", name));
+  };
+  propose(kWorld, the_world(program));
+  for (const Group& group : program.groups) propose(group.name, group.partition);
 }
 
 void add_orders(const Program& program, const CollectiveCall& call, std::vector<std::string>& all) {
