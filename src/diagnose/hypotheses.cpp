@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "diagnose/reach.h"
 #include "diagnose/rewriting.h"
 #include "gradients/closeness.h"
 
@@ -130,6 +131,18 @@ std::vector<const Step*> collectives_of(const Program& program) {
   return steps;
 }
 
+// Some library has it, or it is what a plain collective does.
+bool is_in_use(std::string_view rule) {
+  const auto rows = library_rows();
+  return rule == "sum_to_all" || rule == "none" ||
+         std::any_of(rows.begin(), rows.end(), [&](const LibraryRow& r) { return r.rule == rule; });
+}
+
+bool is_order(std::string_view rule) {
+  const auto rewriting = rewriting_named(rule);
+  return rewriting && rewriting->kind == Rewriting::Kind::kOrder;
+}
+
 bool names_step(const Hypothesis& hypothesis, const RuleChoice& choice) {
   return std::any_of(hypothesis.begin(), hypothesis.end(), [&](const RuleChoice& c) {
     return c.step == choice.step && c.rule == choice.rule;
@@ -214,20 +227,25 @@ struct Look {
 constexpr Look kFirstLook = {64, 0.25};    // the replay's own bounds decide
 constexpr Look kLastLook = {1, 1.0 / 16};  // nothing sharper follows
 
-Nearness nearness_to_observed(const Evidence& evidence,
-                              const std::vector<GradientByRank>& predicted, const Look& look) {
+Nearness nearness_of_input(const Evidence& evidence, const std::vector<GradientByRank>& predicted,
+                           std::size_t input, const Look& look) {
   const Program& program = evidence.program();
   const double roundings = 4.0 + program.world_size + static_cast<double>(program.steps.size());
+  const GradientByRank& observed = evidence.comparison().gradients[input].observed_by_rank;
+  if (predicted[input].size() != observed.size()) return Nearness::kFar;
+  const double slack = look.margin * (relative_bound(evidence.simulation(), input) +
+                                      roundings * unit_roundoff(program.dtype)) +
+                       evidence.tolerance().rtol;
+  // What cancels is nothing but rounding, of which no relative error says anything.
+  const double rounding = look.margin * evidence.largest_bound(input);
+  return nearness(predicted[input], observed, std::min(slack, look.largest), rounding);
+}
+
+Nearness nearness_to_observed(const Evidence& evidence,
+                              const std::vector<GradientByRank>& predicted, const Look& look) {
   Nearness all = Nearness::kEqual;
   for (std::size_t i = 0; i < predicted.size(); ++i) {
-    const GradientByRank& observed = evidence.comparison().gradients[i].observed_by_rank;
-    if (predicted[i].size() != observed.size()) return Nearness::kFar;
-    const double slack = look.margin * (relative_bound(evidence.simulation(), i) +
-                                        roundings * unit_roundoff(program.dtype)) +
-                         evidence.tolerance().rtol;
-    // What cancels is nothing but rounding, of which no relative error says anything.
-    const double rounding = look.margin * evidence.largest_bound(i);
-    const Nearness one = nearness(predicted[i], observed, std::min(slack, look.largest), rounding);
+    const Nearness one = nearness_of_input(evidence, predicted, i, look);
     if (one == Nearness::kFar) return one;
     if (one == Nearness::kNear) all = one;
   }
@@ -267,17 +285,29 @@ bool may_explain(const BackwardRuleRow& rule, const CollectiveCall& call, const 
 }
 
 std::vector<Hypothesis> single_hypotheses(const Program& program) {
+  const Reach reach(program);
+  std::vector<const Step*> steps;
+  for (const Step* step : collectives_of(program))
+    if (!reach.inputs_behind(step->name).empty()) steps.push_back(step);
   std::vector<Hypothesis> all;
   const auto propose = [&](const Step& step, std::string rule) {
     if (all.size() < kMostSingle) all.push_back({{step.name, std::move(rule)}});
   };
-  const std::vector<const Step*> steps = collectives_of(program);
-  for (const BackwardRuleRow& rule : backward_rules())
+  const auto propose_rules = [&](bool in_use) {
+    for (const BackwardRuleRow& rule : backward_rules())
+      for (const Step* step : steps)
+        if (is_in_use(rule.name) == in_use && may_explain(rule, *step->collective(), program))
+          propose(*step, std::string(rule.name));
+  };
+  const auto propose_rewritings = [&](bool of_order) {
     for (const Step* step : steps)
-      if (may_explain(rule, *step->collective(), program)) propose(*step, std::string(rule.name));
-  for (const Step* step : steps)
-    for (std::string& rewriting : rewritings_of(program, *step))
-      propose(*step, std::move(rewriting));
+      for (std::string& rewriting : rewritings_of(program, *step))
+        if (is_order(rewriting) == of_order) propose(*step, std::move(rewriting));
+  };
+  propose_rules(true);
+  propose_rewritings(true);  // says why the slice or the root is another
+  propose_rules(false);
+  propose_rewritings(false);
   return all;
 }
 
@@ -380,6 +410,15 @@ double Replayer::relative_error(const std::vector<GradientByRank>& predicted) co
 
 bool Replayer::is_much_nearer(const std::vector<GradientByRank>& predicted) const {
   return !adjoint_ || relative_error(predicted) <= kMostUnexplained * relative_error(*adjoint_);
+}
+
+std::vector<std::size_t> Replayer::inputs_off() const {
+  std::vector<std::size_t> inputs;
+  if (!adjoint_) return inputs;
+  for (std::size_t i = 0; i < adjoint_->size(); ++i)
+    if (nearness_of_input(evidence_, *adjoint_, i, kFirstLook) == Nearness::kFar)
+      inputs.push_back(i);
+  return inputs;
 }
 
 bool Replayer::is_near(const std::vector<GradientByRank>& predicted) const {
@@ -493,28 +532,56 @@ std::vector<std::size_t> borne_on(const std::vector<GradientByRank>& cut,
 class Search {
  public:
   Search(const Evidence& evidence, const Replayer& replayer)
-      : evidence_(evidence), replayer_(replayer) {}
+      : evidence_(evidence),
+        replayer_(replayer),
+        reach_(evidence.program()),
+        off_(replayer.inputs_off()),
+        singles_(single_hypotheses(evidence.program())) {}
 
   Explanations run() {
     try_singles();
     if (out_.found.empty()) try_joint();
+    if (out_.found.empty()) predict_the_rest();
     if (out_.found.empty() && shows_pairs()) try_sums_of_two();
     if (out_.found.empty() && shows_pairs()) try_pairs_in_use();
+    std::sort(out_.bearing.begin(), out_.bearing.end(),
+              [](const auto& a, const auto& b) { return a.first < b.first; });  // of one vector
     return std::move(out_);
   }
 
  private:
+  // Whether all that is off can come from these steps.
+  bool bears_on_all(const Hypothesis& hypothesis) const {
+    return std::all_of(off_.begin(), off_.end(), [&](std::size_t input) {
+      return std::any_of(hypothesis.begin(), hypothesis.end(), [&](const RuleChoice& c) {
+        return reach_.inputs_behind(c.step).contains(input);
+      });
+    });
+  }
+
   void try_singles() {
     const bool near =
         replayer_.adjoint() && replayer_.relative_error(*replayer_.adjoint()) <= kLargestRounding;
-    for (Hypothesis& hypothesis : single_hypotheses(evidence_.program())) {
-      if (finding_of(hypothesis[0]) == "precision" && !near) continue;
-      auto predicted = replayer_.predicted(hypothesis);
-      if (!predicted) continue;
-      if (hypothesis[0].rule == "none") note_bearing(hypothesis[0].step, *predicted);
-      if (replayer_.explains(hypothesis, predicted)) out_.found.push_back(hypothesis);
-      trials_.push_back({std::move(hypothesis), std::move(*predicted)});
-    }
+    if (!near)
+      std::erase_if(singles_, [](const Hypothesis& h) { return finding_of(h[0]) == "precision"; });
+    for (const Hypothesis& hypothesis : singles_)
+      if (bears_on_all(hypothesis) && predict(hypothesis) &&
+          replayer_.explains(hypothesis, trials_.back().predicted))
+        out_.found.push_back(hypothesis);
+  }
+
+  // What cannot explain all alone may explain some of it.
+  void predict_the_rest() {
+    for (const Hypothesis& hypothesis : singles_)
+      if (!bears_on_all(hypothesis)) predict(hypothesis);
+  }
+
+  bool predict(const Hypothesis& hypothesis) {
+    auto predicted = replayer_.predicted(hypothesis);
+    if (!predicted) return false;
+    if (hypothesis[0].rule == "none") note_bearing(hypothesis[0].step, *predicted);
+    trials_.push_back({hypothesis, std::move(*predicted)});
+    return true;
   }
 
   void note_bearing(const std::string& name, const std::vector<GradientByRank>& cut) {
@@ -532,7 +599,8 @@ class Search {
       const bool known =
           std::any_of(out_.found.begin(), out_.found.end(),
                       [&](const Hypothesis& smaller) { return is_part_of(smaller, hypothesis); });
-      if (!known && replayer_.reproduces(hypothesis)) out_.found.push_back(std::move(hypothesis));
+      if (!known && bears_on_all(hypothesis) && replayer_.reproduces(hypothesis))
+        out_.found.push_back(std::move(hypothesis));
     }
   }
 
@@ -597,6 +665,9 @@ class Search {
 
   const Evidence& evidence_;
   const Replayer& replayer_;
+  const Reach reach_;
+  const std::vector<std::size_t> off_;  // inputs that no rounding explains
+  std::vector<Hypothesis> singles_;
   std::vector<Trial> trials_;
   std::size_t pairs_ = 0;
   Explanations out_;

@@ -21,8 +21,8 @@ using Hypothesis = std::vector<RuleChoice>;
 // A rule that is not known here is tried everywhere.
 bool may_explain(const BackwardRuleRow&, const CollectiveCall&, const Program&);
 
-// One collective under one rule or rewriting (diagnose/rewriting.h), for each that may be; rules of
-// libraries first, as they are the likelier. At most kMostSingle.
+// One collective under one rule or rewriting (diagnose/rewriting.h), for each that may be and that
+// the loss depends on; rules of libraries first, as they are the likelier. At most kMostSingle.
 std::vector<Hypothesis> single_hypotheses(const Program&);
 
 // Several collectives at once, as a library has it: each rule on every collective it takes, and on
@@ -55,9 +55,12 @@ class Replayer {
   bool is_adjoint() const { return explains({}, adjoint_); }
 
   // The largest error of the observed values against these, beyond what rounding may do to the
-  // truth, relative to the largest value of the input; the worst input counts. Infinite where shapes
-  // differ.
+  // truth, relative to the largest value of the input; the worst input counts. Infinite where
+  // shapes differ.
   double relative_error(const std::vector<GradientByRank>&) const;
+
+  // The inputs whose gradients are far from what the adjoint gives: no rounding explains them.
+  std::vector<std::size_t> inputs_off() const;
 
   // Whether these, computed without a replay, are near enough for one.
   bool is_near(const std::vector<GradientByRank>&) const;
