@@ -195,11 +195,34 @@ class Sweep {
       for (const Hypothesis& mutant : mutants) judge(s, mutant);
       return;
     }
-    for (int i = 0; i < 8 && mutants.size() > 1; ++i) {
-      const Hypothesis& a = mutants[random_() % mutants.size()];
-      const Hypothesis& b = mutants[random_() % mutants.size()];
-      if (a[0].step != b[0].step) judge(s, {a[0], b[0]});
+    std::vector<Hypothesis> in_use;
+    for (const Hypothesis& mutant : mutants)
+      if (is_in_use(mutant[0].rule)) in_use.push_back(mutant);
+    for (int i = 0; i < 6 && in_use.size() > 1; ++i) {
+      const RuleChoice a = in_use[random_() % in_use.size()][0], b = in_use[random_() % in_use.size()][0];
+      if (a.step != b.step && both_show(s, a, b)) judge(s, {a, b});
     }
+  }
+
+  // Each changes what the other leaves.
+  bool both_show(const Subject& s, const RuleChoice& a, const RuleChoice& b) const {
+    const auto first = simulated(s, {a}), second = simulated(s, {b}), both = simulated(s, {a, b});
+    if (!first || !second || !both) return false;
+    const auto differs = [&](const Simulation& x, const Simulation& y) {
+      for (std::size_t i = 0; i < x.gradients[0].size(); ++i)
+        for (std::size_t r = 0; r < x.gradients[0][i].parts.size(); ++r) {
+          const auto one = x.gradients[0][i].parts[r]->values(), other = y.gradients[0][i].parts[r]->values();
+          const auto bound = y.bounds[i].parts[r]->values();
+          if (!difference(one, other, [&](std::size_t e) { return 4 * bound[e]; }).equal) return true;
+        }
+      return false;
+    };
+    return differs(*first, *both) && differs(*second, *both);
+  }
+
+  static bool is_in_use(const std::string& rule) {
+    const auto rows = library_rows();
+    return rule != "none" && std::any_of(rows.begin(), rows.end(), [&](const LibraryRow& row) { return row.rule == rule; });
   }
 
   void judge(const Subject& s, const Hypothesis& mutant) {

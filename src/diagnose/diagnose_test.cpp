@@ -256,7 +256,8 @@ TEST(Diagnose, ANarrowerDtypeOnTheWay) {
   ASSERT_THAT(rules(findings), ElementsAre("precision"));
   EXPECT_THAT(findings[0].text, HasSubstr("as if computed in float32"));
   held[0] = Array::scalar((*world.held_with({})[0])[0] * (1 - 0x1p-9));
-  EXPECT_THAT(diagnosis(world, held)[0].text, HasSubstr("as if computed in float16"));
+  // Three digits of one number are no evidence.
+  EXPECT_THAT(rules(diagnosis(world, held)), ElementsAre("unexplained"));
 }
 
 TEST(Diagnose, AWrongForwardValueComesFirst) {
@@ -425,13 +426,19 @@ TEST(Diagnose, ZeroGradientsSayNothingForAnObjective) {
 
 Program with_calls(std::vector<Step> steps) {
   Program program = sample::world(4);
+  program.inputs = {sample::input("x", sample::kLocal)};
   program.steps = std::move(steps);
+  for (Step& step : program.steps) {
+    std::get<CollectiveCall>(step.what).operand.text = "x";
+    program.loss.text += " + " + step.name;
+  }
   return program;
 }
 
 TEST(Hypotheses, WhatIsTheAdjointOfASumIsNoHypothesis) {
   for (const Hypothesis& h : single_hypotheses(with_calls({sample::all_reduce("y")})))
-    EXPECT_THAT(h[0].rule, testing::AnyOf("identity", "divided", "multiplied", "none"));
+    EXPECT_THAT(h[0].rule, Not(testing::AnyOf("same_op", "forgotten_op", "sum_to_all", "own_part",
+                                              "reduced_twice", "next_slice", "next_cotangent")));
 }
 
 TEST(Hypotheses, AGroupOfOneRankCanGetLittleWrong) {

@@ -406,24 +406,52 @@ std::optional<Finding> stale_finding(const Evidence& evidence) {
                   on_ranks(ranks, evidence.program().world_size))};
 }
 
+namespace {
+
+// Rounding spares few elements: one that is off among many that are right was not rounded.
+struct Rounded {
+  std::int64_t elements = 0;  // that are not 0 in the truth, of what differs
+  std::int64_t off = 0;
+
+  void add(const ComparedPart& part) {
+    const auto observed = part.observed->values(), truth = part.truth.values();
+    const auto bound = [&](std::size_t e) { return part.bound ? part.bound->values()[e] : 0; };
+    if (difference(observed, truth, bound).equal) return;
+    for (std::size_t e = 0; e < truth.size(); ++e) {
+      elements += truth[e] != 0;
+      off += truth[e] != 0 && !within(observed[e], truth[e], bound(e));
+    }
+  }
+
+  // To be right to seven digits is telling by itself, to three only where many are.
+  bool looks_like(DType dtype) const {
+    constexpr std::int64_t kMany = 4;
+    return 2 * off >= elements && (dtype == DType::kFloat32 ? off > 0 : off >= kMany);
+  }
+};
+
+}  // namespace
+
 std::optional<Finding> precision_finding(const Evidence& evidence,
                                          const std::function<bool(DType)>& is_right_in) {
   const Program& program = evidence.program();
   const double roundings = 4.0 + program.world_size + static_cast<double>(program.steps.size());
   double worst = 0;  // error over the part's largest value
+  Rounded seen;
   for (const ComparedPart& part : evidence.parts()) {
     if (!part.observed || part.observed->shape() != part.truth.shape()) return std::nullopt;
     const double largest = largest_magnitude(part.truth.values());
     const Difference d = difference(part.observed->values(), part.truth.values(), no_slack);
     if (d.max_abs_error == 0) continue;
     if (largest == 0 || !std::isfinite(d.max_abs_error)) return std::nullopt;
+    seen.add(part);
     worst = std::max(worst, d.max_abs_error / largest);
   }
   // Widest first: the first that suffices. bfloat16's own error would pass for many mistakes.
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
     if (traits(dtype).significand_bits >= traits(program.dtype).significand_bits) continue;
     if (worst > std::min(roundings * unit_roundoff(dtype), 1.0 / 64)) continue;
-    if (!is_right_in(dtype)) continue;
+    if (!seen.looks_like(dtype) || !is_right_in(dtype)) continue;
     return Finding{
         "precision",
         "",

@@ -550,11 +550,11 @@ class Search {
   }
 
  private:
-  // Whether all that is off can come from these steps.
+  // Whether all that is off can come from these steps. What is written over may be anybody's.
   bool bears_on_all(const Hypothesis& hypothesis) const {
     return std::all_of(off_.begin(), off_.end(), [&](std::size_t input) {
       return std::any_of(hypothesis.begin(), hypothesis.end(), [&](const RuleChoice& c) {
-        return reach_.inputs_behind(c.step).contains(input);
+        return c.rule == "overwritten" || reach_.inputs_behind(c.step).contains(input);
       });
     });
   }
@@ -641,8 +641,9 @@ class Search {
   }
 
   void try_pair(const RuleChoice& a, const RuleChoice& b) {
-    ++pairs_;
     Hypothesis hypothesis = {a, b};
+    if (!bears_on_all(hypothesis)) return;
+    ++pairs_;
     if (replayer_.reproduces(hypothesis)) out_.found.push_back(std::move(hypothesis));
   }
 

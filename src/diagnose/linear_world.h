@@ -34,7 +34,10 @@ class LinearWorld {
   void reduce(const std::string& name, ReduceOp op = ReduceOp::kSum,
               std::vector<double> factors = {}) {
     factors.resize(before_.size(), 1);
+    const std::string operand = program.steps.empty() ? "x" : program.steps.back().name;
     program.steps.push_back(all_reduce(name, op));
+    std::get<CollectiveCall>(program.steps.back().what).operand.text = operand;
+    program.loss.text = name;
     reductions_.push_back({program.steps.back(), std::move(factors)});
   }
 
