@@ -231,7 +231,10 @@ void explain_gradients(const Evidence& evidence, const Replay& replay, const Rer
   const bool is_adjoint = replayer.is_adjoint();
   Explanations explained = is_adjoint ? Explanations() : explanations(evidence, replayer);
   std::vector<Hypothesis>& found = explained.found;
-  const auto missing = no_gradient_finding(evidence, step_without_backward(evidence, found));
+  const bool is_harmless = lacks_only_zeros(evidence);
+  const auto missing = is_harmless
+                           ? std::nullopt
+                           : no_gradient_finding(evidence, step_without_backward(evidence, found));
   add(findings, missing);
   if (missing)
     std::erase_if(found, [](const Hypothesis& h) {
@@ -266,6 +269,8 @@ std::vector<Finding> diagnose(const Evidence& evidence, const Replay& replay, co
   std::vector<Finding> of_gradients;
   explain_gradients(evidence, replay, rerun, of_gradients);
   append(findings, std::move(of_gradients));
+  // What is missing and zero in the truth has nothing to do with what is wrong.
+  if (lacks_only_zeros(evidence)) add(findings, no_gradient_finding(evidence, nullptr));
   return findings;
 }
 

@@ -168,6 +168,16 @@ std::optional<Finding> forward_finding(const Evidence& evidence) {
   return finding;
 }
 
+bool lacks_only_zeros(const Evidence& evidence) {
+  const std::vector<int> ranks = evidence.ranks_without_gradient();
+  const auto& gradients = evidence.comparison().gradients;
+  return std::none_of(gradients.begin(), gradients.end(), [&](const GradientComparison& g) {
+    return !g.equal && std::any_of(ranks.begin(), ranks.end(), [&](int r) {
+      return !g.observed_by_rank[static_cast<std::size_t>(r)];
+    });
+  });
+}
+
 std::optional<Finding> no_gradient_finding(const Evidence& evidence, const Step* step) {
   const std::vector<int> ranks = evidence.ranks_without_gradient();
   if (ranks.empty()) return std::nullopt;
@@ -184,7 +194,7 @@ std::optional<Finding> no_gradient_finding(const Evidence& evidence, const Step*
       names.push_back(g.input);
   const std::string what = fmt::format("{} got no gradient (None) {}", enumeration(names),
                                        on_ranks(ranks, evidence.program().world_size));
-  if (evidence.comparison().gradients_equal()) {
+  if (lacks_only_zeros(evidence)) {
     finding.text = what +
                    ". What is missing is zero in the truth, so nothing is lost, but code "
                    "that reads .grad must expect None.";

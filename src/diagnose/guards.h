@@ -15,6 +15,9 @@ std::optional<Finding> truth_finding(const Evidence&);
 std::optional<Finding> program_finding(const Evidence&);
 std::optional<Finding> forward_finding(const Evidence&);
 
+// Whether every gradient that is missing (if any) is zero in the truth.
+bool lacks_only_zeros(const Evidence&);
+
 // Missing gradients. With `step`, the collective whose backward gave none.
 std::optional<Finding> no_gradient_finding(const Evidence&, const Step* step);
 

@@ -628,12 +628,9 @@ class Search {
 
   // Where one lies behind the other only a replay tells; so only rules that are known to be in use.
   void try_pairs_in_use() {
-    constexpr std::string_view kInUse[] = {"identity",   "same_op", "forgotten_op", "own_slice",
-                                           "sum_to_all", "divided", "multiplied",   "gather"};
     std::vector<RuleChoice> choices;
     for (const Trial& trial : trials_)
-      if (std::find(std::begin(kInUse), std::end(kInUse), trial.hypothesis[0].rule) !=
-          std::end(kInUse))
+      if (is_in_use(trial.hypothesis[0].rule) && trial.hypothesis[0].rule != "none")
         choices.push_back(trial.hypothesis[0]);
     for (std::size_t a = 0; a < choices.size(); ++a)
       for (std::size_t b = a + 1; b < choices.size() && !is_enough(); ++b)
