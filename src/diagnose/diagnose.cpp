@@ -10,6 +10,7 @@
 #include "diagnose/rewriting.h"
 #include "diagnose/rule_texts.h"
 #include "diagnose/scaling.h"
+#include "diagnose/search.h"
 
 namespace distgrad {
 namespace {

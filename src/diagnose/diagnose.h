@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "diagnose/evidence.h"
-#include "diagnose/hypotheses.h"
+#include "diagnose/replayer.h"
 #include "diagnose/rerun.h"
 
 namespace distgrad {

@@ -211,6 +211,17 @@ TEST(Diagnose, AMissingGradientOfAZeroTruthIsReportedThoughItMatches) {
   EXPECT_TRUE(world.comparison().equal());
 }
 
+TEST(Diagnose, AMissingGradientThatIsZeroInTheTruthIsNotWhatIsWrong) {
+  LinearWorld world({2, 0, 5}, {7, 11, 13});
+  world.reduce("y");
+  GradientByRank held = world.held_with({{"y", "identity"}});
+  held[1].reset();  // 0 times anything
+  const auto findings = diagnosis(world, held);
+  EXPECT_EQ(findings[0].rule, "identity-backward");
+  EXPECT_EQ(findings.back().rule, "no-gradient");
+  EXPECT_THAT(findings.back().text, HasSubstr("zero in the truth"));
+}
+
 TEST(Diagnose, ZerosWhereACollectiveCutsThePathAreAMissingReduction) {
   LinearWorld world = unlike();
   const auto findings = diagnosis(world, scalars({0, 0, 0}));

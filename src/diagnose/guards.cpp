@@ -169,13 +169,21 @@ std::optional<Finding> forward_finding(const Evidence& evidence) {
 }
 
 bool lacks_only_zeros(const Evidence& evidence) {
-  const std::vector<int> ranks = evidence.ranks_without_gradient();
+  const std::vector<int> without = evidence.ranks_without_gradient();
   const auto& gradients = evidence.comparison().gradients;
-  return std::none_of(gradients.begin(), gradients.end(), [&](const GradientComparison& g) {
-    return !g.equal && std::any_of(ranks.begin(), ranks.end(), [&](int r) {
-      return !g.observed_by_rank[static_cast<std::size_t>(r)];
-    });
-  });
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    if (gradients[i].equal) continue;
+    for (const int rank : without) {
+      const auto r = static_cast<std::size_t>(rank);
+      if (gradients[i].observed_by_rank[r]) continue;
+      // Of a sum or a joined tensor it cannot be told whose share is wrong.
+      const bool is_own = evidence.inputs()[i]->is_local() && gradients[i].truth_by_rank[r];
+      if (!is_own ||
+          largest_magnitude(gradients[i].truth_by_rank[r]->values()) > evidence.largest_bound(i))
+        return false;
+    }
+  }
+  return true;
 }
 
 std::optional<Finding> no_gradient_finding(const Evidence& evidence, const Step* step) {

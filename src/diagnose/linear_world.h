@@ -10,7 +10,7 @@
 
 #include "compare/compare.h"
 #include "diagnose/evidence.h"
-#include "diagnose/hypotheses.h"
+#include "diagnose/replayer.h"
 #include "gradients/closeness.h"
 #include "gradients/objective_truths.h"
 #include "gradients/sample_programs.h"

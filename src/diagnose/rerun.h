@@ -5,7 +5,7 @@
 #include <functional>
 #include <optional>
 
-#include "diagnose/hypotheses.h"
+#include "diagnose/replayer.h"
 
 namespace distgrad {
 
