@@ -192,12 +192,13 @@ std::optional<Finding> missing_share(const Evidence& evidence, const Replayer& r
 
 // What no collective's rule explains.
 std::vector<Finding> other_findings(const Evidence& evidence, const Replayer& replayer,
-                                    bool is_adjoint) {
+                                    bool is_scaled) {
   std::vector<Finding> findings;
   add(findings, stale_finding(evidence));
   if (!findings.empty()) return findings;
   add(findings, wrong_slice_finding(evidence));
-  if (!is_adjoint) add(findings, missing_share(evidence, replayer));
+  if (!replayer.is_adjoint()) add(findings, missing_share(evidence, replayer));
+  if (is_scaled) return findings;  // no rounding is the same for all
   add(findings,
       precision_finding(evidence, [&](DType dtype) { return replayer.is_right_in(dtype); }));
   return findings;
@@ -246,7 +247,7 @@ void explain_gradients(const Evidence& evidence, const Replay& replay, const Rer
   append(findings, unsynchronised_findings(evidence));
   if (found.empty() && !missing && !names(findings, "objective") &&
       !names(findings, "missing-reduction"))
-    append(findings, other_findings(evidence, replayer, is_adjoint));
+    append(findings, other_findings(evidence, replayer, scaling.has_value()));
   if (!names(findings, "scaled")) add(findings, scaled_finding(evidence, scaling));
   if (!findings.empty() || evidence.comparison().forward) return;
   explain_by_rerun(evidence, replayer, rerun, findings);
