@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "diagnose/guards.h"
+#include "diagnose/leftovers.h"
 #include "diagnose/phrases.h"
 #include "diagnose/rerun.h"
 #include "diagnose/rewriting.h"
@@ -196,6 +197,7 @@ std::vector<Finding> other_findings(const Evidence& evidence, const Replayer& re
   std::vector<Finding> findings;
   add(findings, stale_finding(evidence));
   if (!findings.empty()) return findings;
+  add(findings, leftovers_finding(evidence, replayer));
   add(findings, wrong_slice_finding(evidence));
   if (!replayer.is_adjoint()) add(findings, missing_share(evidence, replayer));
   if (is_scaled) return findings;  // no rounding is the same for all

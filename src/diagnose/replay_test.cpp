@@ -377,6 +377,22 @@ TEST(Replayed, AWorldOfOneRankNamesNoRuleOfSeveral) {
   EXPECT_THAT(rules(world.diagnosis(held)), ElementsAre("unexplained"));
 }
 
+// As Gloo's ring does: in each element another run of the ranks' cotangents.
+TEST(Replayed, PartialSumsOffRootAreLeftInTheBuffer) {
+  World world(3);
+  world.input("x", {3}).call("y", kBroadcast, "x", [](auto& c) { c.root = 1; }).loss("((rank + 1) * y * (y + rank * rank)).sum()");
+  auto held = world.held({});
+  const auto own = world.held({{"y", "identity"}});  // each rank's cotangent
+  const auto part = [&](int rank, int element) { return own[0][rank]->values()[element]; };
+  held[0][0] = Array({3}, {part(0, 0), part(0, 1) + part(2, 1), part(0, 2) + part(1, 2) + part(2, 2)});
+  held[0][2] = Array({3}, {part(1, 0) + part(2, 0), part(2, 1), part(2, 2)});
+  const auto findings = world.diagnosis(held);
+  ASSERT_THAT(rules(findings), ElementsAre("stale-or-aliased"));
+  EXPECT_EQ(findings[0].step, "y");
+  held[0][2] = Array({3}, {part(1, 0) + part(2, 0), part(2, 1) + 1, part(2, 2)});
+  EXPECT_THAT(rules(world.diagnosis(held)), ElementsAre("unexplained"));
+}
+
 // Off root the cotangent is zero: the adjoint with another root would give zeros as well, as would a cut.
 TEST(Replayed, ZerosAreOnlyToldAsAPathThatIsCut) {
   World world(3);
