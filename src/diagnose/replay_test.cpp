@@ -11,8 +11,10 @@
 #include "diagnose/diagnose.h"
 #include "diagnose/reach.h"
 #include "diagnose/rewriting.h"
+#include "diagnose/rule_texts.h"
 #include "gradients/objective_truths.h"
 #include "rank/simulator.h"
+#include "rules/rule.h"
 
 namespace distgrad {
 namespace {
@@ -380,11 +382,14 @@ TEST(Replayed, AWorldOfOneRankNamesNoRuleOfSeveral) {
 // As Gloo's ring does: in each element another run of the ranks' cotangents.
 TEST(Replayed, PartialSumsOffRootAreLeftInTheBuffer) {
   World world(3);
-  world.input("x", {3}).call("y", kBroadcast, "x", [](auto& c) { c.root = 1; }).loss("((rank + 1) * y * (y + rank * rank)).sum()");
+  world.input("x", {3})
+      .call("y", kBroadcast, "x", [](auto& c) { c.root = 1; })
+      .loss("((rank + 1) * y * (y + rank * rank)).sum()");
   auto held = world.held({});
   const auto own = world.held({{"y", "identity"}});  // each rank's cotangent
   const auto part = [&](int rank, int element) { return own[0][rank]->values()[element]; };
-  held[0][0] = Array({3}, {part(0, 0), part(0, 1) + part(2, 1), part(0, 2) + part(1, 2) + part(2, 2)});
+  held[0][0] =
+      Array({3}, {part(0, 0), part(0, 1) + part(2, 1), part(0, 2) + part(1, 2) + part(2, 2)});
   held[0][2] = Array({3}, {part(1, 0) + part(2, 0), part(2, 1), part(2, 2)});
   const auto findings = world.diagnosis(held);
   ASSERT_THAT(rules(findings), ElementsAre("stale-or-aliased"));
@@ -393,7 +398,8 @@ TEST(Replayed, PartialSumsOffRootAreLeftInTheBuffer) {
   EXPECT_THAT(rules(world.diagnosis(held)), ElementsAre("unexplained"));
 }
 
-// Off root the cotangent is zero: the adjoint with another root would give zeros as well, as would a cut.
+// Off root the cotangent is zero: the adjoint with another root would give zeros as well, as would
+// a cut.
 TEST(Replayed, ZerosAreOnlyToldAsAPathThatIsCut) {
   World world(3);
   world.input("x", {2}).call("y", kReduce, "x").loss("((rank + 1) * y * y).sum()");
@@ -402,10 +408,13 @@ TEST(Replayed, ZerosAreOnlyToldAsAPathThatIsCut) {
   EXPECT_THAT(rules(world.diagnosis(held)), ElementsAre("missing-reduction", "scaled"));
 }
 
-// Within what bfloat16 may do to any number, but what a cast would do is further off than the truth itself.
+// Within what bfloat16 may do to any number, but what a cast would do is further off than the truth
+// itself.
 TEST(Replayed, ASmallFactorIsNoRounding) {
   World world(3);
-  world.input("x", {3}, 0.1).call("y", kAllReduce, "x").loss("((rank + 1) * torch.sin(y) * y).sum()");
+  world.input("x", {3}, 0.1)
+      .call("y", kAllReduce, "x")
+      .loss("((rank + 1) * torch.sin(y) * y).sum()");
   auto held = world.held({});
   for (auto& g : held[0]) {
     std::vector<double> values(g->values().begin(), g->values().end());
@@ -413,6 +422,30 @@ TEST(Replayed, ASmallFactorIsNoRounding) {
     g = Array({3}, values);
   }
   EXPECT_THAT(rules(world.diagnosis(held)), ElementsAre("scaled"));
+}
+
+// --- The tables ---
+
+TEST(Tables, EveryRuleIsComputedAndHasItsWords) {
+  for (const BackwardRuleRow& row : backward_rules()) {
+    EXPECT_NE(rule_named(row.name), nullptr) << row.name;
+    if (row.finding.empty()) continue;
+    EXPECT_FALSE(text_of_rule(row.name).remedy.empty()) << row.name;
+  }
+}
+
+TEST(Tables, EveryRuleTakesTheCallsThatItMayExplain) {
+  Program program;
+  program.world_size = 3;
+  for (const CollectiveTraits& t : kCollectives)
+    for (int op = 0; op < (t.takes_op ? 6 : 1); ++op) {
+      CollectiveCall call;
+      call.kind = t.kind;
+      call.op = static_cast<ReduceOp>(op);
+      for (const BackwardRuleRow& row : backward_rules())
+        EXPECT_TRUE(!may_explain(row, call, program) || rule_named(row.name)->applies(call))
+            << row.name << " " << t.name;
+    }
 }
 
 // --- Rewriting ---

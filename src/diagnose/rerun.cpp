@@ -86,10 +86,12 @@ std::optional<Finding> contiguity_finding(const Evidence& evidence, const Replay
         step->name,
         evidence.differing_ranks(),
         {},
-        fmt::format("{}: with a contiguous operand and cotangent at the {}, and nothing else "
-                    "changed, a second run gives the right ones. Call .contiguous() on both before "
-                    "they go to the collective.",
-                    how_they_differ(evidence, std::nullopt), collective)};
+        fmt::format(
+            "{}: with a contiguous operand and a contiguous copy of the cotangent at the {}, "
+            "and nothing else changed, a second run gives the right ones. Call "
+            ".contiguous() on both before they go to the collective, and .clone() on the "
+            "cotangent if its backward works in place.",
+            how_they_differ(evidence, std::nullopt), collective)};
   }
   return std::nullopt;
 }
