@@ -265,8 +265,9 @@ class Verification {
     const Replay replay = [&](const SimulateRequest& request) {
       return simulate_now(request, c.timeout_s).simulation;
     };
+    const Rerun rerun = [&](const Program& program) { return run_now(c, program); };
     if (!options_.simulate_only)
-      return diagnose({c, meaning.asked, meaning.run.simulation, comparison}, replay);
+      return diagnose({c, meaning.asked, meaning.run.simulation, comparison}, replay, rerun);
     CaseComparison guards = comparison;  // no gradients were observed that could be explained
     guards.gradients.clear();
     return diagnose({c, meaning.asked, meaning.run.simulation, guards}, replay);
@@ -307,6 +308,14 @@ class Verification {
     // For a replay: the hypothesis could not be tried.
     if (run.error) run.simulation.invalid = InvalidProgram{"", run.error->message, ""};
     return run;
+  }
+
+  // Behind the runs that wait already, as those are what the ranks have been handed.
+  std::optional<DistributedRun> run_now(const Case& c, const Program& program) {
+    std::optional<Completion> done =
+        workshop_.wait(workshop_.run(run_request(c, program), c.timeout_s));
+    if (!done) throw Interrupted();
+    return std::get<DistributedRun>(std::move(done->result));
   }
 
   // What the ranks run must be the torch that this was built with: C++ has no stable interface to

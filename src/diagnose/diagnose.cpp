@@ -5,9 +5,13 @@
 #include <algorithm>
 
 #include "diagnose/guards.h"
+#include "diagnose/leftovers.h"
 #include "diagnose/phrases.h"
+#include "diagnose/rerun.h"
+#include "diagnose/rewriting.h"
 #include "diagnose/rule_texts.h"
 #include "diagnose/scaling.h"
+#include "diagnose/search.h"
 
 namespace distgrad {
 namespace {
@@ -21,6 +25,7 @@ const Step* step_named(const Evidence& evidence, const std::string& name) {
 }
 
 std::string finding_of_rule(std::string_view rule) {
+  if (const auto rewriting = rewriting_named(rule)) return std::string(finding_of(rewriting->kind));
   for (const BackwardRuleRow& row : backward_rules())
     if (row.name == rule) return std::string(row.finding);
   return "";
@@ -49,6 +54,11 @@ std::vector<Blame> blames_of(const Evidence& evidence, const Hypothesis& hypothe
   return blames;
 }
 
+// What happened and what to do, of a rule as of a rewriting. The texts of a rewriting are made up.
+struct Words {
+  std::string happened, right_if, remedy;
+};
+
 std::string right_if(const Evidence& evidence, const RuleText& text) {
   if (text.right_if.empty()) return "";
   const std::vector<std::string> satisfied = satisfied_objectives(evidence);
@@ -58,9 +68,16 @@ std::string right_if(const Evidence& evidence, const RuleText& text) {
                      named ? fmt::format(" (objective \"{}\")", text.right_objective) : "");
 }
 
+Words words_for(const Evidence& evidence, const std::string& rule) {
+  if (const auto rewriting = rewriting_named(rule))
+    return {happened(*rewriting), "", std::string(remedy_of(rewriting->kind))};
+  const RuleText text = text_of_rule(rule);
+  return {std::string(text.happened), right_if(evidence, text), std::string(text.remedy)};
+}
+
 Finding finding_for(const Evidence& evidence, const Blame& blame,
                     const std::optional<Scaling>& scaling) {
-  const RuleText text = text_of_rule(blame.rule);
+  const Words words = words_for(evidence, blame.rule);
   Finding finding;
   finding.rule = finding_of_rule(blame.rule);
   // Zeros where a path is cut are no missing gradient, but what the path would have brought is.
@@ -68,14 +85,22 @@ Finding finding_for(const Evidence& evidence, const Blame& blame,
   finding.collective = std::string(traits(blame.kind).name);
   finding.step = blame.steps.front();
   finding.ranks = evidence.differing_ranks();
+  const auto rewriting = rewriting_named(blame.rule);
+  if (rewriting && rewriting->kind == Rewriting::Kind::kWithout)
+    finding.ranks = {rewriting->number};
   if (scaling) finding.factor = scaling->common;
   const std::string several =
       blame.steps.size() > 1 ? " (steps " + enumeration(blame.steps) + ")" : "";
-  finding.text =
-      fmt::format("{}: the backward of {}{} {}{}{}{}", how_they_differ(evidence, scaling),
-                  finding.collective, several, text.happened, right_if(evidence, text),
-                  text.remedy.empty() ? "" : " ", text.remedy);
+  finding.text = fmt::format(
+      "{}: the backward of {}{} {}{}{}{}", how_they_differ(evidence, scaling), finding.collective,
+      several, words.happened, words.right_if, words.remedy.empty() ? "" : " ", words.remedy);
   return finding;
+}
+
+// Every rank gets the same sum back, so that summing it again is multiplying by the size.
+bool sums_to_all(const CollectiveCall& call) {
+  return traits(call.kind).takes_op && call.op != ReduceOp::kProduct && call.op != ReduceOp::kMin &&
+         call.op != ReduceOp::kMax;
 }
 
 bool is_known(const std::vector<Finding>& findings, const Finding& finding) {
@@ -106,7 +131,8 @@ std::vector<Finding> rule_findings(const Evidence& evidence, const std::vector<H
     for (const Blame& blame : blames_of(evidence, hypothesis)) {
       const Finding finding = finding_for(evidence, blame, scaling);
       add(findings, finding);
-      if (blame.rule == "multiplied" && blame.kind == CollectiveKind::kAllReduce) {
+      if (blame.rule == "multiplied" &&
+          sums_to_all(*step_named(evidence, finding.step)->collective())) {
         Finding twice = finding;
         twice.rule = "double-reduction";
         add(findings, std::move(twice));
@@ -167,13 +193,16 @@ std::optional<Finding> missing_share(const Evidence& evidence, const Replayer& r
 
 // What no collective's rule explains.
 std::vector<Finding> other_findings(const Evidence& evidence, const Replayer& replayer,
-                                    bool is_adjoint) {
+                                    bool is_scaled) {
   std::vector<Finding> findings;
   add(findings, stale_finding(evidence));
   if (!findings.empty()) return findings;
+  add(findings, leftovers_finding(evidence, replayer));
   add(findings, wrong_slice_finding(evidence));
-  if (!is_adjoint) add(findings, missing_share(evidence, replayer));
-  add(findings, precision_finding(evidence));
+  if (!replayer.is_adjoint()) add(findings, missing_share(evidence, replayer));
+  if (is_scaled) return findings;  // no rounding is the same for all
+  add(findings,
+      precision_finding(evidence, [&](DType dtype) { return replayer.is_right_in(dtype); }));
   return findings;
 }
 
@@ -189,16 +218,27 @@ const Step* step_without_backward(const Evidence& evidence, const std::vector<Hy
   return nullptr;
 }
 
-void explain_gradients(const Evidence& evidence, const Replay& replay,
+// What only another run shows, asked where no simulation explains the first one.
+void explain_by_rerun(const Evidence& evidence, const Replayer& replayer, const Rerun& rerun,
+                      std::vector<Finding>& findings) {
+  if (!rerun) return;
+  add(findings, nondeterministic_finding(evidence, replayer, rerun));
+  if (findings.empty()) add(findings, contiguity_finding(evidence, replayer, rerun));
+}
+
+void explain_gradients(const Evidence& evidence, const Replay& replay, const Rerun& rerun,
                        std::vector<Finding>& findings) {
   const std::optional<Scaling> scaling = scaling_of(evidence);
   const Replayer replayer(evidence, replay);
   // Where the adjoint everywhere gives what the ranks hold, no backward is to blame: the objective
   // is another, or what happens after backward.
-  const bool is_adjoint = replayer.reproduces({});
-  std::vector<Hypothesis> found =
-      is_adjoint ? std::vector<Hypothesis>() : explanations(evidence, replayer);
-  const auto missing = no_gradient_finding(evidence, step_without_backward(evidence, found));
+  const bool is_adjoint = replayer.is_adjoint();
+  Explanations explained = is_adjoint ? Explanations() : explanations(evidence, replayer);
+  std::vector<Hypothesis>& found = explained.found;
+  const bool is_harmless = lacks_only_zeros(evidence);
+  const auto missing = is_harmless
+                           ? std::nullopt
+                           : no_gradient_finding(evidence, step_without_backward(evidence, found));
   add(findings, missing);
   if (missing)
     std::erase_if(found, [](const Hypothesis& h) {
@@ -209,13 +249,16 @@ void explain_gradients(const Evidence& evidence, const Replay& replay,
   append(findings, unsynchronised_findings(evidence));
   if (found.empty() && !missing && !names(findings, "objective") &&
       !names(findings, "missing-reduction"))
-    append(findings, other_findings(evidence, replayer, is_adjoint));
+    append(findings, other_findings(evidence, replayer, scaling.has_value()));
   if (!names(findings, "scaled")) add(findings, scaled_finding(evidence, scaling));
+  if (!findings.empty() || evidence.comparison().forward) return;
+  explain_by_rerun(evidence, replayer, rerun, findings);
+  if (findings.empty()) findings.push_back(unexplained_finding(evidence, explained.bearing));
 }
 
 }  // namespace
 
-std::vector<Finding> diagnose(const Evidence& evidence, const Replay& replay) {
+std::vector<Finding> diagnose(const Evidence& evidence, const Replay& replay, const Rerun& rerun) {
   std::vector<Finding> findings;
   const CaseComparison& comparison = evidence.comparison();
   if (!evidence.simulation().undecided.empty() && !comparison.equal()) return findings;
@@ -227,10 +270,11 @@ std::vector<Finding> diagnose(const Evidence& evidence, const Replay& replay) {
       add(findings, no_gradient_finding(evidence, nullptr));
     return findings;
   }
-  const std::size_t before = findings.size();
-  explain_gradients(evidence, replay, findings);
-  if (findings.size() == before && !comparison.forward)
-    findings.push_back(unexplained_finding(evidence));
+  std::vector<Finding> of_gradients;
+  explain_gradients(evidence, replay, rerun, of_gradients);
+  append(findings, std::move(of_gradients));
+  // What is missing and zero in the truth has nothing to do with what is wrong.
+  if (lacks_only_zeros(evidence)) add(findings, no_gradient_finding(evidence, nullptr));
   return findings;
 }
 

@@ -125,7 +125,7 @@ TEST(Diagnose, OfSeveralCollectivesTheWrongOneIsBlamed) {
   ASSERT_THAT(rules(first), ElementsAre("identity-backward"));
   EXPECT_EQ(first[0].step, "y");
   // One fits, so none is tried on both.
-  EXPECT_EQ(world.replays, 1 + static_cast<int>(single_hypotheses(world.program).size()));
+  EXPECT_LE(world.replays, 1 + static_cast<int>(single_hypotheses(world.program).size()));
   const auto second = diagnosis(world, world.held_with({{"z", "identity"}}));
   ASSERT_EQ(second[0].rule, "identity-backward");
   EXPECT_EQ(second[0].step, "z");
@@ -211,6 +211,17 @@ TEST(Diagnose, AMissingGradientOfAZeroTruthIsReportedThoughItMatches) {
   EXPECT_TRUE(world.comparison().equal());
 }
 
+TEST(Diagnose, AMissingGradientThatIsZeroInTheTruthIsNotWhatIsWrong) {
+  LinearWorld world({2, 0, 5}, {7, 11, 13});
+  world.reduce("y");
+  GradientByRank held = world.held_with({{"y", "identity"}});
+  held[1].reset();  // 0 times anything
+  const auto findings = diagnosis(world, held);
+  EXPECT_EQ(findings[0].rule, "identity-backward");
+  EXPECT_EQ(findings.back().rule, "no-gradient");
+  EXPECT_THAT(findings.back().text, HasSubstr("zero in the truth"));
+}
+
 TEST(Diagnose, ZerosWhereACollectiveCutsThePathAreAMissingReduction) {
   LinearWorld world = unlike();
   const auto findings = diagnosis(world, scalars({0, 0, 0}));
@@ -256,7 +267,8 @@ TEST(Diagnose, ANarrowerDtypeOnTheWay) {
   ASSERT_THAT(rules(findings), ElementsAre("precision"));
   EXPECT_THAT(findings[0].text, HasSubstr("as if computed in float32"));
   held[0] = Array::scalar((*world.held_with({})[0])[0] * (1 - 0x1p-9));
-  EXPECT_THAT(diagnosis(world, held)[0].text, HasSubstr("as if computed in float16"));
+  // Three digits of one number are no evidence.
+  EXPECT_THAT(rules(diagnosis(world, held)), ElementsAre("unexplained"));
 }
 
 TEST(Diagnose, AWrongForwardValueComesFirst) {
@@ -425,13 +437,19 @@ TEST(Diagnose, ZeroGradientsSayNothingForAnObjective) {
 
 Program with_calls(std::vector<Step> steps) {
   Program program = sample::world(4);
+  program.inputs = {sample::input("x", sample::kLocal)};
   program.steps = std::move(steps);
+  for (Step& step : program.steps) {
+    std::get<CollectiveCall>(step.what).operand.text = "x";
+    program.loss.text += " + " + step.name;
+  }
   return program;
 }
 
 TEST(Hypotheses, WhatIsTheAdjointOfASumIsNoHypothesis) {
   for (const Hypothesis& h : single_hypotheses(with_calls({sample::all_reduce("y")})))
-    EXPECT_THAT(h[0].rule, testing::AnyOf("identity", "divided", "multiplied", "none"));
+    EXPECT_THAT(h[0].rule, Not(testing::AnyOf("same_op", "forgotten_op", "sum_to_all", "own_part",
+                                              "reduced_twice", "next_slice", "next_cotangent")));
 }
 
 TEST(Hypotheses, AGroupOfOneRankCanGetLittleWrong) {

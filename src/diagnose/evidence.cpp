@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "gradients/closeness.h"
+
 namespace distgrad {
 namespace {
 
@@ -54,6 +56,14 @@ std::vector<std::size_t> Evidence::differing_inputs() const {
   for (std::size_t i = 0; i < comparison_.gradients.size(); ++i)
     if (!comparison_.gradients[i].equal) inputs.push_back(i);
   return inputs;
+}
+
+double Evidence::largest_bound(std::size_t input) const {
+  double largest = 0;
+  if (input < simulation_.bounds.size())
+    for (const std::optional<Array>& part : simulation_.bounds[input].parts)
+      if (part) largest = std::max(largest, largest_magnitude(part->values()));
+  return largest;
 }
 
 std::vector<int> Evidence::ranks_without_gradient() const { return missing_; }

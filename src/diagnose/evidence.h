@@ -41,6 +41,7 @@ class Evidence {
 
   std::vector<int> differing_ranks() const;  // of any input
   std::vector<std::size_t> differing_inputs() const;
+  double largest_bound(std::size_t input) const;    // of the truth, by index of the gradient
   std::vector<int> ranks_without_gradient() const;  // of an input whose piece there has elements
   std::vector<const Step*> collectives() const;
 

@@ -13,6 +13,8 @@ namespace distgrad {
 namespace {
 
 constexpr std::size_t kShownRanks = 4;
+// So many times its bound a gradient must be to be told from the rounding of a zero.
+constexpr double kNoise = 4;
 
 std::string factor_phrase(const Program& program, double factor) {
   const std::string meaning = meaning_of_factor(program, factor);
@@ -166,6 +168,24 @@ std::optional<Finding> forward_finding(const Evidence& evidence) {
   return finding;
 }
 
+bool lacks_only_zeros(const Evidence& evidence) {
+  const std::vector<int> without = evidence.ranks_without_gradient();
+  const auto& gradients = evidence.comparison().gradients;
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    if (gradients[i].equal) continue;
+    for (const int rank : without) {
+      const auto r = static_cast<std::size_t>(rank);
+      if (gradients[i].observed_by_rank[r]) continue;
+      // Of a sum or a joined tensor it cannot be told whose share is wrong.
+      const bool is_own = evidence.inputs()[i]->is_local() && gradients[i].truth_by_rank[r];
+      if (!is_own ||
+          largest_magnitude(gradients[i].truth_by_rank[r]->values()) > evidence.largest_bound(i))
+        return false;
+    }
+  }
+  return true;
+}
+
 std::optional<Finding> no_gradient_finding(const Evidence& evidence, const Step* step) {
   const std::vector<int> ranks = evidence.ranks_without_gradient();
   if (ranks.empty()) return std::nullopt;
@@ -182,7 +202,7 @@ std::optional<Finding> no_gradient_finding(const Evidence& evidence, const Step*
       names.push_back(g.input);
   const std::string what = fmt::format("{} got no gradient (None) {}", enumeration(names),
                                        on_ranks(ranks, evidence.program().world_size));
-  if (evidence.comparison().gradients_equal()) {
+  if (lacks_only_zeros(evidence)) {
     finding.text = what +
                    ". What is missing is zero in the truth, so nothing is lost, but code "
                    "that reads .grad must expect None.";
@@ -212,13 +232,16 @@ std::vector<std::string> satisfied_objectives(const Evidence& evidence) {
       if (!all.contains(objective)) order.push_back(objective);
       all[objective] = all.contains(objective) ? all[objective] && matches : matches;
     }
-  // Right because there is nothing: that gradients are zero says nothing for an objective.
+  // Right because there is nothing: that gradients are zero, but for rounding, says nothing for an
+  // objective.
   const auto has_a_gradient = [&](const std::string& name) {
-    for (const GradientComparison& g : evidence.comparison().gradients)
-      for (const auto& [objective, truth] : g.truth_by_objective)
+    const auto& gradients = evidence.comparison().gradients;
+    for (std::size_t i = 0; i < gradients.size(); ++i)
+      for (const auto& [objective, truth] : gradients[i].truth_by_objective)
         if (objective == name)
           for (const auto& part : truth)
-            if (part && largest_magnitude(part->values()) > 0) return true;
+            if (part && largest_magnitude(part->values()) > kNoise * evidence.largest_bound(i))
+              return true;
     return false;
   };
   const bool one_loss = all.contains("replicated") && all["replicated"];
@@ -401,22 +424,52 @@ std::optional<Finding> stale_finding(const Evidence& evidence) {
                   on_ranks(ranks, evidence.program().world_size))};
 }
 
-std::optional<Finding> precision_finding(const Evidence& evidence) {
+namespace {
+
+// Rounding spares few elements: one that is off among many that are right was not rounded.
+struct Rounded {
+  std::int64_t elements = 0;  // that are not 0 in the truth, of what differs
+  std::int64_t off = 0;
+
+  void add(const ComparedPart& part) {
+    const auto observed = part.observed->values(), truth = part.truth.values();
+    const auto bound = [&](std::size_t e) { return part.bound ? part.bound->values()[e] : 0; };
+    if (difference(observed, truth, bound).equal) return;
+    for (std::size_t e = 0; e < truth.size(); ++e) {
+      elements += truth[e] != 0;
+      off += truth[e] != 0 && !within(observed[e], truth[e], bound(e));
+    }
+  }
+
+  // To be right to seven digits is telling by itself, to three only where many are.
+  bool looks_like(DType dtype) const {
+    constexpr std::int64_t kMany = 4;
+    return 2 * off >= elements && (dtype == DType::kFloat32 ? off > 0 : off >= kMany);
+  }
+};
+
+}  // namespace
+
+std::optional<Finding> precision_finding(const Evidence& evidence,
+                                         const std::function<bool(DType)>& is_right_in) {
   const Program& program = evidence.program();
   const double roundings = 4.0 + program.world_size + static_cast<double>(program.steps.size());
   double worst = 0;  // error over the part's largest value
+  Rounded seen;
   for (const ComparedPart& part : evidence.parts()) {
     if (!part.observed || part.observed->shape() != part.truth.shape()) return std::nullopt;
     const double largest = largest_magnitude(part.truth.values());
     const Difference d = difference(part.observed->values(), part.truth.values(), no_slack);
     if (d.max_abs_error == 0) continue;
     if (largest == 0 || !std::isfinite(d.max_abs_error)) return std::nullopt;
+    seen.add(part);
     worst = std::max(worst, d.max_abs_error / largest);
   }
   // Widest first: the first that suffices. bfloat16's own error would pass for many mistakes.
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
     if (traits(dtype).significand_bits >= traits(program.dtype).significand_bits) continue;
     if (worst > std::min(roundings * unit_roundoff(dtype), 1.0 / 64)) continue;
+    if (!seen.looks_like(dtype) || !is_right_in(dtype)) continue;
     return Finding{
         "precision",
         "",
@@ -431,7 +484,44 @@ std::optional<Finding> precision_finding(const Evidence& evidence) {
   return std::nullopt;
 }
 
-Finding unexplained_finding(const Evidence& evidence) {
+namespace {
+
+using Bearing = std::vector<std::pair<const Step*, std::vector<std::size_t>>>;
+
+bool contains(const std::vector<std::size_t>& all, std::size_t one) {
+  return std::find(all.begin(), all.end(), one) != all.end();
+}
+
+// The gradient of a later step's operand would be wrong, too, for inputs that only that one bears
+// on. So backward is right up to the last step that bears on all that differs, as far as the
+// gradients can show.
+const Step* where_they_part(const Evidence& evidence, const Bearing& bearing) {
+  const std::vector<std::size_t> differing = evidence.differing_inputs();
+  for (auto it = bearing.rbegin(); it != bearing.rend(); ++it)
+    if (std::all_of(differing.begin(), differing.end(),
+                    [&](std::size_t i) { return contains(it->second, i); }))
+      return it->first;
+  return nullptr;
+}
+
+std::string place_phrase(const Evidence& evidence, const Bearing& bearing) {
+  if (bearing.empty()) return "";
+  const Step* step = where_they_part(evidence, bearing);
+  if (!step)
+    return " No collective bears on all that differs: look at each input's own way to the loss.";
+  return fmt::format(
+      " In the order of backward, step {} ({}) is the first place where they can part: all that "
+      "differs lies behind it. Look at its backward, and at what comes before it in the program.",
+      step->name, traits(step->collective()->kind).name);
+}
+
+const Step* blamed(const Evidence& evidence, const Bearing& bearing) {
+  return bearing.empty() ? nullptr : where_they_part(evidence, bearing);
+}
+
+}  // namespace
+
+Finding unexplained_finding(const Evidence& evidence, const Bearing& bearing) {
   Finding finding{.rule = "unexplained",
                   .collective = "",
                   .step = "",
@@ -464,6 +554,11 @@ Finding unexplained_finding(const Evidence& evidence) {
                                   : fmt::format("of shape [{}]", fmt::join(truth->shape(), ", ")));
     break;
   }
+  if (const Step* step = blamed(evidence, bearing)) {
+    finding.step = step->name;
+    finding.collective = std::string(traits(step->collective()->kind).name);
+  }
+  finding.text += place_phrase(evidence, bearing);
   const std::size_t steps = evidence.collectives().size();
   finding.text += fmt::format(
       " No backward rule in use reproduces it, for {} {} collective{} or several together.",

@@ -1,7 +1,9 @@
 // Findings that need no replay: what the comparison itself shows.
 #pragma once
 
+#include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "diagnose/evidence.h"
@@ -12,6 +14,9 @@ namespace distgrad {
 std::optional<Finding> truth_finding(const Evidence&);
 std::optional<Finding> program_finding(const Evidence&);
 std::optional<Finding> forward_finding(const Evidence&);
+
+// Whether every gradient that is missing (if any) is zero in the truth.
+bool lacks_only_zeros(const Evidence&);
 
 // Missing gradients. With `step`, the collective whose backward gave none.
 std::optional<Finding> no_gradient_finding(const Evidence&, const Step* step);
@@ -31,9 +36,14 @@ std::optional<Finding> wrong_slice_finding(const Evidence&);
 // NaN or infinite where the truth is finite.
 std::optional<Finding> stale_finding(const Evidence&);
 
-// Right to a narrower dtype's rounding.
-std::optional<Finding> precision_finding(const Evidence&);
+// Right to a narrower dtype's rounding: `is_right_in` says whether every element is within the
+// bounds that hold in that dtype.
+std::optional<Finding> precision_finding(const Evidence&,
+                                         const std::function<bool(DType)>& is_right_in);
 
-Finding unexplained_finding(const Evidence&);
+// `bearing`: the collective steps in program order, each with the inputs (indices of the gradients)
+// that it bears on.
+Finding unexplained_finding(
+    const Evidence&, const std::vector<std::pair<const Step*, std::vector<std::size_t>>>& bearing);
 
 }  // namespace distgrad

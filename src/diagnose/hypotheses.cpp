@@ -1,16 +1,14 @@
 #include "diagnose/hypotheses.h"
 
 #include <algorithm>
-#include <cmath>
 
-#include "gradients/closeness.h"
+#include "diagnose/reach.h"
+#include "diagnose/rewriting.h"
 
 namespace distgrad {
 namespace {
 
 using enum CollectiveKind;
-
-constexpr std::size_t kMostOfASort = kMostReplays / 2;
 
 bool keeps_shape(const CollectiveCall& c) {
   return c.kind == kAllReduce || c.kind == kReduce || c.kind == kBroadcast || c.kind == kCopy;
@@ -25,6 +23,13 @@ bool has_a_peer(const CollectiveCall& call, const Program& program) {
                                [](const auto& list) { return list.size() > 1; });
 }
 
+bool is_narrower(std::string_view rule, DType dtype) {
+  for (const DType narrow : {DType::kFloat32, DType::kFloat16, DType::kBFloat16})
+    if (rule.ends_with(traits(narrow).name))
+      return traits(narrow).significand_bits < traits(dtype).significand_bits;
+  return false;
+}
+
 // Where a rank is alone in its group there is little to get wrong: a premul_sum's factor, a
 // division by an operand that is 0, or the whole path.
 bool shows_alone(std::string_view rule, const CollectiveCall& call) {
@@ -37,8 +42,28 @@ struct Applicability {
   bool (*applies)(const CollectiveCall&);
 };
 
+bool communicates(const CollectiveCall& c) { return c.kind != kCopy && c.kind != kSlice; }
+bool is_linear(const CollectiveCall& c) {
+  return !takes_op(c) || is_sum(c) || c.op == ReduceOp::kAvg || c.op == ReduceOp::kPremulSum;
+}
+bool multiplies(const CollectiveCall& c) { return takes_op(c) && c.op == ReduceOp::kProduct; }
+bool picks(const CollectiveCall& c) {
+  return takes_op(c) && (c.op == ReduceOp::kMin || c.op == ReduceOp::kMax);
+}
+bool exchanges(const CollectiveCall& c) { return c.kind == kAllToAll || c.kind == kSendRecv; }
+
+// Whether the ranks' operands have cotangents of their own, not one that all share.
+bool has_rows(const CollectiveCall& c) {
+  return c.kind == kAllGather || c.kind == kGather || exchanges(c) ||
+         (takes_op(c) && !is_linear(c));
+}
+// Whether it matters which rank a cotangent comes from, beyond its being counted.
+bool has_columns(const CollectiveCall& c) {
+  return c.kind == kReduceScatter || c.kind == kScatter || exchanges(c);
+}
+
 // Where each rule differs from the adjoint (src/rules computes them). What is the adjoint itself
-// there, such as same_op for a sum, explains nothing.
+// there, such as same_op for a sum, or another rule of the table, explains nothing more.
 constexpr Applicability kApplicable[] = {
     // rule, calls
     {"identity", [](const CollectiveCall& c) { return keeps_shape(c) && c.kind != kCopy; }},
@@ -50,21 +75,41 @@ constexpr Applicability kApplicable[] = {
        return keeps_shape(c) && !(c.kind == kAllReduce && is_sum(c));
      }},
     {"gather", [](const CollectiveCall& c) { return c.kind == kSlice; }},
-    {"divided", [](const CollectiveCall& c) { return c.kind != kCopy && c.kind != kSlice; }},
-    {"multiplied", [](const CollectiveCall& c) { return c.kind != kCopy && c.kind != kSlice; }},
-    {"out_over_x",
-     [](const CollectiveCall& c) { return c.kind == kAllReduce && c.op == ReduceOp::kProduct; }},
+    {"divided", communicates},
+    {"multiplied", communicates},
+    {"out_over_x", [](const CollectiveCall& c) { return c.kind == kAllReduce && multiplies(c); }},
     {"sum_out_over_x",
-     [](const CollectiveCall& c) { return c.kind == kAllReduce && c.op == ReduceOp::kProduct; }},
-    {"own_full_to_ties",
-     [](const CollectiveCall& c) {
-       return c.kind == kAllReduce && (c.op == ReduceOp::kMin || c.op == ReduceOp::kMax);
-     }},
-    {"full_to_ties",
-     [](const CollectiveCall& c) {
-       return c.kind == kAllReduce && (c.op == ReduceOp::kMin || c.op == ReduceOp::kMax);
-     }},
+     [](const CollectiveCall& c) { return c.kind == kAllReduce && multiplies(c); }},
+    {"own_full_to_ties", [](const CollectiveCall& c) { return c.kind == kAllReduce && picks(c); }},
+    {"full_to_ties", [](const CollectiveCall& c) { return c.kind == kAllReduce && picks(c); }},
     {"leftovers", [](const CollectiveCall& c) { return c.kind == kBroadcast; }},
+    {"own_part",
+     [](const CollectiveCall& c) {
+       return communicates(c) && c.kind != kAllGather && !(c.kind == kAllReduce && is_sum(c));
+     }},
+    {"others_part", communicates},
+    {"reduced_twice",
+     [](const CollectiveCall& c) {
+       return c.kind == kAllGather || c.kind == kAllToAll || (takes_op(c) && !is_linear(c));
+     }},
+    {"next_slice", has_rows},
+    {"previous_slice", has_rows},
+    {"mirrored_slice", has_rows},
+    {"first_slice",
+     [](const CollectiveCall& c) { return c.kind == kAllGather || c.kind == kGather; }},
+    {"own_slices_summed", [](const CollectiveCall& c) { return c.kind == kAllGather; }},
+    {"next_cotangent", has_columns},
+    {"previous_cotangent", has_columns},
+    {"mirrored_cotangent", has_columns},
+    {"first_place", [](const CollectiveCall& c) { return c.kind == kSlice; }},
+    {"not_exchanged", exchanges},
+    {"sent_forward", [](const CollectiveCall& c) { return c.kind == kSendRecv; }},
+    {"all_to_each_tie", [](const CollectiveCall& c) { return c.kind != kAllReduce && picks(c); }},
+    {"all_to_first_tie", picks},
+    {"total_out_over_x",
+     [](const CollectiveCall& c) { return c.kind != kAllReduce && multiplies(c); }},
+    {"total_out_over_x_or_0", multiplies},
+    {"operand_as_stored", [](const CollectiveCall& c) { return takes_op(c) && !is_linear(c); }},
 };
 
 std::vector<const Step*> collectives_of(const Program& program) {
@@ -74,10 +119,30 @@ std::vector<const Step*> collectives_of(const Program& program) {
   return steps;
 }
 
+bool is_order(std::string_view rule) {
+  const auto rewriting = rewriting_named(rule);
+  return rewriting && rewriting->kind == Rewriting::Kind::kOrder;
+}
+
+void add_joint(std::vector<Hypothesis>& all, Hypothesis hypothesis) {
+  if (hypothesis.size() < 2 || all.size() >= kMostJoint) return;
+  for (const Hypothesis& known : all)
+    if (known.size() == hypothesis.size() && is_part_of(known, hypothesis)) return;
+  all.push_back(std::move(hypothesis));
+}
+
 bool names_step(const Hypothesis& hypothesis, const RuleChoice& choice) {
   return std::any_of(hypothesis.begin(), hypothesis.end(), [&](const RuleChoice& c) {
     return c.step == choice.step && c.rule == choice.rule;
   });
+}
+
+}  // namespace
+
+bool is_in_use(std::string_view rule) {
+  const auto rows = library_rows();
+  return rule == "sum_to_all" || rule == "none" ||
+         std::any_of(rows.begin(), rows.end(), [&](const LibraryRow& r) { return r.rule == rule; });
 }
 
 bool is_part_of(const Hypothesis& part, const Hypothesis& whole) {
@@ -85,14 +150,6 @@ bool is_part_of(const Hypothesis& part, const Hypothesis& whole) {
                      [&](const RuleChoice& c) { return names_step(whole, c); });
 }
 
-void add_joint(std::vector<Hypothesis>& all, Hypothesis hypothesis) {
-  if (hypothesis.size() < 2 || all.size() >= kMostOfASort) return;
-  for (const Hypothesis& known : all)
-    if (known.size() == hypothesis.size() && is_part_of(known, hypothesis)) return;
-  all.push_back(std::move(hypothesis));
-}
-
-// Empty where the library does not offer some collective, or raises.
 Hypothesis library_hypothesis(const std::vector<const Step*>& steps, std::string_view library) {
   Hypothesis hypothesis;
   for (const Step* step : steps) {
@@ -110,85 +167,9 @@ bool is_rule_set(std::string_view subject) {
   });
 }
 
-// Elements that are missing count as the zeros that a simulation has in their place.
-double observed_at(const std::optional<Array>& observed, std::size_t i) {
-  return observed ? observed->values()[i] : 0;
-}
-
-double largest_of(const GradientByRank& gradients) {
-  double largest = 0;
-  for (const auto& g : gradients)
-    if (g) largest = std::max(largest, largest_magnitude(g->values()));
-  return largest;
-}
-
-double relative_bound(const Simulation& simulation, std::size_t input) {
-  if (input >= simulation.bounds.size()) return 0;
-  const double bound = largest_of(simulation.bounds[input].parts);
-  const double truth = largest_of(simulation.gradients[0][input].parts);
-  return truth > 0 ? std::min(bound / truth, 1.0 / 16) : 0;
-}
-
-enum class Nearness { kEqual, kNear, kFar };
-
-// `slack` is relative to the input's largest predicted value.
-Nearness nearness(const GradientByRank& predicted, const GradientByRank& observed, double slack) {
-  const double bound = slack * largest_of(predicted);
-  Nearness nearness = Nearness::kEqual;
-  for (std::size_t r = 0; r < predicted.size(); ++r) {
-    if (!predicted[r]) continue;
-    if (observed[r] && observed[r]->shape() != predicted[r]->shape()) return Nearness::kFar;
-    const auto values = predicted[r]->values();
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      const double seen = observed_at(observed[r], i);
-      if (within(seen, values[i], 0)) continue;
-      if (!within(seen, values[i], bound)) return Nearness::kFar;
-      nearness = Nearness::kNear;
-    }
-  }
-  return nearness;
-}
-
-// How many times the expected error is let pass, and up to which relative error.
-struct Look {
-  double margin;
-  double largest;
-};
-constexpr Look kFirstLook = {64, 0.25};    // the replay's own bounds decide
-constexpr Look kLastLook = {1, 1.0 / 16};  // nothing sharper follows
-
-Nearness nearness_to_observed(const Evidence& evidence,
-                              const std::vector<GradientByRank>& predicted, const Look& look) {
-  const Program& program = evidence.program();
-  const double roundings = 4.0 + program.world_size + static_cast<double>(program.steps.size());
-  Nearness all = Nearness::kEqual;
-  for (std::size_t i = 0; i < predicted.size(); ++i) {
-    const GradientByRank& observed = evidence.comparison().gradients[i].observed_by_rank;
-    if (predicted[i].size() != observed.size()) return Nearness::kFar;
-    const double slack = look.margin * (relative_bound(evidence.simulation(), i) +
-                                        roundings * unit_roundoff(program.dtype)) +
-                         evidence.tolerance().rtol;
-    const Nearness one = nearness(predicted[i], observed, std::min(slack, look.largest));
-    if (one == Nearness::kFar) return one;
-    if (one == Nearness::kNear) all = one;
-  }
-  return all;
-}
-
-std::vector<GradientByRank> parts_of(const std::vector<Gradient>& gradients) {
-  std::vector<GradientByRank> parts;
-  for (const Gradient& g : gradients) parts.push_back(g.parts);
-  return parts;
-}
-
-Array zeros_like(const Array& array) {
-  return Array(array.shape(), std::vector<double>(array.values().size(), 0.0));
-}
-
-}  // namespace
-
 bool may_explain(const BackwardRuleRow& rule, const CollectiveCall& call, const Program& program) {
   if (rule.finding.empty()) return false;
+  if (rule.finding == "precision" && !is_narrower(rule.name, program.dtype)) return false;
   if (!shows_alone(rule.name, call) && !has_a_peer(call, program)) return false;
   for (const Applicability& row : kApplicable)
     if (row.rule == rule.name) return row.applies(call);
@@ -196,11 +177,29 @@ bool may_explain(const BackwardRuleRow& rule, const CollectiveCall& call, const 
 }
 
 std::vector<Hypothesis> single_hypotheses(const Program& program) {
+  const Reach reach(program);
+  std::vector<const Step*> steps;
+  for (const Step* step : collectives_of(program))
+    if (!reach.inputs_behind(step->name).empty()) steps.push_back(step);
   std::vector<Hypothesis> all;
-  for (const BackwardRuleRow& rule : backward_rules())
-    for (const Step* step : collectives_of(program))
-      if (may_explain(rule, *step->collective(), program) && all.size() < kMostOfASort)
-        all.push_back({{step->name, std::string(rule.name)}});
+  const auto propose = [&](const Step& step, std::string rule) {
+    if (all.size() < kMostSingle) all.push_back({{step.name, std::move(rule)}});
+  };
+  const auto propose_rules = [&](bool in_use) {
+    for (const BackwardRuleRow& rule : backward_rules())
+      for (const Step* step : steps)
+        if (is_in_use(rule.name) == in_use && may_explain(rule, *step->collective(), program))
+          propose(*step, std::string(rule.name));
+  };
+  const auto propose_rewritings = [&](bool of_order) {
+    for (const Step* step : steps)
+      for (std::string& rewriting : rewritings_of(program, *step))
+        if (is_order(rewriting) == of_order) propose(*step, std::move(rewriting));
+  };
+  propose_rules(true);
+  propose_rewritings(true);  // says why the slice or the root is another
+  propose_rules(false);
+  propose_rewritings(false);
   return all;
 }
 
@@ -227,132 +226,6 @@ std::vector<Hypothesis> joint_hypotheses(const Program& program, const std::stri
   for (const SubjectRow& row : subjects())
     if (row.how == "rules") add_joint(all, library_hypothesis(steps, row.name));
   return all;
-}
-
-Replayer::Replayer(const Evidence& evidence, const Replay& replay)
-    : evidence_(evidence),
-      replay_(replay),
-      weights_(backward_weights(evidence.program(), evidence.which().objective,
-                                evidence.divides_replicated())) {
-  const std::vector<double> divisors = leftover_divisors(
-      evidence.program(), evidence.which().objective, evidence.divides_replicated());
-  for (std::size_t i = 0; i < divisors.size(); ++i)
-    if (evidence.program().inputs[i].requires_grad) divisors_.push_back(divisors[i]);
-}
-
-std::optional<Simulation> Replayer::replayed(const Hypothesis& hypothesis, bool with_bounds) const {
-  SimulateRequest request;
-  request.program = evidence_.program();
-  request.weights = {weights_};
-  request.rules = hypothesis;
-  request.leaves_by_rank = true;
-  request.with_bounds = with_bounds;
-  request.with_guards = false;
-  Simulation simulation = replay_(request);
-  if (simulation.invalid || simulation.gradients.empty()) return std::nullopt;
-  return simulation;
-}
-
-// After sync and the leftover divisors.
-std::vector<GradientByRank> Replayer::held(std::vector<GradientByRank> gradients) const {
-  for (std::size_t i = 0; i < gradients.size(); ++i)
-    gradients[i] =
-        divided(synchronised(evidence_.program(), *evidence_.inputs()[i], std::move(gradients[i])),
-                divisors_[i]);
-  return gradients;
-}
-
-bool Replayer::reproduces(const Hypothesis& hypothesis) const {
-  const auto quick = replayed(hypothesis, false);
-  if (!quick || quick->gradients[0].size() != evidence_.inputs().size()) return false;
-  const std::vector<GradientByRank> predicted = held(parts_of(quick->gradients[0]));
-  const Nearness near = nearness_to_observed(evidence_, predicted, kFirstLook);
-  if (near != Nearness::kNear) return near == Nearness::kEqual;
-  if (evidence_.tolerance().kind == Tolerance::Kind::kEqual) return false;
-  const auto bounded = replayed(hypothesis, true);
-  return bounded && is_within(predicted, held(parts_of(bounded->bounds)));
-}
-
-bool Replayer::is_within(const std::vector<GradientByRank>& predicted,
-                         const std::vector<GradientByRank>& bounds) const {
-  const Tolerance& tolerance = evidence_.tolerance();
-  const double roundoff = unit_roundoff(evidence_.program().dtype);
-  for (std::size_t i = 0; i < predicted.size(); ++i) {
-    const GradientByRank& observed = evidence_.comparison().gradients[i].observed_by_rank;
-    // The ranks' sync adds in the dtype, and the divisor rounds once more.
-    const bool adds = !evidence_.inputs()[i]->sync.empty() || divisors_[i] != 1;
-    const double own =
-        adds ? evidence_.program().world_size * roundoff * largest_of(predicted[i]) : 0;
-    for (std::size_t r = 0; r < predicted[i].size(); ++r) {
-      if (!predicted[i][r]) continue;
-      const bool has_bound = i < bounds.size() && r < bounds[i].size() && bounds[i][r];
-      const auto allowed = [&](std::size_t e) {
-        if (tolerance.kind == Tolerance::Kind::kExplicit)
-          return tolerance.atol + tolerance.rtol * std::abs(predicted[i][r]->values()[e]);
-        return (has_bound ? bounds[i][r]->values()[e] : 0) + own;
-      };
-      const Array seen = observed[r] ? *observed[r] : zeros_like(*predicted[i][r]);
-      if (!difference(seen.values(), predicted[i][r]->values(), allowed).equal) return false;
-    }
-  }
-  return true;
-}
-
-std::vector<std::vector<GradientByRank>> Replayer::shares() const {
-  SimulateRequest request;
-  request.program = evidence_.program();
-  for (std::size_t r = 0; r < weights_.size(); ++r) {
-    request.weights.emplace_back(weights_.size(), 0.0);
-    request.weights.back()[r] = weights_[r];
-  }
-  request.leaves_by_rank = true;
-  request.with_bounds = false;
-  request.with_guards = false;
-  const Simulation simulation = replay_(request);
-  std::vector<std::vector<GradientByRank>> shares;
-  if (simulation.invalid) return shares;
-  for (const std::vector<Gradient>& row : simulation.gradients) {
-    shares.emplace_back();
-    for (const Gradient& g : row) shares.back().push_back(g.parts);
-  }
-  return shares;
-}
-
-bool Replayer::are_observed(const std::vector<GradientByRank>& gradients) const {
-  return nearness_to_observed(evidence_, held(gradients), kLastLook) != Nearness::kFar;
-}
-
-namespace {
-
-// Single ones that do, else the smallest joint ones.
-std::vector<Hypothesis> reproducing(const Evidence& evidence, const Replayer& replayer) {
-  std::vector<Hypothesis> found;
-  for (Hypothesis& hypothesis : single_hypotheses(evidence.program()))
-    if (replayer.reproduces(hypothesis)) found.push_back(std::move(hypothesis));
-  if (!found.empty()) return found;
-  std::vector<Hypothesis> joint = joint_hypotheses(evidence.program(), evidence.which().subject);
-  std::stable_sort(joint.begin(), joint.end(),
-                   [](const Hypothesis& a, const Hypothesis& b) { return a.size() < b.size(); });
-  for (Hypothesis& hypothesis : joint) {
-    const bool known = std::any_of(found.begin(), found.end(), [&](const Hypothesis& smaller) {
-      return is_part_of(smaller, hypothesis);
-    });
-    if (!known && replayer.reproduces(hypothesis)) found.push_back(std::move(hypothesis));
-  }
-  return found;
-}
-
-}  // namespace
-
-std::vector<Hypothesis> explanations(const Evidence& evidence, const Replayer& replayer) {
-  std::vector<Hypothesis> found = reproducing(evidence, replayer);
-  // What the subject is known to do is the likelier of explanations that look the same.
-  if (is_rule_set(evidence.which().subject)) {
-    const Hypothesis own = library_hypothesis(evidence.collectives(), evidence.which().subject);
-    std::stable_partition(found.begin(), found.end(),
-                          [&](const Hypothesis& h) { return is_part_of(h, own); });
-  }
-  return found;
 }
 
 }  // namespace distgrad

@@ -10,7 +10,8 @@
 
 #include "compare/compare.h"
 #include "diagnose/evidence.h"
-#include "diagnose/hypotheses.h"
+#include "diagnose/replayer.h"
+#include "gradients/closeness.h"
 #include "gradients/objective_truths.h"
 #include "gradients/sample_programs.h"
 
@@ -33,7 +34,10 @@ class LinearWorld {
   void reduce(const std::string& name, ReduceOp op = ReduceOp::kSum,
               std::vector<double> factors = {}) {
     factors.resize(before_.size(), 1);
+    const std::string operand = program.steps.empty() ? "x" : program.steps.back().name;
     program.steps.push_back(all_reduce(name, op));
+    std::get<CollectiveCall>(program.steps.back().what).operand.text = operand;
+    program.loss.text = name;
     reductions_.push_back({program.steps.back(), std::move(factors)});
   }
 
@@ -51,7 +55,8 @@ class LinearWorld {
     s.loss_bounds.assign(v.size(), 0);
     for (const std::vector<double>& weights : request.weights)
       s.gradients.push_back({gradient(backward(weights, request.rules), request.leaves_by_rank)});
-    s.bounds = {gradient(std::vector<double>(v.size(), bound), request.leaves_by_rank)};
+    s.bounds = {gradient(std::vector<double>(v.size(), bound_in(request.program.dtype)),
+                         request.leaves_by_rank)};
     s.exact = bound == 0;
     return s;
   }
@@ -115,7 +120,13 @@ class LinearWorld {
                                             {"multiplied", (avg ? sum / n : sum) * n},
                                             {"none", 0}};
     if (rule == "identity") return g;
-    return std::vector<double>(g.size(), to_all.at(rule));
+    // All else changes nothing in a world of contiguous scalars that all ranks share.
+    return std::vector<double>(g.size(), to_all.contains(rule) ? to_all.at(rule) : to_all.at(""));
+  }
+
+  // Rounding in a narrower dtype than the program's, of values up to some thousands.
+  double bound_in(DType dtype) const {
+    return dtype == program.dtype ? bound : 1e4 * unit_roundoff(dtype);
   }
 
   std::vector<double> backward(const std::vector<double>& weights, const Hypothesis& rules) const {

@@ -24,6 +24,30 @@ constexpr std::array kRules = std::to_array<BackwardRuleRow>({
     {"own_full_to_ties", "tie", "own cotangent in full to every rank that holds the extremum"},
     {"full_to_ties", "tie", "summed cotangents in full to every rank that holds the extremum"},
     {"leftovers", "stale-or-aliased", "the adjoint on root; off root what the backend's reduce leaves in the buffer"},
+    {"own_part", "missing-reduction", "the adjoint of the rank's own cotangent alone"},
+    {"others_part", "missing-reduction", "the adjoint of the other ranks' cotangents, without the rank's own"},
+    {"reduced_twice", "double-reduction", "the adjoint, summed over the ranks once more"},
+    {"next_slice", "wrong-slice", "what the next rank should get"},
+    {"previous_slice", "wrong-slice", "what the previous rank should get"},
+    {"mirrored_slice", "wrong-slice", "what each rank should get, in the reverse order of the ranks"},
+    {"first_slice", "wrong-slice", "the first rank's slice on every rank"},
+    {"own_slices_summed", "wrong-slice", "the sum over the ranks of what own_slice gives each"},
+    {"next_cotangent", "wrong-slice", "the adjoint, each rank's cotangent taken for the previous one's"},
+    {"previous_cotangent", "wrong-slice", "the adjoint, each rank's cotangent taken for the next one's"},
+    {"mirrored_cotangent", "wrong-slice", "the adjoint of the cotangents in the reverse order of the ranks"},
+    {"first_place", "wrong-slice", "the own cotangent in the first rank's place, 0 elsewhere"},
+    {"not_exchanged", "wrong-slice", "the rank's own cotangent, not sent back"},
+    {"sent_forward", "wrong-slice", "the cotangents sent along the pairs once more instead of back"},
+    {"all_to_each_tie", "tie", "the reduced value's cotangent in full to every rank that holds the extremum"},
+    {"all_to_first_tie", "tie", "the reduced value's cotangent in full to the first rank that holds the extremum"},
+    {"total_out_over_x", "zero-input", "the product's cotangent times the product over the operand, NaN where it is 0"},
+    {"total_out_over_x_or_0", "zero-input", "the product's cotangent times the product over the operand, 0 where it is 0"},
+    {"as_stored", "contiguity", "the adjoint of the cotangent read in the order of its memory"},
+    {"operand_as_stored", "contiguity", "the adjoint at the operand read in the order of its memory"},
+    {"overwritten", "stale-or-aliased", "the adjoint, written over the cotangent, which others still read"},
+    {"in_float32", "precision", "the adjoint with cotangents and result rounded to float32"},
+    {"in_float16", "precision", "the adjoint with cotangents and result rounded to float16"},
+    {"in_bfloat16", "precision", "the adjoint with cotangents and result rounded to bfloat16"},
     {"none", "no-gradient", "no gradient at all"},
     {"raises", "", "raises in backward"},
 });
@@ -137,6 +161,21 @@ bool is_of(const LibraryRow& row, std::string_view torch) {
   return row.since.empty() || torch.empty() || version_number(torch) >= version_number(row.since);
 }
 
+constexpr std::string_view kMutant = "rule:";
+
+std::string_view taken_word(std::string_view& text) {
+  const std::size_t end = std::min(text.find(':'), text.size());
+  const std::string_view word = text.substr(0, end);
+  text.remove_prefix(std::min(end + 1, text.size()));
+  return word;
+}
+
+// "identity:all_reduce:sum": that rule for this kind and op, the native adjoint for the rest.
+std::string_view rule_of_mutant(std::string_view text, CollectiveKind kind, ReduceOp op) {
+  const std::string_view rule = taken_word(text), of_kind = taken_word(text), of_op = taken_word(text);
+  return of_kind == traits(kind).name && of_op == name_of(op) ? rule : "native";
+}
+
 }  // namespace
 
 std::span<const BackwardRuleRow> backward_rules() { return kRules; }
@@ -145,6 +184,7 @@ std::span<const LibraryRow> library_rows() { return kRows; }
 
 std::optional<std::string_view> rule_of(std::string_view subject, CollectiveKind kind, ReduceOp op,
                                         std::string_view torch) {
+  if (subject.starts_with(kMutant)) return rule_of_mutant(subject.substr(kMutant.size()), kind, op);
   for (const SubjectRow& s : kSubjects)
     if (s.name == subject && s.how != "rules") return s.how;
   for (const LibraryRow& row : kRows)

@@ -7,14 +7,12 @@
 #include <array>
 
 #include "collectives/common.h"
+#include "rules/mistakes.h"
 
 namespace distgrad {
-namespace {
 
 using Tensors = std::vector<at::Tensor>;
-using enum CollectiveKind;
 
-// The chain rule: autograd through the collective's own simulation, with the call's op replaced where asked.
 Tensors adjoint_of(const CollectiveCall& spec, int size, const JointValues& v) {
   const at::AutoGradMode record(true);
   Tensors operands;
@@ -34,6 +32,10 @@ Tensors adjoint_of(const CollectiveCall& spec, int size, const JointValues& v) {
     if (!grads[r].defined()) grads[r] = at::zeros_like(v.operands[r]);
   return grads;
 }
+
+namespace {
+
+using enum CollectiveKind;
 
 Tensors adjoint(const Call& call, const JointValues& v) { return adjoint_of(*call.spec, call.size, v); }
 
@@ -163,6 +165,8 @@ constexpr std::array kRules = std::to_array<Rule>({
 
 const Rule* rule_named(std::string_view name) {
   for (const Rule& rule : kRules)
+    if (rule.name == name) return &rule;
+  for (const Rule& rule : mistakes())
     if (rule.name == name) return &rule;
   return nullptr;
 }

@@ -1,0 +1,99 @@
+#include "diagnose/rerun.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "diagnose/phrases.h"
+#include "diagnose/rewriting.h"
+#include "gradients/closeness.h"
+
+namespace distgrad {
+namespace {
+
+constexpr std::size_t kMostSteps = 4;  // made contiguous, each with a run of its own
+
+// By input, what each rank holds after the leftover divisors; nothing where some rank failed.
+std::optional<std::vector<GradientByRank>> gradients_of(const DistributedRun& run,
+                                                        const Replayer& replayer,
+                                                        std::size_t inputs) {
+  if (run.error) return std::nullopt;
+  std::vector<GradientByRank> gradients(inputs);
+  for (const RankResult& rank : run.ranks) {
+    if (rank.error || !rank.skipped.empty() || rank.gradients.size() != inputs) return std::nullopt;
+    for (std::size_t i = 0; i < inputs; ++i) gradients[i].push_back(rank.gradients[i]);
+  }
+  return replayer.after_divisors(std::move(gradients));
+}
+
+bool is_same(const std::optional<Array>& a, const std::optional<Array>& b, double bound) {
+  if (!a || !b) return a.has_value() == b.has_value();
+  return a->shape() == b->shape() &&
+         difference(a->values(), b->values(), [&](std::size_t) { return bound; }).equal;
+}
+
+std::vector<int> ranks_that_differ(const Evidence& evidence,
+                                   const std::vector<GradientByRank>& again) {
+  std::set<int> ranks;
+  for (std::size_t i = 0; i < again.size(); ++i) {
+    const GradientByRank& first = evidence.comparison().gradients[i].observed_by_rank;
+    const double bound = 2 * evidence.largest_bound(i);
+    for (std::size_t r = 0; r < first.size() && r < again[i].size(); ++r)
+      if (!is_same(first[r], again[i][r], bound)) ranks.insert(static_cast<int>(r));
+  }
+  return {ranks.begin(), ranks.end()};
+}
+
+}  // namespace
+
+std::optional<Finding> nondeterministic_finding(const Evidence& evidence, const Replayer& replayer,
+                                                const Rerun& rerun) {
+  const auto run = rerun(evidence.program());
+  if (!run) return std::nullopt;
+  const auto again = gradients_of(*run, replayer, evidence.inputs().size());
+  if (!again) return std::nullopt;
+  const std::vector<int> ranks = ranks_that_differ(evidence, *again);
+  if (ranks.empty()) return std::nullopt;
+  return Finding{
+      "nondeterministic",
+      "",
+      "",
+      ranks,
+      {},
+      fmt::format("A second run of the same case gives other gradients {}. Look for memory that is "
+                  "read before it is written or while a collective still writes it (a wait() that "
+                  "is missing), for random numbers, and for an order that is left to chance.",
+                  on_ranks(ranks, evidence.program().world_size))};
+}
+
+std::optional<Finding> contiguity_finding(const Evidence& evidence, const Replayer& replayer,
+                                          const Rerun& rerun) {
+  if (!replayer.adjoint()) return std::nullopt;
+  std::vector<const Step*> steps = evidence.collectives();
+  std::reverse(steps.begin(), steps.end());
+  if (steps.size() > kMostSteps) steps.resize(kMostSteps);
+  for (const Step* step : steps) {
+    Program program = evidence.program();
+    rewrite(program, {{step->name, "contiguous:"}});
+    const auto run = rerun(program);
+    const auto again = run ? gradients_of(*run, replayer, evidence.inputs().size()) : std::nullopt;
+    if (!again || !replayer.is_truth(*again)) continue;
+    const std::string collective(traits(step->collective()->kind).name);
+    return Finding{
+        "contiguity",
+        collective,
+        step->name,
+        evidence.differing_ranks(),
+        {},
+        fmt::format(
+            "{}: with a contiguous operand and a contiguous copy of the cotangent at the {}, "
+            "and nothing else changed, a second run gives the right ones. Call "
+            ".contiguous() on both before they go to the collective, and .clone() on the "
+            "cotangent if its backward works in place.",
+            how_they_differ(evidence, std::nullopt), collective)};
+  }
+  return std::nullopt;
+}
+
+}  // namespace distgrad
