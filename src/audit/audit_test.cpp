@@ -101,13 +101,14 @@ TEST(Judgement, ThePinnedObjectiveCounts) {
   EXPECT_FALSE(judged(results, "sum").wrong);
 }
 
-TEST(Judgement, ACrashIsWrongAndARefusalIsNot) {
+TEST(Judgement, CrashesAndRefusalsAreTold) {
   std::vector<TrialResult> results = {result(kSum, Verdict::kMatch, false), result(kSum, Verdict::kError, false)};
   results[1].result.error = RankError{"crash", 1, "y", "killed by SIGSEGV"};
   const Judgement crashed = judged(results);
-  EXPECT_TRUE(crashed.wrong);
+  EXPECT_FALSE(crashed.wrong) << "what was judged is right";
   EXPECT_EQ(crashed.cells[0].state, CellState::kBroken);
-  EXPECT_THAT(crashed.explanation, HasSubstr("SIGSEGV"));
+  EXPECT_THAT(crashed.errors, ElementsAre(HasSubstr("SIGSEGV")));
+  EXPECT_TRUE(judged({results[1]}).wrong) << "nothing could be judged";
   results[1].result.error->kind = "exception";
   EXPECT_FALSE(judged(results).wrong);
   results.erase(results.begin());

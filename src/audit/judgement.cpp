@@ -37,15 +37,14 @@ bool is_right(const CaseResult& r, const std::string& objective) {
 bool tells_conventions_apart(const TrialResult& t) { return t.result.which.world_size > 1; }
 
 struct Tally {
-  int right = 0, judged = 0, broken = 0;
-  bool all_right() const { return judged > 0 && right == judged && broken == 0; }
+  int right = 0, judged = 0;
+  bool all_right() const { return judged > 0 && right == judged; }
 };
 
 Tally tally(const std::vector<TrialResult>& results, const std::string& objective) {
   Tally t;
   for (const TrialResult& r : results) {
     if (r.trial.loss != loss_of(objective)) continue;
-    if (broke(r.result)) ++t.broken;
     if (!was_judged(r.result) || !tells_conventions_apart(r)) continue;
     ++t.judged;
     t.right += is_right(r.result, objective);
@@ -99,13 +98,20 @@ std::string rule_for_one_loss(CollectiveKind kind) {
   return "";
 }
 
-// The rule that the most trials name; several may explain one.
+// The most specific explanation by a rule.
+const Finding* first_rule(const CaseResult& r) {
+  const auto found = std::find_if(r.findings.begin(), r.findings.end(), [](const Finding& f) {
+    return f.rule != "objective" && f.rule != "scaled" && f.rule != "unexplained";
+  });
+  return found == r.findings.end() ? nullptr : &*found;
+}
+
+// The rule that the most trials name.
 std::string most_named_rule(const std::vector<TrialResult>& results, Trial::Loss loss) {
   std::map<std::string, int> votes;
   for (const TrialResult& t : results)
     if (t.trial.loss == loss && t.result.verdict == Verdict::kMismatch && tells_conventions_apart(t))
-      for (const Finding& f : t.result.findings)
-        if (f.rule != "objective" && f.rule != "scaled" && f.rule != "unexplained") ++votes[f.rule];
+      if (const Finding* f = first_rule(t.result)) ++votes[f->rule];
   const auto most = std::max_element(votes.begin(), votes.end(),
                                      [](const auto& a, const auto& b) { return a.second < b.second; });
   if (most != votes.end()) return most->first;
@@ -119,7 +125,7 @@ std::string most_named_rule(const std::vector<TrialResult>& results, Trial::Loss
 const TrialResult* smallest_failure(const std::vector<TrialResult>& results, const std::string& convention) {
   for (const TrialResult& t : results) {
     if (t.trial.loss != loss_of(convention)) continue;
-    if (broke(t.result) || (was_judged(t.result) && !is_right(t.result, convention))) return &t;
+    if (was_judged(t.result) && !is_right(t.result, convention)) return &t;
   }
   return nullptr;
 }
@@ -181,16 +187,15 @@ Judgement judge_collective(CollectiveKind kind, ReduceOp op, const std::vector<T
   if (!j.right_for.empty() && j.convention == "replicated") j.rule = rule_for_one_loss(kind);
   if (j.rule.empty()) j.rule = most_named_rule(results, Trial::Loss::kSum);
   if (j.rule.empty()) j.rule = "adjoint";
-  if (j.rule == "adjoint" && any_broken) j.rule = "ranks that die or hang";
   j.tried_with_one_loss = tally(results, "replicated").judged > 0;
   j.wrong = j.right_for.empty();
   if (j.wrong) {
     j.smallest_failure = smallest_failure(results, j.convention);
-    if (j.smallest_failure)
-      j.explanation = broke(j.smallest_failure->result) ? error_text(*j.smallest_failure) : findings_text(*j.smallest_failure);
-  } else if (const TrialResult* t = first_that(results, raised)) {
-    j.explanation = error_text(*t);
+    if (j.smallest_failure) j.explanation = findings_text(*j.smallest_failure);
   }
+  for (const auto holds : {broke, raised})
+    if (const TrialResult* t = first_that(results, holds)) j.errors.push_back(error_text(*t));
+  if (first_that(results, was_judged) == nullptr) j.rule = "its ranks die or hang";
   return j;
 }
 

@@ -37,7 +37,8 @@ struct Judgement {
   std::string rule;                    // "adjoint", "identity-backward", ...
   bool tried_with_one_loss = false;    // else its being right for "sum" only is no convention
   bool wrong = false;                  // right under no objective, or under another than the module's other collectives
-  std::string explanation;             // of what is wrong, or was raised; a sentence or a few
+  std::string explanation;             // of what is wrong; a sentence or a few
+  std::vector<std::string> errors;     // trials in which ranks died, hung or raised: one of each, told and not failed
   const TrialResult* smallest_failure = nullptr;
 };
 

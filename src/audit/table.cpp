@@ -61,22 +61,31 @@ std::string failures(const std::vector<Judgement>& judgements, std::size_t width
   };
   std::vector<Told> told;
   for (const Judgement& j : judgements) {
-    if (!j.offered || (!j.wrong && j.explanation.empty())) continue;
+    if (!j.wrong) continue;
     const auto same = std::find_if(told.begin(), told.end(), [&](const Told& t) {
       const bool alike = t.first->right_for.empty() == j.right_for.empty() && t.first->rule == j.rule && j.rule != "unexplained";
-      return j.wrong && t.first->wrong && alike;
+      return alike;
     });
     if (same != told.end()) same->names.push_back(j.name);
     else told.push_back({&j, {j.name}});
   }
   std::string out;
   for (const Told& t : told) {
-    out += "\n" + wrapped(fmt::format("{}{}", fmt::join(t.names, ", "), t.first->wrong ? ":  wrong, " + t.first->rule : ":"), 0, width);
+    out += "\n" + wrapped(fmt::format("{}{}", fmt::join(t.names, ", "), ": wrong, " + t.first->rule), 0, width);
     if (!t.first->explanation.empty()) out += wrapped(t.first->explanation, 2, width);
     if (t.first->smallest_failure)
       out += fmt::format("  Smallest failing case: {}{}.\n", t.first->smallest_failure->trial.name,
                          t.names.size() > 1 ? " of " + t.first->name : "");
   }
+  return out;
+}
+
+// Not failures, but worth knowing.
+std::string errors(const std::vector<Judgement>& judgements, std::size_t width) {
+  std::string out;
+  for (const Judgement& j : judgements)
+    for (const std::string& error : j.errors)
+      if (j.offered) out += (out.empty() ? "\n" : "") + wrapped(j.name + ": " + for_terminal(error), 0, width);
   return out;
 }
 
@@ -102,7 +111,7 @@ std::string audit_text(const std::vector<Judgement>& judgements, const TableOpti
   const auto offered = std::count_if(judgements.begin(), judgements.end(), [](const Judgement& j) { return j.offered; });
   const auto wrong = std::count_if(judgements.begin(), judgements.end(), [](const Judgement& j) { return j.wrong; });
   std::string out = fmt::format("audit of {}\n\n", options.subject);
-  if (offered > 0) out += rows(judgements) + failures(judgements, options.width);
+  if (offered > 0) out += rows(judgements) + failures(judgements, options.width) + errors(judgements, options.width);
   out += refusals(judgements, options.width);
   out += fmt::format("\n{} offered, {} wrong in {}.\n", count_text(offered, "collective"), wrong, seconds_text(options.elapsed_s));
   return out;
@@ -124,6 +133,7 @@ std::string audit_json(const std::vector<Judgement>& judgements, const TableOpti
           row["aspects"][std::string(aspects()[a].name)] = {
               {"state", std::string(state_name(j.cells[a].state))}, {"right", j.cells[a].right}, {"tried", j.cells[a].tried}};
       row["explanation"] = j.explanation;
+      row["errors"] = j.errors;
     } else {
       row["refusal"] = j.refusal;
     }

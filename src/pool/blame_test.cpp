@@ -24,6 +24,13 @@ Program three_steps() {
 RankPlace at(int rank, int step, Phase phase = Phase::kForward) { return {rank, State::kRunning, step, phase}; }
 RankPlace finished(int rank) { return {rank, State::kFinished, 2, Phase::kReply}; }
 
+TEST(Crash, WhatKilledAPythonProcessIsToldRatherThanItsStack) {
+  const std::string output = "terminate called\n  what():  size mismatch\nFatal Python error: Aborted\n\n" +
+                             std::string(2000, 's');
+  EXPECT_THAT(crash_error(three_steps(), {0, RankPlace::State::kRunning, 1, Phase::kForward}, "died", output).message,
+              testing::EndsWith("it wrote: terminate called   what():  size mismatch"));
+}
+
 TEST(HangError, NamesWhoWaitsWhere) {
   const std::vector<RankPlace> places = {finished(0), finished(1), at(2, 1)};
   const RankError error = hang_error(three_steps(), places, 2);
