@@ -262,6 +262,122 @@ TEST_F(EndToEnd, ALargeProgramIsJudgedAsASmallOne) {
   EXPECT_GT(gradients["bound"], 0);
 }
 
+TEST_F(EndToEnd, AnAuditTellsWrongFromRightForAnotherObjective) {
+  EXPECT_EQ(run({"audit", "torch_nn", "--collective", "all_reduce", "--json", "a.json", "--out", "failing"}), 1)
+      << out_ << err_;
+  EXPECT_THAT(out_, HasSubstr("right for sum: adjoint, P->R\n"));
+  EXPECT_THAT(out_, HasSubstr("all_reduce product, all_reduce min, all_reduce max: wrong, same-op-backward\n"));
+  const Json audit = Json::parse(read(folder_ / "a.json"));
+  EXPECT_EQ(audit["collectives"][0]["right_for"], Json({"sum"}));
+  EXPECT_EQ(audit["collectives"][2]["rule"], "same-op-backward");
+  EXPECT_EQ(run({"run", "failing"}), 1) << out_ << err_;
+  EXPECT_THAT(out_, HasSubstr("FAIL  failing/all_reduce_product.json   mismatch: same-op-backward"));
+
+  EXPECT_EQ(run({"audit", "megatron", "--collective", "all_reduce"}), 0) << out_;
+  EXPECT_THAT(out_, HasSubstr("right for replicated: identity-backward, P->I\n"));
+  EXPECT_EQ(run({"audit", "megatron", "--collective", "all_reduce", "--objective", "sum"}), 1);
+  EXPECT_EQ(run({"audit", "simclr", "--collective", "all_reduce"}), 4) << "not offered";
+  EXPECT_EQ(run({"audit", "megatorn"}), 2);
+  EXPECT_THAT(err_, HasSubstr("did you mean \"megatron\""));
+}
+
+// ---- subjects in Python: ranks of the interpreter that the build found
+
+constexpr const char* kGather = R"py(
+import torch
+import torch.distributed as dist
+
+class Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, x.contiguous())
+        return tuple(parts)
+
+    @staticmethod
+    def backward(ctx, *cotangents):
+        return cotangents[dist.get_rank()]
+
+def all_gather(x):
+    return Gather.apply(x)
+
+def dies_on_rank_1(x):
+    if dist.get_rank() == 1:
+        import os
+        os.abort()
+    return Gather.apply(x)
+
+def raises_in_backward(x):
+    class Raises(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+        @staticmethod
+        def backward(ctx, cotangent):
+            if dist.get_rank() == 1:
+                raise LookupError("no such luck")
+            return cotangent
+    return Gather.apply(Raises.apply(x))
+)py";
+
+constexpr const char* kGatherScenario = R"json({
+  "world_size": 3, "inputs": { "x": { "expr": "torch.tensor([1.0, 2.0]) * (rank + 1)" } },
+  "steps": [ { "y": { "all_gather": "x" } } ], "loss": "(y * y).sum() * (rank + 1)", "objective": "sum" })json";
+
+TEST_F(EndToEnd, AUsersFunctionIsRunAndItsMistakeNamed) {
+  write("layers.py", kGather);
+  write("a.json", kGatherScenario);
+  EXPECT_EQ(run({"run", "a.json", "--python", DISTGRAD_PYTHON, "--subject", "python:layers.py:all_gather"}), 1)
+      << out_ << err_;
+  EXPECT_THAT(out_, HasSubstr("mismatch: own-slice in step y (all_gather)"));
+  EXPECT_EQ(run({"audit", "--python", DISTGRAD_PYTHON, "all_gather=python:layers.py:Gather.apply"}), 0) << out_ << err_;
+  EXPECT_THAT(out_, HasSubstr("right for replicated: own-slice, V->I"));
+}
+
+TEST_F(EndToEnd, AUsersFunctionThatFailsCostsItsCaseOnly) {
+  write("layers.py", kGather);
+  write("a.json", kGatherScenario);
+  write_debate("b.json", kReference);  // no all_gather in it
+  const auto with = [&](const std::string& name) {
+    return run({"run", ".", "--python", DISTGRAD_PYTHON, "--subject", "all_gather=python:layers.py:" + name});
+  };
+  EXPECT_EQ(with("dies_on_rank_1"), 3) << out_ << err_;
+  EXPECT_THAT(out_, HasSubstr("error: crash on rank 1 in step y: killed by SIGABRT"));
+  EXPECT_THAT(out_, HasSubstr("ok    ./b.json"));
+  EXPECT_EQ(with("raises_in_backward"), 3) << out_ << err_;
+  EXPECT_THAT(out_, HasSubstr("LookupError: no such luck"));
+  EXPECT_THAT(out_, HasSubstr("rank 1"));
+  EXPECT_THAT(out_, HasSubstr("layers.py"));
+  EXPECT_THAT(out_, HasSubstr("ok    ./b.json"));
+}
+
+TEST_F(EndToEnd, AUsersFunctionThatCannotBeLoadedIsTheUsersError) {
+  write("a.json", kGatherScenario);
+  write("layers.py", kGather);
+  write("broken.py", "import nothing_of_this_name\n");
+  const auto with = [&](const std::string& subject) {
+    return run({"run", "a.json", "--python", DISTGRAD_PYTHON, "--subject", subject});
+  };
+  EXPECT_EQ(with("python:broken.py:all_gather"), 2) << out_ << err_;
+  EXPECT_THAT(err_, HasSubstr("nothing_of_this_name"));
+  EXPECT_EQ(with("python:missing.py:all_gather"), 2);
+  EXPECT_THAT(err_, HasSubstr("missing.py"));
+  EXPECT_EQ(with("all_gather=python:layers.py:al_gather"), 2);
+  EXPECT_THAT(err_, HasSubstr("all_gather"));
+  EXPECT_EQ(run({"run", "a.json", "--python", "/nowhere/python", "--subject", "python:layers.py"}), 2);
+  EXPECT_THAT(err_, HasSubstr("--python: there is no /nowhere/python"));
+}
+
+TEST_F(EndToEnd, CodeThatAFileNamesIsNotRunUnasked) {
+  write("layers.py", kGather);
+  std::string text = kGatherScenario;
+  text.replace(text.rfind('}'), 1, R"(, "subjects": { "python:layers.py:all_gather": "match" } })");
+  write("a.json", text);
+  EXPECT_EQ(run({"run", "a.json"}), 4) << out_;
+  EXPECT_THAT(out_, HasSubstr("runs only with --allow-code"));
+  EXPECT_EQ(run({"run", "a.json", "--allow-code", "--python", DISTGRAD_PYTHON}), 1) << out_ << err_;
+}
+
 TEST_F(EndToEnd, NothingRan) {
   write_debate("a.json", R"({ "simclr": "match" })");
   EXPECT_EQ(run({"run", "--filter", "nowhere", "a.json"}), 4);

@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from . import board as places
 from . import exchange
+from .adapters_results import private_copy
 from .call import Call, NotOffered, SubjectError
 from .frames import number, read_number
 from .groups import Groups
@@ -38,7 +39,6 @@ class Runner:
         self.board = board
         self.groups = Groups(rank, world_size, board)
         self._subjects = {}
-        self._set_up = set()
 
     def run(self, request, frame, writer):
         """The keys of the reply that a result has. `writer` gets its tensors. Never raises."""
@@ -59,15 +59,12 @@ class Runner:
         return result
 
     def subject(self, text, groups):
-        """Loaded once; its `setup` is called once for each layout of groups."""
+        """Loaded once; its `setup` hears of every change of the groups."""
         from .subjects import load_subject  # here, so that whatever it raises belongs to a case
 
         if text not in self._subjects:
             self._subjects[text] = load_subject(text)
-        layout = (text, tuple((name, group.ranks) for name, group in groups.items()))
-        if layout not in self._set_up:
-            self._subjects[text].setup(groups)
-            self._set_up.add(layout)
+        self._subjects[text].setup(groups)
         return self._subjects[text]
 
     def _error(self, error, program):
@@ -147,9 +144,7 @@ class _Case:
         shared = any(
             isinstance(v, torch.Tensor) and v.untyped_storage().data_ptr() == memory for v in self._values.values()
         )
-        # An expanded one cannot be written to, and stays as it is.
-        expanded = any(stride == 0 and size > 1 for stride, size in zip(x.stride(), x.shape))
-        return x.clone() if shared and not expanded else x
+        return private_copy(x) if shared else x
 
     def _enter_backward(self, index, _):
         self._board.enter(index, places.BACKWARD)
