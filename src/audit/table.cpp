@@ -35,18 +35,20 @@ std::string verdict_text(const Judgement& j) {
   return text;
 }
 
+std::size_t column_width(const AspectRow& aspect) { return std::max(aspect.name.size(), std::string_view("refused").size()); }
+
 std::string rows(const std::vector<Judgement>& judgements) {
   std::size_t name_width = 10;
   for (const Judgement& j : judgements)
     if (j.offered) name_width = std::max(name_width, j.name.size());
   std::string out = padded("", name_width);
-  for (const AspectRow& aspect : aspects()) out += "  " + padded(aspect.name, std::max<std::size_t>(6, aspect.name.size()));
+  for (const AspectRow& aspect : aspects()) out += "  " + padded(aspect.name, column_width(aspect));
   out += "\n";
   for (const Judgement& j : judgements) {
     if (!j.offered) continue;
     out += padded(j.name, name_width);
     for (std::size_t a = 0; a < j.cells.size(); ++a)
-      out += "  " + padded(cell_text(j.cells[a]), std::max<std::size_t>(6, aspects()[a].name.size()));
+      out += "  " + padded(cell_text(j.cells[a]), column_width(aspects()[a]));
     out += fmt::format("  {}{}{}\n", verdict_text(j), j.rule.empty() ? "" : ": " + j.rule,
                        j.signature.empty() ? "" : ", " + j.signature);
   }
