@@ -47,7 +47,6 @@ std::string choices_hint(const std::string& text, const std::vector<std::string>
 
 void check(const AuditOptions& options) {
   if (const std::string why = problem_with_subject(options.subject); !why.empty()) throw UserError("audit: " + why);
-  if (const std::string why = why_not_available(options.subject); !why.empty()) throw UserError("audit: " + why);
   const std::vector<std::string> objectives = {"sum", "mean", "replicated"};
   if (!options.objective.empty() &&
       std::find(objectives.begin(), objectives.end(), options.objective) == objectives.end())

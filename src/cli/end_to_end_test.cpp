@@ -378,6 +378,30 @@ TEST_F(EndToEnd, CodeThatAFileNamesIsNotRunUnasked) {
   EXPECT_EQ(run({"run", "a.json", "--allow-code", "--python", DISTGRAD_PYTHON}), 1) << out_ << err_;
 }
 
+// ---- operators of a shared library (tests/operators)
+
+TEST_F(EndToEnd, AnOperatorOfALibraryIsRunAndItsMistakeNamed) {
+  const std::string library = "library:" DISTGRAD_BIN_DIR "/../tests/example_operators.so:example::";
+  write_debate("a.json", kReference);
+  const auto with = [&](const std::string& name) { return run({"run", "a.json", "--subject", "all_reduce=" + library + name}); };
+  EXPECT_EQ(with("all_reduce"), 0) << out_ << err_;
+  EXPECT_EQ(with("reduce_from_region"), 1) << out_ << err_;
+  EXPECT_THAT(out_, HasSubstr("mismatch: identity-backward in step y (all_reduce)"));
+  EXPECT_EQ(with("al_reduce"), 2) << out_ << err_;
+  EXPECT_THAT(err_, HasSubstr("registers no operator example::al_reduce; there is example::"));
+  EXPECT_EQ(with("compressed"), 2) << out_ << err_;
+  EXPECT_THAT(err_, HasSubstr("what to pass for bits is not known"));
+  EXPECT_EQ(run({"run", "a.json", "--subject", "all_reduce=library:missing.so:a::b"}), 2) << out_ << err_;
+  EXPECT_THAT(err_, HasSubstr("missing.so"));
+
+  // Right for the mean of two ranks' losses, and for no objective with three ranks; in subgroups too.
+  EXPECT_EQ(run({"audit", "all_reduce=" + library + "halved"}), 1) << out_ << err_;
+  EXPECT_EQ(run({"audit", "all_reduce=" + library + "all_reduce"}), 0) << out_ << err_;
+  EXPECT_THAT(out_, HasSubstr("right for sum: adjoint, P->R\n"));
+  EXPECT_EQ(run({"audit", "all_reduce=" + library + "reduce_from_region"}), 0) << out_ << err_;
+  EXPECT_THAT(out_, HasSubstr("right for replicated: identity-backward, P->I\n"));
+}
+
 TEST_F(EndToEnd, NothingRan) {
   write_debate("a.json", R"({ "simclr": "match" })");
   EXPECT_EQ(run({"run", "--filter", "nowhere", "a.json"}), 4);

@@ -69,9 +69,6 @@ void read_list(Overrides& overrides, const char* field, const char* option,
 
 // A scenario that asks for more than this build has is skipped; a user who types it is told.
 void refuse_unavailable(const Overrides& overrides) {
-  for (const std::string& subject : overrides.subjects)
-    if (const std::string why = why_not_available(subject); !why.empty())
-      throw UserError("run: --subject: " + why);
   for (const std::string& backend : overrides.backends)
     if (const BackendRow* row = backend_named(backend); row != nullptr && !row->unavailable.empty())
       throw UserError(fmt::format("run: --backend: {}", row->unavailable));

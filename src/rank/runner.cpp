@@ -5,6 +5,8 @@
 #include <torch/csrc/distributed/c10d/exception.h>
 
 #include <algorithm>
+#include <map>
+#include <memory>
 #include <numeric>
 
 #include "backends/self_test.h"
@@ -14,6 +16,7 @@
 #include "rank/compiled_program.h"
 #include "rank/group_connections.h"
 #include "rank/input_values.h"
+#include "rank/library_operator.h"
 #include "rank/rank_call.h"
 
 namespace distgrad {
@@ -75,6 +78,7 @@ class Runner::Impl {
   RankSlot& slot_;
   GroupConnections connections_;
   std::vector<int> world_;
+  std::map<std::string, std::unique_ptr<LibraryOperator>> operators_;  // by subject
   const Program* program_ = nullptr;  // of the case that runs
   int step_ = -1;
 };
@@ -110,12 +114,44 @@ class Runner::Impl::Case {
   std::string not_offered() const {
     for (const Step& step : program_.steps) {
       const CollectiveCall* call = step.collective();
-      if (!call || rule_of(subject_for(request_.subject, call->kind), call->kind, call->op)) continue;
+      if (!call) continue;
+      if (const LibraryOperator* op = library_operator(call->kind)) {
+        const bool whole = call->group.empty() || members(call->group).size() == runner_.world_.size();
+        if (const std::string why = op->why_not_offered(*call, whole); !why.empty()) return why;
+        continue;
+      }
+      if (rule_of(subject_for(request_.subject, call->kind), call->kind, call->op)) continue;
       std::string what(traits(call->kind).name);
       if (traits(call->kind).takes_op) what += " " + std::string(name_of(call->op));
       return subject_for(request_.subject, call->kind) + " does not offer " + what;
     }
     return {};
+  }
+
+  const std::vector<int>& members(const std::string& group_name) const {
+    const Group* group = group_name.empty() ? nullptr : program_.group_named(group_name);
+    return group ? group->partition[group->place_of(runner_.rank_).first] : runner_.world_;
+  }
+
+  // Of the user's, loaded at first use; null: the subject runs this kind otherwise.
+  const LibraryOperator* library_operator(CollectiveKind kind) const {
+    const std::string subject = subject_for(request_.subject, kind);
+    if (!subject.starts_with("library:")) return nullptr;
+    auto& known = runner_.operators_[subject];
+    if (!known) known = std::make_unique<LibraryOperator>(subject);
+    return known.get();
+  }
+
+  // Every rank's is attached, whatever it is made of here: else the others would wait in backward for ever.
+  at::Tensor call_library(const LibraryOperator& op, const CompiledStep& step, int index, const at::Tensor& operand) {
+    const CollectiveCall& spec = *step.step->collective();
+    const std::vector<int>& ranks = members(spec.group);
+    at::Tensor own = step.depends_on_gradient ? operand : operand.detach();
+    if (step.depends_on_gradient && !own.requires_grad()) own = own.detach().clone().requires_grad_(true);
+    at::Tensor result = op({&spec, static_cast<int>(ranks.size())}, runner_.connections_.of(ranks), ranks, own);
+    if (result.requires_grad())
+      result.register_hook([this, index](const at::Tensor&) { runner_.enter(index, Phase::kBackward); });
+    return result;
   }
 
   void make_leaves(const CompiledProgram& compiled) {
@@ -145,6 +181,7 @@ class Runner::Impl::Case {
 
   at::Tensor call(const CompiledStep& step, int index, const at::Tensor& operand) {
     const CollectiveCall& spec = *step.step->collective();
+    if (const LibraryOperator* op = library_operator(spec.kind)) return call_library(*op, step, index, operand);
     const std::vector<int>& ranks =
         step.group ? step.group->partition[step.group->place_of(runner_.rank_).first] : runner_.world_;
     auto site = std::make_shared<CallSite>();
@@ -211,6 +248,8 @@ RankResult Runner::Impl::run(const RunRequest& request) {
   program_ = &request.program;  // here, as error() needs it when the Case is gone
   try {
     Case(*this, request, result).run();
+  } catch (const UnusableOperator& e) {
+    result.error = error("subject", e.what());
   } catch (const InvalidAt& e) {
     result.error = error("exception", e.what());
   } catch (const c10::Error& e) {

@@ -5,7 +5,6 @@
 
 #include "model/backends.h"
 #include "model/subject_text.h"
-#include "scenario/subject_name.h"
 #include "scenario/torch_version.h"
 #include "scenario/world.h"
 
@@ -85,7 +84,6 @@ void leave_out_what_does_not_apply(Case& which) {
 std::string why_impossible(const Case& which, const Overrides& overrides) {
   const BackendRow* backend = backend_named(which.backend);
   if (backend && !backend->unavailable.empty()) return std::string(backend->unavailable);
-  if (std::string why = why_not_available(which.subject); !why.empty()) return why;
   if (is_foreign_code(which.subject) && !overrides.allow_code && overrides.subjects.empty())
     return "code that is named in a scenario file runs only with --allow-code";
   if (!which.device.empty() && which.device != "cpu")

@@ -94,9 +94,4 @@ std::string problem_with_subject(std::string_view subject) {
   return problem_with_part(subject);
 }
 
-std::string why_not_available(std::string_view subject) {
-  if (subject.find("library:") == std::string_view::npos) return {};
-  return "subjects from libraries are not available in this build";
-}
-
 }  // namespace distgrad

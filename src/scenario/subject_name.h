@@ -10,7 +10,4 @@ namespace distgrad {
 // where it does.
 std::string problem_with_subject(std::string_view subject);
 
-// Why this build cannot run a subject that is well named; empty where it can.
-std::string why_not_available(std::string_view subject);
-
 }  // namespace distgrad

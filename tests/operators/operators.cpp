@@ -1,0 +1,46 @@
+// Operators that a user's library might register: an all_reduce whose backward is right for one loss that every rank computes,
+// one that is right for the sum of the ranks' losses, and one that is right for neither.
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/library.h>
+
+namespace {
+
+at::Tensor summed(const at::Tensor& x, const std::string& group) {
+  std::vector<at::Tensor> tensors = {x.contiguous().clone()};
+  c10d::resolve_process_group(group)->allreduce(tensors)->wait();
+  return tensors[0];
+}
+
+enum class Backward { kIdentity, kSummed, kHalved };
+
+template <Backward kBackward>
+struct AllReduce : torch::autograd::Function<AllReduce<kBackward>> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, const std::string& group) {
+    ctx->saved_data["group"] = group;
+    return summed(x, group);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx, torch::autograd::variable_list g) {
+    const std::string group = ctx->saved_data["group"].toStringRef();
+    if constexpr (kBackward == Backward::kIdentity) return {g[0], at::Tensor()};
+    const at::Tensor sum = summed(g[0], group);
+    return {kBackward == Backward::kHalved ? sum / 2 : sum, at::Tensor()};
+  }
+};
+
+template <Backward kBackward>
+at::Tensor all_reduce(const at::Tensor& x, std::string group_name) {
+  return AllReduce<kBackward>::apply(x, group_name);
+}
+
+at::Tensor compressed(const at::Tensor& x, std::int64_t bits) { return x / bits; }
+
+}  // namespace
+
+TORCH_LIBRARY(example, m) {
+  m.def("all_reduce(Tensor x, str group_name) -> Tensor", all_reduce<Backward::kSummed>);
+  m.def("reduce_from_region(Tensor x, str group_name) -> Tensor", all_reduce<Backward::kIdentity>);
+  m.def("halved(Tensor x, str group_name) -> Tensor", all_reduce<Backward::kHalved>);
+  m.def("compressed(Tensor x, int bits) -> Tensor", compressed);
+}
