@@ -129,15 +129,29 @@ Combined combined(const Simulation& simulation, const Combination& combination, 
   return {Array(like->shape(), std::move(value)), std::move(magnitude)};
 }
 
-Array bounds_of(const Slack& slack, bool exact_factors, const Combined& c, const Array* declared) {
+// The declared objective's bounds and values; a bound grows with the weights of the losses, of which there are at most as many
+// times more.
+struct Declared {
+  const Array* bounds = nullptr;
+  const Array* values = nullptr;
+  int world_size = 1;
+
+  double times(double largest) const {
+    const double own = values ? largest_magnitude(values->values()) : 0;
+    return own > 0 ? std::clamp(largest / own, 1.0, static_cast<double>(world_size)) : 1;
+  }
+};
+
+Array bounds_of(const Slack& slack, bool exact_factors, const Combined& c, const Declared& declared) {
   const double largest =
       c.magnitude.empty() ? largest_magnitude(c.value->values()) : largest_magnitude(c.magnitude);
+  const double times = declared.times(largest);
   std::vector<double> bounds(c.value->values().size());
   for (std::size_t i = 0; i < bounds.size(); ++i) {
     const double value = (*c.value)[static_cast<std::int64_t>(i)];
     const double magnitude = c.magnitude.empty() ? std::abs(value) : c.magnitude[i];
     bounds[i] = slack(value, exact_factors, magnitude, largest,
-                      declared ? (*declared)[static_cast<std::int64_t>(i)] : 0);
+                      declared.bounds ? times * (*declared.bounds)[static_cast<std::int64_t>(i)] : 0);
   }
   return Array(c.value->shape(), std::move(bounds));
 }
@@ -157,8 +171,10 @@ ObjectiveTruth truth_for(const Simulation& simulation, const Combination& combin
       if (!is_declared && c.value) {
         const bool has_bound =
             i < simulation.bounds.size() && simulation.bounds[i].parts[p].has_value();
-        bounds.push_back(bounds_of(slacks[i], exact_factors, c,
-                                   has_bound ? &*simulation.bounds[i].parts[p] : nullptr));
+        Declared declared{.world_size = static_cast<int>(simulation.losses.size())};
+        if (has_bound) declared.bounds = &*simulation.bounds[i].parts[p];
+        if (like.parts[p]) declared.values = &*like.parts[p];
+        bounds.push_back(bounds_of(slacks[i], exact_factors, c, declared));
       } else if (!is_declared) {
         bounds.emplace_back();
       }

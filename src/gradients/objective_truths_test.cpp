@@ -114,6 +114,16 @@ TEST(ObjectiveTruths, BoundsAreZeroForExactFactorsAndARoundingForAThird) {
   EXPECT_LT(bound, 1e-13);
 }
 
+TEST(ObjectiveTruths, BoundsGrowWithTheWeights) {
+  const auto asked = asked_for(sample::world(4), objective(Kind::kReplicated));
+  auto s = simulated(asked, {5, 5, 5, 5}, std::vector<std::vector<double>>(4, {8, 8, 8, 8}));
+  s.bounds = {{.input = "x", .parts = scalars(std::vector<double>(4, 0.25))}};
+  s.exact = false;
+  const auto truths = objective_truths(asked, s);
+  EXPECT_GE(named(truths, "sum").bounds[0][0][0], 4 * 0.25) << "the same rounding, on four times the value";
+  EXPECT_GE(named(truths, "mean").bounds[0][0][0], 0.25);
+}
+
 TEST(ObjectiveTruths, ReplicatedIsDefinedWhereLossesAndGradientsAgree) {
   const auto asked = asked_for(sample::world(3), objective(Kind::kSum));
   const std::vector<std::vector<double>> same = {{1, 2, 3}, {1, 2, 3}, {1, 2, 3}};
