@@ -47,9 +47,10 @@ std::string doing(const Program& program, const RankPlace& place, bool plural) {
 // The last lines that a dead rank wrote, in one.
 std::string last_words(const std::string& output) {
   constexpr std::size_t kLimit = 500;
-  // What killed a Python process stands before the stack that Python prints, the longest part.
-  const std::size_t stack = output.find("\nFatal Python error: ");
-  std::string text = stack == 0 || stack == output.npos ? output : output.substr(0, stack);
+  // What killed a Python process stands before the stack that Python prints, or, where it wrote nothing else, at the top of it.
+  constexpr std::string_view kStack = "Fatal Python error: ";
+  const std::size_t stack = output.find(kStack);
+  std::string text = output.substr(0, stack == 0 ? std::min(output.find("\n\nExtension modules: "), kLimit) : stack);
   text = text.substr(text.size() - std::min(text.size(), kLimit));
   while (!text.empty() && text.back() == '\n') text.pop_back();
   std::replace(text.begin(), text.end(), '\n', ' ');

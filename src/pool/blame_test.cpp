@@ -29,6 +29,10 @@ TEST(Crash, WhatKilledAPythonProcessIsToldRatherThanItsStack) {
                              std::string(2000, 's');
   EXPECT_THAT(crash_error(three_steps(), {0, RankPlace::State::kRunning, 1, Phase::kForward}, "died", output).message,
               testing::EndsWith("it wrote: terminate called   what():  size mismatch"));
+  const std::string only_stack = "Fatal Python error: Segmentation fault\n\n  File \"bad.py\", line 12 in f\n\nExtension modules: " +
+                                 std::string(2000, 'm');
+  EXPECT_THAT(crash_error(three_steps(), {0, RankPlace::State::kRunning, 1, Phase::kForward}, "died", only_stack).message,
+              testing::EndsWith("Segmentation fault    File \"bad.py\", line 12 in f"));
 }
 
 TEST(HangError, NamesWhoWaitsWhere) {
