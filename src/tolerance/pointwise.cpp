@@ -635,8 +635,9 @@ void apply_formula(OpCall& call) {
 }
 
 Cell merged(const Cell& a, const Cell& b) {
-  if (a.plain()) return b;
-  if (b.plain()) return a;
+  const auto adds_nothing = [](const Cell& cell) { return cell.plain() || (cell.magnitude == 0 && cell.sum_error == 0); };
+  if (adds_nothing(a)) return b;
+  if (adds_nothing(b)) return a;
   return {0, a.sum_error + b.sum_error, a.magnitude + b.magnitude, a.terms + b.terms, std::min(a.unit, b.unit), 0, {}};
 }
 
