@@ -37,6 +37,13 @@ std::vector<at::Tensor> all_reduced(const std::vector<at::Tensor>& x) {
   return total.unsqueeze(0).expand(sizes).unbind(0);
 }
 
+at::Tensor product_over_ranks(const std::vector<at::Tensor>& x) {
+  const at::Tensor all = at::stack(x);
+  at::Tensor product = x[0].alias();
+  for (std::size_t r = 1; r < x.size(); ++r) product = product * x[r];
+  return product;
+}
+
 constexpr DType kAll[] = {DType::kFloat64, DType::kFloat32, DType::kBFloat16, DType::kFloat16};
 double unit(DType dtype) { return std::ldexp(1.0, -traits(dtype).significand_bits); }
 
@@ -166,6 +173,51 @@ TEST(Bound, UnderflowOfFloat16CostsHalfASubnormal) {
   ErrorAnalysis analysis(DType::kFloat16);
   const double tiny = std::ldexp(1.0, -13), bound = largest_bound(analysis, vec({tiny * 1.5}) * vec({tiny}));
   EXPECT_GE(bound, std::ldexp(1.0, -25));
+}
+
+// (4096 a) a is exact in float16; in a a, a subnormal, almost half of what 4096 then multiplies is lost.
+TEST(Bound, AProductOverRanksAdmitsPartialProductsThatUnderflow) {
+  ErrorAnalysis analysis(DType::kFloat16);
+  const double a = std::ldexp(1.5, -13);
+  const at::Tensor truth = product_over_ranks({vec({4096}), vec({a}), vec({a})});
+  const at::Tensor half = vec({a}).to(at::kHalf);
+  const double other_order = ((half * half) * vec({4096}).to(at::kHalf)).item<double>();
+  const double distance = std::fabs(other_order - truth.item<double>());
+  ASSERT_GT(distance, 0.3 * truth.item<double>());
+  EXPECT_GE(largest_bound(analysis, truth), distance);
+  EXPECT_LE(largest_bound(analysis, truth), 1.01 * 2 * std::ldexp(4096, -25));  // two roundings of a subnormal, times 4096
+  EXPECT_EQ(largest_bound(analysis, (vec({4096}) * vec({a})) * vec({a})), 0);   // no product over ranks
+}
+
+// The cotangent 4096 may come before, between or after the other ranks' factors.
+TEST(Bound, SoDoesTheAdjointOfAProduct) {
+  ErrorAnalysis analysis(DType::kFloat16);
+  const double a = std::ldexp(1.5, -13);
+  const at::Tensor x = leaf({1});
+  (product_over_ranks({x, vec({a}), vec({a})}) * 4096).backward(vec({1}));
+  EXPECT_EQ(x.grad().item<double>(), 4096 * a * a);
+  EXPECT_GE(largest_bound(analysis, x.grad()), std::ldexp(0.4375, -12));
+}
+
+TEST(Bound, AProductOverRanksMayOverflowInAnotherOrder) {
+  const std::vector<double> factors = {300, 0.0009765625, 300};
+  std::vector<at::Tensor> x;
+  for (const double f : factors) x.push_back(vec({f}));
+  ErrorAnalysis analysis(DType::kFloat16);
+  EXPECT_TRUE(std::isfinite(largest_bound(analysis, x[0] * x[1] * x[2])));
+  EXPECT_TRUE(std::isinf(largest_bound(analysis, product_over_ranks(x))));
+}
+
+TEST(Exact, AProductOverRanksWhereNoPartLosesABit) {
+  ErrorAnalysis analysis(DType::kFloat16);
+  EXPECT_EQ(largest_bound(analysis, product_over_ranks(std::vector<at::Tensor>(8, vec({0.25})))), 0);
+  const double tiny = std::ldexp(1.5, -13);
+  EXPECT_EQ(largest_bound(analysis, product_over_ranks({vec({tiny}), vec({tiny}), vec({0})})), 0);
+}
+
+TEST(Bound, AnAverageMayOverflowBeforeItsDivision) {
+  ErrorAnalysis analysis(DType::kFloat16);
+  EXPECT_TRUE(std::isinf(largest_bound(analysis, all_reduced({vec({40000}), vec({40000})})[0] / 2)));
 }
 
 TEST(Bound, ConstantsThatTheDtypeDoesNotHoldAreRounded) {

@@ -135,6 +135,7 @@ Cell scaled(const Cell& sum, Number factor, bool divides, const Arithmetic& arit
   const bool power_of_two = is_power_of_two(factor.value);
   const double size = divides ? 1 / std::fabs(factor.value) : std::fabs(factor.value);
   Cell out = sum;
+  if (std::isinf(sum.error)) return out;  // may overflow before it is scaled
   out.magnitude = sum.magnitude * size;
   const double from_factor = divides ? factor.error * size : factor.error / std::fabs(factor.value);
   out.sum_error = sum.sum_error * size + out.magnitude * from_factor;
@@ -158,16 +159,37 @@ Cell scaled(const Cell& sum, Number factor, bool divides, const Arithmetic& arit
   return finished(out, arithmetic);
 }
 
+// A product that the run may associate and order otherwise: its cell keeps the figures of its factors.
+Cell product_cell(const Cell& x, double a, const Cell& y, double b, double out, const Arithmetic& arithmetic) {
+  const auto figures_of = [](const Cell& cell, double value) {
+    return cell.product.factors > 0 ? cell.product : factor({value, cell.error});
+  };
+  const ProductFigures product = multiplied(figures_of(x, a), a, figures_of(y, b), b, arithmetic);
+  const double error = product_error(product, arithmetic);
+  Cell cell = inexact_cell(out, error);
+  if (error == 0) cell.unit = static_cast<std::int16_t>(lowest_bit(out));
+  cell.product = product;
+  return cell;
+}
+
 // A product of tensors: part of a chain of factors, perhaps, that the run takes in another order (a product over ranks
 // and its adjoint). Where the whole is exact any part of it is; where it is not, an exact part may not be in the run.
 void multiply_tensors(OpCall& call) {
   const at::Tensor& result = call.result();
-  const Buffer a = call.read(call.required_view("self"), result.sizes(), true);
-  const Buffer b = call.read(call.required_view("other"), result.sizes(), true);
+  const View self = call.required_view("self"), other = call.required_view("other");
+  const Buffer a = call.read(self, result.sizes(), true);
+  const Buffer b = call.read(other, result.sizes(), true);
   const Buffer out = call.read(call.context().shadows.view_of(result), result.sizes());
   const InArithmetic in(call.arithmetic());
   Cell* cells = nullptr;
   for (std::int64_t i = 0; i < out.size; ++i) {
+    const bool any_order =
+        self.operand || other.operand || a.cell(i).product.factors > 0 || b.cell(i).product.factors > 0;
+    if (any_order && std::isfinite(out.value(i))) {
+      if (cells == nullptr) cells = call.arena().cells(out.size);
+      cells[i] = product_cell(a.cell(i), a.value(i), b.cell(i), b.value(i), out.value(i), call.arithmetic());
+      continue;
+    }
     const Number x = a.number(i), y = b.number(i);
     double error = stored_error(x * y, out.value(i));
     const int x_products = a.cell(i).exact_products, y_products = b.cell(i).exact_products;
@@ -613,15 +635,16 @@ void apply_formula(OpCall& call) {
 }
 
 Cell merged(const Cell& a, const Cell& b) {
-  if (a.plain()) return b;
-  if (b.plain()) return a;
-  return {0, a.sum_error + b.sum_error, a.magnitude + b.magnitude, a.terms + b.terms, std::min(a.unit, b.unit), 0};
+  const auto adds_nothing = [](const Cell& cell) { return cell.plain() || (cell.magnitude == 0 && cell.sum_error == 0); };
+  if (adds_nothing(a)) return b;
+  if (adds_nothing(b)) return a;
+  return {0, a.sum_error + b.sum_error, a.magnitude + b.magnitude, a.terms + b.terms, std::min(a.unit, b.unit), 0, {}};
 }
 
 Cell finished(Cell cell, const Arithmetic& arithmetic) {
   if (cell.terms <= 1) {
     cell.error = cell.sum_error;
-    if (cell.exact_products > 0) return cell;
+    if (cell.exact_products > 0 || cell.product.factors > 0) return cell;
     if (cell.error == 0 && cell.magnitude <= arithmetic.stored.largest) return Cell();
   } else {
     const bool exact = cell.unit != Cell::kInexact &&

@@ -49,13 +49,37 @@ at::Tensor sum_in_some_order(const ByRank& terms, Random& random) {
   return left[0];
 }
 
-at::Tensor product_in_some_order(const ByRank& factors, Random& random) {
-  ByRank left = factors;
+// Neighbours are multiplied, drawn anew each time: every order and every association.
+at::Tensor product_in_some_order(ByRank left, Random& random) {
   std::shuffle(left.begin(), left.end(), random);
-  at::Tensor product = left[0];
-  for (std::size_t i = 1; i < left.size(); ++i) product = product * left[i];
-  return product;
+  while (left.size() > 1) {
+    const std::size_t i = random() % (left.size() - 1);
+    left[i] = left[i] * left[i + 1];
+    left.erase(left.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+  }
+  return left[0];
 }
+
+// A product over the ranks whose adjoint takes the cotangent and the other ranks' factors in some order too.
+struct ProductOfRanks : torch::autograd::Function<ProductOfRanks> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& factors, std::int64_t seed) {
+    context->save_for_backward({factors});
+    context->saved_data["seed"] = seed;
+    Random random(static_cast<std::uint64_t>(seed));
+    return product_in_some_order(factors.unbind(0), random);
+  }
+  static tensor_list backward(AutogradContext* context, const tensor_list& cotangents) {
+    const ByRank factors = context->get_saved_variables()[0].unbind(0);
+    Random random(static_cast<std::uint64_t>(context->saved_data["seed"].toInt()));
+    ByRank gradients;
+    for (std::size_t r = 0; r < factors.size(); ++r) {
+      ByRank others = factors;
+      others[r] = cotangents[0];
+      gradients.push_back(product_in_some_order(others, random));
+    }
+    return {at::stack(gradients), at::Tensor()};
+  }
+};
 
 // One tensor on N ranks, whose cotangents are summed in some order.
 struct FanOut : torch::autograd::Function<FanOut> {
@@ -122,7 +146,11 @@ ByRank reduced(const ByRank& x, const Instruction& instruction, Manner& manner) 
   };
   switch (instruction.op) {
     case kMax: total = at::stack(x).amax(0); break;
-    case kProduct: total = product_in_some_order(x, *manner.random); break;
+    case kProduct:
+      // Or as autograd differentiates a chain of factors.
+      total = before ? product_in_some_order(x, *manner.random)
+                     : ProductOfRanks::apply(at::stack(x), static_cast<std::int64_t>((*manner.random)() >> 1));
+      break;
     default:
       if (before)
         for (at::Tensor& t : terms) scale(t);
@@ -132,8 +160,20 @@ ByRank reduced(const ByRank& x, const Instruction& instruction, Manner& manner) 
   return fan_out(total, n, manner);
 }
 
+// Half of the products have small and large factors, whose partial products leave the range of float16 in some orders.
+bool has_uneven_factors(const Instruction& instruction) { return instruction.op == kProduct && instruction.variant >= 4; }
+
+ByRank with_uneven_factors(const ByRank& operands, const Instruction& instruction) {
+  constexpr std::array kSizes = {0.0078125, 4.0, 0.03125, 2.5, 0.01, 6.0, 0.5, 0.02};
+  ByRank out;
+  for (std::size_t r = 0; r < operands.size(); ++r)
+    out.push_back(operands[r] * kSizes[(r + static_cast<std::size_t>(instruction.variant)) % kSizes.size()]);
+  return out;
+}
+
 ByRank collective(const ByRank& operands, const Instruction& instruction, Manner& manner) {
-  const ByRank x = with_fault(operands, manner);
+  const ByRank x =
+      with_fault(has_uneven_factors(instruction) ? with_uneven_factors(operands, instruction) : operands, manner);
   const int n = static_cast<int>(x.size());
   ByRank out;
   switch (instruction.op) {
@@ -378,7 +418,8 @@ RandomProgram random_program(Random& random, at::ScalarType dtype) {
     // Keeps values in a range where programs of people live; everything else would be noise or overflow.
     double size = 0;
     for (const at::Tensor& t : result) size = std::max(size, t.abs().max().item<double>());
-    if (!(size < (integers ? 500 : 50)) || !(size > 1e-3)) continue;
+    const double least = has_uneven_factors(instruction) ? 1e-6 : 1e-3;
+    if (!(size < (integers ? 500 : 50)) || !(size > least)) continue;
     collectives += communicates;
     program.instructions.push_back(instruction);
     values.push_back(result);

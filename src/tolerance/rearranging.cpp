@@ -116,7 +116,10 @@ void rearrange(OpCall& call) {
 
 void stack_rule(OpCall& call) {
   rearrange(call);
-  if (call.integer("dim", 0) == 0 && is_real_floating(call.result())) call.context().shadows.mark_stacked(call.result());
+  if (call.integer("dim", 0) != 0 || !is_real_floating(call.result())) return;
+  call.context().shadows.mark_stacked(call.result());
+  for (const at::Tensor& operand : call.argument("tensors")->toTensorVector())
+    call.context().shadows.mark_operand(operand);
 }
 
 // Sorted by value: the cells follow the indices that came out; neighbours that may change places are branches.

@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 
+#include "tolerance/products.h"
 #include "tolerance/rules.h"
 
 namespace distgrad::tolerance {
@@ -183,29 +184,16 @@ void cumulative_sum(OpCall& call) {
 
 // ---- products
 
-// Factors in any order. Where the product of all is exact so is any part of it: odd parts only grow.
+// Factors in any order, as in a product over ranks.
 Number row_product(const Buffer& row, const Arithmetic& arithmetic) {
-  Number product = constant(1);
-  double largest = 1, smallest = 1;
-  bool zero = false, exact = true;
-  double propagated = 1, size = 1;
-  for (std::int64_t k = 0; k < row.size; ++k) {
-    const double x = row.value(k);
-    exact = exact && row.error(k) == 0;
-    zero = zero || x == 0;
-    largest *= std::max(1.0, std::fabs(x) + row.error(k));
-    if (x != 0) smallest *= std::min(1.0, std::fabs(x));
-    propagated *= std::fabs(x) + row.error(k);
-    size *= std::fabs(x);
-    product = k == 0 ? row.number(k) : product * row.number(k);
+  if (row.size == 0) return constant(1);
+  ProductFigures product = factor(row.number(0));
+  double value = row.value(0);
+  for (std::int64_t k = 1; k < row.size; ++k) {
+    product = multiplied(product, value, factor(row.number(k)), row.value(k), arithmetic);
+    value *= row.value(k);
   }
-  if (!(largest <= arithmetic.stored.largest)) return {product.value, kInfinity};
-  if (exact && (zero || product.exact()) && (zero || smallest >= arithmetic.stored.smallest_normal))
-    return constant(product.value);
-  const double n = static_cast<double>(row.size);
-  // A product over part of the factors may be subnormal; what it loses is scaled by the others.
-  const double lost = smallest < arithmetic.stored.smallest_normal ? n * arithmetic.stored.smallest * largest : 0;
-  return {product.value, propagated - size + arithmetic.stored_gamma(n) * propagated + lost};
+  return {value, product_error(product, arithmetic)};
 }
 
 void product(OpCall& call) {

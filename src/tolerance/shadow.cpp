@@ -73,7 +73,7 @@ bool is_contiguous(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
 Cell expanded(const Cell& cell, double value) {
   if (!cell.plain()) return cell;
   if (value == 0) return Cell();  // adding zero is free: still no term
-  return {0, 0, std::fabs(value), 1, static_cast<std::int16_t>(lowest_bit(value)), 0};
+  return {0, 0, std::fabs(value), 1, static_cast<std::int16_t>(lowest_bit(value)), 0, {}};
 }
 
 double* Arena::doubles(std::int64_t n) {
@@ -107,7 +107,7 @@ Shadows::Entry& Shadows::entry_of(const at::Tensor& tensor) {
   const c10::StorageImpl* key = tensor.storage().unsafeGetStorageImpl();
   const auto it = entries_.find(key);
   if (it != entries_.end()) return it->second;
-  return entries_.emplace(key, Entry{tensor.storage().getWeakStorageImpl(), {}, false}).first->second;
+  return entries_.emplace(key, Entry{tensor.storage().getWeakStorageImpl(), {}, false, false}).first->second;
 }
 
 bool Shadows::is_stacked(const at::Tensor& tensor) const {
@@ -118,6 +118,7 @@ bool Shadows::is_stacked(const at::Tensor& tensor) const {
 }
 
 void Shadows::mark_stacked(const at::Tensor& tensor) { entry_of(tensor).stacked = true; }
+void Shadows::mark_operand(const at::Tensor& tensor) { entry_of(tensor).operand = true; }
 
 Shadows::Entry& Shadows::obtain(const at::Tensor& tensor) {
   Entry& entry = entry_of(tensor);
@@ -142,6 +143,7 @@ View Shadows::view_of(const at::Tensor& tensor) const {
   }
   view.data = tensor.const_data_ptr();
   const Entry* entry = find(tensor);
+  view.operand = entry != nullptr && entry->operand;
   view.scan = entry == nullptr || entry->cells.empty();
   if (!view.scan) view.cells = entry->cells.data() + tensor.storage_offset();
   return view;
@@ -165,7 +167,7 @@ void Shadows::write(const at::Tensor& tensor, const Cell* cells) {
 }
 
 void Shadows::forget_dead() {
-  constexpr std::size_t kWorthIt = std::size_t{1} << 20;  // cells: 32 MiB
+  constexpr std::size_t kWorthIt = std::size_t{1} << 20;  // cells: 80 MiB
   if (cells_written_ < kWorthIt) return;
   cells_written_ = 0;
   std::erase_if(entries_, [](const auto& item) { return item.second.storage.expired(); });

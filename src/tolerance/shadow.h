@@ -12,7 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tolerance/number.h"
+#include "tolerance/products.h"
 
 namespace distgrad::tolerance {
 
@@ -28,13 +28,14 @@ struct Cell {
   // An exact product of so many factors and one more: as a factor of an inexact product it may itself have been
   // rounded on the way, had the factors been taken in another order.
   std::int16_t exact_products = 0;
+  ProductFigures product;  // of factors in any order; none where the program says the order
 
   static constexpr std::int16_t kInexact = -kNoBit;
   bool plain() const { return terms == 0; }
 };
 
 inline Cell inexact_cell(double value, double error) {
-  return {error, error, std::fabs(value) + error, 1, Cell::kInexact, 0};
+  return {error, error, std::fabs(value) + error, 1, Cell::kInexact, 0, {}};
 }
 // The cell's figures where the default cell is written out.
 Cell expanded(const Cell& cell, double value);
@@ -62,6 +63,7 @@ struct View {
   const Cell* cells = nullptr;  // parallel to data; null: none known
   bool scan = true;   // cells unknown: a value that the dtype does not hold was rounded (a constructor, a leaf's weight)
   bool wrapped = false;  // a Python number
+  bool operand = false;  // Entry::operand
   Dims sizes;
   Dims strides;
 
@@ -91,12 +93,14 @@ class Shadows {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // keeps the address from being used again
     std::vector<Cell> cells;  // by element of the storage; empty: all plain
     bool stacked = false;     // written by stack: its leading dim may be the ranks
+    bool operand = false;     // read by stack: may be one rank's operand of a collective, a factor of its product
   };
 
   Entry& obtain(const at::Tensor& tensor);  // with cells for every element of the storage
   // The tensor is the whole of a storage that stack wrote (or a multiple of one).
   bool is_stacked(const at::Tensor& tensor) const;
   void mark_stacked(const at::Tensor& tensor);
+  void mark_operand(const at::Tensor& tensor);
   View view_of(const at::Tensor& tensor) const;
   // `cells` in row-major order of the tensor; null: all plain.
   void write(const at::Tensor& tensor, const Cell* cells);
