@@ -34,7 +34,7 @@ def executable():
             raise RuntimeError(f"DISTGRAD is {given}, which is no executable file")
         return found
     package = Path(os.path.abspath(__file__)).parent  # a link's own place: the build folder links to the sources
-    beside = package.parents[2] / "bin" / "distgrad"  # PREFIX/share/distgrad/python/distgrad
+    beside = package.parents[3] / "bin" / "distgrad"  # PREFIX/share/distgrad/python/distgrad
     built = sorted(Path(__file__).resolve().parents[3].glob("build/*/bin/distgrad"), key=lambda f: -f.stat().st_mtime)
     for candidate in [beside, *built, shutil.which("distgrad")]:
         if candidate and os.access(candidate, os.X_OK):
