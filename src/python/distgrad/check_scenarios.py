@@ -20,7 +20,7 @@ def scenarios_for(collective, world_size, op, objective):
     loss, whose backward passes the cotangent on: one loss, computed on every rank."""
     n = world_size
     made = _Maker(collective, n, op, objective)
-    made.add("plain", "x", [2 * n, 3], loss=f"(y * y).sum() + {_WEIGHTED.format('y')}")
+    made.add("basic", "x", [n, 1], loss=f"(y * y).sum() + {_WEIGHTED.format('y')}")
     made.add("transposed_cotangent", "x", [2 * n, 3], after=[{"t": "y.transpose(-1, -2)"}], loss=_WEIGHTED.format("t"))
     made.add("expanded_cotangent", "x", [2 * n, 3], loss="3.0 * y.sum()")
     made.add("transposed_operand", "x.transpose(0, 1)", [3, 2 * n])

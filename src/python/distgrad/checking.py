@@ -95,14 +95,15 @@ def run(paths: "Union[str, os.PathLike, Iterable]" = "scenarios", **options) -> 
 
 class _Shortened:
     """The text without what its reader has not asked for and cannot use: a folder that is gone by then (None: there is none),
-    and this interpreter's path in the names of the cases."""
+    this interpreter's path in the names of the cases, and, of the cases in that folder, what one before has said."""
 
     def __init__(self, folder, python):
         self._folder = folder
         self._python = python
 
     def __call__(self, text):
-        return "\n".join(filter(lambda line: line is not None, map(self._line, text.split("\n"))))
+        lines = [line for line in map(self._line, text.split("\n")) if line is not None]
+        return "\n".join(_each_verdict_once(lines) if self._folder else lines)
 
     def _line(self, line):
         again = line.startswith("Again")
@@ -111,6 +112,21 @@ class _Shortened:
         if self._python and not again:
             line = line.replace(f":python={sys.executable}", "").replace(f",python={sys.executable}", "")
         return line.replace(self._folder + os.sep, "") if self._folder else line
+
+
+def _each_verdict_once(lines):
+    """The details of a case, which are indented, only where its verdict is new: the programs of check() differ in little."""
+    told, kept, shown = set(), [], True
+    for line in lines:
+        if line.startswith(("FAIL ", "ERR ", "skip ")):
+            verdict = line.split(None, 2)[2:]
+            shown = tuple(verdict) not in told
+            told.add(tuple(verdict))
+        elif not line.startswith("  "):
+            shown = True
+        if shown or not line.startswith("  "):
+            kept.append(line)
+    return kept
 
 
 def _check_collective(collective, op):

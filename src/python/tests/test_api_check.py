@@ -60,23 +60,23 @@ class Check(unittest.TestCase):
         report = distgrad.check(AllSlices.apply, "all_gather", world_size=2)
         self.assertGreaterEqual(report["summary"]["as_expected"], 8)
         self.assertEqual(report["summary"]["not_as_expected"], 0)
-        self.assertIn("plain.json   match", str(report))
+        self.assertIn("basic.json   match", str(report))
         self.assertNotIn(sys.executable, str(report))
 
     def test_a_wrong_one_raises_with_the_report(self):
         with tempfile.TemporaryDirectory() as folder:
             with self.assertRaisesRegex(AssertionError, "own-slice"):
                 distgrad.check(OwnSlice, "all_gather", world_size=3, dtype="float32", keep=folder)
-            self.assertIn("world_size", json.loads(Path(folder, "plain.json").read_text()))
+            self.assertIn("world_size", json.loads(Path(folder, "basic.json").read_text()))
 
     def test_the_objective_decides(self):
         self.assertEqual(distgrad.check(in_place, "all_reduce", 2, objective="replicated")["summary"]["not_as_expected"], 0)
         with self.assertRaisesRegex(AssertionError, "identity-backward"):
-            distgrad.check(in_place, "all_reduce", 2, filter="plain")
+            distgrad.check(in_place, "all_reduce", 2, filter="basic")
 
     def test_a_function_made_in_the_test(self):
         layer = AllSlices  # closed over
-        report = distgrad.check(lambda x: layer.apply(x), "all_gather", 2, filter="plain")
+        report = distgrad.check(lambda x: layer.apply(x), "all_gather", 2, filter="basic")
         self.assertEqual(report["summary"]["as_expected"], 1)
 
     def test_an_op_that_the_function_does_not_offer_is_no_pass(self):
