@@ -77,8 +77,8 @@ def explain(single, ranks, *, world_size, backend, reduce=None, partly_held=(), 
     return StepReport(parameters, world_size, backend)
 
 
-# Wrappers put themselves into the names of parameters.
-_WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+# Wrappers put themselves into the names of parameters; DDP as `module`, which further inside may be a name like any other.
+_WRAPPERS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 
 
 def _with_plain_names(pieces):
@@ -88,7 +88,8 @@ def _with_plain_names(pieces):
 
 def _plain_name(name):
     parts = name.split(".")
-    kept = [p for i, p in enumerate(parts) if p not in _WRAPPERS or (p == "module" and i > 0)]
+    kept = [p for p in parts if p not in _WRAPPERS]
+    kept = kept[1:] if kept[:1] == ["module"] else kept
     return ".".join(kept) or name
 
 

@@ -183,6 +183,11 @@ class Text(unittest.TestCase):
         report = explain(single, [single] * 2, world_size=2, backend="gloo")
         self.assertEqual((len(report.parameters), report.wrong), (2, []))
 
+    def test_wrappers_are_no_part_of_a_name(self):
+        ranks = [{"_orig_mod.module.a.w": plain(T), "module.b._checkpoint_wrapped_module.module.w": plain(T)}] * 2
+        report = explain({"a.w": plain(T), "b.module.w": plain(T)}, ranks, world_size=2, backend="gloo")
+        self.assertEqual(report.wrong, [])
+
     def test_a_name_that_the_single_run_lacks(self):
         report = explain({"w": plain(T)}, [{"w": plain(T), "v": plain(T)}] * 2, world_size=2, backend="gloo")
         self.assertEqual([p.name for p in report.wrong], ["v"])
