@@ -375,7 +375,7 @@ class _Sight:
     def _rest(self, off, dtypes):
         error = max(self.errors) / (_finite_max(self._truth) or 1.0)
         if error < 2 ** -6:
-            return "precision", (f"off by {error:.1g} of its largest element, and no known mistake fits: if the step computes in"
+            return "precision", ("off by little, and no known mistake fits: if the step computes in"
                                  " another precision or order than the single run (autocast, TF32, bf16), say how much is"
                                  " allowed with rtol="), None
         return "unexplained", f"wrong on {self._where(off)}, and no known mistake fits", None
