@@ -1,1 +1,16 @@
-"""distgrad's parts that run in a user's own Python."""
+"""distgrad in Python: are the gradients of a distributed program right?
+
+    check_step(parallel, single)     a training step on real ranks against the same step in one process
+    check(function, "all_gather")    one's own collective against a simulation of all ranks
+    audit(function, "all_gather")    the same through every shape, dim, dtype, group, ... that distgrad has
+    run(paths)                       scenario files
+
+Each raises an AssertionError whose text is the report, or returns the report. Importing this does not import torch.
+"""
+
+from .checking import audit, check, run
+from .driver import Report
+from .explaining import ParameterReport, StepReport
+from .stepping import RankError, check_step
+
+__all__ = ["ParameterReport", "RankError", "Report", "StepReport", "audit", "check", "check_step", "run"]

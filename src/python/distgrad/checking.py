@@ -1,0 +1,185 @@
+"""check, audit and run: one's own collectives, and scenario files, on distgrad's own ranks."""
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from typing import Optional, Union
+
+from . import transport
+from .check_scenarios import COLLECTIVES, OPS, scenarios_for
+from .driver import Report, report_of
+from .nesting import refuse_in_rank
+
+
+def check(
+    function: Callable,
+    collective: str,
+    world_size: int = 4,
+    *,
+    op: str = "sum",
+    objective: str = "sum",
+    dtype: Optional[str] = None,
+    timeout_s: Optional[float] = None,
+    keep: "Union[str, os.PathLike, None]" = None,
+    **options,
+) -> Report:
+    """Runs `function` as `collective` in a dozen small programs on `world_size` ranks, and compares with a simulation.
+
+        def test_gather():
+            distgrad.check(GatherLayer.apply, "all_gather", world_size=4)
+
+    `function` is a function, an autograd.Function or its `apply`, a Module or a Module class; what its parameters get, by
+    their names, is in docs/your-code.md. It may be made inside another function. `objective` says what the ranks optimise
+    together: "sum", "mean", "replicated" (one loss, computed on every rank) or "rank:1". `dtype` is float64 by default.
+    The programs are scenario files, and are left in the folder `keep` if one is given. `options` are those of `distgrad run`.
+
+    The programs have operands and cotangents that are transposed or expanded, every dim, two roots, a subgroup, two calls. What the
+    function's parameters cannot express is skipped; pieces of different sizes are not tried: audit() does.
+
+    Returns the report, or raises AssertionError with it, also where every case was skipped. ValueError: a bad argument, or a
+    function that cannot be loaded in the ranks."""
+    refuse_in_rank("check")
+    _check_collective(collective, op)
+    with tempfile.TemporaryDirectory(prefix="distgrad-") as temporary:
+        folder = os.path.abspath(keep or temporary)
+        os.makedirs(folder, exist_ok=True)
+        subject = f"{collective}={_subject_place(function, folder)}"
+        for name, scenario in scenarios_for(collective, world_size, op, objective).items():
+            in_full = subject + ("+all_reduce=in_place" if scenario.pop("needs_all_reduce", False) else "")
+            scenario.update(objective=_objective(objective), subjects={in_full: "match"})
+            with open(os.path.join(folder, name + ".json"), "w") as file:
+                json.dump(scenario, file, indent=1)
+        gone = None if keep else folder
+        return run(folder, dtype=dtype, timeout=timeout_s, allow_code=True, _shorten=gone, **options)
+
+
+def audit(
+    function: Callable,
+    collective: str,
+    *,
+    objective: Optional[str] = None,
+    **options,
+) -> Report:
+    """The whole battery of `distgrad audit` for one function: 1 to 5 ranks, dims, dtypes, groups, shapes, ties, zeros, ops.
+
+        distgrad.audit(GatherLayer.apply, "all_gather")
+
+    Without `objective`, being right for any one counts. Takes some seconds. Returns the results, or raises
+    AssertionError with the table where a collective is wrong or none could be judged; ValueError as check()."""
+    refuse_in_rank("audit")
+    _check_collective(collective, None)
+    with tempfile.TemporaryDirectory(prefix="distgrad-") as folder:
+        subject = f"{collective}={_subject_place(function, folder)}"
+        options.setdefault("python", sys.executable)
+        return report_of("audit", {"objective": objective, **options}, [subject], _Shortened(folder, True))
+
+
+def run(paths: "Union[str, os.PathLike, Iterable]" = "scenarios", **options) -> Report:
+    """`distgrad run` on scenario files, folders or single cases. The options are the command line's, with underscores:
+
+        distgrad.run("scenarios/debate", subject="torch_nn", world_size=[2, 3])
+        distgrad.run(["mine.json:subject=in_place", "others"], strict=True)
+
+    Returns the report, or raises AssertionError with its text where a case is not as expected or went wrong, or nothing ran
+    (unless allow_empty=True); ValueError with the command's own words for a bad path, file or option."""
+    refuse_in_rank("run")
+    for taken in {"json", "color"} & set(options):
+        raise TypeError(f"run() has no option {taken!r}: the report is returned")
+    paths = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    shorten = _Shortened(options.pop("_shorten", None), "python" not in options)
+    options.setdefault("python", sys.executable)
+    return report_of("run", {"color": "never", **options}, [os.fspath(path) for path in paths], shorten)
+
+
+class _Shortened:
+    """The text without what its reader has not asked for and cannot use: a folder that is gone by then (None: there is none),
+    this interpreter's path in the names of the cases, and, of the cases in that folder, what one before has said."""
+
+    def __init__(self, folder, python):
+        self._folder = folder
+        self._python = python
+
+    def __call__(self, text):
+        lines = [line for line in map(self._line, text.split("\n")) if line is not None]
+        return "\n".join(_each_verdict_once(lines) if self._folder else lines)
+
+    def _line(self, line):
+        again = line.startswith("Again")
+        if again and self._folder:
+            return None
+        if self._python and not again:
+            line = line.replace(f":python={sys.executable}", "").replace(f",python={sys.executable}", "")
+        return line.replace(self._folder + os.sep, "") if self._folder else line
+
+
+def _each_verdict_once(lines):
+    """The details of a case, which are indented, only where its verdict is new: the programs of check() differ in little."""
+    told, kept, shown = set(), [], True
+    for line in lines:
+        if line.startswith(("FAIL ", "ERR ", "skip ")):
+            verdict = line.split(None, 2)[2:]
+            shown = tuple(verdict) not in told
+            told.add(tuple(verdict))
+        elif not line.startswith("  "):
+            shown = True
+        if shown or not line.startswith("  "):
+            kept.append(line)
+    return kept
+
+
+def _check_collective(collective, op):
+    if collective not in COLLECTIVES:
+        raise ValueError(f"unknown collective {collective!r}; it is one of {', '.join(COLLECTIVES)}")
+    if op is not None and op not in OPS:
+        raise ValueError(f"unknown op {op!r}; it is one of {', '.join(OPS)}")
+
+
+def _objective(text):
+    kind, colon, rank = text.partition(":")
+    return {"rank": int(rank)} if kind == "rank" and colon and rank.isdigit() else text
+
+
+# Text that would mean something else in a subject's name.
+_SPECIAL = set("+,=:")
+
+
+def _subject_place(function, folder):
+    """python:FILE.py:NAME or python:MODULE:NAME; `folder` is for a file that loads what has no name."""
+    if not callable(function):
+        raise TypeError(f"{function!r} is no function")
+    place = transport.place_of(function)
+    module = sys.modules[place[0]] if place else None
+    file = os.path.abspath(getattr(module, "__file__", None) or "")
+    if place and not _SPECIAL & set(file):
+        if getattr(module, "__package__", None) and module.__name__ != "__main__":
+            return f"python:{place[0]}:{place[1]}"
+        if file.endswith(".py"):
+            return f"python:{file}:{place[1]}"
+    return f"python:{_file_for(function, folder)}:function"
+
+
+_LOADER = """\
+import importlib.util
+import sys
+from pathlib import Path
+
+# The sender's, whatever distgrad the ranks are of.
+_spec = importlib.util.spec_from_file_location("distgrad.transport", {transport!r})
+_transport = sys.modules["distgrad.transport"] = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_transport)
+function = _transport.loads(Path({data!r}).read_bytes())
+"""
+
+
+def _file_for(function, folder):
+    """A file whose `function` is this one, sent by value."""
+    folder = os.path.join(folder, "function")
+    os.makedirs(folder)
+    data, file = os.path.join(folder, "function.pickle"), os.path.join(folder, "function.py")
+    with open(data, "wb") as opened:
+        opened.write(transport.dumps(function))
+    with open(file, "w") as opened:
+        opened.write(_LOADER.format(transport=os.path.abspath(transport.__file__), data=data))
+    return file

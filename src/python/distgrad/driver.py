@@ -1,0 +1,98 @@
+"""Runs the `distgrad` executable and reads what it says."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from .nesting import IN_RANK
+
+_AS_EXPECTED, _USER_ERROR, _INTERRUPTED = 0, 2, (130, 143, -2, -15)
+
+
+class Report(dict):
+    """The JSON report (docs/command-line.md), as a dict. `text`, or str(report): what the command printed."""
+
+    def __init__(self, fields, text):
+        super().__init__(fields)
+        self.text = text
+
+    def __str__(self):
+        return self.text
+
+
+def executable():
+    """The path of `distgrad`. Looked for in $DISTGRAD, beside this package where it is installed or built, in the build folders
+    of its sources (the newest), and in PATH. Raises RuntimeError."""
+    given = os.environ.get("DISTGRAD")
+    if given:
+        found = shutil.which(given)
+        if found is None:
+            raise RuntimeError(f"DISTGRAD is {given}, which is no executable file")
+        return found
+    package = Path(os.path.abspath(__file__)).parent  # a link's own place: the build folder links to the sources
+    beside = package.parents[3] / "bin" / "distgrad"  # PREFIX/share/distgrad/python/distgrad
+    built = sorted(Path(__file__).resolve().parents[3].glob("build/*/bin/distgrad"), key=lambda f: -f.stat().st_mtime)
+    for candidate in [beside, *built, shutil.which("distgrad")]:
+        if candidate and os.access(candidate, os.X_OK):
+            return str(candidate)
+    raise RuntimeError("the distgrad executable was not found: build it (tools/run), put it into PATH, or name it in the"
+                       " environment variable DISTGRAD")
+
+
+def report_of(command, options, positional, shorten):
+    """Runs `distgrad COMMAND`. `options` are as the command line's, with underscores: True is a flag, None and False are left
+    out, a list is several values; `shorten` is applied to the texts. Returns the Report; raises AssertionError with the report's text where something is not as
+    expected, went wrong, or nothing was judged, and ValueError with what the command says of bad arguments."""
+    with tempfile.TemporaryDirectory(prefix="distgrad-") as folder:
+        file = os.path.join(folder, "report.json")
+        line = [executable(), command, "--json", file, *_option_words(options), "--", *positional]
+        code, output, errors = _run(line)
+        output, errors = shorten(output), shorten(errors)
+        if code in _INTERRUPTED:
+            raise KeyboardInterrupt
+        if code == _USER_ERROR:
+            raise ValueError((errors or output).strip())
+        fields = _read(file)
+    if code != _AS_EXPECTED or fields is None:
+        raise AssertionError("\n".join(filter(None, [output.rstrip(), errors.strip()])) or f"distgrad: exit code {code}")
+    return Report(fields, output)
+
+
+def _run(line):
+    environment = dict(os.environ, **{IN_RANK: "1"})
+    # The ranks are of this interpreter and see the modules that this process sees.
+    environment["PYTHONPATH"] = os.pathsep.join(p or os.getcwd() for p in sys.path)
+    process = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+    try:
+        output, errors = process.communicate()
+    finally:
+        if process.poll() is None:
+            process.terminate()  # it ends its ranks
+            process.wait()
+    return process.returncode, output.decode(errors="replace"), errors.decode(errors="replace")
+
+
+def _option_words(options):
+    words = []
+    for name, value in options.items():
+        option = "--" + name.replace("_", "-")
+        if value is True:
+            words.append(option)
+        elif isinstance(value, (list, tuple)):
+            for one in value:
+                words += [option, str(one)]
+        elif value is not None and value is not False:
+            words += [option, str(value)]
+    return words
+
+
+def _read(file):
+    try:
+        with open(file) as opened:
+            return json.load(opened)
+    except FileNotFoundError:
+        return None

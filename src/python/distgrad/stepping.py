@@ -1,0 +1,179 @@
+"""check_step: a training step on real ranks against the same step in one process."""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from typing import Optional
+
+from . import transport
+from .explaining import StepReport, explain
+from .nesting import IN_RANK, refuse_in_rank
+
+_START_S = 120  # for torch to be imported, on a busy machine
+_OPERATIONS = ("sum", "mean", "max", "min", "product")
+_PROGRAM = ("import json, sys; sys.path[:] = json.loads(sys.argv[3]); from distgrad.step_process import main;"
+            " main(sys.argv[1], sys.argv[2])")
+
+
+class RankError(RuntimeError):
+    """A process of check_step raised, died or hung. The text has its rank and its traceback.
+
+    failures: [{"process": "rank-1" or "single", "kind": "exception", "crash" or "hang", "text", "output"}], the cause first."""
+
+    def __init__(self, text, failures):
+        super().__init__(text)
+        self.failures = failures
+
+
+def check_step(
+    parallel: Callable,
+    single: "Callable | Mapping",
+    world_size: int = 4,
+    *,
+    reduce: Optional[Mapping[str, str]] = None,
+    partly_held: Iterable[str] = (),
+    rtol: Optional[float] = None,
+    atol: Optional[float] = None,
+    backend: str = "gloo",
+    seed: int = 0,
+    timeout_s: float = 60,
+) -> StepReport:
+    """Compares the gradients of a step on `world_size` ranks with those of the same step in one process.
+
+        def parallel():                       # on every rank, torch.distributed is initialised
+            model = DistributedDataParallel(make_model())
+            model(my_batch(dist.get_rank())).mean().backward()
+            return {name: p.grad for name, p in model.named_parameters()}
+
+        def single():                         # in a process without torch.distributed
+            model = make_model()
+            model(whole_batch()).mean().backward()
+            return {name: p.grad for name, p in model.named_parameters()}
+
+        def test_gradients():
+            distgrad.check_step(parallel, single, world_size=4)
+
+    Both return {parameter: gradient}. `parallel` gets `rank` and `world_size` if it has parameters of these names. `single` may
+    be a dict of tensors. Both start with torch.manual_seed(seed), the same everywhere. Each process is a new one: nothing that
+    is in memory here but what the functions close over is there.
+
+    A DTensor is joined as its placements say; its replicas must agree. Plain tensors of the shape of `single`'s must be
+    equal to it on all ranks, unless `reduce` ({"name or pattern": "sum" or "mean", ...}) says that they are to be reduced
+    first; of another shape, they are joined along the one dim where they fit. A parameter that matches a pattern in
+    `partly_held` may be absent on some of the ranks (pipeline stages).
+
+    A difference counts from rtol * (largest element of the parameter's truth) + atol on. Defaults for float64, float32, and
+    half precision: rtol 4096, 512, 8 eps; atol 64, 8, 1 eps times the largest element of all gradients.
+
+    Returns the report, or raises AssertionError with it; RankError where a process raised, died, or was not done in `timeout_s`
+    seconds; ValueError, TypeError for what is wrong with the arguments."""
+    refuse_in_rank("check_step")
+    _check_arguments(parallel, single, world_size, reduce, timeout_s)
+    with tempfile.TemporaryDirectory(prefix="distgrad-") as folder:
+        request = {"parallel": transport.dumps(parallel), "single": transport.dumps(single) if callable(single) else None,
+                   "world_size": world_size, "backend": backend, "seed": seed, "timeout_s": float(timeout_s)}
+        with open(os.path.join(folder, "request"), "wb") as file:
+            pickle.dump(request, file)
+        _run_processes(folder, request)
+        ranks = [_load(folder, f"rank-{rank}") for rank in range(world_size)]
+        truth = _load(folder, "single") if callable(single) else _pieces(single)
+    if not any("tensor" in piece for piece in truth.values()):
+        raise AssertionError("check_step: the single run has no gradient at all (all are None): nothing was compared")
+    report = explain(truth, ranks, world_size=world_size, backend=backend, reduce=reduce, partly_held=partly_held,
+                     rtol=rtol, atol=atol)
+    if report.wrong:
+        raise AssertionError(str(report))
+    return report
+
+
+def _check_arguments(parallel, single, world_size, reduce, timeout_s):
+    if not callable(parallel):
+        raise TypeError("parallel is to be a function that returns {parameter: gradient}")
+    if not callable(single) and not isinstance(single, Mapping):
+        raise TypeError("single is to be a function that returns {parameter: gradient}, or such a dict")
+    if not isinstance(world_size, int) or isinstance(world_size, bool) or world_size < 1:
+        raise ValueError(f"world_size is to be a number of ranks, not {world_size!r}")
+    if not timeout_s > 0:
+        raise ValueError(f"timeout_s is to be above 0, not {timeout_s!r}")
+    for pattern, operation in (reduce or {}).items():
+        if operation not in _OPERATIONS:
+            raise ValueError(f"reduce={{{pattern!r}: {operation!r}}}: it is one of {', '.join(_OPERATIONS)}")
+
+
+def _run_processes(folder, request):
+    """Raises RankError. However it ends, no process is left."""
+    environment = dict(os.environ, **{IN_RANK: "1"})
+    environment.setdefault("OMP_NUM_THREADS", "1")
+    path = [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))] + sys.path
+    command = [sys.executable, "-c", _PROGRAM, folder, str(os.getpid()), json.dumps(path)]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                               env=environment, start_new_session=True)  # Ctrl-C is for this process to handle
+    try:
+        output, _ = process.communicate(timeout=request["timeout_s"] + _START_S)
+    except subprocess.TimeoutExpired:
+        raise RankError(f"the process that starts the ranks was not done after {_START_S} s more", []) from None
+    finally:
+        if process.poll() is None:
+            process.terminate()  # it ends its children, and waits for them
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
+                process.kill()  # its children are killed with it
+                process.wait()
+        process.stdout.close()
+    outcome = os.path.join(folder, "outcome")
+    if not os.path.exists(outcome):
+        raise RankError("the process that starts the ranks failed:\n" + output.decode(errors="replace").strip(), [])
+    with open(outcome) as file:
+        failures = json.load(file)
+    if failures:
+        raise RankError(_failure_text(failures, request["timeout_s"]), failures)
+
+
+# What a rank says when another one is gone: an echo of the cause.
+_ECHOES = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Gloo connect")
+
+
+def _failure_text(failures, timeout_s):
+    failures.sort(key=_is_echo)  # stable: else in order of time
+    kinds = {"exception": "raised", "crash": "died", "hang": f"not done after {timeout_s:g} s, but at"}
+    processes = {}  # what happened -> to whom
+    for failure in failures:
+        if not processes or not _is_echo(failure):
+            processes.setdefault((failure["kind"], failure["text"], failure["output"]), []).append(failure["process"])
+    parts = []
+    for (kind, text, output), names in processes.items():
+        told = f"{_who(names)} {kinds[kind]}:\n{text or '(no Python code)'}"
+        parts.append(told + (f"\nit printed:\n{output}" if output else ""))
+    return "check_step: " + "\n\n".join(parts)
+
+
+def _is_echo(failure):
+    return any(echo in failure["text"] for echo in _ECHOES)
+
+
+def _who(names):
+    ranks = sorted(int(name[len("rank-"):]) for name in names if name != "single")
+    told = ["the single run"] if "single" in names else []
+    if ranks:
+        told.append(("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks)))
+    return " and ".join(told)
+
+
+def _load(folder, name):
+    import torch
+
+    return torch.load(os.path.join(folder, name + ".pt"))
+
+
+def _pieces(gradients):
+    from .step_pieces import piece_of
+
+    pieces = {str(name): piece_of(name, value) for name, value in gradients.items()}
+    if any("index" in piece or "outside" in piece for piece in pieces.values()):
+        raise TypeError("single has a DTensor; give the whole tensor (full_tensor())")
+    return pieces

@@ -1,0 +1,138 @@
+"""check_step where a rank raises, dies or hangs, or the caller is interrupted: told with rank and place, nothing left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+PACKAGE = str(Path(__file__).resolve().parents[1])
+sys.path.insert(0, PACKAGE)
+
+import distgrad  # noqa: E402
+
+
+def single():
+    return {"w": torch.ones(3)}
+
+
+def one_raises(rank):
+    if rank == 1:
+        print("about to fail")
+        raise ValueError("no such layer")
+    dist.all_reduce(torch.ones(1))
+    return single()
+
+
+def one_hangs(rank):
+    if rank == 1:
+        time.sleep(1000)  # here it hangs
+    dist.all_reduce(torch.ones(1))
+    return single()
+
+
+def one_dies(rank):
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    dist.all_reduce(torch.ones(1))
+    return single()
+
+
+# A caller that waits for ranks which hang, each with a child of its own; they write their process ids.
+INTERRUPTED = """
+import os, subprocess, sys, time
+sys.path.insert(0, {package!r})
+import distgrad
+
+def parallel(rank):
+    child = subprocess.Popen(["sleep", "1000"])
+    with open({folder!r} + "/" + str(rank), "w") as file:
+        file.write(str(os.getpid()) + " " + str(child.pid))
+    os.rename({folder!r} + "/" + str(rank), {folder!r} + "/rank" + str(rank))
+    time.sleep(1000)
+
+if __name__ == "__main__":
+    distgrad.check_step(parallel, {{}}, 2)
+"""
+
+
+class Failures(unittest.TestCase):
+    def failing(self, parallel, **options):
+        with self.assertRaises(distgrad.RankError) as raised:
+            distgrad.check_step(parallel, single, 2, **options)
+        return str(raised.exception)
+
+    def test_an_exception(self):
+        text = self.failing(one_raises)
+        self.assertIn("rank 1 raised:", text)
+        self.assertIn("ValueError: no such layer", text)
+        self.assertIn("in one_raises", text)
+        self.assertIn("about to fail", text)
+        self.assertNotIn("rank 0", text)  # that its peer is gone is no news
+
+    def test_a_hang(self):
+        text = self.failing(one_hangs, timeout_s=15)
+        self.assertRegex(text, r"rank 1 not done after 15 s, but at:\n.*\n.* in one_hangs")
+        self.assertIn("in all_reduce", text)  # rank 0
+
+    def test_a_crash(self):
+        self.assertIn("rank 1 died:\nkilled by SIGSEGV", self.failing(one_dies))
+
+    def test_nothing_is_left_after_an_interrupt(self):
+        with tempfile.TemporaryDirectory() as folder:
+            script = Path(folder, "script.py")
+            script.write_text(INTERRUPTED.format(package=PACKAGE, folder=folder))
+            caller = subprocess.Popen([sys.executable, str(script)], stderr=subprocess.PIPE)
+            files = [Path(folder, f"rank{rank}") for rank in range(2)]
+            _wait_until(lambda: all(f.exists() for f in files), 100)
+            caller.send_signal(signal.SIGINT)
+            self.assertIn(b"KeyboardInterrupt", caller.communicate(timeout=60)[1])
+            for pid in [int(word) for f in files for word in f.read_text().split()]:
+                _wait_until(lambda: not _is_alive(pid), 10)
+
+
+class Arguments(unittest.TestCase):
+    def test_what_is_wrong_is_told_before_anything_starts(self):
+        for error, arguments in ((TypeError, (None, single)), (TypeError, (single, 3)), (ValueError, (single, single, 0))):
+            with self.assertRaises(error):
+                distgrad.check_step(*arguments)
+        with self.assertRaisesRegex(ValueError, "one of sum, mean"):
+            distgrad.check_step(single, single, reduce={"w": "average"})
+
+    def test_a_check_that_compares_nothing_fails(self):
+        with self.assertRaisesRegex(AssertionError, "nothing was compared"):
+            distgrad.check_step(lambda: {"w": None}, {"w": None}, 1)
+
+    def test_a_check_at_the_top_of_a_file_does_not_start_ranks_in_ranks(self):
+        with tempfile.TemporaryDirectory() as folder:
+            script = Path(folder, "script.py")
+            script.write_text(f"import sys\nsys.path.insert(0, {PACKAGE!r})\nimport distgrad\ndef f():\n    return {{}}\n"
+                              "distgrad.check_step(f, f, 1)\n")
+            done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=100)
+        self.assertIn("was called in a rank", done.stderr)
+        self.assertIn('under `if __name__ == "__main__":`', done.stderr)
+
+
+def _wait_until(holds, seconds):
+    end = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > end:
+            raise AssertionError("waited in vain")
+        time.sleep(0.05)
+
+
+def _is_alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,201 @@
+"""check_step on real training steps: right ones pass, wrong ones are named."""
+
+import sys
+import unittest
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import distgrad  # noqa: E402
+
+
+def make_model():
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(6, 10), nn.LayerNorm(10), nn.ReLU(), nn.Linear(10, 7)).double()  # 7: uneven shards
+
+
+def batch():
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(8, 6, generator=generator, dtype=torch.float64)
+
+
+def my_batch():
+    return batch().chunk(dist.get_world_size())[dist.get_rank()]
+
+
+def loss_of(model, x):
+    return (model(x) ** 2).mean()
+
+
+def gradients(model):
+    return {name: p.grad for name, p in model.named_parameters()}
+
+
+def single():
+    model = make_model()
+    loss_of(model, batch()).backward()
+    return gradients(model)
+
+
+def data_parallel(scale=1.0):
+    model = nn.parallel.DistributedDataParallel(make_model())
+    first, second = my_batch().chunk(2)
+    with model.no_sync():
+        (loss_of(model, first) / 2 * scale).backward()
+    (loss_of(model, second) / 2 * scale).backward()
+    return gradients(model)
+
+
+def loss_times_world_size():
+    return data_parallel(dist.get_world_size())
+
+
+def divided_twice():
+    return data_parallel(1 / dist.get_world_size())
+
+
+def without_all_reduce():
+    model = make_model()
+    loss_of(model, my_batch()).backward()
+    return gradients(model)
+
+
+def fully_sharded():
+    from torch.distributed.fsdp import fully_shard
+
+    model = make_model()
+    for layer in (model[0], model[3], model):
+        fully_shard(layer)
+    first, second = my_batch().chunk(2)
+    model.set_requires_gradient_sync(False)
+    (loss_of(model, first) / 2).backward()
+    model.set_requires_gradient_sync(True)
+    (loss_of(model, second) / 2).backward()
+    return gradients(model)
+
+
+def tensor_parallel(shard_data=True):
+    """On a mesh of 2 x 2: the two Linears as DTensors over tp, and all of it in FSDP over dp."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    model = two_linears()
+    parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    if shard_data:
+        fully_shard(model, mesh=mesh["dp"])
+    loss_of(model, batch().chunk(2)[mesh.get_local_rank("dp")]).backward()
+    return gradients(model)
+
+
+def tensor_without_data_parallel():
+    return tensor_parallel(shard_data=False)
+
+
+def two_linears():
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(6, 10), nn.ReLU(), nn.Linear(10, 7)).double()
+
+
+def single_two_linears():
+    model = two_linears()
+    loss_of(model, batch()).backward()
+    return gradients(model)
+
+
+def sequence_parallel(reduce_norm):
+    """A norm on each rank's part of the sequence: its gradient is a part, and the training step is to sum the parts."""
+    norm = nn.LayerNorm(6).double()
+    (norm(my_batch()) * my_batch().cos()).sum().backward()
+    if reduce_norm:
+        for p in norm.parameters():
+            dist.all_reduce(p.grad)
+    return {f"norm.{name}": grad for name, grad in gradients(norm).items()}
+
+
+def norm_reduced():
+    return sequence_parallel(True)
+
+
+def norm_not_reduced():
+    return sequence_parallel(False)
+
+
+def single_norm():
+    norm = nn.LayerNorm(6).double()
+    (norm(batch()) * batch().cos()).sum().backward()
+    return {f"norm.{name}": grad for name, grad in gradients(norm).items()}
+
+
+class Steps(unittest.TestCase):
+    def assert_wrong(self, finding, words, parallel, one, world_size):
+        with self.assertRaises(AssertionError) as raised:
+            distgrad.check_step(parallel, one, world_size)
+        text = str(raised.exception)
+        self.assertIn(f"\n{finding}", text)
+        self.assertIn(words, text)
+        return text
+
+    def test_data_parallel_with_accumulation(self):
+        report = distgrad.check_step(data_parallel, single, 2)
+        self.assertEqual(len(report.parameters), 6)
+        self.assertIn("6 gradients, all right, on 2 ranks (gloo)", str(report))
+
+    def test_fully_sharded_with_accumulation_and_uneven_shards(self):
+        self.assertEqual(len(distgrad.check_step(fully_sharded, single, 4).parameters), 6)
+
+    def test_tensor_parallel_and_fully_sharded(self):
+        self.assertEqual(len(distgrad.check_step(tensor_parallel, single_two_linears, 4).parameters), 4)
+
+    def test_tensor_parallel_without_the_data_parallel_reduction(self):
+        with self.assertRaises(AssertionError) as raised:
+            distgrad.check_step(tensor_without_data_parallel, single_two_linears, 4)
+        self.assertIn("4 of 4 gradients are wrong", str(raised.exception))
+
+    def test_a_loss_that_is_scaled_twice(self):
+        self.assert_wrong("scaled (6 gradients): 2 times", "the world size", loss_times_world_size, single, 2)
+
+    def test_a_mean_that_is_divided_twice(self):
+        self.assert_wrong("scaled (6 gradients): 1/2", "divided once too often", divided_twice, single, 2)
+
+    def test_no_reduction_at_all(self):
+        self.assert_wrong("missing-reduction (6 gradients)", "the mean over the ranks", without_all_reduce, single, 2)
+
+    def test_a_norm_in_tensor_parallel(self):
+        self.assertFalse(distgrad.check_step(norm_reduced, single_norm, 2).wrong)
+        text = self.assert_wrong("missing-reduction", "the sum over the ranks", norm_not_reduced, single_norm, 2)
+        self.assertIn("norm.weight", text)
+
+    def test_functions_made_in_the_test(self):
+        scale = torch.tensor(2.0)
+
+        def squares(x):
+            return (scale * x * x).sum()
+
+        def parallel(rank, world_size):
+            w = torch.rand(4, requires_grad=True)  # the same on all ranks: they are seeded alike
+            squares(w).backward()
+            return {"w": w.grad.chunk(world_size)[rank]}
+
+        def one():
+            w = torch.rand(4, requires_grad=True)
+            squares(w).backward()
+            return {"w": w.grad}
+
+        report = distgrad.check_step(parallel, one, 2)
+        self.assertIn("joined along dim 0", str(report))
+        self.assertFalse(distgrad.check_step(parallel, {"w": _seeded()}, 2).wrong)
+
+
+def _seeded():
+    torch.manual_seed(0)
+    return 4 * torch.rand(4)
+
+
+if __name__ == "__main__":
+    unittest.main()
