@@ -42,6 +42,7 @@ _GROUPS = "(blocks|out-of-order|strided|unequal|root-1-of-a-subgroup)"
 KNOWN = (
     Known("torch_nn", "premul_sum", "skipped", "torch's Gloo has no premul_sum; the row tells what the module does on NCCL"),
     Known("torch_nn", "(all_gather|gather).*uneven|scatter.*(uneven|splits)", "skipped", "the module takes one shape only"),
+    Known("torch_functional", "(all_gather|reduce_scatter).*(uneven|splits)", "skipped", "the module takes one shape only"),
     Known("torch_nn", f"(all_gather|all_to_all)/{_GROUPS}|all_gather_group|all_to_all_group|layouts_on_a_mesh",
           "exception: ValueError", "all_to_all, and so all_gather's backward, takes ranks of a subgroup for global ones"),
     Known("torch_nn", f"^(gather|scatter)/{_GROUPS}", "exception: ValueError",
@@ -152,11 +153,10 @@ def report(subject, same, explained, unexplained):
 
 def write_battery(options, folder):
     subprocess.run([options.battery, folder], check=True)
-    if not options.short:
-        return
     for parent, _, files in os.walk(folder):
         for file in files:
-            if file.removesuffix(".json") not in SHORT:
+            left_out = options.short and file.removesuffix(".json") not in SHORT
+            if left_out or not re.fullmatch(options.only, os.path.basename(parent)):
                 os.remove(os.path.join(parent, file))
 
 
@@ -167,16 +167,17 @@ def main():
     parser.add_argument("--python", default=sys.executable, help="an interpreter with torch")
     parser.add_argument("--subject", choices=MODULES, action="append", help="only this rule set")
     parser.add_argument("--short", action="store_true", help="a few trials of each collective")
+    parser.add_argument("--only", default=".*", metavar="REGEX", help="only the battery of these, as all_reduce_(sum|avg)")
     options = parser.parse_args()
     text = subprocess.check_output([options.python, "-c", "import torch; print(torch.__version__)"], text=True)
     options.version = tuple(int(part) for part in text.split(".")[:2])
     used, failed = set(), False
     with tempfile.TemporaryDirectory() as folder:
         write_battery(options, folder)
-        paths = [folder] if options.short else [folder, "scenarios/collectives"]
+        paths = [folder] if options.short or options.only != ".*" else [folder, "scenarios/collectives"]
         for subject in options.subject or MODULES:
             failed |= bool(compare(options, paths, subject, folder, used))
-    for known in KNOWN:
+    for known in KNOWN if options.only == ".*" else ():
         asked = options.subject is None or known.subject in options.subject
         if asked and known.since <= options.version < known.before and known not in used:
             print(f"nothing differs any more by: {known.why}")
