@@ -151,7 +151,7 @@ class _Case:
 
     def _run_backward(self, loss, reached):
         weight = self._frame.numbers(self._request["weights"])[self._rank]
-        end = _Anchor.apply(weight, loss, *reached)
+        end = _Anchor.apply(weight, loss, *_left_out(loss, reached))
         if end.requires_grad:  # else it counts as missing gradients
             end.backward()
 
@@ -233,6 +233,18 @@ def _summed_where_present(group, gradient, leaf):
     present = mine.new_full((1,), 0 if gradient is None else 1)
     total = exchange.all_reduce(group, torch.cat([mine.reshape(-1), present]), "sum")
     return None if total[-1].item() == 0 else total[:-1].reshape(mine.shape)
+
+
+def _left_out(loss, values):
+    """Those of `values` that the loss's backward does not come by. Zeros added to the cotangents of the others would change
+    no number, but their strides, on which subjects stumble."""
+    seen, waiting = set(), [loss.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            waiting += [following for following, _ in node.next_functions]
+    return [value for value in values if value.grad_fn not in seen]
 
 
 class _Attach(torch.autograd.Function):

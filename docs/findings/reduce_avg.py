@@ -1,0 +1,18 @@
+import tempfile
+import torch
+import torch.distributed as dist
+import torch.distributed.nn.functional as F
+import torch.multiprocessing as mp
+
+
+def main(rank, store):
+    dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=2)
+    x = torch.tensor([2.0, 3.0][rank], requires_grad=True)
+    y = F.reduce(x, 0, op=dist.ReduceOp.AVG)
+    (y if rank == 0 else 0 * y).backward()
+    print(f"rank {rank}: {x.grad.tolist()}")
+
+
+if __name__ == "__main__":
+    print("torch", torch.__version__)
+    mp.spawn(main, (tempfile.mktemp(),), 2)

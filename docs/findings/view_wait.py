@@ -1,0 +1,17 @@
+import tempfile
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
+import torch.multiprocessing as mp
+
+
+def main(rank, store):
+    dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=2)
+    x = torch.ones(2, 3, requires_grad=True)
+    y = funcol.all_reduce(x, "sum", dist.group.WORLD).view(-1)
+    print("before wait", y.requires_grad, "after", y.wait().requires_grad)
+
+
+if __name__ == "__main__":
+    print("torch", torch.__version__)
+    mp.spawn(main, (tempfile.mktemp(),), 2)
