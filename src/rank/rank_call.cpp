@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <unordered_set>
+
 namespace distgrad {
 namespace {
 
@@ -79,6 +81,23 @@ struct Anchor : torch::autograd::Function<Anchor> {
   }
 };
 
+// Those of `values` that the loss's backward does not come by. Zeros added to the cotangents of the others would change no
+// number, but their strides, on which code under test stumbles.
+variable_list left_out(const at::Tensor& loss, const std::vector<at::Tensor>& values) {
+  std::unordered_set<const torch::autograd::Node*> seen;
+  std::vector<const torch::autograd::Node*> waiting = {loss.grad_fn().get()};
+  while (!waiting.empty()) {
+    const torch::autograd::Node* node = waiting.back();
+    waiting.pop_back();
+    if (node == nullptr || !seen.insert(node).second) continue;
+    for (const torch::autograd::Edge& edge : node->next_edges()) waiting.push_back(edge.function.get());
+  }
+  variable_list left;
+  for (const at::Tensor& value : values)
+    if (!seen.contains(value.grad_fn().get())) left.push_back(value);
+  return left;
+}
+
 }  // namespace
 
 at::Tensor call_on_rank(const std::shared_ptr<CallSite>& site, const at::Tensor& operand, const at::Tensor& anchor) {
@@ -86,7 +105,8 @@ at::Tensor call_on_rank(const std::shared_ptr<CallSite>& site, const at::Tensor&
 }
 
 at::Tensor anchored(const at::Tensor& loss, const std::vector<at::Tensor>& also) {
-  return also.empty() ? loss : Anchor::apply(loss, at::TensorList(also));  // only its members are taken for inputs
+  const variable_list left = left_out(loss, also);
+  return left.empty() ? loss : Anchor::apply(loss, at::TensorList(left));  // only its members are taken for inputs
 }
 
 }  // namespace distgrad

@@ -4,6 +4,7 @@
     check(function, "all_gather")    one's own collective against a simulation of all ranks
     audit(function, "all_gather")    the same through every shape, dim, dtype, group, ... that distgrad has
     run(paths)                       scenario files
+    save_gradients(model, folder)    for `distgrad compare`, from a training script
 
 Each raises an AssertionError whose text is the report, or returns the report. Importing this does not import torch.
 """
@@ -11,6 +12,7 @@ Each raises an AssertionError whose text is the report, or returns the report. I
 from .checking import audit, check, run
 from .driver import Report
 from .explaining import ParameterReport, StepReport
+from .saving import save_gradients
 from .stepping import RankError, check_step
 
-__all__ = ["ParameterReport", "RankError", "Report", "StepReport", "audit", "check", "check_step", "run"]
+__all__ = ["ParameterReport", "RankError", "Report", "StepReport", "audit", "check", "check_step", "run", "save_gradients"]
