@@ -345,18 +345,20 @@ class Explainer {
   }
 
   void explain_start(const Hypothesis& hypothesis) {
-    out_.values.back().mark = "the cotangents part here, where backward starts";
-    out_.parting = "Where backward starts. " + unlike_start_text();
     if (hypothesis.empty()) {
-      out_.parting +=
-          " Every collective's backward then is the adjoint, which sums over the ranks: so each loss is "
-          "counted, and not one.";
+      out_.values.back().mark = "the cotangents part here, where backward starts";
+      out_.parting = "Where backward starts. " + unlike_start_text() +
+                     " Every collective's backward then is the adjoint, which sums over the ranks: so each "
+                     "loss is counted, and not one.";
       return;
     }
-    out_.parting += " What the collectives' backward makes of it is not the truth either.";
+    out_.parting =
+        unlike_start_text() +
+        " So the ranks' cotangents are on another scale than J's from the start, and where they stray from "
+        "it cannot be read off one step. What the ranks hold is what the rule below gives.";
     out_.rule = rule_of(hypothesis);
     for (const RuleChoice& choice : hypothesis)
-      value_named(choice.step)->mark = "its backward is by " + rule_text(choice.rule);
+      value_named(choice.step)->mark = "the backward of this step goes by the rule named below";
   }
 
   std::string rule_of(const Hypothesis& hypothesis) const {

@@ -14,10 +14,12 @@ namespace {
 
 constexpr std::size_t kShownRanks = 8;
 constexpr std::int64_t kWholeElements = 8;
-constexpr std::int64_t kFirstElements = 4;
-constexpr std::size_t kWidestCell = 60;
+constexpr std::int64_t kFirstElements = 3;
+constexpr std::size_t kWidestCell = 58;
 constexpr std::size_t kIndent = 4, kGap = 3;
+constexpr std::size_t kWhereWidth = 9;  // "all ranks"
 constexpr int kDigits = 6;
+constexpr int kSummaryDigits = 4;  // where nothing is to be told apart
 
 constexpr std::string_view kMarked = "\033[1;33m", kPlain = "\033[0m";
 
@@ -36,6 +38,7 @@ double norm_of(const Array& array) {
 
 std::string cell(const Array& array, int digits, const TextOptions& options) {
   if (is_whole(array, options)) return array_text(array, options.full ? kShortest : digits);
+  digits += kSummaryDigits - kDigits;
   std::string first;
   for (std::int64_t i = 0; i < std::min(kFirstElements, array.size()); ++i)
     first += number_text(array[i], digits) + ", ";
@@ -145,9 +148,7 @@ class ProgramText {
   Block block_of(const ExplainedValue& value) const {
     Block block{&value, {}, {}};
     add_rows(block, "value", "simulated", "observed", value.value, value.observed_value);
-    const char* name = value.kind == ExplainedValue::Kind::kInput  ? "gradient"
-                       : value.kind == ExplainedValue::Kind::kLoss ? "backward starts with"
-                                                                   : "cotangent";
+    const char* name = value.kind == ExplainedValue::Kind::kInput ? "gradient" : "cotangent";
     add_rows(block, name, "true", "ranks'", value.cotangent, value.ranks_cotangent);
     return block;
   }
@@ -223,13 +224,14 @@ class ProgramText {
     std::string out;
     for (std::size_t i = 0; i < (once ? 1 : row.cells.size()); ++i) {
       const std::string where = once ? "all ranks" : fmt::format("rank {}", ranks_[i]);
-      const std::string head = padded(i == 0 ? row.label : "", label_width_) + "   " + padded(where, 9);
-      const std::string whole = std::string(kIndent, ' ') + head + "   " + row.cells[i];
-      if (width_of(whole) <= options_.width) {
-        out += whole + '\n';
-      } else {
-        out += std::string(kIndent, ' ') + head + '\n' + wrapped(row.cells[i], kIndent + 4, options_.width);
-      }
+      const std::string head = std::string(kIndent, ' ') +
+                               padded(i == 0 ? row.label : "", label_width_) +
+                               std::string(kGap, ' ') + where;
+      const std::string whole =
+          padded(head, kIndent + label_width_ + kGap + kWhereWidth + kGap) + row.cells[i];
+      out += width_of(whole) <= options_.width
+                 ? whole + '\n'
+                 : head + '\n' + wrapped(row.cells[i], 2 * kIndent, options_.width);
     }
     return out;
   }
@@ -245,7 +247,7 @@ class ProgramText {
   std::size_t rank_count_ = 0;
   std::vector<std::size_t> ranks_;  // those shown
   std::vector<Block> blocks_;
-  std::size_t label_width_ = 0;
+  std::size_t label_width_ = width_of("cotangent, ranks'");  // at least
   std::size_t limit_ = 0;  // of a column's width
   std::vector<std::size_t> widths_;
 };
@@ -258,7 +260,7 @@ bool has_ranks_cotangents(const Explanation& e) {
 std::string legend(const Explanation& e, const TextOptions& options) {
   std::string text =
       "Read the values from the top down and the cotangents from the bottom up. The cotangent of a "
-      "value on a rank is the derivative of J by it.";
+      "value on a rank is the derivative of J by it; that of the loss is what backward starts with.";
   if (has_ranks_cotangents(e))
     text += fmt::format(
         " \"ranks'\" is what the ranks' own backward arrived at: not measured, but worked out with {}, "
