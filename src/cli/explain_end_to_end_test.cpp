@@ -142,6 +142,36 @@ TEST_F(ExplainCase, AWrongForwardValueIsShownBesideTheSimulated) {
   EXPECT_THAT(lines_of("w ="), Not(HasSubstr(">>>")));
 }
 
+// The replay cuts the graph off behind the step, where the ranks' cotangents are right.
+TEST_F(ExplainCase, ADroppedCotangentIsMissingBeforeTheStepAndNotBehindIt) {
+  write("dropped.py", R"py(
+import torch
+import torch.distributed as dist
+class Dropped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = x.clone()
+        dist.all_reduce(y)
+        return y
+    @staticmethod
+    def backward(ctx, g):
+        g = g * (0 if dist.get_rank() == 1 else 1)
+        dist.all_reduce(g)
+        return g
+def all_reduce(x, op='sum', group=None):
+    return Dropped.apply(x)
+)py");
+  write("d.json", R"({ "world_size": 2, "inputs": { "x": { "by_rank": [1.0, 2.0] } },
+    "steps": [ { "w": "3 * x" }, { "y": { "all_reduce": "w" } }, { "z": "y * y" } ],
+    "loss": "(rank + 1) * z", "objective": "sum" })");
+  EXPECT_EQ(explain("d.json --subject python:dropped.py:all_reduce"), 1) << out_ << err_;
+  EXPECT_THAT(lines_of("z ="), HasSubstr("    cotangent                1        2\n"));
+  EXPECT_THAT(lines_of("y ="), HasSubstr(">>> the cotangents part here"));
+  EXPECT_THAT(lines_of("y ="), HasSubstr("    cotangent               18       36\n"));
+  EXPECT_THAT(lines_of("w ="), HasSubstr("    cotangent, true         54       54\n"
+                                         "    cotangent, ranks'       18       18\n"));
+}
+
 TEST_F(ExplainCase, OfSeveralCasesOneIsToBeChosen) {
   EXPECT_EQ(explain(kDebate), 2);
   EXPECT_EQ(out_, "");

@@ -73,6 +73,28 @@ Traced traced(Program program, const Hypothesis& hypothesis, const std::vector<d
   return all;
 }
 
+// A replay of these cuts the graph off at the step's output, behind which nothing has a cotangent then.
+bool is_cut(const RuleChoice& choice) {
+  const auto how = rewriting_named(choice.rule);
+  return choice.rule == "none" || (how && how->kind == Rewriting::Kind::kWithout);
+}
+
+// As traced(). But the backward of a step bears on what it was computed from alone: its own value and
+// the later ones have the cotangents that they have without it.
+Traced traced_backward(const Program& program, const Hypothesis& hypothesis,
+                       const std::vector<double>& weights, const Replay& replay) {
+  Traced all = traced(program, hypothesis, weights, replay);
+  Hypothesis rest = hypothesis;
+  for (auto step = program.steps.begin(); step != program.steps.end(); ++step) {
+    const auto cuts_here = [&](const RuleChoice& c) { return c.step == step->name && is_cut(c); };
+    if (std::erase_if(rest, cuts_here) == 0) continue;
+    Traced without = traced(program, rest, weights, replay);
+    for (auto later = step; later != program.steps.end(); ++later)
+      all.cotangents[later->name] = std::move(without.cotangents[later->name]);
+  }
+  return all;
+}
+
 std::vector<Array> of(const std::map<std::string, std::vector<Array>>& all, const std::string& name) {
   const auto found = all.find(name);
   return found == all.end() ? std::vector<Array>() : found->second;
@@ -147,7 +169,7 @@ bool mentions(const std::string& expression, const std::string& name) {
 }
 
 std::string rule_text(const std::string& rule) {
-  if (const auto rewriting = rewriting_named(rule)) return "it " + happened(*rewriting);
+  if (const auto rewriting = rewriting_named(rule)) return "which " + happened(*rewriting);
   for (const BackwardRuleRow& row : backward_rules())
     if (row.name == rule) return fmt::format("{} ({}).", row.name, row.summary);
   return rule + ".";
@@ -324,7 +346,7 @@ class Explainer {
       hypothesis = explained.found.front();
       has_rivals_ = explained.found.size() > 1;
     }
-    show_ranks_cotangents(traced(program_, hypothesis, run_weights(), c_.replay));
+    show_ranks_cotangents(traced_backward(program_, hypothesis, run_weights(), c_.replay));
     if (!starts_alike())
       explain_start(hypothesis);
     else if (hypothesis.empty())
@@ -403,10 +425,6 @@ class Explainer {
   }
 
   std::string culprit_for(const std::string& wrong, const Hypothesis& hypothesis) const {
-    if (choice_for(hypothesis, wrong)) {
-      const auto how = rewriting_named(choice_for(hypothesis, wrong)->rule);
-      if (how && how->kind == Rewriting::Kind::kWithout) return wrong;  // dropped as it arrives
-    }
     for (const Step& step : program_.steps)
       if (step.collective() && choice_for(hypothesis, step.name) &&
           mentions(step.collective()->operand.text, wrong))
