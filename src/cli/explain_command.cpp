@@ -28,8 +28,8 @@ constexpr const char* kExamples =
     "  distgrad explain 'scenarios/debate/all_reduce_sum.json:subject=in_place'\n"
     "  distgrad explain mine/gather.json --subject torch_nn --world-size 3\n";
 
-// What is understood, of the options of `run`: those that say which case it is and how it runs. They are read by `run`'s
-// own parser, so that they mean the same; this only keeps the others out and writes the help.
+// What is understood of the options of `run`: those that say which case it is and how it runs. They
+// are read by its own parser, so that they mean the same; this keeps the others out and has the help.
 std::optional<ExitCode> check_arguments(const Arguments& arguments) {
   CLI::App app("One case in full: every value and cotangent by rank, and where the ranks part from the truth.",
                "distgrad explain");
