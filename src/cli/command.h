@@ -15,6 +15,7 @@ using Arguments = std::vector<std::string>;
 
 // Each prints to standard output and throws UserError or SystemError.
 ExitCode run_command(const Arguments&);
+ExitCode explain_command(const Arguments&);
 ExitCode audit_command(const Arguments&);
 ExitCode compare_command(const Arguments&);
 ExitCode list_command(const Arguments&);

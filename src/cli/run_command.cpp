@@ -4,13 +4,13 @@
 
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <string_view>
 
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/interrupts.h"
 #include "base/version.h"
+#include "cli/color.h"
 #include "cli/command.h"
 #include "cli/load.h"
 #include "cli/run_options.h"
@@ -24,19 +24,10 @@
 namespace distgrad {
 namespace {
 
-bool wants_color(Color color, bool is_terminal) {
-  if (color != Color::kAuto) return color == Color::kAlways;
-  const char* no_color = std::getenv("NO_COLOR");
-  const char* terminal = std::getenv("TERM");
-  const bool refused = (no_color != nullptr && *no_color != '\0') ||
-                       (terminal != nullptr && std::string_view(terminal) == "dumb");
-  return is_terminal && !refused;
-}
-
 TextOptions text_options(const RunOptions& options) {
   TextOptions text;
   const bool is_terminal = ::isatty(STDOUT_FILENO) == 1;
-  text.color = wants_color(options.color, is_terminal);
+  text.color = wants_color(options.color);
   text.align = is_terminal;
   text.quiet = options.quiet;
   text.verbose = options.verbose;

@@ -257,20 +257,25 @@ class Verification {
       outcome.comparison = &comparison;
       outcome.findings = findings(c, meaning, comparison);
     }
+    listener_.on_conclusion(
+        {c, meaning.asked, meaning.run.simulation, run, outcome.comparison, replay(c)});
     release(meaning, i, judge(c, std::move(outcome), options_.strict));
+  }
+
+  Replay replay(const Case& c) {
+    return [this, &c](const SimulateRequest& request) {
+      return simulate_now(request, c.timeout_s).simulation;
+    };
   }
 
   std::vector<Finding> findings(const Case& c, const Meaning& meaning,
                                 const CaseComparison& comparison) {
-    const Replay replay = [&](const SimulateRequest& request) {
-      return simulate_now(request, c.timeout_s).simulation;
-    };
     const Rerun rerun = [&](const Program& program) { return run_now(c, program); };
     if (!options_.simulate_only)
-      return diagnose({c, meaning.asked, meaning.run.simulation, comparison}, replay, rerun);
+      return diagnose({c, meaning.asked, meaning.run.simulation, comparison}, replay(c), rerun);
     CaseComparison guards = comparison;  // no gradients were observed that could be explained
     guards.gradients.clear();
-    return diagnose({c, meaning.asked, meaning.run.simulation, guards}, replay);
+    return diagnose({c, meaning.asked, meaning.run.simulation, guards}, replay(c));
   }
 
   // Each rank's loss by itself, so that a diagnosis knows every objective; false where that is

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "cli/interpreters.h"
+#include "diagnose/replayer.h"
+#include "model/comparison.h"
 #include "model/report.h"
 #include "model/scenario.h"
 
@@ -18,6 +20,17 @@ struct VerifyOptions {
   Interpreters* interpreters = nullptr;  // needed where subjects are in Python
 };
 
+// What a result was made from, for somebody who wants to tell more than the result does. Valid
+// during the call alone.
+struct Conclusion {
+  const Case& which;
+  const SimulateRequest& asked;
+  const Simulation& simulation;
+  const DistributedRun* run;         // null: simulated only
+  const CaseComparison* comparison;  // null: the run failed or was skipped
+  const Replay& replay;              // simulates at once, before all that waits
+};
+
 // Gets what comes of it, from the thread that called verify().
 class VerifyListener {
  public:
@@ -25,6 +38,8 @@ class VerifyListener {
   virtual void on_result(CaseResult) = 0;    // in the order of the cases
   // A program that means nothing, once for each place; a subject that cannot be loaded, once.
   virtual void on_invalid(InvalidFile) = 0;
+  // Before the result, where the case could be simulated.
+  virtual void on_conclusion(const Conclusion&) {}
   virtual void on_progress(std::size_t done, std::size_t failed) = 0;
 };
 

@@ -1,0 +1,131 @@
+// distgrad explain [OPTION...] CASE
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <optional>
+#include <string_view>
+#include <variant>
+
+#include "base/error.h"
+#include "base/interrupts.h"
+#include "cli/color.h"
+#include "cli/command.h"
+#include "cli/explanation.h"
+#include "cli/load.h"
+#include "cli/parse_arguments.h"
+#include "cli/run_options.h"
+#include "report/summary.h"
+#include "report/words.h"
+
+namespace distgrad {
+namespace {
+
+constexpr std::size_t kCasesTold = 8;
+
+constexpr const char* kExamples =
+    "Examples:\n"
+    "  distgrad explain 'scenarios/debate/all_reduce_sum.json:subject=in_place'\n"
+    "  distgrad explain mine/gather.json --subject torch_nn --world-size 3\n";
+
+// What is understood of the options of `run`: those that say which case it is and how it runs. They
+// are read by its own parser, so that they mean the same; this keeps the others out and has the help.
+std::optional<ExitCode> check_arguments(const Arguments& arguments) {
+  CLI::App app("One case in full: every value and cotangent by rank, and where the ranks part from the truth.",
+               "distgrad explain");
+  std::string text;
+  std::vector<std::string> texts;
+  bool flag = false;
+  const auto option = [&](const char* name, const char* type, const char* help) {
+    app.add_option(name, texts, help)->type_name(type)->allow_extra_args(false);
+  };
+  app.add_option("CASE", text, "a scenario file of one case, or a case as the reports name it")->required();
+  option("--subject", "NAME", "the implementation under test");
+  option("--world-size", "N", "the number of ranks");
+  option("--dtype", "DTYPE", "float64, float32, bfloat16, float16");
+  option("--backend", "NAME", "what carries the collectives");
+  option("--objective", "OBJECTIVE", "sum, mean, replicated, rank:1");
+  option("--python", "PATH", "the interpreter for a subject in Python");
+  app.add_flag("--allow-code", flag, "run code that the scenario file names");
+  option("--timeout", "S", "seconds for the case");
+  app.add_flag("--full", flag, "show all ranks and elements");
+  option("--color", "WHEN", "auto, always or never");
+  describe(app, kExamples);
+  return parse_arguments(app, arguments);
+}
+
+std::variant<RunOptions, ExitCode> parse_explain_options(const Arguments& arguments) {
+  if (const auto done = check_arguments(arguments)) return *done;
+  try {
+    return parse_run_options(arguments);
+  } catch (const UserError& e) {
+    const std::string text = e.what();
+    throw UserError(text.starts_with("run: ") ? "explain: " + text.substr(5) : text);
+  }
+}
+
+void refuse_several(const std::vector<Case>& cases) {
+  if (cases.size() < 2) return;
+  std::string text = fmt::format("explain: it takes one case, and these are {}; choose one:", cases.size());
+  for (std::size_t i = 0; i < std::min(cases.size(), kCasesTold); ++i)
+    text += "\n  distgrad explain " + shell_quoted(cases[i].id);
+  if (cases.size() > kCasesTold) text += "\n  ... `distgrad list cases PATH` shows all";
+  throw UserError(text);
+}
+
+class Listener : public VerifyListener {
+ public:
+  explicit Listener(Report& report) : report_(report) {}
+  void on_conclusion(const Conclusion& conclusion) override { explanation = explanation_of(conclusion); }
+  void on_result(CaseResult result) override { report_.cases.push_back(std::move(result)); }
+  void on_invalid(InvalidFile invalid) override {
+    tell_invalid({&invalid, 1});
+    report_.invalid.push_back(std::move(invalid));
+  }
+  void on_progress(std::size_t, std::size_t) override {}
+
+  Explanation explanation;  // empty: the case could not be simulated
+
+ private:
+  Report& report_;
+};
+
+TextOptions text_options(const RunOptions& options) {
+  TextOptions text;
+  text.color = wants_color(options.color);
+  text.full = options.full;
+  text.again = "distgrad explain" + again_text(options).substr(std::string_view("distgrad run").size());
+  if (options.full) text.again += " --full";
+  return text;
+}
+
+}  // namespace
+
+ExitCode explain_command(const Arguments& arguments) {
+  const auto parsed = parse_explain_options(arguments);
+  if (const auto* done = std::get_if<ExitCode>(&parsed)) return *done;
+  RunOptions options = std::get<RunOptions>(parsed);
+  Interpreters interpreters;
+  options.overrides.torch_of_python = [&](const std::string& python) {
+    return interpreters.find(python).torch;
+  };
+  const Interrupts interrupts;
+  const Loaded loaded = load_cases(options.paths, options.overrides);
+  Report report;
+  report.invalid = loaded.invalid;
+  tell_invalid(loaded.invalid);
+  refuse_several(loaded.cases);
+
+  Listener listener(report);
+  verify(loaded.cases, {.interpreters = &interpreters}, listener);
+  if (const int signal = interrupted_by()) {
+    fmt::print(stderr, "distgrad: interrupted\n");
+    return static_cast<ExitCode>(128 + signal);  // as shells say it
+  }
+  for (const CaseResult& result : report.cases)
+    std::fputs(explain_text(listener.explanation, result, text_options(options)).c_str(), stdout);
+  report.summary = summary_of(report.cases);
+  return exit_code_of(report, false);
+}
+
+}  // namespace distgrad

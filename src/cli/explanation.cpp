@@ -1,0 +1,475 @@
+#include "cli/explanation.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <map>
+
+#include "diagnose/phrases.h"
+#include "diagnose/rewriting.h"
+#include "diagnose/search.h"
+#include "gradients/closeness.h"
+#include "model/libraries.h"
+#include "report/words.h"
+
+namespace distgrad {
+namespace {
+
+using Kind = ExplainedValue::Kind;
+
+// Both were computed in float64 and differ in the order of their sums at most.
+constexpr double kRoundings = 1e-10;
+
+// --- The program, traced ---
+
+// What one simulation says of every named value: inputs, steps and the loss, in this order.
+struct Traced {
+  std::map<std::string, std::vector<Array>> values, cotangents;  // by name of the input or step
+  std::vector<double> losses, weights;
+
+  bool empty() const { return losses.empty(); }
+};
+
+std::string unused_name(const Program& program, std::string name) {
+  const auto taken = [&](const auto& things) {
+    return std::any_of(things.begin(), things.end(), [&](const auto& t) { return t.name == name; });
+  };
+  while (taken(program.steps) || taken(program.inputs) || taken(program.groups)) name += '_';
+  return name;
+}
+
+// The simulator gives values and cotangents of steps, so each input is a step, too, for a moment.
+Traced traced(Program program, const Hypothesis& hypothesis, const std::vector<double>& weights,
+              const Replay& replay) {
+  SimulateRequest request;
+  request.rules = rewrite(program, hypothesis);
+  std::map<std::string, std::string> input_of_step;
+  std::vector<Step> inputs;
+  for (const Input& input : program.inputs) {
+    const std::string name = unused_name(program, "input_" + input.name);
+    inputs.push_back({name, input.pointer, Expression{input.name, input.pointer}});
+    input_of_step[name] = input.name;
+  }
+  program.steps.insert(program.steps.begin(), inputs.begin(), inputs.end());
+  request.program = std::move(program);
+  request.weights = {weights};
+  request.leaves_by_rank = true;
+  request.with_bounds = false;
+  request.with_guards = false;
+  request.with_cotangents = true;
+  const Simulation simulation = replay(request);
+  Traced all;
+  if (simulation.invalid) return all;
+  const auto named = [&](const std::string& step) {
+    const auto found = input_of_step.find(step);
+    return found == input_of_step.end() ? step : found->second;
+  };
+  for (const StepValue& v : simulation.steps) all.values[named(v.step)] = v.by_rank;
+  for (const StepValue& v : simulation.cotangents) all.cotangents[named(v.step)] = v.by_rank;
+  all.losses = simulation.losses;
+  all.weights = weights;
+  return all;
+}
+
+// A replay of these cuts the graph off at the step's output, behind which nothing has a cotangent then.
+bool is_cut(const RuleChoice& choice) {
+  const auto how = rewriting_named(choice.rule);
+  return choice.rule == "none" || (how && how->kind == Rewriting::Kind::kWithout);
+}
+
+// As traced(). But the backward of a step bears on what it was computed from alone: its own value and
+// the later ones have the cotangents that they have without it.
+Traced traced_backward(const Program& program, const Hypothesis& hypothesis,
+                       const std::vector<double>& weights, const Replay& replay) {
+  Traced all = traced(program, hypothesis, weights, replay);
+  Hypothesis rest = hypothesis;
+  for (auto step = program.steps.begin(); step != program.steps.end(); ++step) {
+    const auto cuts_here = [&](const RuleChoice& c) { return c.step == step->name && is_cut(c); };
+    if (std::erase_if(rest, cuts_here) == 0) continue;
+    Traced without = traced(program, rest, weights, replay);
+    for (auto later = step; later != program.steps.end(); ++later)
+      all.cotangents[later->name] = std::move(without.cotangents[later->name]);
+  }
+  return all;
+}
+
+std::vector<Array> of(const std::map<std::string, std::vector<Array>>& all, const std::string& name) {
+  const auto found = all.find(name);
+  return found == all.end() ? std::vector<Array>() : found->second;
+}
+
+std::vector<Array> scalars(const std::vector<double>& values) {
+  std::vector<Array> all;
+  for (const double v : values) all.push_back(Array::scalar(v));
+  return all;
+}
+
+// --- Words ---
+
+std::string layout_phrase(const Input& input) {
+  std::string text;
+  for (const AxisLayout& l : input.layout) {
+    const Layout& layout = l.layout;
+    const std::string word = layout.kind == Layout::Kind::kLocal       ? "local: each rank its own"
+                             : layout.kind == Layout::Kind::kReplicate ? "replicate: a copy on each rank"
+                             : layout.kind == Layout::Kind::kInvariant
+                                 ? "invariant: a copy on each rank that must hold the full gradient"
+                                 : fmt::format("shard: a piece of dim {} on each rank", layout.dim);
+    text += (text.empty() ? "" : "; ") + (l.axis.empty() ? word : l.axis + " " + word);
+  }
+  for (const auto& [axis, how] : input.sync)
+    text += fmt::format("; gradient {} over the ranks{} after backward",
+                        how == Input::Sync::kSum ? "summed" : "averaged",
+                        axis.empty() ? "" : " along " + axis);
+  if (!input.requires_grad) text += "; no gradient wanted";
+  return text;
+}
+
+std::string title_of(const Step& step) {
+  const CollectiveCall* call = step.collective();
+  return step.name + " = " + (call ? call_text(*call) : std::get<Expression>(step.what).text);
+}
+
+std::string setting_of(const Case& c) {
+  const std::string objective = spelled(c.objective);
+  return fmt::format(
+      "{} carries out the collectives, over {}, on {} in {}. Every rank calls backward on its own "
+      "loss l_r; meant is the derivative of J, declared as \"{}\": {}.",
+      c.subject, c.backend, count_text(c.world_size, "rank"), traits(c.dtype).name, objective,
+      meaning_of_objective(objective));
+}
+
+// --- Where the two part ---
+
+bool differs(const std::vector<Array>& truth, const std::vector<Array>& seen) {
+  if (truth.size() != seen.size()) return !truth.empty() && !seen.empty();
+  double largest = 0;
+  for (const Array& a : truth) largest = std::max(largest, largest_magnitude(a.values()));
+  const double slack = std::isfinite(largest) ? kRoundings * largest : 0;
+  for (std::size_t r = 0; r < truth.size(); ++r) {
+    if (truth[r].shape() != seen[r].shape()) return true;
+    for (std::int64_t i = 0; i < truth[r].size(); ++i)
+      if (!within(seen[r][i], truth[r][i], slack)) return true;
+  }
+  return false;
+}
+
+bool mentions(const std::string& expression, const std::string& name) {
+  const auto is_word = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; };
+  for (std::size_t at = expression.find(name); at != std::string::npos;
+       at = expression.find(name, at + 1)) {
+    const std::size_t end = at + name.size();
+    if ((at == 0 || !is_word(expression[at - 1])) &&
+        (end == expression.size() || !is_word(expression[end])))
+      return true;
+  }
+  return false;
+}
+
+std::string rule_text(const std::string& rule) {
+  if (const auto rewriting = rewriting_named(rule)) return "which " + happened(*rewriting);
+  for (const BackwardRuleRow& row : backward_rules())
+    if (row.name == rule) return fmt::format("{} ({}).", row.name, row.summary);
+  return rule + ".";
+}
+
+const RuleChoice* choice_for(const Hypothesis& hypothesis, const std::string& step) {
+  for (const RuleChoice& choice : hypothesis)
+    if (choice.step == step) return &choice;
+  return nullptr;
+}
+
+class Explainer {
+ public:
+  explicit Explainer(const Conclusion& conclusion)
+      : c_(conclusion), program_(conclusion.asked.program) {
+    // What the remedy of pytorch#58005 starts with: with it the adjoint everywhere is the truth,
+    // also where only one of several equal losses counts.
+    const auto true_weights = backward_weights(program_, c_.which.objective, true);
+    truth_ = traced(program_, {}, true_weights, c_.replay);
+  }
+
+  Explanation run() {
+    if (c_.which.scenario) out_.note = c_.which.scenario->note;
+    out_.setting = setting_of(c_.which);
+    list_values();
+    note_scales();
+    if (is_error()) {
+      explain_error();
+    } else if (!c_.comparison) {
+      out_.parting = "Nothing was observed.";
+    } else {
+      explain_comparison();
+    }
+    return std::move(out_);
+  }
+
+ private:
+  void list_values() {
+    for (const Input& input : program_.inputs) {
+      ExplainedValue v{.kind = Kind::kInput, .title = fmt::format("{}   ({})", input.name, layout_phrase(input)),
+                       .value = of(truth_.values, input.name), .observed_value = {}, .cotangent = {},
+                       .ranks_cotangent = {}, .mark = {}};
+      if (input.requires_grad) v.cotangent = of(truth_.cotangents, input.name);
+      add(input.name, std::move(v));
+    }
+    for (const Step& step : program_.steps)
+      add(step.name, {.kind = Kind::kStep, .title = title_of(step),
+                      .value = of(truth_.values, step.name), .observed_value = {},
+                      .cotangent = of(truth_.cotangents, step.name), .ranks_cotangent = {}, .mark = {}});
+    add("", {.kind = Kind::kLoss, .title = "loss: l_r = " + program_.loss.text,
+             .value = scalars(c_.simulation.losses), .observed_value = {},
+             .cotangent = scalars(truth_.weights), .ranks_cotangent = {}, .mark = {}});
+  }
+
+  void add(std::string name, ExplainedValue value) {
+    names_.push_back(std::move(name));
+    out_.values.push_back(std::move(value));
+  }
+
+  ExplainedValue* value_named(const std::string& name) {  // "": the loss
+    const auto found = std::find(names_.begin(), names_.end(), name);
+    return found == names_.end() ? nullptr : &out_.values[static_cast<std::size_t>(found - names_.begin())];
+  }
+
+  // What is not as a reader would compute it from J alone.
+  void note_scales() {
+    Program without_sync = program_;
+    for (Input& input : without_sync.inputs) input.sync.clear();
+    if (!truth_.empty() && backward_weights(without_sync, c_.which.objective, true) != truth_.weights)
+      out_.remarks.push_back(
+          "A division by the number of ranks is left to a sync of \"mean\" after backward: the "
+          "cotangents and gradients above are from before it.");
+    if (std::any_of(program_.inputs.begin(), program_.inputs.end(),
+                    [](const Input& i) { return i.requires_grad && !i.is_local(); }))
+      out_.remarks.push_back(
+          "The gradient of an input that is not local is what each rank has of it by itself, before "
+          "anything is summed, joined or synchronised.");
+  }
+
+  bool is_error() const {
+    return c_.run && (c_.run->error || std::any_of(c_.run->ranks.begin(), c_.run->ranks.end(),
+                                                   [](const RankResult& r) { return r.error.has_value(); }));
+  }
+
+  void explain_error() {
+    const RankError* error = c_.run->error ? &*c_.run->error : nullptr;
+    for (const RankResult& rank : c_.run->ranks)
+      if (!error && rank.error) error = &*rank.error;
+    const std::string who = error->rank < 0 ? "The ranks" : fmt::format("Rank {}", error->rank);
+    const std::string where = error->step.empty() ? "" : " in step " + error->step;
+    out_.parting = fmt::format("{} did not get through{} ({}); the values above are the simulation's.",
+                               who, where, error->kind);
+    if (ExplainedValue* v = error->step.empty() ? nullptr : value_named(error->step))
+      v->mark = fmt::format("{} did not get through here ({})", who, error->kind);
+  }
+
+  void explain_comparison() {
+    if (c_.comparison->equal()) {
+      out_.parting = "Nowhere: the ranks' forward values and gradients are the simulation's.";
+      return note_unlike_start();
+    }
+    if (!c_.simulation.undecided.empty()) {
+      out_.parting = "That is not to be decided: " + c_.simulation.undecided.front() + ".";
+      return;
+    }
+    if (c_.comparison->forward) return explain_forward(*c_.comparison->forward);
+    if (c_.comparison->gradients_equal()) {
+      out_.parting =
+          "Not on the ranks, whose values and gradients are the simulation's: it is the file that says "
+          "otherwise (`truth` or `single_device`), as told below.";
+      return;
+    }
+    explain_backward();
+  }
+
+  void explain_forward(const ForwardDifference& forward) {
+    ExplainedValue* first = value_named(forward.step);
+    first->observed_value = forward.distributed;
+    first->mark = fmt::format("the values part here, in forward, on {}", ranks_text(forward.ranks));
+    const std::string what = forward.step.empty() ? "the loss" : "the forward value of step " + forward.step;
+    out_.parting = fmt::format("In forward: {} on {} is the first that is not the simulation's.", what,
+                               ranks_text(forward.ranks));
+    show_later_values(forward.step);
+  }
+
+  // What follows from the first difference. The ranks send the values of collectives alone.
+  void show_later_values(const std::string& after) {
+    std::size_t collective = 0;
+    bool passed = false;
+    for (const Step& step : program_.steps) {
+      if (!step.collective()) continue;
+      ExplainedValue& v = *value_named(step.name);
+      std::vector<Array> observed;
+      for (const RankResult& rank : c_.run->ranks)
+        if (collective < rank.steps.size()) observed.push_back(rank.steps[collective]);
+      if (passed && differs(v.value, observed)) v.observed_value = std::move(observed);
+      passed = passed || step.name == after;
+      ++collective;
+    }
+    std::vector<Array> losses = scalars(c_.comparison->distributed_losses);
+    if (ExplainedValue& v = out_.values.back(); v.observed_value.empty() && differs(v.value, losses))
+      v.observed_value = std::move(losses);
+  }
+
+  std::vector<double> run_weights() const {
+    return backward_weights(program_, c_.which.objective, c_.which.subject == "reference");
+  }
+
+  bool starts_alike() const { return run_weights() == truth_.weights; }
+
+  // Of several equal losses J counts one, but every rank starts as if its own were that one. (The
+  // two differ in nothing else: both are the same on all ranks.)
+  std::string unlike_start_text() const {
+    return fmt::format(
+        "Backward starts with {} on every rank, as in training scripts. But the losses are one and "
+        "the same function, so that J counts {} of each.",
+        ratio_text(run_weights().front()), ratio_text(truth_.weights.front()));
+  }
+
+  void note_unlike_start() {
+    if (truth_.empty() || starts_alike()) return;
+    out_.remarks.push_back(unlike_start_text() +
+                           " So on their way the ranks' own cotangents may be larger than those above "
+                           "and still lead to the right gradients.");
+  }
+
+  void explain_backward() {
+    const Evidence evidence(c_.which, c_.asked, c_.simulation, *c_.comparison);
+    const Replayer replayer(evidence, c_.replay);
+    Hypothesis hypothesis;
+    if (!replayer.is_adjoint()) {
+      const Explanations explained = explanations(evidence, replayer);
+      if (explained.found.empty()) return explain_unknown(explained);
+      hypothesis = explained.found.front();
+      has_rivals_ = explained.found.size() > 1;
+    }
+    show_ranks_cotangents(traced_backward(program_, hypothesis, run_weights(), c_.replay));
+    if (!starts_alike())
+      explain_start(hypothesis);
+    else if (hypothesis.empty())
+      out_.parting =
+          "In no collective: every cotangent is that of the truth. What the ranks hold in the end is not, "
+          "since it is not summed, joined or synchronised as J asks for; see below.";
+    else
+      explain_step(hypothesis);
+  }
+
+  void show_ranks_cotangents(const Traced& ranks) {
+    if (ranks.empty()) return;
+    for (std::size_t i = 0; i < names_.size(); ++i) {
+      ExplainedValue& v = out_.values[i];
+      const auto seen = v.kind == Kind::kLoss ? scalars(ranks.weights) : of(ranks.cotangents, names_[i]);
+      if (!v.cotangent.empty() && differs(v.cotangent, seen)) v.ranks_cotangent = seen;
+    }
+  }
+
+  void explain_start(const Hypothesis& hypothesis) {
+    if (hypothesis.empty()) {
+      out_.values.back().mark = "the cotangents part here, where backward starts";
+      out_.parting = "Where backward starts. " + unlike_start_text() +
+                     " Every collective's backward then is the adjoint, which sums over the ranks: so each "
+                     "loss is counted, and not one.";
+      return;
+    }
+    out_.parting =
+        unlike_start_text() +
+        " So the ranks' cotangents are on another scale than J's from the start, and where they stray from "
+        "it cannot be read off one step. What the ranks hold is what the rule below gives.";
+    out_.rule = rule_of(hypothesis);
+    for (const RuleChoice& choice : hypothesis)
+      value_named(choice.step)->mark = "the backward of this step goes by the rule named below";
+  }
+
+  std::string rule_of(const Hypothesis& hypothesis) const {
+    std::string text;
+    for (const RuleChoice& choice : hypothesis) {
+      const std::string one = rule_text(choice.rule);
+      const bool told = text.find(one) != std::string::npos;
+      if (!told)
+        text += fmt::format("{}in the backward of {}, {}", text.empty() ? "" : " And ",
+                            steps_of(hypothesis, choice.rule), one);
+    }
+    if (has_rivals_) text += " Others lead to the same gradients here: below, after \"Also\".";
+    return text;
+  }
+
+  static std::string steps_of(const Hypothesis& hypothesis, const std::string& rule) {
+    std::vector<std::string> steps;
+    for (const RuleChoice& choice : hypothesis)
+      if (choice.rule == rule) steps.push_back(choice.step);
+    return enumeration(steps);
+  }
+
+  // The last value in the order of the program that is wrong is the first in the order of backward.
+  // All that it was computed from is right, so a backward that it came through directly is wrong.
+  void explain_step(const Hypothesis& hypothesis) {
+    out_.rule = rule_of(hypothesis);
+    std::size_t first = names_.size();
+    while (first > 0 && out_.values[first - 1].ranks_cotangent.empty()) --first;
+    const std::string culprit = first == 0 ? hypothesis.front().step : culprit_for(names_[first - 1], hypothesis);
+    ExplainedValue& blamed = *value_named(culprit);
+    blamed.mark = "the cotangents part here: the backward of this step is not the adjoint";
+    for (const RuleChoice& choice : hypothesis)
+      if (choice.step != culprit) value_named(choice.step)->mark = "the backward of this step is wrong as well";
+    if (first == 0 || names_[first - 1] == culprit) {
+      out_.parting = fmt::format("In the backward of step {}.", culprit);
+      return;
+    }
+    out_.parting = fmt::format(
+        "In the backward of step {}: the cotangent of {} is right on every rank, what is made of it for "
+        "{} is not.",
+        culprit, culprit, names_[first - 1]);
+  }
+
+  std::string culprit_for(const std::string& wrong, const Hypothesis& hypothesis) const {
+    for (const Step& step : program_.steps)
+      if (step.collective() && choice_for(hypothesis, step.name) &&
+          mentions(step.collective()->operand.text, wrong))
+        return step.name;
+    return hypothesis.front().step;
+  }
+
+  void explain_unknown(const Explanations& explained) {
+    out_.parting =
+        "In backward; where, no rule in use tells: none reproduces what the ranks hold, and their "
+        "cotangents are nothing that can be observed. Forward values are right.";
+    std::vector<std::string> steps;
+    for (const auto& [step, inputs] : explained.bearing) steps.push_back(step->name);
+    if (!steps.empty())
+      out_.parting += fmt::format(" What differs depends on the backward of {}.", enumeration(steps));
+  }
+
+  const Conclusion& c_;
+  const Program& program_;
+  Traced truth_;
+  Explanation out_;
+  bool has_rivals_ = false;  // the rule is one of several that the data cannot tell apart
+  std::vector<std::string> names_;  // of out_.values; "" is the loss
+};
+
+}  // namespace
+
+std::string call_text(const CollectiveCall& call) {
+  const CollectiveTraits& kind = traits(call.kind);
+  std::string text = fmt::format("{}({}", kind.name, call.operand.text);
+  if (kind.takes_op) text += fmt::format(", op={}", name_of(call.op));
+  if (kind.takes_op && call.op == ReduceOp::kPremulSum) text += ", factor=" + number_text(call.factor);
+  if (kind.takes_root) text += fmt::format(", root={}", call.root);
+  if (call.dim) text += fmt::format(", dim={}", *call.dim);
+  if (!call.group.empty()) text += ", group=" + call.group;
+  std::vector<std::string> rows;
+  for (const auto& row : call.splits) rows.push_back(fmt::format("[{}]", fmt::join(row, ", ")));
+  if (!rows.empty())
+    text += rows.size() == 1 ? ", splits=" + rows[0] : fmt::format(", splits=[{}]", fmt::join(rows, ", "));
+  std::vector<std::string> pairs;
+  for (const auto& [source, to] : call.pairs) pairs.push_back(fmt::format("{} to {}", source, to));
+  if (!pairs.empty()) text += fmt::format(", {}", fmt::join(pairs, ", "));
+  return text + ")";
+}
+
+Explanation explanation_of(const Conclusion& conclusion) { return Explainer(conclusion).run(); }
+
+}  // namespace distgrad

@@ -1,0 +1,16 @@
+// How one case is told: its program simulated once more with every value and cotangent, beside a
+// replay of what the ranks' backward did, and the first place where the two part.
+#pragma once
+
+#include "cli/verify.h"
+#include "report/explain.h"
+
+namespace distgrad {
+
+// Costs two simulations, and a diagnosis where the gradients differ.
+Explanation explanation_of(const Conclusion&);
+
+// "all_reduce(xx, op=sum, group=tp)": the options that were given and those that always matter.
+std::string call_text(const CollectiveCall&);
+
+}  // namespace distgrad
