@@ -398,6 +398,7 @@ TEST_F(EndToEnd, AnOperatorOfALibraryIsRunAndItsMistakeNamed) {
   EXPECT_EQ(run({"audit", "all_reduce=" + library + "halved"}), 1) << out_ << err_;
   EXPECT_EQ(run({"audit", "all_reduce=" + library + "in_memory_order"}), 1) << out_ << err_;
   EXPECT_THAT(out_, HasSubstr("3/4")) << "the transposed cotangent, and nothing else:\n" << out_;
+  EXPECT_THAT(out_, HasSubstr("all_reduce sum: wrong, contiguity\n"));
   EXPECT_EQ(run({"audit", "all_reduce=" + library + "all_reduce"}), 0) << out_ << err_;
   EXPECT_THAT(out_, HasSubstr("right for sum: adjoint, P->R\n"));
   EXPECT_EQ(run({"audit", "all_reduce=" + library + "reduce_from_region"}), 0) << out_ << err_;

@@ -318,7 +318,7 @@ class Verification {
   // Behind the runs that wait already, as those are what the ranks have been handed.
   std::optional<DistributedRun> run_now(const Case& c, const Program& program) {
     std::optional<Completion> done =
-        workshop_.wait(workshop_.run(run_request(c, program), c.timeout_s));
+        workshop_.wait(workshop_.run(run_request(c, program), c.timeout_s, programs_.of(c)));
     if (!done) throw Interrupted();
     return std::get<DistributedRun>(std::move(done->result));
   }
