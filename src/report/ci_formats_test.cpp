@@ -170,7 +170,7 @@ TEST(JUnit, TheCasesOfAFileAreOneSuite) {
 TEST(Markdown, CountsAndTellsTheWorstFirst) {
   const std::string text = markdown_report(mixed_report(), kContext);
   EXPECT_THAT(text, testing::StartsWith("## distgrad: 1 broken, 2 not as expected, 1 problem in "
-                                        "scenario files, of 7 cases\n"));
+                                        "files or subjects, of 7 cases\n"));
   EXPECT_THAT(text, HasSubstr("| 2 | 2 | 1 | 1 | 1 | "));
   EXPECT_LT(text.find("<code>h.json"), text.find("<code>mine/all_reduce_sum.json"));
   EXPECT_LT(text.find("<code>mine/all_reduce_sum.json"), text.find("<code>mended.json"));
@@ -334,6 +334,19 @@ TEST(GitHub, SaysNothingWhereAllIsWell) {
   EXPECT_EQ(github_annotations(report_of({sample::match("a.json"), expected_mismatch(), disputed()}),
                                kContext),
             "");
+}
+
+// --- A subject that cannot be loaded ---
+
+TEST(CiFormats, AnUnusableSubjectIsAnErrorAtNoFile) {
+  Report report = report_of({});
+  report.invalid = {{"python:mine.py:f", {}, "", "no module named mine", ""}};
+  EXPECT_THAT(junit_text(report, kContext), HasSubstr("name=\"can be used\""));
+  EXPECT_THAT(github_annotations(report, kContext),
+              testing::StartsWith("::error title=python%3Amine.py%3Af cannot be used::python:mine"));
+  const Json run = sarif_report(report, kContext)["runs"][0];
+  EXPECT_EQ(run["results"].size(), 0u);
+  EXPECT_EQ(run["invocations"][0]["toolConfigurationNotifications"].size(), 1u);
 }
 
 // --- Durations ---

@@ -14,8 +14,8 @@ namespace distgrad {
 namespace {
 
 struct Annotation {
-  std::string file;
-  int line = 0;  // 0: unknown
+  std::string file;  // empty: it is about no file
+  int line = 0;
   std::string title;
   std::string message;
 };
@@ -33,9 +33,9 @@ std::string escaped(std::string_view text, bool is_property) {
 }
 
 std::string line_of(const Annotation& a) {
-  std::string out = "::error file=" + escaped(a.file, true);
-  if (a.line > 0) out += fmt::format(",line={}", a.line);
-  return out + ",title=" + escaped(a.title, true) + "::" + escaped(a.message, false) + "\n";
+  std::string out = "::error ";
+  if (!a.file.empty()) out += fmt::format("file={},line={},", escaped(a.file, true), a.line);
+  return out + "title=" + escaped(a.title, true) + "::" + escaped(a.message, false) + "\n";
 }
 
 Annotation annotation_of(const CaseResult& r, const FormatContext& context) {
@@ -44,6 +44,7 @@ Annotation annotation_of(const CaseResult& r, const FormatContext& context) {
 }
 
 Annotation annotation_of(const InvalidFile& f, const FormatContext& context) {
+  if (f.position.line == 0) return {"", 0, f.file + " cannot be used", problem_text(f)};
   return {path_below(f.file, context.root), f.position.line, "invalid scenario", problem_text(f)};
 }
 

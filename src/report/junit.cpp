@@ -181,9 +181,9 @@ class Suites {
 
 // One for each place: a file may have several problems, and test cases of one name are taken for one.
 std::string problem_name(const InvalidFile& f) {
-  const std::string place =
-      f.position.line > 0 ? fmt::format(":{}:{}", f.position.line, f.position.column) : "";
-  return "valid scenario" + place + (f.pointer.empty() ? "" : " " + f.pointer);
+  if (f.position.line == 0) return "can be used";  // a subject, as a rule
+  const std::string place = fmt::format("{}:{}", f.position.line, f.position.column);
+  return "valid scenario:" + place + (f.pointer.empty() ? "" : " " + f.pointer);
 }
 
 }  // namespace

@@ -99,7 +99,7 @@ std::string title(const Report& report, const FormatContext& context) {
     wrong.push_back(fmt::format("{} not as expected", sum.not_as_expected));
   if (!report.invalid.empty())
     wrong.push_back(count_text(static_cast<long>(report.invalid.size()), "problem") +
-                    " in scenario files");
+                    " in files or subjects");
   if (context.broken_off) wrong.push_back("broken off");
   const std::string all = count_text(sum.cases, "case");
   if (!wrong.empty()) return fmt::format("## distgrad: {}, of {}\n\n", fmt::join(wrong, ", "), all);
@@ -119,7 +119,7 @@ std::string counts(const Report& report) {
 
 std::string problems(const Report& report) {
   if (report.invalid.empty()) return {};
-  std::string out = "### Invalid scenario files\n\n";
+  std::string out = "### Files and subjects that cannot be used\n\n";
   const std::size_t shown = std::min(kProblems, report.invalid.size());
   for (std::size_t i = 0; i < shown; ++i) {
     InvalidFile f = report.invalid[i];

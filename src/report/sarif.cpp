@@ -162,6 +162,9 @@ Json result_of(const InvalidFile& f, const FormatContext& context,
 
 // --- The run ---
 
+// What cannot be used may be a subject, which lies in no file that an alert could point at.
+bool has_place(const InvalidFile& f) { return f.position.line > 0; }
+
 Json notification(std::string_view level, const std::string& text) {
   return {{"level", level}, {"message", {{"text", message_text(text)}}}};
 }
@@ -179,6 +182,13 @@ Json notifications(const Report& report, const FormatContext& context) {
   return all;
 }
 
+Json configuration_notifications(const Report& report) {
+  Json all = Json::array();
+  for (const InvalidFile& f : report.invalid)
+    if (!has_place(f)) all.push_back(notification("error", problem_text(f)));
+  return all;
+}
+
 }  // namespace
 
 Json sarif_report(const Report& report, const FormatContext& context) {
@@ -190,12 +200,14 @@ Json sarif_report(const Report& report, const FormatContext& context) {
   }
   Json results = Json::array();
   for (const CaseResult* r : worst_first(report)) results.push_back(result_of(*r, context, indices));
-  for (const InvalidFile& f : report.invalid) results.push_back(result_of(f, context, indices));
+  for (const InvalidFile& f : report.invalid)
+    if (has_place(f)) results.push_back(result_of(f, context, indices));
 
   Json driver = {{"name", "distgrad"}, {"version", kVersion}, {"semanticVersion", kVersion},
                  {"rules", std::move(rules)}};
   Json invocation = {{"executionSuccessful", !context.broken_off},
                      {"commandLine", report.command},
+                     {"toolConfigurationNotifications", configuration_notifications(report)},
                      {"toolExecutionNotifications", notifications(report, context)}};
   Json run = {{"tool", {{"driver", std::move(driver)}}},
               {"invocations", Json::array({std::move(invocation)})},
