@@ -94,9 +94,9 @@ TEST(WorstFirst, BrokenThenTheLargestErrorThenTheRest) {
   equal.gradients.push_back(equal.gradients[0]);
   equal.gradients[1].equal = true;
   equal.gradients[1].max_rel_error = 1e9;
-  const Report report = report_of({sample::match("a.json"), mended(), small,
-                                   sample::in_place_mismatch("half.json"), equal, nan,
-                                   sample::hang("h.json", ""), disputed(), expected_mismatch()});
+  const Report report =
+      report_of({sample::match("a.json"), mended(), small, sample::in_place_mismatch("half.json"),
+                 equal, nan, sample::hang("h.json", ""), disputed(), expected_mismatch()});
   std::vector<std::string> files;
   for (const CaseResult* r : worst_first(report)) files.push_back(r->which.scenario->file);
   EXPECT_THAT(files, testing::ElementsAre("h.json", "nan.json", "half.json", "equal.json",
@@ -124,10 +124,9 @@ TEST(JUnit, CountsEachCaseWhereItBelongs) {
 TEST(JUnit, AFailuresTextIsTheTextReport) {
   const CaseResult r = sample::in_place_mismatch();
   const std::string text = junit_text(report_of({r}), kContext);
-  std::string told = case_text(r, {});
-  told.replace(told.find('"'), 0, "");  // quotes stay as they are in text
-  EXPECT_THAT(text, HasSubstr(told));
-  EXPECT_THAT(text, HasSubstr("Again: distgrad run 'mine/all_reduce_sum.json:subject=in_place'\n<"));
+  EXPECT_THAT(text, HasSubstr(case_text(r, {})));
+  EXPECT_THAT(text,
+              HasSubstr("Again: distgrad run 'mine/all_reduce_sum.json:subject=in_place'\n<"));
 }
 
 TEST(JUnit, AnExpectedMismatchPasses) {
@@ -197,7 +196,8 @@ TEST(Markdown, TenThousandFailuresFitAndWhatDoesNotIsCounted) {
   std::vector<CaseResult> cases;
   for (int i = 0; i < 10'000; ++i) {
     CaseResult r = sample::in_place_mismatch("many.json");
-    r.which.id = fmt::format("many.json:subject=in_place,world_size={},{}", i, std::string(i % 97, 'x'));
+    r.which.id =
+        fmt::format("many.json:subject=in_place,world_size={},{}", i, std::string(i % 97, 'x'));
     r.gradients[0].max_rel_error = i;
     r.output = {std::string(20'000, '`')};
     cases.push_back(std::move(r));
@@ -211,8 +211,10 @@ TEST(Markdown, TenThousandFailuresFitAndWhatDoesNotIsCounted) {
   int full = 0, rows = 0, left_out = 0, all = 0;
   const std::size_t at = text.find("The first ");
   ASSERT_NE(at, std::string::npos) << text.substr(text.size() - 2000);
-  ASSERT_EQ(std::sscanf(text.c_str() + at, "The first %d are shown in full, %d by a line each.\n**%d of the %d",
-                        &full, &rows, &left_out, &all), 4);
+  ASSERT_EQ(std::sscanf(text.c_str() + at,
+                        "The first %d are shown in full, %d by a line each.\n**%d of the %d", &full,
+                        &rows, &left_out, &all),
+            4);
   EXPECT_EQ(all, 10'000);
   EXPECT_EQ(full + rows + left_out, all);
   std::size_t found = 0;
@@ -225,7 +227,7 @@ TEST(Markdown, NothingThatIsToldBecomesMarkup) {
   r.error->message = "<b>*bold*</b> | `x` ```\n# heading\x1b";
   std::vector<CaseResult> cases(30, r);
   const std::string text = markdown_report(report_of(std::move(cases)), kContext);
-  EXPECT_THAT(text, HasSubstr("&lt;b&gt;*bold*"));                     // a summary is HTML
+  EXPECT_THAT(text, HasSubstr("&lt;b&gt;*bold*"));                        // a summary is HTML
   EXPECT_THAT(text, HasSubstr("\\<b\\>\\*bold\\*\\</b\\> \\| \\`x\\`"));  // a cell is Markdown
   EXPECT_THAT(text, HasSubstr("````text\n"));  // a fence that the text's own cannot close
   EXPECT_EQ(text.find('\x1b'), std::string::npos);
@@ -261,13 +263,15 @@ TEST(Sarif, ResultsAreWhatIsWrongAndNothingElse) {
 }
 
 TEST(Sarif, PointsAtTheStepBelowTheRepository) {
-  const Json where = sarif_report(report_of({placed("y")}), kContext)["runs"][0]["results"][0]
-                                 ["locations"][0]["physicalLocation"];
+  const Json where =
+      sarif_report(report_of({placed("y")}),
+                   kContext)["runs"][0]["results"][0]["locations"][0]["physicalLocation"];
   EXPECT_EQ(where["region"]["startLine"], 6);
   EXPECT_EQ(where["artifactLocation"]["uri"], "deep/p.json");
   const Json outside = sarif_report(report_of({placed("y", "/else where/p.json")}), kContext);
-  EXPECT_EQ(outside["runs"][0]["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"],
-            Json({{"uri", "file:///else%20where/p.json"}}));
+  EXPECT_EQ(
+      outside["runs"][0]["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"],
+      Json({{"uri", "file:///else%20where/p.json"}}));
 }
 
 TEST(Sarif, AFingerprintIsOfTheCaseAndNotOfItsPlaceOrFigures) {
@@ -290,7 +294,8 @@ TEST(Sarif, AFingerprintIsOfTheCaseAndNotOfItsPlaceOrFigures) {
   CaseResult another = first;
   another.findings[0].rule = "scaled";
   EXPECT_NE(print(first, "/src"), print(another, "/src"));
-  // FNV-1a of "deep/p.json:subject=in_place\nidentity-backward": what alerts are known by must never change.
+  // FNV-1a of "deep/p.json:subject=in_place\nidentity-backward": what alerts are known by must
+  // never change.
   EXPECT_EQ(print(first, "/src")["distgradCase/v1"], "ee2f76f66e007ad0");
 }
 
@@ -305,8 +310,9 @@ TEST(Sarif, MessagesHoldNoPlaceholdersAndNoLinks) {
 
 TEST(GitHub, AnnotatesTheStepsLine) {
   const std::string text = github_annotations(report_of({placed("y")}), kContext);
-  EXPECT_THAT(text, testing::StartsWith("::error file=deep/p.json,line=6,title=mismatch%3A identity-"
-                                        "backward in step y (all_reduce)::FAIL  /src/deep/p.json"));
+  EXPECT_THAT(text,
+              testing::StartsWith("::error file=deep/p.json,line=6,title=mismatch%3A identity-"
+                                  "backward in step y (all_reduce)::FAIL  /src/deep/p.json"));
   EXPECT_THAT(text, HasSubstr("%0A  x            rank 0   rank 1%0A"));
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1);
 }
@@ -327,12 +333,13 @@ TEST(GitHub, TenAtMostAndTheWorst) {
   EXPECT_LT(text.find("h.json"), text.find("bad.json"));
   EXPECT_LT(text.find("bad.json"), text.find("all_reduce_sum.json"));
   EXPECT_THAT(text, HasSubstr("100%25 wrong"));
-  EXPECT_THAT(text, testing::EndsWith("%0A12 more are not shown as annotations: see the job's log.\n"));
+  EXPECT_THAT(text,
+              testing::EndsWith("%0A12 more are not shown as annotations: see the job's log.\n"));
 }
 
 TEST(GitHub, SaysNothingWhereAllIsWell) {
-  EXPECT_EQ(github_annotations(report_of({sample::match("a.json"), expected_mismatch(), disputed()}),
-                               kContext),
+  EXPECT_EQ(github_annotations(
+                report_of({sample::match("a.json"), expected_mismatch(), disputed()}), kContext),
             "");
 }
 
@@ -342,8 +349,9 @@ TEST(CiFormats, AnUnusableSubjectIsAnErrorAtNoFile) {
   Report report = report_of({});
   report.invalid = {{"python:mine.py:f", {}, "", "no module named mine", ""}};
   EXPECT_THAT(junit_text(report, kContext), HasSubstr("name=\"can be used\""));
-  EXPECT_THAT(github_annotations(report, kContext),
-              testing::StartsWith("::error title=python%3Amine.py%3Af cannot be used::python:mine"));
+  EXPECT_THAT(
+      github_annotations(report, kContext),
+      testing::StartsWith("::error title=python%3Amine.py%3Af cannot be used::python:mine"));
   const Json run = sarif_report(report, kContext)["runs"][0];
   EXPECT_EQ(run["results"].size(), 0u);
   EXPECT_EQ(run["invocations"][0]["toolConfigurationNotifications"].size(), 1u);

@@ -22,14 +22,16 @@ constexpr std::array<HelpRow, kFindings.size()> kHelp = {{
      "gradients (by the number of ranks, as a rule) to what is declared."},
     {"program",
      "Compare the distributed program with `single_device` step by step: a wrong split of the "
-     "data, a missing or doubled reduction of the loss, or a mean where a sum is meant is the usual "
+     "data, a missing or doubled reduction of the loss, or a mean where a sum is meant is the "
+     "usual "
      "cause. The collectives' backward is not to blame."},
     {"identity-backward",
      "Sum the cotangents over the group in backward, as torch.distributed.nn.functional and "
      "torch.distributed._functional_collectives do. Right as it is only if the loss is one loss "
      "that every rank computes: then declare the objective `replicated`."},
     {"same-op-backward",
-     "Whatever the op, sum the cotangents over the ranks, then multiply by the op's own derivative. "
+     "Whatever the op, sum the cotangents over the ranks, then multiply by the op's own "
+     "derivative. "
      "Of max, min and product compute that yourself, e.g. from an all_gather and a local "
      "reduction."},
     {"forgotten-op",
@@ -37,7 +39,8 @@ constexpr std::array<HelpRow, kFindings.size()> kHelp = {{
      "premul_sum; for max, min and product reduce locally what an all_gather brings."},
     {"own-slice",
      "Add up what all ranks' losses saw of each slice: a reduce_scatter of the whole cotangent, or "
-     "an all_reduce and then the slice. Right as it is only if every rank computes one and the same "
+     "an all_reduce and then the slice. Right as it is only if every rank computes one and the "
+     "same "
      "loss from all slices."},
     {"wrong-slice",
      "Look at which part of the cotangent goes to which rank: offsets, the dimension, the root, "
@@ -83,10 +86,12 @@ constexpr std::array<HelpRow, kFindings.size()> kHelp = {{
      "Mend the forward first: operand, op, group, root, order of the gathered parts. The "
      "gradients of another function cannot be judged."},
     {"nondeterministic",
-     "Look for a race: an asynchronous collective whose result is used before wait(), a buffer that "
+     "Look for a race: an asynchronous collective whose result is used before wait(), a buffer "
+     "that "
      "two streams share, or randomness without a seed."},
     {"truth",
-     "The scenario's own `truth` and its program contradict each other. Work it out by hand for one "
+     "The scenario's own `truth` and its program contradict each other. Work it out by hand for "
+     "one "
      "element; the program is simulated in one process without any collective, so the figure is "
      "the likelier mistake."},
     {"unexplained",

@@ -53,8 +53,8 @@ Annotation annotation_of(const InvalidFile& f, const FormatContext& context) {
 // By exit code: broken cases, invalid files, cases that are not as expected.
 std::string github_annotations(const Report& report, const FormatContext& context) {
   const std::vector<const CaseResult*> wrong = worst_first(report);
-  const auto unexpected = std::find_if(wrong.begin(), wrong.end(),
-                                       [](const CaseResult* r) { return !r->broken; });
+  const auto unexpected =
+      std::find_if(wrong.begin(), wrong.end(), [](const CaseResult* r) { return !r->broken; });
   std::vector<Annotation> shown;
   const auto add = [&](const auto& what) {
     if (shown.size() < kMostAnnotations) shown.push_back(annotation_of(what, context));
@@ -65,8 +65,8 @@ std::string github_annotations(const Report& report, const FormatContext& contex
 
   const std::size_t all = wrong.size() + report.invalid.size();
   if (all > shown.size())
-    shown.back().message += fmt::format("\n{} more are not shown as annotations: see the job's log.",
-                                        all - shown.size());
+    shown.back().message += fmt::format(
+        "\n{} more are not shown as annotations: see the job's log.", all - shown.size());
   std::string out;
   for (const Annotation& a : shown) out += line_of(a);
   return out;

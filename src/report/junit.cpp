@@ -11,8 +11,8 @@
 namespace distgrad {
 namespace {
 
-// For an element's text and for an attribute in double quotes: a line break in an attribute would be
-// read as a space.
+// For an element's text and for an attribute in double quotes: a line break in an attribute would
+// be read as a space.
 std::string escaped(std::string_view text, bool is_attribute) {
   std::string out;
   for (const char c : valid_text(text)) {
@@ -179,7 +179,8 @@ class Suites {
   std::map<std::string, std::size_t> by_name_;
 };
 
-// One for each place: a file may have several problems, and test cases of one name are taken for one.
+// One for each place: a file may have several problems, and test cases of one name are taken for
+// one.
 std::string problem_name(const InvalidFile& f) {
   if (f.position.line == 0) return "can be used";  // a subject, as a rule
   const std::string place = fmt::format("{}:{}", f.position.line, f.position.column);
@@ -190,8 +191,7 @@ std::string problem_name(const InvalidFile& f) {
 
 std::string junit_text(const Report& report, const FormatContext& context) {
   Suites suites;
-  for (const CaseResult& r : report.cases)
-    add_case(suites.of(r.which.scenario->file), r, context);
+  for (const CaseResult& r : report.cases) add_case(suites.of(r.which.scenario->file), r, context);
   for (const InvalidFile& f : report.invalid)
     add_problem(suites.of(f.file), problem_name(f), "invalid-scenario", problem_text(f));
   if (context.broken_off)

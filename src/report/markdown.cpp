@@ -190,8 +190,8 @@ std::string unjudged_cases(const Report& report, Verdict verdict, std::string_vi
   std::string out = fmt::format("### {}\n\n", heading);
   const std::size_t shown = std::min(kReasons, reasons.size());
   for (std::size_t i = 0; i < shown; ++i)
-    out += fmt::format("- {}: {}\n", count_text(reasons[i].second, "case"),
-                       prose(reasons[i].first));
+    out +=
+        fmt::format("- {}: {}\n", count_text(reasons[i].second, "case"), prose(reasons[i].first));
   if (shown < reasons.size())
     out += fmt::format("- ... for {} more reasons, left out here\n", reasons.size() - shown);
   return out + "\n";
@@ -201,7 +201,8 @@ std::string unjudged_cases(const Report& report, Verdict verdict, std::string_vi
 
 std::string markdown_report(const Report& report, const FormatContext& context) {
   std::string out = title(report, context);
-  if (!context.ended_early.empty()) out += "**Not complete**: " + prose(context.ended_early) + ".\n\n";
+  if (!context.ended_early.empty())
+    out += "**Not complete**: " + prose(context.ended_early) + ".\n\n";
   out += counts(report) + problems(report);
   out += wrong_cases(report, context, out.size());
   out += unjudged_cases(report, Verdict::kSkipped, "Skipped");

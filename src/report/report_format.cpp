@@ -10,11 +10,11 @@
 namespace distgrad {
 namespace {
 
-constexpr ReportFormat kJson = {"--json", "write the JSON report; - is standard output",
-                                [](const Report& report, const FormatContext& context) {
-                                  return json_report_text(report,
-                                                          {context.text.full, context.host});
-                                }};
+constexpr ReportFormat kJson = {
+    "--json", "write the JSON report; - is standard output",
+    [](const Report& report, const FormatContext& context) {
+      return json_report_text(report, {context.text.full, context.host});
+    }};
 
 constexpr std::array kFormats = {&kJson, &kJUnit, &kMarkdown, &kSarif};
 

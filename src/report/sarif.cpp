@@ -33,7 +33,8 @@ struct Rule {
 constexpr Rule kOtherRules[] = {
     // id, meaning, help
     {"not-as-expected", "the case came out otherwise than its scenario file expects",
-     "Where a known mistake was mended, take the expectation out of the scenario file. Else run the "
+     "Where a known mistake was mended, take the expectation out of the scenario file. Else run "
+     "the "
      "case alone with --verbose and compare it with what `subjects` says."},
     {"rank-error", "a rank crashed, hung, raised or fell out of step",
      "Run the case alone: the message names the rank, the step and the collective. Ranks that wait "
@@ -113,8 +114,8 @@ std::string digest(std::string_view text) {
 }
 
 // Neither lines nor figures are in it: the same mistake is the same alert when the file is edited
-// above it. GitHub knows the first name alone; it would else take it from the line's text, which all
-// cases of a step share.
+// above it. GitHub knows the first name alone; it would else take it from the line's text, which
+// all cases of a step share.
 Json fingerprints(const std::string& identity) {
   const std::string value = digest(identity);
   return {{"primaryLocationLineHash", value + ":1"}, {"distgradCase/v1", value}};
@@ -178,7 +179,8 @@ Json notifications(const Report& report, const FormatContext& context) {
   if (!context.ended_early.empty())
     all.push_back(notification(context.broken_off ? "error" : "note", context.ended_early + "."));
   for (const auto& [reason, count] : reasons)
-    all.push_back(notification("note", fmt::format("not judged: {} ({} of the cases)", reason, count)));
+    all.push_back(
+        notification("note", fmt::format("not judged: {} ({} of the cases)", reason, count)));
   return all;
 }
 
@@ -199,11 +201,14 @@ Json sarif_report(const Report& report, const FormatContext& context) {
     rules.push_back(rule_json(rule));
   }
   Json results = Json::array();
-  for (const CaseResult* r : worst_first(report)) results.push_back(result_of(*r, context, indices));
+  for (const CaseResult* r : worst_first(report))
+    results.push_back(result_of(*r, context, indices));
   for (const InvalidFile& f : report.invalid)
     if (has_place(f)) results.push_back(result_of(f, context, indices));
 
-  Json driver = {{"name", "distgrad"}, {"version", kVersion}, {"semanticVersion", kVersion},
+  Json driver = {{"name", "distgrad"},
+                 {"version", kVersion},
+                 {"semanticVersion", kVersion},
                  {"rules", std::move(rules)}};
   Json invocation = {{"executionSuccessful", !context.broken_off},
                      {"commandLine", report.command},

@@ -1,6 +1,7 @@
 // SARIF 2.1.0, for code scanning: a result for each case that is broken or not as expected, at the
-// step's line in the scenario file; a rule for each finding, with what to do about it. What the file
-// expects, and what was skipped, is no result: readers such as GitHub's would show it as a problem.
+// step's line in the scenario file; a rule for each finding, with what to do about it. What the
+// file expects, and what was skipped, is no result: readers such as GitHub's would show it as a
+// problem.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -7,8 +7,8 @@
 
 namespace distgrad {
 
-// Those that are broken or not as expected: broken ones, then mismatches, the largest relative error
-// first, then the others. Equal ones in the report's order.
+// Those that are broken or not as expected: broken ones, then mismatches, the largest relative
+// error first, then the others. Equal ones in the report's order.
 std::vector<const CaseResult*> worst_first(const Report&);
 
 }  // namespace distgrad
