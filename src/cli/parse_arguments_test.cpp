@@ -46,7 +46,8 @@ TEST(RunOptions, EverythingElse) {
   const RunOptions options =
       parsed({"--dtype", "float32,bfloat16", "--backend", "gloo", "--objective", "mean,rank:1",
               "--filter", "debate", "--simulate", "--timeout", "2.5", "--strict", "--allow-empty",
-              "--json", "-", "--full", "--verbose", "--color", "never"});
+              "--json", "-", "--junit", "j.xml", "--full", "--verbose", "--color", "never",
+              "--fail-fast", "--shard", "2/4", "--durations", "10"});
   EXPECT_THAT(options.overrides.dtypes, ElementsAre(DType::kFloat32, DType::kBFloat16));
   EXPECT_EQ(options.overrides.objectives.size(), 2u);
   EXPECT_EQ(options.overrides.objectives[1].rank, 1);
@@ -54,9 +55,32 @@ TEST(RunOptions, EverythingElse) {
   EXPECT_TRUE(options.simulate && options.strict && options.allow_empty && options.full &&
               options.verbose);
   EXPECT_EQ(options.overrides.timeout_s, 2.5);
-  EXPECT_EQ(options.json, "-");
+  ASSERT_EQ(options.reports.size(), 2u);
+  EXPECT_EQ(options.reports[0].format->option, "--json");
+  EXPECT_EQ(options.reports[0].path, "-");
+  EXPECT_EQ(options.reports[1].format->option, "--junit");
+  EXPECT_EQ(options.reports[1].path, "j.xml");
+  EXPECT_TRUE(options.prints_report() && options.fail_fast);
+  EXPECT_EQ(options.shard.index, 2);
+  EXPECT_EQ(options.shard.count, 4);
+  EXPECT_EQ(options.durations, 10u);
   EXPECT_EQ(options.color, Color::kNever);
   EXPECT_EQ(again_text(options), "distgrad run --simulate --timeout 2.5 --strict");
+}
+
+TEST(RunOptions, AShardIsAPartOfAWhole) {
+  for (const char* wrong : {"0/4", "5/4", "1/0", "1", "/", "a/b", "1/4x", "-1/4", "1/4/2", " 1/4"})
+    EXPECT_EQ(complaint({"--shard", wrong}),
+              std::string("run: --shard: \"") + wrong +
+                  "\" is not I/N, the I-th of N parts, such as 1/4 or 4/4");
+  EXPECT_EQ(parsed({"--shard", "4/4"}).shard.index, 4);
+}
+
+TEST(RunOptions, NoTwoReportsInOneFile) {
+  EXPECT_EQ(complaint({"--json", "-", "--sarif", "-"}),
+            "run: --sarif: standard output holds another report already");
+  EXPECT_EQ(complaint({"--junit", "r.xml", "--markdown", "r.xml"}),
+            "run: --markdown: r.xml holds another report already");
 }
 
 TEST(RunOptions, MistakesAreToldWithWhatWasMeant) {
@@ -87,7 +111,7 @@ TEST(RunOptions, TheHelpFitsAScreenAndHasAnExample) {
   testing::internal::CaptureStdout();
   EXPECT_EQ(std::get<ExitCode>(parse_run_options({"--help"})), ExitCode::kAsExpected);
   const std::string help = testing::internal::GetCapturedStdout();
-  EXPECT_LE(std::count(help.begin(), help.end(), '\n'), 30) << help;
+  EXPECT_LE(std::count(help.begin(), help.end(), '\n'), 40) << help;
   EXPECT_THAT(help, testing::HasSubstr("distgrad run scenarios/debate\n"));
   for (std::size_t at = 0; at < help.size();) {
     const std::size_t end = help.find('\n', at);

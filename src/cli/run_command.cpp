@@ -4,6 +4,8 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <string_view>
 
 #include "base/atomic_file.h"
@@ -15,7 +17,9 @@
 #include "cli/load.h"
 #include "cli/run_options.h"
 #include "cli/verify.h"
-#include "report/json.h"
+#include "report/durations.h"
+#include "report/github.h"
+#include "report/report_format.h"
 #include "report/status_line.h"
 #include "report/summary.h"
 #include "report/text.h"
@@ -54,6 +58,67 @@ std::string command_text(const Arguments& arguments) {
   return text;
 }
 
+// The folder that CI's pages show paths against.
+std::string source_root() {
+  for (const char* name : {"GITHUB_WORKSPACE", "CI_PROJECT_DIR"})
+    if (const char* root = std::getenv(name); root != nullptr && *root != '\0') return root;
+  std::error_code ignored;
+  return std::filesystem::current_path(ignored).string();
+}
+
+// Dealt out in turn: a part gets some cases of every file, and slow files are shared.
+std::vector<Case> part_of(std::vector<Case> cases, const Shard& shard) {
+  std::vector<Case> part;
+  for (auto i = static_cast<std::size_t>(shard.index - 1); i < cases.size();
+       i += static_cast<std::size_t>(shard.count))
+    part.push_back(std::move(cases[i]));
+  return part;
+}
+
+// Every file that can be written is; what cannot be is told and makes this false.
+bool write_reports(const RunOptions& options, const Report& report, const FormatContext& context) {
+  bool all_written = true;
+  for (const ReportFile& file : options.reports) {
+    try {
+      write_file_atomically(file.path, file.format->text(report, context));
+    } catch (const UserError& e) {
+      fmt::print(stderr, "distgrad: {}\n", e.what());
+      all_written = false;
+    }
+  }
+  return all_written;
+}
+
+// GitHub reads commands from both streams.
+void annotate(const RunOptions& options, const Report& report, const FormatContext& context) {
+  const char* on_github = std::getenv("GITHUB_ACTIONS");
+  if (on_github == nullptr || *on_github == '\0') return;
+  std::FILE* stream = options.prints_report() ? stderr : stdout;
+  std::fputs(github_annotations(report, context).c_str(), stream);
+  std::fflush(stream);
+}
+
+// Why not all cases were run; empty where all were. `signal`: that interrupted the run, or 0.
+std::string early_end(const RunOptions& options, const Report& report, std::size_t cases,
+                      const std::string& failure, int signal) {
+  const bool stopped = options.fail_fast && report.cases.size() < cases && !report.cases.empty() &&
+                       is_wrong(report.cases.back());
+  std::string why;
+  if (signal != 0)
+    why = "interrupted";
+  else if (!failure.empty())
+    why = failure;
+  else if (stopped)
+    why = "stopped at the first case that is not as expected";
+  if (why.empty()) return {};
+  return fmt::format("{}; {} of {} cases were finished", why, report.cases.size(), cases);
+}
+
+ExitCode exit_code(const RunOptions& options, const Report& report, bool all_written) {
+  const ExitCode code = exit_code_of(report, options.allow_empty);
+  return all_written || code == ExitCode::kBroken ? code : ExitCode::kUserError;
+}
+
 // What goes on while cases are worked on: results come in the order of the cases and are printed at
 // once.
 class Progress : public VerifyListener {
@@ -61,7 +126,7 @@ class Progress : public VerifyListener {
   Progress(const RunOptions& options, const Loaded& loaded, Report& report)
       : report_(report),
         text_(text_options(options), loaded.cases),
-        prints_(options.json != "-"),
+        prints_(!options.prints_report()),
         status_(STDERR_FILENO, !options.quiet && ::isatty(STDERR_FILENO) == 1,
                 loaded.cases.size()) {}
 
@@ -78,7 +143,10 @@ class Progress : public VerifyListener {
 
   void on_progress(std::size_t done, std::size_t failed) override { status_.update(done, failed); }
 
-  void finish() { print(text_.finish(report_)); }
+  void finish(std::size_t durations) {
+    print(text_.finish(report_));
+    if (durations > 0) print(durations_text(report_, durations));
+  }
 
  private:
   void print(const std::string& text) {
@@ -109,6 +177,7 @@ ExitCode run_command(const Arguments& arguments) {
   const Interrupts interrupts;
   Loaded loaded = load_cases(options.paths, options.overrides);
   if (options.simulate) loaded.cases = one_for_each_truth(loaded.cases);
+  loaded.cases = part_of(std::move(loaded.cases), options.shard);
 
   Report report;
   report.command = command_text(arguments);
@@ -122,6 +191,7 @@ ExitCode run_command(const Arguments& arguments) {
     verify(loaded.cases,
            {.simulate_only = options.simulate,
             .strict = options.strict,
+            .fail_fast = options.fail_fast,
             .interpreters = &interpreters},
            progress);
   } catch (const SystemError& e) {  // what was finished is reported all the same
@@ -131,17 +201,16 @@ ExitCode run_command(const Arguments& arguments) {
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - started;
   report.summary = summary_of(report.cases);
   report.summary.elapsed_s = elapsed.count();
-  progress.finish();
-  if (!options.json.empty())
-    write_file_atomically(options.json, json_report_text(report, {options.full, host_name()}));
-  if (const int signal = interrupted_by()) {
-    fmt::print(stderr, "distgrad: interrupted; {} of {} cases were finished\n", report.cases.size(),
-               loaded.cases.size());
-    return static_cast<ExitCode>(128 + signal);  // as shells say it
-  }
-  if (failure.empty()) return exit_code_of(report, options.allow_empty);
-  fmt::print(stderr, "distgrad: {}\n", failure);
-  return ExitCode::kBroken;
+  progress.finish(options.durations);
+  FormatContext context{.text = text_options(options), .host = host_name(), .root = source_root()};
+  const int signal = interrupted_by();  // one that comes later interrupts nothing
+  context.ended_early = early_end(options, report, loaded.cases.size(), failure, signal);
+  context.broken_off = signal != 0 || !failure.empty();
+  const bool all_written = write_reports(options, report, context);
+  annotate(options, report, context);
+  if (!context.ended_early.empty()) fmt::print(stderr, "distgrad: {}\n", context.ended_early);
+  if (signal != 0) return static_cast<ExitCode>(128 + signal);  // as shells say it
+  return failure.empty() ? exit_code(options, report, all_written) : ExitCode::kBroken;
 }
 
 }  // namespace distgrad

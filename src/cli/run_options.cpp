@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <set>
 
 #include "base/did_you_mean.h"
 #include "base/error.h"
@@ -20,6 +22,8 @@ namespace {
 struct Lists {
   std::vector<std::string> subjects, world_sizes, dtypes, backends, objectives, pythons;
   std::string color = "auto";
+  std::string shard;
+  std::vector<std::string> report_paths;  // as report_formats()
 };
 
 constexpr const char* kExamples =
@@ -49,8 +53,14 @@ void add_options(CLI::App& app, RunOptions& options, Lists& lists) {
   app.add_option("--timeout", options.overrides.timeout_s, "seconds for one case")->type_name("S");
   app.add_flag("--strict", options.strict, "skipped or disputed is not as expected");
   app.add_flag("--allow-empty", options.allow_empty, "exit code 0 where nothing ran");
-  app.add_option("--json", options.json, "write the JSON report; - is standard output")
-      ->type_name("FILE");
+  app.add_flag("--fail-fast", options.fail_fast, "stop at the first case not as expected");
+  app.add_option("--shard", lists.shard, "the i-th of n parts of the cases")->type_name("I/N");
+  app.add_option("--durations", options.durations, "tell the N slowest cases")->type_name("N");
+  lists.report_paths.resize(report_formats().size());
+  for (std::size_t i = 0; i < report_formats().size(); ++i)
+    app.add_option(std::string(report_formats()[i]->option), lists.report_paths[i],
+                   std::string(report_formats()[i]->help))
+        ->type_name("FILE");
   app.add_flag("--full", options.full, "show all ranks and elements");
   app.add_flag("--quiet", options.quiet, "only failures and the summary");
   app.add_flag("--verbose", options.verbose, "every case in full");
@@ -83,6 +93,39 @@ Color read_color(const std::string& text) {
   throw UserError(fmt::format("run: --color: unknown \"{}\"{}", text, hint));
 }
 
+// The whole of `text`, a number above 0; else 0.
+int positive_number(std::string_view text) {
+  int number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size() && number > 0 ? number : 0;
+}
+
+Shard read_shard(const std::string& text) {
+  if (text.empty()) return {};
+  const std::size_t slash = std::min(text.find('/'), text.size());
+  const std::string_view whole = text;
+  const Shard shard{positive_number(whole.substr(0, slash)),
+                    slash < text.size() ? positive_number(whole.substr(slash + 1)) : 0};
+  if (shard.index == 0 || shard.count == 0 || shard.index > shard.count)
+    throw UserError(fmt::format(
+        "run: --shard: \"{}\" is not I/N, the I-th of N parts, such as 1/4 or 4/4", text));
+  return shard;
+}
+
+std::vector<ReportFile> read_reports(const std::vector<std::string>& paths) {
+  std::vector<ReportFile> reports;
+  std::set<std::string> taken;
+  for (std::size_t i = 0; i < paths.size(); ++i) {
+    if (paths[i].empty()) continue;
+    const ReportFormat* format = report_formats()[i];
+    if (!taken.insert(paths[i]).second)
+      throw UserError(fmt::format("run: {}: {} holds another report already", format->option,
+                                  paths[i] == "-" ? "standard output" : paths[i]));
+    reports.push_back({format, paths[i]});
+  }
+  return reports;
+}
+
 // Several subjects for one collective each are one subject.
 void join_parts(std::vector<std::string>& subjects) {
   std::string joined;
@@ -106,6 +149,8 @@ void read_lists(const Lists& lists, RunOptions& options) {
   read_list(overrides, "objective", "--objective", lists.objectives);
   refuse_unavailable(overrides);
   options.color = read_color(lists.color);
+  options.shard = read_shard(lists.shard);
+  options.reports = read_reports(lists.report_paths);
 }
 
 }  // namespace
@@ -123,6 +168,11 @@ std::variant<RunOptions, ExitCode> parse_run_options(const Arguments& arguments)
     throw UserError("run: --timeout is a number of seconds above 0");
   if (options.quiet && options.verbose) throw UserError("run: either --quiet or --verbose");
   return options;
+}
+
+bool RunOptions::prints_report() const {
+  return std::any_of(reports.begin(), reports.end(),
+                     [](const ReportFile& r) { return r.path == "-"; });
 }
 
 std::string again_text(const RunOptions& options) {

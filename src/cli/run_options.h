@@ -7,11 +7,23 @@
 
 #include "base/exit_code.h"
 #include "cli/command.h"
+#include "report/report_format.h"
 #include "scenario/case_id.h"
 
 namespace distgrad {
 
 enum class Color { kAuto, kAlways, kNever };
+
+struct ReportFile {
+  const ReportFormat* format = nullptr;
+  std::string path;  // or "-"
+};
+
+// The part of the cases that this run does, of `count` runs that do all of them together.
+struct Shard {
+  int index = 1;  // from 1
+  int count = 1;
+};
 
 struct RunOptions {
   std::vector<std::string> paths;
@@ -19,11 +31,17 @@ struct RunOptions {
   bool simulate = false;
   bool strict = false;
   bool allow_empty = false;
-  std::string json;  // a path, "-", or empty
+  bool fail_fast = false;
+  Shard shard;
+  std::size_t durations = 0;  // how many of the slowest cases are told
+  std::vector<ReportFile> reports;
   bool full = false;
   bool quiet = false;
   bool verbose = false;
   Color color = Color::kAuto;
+
+  // A report has standard output, which then holds nothing else.
+  bool prints_report() const;
 };
 
 // An exit code where the help was asked for. Throws UserError.

@@ -112,7 +112,9 @@ class Verification {
     sort_into_meanings();
     if (!options_.simulate_only && !meanings_.empty()) prepare_for(cases_[meanings_.front()->cases.front()]);
     submit_more();
-    while (std::optional<Completion> done = workshop_.next()) {
+    while (!is_over_) {
+      std::optional<Completion> done = workshop_.next();
+      if (!done) break;
       if (auto* simulation = std::get_if<SimulationRun>(&done->result))
         on_simulation(take(simulations_, done->ticket), std::move(*simulation));
       else
@@ -340,13 +342,17 @@ class Verification {
     finish(i, std::move(result));
   }
 
+  static bool is_failure(const CaseResult& r) { return r.broken || r.as_expected == false; }
+
   // What is finished is handed on in the order of the cases. Nothing: the case was invalid.
   void finish(std::size_t i, std::optional<CaseResult> result) {
-    if (result && (result->broken || result->as_expected == false)) ++failed_;
+    if (result && is_failure(*result)) ++failed_;
     ++finished_;
     outcomes_[i] = std::move(result);
-    for (; next_ < outcomes_.size() && outcomes_[next_].has_value(); ++next_) {
-      if (*outcomes_[next_]) listener_.on_result(std::move(**outcomes_[next_]));
+    for (; !is_over_ && next_ < outcomes_.size() && outcomes_[next_].has_value(); ++next_) {
+      if (!*outcomes_[next_]) continue;
+      is_over_ = options_.fail_fast && is_failure(**outcomes_[next_]);
+      listener_.on_result(std::move(**outcomes_[next_]));
       outcomes_[next_]->reset();
     }
   }
@@ -365,6 +371,7 @@ class Verification {
   std::size_t next_ = 0;  // the first that was not handed on
   std::size_t finished_ = 0;
   std::size_t failed_ = 0;
+  bool is_over_ = false;  // fail_fast: the rest is let be
 
   std::set<std::pair<std::string, std::string>> unusable_;            // subject, python
 

@@ -17,6 +17,7 @@ namespace distgrad {
 struct VerifyOptions {
   bool simulate_only = false;  // no ranks
   bool strict = false;         // unexpected skips and disputes are not as expected
+  bool fail_fast = false;      // nothing after the first case that is broken or not as expected
   Interpreters* interpreters = nullptr;  // needed where subjects are in Python
 };
 

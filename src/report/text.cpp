@@ -41,8 +41,6 @@ std::string status_text(const CaseResult& r, bool color) {
   return color ? fmt::format("{}{}{}", status.color, word, kPlain) : word;
 }
 
-bool is_wrong(const CaseResult& r) { return r.broken || (r.as_expected && !*r.as_expected); }
-
 std::string place_text(const Finding& f) {
   std::string text;
   if (!f.step.empty()) text += " in step " + f.step;
@@ -65,8 +63,10 @@ std::string first_line(std::string_view text) {
                                  : std::string(text.substr(0, kLongest)) + "...";
 }
 
-// "mismatch: own-slice in step zs (all_gather)"; ", as expected" after the verdict where that is
-// worth saying.
+}  // namespace
+
+bool is_wrong(const CaseResult& r) { return r.broken || (r.as_expected && !*r.as_expected); }
+
 std::string outcome_text(const CaseResult& r) {
   const bool expected = r.as_expected.value_or(false);
   const std::string as_expected = expected && r.verdict != Verdict::kMatch ? ", as expected" : "";
@@ -93,6 +93,8 @@ std::string outcome_text(const CaseResult& r) {
   }
   return {};
 }
+
+namespace {
 
 bool is_plain_match(const Expectation& e) {
   return e.verdict == "match" && e.finding.empty() && e.collective.empty() && e.message.empty() &&

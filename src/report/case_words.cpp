@@ -1,0 +1,54 @@
+#include "report/case_words.h"
+
+#include <fmt/format.h>
+
+#include "report/text.h"
+#include "report/words.h"
+
+namespace distgrad {
+namespace {
+
+// A rank that prints without end must not make a report that GitLab refuses (30 MB).
+constexpr std::size_t kLongestCase = 64 << 10;
+
+std::string on_one_line(std::string text) {
+  for (char& c : text)
+    if (c == '\n' || c == '\r') c = ' ';
+  return text;
+}
+
+}  // namespace
+
+std::string headline(const CaseResult& r) {
+  const Expectation& expected = r.which.expected;
+  if (is_wrong(r) && r.verdict == Verdict::kMatch && expected.verdict != "match")
+    return fmt::format("match, though the file expects {}{}", expected.verdict,
+                       expected.finding.empty() ? "" : ": " + expected.finding);
+  const bool told = r.verdict == Verdict::kSkipped || r.verdict == Verdict::kDisputed;
+  const bool plain = expected.verdict == "match" && r.verdict != Verdict::kMatch;
+  if (!is_wrong(r) || told || plain || r.why.empty()) return on_one_line(outcome_text(r));
+  return on_one_line(outcome_text(r) + "; " + r.why);
+}
+
+std::string told_alone(const CaseResult& r, const FormatContext& context) {
+  TextOptions options = context.text;
+  options.color = false;
+  std::string text = case_text(r, options);
+  if (text.size() > kLongestCase) {
+    const std::size_t left_out = text.size() - kLongestCase;
+    text.resize(kLongestCase);
+    text += fmt::format("\n  ... {} bytes more are left out here\n", left_out);
+  }
+  if (is_wrong(r)) text += fmt::format("Again: {} {}\n", options.again, shell_quoted(r.which.id));
+  return text;
+}
+
+std::string problem_text(const InvalidFile& f) {
+  std::string text = f.file;
+  if (f.position.line > 0) text += fmt::format(":{}:{}", f.position.line, f.position.column);
+  if (!f.pointer.empty()) text += ": " + f.pointer;
+  text += ": " + f.message;
+  return f.caret.empty() ? text : text + "\n" + f.caret;
+}
+
+}  // namespace distgrad

@@ -1,0 +1,214 @@
+#include "report/markdown.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "report/case_words.h"
+#include "report/valid_text.h"
+#include "report/words.h"
+#include "report/worst_first.h"
+
+namespace distgrad {
+namespace {
+
+constexpr std::size_t kLongest = 1'000'000;  // bytes; GitHub's limit is 1 MiB for a step
+// What may follow the part that is being written: the sections behind it and what was left out.
+constexpr std::size_t kReserve = 20'000;
+constexpr std::size_t kToldInFull = 20;  // cases; a page that somebody still reads
+constexpr std::size_t kLongestTold = 16'000;
+constexpr std::size_t kLongestLine = 400;
+constexpr std::size_t kReasons = 20;   // for skipped and for disputed cases
+constexpr std::size_t kProblems = 50;  // of invalid files
+
+// --- Text in Markdown ---
+
+// On one line and not too long.
+std::string shortened(std::string_view text, std::size_t longest) {
+  std::string line = valid_text(text);
+  for (char& c : line)
+    if (c == '\n' || c == '\t') c = ' ';
+  if (line.size() <= longest) return line;
+  line.resize(longest);
+  return valid_text(line) + "...";
+}
+
+// Prose: nothing in it is taken for markup.
+std::string prose(std::string_view text) {
+  constexpr std::string_view kMarkup = "\\`*_[]<>|~#&$";
+  std::string out;
+  for (const char c : shortened(text, kLongestLine)) {
+    if (kMarkup.find(c) != std::string_view::npos) out += '\\';
+    out += c;
+  }
+  return out;
+}
+
+std::size_t longest_run(std::string_view text, char wanted) {
+  std::size_t longest = 0, run = 0;
+  for (const char c : text) longest = std::max(longest, run = c == wanted ? run + 1 : 0);
+  return longest;
+}
+
+// A code span, also in a table, where a bar would end the cell even within backticks.
+std::string code(std::string_view text) {
+  std::string inside;
+  for (const char c : shortened(text, kLongestLine)) {
+    if (c == '|') inside += '\\';
+    inside += c;
+  }
+  const std::size_t ticks = longest_run(inside, '`');
+  if (ticks == 0) return "`" + inside + "`";
+  const std::string fence(ticks + 1, '`');
+  return fence + " " + inside + " " + fence;
+}
+
+std::string code_block(std::string_view text) {
+  std::string inside = valid_text(text.substr(0, kLongestTold));
+  if (text.size() > kLongestTold)
+    inside += fmt::format("\n... {} bytes more are left out here", text.size() - kLongestTold);
+  if (!inside.ends_with('\n')) inside += '\n';
+  const std::string fence(std::max<std::size_t>(3, longest_run(inside, '`') + 1), '`');
+  return fence + "text\n" + inside + fence + "\n";
+}
+
+std::string html(std::string_view text) {
+  std::string out;
+  for (const char c : shortened(text, kLongestLine)) {
+    if (c == '&')
+      out += "&amp;";
+    else if (c == '<')
+      out += "&lt;";
+    else if (c == '>')
+      out += "&gt;";
+    else
+      out += c;
+  }
+  return out;
+}
+
+// --- Its parts ---
+
+std::string title(const Report& report, const FormatContext& context) {
+  const Summary& sum = report.summary;
+  std::vector<std::string> wrong;
+  if (sum.broken > 0) wrong.push_back(fmt::format("{} broken", sum.broken));
+  if (sum.not_as_expected > 0)
+    wrong.push_back(fmt::format("{} not as expected", sum.not_as_expected));
+  if (!report.invalid.empty())
+    wrong.push_back(count_text(static_cast<long>(report.invalid.size()), "problem") +
+                    " in files or subjects");
+  if (context.broken_off) wrong.push_back("broken off");
+  const std::string all = count_text(sum.cases, "case");
+  if (!wrong.empty()) return fmt::format("## distgrad: {}, of {}\n\n", fmt::join(wrong, ", "), all);
+  if (sum.as_expected == 0 && sum.disputed == 0) return "## distgrad: nothing ran\n\n";
+  return fmt::format("## distgrad: {}, none that is not as expected\n\n", all);
+}
+
+std::string counts(const Report& report) {
+  const Summary& sum = report.summary;
+  return fmt::format(
+      "| as expected | not as expected | broken | skipped | disputed | took |\n"
+      "| ---: | ---: | ---: | ---: | ---: | ---: |\n"
+      "| {} | {} | {} | {} | {} | {} |\n\n",
+      sum.as_expected, sum.not_as_expected, sum.broken, sum.skipped, sum.disputed,
+      seconds_text(sum.elapsed_s));
+}
+
+std::string problems(const Report& report) {
+  if (report.invalid.empty()) return {};
+  std::string out = "### Files and subjects that cannot be used\n\n";
+  const std::size_t shown = std::min(kProblems, report.invalid.size());
+  for (std::size_t i = 0; i < shown; ++i) {
+    InvalidFile f = report.invalid[i];
+    f.caret.clear();  // it shows a place in a line of code
+    out += "- " + prose(problem_text(f)) + "\n";
+  }
+  if (shown < report.invalid.size())
+    out += fmt::format("- ... and {} more, left out here\n", report.invalid.size() - shown);
+  return out + "\n";
+}
+
+std::string in_full(const CaseResult& r, const FormatContext& context) {
+  return fmt::format("<details><summary><code>{}</code>: {}</summary>\n\n{}\n</details>\n\n",
+                     html(r.which.id), html(headline(r)), code_block(told_alone(r, context)));
+}
+
+std::string as_row(const CaseResult& r) {
+  return fmt::format("| {} | {} |\n", code(r.which.id), prose(headline(r)));
+}
+
+// The worst in full, then as many as there is room for by a line.
+std::string wrong_cases(const Report& report, const FormatContext& context, std::size_t used) {
+  const std::vector<const CaseResult*> wrong = worst_first(report);
+  if (wrong.empty()) return {};
+  std::string out = "### Not as expected, the worst first\n\n";
+  const auto fits = [&](const std::string& more) {
+    return used + out.size() + more.size() + kReserve <= kLongest;
+  };
+  std::size_t told = 0;
+  for (; told < std::min(kToldInFull, wrong.size()); ++told) {
+    const std::string text = in_full(*wrong[told], context);
+    if (!fits(text)) break;
+    out += text;
+  }
+  if (told < wrong.size()) out += "| case | what happened |\n| --- | --- |\n";
+  const std::size_t full = told;
+  for (; told < wrong.size(); ++told) {
+    const std::string row = as_row(*wrong[told]);
+    if (!fits(row)) break;
+    out += row;
+  }
+  if (told > full) out += "\n";
+  if (told > full)
+    out += fmt::format("The first {} are shown in full, {} by a line each.\n", full, told - full);
+  if (told < wrong.size())
+    out += fmt::format(
+        "**{} of the {} cases that are not as expected or broken are left out**: a summary holds "
+        "1 MiB at most. The other reports have all of them.\n",
+        wrong.size() - told, wrong.size());
+  return out + "\n";
+}
+
+// The same reason is told once.
+std::string unjudged_cases(const Report& report, Verdict verdict, std::string_view heading) {
+  std::vector<std::pair<std::string, int>> reasons;
+  for (const CaseResult& r : report.cases) {
+    if (r.as_expected || r.broken || r.verdict != verdict) continue;
+    const auto found = std::find_if(reasons.begin(), reasons.end(),
+                                    [&](const auto& known) { return known.first == r.why; });
+    if (found == reasons.end())
+      reasons.emplace_back(r.why, 1);
+    else
+      ++found->second;
+  }
+  if (reasons.empty()) return {};
+  std::stable_sort(reasons.begin(), reasons.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
+  std::string out = fmt::format("### {}\n\n", heading);
+  const std::size_t shown = std::min(kReasons, reasons.size());
+  for (std::size_t i = 0; i < shown; ++i)
+    out +=
+        fmt::format("- {}: {}\n", count_text(reasons[i].second, "case"), prose(reasons[i].first));
+  if (shown < reasons.size())
+    out += fmt::format("- ... for {} more reasons, left out here\n", reasons.size() - shown);
+  return out + "\n";
+}
+
+}  // namespace
+
+std::string markdown_report(const Report& report, const FormatContext& context) {
+  std::string out = title(report, context);
+  if (!context.ended_early.empty())
+    out += "**Not complete**: " + prose(context.ended_early) + ".\n\n";
+  out += counts(report) + problems(report);
+  out += wrong_cases(report, context, out.size());
+  out += unjudged_cases(report, Verdict::kSkipped, "Skipped");
+  out += unjudged_cases(report, Verdict::kDisputed, "Disputed");
+  const std::string torch = report.torch.empty() ? "" : ", torch " + report.torch;
+  return out + prose(report.command + torch) + "\n";
+}
+
+}  // namespace distgrad

@@ -1,0 +1,34 @@
+// The formats that `distgrad run` can write its report in: a table, each in a file of its own.
+// Every format is an option that takes a file.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "model/report.h"
+#include "report/text.h"
+
+namespace distgrad {
+
+// What a format may want to know besides the report.
+struct FormatContext {
+  TextOptions text;       // for cases told in words; formats never colour them
+  std::string host = {};  // the name of this machine
+  std::string root =
+      {};  // the folder that code hosts show paths against: the repository's, absolute
+  // Why not all cases were run, "interrupted; 3 of 10 cases were finished"; empty: all were.
+  // `broken_off`: nobody wanted that, so that what is missing must not look like success.
+  std::string ended_early = {};
+  bool broken_off = false;
+};
+
+struct ReportFormat {
+  std::string_view option;  // "--junit"
+  std::string_view help;    // a line
+  std::string (*text)(const Report&, const FormatContext&);
+};
+
+std::span<const ReportFormat* const> report_formats();
+
+}  // namespace distgrad
