@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "cli/interpreters.h"
+#include "model/comparison.h"
 #include "model/report.h"
 #include "model/scenario.h"
 
@@ -16,6 +18,12 @@ struct VerifyOptions {
   bool simulate_only = false;  // no ranks
   bool strict = false;         // unexpected skips and disputes are not as expected
   Interpreters* interpreters = nullptr;  // needed where subjects are in Python
+  // With simulate_only: no other objective's gradients than the declared one's, and error bounds for
+  // every program, however large.
+  bool declared_truth_alone = false;
+  // Puts other values (a golden file's) in place of the simulation's before anything is compared
+  // with them; not empty: why it cannot, and the case is skipped, which is not as expected.
+  std::function<std::string(const Case&, const Program&, Simulation&)> replace_truth = {};
 };
 
 // Gets what comes of it, from the thread that called verify().
@@ -26,6 +34,9 @@ class VerifyListener {
   // A program that means nothing, once for each place; a subject that cannot be loaded, once.
   virtual void on_invalid(InvalidFile) = 0;
   virtual void on_progress(std::size_t done, std::size_t failed) = 0;
+  // With simulate_only, before the case's on_result() and in any order: the truth, and what
+  // guards it.
+  virtual void on_truth(const Case&, const Program&, const Simulation&, const CaseComparison&) {}
 };
 
 // Keeps simulators and ranks from one batch of cases to the next.
