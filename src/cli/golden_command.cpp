@@ -205,8 +205,8 @@ Standing standing_of(const Entry& entry) {
   }
   golden::GoldenFile result = entry.now;
   try {
-    result = golden::kept(golden::parse_golden(*stored, entry.path), entry.now,
-                          standing.differences);
+    result =
+        golden::kept(golden::parse_golden(*stored, entry.path), entry.now, standing.differences);
   } catch (const UserError& e) {
     standing.is_foreign = !looks_golden(*stored);
     standing.differences.notes.push_back(e.what());
@@ -214,7 +214,8 @@ Standing standing_of(const Entry& entry) {
   standing.text = golden::text_of(result);
   standing.up_to_date = standing.text == *stored;
   if (!standing.up_to_date && standing.differences.empty())
-    standing.differences.notes.push_back("the values hold, but are not spelt as `update` spells them");
+    standing.differences.notes.push_back(
+        "the values hold, but are not spelt as `update` spells them");
   return standing;
 }
 
@@ -239,12 +240,12 @@ void print_table(const std::vector<golden::ValueDifference>& values, std::size_t
   for (std::size_t i = 0; i < std::min(most, values.size()); ++i) rows.push_back(row_of(values[i]));
   std::vector<std::size_t> widths(rows[0].size());
   for (const Row& row : rows)
-    for (std::size_t i = 0; i < row.size(); ++i)
-      widths[i] = std::max(widths[i], width_of(row[i]));
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], width_of(row[i]));
   for (const Row& row : rows) {
     std::string line = " ";
     for (std::size_t i = 0; i < row.size(); ++i)
-      line += (i < 4 ? " " + padded(row[i], widths[i]) : " " + padded_left(row[i], widths[i])) + " ";
+      line +=
+          (i < 4 ? " " + padded(row[i], widths[i]) : " " + padded_left(row[i], widths[i])) + " ";
     fmt::print("{}\n", line.substr(0, line.find_last_not_of(' ') + 1));
   }
   if (values.size() > most)
@@ -260,7 +261,7 @@ void print_differences(const golden::Differences& differences, const GoldenOptio
     }
     fmt::print("  {}\n", for_terminal(differences.notes[i]));
   }
-  const std::size_t most = options.full ? differences.values.size()
+  const std::size_t most = options.full                      ? differences.values.size()
                            : options.action == Action::kDiff ? 20
                                                              : 5;
   print_table(differences.values, most);
@@ -317,9 +318,8 @@ bool is_below(const std::string& path, const std::string& folder) {
 void settle_orphans(const golden::Store& store, const GoldenOptions& options, Counts& counts) {
   for (const std::string& path : store.without_scenario()) {
     const bool asked = options.paths.empty() ||
-                       std::any_of(options.paths.begin(), options.paths.end(), [&](const auto& p) {
-                         return is_below(path, store.path_of(p));
-                       });
+                       std::any_of(options.paths.begin(), options.paths.end(),
+                                   [&](const auto& p) { return is_below(path, store.path_of(p)); });
     if (!asked) continue;
     ++counts.orphaned;
     const auto text = golden::read_if_there(path);

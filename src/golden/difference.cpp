@@ -95,8 +95,8 @@ class CaseKeeper {
     const GradientRecord* stored = record_named(stored_.gradients, now.input);
     if (!stored) return note(now.input + " is not in the golden file");
     if (stored->layout != now.layout)
-      return note(fmt::format("{} has the layout {}, no longer {}", now.input, now.layout,
-                              stored->layout));
+      return note(
+          fmt::format("{} has the layout {}, no longer {}", now.input, now.layout, stored->layout));
     if (stored->summary.has_value() != now.summary.has_value() ||
         stored->parts.size() != now.parts.size())
       return note(now.input + " has another size now");

@@ -12,10 +12,10 @@ namespace distgrad::golden {
 
 // A stored value that does not lie within its bound of the present one.
 struct ValueDifference {
-  std::string where;    // the case
-  std::string tensor;   // the input, or "loss"
-  std::string what;     // of a summarised tensor "l1", "element 3"; else empty
-  std::optional<int> rank;           // absent: a tensor of all ranks
+  std::string where;        // the case
+  std::string tensor;       // the input, or "loss"
+  std::string what;         // of a summarised tensor "l1", "element 3"; else empty
+  std::optional<int> rank;  // absent: a tensor of all ranks
   std::vector<std::int64_t> index;
   double stored = 0;
   double now = 0;

@@ -14,7 +14,7 @@ namespace distgrad::golden {
 // Stands for the tensors of a gradient that is too large to be read.
 struct TensorSummary {
   std::vector<Shape> shapes;  // of each part
-  std::string sha256;         // of the elements of all parts, float64, little endian; empty: not exact
+  std::string sha256;  // of the elements of all parts, float64, little endian; empty: not exact
   double l1 = 0, l2 = 0, max = 0;
   std::vector<double> first;  // elements, of all parts in their order
   double bound = 0;           // the largest of any element
@@ -25,7 +25,7 @@ struct GradientRecord {
   std::string input;
   std::string layout;  // as layout_text() has it
   std::vector<Array> parts;
-  std::vector<Array> bounds;  // absolute, of each element; shaped as the parts
+  std::vector<Array> bounds;             // absolute, of each element; shaped as the parts
   std::optional<TensorSummary> summary;  // then parts and bounds are empty
 };
 

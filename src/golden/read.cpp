@@ -133,7 +133,8 @@ CaseRecord case_record(const Json& json) {
     if (c.why.empty()) throw Unreadable{"no gradients, and no reason why"};
     return c;
   }
-  for (const auto& [input, value] : gradients.items()) c.gradients.push_back(gradient(input, value));
+  for (const auto& [input, value] : gradients.items())
+    c.gradients.push_back(gradient(input, value));
   return c;
 }
 
@@ -153,8 +154,10 @@ GoldenFile parse_golden(std::string_view text, const std::string& where) {
   } catch (const Json::parse_error& e) {
     throw UserError(fmt::format("{}: not JSON, at byte {}", where, e.byte));
   } catch (const Json::exception&) {
-    throw UserError(fmt::format("{}: cannot be read as a golden file: a value of another type than "
-                                "belongs there", where));
+    throw UserError(
+        fmt::format("{}: cannot be read as a golden file: a value of another type than "
+                    "belongs there",
+                    where));
   }
 }
 

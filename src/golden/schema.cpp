@@ -89,12 +89,9 @@ Json schema() {
                       {"cases", list_of(ref("case"))}},
                      {"format", "scenario_sha256", "cases"}));
   root["$defs"] = {
-      {"number", number()},
-      {"shape", list_of({{"type", "integer"}, {"minimum", 0}})},
-      {"tensor", tensor()},
-      {"bound", bound()},
-      {"summary", summary()},
-      {"gradient", gradient()},
+      {"number", number()},   {"shape", list_of({{"type", "integer"}, {"minimum", 0}})},
+      {"tensor", tensor()},   {"bound", bound()},
+      {"summary", summary()}, {"gradient", gradient()},
       {"case", case_record()}};
   return root;
 }

@@ -46,7 +46,8 @@ double bound_around_stored(double stored, double simulated, double bound, DType 
   return apart <= slack ? bound + apart : bound;
 }
 
-void replace_part(const Array& stored, const Array& bounds, DType dtype, Array& part, Array& bound) {
+void replace_part(const Array& stored, const Array& bounds, DType dtype, Array& part,
+                  Array& bound) {
   std::vector<double> around(bounds.values().begin(), bounds.values().end());
   for (std::size_t i = 0; i < around.size(); ++i)
     around[i] = bound_around_stored(stored.values()[i], part.values()[i], around[i], dtype);
@@ -74,7 +75,8 @@ std::string replace_gradient(const GradientRecord& record, const CaseRecord& c,
   const std::string unlike = record.input + " of the golden file is not shaped as the program's";
   if (!truth) return unlike;
   if (record.summary)
-    return fits(record, *truth, c) ? "" : record.input + " no longer fits the golden file's summary";
+    return fits(record, *truth, c) ? ""
+                                   : record.input + " no longer fits the golden file's summary";
   if (truth->parts.size() != record.parts.size()) return unlike;
   std::vector<std::optional<Array>> bound_parts(record.parts.size());
   for (std::size_t p = 0; p < record.parts.size(); ++p) {
@@ -125,9 +127,10 @@ std::string Store::path_of(const std::string& scenario) const {
   auto relative = within_folder(path, clean(folder_).parent_path());
   if (!relative) relative = within_folder(path, fs::current_path());
   if (!relative)
-    throw UserError(fmt::format("{}: lies neither beside the golden files' folder {} nor in the "
-                                "working directory, so its golden file has no name",
-                                scenario, folder_));
+    throw UserError(
+        fmt::format("{}: lies neither beside the golden files' folder {} nor in the "
+                    "working directory, so its golden file has no name",
+                    scenario, folder_));
   return (fs::path(folder_) / *relative).string();
 }
 
@@ -170,7 +173,8 @@ const Store::Loaded& Store::loaded(const Scenario& scenario) {
   return loaded;
 }
 
-std::string Store::replace_truth(const Case& which, const Program& program, Simulation& simulation) {
+std::string Store::replace_truth(const Case& which, const Program& program,
+                                 Simulation& simulation) {
   const Loaded& stored = loaded(*which.scenario);
   if (!stored.file) return stored.why;
   CaseRecord wanted;

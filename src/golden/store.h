@@ -26,8 +26,8 @@ class Store {
   // The golden files below FOLDER whose scenario is not there, sorted.
   std::vector<std::string> without_scenario() const;
 
-  // Puts the stored losses and gradients of the case in place of the simulation's, and their bounds.
-  // The text is empty, or says why there is nothing that can be put there.
+  // Puts the stored losses and gradients of the case in place of the simulation's, and their
+  // bounds. The text is empty, or says why there is nothing that can be put there.
   std::string replace_truth(const Case&, const Program&, Simulation&);
 
  private:
@@ -41,7 +41,8 @@ class Store {
   std::map<std::string, Loaded> by_scenario_;
 };
 
-// The SHA-256 of the scenario file's canonical form. Throws InvalidScenario where it cannot be read.
+// The SHA-256 of the scenario file's canonical form. Throws InvalidScenario where it cannot be
+// read.
 std::string scenario_sha256(const std::string& path);
 
 // Nothing: there is no such file. Throws UserError where it cannot be read.

@@ -90,12 +90,9 @@ Json loss_bound_json(const std::vector<double>& bounds) {
 }
 
 Json case_json(const CaseRecord& c) {
-  Json out = {{"objective", c.objective},
-              {"world_size", c.world_size},
-              {"dtype", traits(c.dtype).name},
-              {"exact", is_exact(c)},
-              {"losses", numbers(c.losses)},
-              {"loss_bound", loss_bound_json(c.loss_bounds)}};
+  Json out = {{"objective", c.objective},      {"world_size", c.world_size},
+              {"dtype", traits(c.dtype).name}, {"exact", is_exact(c)},
+              {"losses", numbers(c.losses)},   {"loss_bound", loss_bound_json(c.loss_bounds)}};
   if (!c.why.empty()) {
     out["gradients"] = nullptr;
     out["why"] = c.why;
