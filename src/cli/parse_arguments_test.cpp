@@ -88,8 +88,8 @@ TEST(RunOptions, MistakesAreToldWithWhatWasMeant) {
             "run: unknown option \"--subjekt\"; did you mean \"--subject\"?");
   EXPECT_EQ(complaint({"--wordl-size=3"}),
             "run: unknown option \"--wordl-size\"; did you mean \"--world-size\"?");
-  EXPECT_EQ(complaint({"--golden", "g"}),
-            "run: unknown option \"--golden\"; `distgrad run --help` lists what there is");
+  EXPECT_EQ(complaint({"--mean", "g"}),
+            "run: unknown option \"--mean\"; `distgrad run --help` lists what there is");
   EXPECT_EQ(complaint({"--dtype", "flaot32"}),
             "run: --dtype: unknown dtype \"flaot32\"; did you mean \"float32\"?");
   EXPECT_EQ(complaint({"--backend", "mpi"}),
@@ -101,6 +101,7 @@ TEST(RunOptions, MistakesAreToldWithWhatWasMeant) {
   EXPECT_EQ(complaint({"--world-size", "2x"}),
             "run: --world-size: world_size must be an integer from 1 to 1024, not \"2x\"");
   EXPECT_NE(complaint({"--objective", "median"}), "");
+  EXPECT_NE(complaint({"--golden", "golden", "--simulate"}), "");
   EXPECT_EQ(complaint({"--timeout", "0"}), "run: --timeout is a number of seconds above 0");
   EXPECT_EQ(complaint({"--timeout", "nan"}), "run: --timeout is a number of seconds above 0");
   EXPECT_NE(complaint({"--timeout"}), "");

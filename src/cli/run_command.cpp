@@ -17,6 +17,7 @@
 #include "cli/load.h"
 #include "cli/run_options.h"
 #include "cli/verify.h"
+#include "golden/store.h"
 #include "report/durations.h"
 #include "report/github.h"
 #include "report/report_format.h"
@@ -185,15 +186,21 @@ ExitCode run_command(const Arguments& arguments) {
   report.invalid = loaded.invalid;
   tell_invalid(loaded.invalid);
 
+  VerifyOptions how{.simulate_only = options.simulate,
+                    .strict = options.strict,
+                    .fail_fast = options.fail_fast,
+                    .interpreters = &interpreters,
+                    .replace_truth = {}};
+  golden::Store store(options.golden);
+  if (!options.golden.empty())
+    how.replace_truth = [&](const Case& c, const Program& program, Simulation& simulation) {
+      return store.replace_truth(c, program, simulation);
+    };
+
   Progress progress(options, loaded, report);
   std::string failure;
   try {
-    verify(loaded.cases,
-           {.simulate_only = options.simulate,
-            .strict = options.strict,
-            .fail_fast = options.fail_fast,
-            .interpreters = &interpreters},
-           progress);
+    verify(loaded.cases, how, progress);
   } catch (const SystemError& e) {  // what was finished is reported all the same
     failure = e.what();
   }

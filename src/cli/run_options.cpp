@@ -48,6 +48,8 @@ void add_options(CLI::App& app, RunOptions& options, Lists& lists) {
   app.add_option("--filter", options.overrides.filter, "only cases whose name contains it")
       ->type_name("TEXT");
   app.add_flag("--simulate", options.simulate, "the ground truth only: start no ranks");
+  app.add_option("--golden", options.golden, "compare with the golden files in DIR")
+      ->type_name("DIR");
   list("--python", lists.pythons, "PATH", "the interpreter for subjects in Python");
   app.add_flag("--allow-code", options.overrides.allow_code, "run code that scenario files name");
   app.add_option("--timeout", options.overrides.timeout_s, "seconds for one case")->type_name("S");
@@ -153,6 +155,13 @@ void read_lists(const Lists& lists, RunOptions& options) {
   options.reports = read_reports(lists.report_paths);
 }
 
+// A plain path stays as it is; any other is quoted for a shell.
+std::string as_typed(const std::string& path) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_";
+  return path.find_first_not_of(kPlain) == std::string::npos ? path : shell_quoted(path);
+}
+
 }  // namespace
 
 std::variant<RunOptions, ExitCode> parse_run_options(const Arguments& arguments) {
@@ -166,6 +175,10 @@ std::variant<RunOptions, ExitCode> parse_run_options(const Arguments& arguments)
   const auto timeout = options.overrides.timeout_s;
   if (timeout && !(*timeout > 0 && std::isfinite(*timeout)))
     throw UserError("run: --timeout is a number of seconds above 0");
+  if (options.simulate && !options.golden.empty())
+    throw UserError(
+        "run: either --simulate or --golden; `distgrad golden check` compares simulations with "
+        "golden files");
   if (options.quiet && options.verbose) throw UserError("run: either --quiet or --verbose");
   return options;
 }
@@ -178,6 +191,7 @@ bool RunOptions::prints_report() const {
 std::string again_text(const RunOptions& options) {
   std::string text = "distgrad run";
   if (options.simulate) text += " --simulate";
+  if (!options.golden.empty()) text += " --golden " + as_typed(options.golden);
   if (const auto timeout = options.overrides.timeout_s)
     text += " --timeout " + number_text(*timeout);
   if (options.strict) text += " --strict";

@@ -29,6 +29,7 @@ struct RunOptions {
   std::vector<std::string> paths;
   Overrides overrides;  // filter and timeout among them
   bool simulate = false;
+  std::string golden;  // the folder of golden files to compare with, or empty
   bool strict = false;
   bool allow_empty = false;
   bool fail_fast = false;

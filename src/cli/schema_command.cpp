@@ -1,9 +1,10 @@
-// distgrad schema scenario|report
+// distgrad schema scenario|report|golden
 #include <cstdio>
 
 #include "base/error.h"
 #include "cli/command.h"
 #include "cli/parse_arguments.h"
+#include "golden/schema.h"
 #include "report/json.h"
 #include "report/schema.h"
 #include "scenario/schema.h"
@@ -13,13 +14,19 @@ namespace distgrad {
 ExitCode schema_command(const Arguments& arguments) {
   CLI::App app("Print a JSON Schema, for editors and validators.", "distgrad schema");
   std::string which;
-  app.add_option("WHICH", which, "scenario or report")->required();
+  app.add_option("WHICH", which, "scenario, report or golden")->required();
   describe(app, "Example: distgrad schema scenario > scenario.schema.json\n");
   if (const auto done = parse_arguments(app, arguments)) return *done;
-  if (which != "scenario" && which != "report")
-    throw UserError("schema: there is one of \"scenario\" and one of \"report\", none of \"" +
+  std::string text;
+  if (which == "scenario")
+    text = scenario_schema();
+  else if (which == "report")
+    text = json_text(report_schema());
+  else if (which == "golden")
+    text = json_text(golden::schema());
+  else
+    throw UserError("schema: there is one of \"scenario\", \"report\" and \"golden\", none of \"" +
                     which + "\"");
-  const std::string text = which == "scenario" ? scenario_schema() : json_text(report_schema());
   std::fputs(text.c_str(), stdout);
   return ExitCode::kAsExpected;
 }

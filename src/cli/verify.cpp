@@ -159,6 +159,13 @@ class Verification {
     return backward_weights(program, objective, true);
   }
 
+  // That the ranks agree, where the objective says so, takes more rows than one.
+  std::vector<std::vector<double>> rows_to_ask(const Program& program, const Objective& objective) {
+    if (options_.declared_truth_alone && ranks_that_agree(program, objective).empty())
+      return {truth_weights(program, objective)};
+    return weights_to_ask(program, objective);
+  }
+
   void submit_more() {
     for (; !meanings_.empty() && active_ < kAhead; ++active_) {
       std::shared_ptr<Meaning> meaning = std::move(meanings_.front());
@@ -166,8 +173,9 @@ class Verification {
       const Case& first = cases_[meaning->cases.front()];
       meaning->unfinished = meaning->cases.size();
       meaning->asked.program = program_for(first);
-      meaning->asked.weights = weights_to_ask(meaning->asked.program, first.objective);
-      meaning->asked.with_bounds = asks_for_bounds_at_once(meaning->asked.program);
+      meaning->asked.weights = rows_to_ask(meaning->asked.program, first.objective);
+      meaning->asked.with_bounds =
+          options_.declared_truth_alone || asks_for_bounds_at_once(meaning->asked.program);
       auto run_weights = reference_weights(meaning->asked.program, first.objective);
       if (run_weights != meaning->asked.weights.front())
         meaning->asked.run_weights = {std::move(run_weights)};
@@ -186,12 +194,21 @@ class Verification {
       impossible = impossible || first.objective_overridden;
     }
     if (invalid) return on_invalid(*meaning, *invalid, impossible);
+    if (const std::string why = replace_truth(*meaning, first); !why.empty()) {
+      for (const std::size_t i : meaning->cases) release(*meaning, i, skipped(cases_[i], why, true));
+      return;
+    }
     for (const std::size_t i : meaning->cases) {
       if (meaning->run.error || options_.simulate_only)
         conclude(i, *meaning, nullptr);
       else
         start_run(meaning, i);
     }
+  }
+
+  std::string replace_truth(Meaning& meaning, const Case& c) {
+    if (!options_.replace_truth || meaning.run.error) return "";
+    return options_.replace_truth(c, meaning.asked.program, meaning.run.simulation);
   }
 
   void start_run(const std::shared_ptr<Meaning>& meaning, std::size_t i) {
@@ -256,6 +273,7 @@ class Verification {
         comparison = compare(c, meaning.asked, simulated.simulation, run);
       if (run && !comparison.gradients_equal() && ask_for_every_rank(meaning, c))
         comparison = compare(c, meaning.asked, simulated.simulation, run);
+      if (!run) listener_.on_truth(c, meaning.asked.program, simulated.simulation, comparison);
       outcome.comparison = &comparison;
       outcome.findings = findings(c, meaning, comparison);
     }
@@ -303,6 +321,7 @@ class Verification {
     if (run.error || run.simulation.invalid) return false;  // the few rows do, too
     meaning.asked = std::move(request);
     meaning.run = std::move(run);
+    replace_truth(meaning, c);  // which it could before, so it can
     return true;
   }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -19,6 +20,12 @@ struct VerifyOptions {
   bool strict = false;         // unexpected skips and disputes are not as expected
   bool fail_fast = false;      // nothing after the first case that is broken or not as expected
   Interpreters* interpreters = nullptr;  // needed where subjects are in Python
+  // With simulate_only: no other objective's gradients than the declared one's, and error bounds for
+  // every program, however large.
+  bool declared_truth_alone = false;
+  // Puts other values (a golden file's) in place of the simulation's before anything is compared
+  // with them; not empty: why it cannot, and the case is skipped, which is not as expected.
+  std::function<std::string(const Case&, const Program&, Simulation&)> replace_truth = {};
 };
 
 // What a result was made from, for somebody who wants to tell more than the result does. Valid
@@ -42,6 +49,9 @@ class VerifyListener {
   // Before the result, where the case could be simulated.
   virtual void on_conclusion(const Conclusion&) {}
   virtual void on_progress(std::size_t done, std::size_t failed) = 0;
+  // With simulate_only, before the case's on_result() and in any order: the truth, and what
+  // guards it.
+  virtual void on_truth(const Case&, const Program&, const Simulation&, const CaseComparison&) {}
 };
 
 // Keeps simulators and ranks from one batch of cases to the next.

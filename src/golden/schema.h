@@ -1,0 +1,10 @@
+// The JSON Schema of golden files.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+namespace distgrad::golden {
+
+nlohmann::ordered_json schema();
+
+}  // namespace distgrad::golden
