@@ -31,8 +31,7 @@ std::string cell_text(const Cell& cell) {
 
 std::string verdict_text(const Judgement& j) {
   if (j.wrong) return "wrong";
-  std::string text = "right for " + fmt::format("{}", fmt::join(j.right_for, ", "));
-  return text;
+  return fmt::format("right for {}", fmt::join(j.right_for, ", "));
 }
 
 std::size_t column_width(const AspectRow& aspect) { return std::max(aspect.name.size(), std::string_view("refused").size()); }

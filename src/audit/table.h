@@ -13,7 +13,6 @@ struct TableOptions {
   std::string subject;
   double elapsed_s = 0;
   std::size_t width = 100;
-  bool verbose = false;  // say of every collective which trials were refused or raised
 };
 
 std::string audit_text(const std::vector<Judgement>& judgements, const TableOptions& options);

@@ -6,7 +6,6 @@
 #include "backends/gloo.h"
 
 namespace distgrad {
-namespace {
 
 c10d::ReduceOp torch_op(ReduceOp op) {
   switch (op) {
@@ -19,6 +18,8 @@ c10d::ReduceOp torch_op(ReduceOp op) {
   }
   TORCH_CHECK(false, "no such reduction");
 }
+
+namespace {
 
 class GlooConnection : public Connection {
  public:

@@ -165,7 +165,7 @@ class Audit {
     StatusLine status(STDERR_FILENO, ::isatty(STDERR_FILENO) == 1, total_);
     results_.resize(rows_.size());
     batch(0, kFirst, status);
-    batch(kFirst, static_cast<std::size_t>(-1), status);
+    if (!interrupted_by()) batch(kFirst, static_cast<std::size_t>(-1), status);
     status.erase();
     std::vector<Judgement> judgements;
     for (std::size_t r = 0; r < rows_.size(); ++r)
@@ -196,7 +196,7 @@ class Audit {
     verifier_->verify(cases, collector);
     done_ += cases.size();
     if (!collector.problem.empty()) throw UserError(collector.problem);
-    if (const int signal = interrupted_by()) throw UserError(fmt::format("audit: interrupted by signal {}", signal));
+    if (interrupted_by()) return;
     for (std::size_t i = 0; i < cases.size(); ++i) {
       const auto [r, t] = places[i];
       const auto found = collector.results.find(cases[i].id);
@@ -247,6 +247,10 @@ ExitCode audit_command(const Arguments& arguments) {
   Interpreters interpreters;
   Audit audit(options, interpreters);  // the judgements point to its results
   const std::vector<Judgement> judgements = audit.run();
+  if (const int signal = interrupted_by()) {
+    fmt::print(stderr, "distgrad: interrupted\n");
+    return static_cast<ExitCode>(128 + signal);  // as shells say it
+  }
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - started;
 
   const TableOptions table{.subject = options.subject, .elapsed_s = elapsed.count()};

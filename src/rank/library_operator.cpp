@@ -10,6 +10,8 @@
 #include <optional>
 #include <set>
 
+#include "backends/gloo_connection.h"
+
 namespace distgrad {
 namespace {
 
@@ -50,22 +52,10 @@ c10::OperatorHandle load(const std::string& subject) {
   throw UnusableOperator(others.empty() ? text : text + "; there is " + others);
 }
 
-c10d::ReduceOp::RedOpType torch_op(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kSum: return c10d::ReduceOp::SUM;
-    case ReduceOp::kAvg: return c10d::ReduceOp::AVG;
-    case ReduceOp::kProduct: return c10d::ReduceOp::PRODUCT;
-    case ReduceOp::kMin: return c10d::ReduceOp::MIN;
-    case ReduceOp::kMax: return c10d::ReduceOp::MAX;
-    case ReduceOp::kPremulSum: return c10d::ReduceOp::PREMUL_SUM;
-  }
-  return c10d::ReduceOp::UNUSED;
-}
-
 // As the parameter's type has it: "sum", a number, or torch's object.
 IValue op_value(const c10::Argument& argument, ReduceOp op) {
   if (argument.type()->kind() == c10::TypeKind::StringType) return std::string(name_of(op));
-  if (argument.type()->kind() == c10::TypeKind::IntType) return static_cast<std::int64_t>(torch_op(op));
+  if (argument.type()->kind() == c10::TypeKind::IntType) return static_cast<std::int64_t>(torch_op(op).op_);
   return IValue(c10::make_intrusive<c10d::ReduceOp>(torch_op(op)));
 }
 

@@ -182,8 +182,7 @@ class Runner::Impl::Case {
   at::Tensor call(const CompiledStep& step, int index, const at::Tensor& operand) {
     const CollectiveCall& spec = *step.step->collective();
     if (const LibraryOperator* op = library_operator(spec.kind)) return call_library(*op, step, index, operand);
-    const std::vector<int>& ranks =
-        step.group ? step.group->partition[step.group->place_of(runner_.rank_).first] : runner_.world_;
+    const std::vector<int>& ranks = members(spec.group);
     auto site = std::make_shared<CallSite>();
     site->call = Call{&spec, static_cast<int>(ranks.size())};
     site->connection = &runner_.connections_.of(ranks);
@@ -210,9 +209,7 @@ class Runner::Impl::Case {
     for (auto& [input, leaf] : leaves_) {
       at::Tensor gradient = leaf.grad();
       for (const auto& [axis, how] : input->sync) {
-        const Group* group = axis.empty() ? nullptr : program_.group_named(axis);
-        const std::vector<int>& ranks =
-            group ? group->partition[group->place_of(runner_.rank_).first] : runner_.world_;
+        const std::vector<int>& ranks = members(axis);
         gradient = summed_where_present(runner_.connections_.of(ranks), gradient, leaf);
         // Also where no rank of this group has one: along the next axis others may, and wait for this rank.
         if (gradient.defined() && how == Input::Sync::kMean) gradient.div_(static_cast<double>(ranks.size()));
