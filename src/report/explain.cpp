@@ -271,6 +271,38 @@ std::string legend(const Explanation& e, const TextOptions& options) {
 
 std::string section(std::string_view title) { return fmt::format("\n{}\n", title); }
 
+std::string separating_text(const SeparatingScenario& s, const CaseResult& result,
+                            const TextOptions& options) {
+  if (s.rivals.empty()) return "";
+  const auto paragraph = [&](const std::string& text) {
+    return wrapped(for_terminal(text), 2, options.width);
+  };
+  if (s.text.empty())
+    return section("No scenario that tells the explanations apart") +
+           paragraph(fmt::format(
+               "{} lead to the same gradients here, and in the {} tried as well, with other values, with "
+               "losses weighted by rank and with more ranks. As far as these show they are several names "
+               "of one backward.",
+               fmt::format("{}", fmt::join(s.rivals, ", ")), count_text(s.tried, "program")));
+  std::string out = section("A scenario that tells the explanations apart");
+  out += paragraph(fmt::format(
+      "{} explanations lead to the same gradients here. They do not where the program has {}:",
+      s.rivals.size(), s.how));
+  std::size_t width = 0;
+  for (const auto& [label, value] : s.values) width = std::max(width, width_of(label));
+  out += fmt::format("\n    {}   {}\n", padded("", width), s.place);
+  for (const auto& [label, value] : s.values)
+    out += fmt::format("    {}   {}\n", padded(for_terminal(label), width), value);
+  if (!s.alike.empty())
+    out += "\n" + paragraph(fmt::format("Not told apart by it: {}.", fmt::join(s.alike, "; ")));
+  const std::string file = s.written_to.empty() ? "separating.json" : s.written_to;
+  out += "\n" + paragraph(fmt::format("{} distgrad run --subject {} {}",
+                                      s.written_to.empty() ? "Saved as a file it is run with:"
+                                                           : "It was written to that file:",
+                                      shell_quoted(result.which.subject), shell_quoted(file)));
+  return s.written_to.empty() ? out + "\n" + indented(s.text, 2) : out;
+}
+
 }  // namespace
 
 std::string explain_text(const Explanation& e, const CaseResult& result, TextOptions options) {
@@ -291,6 +323,7 @@ std::string explain_text(const Explanation& e, const CaseResult& result, TextOpt
       out += wrapped(for_terminal("The rule that explains it: " + e.rule), 2, options.width);
   }
   out += section("What came of it") + report.substr(first_line);
+  out += separating_text(e.separating, result, options);
   return out + fmt::format("\nAgain: {} {}\n", options.again, shell_quoted(result.which.id));
 }
 
