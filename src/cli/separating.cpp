@@ -156,12 +156,11 @@ std::vector<std::string> steps_in_question(const Program& program, const std::ve
 std::optional<Json> varied(Json file, const Conclusion& c, const std::vector<Hypothesis>& rivals,
                            const Variation& v) {
   const Program& program = c.asked.program;
-  for (const char* key : {"note", "name", "truth", "single_device", "tolerance", "subjects", "golden"}) file.erase(key);
+  for (const char* key : {"note", "name", "truth", "single_device", "tolerance", "subjects", "dtype", "backend"}) file.erase(key);
   const int world_size = v.world_size > 0 ? v.world_size : program.world_size;
   if (v.world_size == program.world_size || (v.world_size > 0 && file.contains("mesh"))) return std::nullopt;
   if (!file.contains("mesh")) file["world_size"] = world_size;
-  file["dtype"] = "float64";
-  file["backend"] = c.which.backend;
+  if (c.which.backend != "gloo") file["backend"] = c.which.backend;
   file["objective"] = objective_json(c.which.objective);
   std::size_t gradient = 0;
   for (const Input& input : program.inputs) {
@@ -183,26 +182,32 @@ std::optional<Json> varied(Json file, const Conclusion& c, const std::vector<Hyp
   return file;
 }
 
+std::string on_one_line(const Json& value) {
+  if (!value.is_structured()) return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::string text;
+  for (const auto& [key, item] : value.items())
+    text += (text.empty() ? "" : ", ") + (value.is_object() ? Json(key).dump() + ": " : "") +
+            on_one_line(item);
+  if (value.is_array()) return "[" + text + "]";
+  return text.empty() ? "{}" : "{ " + text + " }";
+}
+
 // An entry a line, as people write these files.
 std::string written(const Json& file) {
-  std::string text = "{\n";
-  std::size_t left = file.size();
+  std::string text;
   for (const auto& [key, value] : file.items()) {
-    text += "  " + Json(key).dump() + ": ";
-    const bool is_long = (key == "inputs" || key == "steps") && !value.empty();
-    if (is_long) {
-      text += value.is_array() ? "[\n" : "{\n";
-      std::size_t items = value.size();
+    const bool is_list = value.is_array();
+    std::string entry = on_one_line(value);
+    if ((key == "inputs" || key == "steps") && !value.empty()) {
+      entry.clear();
       for (const auto& [name, item] : value.items())
-        text += "    " + (value.is_array() ? "" : Json(name).dump() + ": ") + item.dump() +
-                (--items > 0 ? ",\n" : "\n");
-      text += value.is_array() ? "  ]" : "  }";
-    } else {
-      text += value.dump();
+        entry += (entry.empty() ? "" : ",\n") + std::string(4, ' ') +
+                 (is_list ? "" : Json(name).dump() + ": ") + on_one_line(item);
+      entry = (is_list ? "[\n" : "{\n") + entry + (is_list ? "\n  ]" : "\n  }");
     }
-    text += --left > 0 ? ",\n" : "\n";
+    text += (text.empty() ? "" : ",\n") + std::string("  ") + Json(key).dump() + ": " + entry;
   }
-  return text + "}\n";
+  return "{\n" + text + "\n}\n";
 }
 
 // --- Whether it separates ---
@@ -250,27 +255,39 @@ std::string value_text(const Gradients& gradients, const TellingElement& at) {
   return array ? number_text((*array)[at.element], 6) : "none";
 }
 
+std::string place_text(const Tried& best, const TellingElement& at) {
+  const auto& like = best.separation.truth[at.input][at.rank];
+  const std::string index = like ? index_text(index_of(like->shape(), at.element)) : "";
+  return fmt::format("{} on rank {}{}", best.inputs[at.input], at.rank,
+                     index.empty() ? "" : " at " + index);
+}
+
+std::vector<std::string> row(const Separation& s, const Gradients& gradients) {
+  std::vector<std::string> values;
+  for (const TellingElement& at : s.telling) values.push_back(value_text(gradients, at));
+  return values;
+}
+
+std::string note_of(const Conclusion& c, const SeparatingScenario& told) {
+  std::string text = fmt::format("Tells apart what {} cannot. Gradients of {}:", c.which.id,
+                                 enumeration(told.places));
+  for (const auto& [label, values] : told.values)
+    text += fmt::format(" {} ({})", fmt::join(values, ", "), label);
+  return text + ".";
+}
+
 void tell(const Tried& best, const Conclusion& c, const std::vector<Hypothesis>& rivals,
           SeparatingScenario& out) {
   const Separation& s = best.separation;
-  const TellingElement& at = s.telling;
-  const auto& like = s.truth[at.input][at.rank];
   out.how = best.variation.text();
-  const std::string index = like ? index_text(index_of(like->shape(), at.element)) : "";
-  out.place = fmt::format("gradient of {} on rank {}{}", best.inputs[at.input], at.rank,
-                          index.empty() ? "" : " at " + index);
-  out.values.push_back({"truth", value_text(s.truth, at)});
-  for (std::size_t h = 0; h < rivals.size(); ++h)
-    out.values.push_back({label_of(rivals[h]), value_text(s.held[h], at)});
-  for (std::size_t h = 0; h < rivals.size(); ++h)
+  for (const TellingElement& at : s.telling) out.places.push_back(place_text(best, at));
+  out.values.push_back({"truth", row(s, s.truth)});
+  for (std::size_t h = 0; h < rivals.size(); ++h) {
+    out.values.push_back({label_of(rivals[h]), row(s, s.held[h])});
     if (s.of[h] != h)
       out.alike.push_back(fmt::format("{} and {}", label_of(rivals[s.of[h]]), label_of(rivals[h])));
-  Json file = Json::object();
-  file["note"] = fmt::format("Tells apart what {} cannot: the {} is {} where all is right.", c.which.id,
-                             out.place, out.values[0].second);
-  for (std::size_t h = 0; h < rivals.size(); ++h)
-    file["note"] = fmt::format("{} {} with {}{}", file["note"].get<std::string>(), out.values[h + 1].second,
-                               out.values[h + 1].first, h + 1 < rivals.size() ? "," : ".");
+  }
+  Json file = {{"note", note_of(c, out)}};
   for (const auto& [key, value] : best.file.items()) file[key] = value;
   file["subjects"] = {{c.which.subject, "match"}};
   out.text = written(file);

@@ -11,6 +11,8 @@
 namespace distgrad {
 namespace {
 
+constexpr std::size_t kMostTelling = 3;
+
 class Replayed {
  public:
   Replayed(const Program& program, const Objective& objective, bool divides_replicated,
@@ -99,14 +101,37 @@ bool are_apart(const Gradients& a, const Gradients& b, const Gradients& truth) {
   return apart;
 }
 
-std::size_t kinds_at(const Separation& s, const TellingElement& at, double largest) {
-  std::vector<double> kinds;
-  for (const Gradients& held : s.held) {
-    const double value = value_at(held, at);
-    if (std::all_of(kinds.begin(), kinds.end(), [&](double k) { return differ(k, value, largest); }))
-      kinds.push_back(value);
+// Pairs of hypotheses, by number, that no place told apart so far.
+using Pairs = std::vector<std::pair<std::size_t, std::size_t>>;
+
+Pairs left_by(const Separation& s, const TellingElement& at, double largest, const Pairs& pairs) {
+  Pairs left;
+  for (const auto& [a, b] : pairs)
+    if (!differ(value_at(s.held[a], at), value_at(s.held[b], at), largest)) left.push_back({a, b});
+  return left;
+}
+
+// One after the other, the place that tells most of the rest apart.
+std::vector<TellingElement> telling_elements(const Separation& s) {
+  Pairs pairs;
+  for (std::size_t a = 0; a < s.held.size(); ++a)
+    for (std::size_t b = a + 1; b < s.held.size(); ++b)
+      if (s.of[a] != s.of[b]) pairs.push_back({a, b});
+  std::vector<TellingElement> telling;
+  while (!pairs.empty() && telling.size() < kMostTelling) {
+    std::optional<TellingElement> best;
+    Pairs fewest = pairs;
+    for_each_element(s.truth, [&](const TellingElement& at, double largest) {
+      Pairs left = left_by(s, at, largest, pairs);
+      if (left.size() >= fewest.size()) return;
+      fewest = std::move(left);
+      best = at;
+    });
+    if (!best) break;
+    telling.push_back(*best);
+    pairs = std::move(fewest);
   }
-  return kinds.size();
+  return telling;
 }
 
 }  // namespace
@@ -131,14 +156,7 @@ std::optional<Separation> separation(const Program& program, const Objective& ob
     s.of.push_back(same);
     s.kinds += same == h;
   }
-  std::size_t most = 0;
-  for_each_element(s.truth, [&](const TellingElement& at, double largest) {
-    const std::size_t kinds = kinds_at(s, at, largest);
-    if (kinds > most) {
-      most = kinds;
-      s.telling = at;
-    }
-  });
+  s.telling = telling_elements(s);
   return s;
 }
 

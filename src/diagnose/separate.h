@@ -13,7 +13,7 @@ namespace distgrad {
 // By input that requires grad, by rank; after sync and the leftover divisors.
 using Gradients = std::vector<GradientByRank>;
 
-// One number, and how far it lies apart under two of the hypotheses at least.
+// One number that is not the same under all hypotheses.
 struct TellingElement {
   std::size_t input = 0;  // index of the gradient
   std::size_t rank = 0;
@@ -25,7 +25,8 @@ struct Separation {
   std::vector<Gradients> held;  // by hypothesis
   std::vector<std::size_t> of;  // by hypothesis: the first that gives the same gradients
   std::size_t kinds = 0;        // different ones among them
-  TellingElement telling;       // where most hypotheses differ; of kinds >= 2 only
+  // Which together tell apart what is, the first most by itself; a few at most.
+  std::vector<TellingElement> telling;
 };
 
 // Nothing where the program means nothing, is not decided, or some hypothesis does not fit it.

@@ -28,8 +28,10 @@ struct SeparatingScenario {
   int tried = 0;                    // programs
   std::string text;                 // the scenario file; empty: none of those tried tells any apart
   std::string how;                  // in what it differs from the case's program
-  std::string place;                // "gradient of x on rank 1 at [0]", where most differ
-  std::vector<std::pair<std::string, std::string>> values;  // there: the truth's, each explanation's
+  // Numbers that tell them apart, as columns: "x on rank 1 at [0]", and below the truth's ("truth")
+  // and each explanation's.
+  std::vector<std::string> places;
+  std::vector<std::pair<std::string, std::vector<std::string>>> values;
   std::vector<std::string> alike;   // "y: divided and y: own_part": not told apart by it either
   std::string written_to;           // the file it stands in; empty: it is shown in full
 };
