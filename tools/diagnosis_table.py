@@ -22,6 +22,7 @@ import tempfile
 
 KINDS = ("all_reduce", "reduce", "broadcast", "all_gather", "gather", "reduce_scatter", "scatter",
          "all_to_all", "send_recv", "copy", "slice")
+COLUMNS = KINDS + ("sync",)  # what is done with a gradient after backward
 DTYPES = ("float64", "float64", "float32", "bfloat16", "float16")
 
 
@@ -104,13 +105,13 @@ def sweep(options, files, *flags):
     command = [f"{options.build}/bench/diagnosis_sweep", "--seconds", str(options.seconds),
                "--seed", str(options.seed), *flags, *files]
     output = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE).stdout
-    names = ("rule", "finding", "kind", "op", "caught", "named", "first", "us", "found", "where")
+    names = ("rule", "finding", "kind", "op", "caught", "named", "first", "simpler", "us", "found", "where")
     rows = []
     for line in output.splitlines():
         row = dict(zip(names, line.split("\t")))
-        for name in ("caught", "named", "first", "us"):
+        for name in ("caught", "named", "first", "simpler", "us"):
             row[name] = int(row[name])
-        if not row["caught"] or not row["named"]:
+        if not row["caught"] or not (row["named"] or row["simpler"]):
             print(f"{' '.join(flags) or 'single'}: {row}", file=sys.stderr)
         rows.append(row)
     return rows
@@ -123,10 +124,10 @@ def print_by_kind(rows):
             for kind in (row["kind"], "all"):
                 cells[rule, kind].add(row)
     finding = {row["rule"]: row["finding"] for row in rows}
-    print("| mutant | finding | " + " | ".join(KINDS) + " | all |")
-    print("| --- " * (len(KINDS) + 3) + "|")
+    print("| mutant | finding | " + " | ".join(COLUMNS) + " | all |")
+    print("| --- " * (len(COLUMNS) + 3) + "|")
     for rule in sorted(finding, key=lambda r: (finding[r], r)) + ["all"]:
-        texts = [cells[rule, kind].text() for kind in KINDS + ("all",)]
+        texts = [cells[rule, kind].text() for kind in COLUMNS + ("all",)]
         print(f"| {rule} | {finding.get(rule, '')} | " + " | ".join(texts) + " |")
 
 
@@ -243,7 +244,8 @@ def main():
         print("\n| sweep | mutants | caught, % | named, % | named first, % | median, ms | 95 %, ms |"
               " longest, ms |\n| --- | --- | --- | --- | --- | --- | --- | --- |")
         print_summary("one collective, simulated", single)
-        print_summary("two collectives, simulated", pairs)
+        print_summary("two collectives, simulated", [row for row in pairs if not row["simpler"]])
+        print_summary("the same that one mistake explains, too", [row for row in pairs if row["simpler"]])
         print_summary("one collective, real ranks", ranks)
         right = judge_right_programs(options, files, folder)
         print(f"\nRight programs on real ranks: {right['judged']}; match {right['match']}, disputed "

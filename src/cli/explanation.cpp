@@ -78,7 +78,8 @@ Traced traced(Program program, const Hypothesis& hypothesis, const std::vector<d
 // A replay of these cuts the graph off at the step's output, behind which nothing has a cotangent then.
 bool is_cut(const RuleChoice& choice) {
   const auto how = rewriting_named(choice.rule);
-  return choice.rule == "none" || (how && how->kind == Rewriting::Kind::kWithout);
+  return choice.rule == "none" ||
+         (how && (how->kind == Rewriting::Kind::kWithout || how->kind == Rewriting::Kind::kStale));
 }
 
 // As traced(). But the backward of a step bears on what it was computed from alone: its own value and

@@ -150,6 +150,10 @@ std::vector<Finding> rule_findings(const Evidence& evidence, const std::vector<H
   for (const Hypothesis& hypothesis : found)
     add_each_text(findings, sync_findings(evidence, hypothesis, scaling));
   put_scaled_last(findings);
+  if (found.size() > 1 && findings.size() > 1)
+    findings.front().text +=
+        " Others lead to the same gradients here: `distgrad explain` shows data that would tell them "
+        "apart.";
   return findings;
 }
 
@@ -234,7 +238,15 @@ void explain_by_rerun(const Evidence& evidence, const Replayer& replayer, const 
                       std::vector<Finding>& findings) {
   if (!rerun) return;
   add(findings, nondeterministic_finding(evidence, replayer, rerun));
-  if (findings.empty()) add(findings, contiguity_finding(evidence, replayer, rerun));
+  if (findings.empty()) add(findings, memory_finding(evidence, replayer, rerun));
+}
+
+// Nothing is known but a number that is no size of anything here, which may be another next time, or
+// a zero, as memory that was cleared would leave.
+bool is_bare_factor(const Evidence& evidence, const std::vector<Finding>& findings,
+                    const std::optional<Scaling>& scaling) {
+  if (findings.size() != 1 || findings[0].rule != "scaled" || !findings[0].step.empty()) return false;
+  return scaling && scaling->common && meaning_of_factor(evidence.program(), *scaling->common).empty();
 }
 
 void explain_gradients(const Evidence& evidence, const Replay& replay, const Rerun& rerun,
@@ -255,14 +267,21 @@ void explain_gradients(const Evidence& evidence, const Replay& replay, const Rer
     std::erase_if(found, [](const Hypothesis& h) {
       return std::any_of(h.begin(), h.end(), [](const RuleChoice& c) { return c.rule == "none"; });
     });
-  append(findings, rule_findings(evidence, found, scaling));
-  if (is_adjoint) add_each_text(findings, file_sync_findings(evidence, replayer, scaling));
+  add_each_text(findings, rule_findings(evidence, found, scaling));
+  const auto of_file =
+      is_adjoint ? file_sync_findings(evidence, replayer, scaling) : std::vector<Finding>();
+  add_each_text(findings, of_file);
   add(findings, objective_finding(evidence, scaling));
   append(findings, unsynchronised_findings(evidence));
-  if (found.empty() && !missing && !names(findings, "objective") &&
+  if (found.empty() && of_file.empty() && !missing && !names(findings, "objective") &&
       !names(findings, "missing-reduction"))
     append(findings, other_findings(evidence, replayer, scaling.has_value()));
   if (!names(findings, "scaled")) add(findings, scaled_finding(evidence, scaling));
+  if (is_bare_factor(evidence, findings, scaling)) {
+    std::vector<Finding> by_rerun;
+    explain_by_rerun(evidence, replayer, rerun, by_rerun);
+    if (!by_rerun.empty()) findings = std::move(by_rerun);
+  }
   if (!findings.empty() || evidence.comparison().forward) return;
   explain_by_rerun(evidence, replayer, rerun, findings);
   if (findings.empty()) findings.push_back(unexplained_finding(evidence, explained.bearing));

@@ -50,6 +50,30 @@ LinearWorld alike() {
   return world;
 }
 
+// Where a replay's own bounds are wide, a value between the truth and what the hypothesis gives is
+// within them. Only what leaves a quarter of the truth's error at most explains it.
+TEST(Diagnose, WhatIsHardlyNearerToAHypothesisThanToTheTruthIsNotNamed) {
+  const auto diagnosed = [](double part_of_the_way) {
+    LinearWorld world({1, 1, 1}, {10, 11, 12});
+    world.reduce("y", ReduceOp::kAvg);
+    const auto right = world.held_with({}), wrong = world.held_with({{"y", "identity"}});
+    std::vector<double> between;
+    for (std::size_t r = 0; r < right.size(); ++r)
+      between.push_back((*right[r])[0] + part_of_the_way * ((*wrong[r])[0] - (*right[r])[0]));
+    world.bound = 0.05;
+    const Replay widely = [&](const SimulateRequest& request) {
+      Simulation s = world.simulate(request);
+      if (!request.rules.empty())
+        for (auto& part : s.bounds[0].parts) part = Array::scalar(0.5);
+      return s;
+    };
+    return rules(diagnose(world.observed(scalars(between)), widely));
+  };
+  EXPECT_THAT(diagnosed(1), Contains("identity-backward"));
+  EXPECT_THAT(diagnosed(0.9), Contains("identity-backward"));
+  EXPECT_THAT(diagnosed(0.7), Not(Contains("identity-backward")));
+}
+
 TEST(Diagnose, AMatchHasNoFinding) {
   LinearWorld world = unlike();
   EXPECT_THAT(diagnosis(world, world.held_with({})), IsEmpty());

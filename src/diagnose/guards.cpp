@@ -479,7 +479,10 @@ std::optional<Finding> precision_finding(const Evidence& evidence,
         fmt::format("The gradients are right to a relative error of {:.2g}, as if computed in {} "
                     "instead of {}. Look for a cast on the way: a collective, a buffer or a "
                     "reduction in a narrower dtype.",
-                    worst, traits(dtype).name, traits(program.dtype).name)};
+                    worst,
+                    // How often either rounded on the way nobody knows.
+                    dtype == DType::kFloat16 ? "float16 or bfloat16" : traits(dtype).name,
+                    traits(program.dtype).name)};
   }
   return std::nullopt;
 }

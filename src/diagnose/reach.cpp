@@ -9,23 +9,23 @@ namespace {
 
 bool is_of_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 
-std::set<std::string> names_in(const std::string& text) {
-  std::set<std::string> names;
-  for (std::size_t i = 0; i < text.size();) {
-    std::size_t end = i;
-    while (end < text.size() && is_of_name(text[end])) ++end;
-    if (end > i) names.insert(text.substr(i, end - i));
-    i = std::max(end, i + 1);
-  }
-  return names;
-}
-
 const std::string& text_of(const Step& step) {
   const CollectiveCall* call = step.collective();
   return call ? call->operand.text : std::get<Expression>(step.what).text;
 }
 
 }  // namespace
+
+std::set<std::string> names_in(const std::string& expression) {
+  std::set<std::string> names;
+  for (std::size_t i = 0; i < expression.size();) {
+    std::size_t end = i;
+    while (end < expression.size() && is_of_name(expression[end])) ++end;
+    if (end > i) names.insert(expression.substr(i, end - i));
+    i = std::max(end, i + 1);
+  }
+  return names;
+}
 
 Reach::Reach(const Program& program) {
   std::map<std::string, std::set<std::size_t>> behind;

@@ -11,6 +11,9 @@
 
 namespace distgrad {
 
+// The names in an expression, functions and methods among them.
+std::set<std::string> names_in(const std::string& expression);
+
 class Reach {
  public:
   explicit Reach(const Program&);

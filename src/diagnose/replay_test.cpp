@@ -12,6 +12,8 @@
 #include "diagnose/reach.h"
 #include "diagnose/rewriting.h"
 #include "diagnose/rule_texts.h"
+#include "diagnose/separate.h"
+#include "diagnose/sync_mistakes.h"
 #include "gradients/objective_truths.h"
 #include "rank/simulator.h"
 #include "rules/rule.h"
@@ -61,6 +63,24 @@ class World {
     program_.inputs.push_back(in);
     return *this;
   }
+  // One tensor of which every rank holds a copy; `sync` by axis, "" the world.
+  World& copies(const std::string& name, Shape shape, Layout::Kind kind,
+                std::vector<std::pair<std::string, Input::Sync>> sync = {}) {
+    Input in;
+    in.name = name;
+    in.layout = {{"", Layout{kind, 0}}};
+    std::vector<double> values;
+    for (std::int64_t i = 0; i < element_count(shape); ++i)
+      values.push_back(1 + 0.5 * static_cast<double>(i));
+    in.value = Array(shape, values);
+    in.sync = std::move(sync);
+    program_.inputs.push_back(in);
+    return *this;
+  }
+  World& objective(Objective::Kind kind) {
+    which_.objective.kind = kind;
+    return *this;
+  }
   World& group(const std::string& name, std::vector<std::vector<int>> lists) {
     program_.groups.push_back({name, std::move(lists), false});
     return *this;
@@ -87,14 +107,24 @@ class World {
   std::vector<GradientByRank> held(const Hypothesis& mistake) const {
     SimulateRequest request;
     request.program = program_;
-    request.rules = rewrite(request.program, mistake);
-    request.weights = {std::vector<double>(static_cast<std::size_t>(program_.world_size), 1.0)};
+    request.rules = rewrite(request.program, of_backward(mistake));
+    request.weights = {backward_weights(program_, which_.objective, false)};
     request.leaves_by_rank = true;
     const Simulation s = simulate(request);
     if (s.invalid) throw std::runtime_error(s.invalid->message);
     std::vector<GradientByRank> gradients;
-    for (const Gradient& g : s.gradients[0]) gradients.push_back(g.parts);
+    for (const Gradient& g : s.gradients[0])
+      gradients.push_back(after_sync(program_.inputs[gradients.size()], mistake, g.parts));
     return gradients;
+  }
+
+  GradientByRank after_sync(const Input& input, const Hypothesis& mistake,
+                            const GradientByRank& shares) const {
+    std::vector<SyncMistake> mistakes;
+    for (const RuleChoice& choice : mistake)
+      if (const auto m = sync_mistake_named(choice.rule); m && choice.step == input.name)
+        mistakes.push_back(*m);
+    return synchronised(program_, input, mistakes, shares).value();
   }
 
   DistributedRun run(const std::vector<GradientByRank>& gradients) const {
@@ -318,6 +348,126 @@ TEST(Replayed, TwoCollectivesThatGoByTwoRulesOneBehindTheOther) {
               testing::AllOf(Contains("identity-backward"), Contains("own-slice")));
 }
 
+TEST(Replayed, ABufferThatTwoCallsReturn) {
+  World world(3);
+  world.input("x", {3})
+      .input("w", {3})
+      .step("a", "3 * x")
+      .step("b", "2 * w")
+      .call("y", kAllReduce, "a")
+      .call("z", kAllReduce, "b")
+      .loss("((rank + 1) * (y * y + z * z * z)).sum()");
+  // z's backward comes first, and what it left for b is y's when b reads it.
+  auto held = world.held({});
+  for (std::size_t r = 0; r < 3; ++r) {
+    std::vector<double> values;
+    for (const double v : held[0][r]->values()) values.push_back(v / 3 * 2);
+    held[1][r] = Array({3}, values);
+  }
+  const auto findings = world.diagnosis(held);
+  ASSERT_THAT(rules(findings), ElementsAre("stale-or-aliased"));
+  EXPECT_EQ(findings[0].step, "z");
+  EXPECT_THAT(findings[0].text, HasSubstr("what the backward of step y gives"));
+}
+
+// --- What comes after backward ---
+
+World trained(Layout::Kind kind, std::vector<std::pair<std::string, Input::Sync>> sync) {
+  World world(4);
+  world.group("left", {{0, 1}, {2, 3}});
+  world.copies("w", {2}, kind, std::move(sync))
+      .copies("b", {2}, Layout::Kind::kReplicate)
+      .input("x", {2})
+      .loss("((rank + 1) * (w * x + b) * (w * x + b)).sum()");
+  return world;
+}
+
+TEST(Sync, EveryMistakeIsNamedWithItsInput) {
+  for (const Input::Sync how : {Input::Sync::kSum, Input::Sync::kMean})
+    for (const Layout::Kind kind : {Layout::Kind::kReplicate, Layout::Kind::kInvariant}) {
+      const bool is_declared = kind == Layout::Kind::kReplicate;
+      if (!is_declared && how == Input::Sync::kMean) continue;
+      World world = trained(kind, is_declared ? decltype(Input::sync){{"", how}} : decltype(Input::sync){});
+      world.objective(how == Input::Sync::kMean ? Objective::Kind::kMean : Objective::Kind::kSum);
+      const Input& w = world.program().inputs[0];
+      const auto mistakes = sync_mistakes_of(world.program(), w);
+      EXPECT_GE(mistakes.size(), 11u);  // 3 or 4 of the whole, a group, 4 ranks twice
+      for (const std::string& mistake : mistakes) {
+        const auto findings = world.diagnosis_of({{"w", mistake}});
+        const SyncMistake m = *sync_mistake_named(mistake);
+        ASSERT_THAT(findings, Not(IsEmpty())) << mistake;
+        EXPECT_THAT(rules(findings), Contains(std::string(finding_of(m.kind)))) << mistake;
+        EXPECT_THAT(findings[0].text, HasSubstr(text_of(world.program(), w, m, "w"))) << mistake;
+      }
+    }
+}
+
+TEST(Sync, SeveralInputsThatShareAMistakeAreToldTogether) {
+  World world(3);
+  world.copies("w", {2}, Layout::Kind::kReplicate, {{"", Input::Sync::kSum}})
+      .copies("b", {2}, Layout::Kind::kReplicate, {{"", Input::Sync::kSum}})
+      .input("x", {2})
+      .loss("((rank + 1) * (w * x + b) * (w * x + b)).sum()");
+  const auto findings = world.diagnosis_of({{"w", "sync:forgotten:"}, {"b", "sync:forgotten:"}});
+  ASSERT_THAT(rules(findings), testing::AllOf(Contains("missing-reduction"), Contains("unsynchronised")));
+  EXPECT_EQ(findings[0].rule, "missing-reduction");
+  EXPECT_THAT(findings[0].text, HasSubstr("its own share of the gradient of w and b alone"));
+}
+
+TEST(Sync, BesideAWrongBackwardBothAreNamed) {
+  World world(3);
+  world.copies("w", {2}, Layout::Kind::kReplicate, {{"", Input::Sync::kSum}})
+      .input("x", {2})
+      .call("y", kAllReduce, "w * x")
+      .loss("((rank + 1) * y * (y + rank)).sum()");
+  const auto findings = world.diagnosis_of({{"y", "identity"}, {"w", "sync:without::1"}});
+  EXPECT_THAT(rules(findings), testing::AllOf(Contains("identity-backward"), Contains("missing-reduction")));
+  EXPECT_THAT(named(findings, "missing-reduction").ranks, ElementsAre(1));
+}
+
+// What the file says is at fault: every rank does as it is told.
+TEST(Sync, AFileThatReducesOtherwiseThanTheObjectiveAsksFor) {
+  World averaged = trained(Layout::Kind::kReplicate, {{"", Input::Sync::kMean}});
+  const auto findings = averaged.diagnosis_of({});  // the objective is the sum
+  ASSERT_THAT(findings, Not(IsEmpty()));
+  EXPECT_EQ(findings[0].rule, "scaled");
+  EXPECT_THAT(findings[0].text, HasSubstr("Write \"sync\": { \"w\": \"sum\" }"));
+
+  // Each rank has all of it before.
+  World twice(3);
+  twice.objective(Objective::Kind::kReplicated);
+  twice.copies("w", {2}, Layout::Kind::kReplicate, {{"", Input::Sync::kSum}}).loss("(w * w).sum()");
+  const auto again = twice.diagnosis_of({});
+  ASSERT_THAT(again, Not(IsEmpty()));
+  EXPECT_EQ(again[0].rule, "double-reduction");
+  EXPECT_THAT(again[0].text, HasSubstr("the layout \"invariant\""));
+}
+
+TEST(Sync, ALocalInputHasNone) {
+  World world = reduced();
+  EXPECT_THAT(sync_mistakes_of(world.program(), world.program().inputs[0]), IsEmpty());
+}
+
+// --- Telling explanations apart ---
+
+TEST(Separating, WhatAProgramTellsApart) {
+  const std::vector<Hypothesis> rivals = {{{"y", "identity"}}, {{"y", "divided"}}};
+  World alike(3);
+  alike.copies("x", {}, Layout::Kind::kReplicate).call("y", kAllReduce, "x").loss("y * y");
+  const auto none = separation(alike.program(), {}, false, rivals, simulate);
+  ASSERT_TRUE(none);
+  EXPECT_EQ(none->kinds, 1u);
+  EXPECT_THAT(none->of, ElementsAre(0, 0));
+  EXPECT_THAT(none->telling, IsEmpty());
+  World unlike(3);
+  unlike.copies("x", {}, Layout::Kind::kReplicate).call("y", kAllReduce, "x").loss("(rank + 1) * y * y");
+  const auto both = separation(unlike.program(), {}, false, rivals, simulate);
+  ASSERT_TRUE(both);
+  EXPECT_EQ(both->kinds, 2u);
+  ASSERT_EQ(both->telling.size(), 1u);
+  EXPECT_FALSE(separation(unlike.program(), {}, false, {{{"nowhere", "root:1"}}}, simulate));
+}
+
 TEST(Replayed, WhatNothingExplainsIsLocalised) {
   World world(3);
   world.input("x", {3})
@@ -357,14 +507,28 @@ TEST(Replayed, ASecondRunThatDiffersIsNondeterministic) {
   EXPECT_THAT(rules(world.diagnosis(first, fails)), ElementsAre("unexplained"));
 }
 
+TEST(Replayed, WhatMemoryOfItsOwnMendsIsAliased) {
+  World world = reduced();
+  const auto right = world.held({});
+  auto held = right;
+  held[0][3] = Array({2, 3}, {9, 8, 7, 6, 5, 4});
+  // Both rewritings add a step.
+  const Rerun mended = [&](const Program& program) {
+    return world.run(program.steps.size() > world.program().steps.size() ? right : held);
+  };
+  const auto findings = world.diagnosis(held, mended);
+  ASSERT_THAT(rules(findings), ElementsAre("stale-or-aliased"));
+  EXPECT_EQ(findings[0].step, "y");
+}
+
 TEST(Replayed, WhatAContiguousCotangentMendsIsContiguity) {
   World world = reduced();
   const auto right = world.held({});
   auto held = right;
   held[0][3] = Array({2, 3}, {9, 8, 7, 6, 5, 4});
   const Rerun mended_by_contiguity = [&](const Program& program) {
-    const bool is_changed = program.steps.size() > world.program().steps.size();
-    return world.run(is_changed ? right : held);
+    const Expression* last = std::get_if<Expression>(&program.steps.back().what);
+    return world.run(last && last->text.find("reshape") != std::string::npos ? right : held);
   };
   const auto findings = world.diagnosis(held, mended_by_contiguity);
   ASSERT_THAT(rules(findings), ElementsAre("contiguity"));

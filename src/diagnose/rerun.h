@@ -1,4 +1,4 @@
-// What only another run of the ranks can show: that two runs differ, and that a contiguous
+// What only another run of the ranks can show: that two runs differ, and that other memory of a
 // cotangent makes a wrong gradient right.
 #pragma once
 
@@ -17,8 +17,9 @@ using Rerun = std::function<std::optional<DistributedRun>(const Program&)>;
 std::optional<Finding> nondeterministic_finding(const Evidence&, const Replayer&, const Rerun&);
 
 // The gradients become right where a collective's operand and cotangent are made contiguous, and
-// nothing else is changed. The first step that does it in the order of backward is named. Runs the
-// ranks once for each collective, but no more than a few times.
-std::optional<Finding> contiguity_finding(const Evidence&, const Replayer&, const Rerun&);
+// nothing else is changed: `contiguity`, or `stale-or-aliased` where copies that lie in memory as
+// they did do it, too. The first such step in the order of backward is named. Runs the ranks once
+// for each collective and once more, but no more than a few times.
+std::optional<Finding> memory_finding(const Evidence&, const Replayer&, const Rerun&);
 
 }  // namespace distgrad

@@ -7,6 +7,8 @@
 #include <set>
 #include <stdexcept>
 
+#include "diagnose/reach.h"
+
 namespace distgrad {
 namespace {
 
@@ -31,8 +33,12 @@ constexpr Family kFamilies[] = {
     {"order:", Rewriting::Kind::kOrder, "group-rank",
      "Count by the rank within the group, in the order in which the group lists its ranks: "
      "torch.distributed.get_group_rank gives it."},
+    {"stale:", Rewriting::Kind::kStale, "stale-or-aliased",
+     "Give every call a buffer of its own, or clone what is returned from one that is kept."},
     {"contiguous:", Rewriting::Kind::kContiguous, "contiguity",
      "Call .contiguous() on operand and cotangent before they go to the collective."},
+    {"cloned:", Rewriting::Kind::kCloned, "stale-or-aliased",
+     "Clone the cotangent before it is written to, and give every call memory of its own."},
 };
 
 using Partition = std::vector<std::vector<int>>;
@@ -132,6 +138,26 @@ class StepRewriter {
            Expression{fmt::format("({0}.reshape([-1]) * 1).reshape({0}.size())", right), pointer_});
   }
 
+  // A product makes new memory of the same strides, forward and backward.
+  void clone() {
+    Expression& operand = std::get<CollectiveCall>(program_.steps[index_].what).operand;
+    operand.text = fmt::format("({}) * 1", operand.text);
+    const std::string right = rename();
+    insert(name_, Expression{fmt::format("{} * 1", right), pointer_});
+  }
+
+  // Nothing comes back through the call. Its operand gets what the other's gets, to which it is added
+  // as an exact 0; one of another size shares no buffer, and makes the program invalid.
+  void lose_to(const std::string& other) {
+    const std::string own = call().operand.text;
+    const std::string whole = rename();
+    insert(name_, Expression{fmt::format("{}.detach()", whole), pointer_});
+    for (Step& step : program_.steps)
+      if (auto* theirs = std::get_if<CollectiveCall>(&step.what); theirs && step.name == other)
+        theirs->operand.text = fmt::format("({0}) + (({1}) - ({1}).detach()).reshape(({0}).size())",
+                                           theirs->operand.text, own);
+  }
+
   void straight_through(CollectiveCall supposed) {
     const std::string right = rename();
     const std::string other = unused_name(program_, name_);
@@ -173,6 +199,10 @@ void apply(Program& program, const std::string& step, const Rewriting& how,
       return rewriter.drop(how.number);
     case Rewriting::Kind::kContiguous:
       return rewriter.make_contiguous();
+    case Rewriting::Kind::kCloned:
+      return rewriter.clone();
+    case Rewriting::Kind::kStale:
+      return rewriter.lose_to(how.name);
     case Rewriting::Kind::kRoot:
       supposed.root = how.number;
       break;
@@ -234,6 +264,28 @@ void add_orders(const Program& program, const CollectiveCall& call, std::vector<
   }
 }
 
+// Whether no step from `place` on is named in the text.
+bool names_are_bound_before(const Program& program, const std::string& text, const Step& place) {
+  bool is_before = true;
+  const std::set<std::string> names = names_in(text);
+  for (const Step& step : program.steps) {
+    is_before = is_before && &step != &place;
+    if (!is_before && names.contains(step.name)) return false;
+  }
+  return true;
+}
+
+// Calls of the same kind before the step, whose backward comes after its own, and which know the
+// operand by then: names are bound before they are used.
+void add_stale(const Program& program, const Step& step, std::vector<std::string>& all) {
+  for (const Step& other : program.steps) {
+    if (&other == &step) break;
+    if (other.collective() && other.collective()->kind == step.collective()->kind &&
+        names_are_bound_before(program, step.collective()->operand.text, other))
+      all.push_back("stale:" + other.name);
+  }
+}
+
 }  // namespace
 
 std::optional<Rewriting> rewriting_named(std::string_view rule) {
@@ -263,8 +315,15 @@ std::string happened(const Rewriting& how) {
       return how.name == kWorld
                  ? "ran over the whole world instead of the call's own group."
                  : fmt::format("ran over the group {} instead of the call's own.", how.name);
+    case Rewriting::Kind::kStale:
+      return fmt::format(
+          "gave its operand what the backward of step {} gives that one's, as where both write into "
+          "one buffer.",
+          how.name);
     case Rewriting::Kind::kContiguous:
       return "is right for a contiguous operand and cotangent.";
+    case Rewriting::Kind::kCloned:
+      return "is right where nobody shares the memory of operand and cotangent.";
     case Rewriting::Kind::kOrder:
       break;
   }
@@ -301,6 +360,7 @@ std::vector<std::string> rewritings_of(const Program& program, const Step& step)
     for (const auto& list : partition)
       if (list.size() > 1)
         for (const int rank : list) all.push_back(fmt::format("without:{}", rank));
+  add_stale(program, step, all);
   return all;
 }
 

@@ -1,6 +1,6 @@
 // Hypotheses that no joint rule of one group can express: a collective whose forward value is right
-// but whose backward is that of another call. The program itself is rewritten for the replay, with
-// the usual straight-through trick,
+// but whose backward is that of another call, or goes astray. The program itself is rewritten for
+// the replay, mostly with the usual straight-through trick,
 //
 //   y = z - z.detach() + right.detach()
 //
@@ -24,8 +24,11 @@ struct Rewriting {
     kWithout,     // rank `number` of the world: its cotangent is absent
     kRoot,        // the call with root `number`
     kGroup,       // the call over group `name`; "world" is the world
+    kStale,       // the operand's cotangent overwritten by that of step `name`, an earlier one's,
+                  // whose backward comes later: a buffer that both calls use
     kOrder,       // the call over its group in another order: "sorted", "world_rank", "world_root"
     kContiguous,  // operand and cotangent made contiguous: changes nothing, for a second run
+    kCloned,      // operand and cotangent copied as they lie in memory: likewise
   };
   Kind kind{};
   int number = 0;

@@ -1,0 +1,120 @@
+"""The mistakes of subjects/mistakes.py on real ranks: each is caught and named, with the place and what to change."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+DISTGRAD = os.environ.get("DISTGRAD", "distgrad")
+MISTAKES = Path(__file__).resolve().parent / "subjects" / "mistakes.py"
+
+# Two consumers share the cotangent of the sum that y is in.
+SHARED = {
+    "world_size": 3,
+    "inputs": {
+        "x": {"random": {"shape": [2, 3], "kind": "normal"}},
+        "w": {"random": {"shape": [2, 3], "kind": "normal", "seed": 1}},
+    },
+    "steps": [
+        {"v": "2 * w"},
+        {"y": {"all_reduce": "x"}},
+        {"s": "y + v"},
+    ],
+    "loss": "(rank + 1) * (s * s * torch.sin(s)).sum()",
+    "objective": "sum",
+}
+
+# The cotangent of y lies in memory as that of its transpose.
+TRANSPOSED = dict(SHARED, steps=[*SHARED["steps"][:2], {"s": "(y + v).t().contiguous()"}])
+
+# Both operands are there before the first call, and so read after both backwards.
+IN_TURN = {
+    "world_size": 3,
+    "inputs": {
+        "x": {"random": {"shape": [4], "kind": "normal"}},
+        "w": {"random": {"shape": [4], "kind": "normal", "seed": 1}},
+    },
+    "steps": [
+        {"a": "3 * x"},
+        {"b": "2 * w"},
+        {"y": {"all_reduce": "a"}},
+        {"z": {"all_reduce": "b"}},
+    ],
+    "loss": "((rank + 1) * (y * y + z * z * z)).sum()",
+    "objective": "sum",
+}
+
+# A replicated weight that enters by a copy, whose backward owes it the sum over the ranks.
+WEIGHT = {
+    "world_size": 4,
+    "groups": {"pairs": {"size": 2}},
+    "inputs": {
+        "w": {"value": [1.0, -2.0, 0.5], "layout": "invariant"},
+        "x": {"random": {"shape": [3], "kind": "normal"}, "requires_grad": False},
+    },
+    "steps": [{"c": {"copy": "w"}}],
+    "loss": "(rank + 1) * (torch.sin(c * x) * c).sum()",
+    "objective": "sum",
+}
+
+# name, program, kind, finding (none: right), step, part of the text
+CASES = [
+    ("overwritten", SHARED, "all_reduce", "stale-or-aliased", "y", "Clone the cotangent first"),
+    ("cleared", SHARED, "all_reduce", "stale-or-aliased", "y", "Its backward writes to memory that others read"),
+    ("stale", IN_TURN, "all_reduce", "stale-or-aliased", "z", "what the backward of step y gives that one's"),
+    ("never_written", IN_TURN, "all_reduce", "stale-or-aliased", "", "a buffer is read that was never written"),
+    ("narrower", SHARED, "all_reduce", "precision", "", "in float16 or bfloat16 instead of float64"),
+    ("as_stored", TRANSPOSED, "all_reduce", "contiguity", "y", ".contiguous()"),
+    ("strided", TRANSPOSED, "all_reduce", "contiguity", "y", "a second run gives the right ones"),
+    ("random", SHARED, "all_reduce", "nondeterministic", "", "A second run of the same case gives other gradients"),
+    ("scaled_at_random", SHARED, "all_reduce", "nondeterministic", "", "A second run of the same case gives other"),
+    ("right", WEIGHT, "copy", None, "", ""),
+    ("forgotten", WEIGHT, "copy", "missing-reduction", "", "the shares add up to the truth"),
+    ("averaged", WEIGHT, "copy", "scaled", "", "was averaged over the ranks on its way to the input"),
+    ("twice", WEIGHT, "copy", "double-reduction", "", "was summed over the ranks twice"),
+    ("without_one", WEIGHT, "copy", "missing-reduction", "", "what rank 1 has of the gradient of w is missing"),
+    ("alone", WEIGHT, "copy", "unsynchronised", "", "rank 1 holds its own share of the gradient of w"),
+    ("reduced", WEIGHT, "copy", "unsynchronised", "", "Use all_reduce, not reduce"),
+    ("over_pairs", WEIGHT, "copy", "wrong-group", "", "over the group pairs instead of over the ranks"),
+]
+
+
+class Diagnosis(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        folder = Path(cls.folder.name)
+        for name, program, kind, _, _, _ in CASES:
+            scenario = dict(program, subjects={f"{kind}=python:{MISTAKES}:{name}": "match"})
+            (folder / f"{name}.json").write_text(json.dumps(scenario), encoding="utf-8")
+        report = folder / "report.json.out"
+        done = subprocess.run(
+            [DISTGRAD, "run", "--allow-code", "--python", sys.executable, "--json", report, folder],
+            capture_output=True, text=True, check=False,
+        )
+        if not report.exists():
+            raise AssertionError(f"{done.stdout}\n{done.stderr}")
+        cls.cases = {Path(case["file"]).stem: case for case in json.loads(report.read_text(encoding="utf-8"))["cases"]}
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def test_every_mistake_is_named(self):
+        for name, _, _, finding, step, text in CASES:
+            with self.subTest(name):
+                case = self.cases[name]
+                if finding is None:
+                    self.assertEqual(case["verdict"], "match", case)
+                    continue
+                self.assertEqual(case["verdict"], "mismatch", case)
+                fitting = [f for f in case["findings"] if f["rule"] == finding and text in f["text"]]
+                self.assertTrue(fitting, [(f["rule"], f["step"], f["text"]) for f in case["findings"]])
+                self.assertEqual(fitting[0]["step"] or "", step)
+
+
+if __name__ == "__main__":
+    unittest.main()
