@@ -172,6 +172,29 @@ def all_reduce(x, op='sum', group=None):
                                          "    cotangent, ranks'       18       18\n"));
 }
 
+// Every rank's loss is the same there; weighted by rank only one explanation is left.
+TEST_F(ExplainCase, AScenarioTellsApartWhatTheCaseCannot) {
+  const std::string debate = std::string("'") + kDebate + ":subject=in_place'";
+  EXPECT_EQ(explain(debate), 0) << err_;
+  EXPECT_THAT(out_, HasSubstr("\nA scenario that tells the explanations apart\n"));
+  EXPECT_THAT(out_, HasSubstr("    y: identity               20            60\n"));
+  EXPECT_THAT(out_, HasSubstr("\"loss\": \"(rank + 1) * (y * y)\""));
+  EXPECT_EQ(explain(debate + " --separating apart.json"), 0) << err_;
+  EXPECT_THAT(out_, HasSubstr("Written to that file"));
+  EXPECT_EQ(explain("apart.json"), 1) << err_;
+  EXPECT_THAT(out_, HasSubstr("The rule that explains it: in the backward of y, identity"));
+  EXPECT_THAT(out_, Not(HasSubstr("tells the explanations apart")));
+}
+
+TEST_F(ExplainCase, WhatCannotBeSeparatedOrWrittenIsSaid) {
+  const std::string debate = std::string("'") + kDebate + ":subject=";
+  EXPECT_EQ(explain(debate + "torch_nn' --separating apart.json"), 0);
+  EXPECT_THAT(err_, HasSubstr("there are no explanations to tell apart; 'apart.json' is not written"));
+  EXPECT_FALSE(fs::exists(folder_ / "apart.json"));
+  EXPECT_EQ(explain(debate + "in_place' --separating nowhere/apart.json"), 2);
+  EXPECT_THAT(err_, HasSubstr("nowhere/apart.json"));
+}
+
 TEST_F(ExplainCase, OfSeveralCasesOneIsToBeChosen) {
   EXPECT_EQ(explain(kDebate), 2);
   EXPECT_EQ(out_, "");

@@ -277,7 +277,7 @@ void explain_gradients(const Evidence& evidence, const Replay& replay, const Rer
       !names(findings, "missing-reduction"))
     append(findings, other_findings(evidence, replayer, scaling.has_value()));
   if (!names(findings, "scaled")) add(findings, scaled_finding(evidence, scaling));
-  if (is_bare_factor(evidence, findings, scaling)) {
+  if (!evidence.comparison().forward && is_bare_factor(evidence, findings, scaling)) {
     std::vector<Finding> by_rerun;
     explain_by_rerun(evidence, replayer, rerun, by_rerun);
     if (!by_rerun.empty()) findings = std::move(by_rerun);
