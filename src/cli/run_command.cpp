@@ -189,6 +189,7 @@ ExitCode run_command(const Arguments& arguments) {
   VerifyOptions how{.simulate_only = options.simulate,
                     .strict = options.strict,
                     .fail_fast = options.fail_fast,
+                    .jobs = options.jobs,
                     .interpreters = &interpreters,
                     .replace_truth = {}};
   golden::Store store(options.golden);

@@ -403,7 +403,7 @@ class Verification {
 
 Verifier::Verifier(std::span<const Case> all, const VerifyOptions& options) : options_(options) {
   RankPrograms programs = rank_programs(all, options);
-  WorkshopOptions workshop{.rank_commands = programs.commands};
+  WorkshopOptions workshop{.rank_commands = programs.commands, .teams = options.jobs};
   machinery_.reset(new Machinery{std::move(programs), Workshop(std::move(workshop))});
 }
 

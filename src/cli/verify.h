@@ -19,6 +19,7 @@ struct VerifyOptions {
   bool simulate_only = false;  // no ranks
   bool strict = false;         // unexpected skips and disputes are not as expected
   bool fail_fast = false;      // nothing after the first case that is broken or not as expected
+  int jobs = 1;                // teams of ranks that work side by side, at most
   Interpreters* interpreters = nullptr;  // needed where subjects are in Python
   // With simulate_only: no other objective's gradients than the declared one's, and error bounds for
   // every program, however large.
