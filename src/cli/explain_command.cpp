@@ -3,18 +3,21 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <optional>
 #include <string_view>
 #include <variant>
 
 #include "base/error.h"
 #include "base/interrupts.h"
+#include "cli/accelerators.h"
 #include "cli/color.h"
 #include "cli/command.h"
 #include "cli/explanation.h"
 #include "cli/load.h"
 #include "cli/parse_arguments.h"
 #include "cli/run_options.h"
+#include "model/backends.h"
 #include "report/summary.h"
 #include "report/words.h"
 
@@ -44,6 +47,8 @@ std::optional<ExitCode> check_arguments(const Arguments& arguments) {
   option("--world-size", "N", "the number of ranks");
   option("--dtype", "DTYPE", "float64, float32, bfloat16, float16");
   option("--backend", "NAME", "what carries the collectives");
+  option("--device", "NAME", "cpu, cuda: where the tensors are");
+  app.add_flag("--share-gpu", flag, "nccl: several ranks may have one GPU");
   option("--objective", "OBJECTIVE", "sum, mean, replicated, rank:1");
   option("--python", "PATH", "the interpreter for a subject in Python");
   app.add_flag("--allow-code", flag, "run code that the scenario file names");
@@ -109,6 +114,9 @@ ExitCode explain_command(const Arguments& arguments) {
   options.overrides.torch_of_python = [&](const std::string& python) {
     return interpreters.find(python).torch;
   };
+  Accelerators accelerators(options.share_gpu);
+  options.overrides.why_unavailable = [&](const Case& which) { return accelerators.why_unavailable(which); };
+  if (options.share_gpu) ::setenv(kShareGpuVariable, "1", 1);
   const Interrupts interrupts;
   const Loaded loaded = load_cases(options.paths, options.overrides);
   Report report;

@@ -12,12 +12,14 @@
 #include "base/error.h"
 #include "base/interrupts.h"
 #include "base/version.h"
+#include "cli/accelerators.h"
 #include "cli/color.h"
 #include "cli/command.h"
 #include "cli/load.h"
 #include "cli/run_options.h"
 #include "cli/verify.h"
 #include "golden/store.h"
+#include "model/backends.h"
 #include "report/durations.h"
 #include "report/github.h"
 #include "report/report_format.h"
@@ -173,6 +175,12 @@ ExitCode run_command(const Arguments& arguments) {
   options.overrides.torch_of_python = [&](const std::string& python) {
     return interpreters.find(python).torch;
   };
+  Accelerators accelerators(options.share_gpu);
+  if (!options.simulate)  // which starts no ranks
+    options.overrides.why_unavailable = [&](const Case& which) {
+      return accelerators.why_unavailable(which);
+    };
+  if (options.share_gpu) ::setenv(kShareGpuVariable, "1", 1);
 
   const auto started = std::chrono::steady_clock::now();
   const Interrupts interrupts;

@@ -141,6 +141,7 @@ Json case_record() {
        {"world_size", at_least(1)},
        {"dtype", dtypes()},
        {"objective", type("string")},
+       {"device", described(type("string"), "cuda; absent: the CPU")},
        {"verdict", ref("verdict")},
        {"expected", ref("expectation")},
        {"as_expected", described(or_null(type("boolean")),
@@ -157,7 +158,7 @@ Json case_record() {
        {"output", described(list_of(type("string")),
                             "What each rank wrote to standard output and error, if any did.")},
        {"elapsed_s", ref("number")}},
-      {"error", "output"});
+      {"device", "error", "output"});
 }
 
 }  // namespace

@@ -25,6 +25,8 @@ _IGNORED_WARNINGS = (DeprecationWarning, PendingDeprecationWarning, ImportWarnin
 # Ours, from the mode in which ranks run and not from the user's program.
 _OWN_WARNING = "use_deterministic_algorithms(True"
 
+_TRANSPORT_WORDS = ("gloo/", "Connection ", "NCCL error", "CUDA error", "CUDA out of memory")
+
 # Which options a kind takes: of the others the program has defaults that mean nothing.
 _TAKES_OP = ("all_reduce", "reduce", "reduce_scatter")
 _STACKS = ("all_gather", "gather")
@@ -89,8 +91,8 @@ class _Case:
         self._leaves = []  # (input, tensor), of the inputs that require grad
 
     def run(self):
-        if self._request["backend"] != "gloo":
-            raise NotOffered(f"ranks in Python run on gloo, not on {self._request['backend']}")
+        self._runner.groups.use(self._request["backend"], self._request.get("device", "cpu"))
+        self._device = self._runner.groups.transport.device
         groups = self._groups()
         subject = self._runner.subject(self._request["subject"], groups)
         calls = [_call_of(step, groups) for step in self._program["steps"]]
@@ -101,7 +103,7 @@ class _Case:
         self._make_leaves()
         reached = [y for i, call in enumerate(calls) if (y := self._run_step(i, call, subject, plan)) is not None]
         self._board.enter(len(calls), places.FORWARD)
-        loss = plan.loss.evaluate(self._values, self._dtype)
+        loss = plan.loss.evaluate(self._values, self._dtype, device=self._device)
         self._result["loss"] = number(float(loss.item()))
         self._result["loss_shape"] = list(loss.shape)
         self._run_backward(loss, reached)
@@ -116,7 +118,7 @@ class _Case:
     def _make_leaves(self):
         self._values.update(rank_names(self._program, self._rank))
         for item in self._program["inputs"]:
-            value = value_on(self._program, self._frame, item, self._rank)
+            value = value_on(self._program, self._frame, item, self._rank).to(self._device)
             if item.get("requires_grad", True):
                 value.requires_grad_(True)
                 self._leaves.append((item, value))
@@ -125,7 +127,7 @@ class _Case:
     def _run_step(self, index, call, subject, plan):
         """The value, where backward must reach it on every rank; else None."""
         self._board.enter(index, places.FORWARD)
-        value = plan.steps[index].evaluate(self._values, self._dtype)
+        value = plan.steps[index].evaluate(self._values, self._dtype, device=self._device)
         if call is not None:
             value = subject(call, self._operand(value, plan.depends_on_gradient[index]))
             self._result["steps"].append(self._writer.tensor(value))
@@ -138,7 +140,7 @@ class _Case:
         """What the subject gets: attached to the graph on every rank or on none, whatever the value is on this one. Else the
         others would wait in backward for ever. And a copy of what other steps see, as a subject may work in place."""
         if depends_on_gradient and not x.requires_grad and x.is_floating_point():
-            return _Attach.apply(x, torch.zeros((), dtype=x.dtype, requires_grad=True))
+            return _Attach.apply(x, torch.zeros((), dtype=x.dtype, device=x.device, requires_grad=True))
         x = x if depends_on_gradient else x.detach()
         memory = x.untyped_storage().data_ptr()
         shared = any(
@@ -256,7 +258,7 @@ class _Attach(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, cotangent):
-        return None, torch.zeros((), dtype=cotangent.dtype)
+        return None, torch.zeros((), dtype=cotangent.dtype, device=cotangent.device)
 
 
 class _Anchor(torch.autograd.Function):
@@ -266,12 +268,12 @@ class _Anchor(torch.autograd.Function):
     @staticmethod
     def forward(ctx, weight, loss, *also):
         ctx.weight = weight
-        ctx.shapes = [(x.shape, x.dtype) for x in also]
+        ctx.shapes = [(x.shape, x.dtype, x.device) for x in also]
         return loss.clone()
 
     @staticmethod
     def backward(ctx, one):
-        return (None, torch.full_like(one, ctx.weight), *(torch.zeros(s, dtype=d) for s, d in ctx.shapes))
+        return (None, torch.full_like(one, ctx.weight), *(torch.zeros(s, dtype=d, device=on) for s, d, on in ctx.shapes))
 
 
 # ---- what went wrong
@@ -287,12 +289,14 @@ def _texts_of(caught):
 
 
 def _kind_of(error):
-    """Gloo and c10d say what happened to a connection; anything else happened to the program."""
+    """Gloo, NCCL, CUDA and c10d say what happened to a connection or a device; anything else happened to the program."""
     if isinstance(error, SubjectError):
         return "subject"
     text = str(error)
-    transport = isinstance(error, RuntimeError) and ("gloo/" in text or "Connection " in text)
-    return "backend" if transport or isinstance(error, dist.DistError) else "exception"
+    transport = isinstance(error, RuntimeError) and any(words in text for words in _TRANSPORT_WORDS)
+    if not transport and not isinstance(error, dist.DistError):
+        return "exception"
+    return "hang" if "timed out" in text or "operation timeout" in text else "backend"
 
 
 def _message_of(error):
