@@ -176,6 +176,7 @@ class Verification {
       meaning->asked.weights = rows_to_ask(meaning->asked.program, first.objective);
       meaning->asked.with_bounds =
           options_.declared_truth_alone || asks_for_bounds_at_once(meaning->asked.program);
+      meaning->asked.with_differences = options_.with_differences;
       auto run_weights = reference_weights(meaning->asked.program, first.objective);
       if (run_weights != meaning->asked.weights.front())
         meaning->asked.run_weights = {std::move(run_weights)};

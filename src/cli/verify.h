@@ -24,6 +24,7 @@ struct VerifyOptions {
   // With simulate_only: no other objective's gradients than the declared one's, and error bounds for
   // every program, however large.
   bool declared_truth_alone = false;
+  bool with_differences = false;  // and the gradients checked by finite differences
   // Puts other values (a golden file's) in place of the simulation's before anything is compared
   // with them; not empty: why it cannot, and the case is skipped, which is not as expected.
   std::function<std::string(const Case&, const Program&, Simulation&)> replace_truth = {};
