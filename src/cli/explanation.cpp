@@ -12,6 +12,7 @@
 #include "diagnose/search.h"
 #include "gradients/closeness.h"
 #include "model/libraries.h"
+#include "report/program_text.h"
 #include "report/words.h"
 
 namespace distgrad {
@@ -451,24 +452,6 @@ class Explainer {
 };
 
 }  // namespace
-
-std::string call_text(const CollectiveCall& call) {
-  const CollectiveTraits& kind = traits(call.kind);
-  std::string text = fmt::format("{}({}", kind.name, call.operand.text);
-  if (kind.takes_op) text += fmt::format(", op={}", name_of(call.op));
-  if (kind.takes_op && call.op == ReduceOp::kPremulSum) text += ", factor=" + number_text(call.factor);
-  if (kind.takes_root) text += fmt::format(", root={}", call.root);
-  if (call.dim) text += fmt::format(", dim={}", *call.dim);
-  if (!call.group.empty()) text += ", group=" + call.group;
-  std::vector<std::string> rows;
-  for (const auto& row : call.splits) rows.push_back(fmt::format("[{}]", fmt::join(row, ", ")));
-  if (!rows.empty())
-    text += rows.size() == 1 ? ", splits=" + rows[0] : fmt::format(", splits=[{}]", fmt::join(rows, ", "));
-  std::vector<std::string> pairs;
-  for (const auto& [source, to] : call.pairs) pairs.push_back(fmt::format("{} to {}", source, to));
-  if (!pairs.empty()) text += fmt::format(", {}", fmt::join(pairs, ", "));
-  return text + ")";
-}
 
 Explanation explanation_of(const Conclusion& conclusion) { return Explainer(conclusion).run(); }
 

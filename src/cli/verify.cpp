@@ -278,9 +278,11 @@ class Verification {
       outcome.comparison = &comparison;
       outcome.findings = findings(c, meaning, comparison);
     }
+    const CaseComparison* compared = outcome.comparison;
+    CaseResult result = judge(c, std::move(outcome), options_.strict);
     listener_.on_conclusion(
-        {c, meaning.asked, meaning.run.simulation, run, outcome.comparison, replay(c)});
-    release(meaning, i, judge(c, std::move(outcome), options_.strict));
+        {c, meaning.asked, meaning.run.simulation, run, compared, replay(c), result});
+    release(meaning, i, std::move(result));
   }
 
   Replay replay(const Case& c) {

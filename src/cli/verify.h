@@ -39,6 +39,7 @@ struct Conclusion {
   const DistributedRun* run;         // null: simulated only
   const CaseComparison* comparison;  // null: the run failed or was skipped
   const Replay& replay;              // simulates at once, before all that waits
+  const CaseResult& result;          // as on_result() will have it
 };
 
 // Gets what comes of it, from the thread that called verify().
