@@ -73,7 +73,9 @@ std::optional<ExitCode> read_options(const Arguments& arguments, GoldenOptions& 
   CLI::App app("Write, check or show changes of files that hold the true gradients.",
                "distgrad golden");
   std::string action;
-  app.add_option("ACTION", action, "update, check or diff")->required();
+  app.add_option("ACTION", action, "update, check or diff")
+      ->required()
+      ->type_name(choices_text({"update", "check", "diff"}));
   app.add_option("PATH", options.paths, "scenario files or folders (default scenarios)")
       ->expected(0, 1 << 20);
   app.add_option("--golden", options.folder, "the folder of golden files (default golden)")
