@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <utility>
 
 namespace distgrad {
 namespace {
@@ -36,6 +38,12 @@ bool is_right(const CaseResult& r, const std::string& objective) {
 // One rank is every objective at once and shows nothing about the others.
 bool tells_conventions_apart(const TrialResult& t) { return t.result.which.world_size > 1; }
 
+// The ranks' own gradient norms are added up, which makes a sum of what is differentiated: no other objective has a truth.
+bool counts_for(const Trial& trial, const std::string& objective) {
+  if (trial.aspect == Aspect::kDoubleBackward && objective != "sum") return false;
+  return trial.loss == loss_of(objective);
+}
+
 struct Tally {
   int right = 0, judged = 0;
   bool all_right() const { return judged > 0 && right == judged; }
@@ -44,7 +52,7 @@ struct Tally {
 Tally tally(const std::vector<TrialResult>& results, const std::string& objective) {
   Tally t;
   for (const TrialResult& r : results) {
-    if (r.trial.loss != loss_of(objective)) continue;
+    if (!counts_for(r.trial, objective)) continue;
     if (!was_judged(r.result) || !tells_conventions_apart(r)) continue;
     ++t.judged;
     t.right += is_right(r.result, objective);
@@ -124,7 +132,7 @@ std::string most_named_rule(const std::vector<TrialResult>& results, Trial::Loss
 
 const TrialResult* smallest_failure(const std::vector<TrialResult>& results, const std::string& convention) {
   for (const TrialResult& t : results) {
-    if (t.trial.loss != loss_of(convention)) continue;
+    if (!counts_for(t.trial, convention)) continue;
     if (was_judged(t.result) && !is_right(t.result, convention)) return &t;
   }
   return nullptr;
@@ -133,6 +141,19 @@ const TrialResult* smallest_failure(const std::vector<TrialResult>& results, con
 const TrialResult* first_that(const std::vector<TrialResult>& results, bool (*holds)(const CaseResult&)) {
   const auto found = std::find_if(results.begin(), results.end(), [&](const TrialResult& t) { return holds(t.result); });
   return found == results.end() ? nullptr : &*found;
+}
+
+// The first of each kind among what is always tried, and in each aspect on request.
+std::vector<std::string> errors_of(const std::vector<TrialResult>& results) {
+  std::vector<std::string> errors;
+  std::set<std::pair<Aspect, bool>> told;
+  for (const auto holds : {broke, raised})
+    for (const TrialResult& t : results) {
+      const bool on_request = aspects()[static_cast<std::size_t>(t.trial.aspect)].on_request;
+      if (holds(t.result) && told.emplace(on_request ? t.trial.aspect : Aspect::kRanks, holds == broke).second)
+        errors.push_back(error_text(t));
+    }
+  return errors;
 }
 
 // Nothing could be judged: the subject offers it not at all, or raises in every trial.
@@ -182,7 +203,7 @@ Judgement judge_collective(CollectiveKind kind, ReduceOp op, const std::vector<T
   }
   choose_convention(j, results, objective);
   for (const TrialResult& t : results)
-    if (t.trial.loss == loss_of(j.convention)) count(j.cells[static_cast<std::size_t>(t.trial.aspect)], t.result, j.convention);
+    if (counts_for(t.trial, j.convention)) count(j.cells[static_cast<std::size_t>(t.trial.aspect)], t.result, j.convention);
   if (!j.right_for.empty()) j.signature = signature_of(kind, j.convention);
   if (!j.right_for.empty() && j.convention == "replicated") j.rule = rule_for_one_loss(kind);
   if (j.rule.empty()) j.rule = most_named_rule(results, Trial::Loss::kSum);
@@ -193,8 +214,7 @@ Judgement judge_collective(CollectiveKind kind, ReduceOp op, const std::vector<T
     j.smallest_failure = smallest_failure(results, j.convention);
     if (j.smallest_failure) j.explanation = findings_text(*j.smallest_failure);
   }
-  for (const auto holds : {broke, raised})
-    if (const TrialResult* t = first_that(results, holds)) j.errors.push_back(error_text(*t));
+  j.errors = errors_of(results);
   if (first_that(results, was_judged) == nullptr) j.rule = "its ranks die or hang";
   return j;
 }

@@ -57,6 +57,8 @@ class Expression:
         except InvalidExpression:
             raise
         except Exception as error:
+            if type(error).__name__ == "_StopRecomputationError":  # torch.utils.checkpoint has what it wanted
+                raise
             raise InvalidExpression(f"{error} ({type(error).__name__} in {self.text})") from error
         finally:
             torch.set_default_dtype(before)

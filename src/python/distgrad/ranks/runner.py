@@ -87,6 +87,7 @@ class _Case:
         self._dtype = DTYPES[self._program["dtype"]]
         self._values = {}  # by name: what expressions may use
         self._leaves = []  # (input, tensor), of the inputs that require grad
+        self._is_first_pass = True  # through the forward
 
     def run(self):
         if self._request["backend"] != "gloo":
@@ -99,13 +100,23 @@ class _Case:
                 subject.check(call)
         plan = _Plan(self._program)
         self._make_leaves()
+        forward = functools.partial(self._forward, calls, subject, plan, dict(self._values))
+        end = subject.forward(forward, [leaf for _, leaf in self._leaves])
+        if end.requires_grad:  # else it counts as missing gradients
+            end.backward()
+        self._sync_and_collect(groups)
+
+    def _forward(self, calls, subject, plan, inputs, *leaves):
+        """From the leaves to what backward begins at. Under a checkpoint this runs once more, in backward."""
+        self._values = inputs | {item["name"]: leaf for (item, _), leaf in zip(self._leaves, leaves)}
         reached = [y for i, call in enumerate(calls) if (y := self._run_step(i, call, subject, plan)) is not None]
         self._board.enter(len(calls), places.FORWARD)
         loss = plan.loss.evaluate(self._values, self._dtype)
+        self._is_first_pass = False
         self._result["loss"] = number(float(loss.item()))
         self._result["loss_shape"] = list(loss.shape)
-        self._run_backward(loss, reached)
-        self._sync_and_collect(groups)
+        weight = self._frame.numbers(self._request["weights"])[self._rank]
+        return _Anchor.apply(weight, loss, *_left_out(loss, reached))
 
     def _groups(self):
         groups = {"": self._runner.groups.world()}
@@ -128,7 +139,8 @@ class _Case:
         value = plan.steps[index].evaluate(self._values, self._dtype)
         if call is not None:
             value = subject(call, self._operand(value, plan.depends_on_gradient[index]))
-            self._result["steps"].append(self._writer.tensor(value))
+            if self._is_first_pass:
+                self._result["steps"].append(self._writer.tensor(value))
             if value.requires_grad:
                 value.register_hook(functools.partial(self._enter_backward, index))
         self._values[self._program["steps"][index]["name"]] = value
@@ -148,12 +160,6 @@ class _Case:
 
     def _enter_backward(self, index, _):
         self._board.enter(index, places.BACKWARD)
-
-    def _run_backward(self, loss, reached):
-        weight = self._frame.numbers(self._request["weights"])[self._rank]
-        end = _Anchor.apply(weight, loss, *_left_out(loss, reached))
-        if end.requires_grad:  # else it counts as missing gradients
-            end.backward()
 
     def _sync_and_collect(self, groups):
         self._board.enter(len(self._program["steps"]), places.SYNC)
