@@ -130,7 +130,8 @@ class Battery {
     for (const auto& [step, text] : p.after) steps.push_back({{step, text}});
     file["steps"] = steps;
     const bool one = loss == Trial::Loss::kOneLoss;
-    file["loss"] = one ? p.loss : fmt::format("({}) * (rank + 1)", p.loss);
+    const bool is_whole = p.loss.starts_with("squared_gradient_norm");  // then the ranks' weights are inside
+    file["loss"] = one || is_whole ? p.loss : fmt::format("({}) * (rank + 1)", p.loss);
     if (!one) file["objective"] = "sum";
     else if (p.mesh.is_null()) file["objective"] = "replicated";
     else file["objective"] = {{"dp", "sum"}, {"tp", "replicated"}};
@@ -145,8 +146,12 @@ class Battery {
     return agrees() && one_group && !chained && p.loss.find("rank") == std::string::npos;
   }
 
-  void add(Aspect aspect, const std::string& name, const Program& p) {
+  void add_for_sum(Aspect aspect, const std::string& name, const Program& p) {
     trials_.push_back({aspect, Trial::Loss::kSum, name, document(p, name, Trial::Loss::kSum).dump(1), false, p.mode});
+  }
+
+  void add(Aspect aspect, const std::string& name, const Program& p) {
+    add_for_sum(aspect, name, p);
     if (!can_be_one_loss(p)) return;
     const std::string one = name + "-one-loss";
     trials_.push_back({aspect, Trial::Loss::kOneLoss, one, document(p, one, Trial::Loss::kOneLoss).dump(1), false, p.mode});
@@ -378,7 +383,14 @@ class Battery {
     add(Aspect::kCompile, "compile-transposed-cotangent", p);
   }
 
-  void double_backwards() {}
+  // The first backward is that of every rank's loss, so that its gradients differ by rank, and depend on all operands.
+  void double_backwards() {
+    for (const int n : {2, 3}) {
+      Program p = base(n);
+      p.loss = fmt::format("squared_gradient_norm(((y * y).sum() + {}) * (rank + 1))", kWeighted);
+      add_for_sum(Aspect::kDoubleBackward, n == 2 ? "double-backward" : "double-backward-3-ranks", p);
+    }
+  }
 
   const CollectiveTraits& traits_;
   ReduceOp op_;

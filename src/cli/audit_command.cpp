@@ -91,6 +91,12 @@ bool offers_of_its_own(const std::string& subject, CollectiveKind kind) {
                      [&](const LibraryRow& row) { return row.subject == subject && row.kind == kind; });
 }
 
+bool has_mode(const std::string& subject) {
+  const auto parts = parts_by_kind(subject);
+  if (parts.empty()) return is_python_subject(subject) && split_mode(subject).second;
+  return std::any_of(parts.begin(), parts.end(), [](const auto& part) { return has_mode(part.second); });
+}
+
 // The collectives that are asked for, or that the subject is given for.
 std::vector<CollectiveKind> kinds_of(const AuditOptions& options) {
   std::vector<CollectiveKind> kinds;
@@ -275,6 +281,8 @@ ExitCode audit_command(const Arguments& arguments) {
   if (const auto done = parse_arguments(app, arguments)) return *done;
   check(options);
   options.aspects = requested_aspects(options.aspect_names);
+  if (!options.aspects.empty() && has_mode(options.subject))
+    throw UserError(fmt::format("audit: \"{}\" has a mode already: leave --aspects or the '@' out", options.subject));
 
   const auto started = std::chrono::steady_clock::now();
   const Interrupts interrupts;

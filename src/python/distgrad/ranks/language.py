@@ -69,6 +69,13 @@ class Expression:
         raise InvalidExpression(f"this is a {type(result).__name__}, not a tensor: {self.text}")
 
 
+def inner_of_gradient_norm(loss):
+    """What is in the parentheses of a loss squared_gradient_norm(...); None for another loss. That the parentheses are the
+    whole loss the driver's front end has seen to."""
+    text = loss.strip(" \t")
+    return text[len("squared_gradient_norm(") : -1] if text.startswith("squared_gradient_norm(") else None
+
+
 def _parsed(text):
     if not text.isascii():  # Python would take some other characters for ASCII ones
         raise InvalidExpression("only ASCII characters are allowed in an expression")

@@ -77,6 +77,7 @@ class _Adjoint(torch.autograd.Function):
         return _FORWARD[call.kind](ctx, call, ctx.operand)
 
     @staticmethod
+    @torch.autograd.function.once_differentiable
     def backward(ctx, cotangent):
         return _BACKWARD[ctx.call.kind](ctx, ctx.call, cotangent), None
 
