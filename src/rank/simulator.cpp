@@ -136,6 +136,7 @@ class Oracle {
       if (step.step->collective() || request_.with_cotangents) keep(step, values);
     }
     place("loss");
+    Tensors losses;
     for (int r = 0; r < program_.world_size; ++r) {
       const at::Tensor loss = compiled_.loss.evaluate(slots_[r]);
       if (loss.numel() != 1) {
@@ -145,10 +146,34 @@ class Oracle {
                                                    shape + "] on rank " + std::to_string(r) +
                                                    "); it must have one: take .sum() or .mean()");
       }
-      losses_.push_back(loss.reshape({}).to(at::kDouble));
-      out_.losses.push_back(number(losses_.back()));
-      if (analysis_) out_.loss_bounds.push_back(number(analysis_->bound_of(losses_.back())));
+      losses.push_back(loss.reshape({}).to(at::kDouble));
     }
+    losses_ = compiled_.loss_is_gradient_norm ? squared_gradient_norms(losses) : losses;
+    for (const at::Tensor& loss : losses_) {
+      out_.losses.push_back(number(loss));
+      if (analysis_) out_.loss_bounds.push_back(number(analysis_->bound_of(loss)));
+    }
+  }
+
+  // By rank, Σ ‖∂(Σ_r l_r)/∂x‖² over the rank's inputs x, as part of the graph.
+  Tensors squared_gradient_norms(const Tensors& losses) {
+    place("squared_gradient_norm");
+    Tensors wanted, counted, norms(losses.size(), at::zeros({}, at::kDouble));
+    for (const Leaf& leaf : leaves_) {
+      if (!leaf.input->requires_grad) continue;
+      if (!leaf.input->is_local())
+        throw InvalidAt(leaf.input->pointer, "squared_gradient_norm needs inputs whose layout is \"local\" (or without "
+                                             "gradient): of another one no rank has the gradient to take the norm of");
+      wanted.insert(wanted.end(), leaf.leaves.begin(), leaf.leaves.end());
+    }
+    for (const at::Tensor& loss : losses)
+      if (loss.requires_grad()) counted.push_back(loss);
+    if (wanted.empty() || counted.empty()) return norms;
+    const Tensors grads = torch::autograd::grad({at::stack(counted)}, wanted, {at::ones({std::ssize(counted)}, at::kDouble)},
+                                                /*retain_graph=*/true, /*create_graph=*/true, /*allow_unused=*/true);
+    for (std::size_t i = 0; i < grads.size(); ++i)
+      if (grads[i].defined()) norms[i % norms.size()] = norms[i % norms.size()] + (grads[i] * grads[i]).sum();
+    return norms;
   }
 
   Tensors exchanged(const CompiledStep& step, const Tensors& operands) {
