@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kKept = 200;
 constexpr int kWorkedOut = 1000;  // else cases that come from bad to worse would take twice the time
-constexpr int kExpected = 40;
+constexpr int kOthers = 40;
 constexpr std::int64_t kMostElements = std::int64_t{1} << 20;
 
 bool is_small(const Simulation& simulation) {
@@ -26,25 +26,24 @@ bool is_small(const Simulation& simulation) {
 
 }  // namespace
 
-bool WorstWays::wants(const Rank& rank, bool wrong) {
-  if (!wrong) return expected_ < kExpected;
+bool WorstWays::wants(const Rank& rank, const CaseResult& r) {
+  if (!is_wrong(r) || r.broken) return others_ < kOthers;
   return wrong_.size() < kKept || (worked_out_ < kWorkedOut && rank > wrong_.begin()->first);
 }
 
 void WorstWays::consider(const Conclusion& conclusion) {
   const CaseResult& r = conclusion.result;
-  const bool wrong = is_wrong(r);
   const bool happened = r.verdict == Verdict::kMismatch || r.verdict == Verdict::kError;
-  if (!conclusion.run || (!wrong && !happened)) return;
+  if (!conclusion.run || (!is_wrong(r) && !happened)) return;
   const auto [kind, error] = badness(r);
   const Rank rank{kind, error, -considered_++};
-  if (!wants(rank, wrong) || !is_small(conclusion.simulation)) return;
+  if (!wants(rank, r) || !is_small(conclusion.simulation)) return;
   Way way = way_of(explanation_of(conclusion), r.which.dtype);
   if (way.rows.empty()) return;
   const std::string& id = r.which.id;
   if (!ways_.insert_or_assign(id, std::move(way)).second) return;  // the same case a second time
-  if (!wrong) {
-    ++expected_;
+  if (!is_wrong(r) || r.broken) {
+    ++others_;
     return;
   }
   ++worked_out_;

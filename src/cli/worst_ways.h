@@ -14,9 +14,9 @@ namespace distgrad {
 
 class WorstWays {
  public:
-  // Works the way out where the case is among the worst so far. Of those that are as expected only
-  // the first few mismatches and errors are taken, and of programs with more than 2^20 elements
-  // none.
+  // Works the way out where the case is among the worst so far. Mismatches come first: of errors,
+  // whose way is the simulation's alone, and of mismatches that are as expected only the first few
+  // are taken, and of programs with more than 2^20 elements none.
   void consider(const Conclusion&);
 
   std::map<std::string, Way> by_case() const { return ways_; }
@@ -25,13 +25,13 @@ class WorstWays {
   // How bad it is, and the number of the case, negative: of equal ones the first counts as worse.
   using Rank = std::tuple<int, double, long>;
 
-  bool wants(const Rank&, bool wrong);
+  bool wants(const Rank&, const CaseResult&);
 
   std::map<std::string, Way> ways_;  // by the case's name
   std::set<std::pair<Rank, std::string>> wrong_;
   long considered_ = 0;
   int worked_out_ = 0;  // also those that worse ones have pushed out
-  int expected_ = 0;
+  int others_ = 0;      // expected ones and errors
 };
 
 }  // namespace distgrad

@@ -177,7 +177,7 @@ std::string limits_html(const Report& report, const FormatContext& context, cons
   }
   if (context.ways && drawn < off)
     line(fmt::format("The way of values and cotangents is drawn for {} of the {} cases that are not as "
-                     "expected, the worst first. `distgrad explain CASE` shows it for any.",
+                     "expected, the largest errors first. `distgrad explain CASE` shows it for any.",
                      drawn, off));
   return out.empty() ? out : "<h3>What is left out</h3>\n<ul>\n" + out + "</ul>\n";
 }

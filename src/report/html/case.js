@@ -43,13 +43,13 @@ function findingPart(finding, isFirst) {
     isFirst && help ? el("details", null, el("summary", { text: "What usually causes it, and what to change" }), el("p", { text: help[1] })) : null);
 }
 
+// The first, and what else explains the data or goes with it.
 function findingsOf(details) {
   const [first, ...others] = details.findings || [];
-  if (!first) return null;
-  return el("section", { class: "findings", "aria-label": "Findings" }, findingPart(first, true),
-    others.length ? el("details", null,
-      el("summary", { text: "Also, as the data cannot tell them apart or as it goes with it: " + others.map((f) => f.rule + placeOf(f)).join("; ") }),
-      others.map((f) => findingPart(f, false))) : null);
+  if (!first) return [null, null];
+  const also = others.length ? el("section", { class: "findings", "aria-label": "Further findings" }, el("details", null,
+    el("summary", null, el("b", { text: "Also: " }), others.map((f) => f.rule + placeOf(f)).join("; ")), others.map((f) => findingPart(f, false)))) : null;
+  return [el("section", { class: "findings", "aria-label": "Finding" }, findingPart(first, true)), also];
 }
 
 function errorOf(details) {
@@ -61,14 +61,17 @@ function errorOf(details) {
 }
 
 function debateTable(table) {
+  const isNarrow = table.columns.length <= 4;
   const rows = table.rows.map(([label, cells, note]) => {
     const words = shared(note);
     const kind = label === "observed" ? "observed" : /= observed/.test(words) ? "equal" : "";
-    return el("tr", { class: kind + (/^declared/.test(words) ? " declared" : "") },
-      el("th", { scope: "row", text: label }), cells.map((cell) => el("td", { text: cell })), el("td", { class: "prose", text: words }));
-  });
+    const row = el("tr", { class: kind + (/^declared/.test(words) ? " declared" : "") },
+      el("th", { scope: "row", text: label }), cells.map((cell) => el("td", { text: cell })), isNarrow ? el("td", { class: "prose", text: words }) : null);
+    // Else it would stand where nobody looks.
+    return isNarrow || !words ? [row] : [row, el("tr", { class: "below " + kind }, el("td"), el("td", { class: "prose", colspan: cells.length, text: words }))];
+  }).flat();
   return [el("div", { class: "wide" }, el("table", { class: "debate" },
-    el("thead", null, el("tr", null, el("th", { scope: "col", text: table.title }), table.columns.map((name) => el("th", { scope: "col", text: name })), el("td"))),
+    el("thead", null, el("tr", null, el("th", { scope: "col", text: table.title }), table.columns.map((name) => el("th", { scope: "col", text: name })), isNarrow ? el("td") : null)),
     el("tbody", null, rows))), table.remark ? el("p", { class: "legend", text: shared(table.remark) }) : null];
 }
 
@@ -131,11 +134,12 @@ function caseParts(c) {
     el("p", { class: "file", text: c.scenario.file || "" }),
     el("h2", null, el("span", { class: "pill " + c.status_word, text: c.status_word }), " ", c.scenario.name || c.id,
       el("span", { class: "place", text: c.place })),
-    el("p", { class: "outcome", text: c.headline }), factsOf(c, details), commandLine("Again:", commandOf(c)));
+    el("p", { class: "outcome", text: c.headline }), c.scenario.note ? el("p", { class: "note", text: c.scenario.note }) : null, factsOf(c, details), commandLine("Again:", commandOf(c)));
   if (!details)
     return [head, programOf(c, null), el("p", { class: "legend", text: "There was no room for the details of this case in the file: the command above shows them." })];
+  const [finding, also] = findingsOf(details);
   const tellsWhy = details.why && (c.verdict >= 3 || (isWrong(c) && shared(details.expected) !== "match"));
-  return [head, tellsWhy ? el("p", { class: "why", text: shared(details.why) }) : null, errorOf(details), findingsOf(details), programOf(c, details), inputsOf(details),
-    details.way ? wayOf(details.way) : noWay(c, details), restOf(c, details)].filter(Boolean);
+  return [head, tellsWhy ? el("p", { class: "why", text: shared(details.why) }) : null, errorOf(details), finding,
+    details.way ? wayOf(details.way) : noWay(c, details), also, inputsOf(details), programOf(c, details), restOf(c, details)].filter(Boolean);
 }
 

@@ -87,12 +87,12 @@ function drawFilters() {
 function rowOf(place) {
   const c = cases[state.shown[place]];
   const file = c.scenario.file || "";
-  const folder = file.slice(0, file.lastIndexOf("/") + 1);
+  const [folder, name] = file.split("/").slice(-2).length === 2 ? file.split("/").slice(-2) : ["", file];
   return el("div", { class: "row" + (place === state.selected ? " selected" : "") + (c.number === state.open ? " open" : ""),
     id: "row-" + place, role: "option", "aria-selected": String(place === state.selected), "aria-setsize": state.shown.length,
     "aria-posinset": place + 1, style: "top:" + place * ROW + "px", title: c.id + "\n" + c.headline },
     el("span", { class: "pill " + c.status_word, text: c.status_word }),
-    el("span", { class: "names" }, el("span", { class: "name" }, el("i", { text: folder }), el("b", { text: file.slice(folder.length).replace(/\.json$/, "") }), c.place.replace(/^:/, " \u00b7 ").replace(/,/g, ", ")),
+    el("span", { class: "names" }, el("span", { class: "name" }, el("i", { text: folder ? folder + "/" : "" }), el("b", { text: name.replace(/\.json$/, "") }), c.place.replace(/^:/, " \u00b7 ").replace(/,/g, ", ")),
       el("span", { class: "what", text: c.headline })));
 }
 

@@ -16,7 +16,7 @@ function programPart(title, lines) {
 function programOf(c, details) {
   const s = c.scenario;
   const asLine = ([name, text, how, isCollective]) => programLine(name, text, how, isCollective ? "collective" : "");
-  const meant = details ? [programLine("", details.objective, "declared objective", "objective")] : [];
+  const meant = details ? [programLine("objective", details.objective, "as declared")] : [];
   const single = s.single.map(([name, text]) => programLine(name || "loss", text, ""));
   const body = el("tbody", null,
     ...programPart("groups", s.groups.map(asLine)),
@@ -26,7 +26,6 @@ function programOf(c, details) {
     ...programPart("the same on one device", single));
   return el("section", { class: "program", "aria-label": "The program" },
     el("h3", { text: "The program" }),
-    s.note ? el("p", { class: "note", text: s.note }) : null,
     el("div", { class: "wide" }, el("table", { class: "lines" }, body)));
 }
 

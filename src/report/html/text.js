@@ -24,7 +24,7 @@ function shellQuoted(word) { return "'" + word.replace(/'/g, "'\\''") + "'"; }
 
 function counted(count, noun) { return count.toLocaleString("en") + " " + noun + (count === 1 ? "" : "s"); }
 
-function seconds(s) { return s < 0.0005 ? "0 s" : s < 1 ? s.toPrecision(2) + " s" : s.toFixed(1) + " s"; }
+function seconds(s) { return s < 1 ? Number((1000 * s).toPrecision(2)) + " ms" : s.toFixed(1) + " s"; }
 
 // Numbers that are none are words in the data.
 function toNumber(v) { return v === "nan" ? NaN : v === "inf" ? Infinity : v === "-inf" ? -Infinity : v; }
