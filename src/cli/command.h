@@ -19,6 +19,7 @@ ExitCode explain_command(const Arguments&);
 ExitCode audit_command(const Arguments&);
 ExitCode compare_command(const Arguments&);
 ExitCode golden_command(const Arguments&);
+ExitCode repro_command(const Arguments&);
 ExitCode list_command(const Arguments&);
 ExitCode schema_command(const Arguments&);
 ExitCode doctor_command(const Arguments&);
