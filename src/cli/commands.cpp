@@ -21,6 +21,7 @@ constexpr Command kCommands[] = {
     {"compare", "compare saved gradients with a reference, or two JSON reports", compare_command},
     {"golden", "write, check or show changes of files that hold the true gradients", golden_command},
     {"init", "write a first scenario, and the schema that lets an editor check it", init_command},
+    {"repro", "write a case as a Python script that needs torch alone, or reduced", repro_command},
     {"list", "what there is: scenarios, cases, collectives, subjects, ...", list_command},
     {"schema", "print the JSON Schema of scenario files, the JSON report or golden files", schema_command},
     {"doctor", "what was found, what is missing, and a self-test of the backend", doctor_command},
