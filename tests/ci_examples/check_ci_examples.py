@@ -85,12 +85,12 @@ def check_new_mismatch():
 
 def check_mended():
     edit(lambda s: s["subjects"].update(torch_nn={"verdict": "mismatch", "finding": "identity-backward"}))
-    expect(distgrad(*GATE), 1, "match, though the file expects mismatch: identity-backward", 'make the\n  expectation "match"')
+    expect(distgrad(*GATE), 1, "match, though the file expects mismatch: identity-backward", 'has been mended, make the expectation "match"')
 
 
 def check_wrong_in_another_way():
-    edit(lambda s: s["subjects"]["in_place"].update(finding="scaled"))
-    expect(distgrad(*GATE), 1, "expected the finding scaled, found identity-backward")
+    edit(lambda s: s["subjects"]["in_place"].update(finding="own-slice"))
+    expect(distgrad(*GATE), 1, "expected the finding own-slice, found identity-backward")
 
 
 def check_changed_program():
@@ -129,7 +129,7 @@ def check_broken():
 
 
 def check_nothing_ran():
-    expect(distgrad(*GATE, "--filter", "no case is called so"), 4, "nothing ran")
+    expect(distgrad(*GATE, "--filter", "no case is called so"), 4, "No case was run.")
     FIRST.unlink()
     expect(distgrad(*GATE), 4)
 
