@@ -32,7 +32,7 @@ TEST(Sha256, IsThatOfTheStandard) {
 }
 
 TEST(Canonical, IsTheSameForWhatMeansTheSame) {
-  EXPECT_EQ(canonical_form(R"({ "note": "x", "loss": "y", "tolerance": 0.0, "timeout_s": 3,
+  EXPECT_EQ(canonical_form(R"({ "$schema": "s", "note": "x", "loss": "y", "tolerance": 0.0, "timeout_s": 3,
                                 "subjects": { "reference": "match" } })"),
             canonical_form(R"({"tolerance":0,"loss":"\u0079"})"));
   EXPECT_EQ(canonical_form(R"({ "a": 100e-2, "b": [1, 2.50] })"), R"({"a":1.0,"b":[1.0,2.5]})");
