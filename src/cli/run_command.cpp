@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <string_view>
 
 #include "base/atomic_file.h"
@@ -16,6 +17,7 @@
 #include "cli/color.h"
 #include "cli/command.h"
 #include "cli/load.h"
+#include "cli/python_times.h"
 #include "cli/run_options.h"
 #include "cli/verify.h"
 #include "cli/worst_ways.h"
@@ -154,8 +156,9 @@ class Progress : public VerifyListener {
 
   std::map<std::string, Way> ways() const { return ways_.by_case(); }
 
-  void finish(std::size_t durations) {
+  void finish(std::size_t durations, const std::string& python_times) {
     print(text_.finish(report_));
+    print(python_times);
     if (durations > 0) print(durations_text(report_, durations));
   }
 
@@ -214,6 +217,8 @@ ExitCode run_command(const Arguments& arguments) {
       std::any_of(options.reports.begin(), options.reports.end(),
                   [](const ReportFile& r) { return r.format->wants_ways; });
   Progress progress(options, loaded, wants_ways && !options.simulate, report);
+  std::optional<PythonTimes> python_times;
+  if (options.verbose) python_times.emplace();
   std::string failure;
   try {
     verify(loaded.cases, how, progress);
@@ -224,7 +229,7 @@ ExitCode run_command(const Arguments& arguments) {
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - started;
   report.summary = summary_of(report.cases);
   report.summary.elapsed_s = elapsed.count();
-  progress.finish(options.durations);
+  progress.finish(options.durations, python_times ? python_times->text() : "");
   FormatContext context{.text = text_options(options), .host = host_name(), .root = source_root()};
   const int signal = interrupted_by();  // one that comes later interrupts nothing
   context.ended_early = early_end(options, report, loaded.cases.size(), failure, signal);

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from . import board as places
-from . import exchange
+from . import exchange, times
 from .adapters_results import private_copy
 from .call import Call, NotOffered, SubjectError
 from .frames import number, read_number
@@ -63,7 +63,8 @@ class Runner:
         from .subjects import load_subject  # here, so that whatever it raises belongs to a case
 
         if text not in self._subjects:
-            self._subjects[text] = load_subject(text)
+            with times.spent_in("module"):
+                self._subjects[text] = load_subject(text)
         self._subjects[text].setup(groups)
         return self._subjects[text]
 
