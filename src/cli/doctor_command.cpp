@@ -12,14 +12,17 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/error.h"
 #include "base/version.h"
 #include "cli/accelerators.h"
 #include "cli/captured_child.h"
 #include "cli/command.h"
+#include "cli/interpreters.h"
 #include "cli/parse_arguments.h"
 #include "pool/workshop.h"
 #include "report/words.h"
@@ -60,28 +63,44 @@ std::string torch_library(const std::string& executable) {
   return arrow == std::string::npos ? line : line.substr(arrow + 3, line.rfind(" (") - arrow - 3);
 }
 
+// 2.15.0 of 2.15.0+cu130.
+std::string_view release(std::string_view version) { return version.substr(0, version.find('+')); }
+
+// Of the torch that lib/libtorch_cpu.so belongs to, by its version.py; empty where that does not say.
+std::string version_of(const std::filesystem::path& library) {
+  std::ifstream file(library.parent_path().parent_path() / "version.py");
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("__version__")) continue;
+    const std::size_t open = line.find_first_of("'\""), close = line.find_last_of("'\"");
+    if (open < close) return line.substr(open + 1, close - open - 1);
+  }
+  return "";
+}
+
 Line torch_line(const std::string& executable) {
   const std::string library = torch_library(executable);
   if (library.empty() || library.find("not found") != std::string::npos)
     return {Finding::kMissing, "torch", "libtorch_cpu.so is not found by distgrad-rank",
             fmt::format("put back the torch {} that distgrad was built with, or build it again",
                         kTorchVersion)};
+  const std::string version = version_of(library);
+  if (!version.empty() && release(version) != release(kTorchVersion))
+    return {Finding::kMissing, "torch", fmt::format("{} is torch {}", library, version),
+            fmt::format("put back the torch {} that distgrad was built with, or build it again",
+                        release(kTorchVersion))};
   return {Finding::kFine, "torch", library, ""};
 }
 
+// The one that subjects in Python run in unless --python names another.
 Line python_line() {
-  const std::string python(kBuildPython);
-  if (python.empty()) return {Finding::kNote, "python", "none was given when this was built", ""};
-  ChildCommand command;
-  command.arguments = {
-      python, "-c",
-      "import sys, importlib.util as u\n"
-      "print(sys.version.split()[0], 'with' if u.find_spec('torch') else 'without')"};
-  const CapturedChild child = run_captured(command, kTimeout);
-  if (!child.ok())
-    return {Finding::kNote, "python",
-            fmt::format("{} does not run: {}", python, last_line(child.text)), ""};
-  return {Finding::kFine, "python", fmt::format("{}: {} torch", python, last_line(child.text)), ""};
+  Interpreters interpreters;
+  try {
+    const Interpreter& found = interpreters.find("");
+    return {Finding::kFine, "python", fmt::format("{}, with torch {}", found.path, found.torch), ""};
+  } catch (const UserError&) {
+    return {Finding::kNote, "python", "none with torch was found; only subjects in Python need one",
+            "--python PATH names one"};
+  }
 }
 
 Line loopback_line() {
@@ -235,7 +254,8 @@ std::string own_executable() {
 
 ExitCode doctor_command(const Arguments& arguments) {
   CLI::App app("Look at this machine and test the backends' collectives.", "distgrad doctor");
-  describe(app, "Exit code 3: something that runs need is missing.\n");
+  describe(app, "Exit code 3: something that runs need is missing.\n"
+           "Example: distgrad doctor\n");
   if (const auto done = parse_arguments(app, arguments)) return *done;
   bool missing = false;
   const auto show = [&](const Line& line) {

@@ -182,6 +182,7 @@ class Verification {
       meaning->asked.with_bounds =
           options_.declared_truth_alone || asks_for_bounds_at_once(meaning->asked.program);
       meaning->asked.on_gpu = is_on_gpu(first);
+      meaning->asked.with_differences = options_.with_differences;
       auto run_weights = reference_weights(meaning->asked.program, first.objective);
       if (run_weights != meaning->asked.weights.front())
         meaning->asked.run_weights = {std::move(run_weights)};
@@ -284,9 +285,11 @@ class Verification {
       outcome.comparison = &comparison;
       outcome.findings = findings(c, meaning, comparison);
     }
+    const CaseComparison* compared = outcome.comparison;
+    CaseResult result = judge(c, std::move(outcome), options_.strict);
     listener_.on_conclusion(
-        {c, meaning.asked, meaning.run.simulation, run, outcome.comparison, replay(c)});
-    release(meaning, i, judge(c, std::move(outcome), options_.strict));
+        {c, meaning.asked, meaning.run.simulation, run, compared, replay(c), result});
+    release(meaning, i, std::move(result));
   }
 
   Replay replay(const Case& c) {

@@ -24,6 +24,7 @@ struct VerifyOptions {
   // With simulate_only: no other objective's gradients than the declared one's, and error bounds for
   // every program, however large.
   bool declared_truth_alone = false;
+  bool with_differences = false;  // and the gradients checked by finite differences
   // Puts other values (a golden file's) in place of the simulation's before anything is compared
   // with them; not empty: why it cannot, and the case is skipped, which is not as expected.
   std::function<std::string(const Case&, const Program&, Simulation&)> replace_truth = {};
@@ -38,6 +39,7 @@ struct Conclusion {
   const DistributedRun* run;         // null: simulated only
   const CaseComparison* comparison;  // null: the run failed or was skipped
   const Replay& replay;              // simulates at once, before all that waits
+  const CaseResult& result;          // as on_result() will have it
 };
 
 // Gets what comes of it, from the thread that called verify().

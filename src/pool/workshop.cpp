@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/interrupts.h"
+#include "pool/installation.h"
 
 namespace distgrad {
 namespace {
@@ -264,7 +265,7 @@ void Workshop::serve_zygotes() {
 void Workshop::replace_zygote(int rank_program) {
   auto& zygote = zygotes_[static_cast<std::size_t>(rank_program)];
   if (!zygote->is_ready() || ++zygotes_lost_ > kMaxZygotesLost)
-    throw SystemError("cannot run " + zygote->command()[0] + ": " + zygote->end_text());
+    throw SystemError(cannot_run(zygote->command()[0], zygote->end_text()));
   for (auto it = teams_.begin(); it != teams_.end();) {
     if (&(*it)->zygote() != zygote.get()) {
       ++it;
@@ -306,11 +307,6 @@ void Workshop::requeue(std::vector<std::unique_ptr<Job>> jobs) {
   for (auto job = jobs.rbegin(); job != jobs.rend(); ++job) waiting_[(*job)->kind].push_front(std::move(*job));
 }
 
-std::string rank_executable() {
-  std::error_code error;
-  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (error) throw SystemError("cannot find this executable: " + error.message());
-  return (self.parent_path() / "distgrad-rank").string();
-}
+std::string rank_executable() { return (executable_folder() / "distgrad-rank").string(); }
 
 }  // namespace distgrad

@@ -137,6 +137,8 @@ Json gradient_json(const GradientComparison& g, bool full) {
           {"first_difference", std::move(place)}};
 }
 
+}  // namespace
+
 Json expectation_json(const Expectation& e) {
   Json out = {{"verdict", e.verdict}};
   if (!e.finding.empty()) out["finding"] = e.finding;
@@ -149,6 +151,8 @@ Json expectation_json(const Expectation& e) {
   if (!e.message.empty()) out["message"] = e.message;
   return out;
 }
+
+namespace {
 
 Json finding_json(const Finding& f) {
   const auto or_null = [](const std::string& text) {

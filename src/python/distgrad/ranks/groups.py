@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from . import board as places
+from . import times
 from .call import RankGroup
 from .transport import Transport
 
@@ -41,9 +42,10 @@ class Groups:
         ranks = tuple(ranks)
         if ranks not in self._process_groups:
             self._board.set_phase(places.CONNECT)
-            self._connect()
-            if ranks not in self._process_groups:
-                self._process_groups[ranks] = _subgroup(ranks, self._rank)
+            with times.spent_in("connect"):
+                self._connect()
+                if ranks not in self._process_groups:
+                    self._process_groups[ranks] = _subgroup(ranks, self._rank)
         return RankGroup(name, ranks, ranks.index(self._rank), self._process_groups[ranks])
 
     def world(self):
