@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -17,6 +18,7 @@
 #include "cli/load.h"
 #include "cli/run_options.h"
 #include "cli/verify.h"
+#include "cli/worst_ways.h"
 #include "golden/store.h"
 #include "report/durations.h"
 #include "report/github.h"
@@ -124,8 +126,10 @@ ExitCode exit_code(const RunOptions& options, const Report& report, bool all_wri
 // once.
 class Progress : public VerifyListener {
  public:
-  Progress(const RunOptions& options, const Loaded& loaded, Report& report)
+  // `ways`: the ways through cases that went wrong are wanted.
+  Progress(const RunOptions& options, const Loaded& loaded, bool ways, Report& report)
       : report_(report),
+        wants_ways_(ways),
         text_(text_options(options), loaded.cases),
         prints_(!options.prints_report()),
         status_(STDERR_FILENO, !options.quiet && ::isatty(STDERR_FILENO) == 1,
@@ -136,6 +140,10 @@ class Progress : public VerifyListener {
     report_.cases.push_back(std::move(result));
   }
 
+  void on_conclusion(const Conclusion& conclusion) override {
+    if (wants_ways_) ways_.consider(conclusion);
+  }
+
   void on_invalid(InvalidFile invalid) override {
     status_.erase();
     tell_invalid({&invalid, 1});
@@ -143,6 +151,8 @@ class Progress : public VerifyListener {
   }
 
   void on_progress(std::size_t done, std::size_t failed) override { status_.update(done, failed); }
+
+  std::map<std::string, Way> ways() const { return ways_.by_case(); }
 
   void finish(std::size_t durations) {
     print(text_.finish(report_));
@@ -158,6 +168,8 @@ class Progress : public VerifyListener {
   }
 
   Report& report_;
+  bool wants_ways_;
+  WorstWays ways_;
   TextReport text_;
   bool prints_;
   StatusLine status_;
@@ -189,6 +201,7 @@ ExitCode run_command(const Arguments& arguments) {
   VerifyOptions how{.simulate_only = options.simulate,
                     .strict = options.strict,
                     .fail_fast = options.fail_fast,
+                    .jobs = options.jobs,
                     .interpreters = &interpreters,
                     .replace_truth = {}};
   golden::Store store(options.golden);
@@ -197,7 +210,10 @@ ExitCode run_command(const Arguments& arguments) {
       return store.replace_truth(c, program, simulation);
     };
 
-  Progress progress(options, loaded, report);
+  const bool wants_ways =
+      std::any_of(options.reports.begin(), options.reports.end(),
+                  [](const ReportFile& r) { return r.format->wants_ways; });
+  Progress progress(options, loaded, wants_ways && !options.simulate, report);
   std::string failure;
   try {
     verify(loaded.cases, how, progress);
@@ -213,6 +229,8 @@ ExitCode run_command(const Arguments& arguments) {
   const int signal = interrupted_by();  // one that comes later interrupts nothing
   context.ended_early = early_end(options, report, loaded.cases.size(), failure, signal);
   context.broken_off = signal != 0 || !failure.empty();
+  const std::map<std::string, Way> ways = progress.ways();
+  if (wants_ways) context.ways = &ways;
   const bool all_written = write_reports(options, report, context);
   annotate(options, report, context);
   if (!context.ended_early.empty()) fmt::print(stderr, "distgrad: {}\n", context.ended_early);

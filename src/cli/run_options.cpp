@@ -26,6 +26,8 @@ struct Lists {
   std::vector<std::string> report_paths;  // as report_formats()
 };
 
+constexpr int kMostJobs = 64;  // each is a process a rank
+
 constexpr const char* kExamples =
     "Examples:\n"
     "  distgrad run scenarios/debate\n"
@@ -56,6 +58,8 @@ void add_options(CLI::App& app, RunOptions& options, Lists& lists) {
   app.add_flag("--strict", options.strict, "skipped or disputed is not as expected");
   app.add_flag("--allow-empty", options.allow_empty, "exit code 0 where nothing ran");
   app.add_flag("--fail-fast", options.fail_fast, "stop at the first case not as expected");
+  app.add_option("--jobs", options.jobs, "run so many cases side by side (default 1)")
+      ->type_name("N");
   app.add_option("--shard", lists.shard, "the i-th of n parts of the cases")->type_name("I/N");
   app.add_option("--durations", options.durations, "tell the N slowest cases")->type_name("N");
   lists.report_paths.resize(report_formats().size());
@@ -175,6 +179,8 @@ std::variant<RunOptions, ExitCode> parse_run_options(const Arguments& arguments)
   const auto timeout = options.overrides.timeout_s;
   if (timeout && !(*timeout > 0 && std::isfinite(*timeout)))
     throw UserError("run: --timeout is a number of seconds above 0");
+  if (options.jobs < 1 || options.jobs > kMostJobs)
+    throw UserError(fmt::format("run: --jobs is a number from 1 to {}", kMostJobs));
   if (options.simulate && !options.golden.empty())
     throw UserError(
         "run: either --simulate or --golden; `distgrad golden check` compares simulations with "

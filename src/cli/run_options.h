@@ -33,6 +33,7 @@ struct RunOptions {
   bool strict = false;
   bool allow_empty = false;
   bool fail_fast = false;
+  int jobs = 1;  // teams of ranks side by side
   Shard shard;
   std::size_t durations = 0;  // how many of the slowest cases are told
   std::vector<ReportFile> reports;

@@ -176,6 +176,7 @@ class Verification {
       meaning->asked.weights = rows_to_ask(meaning->asked.program, first.objective);
       meaning->asked.with_bounds =
           options_.declared_truth_alone || asks_for_bounds_at_once(meaning->asked.program);
+      meaning->asked.with_differences = options_.with_differences;
       auto run_weights = reference_weights(meaning->asked.program, first.objective);
       if (run_weights != meaning->asked.weights.front())
         meaning->asked.run_weights = {std::move(run_weights)};
@@ -277,9 +278,11 @@ class Verification {
       outcome.comparison = &comparison;
       outcome.findings = findings(c, meaning, comparison);
     }
+    const CaseComparison* compared = outcome.comparison;
+    CaseResult result = judge(c, std::move(outcome), options_.strict);
     listener_.on_conclusion(
-        {c, meaning.asked, meaning.run.simulation, run, outcome.comparison, replay(c)});
-    release(meaning, i, judge(c, std::move(outcome), options_.strict));
+        {c, meaning.asked, meaning.run.simulation, run, compared, replay(c), result});
+    release(meaning, i, std::move(result));
   }
 
   Replay replay(const Case& c) {
@@ -403,7 +406,7 @@ class Verification {
 
 Verifier::Verifier(std::span<const Case> all, const VerifyOptions& options) : options_(options) {
   RankPrograms programs = rank_programs(all, options);
-  WorkshopOptions workshop{.rank_commands = programs.commands};
+  WorkshopOptions workshop{.rank_commands = programs.commands, .teams = options.jobs};
   machinery_.reset(new Machinery{std::move(programs), Workshop(std::move(workshop))});
 }
 

@@ -59,9 +59,11 @@ TEST(Number, ReadsBackAsAFloat) {
 TEST(Number, ABoundIsRoundedUpAndLittle) {
   EXPECT_EQ(rounded_up(0), 0);
   for (const double bound : {5e-324, 1.0049e-16, 2.220446e-16, 9.999e-8, 1e300}) {
-    EXPECT_GE(rounded_up(bound) * 0.98, bound * 0.98);
     EXPECT_GE(rounded_up(bound), bound);
-    EXPECT_LE(rounded_up(bound), bound * 1.05 + 5e-324);
+    if (bound > 1e-300) {
+      EXPECT_GE(rounded_up(bound) * 0.71, bound) << "what is kept of an older bound still holds";
+    }
+    EXPECT_LE(rounded_up(bound), bound * 1.6 + 5e-324);
   }
 }
 

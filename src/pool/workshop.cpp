@@ -27,6 +27,9 @@ constexpr std::int64_t kLoadNs = std::int64_t{60} * 1'000'000'000;  // for a zyg
 // Filling up costs a system call a rank: not with every reply, but before the workers run out.
 constexpr std::size_t kRefillBelow = 48;
 constexpr std::size_t kSimulatorsShare = 2;  // requests a simulator has before another one is started
+constexpr std::size_t kTeamsShare = 2;       // the same for a team, where several work side by side
+// What such a team has ahead: few, for a case that waits keeps those behind it from the other teams.
+constexpr std::size_t kSharedWindow = 8;
 
 }  // namespace
 
@@ -160,28 +163,51 @@ void Workshop::schedule_simulations() {
   }
 }
 
+// One world at a time gets cases. When no more wait for it the next one does, while the first finishes what it has.
 void Workshop::schedule_runs() {
-  // One team at a time is filled. When no more cases wait for it the next one is, while the first finishes what it has.
-  if (!current_ || waiting_[*current_].empty()) {
-    current_.reset();
-    Ticket oldest = 0;
-    for (const auto& [kind, jobs] : waiting_) {
-      if (kind.role != WorkerRole::kRank || jobs.empty()) continue;
-      if (current_ && jobs.front()->ticket > oldest) continue;
-      oldest = jobs.front()->ticket;
-      current_ = kind;
-    }
-  }
+  if (!current_ || waiting_[*current_].empty()) current_ = kind_of_oldest_run();
   if (!current_) return;
+  Jobs& jobs = waiting_[*current_];
+  if (options_.teams > 1) return share(*current_, jobs);
   Team* team = team_of(*current_);
-  if (!team) team = &start_team(*current_);
-  fill(*team, waiting_[*current_]);
+  fill(team ? *team : start_team(*current_), jobs);
+}
+
+std::optional<TeamKind> Workshop::kind_of_oldest_run() const {
+  std::optional<TeamKind> oldest;
+  Ticket ticket = 0;
+  for (const auto& [kind, jobs] : waiting_) {
+    if (kind.role != WorkerRole::kRank || jobs.empty()) continue;
+    if (oldest && jobs.front()->ticket > ticket) continue;
+    ticket = jobs.front()->ticket;
+    oldest = kind;
+  }
+  return oldest;
 }
 
 void Workshop::fill(Team& team, Jobs& jobs) {
   if (team.in_flight() > kRefillBelow) return;
   while (!jobs.empty() && team.has_room()) {
     team.send(std::move(jobs.front()));
+    jobs.pop_front();
+  }
+}
+
+// Each case to the team with the fewest. A second run is worth something on fresh ranks alone, where no other case was.
+void Workshop::share(TeamKind kind, Jobs& jobs) {
+  while (!jobs.empty()) {
+    Team* least = nullptr;
+    int teams = 0;
+    for (const auto& team : teams_) {
+      if (team->kind() != kind) continue;
+      ++teams;
+      const bool fits = team->has_room() && (team->is_fresh() || !jobs.front()->is_second_run);
+      if (fits && (!least || team->in_flight() < least->in_flight())) least = team.get();
+    }
+    const bool wants_another = !least || least->in_flight() >= kTeamsShare;
+    if (wants_another && (teams < options_.teams || (!least && jobs.front()->is_second_run))) least = &start_team(kind);
+    if (!least || least->in_flight() >= kSharedWindow) return;
+    least->send(std::move(jobs.front()));
     jobs.pop_front();
   }
 }

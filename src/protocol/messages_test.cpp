@@ -219,6 +219,7 @@ TEST(Messages, SimulateRequest) {
   sent.with_bounds = false;
   sent.with_cotangents = true;
   sent.with_guards = false;
+  sent.with_differences = true;
   const auto got = round_trip<WorkRequest>(encode_request(7, sent), decode_request);
   EXPECT_EQ(got.id, 7U);
   const auto& request = std::get<SimulateRequest>(got.what);
@@ -237,6 +238,7 @@ TEST(Messages, SimulateRequest) {
   EXPECT_FALSE(request.with_bounds);
   EXPECT_TRUE(request.with_cotangents);
   EXPECT_FALSE(request.with_guards);
+  EXPECT_TRUE(request.with_differences);
 }
 
 TEST(Messages, RunRequest) {
@@ -272,6 +274,7 @@ TEST(Messages, Simulation) {
   s.forward_only = "NaN";
   s.single_loss = kInf;
   s.single_loss_bound = 0.1;
+  s.differences = {FiniteDifferences::Answer::kDisagree, 0.25, kInf};
   s.single_gradients = {{"g", {kOdd}}};
   s.single_bounds = {{"h", {kOdd}}};
   s.file_truth = {{"t", {std::nullopt}}};
@@ -303,6 +306,9 @@ TEST(Messages, Simulation) {
   EXPECT_EQ(t.forward_only, "NaN");
   EXPECT_EQ(t.single_loss, kInf);
   EXPECT_EQ(t.single_loss_bound, 0.1);
+  EXPECT_EQ(t.differences.answer, FiniteDifferences::Answer::kDisagree);
+  EXPECT_EQ(t.differences.numeric, 0.25);
+  EXPECT_EQ(t.differences.derivative, kInf);
   expect_same(s.single_gradients, t.single_gradients);
   expect_same(s.single_bounds, t.single_bounds);
   expect_same(s.file_truth, t.file_truth);

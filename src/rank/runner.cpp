@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <c10/util/Exception.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/distributed/c10d/exception.h>
 
 #include <algorithm>
@@ -101,6 +102,7 @@ class Runner::Impl::Case {
     for (std::size_t i = 0; i < compiled.steps.size(); ++i) run_step(compiled.steps[i], static_cast<int>(i), reached);
     runner_.enter(static_cast<int>(compiled.steps.size()), Phase::kForward);
     at::Tensor loss = compiled.loss.evaluate(slots_);
+    if (compiled.loss_is_gradient_norm) loss = squared_gradient_norm(loss, reached);
     result_.loss = loss.item<double>();
     result_.loss_shape = loss.sizes().vec();
     run_backward(loss, reached);
@@ -112,6 +114,7 @@ class Runner::Impl::Case {
 
  private:
   std::string not_offered() const {
+    const bool differentiates_twice = inner_of_gradient_norm(program_.loss).has_value();
     for (const Step& step : program_.steps) {
       const CollectiveCall* call = step.collective();
       if (!call) continue;
@@ -120,7 +123,10 @@ class Runner::Impl::Case {
         if (const std::string why = op->why_not_offered(*call, whole); !why.empty()) return why;
         continue;
       }
-      if (rule_of(subject_for(request_.subject, call->kind), call->kind, call->op)) continue;
+      const auto how = rule_of(subject_for(request_.subject, call->kind), call->kind, call->op);
+      if (how && differentiates_twice && *how != "dispatcher")
+        return subject_for(request_.subject, call->kind) + " has a rule for the gradient, and none for the gradient of that";
+      if (how) continue;
       std::string what(traits(call->kind).name);
       if (traits(call->kind).takes_op) what += " " + std::string(name_of(call->op));
       return subject_for(request_.subject, call->kind) + " does not offer " + what;
@@ -195,6 +201,20 @@ class Runner::Impl::Case {
     at::Tensor anchor = at::zeros({}, operand.options().requires_grad(false));
     anchor.requires_grad_(step.depends_on_gradient);
     return call_on_rank(site, step.depends_on_gradient ? operand : operand.detach(), anchor);
+  }
+
+  // Of the gradients, through the collectives, of all ranks' losses with respect to this rank's inputs.
+  at::Tensor squared_gradient_norm(const at::Tensor& loss, const std::vector<at::Tensor>& reached) {
+    at::Tensor norm = at::zeros({}, loss.options().requires_grad(false));
+    const at::Tensor end = anchored(loss, reached);
+    if (!end.requires_grad()) return norm;
+    std::vector<at::Tensor> leaves;
+    for (const auto& [input, leaf] : leaves_) leaves.push_back(leaf);
+    const auto gradients = torch::autograd::grad({end}, leaves, {at::ones_like(end.detach())}, /*retain_graph=*/true,
+                                                 /*create_graph=*/true, /*allow_unused=*/true);
+    for (const at::Tensor& g : gradients)
+      if (g.defined()) norm = norm + (g * g).sum();
+    return norm;
   }
 
   void run_backward(const at::Tensor& loss, const std::vector<at::Tensor>& reached) {

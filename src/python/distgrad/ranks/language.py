@@ -57,6 +57,8 @@ class Expression:
         except InvalidExpression:
             raise
         except Exception as error:
+            if type(error).__name__ == "_StopRecomputationError":  # torch.utils.checkpoint has what it wanted
+                raise
             raise InvalidExpression(f"{error} ({type(error).__name__} in {self.text})") from error
         finally:
             torch.set_default_dtype(before)
@@ -65,6 +67,13 @@ class Expression:
         if accept_number and isinstance(result, (bool, int, float)):
             return torch.tensor(result, dtype=dtype)
         raise InvalidExpression(f"this is a {type(result).__name__}, not a tensor: {self.text}")
+
+
+def inner_of_gradient_norm(loss):
+    """What is in the parentheses of a loss squared_gradient_norm(...); None for another loss. That the parentheses are the
+    whole loss the driver's front end has seen to."""
+    text = loss.strip(" \t")
+    return text[len("squared_gradient_norm(") : -1] if text.startswith("squared_gradient_norm(") else None
 
 
 def _parsed(text):

@@ -15,7 +15,7 @@ from .adapters_results import private_copy
 from .call import Call, NotOffered, SubjectError
 from .frames import number, read_number
 from .groups import Groups
-from .language import Expression, InvalidExpression
+from .language import Expression, InvalidExpression, inner_of_gradient_norm
 from .values import DTYPES, part_of, rank_names, value_on
 
 _TRACEBACK_LINES = 15
@@ -87,6 +87,7 @@ class _Case:
         self._dtype = DTYPES[self._program["dtype"]]
         self._values = {}  # by name: what expressions may use
         self._leaves = []  # (input, tensor), of the inputs that require grad
+        self._is_first_pass = True  # through the forward
 
     def run(self):
         if self._request["backend"] != "gloo":
@@ -99,13 +100,25 @@ class _Case:
                 subject.check(call)
         plan = _Plan(self._program)
         self._make_leaves()
+        forward = functools.partial(self._forward, calls, subject, plan, dict(self._values))
+        end = subject.forward(forward, [leaf for _, leaf in self._leaves])
+        if end.requires_grad:  # else it counts as missing gradients
+            self._run_backward(end)
+        self._sync_and_collect(groups)
+
+    def _forward(self, calls, subject, plan, inputs, *leaves):
+        """From the leaves to what backward begins at. Under a checkpoint this runs once more, in backward."""
+        self._values = inputs | {item["name"]: leaf for (item, _), leaf in zip(self._leaves, leaves)}
         reached = [y for i, call in enumerate(calls) if (y := self._run_step(i, call, subject, plan)) is not None]
         self._board.enter(len(calls), places.FORWARD)
         loss = plan.loss.evaluate(self._values, self._dtype)
+        if plan.loss_is_gradient_norm:
+            loss = self._squared_gradient_norm(loss, reached)
+        self._is_first_pass = False
         self._result["loss"] = number(float(loss.item()))
         self._result["loss_shape"] = list(loss.shape)
-        self._run_backward(loss, reached)
-        self._sync_and_collect(groups)
+        weight = self._frame.numbers(self._request["weights"])[self._rank]
+        return _Anchor.apply(weight, loss, *_left_out(loss, reached))
 
     def _groups(self):
         groups = {"": self._runner.groups.world()}
@@ -128,7 +141,8 @@ class _Case:
         value = plan.steps[index].evaluate(self._values, self._dtype)
         if call is not None:
             value = subject(call, self._operand(value, plan.depends_on_gradient[index]))
-            self._result["steps"].append(self._writer.tensor(value))
+            if self._is_first_pass:
+                self._result["steps"].append(self._writer.tensor(value))
             if value.requires_grad:
                 value.register_hook(functools.partial(self._enter_backward, index))
         self._values[self._program["steps"][index]["name"]] = value
@@ -146,14 +160,27 @@ class _Case:
         )
         return private_copy(x) if shared else x
 
+    def _squared_gradient_norm(self, loss, reached):
+        """Of the gradients, through the collectives, of all ranks' losses with respect to this rank's inputs."""
+        norm = torch.zeros((), dtype=loss.dtype)
+        end = _Anchor.apply(1.0, loss, *_left_out(loss, reached))
+        if end.requires_grad:
+            leaves = [leaf for _, leaf in self._leaves]
+            for gradient in torch.autograd.grad(end, leaves, create_graph=True, allow_unused=True):
+                if gradient is not None:
+                    norm = norm + (gradient * gradient).sum()
+        return norm
+
+    def _run_backward(self, end):
+        try:
+            end.backward()
+        except RuntimeError as error:  # on every rank at the same node, before anything of it is sent
+            if "marked with @once_differentiable" not in str(error):
+                raise
+            raise NotOffered("its backward is marked with @once_differentiable") from error
+
     def _enter_backward(self, index, _):
         self._board.enter(index, places.BACKWARD)
-
-    def _run_backward(self, loss, reached):
-        weight = self._frame.numbers(self._request["weights"])[self._rank]
-        end = _Anchor.apply(weight, loss, *_left_out(loss, reached))
-        if end.requires_grad:  # else it counts as missing gradients
-            end.backward()
 
     def _sync_and_collect(self, groups):
         self._board.enter(len(self._program["steps"]), places.SYNC)
@@ -187,7 +214,9 @@ class _Plan:
             known.add(step["name"])
             if self.depends_on_gradient[-1]:
                 on_gradient.add(step["name"])
-        self.loss = _compiled(program["loss"]["text"], frozenset(known))
+        inner = inner_of_gradient_norm(program["loss"]["text"])
+        self.loss_is_gradient_norm = inner is not None
+        self.loss = _compiled(program["loss"]["text"] if inner is None else inner, frozenset(known))
         self.reaches_loss = self._trace_back(program["steps"])
 
     def _trace_back(self, steps):

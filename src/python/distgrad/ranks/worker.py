@@ -11,6 +11,7 @@ import traceback
 import torch
 
 from . import board as places
+from . import debugging
 from .board import Board
 from .frames import BadFrame, Channel, FrameWriter
 from .process import set_name
@@ -110,6 +111,7 @@ def be_worker(rank, world_size, socket, board, output):
     # (use_deterministic_algorithms would do the same, and import torch.compile's modules for a second or two.)
     torch.set_deterministic_debug_mode("warn")
     torch.utils.deterministic.fill_uninitialized_memory = True
+    debugging.install(rank, world_size)
     status = 0
     try:
         Worker(rank, world_size, socket, board, output).serve()
