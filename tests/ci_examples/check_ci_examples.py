@@ -134,6 +134,25 @@ def check_nothing_ran():
     expect(distgrad(*GATE), 4)
 
 
+def check_lists_for_other_tools():
+    """docs/command-line.md has these keys."""
+    keys = {"scenarios": "file name note", "collectives": "kind options result", "subjects": "subject source rules",
+            "backends": "backend what unavailable", "rules": "rule finding summary", "findings": "finding meaning",
+            "cases": "id file name subject world_size dtype backend objective expected skipped"}
+    edit(lambda s: s.update(backend=["gloo", "nccl"], world_size=[2, 3], truth={}))
+    listed = {what: json.loads(distgrad("list", what, "--json").stdout) for what in keys}
+    for what, rows in listed.items():
+        assert rows and all(list(row) == keys[what].split() for row in rows), (what, rows[:1])
+    cases = listed["cases"]
+    assert len(cases) == 12 and {case["world_size"] for case in cases} == {2, 3}
+    assert {case["backend"]: bool(case["skipped"]) for case in cases}["gloo"] is False
+    assert {case["expected"]["verdict"] for case in cases if case["subject"] == "in_place"} == {"mismatch"}
+    for case in cases:
+        assert json.loads(distgrad("list", "cases", "--json", case["id"]).stdout) == [case]
+    FIRST.write_text("{}")
+    expect(distgrad("list", "cases", "--json"), 2, "[]", "scenarios/first.json:1:")
+
+
 def blocks(language):
     return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
 
