@@ -136,8 +136,8 @@ std::string group_argument(const CollectiveCall& call) {
   return call.group.empty() ? "" : fmt::format(", process_groups[\"{}\"]", call.group);
 }
 
-// What starts with "c10d" and the like is the rank's own: torch's version decides some rows.
-std::string rule_for(const ReproCase& repro, const std::string& subject, const CollectiveCall& call) {
+// Torch's version decides some rows.
+std::string rule_for(const std::string& subject, const CollectiveCall& call) {
   const auto rule = rule_of(subject, call.kind, call.op, kTorchVersion);
   if (rule) return std::string(*rule);
   throw UserError(fmt::format("repro: {} does not offer {}: there is nothing to show", subject, traits(call.kind).name));
@@ -186,7 +186,7 @@ CollectiveParts collective_parts(const ReproCase& repro, const Program& program,
       const std::string& imports = foreign->second.imports;
       if (parts.imports.find(imports) == std::string::npos) parts.imports += imports;
       text = real.add(kind, foreign_function(call, foreign->second)) + "(" + spec->operand.text;
-    } else if (const std::string rule = rule_for(repro, subject, *spec); rule == "dispatcher") {
+    } else if (const std::string rule = rule_for(subject, *spec); rule == "dispatcher") {
       text = real.add(kind, plain_function(call)) + "(" + spec->operand.text;
     } else {
       text = real.add(class_name(kind), function_class(call, subject, rule)) + ".apply(" +

@@ -82,6 +82,25 @@ std::string generator_call(const RandomSpec& spec, const std::string& name, bool
                      local ? fmt::format("f\"{}{{rank}}\"", key) : string_literal(key));
 }
 
+// A tensor that is too long for a line, a row a line.
+std::string in_rows(std::string line) {
+  const std::size_t begin = line.find("torch.tensor([[");
+  if (line.size() <= 100 || line.find('\n') + 1 != line.size() || begin == std::string::npos) return line;
+  const std::size_t first = begin + std::string_view("torch.tensor([").size(), last = line.rfind("])");
+  std::string out = line.substr(0, first) + "\n        ";
+  int depth = 0;
+  for (std::size_t i = first; i < last; ++i) {
+    depth += line[i] == '[' ? 1 : line[i] == ']' ? -1 : 0;
+    if (depth == 0 && line[i] == ',') {
+      out += ",\n        ";
+      ++i;  // the space
+    } else {
+      out += line[i];
+    }
+  }
+  return out + ",\n    " + line.substr(last);
+}
+
 std::string listed(const std::vector<std::string>& items) {
   std::string line, lines;
   for (const std::string& item : items) {
@@ -166,7 +185,7 @@ std::string inputs_part(const Program& program) {
   std::string names;
   for (const Input& input : program.inputs) {
     const std::string drawn_as = input.pointer.substr(input.pointer.rfind('/') + 1);
-    text += fmt::format("    {} = {}\n", input.name, value_of(input, drawn_as.empty() ? input.name : drawn_as, program));
+    text += in_rows(fmt::format("    {} = {}\n", input.name, value_of(input, drawn_as.empty() ? input.name : drawn_as, program)));
     names += (names.empty() ? "" : ", ") + input.name;
   }
   return text + fmt::format("    return {}{}\n", names, program.inputs.size() == 1 ? ",": "");

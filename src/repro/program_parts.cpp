@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "expression/syntax.h"
@@ -69,11 +70,6 @@ std::vector<std::string> expressions_of(const Program& program) {
   return texts;
 }
 
-bool uses(const Program& program, const std::string& name) {
-  const std::vector<std::string> texts = expressions_of(program);
-  return std::any_of(texts.begin(), texts.end(), [&](const std::string& t) { return names_in(t).contains(name); });
-}
-
 const Group* group_of_name(const Program& program, const std::string& name) {
   for (const Group& group : program.groups)
     if (name == group.name + "_rank" || name == group.name + "_size") return &group;
@@ -125,8 +121,28 @@ bool has_choice(const Syntax& node) {
   return std::any_of(node.keywords.begin(), node.keywords.end(), [](const auto& k) { return has_choice(*k.second); });
 }
 
-std::string all_ones(const std::vector<double>& weights) {
-  return std::all_of(weights.begin(), weights.end(), [](double w) { return w == 1; }) ? "yes" : "";
+// Whether the loss's expressions lead back to an input that requires grad.
+bool depends_on_gradient(const Program& program) {
+  std::set<std::string> on_gradient;
+  for (const Input& input : program.inputs)
+    if (input.requires_grad) on_gradient.insert(input.name);
+  const auto leads = [&](const std::string& text) {
+    const std::set<std::string> used = names_in(text);
+    return std::any_of(used.begin(), used.end(), [&](const std::string& n) { return on_gradient.contains(n); });
+  };
+  for (const Step& step : program.steps)
+    if (leads(text_of_step(step))) on_gradient.insert(step.name);
+  return leads(program.loss.text);
+}
+
+// Every rank's loss has a backward, whatever the subject makes of the graph.
+bool is_always_differentiable(const ReproCase& repro, const Program& program) {
+  return depends_on_gradient(program) && !may_part_ways(program) && repro.calls.empty() &&
+         repro.which.subject.find("in_place") == std::string::npos;
+}
+
+bool all_ones(const std::vector<double>& weights) {
+  return std::all_of(weights.begin(), weights.end(), [](double w) { return w == 1; });
 }
 
 // What comes after backward to the gradient of an input: sync, and the division that a sync of another
@@ -223,9 +239,9 @@ std::string observed_part(const ReproCase& repro, const Program& program) {
   const std::vector<double> weights = backward_weights(program, objective, reference);
   std::string backward = fmt::format("(loss * {}[rank]).backward()", list_literal(weights));
   const bool divided = std::all_of(weights.begin(), weights.end(), [&](double w) { return w == 1.0 / program.world_size; });
-  if (!all_ones(weights).empty()) backward = "loss.backward()";
+  if (all_ones(weights)) backward = "loss.backward()";
   else if (divided) backward = "(loss / world_size).backward()";
-  text += "    if loss.requires_grad:\n        " + backward + "\n";
+  text += is_always_differentiable(repro, program) ? "    " + backward + "\n" : "    if loss.requires_grad:\n        " + backward + "\n";
   if (narrow) text += "    torch.set_default_dtype(torch.float64)\n";
   const std::vector<double> divisors = leftover_divisors(program, objective, reference);
   std::string gradients;
@@ -278,14 +294,15 @@ std::string truth_part(const ReproCase& repro, const Program& program, const Col
   text += fmt::format("    losses = [({}).reshape(()) {}]\n", program.loss.text, over_ranks(program.loss.text, by_rank));
   const std::vector<double> weights = truth_weights(program, repro.which.objective);
   const bool mean = std::all_of(weights.begin(), weights.end(), [&](double w) { return w == 1.0 / program.world_size; });
-  if (!all_ones(weights).empty()) text += "    J = sum(losses)\n";
+  if (all_ones(weights)) text += "    J = sum(losses)\n";
   else if (mean) text += "    J = sum(losses) / world_size\n";
   else if (std::count(weights.begin(), weights.end(), 0.0) + 1 == program.world_size &&
            std::count(weights.begin(), weights.end(), 1.0) == 1)
     text += fmt::format("    J = losses[{}]\n", std::find(weights.begin(), weights.end(), 1.0) - weights.begin());
   else text += fmt::format("    J = sum(weight * loss for weight, loss in zip({}, losses) if weight)\n", list_literal(weights));
+  text += depends_on_gradient(program) && !may_part_ways(program) ? "    J.backward()\n"
+                                                                   : "    if J.requires_grad:\n        J.backward()\n";
   text +=
-      "    if J.requires_grad:\n        J.backward()\n"
       "    return [loss.item() for loss in losses], {name: gradient(leaf) for name, leaf in leaves.items()}\n";
   return text;
 }
@@ -334,6 +351,88 @@ std::string rows_part(const ReproCase& repro, const Program& program) {
   return text;
 }
 
-std::string guards_part(const ReproCase& repro, const Program& program) { return {}; }
+namespace {
+
+bool has_finding(const ReproCase& repro, std::string_view rule) {
+  return std::any_of(repro.result.findings.begin(), repro.result.findings.end(),
+                     [&](const Finding& f) { return f.rule == rule; });
+}
+
+double largest(const std::vector<Gradient>& bounds, const std::string& input) {
+  double most = 0;
+  for (const Gradient& g : bounds)
+    if (g.input == input)
+      for (const auto& part : g.parts)
+        for (const double b : part ? part->values() : std::span<const double>()) most = std::max(most, b);
+  return most;
+}
+
+// Yields rows for each gradient of `other` (Python, by input), called `where`.
+std::string guard_rows(const ReproCase& repro, const Program& program, const std::string& other, const char* where,
+                       const std::vector<std::string>& inputs) {
+  std::string text;
+  for (const Input& input : program.inputs) {
+    if (std::find(inputs.begin(), inputs.end(), input.name) == inputs.end()) continue;
+    const std::string name = string_literal(input.name);
+    const std::string bound = number_literal(largest(repro.simulation.bounds, input.name) + largest(repro.simulation.single_bounds, input.name));
+    text += input.is_local()
+                ? fmt::format("    for rank in range(world_size):\n        yield {0}, f\"{1}, rank {{rank}}\", true[{0}][rank], {2}[{0}][rank], {3}\n", name, where, other, bound)
+                : fmt::format("    yield {0}, \"{1}\", true[{0}], {2}[{0}], {3}\n", name, where, other, bound);
+  }
+  return text;
+}
+
+std::string one_device(const ReproCase& repro, const Program& program) {
+  std::string text = "def one_device():\n    \"\"\"The program as it was on one device.\"\"\"\n";
+  text += fmt::format("    {}{} = inputs()\n", names_of(program.inputs), program.inputs.size() == 1 ? "," : "");
+  std::string leaves;
+  for (const Input& input : program.inputs) {
+    const char* more = input.requires_grad ? "" : ", requires_grad=False";
+    text += input.is_local() ? fmt::format("    {0} = [leaf(value{1}) for value in {0}]\n", input.name, more)
+                             : fmt::format("    {0} = leaf({0}{1})\n", input.name, more);
+    if (input.requires_grad) leaves += fmt::format("{}\"{}\": {}", leaves.empty() ? "" : ", ", input.name, input.name);
+  }
+  text += fmt::format("    leaves = {{{}}}\n", leaves);
+  std::vector<std::string> texts;
+  for (const Step& step : program.single_device->steps) texts.push_back(std::get<Expression>(step.what).text);
+  texts.push_back(program.single_device->loss.text);
+  for (const std::string& name : group_names_used(program, texts))  // sizes: ranks have no name here
+    text += fmt::format("    {} = {}\n", name, group_of_name(program, name)->partition[0].size());
+  for (const Step& step : program.single_device->steps)
+    text += fmt::format("    {} = {}\n", step.name, std::get<Expression>(step.what).text);
+  text += fmt::format("    loss = {}\n    loss.backward()\n    return loss.item(), {{name: gradient(leaf) for name, leaf in leaves.items()}}\n",
+                      program.single_device->loss.text);
+  std::vector<std::string> names;
+  for (const Input& input : program.inputs)
+    if (input.requires_grad) names.push_back(input.name);
+  text += "\n\ndef guards(losses, true):\n    \"\"\"The distributed program (as observed) beside the one-device program (as truth).\"\"\"\n    loss, single = one_device()\n";
+  text += fmt::format("    J = sum(weight * loss for weight, loss in zip({}, losses))\n", list_literal(truth_weights(program, repro.which.objective)));
+  double bound = repro.simulation.single_loss_bound + 1e-14 * std::abs(repro.simulation.single_loss.value_or(0));
+  for (const double b : repro.simulation.loss_bounds) bound += b;
+  text += fmt::format("    yield \"loss\", \"one device\", torch.tensor(J), torch.tensor(loss), {}\n", number_literal(bound));
+  return text + guard_rows(repro, program, "single", "one device", names);
+}
+
+// The file's truth in numbers, as the simulator evaluated it.
+std::string file_truth(const ReproCase& repro, const Program& program) {
+  std::string text = "def guards(losses, true):\n    \"\"\"What the program gives (as observed) beside the truth that its file states.\"\"\"\n    stated = {}\n";
+  std::vector<std::string> names;
+  for (const Gradient& g : repro.simulation.file_truth) {
+    const auto input = std::find_if(repro.program.inputs.begin(), repro.program.inputs.end(), [&](const Input& i) { return i.name == g.input; });
+    if (input == repro.program.inputs.end()) continue;
+    names.push_back(program.inputs[static_cast<std::size_t>(input - repro.program.inputs.begin())].name);
+    std::string values;
+    for (const auto& part : g.parts) values += (values.empty() ? "" : ", ") + tensor_literal(*part);
+    text += fmt::format("    stated[{}] = {}\n", string_literal(names.back()), input->is_local() ? "[" + values + "]" : values);
+  }
+  return text + guard_rows(repro, program, "stated", "stated", names);
+}
+
+}  // namespace
+
+std::string guards_part(const ReproCase& repro, const Program& program) {
+  if (program.single_device && has_finding(repro, "program")) return one_device(repro, program);
+  return has_finding(repro, "truth") ? file_truth(repro, program) : "";
+}
 
 }  // namespace distgrad

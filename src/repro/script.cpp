@@ -56,16 +56,16 @@ constexpr const char* kPutTogether = R"(def put_together(pieces, gradients, like
 
 constexpr const char* kReport = R"(def shown(value):
     if value is None or not value.dim():
-        return "None" if value is None else f"{value.item():.9g}"
-    numbers = [f"{number:.9g}" for number in value.flatten().tolist()]
-    return "[" + ", ".join(numbers[:8]) + (", ...]" if len(numbers) > 8 else "]")
+        return "None" if value is None else f"{value.item():.6g}"
+    numbers = [f"{number:.6g}" for number in value.flatten().tolist()]
+    return "[" + ", ".join(numbers[:6]) + (", ...]" if len(numbers) > 6 else "]")
 
 
 def report(losses, gradients):
     """Prints what the ranks observed beside the truth; whether they differ."""
     true_losses, true = truth()
     table = [("gradient of", "", "observed", "truth", "")]
-    for name, where, seen, wanted, bound in rows(gradients, true):
+    for name, where, seen, wanted, bound in $compared:
         value = torch.zeros_like(wanted) if seen is None else seen.double()
         same = value.shape == wanted.shape and torch.isclose(value, wanted, rtol=0, atol=bound, equal_nan=True).all()
         table.append((name, where, shown(seen), shown(wanted), "" if same else "<-- differs"))
@@ -201,16 +201,17 @@ std::string header_part(const ReproCase& repro) {
   return text;
 }
 
-std::string main_part(const ReproCase&, const Program&) { return {}; }
-
 std::string repro_script(const ReproCase& repro) {
   if (repro.result.verdict == Verdict::kSkipped)
     throw UserError("repro: there is nothing to show: " + repro.result.why);
   const Program program = with_free_names(repro.program);
   const bool attach = may_part_ways(program);
   const CollectiveParts parts = collective_parts(repro, program, attach);
+  const std::string guards = guards_part(repro, program);
+  std::string report = kReport;
+  report.replace(report.find("$compared"), 9, guards.empty() ? "rows(gradients, true)" : "[*rows(gradients, true), *guards(true_losses, true)]");
   const std::string rest = joined({inputs_part(program), parts.definitions, program_part(program, parts, attach), observed_part(repro, program),
-                                   parts.simulations, truth_part(repro, program, parts), guards_part(repro, program), rows_part(repro, program), kReport});
+                                   parts.simulations, truth_part(repro, program, parts), guards, rows_part(repro, program), report});
   std::string main = kMain;
   main.replace(main.find("$groups"), 7, groups_text(program, rest));
   const std::string imports = "import os\n\nimport torch\nimport torch.distributed as dist\nimport torch.multiprocessing as mp\n" + parts.imports;

@@ -34,7 +34,6 @@ std::string observed_part(const ReproCase&, const Program&);     // observed(ran
 std::string truth_part(const ReproCase&, const Program&, const CollectiveParts&);
 std::string guards_part(const ReproCase&, const Program&);       // the one-device program, or the file's truth
 std::string rows_part(const ReproCase&, const Program&);         // what is compared with what
-std::string main_part(const ReproCase&, const Program&);
 
 // "for rank, (x, c) in enumerate(zip(x, c))": the loop in which an expression has the values of one rank.
 std::string over_ranks(const std::string& expression, const std::vector<std::string>& by_rank);

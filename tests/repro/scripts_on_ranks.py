@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 
 import torch
 import torch.distributed as dist
@@ -77,6 +78,7 @@ def load(path):
 def run_scripts(rank, world_size, scripts, store, place, queue):
     """One rank; `scripts` are (case, path)."""
     torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
     dist.init_process_group("gloo", store=dist.FileStore(store, world_size), rank=rank, world_size=world_size)
     for index, (case, path) in enumerate(scripts):
         place[rank] = index
