@@ -9,8 +9,10 @@
 #include <string_view>
 
 #include "backends/self_test.h"
+#include "base/child_process.h"
 #include "rank/runner.h"
 #include "rank/self_test_process.h"
+#include "rank/simulated_fuzz.h"
 #include "rank/simulator.h"
 #include "rank/zygote.h"
 
@@ -32,6 +34,8 @@ distgrad::WorkerFunctions torch_functions() {
 
 int main(int argc, char** argv) {
   if (argc == 2 && std::strcmp(argv[1], "--self-test") == 0) return distgrad::run_self_test();
+  if (argc == 3 && std::strcmp(argv[1], "--simulated-fuzz") == 0)
+    return distgrad::run_simulated_fuzz(argv[2], distgrad::kInheritedFd);
   if (argc == 3 && std::strcmp(argv[1], "--zygote") == 0) {
     const std::string_view text = argv[2];
     int fd = -1;
@@ -41,6 +45,6 @@ int main(int argc, char** argv) {
   }
   std::fprintf(stderr,
                "distgrad-rank is started by distgrad (see docs/protocol.md).\n"
-               "usage: distgrad-rank --self-test | --zygote FD\n");
+               "usage: distgrad-rank --self-test | --zygote FD | --simulated-fuzz JOB\n");
   return 2;
 }
