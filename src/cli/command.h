@@ -18,6 +18,7 @@ using Arguments = std::vector<std::string>;
 ExitCode run_command(const Arguments&);
 ExitCode explain_command(const Arguments&);
 ExitCode audit_command(const Arguments&);
+ExitCode fuzz_command(const Arguments&);
 ExitCode compare_command(const Arguments&);
 ExitCode golden_command(const Arguments&);
 ExitCode init_command(const Arguments&);

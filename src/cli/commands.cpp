@@ -18,6 +18,7 @@ constexpr Command kCommands[] = {
     {"run", "run scenario files, folders or single cases, and report", run_command},
     {"explain", "one case in full: values and cotangents by rank, where they part, and why", explain_command},
     {"audit", "run one implementation through a battery for every collective", audit_command},
+    {"fuzz", "run random programs and shrink what fails", fuzz_command},
     {"compare", "compare saved gradients with a reference, or two JSON reports", compare_command},
     {"golden", "write, check or show changes of files that hold the true gradients", golden_command},
     {"init", "write a first scenario, and the schema that lets an editor check it", init_command},

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -166,6 +167,36 @@ TEST(ExpressionNames, AreTheFreeOnesOfTheScope) {
   EXPECT_THAT(names_used("f(x=rank, y=(x == 1))", kScope), ElementsAre("rank", "x"));
   EXPECT_THAT(names_used("unknown + 1", kScope), IsEmpty());
   EXPECT_THROW(names_used("x +", kScope), InvalidExpression);
+}
+
+// Texts that differ in names alone share what is compiled: not the order of their values, their types or their carets.
+TEST(Expression, SharedCodeKeepsNamesTypesAndPlaces) {
+  const Scope scope = {{"a", NameType::kTensor}, {"long_name", NameType::kTensor}, {"z", NameType::kTensor}, {"n", NameType::kInt}};
+  const auto number = [&](const std::string& text, const std::map<std::string, double>& values) {
+    const auto compiled = compile_expression(text, scope, DType::kFloat64);
+    std::vector<c10::IValue> given;
+    for (const std::string& name : compiled->names())
+      given.emplace_back(name == "n" ? c10::IValue(3) : c10::IValue(at::scalar_tensor(values.at(name), at::kDouble)));
+    return compiled->evaluate(std::move(given)).item<double>();
+  };
+  EXPECT_EQ(number("z - 2 * a", {{"z", 1}, {"a", 3}}), -5);
+  EXPECT_EQ(number("a - 2 * z", {{"z", 1}, {"a", 3}}), 1);
+  EXPECT_EQ(number("a - 2 * a", {{"a", 3}}), -3);
+  EXPECT_EQ(number("a - 2 * n", {{"a", 3}}), -3);
+  EXPECT_EQ(number("a - 3 * z", {{"z", 1}, {"a", 3}}), 0);
+  EXPECT_EQ(number("(a / 2.0) + z", {{"z", 1}, {"a", 3}}), 2.5);
+  EXPECT_EQ(number("(a / 4.0) + z", {{"z", 1}, {"a", 4}}), 2);
+  const auto caret = [&](const std::string& text) {
+    const auto compiled = compile_expression(text, scope, DType::kFloat64);
+    try {
+      compiled->evaluate({at::ones({2, 3}), at::ones({2, 3})});
+    } catch (const InvalidExpression& error) {
+      return error.caret();
+    }
+    return std::string();
+  };
+  EXPECT_EQ(caret("a @ z"), "a @ z\n  ^");
+  EXPECT_EQ(caret("long_name @ z"), "long_name @ z\n          ^");
 }
 
 // ---- refusals: message and caret, word for word

@@ -10,9 +10,11 @@
 
 #include "backends/backend_on_rank.h"
 #include "backends/self_test.h"
+#include "base/child_process.h"
 #include "rank/probe.h"
 #include "rank/runner.h"
 #include "rank/self_test_process.h"
+#include "rank/simulated_fuzz.h"
 #include "rank/simulator.h"
 #include "rank/zygote.h"
 
@@ -45,6 +47,7 @@ int main(int argc, char** argv) {
   if (what == "--probe" && argc == 2) return distgrad::run_probe(distgrad::Thoroughness::kQuick);
   if (what == "--probe" && argc == 3 && std::string_view(argv[2]) == "--load")
     return distgrad::run_probe(distgrad::Thoroughness::kLoad);
+  if (what == "--simulated-fuzz" && argc == 3) return distgrad::run_simulated_fuzz(argv[2], distgrad::kInheritedFd);
   if (auto start = distgrad::worker_of_arguments(argc, argv)) {
     distgrad::preload(start->transport);
     distgrad::be_worker(std::move(*start), torch_functions());
@@ -53,6 +56,6 @@ int main(int argc, char** argv) {
     distgrad::be_zygote(descriptor_of(argv[2]), torch_functions());
   std::fprintf(stderr,
                "distgrad-rank is started by distgrad (see docs/protocol.md).\n"
-               "usage: distgrad-rank --self-test [gloo|nccl] | --probe [--load] | --zygote FD | --worker RANK WORLD_SIZE FD FD FD TRANSPORT\n");
+               "usage: distgrad-rank --self-test [gloo|nccl] | --probe [--load] | --zygote FD | --simulated-fuzz JOB | --worker RANK WORLD_SIZE FD FD FD TRANSPORT\n");
   return 2;
 }
