@@ -19,10 +19,12 @@ struct VerifyOptions {
   bool simulate_only = false;  // no ranks
   bool strict = false;         // unexpected skips and disputes are not as expected
   bool fail_fast = false;      // nothing after the first case that is broken or not as expected
+  int jobs = 1;                // teams of ranks that work side by side, at most
   Interpreters* interpreters = nullptr;  // needed where subjects are in Python
   // With simulate_only: no other objective's gradients than the declared one's, and error bounds for
   // every program, however large.
   bool declared_truth_alone = false;
+  bool with_differences = false;  // and the gradients checked by finite differences
   // Puts other values (a golden file's) in place of the simulation's before anything is compared
   // with them; not empty: why it cannot, and the case is skipped, which is not as expected.
   std::function<std::string(const Case&, const Program&, Simulation&)> replace_truth = {};
