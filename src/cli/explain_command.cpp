@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <optional>
 #include <string_view>
 #include <variant>
@@ -10,12 +11,14 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/interrupts.h"
+#include "cli/accelerators.h"
 #include "cli/color.h"
 #include "cli/command.h"
 #include "cli/explanation.h"
 #include "cli/load.h"
 #include "cli/parse_arguments.h"
 #include "cli/run_options.h"
+#include "model/backends.h"
 #include "report/summary.h"
 #include "report/words.h"
 
@@ -45,6 +48,8 @@ std::optional<ExitCode> check_arguments(const Arguments& arguments, std::string&
   option("--world-size", "N", "the number of ranks");
   option("--dtype", "DTYPE", "float64, float32, bfloat16, float16");
   option("--backend", "NAME", "what carries the collectives");
+  option("--device", "NAME", "cpu, cuda: where the tensors are");
+  app.add_flag("--share-gpu", flag, "nccl: several ranks may have one GPU");
   option("--objective", "OBJECTIVE", "sum, mean, replicated, rank:1");
   option("--python", "PATH", "the interpreter for a subject in Python");
   app.add_flag("--allow-code", flag, "run code that the scenario file names");
@@ -91,7 +96,7 @@ void refuse_several(const std::vector<Case>& cases) {
 class Listener : public VerifyListener {
  public:
   explicit Listener(Report& report) : report_(report) {}
-  void on_conclusion(const Conclusion& conclusion) override { explanation = explanation_of(conclusion); }
+  void on_conclusion(const Conclusion& conclusion) override { explanation = explanation_of(conclusion, true); }
   void on_result(CaseResult result) override { report_.cases.push_back(std::move(result)); }
   void on_invalid(InvalidFile invalid) override {
     tell_invalid({&invalid, 1});
@@ -139,6 +144,9 @@ ExitCode explain_command(const Arguments& arguments) {
   options.overrides.torch_of_python = [&](const std::string& python) {
     return interpreters.find(python).torch;
   };
+  Accelerators accelerators(options.share_gpu);
+  options.overrides.why_unavailable = [&](const Case& which) { return accelerators.why_unavailable(which); };
+  if (options.share_gpu) ::setenv(kShareGpuVariable, "1", 1);
   const Interrupts interrupts;
   const Loaded loaded = load_cases(options.paths, options.overrides);
   Report report;

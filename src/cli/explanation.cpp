@@ -14,6 +14,7 @@
 #include "diagnose/sync_mistakes.h"
 #include "gradients/closeness.h"
 #include "model/libraries.h"
+#include "report/program_text.h"
 #include "report/words.h"
 
 namespace distgrad {
@@ -186,8 +187,8 @@ const RuleChoice* choice_for(const Hypothesis& hypothesis, const std::string& st
 
 class Explainer {
  public:
-  explicit Explainer(const Conclusion& conclusion)
-      : c_(conclusion), program_(conclusion.asked.program) {
+  Explainer(const Conclusion& conclusion, bool separates)
+      : c_(conclusion), program_(conclusion.asked.program), separates_(separates) {
     // What the remedy of pytorch#58005 starts with: with it the adjoint everywhere is the truth,
     // also where only one of several equal losses counts.
     const auto true_weights = backward_weights(program_, c_.which.objective, true);
@@ -348,7 +349,7 @@ class Explainer {
       if (explained.found.empty()) return explain_unknown(explained);
       hypothesis = explained.found.front();
       has_rivals_ = explained.found.size() > 1;
-      if (has_rivals_) out_.separating = separating_scenario(c_, explained.found);
+      if (has_rivals_ && separates_) out_.separating = separating_scenario(c_, explained.found);
     }
     show_ranks_cotangents(traced_backward(program_, hypothesis, run_weights(), c_.replay));
     if (!starts_alike())
@@ -478,6 +479,7 @@ class Explainer {
 
   const Conclusion& c_;
   const Program& program_;
+  const bool separates_;
   Traced truth_;
   Explanation out_;
   bool has_rivals_ = false;  // the rule is one of several that the data cannot tell apart
@@ -486,24 +488,8 @@ class Explainer {
 
 }  // namespace
 
-std::string call_text(const CollectiveCall& call) {
-  const CollectiveTraits& kind = traits(call.kind);
-  std::string text = fmt::format("{}({}", kind.name, call.operand.text);
-  if (kind.takes_op) text += fmt::format(", op={}", name_of(call.op));
-  if (kind.takes_op && call.op == ReduceOp::kPremulSum) text += ", factor=" + number_text(call.factor);
-  if (kind.takes_root) text += fmt::format(", root={}", call.root);
-  if (call.dim) text += fmt::format(", dim={}", *call.dim);
-  if (!call.group.empty()) text += ", group=" + call.group;
-  std::vector<std::string> rows;
-  for (const auto& row : call.splits) rows.push_back(fmt::format("[{}]", fmt::join(row, ", ")));
-  if (!rows.empty())
-    text += rows.size() == 1 ? ", splits=" + rows[0] : fmt::format(", splits=[{}]", fmt::join(rows, ", "));
-  std::vector<std::string> pairs;
-  for (const auto& [source, to] : call.pairs) pairs.push_back(fmt::format("{} to {}", source, to));
-  if (!pairs.empty()) text += fmt::format(", {}", fmt::join(pairs, ", "));
-  return text + ")";
+Explanation explanation_of(const Conclusion& conclusion, bool separates) {
+  return Explainer(conclusion, separates).run();
 }
-
-Explanation explanation_of(const Conclusion& conclusion) { return Explainer(conclusion).run(); }
 
 }  // namespace distgrad

@@ -7,10 +7,8 @@
 
 namespace distgrad {
 
-// Costs two simulations, and a diagnosis where the gradients differ.
-Explanation explanation_of(const Conclusion&);
-
-// "all_reduce(xx, op=sum, group=tp)": the options that were given and those that always matter.
-std::string call_text(const CollectiveCall&);
+// Costs two simulations, and a diagnosis where the gradients differ. With `separates` a scenario is
+// looked for, too, that tells explanations apart (cli/separating.h), which costs some more.
+Explanation explanation_of(const Conclusion&, bool separates = false);
 
 }  // namespace distgrad
