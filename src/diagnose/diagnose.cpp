@@ -152,7 +152,8 @@ std::vector<Finding> rule_findings(const Evidence& evidence, const std::vector<H
   put_scaled_last(findings);
   if (found.size() > 1 && findings.size() > 1)
     findings.front().text +=
-        " Others lead to the same gradients here: `distgrad explain` shows data that would tell them "
+        " Others lead to the same gradients here: `distgrad explain` shows data that would tell "
+        "them "
         "apart.";
   return findings;
 }
@@ -241,12 +242,14 @@ void explain_by_rerun(const Evidence& evidence, const Replayer& replayer, const 
   if (findings.empty()) add(findings, memory_finding(evidence, replayer, rerun));
 }
 
-// Nothing is known but a number that is no size of anything here, which may be another next time, or
-// a zero, as memory that was cleared would leave.
+// Nothing is known but a number that is no size of anything here, which may be another next time,
+// or a zero, as memory that was cleared would leave.
 bool is_bare_factor(const Evidence& evidence, const std::vector<Finding>& findings,
                     const std::optional<Scaling>& scaling) {
-  if (findings.size() != 1 || findings[0].rule != "scaled" || !findings[0].step.empty()) return false;
-  return scaling && scaling->common && meaning_of_factor(evidence.program(), *scaling->common).empty();
+  if (findings.size() != 1 || findings[0].rule != "scaled" || !findings[0].step.empty())
+    return false;
+  return scaling && scaling->common &&
+         meaning_of_factor(evidence.program(), *scaling->common).empty();
 }
 
 void explain_gradients(const Evidence& evidence, const Replay& replay, const Rerun& rerun,

@@ -156,8 +156,8 @@ bool is_in_use(std::string_view rule) {
 std::optional<double> scaling_factor(std::string_view rule, const CollectiveCall& call,
                                      const Program& program) {
   const Group* group = call.group.empty() ? nullptr : program.group_named(call.group);
-  const std::size_t size = group ? group->partition[0].size()
-                                 : static_cast<std::size_t>(program.world_size);
+  const std::size_t size =
+      group ? group->partition[0].size() : static_cast<std::size_t>(program.world_size);
   if (group && std::any_of(group->partition.begin(), group->partition.end(),
                            [&](const auto& list) { return list.size() != size; }))
     return std::nullopt;
@@ -166,7 +166,8 @@ std::optional<double> scaling_factor(std::string_view rule, const CollectiveCall
   if (rule == "multiplied") return n;
   const bool averages = takes_op(call) && call.op == ReduceOp::kAvg;
   if (rule == "forgotten_op" && averages) return n;
-  if (rule == "forgotten_op" && takes_op(call) && call.op == ReduceOp::kPremulSum && call.factor != 0)
+  if (rule == "forgotten_op" && takes_op(call) && call.op == ReduceOp::kPremulSum &&
+      call.factor != 0)
     return 1 / call.factor;
   if (rule == "sum_to_all" && averages && call.kind == kAllReduce) return n;
   return std::nullopt;
@@ -243,9 +244,8 @@ std::vector<Hypothesis> joint_sync_hypotheses(const Program& program) {
   std::vector<Hypothesis> all;
   for (const Hypothesis& single : sync_hypotheses(program)) {
     const std::string& mistake = single[0].rule;
-    const auto same = std::find_if(all.begin(), all.end(), [&](const Hypothesis& h) {
-      return h[0].rule == mistake;
-    });
+    const auto same = std::find_if(all.begin(), all.end(),
+                                   [&](const Hypothesis& h) { return h[0].rule == mistake; });
     if (same == all.end()) {
       all.push_back(single);
     } else {

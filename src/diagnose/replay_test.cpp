@@ -387,7 +387,8 @@ TEST(Sync, EveryMistakeIsNamedWithItsInput) {
     for (const Layout::Kind kind : {Layout::Kind::kReplicate, Layout::Kind::kInvariant}) {
       const bool is_declared = kind == Layout::Kind::kReplicate;
       if (!is_declared && how == Input::Sync::kMean) continue;
-      World world = trained(kind, is_declared ? decltype(Input::sync){{"", how}} : decltype(Input::sync){});
+      World world =
+          trained(kind, is_declared ? decltype(Input::sync){{"", how}} : decltype(Input::sync){});
       world.objective(how == Input::Sync::kMean ? Objective::Kind::kMean : Objective::Kind::kSum);
       const Input& w = world.program().inputs[0];
       const auto mistakes = sync_mistakes_of(world.program(), w);
@@ -409,7 +410,8 @@ TEST(Sync, SeveralInputsThatShareAMistakeAreToldTogether) {
       .input("x", {2})
       .loss("((rank + 1) * (w * x + b) * (w * x + b)).sum()");
   const auto findings = world.diagnosis_of({{"w", "sync:forgotten:"}, {"b", "sync:forgotten:"}});
-  ASSERT_THAT(rules(findings), testing::AllOf(Contains("missing-reduction"), Contains("unsynchronised")));
+  ASSERT_THAT(rules(findings),
+              testing::AllOf(Contains("missing-reduction"), Contains("unsynchronised")));
   EXPECT_EQ(findings[0].rule, "missing-reduction");
   EXPECT_THAT(findings[0].text, HasSubstr("its own share of the gradient of w and b alone"));
 }
@@ -421,7 +423,8 @@ TEST(Sync, BesideAWrongBackwardBothAreNamed) {
       .call("y", kAllReduce, "w * x")
       .loss("((rank + 1) * y * (y + rank)).sum()");
   const auto findings = world.diagnosis_of({{"y", "identity"}, {"w", "sync:without::1"}});
-  EXPECT_THAT(rules(findings), testing::AllOf(Contains("identity-backward"), Contains("missing-reduction")));
+  EXPECT_THAT(rules(findings),
+              testing::AllOf(Contains("identity-backward"), Contains("missing-reduction")));
   EXPECT_THAT(named(findings, "missing-reduction").ranks, ElementsAre(1));
 }
 
@@ -460,7 +463,9 @@ TEST(Separating, WhatAProgramTellsApart) {
   EXPECT_THAT(none->of, ElementsAre(0, 0));
   EXPECT_THAT(none->telling, IsEmpty());
   World unlike(3);
-  unlike.copies("x", {}, Layout::Kind::kReplicate).call("y", kAllReduce, "x").loss("(rank + 1) * y * y");
+  unlike.copies("x", {}, Layout::Kind::kReplicate)
+      .call("y", kAllReduce, "x")
+      .loss("(rank + 1) * y * y");
   const auto both = separation(unlike.program(), {}, false, rivals, simulate);
   ASSERT_TRUE(both);
   EXPECT_EQ(both->kinds, 2u);

@@ -247,27 +247,26 @@ bool Replayer::is_truth(const std::vector<GradientByRank>& gradients) const {
 bool Replayer::is_right_in(DType dtype) const {
   if (!adjoint_) return false;
   const auto bounded = replayed({}, true, dtype);
-  return bounded && is_within(observed(), *adjoint_, after_sync(parts_of(bounded->bounds), {}), dtype);
+  return bounded &&
+         is_within(observed(), *adjoint_, after_sync(parts_of(bounded->bounds), {}), dtype);
 }
 
 bool Replayer::is_within(const std::vector<GradientByRank>& observed,
-                         const std::vector<GradientByRank>& predicted,
-                         const Prediction& bounds, DType dtype,
-                         const Hypothesis& hypothesis) const {
+                         const std::vector<GradientByRank>& predicted, const Prediction& bounds,
+                         DType dtype, const Hypothesis& hypothesis) const {
   if (!bounds) return false;
   const Tolerance& tolerance = evidence_.tolerance();
   const double roundoff = unit_roundoff(dtype);
   for (std::size_t i = 0; i < predicted.size(); ++i) {
     // The ranks' sync adds in the dtype, and the divisor rounds once more.
     const Input& input = *evidence_.inputs()[i];
-    const bool adds = !input.sync.empty() || divisors_[i] != 1 ||
-                      !mistakes_of(hypothesis, input.name).empty();
+    const bool adds =
+        !input.sync.empty() || divisors_[i] != 1 || !mistakes_of(hypothesis, input.name).empty();
     const double own =
         adds ? evidence_.program().world_size * roundoff * largest_of(predicted[i]) : 0;
     for (std::size_t r = 0; r < predicted[i].size(); ++r) {
       if (!predicted[i][r]) continue;
-      const bool has_bound =
-          i < bounds->size() && r < (*bounds)[i].size() && (*bounds)[i][r];
+      const bool has_bound = i < bounds->size() && r < (*bounds)[i].size() && (*bounds)[i][r];
       const auto allowed = [&](std::size_t e) {
         if (tolerance.kind == Tolerance::Kind::kExplicit)
           return tolerance.atol + tolerance.rtol * std::abs(predicted[i][r]->values()[e]);

@@ -25,9 +25,10 @@ class Replayer {
   using Prediction = std::optional<std::vector<GradientByRank>>;
   Prediction predicted(const Hypothesis&) const;
 
-  // The same in two steps: what backward gives each rank, which is a replay, and what the ranks hold
-  // after `sync` and the leftover divisors, which is arithmetic. Of the hypothesis the first looks
-  // at the choices on collectives alone, the second at those on inputs (diagnose/sync_mistakes.h).
+  // The same in two steps: what backward gives each rank, which is a replay, and what the ranks
+  // hold after `sync` and the leftover divisors, which is arithmetic. Of the hypothesis the first
+  // looks at the choices on collectives alone, the second at those on inputs
+  // (diagnose/sync_mistakes.h).
   Prediction after_backward(const Hypothesis&) const;
   Prediction after_sync(const std::vector<GradientByRank>&, const Hypothesis&) const;
 
@@ -71,8 +72,8 @@ class Replayer {
   std::optional<Simulation> replayed(const Hypothesis&, bool with_bounds,
                                      std::optional<DType> = {}) const;
   bool is_within(const std::vector<GradientByRank>& observed,
-                 const std::vector<GradientByRank>& predicted, const Prediction& bounds,
-                 DType, const Hypothesis& = {}) const;
+                 const std::vector<GradientByRank>& predicted, const Prediction& bounds, DType,
+                 const Hypothesis& = {}) const;
   std::vector<GradientByRank> observed() const;
   bool is_much_nearer(const std::vector<GradientByRank>& predicted) const;
 

@@ -43,7 +43,8 @@ std::vector<int> ranks_that_differ(const Evidence& evidence,
     double bound = 2 * evidence.largest_bound(i);
     for (const auto& part : first)
       if (part && tolerance.kind == Tolerance::Kind::kExplicit)
-        bound = std::max(bound, 2 * (tolerance.atol + tolerance.rtol * largest_magnitude(part->values())));
+        bound = std::max(bound,
+                         2 * (tolerance.atol + tolerance.rtol * largest_magnitude(part->values())));
     for (std::size_t r = 0; r < first.size() && r < again[i].size(); ++r)
       if (!is_same(first[r], again[i][r], bound)) ranks.insert(static_cast<int>(r));
   }
@@ -83,7 +84,7 @@ std::optional<Finding> nondeterministic_finding(const Evidence& evidence, const 
 }
 
 std::optional<Finding> memory_finding(const Evidence& evidence, const Replayer& replayer,
-                                          const Rerun& rerun) {
+                                      const Rerun& rerun) {
   if (!replayer.adjoint()) return std::nullopt;
   std::vector<const Step*> steps = evidence.collectives();
   std::reverse(steps.begin(), steps.end());
@@ -96,7 +97,8 @@ std::optional<Finding> memory_finding(const Evidence& evidence, const Replayer& 
     if (is_mended_by(evidence, replayer, rerun, *step, "cloned:")) {
       finding.rule = "stale-or-aliased";
       finding.text = fmt::format(
-          "{}: with copies of operand and cotangent at the {}, of which nobody else reads, and nothing "
+          "{}: with copies of operand and cotangent at the {}, of which nobody else reads, and "
+          "nothing "
           "else changed, a second run gives the right ones. Its backward writes to memory that "
           "others read: .clone() the cotangent first.",
           how_they_differ(evidence, std::nullopt), collective);

@@ -146,8 +146,8 @@ class StepRewriter {
     insert(name_, Expression{fmt::format("{} * 1", right), pointer_});
   }
 
-  // Nothing comes back through the call. Its operand gets what the other's gets, to which it is added
-  // as an exact 0; one of another size shares no buffer, and makes the program invalid.
+  // Nothing comes back through the call. Its operand gets what the other's gets, to which it is
+  // added as an exact 0; one of another size shares no buffer, and makes the program invalid.
   void lose_to(const std::string& other) {
     const std::string own = call().operand.text;
     const std::string whole = rename();
@@ -317,7 +317,8 @@ std::string happened(const Rewriting& how) {
                  : fmt::format("ran over the group {} instead of the call's own.", how.name);
     case Rewriting::Kind::kStale:
       return fmt::format(
-          "gave its operand what the backward of step {} gives that one's, as where both write into "
+          "gave its operand what the backward of step {} gives that one's, as where both write "
+          "into "
           "one buffer.",
           how.name);
     case Rewriting::Kind::kContiguous:

@@ -91,9 +91,8 @@ class Search {
 
   // One thing is wrong: a collective, or what comes after backward.
   bool is_simple() const {
-    return std::any_of(out_.found.begin(), out_.found.end(), [](const Hypothesis& h) {
-      return h.size() == 1 || of_backward(h).empty();
-    });
+    return std::any_of(out_.found.begin(), out_.found.end(),
+                       [](const Hypothesis& h) { return h.size() == 1 || of_backward(h).empty(); });
   }
 
   void try_singles() {
@@ -111,9 +110,8 @@ class Search {
   void try_syncs() {
     for (const Hypothesis& hypothesis : syncs_) try_sync(hypothesis);
     for (const Hypothesis& hypothesis : joint_sync_hypotheses(evidence_.program()))
-      if (std::none_of(hypothesis.begin(), hypothesis.end(), [&](const RuleChoice& choice) {
-            return is_part_of_some({choice});
-          }))
+      if (std::none_of(hypothesis.begin(), hypothesis.end(),
+                       [&](const RuleChoice& choice) { return is_part_of_some({choice}); }))
         try_sync(hypothesis);
   }
 
@@ -238,18 +236,20 @@ class Search {
     for (std::size_t a = 0; a < trials_.size(); ++a)
       for (std::size_t b = a + 1; b < trials_.size(); ++b) {
         const RuleChoice &first = trials_[a].hypothesis[0], &second = trials_[b].hypothesis[0];
-        if (first.step != second.step && may_fit(trials_[a], trials_[b])) pairs.push_back({&trials_[a], &trials_[b]});
+        if (first.step != second.step && may_fit(trials_[a], trials_[b]))
+          pairs.push_back({&trials_[a], &trials_[b]});
       }
     return pairs;
   }
 
-  // Where one of the two does nothing but multiply the adjoint by a number, what the other gives with
-  // that collective cut off, and without, tells what both give: one replay for all such numbers. The
-  // other pairs are given back.
+  // Where one of the two does nothing but multiply the adjoint by a number, what the other gives
+  // with that collective cut off, and without, tells what both give: one replay for all such
+  // numbers. The other pairs are given back.
   std::vector<Pair> try_scalings(const std::vector<Pair>& pairs) {
     std::vector<Pair> others;
     for (const Pair& pair : pairs) {
-      const bool scales_a = factor_of(*pair.a).has_value(), scales_b = factor_of(*pair.b).has_value();
+      const bool scales_a = factor_of(*pair.a).has_value(),
+                 scales_b = factor_of(*pair.b).has_value();
       if ((!scales_a && !scales_b) || !is_linear(*pair.a) || !is_linear(*pair.b)) {
         others.push_back(pair);
         continue;
@@ -338,9 +338,9 @@ class Search {
   void try_pair(const Pair& pair) {
     if (replays_ >= most_replays_ || out_.found.size() >= kMostTold) return;
     Hypothesis hypothesis = {pair.a->hypothesis[0], pair.b->hypothesis[0]};
-    const bool is_known = std::any_of(out_.found.begin(), out_.found.end(), [&](const Hypothesis& h) {
-      return h.size() == 2 && is_part_of(h, hypothesis);
-    });
+    const bool is_known = std::any_of(
+        out_.found.begin(), out_.found.end(),
+        [&](const Hypothesis& h) { return h.size() == 2 && is_part_of(h, hypothesis); });
     if (is_known) return;
     ++replays_;
     if (replayer_.reproduces(hypothesis)) out_.found.push_back(std::move(hypothesis));

@@ -72,8 +72,7 @@ std::string written(const Input& input) {
     entries.push_back(axis.empty() ? fmt::format("\"{}\"", word(how))
                                    : fmt::format("\"{}\": \"{}\"", axis, word(how)));
   const bool bare = input.sync.size() == 1 && input.sync[0].first.empty();
-  const std::string value =
-      bare ? entries[0] : fmt::format("{{ {} }}", fmt::join(entries, ", "));
+  const std::string value = bare ? entries[0] : fmt::format("{{ {} }}", fmt::join(entries, ", "));
   return fmt::format("\"sync\": {{ \"{}\": {} }}", input.name, value);
 }
 
@@ -86,9 +85,10 @@ Change with_other_op(const Evidence& evidence, const Input& input, std::size_t e
   change.mistake = fmt::format(
       "the file's sync {} the gradient of {} over the ranks{}, but the truth under the declared "
       "objective \"{}\" is their {}",
-      averages ? "averages" : "sums", input.name, along(axis),
-      spelled(evidence.which().objective), averages ? "sum" : "mean");
-  change.remedy = fmt::format("Write {}, or declare the objective that is meant.", written(change.input));
+      averages ? "averages" : "sums", input.name, along(axis), spelled(evidence.which().objective),
+      averages ? "sum" : "mean");
+  change.remedy =
+      fmt::format("Write {}, or declare the objective that is meant.", written(change.input));
   return change;
 }
 

@@ -36,7 +36,8 @@ constexpr std::array kKinds = std::to_array<KindRow>({
 });
 
 const KindRow& row_of(Kind kind) {
-  return *std::find_if(kKinds.begin(), kKinds.end(), [&](const KindRow& r) { return r.kind == kind; });
+  return *std::find_if(kKinds.begin(), kKinds.end(),
+                       [&](const KindRow& r) { return r.kind == kind; });
 }
 
 // What is to be summed over which ranks after backward.
@@ -90,8 +91,8 @@ std::vector<Reduction> reductions_of(const Program& program, const Input& input)
                      lines_along(axes, program.world_size,
                                  [&](const PlacedAxis& axis) { return &axis == &axes[a]; })});
   if (std::any_of(axes.begin(), axes.end(), is_invariant))
-    all.push_back({"", Input::Sync::kSum, false,
-                   lines_along(axes, program.world_size, is_invariant)});
+    all.push_back(
+        {"", Input::Sync::kSum, false, lines_along(axes, program.world_size, is_invariant)});
   return all;
 }
 
@@ -149,7 +150,8 @@ struct Line {
   double divisor = 1;
 };
 
-Line line_under(const std::vector<int>& ranks, Input::Sync how, const std::optional<SyncMistake>& m) {
+Line line_under(const std::vector<int>& ranks, Input::Sync how,
+                const std::optional<SyncMistake>& m) {
   const auto size = static_cast<double>(ranks.size());
   Line line{ranks, ranks, how == Input::Sync::kMean ? size : 1};
   if (!m) return line;
@@ -264,16 +266,15 @@ std::optional<GradientByRank> synchronised(const Program& program, const Input& 
                                            const GradientByRank& shares) {
   GradientByRank gradients = shares;
   for (const Reduction& r : reductions_of(program, input)) {
-    const auto found =
-        std::find_if(rules.begin(), rules.end(), [&](const SyncMistake& m) {
-          return m.axis == r.axis && (r.is_declared || m.axis.empty());
-        });
+    const auto found = std::find_if(rules.begin(), rules.end(), [&](const SyncMistake& m) {
+      return m.axis == r.axis && (r.is_declared || m.axis.empty());
+    });
     const bool is_wrong = found != rules.end();
     if (!is_wrong && !r.is_declared) continue;  // what backward gave is what there is
     const std::optional<SyncMistake> mistake = is_wrong ? std::optional(*found) : std::nullopt;
     const bool elsewhere = is_wrong && found->kind == Kind::kGroup;
-    auto next = reduced(r, elsewhere ? lists_of_group(program, found->group) : r.lines, mistake,
-                        gradients);
+    auto next =
+        reduced(r, elsewhere ? lists_of_group(program, found->group) : r.lines, mistake, gradients);
     if (!next) return std::nullopt;
     gradients = std::move(*next);
   }
