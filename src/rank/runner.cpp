@@ -209,7 +209,8 @@ class Runner::Impl::Case {
     site->call = Call{&spec, static_cast<int>(ranks.size())};
     site->connection = &runner_.connections().of(ranks);
     site->enter_backward = [this, index] { runner_.enter(index, Phase::kBackward); };
-    const std::string_view how = *rule_of(subject_for(request_.subject, spec.kind), spec.kind, spec.op, torch_version());
+    const std::string subject = subject_for(request_.subject, spec.kind);  // a mutant's rule is a part of it
+    const std::string_view how = *rule_of(subject, spec.kind, spec.op, torch_version());
     if (how == "dispatcher") return collective(spec.kind).in_place(site->call, *site->connection, operand);
     if (how != "native") site->rule = rule_named(how);
     site->native_leftovers = how == "leftovers";
