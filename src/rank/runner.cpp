@@ -139,13 +139,14 @@ class Runner::Impl::Case {
         if (const std::string why = op->why_not_offered(*call, whole); !why.empty()) return why;
         continue;
       }
-      const auto how = rule_of(subject_for(request_.subject, call->kind), call->kind, call->op);
+      const std::string subject = subject_for(request_.subject, call->kind);
+      const auto how = rule_of(subject, call->kind, call->op);
       if (how && differentiates_twice && *how != "dispatcher")
-        return subject_for(request_.subject, call->kind) + " has a rule for the gradient, and none for the gradient of that";
+        return subject + " has a rule for the gradient, and none for the gradient of that";
       if (how) continue;
       std::string what(traits(call->kind).name);
       if (traits(call->kind).takes_op) what += " " + std::string(name_of(call->op));
-      return subject_for(request_.subject, call->kind) + " does not offer " + what;
+      return subject + " does not offer " + what;
     }
     return {};
   }
