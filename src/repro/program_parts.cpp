@@ -121,6 +121,16 @@ bool has_choice(const Syntax& node) {
   return std::any_of(node.keywords.begin(), node.keywords.end(), [](const auto& k) { return has_choice(*k.second); });
 }
 
+// A name or a call, behind which an attribute may stand.
+bool binds_tightly(const std::string& text) {
+  try {
+    const Syntax::Kind kind = parse_expression(text)->kind;
+    return kind == Syntax::Kind::kName || kind == Syntax::Kind::kCall || kind == Syntax::Kind::kSubscript;
+  } catch (const ExpressionError&) {
+    return false;
+  }
+}
+
 // Whether the loss's expressions lead back to an input that requires grad.
 bool depends_on_gradient(const Program& program) {
   std::set<std::string> on_gradient;
@@ -227,7 +237,7 @@ std::string program_part(const Program& program, const CollectiveParts& parts, b
 
 std::string observed_part(const ReproCase& repro, const Program& program) {
   std::string text = "def observed(rank):\n    \"\"\"A rank's loss, and the gradients that its backward leaves.\"\"\"\n";
-  text += fmt::format("    {}{} = inputs()\n", names_of(program.inputs), program.inputs.size() == 1 ? "," : "");
+  text += fmt::format("    {} = inputs()\n", names_of(program.inputs));
   for (const Input& input : program.inputs)
     text += fmt::format("    {} = leaf({}, dtype{})\n", input.name, input.is_local() ? input.name + "[rank]" : held(program, input),
                         input.requires_grad ? "" : ", requires_grad=False");
@@ -257,7 +267,7 @@ std::string observed_part(const ReproCase& repro, const Program& program) {
 std::string truth_part(const ReproCase& repro, const Program& program, const CollectiveParts& parts) {
   std::string text =
       "def truth():\n    \"\"\"The same program in one process: every value is a list over the ranks, and autograd sees them all.\"\"\"\n";
-  text += fmt::format("    {}{} = inputs()\n", names_of(program.inputs), program.inputs.size() == 1 ? "," : "");
+  text += fmt::format("    {} = inputs()\n", names_of(program.inputs));
   std::string leaves;
   std::vector<std::string> by_rank;
   for (const Input& input : program.inputs) {
@@ -291,7 +301,9 @@ std::string truth_part(const ReproCase& repro, const Program& program, const Col
     text += fmt::format("    {} = {}\n", step.name, value);
     by_rank.push_back(step.name);
   }
-  text += fmt::format("    losses = [({}).reshape(()) {}]\n", program.loss.text, over_ranks(program.loss.text, by_rank));
+  const bool plain = binds_tightly(program.loss.text);
+  text += fmt::format("    losses = [{}{}{}.reshape(()) {}]\n", plain ? "" : "(", program.loss.text, plain ? "" : ")",
+                      over_ranks(program.loss.text, by_rank));
   const std::vector<double> weights = truth_weights(program, repro.which.objective);
   const bool mean = std::all_of(weights.begin(), weights.end(), [&](double w) { return w == 1.0 / program.world_size; });
   if (all_ones(weights)) text += "    J = sum(losses)\n";
@@ -315,8 +327,9 @@ std::string rows_part(const ReproCase& repro, const Program& program) {
   std::size_t g = 0;
   for (const Input& input : program.inputs) {
     if (!input.requires_grad) continue;
-    const GradientComparison& comparison = repro.result.gradients.at(g);
-    const std::string bound = number_literal(comparison.bound);
+    // Of a case that fails there is no comparison; the truth is known all the same.
+    const std::string bound = number_literal(g < repro.result.gradients.size() ? repro.result.gradients[g].bound : 0.0);
+    const std::optional<Array>& whole = repro.simulation.gradients.at(0).at(g).parts.at(0);
     ++g;
     any = true;
     const std::string name = string_literal(input.name);
@@ -325,7 +338,7 @@ std::string rows_part(const ReproCase& repro, const Program& program) {
                           name, bound);
       continue;
     }
-    const Shape full = comparison.truth_full ? comparison.truth_full->shape() : Shape{};
+    const Shape full = whole ? whole->shape() : Shape{};
     const GradientByRank none(static_cast<std::size_t>(program.world_size));
     const std::vector<Part> joined = assemble(program, input, full, none);
     const bool alone = std::all_of(joined.begin(), joined.end(), [](const Part& p) { return p.ranks.size() == 1; });
@@ -384,7 +397,7 @@ std::string guard_rows(const ReproCase& repro, const Program& program, const std
 
 std::string one_device(const ReproCase& repro, const Program& program) {
   std::string text = "def one_device():\n    \"\"\"The program as it was on one device.\"\"\"\n";
-  text += fmt::format("    {}{} = inputs()\n", names_of(program.inputs), program.inputs.size() == 1 ? "," : "");
+  text += fmt::format("    {} = inputs()\n", names_of(program.inputs));
   std::string leaves;
   for (const Input& input : program.inputs) {
     const char* more = input.requires_grad ? "" : ", requires_grad=False";
