@@ -120,8 +120,10 @@ std::string joined(const std::vector<std::string>& parts) {
 
 std::string world_part(const Program& program) {
   std::string text = fmt::format("world_size = {}\ndtype = torch.{}\n", program.world_size, traits(program.dtype).name);
+  std::string groups;
   for (const Group& group : program.groups)
-    text += fmt::format("{} = {}{}\n", group.name, list_literal(group.partition), "  # ranks, by group");
+    groups += fmt::format("{}\"{}\": {}", groups.empty() ? "" : ", ", group.name, list_literal(group.partition));
+  if (!groups.empty()) text += fmt::format("groups = {{{}}}\n", groups);
   const bool grouped = std::any_of(program.steps.begin(), program.steps.end(), [](const Step& s) {
     return s.collective() && !s.collective()->group.empty();
   });
@@ -142,7 +144,7 @@ std::string groups_text(const Program& program, const std::string& used) {
   for (const Group& group : program.groups) {
     if (used.find("process_groups[\"" + group.name + "\"]") == std::string::npos) continue;
     text += fmt::format(
-        "    for ranks in {0}:\n        group = dist.new_group(ranks{1})\n        if rank in ranks:\n            process_groups[\"{0}\"] = group\n",
+        "    for ranks in groups[\"{0}\"]:\n        group = dist.new_group(ranks{1})\n        if rank in ranks:\n            process_groups[\"{0}\"] = group\n",
         group.name, is_sorted(group) ? "" : ", sort_ranks=False");
   }
   return text.empty() ? "" : kConnect + text;

@@ -42,6 +42,16 @@ class Numbers(unittest.TestCase):
     def test_a_sample_of_all_scenarios(self):
         self.check(["scenarios"], 20, every=EVERY)
 
+    def test_names_that_the_script_uses_itself(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder, "names.json")
+            file.write_text(json.dumps({
+                "world_size": 2, "groups": {"shard": [[1, 0]]}, "inputs": {"leaf": {"expr": "rank + 2.0"}, "dist": 3.0},
+                "steps": [{"os": "leaf * dist"}, {"loss": {"all_gather": "os * shard_rank", "group": "shard"}},
+                          {"program": "sum([t * t for t in loss])"}],
+                "loss": "program * (rank + 1)", "objective": "mean", "subjects": {"reference": "match", "simclr": "match"}}))
+            self.check([str(file)], 2)
+
     def test_every_built_in_subject(self):
         files = [f"scenarios/collectives/{name}.json" for name in EVERY_RULE]
         self.check(files, 15, every=7, options=["--subject", built_in_subjects(), "--world-size", "2"])
