@@ -212,13 +212,16 @@ std::string repro_script(const ReproCase& repro) {
   const std::string guards = guards_part(repro, program);
   std::string report = kReport;
   report.replace(report.find("$compared"), 9, guards.empty() ? "rows(gradients, true)" : "[*rows(gradients, true), *guards(true_losses, true)]");
-  const std::string rest = joined({inputs_part(program), parts.definitions, program_part(program, parts, attach), observed_part(repro, program),
-                                   parts.simulations, truth_part(repro, program, parts), guards, rows_part(repro, program), report});
+  // What a reader wants first stands first.
+  const std::string shown = joined({parts.definitions, program_part(program, parts, attach), inputs_part(program),
+                                    parts.simulations, truth_part(repro, program, parts), observed_part(repro, program)});
+  const std::string compared = joined({guards, rows_part(repro, program), report});
+  const std::string rest = shown + "\n\n" + compared;
   std::string main = kMain;
   const std::string connect = groups_text(program, rest);
   main.replace(main.find("$connect"), 8, connect.empty() ? "" : "    connect(rank)\n");
   const std::string imports = "import os\n\nimport torch\nimport torch.distributed as dist\nimport torch.multiprocessing as mp\n" + parts.imports;
-  return header_part(repro) + imports + "\n" + world_part(program) + "\n\n" + joined({helpers_part(parts, rest), rest, connect, main});
+  return header_part(repro) + imports + "\n" + world_part(program) + "\n\n" + joined({shown, helpers_part(parts, rest), compared, connect, main});
 }
 
 }  // namespace distgrad
