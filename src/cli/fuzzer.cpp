@@ -185,7 +185,7 @@ void Fuzzer::verify_items(std::vector<std::unique_ptr<Item>>& items) {
       all.push_back(cases.front());
       all.back().subject = subject;
     }
-    verifier_ = std::make_unique<Verifier>(all, VerifyOptions{.interpreters = &interpreters_});
+    verifier_ = std::make_unique<Verifier>(all, VerifyOptions{.interpreters = &interpreters_, .declared_truth_alone = true});
   }
   Outcomes outcomes(items);
   verifier_->verify(cases, outcomes);

@@ -20,8 +20,8 @@ struct VerifyOptions {
   bool strict = false;         // unexpected skips and disputes are not as expected
   bool fail_fast = false;      // nothing after the first case that is broken or not as expected
   Interpreters* interpreters = nullptr;  // needed where subjects are in Python
-  // With simulate_only: no other objective's gradients than the declared one's, and error bounds for
-  // every program, however large.
+  // No other objective's gradients than the declared one's, unless a run's differ from those, and
+  // error bounds for every program, however large.
   bool declared_truth_alone = false;
   // Puts other values (a golden file's) in place of the simulation's before anything is compared
   // with them; not empty: why it cannot, and the case is skipped, which is not as expected.
