@@ -221,7 +221,7 @@ struct KnownText {
   std::unordered_map<std::string, std::shared_ptr<const CompiledExpression>> by_types;
 };
 
-constexpr std::size_t kTexts = 4096, kCodes = 4096;
+constexpr std::size_t kTexts = 8192, kCodes = 8192;
 
 // Leaked, so that no tensor type is freed after torch's own statics.
 RecentlyUsed<KnownText>& known_texts() {
