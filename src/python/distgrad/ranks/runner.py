@@ -10,12 +10,12 @@ import torch
 import torch.distributed as dist
 
 from . import board as places
-from . import exchange
+from . import exchange, times
 from .adapters_results import private_copy
 from .call import Call, NotOffered, SubjectError
 from .frames import number, read_number
 from .groups import Groups
-from .language import Expression, InvalidExpression
+from .language import Expression, InvalidExpression, inner_of_gradient_norm
 from .values import DTYPES, part_of, rank_names, value_on
 
 _TRACEBACK_LINES = 15
@@ -24,6 +24,8 @@ _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _IGNORED_WARNINGS = (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning)
 # Ours, from the mode in which ranks run and not from the user's program.
 _OWN_WARNING = "use_deterministic_algorithms(True"
+
+_TRANSPORT_WORDS = ("gloo/", "Connection ", "NCCL error", "CUDA error", "CUDA out of memory")
 
 # Which options a kind takes: of the others the program has defaults that mean nothing.
 _TAKES_OP = ("all_reduce", "reduce", "reduce_scatter")
@@ -63,7 +65,8 @@ class Runner:
         from .subjects import load_subject  # here, so that whatever it raises belongs to a case
 
         if text not in self._subjects:
-            self._subjects[text] = load_subject(text)
+            with times.spent_in("module"):
+                self._subjects[text] = load_subject(text)
         self._subjects[text].setup(groups)
         return self._subjects[text]
 
@@ -87,10 +90,11 @@ class _Case:
         self._dtype = DTYPES[self._program["dtype"]]
         self._values = {}  # by name: what expressions may use
         self._leaves = []  # (input, tensor), of the inputs that require grad
+        self._is_first_pass = True  # through the forward
 
     def run(self):
-        if self._request["backend"] != "gloo":
-            raise NotOffered(f"ranks in Python run on gloo, not on {self._request['backend']}")
+        self._runner.groups.use(self._request["backend"], self._request.get("device", "cpu"))
+        self._device = self._runner.groups.transport.device
         groups = self._groups()
         subject = self._runner.subject(self._request["subject"], groups)
         calls = [_call_of(step, groups) for step in self._program["steps"]]
@@ -99,13 +103,25 @@ class _Case:
                 subject.check(call)
         plan = _Plan(self._program)
         self._make_leaves()
+        forward = functools.partial(self._forward, calls, subject, plan, dict(self._values))
+        end = subject.forward(forward, [leaf for _, leaf in self._leaves])
+        if end.requires_grad:  # else it counts as missing gradients
+            self._run_backward(end)
+        self._sync_and_collect(groups)
+
+    def _forward(self, calls, subject, plan, inputs, *leaves):
+        """From the leaves to what backward begins at. Under a checkpoint this runs once more, in backward."""
+        self._values = inputs | {item["name"]: leaf for (item, _), leaf in zip(self._leaves, leaves)}
         reached = [y for i, call in enumerate(calls) if (y := self._run_step(i, call, subject, plan)) is not None]
         self._board.enter(len(calls), places.FORWARD)
-        loss = plan.loss.evaluate(self._values, self._dtype)
+        loss = plan.loss.evaluate(self._values, self._dtype, device=self._device)
+        if plan.loss_is_gradient_norm:
+            loss = self._squared_gradient_norm(loss, reached)
+        self._is_first_pass = False
         self._result["loss"] = number(float(loss.item()))
         self._result["loss_shape"] = list(loss.shape)
-        self._run_backward(loss, reached)
-        self._sync_and_collect(groups)
+        weight = self._frame.numbers(self._request["weights"])[self._rank]
+        return _Anchor.apply(weight, loss, *_left_out(loss, reached))
 
     def _groups(self):
         groups = {"": self._runner.groups.world()}
@@ -116,7 +132,7 @@ class _Case:
     def _make_leaves(self):
         self._values.update(rank_names(self._program, self._rank))
         for item in self._program["inputs"]:
-            value = value_on(self._program, self._frame, item, self._rank)
+            value = value_on(self._program, self._frame, item, self._rank).to(self._device)
             if item.get("requires_grad", True):
                 value.requires_grad_(True)
                 self._leaves.append((item, value))
@@ -125,10 +141,11 @@ class _Case:
     def _run_step(self, index, call, subject, plan):
         """The value, where backward must reach it on every rank; else None."""
         self._board.enter(index, places.FORWARD)
-        value = plan.steps[index].evaluate(self._values, self._dtype)
+        value = plan.steps[index].evaluate(self._values, self._dtype, device=self._device)
         if call is not None:
             value = subject(call, self._operand(value, plan.depends_on_gradient[index]))
-            self._result["steps"].append(self._writer.tensor(value))
+            if self._is_first_pass:
+                self._result["steps"].append(self._writer.tensor(value))
             if value.requires_grad:
                 value.register_hook(functools.partial(self._enter_backward, index))
         self._values[self._program["steps"][index]["name"]] = value
@@ -138,7 +155,7 @@ class _Case:
         """What the subject gets: attached to the graph on every rank or on none, whatever the value is on this one. Else the
         others would wait in backward for ever. And a copy of what other steps see, as a subject may work in place."""
         if depends_on_gradient and not x.requires_grad and x.is_floating_point():
-            return _Attach.apply(x, torch.zeros((), dtype=x.dtype, requires_grad=True))
+            return _Attach.apply(x, torch.zeros((), dtype=x.dtype, device=x.device, requires_grad=True))
         x = x if depends_on_gradient else x.detach()
         memory = x.untyped_storage().data_ptr()
         shared = any(
@@ -146,14 +163,27 @@ class _Case:
         )
         return private_copy(x) if shared else x
 
+    def _squared_gradient_norm(self, loss, reached):
+        """Of the gradients, through the collectives, of all ranks' losses with respect to this rank's inputs."""
+        norm = torch.zeros((), dtype=loss.dtype, device=loss.device)
+        end = _Anchor.apply(1.0, loss, *_left_out(loss, reached))
+        if end.requires_grad:
+            leaves = [leaf for _, leaf in self._leaves]
+            for gradient in torch.autograd.grad(end, leaves, create_graph=True, allow_unused=True):
+                if gradient is not None:
+                    norm = norm + (gradient * gradient).sum()
+        return norm
+
+    def _run_backward(self, end):
+        try:
+            end.backward()
+        except RuntimeError as error:  # on every rank at the same node, before anything of it is sent
+            if "marked with @once_differentiable" not in str(error):
+                raise
+            raise NotOffered("its backward is marked with @once_differentiable") from error
+
     def _enter_backward(self, index, _):
         self._board.enter(index, places.BACKWARD)
-
-    def _run_backward(self, loss, reached):
-        weight = self._frame.numbers(self._request["weights"])[self._rank]
-        end = _Anchor.apply(weight, loss, *_left_out(loss, reached))
-        if end.requires_grad:  # else it counts as missing gradients
-            end.backward()
 
     def _sync_and_collect(self, groups):
         self._board.enter(len(self._program["steps"]), places.SYNC)
@@ -187,7 +217,9 @@ class _Plan:
             known.add(step["name"])
             if self.depends_on_gradient[-1]:
                 on_gradient.add(step["name"])
-        self.loss = _compiled(program["loss"]["text"], frozenset(known))
+        inner = inner_of_gradient_norm(program["loss"]["text"])
+        self.loss_is_gradient_norm = inner is not None
+        self.loss = _compiled(program["loss"]["text"] if inner is None else inner, frozenset(known))
         self.reaches_loss = self._trace_back(program["steps"])
 
     def _trace_back(self, steps):
@@ -256,7 +288,7 @@ class _Attach(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, cotangent):
-        return None, torch.zeros((), dtype=cotangent.dtype)
+        return None, torch.zeros((), dtype=cotangent.dtype, device=cotangent.device)
 
 
 class _Anchor(torch.autograd.Function):
@@ -266,12 +298,12 @@ class _Anchor(torch.autograd.Function):
     @staticmethod
     def forward(ctx, weight, loss, *also):
         ctx.weight = weight
-        ctx.shapes = [(x.shape, x.dtype) for x in also]
+        ctx.shapes = [(x.shape, x.dtype, x.device) for x in also]
         return loss.clone()
 
     @staticmethod
     def backward(ctx, one):
-        return (None, torch.full_like(one, ctx.weight), *(torch.zeros(s, dtype=d) for s, d in ctx.shapes))
+        return (None, torch.full_like(one, ctx.weight), *(torch.zeros(s, dtype=d, device=on) for s, d, on in ctx.shapes))
 
 
 # ---- what went wrong
@@ -287,12 +319,14 @@ def _texts_of(caught):
 
 
 def _kind_of(error):
-    """Gloo and c10d say what happened to a connection; anything else happened to the program."""
+    """Gloo, NCCL, CUDA and c10d say what happened to a connection or a device; anything else happened to the program."""
     if isinstance(error, SubjectError):
         return "subject"
     text = str(error)
-    transport = isinstance(error, RuntimeError) and ("gloo/" in text or "Connection " in text)
-    return "backend" if transport or isinstance(error, dist.DistError) else "exception"
+    transport = isinstance(error, RuntimeError) and any(words in text for words in _TRANSPORT_WORDS)
+    if not transport and not isinstance(error, dist.DistError):
+        return "exception"
+    return "hang" if "timed out" in text or "operation timeout" in text else "backend"
 
 
 def _message_of(error):
