@@ -19,6 +19,7 @@
 
 #include "base/error.h"
 #include "base/version.h"
+#include "cli/accelerators.h"
 #include "cli/captured_child.h"
 #include "cli/command.h"
 #include "cli/interpreters.h"
@@ -158,11 +159,11 @@ struct SelfTest {
 };
 
 // "all_reduce max Float": a line for what behaves alike, with the dtypes unless it is all of them.
-std::string self_test_table(const Json& gloo) {
+std::string self_test_table(const Json& found) {
   std::vector<std::pair<std::string, std::string>> order;  // what, how
   std::map<std::pair<std::string, std::string>, std::vector<std::string>> dtypes;
   std::map<std::string, std::size_t> kinds;  // dtypes of each
-  for (const auto& [name, entry] : gloo.items()) {
+  for (const auto& [name, entry] : found.items()) {
     const std::size_t space = name.rfind(' ');
     const auto dtype = kTorchDtypes.find(space == std::string::npos ? "" : name.substr(space + 1));
     const std::string what = dtype == kTorchDtypes.end() ? name : name.substr(0, space);
@@ -185,21 +186,48 @@ std::string self_test_table(const Json& gloo) {
   return out;
 }
 
-SelfTest self_test(const std::string& executable) {
+SelfTest self_test(const std::string& executable, const std::string& backend) {
   ChildCommand command;
-  command.arguments = {executable, "--self-test"};
+  command.arguments = {executable, "--self-test", backend};
   const CapturedChild child = run_captured(command, kTimeout);
   const Json found =
       Json::parse(child.text.substr(std::min(child.text.find('{'), child.text.size())), nullptr,
                   /*allow_exceptions=*/false);
-  if (!child.ok() || !found.is_object() || !found.contains("gloo"))
-    return {{Finding::kMissing, "gloo",
+  if (!child.ok() || !found.is_object() || !found.contains(backend))
+    return {{Finding::kMissing, backend,
              child.timed_out ? fmt::format("the self-test did not end within {} s", kTimeout)
                              : "the self-test failed: " + last_line(child.text),
-             "run `" + executable + " --self-test` to see all it says"},
+             "run `" + executable + " --self-test " + backend + "` to see all it says"},
             ""};
-  return {{Finding::kFine, "gloo", "torch " + found.value("torch", "") + "'s; self-test below", ""},
-          self_test_table(found["gloo"])};
+  return {
+      {Finding::kFine, backend, "torch " + found.value("torch", "") + "'s; self-test below", ""},
+      self_test_table(found[backend])};
+}
+
+// --- GPUs ---
+
+// That there is none is no fault of the machine's: only cases that ask for one are skipped.
+Line gpu_line(const Probe& probe) {
+  if (!probe.cuda_unavailable.empty()) return {Finding::kNote, "gpu", probe.cuda_unavailable, ""};
+  return {Finding::kFine, "gpu",
+          fmt::format("{} (driver for CUDA {}, torch's CUDA {})", fmt::join(probe.devices, ", "),
+                      probe.driver, probe.runtime),
+          ""};
+}
+
+Line nccl_line(const Probe& probe) {
+  const std::string version = probe.nccl_version.empty() ? "" : probe.nccl_version + "; ";
+  if (!probe.nccl_unavailable.empty())
+    return {Finding::kNote, "nccl", version + "cases are skipped: " + probe.nccl_unavailable, ""};
+  const bool tested = probe.nccl_traits == "self-test";
+  return {Finding::kFine, "nccl",
+          version + (tested ? "what it does right was found by a self-test"
+                            : "what it does right is taken from its sources"),
+          tested ? ""
+                 : fmt::format("tools/gpu_check, or distgrad-rank --self-test nccl > {}",
+                               std::filesystem::path(probe.nccl_library)
+                                   .replace_filename("nccl-traits.json")
+                                   .string())};
 }
 
 // --- Output ---
@@ -225,7 +253,7 @@ std::string own_executable() {
 }  // namespace
 
 ExitCode doctor_command(const Arguments& arguments) {
-  CLI::App app("Look at this machine and test the backend's collectives.", "distgrad doctor");
+  CLI::App app("Look at this machine and test the backends' collectives.", "distgrad doctor");
   describe(app, "Exit code 3: something that runs need is missing.\n"
            "Example: distgrad doctor\n");
   if (const auto done = parse_arguments(app, arguments)) return *done;
@@ -246,9 +274,18 @@ ExitCode doctor_command(const Arguments& arguments) {
   show(shared_memory_line());
   show(processors_line());
   if (ranks.finding != Finding::kFine) return ExitCode::kBroken;
-  const SelfTest test = self_test(executable);
-  show(test.line);
-  if (!test.table.empty()) fmt::print("\nThe backend's collectives:\n{}", test.table);
+  const Probe probe = probe_accelerators(executable, true);
+  show(gpu_line(probe));
+  show(nccl_line(probe));
+  std::string tables;
+  for (const std::string backend : {"gloo", "nccl"}) {
+    if (backend == "nccl" && !probe.nccl_unavailable.empty()) continue;
+    const SelfTest test = self_test(executable, backend);
+    show(test.line);
+    if (!test.table.empty())
+      tables += fmt::format("\nThe collectives of {}:\n{}", backend, test.table);
+  }
+  fmt::print("{}", tables);
   return missing ? ExitCode::kBroken : ExitCode::kAsExpected;
 }
 

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 
+#include "cli/separating.h"
 #include "diagnose/phrases.h"
 #include "diagnose/rewriting.h"
 #include "diagnose/search.h"
@@ -347,6 +348,7 @@ class Explainer {
       if (explained.found.empty()) return explain_unknown(explained);
       hypothesis = explained.found.front();
       has_rivals_ = explained.found.size() > 1;
+      if (has_rivals_) out_.separating = separating_scenario(c_, explained.found);
     }
     show_ranks_cotangents(traced_backward(program_, hypothesis, run_weights(), c_.replay));
     if (!starts_alike())

@@ -7,6 +7,7 @@
 
 #include "base/did_you_mean.h"
 #include "base/error.h"
+#include "cli/accelerators.h"
 #include "cli/command.h"
 #include "cli/load.h"
 #include "cli/parse_arguments.h"
@@ -14,6 +15,7 @@
 #include "model/collective_kind.h"
 #include "model/findings.h"
 #include "model/libraries.h"
+#include "pool/workshop.h"
 #include "report/json.h"
 #include "report/words.h"
 
@@ -43,7 +45,10 @@ Listing list_scenarios(const std::vector<std::string>& paths) {
 
 Listing list_cases(const std::vector<std::string>& paths) {
   Listing listing;
-  Loaded loaded = load_cases(paths, {});
+  Accelerators accelerators(false);
+  Overrides overrides;
+  overrides.why_unavailable = [&](const Case& c) { return accelerators.why_unavailable(c); };
+  Loaded loaded = load_cases(paths, overrides);
   for (const Case& c : loaded.cases)
     listing.rows.push_back({{"id", c.id},
                             {"file", c.scenario->file},
@@ -96,11 +101,13 @@ Listing list_subjects(const std::vector<std::string>&) {
 
 Listing list_backends(const std::vector<std::string>&) {
   Listing listing;
-  for (const BackendRow& row : kBackends)
-    listing.rows.push_back(
-        {{"backend", row.name},
-         {"what", row.what},
-         {"unavailable", text_or_null(row.unavailable)}});
+  const Probe probe = probe_accelerators(rank_executable(), false);
+  for (const BackendRow& row : kBackends) {
+    const std::string why = row.name == "nccl" ? probe.nccl_unavailable : "";
+    listing.rows.push_back({{"backend", row.name},
+                            {"what", row.what},
+                            {"unavailable", text_or_null(why)}});
+  }
   return listing;
 }
 

@@ -7,19 +7,23 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <string_view>
 
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/interrupts.h"
 #include "base/version.h"
+#include "cli/accelerators.h"
 #include "cli/color.h"
 #include "cli/command.h"
 #include "cli/load.h"
+#include "cli/python_times.h"
 #include "cli/run_options.h"
 #include "cli/verify.h"
 #include "cli/worst_ways.h"
 #include "golden/store.h"
+#include "model/backends.h"
 #include "report/durations.h"
 #include "report/github.h"
 #include "report/report_format.h"
@@ -154,8 +158,9 @@ class Progress : public VerifyListener {
 
   std::map<std::string, Way> ways() const { return ways_.by_case(); }
 
-  void finish(std::size_t durations) {
+  void finish(std::size_t durations, const std::string& python_times) {
     print(text_.finish(report_));
+    print(python_times);
     if (durations > 0) print(durations_text(report_, durations));
   }
 
@@ -185,6 +190,12 @@ ExitCode run_command(const Arguments& arguments) {
   options.overrides.torch_of_python = [&](const std::string& python) {
     return interpreters.find(python).torch;
   };
+  Accelerators accelerators(options.share_gpu);
+  if (!options.simulate)  // which starts no ranks
+    options.overrides.why_unavailable = [&](const Case& which) {
+      return accelerators.why_unavailable(which);
+    };
+  if (options.share_gpu) ::setenv(kShareGpuVariable, "1", 1);
 
   const auto started = std::chrono::steady_clock::now();
   const Interrupts interrupts;
@@ -214,6 +225,8 @@ ExitCode run_command(const Arguments& arguments) {
       std::any_of(options.reports.begin(), options.reports.end(),
                   [](const ReportFile& r) { return r.format->wants_ways; });
   Progress progress(options, loaded, wants_ways && !options.simulate, report);
+  std::optional<PythonTimes> python_times;
+  if (options.verbose) python_times.emplace();
   std::string failure;
   try {
     verify(loaded.cases, how, progress);
@@ -224,7 +237,7 @@ ExitCode run_command(const Arguments& arguments) {
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - started;
   report.summary = summary_of(report.cases);
   report.summary.elapsed_s = elapsed.count();
-  progress.finish(options.durations);
+  progress.finish(options.durations, python_times ? python_times->text() : "");
   FormatContext context{.text = text_options(options), .host = host_name(), .root = source_root()};
   const int signal = interrupted_by();  // one that comes later interrupts nothing
   context.ended_early = early_end(options, report, loaded.cases.size(), failure, signal);

@@ -62,11 +62,14 @@ struct Meaning {
   std::size_t unfinished = 0;  // cases; at 0 the tensors are let go
 };
 
-using MeaningKey = std::tuple<const Scenario*, int, DType, std::string>;
+using MeaningKey = std::tuple<const Scenario*, int, DType, std::string, bool>;
 
-// What decides the truth, and nothing else.
+// A GPU's functions are less accurate: the same truth has wider bounds.
+bool is_on_gpu(const Case& c) { return c.device == "cuda"; }
+
+// What decides the truth and its bounds, and nothing else.
 MeaningKey key_of(const Case& c) {
-  return {c.scenario, c.world_size, c.dtype, spelled(c.objective)};
+  return {c.scenario, c.world_size, c.dtype, spelled(c.objective), is_on_gpu(c)};
 }
 
 // Which rank program runs a case: distgrad-rank, or a Python interpreter.
@@ -126,7 +129,9 @@ class Verification {
   }
 
  private:
-  void prepare_for(const Case& c) { workshop_.prepare(c.world_size, programs_.of(c)); }
+  void prepare_for(const Case& c) {
+    workshop_.prepare(c.world_size, programs_.of(c), transport_of(c.backend, c.device));
+  }
 
   template <class T>
   static T take(std::map<Ticket, T>& map, Ticket ticket) {
@@ -176,6 +181,7 @@ class Verification {
       meaning->asked.weights = rows_to_ask(meaning->asked.program, first.objective);
       meaning->asked.with_bounds =
           options_.declared_truth_alone || asks_for_bounds_at_once(meaning->asked.program);
+      meaning->asked.on_gpu = is_on_gpu(first);
       meaning->asked.with_differences = options_.with_differences;
       auto run_weights = reference_weights(meaning->asked.program, first.objective);
       if (run_weights != meaning->asked.weights.front())
@@ -222,7 +228,8 @@ class Verification {
 
   static RunRequest run_request(const Case& c, const Program& program) {
     return {program, c.subject, c.backend,
-            backward_weights(program, c.objective, is_reference(c.subject))};
+            backward_weights(program, c.objective, is_reference(c.subject)),
+            c.device == "cpu" ? "" : c.device};
   }
 
   // The file's own mistake is the user's error; one that only an override makes is a reason to
@@ -287,7 +294,10 @@ class Verification {
 
   Replay replay(const Case& c) {
     return [this, &c](const SimulateRequest& request) {
-      return simulate_now(request, c.timeout_s).simulation;
+      if (!is_on_gpu(c)) return simulate_now(request, c.timeout_s).simulation;
+      SimulateRequest bounded_alike = request;
+      bounded_alike.on_gpu = true;
+      return simulate_now(bounded_alike, c.timeout_s).simulation;
     };
   }
 

@@ -10,7 +10,8 @@ namespace distgrad {
 namespace {
 
 constexpr std::size_t kKept = 200;
-constexpr int kWorkedOut = 1000;  // else cases that come from bad to worse would take twice the time
+constexpr int kWorkedOut =
+    1000;  // else cases that come from bad to worse would take twice the time
 constexpr int kOthers = 40;
 constexpr std::int64_t kMostElements = std::int64_t{1} << 20;
 

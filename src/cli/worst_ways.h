@@ -1,5 +1,5 @@
-// The ways of values and cotangents through the cases that went wrong, the worst of them: each costs
-// simulations, and a report can only draw so many.
+// The ways of values and cotangents through the cases that went wrong, the worst of them: each
+// costs simulations, and a report can only draw so many.
 #pragma once
 
 #include <map>

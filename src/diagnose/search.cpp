@@ -62,8 +62,8 @@ class Search {
 
   Explanations run() {
     try_singles();
-    try_syncs();
     if (out_.found.empty()) try_joint();
+    try_syncs();
     if (!is_simple()) {
       // What goes by one rule everywhere may as well be two rules on two collectives.
       const bool is_joint = !out_.found.empty();
@@ -107,12 +107,19 @@ class Search {
         out_.found.push_back(hypothesis);
   }
 
-  // What is done with the shares after backward, one input at a time or all alike.
+  // What is done with the shares after backward, of one input or of all alike.
   void try_syncs() {
     for (const Hypothesis& hypothesis : syncs_) try_sync(hypothesis);
-    if (!out_.found.empty()) return;
     for (const Hypothesis& hypothesis : joint_sync_hypotheses(evidence_.program()))
-      try_sync(hypothesis);
+      if (std::none_of(hypothesis.begin(), hypothesis.end(), [&](const RuleChoice& choice) {
+            return is_part_of_some({choice});
+          }))
+        try_sync(hypothesis);
+  }
+
+  bool is_part_of_some(const Hypothesis& part) const {
+    return std::any_of(out_.found.begin(), out_.found.end(),
+                       [&](const Hypothesis& h) { return is_part_of(part, h); });
   }
 
   void try_sync(const Hypothesis& hypothesis) {

@@ -52,7 +52,7 @@ Offers offers_of(const std::string& subject) {
 
 Choices default_choices() {
   Choices choices;
-  choices.world_sizes = {1, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 5, 6};
+  choices.world_sizes = {1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 4, 4, 4, 5, 6};
   choices.dtypes = {DType::kFloat64, DType::kFloat64, DType::kFloat64, DType::kFloat64, DType::kFloat64,
                     DType::kFloat32, DType::kFloat32, DType::kFloat32, DType::kBFloat16, DType::kFloat16};
   choices.objectives = {"sum", "sum", "sum", "mean", "mean", "replicated", "rank", "axes", "axes"};

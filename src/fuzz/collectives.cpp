@@ -220,7 +220,7 @@ std::optional<Value> attempt(Draft& draft, const std::string& name) {
   call.traits = draw_kind(draft);
   if (!call.traits) return std::nullopt;
   call.offer = &draft.choices.offers[static_cast<std::size_t>(call.kind())];
-  const Value operand = draw_expression(draft, draft.random.pick({0, 0, 1, 1, 2}));
+  const Value operand = draw_expression(draft, draft.random.pick({0, 0, 0, 1, 1, 1, 2}));
   call.options[std::string(call.traits->name)] = operand.text;
   draw_op(draft, call);
   draw_group(draft, call);

@@ -67,6 +67,9 @@ struct Draft {
   Style style = Style::kExact;
   double limit = 1000;  // of magnitudes
 
+  // Inputs whose gradients a sync may add up, with the axes (empty: the world) along which they are replicated.
+  std::vector<std::pair<std::string, std::vector<std::string>>> replicated;
+
   Json file;
   std::vector<Value> names;  // inputs and steps
 
@@ -102,6 +105,7 @@ Value draw_loss(Draft&);
 bool draw_collective(Draft&, const std::string& name);
 
 // Drawn from `draft.choices.objectives`; where losses must agree, steps that make them so are added and the loss is replaced.
+// Then the syncs that go with it.
 void draw_objective(Draft&, std::string loss);
 
 // `value` under the name, as a step of its own.

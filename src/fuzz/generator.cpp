@@ -18,7 +18,7 @@ void draw_steps(Draft& draft) {
   const int count = draw_count(draft.random);
   for (int i = 0; i < count; ++i) {
     if (draft.random.chance(30)) {
-      Value value = draw_expression(draft, draft.random.between(1, 2));
+      Value value = draw_expression(draft, draft.random.chance(75) ? 1 : 2);
       if (value.text != draft.names.back().text) add_step(draft, fmt::format("a{}", i), std::move(value));
     }
     draw_collective(draft, fmt::format("y{}", i));

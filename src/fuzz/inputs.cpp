@@ -171,13 +171,11 @@ Json draw_value(Draft& draft, bool is_local, const Shape& shape, Value& value) {
   return spec;
 }
 
-void draw_sync(Draft& draft, const std::string& name, const std::vector<Placement>& layout) {
-  Json by_axis;
+void note_replicated(Draft& draft, const std::string& name, const std::vector<Placement>& layout) {
+  std::vector<std::string> axes;
   for (const Placement& p : layout)
-    if (p.kind == Placement::Kind::kReplicate && draft.random.chance(45))
-      by_axis[p.axis] = draft.random.chance(50) ? "mean" : "sum";
-  if (by_axis.is_null()) return;
-  draft.file["sync"][name] = layout[0].axis.empty() ? by_axis[""] : by_axis;
+    if (p.kind == Placement::Kind::kReplicate) axes.push_back(p.axis);
+  if (!axes.empty()) draft.replicated.emplace_back(name, std::move(axes));
 }
 
 Json layout_json(const std::vector<Placement>& layout) {
@@ -202,7 +200,7 @@ void draw_input(Draft& draft, const std::string& name, bool must_require_grad) {
   const bool requires_grad = must_require_grad || !draft.random.chance(12);
   if (!requires_grad) spec["requires_grad"] = false;
   draft.file["inputs"][name] = spec.size() == 1 && spec.contains("value") ? spec["value"] : spec;
-  if (requires_grad && !is_local) draw_sync(draft, name, layout);
+  if (requires_grad) note_replicated(draft, name, layout);
   draft.names.push_back(std::move(value));
 }
 
@@ -210,7 +208,7 @@ void draw_input(Draft& draft, const std::string& name, bool must_require_grad) {
 
 void draw_inputs(Draft& draft) {
   static constexpr std::array kNames = {"x", "w", "b"};
-  const int count = draft.random.chance(45) ? 1 : draft.random.chance(80) ? 2 : 3;
+  const int count = draft.random.chance(60) ? 1 : draft.random.chance(80) ? 2 : 3;
   for (int i = 0; i < count; ++i) draw_input(draft, kNames[static_cast<std::size_t>(i)], i == 0);
 }
 

@@ -84,13 +84,31 @@ bool draw_agreement(Draft& draft, std::string& loss, const std::string& name, co
   return true;
 }
 
+bool is_mean_along(const Json& objective, const std::string& axis) {
+  if (objective == "mean") return true;
+  if (!objective.is_object() || objective.contains("rank")) return false;
+  if (!axis.empty()) return objective[axis] == "mean";
+  return std::all_of(objective.begin(), objective.end(), [](const Json& word) { return word == "mean"; });
+}
+
+// A mean belongs to an objective that is one: under a sum it would be the program's own mistake.
+void draw_syncs(Draft& draft, const Json& objective) {
+  for (const auto& [name, axes] : draft.replicated) {
+    Json by_axis;
+    for (const std::string& axis : axes) {
+      if (draft.random.chance(50)) continue;
+      by_axis[axis] = is_mean_along(objective, axis) && draft.random.chance(65) ? "mean" : "sum";
+    }
+    if (!by_axis.is_null()) draft.file["sync"][name] = by_axis.contains("") ? by_axis[""] : by_axis;
+  }
+}
+
 }  // namespace
 
 Value draw_loss(Draft& draft) {
   Random& random = draft.random;
   std::string text = draw_scalar(draft, draft.names.back());
-  for (int more = random.chance(60) ? 0 : random.between(1, 2); more > 0; --more)
-    text += " + " + draw_scalar(draft, random.pick(draft.names));
+  if (random.chance(30)) text += " + " + draw_scalar(draft, random.pick(draft.names));
   if (random.chance(10)) {
     const std::size_t rank = random.below(static_cast<std::size_t>(draft.world_size));
     const std::string other = draw_scalar(draft, random.pick(draft.names));
@@ -122,6 +140,7 @@ void draw_objective(Draft& draft, std::string loss) {
   }
   if (!agreeing.empty() && random.chance(30)) loss = fmt::format("0.5 * ({}) * ({})", loss, loss);
   draft.file["loss"] = std::move(loss);
+  draw_syncs(draft, objective);
   draft.file["objective"] = std::move(objective);
 }
 

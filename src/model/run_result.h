@@ -60,6 +60,7 @@ struct SimulateRequest {
   bool with_bounds = true;                   // error bounds for the first objective's gradients, losses and steps
   bool with_cotangents = false;              // cotangents of steps, for `explain` (first objective)
   bool with_guards = true;                   // evaluate `single_device` and `truth` expressions too
+  bool on_gpu = false;                       // the bounds are those of a run on a GPU, whose functions are less accurate
   bool with_differences = false;             // check the first objective's gradients by finite differences
 };
 
@@ -102,6 +103,7 @@ struct RunRequest {
   std::string subject;
   std::string backend;
   std::vector<double> weights;  // backward_weights, by rank
+  std::string device = {};      // "cpu" or "cuda"; empty: the CPU
 };
 
 struct RankResult {

@@ -41,8 +41,8 @@ Workshop::Workshop(WorkshopOptions options) : options_(std::move(options)), zygo
 
 Workshop::~Workshop() = default;  // teams first, then zygotes, which end all workers
 
-void Workshop::prepare(int world_size, int rank_program) {
-  const TeamKind kind{rank_program, WorkerRole::kRank, world_size};
+void Workshop::prepare(int world_size, int rank_program, const std::string& transport) {
+  const TeamKind kind{rank_program, WorkerRole::kRank, world_size, transport};
   if (!team_of(kind)) start_team(kind);
 }
 
@@ -55,7 +55,8 @@ Ticket Workshop::simulate(SimulateRequest request, double timeout_s, Turn turn) 
 
 Ticket Workshop::run(RunRequest request, double timeout_s, int rank_program) {
   auto job = std::make_unique<Job>();
-  job->kind = {rank_program, WorkerRole::kRank, request.program.world_size};
+  job->kind = {rank_program, WorkerRole::kRank, request.program.world_size,
+               transport_of(request.backend, request.device)};
   job->request = std::move(request);
   job->timeout_s = timeout_s;
   return submit(std::move(job), Turn::kLast);

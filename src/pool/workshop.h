@@ -42,7 +42,7 @@ class Workshop {
   ~Workshop();
 
   // Starts the ranks of a world ahead of the first case for it.
-  void prepare(int world_size, int rank_program = 0);
+  void prepare(int world_size, int rank_program = 0, const std::string& transport = {});
 
   // The case's time begins when its first worker begins it, not with the submission. Cases are best submitted ordered by
   // world size: changing it costs time.

@@ -87,6 +87,22 @@ TEST_F(WorkshopTest, EveryRankAnswers) {
   }
 }
 
+TEST_F(WorkshopTest, RanksOfAnotherBackendAreNewProgramsOfTheirOwn) {
+  RunRequest other = request(2, "*: print_origin", 7);
+  other.backend = "nccl";
+  other.device = "cuda";
+  const DistributedRun executed = run(other);
+  ASSERT_FALSE(executed.error) << executed.error->message;
+  EXPECT_THAT(executed.output, testing::Each("executed\n"));
+  EXPECT_EQ(executed.ranks.at(1).loss, 8);
+  EXPECT_THAT(run(2, "*: print_origin").output, testing::Each("forked\n"));
+  EXPECT_EQ(ranks().size(), 4U) << "a team for each";
+  other.program.loss.text = "1: kill";
+  EXPECT_EQ(run(other).error.value().kind, "crash");
+  other.program.loss.text = "*: print_origin";
+  EXPECT_THAT(run(other).output, testing::Each("executed\n"));
+}
+
 TEST_F(WorkshopTest, SixtyFourRanks) {
   const DistributedRun done = run(64, "");
   ASSERT_FALSE(done.error);

@@ -112,7 +112,7 @@ RankError read_error(const Json& json) {
 
 Json write_request(const SimulateRequest& request, PayloadWriter& out) {
   const auto& [program, weights, run_weights, rules, leaves_by_rank, with_bounds, with_cotangents, with_guards,
-              with_differences] = request;
+               on_gpu, with_differences] = request;
   Json json;
   json["program"] = write_program(program, out);
   Json& weight_lists = json["weights"] = Json::array();
@@ -130,6 +130,7 @@ Json write_request(const SimulateRequest& request, PayloadWriter& out) {
   json["with_bounds"] = with_bounds;
   json["with_cotangents"] = with_cotangents;
   json["with_guards"] = with_guards;
+  if (on_gpu) json["on_gpu"] = true;
   json["with_differences"] = with_differences;
   return json;
 }
@@ -145,23 +146,26 @@ SimulateRequest read_simulate_request(const Json& json, const PayloadReader& in)
   request.with_bounds = read_bool(field(json, "with_bounds"));
   request.with_cotangents = read_bool(field(json, "with_cotangents"));
   request.with_guards = read_bool(field(json, "with_guards"));
+  request.on_gpu = optional_field(json, "on_gpu") && read_bool(field(json, "on_gpu"));
   request.with_differences = read_bool(field(json, "with_differences"));
   return request;
 }
 
 Json write_request(const RunRequest& request, PayloadWriter& out) {
-  const auto& [program, subject, backend, weights] = request;
+  const auto& [program, subject, backend, weights, device] = request;
   Json json;
   json["program"] = write_program(program, out);
   json["subject"] = subject;
   json["backend"] = backend;
   json["weights"] = out.numbers(weights);
+  if (!device.empty()) json["device"] = device;
   return json;
 }
 
 RunRequest read_run_request(const Json& json, const PayloadReader& in) {
   return {read_program(field(json, "program"), in), read_text(field(json, "subject")),
-          read_text(field(json, "backend")), in.numbers(field(json, "weights"))};
+          read_text(field(json, "backend")), in.numbers(field(json, "weights")),
+          optional_field(json, "device") ? read_text(field(json, "device")) : ""};
 }
 
 Json write_differences(const FiniteDifferences& differences) {
@@ -287,12 +291,13 @@ WorkerRole read_role(const Json& json) {
 SharedFrame encode(const ZygoteRequest& request, std::vector<std::shared_ptr<const UniqueFd>> fds) {
   Json json;
   if (const auto* fork = std::get_if<ForkWorker>(&request)) {
-    const auto& [worker, role, rank, world_size] = *fork;
+    const auto& [worker, role, rank, world_size, exec] = *fork;
     json["kind"] = "fork";
     json["worker"] = worker;
     json["role"] = role_name(role);
     json["rank"] = rank;
     json["world_size"] = world_size;
+    if (!exec.empty()) json["exec"] = exec;
   } else {
     json["kind"] = "kill";
     json["worker"] = std::get<KillWorker>(request).worker;
@@ -351,7 +356,8 @@ Decoded<ZygoteRequest> decode_zygote_request(const Frame& frame) {
     if (kind != "fork") unknown_kind(kind);
     const int world_size = static_cast<int>(read_integer(field(json, "world_size"), 1, kMaxRanks));
     return ForkWorker{worker, read_role(field(json, "role")),
-                      static_cast<int>(read_integer(field(json, "rank"), 0, world_size - 1)), world_size};
+                      static_cast<int>(read_integer(field(json, "rank"), 0, world_size - 1)), world_size,
+                      optional_field(json, "exec") ? read_text(field(json, "exec")) : ""};
   });
 }
 

@@ -89,7 +89,7 @@ at::Tensor tensor_of(const Array& array) {
 }
 
 Array array_of(const at::Tensor& tensor) {
-  const at::Tensor x = tensor.detach().to(at::kDouble).contiguous();
+  const at::Tensor x = tensor.detach().to(at::kCPU).to(at::kDouble).contiguous();
   const double* data = x.data_ptr<double>();
   // The tensor keeps its memory: no copy.
   return Array(x.sizes().vec(), data, std::make_shared<at::Tensor>(x));

@@ -65,7 +65,7 @@ class Oracle {
     for (const Input& input : program_.inputs)
       leaves_.push_back(make_leaf(program_, input, request_.leaves_by_rank));
     if (request_.with_bounds) {
-      analysis_.emplace(program_.dtype);
+      analysis_.emplace(program_.dtype, request_.on_gpu);
       analysis_->set_backward_scale(largest_mean());
     }
     run_forward();

@@ -27,7 +27,7 @@ struct Pair {
   const Part* seen;
   const Part* truth;
   const Part* bounds;  // null: see `bound`
-  double bound;        // of every element, where there are no bounds; NaN: the errors are within them
+  double bound;  // of every element, where there are no bounds; NaN: the errors are within them
   bool is_judged;
 };
 
@@ -57,7 +57,8 @@ std::vector<Pair> pairs_of(const GradientComparison& g) {
 double largest_error(const Pair& p) {
   if (!p.truth || !*p.truth) return 0;
   const Array& truth = **p.truth;
-  if (*p.seen && (*p.seen)->shape() != truth.shape()) return std::numeric_limits<double>::infinity();
+  if (*p.seen && (*p.seen)->shape() != truth.shape())
+    return std::numeric_limits<double>::infinity();
   double largest = 0;
   for (std::int64_t i = 0; i < truth.size(); ++i)
     largest = std::max(largest, distance(*p.seen ? (**p.seen)[i] : 0, truth[i]));
@@ -71,7 +72,8 @@ std::vector<Pair> chosen(std::vector<Pair> pairs) {
   for (std::size_t i = 0; i < pairs.size(); ++i) order.emplace_back(-largest_error(pairs[i]), i);
   std::sort(order.begin(), order.end());
   order.resize(kMostRows);
-  std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  std::sort(order.begin(), order.end(),
+            [](const auto& a, const auto& b) { return a.second < b.second; });
   std::vector<Pair> kept;
   for (const auto& [error, i] : order) kept.push_back(std::move(pairs[i]));
   return kept;

@@ -19,7 +19,7 @@ struct HeatCell {
 };
 
 struct HeatRow {
-  std::string label;  // "rank 0", "summed over the ranks"
+  std::string label;    // "rank 0", "summed over the ranks"
   std::string lacking;  // why there are no cells: "no gradient (None)", another shape; else empty
   Shape shape;
   std::int64_t block = 1;       // elements that a cell stands for; of the last maybe fewer

@@ -63,10 +63,12 @@ std::string filled(std::string_view form, const std::map<std::string_view, std::
 std::string headline_of(const Report& report, const FormatContext& context) {
   const Summary& sum = report.summary;
   std::vector<std::string> wrong;
-  if (sum.not_as_expected > 0) wrong.push_back(fmt::format("{} not as expected", sum.not_as_expected));
+  if (sum.not_as_expected > 0)
+    wrong.push_back(fmt::format("{} not as expected", sum.not_as_expected));
   if (sum.broken > 0) wrong.push_back(fmt::format("{} broken", sum.broken));
   if (!report.invalid.empty())
-    wrong.push_back(count_text(static_cast<long>(report.invalid.size()), "problem") + " in files or subjects");
+    wrong.push_back(count_text(static_cast<long>(report.invalid.size()), "problem") +
+                    " in files or subjects");
   if (context.broken_off) wrong.push_back("broken off");
   const std::string all = count_text(sum.cases, "case");
   if (!wrong.empty()) return fmt::format("{}, of {}", fmt::join(wrong, ", "), all);
@@ -89,8 +91,8 @@ std::string counts_html(const Report& report) {
   std::string out;
   for (const Count& c : counts)
     out += fmt::format(
-        "<li class=\"tile {}{}\"><a href=\"#status={}\"><b>{}</b> <span>{}</span></a></li>\n", c.word,
-        c.count == 0 ? " none" : "", c.word, c.count, c.text);
+        "<li class=\"tile {}{}\"><a href=\"#status={}\"><b>{}</b> <span>{}</span></a></li>\n",
+        c.word, c.count == 0 ? " none" : "", c.word, c.count, c.text);
   return out;
 }
 
@@ -123,12 +125,14 @@ std::string findings_html(const Report& report) {
     if (found == counts.end()) continue;
     const auto& [expected, not_expected] = found->second;
     out += fmt::format(
-        "<tr><th scope=\"row\"><a href=\"#finding={0}\">{0}</a></th><td>{1}</td><td>{2}</td><td>{3}</td>"
+        "<tr><th scope=\"row\"><a "
+        "href=\"#finding={0}\">{0}</a></th><td>{1}</td><td>{2}</td><td>{3}</td>"
         "<td class=\"prose\">{4}</td></tr>\n",
         row.name, expected + not_expected, expected, not_expected, escaped(row.meaning));
   }
   if (out.empty()) return {};
-  return "<h3>By finding</h3>\n<table class=\"counts\"><thead><tr><th scope=\"col\">finding</th><th "
+  return "<h3>By finding</h3>\n<table class=\"counts\"><thead><tr><th "
+         "scope=\"col\">finding</th><th "
          "scope=\"col\">cases</th><th scope=\"col\">as expected</th><th scope=\"col\">not</th>"
          "<th scope=\"col\">which means that</th></tr></thead><tbody>\n" +
          out + "</tbody></table>\n";
@@ -157,7 +161,8 @@ std::string notes_html(const Report& report) {
     if (shown++ == kNotes) break;
     out += fmt::format("<li>{}: {}</li>\n", count_text(count, "case"), escaped(note));
   }
-  if (counts.size() > kNotes) out += fmt::format("<li>... and {} more notes</li>\n", counts.size() - kNotes);
+  if (counts.size() > kNotes)
+    out += fmt::format("<li>... and {} more notes</li>\n", counts.size() - kNotes);
   return out + "</ul>\n";
 }
 
@@ -166,9 +171,15 @@ std::string limits_html(const Report& report, const FormatContext& context, cons
   std::string out;
   const auto line = [&](const std::string& text) { out += "<li>" + escaped(text) + "</li>\n"; };
   if (data.without_details > 0)
-    line(fmt::format("{} of {} cases are in the list alone, those that matter least: their details would "
-                     "make the file too large. --json has them.",
-                     data.without_details, report.cases.size()));
+    line(fmt::format(
+        "{} of {} cases are in the list alone, those that matter least: with their details "
+        "the file would be too large. --json has them.",
+        data.without_details, report.cases.size()));
+  if (data.without_maps > 0)
+    line(fmt::format(
+        "{} of {} cases have no heat maps, for the same reason; `distgrad run CASE --html FILE` "
+        "draws those of any.",
+        data.without_maps, report.cases.size()));
   std::size_t off = 0, drawn = 0;
   for (const CaseResult& r : report.cases) {
     if (!is_wrong(r)) continue;
@@ -176,9 +187,10 @@ std::string limits_html(const Report& report, const FormatContext& context, cons
     drawn += context.ways && context.ways->contains(r.which.id) ? 1 : 0;
   }
   if (context.ways && drawn < off)
-    line(fmt::format("The way of values and cotangents is drawn for {} of the {} cases that are not as "
-                     "expected, the largest errors first. `distgrad explain CASE` shows it for any.",
-                     drawn, off));
+    line(fmt::format(
+        "The way of values and cotangents is drawn for {} of the {} cases that are not as "
+        "expected, the largest errors first. `distgrad explain CASE` shows it for any.",
+        drawn, off));
   return out.empty() ? out : "<h3>What is left out</h3>\n<ul>\n" + out + "</ul>\n";
 }
 
@@ -212,7 +224,8 @@ std::string failures_html(const Report& report) {
 std::string details_html(const HtmlData& data) {
   std::string out;
   for (std::size_t i = 0; i < data.pieces.size(); ++i)
-    out += fmt::format("<script type=\"application/json\" id=\"details-{}\">{}</script>\n", i, data.pieces[i]);
+    out += fmt::format("<script type=\"application/json\" id=\"details-{}\">{}</script>\n", i,
+                       data.pieces[i]);
   return out;
 }
 

@@ -17,9 +17,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::size_t kInputs = 12;        // shown with their tables
-constexpr std::size_t kCells = 1024;       // of all heat maps of a case, about
-constexpr std::size_t kOutputBytes = 4096; // of a rank, the last
+constexpr std::size_t kInputs = 12;         // shown with their tables
+constexpr std::size_t kCells = 1024;        // of all heat maps of a case, about
+constexpr std::size_t kOutputBytes = 4096;  // of a rank, the last
 constexpr std::size_t kOutputRanks = 16;
 constexpr std::size_t kMessageBytes = 16384;
 constexpr std::size_t kLosses = 64;
@@ -95,7 +95,8 @@ Json row_json(const HeatRow& row) {
        error = Json::array(), bound = Json::array(), off = Json::array();
   bool has_bounds = false;
   for (const HeatCell& c : row.cells) {
-    const bool tells = c.error == 0 || number_text(c.observed, kDigits) != number_text(c.truth, kDigits);
+    const bool tells =
+        c.error == 0 || number_text(c.observed, kDigits) != number_text(c.truth, kDigits);
     element.push_back(c.element);
     observed.push_back(tells ? rounded(c.observed, kDigits) : number(c.observed));
     truth.push_back(tells ? rounded(c.truth, kDigits) : number(c.truth));
@@ -127,26 +128,28 @@ Json map_json(const HeatMap& map) {
   return out;
 }
 
-Json inputs_json(const CaseResult& r, Json& left_out, SharedTexts& texts) {
+Json inputs_json(const CaseResult& r, bool maps, Json& left_out, SharedTexts& texts) {
   Json inputs = Json::array();
   const auto shown = shown_inputs(r);
   const auto unlike = static_cast<std::size_t>(std::count_if(
       shown.begin(), shown.end(), [](const GradientComparison* g) { return !g->equal; }));
   for (const GradientComparison* g : shown) {
-    Json input = {{"name", g->input},
-                  {"layout", g->layout},
-                  {"equal", g->equal},
-                  {"table", table_json(debate_rows(*g, {.declared = spelled(r.which.objective)}), texts)},
-                  {"max_abs_error", rounded(g->max_abs_error, 6)},
-                  {"max_rel_error", rounded(g->max_rel_error, 6)},
-                  {"bound", rounded(g->bound, 6)}};
+    Json input = {
+        {"name", g->input},
+        {"layout", g->layout},
+        {"equal", g->equal},
+        {"table", table_json(debate_rows(*g, {.declared = spelled(r.which.objective)}), texts)},
+        {"max_abs_error", rounded(g->max_abs_error, 6)},
+        {"max_rel_error", rounded(g->max_rel_error, 6)},
+        {"bound", rounded(g->bound, 6)}};
     // A match has nothing to be seen in a map.
-    if (!g->equal) input["map"] = map_json(heat_map(*g, kCells / std::max<std::size_t>(unlike, 1)));
+    if (!g->equal && maps)
+      input["map"] = map_json(heat_map(*g, kCells / std::max<std::size_t>(unlike, 1)));
     inputs.push_back(std::move(input));
   }
   if (shown.size() < r.gradients.size())
-    left_out.push_back(texts.add(
-        fmt::format("{} of {} inputs are shown, those that differ first.", shown.size(), r.gradients.size())));
+    left_out.push_back(texts.add(fmt::format("{} of {} inputs are shown, those that differ first.",
+                                             shown.size(), r.gradients.size())));
   return inputs;
 }
 
@@ -162,7 +165,8 @@ Json cells_json(const std::vector<WayCell>& cells) {
     differs = differs || !cell.observed.empty();
     is_far = is_far || !cell.furthest.empty();
   }
-  const bool all_same = std::all_of(truth.begin(), truth.end(), [&](const Json& t) { return t == truth[0]; });
+  const bool all_same =
+      std::all_of(truth.begin(), truth.end(), [&](const Json& t) { return t == truth[0]; });
   Json out = {{"truth", all_same && !truth.empty() ? Json(truth[0]) : truth}};
   if (differs) out["observed"] = std::move(observed);
   if (is_far) out["furthest"] = std::move(furthest);
@@ -173,7 +177,8 @@ Json way_json(const Way& way, SharedTexts& texts) {
   constexpr std::string_view kKinds[] = {"input", "step", "loss"};
   Json rows = Json::array(), remarks = Json::array();
   for (const WayRow& row : way.rows) {
-    Json out = {{"kind", kKinds[static_cast<std::size_t>(row.kind)]}, {"title", valid_text(row.title)}};
+    Json out = {{"kind", kKinds[static_cast<std::size_t>(row.kind)]},
+                {"title", valid_text(row.title)}};
     if (!row.mark.empty()) out["mark"] = texts.add(row.mark);
     if (!row.values.empty()) out["values"] = cells_json(row.values);
     if (!row.cotangents.empty()) out["cotangents"] = cells_json(row.cotangents);
@@ -218,7 +223,8 @@ Json output_json(const CaseResult& r, Json& left_out, SharedTexts& texts) {
 Json warnings_json(const CaseResult& r, Json& left_out, SharedTexts& texts) {
   std::vector<std::pair<std::string, std::vector<int>>> by_text;
   for (const Warning& w : r.warnings) {
-    auto found = std::find_if(by_text.begin(), by_text.end(), [&](const auto& e) { return e.first == w.text; });
+    auto found = std::find_if(by_text.begin(), by_text.end(),
+                              [&](const auto& e) { return e.first == w.text; });
     if (found == by_text.end()) found = by_text.insert(found, {w.text, {}});
     if (std::find(found->second.begin(), found->second.end(), w.rank) == found->second.end())
       found->second.push_back(w.rank);
@@ -229,21 +235,28 @@ Json warnings_json(const CaseResult& r, Json& left_out, SharedTexts& texts) {
     warnings.push_back({ranks_text(ranks), texts.add(text.substr(0, kMessageBytes))});
   }
   if (warnings.size() < by_text.size())
-    left_out.push_back(texts.add(fmt::format("{} of {} warnings are shown.", warnings.size(), by_text.size())));
+    left_out.push_back(
+        texts.add(fmt::format("{} of {} warnings are shown.", warnings.size(), by_text.size())));
   return warnings;
 }
 
 Json lines_json(const std::vector<std::string>& lines, SharedTexts& texts) {
   Json list = Json::array();
-  for (std::size_t i = 0; i < std::min(lines.size(), kNotes); ++i) list.push_back(texts.add(lines[i]));
-  if (lines.size() > kNotes) list.push_back(texts.add(fmt::format("... and {} more", lines.size() - kNotes)));
+  for (std::size_t i = 0; i < std::min(lines.size(), kNotes); ++i)
+    list.push_back(texts.add(lines[i]));
+  if (lines.size() > kNotes)
+    list.push_back(texts.add(fmt::format("... and {} more", lines.size() - kNotes)));
   return list;
 }
 
 Json error_json(const RankError& e, SharedTexts& texts) {
   bool is_cut = false;
   const std::string message = tail_of(e.message, kMessageBytes, is_cut);
-  return {{"kind", e.kind}, {"rank", e.rank}, {"step", e.step}, {"message", texts.add(message)}, {"cut", is_cut}};
+  return {{"kind", e.kind},
+          {"rank", e.rank},
+          {"step", e.step},
+          {"message", texts.add(message)},
+          {"cut", is_cut}};
 }
 
 void put(Json& out, const char* key, Json value) {
@@ -252,7 +265,7 @@ void put(Json& out, const char* key, Json value) {
 
 }  // namespace
 
-Json html_case(const CaseResult& r, const Way* way, SharedTexts& texts) {
+Json html_case(const CaseResult& r, const Pictures& pictures, SharedTexts& texts) {
   const Case& c = r.which;
   Json left_out = Json::array();
   Json out = {{"backend", c.backend},
@@ -263,10 +276,11 @@ Json html_case(const CaseResult& r, const Way* way, SharedTexts& texts) {
   if (!r.why.empty()) out["why"] = texts.add(r.why);
   if (r.error) out["error"] = error_json(*r.error, texts);
   put(out, "findings", findings_json(r, texts));
-  put(out, "inputs", inputs_json(r, left_out, texts));
-  if (way) out["way"] = way_json(*way, texts);
+  put(out, "inputs", inputs_json(r, pictures.maps, left_out, texts));
+  if (pictures.way) out["way"] = way_json(*pictures.way, texts);
   put(out, "simulated", numbers(r.simulated_losses));
-  if (r.distributed_losses != r.simulated_losses) put(out, "distributed", numbers(r.distributed_losses));
+  if (r.distributed_losses != r.simulated_losses)
+    put(out, "distributed", numbers(r.distributed_losses));
   put(out, "warnings", warnings_json(r, left_out, texts));
   put(out, "output", output_json(r, left_out, texts));
   put(out, "notes", lines_json(r.notes, texts));

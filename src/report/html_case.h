@@ -9,8 +9,13 @@
 
 namespace distgrad {
 
+struct Pictures {
+  bool maps = true;          // heat maps of what differs
+  const Way* way = nullptr;  // null where it was not worked out
+};
+
 // Bounded: long output, large tensors and many inputs are cut, and what was cut is said in
-// "left_out". `way`: null where it was not worked out.
-nlohmann::ordered_json html_case(const CaseResult&, const Way* way, SharedTexts&);
+// "left_out".
+nlohmann::ordered_json html_case(const CaseResult&, const Pictures&, SharedTexts&);
 
 }  // namespace distgrad

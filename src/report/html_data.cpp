@@ -18,9 +18,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::size_t kMostDetails = 24'000'000;  // bytes: a browser opens that at once
-constexpr std::size_t kLargestCase = 200'000;     // bytes; beyond it the pictures are left out
-constexpr std::size_t kPiece = 250'000;           // bytes, about
+// Bytes: so much a browser opens at once, on a slow machine, too.
+constexpr std::size_t kMostDetails = 24'000'000;
+constexpr std::size_t kMostPictures = 12'000'000;  // from here on cases come without heat maps
+constexpr std::size_t kLargestCase = 200'000;      // beyond it the pictures are left out
+constexpr std::size_t kPiece = 250'000;            // bytes, about
 constexpr std::string_view kStatuses[] = {"FAIL", "ERR", "ok", "skip", "disp"};
 constexpr std::string_view kVerdicts[] = {"match", "mismatch", "error", "skipped", "disputed"};
 
@@ -71,14 +73,10 @@ Json lines_json(const std::vector<ProgramLine>& lines) {
 
 Json file_json(const Scenario& scenario) {
   const ProgramText program = program_text(scenario);
-  return {{"file", valid_text(scenario.file)},
-          {"name", valid_text(scenario.name)},
-          {"note", valid_text(scenario.note)},
-          {"groups", lines_json(program.groups)},
-          {"inputs", lines_json(program.inputs)},
-          {"steps", lines_json(program.steps)},
-          {"loss", valid_text(program.loss)},
-          {"single", lines_json(program.single_device)}};
+  return {{"file", valid_text(scenario.file)},    {"name", valid_text(scenario.name)},
+          {"note", valid_text(scenario.note)},    {"groups", lines_json(program.groups)},
+          {"inputs", lines_json(program.inputs)}, {"steps", lines_json(program.steps)},
+          {"loss", valid_text(program.loss)},     {"single", lines_json(program.single_device)}};
 }
 
 // What went wrong, the worst first; then mismatches and errors that were expected, which somebody
@@ -86,7 +84,8 @@ Json file_json(const Scenario& scenario) {
 std::vector<std::size_t> by_interest(const Report& report) {
   std::vector<std::size_t> order;
   const CaseResult* first = report.cases.data();
-  for (const CaseResult* r : worst_first(report)) order.push_back(static_cast<std::size_t>(r - first));
+  for (const CaseResult* r : worst_first(report))
+    order.push_back(static_cast<std::size_t>(r - first));
   for (const bool plain : {false, true})
     for (std::size_t i = 0; i < report.cases.size(); ++i) {
       const CaseResult& r = report.cases[i];
@@ -103,7 +102,8 @@ struct Place {
 
 class Details {
  public:
-  Details(const Report& report, const FormatContext& context) : places(report.cases.size()), context_(context) {
+  Details(const Report& report, const FormatContext& context)
+      : places(report.cases.size()), context_(context) {
     for (const std::size_t i : by_interest(report)) add(report.cases[i], places[i]);
     close();
   }
@@ -112,21 +112,19 @@ class Details {
   std::vector<std::string> pieces;
   SharedTexts texts;
   std::size_t left_out = 0;
+  std::size_t without_maps = 0;
 
  private:
   void add(const CaseResult& r, Place& place) {
-    if (bytes_ + texts.bytes() > kMostDetails) {
+    const std::size_t used = bytes_ + texts.bytes();
+    if (used > kMostDetails) {
       ++left_out;
       return;
     }
-    Json json = html_case(r, way_of(r), texts);
-    std::string text = inert(json);
-    if (text.size() > kLargestCase) {
-      for (auto& input : json["inputs"]) input.erase("map");
-      json.erase("way");
-      json["left_out"].push_back("The heat maps and the way through the program are too large to be shown here.");
-      text = inert(json);
-    }
+    const bool maps = used <= kMostPictures;
+    std::string text = inert(html_case(r, {maps, way_of(r)}, texts));
+    if (text.size() > kLargestCase) text = inert(html_case(r, {false, nullptr}, texts));
+    if (!maps && is_wrong(r)) ++without_maps;
     place = {static_cast<int>(pieces.size()), count_};
     piece_ += (count_++ == 0 ? "[" : ",\n") + text;
     bytes_ += text.size();
@@ -234,7 +232,8 @@ HtmlData html_data(const Report& report, const FormatContext& context) {
                       {"files", std::move(tables.files)},
                       {"cases", std::move(cases)},
                       {"order", by_interest(report)}};
-  return {inert(index), inert(details.texts.all()), std::move(details.pieces), details.left_out};
+  return {inert(index), inert(details.texts.all()), std::move(details.pieces), details.left_out,
+          details.without_maps};
 }
 
 }  // namespace distgrad

@@ -14,6 +14,7 @@ struct HtmlData {
   std::string texts;                // JSON: those that details refer to by number
   std::vector<std::string> pieces;  // JSON: lists of details
   std::size_t without_details = 0;  // cases that there was no room for
+  std::size_t without_maps = 0;     // cases that went wrong, and have all but heat maps
 };
 
 // All are JSON that is inert within a script element.

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-
 #include "report/words.h"
 
 namespace distgrad {
@@ -71,7 +70,8 @@ std::string layout_word(const Layout& layout) {
 std::string how_held(const Input& input) {
   std::string text;
   for (const AxisLayout& l : input.layout)
-    text += (text.empty() ? "" : ", ") + (l.axis.empty() ? "" : l.axis + " ") + layout_word(l.layout);
+    text +=
+        (text.empty() ? "" : ", ") + (l.axis.empty() ? "" : l.axis + " ") + layout_word(l.layout);
   for (const auto& [axis, how] : input.sync)
     text += fmt::format("; sync {}{}", how == Input::Sync::kSum ? "sum" : "mean",
                         axis.empty() ? "" : " along " + axis);
@@ -89,7 +89,8 @@ std::string partition_text(const GroupSpec& group) {
   if (group.size > 0) return fmt::format("blocks of {} consecutive ranks", group.size);
   if (group.stride > 0) return fmt::format("ranks equal modulo {}", group.stride);
   std::vector<std::string> lists;
-  for (const auto& ranks : group.listed) lists.push_back(fmt::format("[{}]", fmt::join(ranks, ", ")));
+  for (const auto& ranks : group.listed)
+    lists.push_back(fmt::format("[{}]", fmt::join(ranks, ", ")));
   return cut(fmt::format("[{}]", fmt::join(lists, ", ")));
 }
 
@@ -99,14 +100,16 @@ std::string call_text(const CollectiveCall& call) {
   const CollectiveTraits& kind = traits(call.kind);
   std::string text = fmt::format("{}({}", kind.name, call.operand.text);
   if (kind.takes_op) text += fmt::format(", op={}", name_of(call.op));
-  if (kind.takes_op && call.op == ReduceOp::kPremulSum) text += ", factor=" + number_text(call.factor);
+  if (kind.takes_op && call.op == ReduceOp::kPremulSum)
+    text += ", factor=" + number_text(call.factor);
   if (kind.takes_root) text += fmt::format(", root={}", call.root);
   if (call.dim) text += fmt::format(", dim={}", *call.dim);
   if (!call.group.empty()) text += ", group=" + call.group;
   std::vector<std::string> rows;
   for (const auto& row : call.splits) rows.push_back(fmt::format("[{}]", fmt::join(row, ", ")));
   if (!rows.empty())
-    text += rows.size() == 1 ? ", splits=" + rows[0] : fmt::format(", splits=[{}]", fmt::join(rows, ", "));
+    text += rows.size() == 1 ? ", splits=" + rows[0]
+                             : fmt::format(", splits=[{}]", fmt::join(rows, ", "));
   std::vector<std::string> pairs;
   for (const auto& [source, to] : call.pairs) pairs.push_back(fmt::format("{} to {}", source, to));
   if (!pairs.empty()) text += fmt::format(", {}", fmt::join(pairs, ", "));

@@ -151,6 +151,7 @@ Json case_record() {
        {"world_size", described(at_least(1), "The number of ranks.")},
        {"dtype", described(dtypes(), "What the ranks computed in.")},
        {"objective", described(type("string"), "sum, mean, replicated, rank:1, dp=mean+tp=sum")},
+       {"device", described(type("string"), "cuda; absent: the CPU")},
        {"verdict", described(ref("verdict"), "What the case came to.")},
        {"expected", described(ref("expectation"), "The expectation of the file that applies.")},
        {"as_expected", described(or_null(type("boolean")),
@@ -171,7 +172,7 @@ Json case_record() {
        {"output", described(list_of(type("string")),
                             "What each rank wrote to standard output and error, if any did.")},
        {"elapsed_s", described(ref("number"), "Seconds that the case took.")}},
-      {"error", "output"});
+      {"device", "error", "output"});
 }
 
 }  // namespace

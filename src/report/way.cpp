@@ -75,9 +75,9 @@ WayCell cell_of(const Array* truth, const Array* seen, double slack) {
   cell.observed = shown(*seen, digits);
   if (truth->shape() != seen->shape() || truth->size() == 1) return cell;
   const std::int64_t i = furthest_apart(*truth, *seen).element;
-  cell.furthest = fmt::format("{} in place of {} at {}", number_text((*seen)[i], digits),
-                              number_text((*truth)[i], digits),
-                              index_text(index_of(truth->shape(), i)));
+  cell.furthest =
+      fmt::format("{} in place of {} at {}", number_text((*seen)[i], digits),
+                  number_text((*truth)[i], digits), index_text(index_of(truth->shape(), i)));
   return cell;
 }
 
@@ -96,7 +96,9 @@ std::vector<WayCell> cells_of(const std::vector<Array>& truth, const std::vector
 }
 
 // What the forward pass of a right rank may be off by: a few roundings.
-double roundings_of(DType dtype) { return std::max(kRoundings, 8 * std::exp2(-traits(dtype).significand_bits)); }
+double roundings_of(DType dtype) {
+  return std::max(kRoundings, 8 * std::exp2(-traits(dtype).significand_bits));
+}
 
 std::vector<int> shown_ranks(const Explanation& e, int world_size, double roundings) {
   std::set<int> first;
@@ -138,7 +140,8 @@ Way way_of(const Explanation& e, DType dtype) {
                         cells_of(v.cotangent, v.ranks_cotangent, way.ranks, kRoundings)});
   }
   if (way.rows.size() < e.values.size())
-    way.remarks.push_back(fmt::format("{} of {} values are shown.", way.rows.size(), e.values.size()));
+    way.remarks.push_back(
+        fmt::format("{} of {} values are shown.", way.rows.size(), e.values.size()));
   way.remarks.insert(way.remarks.end(), e.remarks.begin(), e.remarks.end());
   way.parting = e.parting;
   way.rule = e.rule;

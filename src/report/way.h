@@ -34,8 +34,8 @@ struct Way {
   bool has_ranks_cotangents = false;  // worked out by a replay, nothing that was measured
 };
 
-// `dtype`: what the ranks compute in, which says how near a value counts as the same. Shows up to 16
-// ranks, those that differ before others.
+// `dtype`: what the ranks compute in, which says how near a value counts as the same. Shows up to
+// 16 ranks, those that differ before others.
 Way way_of(const Explanation&, DType);
 
 }  // namespace distgrad

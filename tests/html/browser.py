@@ -16,7 +16,7 @@ import tempfile
 import time
 
 KEYS = {"Enter": ("Enter", 13, "\r"), "Escape": ("Escape", 27, ""), "ArrowRight": ("ArrowRight", 39, ""),
-        "ArrowDown": ("ArrowDown", 40, "")}
+        "ArrowUp": ("ArrowUp", 38, "")}
 
 
 def find_chromium():
@@ -107,7 +107,9 @@ class Browser:
 
     def open(self, address):
         """Returns the seconds from asking for the page to its load event."""
+        self.events.clear()
         self.call("Page.navigate", url="about:blank")
+        self.wait_for("Page.loadEventFired")
         self.events.clear()
         started = time.monotonic()
         self.call("Page.navigate", url=address)
@@ -121,7 +123,7 @@ class Browser:
         return answer["result"].get("value")
 
     def key(self, key):
-        name, code, text = KEYS.get(key, (key, ord(key.upper()), key))
+        name, code, text = KEYS[key] if key in KEYS else (key, ord(key.upper()), key)
         for kind in ("keyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=name, windowsVirtualKeyCode=code,
                       **({"text": text} if kind == "keyDown" and text else {}))

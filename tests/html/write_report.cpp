@@ -17,7 +17,8 @@ namespace {
 
 constexpr int kCasesOfFile = 40;
 constexpr const char* kSubjects[] = {"in_place", "torch_nn", "simclr", "horovod", "megatron"};
-constexpr const char* kFindings[] = {"identity-backward", "scaled", "own-slice", "missing-reduction", "unexplained"};
+constexpr const char* kFindings[] = {"identity-backward", "scaled", "own-slice",
+                                     "missing-reduction", "unexplained"};
 
 const Scenario* scenario(int number) {
   static std::list<Scenario> all;
@@ -25,7 +26,8 @@ const Scenario* scenario(int number) {
   Scenario s;
   s.name = fmt::format("attention_{:03}", number);
   s.file = fmt::format("mine/layers/block_{}/{}.json", number % 7, s.name);
-  s.note = "Two column-parallel projections, a head-wise product, and a row-parallel one behind it.";
+  s.note =
+      "Two column-parallel projections, a head-wise product, and a row-parallel one behind it.";
   const std::vector<AxisLayout> local = {{"", {Layout::Kind::kLocal, 0}}};
   RandomSpec random;
   random.shape = {std::int64_t{4}, std::int64_t{6}};
@@ -59,8 +61,9 @@ GradientComparison gradient(const std::string& input, int i) {
   g.layout = "local";
   for (int rank = 0; rank < 4; ++rank) {
     g.truth_by_rank.emplace_back(noise(8 * i + rank, 2));
-    g.observed_by_rank.emplace_back(rank == 0 ? *g.truth_by_rank.back()
-                                              : sum(*g.truth_by_rank.back(), noise(8 * i + rank + 4, 0.1 * rank)));
+    g.observed_by_rank.emplace_back(
+        rank == 0 ? *g.truth_by_rank.back()
+                  : sum(*g.truth_by_rank.back(), noise(8 * i + rank + 4, 0.1 * rank)));
     g.bounds.emplace_back(noise(1, 0));
   }
   g.truth_by_objective = {{"sum", g.truth_by_rank}};
@@ -77,17 +80,25 @@ CaseResult failing_case(int i) {
   r.which.scenario = scenario(i / kCasesOfFile);
   r.which.subject = kSubjects[kind];
   r.which.world_size = 4;
-  r.which.id = fmt::format("{}:subject={},world_size={}", r.which.scenario->file, kSubjects[kind], 1 + i % kCasesOfFile);
+  r.which.id = fmt::format("{}:subject={},world_size={}", r.which.scenario->file, kSubjects[kind],
+                           1 + i % kCasesOfFile);
   r.gradients = {gradient("x", i), gradient("w", i + 50'000)};
   r.findings[0].rule = kFindings[kind];
-  r.warnings = {{0, "c10d::allreduce_: an autograd kernel was not registered to the Autograd key(s)"}};
+  r.warnings = {
+      {0, "c10d::allreduce_: an autograd kernel was not registered to the Autograd key(s)"}};
   return r;
 }
 
 Way way(const CaseResult& r) {
   Explanation e;
   const auto of = [&](const char* title, ExplainedValue::Kind kind, bool wrong) {
-    ExplainedValue v{.kind = kind, .title = title, .value = {}, .observed_value = {}, .cotangent = {}, .ranks_cotangent = {}, .mark = {}};
+    ExplainedValue v{.kind = kind,
+                     .title = title,
+                     .value = {},
+                     .observed_value = {},
+                     .cotangent = {},
+                     .ranks_cotangent = {},
+                     .mark = {}};
     for (int rank = 0; rank < 4; ++rank) {
       v.value.push_back(noise(rank, 1));
       v.cotangent.push_back(noise(rank + 9, 1));

@@ -23,6 +23,9 @@ if(SKBUILD)
   install(TARGETS distgrad distgrad-rank RUNTIME DESTINATION "${package}/bin" COMPONENT wheel)
   install(FILES "${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/gloo-traits.json" DESTINATION "${package}/bin"
     COMPONENT wheel)
+  if(TARGET distgrad-nccl)
+    install(TARGETS distgrad-nccl LIBRARY DESTINATION "${package}/bin" COMPONENT wheel)
+  endif()
   install(FILES "${DISTGRAD_COMPLETION}" COMPONENT wheel
     DESTINATION "${SKBUILD_DATA_DIR}/share/bash-completion/completions")
   # A wheel goes where Debian's libfmt is not, and finds torch from its own place; torch.cmake made

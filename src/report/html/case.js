@@ -86,7 +86,8 @@ function inputsOf(details) {
   return el("section", { class: "gradients", "aria-label": "Gradients" },
     el("h3", { text: index.simulated ? "The gradients" : "Observed beside the truth of every objective" }),
     inputs.map((input) => el("div", { class: input.equal ? "input equal" : "input" }, debateTable(input.table),
-      index.simulated ? null : el("p", { class: "legend", text: errorWords(input) }), input.map ? heatMap(input.map, input.name) : null)));
+      index.simulated ? null : el("p", { class: "legend", text: errorWords(input) }), input.map ? heatMap(input.map, input.name) : null,
+      !input.equal && !input.map ? el("p", { class: "legend", text: "No heat map: with all of them the file would be too large." }) : null)));
 }
 
 function lossesOf(details) {
@@ -113,7 +114,7 @@ function restOf(c, details) {
 function factsOf(c, details) {
   const fact = (name, value) => value ? el("div", null, el("dt", { text: name }), el("dd", { text: value })) : null;
   const expectedWord = details ? shared(details.expected) : "";
-  return el("dl", { class: "facts" }, fact("expected", expectedWord), fact("seen", c.headline.replace(/^mismatch, as expected/, "mismatch")),
+  return el("dl", { class: "facts" }, fact("expected", expectedWord), fact("seen", c.headline.replace(/^(\w+), as expected/, "$1")),
     fact("subject", index.subjects[c.subject]), details && fact("ranks", details.world_size), details && fact("dtype", details.dtype),
     details && fact("objective", details.objective), details && fact("over", details.backend), fact("took", seconds(c.elapsed)));
 }
@@ -134,7 +135,7 @@ function caseParts(c) {
     el("p", { class: "file", text: c.scenario.file || "" }),
     el("h2", null, el("span", { class: "pill " + c.status_word, text: c.status_word }), " ", c.scenario.name || c.id,
       el("span", { class: "place", text: c.place })),
-    el("p", { class: "outcome", text: c.headline }), c.scenario.note ? el("p", { class: "note", text: c.scenario.note }) : null, factsOf(c, details), commandLine("Again:", commandOf(c)));
+    c.scenario.note ? el("p", { class: "note", text: c.scenario.note }) : null, factsOf(c, details), commandLine("Again:", commandOf(c)));
   if (!details)
     return [head, programOf(c, null), el("p", { class: "legend", text: "There was no room for the details of this case in the file: the command above shows them." })];
   const [finding, also] = findingsOf(details);

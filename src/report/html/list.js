@@ -52,7 +52,7 @@ function countsOf(facet, wanted) {
 function chip(facet, value, count) {
   const pressed = state.chosen[facet.key].has(value);
   return el("button", { type: "button", class: "chip" + (facet.key === "status" ? " " + value : ""), "aria-pressed": String(pressed), title: value,
-    onclick: () => { toggle(facet.key, value); } }, el("span", { text: value || "(none)" }), el("small", { text: count.toLocaleString("en") }));
+    onclick: () => { toggle(facet.key, value); } }, el("span", { text: value || "(none)" }), el("small", { text: count }));
 }
 
 function toggle(key, value) {
@@ -92,7 +92,7 @@ function rowOf(place) {
     id: "row-" + place, role: "option", "aria-selected": String(place === state.selected), "aria-setsize": state.shown.length,
     "aria-posinset": place + 1, style: "top:" + place * ROW + "px", title: c.id + "\n" + c.headline },
     el("span", { class: "pill " + c.status_word, text: c.status_word }),
-    el("span", { class: "names" }, el("span", { class: "name" }, el("i", { text: folder ? folder + "/" : "" }), el("b", { text: name.replace(/\.json$/, "") }), c.place.replace(/^:/, " \u00b7 ").replace(/,/g, ", ")),
+    el("span", { class: "names" }, el("span", { class: "name" }, el("i", { text: folder ? folder + "/" : "" }), el("b", { text: name.replace(/\.json$/, "") }), c.place.replace(/^:/, " \u00b7 ").replace("subject=", "").replace(/,/g, ", ")),
       el("span", { class: "what", text: c.headline })));
 }
 
@@ -128,7 +128,7 @@ function applyFilters() {
   state.shown = orderOf(state.sort).filter((number) => passes(cases[number], wanted, null));
   state.selected = state.shown.indexOf(state.open);
   byId("shown").textContent = state.shown.length === cases.length ? counted(cases.length, "case")
-    : state.shown.length.toLocaleString("en") + " of " + counted(cases.length, "case");
+    : state.shown.length + " of " + counted(cases.length, "case");
   byId("clear").hidden = !isFiltered();
   drawFilters();
   byId("list").scrollTop = 0;

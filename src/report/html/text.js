@@ -22,7 +22,7 @@ function byId(id) { return document.getElementById(id); }
 // As a POSIX shell takes it.
 function shellQuoted(word) { return "'" + word.replace(/'/g, "'\\''") + "'"; }
 
-function counted(count, noun) { return count.toLocaleString("en") + " " + noun + (count === 1 ? "" : "s"); }
+function counted(count, noun) { return count + " " + noun + (count === 1 ? "" : "s"); }
 
 function seconds(s) { return s < 1 ? Number((1000 * s).toPrecision(2)) + " ms" : s.toFixed(1) + " s"; }
 

@@ -7,6 +7,7 @@ checks besides are not checked here: it evaluates each expression as well, and r
 
 import ast
 import builtins
+import contextlib
 import operator
 import resource
 
@@ -45,14 +46,15 @@ class Expression:
         self.text = text
         self.names = frozenset(check.used)
 
-    def evaluate(self, values, dtype, accept_number=False):
-        """A tensor; `dtype` is what constructors give by default, and a number's. Raises InvalidExpression."""
+    def evaluate(self, values, dtype, accept_number=False, device=None):
+        """A tensor; `dtype` is what constructors give by default, and a number's; they make it on `device`. Raises
+        InvalidExpression."""
         scope = dict(_LANGUAGE)
         scope.update((name, values[name]) for name in self.names)
         before = torch.get_default_dtype()
         try:
             torch.set_default_dtype(dtype)
-            with _MemoryBound():
+            with _MemoryBound(device), _constructing_on(device):
                 result = eval(self._code, scope)
         except InvalidExpression:
             raise
@@ -87,10 +89,20 @@ def _parsed(text):
         raise InvalidExpression(f"{getattr(error, 'msg', None) or error}: {text}") from None
 
 
+def _constructing_on(device):
+    return contextlib.nullcontext() if device is None or device.type == "cpu" else device
+
+
 class _MemoryBound:
-    """Lets allocations fail that would take the process far beyond what it holds."""
+    """Lets allocations fail that would take the process far beyond what it holds. Not where CUDA maps the memory of GPUs into
+    the process: there a tensor that does not fit is CUDA's own error."""
+
+    def __init__(self, device):
+        self._bounds = device is None or device.type == "cpu"
 
     def __enter__(self):
+        if not self._bounds:
+            return
         self._before = resource.getrlimit(resource.RLIMIT_DATA)
         with open("/proc/self/statm") as file:
             held = int(file.read().split()[5]) * resource.getpagesize()
@@ -99,7 +111,8 @@ class _MemoryBound:
         resource.setrlimit(resource.RLIMIT_DATA, (builtins.min(bounds), hard))
 
     def __exit__(self, *_):
-        resource.setrlimit(resource.RLIMIT_DATA, self._before)
+        if self._bounds:
+            resource.setrlimit(resource.RLIMIT_DATA, self._before)
 
 
 # ---- the check

@@ -277,7 +277,7 @@ def torch_op(call):
 
 def attached_zeros(x):
     """Zeros that autograd connects with `x`: by where, as a product with 0 would keep NaN and infinity."""
-    return torch.where(torch.zeros((), dtype=torch.bool), x, torch.zeros((), dtype=x.dtype))
+    return torch.where(torch.zeros((), dtype=torch.bool, device=x.device), x, torch.zeros((), dtype=x.dtype, device=x.device))
 
 
 def _copied(x):
@@ -291,7 +291,7 @@ def _done(work):
 
 
 def _zeros(shape, x):
-    return torch.zeros(shape, dtype=x.dtype)
+    return torch.zeros(shape, dtype=x.dtype, device=x.device)
 
 
 def _all_reduce_in_place(call, x):
@@ -367,8 +367,8 @@ def _send_recv_in_place(call, x):
     group = call.group.process_group
     shapes = exchange.all_gather_shapes(call.group, x)
     source, rank = _source_of(call, call.group.rank), call.group.rank
-    pending = [
-        dist.isend(x.contiguous(), group=group, group_dst=to)
+    moves = [
+        dist.P2POp(dist.isend, x.contiguous(), group=group, group_peer=to)
         for source_, to in call.pairs
         if source_ == rank and to != rank
     ]
@@ -378,8 +378,9 @@ def _send_recv_in_place(call, x):
         result = x.clone()
     else:
         result = _zeros(shapes[source], x)
-        dist.recv(result, group=group, group_src=source)
-    for work in pending:
+        moves.append(dist.P2POp(dist.irecv, result, group=group, group_peer=source))
+    # Together: under NCCL a send waits on the stream for its receive, so that a ring of single ones would wait for ever.
+    for work in dist.batch_isend_irecv(moves) if moves else ():
         work.wait()
     return result
 

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from . import board as places
-from . import exchange
+from . import exchange, times
 from .adapters_results import private_copy
 from .call import Call, NotOffered, SubjectError
 from .frames import number, read_number
@@ -24,6 +24,8 @@ _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _IGNORED_WARNINGS = (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning)
 # Ours, from the mode in which ranks run and not from the user's program.
 _OWN_WARNING = "use_deterministic_algorithms(True"
+
+_TRANSPORT_WORDS = ("gloo/", "Connection ", "NCCL error", "CUDA error", "CUDA out of memory")
 
 # Which options a kind takes: of the others the program has defaults that mean nothing.
 _TAKES_OP = ("all_reduce", "reduce", "reduce_scatter")
@@ -63,7 +65,8 @@ class Runner:
         from .subjects import load_subject  # here, so that whatever it raises belongs to a case
 
         if text not in self._subjects:
-            self._subjects[text] = load_subject(text)
+            with times.spent_in("module"):
+                self._subjects[text] = load_subject(text)
         self._subjects[text].setup(groups)
         return self._subjects[text]
 
@@ -90,8 +93,8 @@ class _Case:
         self._is_first_pass = True  # through the forward
 
     def run(self):
-        if self._request["backend"] != "gloo":
-            raise NotOffered(f"ranks in Python run on gloo, not on {self._request['backend']}")
+        self._runner.groups.use(self._request["backend"], self._request.get("device", "cpu"))
+        self._device = self._runner.groups.transport.device
         groups = self._groups()
         subject = self._runner.subject(self._request["subject"], groups)
         calls = [_call_of(step, groups) for step in self._program["steps"]]
@@ -111,7 +114,7 @@ class _Case:
         self._values = inputs | {item["name"]: leaf for (item, _), leaf in zip(self._leaves, leaves)}
         reached = [y for i, call in enumerate(calls) if (y := self._run_step(i, call, subject, plan)) is not None]
         self._board.enter(len(calls), places.FORWARD)
-        loss = plan.loss.evaluate(self._values, self._dtype)
+        loss = plan.loss.evaluate(self._values, self._dtype, device=self._device)
         if plan.loss_is_gradient_norm:
             loss = self._squared_gradient_norm(loss, reached)
         self._is_first_pass = False
@@ -129,7 +132,7 @@ class _Case:
     def _make_leaves(self):
         self._values.update(rank_names(self._program, self._rank))
         for item in self._program["inputs"]:
-            value = value_on(self._program, self._frame, item, self._rank)
+            value = value_on(self._program, self._frame, item, self._rank).to(self._device)
             if item.get("requires_grad", True):
                 value.requires_grad_(True)
                 self._leaves.append((item, value))
@@ -138,7 +141,7 @@ class _Case:
     def _run_step(self, index, call, subject, plan):
         """The value, where backward must reach it on every rank; else None."""
         self._board.enter(index, places.FORWARD)
-        value = plan.steps[index].evaluate(self._values, self._dtype)
+        value = plan.steps[index].evaluate(self._values, self._dtype, device=self._device)
         if call is not None:
             value = subject(call, self._operand(value, plan.depends_on_gradient[index]))
             if self._is_first_pass:
@@ -152,7 +155,7 @@ class _Case:
         """What the subject gets: attached to the graph on every rank or on none, whatever the value is on this one. Else the
         others would wait in backward for ever. And a copy of what other steps see, as a subject may work in place."""
         if depends_on_gradient and not x.requires_grad and x.is_floating_point():
-            return _Attach.apply(x, torch.zeros((), dtype=x.dtype, requires_grad=True))
+            return _Attach.apply(x, torch.zeros((), dtype=x.dtype, device=x.device, requires_grad=True))
         x = x if depends_on_gradient else x.detach()
         memory = x.untyped_storage().data_ptr()
         shared = any(
@@ -162,7 +165,7 @@ class _Case:
 
     def _squared_gradient_norm(self, loss, reached):
         """Of the gradients, through the collectives, of all ranks' losses with respect to this rank's inputs."""
-        norm = torch.zeros((), dtype=loss.dtype)
+        norm = torch.zeros((), dtype=loss.dtype, device=loss.device)
         end = _Anchor.apply(1.0, loss, *_left_out(loss, reached))
         if end.requires_grad:
             leaves = [leaf for _, leaf in self._leaves]
@@ -285,7 +288,7 @@ class _Attach(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, cotangent):
-        return None, torch.zeros((), dtype=cotangent.dtype)
+        return None, torch.zeros((), dtype=cotangent.dtype, device=cotangent.device)
 
 
 class _Anchor(torch.autograd.Function):
@@ -295,12 +298,12 @@ class _Anchor(torch.autograd.Function):
     @staticmethod
     def forward(ctx, weight, loss, *also):
         ctx.weight = weight
-        ctx.shapes = [(x.shape, x.dtype) for x in also]
+        ctx.shapes = [(x.shape, x.dtype, x.device) for x in also]
         return loss.clone()
 
     @staticmethod
     def backward(ctx, one):
-        return (None, torch.full_like(one, ctx.weight), *(torch.zeros(s, dtype=d) for s, d in ctx.shapes))
+        return (None, torch.full_like(one, ctx.weight), *(torch.zeros(s, dtype=d, device=on) for s, d, on in ctx.shapes))
 
 
 # ---- what went wrong
@@ -316,12 +319,14 @@ def _texts_of(caught):
 
 
 def _kind_of(error):
-    """Gloo and c10d say what happened to a connection; anything else happened to the program."""
+    """Gloo, NCCL, CUDA and c10d say what happened to a connection or a device; anything else happened to the program."""
     if isinstance(error, SubjectError):
         return "subject"
     text = str(error)
-    transport = isinstance(error, RuntimeError) and ("gloo/" in text or "Connection " in text)
-    return "backend" if transport or isinstance(error, dist.DistError) else "exception"
+    transport = isinstance(error, RuntimeError) and any(words in text for words in _TRANSPORT_WORDS)
+    if not transport and not isinstance(error, dist.DistError):
+        return "exception"
+    return "hang" if "timed out" in text or "operation timeout" in text else "backend"
 
 
 def _message_of(error):

@@ -11,6 +11,7 @@ import traceback
 import torch
 
 from . import board as places
+from . import times
 from . import debugging
 from .board import Board
 from .frames import BadFrame, Channel, FrameWriter
@@ -92,7 +93,9 @@ class Worker:
         started = time.monotonic_ns()
         self._board.begin(request["id"], started)
         writer = FrameWriter()
-        result = self._runner.run(request, frame, writer)
+        with times.spent_in("case"):
+            result = self._runner.run(request, frame, writer)
+        times.write()
         reply = {"kind": "result", "id": request["id"], **result}
         reply["elapsed_ns"] = time.monotonic_ns() - started
         reply["output"] = self._output.take()
