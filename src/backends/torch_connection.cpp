@@ -21,27 +21,18 @@ c10d::ReduceOp torch_op(ReduceOp op) {
 
 namespace {
 
-// On a GPU wait() alone would only line the collective up with the stream: an error of NCCL's, or a peer that is gone, would
-// show as a hang of whatever reads the result. isCompleted() looks for those; wait() then throws what it found.
-void finish(c10d::Work& work, const at::Device& device) {
-  constexpr int kSpins = 2000;  // about the time that a small collective takes; sleeping takes longer
-  constexpr auto kSleep = std::chrono::microseconds(100);
-  if (!device.is_cpu())
-    for (int i = 0; !work.isCompleted(); ++i)
-      if (i >= kSpins) std::this_thread::sleep_for(kSleep);
-  work.wait();
-}
-
 class TorchConnection : public Connection {
  public:
   TorchConnection(TorchEnd end, const BackendTraits& traits)
       : Connection(end.rank, end.size, end.device), end_(std::move(end)), traits_(traits) {}
 
-  // At once, whatever the peers do: a group in which a rank failed would wait for them.
+  // Communicators on GPUs are taken down in order, so that no peer loses what is still on its way; after a failure at once, as a
+  // group that is out of step would be waited for.
   ~TorchConnection() override {
     if (end_.device.is_cpu()) return;
     try {
-      end_.backend->abort();
+      if (failed_) end_.backend->abort();
+      else end_.backend->shutdown();
     } catch (const std::exception&) {  // nobody is left to be told
     }
   }
@@ -66,40 +57,56 @@ class TorchConnection : public Connection {
     std::vector<at::Tensor> tensors{x};
     c10d::AllreduceOptions options;
     options.reduceOp = torch_op(op);
-    finish(*end_.backend->allreduce(tensors, options), end_.device);
+    carry_out([&] { return end_.backend->allreduce(tensors, options); });
   }
   void native_reduce(at::Tensor& x, ReduceOp op, int root) override {
     std::vector<at::Tensor> tensors{x};
     c10d::ReduceOptions options;
     options.reduceOp = torch_op(op);
     options.rootRank = root;
-    finish(*end_.backend->reduce(tensors, options), end_.device);
+    carry_out([&] { return end_.backend->reduce(tensors, options); });
   }
   void native_broadcast(at::Tensor& x, int root) override {
     std::vector<at::Tensor> tensors{x};
     c10d::BroadcastOptions options;
     options.rootRank = root;
-    finish(*end_.backend->broadcast(tensors, options), end_.device);
+    carry_out([&] { return end_.backend->broadcast(tensors, options); });
   }
   void native_all_gather(at::Tensor& out, const at::Tensor& x) override {
     std::vector<std::vector<at::Tensor>> outs{out.unbind(0)};
     std::vector<at::Tensor> ins{x};
-    finish(*end_.backend->allgather(outs, ins), end_.device);
+    carry_out([&] { return end_.backend->allgather(outs, ins); });
   }
   void native_all_to_all(at::Tensor& out, const at::Tensor& in, const std::vector<std::int64_t>& out_counts,
                          const std::vector<std::int64_t>& in_counts) override {
     at::Tensor source = in;
     std::vector<std::int64_t> outs = out_counts, ins = in_counts;
-    finish(*end_.backend->alltoall_base(out, source, outs, ins), end_.device);
+    carry_out([&] { return end_.backend->alltoall_base(out, source, outs, ins); });
   }
 
  private:
+  // On a GPU wait() alone would only line the collective up with the stream: an error of NCCL's, or a peer that is gone, would
+  // show as a hang of whatever reads the result. isCompleted() looks for those; wait() then throws what it found.
+  template <class Start>
+  void carry_out(Start start) {
+    constexpr int kSpins = 2000;  // about the time that a small collective takes; sleeping takes longer
+    constexpr auto kSleep = std::chrono::microseconds(100);
+    failed_ = true;
+    const c10::intrusive_ptr<c10d::Work> work = start();
+    if (!end_.device.is_cpu())
+      for (int i = 0; !work->isCompleted(); ++i)
+        if (i >= kSpins) std::this_thread::sleep_for(kSleep);
+    work->wait();
+    failed_ = false;
+  }
+
   bool offers(const char* collective, ReduceOp op, at::ScalarType dtype) const {
     return traits_.offers(std::string(collective) + " " + std::string(name_of(op)) + " " + c10::toString(dtype));
   }
 
   TorchEnd end_;
   const BackendTraits& traits_;
+  bool failed_ = false;  // the last collective did not come to its end
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
 };
 

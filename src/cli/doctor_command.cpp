@@ -82,7 +82,7 @@ Line torch_line(const std::string& executable) {
   if (library.empty() || library.find("not found") != std::string::npos)
     return {Finding::kMissing, "torch", "libtorch_cpu.so is not found by distgrad-rank",
             fmt::format("put back the torch {} that distgrad was built with, or build it again",
-                        kTorchVersion)};
+                        release(kTorchVersion))};
   const std::string version = version_of(library);
   if (!version.empty() && release(version) != release(kTorchVersion))
     return {Finding::kMissing, "torch", fmt::format("{} is torch {}", library, version),

@@ -120,7 +120,6 @@ void Fuzzer::run() {
     verify_items(items);
     const double rate = static_cast<double>(size) / std::max(now_s() - start, 1e-3);
     for (const auto& item : items) note(*item);
-    if (!interrupted_by()) tally_.drawn = next_ - options_.first;
     listener_.on_progress(tally_, failures_.size());
     size = std::clamp(static_cast<std::size_t>(rate * kBatchSeconds), kFirstBatch, kLargestBatch);
   }
@@ -185,7 +184,7 @@ void Fuzzer::verify_items(std::vector<std::unique_ptr<Item>>& items) {
       all.push_back(cases.front());
       all.back().subject = subject;
     }
-    verifier_ = std::make_unique<Verifier>(all, VerifyOptions{.interpreters = &interpreters_});
+    verifier_ = std::make_unique<Verifier>(all, VerifyOptions{.interpreters = &interpreters_, .declared_truth_alone = true});
   }
   Outcomes outcomes(items);
   verifier_->verify(cases, outcomes);
@@ -218,6 +217,7 @@ void Fuzzer::probe() {
 void Fuzzer::note(const Item& item) {
   if (!item.result && item.invalid.empty()) return;  // interrupted before its turn
   ++tally_.programs;
+  tally_.drawn = std::max(tally_.drawn, item.index - options_.first + 1);
   if (!item.has_failed()) {
     const CaseResult& result = *item.result;
     if (result.verdict == Verdict::kMatch) ++tally_.matches;

@@ -98,12 +98,13 @@ const Interpreter& Interpreters::find(const std::string& asked) {
   return found_.emplace(asked, asked.empty() ? default_interpreter() : named(asked)).first->second;
 }
 
-std::vector<std::string> python_rank_command(const std::string& interpreter) {
+std::vector<std::string> python_rank_command(const std::string& interpreter, const std::string& preload) {
   const std::filesystem::path program = python_ranks_of(executable_folder());
   std::error_code error;
   const std::filesystem::path file = std::filesystem::canonical(program, error);
   if (error) throw SystemError("the ranks' Python files are missing: " + program.lexically_normal().string());
-  return {interpreter, file.string()};
+  if (preload.empty()) return {interpreter, file.string()};
+  return {interpreter, file.string(), "--preload", preload};
 }
 
 }  // namespace distgrad

@@ -24,6 +24,7 @@ class Interpreters {
 };
 
 // The command that makes an interpreter a rank program. Throws SystemError where distgrad's Python files are not found.
-std::vector<std::string> python_rank_command(const std::string& interpreter);
+// `preload`: modules, "a,b", that are imported before ranks are forked; they must start no thread. "": none.
+std::vector<std::string> python_rank_command(const std::string& interpreter, const std::string& preload = {});
 
 }  // namespace distgrad

@@ -58,7 +58,7 @@ std::variant<ReproOptions, ExitCode> parse_repro_options(const Arguments& argume
         ->type_name(type);
   };
   app.add_option("CASE", paths, "a scenario file of one case, or a case as the reports name it")->required();
-  app.add_option("-o,--output", options.output, "the file to write (default: standard output); a folder takes several cases")->type_name("FILE");
+  app.add_option("-o,--output", options.output, "the file (default: standard output), or a folder for several cases")->type_name("FILE");
   app.add_flag("--shrink", options.shrink, "first make the case as simple as it can be while the finding stays");
   app.add_flag("--scenario", options.scenario, "write the case as a scenario file instead");
   option("--subject", "NAME", "the implementation under test");
@@ -211,12 +211,11 @@ bool write_scripts(const std::vector<Case>& cases, const Listener& listener, con
 }
 
 // The reduced scenario's one case, whose id is the file it came from.
-Loaded reduced(const Case& which, const nlohmann::ordered_json& document, const Overrides& options) {
+Loaded reduced(const Case& which, const nlohmann::ordered_json& document) {
   Loaded loaded;
   loaded.scenarios.push_back(std::make_unique<Scenario>(parse_scenario(document.dump(), which.scenario->file)));
   Overrides overrides;
-  overrides.subjects = {which.subject};
-  overrides.allow_code = options.allow_code;
+  overrides.allow_code = true;  // it ran before
   loaded.cases = expand(*loaded.scenarios[0], overrides, kTorchVersion);
   for (Case& c : loaded.cases) {
     c.python = which.python;
@@ -248,13 +247,13 @@ ExitCode repro_command(const Arguments& arguments) {
     const Case& which = loaded.cases.front();
     const CaseResult& result = *listener.by_case.at(which.id).result;
     if (result.verdict == Verdict::kSkipped) throw UserError("repro: there is nothing to show: " + result.why);
-    document = options.shrink ? shrunk_document(which, result, options.run.overrides, interpreters) : document_of(which);
+    document = options.shrink ? shrunk_document(which, result, interpreters) : document_of(which);
     if (options.scenario) {
       write_file_atomically(options.output, scenario_text(document));
       return ExitCode::kAsExpected;
     }
     if (const int signal = interrupted_by()) return interrupted(signal);
-    Loaded simpler = reduced(which, document, options.run.overrides);
+    Loaded simpler = reduced(which, document);
     listener = Listener();
     verify(simpler.cases, {.interpreters = &interpreters}, listener);
     if (const int signal = interrupted_by()) return interrupted(signal);

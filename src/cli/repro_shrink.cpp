@@ -46,9 +46,8 @@ Shown shown_by(const CaseResult& result) {
 // Runs batches of scenarios; the simulators and ranks stay from one batch to the next.
 class Runs {
  public:
-  Runs(const Case& which, const Shown& wanted, const Overrides& overrides, Interpreters& interpreters)
-      : subject_(which.subject), wanted_(wanted), allow_code_(overrides.allow_code),
-        verifier_({&which, 1}, {.interpreters = &interpreters}), original_(which) {}
+  Runs(const Case& which, const Shown& wanted, Interpreters& interpreters)
+      : wanted_(wanted), verifier_({&which, 1}, {.interpreters = &interpreters}), original_(which) {}
 
   std::vector<bool> operator()(const std::vector<Json>& documents) {
     std::vector<std::unique_ptr<Scenario>> scenarios;
@@ -57,9 +56,8 @@ class Runs {
     for (std::size_t i = 0; i < documents.size(); ++i) {
       scenarios.push_back(std::make_unique<Scenario>(
           parse_scenario(documents[i].dump(), fmt::format("candidate {}", i))));
-      Overrides overrides;
-      overrides.subjects = {subject_};
-      overrides.allow_code = allow_code_;
+      Overrides overrides;  // the document names its subject itself: without, it is another scenario
+      overrides.allow_code = true;  // it ran before
       std::vector<Case> expanded = expand(*scenarios.back(), overrides, kTorchVersion);
       if (expanded.size() != 1 || !expanded[0].skip_reason.empty()) continue;
       expanded[0].python = original_.python;
@@ -84,9 +82,7 @@ class Runs {
     std::function<void(const CaseResult&)> call_;
   };
 
-  std::string subject_;
   Shown wanted_;
-  bool allow_code_;
   Verifier verifier_;
   const Case& original_;
 };
@@ -114,12 +110,11 @@ Json document_of(const Case& which) {
   return document;
 }
 
-Json shrunk_document(const Case& which, const CaseResult& result, const Overrides& overrides,
-                     Interpreters& interpreters) {
+Json shrunk_document(const Case& which, const CaseResult& result, Interpreters& interpreters) {
   if (result.verdict == Verdict::kMatch)
     throw UserError("repro: --shrink keeps a finding, and this case matches: " + which.id);
   const Json document = document_of(which);
-  Runs runs(which, shown_by(result), overrides, interpreters);
+  Runs runs(which, shown_by(result), interpreters);
   if (!runs({document}).at(0))
     throw UserError("repro: --shrink: the case did not show the same a second time: " + which.id);
   ShrinkOptions options;

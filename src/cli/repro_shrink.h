@@ -6,7 +6,6 @@
 #include <string>
 
 #include "cli/verify.h"
-#include "scenario/case_id.h"
 
 namespace distgrad {
 
@@ -17,7 +16,6 @@ nlohmann::ordered_json document_of(const Case& which);
 // As simple as it gets while verdict, first finding and blamed collective (of an error: its kind) stay
 // those of `result`. Tells progress on standard error where that is a terminal, and then what was
 // reduced. Throws UserError where there is nothing to keep: the case matches.
-nlohmann::ordered_json shrunk_document(const Case& which, const CaseResult& result, const Overrides&,
-                                       Interpreters&);
+nlohmann::ordered_json shrunk_document(const Case& which, const CaseResult& result, Interpreters&);
 
 }  // namespace distgrad

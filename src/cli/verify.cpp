@@ -80,13 +80,26 @@ struct RankPrograms {
   int of(const Case& c) const { return is_python_subject(c.subject) ? by_python.at(c.python) : 0; }
 };
 
+// What torch's functional collectives, checkpoints and torch.compile import when they are first used, for a second or two:
+// better once than in every rank, and every rank that takes the place of a failed one.
+bool makes_torch_import_dynamo(const std::string& subject) {
+  return subject.find("torch.distributed._functional_collectives") != subject.npos ||
+         subject.find("@checkpoint") != subject.npos || subject.find("@compile") != subject.npos;
+}
+
 RankPrograms rank_programs(std::span<const Case> cases, const VerifyOptions& options) {
   RankPrograms programs{{{rank_executable()}}, {}};
   if (options.simulate_only) return programs;
+  const auto runs = [&](const Case& c) { return c.skip_reason.empty() && is_python_subject(c.subject); };
+  const bool imports_dynamo = std::any_of(cases.begin(), cases.end(), [&](const Case& c) {
+    return runs(c) && makes_torch_import_dynamo(c.subject);
+  });
   for (const Case& c : cases) {
-    if (!c.skip_reason.empty() || !is_python_subject(c.subject)) continue;
+    if (!runs(c)) continue;
     const auto [place, is_new] = programs.by_python.emplace(c.python, programs.commands.size());
-    if (is_new) programs.commands.push_back(python_rank_command(options.interpreters->find(c.python).path));
+    if (is_new)
+      programs.commands.push_back(python_rank_command(options.interpreters->find(c.python).path,
+                                                      imports_dynamo ? "torch._dynamo" : ""));
   }
   return programs;
 }

@@ -21,8 +21,8 @@ struct VerifyOptions {
   bool fail_fast = false;      // nothing after the first case that is broken or not as expected
   int jobs = 1;                // teams of ranks that work side by side, at most
   Interpreters* interpreters = nullptr;  // needed where subjects are in Python
-  // With simulate_only: no other objective's gradients than the declared one's, and error bounds for
-  // every program, however large.
+  // No other objective's gradients than the declared one's, unless a run's differ from those, and
+  // error bounds for every program, however large.
   bool declared_truth_alone = false;
   bool with_differences = false;  // and the gradients checked by finite differences
   // Puts other values (a golden file's) in place of the simulation's before anything is compared

@@ -157,6 +157,13 @@ std::optional<Finding> forward_finding(const Evidence& evidence) {
                                  first ? index_phrase(d->index) : "", shown(d->distributed[rank]),
                                  shown(d->simulated[rank])));
   }
+  if (d->step.empty() && evidence.program().loss.text.find("squared_gradient_norm(") != std::string::npos) {
+    finding.text = fmt::format(
+        "The norm of the gradients differs: {}. So the first backward, of which it is made, is wrong already; run the case with "
+        "what stands in squared_gradient_norm(...) as its loss.",
+        enumeration(values));
+    return finding;
+  }
   const std::string what = d->step.empty()
                                ? std::string("the loss")
                                : fmt::format("step {} ({})", d->step, finding.collective);

@@ -86,25 +86,33 @@ using MakeCode = std::function<std::shared_ptr<const Code>()>;
 
 class Compiled : public CompiledExpression {
  public:
-  // `own` compiles this text itself: shared code has another text's places.
-  Compiled(std::string text, std::vector<std::string> names, std::shared_ptr<const Code> code,
-           MakeCode own)
+  // The code takes the values in the order of `taken`, which has the same names. `own` compiles this
+  // text itself: shared code has another text's places.
+  Compiled(std::string text, std::vector<std::string> names, const std::vector<std::string>& taken,
+           std::shared_ptr<const Code> code, MakeCode own)
       : text_(std::move(text)),
         names_(std::move(names)),
         code_(std::move(code)),
-        own_(std::move(own)) {}
+        own_(std::move(own)) {
+    for (const std::string& name : taken)
+      places_.push_back(std::find(names_.begin(), names_.end(), name) - names_.begin());
+  }
 
   const std::vector<std::string>& names() const override { return names_; }
 
   at::Tensor evaluate(std::vector<IValue> values) const override {
     TORCH_CHECK(values.size() == names_.size(), "expression ", text_, " takes ", names_.size(),
                 " values, not ", values.size());
+    std::vector<IValue> taken;
+    taken.reserve(places_.size());
+    for (const std::ptrdiff_t place : places_)
+      taken.push_back(values[static_cast<std::size_t>(place)]);
     try {
-      return code_->evaluate(values);
+      return code_->evaluate(taken);
     } catch (const ExpressionError&) {
     }
     try {
-      return own_()->evaluate(std::move(values));
+      return own_()->evaluate(std::move(taken));
     } catch (const ExpressionError& error) {
       throw invalid(text_, error);
     }
@@ -113,6 +121,7 @@ class Compiled : public CompiledExpression {
  private:
   std::string text_;
   std::vector<std::string> names_;
+  std::vector<std::ptrdiff_t> places_;  // in names_, of what the code takes
   std::shared_ptr<const Code> code_;
   MakeCode own_;
 };
@@ -212,7 +221,7 @@ struct KnownText {
   std::unordered_map<std::string, std::shared_ptr<const CompiledExpression>> by_types;
 };
 
-constexpr std::size_t kTexts = 4096, kCodes = 4096;
+constexpr std::size_t kTexts = 8192, kCodes = 8192;
 
 // Leaked, so that no tensor type is freed after torch's own statics.
 RecentlyUsed<KnownText>& known_texts() {
@@ -227,22 +236,22 @@ RecentlyUsed<std::shared_ptr<const Code>>& known_codes() {
 
 std::shared_ptr<const CompiledExpression> compiled(const std::string& text, const Syntax& tree,
                                                    const Scope& scope,
-                                                   std::vector<std::string> used, DType dtype,
+                                                   const std::vector<std::string>& used, DType dtype,
                                                    NumberResult numbers) {
   Scope types;
   for (const std::string& name : used) types.emplace(name, scope.at(name));
   Shape shape(used);
   const bool is_shared = shape.add(tree);
-  if (is_shared) used = shape.order();
+  const std::vector<std::string> taken = is_shared ? shape.order() : used;
   std::string key = shape.key();
-  for (const std::string& name : used) key += static_cast<char>('0' + static_cast<int>(scope.at(name)));
+  for (const std::string& name : taken) key += static_cast<char>('0' + static_cast<int>(scope.at(name)));
   key += static_cast<char>('0' + static_cast<int>(dtype));
   key += numbers == NumberResult::kAccept ? 'n' : 't';
   const auto* known = is_shared ? known_codes().find(key) : nullptr;
-  std::shared_ptr<const Code> code = known ? *known : compile(text, tree, scope, used, dtype, numbers);
+  std::shared_ptr<const Code> code = known ? *known : compile(text, tree, scope, taken, dtype, numbers);
   if (is_shared && !known) known_codes().put(key, code);
-  return std::make_shared<Compiled>(text, used, code, [=] {
-    return compile(text, *parse_expression(text), types, used, dtype, numbers);
+  return std::make_shared<Compiled>(text, used, taken, code, [=] {
+    return compile(text, *parse_expression(text), types, taken, dtype, numbers);
   });
 }
 
@@ -271,11 +280,8 @@ std::shared_ptr<const CompiledExpression> compile_expression(const std::string& 
 
 std::vector<std::string> names_used(const std::string& text, const Scope& scope) {
   try {
-    const SyntaxPtr tree = parse_expression(text);
-    const std::set<std::string> free = free_names(*tree);
-    const std::vector<std::string> used = used_of({free.begin(), free.end()}, scope);
-    Shape shape(used);
-    return shape.add(*tree) ? shape.order() : used;
+    const std::set<std::string> free = free_names(*parse_expression(text));
+    return used_of({free.begin(), free.end()}, scope);
   } catch (const ExpressionError& error) {
     throw invalid(text, error);
   }

@@ -39,7 +39,8 @@ struct Choices {
   std::vector<DType> dtypes;           // likewise
   std::vector<std::string> objectives;  // "sum", "mean", "replicated", "rank", "axes"; likewise
   Offers offers = all_offers();
-  bool invariant = false;  // inputs of that layout too, in the regions that Megatron's pairs are for
+  // The subject's copy and slice are not the adjoint, as Megatron's: inputs of that layout too, in the regions that these are for.
+  bool invariant = false;
 };
 
 // The usual frequencies.

@@ -143,7 +143,9 @@ bool draw_splits(Draft& draft, Call& call, const Value& operand) {
 }
 
 // Whether the ranks of each list have shapes that the kind takes together.
-bool shapes_fit(const Call& call, const Value& operand) {
+bool shapes_fit(const Draft& draft, const Call& call, const Value& operand) {
+  // Where these have backward collectives of their own, the operands must fit those.
+  if (draft.choices.invariant && (call.kind() == kCopy || call.kind() == kSlice)) return operand.has_one_shape();
   if (call.kind() == kCopy || call.kind() == kSendRecv || call.kind() == kSlice) return true;
   const bool may_differ = (call.joins() && call.dim && call.offer->splits) || call.kind() == kAllToAll;
   for (const auto& list : call.lists) {
@@ -226,7 +228,7 @@ std::optional<Value> attempt(Draft& draft, const std::string& name) {
   draw_group(draft, call);
   draw_root(draft, call);
   draw_pairs(draft, call);
-  if (!draw_dim(draft, call, operand) || !shapes_fit(call, operand) || !draw_splits(draft, call, operand)) return std::nullopt;
+  if (!draw_dim(draft, call, operand) || !shapes_fit(draft, call, operand) || !draw_splits(draft, call, operand)) return std::nullopt;
   Value result{name, operand.shapes, output_largest(call, operand.largest)};
   for (const auto& list : call.lists)
     for (std::size_t place = 0; place < list.size(); ++place)

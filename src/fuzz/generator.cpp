@@ -10,14 +10,14 @@ namespace {
 // Half of all programs have one collective or none, so that what fails is small to begin with.
 int draw_count(Random& random) {
   int count = random.chance(4) ? 0 : 1;
-  while (count > 0 && count < 6 && random.chance(38)) ++count;
+  while (count > 0 && count < 6 && random.chance(32)) ++count;
   return count;
 }
 
 void draw_steps(Draft& draft) {
   const int count = draw_count(draft.random);
   for (int i = 0; i < count; ++i) {
-    if (draft.random.chance(30)) {
+    if (draft.random.chance(25)) {
       Value value = draw_expression(draft, draft.random.chance(75) ? 1 : 2);
       if (value.text != draft.names.back().text) add_step(draft, fmt::format("a{}", i), std::move(value));
     }

@@ -108,7 +108,7 @@ void draw_syncs(Draft& draft, const Json& objective) {
 Value draw_loss(Draft& draft) {
   Random& random = draft.random;
   std::string text = draw_scalar(draft, draft.names.back());
-  if (random.chance(30)) text += " + " + draw_scalar(draft, random.pick(draft.names));
+  if (random.chance(25)) text += " + " + draw_scalar(draft, random.pick(draft.names));
   if (random.chance(10)) {
     const std::size_t rank = random.below(static_cast<std::size_t>(draft.world_size));
     const std::string other = draw_scalar(draft, random.pick(draft.names));

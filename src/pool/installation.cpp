@@ -30,14 +30,15 @@ fs::path environment_python_of(const fs::path& folder) {
 }
 
 std::string cannot_run(const std::string& program, const std::string& said) {
-  std::string text = "cannot run " + program + ": " + said;
-  const bool is_linker = said.find("error while loading shared libraries") != std::string::npos ||
-                         said.find("symbol lookup error") != std::string::npos;
-  if (!is_linker || kTorchVersion.empty()) return text;
+  bool is_about_torch = false;
+  for (const char* words :
+       {"shared libraries", "shared object", "symbol lookup error", "libtorch", "libc10"})
+    is_about_torch = is_about_torch || said.find(words) != std::string::npos;
+  if (!is_about_torch || kTorchVersion.empty()) return "cannot run " + program + ": " + said;
   const std::string torch(kTorchVersion.substr(0, kTorchVersion.find('+')));
-  return text + "\ndistgrad was built with torch " + torch +
-         ", and that is not what it finds now: put torch " + torch +
-         " back, or build distgrad again with the torch that is there";
+  return "cannot run " + program + ", which was built with torch " + torch +
+         ". If it finds another one now, or none (`distgrad doctor` says), put torch " + torch +
+         " back or build distgrad again. It said: " + said;
 }
 
 }  // namespace distgrad

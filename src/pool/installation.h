@@ -20,8 +20,9 @@ std::filesystem::path python_ranks_of(const std::filesystem::path& folder);
 // or not.
 std::filesystem::path environment_python_of(const std::filesystem::path& folder);
 
-// What to tell of a rank program that ended before it spoke, with what it said; and, where the dynamic
-// linker said it, that its torch is missing or another one than this build's.
+// What to tell of a rank program that ended before it spoke, with what it said. Where that is about
+// libraries, the torch that it was built with comes first: it is missing, or another one is there,
+// and then anything may be said.
 std::string cannot_run(const std::string& program, const std::string& said);
 
 }  // namespace distgrad

@@ -85,12 +85,13 @@ class Oracle {
   // The declared objective where each element of the leaves that require grad is `step` times `directions` further on.
   // Call it instead of run().
   double objective_at(const Tensors& directions, double step) {
-    const at::NoGradGuard no_graph;
+    const at::AutoGradMode graph(compiled_.loss_is_gradient_norm);  // which has a backward inside
     auto direction = directions.begin();
     for (const Input& input : program_.inputs) {
       Leaf leaf = make_leaf(program_, input, false);
       for (at::Tensor& x : leaf.leaves)
-        if (input.requires_grad) x = x.detach() + *direction++ * step;
+        if (input.requires_grad)
+          x = (x.detach() + *direction++ * step).detach().requires_grad_(compiled_.loss_is_gradient_norm);
       if (leaf.leaves.size() == 1 && !input.is_local()) leaf.by_rank = laid_out(program_, input, leaf.leaves[0]);
       else leaf.by_rank = leaf.leaves;
       leaves_.push_back(std::move(leaf));

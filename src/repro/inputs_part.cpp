@@ -188,7 +188,7 @@ std::string inputs_part(const Program& program) {
     text += in_rows(fmt::format("    {} = {}\n", input.name, value_of(input, drawn_as.empty() ? input.name : drawn_as, program)));
     names += (names.empty() ? "" : ", ") + input.name;
   }
-  return text + fmt::format("    return {}{}\n", names, program.inputs.size() == 1 ? ",": "");
+  return text + fmt::format("    return {}\n", names);
 }
 
 }  // namespace distgrad

@@ -22,8 +22,14 @@ const std::set<std::string>& reserved() {
   static const std::set<std::string> names = {
       "os",     "dist",    "mp",      "dtype",   "inputs",         "leaf",     "program", "observed", "truth", "rows",
       "shown",  "report",  "main",    "start",   "process_groups", "gathered", "exchanged", "attached", "Meeting", "drawn",
-      "shard",  "by_group", "put_together", "ranks_with", "leaves", "losses", "loss", "J", "one_device", "bound", "weights"};
+      "shard",  "by_group", "put_together", "ranks_with", "leaves", "losses", "loss", "J", "one_device", "bound", "groups", "gradient", "connect", "run", "guards"};
   return names;
+}
+
+// As the file has it, and the table shows it.
+std::string title_of(const Input& input) {
+  const std::string name = input.pointer.substr(input.pointer.rfind('/') + 1);
+  return name.empty() ? input.name : name;
 }
 
 std::string free_name(std::string name, const Program& program) {
@@ -77,8 +83,8 @@ const Group* group_of_name(const Program& program, const std::string& name) {
 }
 
 std::string group_value(const Group& group, const std::string& name) {
-  return name.ends_with("_rank") ? fmt::format("ranks_with({}, rank).index(rank)", group.name)
-                                 : fmt::format("len(ranks_with({}, rank))", group.name);
+  return name.ends_with("_rank") ? fmt::format("ranks_with(groups[\"{}\"], rank).index(rank)", group.name)
+                                 : fmt::format("len(ranks_with(groups[\"{}\"], rank))", group.name);
 }
 
 std::string names_of(const std::vector<Input>& inputs, const char* before = "") {
@@ -121,6 +127,16 @@ bool has_choice(const Syntax& node) {
   return std::any_of(node.keywords.begin(), node.keywords.end(), [](const auto& k) { return has_choice(*k.second); });
 }
 
+// A name or a call, behind which an attribute may stand.
+bool binds_tightly(const std::string& text) {
+  try {
+    const Syntax::Kind kind = parse_expression(text)->kind;
+    return kind == Syntax::Kind::kName || kind == Syntax::Kind::kCall || kind == Syntax::Kind::kSubscript;
+  } catch (const ExpressionError&) {
+    return false;
+  }
+}
+
 // Whether the loss's expressions lead back to an input that requires grad.
 bool depends_on_gradient(const Program& program) {
   std::set<std::string> on_gradient;
@@ -145,9 +161,8 @@ bool all_ones(const std::vector<double>& weights) {
   return std::all_of(weights.begin(), weights.end(), [](double w) { return w == 1; });
 }
 
-// What comes after backward to the gradient of an input: sync, and the division that a sync of another
-// input was left.
-std::string after_backward(const Program& program, const Input& input, double divisor) {
+// The input's sync, after backward.
+std::string after_backward(const Program& program, const Input& input) {
   std::string text;
   const auto all_reduce = [&](const std::string& group, std::size_t size, bool mean) {
     text += fmt::format("    dist.all_reduce({}.grad{})\n", input.name, group);
@@ -161,8 +176,6 @@ std::string after_backward(const Program& program, const Input& input, double di
     if (group) all_reduce(fmt::format(", group=process_groups[\"{}\"]", axis), group->partition[0].size(), mean);
     else all_reduce("", static_cast<std::size_t>(program.world_size), mean);
   }
-  if (divisor != 1)
-    text += fmt::format("    if {0}.grad is not None:\n        {0}.grad = {0}.grad.double() / {1}  # as the others' sync does\n", input.name, divisor);
   return text;
 }
 
@@ -227,7 +240,7 @@ std::string program_part(const Program& program, const CollectiveParts& parts, b
 
 std::string observed_part(const ReproCase& repro, const Program& program) {
   std::string text = "def observed(rank):\n    \"\"\"A rank's loss, and the gradients that its backward leaves.\"\"\"\n";
-  text += fmt::format("    {}{} = inputs()\n", names_of(program.inputs), program.inputs.size() == 1 ? "," : "");
+  text += fmt::format("    {} = inputs()\n", names_of(program.inputs));
   for (const Input& input : program.inputs)
     text += fmt::format("    {} = leaf({}, dtype{})\n", input.name, input.is_local() ? input.name + "[rank]" : held(program, input),
                         input.requires_grad ? "" : ", requires_grad=False");
@@ -248,8 +261,13 @@ std::string observed_part(const ReproCase& repro, const Program& program) {
   for (std::size_t i = 0; i < program.inputs.size(); ++i) {
     const Input& input = program.inputs[i];
     if (!input.requires_grad) continue;
-    text += after_backward(program, input, divisors[i]);
-    gradients += fmt::format("{}\"{}\": {}.grad", gradients.empty() ? "" : ", ", input.name, input.name);
+    text += after_backward(program, input);
+    std::string gradient = input.name + ".grad";
+    if (divisors[i] != 1) {  // another input's sync divides, so that the loss does not
+      text += fmt::format("    {0}_gradient = None if {0}.grad is None else {0}.grad.double() / {1}  # as the others' sync does\n", input.name, divisors[i]);
+      gradient = input.name + "_gradient";
+    }
+    gradients += fmt::format("{}\"{}\": {}", gradients.empty() ? "" : ", ", title_of(input), gradient);
   }
   return text + fmt::format("    return loss.item(), {{{}}}\n", gradients);
 }
@@ -257,14 +275,14 @@ std::string observed_part(const ReproCase& repro, const Program& program) {
 std::string truth_part(const ReproCase& repro, const Program& program, const CollectiveParts& parts) {
   std::string text =
       "def truth():\n    \"\"\"The same program in one process: every value is a list over the ranks, and autograd sees them all.\"\"\"\n";
-  text += fmt::format("    {}{} = inputs()\n", names_of(program.inputs), program.inputs.size() == 1 ? "," : "");
+  text += fmt::format("    {} = inputs()\n", names_of(program.inputs));
   std::string leaves;
   std::vector<std::string> by_rank;
   for (const Input& input : program.inputs) {
     const char* more = input.requires_grad ? "" : ", requires_grad=False";
     text += input.is_local() ? fmt::format("    {0} = [leaf(value{1}) for value in {0}]\n", input.name, more)
                              : fmt::format("    {0} = leaf({0}{1})\n", input.name, more);
-    if (input.requires_grad) leaves += fmt::format("{}\"{}\": {}", leaves.empty() ? "" : ", ", input.name, input.name);
+    if (input.requires_grad) leaves += fmt::format("{}\"{}\": {}", leaves.empty() ? "" : ", ", title_of(input), input.name);
     by_rank.push_back(input.name);
   }
   text += fmt::format("    leaves = {{{}}}\n", leaves);
@@ -286,12 +304,14 @@ std::string truth_part(const ReproCase& repro, const Program& program, const Col
     if (const CollectiveCall* call = step.collective()) {
       if (std::find(by_rank.begin(), by_rank.end(), expression) != by_rank.end()) value = expression;
       value = call->group.empty() ? fmt::format("{}({})", parts.simulated[i], value)
-                                  : fmt::format("by_group({}, {}, {})", call->group, parts.simulated[i], value);
+                                  : fmt::format("by_group(groups[\"{}\"], {}, {})", call->group, parts.simulated[i], value);
     }
     text += fmt::format("    {} = {}\n", step.name, value);
     by_rank.push_back(step.name);
   }
-  text += fmt::format("    losses = [({}).reshape(()) {}]\n", program.loss.text, over_ranks(program.loss.text, by_rank));
+  const bool plain = binds_tightly(program.loss.text);
+  text += fmt::format("    losses = [{}{}{}.reshape(()) {}]\n", plain ? "" : "(", program.loss.text, plain ? "" : ")",
+                      over_ranks(program.loss.text, by_rank));
   const std::vector<double> weights = truth_weights(program, repro.which.objective);
   const bool mean = std::all_of(weights.begin(), weights.end(), [&](double w) { return w == 1.0 / program.world_size; });
   if (all_ones(weights)) text += "    J = sum(losses)\n";
@@ -315,17 +335,18 @@ std::string rows_part(const ReproCase& repro, const Program& program) {
   std::size_t g = 0;
   for (const Input& input : program.inputs) {
     if (!input.requires_grad) continue;
-    const GradientComparison& comparison = repro.result.gradients.at(g);
-    const std::string bound = number_literal(comparison.bound);
+    // Of a case that fails there is no comparison; the truth is known all the same.
+    const std::string bound = number_literal(g < repro.result.gradients.size() ? repro.result.gradients[g].bound : 0.0);
+    const std::optional<Array>& whole = repro.simulation.gradients.at(0).at(g).parts.at(0);
     ++g;
     any = true;
-    const std::string name = string_literal(input.name);
+    const std::string name = string_literal(title_of(input));
     if (input.is_local()) {
       text += fmt::format("    for rank in range(world_size):\n        yield {0}, f\"rank {{rank}}\", gradients[rank][{0}], true[{0}][rank], {1}\n",
                           name, bound);
       continue;
     }
-    const Shape full = comparison.truth_full ? comparison.truth_full->shape() : Shape{};
+    const Shape full = whole ? whole->shape() : Shape{};
     const GradientByRank none(static_cast<std::size_t>(program.world_size));
     const std::vector<Part> joined = assemble(program, input, full, none);
     const bool alone = std::all_of(joined.begin(), joined.end(), [](const Part& p) { return p.ranks.size() == 1; });
@@ -372,9 +393,9 @@ std::string guard_rows(const ReproCase& repro, const Program& program, const std
                        const std::vector<std::string>& inputs) {
   std::string text;
   for (const Input& input : program.inputs) {
-    if (std::find(inputs.begin(), inputs.end(), input.name) == inputs.end()) continue;
-    const std::string name = string_literal(input.name);
-    const std::string bound = number_literal(largest(repro.simulation.bounds, input.name) + largest(repro.simulation.single_bounds, input.name));
+    if (std::find(inputs.begin(), inputs.end(), title_of(input)) == inputs.end()) continue;
+    const std::string name = string_literal(title_of(input));
+    const std::string bound = number_literal(largest(repro.simulation.bounds, title_of(input)) + largest(repro.simulation.single_bounds, title_of(input)));
     text += input.is_local()
                 ? fmt::format("    for rank in range(world_size):\n        yield {0}, f\"{1}, rank {{rank}}\", true[{0}][rank], {2}[{0}][rank], {3}\n", name, where, other, bound)
                 : fmt::format("    yield {0}, \"{1}\", true[{0}], {2}[{0}], {3}\n", name, where, other, bound);
@@ -384,13 +405,13 @@ std::string guard_rows(const ReproCase& repro, const Program& program, const std
 
 std::string one_device(const ReproCase& repro, const Program& program) {
   std::string text = "def one_device():\n    \"\"\"The program as it was on one device.\"\"\"\n";
-  text += fmt::format("    {}{} = inputs()\n", names_of(program.inputs), program.inputs.size() == 1 ? "," : "");
+  text += fmt::format("    {} = inputs()\n", names_of(program.inputs));
   std::string leaves;
   for (const Input& input : program.inputs) {
     const char* more = input.requires_grad ? "" : ", requires_grad=False";
     text += input.is_local() ? fmt::format("    {0} = [leaf(value{1}) for value in {0}]\n", input.name, more)
                              : fmt::format("    {0} = leaf({0}{1})\n", input.name, more);
-    if (input.requires_grad) leaves += fmt::format("{}\"{}\": {}", leaves.empty() ? "" : ", ", input.name, input.name);
+    if (input.requires_grad) leaves += fmt::format("{}\"{}\": {}", leaves.empty() ? "" : ", ", title_of(input), input.name);
   }
   text += fmt::format("    leaves = {{{}}}\n", leaves);
   std::vector<std::string> texts;
@@ -404,7 +425,7 @@ std::string one_device(const ReproCase& repro, const Program& program) {
                       program.single_device->loss.text);
   std::vector<std::string> names;
   for (const Input& input : program.inputs)
-    if (input.requires_grad) names.push_back(input.name);
+    if (input.requires_grad) names.push_back(title_of(input));
   text += "\n\ndef guards(losses, true):\n    \"\"\"The distributed program (as observed) beside the one-device program (as truth).\"\"\"\n    loss, single = one_device()\n";
   text += fmt::format("    J = sum(weight * loss for weight, loss in zip({}, losses))\n", list_literal(truth_weights(program, repro.which.objective)));
   double bound = repro.simulation.single_loss_bound + 1e-14 * std::abs(repro.simulation.single_loss.value_or(0));
@@ -420,7 +441,7 @@ std::string file_truth(const ReproCase& repro, const Program& program) {
   for (const Gradient& g : repro.simulation.file_truth) {
     const auto input = std::find_if(repro.program.inputs.begin(), repro.program.inputs.end(), [&](const Input& i) { return i.name == g.input; });
     if (input == repro.program.inputs.end()) continue;
-    names.push_back(program.inputs[static_cast<std::size_t>(input - repro.program.inputs.begin())].name);
+    names.push_back(input->name);
     std::string values;
     for (const auto& part : g.parts) values += (values.empty() ? "" : ", ") + tensor_literal(*part);
     text += fmt::format("    stated[{}] = {}\n", string_literal(names.back()), input->is_local() ? "[" + values + "]" : values);

@@ -76,14 +76,13 @@ def report(losses, gradients):
     return any(row[4] for row in table)
 )";
 
-constexpr const char* kMain = R"(def connect(rank):
-    """On every rank, with torch.distributed initialised: makes the groups, each rank all of them."""
-$groups
+constexpr const char* kConnect = R"(def connect(rank):
+    """Makes the process groups: every rank has to, those that it is not in, too."""
+)";
 
-def run(rank):
-    """The exit code."""
-    connect(rank)
-    everything = [None] * world_size
+constexpr const char* kMain = R"(def run(rank):
+    """On every rank, with torch.distributed initialised; the exit code."""
+$connect    everything = [None] * world_size
     dist.all_gather_object(everything, observed(rank))
     losses, gradients = zip(*everything)
     differ = report(losses, gradients) if rank == 0 else False
@@ -94,7 +93,8 @@ def run(rank):
 def start(rank, port, code):
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
-    code.value |= run(rank)
+    if run(rank):
+        code.value = 1
 
 
 def main():
@@ -120,8 +120,10 @@ std::string joined(const std::vector<std::string>& parts) {
 
 std::string world_part(const Program& program) {
   std::string text = fmt::format("world_size = {}\ndtype = torch.{}\n", program.world_size, traits(program.dtype).name);
+  std::string groups;
   for (const Group& group : program.groups)
-    text += fmt::format("{} = {}{}\n", group.name, list_literal(group.partition), "  # ranks, by group");
+    groups += fmt::format("{}\"{}\": {}", groups.empty() ? "" : ", ", group.name, list_literal(group.partition));
+  if (!groups.empty()) text += fmt::format("groups = {{{}}}\n", groups);
   const bool grouped = std::any_of(program.steps.begin(), program.steps.end(), [](const Step& s) {
     return s.collective() && !s.collective()->group.empty();
   });
@@ -142,10 +144,10 @@ std::string groups_text(const Program& program, const std::string& used) {
   for (const Group& group : program.groups) {
     if (used.find("process_groups[\"" + group.name + "\"]") == std::string::npos) continue;
     text += fmt::format(
-        "    for ranks in {0}:\n        group = dist.new_group(ranks{1})\n        if rank in ranks:\n            process_groups[\"{0}\"] = group\n",
+        "    for ranks in groups[\"{0}\"]:\n        group = dist.new_group(ranks{1})\n        if rank in ranks:\n            process_groups[\"{0}\"] = group\n",
         group.name, is_sorted(group) ? "" : ", sort_ranks=False");
   }
-  return text.empty() ? "    pass\n" : text;
+  return text.empty() ? "" : kConnect + text;
 }
 
 // Only what the rest names.
@@ -210,12 +212,16 @@ std::string repro_script(const ReproCase& repro) {
   const std::string guards = guards_part(repro, program);
   std::string report = kReport;
   report.replace(report.find("$compared"), 9, guards.empty() ? "rows(gradients, true)" : "[*rows(gradients, true), *guards(true_losses, true)]");
-  const std::string rest = joined({inputs_part(program), parts.definitions, program_part(program, parts, attach), observed_part(repro, program),
-                                   parts.simulations, truth_part(repro, program, parts), guards, rows_part(repro, program), report});
+  // What a reader wants first stands first.
+  const std::string shown = joined({parts.definitions, program_part(program, parts, attach), inputs_part(program),
+                                    parts.simulations, truth_part(repro, program, parts), observed_part(repro, program)});
+  const std::string compared = joined({guards, rows_part(repro, program), report});
+  const std::string rest = shown + "\n\n" + compared;
   std::string main = kMain;
-  main.replace(main.find("$groups"), 7, groups_text(program, rest));
+  const std::string connect = groups_text(program, rest);
+  main.replace(main.find("$connect"), 8, connect.empty() ? "" : "    connect(rank)\n");
   const std::string imports = "import os\n\nimport torch\nimport torch.distributed as dist\nimport torch.multiprocessing as mp\n" + parts.imports;
-  return header_part(repro) + imports + "\n" + world_part(program) + "\n\n" + joined({helpers_part(parts, rest), rest, main});
+  return header_part(repro) + imports + "\n" + world_part(program) + "\n\n" + joined({shown, helpers_part(parts, rest), compared, connect, main});
 }
 
 }  // namespace distgrad

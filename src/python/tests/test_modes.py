@@ -54,6 +54,7 @@ CASES = {
         CODE + "detached_backward": "mismatch",
         CODE + "differentiable_once": ("skipped", "once_differentiable"),
         "python:reference": ("skipped", "once_differentiable"),
+        "in_place": "mismatch",
         "reference": ("skipped", "has a rule for the gradient, and none for the gradient of that")}),
 }
 
@@ -74,6 +75,8 @@ class Modes(unittest.TestCase):
         self.assertEqual(len(cases), sum(len(subjects) for _, subjects in CASES.values()), done.stderr)
         wrong = [(c["file"], c["subject"], c["verdict"], c.get("why"), c.get("error")) for c in cases if not c["as_expected"]]
         self.assertEqual((wrong, done.returncode), ([], 0), done.stdout + done.stderr)
+        norm = next(c for c in cases if c["file"].endswith("gradient_norm.json") and c["subject"] == "in_place")
+        self.assertIn("the first backward, of which it is made, is wrong already", norm["findings"][0]["text"])
 
     def test_an_audit_has_a_column_for_each_aspect(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -3,6 +3,7 @@
 It starts no thread and runs no autograd, for neither survives a fork. All user's code is imported in the ranks.
 """
 
+import importlib
 import os
 import resource
 import select
@@ -154,15 +155,18 @@ def _kill_group(pid):
 
 
 def main(arguments):
+    preload = ""
+    if len(arguments) > 2 and arguments[0] == "--preload":
+        preload, arguments = arguments[1], arguments[2:]
     if len(arguments) != 2 or arguments[0] != "--zygote" or not arguments[1].isdigit():
-        print("usage: python -m distgrad.ranks --zygote FD (distgrad starts this itself)", file=sys.stderr)
+        print("usage: python -m distgrad.ranks [--preload MODULES] --zygote FD (distgrad starts this itself)", file=sys.stderr)
         return 2
     set_name("dg zygote")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.environ["OMP_NUM_THREADS"] = "1"  # also: a pool of threads would not survive the fork
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
-    torch, worker = _load()
+    torch, worker = _load(preload)
     times.write()
     start = Zygote(int(arguments[1])).serve(torch.__version__)
     if start is not None:
@@ -171,8 +175,8 @@ def main(arguments):
     return 0
 
 
-def _load():
-    """torch, and with the worker all that every rank needs. What an import makes stays: to collect garbage meanwhile costs a
+def _load(preload):
+    """torch, and with the worker all that every rank needs; `preload`: more of torch's modules. What an import makes stays: to collect garbage meanwhile costs a
     sixth of the time, and later, in the ranks, a collection would copy every page."""
     import gc
 
@@ -182,6 +186,12 @@ def _load():
         import torch
 
         from . import worker
+
+        for module in filter(None, preload.split(",")):
+            try:
+                importlib.import_module(module)
+            except ImportError:  # of another torch: the ranks import what they need
+                pass
     gc.freeze()
     gc.enable()
     return torch, worker
