@@ -43,6 +43,7 @@ KNOWN = (
     Known("torch_nn", "premul_sum", "skipped", "torch's Gloo has no premul_sum; the row tells what the module does on NCCL"),
     Known("torch_nn", "(all_gather|gather).*uneven|scatter.*(uneven|splits)", "skipped", "the module takes one shape only"),
     Known("torch_functional", "(all_gather|reduce_scatter).*(uneven|splits)", "skipped", "the module takes one shape only"),
+    Known("torch_functional", "premul_sum", "skipped", "torch's Gloo has no premul_sum, and reduce_scatter takes the op as text"),
     Known("torch_nn", f"(all_gather|all_to_all)/{_GROUPS}|all_gather_group|all_to_all_group|layouts_on_a_mesh",
           "exception: ValueError", "all_to_all, and so all_gather's backward, takes ranks of a subgroup for global ones"),
     Known("torch_nn", f"^(gather|scatter)/{_GROUPS}", "exception: ValueError",

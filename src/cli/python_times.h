@@ -1,5 +1,5 @@
-// Where the time of ranks in Python goes: DISTGRAD_TIMES in their environment names a file that they append to
-// (src/python/distgrad/ranks/times.py).
+// Where the time of ranks in Python goes: DISTGRAD_TIMES in their environment names a file that
+// they append to (src/python/distgrad/ranks/times.py).
 #pragma once
 
 #include <string>
@@ -11,13 +11,15 @@ namespace distgrad {
 
 class PythonTimes {
  public:
-  // From now on processes that are started get the file. It is in memory and goes with this. One at a time.
+  // From now on processes that are started get the file. It is in memory and goes with this. One at
+  // a time.
   PythonTimes();
   ~PythonTimes();
   PythonTimes(const PythonTimes&) = delete;
   PythonTimes& operator=(const PythonTimes&) = delete;
 
-  // A line for the report, of each phase the slowest process; empty where no rank in Python has run.
+  // A line for the report, of each phase the slowest process; empty where no rank in Python has
+  // run.
   std::string text() const;
 
  private:
