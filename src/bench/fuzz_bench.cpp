@@ -1,5 +1,5 @@
-// fuzz_bench [COUNT [SEED]]: what a fuzzed program costs in one process, by stage, in microseconds of processor time: drawing it, reading it,
-// simulating it without and with error bounds.
+// fuzz_bench [COUNT [SEED]]: what a fuzzed program costs in one process, by stage, in microseconds
+// of processor time: drawing it, reading it, simulating it without and with error bounds.
 #include <ATen/Parallel.h>
 
 #include <cstdio>
@@ -26,11 +26,13 @@ struct Stage {
 
 void run(int count, std::uint64_t seed) {
   const fuzz::Choices choices = fuzz::default_choices();
-  Stage drawing{"draw"}, reading{"read"}, first{"compile, simulate"}, plain{"simulate again"}, bounded{"simulate with bounds"};
+  Stage drawing{"draw"}, reading{"read"}, first{"compile, simulate"}, plain{"simulate again"},
+      bounded{"simulate with bounds"};
   int invalid = 0;
   for (int i = 0; i < count; ++i) {
     const double start = cpu_us();
-    const std::string text = fuzz::draw_program(choices, seed, static_cast<std::uint64_t>(i)).dump();
+    const std::string text =
+        fuzz::draw_program(choices, seed, static_cast<std::uint64_t>(i)).dump();
     const double drawn = cpu_us();
     const Scenario scenario = parse_scenario(text, "program");
     SimulateRequest request;
@@ -50,9 +52,11 @@ void run(int count, std::uint64_t seed) {
     plain.us += simulated - compiled;
     bounded.us += cpu_us() - simulated;
   }
-  for (const Stage& stage : {drawing, reading, first, plain, bounded}) std::printf("%-22s %8.1f us\n", stage.name, stage.us / count);
+  for (const Stage& stage : {drawing, reading, first, plain, bounded})
+    std::printf("%-22s %8.1f us\n", stage.name, stage.us / count);
   const double total = drawing.us + reading.us + first.us;
-  std::printf("%d programs, %d invalid; drawn, read and simulated: %.0f a second\n", count, invalid, count * 1e6 / total);
+  std::printf("%d programs, %d invalid; drawn, read and simulated: %.0f a second\n", count, invalid,
+              count * 1e6 / total);
 }
 
 }  // namespace
@@ -60,5 +64,6 @@ void run(int count, std::uint64_t seed) {
 
 int main(int argc, char** argv) {
   at::set_num_threads(1);
-  distgrad::run(argc > 1 ? std::atoi(argv[1]) : 2000, argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1);
+  distgrad::run(argc > 1 ? std::atoi(argv[1]) : 2000,
+                argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1);
 }

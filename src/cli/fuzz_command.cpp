@@ -50,21 +50,28 @@ struct Lists {
 };
 
 void add_options(CLI::App& app, Options& options, Lists& lists) {
-  const auto list = [&](const char* name, std::vector<std::string>& to, const char* type, const char* help) {
+  const auto list = [&](const char* name, std::vector<std::string>& to, const char* type,
+                        const char* help) {
     app.add_option(name, to, help)->type_name(type)->allow_extra_args(false);
   };
-  list("--subject", lists.subjects, "NAME,...", "the implementations under test (default reference)");
-  app.add_option("--seed", lists.seed, "of the programs (default: another one each time)")->type_name("N");
+  list("--subject", lists.subjects, "NAME,...",
+       "the implementations under test (default reference)");
+  app.add_option("--seed", lists.seed, "of the programs (default: another one each time)")
+      ->type_name("N");
   app.add_option("--count", lists.count, "programs for each subject")->type_name("N");
-  app.add_option("--seconds", options.fuzz.seconds, "draw programs for so long (default 10)")->type_name("S");
-  app.add_option("--out", options.out, "where failures are written (default fuzz-failures)")->type_name("DIR");
+  app.add_option("--seconds", options.fuzz.seconds, "draw programs for so long (default 10)")
+      ->type_name("S");
+  app.add_option("--out", options.out, "where failures are written (default fuzz-failures)")
+      ->type_name("DIR");
   list("--world-size", lists.world_sizes, "N,...", "the numbers of ranks");
   list("--dtype", lists.dtypes, "DTYPE,...", "float64, float32, bfloat16, float16");
   list("--collective", lists.collectives, "KIND,...", "only these");
   list("--objective", lists.objectives, "WORD,...", "sum, mean, replicated, rank, axes");
   app.add_flag("--simulate", options.simulate, "check the ground truth itself: start no ranks");
-  app.add_option("--timeout", options.fuzz.timeout_s, "seconds for one program (default 10)")->type_name("S");
-  app.add_option("--python", options.fuzz.python, "the interpreter for subjects in Python")->type_name("PATH");
+  app.add_option("--timeout", options.fuzz.timeout_s, "seconds for one program (default 10)")
+      ->type_name("S");
+  app.add_option("--python", options.fuzz.python, "the interpreter for subjects in Python")
+      ->type_name("PATH");
   app.add_flag("--allow-empty", options.allow_empty, "exit code 0 where nothing ran");
 }
 
@@ -79,11 +86,13 @@ std::vector<std::string> split_at_commas(const std::vector<std::string>& values)
   return words;
 }
 
-std::string checked_word(const char* option, const std::string& word, const std::vector<std::string>& known) {
+std::string checked_word(const char* option, const std::string& word,
+                         const std::vector<std::string>& known) {
   if (std::find(known.begin(), known.end(), word) != known.end()) return word;
   const std::string hint = did_you_mean(word, known);
-  throw UserError(fmt::format("fuzz: {}: unknown \"{}\"{}", option, word,
-                              hint.empty() ? fmt::format("; it is {}", fmt::join(known, ", ")) : hint));
+  throw UserError(
+      fmt::format("fuzz: {}: unknown \"{}\"{}", option, word,
+                  hint.empty() ? fmt::format("; it is {}", fmt::join(known, ", ")) : hint));
 }
 
 std::uint64_t read_seed(const std::string& text) {
@@ -96,7 +105,8 @@ std::uint64_t read_seed(const std::string& text) {
 }
 
 // The scenario's own words for what is wrong, behind the option's name.
-void read_list(Overrides& overrides, const char* field, const char* option, const std::vector<std::string>& values) {
+void read_list(Overrides& overrides, const char* field, const char* option,
+               const std::vector<std::string>& values) {
   try {
     for (const std::string& value : values) add_override(overrides, field, value);
   } catch (const UserError& e) {
@@ -124,8 +134,10 @@ void read_lists(const Lists& lists, FuzzOptions& options) {
 
 void check(const Lists& lists, Options& options) {
   const auto& seconds = options.fuzz.seconds;
-  if (lists.count && *lists.count <= 0) throw UserError("fuzz: --count is a number of programs above 0");
-  if (seconds && !(*seconds > 0 && std::isfinite(*seconds))) throw UserError("fuzz: --seconds is a number above 0");
+  if (lists.count && *lists.count <= 0)
+    throw UserError("fuzz: --count is a number of programs above 0");
+  if (seconds && !(*seconds > 0 && std::isfinite(*seconds)))
+    throw UserError("fuzz: --seconds is a number above 0");
   if (!(options.fuzz.timeout_s > 0 && std::isfinite(options.fuzz.timeout_s)))
     throw UserError("fuzz: --timeout is a number of seconds above 0");
   if (options.simulate && !lists.subjects.empty())
@@ -134,18 +146,21 @@ void check(const Lists& lists, Options& options) {
   if (!lists.count && !seconds) options.fuzz.seconds = kDefaultSeconds;
   constexpr int kMostRanks = 64;  // of programs whose tensors have a few dozen elements
   for (const int size : options.fuzz.choices.world_sizes)
-    if (size > kMostRanks) throw UserError(fmt::format("fuzz: --world-size: at most {} ranks", kMostRanks));
+    if (size > kMostRanks)
+      throw UserError(fmt::format("fuzz: --world-size: at most {} ranks", kMostRanks));
 }
 
 std::string as_typed(const std::string& word) {
-  constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_";
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_";
   return word.find_first_not_of(kPlain) == std::string::npos ? word : shell_quoted(word);
 }
 
 std::string again_text(const Options& options, const Lists& lists, std::uint64_t drawn) {
   std::string text = options.simulate ? "distgrad fuzz --simulate" : "distgrad fuzz";
   const auto add = [&](const char* option, const std::vector<std::string>& words) {
-    if (!words.empty()) text += fmt::format(" {} {}", option, as_typed(fmt::format("{}", fmt::join(words, ","))));
+    if (!words.empty())
+      text += fmt::format(" {} {}", option, as_typed(fmt::format("{}", fmt::join(words, ","))));
   };
   add("--subject", lists.subjects);
   add("--world-size", lists.world_sizes);
@@ -159,7 +174,9 @@ std::string again_text(const Options& options, const Lists& lists, std::uint64_t
 // Letters, digits, '-', '_', '.'; for names of files.
 std::string file_word(const std::string& text) {
   std::string word;
-  for (const char c : text) word += std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.' ? c : '_';
+  for (const char c : text)
+    word +=
+        std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.' ? c : '_';
   return word;
 }
 
@@ -173,13 +190,17 @@ std::string heading(const FuzzKey& key) {
 // What is found is written at once: an interrupt, or a kill, loses nothing.
 class Reporter : public FuzzListener {
  public:
-  explicit Reporter(const Options& options) : options_(options), is_terminal_(::isatty(STDERR_FILENO) == 1) {}
+  explicit Reporter(const Options& options)
+      : options_(options), is_terminal_(::isatty(STDERR_FILENO) == 1) {}
 
   void on_failure(const FuzzFailure& failure) override {
     erase();
     const std::string path = write(failure);
-    fmt::print("FAIL  {}{}   program {}{}\n", several() ? failure.key.subject + "  " : "", heading(failure.key), failure.index,
-               failure.shrinks ? fmt::format(", {} smaller", count_text(static_cast<long>(failure.shrinks), "step")) : "");
+    fmt::print("FAIL  {}{}   program {}{}\n", several() ? failure.key.subject + "  " : "",
+               heading(failure.key), failure.index,
+               failure.shrinks ? fmt::format(", {} smaller",
+                                             count_text(static_cast<long>(failure.shrinks), "step"))
+                               : "");
     fmt::print("{}      {}\n", wrapped(for_terminal(failure.text), 6, 100), path);
     std::fflush(stdout);
     paths_[failure.key] = path;
@@ -210,12 +231,14 @@ class Reporter : public FuzzListener {
     if (several()) folder += "/" + file_word(failure.key.subject);
     std::error_code error;
     std::filesystem::create_directories(folder, error);
-    if (error) throw UserError(fmt::format("fuzz: --out: cannot make {}: {}", folder, error.message()));
+    if (error)
+      throw UserError(fmt::format("fuzz: --out: cannot make {}: {}", folder, error.message()));
     std::string name = failure.key.rule;
     for (const std::string& part : {failure.key.collective, failure.key.op})
       if (!part.empty()) name += "-" + part;
     std::string path = fmt::format("{}/{}.json", folder, name);
-    for (int n = 2; std::filesystem::exists(path); ++n) path = fmt::format("{}/{}-{}.json", folder, name, n);
+    for (int n = 2; std::filesystem::exists(path); ++n)
+      path = fmt::format("{}/{}-{}.json", folder, name, n);
     write_file_atomically(path, scenario_text(failure.scenario));
     return path;
   }
@@ -230,7 +253,8 @@ class Reporter : public FuzzListener {
 void print_table(const std::map<FuzzKey, FuzzFailure>& by_key, bool several) {
   std::vector<const FuzzFailure*> failures;
   for (const auto& [key, failure] : by_key) failures.push_back(&failure);
-  std::stable_sort(failures.begin(), failures.end(), [](const auto* a, const auto* b) { return a->count > b->count; });
+  std::stable_sort(failures.begin(), failures.end(),
+                   [](const auto* a, const auto* b) { return a->count > b->count; });
   if (failures.size() < 2) return;
   fmt::print("\nprograms  what\n");
   for (const FuzzFailure* f : failures)
@@ -245,7 +269,8 @@ struct Result {
 
 void print_summary(const Result& result, const Options& options, const Lists& lists) {
   const FuzzTally& tally = result.tally;
-  std::string counts = options.simulate ? fmt::format("{} consistent", tally.matches) : fmt::format("{} match", tally.matches);
+  std::string counts = options.simulate ? fmt::format("{} consistent", tally.matches)
+                                        : fmt::format("{} match", tally.matches);
   const auto add = [&](long n, const char* what) {
     if (n > 0) counts += fmt::format(", {} {}", n, what);
   };
@@ -254,21 +279,24 @@ void print_summary(const Result& result, const Options& options, const Lists& li
   add(tally.disputed, "disputed");
   add(tally.skipped, "skipped");
   if (result.found > 0) fmt::print("\n");
-  fmt::print("{}: {}; {} in {} ({:.0f}/s).\n",
-             options.simulate ? "simulated" : fmt::format("{}", fmt::join(options.fuzz.subjects, ", ")),
-             count_text(tally.programs, "program"), counts, seconds_text(result.elapsed_s),
-             static_cast<double>(tally.programs) / std::max(result.elapsed_s, 1e-3));
+  fmt::print(
+      "{}: {}; {} in {} ({:.0f}/s).\n",
+      options.simulate ? "simulated" : fmt::format("{}", fmt::join(options.fuzz.subjects, ", ")),
+      count_text(tally.programs, "program"), counts, seconds_text(result.elapsed_s),
+      static_cast<double>(tally.programs) / std::max(result.elapsed_s, 1e-3));
   std::vector<std::pair<long, std::string>> reasons;
   for (const auto& [why, n] : tally.why_skipped) reasons.emplace_back(-n, why);
   std::sort(reasons.begin(), reasons.end());
   for (std::size_t i = 0; i < reasons.size() && i < 3; ++i)
     fmt::print("skipped: {}: {}\n", -reasons[i].first, for_terminal(reasons[i].second));
-  fmt::print("{} Again: {}\n", result.found == 0 ? "Nothing found." : fmt::format("{} found.", result.found),
+  fmt::print("{} Again: {}\n",
+             result.found == 0 ? "Nothing found." : fmt::format("{} found.", result.found),
              again_text(options, lists, tally.drawn));
   if (result.found == 0) return;
-  const bool code = std::any_of(options.fuzz.subjects.begin(), options.fuzz.subjects.end(), is_foreign_code);
-  fmt::print("Each by itself: distgrad run {}{}{}\n", options.simulate ? "--simulate " : "", code ? "--allow-code " : "",
-             as_typed(options.out));
+  const bool code =
+      std::any_of(options.fuzz.subjects.begin(), options.fuzz.subjects.end(), is_foreign_code);
+  fmt::print("Each by itself: distgrad run {}{}{}\n", options.simulate ? "--simulate " : "",
+             code ? "--allow-code " : "", as_typed(options.out));
 }
 
 ExitCode exit_code(const FuzzTally& tally, bool allow_empty) {
@@ -281,7 +309,10 @@ ExitCode exit_code(const FuzzTally& tally, bool allow_empty) {
 }  // namespace
 
 ExitCode fuzz_command(const Arguments& arguments) {
-  CLI::App app("Run random programs and report which gradients are wrong, each kind of failure once and shrunk.", "distgrad fuzz");
+  CLI::App app(
+      "Run random programs and report which gradients are wrong, each kind of failure once and "
+      "shrunk.",
+      "distgrad fuzz");
   Options options;
   Lists lists;
   add_options(app, options, lists);

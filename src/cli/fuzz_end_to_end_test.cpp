@@ -30,8 +30,8 @@ class Fuzz : public testing::Test {
 
   // Exit code; what was printed is in out_ and err_.
   int distgrad(const std::string& arguments, const std::string& before = "") {
-    const std::string command =
-        "cd " + folder_.string() + " && " + before + " '" DISTGRAD_BIN_DIR "/distgrad' " + arguments + " >out 2>err";
+    const std::string command = "cd " + folder_.string() + " && " + before +
+                                " '" DISTGRAD_BIN_DIR "/distgrad' " + arguments + " >out 2>err";
     const int status = std::system(command.c_str());
     out_ = read("out");
     err_ = read("err");
@@ -65,7 +65,9 @@ TEST_F(Fuzz, ReferenceMatches) {
 }
 
 TEST_F(Fuzz, AWrongSubjectIsFoundShrunkNamedAndWrittenToRunAgain) {
-  EXPECT_EQ(distgrad("fuzz --subject torch_nn --collective all_reduce --objective sum --world-size 2 --seed 1 --count 10"), 1)
+  EXPECT_EQ(distgrad("fuzz --subject torch_nn --collective all_reduce --objective sum --world-size "
+                     "2 --seed 1 --count 10"),
+            1)
       << out_ << err_;
   const auto found = files("fuzz-failures");
   ASSERT_TRUE(found.contains("same-op-backward-all_reduce-max.json")) << out_;
@@ -74,7 +76,8 @@ TEST_F(Fuzz, AWrongSubjectIsFoundShrunkNamedAndWrittenToRunAgain) {
   EXPECT_THAT(text, HasSubstr("\"subjects\": { \"torch_nn\": \"match\" }"));
   EXPECT_LT(text.size(), 600u) << "not shrunk:\n" << text;
   EXPECT_THAT(out_, HasSubstr("FAIL  same-op-backward  all_reduce max   program "));
-  EXPECT_THAT(out_, HasSubstr("Again: distgrad fuzz --subject torch_nn --world-size 2 --collective all_reduce --objective sum "
+  EXPECT_THAT(out_, HasSubstr("Again: distgrad fuzz --subject torch_nn --world-size 2 --collective "
+                              "all_reduce --objective sum "
                               "--seed 1 --count 10\n"));
   // Each file shows what its name says.
   EXPECT_EQ(distgrad("run fuzz-failures/same-op-backward-all_reduce-max.json"), 1);
@@ -82,7 +85,10 @@ TEST_F(Fuzz, AWrongSubjectIsFoundShrunkNamedAndWrittenToRunAgain) {
 }
 
 TEST_F(Fuzz, WhatASubjectDoesNotOfferIsNotDrawn) {
-  EXPECT_EQ(distgrad("fuzz --subject simclr,vissl --objective sum --world-size 2,3 --seed 2 --count 8"), 1) << out_ << err_;
+  EXPECT_EQ(
+      distgrad("fuzz --subject simclr,vissl --objective sum --world-size 2,3 --seed 2 --count 8"),
+      1)
+      << out_ << err_;
   EXPECT_THAT(out_, HasSubstr("FAIL  simclr  own-slice  all_gather   program "));
   EXPECT_THAT(out_, Not(HasSubstr("FAIL  vissl")));
   EXPECT_THAT(out_, Not(HasSubstr("skipped")));
@@ -90,7 +96,8 @@ TEST_F(Fuzz, WhatASubjectDoesNotOfferIsNotDrawn) {
 }
 
 TEST_F(Fuzz, TheSameSeedFindsTheSameAndOverwritesNothing) {
-  const std::string again = "fuzz --subject simclr --objective sum --world-size 2 --seed 4 --count 2 --out ";
+  const std::string again =
+      "fuzz --subject simclr --objective sum --world-size 2 --seed 4 --count 2 --out ";
   EXPECT_EQ(distgrad(again + "a"), 1);
   EXPECT_EQ(distgrad(again + "b"), 1);
   EXPECT_EQ(files("a"), files("b"));
@@ -104,7 +111,9 @@ TEST_F(Fuzz, TheTruthIsConsistentWithItself) {
 }
 
 TEST_F(Fuzz, AnInterruptLosesNothingThatWasFound) {
-  EXPECT_EQ(distgrad("fuzz --subject simclr --objective sum --world-size 2 --seed 4 --seconds 600", "timeout --preserve-status -s INT 5"), 130)
+  EXPECT_EQ(distgrad("fuzz --subject simclr --objective sum --world-size 2 --seed 4 --seconds 600",
+                     "timeout --preserve-status -s INT 5"),
+            130)
       << out_ << err_;
   EXPECT_FALSE(files("fuzz-failures").empty());
   EXPECT_THAT(out_, HasSubstr("FAIL  own-slice  all_gather"));
@@ -116,7 +125,8 @@ TEST_F(Fuzz, WrongOptionsAreTold) {
   EXPECT_EQ(distgrad("fuzz --seed x"), 2);
   EXPECT_EQ(err_, "distgrad: fuzz: --seed is an integer from 0 to 2^64 - 1, not \"x\"\n");
   EXPECT_EQ(distgrad("fuzz --collective all_reduc"), 2);
-  EXPECT_EQ(err_, "distgrad: fuzz: --collective: unknown \"all_reduc\"; did you mean \"all_reduce\"?\n");
+  EXPECT_EQ(err_,
+            "distgrad: fuzz: --collective: unknown \"all_reduc\"; did you mean \"all_reduce\"?\n");
   EXPECT_EQ(distgrad("fuzz --subject simclr --collective all_reduce"), 2);
   EXPECT_EQ(err_, "distgrad: fuzz: simclr offers none of the collectives that are asked for\n");
   EXPECT_EQ(distgrad("fuzz --subject simcl"), 2);

@@ -20,7 +20,8 @@
 namespace distgrad {
 namespace {
 
-// A batch ends with the ranks waiting for its last programs, so it should not be small; what fails is told after it.
+// A batch ends with the ranks waiting for its last programs, so it should not be small; what fails
+// is told after it.
 constexpr std::size_t kFirstBatch = 64, kLargestBatch = 1024;
 constexpr double kBatchSeconds = 1.5;
 
@@ -50,7 +51,8 @@ struct Fuzzer::Item {
   std::string invalid;  // not empty: why it is no program
 
   bool has_failed() const {
-    return !invalid.empty() || (result && (result->verdict == Verdict::kMismatch || result->verdict == Verdict::kError));
+    return !invalid.empty() || (result && (result->verdict == Verdict::kMismatch ||
+                                           result->verdict == Verdict::kError));
   }
 
   FuzzKey key() const {
@@ -68,7 +70,8 @@ struct Fuzzer::Item {
     const CollectiveCall* call = call_of(*scenario, step);
     if (!call) return {subject, rule, "", ""};
     const CollectiveTraits& kind = traits(call->kind);
-    return {subject, rule, std::string(kind.name), kind.takes_op ? std::string(name_of(call->op)) : ""};
+    return {subject, rule, std::string(kind.name),
+            kind.takes_op ? std::string(name_of(call->op)) : ""};
   }
 
   std::string text() const {
@@ -90,17 +93,22 @@ class Fuzzer::Outcomes : public VerifyListener {
   }
   void on_invalid(InvalidFile invalid) override {
     const auto found = by_scenario_.find(invalid.file);
-    if (found == by_scenario_.end()) throw UserError("fuzz: " + invalid.file + ": " + invalid.message);
+    if (found == by_scenario_.end())
+      throw UserError("fuzz: " + invalid.file + ": " + invalid.message);
     found->second->invalid = invalid.pointer + ": " + invalid.message;
   }
   void on_progress(std::size_t, std::size_t) override {}
 
  private:
-  std::unordered_map<std::string, Item*> by_scenario_;  // by the name that it was given as its file's
+  std::unordered_map<std::string, Item*>
+      by_scenario_;  // by the name that it was given as its file's
 };
 
 Fuzzer::Fuzzer(FuzzOptions options, Interpreters& interpreters, FuzzListener& listener)
-    : options_(std::move(options)), interpreters_(interpreters), listener_(listener), next_(options_.first) {}
+    : options_(std::move(options)),
+      interpreters_(interpreters),
+      listener_(listener),
+      next_(options_.first) {}
 
 Fuzzer::~Fuzzer() = default;
 
@@ -133,15 +141,20 @@ fuzz::Choices Fuzzer::choices_for(const std::string& subject) {
     return row.subject == subject && row.kind == CollectiveKind::kCopy;
   });
   for (const CollectiveTraits& kind : kCollectives) {
-    const bool wanted = options_.kinds.empty() || std::find(options_.kinds.begin(), options_.kinds.end(), kind.kind) != options_.kinds.end();
+    const bool wanted =
+        options_.kinds.empty() ||
+        std::find(options_.kinds.begin(), options_.kinds.end(), kind.kind) != options_.kinds.end();
     if (!wanted) choices.offers[static_cast<std::size_t>(kind.kind)].ops = {};
   }
-  if (std::none_of(choices.offers.begin(), choices.offers.end(), [](const fuzz::Offer& offer) { return offer.any(); }))
-    throw UserError(fmt::format("fuzz: {} offers none of the collectives that are asked for", subject));
+  if (std::none_of(choices.offers.begin(), choices.offers.end(),
+                   [](const fuzz::Offer& offer) { return offer.any(); }))
+    throw UserError(
+        fmt::format("fuzz: {} offers none of the collectives that are asked for", subject));
   return choices;
 }
 
-std::unique_ptr<Fuzzer::Item> Fuzzer::make_item(nlohmann::ordered_json document, const std::string& subject,
+std::unique_ptr<Fuzzer::Item> Fuzzer::make_item(nlohmann::ordered_json document,
+                                                const std::string& subject,
                                                 std::uint64_t index) const {
   auto item = std::make_unique<Item>();
   item->index = index;
@@ -156,7 +169,8 @@ std::vector<std::unique_ptr<Fuzzer::Item>> Fuzzer::draw_batch(std::size_t size) 
   if (options_.count) end = std::min(end, options_.first + *options_.count);
   for (; next_ < end; ++next_)
     for (std::size_t s = 0; s < options_.subjects.size(); ++s)
-      items.push_back(make_item(fuzz::draw_program(choices_[s], options_.seed, next_), options_.subjects[s], next_));
+      items.push_back(make_item(fuzz::draw_program(choices_[s], options_.seed, next_),
+                                options_.subjects[s], next_));
   return items;
 }
 
@@ -165,7 +179,8 @@ void Fuzzer::verify_items(std::vector<std::unique_ptr<Item>>& items) {
   for (std::size_t i = 0; i < items.size(); ++i) {
     Item& item = *items[i];
     try {
-      item.scenario = std::make_unique<Scenario>(parse_scenario(item.document.dump(), fmt::format("program {}", i)));
+      item.scenario = std::make_unique<Scenario>(
+          parse_scenario(item.document.dump(), fmt::format("program {}", i)));
     } catch (const InvalidScenario& e) {
       item.invalid = e.what();
       continue;
@@ -184,14 +199,15 @@ void Fuzzer::verify_items(std::vector<std::unique_ptr<Item>>& items) {
       all.push_back(cases.front());
       all.back().subject = subject;
     }
-    verifier_ = std::make_unique<Verifier>(all, VerifyOptions{.interpreters = &interpreters_, .declared_truth_alone = true});
+    verifier_ = std::make_unique<Verifier>(
+        all, VerifyOptions{.interpreters = &interpreters_, .declared_truth_alone = true});
   }
   Outcomes outcomes(items);
   verifier_->verify(cases, outcomes);
 }
 
-// What code offers only its ranks know: the smallest program of every kind and op, then with each option. What they skip, or
-// raise at, is not drawn; else most programs would be skipped.
+// What code offers only its ranks know: the smallest program of every kind and op, then with each
+// option. What they skip, or raise at, is not drawn; else most programs would be skipped.
 void Fuzzer::probe() {
   for (std::size_t s = 0; s < options_.subjects.size(); ++s) {
     const std::string& subject = options_.subjects[s];
@@ -204,13 +220,16 @@ void Fuzzer::probe() {
       const auto& result = items[i]->result;
       if (!result || (result->verdict != Verdict::kSkipped && !result->error)) continue;
       fuzz::take_out(choices_[s].offers, probes[i]);
-      // To raise is to refuse; what kills or hangs a rank is a failure, and told here, for each costs a team of ranks.
+      // To raise is to refuse; what kills or hangs a rank is a failure, and told here, for each
+      // costs a team of ranks.
       if (result->error && result->error->kind != "exception") note(*items[i]);
     }
     if (interrupted_by()) return;
-    if (std::none_of(choices_[s].offers.begin(), choices_[s].offers.end(), [](const fuzz::Offer& o) { return o.any(); }))
-      throw UserError(fmt::format("fuzz: {} runs none of the collectives that are asked for; `distgrad audit {}` tells why",
-                                  subject, subject));
+    if (std::none_of(choices_[s].offers.begin(), choices_[s].offers.end(),
+                     [](const fuzz::Offer& o) { return o.any(); }))
+      throw UserError(fmt::format(
+          "fuzz: {} runs none of the collectives that are asked for; `distgrad audit {}` tells why",
+          subject, subject));
   }
 }
 
@@ -249,10 +268,12 @@ void Fuzzer::shrink_failure(const Item& item, FuzzFailure& failure) {
   if (item.scenario && !interrupted_by()) {
     const StillShows still_shows = [&](const std::vector<nlohmann::ordered_json>& documents) {
       std::vector<std::unique_ptr<Item>> items;
-      for (const auto& document : documents) items.push_back(make_item(document, item.subject, item.index));
+      for (const auto& document : documents)
+        items.push_back(make_item(document, item.subject, item.index));
       verify_items(items);
       std::vector<bool> shown;
-      for (const auto& tried : items) shown.push_back(tried->has_failed() && tried->key() == failure.key);
+      for (const auto& tried : items)
+        shown.push_back(tried->has_failed() && tried->key() == failure.key);
       return shown;
     };
     ShrinkOptions how;
@@ -263,7 +284,8 @@ void Fuzzer::shrink_failure(const Item& item, FuzzFailure& failure) {
     failure.scenario = std::move(shrunk.document);
   }
   nlohmann::ordered_json noted;
-  noted["note"] = fmt::format("found by distgrad fuzz {} --seed {}, program {}", kVersion, options_.seed, item.index);
+  noted["note"] = fmt::format("found by distgrad fuzz {} --seed {}, program {}", kVersion,
+                              options_.seed, item.index);
   for (auto& [name, value] : failure.scenario.items()) noted[name] = std::move(value);
   noted["subjects"][item.subject] = "match";
   if (failure.key.rule == "hang") noted["timeout_s"] = options_.timeout_s;

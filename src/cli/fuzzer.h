@@ -1,5 +1,5 @@
-// The loop of `distgrad fuzz`: random programs are drawn, run and judged in batches; what fails is shrunk, and told once for
-// each finding, collective and op.
+// The loop of `distgrad fuzz`: random programs are drawn, run and judged in batches; what fails is
+// shrunk, and told once for each finding, collective and op.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,13 @@ namespace distgrad {
 struct FuzzOptions {
   std::vector<std::string> subjects = {"reference"};
   std::uint64_t seed = 0;
-  std::uint64_t first = 0;               // the index of the first program
-  std::optional<std::uint64_t> count;    // programs for each subject
-  std::optional<double> seconds;         // then no more are drawn
+  std::uint64_t first = 0;                          // the index of the first program
+  std::optional<std::uint64_t> count;               // programs for each subject
+  std::optional<double> seconds;                    // then no more are drawn
   fuzz::Choices choices = fuzz::default_choices();  // but for what the subjects offer
-  std::vector<CollectiveKind> kinds;     // only these; empty: all
-  std::string python;                    // the interpreter of subjects in Python; empty: the default one
-  double timeout_s = 10;                 // for one program
+  std::vector<CollectiveKind> kinds;                // only these; empty: all
+  std::string python;     // the interpreter of subjects in Python; empty: the default one
+  double timeout_s = 10;  // for one program
 };
 
 // What tells failures apart.
@@ -40,10 +40,12 @@ struct FuzzFailure {
   FuzzKey key;
   std::uint64_t index = 0;  // of the first program that showed it
   long count = 1;           // of programs
-  bool is_broken = false;   // not a wrong gradient: a crash, a hang, an exception, a program that is none
-  std::string text;         // what it means, or the error's message
-  nlohmann::ordered_json scenario;  // as small as it would get, with its note and what is expected of the subject
-  std::size_t shrinks = 0;          // reductions that were kept
+  bool is_broken =
+      false;         // not a wrong gradient: a crash, a hang, an exception, a program that is none
+  std::string text;  // what it means, or the error's message
+  nlohmann::ordered_json
+      scenario;  // as small as it would get, with its note and what is expected of the subject
+  std::size_t shrinks = 0;  // reductions that were kept
 };
 
 struct FuzzTally {
@@ -65,8 +67,8 @@ class Fuzzer {
   Fuzzer(FuzzOptions options, Interpreters& interpreters, FuzzListener& listener);
   ~Fuzzer();
 
-  // Until count, seconds or an interrupt ends it. Throws UserError for a subject that cannot be loaded, SystemError where
-  // nothing can be run.
+  // Until count, seconds or an interrupt ends it. Throws UserError for a subject that cannot be
+  // loaded, SystemError where nothing can be run.
   void run();
 
   const FuzzTally& tally() const { return tally_; }
@@ -78,7 +80,8 @@ class Fuzzer {
 
   fuzz::Choices choices_for(const std::string& subject);
   std::vector<std::unique_ptr<Item>> draw_batch(std::size_t size);
-  std::unique_ptr<Item> make_item(nlohmann::ordered_json document, const std::string& subject, std::uint64_t index) const;
+  std::unique_ptr<Item> make_item(nlohmann::ordered_json document, const std::string& subject,
+                                  std::uint64_t index) const;
   void verify_items(std::vector<std::unique_ptr<Item>>& items);
   void probe();
   void note(const Item& item);

@@ -49,7 +49,8 @@ class Watch {
   Watch(const FuzzOptions& options, FuzzListener& listener)
       : options_(options),
         listener_(listener),
-        end_(options.count ? options.first + *options.count : std::numeric_limits<std::uint64_t>::max() - 1000) {}
+        end_(options.count ? options.first + *options.count
+                           : std::numeric_limits<std::uint64_t>::max() - 1000) {}
 
   ~Watch() {
     for (Worker& worker : workers_)
@@ -60,14 +61,17 @@ class Watch {
   }
 
   FuzzTally run() {
-    const auto cores = static_cast<std::uint64_t>(std::max(1U, std::thread::hardware_concurrency()));
+    const auto cores =
+        static_cast<std::uint64_t>(std::max(1U, std::thread::hardware_concurrency()));
     step_ = options_.count ? std::min(cores, *options_.count) : cores;
     workers_.resize(step_);
     for (std::uint64_t w = 0; w < step_; ++w) {
       workers_[w].next = options_.first + w;
       start(workers_[w]);
     }
-    while (!interrupted_by() && std::any_of(workers_.begin(), workers_.end(), [](const Worker& w) { return w.pid > 0; })) turn();
+    while (!interrupted_by() &&
+           std::any_of(workers_.begin(), workers_.end(), [](const Worker& w) { return w.pid > 0; }))
+      turn();
     count();
     return tally_;
   }
@@ -79,9 +83,14 @@ class Watch {
 
   void start(Worker& worker) {
     if (options_.seconds && seconds_left() <= 0) return;
-    Json job = {{"seed", options_.seed}, {"first", worker.next}, {"step", step_}, {"end", end_},
-                {"seconds", options_.seconds ? seconds_left() : 0.0}, {"each", worker.tells_each},
-                {"world_sizes", options_.choices.world_sizes}, {"objectives", options_.choices.objectives}};
+    Json job = {{"seed", options_.seed},
+                {"first", worker.next},
+                {"step", step_},
+                {"end", end_},
+                {"seconds", options_.seconds ? seconds_left() : 0.0},
+                {"each", worker.tells_each},
+                {"world_sizes", options_.choices.world_sizes},
+                {"objectives", options_.choices.objectives}};
     job["dtypes"] = job["kinds"] = Json::array();
     for (const DType dtype : options_.choices.dtypes) job["dtypes"].push_back(traits(dtype).name);
     for (const CollectiveKind kind : options_.kinds) job["kinds"].push_back(traits(kind).name);
@@ -94,17 +103,22 @@ class Watch {
     worker.done_here = 0;
     worker.hangs = false;
     worker.heard = Clock::now() + std::chrono::seconds(kLoadSeconds);
-    worker.pid = start_child({{rank_executable(), "--simulated-fuzz", job.dump()}, {}, other.get(), worker.output.get()});
+    worker.pid = start_child({{rank_executable(), "--simulated-fuzz", job.dump()},
+                              {},
+                              other.get(),
+                              worker.output.get()});
   }
 
   void turn() {
     std::vector<pollfd> fds = {{interrupts_fd(), POLLIN, 0}};
-    for (const Worker& worker : workers_) fds.push_back({worker.pid > 0 ? worker.pipe.get() : -1, POLLIN, 0});
+    for (const Worker& worker : workers_)
+      fds.push_back({worker.pid > 0 ? worker.pipe.get() : -1, POLLIN, 0});
     ::poll(fds.data(), fds.size(), 1000);
     for (std::size_t w = 0; w < workers_.size(); ++w) {
       Worker& worker = workers_[w];
       if (fds[w + 1].revents != 0) receive(worker);
-      worker.hangs = worker.pid > 0 && Clock::now() > worker.heard + std::chrono::duration<double>(options_.timeout_s);
+      worker.hangs = worker.pid > 0 && Clock::now() > worker.heard + std::chrono::duration<double>(
+                                                                         options_.timeout_s);
       if (worker.hangs) ::kill(worker.pid, SIGKILL);
     }
     count();
@@ -129,10 +143,12 @@ class Watch {
       worker.next = line["next"].get<std::uint64_t>();
       return;
     }
-    failed(line["failure"].get<std::uint64_t>(), line["rule"].get<std::string>(), line["text"].get<std::string>());
+    failed(line["failure"].get<std::uint64_t>(), line["rule"].get<std::string>(),
+           line["text"].get<std::string>());
   }
 
-  // Where it did not end by itself, the program at which it died is found by telling of each, and left out.
+  // Where it did not end by itself, the program at which it died is found by telling of each, and
+  // left out.
   void ended(Worker& worker) {
     int status = 0;
     ::waitpid(worker.pid, &status, 0);
@@ -143,10 +159,12 @@ class Watch {
     worker.done += worker.done_here;
     if (worker.tells_each) {
       if (worker.next >= end_ || worker.next == died_at_)
-        throw SystemError(fmt::format("fuzz: the simulator {}: {}", exit_description(status), said));
+        throw SystemError(
+            fmt::format("fuzz: the simulator {}: {}", exit_description(status), said));
       died_at_ = worker.next;
       const std::string what = worker.hangs ? "hangs" : exit_description(status);
-      failed(worker.next, worker.hangs ? "hang" : "crash", fmt::format("the simulator {}\n{}", what, said));
+      failed(worker.next, worker.hangs ? "hang" : "crash",
+             fmt::format("the simulator {}\n{}", what, said));
       ++worker.done;
       worker.next += step_;
     }
@@ -164,10 +182,12 @@ class Watch {
     failure.is_broken = !is_wrong;
     failure.text = text;
     failure.scenario["note"] =
-        fmt::format("found by distgrad fuzz {} --simulate --seed {}, program {}", kVersion, options_.seed, index);
+        fmt::format("found by distgrad fuzz {} --simulate --seed {}, program {}", kVersion,
+                    options_.seed, index);
     fuzz::Choices choices = options_.choices;
     for (const CollectiveTraits& kind : kCollectives)
-      if (!options_.kinds.empty() && std::find(options_.kinds.begin(), options_.kinds.end(), kind.kind) == options_.kinds.end())
+      if (!options_.kinds.empty() && std::find(options_.kinds.begin(), options_.kinds.end(),
+                                               kind.kind) == options_.kinds.end())
         choices.offers[static_cast<std::size_t>(kind.kind)].ops = {};
     const auto program = fuzz::draw_program(choices, options_.seed, index);
     for (const auto& [key, value] : program.items()) failure.scenario[key] = value;
@@ -194,6 +214,8 @@ class Watch {
 
 }  // namespace
 
-FuzzTally simulate_programs(const FuzzOptions& options, FuzzListener& listener) { return Watch(options, listener).run(); }
+FuzzTally simulate_programs(const FuzzOptions& options, FuzzListener& listener) {
+  return Watch(options, listener).run();
+}
 
 }  // namespace distgrad

@@ -86,8 +86,8 @@ using MakeCode = std::function<std::shared_ptr<const Code>()>;
 
 class Compiled : public CompiledExpression {
  public:
-  // The code takes the values in the order of `taken`, which has the same names. `own` compiles this
-  // text itself: shared code has another text's places.
+  // The code takes the values in the order of `taken`, which has the same names. `own` compiles
+  // this text itself: shared code has another text's places.
   Compiled(std::string text, std::vector<std::string> names, const std::vector<std::string>& taken,
            std::shared_ptr<const Code> code, MakeCode own)
       : text_(std::move(text)),
@@ -136,9 +136,9 @@ class Compiled : public CompiledExpression {
   throw ExpressionError("this is " + describe_type(type) + ", not a tensor" + hint, place);
 }
 
-std::shared_ptr<const Code> compile(const std::string& text, const Syntax& tree,
-                                    const Scope& scope, const std::vector<std::string>& used,
-                                    DType dtype, NumberResult numbers) {
+std::shared_ptr<const Code> compile(const std::string& text, const Syntax& tree, const Scope& scope,
+                                    const std::vector<std::string>& used, DType dtype,
+                                    NumberResult numbers) {
   std::vector<std::pair<std::string, TypePtr>> inputs;
   for (const std::string& name : used) inputs.emplace_back(name, type_of(scope.at(name)));
   std::vector<std::string> all_names;
@@ -168,7 +168,8 @@ std::string types_key(const std::vector<std::string>& used, const Scope& scope, 
   return key;
 }
 
-// The tree, places aside, as a key in which used names are numbers, in the order in which they come.
+// The tree, places aside, as a key in which used names are numbers, in the order in which they
+// come.
 class Shape {
  public:
   explicit Shape(const std::vector<std::string>& used) : used_(used) {}
@@ -183,8 +184,10 @@ class Shape {
       key_.append(reinterpret_cast<const char*>(&node.number), sizeof(node.number));
     key_ += std::to_string(node.children.size() + 256 * node.keywords.size()) + ';';
     for (const SyntaxPtr& child : node.children) {
-      if (!child) key_ += '-';  // a slice's bound that is not given
-      else if (!add(*child)) return false;
+      if (!child)
+        key_ += '-';  // a slice's bound that is not given
+      else if (!add(*child))
+        return false;
     }
     for (const auto& [name, value] : node.keywords) {
       key_ += name + '=';
@@ -236,19 +239,21 @@ RecentlyUsed<std::shared_ptr<const Code>>& known_codes() {
 
 std::shared_ptr<const CompiledExpression> compiled(const std::string& text, const Syntax& tree,
                                                    const Scope& scope,
-                                                   const std::vector<std::string>& used, DType dtype,
-                                                   NumberResult numbers) {
+                                                   const std::vector<std::string>& used,
+                                                   DType dtype, NumberResult numbers) {
   Scope types;
   for (const std::string& name : used) types.emplace(name, scope.at(name));
   Shape shape(used);
   const bool is_shared = shape.add(tree);
   const std::vector<std::string> taken = is_shared ? shape.order() : used;
   std::string key = shape.key();
-  for (const std::string& name : taken) key += static_cast<char>('0' + static_cast<int>(scope.at(name)));
+  for (const std::string& name : taken)
+    key += static_cast<char>('0' + static_cast<int>(scope.at(name)));
   key += static_cast<char>('0' + static_cast<int>(dtype));
   key += numbers == NumberResult::kAccept ? 'n' : 't';
   const auto* known = is_shared ? known_codes().find(key) : nullptr;
-  std::shared_ptr<const Code> code = known ? *known : compile(text, tree, scope, taken, dtype, numbers);
+  std::shared_ptr<const Code> code =
+      known ? *known : compile(text, tree, scope, taken, dtype, numbers);
   if (is_shared && !known) known_codes().put(key, code);
   return std::make_shared<Compiled>(text, used, taken, code, [=] {
     return compile(text, *parse_expression(text), types, taken, dtype, numbers);
@@ -271,7 +276,8 @@ std::shared_ptr<const CompiledExpression> compile_expression(const std::string& 
     const std::vector<std::string> used = used_of(known->free, scope);
     std::shared_ptr<const CompiledExpression>& entry =
         known->by_types[types_key(used, scope, dtype, numbers)];
-    if (!entry) entry = compiled(text, tree ? *tree : *parse_expression(text), scope, used, dtype, numbers);
+    if (!entry)
+      entry = compiled(text, tree ? *tree : *parse_expression(text), scope, used, dtype, numbers);
     return entry;
   } catch (const ExpressionError& error) {
     throw invalid(text, error);

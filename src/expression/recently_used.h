@@ -1,5 +1,6 @@
-// A bounded map from texts: what was not asked for in a long time goes. Values stand in two generations; when the younger one is
-// full it becomes the elder one, whose values go unless they are asked for again.
+// A bounded map from texts: what was not asked for in a long time goes. Values stand in two
+// generations; when the younger one is full it becomes the elder one, whose values go unless they
+// are asked for again.
 #pragma once
 
 #include <cstddef>

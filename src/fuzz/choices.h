@@ -1,4 +1,5 @@
-// What the fuzzer's programs may contain: what the command line asks for, and what the subject offers.
+// What the fuzzer's programs may contain: what the command line asks for, and what the subject
+// offers.
 #pragma once
 
 #include <array>
@@ -10,7 +11,8 @@
 
 namespace distgrad::fuzz {
 
-// What a subject offers of one kind. `ops` counts for kinds that take one; else its first entry says whether it is offered.
+// What a subject offers of one kind. `ops` counts for kinds that take one; else its first entry
+// says whether it is offered.
 struct Offer {
   std::array<bool, kReduceOpNames.size()> ops = {};
   bool groups = true;  // other than the whole world
@@ -30,16 +32,18 @@ using Offers = std::array<Offer, kCollectives.size()>;
 // Everything, as `reference` does.
 Offers all_offers();
 
-// What a built-in subject's rows offer, without what raises by its row; a subject that mixes others by kind
+// What a built-in subject's rows offer, without what raises by its row; a subject that mixes others
+// by kind
 // ("all_gather=simclr") offers the named kinds and all_reduce. Code is taken to offer everything.
 Offers offers_of(const std::string& subject);
 
 struct Choices {
-  std::vector<int> world_sizes;        // drawn with these frequencies
-  std::vector<DType> dtypes;           // likewise
+  std::vector<int> world_sizes;         // drawn with these frequencies
+  std::vector<DType> dtypes;            // likewise
   std::vector<std::string> objectives;  // "sum", "mean", "replicated", "rank", "axes"; likewise
   Offers offers = all_offers();
-  // The subject's copy and slice are not the adjoint, as Megatron's: inputs of that layout too, in the regions that these are for.
+  // The subject's copy and slice are not the adjoint, as Megatron's: inputs of that layout too, in
+  // the regions that these are for.
   bool invariant = false;
 };
 

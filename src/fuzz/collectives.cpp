@@ -36,8 +36,10 @@ struct Call {
 
 const CollectiveTraits* draw_kind(Draft& draft) {
   // Those that are most used come more often.
-  constexpr std::array kKinds = {kAllReduce, kAllReduce, kAllReduce, kAllReduce, kAllGather, kAllGather, kReduceScatter,
-                                 kReduceScatter, kReduce, kBroadcast, kGather, kScatter, kAllToAll, kSendRecv, kCopy, kSlice};
+  constexpr std::array kKinds = {kAllReduce, kAllReduce, kAllReduce,     kAllReduce,
+                                 kAllGather, kAllGather, kReduceScatter, kReduceScatter,
+                                 kReduce,    kBroadcast, kGather,        kScatter,
+                                 kAllToAll,  kSendRecv,  kCopy,          kSlice};
   for (int attempt = 0; attempt < 100; ++attempt) {
     const CollectiveKind kind = draft.random.pick(kKinds);
     if (draft.choices.offers[static_cast<std::size_t>(kind)].any()) return &traits(kind);
@@ -62,7 +64,8 @@ void draw_op(Draft& draft, Call& call) {
 }
 
 void draw_group(Draft& draft, Call& call) {
-  if (call.offer->groups && !draft.groups.empty() && draft.random.chance(70)) call.group = &draft.random.pick(draft.groups);
+  if (call.offer->groups && !draft.groups.empty() && draft.random.chance(70))
+    call.group = &draft.random.pick(draft.groups);
   call.lists = draft.lists_of(call.group);
   if (call.group) call.options["group"] = call.group->name;
 }
@@ -78,7 +81,8 @@ void draw_pairs(Draft& draft, Call& call) {
   const auto n = call.least_size();
   for (std::size_t destination = 0; destination < n; ++destination) {
     if (draft.random.chance(20)) continue;
-    const std::size_t source = draft.random.chance(50) ? (destination + 1) % n : draft.random.below(n);
+    const std::size_t source =
+        draft.random.chance(50) ? (destination + 1) % n : draft.random.below(n);
     call.pairs.emplace_back(static_cast<int>(source), static_cast<int>(destination));
     list.push_back({source, destination});
   }
@@ -103,7 +107,8 @@ std::size_t place_of_dim(const Call& call, const Shape& shape) {
 
 std::vector<std::int64_t> composition(Random& random, std::int64_t total, std::size_t parts) {
   std::vector<std::int64_t> cuts = {0, total};
-  for (std::size_t i = 1; i < parts; ++i) cuts.push_back(static_cast<std::int64_t>(random.below(static_cast<std::size_t>(total) + 1)));
+  for (std::size_t i = 1; i < parts; ++i)
+    cuts.push_back(static_cast<std::int64_t>(random.below(static_cast<std::size_t>(total) + 1)));
   std::sort(cuts.begin(), cuts.end());
   std::vector<std::int64_t> sizes;
   for (std::size_t i = 1; i < cuts.size(); ++i) sizes.push_back(cuts[i] - cuts[i - 1]);
@@ -118,11 +123,13 @@ std::int64_t extent_on(const Call& call, const Value& operand, int rank) {
 bool divides_evenly(const Call& call, const Value& operand) {
   for (const auto& list : call.lists)
     for (const int rank : list)
-      if (extent_on(call, operand, rank) % static_cast<std::int64_t>(list.size()) != 0) return false;
+      if (extent_on(call, operand, rank) % static_cast<std::int64_t>(list.size()) != 0)
+        return false;
   return true;
 }
 
-// One list for ranks whose extents agree; for all_to_all a row for each place, whose extents agree over the groups.
+// One list for ranks whose extents agree; for all_to_all a row for each place, whose extents agree
+// over the groups.
 bool draw_splits(Draft& draft, Call& call, const Value& operand) {
   if (!call.cuts()) return true;
   const bool even = divides_evenly(call, operand);
@@ -136,18 +143,23 @@ bool draw_splits(Draft& draft, Call& call, const Value& operand) {
       if (extent_on(call, operand, list[place]) != wanted) return even;
     }
   for (std::size_t row = 0; row < rows; ++row)
-    call.splits.push_back(composition(draft.random, extent_on(call, operand, call.lists[0][row]), n));
-  if (call.kind() == kAllToAll) call.options["splits"] = call.splits;
-  else call.options["splits"] = call.splits[0];
+    call.splits.push_back(
+        composition(draft.random, extent_on(call, operand, call.lists[0][row]), n));
+  if (call.kind() == kAllToAll)
+    call.options["splits"] = call.splits;
+  else
+    call.options["splits"] = call.splits[0];
   return true;
 }
 
 // Whether the ranks of each list have shapes that the kind takes together.
 bool shapes_fit(const Draft& draft, const Call& call, const Value& operand) {
   // Where these have backward collectives of their own, the operands must fit those.
-  if (draft.choices.invariant && (call.kind() == kCopy || call.kind() == kSlice)) return operand.has_one_shape();
+  if (draft.choices.invariant && (call.kind() == kCopy || call.kind() == kSlice))
+    return operand.has_one_shape();
   if (call.kind() == kCopy || call.kind() == kSendRecv || call.kind() == kSlice) return true;
-  const bool may_differ = (call.joins() && call.dim && call.offer->splits) || call.kind() == kAllToAll;
+  const bool may_differ =
+      (call.joins() && call.dim && call.offer->splits) || call.kind() == kAllToAll;
   for (const auto& list : call.lists) {
     Shape first = operand.shapes[static_cast<std::size_t>(list[0])];
     for (const int rank : list) {
@@ -160,12 +172,14 @@ bool shapes_fit(const Draft& draft, const Call& call, const Value& operand) {
   return true;
 }
 
-std::int64_t chunk_size(const Call& call, std::int64_t extent, std::size_t from, std::size_t to, std::size_t size) {
+std::int64_t chunk_size(const Call& call, std::int64_t extent, std::size_t from, std::size_t to,
+                        std::size_t size) {
   if (call.splits.empty()) return extent / static_cast<std::int64_t>(size);
   return call.splits[call.splits.size() == 1 ? 0 : from][to];
 }
 
-Shape output_shape(const Call& call, const Value& operand, const std::vector<int>& list, std::size_t place) {
+Shape output_shape(const Call& call, const Value& operand, const std::vector<int>& list,
+                   std::size_t place) {
   const auto shape_of = [&](std::size_t member) -> const Shape& {
     return operand.shapes[static_cast<std::size_t>(list[member])];
   };
@@ -192,15 +206,18 @@ Shape output_shape(const Call& call, const Value& operand, const std::vector<int
     }
     case kAllToAll: {
       std::int64_t total = 0;
-      for (std::size_t i = 0; i < n; ++i) total += chunk_size(call, shape_of(i)[place_of_dim(call, shape)], i, place, n);
+      for (std::size_t i = 0; i < n; ++i)
+        total += chunk_size(call, shape_of(i)[place_of_dim(call, shape)], i, place, n);
       shape[place_of_dim(call, shape)] = total;
       return shape;
     }
     case kSendRecv:
       for (const auto& [source, destination] : call.pairs)
-        if (destination == static_cast<int>(place)) return shape_of(static_cast<std::size_t>(source));
+        if (destination == static_cast<int>(place))
+          return shape_of(static_cast<std::size_t>(source));
       return shape;
-    default: return shape;
+    default:
+      return shape;
   }
 }
 
@@ -209,10 +226,14 @@ double output_largest(const Call& call, double x) {
   for (const auto& list : call.lists) n = std::max(n, static_cast<double>(list.size()));
   if (!call.traits->takes_op) return x;
   switch (call.op) {
-    case ReduceOp::kSum: return n * x;
-    case ReduceOp::kProduct: return std::max(x, std::pow(x, n));
-    case ReduceOp::kPremulSum: return n * std::abs(call.factor) * x;
-    default: return x;
+    case ReduceOp::kSum:
+      return n * x;
+    case ReduceOp::kProduct:
+      return std::max(x, std::pow(x, n));
+    case ReduceOp::kPremulSum:
+      return n * std::abs(call.factor) * x;
+    default:
+      return x;
   }
 }
 
@@ -228,11 +249,14 @@ std::optional<Value> attempt(Draft& draft, const std::string& name) {
   draw_group(draft, call);
   draw_root(draft, call);
   draw_pairs(draft, call);
-  if (!draw_dim(draft, call, operand) || !shapes_fit(draft, call, operand) || !draw_splits(draft, call, operand)) return std::nullopt;
+  if (!draw_dim(draft, call, operand) || !shapes_fit(draft, call, operand) ||
+      !draw_splits(draft, call, operand))
+    return std::nullopt;
   Value result{name, operand.shapes, output_largest(call, operand.largest)};
   for (const auto& list : call.lists)
     for (std::size_t place = 0; place < list.size(); ++place)
-      result.shapes[static_cast<std::size_t>(list[place])] = output_shape(call, operand, list, place);
+      result.shapes[static_cast<std::size_t>(list[place])] =
+          output_shape(call, operand, list, place);
   if (!draft.fits(result)) return std::nullopt;
   Json step;
   step[name] = std::move(call.options);

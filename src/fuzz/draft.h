@@ -1,4 +1,5 @@
-// A program while it is made up: what is known of the world and of every name without computing anything.
+// A program while it is made up: what is known of the world and of every name without computing
+// anything.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +17,8 @@ namespace distgrad::fuzz {
 
 using Json = nlohmann::ordered_json;
 
-// What the program's values are like, so that both comparisons, the bitwise and the bounded one, get their share.
+// What the program's values are like, so that both comparisons, the bitwise and the bounded one,
+// get their share.
 enum class Style {
   kExact,   // polynomials of small integers, halves and quarters
   kSmooth,  // anything differentiable
@@ -35,7 +37,8 @@ struct Value {
     return static_cast<int>(least);
   }
   bool has_one_shape() const {
-    return std::all_of(shapes.begin(), shapes.end(), [&](const Shape& s) { return s == shapes[0]; });
+    return std::all_of(shapes.begin(), shapes.end(),
+                       [&](const Shape& s) { return s == shapes[0]; });
   }
   // Of dim `dim` on every rank; all must have it.
   std::int64_t least_extent(int dim) const {
@@ -51,12 +54,14 @@ struct NamedGroup {
   bool is_axis = false;
 
   bool has_one_size() const {
-    return std::all_of(partition.begin(), partition.end(), [&](const auto& l) { return l.size() == partition[0].size(); });
+    return std::all_of(partition.begin(), partition.end(),
+                       [&](const auto& l) { return l.size() == partition[0].size(); });
   }
 };
 
 struct Draft {
-  Draft(const Choices& what, std::uint64_t seed, std::uint64_t index) : choices(what), random(seed, index) {}
+  Draft(const Choices& what, std::uint64_t seed, std::uint64_t index)
+      : choices(what), random(seed, index) {}
 
   const Choices& choices;
   Random random;
@@ -67,7 +72,8 @@ struct Draft {
   Style style = Style::kExact;
   double limit = 1000;  // of magnitudes
 
-  // Inputs whose gradients a sync may add up, with the axes (empty: the world) along which they are replicated.
+  // Inputs whose gradients a sync may add up, with the axes (empty: the world) along which they are
+  // replicated.
   std::vector<std::pair<std::string, std::vector<std::string>>> replicated;
 
   Json file;
@@ -104,8 +110,8 @@ Value draw_loss(Draft&);
 // A collective over some expression, as a new step; false where none came to fit.
 bool draw_collective(Draft&, const std::string& name);
 
-// Drawn from `draft.choices.objectives`; where losses must agree, steps that make them so are added and the loss is replaced.
-// Then the syncs that go with it.
+// Drawn from `draft.choices.objectives`; where losses must agree, steps that make them so are added
+// and the loss is replaced. Then the syncs that go with it.
 void draw_objective(Draft&, std::string loss);
 
 // `value` under the name, as a step of its own.

@@ -1,4 +1,5 @@
-// Random expressions. Every operator is a row: its text, and what it does to shapes and to the largest magnitude.
+// Random expressions. Every operator is a row: its text, and what it does to shapes and to the
+// largest magnitude.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -8,16 +9,29 @@
 namespace distgrad::fuzz {
 namespace {
 
-// In a row's text: ? the first operand, # the second, $ a dim, % a rank, & what goes before a group's rank and size.
-std::string filled(std::string_view text, const std::string& a, const std::string& b, int dim, int rank, const std::string& group) {
+// In a row's text: ? the first operand, # the second, $ a dim, % a rank, & what goes before a
+// group's rank and size.
+std::string filled(std::string_view text, const std::string& a, const std::string& b, int dim,
+                   int rank, const std::string& group) {
   std::string out;
   for (const char c : text) switch (c) {
-      case '?': out += a; break;
-      case '#': out += b; break;
-      case '$': out += std::to_string(dim); break;
-      case '%': out += std::to_string(rank); break;
-      case '&': out += group; break;
-      default: out += c;
+      case '?':
+        out += a;
+        break;
+      case '#':
+        out += b;
+        break;
+      case '$':
+        out += std::to_string(dim);
+        break;
+      case '%':
+        out += std::to_string(rank);
+        break;
+      case '&':
+        out += group;
+        break;
+      default:
+        out += c;
     }
   return out;
 }
@@ -95,7 +109,9 @@ struct Structural {
 };
 
 double kept(double x, std::int64_t) { return x; }
-double added(double x, std::int64_t n) { return x * static_cast<double>(std::max<std::int64_t>(n, 1)); }
+double added(double x, std::int64_t n) {
+  return x * static_cast<double>(std::max<std::int64_t>(n, 1));
+}
 
 bool unchanged(Shape&, std::size_t) { return true; }
 bool not_empty(Shape& s, std::size_t d) { return s[d] > 0; }
@@ -143,31 +159,54 @@ constexpr std::array kStructural = {
     Structural{"?.flip([$])", unchanged, kept},
     Structural{"torch.roll(?, 1, $)", unchanged, kept},
     Structural{"?.select($, 0)", removed_unless_empty, kept},
-    Structural{"?.narrow($, 0, 1)", [](Shape& s, std::size_t d) { return not_empty(s, d) && made_one(s, d); }, kept},
-    Structural{"?[1:]", [](Shape& s, std::size_t) { return s[0] = std::max<std::int64_t>(s[0] - 1, 0), true; }, kept},
+    Structural{"?.narrow($, 0, 1)",
+               [](Shape& s, std::size_t d) { return not_empty(s, d) && made_one(s, d); }, kept},
+    Structural{
+        "?[1:]",
+        [](Shape& s, std::size_t) { return s[0] = std::max<std::int64_t>(s[0] - 1, 0), true; },
+        kept},
     Structural{"?[::2]", [](Shape& s, std::size_t) { return s[0] = (s[0] + 1) / 2, true; }, kept},
-    Structural{"?[..., :-1]", [](Shape& s, std::size_t) { return s.back() = std::max<std::int64_t>(s.back() - 1, 0), true; }, kept},
+    Structural{"?[..., :-1]",
+               [](Shape& s, std::size_t) {
+                 return s.back() = std::max<std::int64_t>(s.back() - 1, 0), true;
+               },
+               kept},
     Structural{"?.reshape([-1])", flattened, kept},
     Structural{"?.unsqueeze($)", inserted_one, kept},
     Structural{"?.transpose(0, 1)", swapped, kept},
     Structural{"?.transpose(0, 1)", swapped, kept},
     Structural{"?.transpose(0, 1).contiguous()", swapped, kept},
-    Structural{"?.mT", [](Shape& s, std::size_t) { return s.size() >= 2 && (std::swap(s[s.size() - 1], s[s.size() - 2]), true); }, kept},
-    Structural{"?.permute([2, 1, 0])", [](Shape& s, std::size_t d) { return s.size() == 3 && reversed(s, d); }, kept},
+    Structural{"?.mT",
+               [](Shape& s, std::size_t) {
+                 return s.size() >= 2 && (std::swap(s[s.size() - 1], s[s.size() - 2]), true);
+               },
+               kept},
+    Structural{"?.permute([2, 1, 0])",
+               [](Shape& s, std::size_t d) { return s.size() == 3 && reversed(s, d); }, kept},
     Structural{"torch.cat([?, ?], $)", doubled, kept},
     Structural{"torch.cat([2 * ?, -?], $)", doubled, [](double x, std::int64_t) { return 2 * x; }},
-    Structural{"torch.stack([?, 1 - ?], $)", inserted_two, [](double x, std::int64_t) { return x + 1; }},
+    Structural{"torch.stack([?, 1 - ?], $)", inserted_two,
+               [](double x, std::int64_t) { return x + 1; }},
     Structural{"?.unsqueeze(0).expand([2, -1])",
-               [](Shape& s, std::size_t d) { return s.size() == 1 && inserted_two(s, 0 * d); }, kept},
-    Structural{"?.expand([2, -1])", [](Shape& s, std::size_t) { return s.size() == 2 && s[0] == 1 && (s[0] = 2, true); }, kept},
-    Structural{"(? - ?.sum($, keepdim=True))", unchanged, [](double x, std::int64_t n) { return x + added(x, n); }},
+               [](Shape& s, std::size_t d) { return s.size() == 1 && inserted_two(s, 0 * d); },
+               kept},
+    Structural{"?.expand([2, -1])",
+               [](Shape& s, std::size_t) { return s.size() == 2 && s[0] == 1 && (s[0] = 2, true); },
+               kept},
+    Structural{"(? - ?.sum($, keepdim=True))", unchanged,
+               [](double x, std::int64_t n) { return x + added(x, n); }},
     // What is not exact in general.
     Structural{"?.mean($)", removed_unless_empty, kept, Style::kSmooth},
-    Structural{"(? - ?.mean($, keepdim=True))", not_empty, [](double x, std::int64_t) { return 2 * x; }, Style::kSmooth},
-    Structural{"torch.softmax(?, $)", not_empty, [](double, std::int64_t) { return 1.0; }, Style::kSmooth},
-    Structural{"torch.logsumexp(?, $)", removed_unless_empty, [](double x, std::int64_t) { return x + 3; }, Style::kSmooth},
-    Structural{"torch.log_softmax(?, $)", not_empty, [](double x, std::int64_t) { return 2 * x + 3; }, Style::kSmooth},
-    Structural{"torch.prod(torch.cos(?), $)", removed, [](double, std::int64_t) { return 1.0; }, Style::kSmooth},
+    Structural{"(? - ?.mean($, keepdim=True))", not_empty,
+               [](double x, std::int64_t) { return 2 * x; }, Style::kSmooth},
+    Structural{"torch.softmax(?, $)", not_empty, [](double, std::int64_t) { return 1.0; },
+               Style::kSmooth},
+    Structural{"torch.logsumexp(?, $)", removed_unless_empty,
+               [](double x, std::int64_t) { return x + 3; }, Style::kSmooth},
+    Structural{"torch.log_softmax(?, $)", not_empty,
+               [](double x, std::int64_t) { return 2 * x + 3; }, Style::kSmooth},
+    Structural{"torch.prod(torch.cos(?), $)", removed, [](double, std::int64_t) { return 1.0; },
+               Style::kSmooth},
     Structural{"?.amax($)", removed_unless_empty, kept, Style::kKinked},
     Structural{"torch.min(?, $)[0]", removed_unless_empty, kept, Style::kKinked},
     Structural{"torch.sort(?, $)[0]", unchanged, kept, Style::kKinked},
@@ -201,22 +240,31 @@ constexpr std::array kBinary = {
     Binary{"(? * #)", Pairing::kBroadcast, [](double a, double b) { return a * b; }},
     Binary{"(? @ #)", Pairing::kProduct, [](double a, double b) { return a * b; }},
     Binary{"(? @ #.t())", Pairing::kProductTransposed, [](double a, double b) { return a * b; }},
-    Binary{"torch.einsum('ij,kj->ik', ?, #)", Pairing::kProductTransposed, [](double a, double b) { return a * b; }},
-    Binary{"torch.cat([?, #], $)", Pairing::kJoined, [](double a, double b) { return std::max(a, b); }},
+    Binary{"torch.einsum('ij,kj->ik', ?, #)", Pairing::kProductTransposed,
+           [](double a, double b) { return a * b; }},
+    Binary{"torch.cat([?, #], $)", Pairing::kJoined,
+           [](double a, double b) { return std::max(a, b); }},
     Binary{"torch.outer(?, #)", Pairing::kOuter, [](double a, double b) { return a * b; }},
-    Binary{"(? / (2 + # * #))", Pairing::kBroadcast, [](double a, double) { return a; }, Style::kSmooth},
-    Binary{"torch.atan2(?, 1 + # * #)", Pairing::kBroadcast, [](double, double) { return 1.6; }, Style::kSmooth},
-    Binary{"torch.logaddexp(?, #)", Pairing::kBroadcast, [](double a, double b) { return a + b + 1; }, Style::kSmooth},
-    Binary{"torch.lerp(?, #, 0.25)", Pairing::kBroadcast, [](double a, double b) { return a + b; }, Style::kSmooth},
-    Binary{"torch.maximum(?, #)", Pairing::kBroadcast, [](double a, double b) { return std::max(a, b); }, Style::kKinked},
-    Binary{"torch.where(? > #, ?, #)", Pairing::kBroadcast, [](double a, double b) { return std::max(a, b); }, Style::kKinked},
+    Binary{"(? / (2 + # * #))", Pairing::kBroadcast, [](double a, double) { return a; },
+           Style::kSmooth},
+    Binary{"torch.atan2(?, 1 + # * #)", Pairing::kBroadcast, [](double, double) { return 1.6; },
+           Style::kSmooth},
+    Binary{"torch.logaddexp(?, #)", Pairing::kBroadcast,
+           [](double a, double b) { return a + b + 1; }, Style::kSmooth},
+    Binary{"torch.lerp(?, #, 0.25)", Pairing::kBroadcast, [](double a, double b) { return a + b; },
+           Style::kSmooth},
+    Binary{"torch.maximum(?, #)", Pairing::kBroadcast,
+           [](double a, double b) { return std::max(a, b); }, Style::kKinked},
+    Binary{"torch.where(? > #, ?, #)", Pairing::kBroadcast,
+           [](double a, double b) { return std::max(a, b); }, Style::kKinked},
 };
 
 // Of two shapes, or nothing where the operator does not take them.
 std::optional<Shape> broadcast(const Shape& a, const Shape& b) {
   Shape out(std::max(a.size(), b.size()));
   for (std::size_t i = 0; i < out.size(); ++i) {
-    const std::int64_t x = i < a.size() ? a[a.size() - 1 - i] : 1, y = i < b.size() ? b[b.size() - 1 - i] : 1;
+    const std::int64_t x = i < a.size() ? a[a.size() - 1 - i] : 1,
+                       y = i < b.size() ? b[b.size() - 1 - i] : 1;
     if (x != y && x != 1 && y != 1) return std::nullopt;
     out[out.size() - 1 - i] = x == 1 ? y : x;
   }
@@ -232,18 +280,25 @@ std::optional<Shape> product(const Shape& a, const Shape& b) {
 
 std::optional<Shape> paired(Pairing pairing, const Shape& a, const Shape& b, std::size_t dim) {
   switch (pairing) {
-    case Pairing::kBroadcast: return broadcast(a, b);
-    case Pairing::kProduct: return product(a, b);
+    case Pairing::kBroadcast:
+      return broadcast(a, b);
+    case Pairing::kProduct:
+      return product(a, b);
     case Pairing::kProductTransposed:
-      return a.size() == 2 && b.size() == 2 && a[1] == b[1] ? std::optional(Shape{a[0], b[0]}) : std::nullopt;
-    case Pairing::kOuter: return a.size() == 1 && b.size() == 1 ? std::optional(Shape{a[0], b[0]}) : std::nullopt;
-    case Pairing::kJoined: break;
+      return a.size() == 2 && b.size() == 2 && a[1] == b[1] ? std::optional(Shape{a[0], b[0]})
+                                                            : std::nullopt;
+    case Pairing::kOuter:
+      return a.size() == 1 && b.size() == 1 ? std::optional(Shape{a[0], b[0]}) : std::nullopt;
+    case Pairing::kJoined:
+      break;
   }
   if (a.size() != b.size() || dim >= a.size()) return std::nullopt;
   Shape out = a;
   for (std::size_t d = 0; d < a.size(); ++d) {
-    if (d == dim) out[d] += b[d];
-    else if (a[d] != b[d]) return std::nullopt;
+    if (d == dim)
+      out[d] += b[d];
+    else if (a[d] != b[d])
+      return std::nullopt;
   }
   return out;
 }
@@ -263,14 +318,19 @@ const Elementwise& pick_elementwise(Draft& draft) {
   return random.pick(kSmoothElementwise);
 }
 
-// "g_" of a group's g_rank and g_size, or "" and "world_" would not do for both: of the world it is told apart.
+// "g_" of a group's g_rank and g_size, or "" and "world_" would not do for both: of the world it is
+// told apart.
 std::string with_group(Draft& draft, std::string_view text) {
-  const std::string group = draft.groups.empty() || draft.random.chance(40) ? "" : draft.random.pick(draft.groups).name;
+  const std::string group =
+      draft.groups.empty() || draft.random.chance(40) ? "" : draft.random.pick(draft.groups).name;
   std::string out;
   for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] != '&') out += text[i];
-    else if (!group.empty()) out += group + "_";
-    else if (text.substr(i + 1).starts_with("size")) out += "world_";
+    if (text[i] != '&')
+      out += text[i];
+    else if (!group.empty())
+      out += group + "_";
+    else if (text.substr(i + 1).starts_with("size"))
+      out += "world_";
   }
   return out;
 }
@@ -297,7 +357,8 @@ bool apply_structural(Draft& draft, Value& a) {
   a.largest = row.growth(a.largest, extent);
   // A new dim is counted in the result, where a negative one would mean another place.
   const bool keeps_dims = static_cast<int>(a.shapes[0].size()) <= dims;
-  a.text = filled(row.text, a.text, "", keeps_dims && draft.random.chance(30) ? dim - dims : dim, 0, "");
+  a.text =
+      filled(row.text, a.text, "", keeps_dims && draft.random.chance(30) ? dim - dims : dim, 0, "");
   return true;
 }
 
@@ -307,7 +368,8 @@ bool apply_binary(Draft& draft, Value& a, int depth) {
   const std::size_t dim = a.shapes[0].empty() ? 0 : draft.random.below(a.shapes[0].size());
   double inner = 1;
   for (std::size_t r = 0; r < a.shapes.size(); ++r) {
-    if (row.pairing != Pairing::kBroadcast && row.pairing != Pairing::kJoined && !a.shapes[r].empty())
+    if (row.pairing != Pairing::kBroadcast && row.pairing != Pairing::kJoined &&
+        !a.shapes[r].empty())
       inner = std::max(inner, static_cast<double>(a.shapes[r].back()));
     const auto shape = paired(row.pairing, a.shapes[r], b.shapes[r], dim);
     if (!shape) return false;
@@ -340,7 +402,9 @@ Value draw_expression(Draft& draft, int depth) {
   for (int level = 0; level < depth; ++level) {
     for (int attempt = 0; attempt < 4; ++attempt) {
       Value grown = value;
-      if (!apply_something(draft, grown, depth) || !draft.fits(grown) || grown.text.size() > kLongest) continue;
+      if (!apply_something(draft, grown, depth) || !draft.fits(grown) ||
+          grown.text.size() > kLongest)
+        continue;
       value = std::move(grown);
       break;
     }

@@ -19,7 +19,8 @@ void draw_steps(Draft& draft) {
   for (int i = 0; i < count; ++i) {
     if (draft.random.chance(25)) {
       Value value = draw_expression(draft, draft.random.chance(75) ? 1 : 2);
-      if (value.text != draft.names.back().text) add_step(draft, fmt::format("a{}", i), std::move(value));
+      if (value.text != draft.names.back().text)
+        add_step(draft, fmt::format("a{}", i), std::move(value));
     }
     draw_collective(draft, fmt::format("y{}", i));
   }
@@ -27,7 +28,8 @@ void draw_steps(Draft& draft) {
 
 }  // namespace
 
-nlohmann::ordered_json draw_program(const Choices& choices, std::uint64_t seed, std::uint64_t index) {
+nlohmann::ordered_json draw_program(const Choices& choices, std::uint64_t seed,
+                                    std::uint64_t index) {
   Draft draft(choices, seed, index);
   draw_world(draft);
   const bool region = choices.invariant && draft.random.chance(60);

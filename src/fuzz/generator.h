@@ -1,5 +1,6 @@
-// Random programs: from a seed, an index and what they may contain to a scenario. Links no torch: shapes and magnitudes are
-// followed without computing anything, so that every program is a valid scenario of moderate numbers.
+// Random programs: from a seed, an index and what they may contain to a scenario. Links no torch:
+// shapes and magnitudes are followed without computing anything, so that every program is a valid
+// scenario of moderate numbers.
 #pragma once
 
 #include <cstdint>

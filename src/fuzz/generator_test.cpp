@@ -36,12 +36,15 @@ TEST(Generator, TheSameSeedGivesTheSameBytesAndAnotherSeedOthers) {
 
 // Pinned, so that a seed in somebody's report still gives the program that it gave.
 TEST(Generator, AProgramIsThatOfEveryMachine) {
-  EXPECT_EQ(draw_program(default_choices(), 1, 2).dump(), R"~({"world_size":2,"groups":{"g":{"stride":2}},"dtype":"float32","inputs":{"x":{"random":{"shape":[1,7,4],"kind":"integers","low":-3,"high":3,"seed":876}}},"steps":[{"y0":{"reduce":"(x + rank)","op":"product","root":1}},{"total0":{"all_gather":"(y0 * torch.arange(y0.numel()).reshape(y0.shape)).sum()"}}],"loss":"(total0 * total0).sum()","objective":"replicated"})~");
+  EXPECT_EQ(
+      draw_program(default_choices(), 1, 2).dump(),
+      R"~({"world_size":2,"groups":{"g":{"stride":2}},"dtype":"float32","inputs":{"x":{"random":{"shape":[1,7,4],"kind":"integers","low":-3,"high":3,"seed":876}}},"steps":[{"y0":{"reduce":"(x + rank)","op":"product","root":1}},{"total0":{"all_gather":"(y0 * torch.arange(y0.numel()).reshape(y0.shape)).sum()"}}],"loss":"(total0 * total0).sum()","objective":"replicated"})~");
 }
 
 TEST(Generator, EveryProgramIsAValidScenario) {
   const Choices choices = default_choices();
-  for (int i = 0; i < kMany; ++i) EXPECT_NO_THROW(parsed(choices, 11, i)) << draw_program(choices, 11, i).dump();
+  for (int i = 0; i < kMany; ++i)
+    EXPECT_NO_THROW(parsed(choices, 11, i)) << draw_program(choices, 11, i).dump();
 }
 
 struct Seen {
@@ -78,21 +81,28 @@ struct Seen {
   void add_input(const Input& input) {
     for (const AxisLayout& l : input.layout) {
       constexpr std::array kNames = {"local", "replicate", "invariant", "shard"};
-      layouts.insert(std::string(kNames[static_cast<std::size_t>(l.layout.kind)]) + (l.axis.empty() ? "" : " by axis"));
+      layouts.insert(std::string(kNames[static_cast<std::size_t>(l.layout.kind)]) +
+                     (l.axis.empty() ? "" : " by axis"));
     }
     for (const auto& [axis, how] : input.sync)
-      layouts.insert(std::string(how == Input::Sync::kMean ? "mean" : "sum") + (axis.empty() ? "" : " by axis"));
+      layouts.insert(std::string(how == Input::Sync::kMean ? "mean" : "sum") +
+                     (axis.empty() ? "" : " by axis"));
     constexpr std::array kForms = {"value", "by_rank", "expr", "random"};
     inputs.insert(kForms[input.value.index()]);
     if (!input.requires_grad) inputs.insert("no grad");
     const auto* random = std::get_if<RandomSpec>(&input.value);
     if (!random) return;
     inputs.insert(random->kind == RandomSpec::Kind::kIntegers ? "integers"
-                  : random->kind == RandomSpec::Kind::kNormal ? "normal" : "uniform");
+                  : random->kind == RandomSpec::Kind::kNormal ? "normal"
+                                                              : "uniform");
     if (random->shape.empty()) inputs.insert("scalar");
     for (const auto& extent : random->shape) {
       const auto* number = std::get_if<std::int64_t>(&extent);
-      inputs.insert(!number ? "by rank" : *number == 0 ? "empty" : *number == 1 ? "one" : *number == 7 ? "prime" : "other");
+      inputs.insert(!number        ? "by rank"
+                    : *number == 0 ? "empty"
+                    : *number == 1 ? "one"
+                    : *number == 7 ? "prime"
+                                   : "other");
     }
   }
 
@@ -110,7 +120,8 @@ struct Seen {
     dtypes.insert(std::string(traits(scenario.dtypes[0]).name));
     const std::string objective = spelled(scenario.objective);
     objectives.insert(objective.substr(0, objective.find(':')));
-    if (scenario.loss.text.find(" if rank ") != std::string::npos) others.insert("losses of their own");
+    if (scenario.loss.text.find(" if rank ") != std::string::npos)
+      others.insert("losses of their own");
   }
 };
 
@@ -131,14 +142,19 @@ TEST(Generator, TwoThousandProgramsHaveEverything) {
   }
   EXPECT_THAT(seen.kinds, IsSupersetOf(kinds));
   EXPECT_THAT(seen.options, IsSupersetOf(options));
-  EXPECT_THAT(seen.groups, IsSupersetOf({"axis", "axis of 1", "three axes", "size", "stride", "listed", "out of order", "unequal"}));
-  EXPECT_THAT(seen.layouts, IsSupersetOf({"local", "replicate", "shard", "replicate by axis", "shard by axis", "sum", "mean",
-                                          "sum by axis", "mean by axis"}));
+  EXPECT_THAT(seen.groups, IsSupersetOf({"axis", "axis of 1", "three axes", "size", "stride",
+                                         "listed", "out of order", "unequal"}));
+  EXPECT_THAT(seen.layouts,
+              IsSupersetOf({"local", "replicate", "shard", "replicate by axis", "shard by axis",
+                            "sum", "mean", "sum by axis", "mean by axis"}));
   EXPECT_THAT(seen.dtypes, IsSupersetOf({"float64", "float32", "bfloat16", "float16"}));
-  EXPECT_THAT(seen.objectives, IsSupersetOf({"sum", "mean", "replicated", "rank", "dp=mean+tp=replicated", "dp=replicated+tp=sum"}));
-  EXPECT_THAT(seen.inputs, IsSupersetOf({"value", "by_rank", "expr", "random", "no grad", "integers", "normal", "uniform",
-                                         "scalar", "by rank", "empty", "one", "prime"}));
-  EXPECT_THAT(seen.others, IsSupersetOf({"many collectives", "no collective", "losses of their own"}));
+  EXPECT_THAT(seen.objectives, IsSupersetOf({"sum", "mean", "replicated", "rank",
+                                             "dp=mean+tp=replicated", "dp=replicated+tp=sum"}));
+  EXPECT_THAT(seen.inputs,
+              IsSupersetOf({"value", "by_rank", "expr", "random", "no grad", "integers", "normal",
+                            "uniform", "scalar", "by rank", "empty", "one", "prime"}));
+  EXPECT_THAT(seen.others,
+              IsSupersetOf({"many collectives", "no collective", "losses of their own"}));
 }
 
 TEST(Generator, OnlyWhatIsChosenIsDrawn) {
@@ -157,7 +173,8 @@ TEST(Generator, OnlyWhatIsChosenIsDrawn) {
   choices.offers = offers_of("jax_pmap");
   seen = {};
   for (int i = 0; i < 300; ++i) seen.add(parsed(choices, 5, i));
-  EXPECT_THAT(seen.kinds, testing::ElementsAre("all_reduce avg", "all_reduce sum")) << "max and min raise";
+  EXPECT_THAT(seen.kinds, testing::ElementsAre("all_reduce avg", "all_reduce sum"))
+      << "max and min raise";
 }
 
 TEST(Generator, InvariantInputsAreForThoseThatAreMeantToSatisfyThem) {

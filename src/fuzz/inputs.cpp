@@ -16,10 +16,14 @@ struct Placement {
 
   Json word() const {
     switch (kind) {
-      case Kind::kLocal: return "local";
-      case Kind::kReplicate: return "replicate";
-      case Kind::kInvariant: return "invariant";
-      case Kind::kShard: break;
+      case Kind::kLocal:
+        return "local";
+      case Kind::kReplicate:
+        return "replicate";
+      case Kind::kInvariant:
+        return "invariant";
+      case Kind::kShard:
+        break;
     }
     return {{"shard", dim}};
   }
@@ -71,7 +75,8 @@ std::int64_t chunk(std::int64_t length, int size, int place) {
   return std::clamp<std::int64_t>(length - place * each, 0, each);
 }
 
-std::vector<Shape> held_shapes(const Draft& draft, const Shape& full, const std::vector<Placement>& layout) {
+std::vector<Shape> held_shapes(const Draft& draft, const Shape& full,
+                               const std::vector<Placement>& layout) {
   std::vector<Shape> shapes;
   for (int rank = 0; rank < draft.world_size; ++rank) {
     Shape held = full;
@@ -79,7 +84,8 @@ std::vector<Shape> held_shapes(const Draft& draft, const Shape& full, const std:
     for (const Placement& p : layout) {
       inner /= p.size;
       if (p.kind != Placement::Kind::kShard) continue;
-      auto& extent = held[static_cast<std::size_t>(p.dim < 0 ? p.dim + static_cast<int>(full.size()) : p.dim)];
+      auto& extent =
+          held[static_cast<std::size_t>(p.dim < 0 ? p.dim + static_cast<int>(full.size()) : p.dim)];
       extent = chunk(extent, p.size, rank / inner % p.size);
     }
     shapes.push_back(std::move(held));
@@ -88,7 +94,8 @@ std::vector<Shape> held_shapes(const Draft& draft, const Shape& full, const std:
 }
 
 double draw_number(Draft& draft) {
-  constexpr std::array kNumbers = {-3.0, -2.0, -1.5, -1.0, -1.0, -0.5, 0.0, 0.5, 1.0, 1.0, 1.5, 2.0, 2.0, 3.0};
+  constexpr std::array kNumbers = {-3.0, -2.0, -1.5, -1.0, -1.0, -0.5, 0.0,
+                                   0.5,  1.0,  1.0,  1.5,  2.0,  2.0,  3.0};
   return draft.random.pick(kNumbers);
 }
 
@@ -98,7 +105,8 @@ Json draw_literal(Draft& draft, const Shape& shape, std::size_t from = 0) {
     return number == static_cast<int>(number) ? Json(static_cast<int>(number)) : Json(number);
   }
   Json list = Json::array();
-  for (std::int64_t i = 0; i < shape[from]; ++i) list.push_back(draw_literal(draft, shape, from + 1));
+  for (std::int64_t i = 0; i < shape[from]; ++i)
+    list.push_back(draw_literal(draft, shape, from + 1));
   return list;
 }
 
@@ -130,7 +138,8 @@ void vary_by_rank(Draft& draft, Json& sizes, std::vector<Shape>& shapes) {
 Json draw_random(Draft& draft, bool is_local, Value& value) {
   Json random;
   random["shape"] = shape_json(value.shapes[0]);
-  if (is_local && !value.shapes[0].empty() && draft.random.chance(20)) vary_by_rank(draft, random["shape"], value.shapes);
+  if (is_local && !value.shapes[0].empty() && draft.random.chance(20))
+    vary_by_rank(draft, random["shape"], value.shapes);
   if (draft.style == Style::kExact || draft.random.chance(35)) {
     const int width = draft.random.pick({1, 2, 2, 3, 4});
     random["kind"] = "integers";
@@ -150,21 +159,27 @@ Json draw_random(Draft& draft, bool is_local, Value& value) {
   return random;
 }
 
-// The value in one of the format's forms, but for its layout; fills in the shapes by rank of a local input.
+// The value in one of the format's forms, but for its layout; fills in the shapes by rank of a
+// local input.
 Json draw_value(Draft& draft, bool is_local, const Shape& shape, Value& value) {
   Json spec;
   value.largest = 3;
   const int form = draft.random.between(0, 99);
-  if (form < 60 || (element_count(shape) == 0 && form >= 72)) {  // lists cannot tell the dims behind an empty one
+  if (form < 60 || (element_count(shape) == 0 &&
+                    form >= 72)) {  // lists cannot tell the dims behind an empty one
     spec["random"] = draw_random(draft, is_local, value);
   } else if (form < 72) {
     std::string sizes;
-    for (const std::int64_t extent : shape) sizes += (sizes.empty() ? "" : ", ") + std::to_string(extent);
+    for (const std::int64_t extent : shape)
+      sizes += (sizes.empty() ? "" : ", ") + std::to_string(extent);
     spec["expr"] = is_local ? fmt::format("torch.full([{}], 0.5) * (rank - 1)", sizes)
-                            : fmt::format("torch.arange({}).reshape([{}]) * 0.5 - 1", element_count(shape), sizes);
-    value.largest = is_local ? draft.world_size : 0.5 * static_cast<double>(element_count(shape)) + 1;
+                            : fmt::format("torch.arange({}).reshape([{}]) * 0.5 - 1",
+                                          element_count(shape), sizes);
+    value.largest =
+        is_local ? draft.world_size : 0.5 * static_cast<double>(element_count(shape)) + 1;
   } else if (form < 85 && is_local) {
-    for (int r = 0; r < draft.world_size; ++r) spec["by_rank"].push_back(draw_literal(draft, shape));
+    for (int r = 0; r < draft.world_size; ++r)
+      spec["by_rank"].push_back(draw_literal(draft, shape));
   } else {
     spec["value"] = draw_literal(draft, shape);
   }
@@ -225,7 +240,8 @@ void draw_invariant_region(Draft& draft) {
   draft.names.push_back(x);
   draft.file["steps"] = Json::array();
 
-  // Every rank computes something else from the whole of x; what they compute is added up and used alike by all.
+  // Every rank computes something else from the whole of x; what they compute is added up and used
+  // alike by all.
   Json copy;
   copy["a"]["copy"] = "x";
   draft.file["steps"].push_back(copy);

@@ -6,7 +6,8 @@
 namespace distgrad::fuzz {
 namespace {
 
-// Scalars of a tensor @. Cotangents are then dense, expanded, transposed, sliced, scaled by element or by rank.
+// Scalars of a tensor @. Cotangents are then dense, expanded, transposed, sliced, scaled by element
+// or by rank.
 struct Scalar {
   std::string_view text;
   int least_dims = 0;
@@ -24,7 +25,8 @@ constexpr std::array kScalars = {
     Scalar{"(? * ?.detach()).sum()"},
     Scalar{"(torch.arange(?.numel()) * ?.reshape([-1])).sum()"},
     Scalar{"torch.cat([?, -3 * ?], 0)[1:].sum()", 1},
-    Scalar{"(?.transpose(0, 1) * torch.arange(?.numel()).reshape(?.transpose(0, 1).shape)).sum()", 2},
+    Scalar{"(?.transpose(0, 1) * torch.arange(?.numel()).reshape(?.transpose(0, 1).shape)).sum()",
+           2},
     Scalar{"(torch.stack([?, 2 * ?], -1) * torch.arange(2)).sum()"},
     Scalar{"?[..., ::2].sum() - ?.sum()", 1},
     Scalar{"torch.tanh(?).sum()", 0, Style::kSmooth},
@@ -39,18 +41,22 @@ constexpr std::array kScalars = {
 std::string filled(std::string_view text, const std::string& a) {
   std::string out;
   for (const char c : text) {
-    if (c == '?') out += a;
-    else out += c;
+    if (c == '?')
+      out += a;
+    else
+      out += c;
   }
   return out;
 }
 
 std::string draw_scalar(Draft& draft, const Value& value) {
-  if (value.least_dims() == 0 && value.has_one_shape() && draft.random.chance(30)) return value.text;
+  if (value.least_dims() == 0 && value.has_one_shape() && draft.random.chance(30))
+    return value.text;
   for (;;) {
     const Scalar& row = draft.random.pick(kScalars);
     if (row.style > draft.style || value.least_dims() < row.least_dims) continue;
-    // The magnitude of a loss is free but for the narrow dtypes, where 0, 1, ..., n times a large value leaves the range.
+    // The magnitude of a loss is free but for the narrow dtypes, where 0, 1, ..., n times a large
+    // value leaves the range.
     return filled(row.text, value.text);
   }
 }
@@ -61,8 +67,10 @@ const char* draw_word(Draft& draft) {
   return draft.random.pick(kWords);
 }
 
-// What makes losses agree within a group: a sum, or what is gathered and added up. False where the subject offers nothing.
-bool draw_agreement(Draft& draft, std::string& loss, const std::string& name, const std::string& group) {
+// What makes losses agree within a group: a sum, or what is gathered and added up. False where the
+// subject offers nothing.
+bool draw_agreement(Draft& draft, std::string& loss, const std::string& name,
+                    const std::string& group) {
   const Offer& reduce = draft.choices.offers[static_cast<std::size_t>(CollectiveKind::kAllReduce)];
   const Offer& gather = draft.choices.offers[static_cast<std::size_t>(CollectiveKind::kAllGather)];
   Json call;
@@ -88,7 +96,8 @@ bool is_mean_along(const Json& objective, const std::string& axis) {
   if (objective == "mean") return true;
   if (!objective.is_object() || objective.contains("rank")) return false;
   if (!axis.empty()) return objective[axis] == "mean";
-  return std::all_of(objective.begin(), objective.end(), [](const Json& word) { return word == "mean"; });
+  return std::all_of(objective.begin(), objective.end(),
+                     [](const Json& word) { return word == "mean"; });
 }
 
 // A mean belongs to an objective that is one: under a sum it would be the program's own mistake.
@@ -115,7 +124,8 @@ Value draw_loss(Draft& draft) {
     text = fmt::format("({} if rank {} {} else {})", text, random.chance(50) ? "==" : "!=", rank,
                        random.chance(50) ? "0 * (" + other + ")" : other);
   }
-  return {std::move(text), std::vector<Shape>(static_cast<std::size_t>(draft.world_size)), draft.limit};
+  return {std::move(text), std::vector<Shape>(static_cast<std::size_t>(draft.world_size)),
+          draft.limit};
 }
 
 void draw_objective(Draft& draft, std::string loss) {
@@ -123,7 +133,8 @@ void draw_objective(Draft& draft, std::string loss) {
   std::string word = random.pick(draft.choices.objectives);
   Json objective = word;
   std::vector<std::string> agreeing;  // groups
-  if (word == "rank") objective = {{"rank", random.below(static_cast<std::size_t>(draft.world_size))}};
+  if (word == "rank")
+    objective = {{"rank", random.below(static_cast<std::size_t>(draft.world_size))}};
   if (word == "replicated") agreeing = {""};
   if (word == "axes") {
     objective = draft.mesh.empty() ? Json("sum") : Json();
@@ -135,8 +146,10 @@ void draw_objective(Draft& draft, std::string loss) {
   int made = 0;
   for (const std::string& group : agreeing) {
     if (draw_agreement(draft, loss, fmt::format("total{}", made++), group)) continue;
-    if (group.empty()) objective = "sum";
-    else objective[group] = "sum";
+    if (group.empty())
+      objective = "sum";
+    else
+      objective[group] = "sum";
   }
   if (!agreeing.empty() && random.chance(30)) loss = fmt::format("0.5 * ({}) * ({})", loss, loss);
   draft.file["loss"] = std::move(loss);

@@ -30,8 +30,10 @@ Probe probe(const CollectiveTraits& kind, ReduceOp op, Asks asks) {
   if (asks == Asks::kRoot) body["root"] = 1;
   if (asks == Asks::kDim) body["dim"] = 1;
   if (asks == Asks::kSplits) {
-    if (kind.kind == CollectiveKind::kAllToAll) body["splits"] = {{1, 3}, {2, 2}};
-    else if (kind.takes_splits) body["splits"] = {1, 3};
+    if (kind.kind == CollectiveKind::kAllToAll)
+      body["splits"] = {{1, 3}, {2, 2}};
+    else if (kind.takes_splits)
+      body["splits"] = {1, 3};
     else {
       shape[0] = "rank + 1";
       body["dim"] = 0;
@@ -60,7 +62,8 @@ std::vector<Probe> probes(const Offers& offers) {
     all.push_back(probe(kind, *first, Asks::kGroups));
     if (kind.takes_root) all.push_back(probe(kind, *first, Asks::kRoot));
     if (kind.takes_dim) all.push_back(probe(kind, *first, Asks::kDim));
-    if (kind.takes_splits || kind.dim_is_optional) all.push_back(probe(kind, *first, Asks::kSplits));
+    if (kind.takes_splits || kind.dim_is_optional)
+      all.push_back(probe(kind, *first, Asks::kSplits));
   }
   return all;
 }
@@ -68,11 +71,21 @@ std::vector<Probe> probes(const Offers& offers) {
 void take_out(Offers& offers, const Probe& probe) {
   Offer& offer = offers[static_cast<std::size_t>(probe.kind)];
   switch (probe.asks) {
-    case Asks::kOp: offer.ops[static_cast<std::size_t>(probe.op)] = false; break;
-    case Asks::kGroups: offer.groups = false; break;
-    case Asks::kRoot: offer.root = false; break;
-    case Asks::kDim: offer.dim = false; break;
-    case Asks::kSplits: offer.splits = false; break;
+    case Asks::kOp:
+      offer.ops[static_cast<std::size_t>(probe.op)] = false;
+      break;
+    case Asks::kGroups:
+      offer.groups = false;
+      break;
+    case Asks::kRoot:
+      offer.root = false;
+      break;
+    case Asks::kDim:
+      offer.dim = false;
+      break;
+    case Asks::kSplits:
+      offer.splits = false;
+      break;
   }
 }
 

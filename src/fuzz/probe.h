@@ -1,4 +1,5 @@
-// What code offers only its ranks know. These small programs ask: every kind and op, and each option of a kind by itself.
+// What code offers only its ranks know. These small programs ask: every kind and op, and each
+// option of a kind by itself.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -1,5 +1,6 @@
-// The fuzzer's random numbers: a counter through splitmix64's output function. The same seed gives the same program on every
-// machine and with every standard library, which the standard's distributions do not promise.
+// The fuzzer's random numbers: a counter through splitmix64's output function. The same seed gives
+// the same program on every machine and with every standard library, which the standard's
+// distributions do not promise.
 #pragma once
 
 #include <cstddef>
@@ -16,9 +17,12 @@ class Random {
   Random(std::uint64_t seed, std::uint64_t index) : start_(mixed(seed ^ mixed(index + kStep))) {}
 
   std::uint64_t bits() { return mixed(start_ + ++count_ * kStep); }
-  // 0 ≤ result < n. The bias of the remainder is below 2^-50 for the small numbers that are drawn here.
+  // 0 ≤ result < n. The bias of the remainder is below 2^-50 for the small numbers that are drawn
+  // here.
   std::size_t below(std::size_t n) { return static_cast<std::size_t>(bits() % n); }
-  int between(int low, int high) { return low + static_cast<int>(below(static_cast<std::size_t>(high - low) + 1)); }
+  int between(int low, int high) {
+    return low + static_cast<int>(below(static_cast<std::size_t>(high - low) + 1));
+  }
   bool chance(int percent) { return static_cast<int>(below(100)) < percent; }
 
   template <class List>

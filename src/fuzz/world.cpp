@@ -45,11 +45,13 @@ std::vector<std::vector<int>> cut(const std::vector<int>& ranks, int size) {
   std::vector<std::vector<int>> lists;
   for (std::size_t i = 0; i < ranks.size(); i += static_cast<std::size_t>(size))
     lists.emplace_back(ranks.begin() + static_cast<std::ptrdiff_t>(i),
-                       ranks.begin() + static_cast<std::ptrdiff_t>(std::min(ranks.size(), i + static_cast<std::size_t>(size))));
+                       ranks.begin() + static_cast<std::ptrdiff_t>(std::min(
+                                           ranks.size(), i + static_cast<std::size_t>(size))));
   return lists;
 }
 
-// Listed, in an order of its own half of the time; lists of one length where `size` divides the world.
+// Listed, in an order of its own half of the time; lists of one length where `size` divides the
+// world.
 std::vector<std::vector<int>> draw_lists(Draft& draft) {
   Random& random = draft.random;
   const int n = draft.world_size;
@@ -83,9 +85,12 @@ void draw_group(Draft& draft, const std::string& name) {
 
 double limit_of(DType dtype) {
   switch (dtype) {
-    case DType::kFloat64: return 1000;
-    case DType::kFloat32: return 200;
-    default: return 24;
+    case DType::kFloat64:
+      return 1000;
+    case DType::kFloat32:
+      return 200;
+    default:
+      return 24;
   }
 }
 

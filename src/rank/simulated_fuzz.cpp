@@ -23,8 +23,9 @@ namespace {
 using Json = nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
-// Of so many blocks of programs one has its adjoints tried, or every rank's loss asked for by itself. Blocks, so that every process,
-// whose programs lie a number of cores apart, gets its share.
+// Of so many blocks of programs one has its adjoints tried, or every rank's loss asked for by
+// itself. Blocks, so that every process, whose programs lie a number of cores apart, gets its
+// share.
 constexpr std::uint64_t kBlock = 64, kAdjointsEvery = 2, kSumsEvery = 16;
 constexpr auto kTellEvery = std::chrono::milliseconds(100);
 
@@ -47,7 +48,8 @@ Job read_job(const std::string& text) {
   job.choices.world_sizes = json.at("world_sizes").get<std::vector<int>>();
   job.choices.objectives = json.at("objectives").get<std::vector<std::string>>();
   job.choices.dtypes.clear();
-  for (const Json& name : json.at("dtypes")) job.choices.dtypes.push_back(dtype_named(name.get<std::string>()).value());
+  for (const Json& name : json.at("dtypes"))
+    job.choices.dtypes.push_back(dtype_named(name.get<std::string>()).value());
   const auto kinds = json.at("kinds").get<std::vector<std::string>>();
   for (const CollectiveTraits& kind : kCollectives)
     if (!kinds.empty() && std::find(kinds.begin(), kinds.end(), kind.name) == kinds.end())
@@ -72,7 +74,8 @@ Values values_of(const std::vector<Gradient>& gradients, double factor = 1) {
   return values;
 }
 
-// A rounding or two for each of a program's few dozen operators; a derivative that is wrong is off by more.
+// A rounding or two for each of a program's few dozen operators; a derivative that is wrong is off
+// by more.
 constexpr double kClose = 1e-12;
 
 double largest_of(const std::vector<double>& values) {
@@ -81,8 +84,9 @@ double largest_of(const std::vector<double>& values) {
   return largest;
 }
 
-// The first element where they are further apart than a few roundings of the tensor's largest element, and than `allowed`,
-// where that is given. `terms`: by part, the largest of what was added up. NaN equals NaN. Empty where there is none.
+// The first element where they are further apart than a few roundings of the tensor's largest
+// element, and than `allowed`, where that is given. `terms`: by part, the largest of what was added
+// up. NaN equals NaN. Empty where there is none.
 std::string difference(const Values& a, const Values& b, const Values* allowed = nullptr,
                        const std::vector<double>& terms = {}) {
   for (std::size_t p = 0; p < a.size(); ++p) {
@@ -107,7 +111,8 @@ class Check {
   std::optional<Failure> run(std::uint64_t index) {
     request_.with_bounds = false;
     truth_ = simulate(request_);
-    if (truth_.invalid) return Failure{"invalid", truth_.invalid->pointer + ": " + truth_.invalid->message};
+    if (truth_.invalid)
+      return Failure{"invalid", truth_.invalid->pointer + ": " + truth_.invalid->message};
     if (index / kBlock % kAdjointsEvery == 0)
       if (auto failure = adjoint_rules()) return failure;
     return index / kBlock % kSumsEvery == 0 ? sums() : std::nullopt;
@@ -121,7 +126,8 @@ class Check {
     if (request.rules.empty()) return std::nullopt;
     const Simulation replayed = simulate(request);
     if (replayed.invalid) return Failure{"invalid", replayed.invalid->message};
-    const Values wanted = values_of(truth_.gradients[0]), observed = values_of(replayed.gradients[0]);
+    const Values wanted = values_of(truth_.gradients[0]),
+                 observed = values_of(replayed.gradients[0]);
     if (difference(observed, wanted).empty()) return std::nullopt;
     return judged(observed, wanted);
   }
@@ -135,7 +141,8 @@ class Check {
     return Failure{"adjoint", "the rule `adjoint` and autograd differ: " + where};
   }
 
-  // Of float64, of the first row; nothing where rounding decides a branch, or a NaN is among the operands of min or max.
+  // Of float64, of the first row; nothing where rounding decides a branch, or a NaN is among the
+  // operands of min or max.
   static std::optional<Values> bounds(SimulateRequest request) {
     request.with_bounds = true;
     const Simulation bounded = simulate(request);
@@ -150,7 +157,8 @@ class Check {
   std::optional<Failure> sums() {
     SimulateRequest request = request_;
     const int n = request.program.world_size;
-    request.weights = {std::vector<double>(static_cast<std::size_t>(n), 1.0), std::vector<double>(static_cast<std::size_t>(n), 1.0 / n)};
+    request.weights = {std::vector<double>(static_cast<std::size_t>(n), 1.0),
+                       std::vector<double>(static_cast<std::size_t>(n), 1.0 / n)};
     for (int r = 0; r < n; ++r) {
       request.weights.emplace_back(static_cast<std::size_t>(n), 0.0);
       request.weights.back()[static_cast<std::size_t>(r)] = 1;
@@ -232,7 +240,8 @@ int run_simulated_fuzz(const std::string& job_text, int fd) {
       told = now;
     }
     if (const auto failure = check_program(job, index))
-      if (!tell(fd, {{"failure", index}, {"rule", failure->rule}, {"text", failure->text}})) return 3;
+      if (!tell(fd, {{"failure", index}, {"rule", failure->rule}, {"text", failure->text}}))
+        return 3;
   }
   return tell(fd, {{"done", done}, {"next", job.end}}) ? 0 : 3;
 }
