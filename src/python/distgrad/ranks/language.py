@@ -47,24 +47,28 @@ class Expression:
 
     def evaluate(self, values, dtype, accept_number=False):
         """A tensor; `dtype` is what constructors give by default, and a number's. Raises InvalidExpression."""
+        result = self.value(values, dtype)
+        if isinstance(result, torch.Tensor):
+            return result
+        if accept_number and isinstance(result, (bool, int, float)):
+            return torch.tensor(result, dtype=dtype)
+        raise InvalidExpression(f"this is a {type(result).__name__}, not a tensor: {self.text}")
+
+    def value(self, values, dtype):
+        """Whatever it is: a tensor, a number, a list. Raises InvalidExpression."""
         scope = dict(_LANGUAGE)
         scope.update((name, values[name]) for name in self.names)
         before = torch.get_default_dtype()
         try:
             torch.set_default_dtype(dtype)
             with _MemoryBound():
-                result = eval(self._code, scope)
+                return eval(self._code, scope)
         except InvalidExpression:
             raise
         except Exception as error:
             raise InvalidExpression(f"{error} ({type(error).__name__} in {self.text})") from error
         finally:
             torch.set_default_dtype(before)
-        if isinstance(result, torch.Tensor):
-            return result
-        if accept_number and isinstance(result, (bool, int, float)):
-            return torch.tensor(result, dtype=dtype)
-        raise InvalidExpression(f"this is a {type(result).__name__}, not a tensor: {self.text}")
 
 
 def _parsed(text):
