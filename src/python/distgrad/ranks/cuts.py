@@ -17,6 +17,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from .rounding import without_dynamo
+
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _MOST_JACOBIAN = 1 << 18  # elements; a larger Function is not linearised
@@ -32,7 +34,11 @@ _OPERANDS = {"allgather_": 1, "_allgather_base_": 1, "allgather_into_tensor_coal
              "scatter_": 1}
 
 _active = None  # the Cuts that this rank's one thread runs under
-_apply = torch.autograd.Function.apply.__func__
+_original_apply = vars(torch.autograd.Function)["apply"]  # a classmethod, in Python or in C
+
+
+def _apply(cls, *args, **kwargs):
+    return _original_apply.__get__(None, cls)(*args, **kwargs)
 
 
 def _watched_apply(cls, *args, **kwargs):
@@ -247,6 +253,8 @@ class _Exchanges(TorchDispatchMode):
             self._cuts.exchanges += 1
         return func(*args, **kwargs)
 
+    without_dynamo(__torch_dispatch__)
+
 
 class _Linear:
     """A Function as its own backward has it: linear around the point at which it was recorded."""
@@ -298,7 +306,8 @@ class _Linear:
 
 
 def _backward(outs, inputs, cotangents):
-    return torch.autograd.grad(outs, inputs, cotangents, retain_graph=True, allow_unused=True)
+    total = sum((out * cotangent).sum() for out, cotangent in zip(outs, cotangents))
+    return torch.autograd.grad(total, inputs, retain_graph=True, allow_unused=True)
 
 
 def _jacobian(out, inputs):

@@ -5,6 +5,8 @@ step sizes do not agree, or the slopes of both sides differ, the loss has a kink
 the code takes out of autograd (cuts.py) is held fixed in a second pass: that is the derivative the user means.
 """
 
+import contextlib
+
 import torch
 
 from . import exchange
@@ -61,13 +63,11 @@ class _Measurement:
     def run(self):
         losses = self._losses()
         cuts = Cuts()
-        with cuts.recording():
-            again = self._losses()
+        again = self._losses(cuts.recording)
         steps = [exchange.all_gather_uneven(self._world, value) for value in self._case.told]
         held_again = again
         if self._everywhere(cuts.any()):
-            with cuts.holding():
-                held_again = self._losses()
+            held_again = self._losses(cuts.holding)
         undecided = self._why_nothing_is_known(losses, again)
         elements = [(item, part, element) for item in self._items for part, shape in enumerate(self._parts(item))
                     for element in range(int(torch.Size(shape).numel()))]
@@ -86,10 +86,11 @@ class _Measurement:
 
     # -- forward
 
-    def _losses(self):
-        """By rank; on every rank the same."""
+    def _losses(self, watched=contextlib.nullcontext):
+        """By rank; on every rank the same. `watched` makes what forward runs under."""
         self._case.make_leaves(self._value)
-        loss, _ = self._case.forward()
+        with watched():
+            loss, _ = self._case.forward()
         shapes = exchange.all_gather_shapes(self._world, loss)
         for rank, shape in enumerate(shapes):
             if torch.Size(shape).numel() != 1:
@@ -107,10 +108,10 @@ class _Measurement:
         held = held_of(self._case.program, item, leaf, self._case.rank)
         return held.detach().clone(memory_format=torch.contiguous_format)
 
-    def _moved(self, item, part, element, by):
+    def _moved(self, item, part, element, by, watched):
         self._move = (item["name"], part if is_local(item) else None, element, by)
         try:
-            return self._losses()
+            return self._losses(watched)
         finally:
             self._move = None
 
@@ -131,14 +132,14 @@ class _Measurement:
         both = torch.stack(exchange.all_gather(self._world, mine)).amax(0)
         return max(float(both[0]), float(both[1])) or 1.0
 
-    def _slope(self, place, base):
+    def _slope(self, place, base, watched=contextlib.nullcontext):
         item, part, element = place
         scale = self._scale(item, part, element)
         weights = self._rows[0]
         found = None
         for step in _STEPS:
             h = scale * step
-            found = _Slope(base, h, *(self._moved(item, part, element, by) for by in (h, -h, h / 4, -h / 4)))
+            found = _Slope(base, h, *(self._moved(item, part, element, by, watched) for by in (h, -h, h / 4, -h / 4)))
             if found.agrees(weights):
                 break
         found.look_for_kink(weights)
@@ -185,8 +186,7 @@ class _Measurement:
     def _hold(self, cuts, losses, elements, reply, held_again, undecided):
         parted = self._everywhere(cuts.parted or not torch.equal(held_again, losses))
         if not parted:
-            with _Holding(self, cuts):
-                slopes = [self._slope(e, losses) for e in elements]
+            slopes = [self._slope(e, losses, cuts.holding) for e in elements]
             parted = self._everywhere(cuts.parted)
         texts = self._gathered(cuts.texts())
         unknown = self._gathered(cuts.unknown)
@@ -261,7 +261,7 @@ class _Measurement:
                 continue
             leaf = torch.zeros_like(self._leaves[item["name"]]).requires_grad_()
             held = held_of(self._case.program, item, leaf, self._case.rank)
-            (mine,) = torch.autograd.grad([held], [leaf], [x.to(torch.float64)])
+            (mine,) = torch.autograd.grad((held * x.to(torch.float64)).sum(), leaf)
             flat.append(exchange.all_reduce(self._world, mine, "sum").reshape(-1))
         return torch.cat(flat) if flat else torch.zeros(0, dtype=torch.float64)
 
@@ -278,26 +278,6 @@ class _Measurement:
         lists = [None] * self._world.size
         dist.all_gather_object(lists, list(texts), group=self._world.process_group)
         return list(dict.fromkeys(text for some in lists for text in some))
-
-
-class _Holding:
-    """Every forward run in it holds what was recorded."""
-
-    def __init__(self, measurement, cuts):
-        self._measurement = measurement
-        self._cuts = cuts
-
-    def __enter__(self):
-        plain = self._measurement._losses
-
-        def held():
-            with self._cuts.holding():
-                return plain()
-
-        self._measurement._losses = held
-
-    def __exit__(self, *_):
-        del self._measurement._losses
 
 
 class _Slope:

@@ -32,6 +32,11 @@ def roundoff(dtype):
     return _ROUNDOFFS[dtype]
 
 
+def without_dynamo(dispatch):
+    """Says that torch.compile knows it already: else a mode's first operator imports it, for some seconds."""
+    setattr(dispatch, "__dynamo_disable", dispatch)
+
+
 class Rounding(TorchDispatchMode):
     """Moves what is computed while it is on. `dtype`: whose roundings."""
 
@@ -52,6 +57,8 @@ class Rounding(TorchDispatchMode):
             tree_map(self._move_in_place, result)
             return result
         return tree_map(self._moved, result)
+
+    without_dynamo(__torch_dispatch__)
 
     def _moved(self, x):
         if type(x) is not torch.Tensor or x.dtype != torch.float64:

@@ -149,9 +149,10 @@ class _Simulation:
         counted = [(x, w) for x, w in zip(losses, weights) if w != 0 and x.requires_grad]
         if not counted or not wanted:
             return [torch.zeros_like(x) for x in wanted]
-        total = torch.stack([x for x, _ in counted])
-        start = torch.tensor([w for _, w in counted], dtype=torch.float64)
-        found = torch.autograd.grad([total], wanted, [start], retain_graph=True, allow_unused=True)
+        weights = torch.tensor([w for _, w in counted], dtype=torch.float64)
+        # (Given a cotangent, autograd.grad imports torch.compile's modules for some seconds.)
+        total = torch.dot(torch.stack([x for x, _ in counted]), weights)
+        found = torch.autograd.grad(total, wanted, retain_graph=True, allow_unused=True)
         return [torch.zeros_like(x) if g is None else g for x, g in zip(wanted, found)]
 
     def _cotangents(self, losses, told):
