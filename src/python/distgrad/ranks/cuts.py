@@ -118,17 +118,14 @@ class Cuts:
             return self._number(_NUMBERS[func], result)
         if torch.is_grad_enabled():
             return result
-        if getattr(func, "__name__", "") == "__setitem__":
-            self._written(args[0])
+        if _writes(func, kwargs):
+            for x in tree_flatten(kwargs.get("out", args[0]))[0]:
+                if isinstance(x, _TENSOR) and x.is_floating_point():
+                    self._written(x)
             return result
         flat, spec = tree_flatten(result)
-        given = [x for x in args if isinstance(x, _TENSOR)] + [x for x in kwargs.values() if isinstance(x, _TENSOR)]
         for i, x in enumerate(flat):
-            if type(x) is not _TENSOR or not x.is_floating_point():
-                continue
-            if any(x is y for y in given):
-                self._written(x)
-            else:
+            if type(x) is _TENSOR and x.is_floating_point() and not any(x is y for y in args):  # contiguous() may be
                 flat[i] = self._tensor("no_grad", x)
         return tree_unflatten(flat, spec)
 
@@ -228,6 +225,14 @@ class Cuts:
         if held is not x:
             with torch.no_grad():
                 x.detach().copy_(held)
+
+
+def _writes(func, kwargs):
+    """Whether it works in place: add_, copy_, +=, x[0] = y, out=."""
+    name = getattr(func, "__name__", "")
+    plain = name.endswith("_") and not name.endswith("__")
+    augmented = name.startswith("__i") and name not in ("__invert__", "__index__", "__int__")
+    return plain or augmented or name == "__setitem__" or kwargs.get("out") is not None
 
 
 class _Functions(TorchFunctionMode):

@@ -313,7 +313,7 @@ class _Slope:
         elif not self.agrees(weights) and near > 2 * far:
             self.why = "the loss jumps at this value"
         elif near > 0.5 * far and near > _KINK * (abs(below) + abs(above)) + 8 * noise:
-            self.why = f"the loss has a kink at this value: its slope is {below:.6g} below and {above:.6g} above"
+            self.why = f"the loss has a kink at this value: its slope is {below:.4g} below and {above:.4g} above"
         elif not self.agrees(weights):
             self.why = "finite differences with different steps do not agree on the slope at this value"
         self.error = self.error.nan_to_num(nan=0, posinf=0)

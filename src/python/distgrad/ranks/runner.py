@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from . import board as places
+from . import cuts  # noqa: F401  before any of the user's modules
 from . import exchange
 from .adapters_results import private_copy
 from .call import Call, NotOffered, SubjectError
