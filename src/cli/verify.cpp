@@ -61,6 +61,7 @@ struct Meaning {
   std::vector<std::size_t> cases;
   SimulateRequest asked;
   SimulationRun run;
+  std::optional<Meant> meant;  // of code, once some case needs it
   std::size_t unfinished = 0;  // cases; at 0 the tensors are let go
 };
 
@@ -297,6 +298,7 @@ class Verification {
     if (simulated.error)
       return release(meaning, i, failed(c, *simulated.error, simulated.elapsed_s));
     Outcome outcome;
+    const SimulateRequest* asked = &meaning.asked;
     outcome.simulation = &simulated.simulation;
     outcome.program = &meaning.asked.program;
     outcome.run = run;
@@ -310,11 +312,17 @@ class Verification {
         comparison = compare(c, meaning.asked, simulated.simulation, run);
       if (!run) listener_.on_truth(c, meaning.asked.program, simulated.simulation, comparison);
       outcome.comparison = &comparison;
-      if (run && calls_code(c)) outcome.dispute = dispute_of(c, meaning, *run, comparison);
-      if (outcome.dispute.empty()) outcome.findings = findings(c, meaning, comparison);
+      if (run && calls_code(c) && !comparison.equal()) {
+        outcome.dispute = dispute_of(c, meaning, *run, comparison);
+        if (outcome.dispute.empty()) {
+          asked = &meant(meaning).asked;
+          outcome.simulation = &meant(meaning).simulation;
+          comparison = compare(c, *asked, *outcome.simulation, run);
+        }
+      }
+      if (outcome.dispute.empty()) outcome.findings = findings(c, *asked, *outcome.simulation, comparison);
     }
-    listener_.on_conclusion(
-        {c, meaning.asked, meaning.run.simulation, run, outcome.comparison, replay(c)});
+    listener_.on_conclusion({c, *asked, *outcome.simulation, run, outcome.comparison, replay(c)});
     release(meaning, i, judge(c, std::move(outcome), options_.strict));
   }
 
@@ -340,14 +348,19 @@ class Verification {
     return run && is_complete(*run) && compare(c, request, truth.simulation, &*run).equal();
   }
 
-  std::vector<Finding> findings(const Case& c, const Meaning& meaning,
+  static const Meant& meant(Meaning& meaning) {
+    if (!meaning.meant) meaning.meant = as_meant(meaning.asked, meaning.run.simulation);
+    return *meaning.meant;
+  }
+
+  std::vector<Finding> findings(const Case& c, const SimulateRequest& asked, const Simulation& simulation,
                                 const CaseComparison& comparison) {
     const Rerun rerun = [&](const Program& program) { return run_now(c, program); };
     if (!options_.simulate_only)
-      return diagnose({c, meaning.asked, meaning.run.simulation, comparison}, replay(c), rerun);
+      return diagnose({c, asked, simulation, comparison}, replay(c), rerun);
     CaseComparison guards = comparison;  // no gradients were observed that could be explained
     guards.gradients.clear();
-    return diagnose({c, meaning.asked, meaning.run.simulation, guards}, replay(c));
+    return diagnose({c, asked, simulation, guards}, replay(c));
   }
 
   // Each rank's loss by itself, so that a diagnosis knows every objective; false where that is
@@ -378,10 +391,16 @@ class Verification {
     return true;
   }
 
+  static SimulationRun cannot_be_replayed() {
+    SimulationRun run;
+    run.simulation.invalid = InvalidProgram{"", "its truth was measured on the ranks", ""};
+    return run;
+  }
+
   // Before all that waits.
   SimulationRun simulate_now(const SimulateRequest& request, const Case& c) {
     const bool measures = needs_differences(request.program.steps);
-    if (measures && is_replay(request)) return {.simulation = {.invalid = InvalidProgram{}}, .error = {}, .output = {}};
+    if (measures && is_replay(request)) return cannot_be_replayed();
     std::optional<Completion> done = workshop_.wait(
         measures
             ? workshop_.run(measuring_request(c, request), kMeasuringTakes * c.timeout_s, programs_.of(c))

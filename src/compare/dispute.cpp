@@ -90,10 +90,19 @@ std::string dispute(const Case& which, const SimulateRequest& asked, const Simul
   if (!simulation.undecided_elements.empty() && compare(which, asked, lenient, &run).gradients_equal())
     return fmt::format("{}; {}", difference_text(*g), why_undecided(*g, simulation));
   if (simulation.held.empty()) return "";
-  lenient.gradients.at(0) = simulation.held;
-  if (!compare(which, asked, lenient, &run).gradients_equal()) return "";
+  const Meant meant = as_meant(asked, simulation);
+  if (!compare(which, meant.asked, meant.simulation, &run).gradients_equal()) return "";
   return fmt::format("{}. It is the slope with this held fixed, which the code takes out of autograd: {}",
                      difference_text(*g), texts_of(simulation.cuts));
+}
+
+Meant as_meant(SimulateRequest asked, Simulation simulation) {
+  if (!simulation.held.empty()) {
+    asked.weights.resize(1);
+    simulation.gradients = {simulation.held};
+  }
+  open_bounds(simulation.undecided_elements, simulation.bounds);
+  return {std::move(asked), std::move(simulation)};
 }
 
 bool could_be_rounding(const Case& which, const CaseComparison& comparison) {

@@ -15,6 +15,14 @@ namespace distgrad {
 std::string dispute(const Case&, const SimulateRequest& asked, const Simulation&, const DistributedRun&,
                     const CaseComparison&);
 
+// What a mistake is held against: the gradients with the cuts held, which are known of the declared objective alone, and
+// nothing where the truth is not known.
+struct Meant {
+  SimulateRequest asked;
+  Simulation simulation;
+};
+Meant as_meant(SimulateRequest, Simulation);
+
 // Whether the difference may be a matter of rounding: of a dtype narrower than float64, with a bound that was estimated and
 // not proven, as it is for all programs that call code.
 bool could_be_rounding(const Case&, const CaseComparison&);

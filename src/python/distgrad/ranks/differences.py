@@ -21,7 +21,11 @@ _STEPS = (2.0**-14, 2.0**-20, 2.0**-26)
 _AGREES = 1e-4
 _KINK = 1e-4  # by how much the slopes of both sides differ, relative to them
 _NOISE = 64 * 2.0**-53  # of a loss, relative to it
-MOST_ELEMENTS = 2048
+_SEEN = 1e-8  # of the largest element: what differences along a direction show
+
+FEW_ELEMENTS = 64  # so few are looked at one by one at once
+MOST_ELEMENTS = 256  # so many are, where a direction does not confirm the gradient; of more, so many chosen at random
+DIRECTIONS = 4
 
 
 def measure(case, rows):
@@ -56,33 +60,120 @@ class _Measurement:
         self._items = [item for item in case.program["inputs"] if item.get("requires_grad", True)]
         self._leaves = {item["name"]: case.value_of(item, leaf_of).detach().to(torch.float64)
                         for item in case.program["inputs"]}
-        self._shapes = {item["name"]: exchange.all_gather_shapes(self._world, self._leaves[item["name"]])
-                        for item in self._items}
-        self._move = None  # (item's name, rank or None, element, by how much)
+        # By input, of each part.
+        self._sizes = {item["name"]: [x.abs().nan_to_num(nan=0, posinf=0)
+                                      for x in exchange.all_gather_uneven(self._world, self._leaves[item["name"]])]
+                       for item in self._items}
+        self._loss_is_checked = False
+        self._move = None  # by input's name, what is added to this rank's leaf
 
     def run(self):
         losses = self._losses()
         cuts = Cuts()
         again = self._losses(cuts.recording)
         steps = [exchange.all_gather_uneven(self._world, value) for value in self._case.told]
-        held_again = again
-        if self._everywhere(cuts.any()):
-            held_again = self._losses(cuts.holding)
         undecided = self._why_nothing_is_known(losses, again)
         elements = [(item, part, element) for item in self._items for part, shape in enumerate(self._parts(item))
                     for element in range(int(torch.Size(shape).numel()))]
-        if len(elements) > MOST_ELEMENTS:
-            raise InvalidAt("", f"the inputs have {len(elements)} elements; finite differences are made of at most"
-                            f" {MOST_ELEMENTS}: give the call a \"simulate\", or smaller inputs")
         if undecided:
-            slopes = [_Slope.unknown(losses) for _ in elements]
+            unknown = torch.full((len(self._rows), len(elements)), float("nan"), dtype=torch.float64)
+            reply = self._reply(losses, steps, unknown, torch.zeros(len(elements)), [])
+        elif (own := self._confirmed(elements, losses)) is not None:
+            reply = self._reply(losses, steps, own, _SEEN * own[0].abs().amax() * torch.ones(len(elements)), [])
         else:
-            slopes = [self._slope(e, losses) for e in elements]
-        reply = self._reply(losses, steps, elements, slopes)
-        if not undecided and self._everywhere(cuts.any()):
-            self._hold(cuts, losses, elements, reply, held_again, undecided)
+            reply = self._by_element(cuts, losses, steps, elements, undecided)
         reply["undecided"] = undecided
         return reply
+
+    def _by_element(self, cuts, losses, steps, elements, undecided):
+        chosen, own = range(len(elements)), None
+        if len(elements) > MOST_ELEMENTS:
+            chosen, own = self._sample(len(elements)), self._own_gradients()
+        slopes = {i: self._slope(elements[i], losses) for i in chosen}
+        values, errors = self._filled(slopes, own, len(elements))
+        whys = [(elements[i], slope.why) for i, slope in slopes.items() if slope.why]
+        reply = self._reply(losses, steps, values, errors, whys)
+        if own is not None:
+            reply["bound_notes"].append(f"{len(chosen)} of {len(elements)} elements, chosen at random")
+            undecided += self._why_sample_says_nothing(slopes, own)
+        if self._everywhere(cuts.any()):
+            self._hold(cuts, losses, elements, slopes, own, reply, undecided)
+        return reply
+
+    def _sample(self, count):
+        return torch.randperm(count, generator=torch.Generator().manual_seed(1))[:MOST_ELEMENTS].sort().values.tolist()
+
+    def _filled(self, slopes, own, count):
+        """The gradients of each objective and the errors of the first; elements that were not chosen take anything."""
+        values = torch.zeros(len(self._rows), count, dtype=torch.float64) if own is None else own.clone()
+        errors = torch.full((count,), float("inf") if own is not None else 0.0, dtype=torch.float64)
+        for i, slope in slopes.items():
+            values[:, i] = torch.stack([_weighted(slope.value, row) for row in self._rows])
+            errors[i] = _weighted(slope.error, self._rows[0].abs())
+        return values, errors
+
+    def _why_sample_says_nothing(self, slopes, own):
+        for i, slope in slopes.items():
+            if abs(float(_weighted(slope.value, self._rows[0]) - own[0][i])) > 1e-6 * float(own[0].abs().amax()):
+                return []
+        return ["along a random direction the slope is not that of the gradient, but none of the elements that were looked"
+                " at shows where"]
+
+    # -- all elements at once
+
+    def _confirmed(self, elements, losses):
+        """The gradients that the ranks' own backward gives, where finite differences along random directions confirm them
+        for every objective. None where they do not, and where there are so few elements that each can be looked at."""
+        plain = all(axis["kind"] != "invariant" for item in self._items for axis in item["layout"])
+        if len(elements) <= FEW_ELEMENTS or not plain:
+            return None
+        own = self._own_gradients()
+        scales = self._scales()
+        for direction in range(DIRECTIONS):
+            along = self._direction(direction, scales)
+            for step in _STEPS:
+                moves = [self._moved_along(along, by * step) for by in (1, -1, 0.25, -0.25)]
+                slope = _Slope(losses, step, *moves)
+                if slope.agrees(self._rows[0]):
+                    break
+            slope.look_for_kink(self._rows[0])
+            flat = torch.cat([x.reshape(-1) for _, parts in along for x in parts])
+            for row, gradient in zip(self._rows, own):
+                apart = abs(float(_weighted(slope.value, row) - gradient @ flat))
+                allowed = float(_weighted(slope.error, row.abs())) + 1e-7 * float((gradient * flat).norm())
+                if slope.why or not apart <= allowed:
+                    return None
+        return own
+
+    def _scales(self):
+        """By input the size of the largest leaf's elements; the same on all ranks."""
+        sizes = [[float(x.square().mean().sqrt()) for x in self._sizes[item["name"]] if x.numel()] for item in self._items]
+        return [max(of_item, default=0.0) or 1.0 for of_item in sizes]
+
+    def _direction(self, seed, scales):
+        """By input, for each part, numbers of both signs and of the size of the input's elements."""
+        generator = torch.Generator().manual_seed(1 + seed)
+        return [(item, [scale * (torch.rand(shape, generator=generator, dtype=torch.float64) + 0.5)
+                        * (2.0 * torch.randint(0, 2, shape, generator=generator) - 1) for shape in self._parts(item)])
+                for item, scale in zip(self._items, scales)]
+
+    def _moved_along(self, along, by):
+        self._move = {item["name"]: by * parts[self._case.rank if is_local(item) else 0] for item, parts in along}
+        try:
+            return self._losses()
+        finally:
+            self._move = None
+
+    def _own_gradients(self):
+        """By objective, what the ranks' backward gives for the leaves, in the order of the elements."""
+        rows = []
+        for row in self._rows.tolist():
+            self._case.make_leaves(self._value)
+            loss, reached = self._case.forward()
+            self._case.backward(loss, reached, row[self._case.rank])
+            grads = [torch.zeros_like(x) if x.grad is None else x.grad for _, x in self._case.leaves]
+            rows.append(self._on_leaves(grads))
+        return torch.stack(rows)
 
     # -- forward
 
@@ -91,25 +182,30 @@ class _Measurement:
         self._case.make_leaves(self._value)
         with watched():
             loss, _ = self._case.forward()
-        shapes = exchange.all_gather_shapes(self._world, loss)
-        for rank, shape in enumerate(shapes):
+        if not self._loss_is_checked:
+            self._check_shape_of(loss)
+        return torch.cat(exchange.all_gather(self._world, loss.detach().reshape(1).to(torch.float64)))
+
+    def _check_shape_of(self, loss):
+        for rank, shape in enumerate(exchange.all_gather_shapes(self._world, loss)):
             if torch.Size(shape).numel() != 1:
                 raise InvalidAt(self._case.program["loss"]["pointer"],
                                 f"the loss has {torch.Size(shape).numel()} elements (shape {list(shape)} on rank {rank});"
                                 " it must have one: take .sum() or .mean()")
-        return torch.cat(exchange.all_gather(self._world, loss.detach().reshape(1).to(torch.float64)))
+        self._loss_is_checked = True
 
     def _value(self, item):
         leaf = self._leaves[item["name"]].clone()
-        if self._move and self._move[0] == item["name"]:
-            _, rank, element, by = self._move
-            if rank is None or rank == self._case.rank:
-                leaf.view(-1)[element] += by
+        if self._move and item["name"] in self._move:
+            leaf += self._move[item["name"]]
         held = held_of(self._case.program, item, leaf, self._case.rank)
         return held.detach().clone(memory_format=torch.contiguous_format)
 
     def _moved(self, item, part, element, by, watched):
-        self._move = (item["name"], part if is_local(item) else None, element, by)
+        if not is_local(item) or part == self._case.rank:
+            move = torch.zeros_like(self._leaves[item["name"]])
+            move.view(-1)[element] = by
+            self._move = {item["name"]: move}
         try:
             return self._losses(watched)
         finally:
@@ -119,18 +215,13 @@ class _Measurement:
 
     def _parts(self, item):
         """The shapes of the leaves: by rank, or of the one."""
-        shapes = self._shapes[item["name"]]
+        shapes = [tuple(x.shape) for x in self._sizes[item["name"]]]
         return shapes if is_local(item) else shapes[:1]
 
     def _scale(self, item, part, element):
-        """The element's size; the tensor's where it is 0. The same on all ranks."""
-        leaf = self._leaves[item["name"]]
-        mine = torch.zeros(2, dtype=torch.float64)
-        if leaf.numel() and (not is_local(item) or part == self._case.rank):
-            finite = leaf.nan_to_num(posinf=0, neginf=0)
-            mine[0], mine[1] = finite.reshape(-1)[element].abs(), finite.square().mean().sqrt()
-        both = torch.stack(exchange.all_gather(self._world, mine)).amax(0)
-        return max(float(both[0]), float(both[1])) or 1.0
+        """The element's size; the tensor's where that is larger; 1 where all is 0. The same on all ranks."""
+        values = self._sizes[item["name"]][part]
+        return max(float(values.view(-1)[element]), float(values.square().mean().sqrt())) or 1.0
 
     def _slope(self, place, base, watched=contextlib.nullcontext):
         item, part, element = place
@@ -145,16 +236,14 @@ class _Measurement:
         found.look_for_kink(weights)
         return found
 
-    def _reply(self, losses, steps, elements, slopes):
+    def _reply(self, losses, steps, rows, errors, whys):
+        """`rows`: the gradients by objective; `errors`: of the first; `whys`: places whose slope is not known, and why."""
         case, writer = self._case, self._case.writer
-        by_rank = torch.stack([s.value for s in slopes]) if slopes else torch.zeros(0, len(losses))
-        errors = torch.stack([s.error for s in slopes]) if slopes else torch.zeros(0, len(losses))
-        rows = [_weighted(by_rank, row) for row in self._rows]
+        elements = [(item, part, element) for item in self._items for part, shape in enumerate(self._parts(item))
+                    for element in range(int(torch.Size(shape).numel()))]
         gradient_bounds, loss_bounds, step_bounds, decided = self._rounding(losses, steps, rows[0])
-        bounds = _weighted(errors, self._rows[0].abs()) + gradient_bounds
-        undecided = [(place, slope.why) for place, slope in zip(elements, slopes) if slope.why]
-        undecided += [(place, "a rounding before it decides its gradient: a branch, a tie or a cancellation")
-                      for place, is_decided in zip(elements, decided.tolist()) if is_decided]
+        undecided = whys + [(elements[i], "a rounding before it decides its gradient: a branch, a tie or a cancellation")
+                            for i in decided.nonzero().flatten().tolist()]
         names = [s["name"] for s in case.program["steps"] if "expr" not in s]
         return {
             "losses": writer.tensor(losses),
@@ -163,10 +252,9 @@ class _Measurement:
                        "bound": [writer.tensor(x) for x in bound]}
                       for name, values, bound in zip(names, steps, step_bounds)],
             "gradients": [self._by_input(row) for row in rows],
-            "bounds": self._by_input(bounds),
+            "bounds": self._by_input(errors + gradient_bounds),
             "bound_notes": [f"{item['name']}: finite differences in float64" for item in self._items],
-            "undecided_elements": [{"input": item["name"], "part": part, "element": element, "why": why}
-                                   for (item, part, element), why in undecided],
+            "undecided_elements": [_undecided(place, why) for place, why in undecided],
         }
 
     def _by_input(self, flat):
@@ -183,24 +271,24 @@ class _Measurement:
 
     # -- what is taken out of autograd
 
-    def _hold(self, cuts, losses, elements, reply, held_again, undecided):
-        parted = self._everywhere(cuts.parted or not torch.equal(held_again, losses))
-        if not parted:
-            slopes = [self._slope(e, losses, cuts.holding) for e in elements]
-            parted = self._everywhere(cuts.parted)
-        texts = self._gathered(cuts.texts())
-        unknown = self._gathered(cuts.unknown)
+    def _hold(self, cuts, losses, elements, plain, own, reply, undecided):
+        held_again = self._losses(cuts.holding)
+        slopes = {}
+        if not self._everywhere(cuts.parted or not torch.equal(held_again, losses)):
+            slopes = {i: self._slope(elements[i], losses, cuts.holding) for i in plain}
+        texts, unknown = self._gathered(cuts.texts()), self._gathered(cuts.unknown)
         if unknown:
             undecided.append(f"{unknown[0]} is too large to tell whether its backward is the derivative of its forward")
-        if parted:
+        if self._everywhere(cuts.parted or not torch.equal(held_again, losses)):
             undecided.append("what the code takes out of autograd cannot be held fixed, as it does not run alike each time")
         elif texts:
-            by_rank = torch.stack([s.value for s in slopes])
-            reply["held"] = self._by_input(_weighted(by_rank, self._rows[0]))
+            values, _ = self._filled(slopes, own, len(elements))
+            reply["held"] = self._by_input(values[0])
             reply["cuts"] = texts
-            reply["undecided_elements"] += [
-                {"input": item["name"], "part": part, "element": element, "why": slope.why}
-                for (item, part, element), slope in zip(elements, slopes) if slope.why]
+            known = {(e["input"], e["part"], e["element"]) for e in reply["undecided_elements"]}
+            reply["undecided_elements"] += [e for i, slope in slopes.items()
+                                            if slope.why and (e := _undecided(elements[i], slope.why)) and
+                                            (e["input"], e["part"], e["element"]) not in known]
 
     def _why_nothing_is_known(self, losses, again):
         same = (losses == again) | (losses.isnan() & again.isnan())
@@ -294,11 +382,6 @@ class _Slope:
         self.error = 4 * (self._near - self._far).abs() + self._noise
         self.why = ""
 
-    @classmethod
-    def unknown(cls, base):
-        nothing = torch.full_like(base, float("nan"))
-        return cls(nothing, 1.0, nothing, nothing, nothing, nothing)
-
     def agrees(self, weights):
         apart = _weighted((self._near - self._far)[None], weights).abs()
         size = _weighted(self._near[None], weights).abs()
@@ -317,6 +400,11 @@ class _Slope:
         elif not self.agrees(weights):
             self.why = "finite differences with different steps do not agree on the slope at this value"
         self.error = self.error.nan_to_num(nan=0, posinf=0)
+
+
+def _undecided(place, why):
+    item, part, element = place
+    return {"input": item["name"], "part": part, "element": element, "why": why}
 
 
 def _is_finite(x):

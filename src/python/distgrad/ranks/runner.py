@@ -3,6 +3,7 @@
 import functools
 import os
 import re
+import threading
 import traceback
 import warnings
 
@@ -46,6 +47,7 @@ class Runner:
         """The keys of the reply that a result has. `writer` gets its tensors. Never raises."""
         result = {"loss": 0.0, "loss_shape": [], "gradients": [], "steps": [], "skipped": ""}
         self.board.enter(-1, places.FORWARD)
+        threads = set(threading.enumerate())
         with warnings.catch_warnings(record=True) as caught, torch.enable_grad():
             warnings.simplefilter("always")
             for category in _IGNORED_WARNINGS:
@@ -56,7 +58,8 @@ class Runner:
                 result["skipped"] = str(reason) or "the subject does not offer this"
             except BaseException as error:  # also what a user's sys.exit() raises
                 result["error"] = self._error(error, request["program"])
-        result["warnings"] = _texts_of(caught)
+        left = [t.name for t in threading.enumerate() if t not in threads]
+        result["warnings"] = _texts_of(caught) + [f"the code left a thread running: {name}" for name in left]
         result["composed"] = exchange.take_composed()
         return result
 
@@ -189,8 +192,10 @@ class _Case:
     def _enter_backward(self, index, _):
         self._board.enter(index, places.BACKWARD)
 
-    def backward(self, loss, reached):
-        weight = self._frame.numbers(self._request["weights"])[self.rank]
+    def backward(self, loss, reached, weight=None):
+        """`weight`: the cotangent to start with; the request's where it is not given."""
+        if weight is None:
+            weight = self._frame.numbers(self._request["weights"])[self.rank]
         end = _Anchor.apply(weight, loss, *_left_out(loss, reached))
         if end.requires_grad:  # else it counts as missing gradients
             end.backward()

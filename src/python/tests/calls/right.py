@@ -178,3 +178,8 @@ def logs(x, w):
 # a leaf that is meant to have no gradient
 def ignores(x, w):
     return all_sum(x.detach() * w)
+
+
+# a loss that is a call
+def loss(y, rank):
+    return (y * y).sum() * (rank + 1)
