@@ -67,9 +67,9 @@ class Calls(unittest.TestCase):
     def write(self, name, content):
         (self.folder / f"{name}.json").write_text(json.dumps(content))
 
-    def run_all(self, *options, allow=True):
+    def run_all(self, *options, allow=True, timeout="100"):
         """(exit code, cases of the report by name, standard error)."""
-        command = [DISTGRAD, "run", str(self.folder), "--python", sys.executable, "--json", "report.json", "--timeout", "100"]
+        command = [DISTGRAD, "run", str(self.folder), "--python", sys.executable, "--json", "report.json", "--timeout", timeout]
         done = subprocess.run(command + ["--allow-code"] * allow + list(options), cwd=self.folder, capture_output=True, text=True)
         report = self.folder / "report.json"
         cases = json.loads(report.read_text())["cases"] if report.exists() else []
@@ -103,7 +103,7 @@ class Calls(unittest.TestCase):
                 self.assertTrue(cases[name]["findings"])
                 self.assertIsNotNone(cases[name]["gradients"]["x"]["first_difference"])
         # Held against what the user means: the straight-through gradient, of which this is a half.
-        self.assertEqual(cases["identity_beside_ste"]["gradients"]["x"]["truth"]["by_rank"][0][0], 48)
+        self.assertAlmostEqual(cases["identity_beside_ste"]["gradients"]["x"]["truth"]["by_rank"][0][0], 48, places=6)
 
     def test_the_truth_of_a_simulation(self):
         self.write("right", scenario("python:right.py:plain", "python:joint.py:plain",
@@ -118,8 +118,10 @@ class Calls(unittest.TestCase):
             "steps": [{"t": "torch.tanh((x[0] + x[1]) * w[0])"}], "loss": "2.0 * (t * t).sum()"}))
         code, cases, output = self.run_all()
         self.assertEqual(code, 1, output)
-        for dtype in ("float64", "float32", "bfloat16", "float16"):
+        for dtype in ("float64", "float32"):
             self.assertEqual(cases[f"right:{dtype}"]["verdict"], "match", cases[f"right:{dtype}"].get("why"))
+        for dtype in ("bfloat16", "float16"):  # in which tanh saturates: no accusation
+            self.assertIn(cases[f"right:{dtype}"]["verdict"], ("match", "disputed"))
         self.assertEqual([f["rule"] for f in cases["wrong"]["findings"]][0], "objective")
         self.assertEqual([f["rule"] for f in cases["forward"]["findings"]][0], "forward")
         self.assertEqual(cases["mixed"]["verdict"], "match")
@@ -144,7 +146,7 @@ class Calls(unittest.TestCase):
             self.write(name, scenario(f"python:broken.py:{name}", "python:joint.py:all_sum",
                                       timeout_s=3))
         self.write("z_right", scenario("python:right.py:plain", "python:joint.py:plain"))
-        code, cases, output = self.run_all("--timeout", "8")
+        code, cases, output = self.run_all(timeout="8")
         self.assertEqual(code, 3, output)
         kinds = {name: case.get("error", {}).get("kind") for name, case in cases.items()}
         self.assertEqual(kinds["raises"], "exception")

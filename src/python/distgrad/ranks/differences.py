@@ -23,6 +23,7 @@ _KINK = 1e-4  # by how much the slopes of both sides differ, relative to them
 _NOISE = 64 * 2.0**-53  # of a loss, relative to it
 _SEEN = 1e-8  # of the largest element: what differences along a direction show
 
+_NOISY = 1e-3  # likewise: an error of differences beyond which they tell nothing
 FEW_ELEMENTS = 64  # so few are looked at one by one at once
 MOST_ELEMENTS = 256  # so many are, where a direction does not confirm the gradient; of more, so many chosen at random
 DIRECTIONS = 4
@@ -90,6 +91,7 @@ class _Measurement:
         if len(elements) > MOST_ELEMENTS:
             chosen, own = self._sample(len(elements)), self._own_gradients()
         slopes = {i: self._slope(elements[i], losses) for i in chosen}
+        self._leave_out_noise(slopes)
         values, errors = self._filled(slopes, own, len(elements))
         whys = [(elements[i], slope.why) for i, slope in slopes.items() if slope.why]
         reply = self._reply(losses, steps, values, errors, whys)
@@ -99,6 +101,15 @@ class _Measurement:
         if self._everywhere(cuts.any()):
             self._hold(cuts, losses, elements, slopes, own, reply, undecided)
         return reply
+
+    def _leave_out_noise(self, slopes):
+        """Where differences are known to so few digits that a mistake could hide in them, nothing is known."""
+        weights = self._rows[0]
+        largest = max((abs(float(_weighted(s.value, weights))) for s in slopes.values() if not s.why), default=0.0)
+        for slope in slopes.values():
+            if not slope.why and float(_weighted(slope.error, weights.abs())) > _NOISY * largest > 0:
+                slope.why = "finite differences are too noisy at this value"
+                slope.error = 1e-7 * slope.value.abs()
 
     def _sample(self, count):
         return torch.randperm(count, generator=torch.Generator().manual_seed(1))[:MOST_ELEMENTS].sort().values.tolist()
@@ -399,6 +410,8 @@ class _Slope:
             self.why = f"the loss has a kink at this value: its slope is {below:.4g} below and {above:.4g} above"
         elif not self.agrees(weights):
             self.why = "finite differences with different steps do not agree on the slope at this value"
+        if self.why:  # no bound: what is meant here is not known, and nothing is near enough to it
+            self.error = 1e-7 * self.value.abs()
         self.error = self.error.nan_to_num(nan=0, posinf=0)
 
 
