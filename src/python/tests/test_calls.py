@@ -69,9 +69,10 @@ class Calls(unittest.TestCase):
 
     def run_all(self, *options, allow=True, timeout="100"):
         """(exit code, cases of the report by name, standard error)."""
-        command = [DISTGRAD, "run", str(self.folder), "--python", sys.executable, "--json", "report.json", "--timeout", timeout]
-        done = subprocess.run(command + ["--allow-code"] * allow + list(options), cwd=self.folder, capture_output=True, text=True)
-        report = self.folder / "report.json"
+        report = self.folder / "report.txt"
+        command = [DISTGRAD, "run", str(self.folder), "--python", sys.executable, "--json", str(report), "--timeout", timeout]
+        # From elsewhere: files are sought beside the scenario.
+        done = subprocess.run(command + ["--allow-code"] * allow + list(options), cwd="/", capture_output=True, text=True)
         cases = json.loads(report.read_text())["cases"] if report.exists() else []
         report.unlink(missing_ok=True)
         return done.returncode, {case["name"] + (":" + case["dtype"] if "dtype=" in case["id"] else ""): case for case in cases}, done.stdout + done.stderr
