@@ -32,47 +32,59 @@ IMPORT_S = time.perf_counter() - _start
 warnings.filterwarnings("ignore", category=FutureWarning)  # torch.distributed.nn's, from 2.15 on
 
 
-def program(rank):
-    x = torch.ones((), dtype=torch.float64, requires_grad=True)
+def program(rank, device="cpu"):
+    x = torch.ones((), dtype=torch.float64, device=device, requires_grad=True)
     xx = (rank + 2) * x
     y = torch.distributed.nn.all_reduce(xx)
     (y * y).backward()
     return x.grad.item()
 
 
-def run_rank(rank, ranks, count, store, results):
+def take_gpu(rank, ranks):
+    """The rank's device. Ranks that must share one tell NCCL so (2.30 and later), or look like hosts of their own."""
+    count = torch.cuda.device_count()
+    if ranks > count and torch.cuda.nccl.version() >= (2, 30):
+        os.environ["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"
+    elif ranks > count:
+        os.environ.update(NCCL_HOSTID=f"bench-{os.getppid()}-{rank}", NCCL_SOCKET_IFNAME="lo", NCCL_IB_DISABLE="1")
+    torch.cuda.set_device(rank % count)
+    return torch.device("cuda", rank % count)
+
+
+def run_rank(rank, ranks, count, backend, store, results):
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
-    dist.barrier()
+    device = take_gpu(rank, ranks) if backend == "nccl" else torch.device("cpu")
+    dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=ranks)
+    dist.all_reduce(torch.ones(1, device=device))
     begin = time.perf_counter()
     for _ in range(count):
-        gradient = program(rank)
+        gradient = program(rank, device)
     results.put((rank, gradient, time.perf_counter() - begin))
     dist.destroy_process_group()
 
 
-def spawn(ranks, count):
+def spawn(ranks, count, backend):
     with tempfile.TemporaryDirectory() as folder:
         results = mp.get_context("spawn").SimpleQueue()
         begin = time.perf_counter()
-        arguments = (ranks, count, os.path.join(folder, "store"), results)
+        arguments = (ranks, count, backend, os.path.join(folder, "store"), results)
         mp.spawn(run_rank, args=arguments, nprocs=ranks)
         total = time.perf_counter() - begin
         rows = sorted(results.get() for _ in range(ranks))
     return [row[1] for row in rows], max(row[2] for row in rows), total
 
 
-def cold(ranks, _):
-    gradients, _, total = spawn(ranks, 1)
+def cold(ranks, _, backend):
+    gradients, _, total = spawn(ranks, 1, backend)
     return {"wall_s": total, "gradients": gradients}
 
 
-def warm(ranks, count):
-    gradients, programs, total = spawn(ranks, count)
+def warm(ranks, count, backend):
+    gradients, programs, total = spawn(ranks, count, backend)
     return {"wall_s": programs, "start_s": total - programs, "gradients": gradients}
 
 
-def local_tensor(ranks, count):
+def local_tensor(ranks, count, _):
     try:
         from torch.distributed._local_tensor import LocalTensorMode
         from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -103,11 +115,12 @@ def main():
     parser.add_argument("mode", choices=modes)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--count", type=int, default=1, help="programs (cold: always 1)")
+    parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo", help="of cold and warm")
     options = parser.parse_args()
     count = 1 if options.mode == "cold" else options.count
     if options.ranks < 1 or count < 1:
         parser.error("--ranks and --count are at least 1")
-    result = modes[options.mode](options.ranks, count)
+    result = modes[options.mode](options.ranks, count, options.backend)
     expected = [(rank + 2) * 2.0 * options.ranks * sum(range(2, options.ranks + 2))
                 for rank in range(options.ranks)]  # the gradient of the sum of all ranks' losses
     head = {"mode": options.mode, "ranks": options.ranks, "count": count,

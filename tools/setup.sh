@@ -1,4 +1,4 @@
-# Shared by tools/run, tools/test and tools/bench, which source it: packages, torch, configure,
+# Shared by tools/run, tools/test, tools/bench and tools/wheel, which source it: packages, torch, configure,
 # build.
 #
 # Standard output is never written. Where nothing changed, all of it takes less than 0.2 s: packages
@@ -109,12 +109,14 @@ make_environment() {
   return 1
 }
 
-# install_torch DIR VERSION: with the environment's own pip, else with python3's.
-install_torch() {
-  if [[ -x $1/bin/pip ]]; then
-    "$1/bin/python" -m pip install --disable-pip-version-check "torch==$2" numpy
+# pip_in DIR ARGUMENTS...: the environment's own pip, else python3's.
+pip_in() {
+  local python=$1/bin/python
+  shift
+  if [[ -x ${python%/*}/pip ]]; then
+    "$python" -m pip --disable-pip-version-check "$@"
   else
-    python3 -m pip --python "$1/bin/python" install --disable-pip-version-check "torch==$2" numpy
+    python3 -m pip --disable-pip-version-check --python "$python" "$@"
   fi
 }
 
@@ -138,7 +140,7 @@ need_torch() {
   say "installing torch $torch_version into build/torch-$torch_version (5 GB, about a minute)"
   logged "$kBuild/venv-$torch_version.log" "making a virtual environment" make_environment "$dir"
   logged "$kBuild/pip-$torch_version.log" "pip install torch==$torch_version" \
-    install_torch "$dir" "$torch_version"
+    pip_in "$dir" install "torch==$torch_version" numpy
   readlink -f "$python" >"$dir/.complete"
 }
 

@@ -36,11 +36,30 @@ TEST(Battery, EveryAspectThatAKindHasIsTried) {
   EXPECT_EQ(seen.size(), 9U) << "all but the values";
 }
 
+TEST(Battery, AspectsOnRequestComeLastAndInTheirModes) {
+  const Aspect asked[] = {Aspect::kCheckpoint, Aspect::kAutocast, Aspect::kAsync, Aspect::kCompile, Aspect::kDoubleBackward};
+  for (const CollectiveTraits& kind : kCollectives) {
+    const std::size_t always = battery(kind.kind, ReduceOp::kSum).size();
+    const std::vector<Trial> all = battery(kind.kind, ReduceOp::kSum, asked);
+    std::set<Aspect> seen;
+    std::set<std::string> names, modes;
+    for (const Trial& trial : all) EXPECT_TRUE(names.insert(trial.name).second) << kind.name << " " << trial.name;
+    for (std::size_t i = always; i < all.size(); ++i) {
+      EXPECT_NO_THROW(parse_scenario(all[i].scenario, all[i].name)) << kind.name << "\n" << all[i].scenario;
+      EXPECT_TRUE(aspects()[static_cast<std::size_t>(all[i].aspect)].on_request);
+      seen.insert(all[i].aspect);
+      modes.insert(all[i].mode);
+    }
+    EXPECT_EQ(seen.size(), std::size(asked)) << kind.name;
+    EXPECT_THAT(modes, ElementsAre("", "async", "autocast", "checkpoint", "checkpoint-reentrant", "compile")) << kind.name;
+  }
+}
+
 // ---- the judgement
 
 TrialResult result(Trial::Loss loss, Verdict verdict, bool mean, const std::string& rule = "", int world_size = 3) {
   TrialResult t;
-  t.trial = {Aspect::kRanks, loss, "three-ranks", "{}", false};
+  t.trial = {Aspect::kRanks, loss, "three-ranks", "{}", false, ""};
   t.result.which.world_size = world_size;
   t.result.verdict = verdict;
   GradientComparison g;
@@ -90,6 +109,48 @@ TEST(Judgement, WrongIsWhatIsRightUnderNoObjective) {
   EXPECT_EQ(j.signature, "");
 }
 
+TrialResult of_aspect(TrialResult t, Aspect aspect) {
+  t.trial.aspect = aspect;
+  return t;
+}
+
+TEST(Judgement, WhatIsWrongInItsSurroundingsOnlyIsNamedByThem) {
+  std::vector<TrialResult> results = {
+      result(kSum, Verdict::kMatch, false), result(kOneLoss, Verdict::kMismatch, false, "objective"),
+      of_aspect(result(kSum, Verdict::kMismatch, false, "unexplained"), Aspect::kCheckpoint),
+      of_aspect(result(kSum, Verdict::kMatch, false), Aspect::kAutocast),
+      of_aspect(result(kSum, Verdict::kMismatch, false, "no-gradient"), Aspect::kDoubleBackward)};
+  const Judgement j = judged(results);
+  EXPECT_TRUE(j.wrong);
+  EXPECT_EQ(j.rule, "adjoint, but not in checkpoint, double-backward");
+  EXPECT_EQ(j.smallest_failure, &results[2]);
+  EXPECT_THAT(j.explanation, HasSubstr("ecomputed"));
+  EXPECT_THAT(j.explanation, HasSubstr("@once_differentiable"));
+  const std::string text = audit_text({j}, {.subject = "m", .requested = {Aspect::kCheckpoint, Aspect::kAutocast}});
+  EXPECT_THAT(text, HasSubstr("values   checkpoint  autocast\n"));
+  EXPECT_THAT(text, HasSubstr("0/1         ok        wrong"));
+  EXPECT_THAT(audit_text({j}, {.subject = "m", .requested = {}}), testing::Not(HasSubstr("  checkpoint")));
+}
+
+TEST(Judgement, ADoubleBackwardCountsForTheSumOnly) {
+  const std::vector<TrialResult> results = {
+      result(kSum, Verdict::kMismatch, false, "identity-backward"), result(kOneLoss, Verdict::kMatch, true),
+      of_aspect(result(kSum, Verdict::kMismatch, false, "forward"), Aspect::kDoubleBackward)};
+  const Judgement j = judged(results);
+  EXPECT_FALSE(j.wrong);
+  EXPECT_THAT(j.right_for, ElementsAre("replicated"));
+  EXPECT_EQ(j.cells[static_cast<std::size_t>(Aspect::kDoubleBackward)].state, CellState::kNotTried);
+}
+
+TEST(Judgement, ErrorsOfEveryAspectOnRequestAreTold) {
+  std::vector<TrialResult> results = {result(kSum, Verdict::kMatch, false), result(kSum, Verdict::kError, false),
+                                      of_aspect(result(kSum, Verdict::kError, false), Aspect::kCompile),
+                                      of_aspect(result(kSum, Verdict::kError, false), Aspect::kCompile)};
+  results[1].result.error = RankError{"exception", 1, "y", "here"};
+  results[2].result.error = results[3].result.error = RankError{"exception", 1, "y", "compiled"};
+  EXPECT_THAT(judged(results).errors, ElementsAre(HasSubstr("here"), HasSubstr("compiled")));
+}
+
 TEST(Judgement, OneRankShowsNoConvention) {
   EXPECT_TRUE(judged({result(kSum, Verdict::kMatch, true, "", 1), result(kSum, Verdict::kMismatch, false, "scaled")}).wrong);
 }
@@ -127,7 +188,7 @@ TEST(Judgement, CollectivesOfAModuleMustFollowOneConvention) {
   judge_together(module);
   EXPECT_FALSE(module[0].wrong);
   EXPECT_TRUE(module[1].wrong);
-  EXPECT_THAT(audit_text(module, {"m"}), HasSubstr("no loss fits both"));
+  EXPECT_THAT(audit_text(module, {.subject = "m", .requested = {}}), HasSubstr("no loss fits both"));
   // What can be tried with losses of the ranks' own only fits every module.
   module = {judged({result(kSum, Verdict::kMatch, false)}), judged(ones)};
   judge_together(module);

@@ -21,7 +21,13 @@ constexpr AspectRow kAspects[] = {
     {"operand", "transposed, strided and expanded operands"},
     {"graph", "the output used twice, several calls, one call behind another"},
     {"values", "zeros in products, ties in min and max"},
+    {"checkpoint", "the program inside torch.utils.checkpoint, reentrant and not", true, true},
+    {"autocast", "under torch.autocast of bfloat16: what a matmul gives, and float32", true, true},
+    {"async", "async_op=True, waited for", true, true},
+    {"compile", "through torch.compile", true, true},
+    {"double-backward", "the gradient of the squared norm of the gradients", true, false},
 };
+static_assert(std::size(kAspects) == kAspectCount);
 
 // An element's weight in the loss: its number.
 constexpr const char* kWeighted = "(y * torch.arange(y.numel()).reshape(y.shape)).sum()";
@@ -30,7 +36,7 @@ class Battery {
  public:
   Battery(CollectiveKind kind, ReduceOp op) : traits_(traits(kind)), op_(op) {}
 
-  std::vector<Trial> take() {
+  std::vector<Trial> take(std::span<const Aspect> requested) {
     for (const int n : {2, 3, 1, 4, 5}) add(Aspect::kRanks, fmt::format("{}-ranks", n), base(n));
     if (traits_.takes_root) roots();
     if (traits_.takes_dim) dims();
@@ -42,6 +48,7 @@ class Battery {
     shapes();
     groups();
     if (kind() == CollectiveKind::kCopy || kind() == CollectiveKind::kSlice) parallel_regions();
+    for (const Aspect aspect : requested) on_request(aspect);
     return std::move(trials_);
   }
 
@@ -57,6 +64,8 @@ class Battery {
     std::string more_collective;  // the operand of a second call, named z
     std::string loss = fmt::format("(y * y).sum() + {}", kWeighted);
     std::string dtype;
+    std::string mode;  // of the subject
+    int timeout_s = 10;
   };
 
   CollectiveKind kind() const { return traits_.kind; }
@@ -121,11 +130,12 @@ class Battery {
     for (const auto& [step, text] : p.after) steps.push_back({{step, text}});
     file["steps"] = steps;
     const bool one = loss == Trial::Loss::kOneLoss;
-    file["loss"] = one ? p.loss : fmt::format("({}) * (rank + 1)", p.loss);
+    const bool is_whole = p.loss.starts_with("squared_gradient_norm");  // then the ranks' weights are inside
+    file["loss"] = one || is_whole ? p.loss : fmt::format("({}) * (rank + 1)", p.loss);
     if (!one) file["objective"] = "sum";
     else if (p.mesh.is_null()) file["objective"] = "replicated";
     else file["objective"] = {{"dp", "sum"}, {"tp", "replicated"}};
-    file["timeout_s"] = 10;
+    file["timeout_s"] = p.timeout_s;
     return file;
   }
 
@@ -136,11 +146,15 @@ class Battery {
     return agrees() && one_group && !chained && p.loss.find("rank") == std::string::npos;
   }
 
+  void add_for_sum(Aspect aspect, const std::string& name, const Program& p) {
+    trials_.push_back({aspect, Trial::Loss::kSum, name, document(p, name, Trial::Loss::kSum).dump(1), false, p.mode});
+  }
+
   void add(Aspect aspect, const std::string& name, const Program& p) {
-    trials_.push_back({aspect, Trial::Loss::kSum, name, document(p, name, Trial::Loss::kSum).dump(1), false});
+    add_for_sum(aspect, name, p);
     if (!can_be_one_loss(p)) return;
     const std::string one = name + "-one-loss";
-    trials_.push_back({aspect, Trial::Loss::kOneLoss, one, document(p, one, Trial::Loss::kOneLoss).dump(1), false});
+    trials_.push_back({aspect, Trial::Loss::kOneLoss, one, document(p, one, Trial::Loss::kOneLoss).dump(1), false, p.mode});
   }
 
   void roots() {
@@ -305,7 +319,76 @@ class Battery {
       Json file = document(p, name, Trial::Loss::kOneLoss);
       file["steps"].push_back({{"total", {{"all_reduce", "((y * y).sum() + " + std::string(kWeighted) + ") * (rank + 1)"}}}});
       file["loss"] = "total";
-      trials_.push_back({Aspect::kRanks, Trial::Loss::kOneLoss, name, file.dump(1), true});
+      trials_.push_back({Aspect::kRanks, Trial::Loss::kOneLoss, name, file.dump(1), true, ""});
+    }
+  }
+
+  void on_request(Aspect aspect) {
+    switch (aspect) {
+      case Aspect::kCheckpoint: return checkpoints();
+      case Aspect::kAutocast: return autocasts();
+      case Aspect::kAsync: return asyncs();
+      case Aspect::kCompile: return compiles();
+      case Aspect::kDoubleBackward: return double_backwards();
+      default: return;  // always tried
+    }
+  }
+
+  // What a mode needs may have to be imported first, for which the machine may take its time.
+  Program in_mode(const std::string& mode, int ranks) const {
+    Program p = base(ranks);
+    p.mode = mode;
+    p.timeout_s = mode == "compile" ? 120 : 60;
+    return p;
+  }
+
+  // The losses are not linear, so that what is computed anew counts.
+  void checkpoints() {
+    for (const char* mode : {"checkpoint", "checkpoint-reentrant"}) add(Aspect::kCheckpoint, mode, in_mode(mode, 2));
+    Program p = in_mode("checkpoint", 3);
+    p.more_collective = "2 * x - 1";
+    p.loss = fmt::format("{} + (y * z).sum()", kWeighted);
+    add(Aspect::kCheckpoint, "checkpoint-of-two-calls", p);
+  }
+
+  // Values that bfloat16 holds exactly, their sums and products too, where a matmul has made it of them; and float32 that it
+  // does not hold. Without ties and zeros. A collective that keeps its operand's precision has the exact gradient of both.
+  void autocasts() {
+    Program p = in_mode("autocast", 2);
+    p.dtype = "float32";
+    p.loss = kWeighted;
+    p.inputs["x"] = {{"by_rank", {{{1, 4}, {3, 2}}, {{2, 3}, {1, 4}}}}};
+    p.operand = "x @ torch.eye(2)";
+    add(Aspect::kAutocast, "autocast-of-a-matmul", p);
+    p.inputs["x"] = {{"by_rank", {{{257, 1026}, {515, 260}}, {{258, 771}, {1025, 517}}}}};
+    p.operand = "x";
+    p.loss = "(y * y).sum() / 2";
+    add(Aspect::kAutocast, "autocast-of-float32", p);
+  }
+
+  void asyncs() {
+    add(Aspect::kAsync, "async", in_mode("async", 3));
+    if (!traits_.takes_dim) return;
+    Program p = in_mode("async", 3);
+    p.inputs["x"] = random({2, 6});
+    p.options["dim"] = 1;
+    add(Aspect::kAsync, "async-along-dim-1", p);
+  }
+
+  void compiles() {
+    add(Aspect::kCompile, "compile", in_mode("compile", 2));
+    Program p = in_mode("compile", 2);
+    p.after = {{"t", "y.transpose(-1, -2)"}};
+    p.loss = "(t * torch.arange(t.numel()).reshape(t.shape)).sum()";
+    add(Aspect::kCompile, "compile-transposed-cotangent", p);
+  }
+
+  // The first backward is that of every rank's loss, so that its gradients differ by rank, and depend on all operands.
+  void double_backwards() {
+    for (const int n : {2, 3}) {
+      Program p = base(n);
+      p.loss = fmt::format("squared_gradient_norm(((y * y).sum() + {}) * (rank + 1))", kWeighted);
+      add_for_sum(Aspect::kDoubleBackward, n == 2 ? "double-backward" : "double-backward-3-ranks", p);
     }
   }
 
@@ -318,6 +401,8 @@ class Battery {
 
 std::span<const AspectRow> aspects() { return kAspects; }
 
-std::vector<Trial> battery(CollectiveKind kind, ReduceOp op) { return Battery(kind, op).take(); }
+std::vector<Trial> battery(CollectiveKind kind, ReduceOp op, std::span<const Aspect> requested) {
+  return Battery(kind, op).take(requested);
+}
 
 }  // namespace distgrad

@@ -1,9 +1,12 @@
 #include "audit/judgement.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <utility>
 
 namespace distgrad {
 namespace {
@@ -36,6 +39,14 @@ bool is_right(const CaseResult& r, const std::string& objective) {
 // One rank is every objective at once and shows nothing about the others.
 bool tells_conventions_apart(const TrialResult& t) { return t.result.which.world_size > 1; }
 
+// The ranks' own gradient norms are added up, which makes a sum of what is differentiated: no other objective has a truth.
+bool counts_for(const Trial& trial, const std::string& objective) {
+  if (trial.aspect == Aspect::kDoubleBackward && objective != "sum") return false;
+  return trial.loss == loss_of(objective);
+}
+
+bool is_on_request(const Trial& trial) { return aspects()[static_cast<std::size_t>(trial.aspect)].on_request; }
+
 struct Tally {
   int right = 0, judged = 0;
   bool all_right() const { return judged > 0 && right == judged; }
@@ -44,7 +55,7 @@ struct Tally {
 Tally tally(const std::vector<TrialResult>& results, const std::string& objective) {
   Tally t;
   for (const TrialResult& r : results) {
-    if (r.trial.loss != loss_of(objective)) continue;
+    if (is_on_request(r.trial) || !counts_for(r.trial, objective)) continue;
     if (!was_judged(r.result) || !tells_conventions_apart(r)) continue;
     ++t.judged;
     t.right += is_right(r.result, objective);
@@ -110,7 +121,7 @@ const Finding* first_rule(const CaseResult& r) {
 std::string most_named_rule(const std::vector<TrialResult>& results, Trial::Loss loss) {
   std::map<std::string, int> votes;
   for (const TrialResult& t : results)
-    if (t.trial.loss == loss && t.result.verdict == Verdict::kMismatch && tells_conventions_apart(t))
+    if (t.trial.loss == loss && !is_on_request(t.trial) && t.result.verdict == Verdict::kMismatch && tells_conventions_apart(t))
       if (const Finding* f = first_rule(t.result)) ++votes[f->rule];
   const auto most = std::max_element(votes.begin(), votes.end(),
                                      [](const auto& a, const auto& b) { return a.second < b.second; });
@@ -118,13 +129,13 @@ std::string most_named_rule(const std::vector<TrialResult>& results, Trial::Loss
   for (const char* rule : {"scaled", "unexplained"})
     for (const TrialResult& t : results)
       for (const Finding& f : t.result.findings)
-        if (t.trial.loss == loss && f.rule == rule) return rule;
+        if (t.trial.loss == loss && !is_on_request(t.trial) && f.rule == rule) return rule;
   return "";
 }
 
 const TrialResult* smallest_failure(const std::vector<TrialResult>& results, const std::string& convention) {
   for (const TrialResult& t : results) {
-    if (t.trial.loss != loss_of(convention)) continue;
+    if (!counts_for(t.trial, convention)) continue;
     if (was_judged(t.result) && !is_right(t.result, convention)) return &t;
   }
   return nullptr;
@@ -133,6 +144,19 @@ const TrialResult* smallest_failure(const std::vector<TrialResult>& results, con
 const TrialResult* first_that(const std::vector<TrialResult>& results, bool (*holds)(const CaseResult&)) {
   const auto found = std::find_if(results.begin(), results.end(), [&](const TrialResult& t) { return holds(t.result); });
   return found == results.end() ? nullptr : &*found;
+}
+
+// The first of each kind among what is always tried, and in each aspect on request.
+std::vector<std::string> errors_of(const std::vector<TrialResult>& results) {
+  std::vector<std::string> errors;
+  std::set<std::pair<Aspect, bool>> told;
+  for (const auto holds : {broke, raised})
+    for (const TrialResult& t : results) {
+      const Aspect aspect = is_on_request(t.trial) ? t.trial.aspect : Aspect::kRanks;
+      if (holds(t.result) && told.emplace(aspect, holds == broke).second)
+        errors.push_back(error_text(t));
+    }
+  return errors;
 }
 
 // Nothing could be judged: the subject offers it not at all, or raises in every trial.
@@ -161,6 +185,37 @@ std::string findings_text(const TrialResult& t) {
   return text;
 }
 
+// Where every case is right that is always tried.
+constexpr std::pair<Aspect, const char*> kMeaningOfFailure[] = {
+    {Aspect::kCheckpoint,
+     "Recomputed in backward, it gives another gradient: look for what its forward keeps outside ctx, and for what it does only "
+     "the first time."},
+    {Aspect::kAutocast,
+     "Under torch.autocast it gives another gradient: look for casts, buffers of a fixed dtype, and custom_fwd and custom_bwd."},
+    {Aspect::kAsync,
+     "Called asynchronously and waited for, it gives another result: look for what is read or returned before wait()."},
+    {Aspect::kCompile, "Through torch.compile it gives another gradient than eager."},
+    {Aspect::kDoubleBackward,
+     "Its gradient is right, and the gradient of that is not: its backward is cut off from the graph, as a plain "
+     "torch.distributed call, .detach() or .data in it does. Build it of differentiable collectives, or mark it with "
+     "@once_differentiable, so that who differentiates twice is told."},
+};
+
+void blame_surroundings(Judgement& j, const std::vector<TrialResult>& results) {
+  j.wrong = true;
+  std::vector<std::string> names;
+  for (const auto& [aspect, meaning] : kMeaningOfFailure) {
+    const bool fails = std::any_of(results.begin(), results.end(), [&, of = aspect](const TrialResult& t) {
+      return t.trial.aspect == of && counts_for(t.trial, j.convention) && was_judged(t.result) &&
+             !is_right(t.result, j.convention);
+    });
+    if (!fails) continue;
+    names.emplace_back(aspects()[static_cast<std::size_t>(aspect)].name);
+    j.explanation += (j.explanation.empty() ? "" : " ") + std::string(meaning);
+  }
+  j.rule = fmt::format("{}, but not in {}", j.rule, fmt::join(names, ", "));
+}
+
 }  // namespace
 
 std::string row_name(CollectiveKind kind, ReduceOp op) {
@@ -182,19 +237,17 @@ Judgement judge_collective(CollectiveKind kind, ReduceOp op, const std::vector<T
   }
   choose_convention(j, results, objective);
   for (const TrialResult& t : results)
-    if (t.trial.loss == loss_of(j.convention)) count(j.cells[static_cast<std::size_t>(t.trial.aspect)], t.result, j.convention);
+    if (counts_for(t.trial, j.convention)) count(j.cells[static_cast<std::size_t>(t.trial.aspect)], t.result, j.convention);
   if (!j.right_for.empty()) j.signature = signature_of(kind, j.convention);
   if (!j.right_for.empty() && j.convention == "replicated") j.rule = rule_for_one_loss(kind);
   if (j.rule.empty()) j.rule = most_named_rule(results, Trial::Loss::kSum);
   if (j.rule.empty()) j.rule = "adjoint";
   j.tried_with_one_loss = tally(results, "replicated").judged > 0;
   j.wrong = j.right_for.empty();
-  if (j.wrong) {
-    j.smallest_failure = smallest_failure(results, j.convention);
-    if (j.smallest_failure) j.explanation = findings_text(*j.smallest_failure);
-  }
-  for (const auto holds : {broke, raised})
-    if (const TrialResult* t = first_that(results, holds)) j.errors.push_back(error_text(*t));
+  j.smallest_failure = smallest_failure(results, j.convention);
+  if (j.wrong && j.smallest_failure) j.explanation = findings_text(*j.smallest_failure);
+  if (!j.wrong && j.smallest_failure) blame_surroundings(j, results);
+  j.errors = errors_of(results);
   if (first_that(results, was_judged) == nullptr) j.rule = "its ranks die or hang";
   return j;
 }
@@ -208,7 +261,7 @@ void judge_together(std::vector<Judgement>& module) {
   const auto most = std::max_element(votes.begin(), votes.end(),
                                      [](const auto& a, const auto& b) { return a.second < b.second; });
   for (Judgement& j : module) {
-    if (!j.offered || !j.tried_with_one_loss || j.right_for.empty()) continue;
+    if (!j.offered || j.wrong || !j.tried_with_one_loss || j.right_for.empty()) continue;
     if (std::find(j.right_for.begin(), j.right_for.end(), most->first) != j.right_for.end()) continue;
     j.wrong = true;
     j.explanation = fmt::format("right for the objective \"{}\" only, while the subject's other collectives are right for \"{}\": "

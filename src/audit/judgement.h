@@ -32,13 +32,13 @@ struct Judgement {
   std::string refusal;                 // why not, in the subject's words
   std::vector<std::string> right_for;  // objectives: "sum", "mean", "replicated"; those that the user asked for, else all
   std::string convention;              // the one by which the cells are judged; the likeliest where none is right
-  std::array<Cell, 10> cells;          // by Aspect
+  std::array<Cell, kAspectCount> cells;  // by Aspect
   std::string signature;               // "P->R", in the terms of spmd_types; "" where no objective is right
   std::string rule;                    // "adjoint", "identity-backward", ...
   bool tried_with_one_loss = false;    // else its being right for "sum" only is no convention
   bool wrong = false;                  // right under no objective, or under another than the module's other collectives
   std::string explanation;             // of what is wrong; a sentence or a few
-  std::vector<std::string> errors;     // trials in which ranks died, hung or raised: one of each, told and not failed
+  std::vector<std::string> errors;     // trials in which ranks died, hung or raised, told and not failed: one of each, and of each aspect on request
   const TrialResult* smallest_failure = nullptr;
 };
 

@@ -36,18 +36,28 @@ std::string verdict_text(const Judgement& j) {
 
 std::size_t column_width(const AspectRow& aspect) { return std::max(aspect.name.size(), std::string_view("refused").size()); }
 
-std::string rows(const std::vector<Judgement>& judgements) {
+std::vector<Aspect> columns(const TableOptions& options) {
+  std::vector<Aspect> shown;
+  for (std::size_t a = 0; a < kAspectCount; ++a)
+    if (!aspects()[a].on_request) shown.push_back(static_cast<Aspect>(a));
+  shown.insert(shown.end(), options.requested.begin(), options.requested.end());
+  return shown;
+}
+
+const AspectRow& row_of(Aspect aspect) { return aspects()[static_cast<std::size_t>(aspect)]; }
+
+std::string rows(const std::vector<Judgement>& judgements, const std::vector<Aspect>& columns) {
   std::size_t name_width = 10;
   for (const Judgement& j : judgements)
     if (j.offered) name_width = std::max(name_width, j.name.size());
   std::string out = padded("", name_width);
-  for (const AspectRow& aspect : aspects()) out += "  " + padded(aspect.name, column_width(aspect));
+  for (const Aspect aspect : columns) out += "  " + padded(row_of(aspect).name, column_width(row_of(aspect)));
   out += "\n";
   for (const Judgement& j : judgements) {
     if (!j.offered) continue;
     out += padded(j.name, name_width);
-    for (std::size_t a = 0; a < j.cells.size(); ++a)
-      out += "  " + padded(cell_text(j.cells[a]), column_width(aspects()[a]));
+    for (const Aspect aspect : columns)
+      out += "  " + padded(cell_text(j.cells[static_cast<std::size_t>(aspect)]), column_width(row_of(aspect)));
     out += fmt::format("  {}{}{}\n", verdict_text(j), j.rule.empty() ? "" : ": " + j.rule,
                        j.signature.empty() ? "" : ", " + j.signature);
   }
@@ -112,7 +122,7 @@ std::string audit_text(const std::vector<Judgement>& judgements, const TableOpti
   const auto offered = std::count_if(judgements.begin(), judgements.end(), [](const Judgement& j) { return j.offered; });
   const auto wrong = std::count_if(judgements.begin(), judgements.end(), [](const Judgement& j) { return j.wrong; });
   std::string out = fmt::format("audit of {}\n\n", options.subject);
-  if (offered > 0) out += rows(judgements) + failures(judgements, options.width) + errors(judgements, options.width);
+  if (offered > 0) out += rows(judgements, columns(options)) + failures(judgements, options.width) + errors(judgements, options.width);
   out += refusals(judgements, options.width);
   out += fmt::format("\n{} offered, {} wrong in {}.\n", count_text(offered, "collective"), wrong, seconds_text(options.elapsed_s));
   return out;

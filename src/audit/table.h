@@ -13,6 +13,7 @@ struct TableOptions {
   std::string subject;
   double elapsed_s = 0;
   std::size_t width = 100;
+  std::vector<Aspect> requested;  // columns besides those that are always there
 };
 
 std::string audit_text(const std::vector<Judgement>& judgements, const TableOptions& options);

@@ -6,11 +6,13 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "audit/battery.h"
 #include "base/atomic_file.h"
 #include "model/collective_kind.h"
+#include "scenario/scenario_text.h"
 
 namespace distgrad {
 namespace {
@@ -20,7 +22,8 @@ void write_battery(const std::filesystem::path& folder, CollectiveKind kind, Red
   if (traits(kind).takes_op) name += "_" + std::string(name_of(op));
   std::filesystem::create_directories(folder / name);
   for (const Trial& trial : battery(kind, op))
-    write_file_atomically((folder / name / (trial.name + ".json")).string(), trial.scenario + "\n");
+    write_file_atomically((folder / name / (trial.name + ".json")).string(),
+                          scenario_text(nlohmann::ordered_json::parse(trial.scenario)));
 }
 
 }  // namespace

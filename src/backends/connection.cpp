@@ -76,20 +76,25 @@ std::vector<at::Tensor> Connection::all_gather(const at::Tensor& x) {
   return out.unbind(0);
 }
 
+std::vector<std::vector<std::int64_t>> Connection::all_gather_numbers(const std::vector<std::int64_t>& own) {
+  const at::Tensor row = at::tensor(own, at::kLong).to(device_);
+  const at::Tensor rows = at::stack(all_gather(row)).to(at::kCPU).contiguous();
+  std::vector<std::vector<std::int64_t>> by_rank;
+  const std::int64_t* cell = rows.data_ptr<std::int64_t>();
+  for (int r = 0; r < size_; ++r, cell += own.size()) by_rank.emplace_back(cell, cell + own.size());
+  return by_rank;
+}
+
 std::vector<Shape> Connection::all_gather_shapes(const at::Tensor& x) {
   if (size_ == 1) return {shape_of(x)};
   // One row a rank: the number of dimensions and up to kMaxDims sizes. More dimensions are refused by the simulator.
   constexpr int kMaxDims = 15;
-  at::Tensor row = at::zeros({kMaxDims + 1}, at::kLong);
-  auto cells = row.data_ptr<std::int64_t>();
   TORCH_CHECK(x.dim() <= kMaxDims, "a tensor of ", x.dim(), " dimensions; at most ", kMaxDims, " are exchanged");
-  cells[0] = x.dim();
-  std::copy(x.sizes().begin(), x.sizes().end(), cells + 1);
+  std::vector<std::int64_t> row(kMaxDims + 1, 0);
+  row[0] = x.dim();
+  std::copy(x.sizes().begin(), x.sizes().end(), row.begin() + 1);
   std::vector<Shape> shapes;
-  for (const at::Tensor& other : all_gather(row)) {
-    const std::int64_t* cell = other.data_ptr<std::int64_t>();
-    shapes.emplace_back(cell + 1, cell + 1 + cell[0]);
-  }
+  for (const auto& other : all_gather_numbers(row)) shapes.emplace_back(other.begin() + 1, other.begin() + 1 + other[0]);
   return shapes;
 }
 
@@ -127,11 +132,11 @@ std::vector<at::Tensor> Connection::all_to_all(const std::vector<at::Tensor>& ch
   } else {
     note_composed("all_to_all: composed of all_gather");
     // What each rank has for whom is known only to it: its counts travel in front of its chunks.
-    const std::vector<at::Tensor> counts = all_gather(at::tensor(in_counts, at::kLong));
+    const std::vector<std::vector<std::int64_t>> counts = all_gather_numbers(in_counts);
     const std::vector<at::Tensor> all = all_gather_uneven(in);
     std::int64_t at_out = 0;
     for (int source = 0; source < size_; ++source) {
-      const std::int64_t* c = counts[source].data_ptr<std::int64_t>();
+      const std::vector<std::int64_t>& c = counts[source];
       std::int64_t before = 0;
       for (int i = 0; i < rank_; ++i) before += c[i];
       out.narrow(0, at_out, c[rank_]).copy_(all[source].narrow(0, before, c[rank_]));

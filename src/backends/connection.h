@@ -22,11 +22,13 @@ namespace distgrad {
 
 class Connection {
  public:
-  Connection(int rank, int size) : rank_(rank), size_(size) {}
+  // All tensors that come and go are on `device`.
+  Connection(int rank, int size, at::Device device = at::kCPU) : rank_(rank), size_(size), device_(device) {}
   virtual ~Connection() = default;
 
   int rank() const { return rank_; }  // in the group
   int size() const { return size_; }
+  at::Device device() const { return device_; }
 
   // Reduction over the group, for every op but premul_sum; the same shape on all ranks.
   at::Tensor all_reduce(const at::Tensor& x, ReduceOp op);
@@ -39,6 +41,8 @@ class Connection {
   // By rank; shapes may differ. One more exchange, for the shapes.
   std::vector<at::Tensor> all_gather_uneven(const at::Tensor& x);
   std::vector<Shape> all_gather_shapes(const at::Tensor& x);
+  // By rank; as many on all ranks. They begin and end in the host's memory.
+  std::vector<std::vector<std::int64_t>> all_gather_numbers(const std::vector<std::int64_t>& own);
   // chunks[i] goes to rank i; returns what came from each rank, whose shapes the caller knows.
   std::vector<at::Tensor> all_to_all(const std::vector<at::Tensor>& chunks, const std::vector<Shape>& received);
 
@@ -67,6 +71,7 @@ class Connection {
  private:
   int rank_;
   int size_;
+  at::Device device_;
   std::set<std::string> composed_;
 };
 

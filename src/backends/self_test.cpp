@@ -17,33 +17,33 @@ constexpr at::ScalarType kTypes[] = {at::kDouble, at::kFloat, at::kBFloat16, at:
 
 bool same(const at::Tensor& a, const at::Tensor& b) { return at::allclose(a, b, 0, 0, /*equal_nan=*/true); }
 
-// Small integers (their sums divide by three), and a NaN on one rank in one element each.
-std::vector<at::Tensor> operands(at::ScalarType type, bool with_nan) {
+// Small integers (their means are halves), and a NaN on one rank in one element each.
+std::vector<at::Tensor> operands(const Connection& group, at::ScalarType type, bool with_nan) {
   std::vector<at::Tensor> by_rank;
-  for (int r = 0; r < kSelfTestRanks; ++r) {
+  for (int r = 0; r < group.size(); ++r) {
     at::Tensor x = (at::arange(5, at::kDouble) - 2) * (r + 1);
     if (with_nan) x[r] = std::numeric_limits<double>::quiet_NaN();
-    by_rank.push_back(x.to(type));
+    by_rank.push_back(x.to(type).to(group.device()));
   }
   return by_rank;
 }
 
 class Examination {
  public:
-  Examination(Connection& connection, GlooTraits& traits) : connection_(connection), traits_(traits) {}
+  Examination(Connection& connection, BackendTraits& traits) : connection_(connection), traits_(traits) {}
 
   void all_reduce(ReduceOp op, at::ScalarType type) {
     ask(name("all_reduce", op, type), [&](bool with_nan) {
-      const std::vector<at::Tensor> x = operands(type, with_nan);
+      const std::vector<at::Tensor> x = operands(connection_, type, with_nan);
       return same(connection_.all_reduce(x[connection_.rank()], op), reduced(x, op));
     });
   }
 
   void reduce(ReduceOp op, at::ScalarType type) {
     ask(name("reduce", op, type), [&](bool with_nan) {
-      const std::vector<at::Tensor> x = operands(type, with_nan);
+      const std::vector<at::Tensor> x = operands(connection_, type, with_nan);
       bool right = true;
-      for (int root = 0; root < kSelfTestRanks; ++root) {
+      for (int root = 0; root < connection_.size(); ++root) {
         const at::Tensor y = connection_.reduce(x[connection_.rank()], op, root);
         if (connection_.rank() == root) right = right && same(y, reduced(x, op));
       }
@@ -57,19 +57,21 @@ class Examination {
       const int me = connection_.rank();
       std::vector<at::Tensor> chunks;
       std::vector<Shape> shapes;
-      for (int other = 0; other < kSelfTestRanks; ++other) {
-        chunks.push_back(at::full({me * other}, 10 * me + other, at::kDouble));
+      for (int other = 0; other < connection_.size(); ++other) {
+        chunks.push_back(at::full({me * other}, 10 * me + other, numbers()));
         shapes.push_back({me * other});
       }
       const std::vector<at::Tensor> got = connection_.all_to_all(chunks, shapes);
       bool right = true;
-      for (int other = 0; other < kSelfTestRanks; ++other)
-        right = right && same(got[other], at::full({me * other}, 10 * other + me, at::kDouble));
+      for (int other = 0; other < connection_.size(); ++other)
+        right = right && same(got[other], at::full({me * other}, 10 * other + me, numbers()));
       return right;
     });
   }
 
  private:
+  at::TensorOptions numbers() const { return at::TensorOptions(at::kDouble).device(connection_.device()); }
+
   static std::string name(const char* collective, ReduceOp op, at::ScalarType type) {
     return std::string(collective) + " " + std::string(name_of(op)) + " " + c10::toString(type);
   }
@@ -85,7 +87,7 @@ class Examination {
       } catch (const std::exception& e) {
         refusal = std::string(e.what()).substr(0, std::string(e.what()).find('\n'));
       }
-      const at::Tensor votes = at::stack(connection_.all_gather(at::full({1}, right ? 1 : 0, at::kLong)));
+      const at::Tensor votes = at::stack(connection_.all_gather(at::full({1}, right ? 1 : 0, numbers().dtype(at::kLong))));
       if (votes.min().item<std::int64_t>() == 1) continue;
       if (why.empty()) why = !refusal.empty() ? "refused: " + refusal : with_nan ? "loses a NaN" : "wrong values";
     }
@@ -94,18 +96,16 @@ class Examination {
   }
 
   Connection& connection_;
-  GlooTraits& traits_;
+  BackendTraits& traits_;
 };
 
 }  // namespace
 
-GlooTraits self_test(c10::intrusive_ptr<c10d::Store> store, int rank) {
-  GlooTraits everything;
-  everything.untested = true;
-  const auto connection = make_gloo_connection(std::move(store), rank, kSelfTestRanks, "self-test", everything);
-  GlooTraits traits;
+BackendTraits self_test(Connection& connection) {
+  BackendTraits traits;
   traits.torch = torch_version();
-  Examination examination(*connection, traits);
+  traits.source = "self-test";
+  Examination examination(connection, traits);
   for (const at::ScalarType type : kTypes) {
     for (const ReduceOp op : kOps) {
       examination.all_reduce(op, type);
@@ -116,15 +116,22 @@ GlooTraits self_test(c10::intrusive_ptr<c10d::Store> store, int rank) {
   return traits;
 }
 
+BackendTraits self_test(c10::intrusive_ptr<c10d::Store> store, int rank) {
+  BackendTraits everything;
+  everything.untested = true;
+  const auto connection = make_gloo_connection(std::move(store), rank, kSelfTestRanks, "self-test", everything);
+  return self_test(*connection);
+}
+
 std::string torch_version() { return TORCH_VERSION; }
 
-std::string to_json(const GlooTraits& traits) {
-  nlohmann::ordered_json gloo = nlohmann::ordered_json::object();
+std::string to_json(const BackendTraits& traits, const std::string& backend) {
+  nlohmann::ordered_json found = nlohmann::ordered_json::object();
   for (const auto& [what, right] : traits.right) {
-    gloo[what]["native"] = right;
-    if (const auto why = traits.why.find(what); why != traits.why.end()) gloo[what]["why"] = why->second;
+    found[what]["native"] = right;
+    if (const auto why = traits.why.find(what); why != traits.why.end()) found[what]["why"] = why->second;
   }
-  return nlohmann::ordered_json{{"torch", traits.torch}, {"gloo", gloo}}.dump(1);
+  return nlohmann::ordered_json{{"torch", traits.torch}, {backend, found}}.dump(1);
 }
 
 }  // namespace distgrad

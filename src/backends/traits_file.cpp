@@ -8,15 +8,17 @@
 
 namespace distgrad {
 
-GlooTraits read_gloo_traits() {
+BackendTraits read_traits(const std::string& backend) {
   std::error_code failed;
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", failed);
-  std::ifstream file(self.parent_path() / "gloo-traits.json");
-  GlooTraits traits;
+  std::ifstream file(self.parent_path() / (backend + "-traits.json"));
   const nlohmann::json found = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
-  if (!found.is_object() || found.value("torch", "") != torch_version()) return traits;
+  if (!found.is_object() || found.value("torch", "") != torch_version() || !found.contains(backend))
+    return backend == "nccl" ? nccl_traits_by_its_sources() : BackendTraits{};
+  BackendTraits traits;
   traits.torch = torch_version();
-  for (const auto& [what, entry] : found["gloo"].items()) traits.right[what] = entry.value("native", false);
+  traits.source = "self-test";
+  for (const auto& [what, entry] : found[backend].items()) traits.right[what] = entry.value("native", false);
   return traits;
 }
 

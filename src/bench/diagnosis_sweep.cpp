@@ -6,7 +6,7 @@
 // The mutant's gradients come from a simulation, with an error of the size that the dtype allows added (or, with --ranks, from
 // real ranks, which run the mutant). One line a mutant is printed, tab-separated:
 //
-//   mutant, finding, collective, op, caught (0, 1), named (0, 1), named first (0, 1), microseconds, what was found
+//   mutant, finding, collective, op, caught (0, 1), named (0, 1), named first (0, 1), a simpler explanation fits (0, 1), microseconds, what was found
 //
 // Mutants that change nothing within the bounds, or leave nothing but zeros (except `none`), are left out. --pairs mutates two collectives at once.
 #include <ATen/Parallel.h>
@@ -27,6 +27,8 @@
 #include "compare/compare.h"
 #include "diagnose/diagnose.h"
 #include "diagnose/rewriting.h"
+#include "diagnose/search.h"
+#include "diagnose/sync_mistakes.h"
 #include "gradients/closeness.h"
 #include "gradients/objective_truths.h"
 #include "model/libraries.h"
@@ -55,14 +57,17 @@ struct Subject {
   Simulation truth;
 };
 
-std::vector<Gradient> held(const Subject& s, std::vector<Gradient> gradients) {
-  const auto divisors = leftover_divisors(s.asked.program, s.which.objective, true);
+// What the ranks hold after a sync that may be wrong; nothing where that cannot be.
+std::optional<std::vector<Gradient>> held(const Subject& s, std::vector<Gradient> gradients, const Hypothesis& mutant = {}) {
   std::size_t g = 0;
-  for (std::size_t i = 0; i < divisors.size(); ++i) {
-    const Input& input = s.asked.program.inputs[i];
+  for (const Input& input : s.asked.program.inputs) {
     if (!input.requires_grad) continue;
-    gradients[g].parts = synchronised(s.asked.program, input, std::move(gradients[g].parts));
-    ++g;
+    std::vector<SyncMistake> mistakes;
+    for (const RuleChoice& choice : mutant)
+      if (const auto mistake = sync_mistake_named(choice.rule); mistake && choice.step == input.name) mistakes.push_back(*mistake);
+    auto parts = synchronised(s.asked.program, input, mistakes, gradients[g].parts);
+    if (!parts) return std::nullopt;
+    gradients[g++].parts = std::move(*parts);
   }
   return gradients;
 }
@@ -70,7 +75,7 @@ std::vector<Gradient> held(const Subject& s, std::vector<Gradient> gradients) {
 std::optional<Simulation> simulated(const Subject& s, const Hypothesis& mutant) {
   SimulateRequest request;
   request.program = s.asked.program;
-  request.rules = rewrite(request.program, mutant);
+  request.rules = rewrite(request.program, of_backward(mutant));
   request.weights = {backward_weights(s.asked.program, s.which.objective, true)};
   request.leaves_by_rank = true;
   request.with_guards = false;
@@ -145,14 +150,32 @@ DistributedRun as_run(const Subject& s, const std::vector<Gradient>& gradients) 
 }
 
 std::string finding_of(const RuleChoice& choice) {
+  if (const auto mistake = sync_mistake_named(choice.rule)) return std::string(finding_of(mistake->kind));
   if (const auto rewriting = rewriting_named(choice.rule)) return std::string(finding_of(rewriting->kind));
   for (const BackwardRuleRow& row : backward_rules())
     if (row.name == choice.rule) return std::string(choice.rule == "none" ? "missing-reduction" : row.finding);
   return "";
 }
 
-const CollectiveCall& call_of(const Program& program, const std::string& step) {
-  return *std::find_if(program.steps.begin(), program.steps.end(), [&](const Step& s) { return s.name == step; })->collective();
+// Nothing for an input.
+const CollectiveCall* call_of(const Program& program, const std::string& step) {
+  const auto found = std::find_if(program.steps.begin(), program.steps.end(), [&](const Step& s) { return s.name == step; });
+  return found == program.steps.end() ? nullptr : found->collective();
+}
+
+// The program whose sync is what the mutant makes of it; false where no program says that.
+bool mutate_sync(Input& input, const SyncMistake& mistake) {
+  const auto entry = std::find_if(input.sync.begin(), input.sync.end(), [&](const auto& e) { return e.first == mistake.axis; });
+  if (entry == input.sync.end()) return false;
+  switch (mistake.kind) {
+    case SyncMistake::Kind::kForgotten: input.sync.erase(entry); return true;
+    case SyncMistake::Kind::kOtherOp:
+      entry->second = entry->second == Input::Sync::kMean ? Input::Sync::kSum : Input::Sync::kMean;
+      return true;
+    case SyncMistake::Kind::kTwice: input.sync.insert(entry, *entry); return true;
+    case SyncMistake::Kind::kGroup: entry->first = mistake.group == "world" ? "" : mistake.group; return true;
+    default: return false;
+  }
 }
 
 class Sweep {
@@ -185,7 +208,7 @@ class Sweep {
       return std::nullopt;
     // What no adjoint satisfies (an invariant input's share, say) is wrong without a mutant.
     const auto adjoint = simulated(s, {});
-    if (!adjoint || is_visible(s, held(s, adjoint->gradients[0]), held(s, adjoint->bounds))) return std::nullopt;
+    if (!adjoint || is_visible(s, *held(s, adjoint->gradients[0]), *held(s, adjoint->bounds))) return std::nullopt;
     return s;
   }
 
@@ -193,6 +216,7 @@ class Sweep {
     const auto mutants = single_hypotheses(s.asked.program);
     if (!options_.pairs) {
       for (const Hypothesis& mutant : mutants) judge(s, mutant);
+      for (const Hypothesis& mutant : sync_hypotheses(s.asked.program)) judge(s, mutant);
       return;
     }
     std::vector<Hypothesis> in_use;
@@ -220,13 +244,14 @@ class Sweep {
     return differs(*first, *both) && differs(*second, *both);
   }
 
-  // Other than 0. Of fewer than four the diagnosis believes no two rules at once.
-  static int numbers_in(const std::vector<Gradient>& gradients) {
-    int numbers = 0;
+  // Different ones, other than 0. Of fewer than four the diagnosis believes no two rules at once.
+  static std::size_t numbers_in(const std::vector<Gradient>& gradients) {
+    std::set<double> numbers;
     for (const Gradient& g : gradients)
       for (const auto& part : g.parts)
-        for (const double v : part->values()) numbers += v != 0;
-    return numbers;
+        for (const double v : part->values())
+          if (v != 0) numbers.insert(std::abs(v));
+    return numbers.size();
   }
 
   static bool is_in_use(const std::string& rule) {
@@ -239,29 +264,41 @@ class Sweep {
     if (!simulation) return;
     // A cast widens the bounds by as much as it rounds, but ranks round just so: the adjoint's error is all they may add.
     const auto bounded = finding_of(mutant[0]) == "precision" ? simulated(s, {}) : simulation;
-    const auto exact = held(s, simulation->gradients[0]), bounds = held(s, bounded->bounds);
-    if (!is_visible(s, exact, bounds) || (is_zero(exact) && mutant[0].rule != "none")) return;
-    DistributedRun run = as_run(s, disturbed(exact, bounds, s.asked.program.dtype, random_));
+    const auto exact = held(s, simulation->gradients[0], mutant), bounds = held(s, bounded->bounds, mutant);
+    if (!exact || !bounds || !is_visible(s, *exact, *bounds) || (is_zero(*exact) && mutant[0].rule != "none")) return;
+    DistributedRun run = as_run(s, disturbed(*exact, *bounds, s.asked.program.dtype, random_));
     if (options_.ranks && !run_for_real(s, mutant, run)) return;
     const CaseComparison comparison = compare(s.which, s.asked, s.truth, &run);
     const std::clock_t start = std::clock();
     std::vector<Finding> findings;
-    if (!comparison.gradients_equal()) findings = diagnose({s.which, s.asked, s.truth, comparison}, simulate);
-    tell(s, mutant, !comparison.gradients_equal(), findings,
-         static_cast<long long>(std::clock() - start) * 1000000 / CLOCKS_PER_SEC);
+    const Evidence evidence(s.which, s.asked, s.truth, comparison);
+    if (!comparison.gradients_equal()) findings = diagnose(evidence, simulate);
+    const auto us = static_cast<long long>(std::clock() - start) * 1000000 / CLOCKS_PER_SEC;
+    const bool is_simpler = mutant.size() > 1 && !comparison.gradients_equal() && has_simpler(evidence);
+    tell(s, mutant, !comparison.gradients_equal(), findings, is_simpler, us);
+  }
+
+  // One mistake gives what these two give.
+  static bool has_simpler(const Evidence& evidence) {
+    const Replay replay = simulate;
+    const auto found = explanations(evidence, Replayer(evidence, replay)).found;
+    return std::any_of(found.begin(), found.end(), [](const Hypothesis& h) { return h.size() == 1; });
   }
 
   // Rules run as a subject of their own, rewritten programs as themselves. False where the ranks cannot show the mutant.
   bool run_for_real(const Subject& s, const Hypothesis& mutant, DistributedRun& run) {
-    const CollectiveCall& call = call_of(s.asked.program, mutant[0].step);
     RunRequest request;
     request.program = s.asked.program;
+    for (Input& input : request.program.inputs)
+      if (const auto mistake = sync_mistake_named(mutant[0].rule); mistake && input.name == mutant[0].step)
+        if (!mutate_sync(input, *mistake)) return false;
     request.backend = "gloo";
     request.weights = backward_weights(s.asked.program, s.which.objective, true);
     std::vector<std::string> added;
-    const auto rules = rewrite(request.program, mutant, &added);
+    const auto rules = rewrite(request.program, of_backward(mutant), &added);
     request.subject = "reference";
     if (!rules.empty()) {
+      const CollectiveCall& call = *call_of(s.asked.program, mutant[0].step);
       // The adapter gathers copies, which have no memory layout to mistake and nobody else to read them.
       if (rules[0].rule == "as_stored" || rules[0].rule == "operand_as_stored" || rules[0].rule == "overwritten") return false;
       // The ranks choose by kind and op, so one step must be alone in that.
@@ -285,26 +322,43 @@ class Sweep {
     return true;
   }
 
-  void tell(const Subject& s, const Hypothesis& mutant, bool caught, const std::vector<Finding>& findings, long long us) const {
-    const CollectiveCall& call = call_of(s.asked.program, mutant[0].step);
+  void tell(const Subject& s, const Hypothesis& mutant, bool caught, const std::vector<Finding>& findings, bool is_simpler, long long us) const {
+    const CollectiveCall* call = call_of(s.asked.program, mutant[0].step);
     std::string rule, wanted, seen;
     bool named = true;
     for (const RuleChoice& choice : mutant) {
       const std::string finding = expected(choice);
-      rule += (rule.empty() ? "" : "+") + choice.rule.substr(0, choice.rule.find(':'));
+      rule += (rule.empty() ? "" : "+") + name_of(choice);
       wanted += (wanted.empty() ? "" : "+") + finding;
       named = named && std::any_of(findings.begin(), findings.end(), [&](const Finding& f) {
-                return f.rule == finding && (f.step.empty() || f.step == choice.step || names_step(f, choice.step));
+                return f.rule == finding && (is_told(s, f, choice) || f.step == choice.step || names_step(f, choice.step));
               });
     }
     for (const Finding& f : findings) seen += (seen.empty() ? "" : ",") + f.rule + (f.step.empty() ? "" : "@" + f.step);
     const bool first = !findings.empty() && findings[0].rule == expected(mutant[0]);
-    std::printf("%s\t%s\t%s\t%s\t%d\t%d\t%d\t%lld\t%s\t%s@%s\n", rule.c_str(), wanted.c_str(),
-                std::string(traits(call.kind).name).c_str(),
-                traits(call.kind).takes_op ? std::string(name_of(call.op)).c_str() : "", caught, named, first, us, seen.c_str(),
+    std::printf("%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t%lld\t%s\t%s@%s\n", rule.c_str(), wanted.c_str(),
+                call ? std::string(traits(call->kind).name).c_str() : "sync",
+                call && traits(call->kind).takes_op ? std::string(name_of(call->op)).c_str() : "", caught, named, first, is_simpler, us, seen.c_str(),
                 s.which.scenario->file.c_str(), mutant[0].step.c_str());
     if (!options_.show) return;
     for (const Finding& f : findings) std::printf("  %s\n", f.text.c_str());
+  }
+
+  // "without" of "without:2", "sync twice" of "sync:twice:dp".
+  static std::string name_of(const RuleChoice& choice) {
+    if (!sync_mistake_named(choice.rule)) return choice.rule.substr(0, choice.rule.find(':'));
+    return "sync " + choice.rule.substr(5, choice.rule.find(':', 5) - 5);
+  }
+  static std::string_view name_of(ReduceOp op) { return distgrad::name_of(op); }
+
+  // Findings without a step: of an input's sync the very mistake must be told.
+  static bool is_told(const Subject& s, const Finding& f, const RuleChoice& choice) {
+    const auto mistake = sync_mistake_named(choice.rule);
+    if (!mistake) return f.step.empty();
+    for (const Input& input : s.asked.program.inputs)
+      if (input.name == choice.step)
+        return f.text.find(text_of(s.asked.program, input, *mistake, input.name)) != std::string::npos;
+    return false;
   }
 
   // On real ranks a gradient that nothing leads to is None, unless a sync or another path makes it zeros.

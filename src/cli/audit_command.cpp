@@ -31,18 +31,40 @@ namespace {
 
 struct AuditOptions {
   std::string subject, objective, python, out, json;
-  std::vector<std::string> collectives;
+  std::vector<std::string> collectives, aspect_names;
+  std::vector<Aspect> aspects;  // those of aspect_names
 };
 
 constexpr const char* kExamples =
     "Examples:\n"
     "  distgrad audit torch_nn\n"
     "  distgrad audit python:torch.distributed.nn.functional\n"
-    "  distgrad audit all_gather=python:my_layers.py:GatherLayer.apply --out failing\n";
+    "  distgrad audit all_gather=python:my_layers.py:GatherLayer.apply --out failing\n"
+    "  distgrad audit all_gather=python:my_layers.py:GatherLayer.apply --aspects checkpoint,double-backward\n";
 
 std::string choices_hint(const std::string& text, const std::vector<std::string>& known) {
   const std::string hint = did_you_mean(text, known);
   return hint.empty() ? fmt::format("; it is {}", fmt::join(known, ", ")) : hint;
+}
+
+// --aspects, in the order of the columns; "all" is every one.
+std::vector<Aspect> requested_aspects(const std::vector<std::string>& names) {
+  std::vector<std::string> known;
+  for (const AspectRow& row : aspects())
+    if (row.on_request) known.emplace_back(row.name);
+  known.emplace_back("all");
+  for (const std::string& name : names) {
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    const auto always = std::find_if(aspects().begin(), aspects().end(), [&](const AspectRow& row) { return row.name == name; });
+    throw UserError(always != aspects().end()
+                        ? fmt::format("audit: --aspects: {} is tried anyway; on request: {}", name, fmt::join(known, ", "))
+                        : fmt::format("audit: --aspects: unknown \"{}\"{}", name, choices_hint(name, known)));
+  }
+  const auto asked = [&](std::string_view name) { return std::find(names.begin(), names.end(), name) != names.end(); };
+  std::vector<Aspect> requested;
+  for (std::size_t a = 0; a < kAspectCount; ++a)
+    if (aspects()[a].on_request && (asked(aspects()[a].name) || asked("all"))) requested.push_back(static_cast<Aspect>(a));
+  return requested;
 }
 
 void check(const AuditOptions& options) {
@@ -69,6 +91,12 @@ bool offers_of_its_own(const std::string& subject, CollectiveKind kind) {
                      [&](const LibraryRow& row) { return row.subject == subject && row.kind == kind; });
 }
 
+bool has_mode(const std::string& subject) {
+  const auto parts = parts_by_kind(subject);
+  if (parts.empty()) return is_python_subject(subject) && split_mode(subject).second;
+  return std::any_of(parts.begin(), parts.end(), [](const auto& part) { return has_mode(part.second); });
+}
+
 // The collectives that are asked for, or that the subject is given for.
 std::vector<CollectiveKind> kinds_of(const AuditOptions& options) {
   std::vector<CollectiveKind> kinds;
@@ -88,12 +116,20 @@ struct Row {
   std::vector<Trial> trials;
 };
 
+// Rule sets and libraries know no checkpoint, autocast and so on.
+std::vector<Aspect> tried_of(const AuditOptions& options, CollectiveKind kind) {
+  std::vector<Aspect> tried = options.aspects;
+  if (!is_python_subject(subject_for(options.subject, kind)))
+    std::erase_if(tried, [](Aspect aspect) { return aspects()[static_cast<std::size_t>(aspect)].of_code; });
+  return tried;
+}
+
 std::vector<Row> rows_of(const AuditOptions& options) {
   std::vector<Row> rows;
   for (const CollectiveKind kind : kinds_of(options)) {
     const int ops = traits(kind).takes_op ? static_cast<int>(kReduceOpNames.size()) : 1;
     for (int op = 0; op < ops; ++op)
-      rows.push_back({kind, static_cast<ReduceOp>(op), battery(kind, static_cast<ReduceOp>(op))});
+      rows.push_back({kind, static_cast<ReduceOp>(op), battery(kind, static_cast<ReduceOp>(op), tried_of(options, kind))});
   }
   return rows;
 }
@@ -105,6 +141,7 @@ struct RowCases {
 };
 
 std::string subject_of(const AuditOptions& options, const Row& row, const Trial& trial) {
+  if (!trial.mode.empty()) return subject_in_mode(options.subject, row.kind, trial.mode);
   if (!trial.needs_all_reduce) return options.subject;
   return fmt::format("{}={}+all_reduce=in_place", traits(row.kind).name, subject_for(options.subject, row.kind));
 }
@@ -235,12 +272,17 @@ ExitCode audit_command(const Arguments& arguments) {
   app.add_option("SUBJECT", options.subject, "the implementation, as for `run --subject`")->required();
   app.add_option("--collective", options.collectives, "only these")->type_name("KIND,...")->delimiter(',')->allow_extra_args(false);
   app.add_option("--objective", options.objective, "sum, mean or replicated: right means for this one")->type_name("OBJECTIVE");
+  app.add_option("--aspects", options.aspect_names, "also try: checkpoint, autocast, async, compile, double-backward; all")
+      ->type_name("ASPECT,...")->delimiter(',')->allow_extra_args(false);
   app.add_option("--python", options.python, "the interpreter for a subject in Python")->type_name("PATH");
   app.add_option("--out", options.out, "write the smallest failing cases there, as scenario files")->type_name("DIR");
   app.add_option("--json", options.json, "write the results; - is standard output")->type_name("FILE");
   describe(app, kExamples);
   if (const auto done = parse_arguments(app, arguments)) return *done;
   check(options);
+  options.aspects = requested_aspects(options.aspect_names);
+  if (!options.aspects.empty() && has_mode(options.subject))
+    throw UserError(fmt::format("audit: \"{}\" has a mode already: leave --aspects or the '@' out", options.subject));
 
   const auto started = std::chrono::steady_clock::now();
   const Interrupts interrupts;
@@ -253,7 +295,7 @@ ExitCode audit_command(const Arguments& arguments) {
   }
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - started;
 
-  const TableOptions table{.subject = options.subject, .elapsed_s = elapsed.count()};
+  const TableOptions table{.subject = options.subject, .elapsed_s = elapsed.count(), .requested = options.aspects};
   if (options.json != "-") fmt::print("{}", audit_text(judgements, table));
   if (!options.json.empty()) write_file_atomically(options.json, audit_json(judgements, table));
   if (!options.out.empty()) write_failures(judgements, options.out);

@@ -13,15 +13,20 @@ namespace distgrad {
 // What follows the subcommand's name on the command line.
 using Arguments = std::vector<std::string>;
 
-// Each prints to standard output and throws UserError or SystemError.
+// Each reads its arguments with parse_arguments(), once and first (describe_command() relies on it), prints
+// to standard output and throws UserError or SystemError.
 ExitCode run_command(const Arguments&);
 ExitCode explain_command(const Arguments&);
 ExitCode audit_command(const Arguments&);
+ExitCode fuzz_command(const Arguments&);
 ExitCode compare_command(const Arguments&);
 ExitCode golden_command(const Arguments&);
+ExitCode init_command(const Arguments&);
+ExitCode repro_command(const Arguments&);
 ExitCode list_command(const Arguments&);
 ExitCode schema_command(const Arguments&);
 ExitCode doctor_command(const Arguments&);
+ExitCode completion_command(const Arguments&);
 ExitCode version_command(const Arguments&);
 ExitCode help_command(const Arguments&);
 

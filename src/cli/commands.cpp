@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/version.h"
 #include "cli/command.h"
+#include "cli/parse_arguments.h"
 
 namespace distgrad {
 namespace {
@@ -17,11 +18,15 @@ constexpr Command kCommands[] = {
     {"run", "run scenario files, folders or single cases, and report", run_command},
     {"explain", "one case in full: values and cotangents by rank, where they part, and why", explain_command},
     {"audit", "run one implementation through a battery for every collective", audit_command},
+    {"fuzz", "run random programs and shrink what fails", fuzz_command},
     {"compare", "compare saved gradients with a reference, or two JSON reports", compare_command},
     {"golden", "write, check or show changes of files that hold the true gradients", golden_command},
+    {"init", "write a first scenario, and the schema that lets an editor check it", init_command},
+    {"repro", "write a case as a Python script that needs torch alone, or reduced", repro_command},
     {"list", "what there is: scenarios, cases, collectives, subjects, ...", list_command},
     {"schema", "print the JSON Schema of scenario files, the JSON report or golden files", schema_command},
     {"doctor", "what was found, what is missing, and a self-test of the backend", doctor_command},
+    {"completion", "print the completion of a shell", completion_command},
     {"version", "print the version", version_command},
     {"help", "print this, or the help of a command", help_command},
 };
@@ -52,7 +57,7 @@ void print_overview() {
       "Usage: distgrad COMMAND [OPTION...]\n"
       "\n";
   for (const Command& command : kCommands)
-    text += fmt::format("  {:9}{}\n", command.name, command.description);
+    text += fmt::format("  {:12}{}\n", command.name, command.description);
   text +=
       "\n"
       "distgrad COMMAND --help tells more. Examples:\n"
@@ -66,14 +71,20 @@ void print_overview() {
 std::span<const Command> commands() { return kCommands; }
 
 ExitCode help_command(const Arguments& arguments) {
-  if (arguments.empty() || arguments[0].starts_with("-") || arguments[0] == "help") {
-    print_overview();
-    return ExitCode::kAsExpected;
-  }
-  return known_command(arguments[0]).function({"--help"});
+  CLI::App app("Print what there is, or the help of a command.", "distgrad help");
+  std::string command;
+  app.add_option("COMMAND", command, "as `distgrad COMMAND --help`");
+  describe(app, "Example: distgrad help run\n");
+  if (const auto done = parse_arguments(app, arguments)) return *done;
+  if (!command.empty()) return known_command(command).function({"--help"});
+  print_overview();
+  return ExitCode::kAsExpected;
 }
 
-ExitCode version_command(const Arguments&) {
+ExitCode version_command(const Arguments& arguments) {
+  CLI::App app("Print the version, and that of the torch it was built with.", "distgrad version");
+  describe(app, "Example: distgrad version\n");
+  if (const auto done = parse_arguments(app, arguments)) return *done;
   fmt::print("distgrad {}{}{}\n", kVersion, kTorchVersion.empty() ? "" : ", built with torch ",
              kTorchVersion);
   return ExitCode::kAsExpected;

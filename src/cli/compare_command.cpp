@@ -48,8 +48,7 @@ DType dtype_value(const std::string& name) {
 
 std::optional<ExitCode> parse(const Arguments& arguments, CompareOptions& options) {
   CLI::App app(
-      "Compare gradients that a training script saved with a reference, or two JSON reports of "
-      "`distgrad run`.",
+      "Compare gradients that a training script saved with a reference, or two reports of a run.",
       "distgrad compare");
   std::string rtol, atol, dtype;
   app.add_option("REFERENCE", options.reference,

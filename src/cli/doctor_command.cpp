@@ -12,13 +12,17 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/error.h"
 #include "base/version.h"
+#include "cli/accelerators.h"
 #include "cli/captured_child.h"
 #include "cli/command.h"
+#include "cli/interpreters.h"
 #include "cli/parse_arguments.h"
 #include "pool/workshop.h"
 #include "report/words.h"
@@ -59,28 +63,44 @@ std::string torch_library(const std::string& executable) {
   return arrow == std::string::npos ? line : line.substr(arrow + 3, line.rfind(" (") - arrow - 3);
 }
 
+// 2.15.0 of 2.15.0+cu130.
+std::string_view release(std::string_view version) { return version.substr(0, version.find('+')); }
+
+// Of the torch that lib/libtorch_cpu.so belongs to, by its version.py; empty where that does not say.
+std::string version_of(const std::filesystem::path& library) {
+  std::ifstream file(library.parent_path().parent_path() / "version.py");
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("__version__")) continue;
+    const std::size_t open = line.find_first_of("'\""), close = line.find_last_of("'\"");
+    if (open < close) return line.substr(open + 1, close - open - 1);
+  }
+  return "";
+}
+
 Line torch_line(const std::string& executable) {
   const std::string library = torch_library(executable);
   if (library.empty() || library.find("not found") != std::string::npos)
     return {Finding::kMissing, "torch", "libtorch_cpu.so is not found by distgrad-rank",
             fmt::format("put back the torch {} that distgrad was built with, or build it again",
                         kTorchVersion)};
+  const std::string version = version_of(library);
+  if (!version.empty() && release(version) != release(kTorchVersion))
+    return {Finding::kMissing, "torch", fmt::format("{} is torch {}", library, version),
+            fmt::format("put back the torch {} that distgrad was built with, or build it again",
+                        release(kTorchVersion))};
   return {Finding::kFine, "torch", library, ""};
 }
 
+// The one that subjects in Python run in unless --python names another.
 Line python_line() {
-  const std::string python(kBuildPython);
-  if (python.empty()) return {Finding::kNote, "python", "none was given when this was built", ""};
-  ChildCommand command;
-  command.arguments = {
-      python, "-c",
-      "import sys, importlib.util as u\n"
-      "print(sys.version.split()[0], 'with' if u.find_spec('torch') else 'without')"};
-  const CapturedChild child = run_captured(command, kTimeout);
-  if (!child.ok())
-    return {Finding::kNote, "python",
-            fmt::format("{} does not run: {}", python, last_line(child.text)), ""};
-  return {Finding::kFine, "python", fmt::format("{}: {} torch", python, last_line(child.text)), ""};
+  Interpreters interpreters;
+  try {
+    const Interpreter& found = interpreters.find("");
+    return {Finding::kFine, "python", fmt::format("{}, with torch {}", found.path, found.torch), ""};
+  } catch (const UserError&) {
+    return {Finding::kNote, "python", "none with torch was found; only subjects in Python need one",
+            "--python PATH names one"};
+  }
 }
 
 Line loopback_line() {
@@ -139,11 +159,11 @@ struct SelfTest {
 };
 
 // "all_reduce max Float": a line for what behaves alike, with the dtypes unless it is all of them.
-std::string self_test_table(const Json& gloo) {
+std::string self_test_table(const Json& found) {
   std::vector<std::pair<std::string, std::string>> order;  // what, how
   std::map<std::pair<std::string, std::string>, std::vector<std::string>> dtypes;
   std::map<std::string, std::size_t> kinds;  // dtypes of each
-  for (const auto& [name, entry] : gloo.items()) {
+  for (const auto& [name, entry] : found.items()) {
     const std::size_t space = name.rfind(' ');
     const auto dtype = kTorchDtypes.find(space == std::string::npos ? "" : name.substr(space + 1));
     const std::string what = dtype == kTorchDtypes.end() ? name : name.substr(0, space);
@@ -166,21 +186,48 @@ std::string self_test_table(const Json& gloo) {
   return out;
 }
 
-SelfTest self_test(const std::string& executable) {
+SelfTest self_test(const std::string& executable, const std::string& backend) {
   ChildCommand command;
-  command.arguments = {executable, "--self-test"};
+  command.arguments = {executable, "--self-test", backend};
   const CapturedChild child = run_captured(command, kTimeout);
   const Json found =
       Json::parse(child.text.substr(std::min(child.text.find('{'), child.text.size())), nullptr,
                   /*allow_exceptions=*/false);
-  if (!child.ok() || !found.is_object() || !found.contains("gloo"))
-    return {{Finding::kMissing, "gloo",
+  if (!child.ok() || !found.is_object() || !found.contains(backend))
+    return {{Finding::kMissing, backend,
              child.timed_out ? fmt::format("the self-test did not end within {} s", kTimeout)
                              : "the self-test failed: " + last_line(child.text),
-             "run `" + executable + " --self-test` to see all it says"},
+             "run `" + executable + " --self-test " + backend + "` to see all it says"},
             ""};
-  return {{Finding::kFine, "gloo", "torch " + found.value("torch", "") + "'s; self-test below", ""},
-          self_test_table(found["gloo"])};
+  return {
+      {Finding::kFine, backend, "torch " + found.value("torch", "") + "'s; self-test below", ""},
+      self_test_table(found[backend])};
+}
+
+// --- GPUs ---
+
+// That there is none is no fault of the machine's: only cases that ask for one are skipped.
+Line gpu_line(const Probe& probe) {
+  if (!probe.cuda_unavailable.empty()) return {Finding::kNote, "gpu", probe.cuda_unavailable, ""};
+  return {Finding::kFine, "gpu",
+          fmt::format("{} (driver for CUDA {}, torch's CUDA {})", fmt::join(probe.devices, ", "),
+                      probe.driver, probe.runtime),
+          ""};
+}
+
+Line nccl_line(const Probe& probe) {
+  const std::string version = probe.nccl_version.empty() ? "" : probe.nccl_version + "; ";
+  if (!probe.nccl_unavailable.empty())
+    return {Finding::kNote, "nccl", version + "cases are skipped: " + probe.nccl_unavailable, ""};
+  const bool tested = probe.nccl_traits == "self-test";
+  return {Finding::kFine, "nccl",
+          version + (tested ? "what it does right was found by a self-test"
+                            : "what it does right is taken from its sources"),
+          tested ? ""
+                 : fmt::format("tools/gpu_check, or distgrad-rank --self-test nccl > {}",
+                               std::filesystem::path(probe.nccl_library)
+                                   .replace_filename("nccl-traits.json")
+                                   .string())};
 }
 
 // --- Output ---
@@ -206,8 +253,9 @@ std::string own_executable() {
 }  // namespace
 
 ExitCode doctor_command(const Arguments& arguments) {
-  CLI::App app("Look at this machine and test the backend's collectives.", "distgrad doctor");
-  describe(app, "Exit code 3: something that runs need is missing.\n");
+  CLI::App app("Look at this machine and test the backends' collectives.", "distgrad doctor");
+  describe(app, "Exit code 3: something that runs need is missing.\n"
+           "Example: distgrad doctor\n");
   if (const auto done = parse_arguments(app, arguments)) return *done;
   bool missing = false;
   const auto show = [&](const Line& line) {
@@ -226,9 +274,18 @@ ExitCode doctor_command(const Arguments& arguments) {
   show(shared_memory_line());
   show(processors_line());
   if (ranks.finding != Finding::kFine) return ExitCode::kBroken;
-  const SelfTest test = self_test(executable);
-  show(test.line);
-  if (!test.table.empty()) fmt::print("\nThe backend's collectives:\n{}", test.table);
+  const Probe probe = probe_accelerators(executable, true);
+  show(gpu_line(probe));
+  show(nccl_line(probe));
+  std::string tables;
+  for (const std::string backend : {"gloo", "nccl"}) {
+    if (backend == "nccl" && !probe.nccl_unavailable.empty()) continue;
+    const SelfTest test = self_test(executable, backend);
+    show(test.line);
+    if (!test.table.empty())
+      tables += fmt::format("\nThe collectives of {}:\n{}", backend, test.table);
+  }
+  fmt::print("{}", tables);
   return missing ? ExitCode::kBroken : ExitCode::kAsExpected;
 }
 

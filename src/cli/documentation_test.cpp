@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "cli/command.h"
+#include "cli/completion.h"
 #include "model/findings.h"
 
 namespace distgrad {
@@ -42,6 +43,32 @@ TEST(Documentation, HasTheOptionsOfRunAndNoOther) {
   auto offered = options_in(help, "^  (--[a-z-]+)");
   EXPECT_GT(offered.size(), 10u);
   EXPECT_EQ(options_in(documentation(), "^\\| `(--[a-z-]+)"), offered);
+}
+
+// A terminal of 100 columns; 40 lines are what is left of a window beside one's own command.
+TEST(Documentation, HelpOfEveryCommandFitsAScreenAndHasAnExample) {
+  for (const Command& command : commands()) {
+    testing::internal::CaptureStdout();
+    EXPECT_EQ(command.function({"--help"}), ExitCode::kAsExpected) << command.name;
+    std::istringstream help(testing::internal::GetCapturedStdout());
+    int lines = 0, examples = 0;
+    for (std::string line; std::getline(help, line); ++lines) {
+      EXPECT_LE(line.size(), 100u) << command.name << ": " << line;
+      examples += line.starts_with("  distgrad ") || line.starts_with("Example: distgrad ") ||
+                  line.starts_with("  eval ");
+    }
+    EXPECT_LE(lines, 40) << command.name;
+    EXPECT_GE(examples, 1) << command.name;
+  }
+}
+
+TEST(Completion, HasEveryOptionOfRun) {
+  testing::internal::CaptureStdout();
+  run_command({"--help"});
+  const std::string help = testing::internal::GetCapturedStdout();
+  const std::string script = bash_completion();
+  for (const std::string& option : options_in(help, "^  (--[a-z-]+)"))
+    EXPECT_THAT(script, testing::ContainsRegex("run\\) options='[^']*" + option + "[ ']"));
 }
 
 TEST(Documentation, HasEveryCommand) {

@@ -3,18 +3,22 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <optional>
 #include <string_view>
 #include <variant>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/interrupts.h"
+#include "cli/accelerators.h"
 #include "cli/color.h"
 #include "cli/command.h"
 #include "cli/explanation.h"
 #include "cli/load.h"
 #include "cli/parse_arguments.h"
 #include "cli/run_options.h"
+#include "model/backends.h"
 #include "report/summary.h"
 #include "report/words.h"
 
@@ -30,7 +34,7 @@ constexpr const char* kExamples =
 
 // What is understood of the options of `run`: those that say which case it is and how it runs. They
 // are read by its own parser, so that they mean the same; this keeps the others out and has the help.
-std::optional<ExitCode> check_arguments(const Arguments& arguments) {
+std::optional<ExitCode> check_arguments(const Arguments& arguments, std::string& separating) {
   CLI::App app("One case in full: every value and cotangent by rank, and where the ranks part from the truth.",
                "distgrad explain");
   std::string text;
@@ -44,20 +48,36 @@ std::optional<ExitCode> check_arguments(const Arguments& arguments) {
   option("--world-size", "N", "the number of ranks");
   option("--dtype", "DTYPE", "float64, float32, bfloat16, float16");
   option("--backend", "NAME", "what carries the collectives");
+  option("--device", "NAME", "cpu, cuda: where the tensors are");
+  app.add_flag("--share-gpu", flag, "nccl: several ranks may have one GPU");
   option("--objective", "OBJECTIVE", "sum, mean, replicated, rank:1");
   option("--python", "PATH", "the interpreter for a subject in Python");
   app.add_flag("--allow-code", flag, "run code that the scenario file names");
   option("--timeout", "S", "seconds for the case");
   app.add_flag("--full", flag, "show all ranks and elements");
   option("--color", "WHEN", "auto, always or never");
+  app.add_option("--separating", separating, "writes a scenario that tells the explanations apart")->type_name("FILE");
   describe(app, kExamples);
   return parse_arguments(app, arguments);
 }
 
-std::variant<RunOptions, ExitCode> parse_explain_options(const Arguments& arguments) {
-  if (const auto done = check_arguments(arguments)) return *done;
+// `run` knows nothing of it.
+Arguments without_separating(const Arguments& arguments) {
+  Arguments others;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string_view word = arguments[i];
+    if (word == "--separating")
+      ++i;
+    else if (!word.starts_with("--separating="))
+      others.push_back(arguments[i]);
+  }
+  return others;
+}
+
+std::variant<RunOptions, ExitCode> parse_explain_options(const Arguments& arguments, std::string& separating) {
+  if (const auto done = check_arguments(arguments, separating)) return *done;
   try {
-    return parse_run_options(arguments);
+    return parse_run_options(without_separating(arguments));
   } catch (const UserError& e) {
     const std::string text = e.what();
     throw UserError(text.starts_with("run: ") ? "explain: " + text.substr(5) : text);
@@ -90,6 +110,20 @@ class Listener : public VerifyListener {
   Report& report_;
 };
 
+// Where there is none the text says why, and an older file is left alone.
+void write_separating(Explanation& explanation, const std::string& path) {
+  SeparatingScenario& scenario = explanation.separating;
+  if (scenario.text.empty()) {
+    fmt::print(stderr, "distgrad: explain: --separating: {}; {} is not written\n",
+               scenario.rivals.empty() ? "there are no explanations to tell apart"
+                                       : "no scenario was found that tells the explanations apart",
+               shell_quoted(path));
+    return;
+  }
+  write_file_atomically(path, scenario.text);
+  scenario.written_to = path;
+}
+
 TextOptions text_options(const RunOptions& options) {
   TextOptions text;
   text.color = wants_color(options.color);
@@ -102,13 +136,17 @@ TextOptions text_options(const RunOptions& options) {
 }  // namespace
 
 ExitCode explain_command(const Arguments& arguments) {
-  const auto parsed = parse_explain_options(arguments);
+  std::string separating;  // the file to write, or empty
+  const auto parsed = parse_explain_options(arguments, separating);
   if (const auto* done = std::get_if<ExitCode>(&parsed)) return *done;
   RunOptions options = std::get<RunOptions>(parsed);
   Interpreters interpreters;
   options.overrides.torch_of_python = [&](const std::string& python) {
     return interpreters.find(python).torch;
   };
+  Accelerators accelerators(options.share_gpu);
+  options.overrides.why_unavailable = [&](const Case& which) { return accelerators.why_unavailable(which); };
+  if (options.share_gpu) ::setenv(kShareGpuVariable, "1", 1);
   const Interrupts interrupts;
   const Loaded loaded = load_cases(options.paths, options.overrides);
   Report report;
@@ -122,6 +160,7 @@ ExitCode explain_command(const Arguments& arguments) {
     fmt::print(stderr, "distgrad: interrupted\n");
     return static_cast<ExitCode>(128 + signal);  // as shells say it
   }
+  if (!separating.empty()) write_separating(listener.explanation, separating);
   for (const CaseResult& result : report.cases)
     std::fputs(explain_text(listener.explanation, result, text_options(options)).c_str(), stdout);
   report.summary = summary_of(report.cases);

@@ -7,11 +7,14 @@
 #include <cmath>
 #include <map>
 
+#include "cli/separating.h"
 #include "diagnose/phrases.h"
 #include "diagnose/rewriting.h"
 #include "diagnose/search.h"
+#include "diagnose/sync_mistakes.h"
 #include "gradients/closeness.h"
 #include "model/libraries.h"
+#include "report/program_text.h"
 #include "report/words.h"
 
 namespace distgrad {
@@ -44,7 +47,7 @@ std::string unused_name(const Program& program, std::string name) {
 Traced traced(Program program, const Hypothesis& hypothesis, const std::vector<double>& weights,
               const Replay& replay) {
   SimulateRequest request;
-  request.rules = rewrite(program, hypothesis);
+  request.rules = rewrite(program, of_backward(hypothesis));
   std::map<std::string, std::string> input_of_step;
   std::vector<Step> inputs;
   for (const Input& input : program.inputs) {
@@ -346,10 +349,13 @@ class Explainer {
       if (explained.found.empty()) return explain_unknown(explained);
       hypothesis = explained.found.front();
       has_rivals_ = explained.found.size() > 1;
+      if (has_rivals_) out_.separating = separating_scenario(c_, explained.found);
     }
     show_ranks_cotangents(traced_backward(program_, hypothesis, run_weights(), c_.replay));
     if (!starts_alike())
       explain_start(hypothesis);
+    else if (of_backward(hypothesis).empty() && !hypothesis.empty())
+      explain_sync(hypothesis);
     else if (hypothesis.empty())
       out_.parting =
           "In no collective: every cotangent is that of the truth. What the ranks hold in the end is not, "
@@ -380,13 +386,39 @@ class Explainer {
         " So the ranks' cotangents are on another scale than J's from the start, and where they stray from "
         "it cannot be read off one step. What the ranks hold is what the rule below gives.";
     out_.rule = rule_of(hypothesis);
-    for (const RuleChoice& choice : hypothesis)
+    for (const RuleChoice& choice : of_backward(hypothesis))
       value_named(choice.step)->mark = "the backward of this step goes by the rule named below";
+    mark_inputs(hypothesis);
+  }
+
+  // What is wrong after backward shows in no cotangent.
+  void mark_inputs(const Hypothesis& hypothesis) {
+    for (const RuleChoice& choice : hypothesis)
+      if (sync_mistake_named(choice.rule))
+        value_named(choice.step)->mark = "the ranks part here, in what is made of their gradients after backward";
+  }
+
+  void explain_sync(const Hypothesis& hypothesis) {
+    mark_inputs(hypothesis);
+    out_.parting =
+        "After backward: every cotangent is that of the truth. What is made of the ranks' gradients then, by "
+        "a sum or a mean over the ranks, is not.";
+    out_.rule = rule_of(hypothesis);
+  }
+
+  std::string sync_text(const RuleChoice& choice) const {
+    const auto input = std::find_if(program_.inputs.begin(), program_.inputs.end(),
+                                    [&](const Input& i) { return i.name == choice.step; });
+    return text_of(program_, *input, *sync_mistake_named(choice.rule), choice.step);
   }
 
   std::string rule_of(const Hypothesis& hypothesis) const {
     std::string text;
     for (const RuleChoice& choice : hypothesis) {
+      if (sync_mistake_named(choice.rule)) {
+        text += (text.empty() ? "" : " And ") + sync_text(choice);
+        continue;
+      }
       const std::string one = rule_text(choice.rule);
       const bool told = text.find(one) != std::string::npos;
       if (!told)
@@ -410,11 +442,13 @@ class Explainer {
     out_.rule = rule_of(hypothesis);
     std::size_t first = names_.size();
     while (first > 0 && out_.values[first - 1].ranks_cotangent.empty()) --first;
-    const std::string culprit = first == 0 ? hypothesis.front().step : culprit_for(names_[first - 1], hypothesis);
+    const std::string culprit = first == 0 ? of_backward(hypothesis).front().step
+                                           : culprit_for(names_[first - 1], of_backward(hypothesis));
     ExplainedValue& blamed = *value_named(culprit);
     blamed.mark = "the cotangents part here: the backward of this step is not the adjoint";
-    for (const RuleChoice& choice : hypothesis)
+    for (const RuleChoice& choice : of_backward(hypothesis))
       if (choice.step != culprit) value_named(choice.step)->mark = "the backward of this step is wrong as well";
+    mark_inputs(hypothesis);
     if (first == 0 || names_[first - 1] == culprit) {
       out_.parting = fmt::format("In the backward of step {}.", culprit);
       return;
@@ -452,24 +486,6 @@ class Explainer {
 };
 
 }  // namespace
-
-std::string call_text(const CollectiveCall& call) {
-  const CollectiveTraits& kind = traits(call.kind);
-  std::string text = fmt::format("{}({}", kind.name, call.operand.text);
-  if (kind.takes_op) text += fmt::format(", op={}", name_of(call.op));
-  if (kind.takes_op && call.op == ReduceOp::kPremulSum) text += ", factor=" + number_text(call.factor);
-  if (kind.takes_root) text += fmt::format(", root={}", call.root);
-  if (call.dim) text += fmt::format(", dim={}", *call.dim);
-  if (!call.group.empty()) text += ", group=" + call.group;
-  std::vector<std::string> rows;
-  for (const auto& row : call.splits) rows.push_back(fmt::format("[{}]", fmt::join(row, ", ")));
-  if (!rows.empty())
-    text += rows.size() == 1 ? ", splits=" + rows[0] : fmt::format(", splits=[{}]", fmt::join(rows, ", "));
-  std::vector<std::string> pairs;
-  for (const auto& [source, to] : call.pairs) pairs.push_back(fmt::format("{} to {}", source, to));
-  if (!pairs.empty()) text += fmt::format(", {}", fmt::join(pairs, ", "));
-  return text + ")";
-}
 
 Explanation explanation_of(const Conclusion& conclusion) { return Explainer(conclusion).run(); }
 

@@ -10,7 +10,4 @@ namespace distgrad {
 // Costs two simulations, and a diagnosis where the gradients differ.
 Explanation explanation_of(const Conclusion&);
 
-// "all_reduce(xx, op=sum, group=tp)": the options that were given and those that always matter.
-std::string call_text(const CollectiveCall&);
-
 }  // namespace distgrad

@@ -73,7 +73,9 @@ std::optional<ExitCode> read_options(const Arguments& arguments, GoldenOptions& 
   CLI::App app("Write, check or show changes of files that hold the true gradients.",
                "distgrad golden");
   std::string action;
-  app.add_option("ACTION", action, "update, check or diff")->required();
+  app.add_option("ACTION", action, "update, check or diff")
+      ->required()
+      ->type_name(choices_text({"update", "check", "diff"}));
   app.add_option("PATH", options.paths, "scenario files or folders (default scenarios)")
       ->expected(0, 1 << 20);
   app.add_option("--golden", options.folder, "the folder of golden files (default golden)")
@@ -136,8 +138,10 @@ class Truths : public VerifyListener {
 
   void on_truth(const Case& c, const Program& program, const Simulation& simulation,
                 const CaseComparison& guards) override {
-    by_scenario_.at(c.scenario)
-        ->now.cases.push_back(golden::record_of(program, c.objective, simulation, guards));
+    Entry& entry = *by_scenario_.at(c.scenario);
+    if (simulation.differences.answer == FiniteDifferences::Answer::kDisagree)
+      refuse(entry, disagreement(c, simulation.differences));
+    entry.now.cases.push_back(golden::record_of(program, c.objective, simulation, guards));
   }
 
   void on_result(CaseResult result) override {
@@ -162,6 +166,12 @@ class Truths : public VerifyListener {
  private:
   static void refuse(Entry& entry, const std::string& why) {
     if (entry.refused.empty()) entry.refused = why;
+  }
+
+  static std::string disagreement(const Case& c, const FiniteDifferences& differences) {
+    return fmt::format(
+        "world_size={},dtype={}: finite differences disagree with the gradients: {} against {} along one direction",
+        c.world_size, traits(c.dtype).name, number_text(differences.numeric), number_text(differences.derivative));
   }
 
   static std::string why_not(const CaseResult& result) {
@@ -381,7 +391,11 @@ ExitCode golden_command(const Arguments& arguments) {
   Entries entries = entries_for(loaded, store);
   Truths truths(entries, counts);
   verify(cases_of(loaded, entries),
-         {.simulate_only = true, .declared_truth_alone = true, .replace_truth = {}}, truths);
+         {.simulate_only = true,
+          .declared_truth_alone = true,
+          .with_differences = options.action == Action::kUpdate,
+          .replace_truth = {}},
+         truths);
   if (const int signal = interrupted_by()) {
     fmt::print(stderr, "distgrad: interrupted; nothing was written\n");
     return static_cast<ExitCode>(128 + signal);  // as shells say it

@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/version.h"
 #include "cli/captured_child.h"
-#include "pool/workshop.h"
+#include "pool/installation.h"
 
 namespace distgrad {
 namespace {
@@ -77,6 +77,7 @@ std::optional<Interpreter> usable(const std::string& path) {
 
 Interpreter default_interpreter() {
   if (auto found = usable(on_path("python3"))) return *found;
+  if (auto found = usable(environment_python_of(executable_folder()).string())) return *found;
   if (auto found = usable(std::string(kBuildPython))) return *found;
   throw UserError("no Python with torch for the subjects in Python: give one with --python PATH");
 }
@@ -98,8 +99,7 @@ const Interpreter& Interpreters::find(const std::string& asked) {
 }
 
 std::vector<std::string> python_rank_command(const std::string& interpreter) {
-  const std::filesystem::path bin = std::filesystem::path(rank_executable()).parent_path();
-  const std::filesystem::path program = bin / "../share/distgrad/python/distgrad/ranks/__main__.py";
+  const std::filesystem::path program = python_ranks_of(executable_folder());
   std::error_code error;
   const std::filesystem::path file = std::filesystem::canonical(program, error);
   if (error) throw SystemError("the ranks' Python files are missing: " + program.lexically_normal().string());

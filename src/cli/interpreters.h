@@ -14,8 +14,9 @@ struct Interpreter {
 
 class Interpreters {
  public:
-  // As the user named it; "" is the default: PATH's python3 where that has torch, else the one of this build. Each is asked
-  // once. Throws UserError where it does not run or has no torch.
+  // As the user named it; "" is the default: PATH's python3 where that has torch, else that of the environment that pip
+  // installed this executable into, else the one of this build. Each is asked once. Throws UserError where it does
+  // not run or has no torch.
   const Interpreter& find(const std::string& asked);
 
  private:

@@ -7,6 +7,7 @@
 
 #include "base/did_you_mean.h"
 #include "base/error.h"
+#include "cli/accelerators.h"
 #include "cli/command.h"
 #include "cli/load.h"
 #include "cli/parse_arguments.h"
@@ -14,6 +15,7 @@
 #include "model/collective_kind.h"
 #include "model/findings.h"
 #include "model/libraries.h"
+#include "pool/workshop.h"
 #include "report/json.h"
 #include "report/words.h"
 
@@ -29,6 +31,8 @@ struct Listing {
   std::vector<InvalidFile> invalid;
 };
 
+Json text_or_null(std::string_view text) { return text.empty() ? Json(nullptr) : Json(text); }
+
 Listing list_scenarios(const std::vector<std::string>& paths) {
   Listing listing;
   Loaded loaded = load_cases(paths, {});
@@ -41,14 +45,21 @@ Listing list_scenarios(const std::vector<std::string>& paths) {
 
 Listing list_cases(const std::vector<std::string>& paths) {
   Listing listing;
-  Loaded loaded = load_cases(paths, {});
+  Accelerators accelerators(false);
+  Overrides overrides;
+  overrides.why_unavailable = [&](const Case& c) { return accelerators.why_unavailable(c); };
+  Loaded loaded = load_cases(paths, overrides);
   for (const Case& c : loaded.cases)
     listing.rows.push_back({{"id", c.id},
+                            {"file", c.scenario->file},
+                            {"name", c.scenario->name},
                             {"subject", c.subject},
                             {"world_size", c.world_size},
                             {"dtype", traits(c.dtype).name},
                             {"backend", c.backend},
-                            {"objective", spelled(c.objective)}});
+                            {"objective", spelled(c.objective)},
+                            {"expected", expectation_json(c.expected)},
+                            {"skipped", text_or_null(c.skip_reason)}});
   listing.invalid = std::move(loaded.invalid);
   return listing;
 }
@@ -90,11 +101,13 @@ Listing list_subjects(const std::vector<std::string>&) {
 
 Listing list_backends(const std::vector<std::string>&) {
   Listing listing;
-  for (const BackendRow& row : kBackends)
-    listing.rows.push_back(
-        {{"backend", row.name},
-         {"what", row.what},
-         {"unavailable", row.unavailable.empty() ? Json(nullptr) : Json(row.unavailable)}});
+  const Probe probe = probe_accelerators(rank_executable(), false);
+  for (const BackendRow& row : kBackends) {
+    const std::string why = row.name == "nccl" ? probe.nccl_unavailable : "";
+    listing.rows.push_back({{"backend", row.name},
+                            {"what", row.what},
+                            {"unavailable", text_or_null(why)}});
+  }
   return listing;
 }
 
@@ -102,7 +115,7 @@ Listing list_rules(const std::vector<std::string>&) {
   Listing listing;
   for (const BackwardRuleRow& row : backward_rules())
     listing.rows.push_back({{"rule", row.name},
-                            {"finding", row.finding.empty() ? Json(nullptr) : Json(row.finding)},
+                            {"finding", text_or_null(row.finding)},
                             {"summary", row.summary}});
   return listing;
 }
@@ -164,12 +177,16 @@ std::string table(const Json& rows, const std::vector<std::string>& shown) {
   return out;
 }
 
-const Subject& subject_named(const std::string& name) {
+std::vector<std::string> names_of_topics() {
   std::vector<std::string> names;
-  for (const Subject& s : subjects_of_list()) {
+  for (const Subject& s : subjects_of_list()) names.emplace_back(s.name);
+  return names;
+}
+
+const Subject& subject_named(const std::string& name) {
+  for (const Subject& s : subjects_of_list())
     if (s.name == name) return s;
-    names.emplace_back(s.name);
-  }
+  const std::vector<std::string> names = names_of_topics();
   std::string hint = did_you_mean(name, names);
   if (hint.empty()) hint = fmt::format("; there are {}", fmt::join(names, ", "));
   throw UserError(fmt::format("list: nothing is called \"{}\"{}", name, hint));
@@ -184,11 +201,15 @@ ExitCode list_command(const Arguments& arguments) {
   bool as_json = false;
   app.add_option("WHAT", what,
                  "scenarios, cases, collectives, subjects, backends, rules or findings")
-      ->required();
+      ->required()
+      ->type_name(choices_text(names_of_topics()));
   app.add_option("PATH", paths,
                  "for scenarios and cases: files, folders, cases (default scenarios)");
   app.add_flag("--json", as_json, "as JSON, with everything known");
-  describe(app, "Example: distgrad list cases scenarios/debate\n");
+  describe(app,
+           "Examples:\n"
+           "  distgrad list subjects\n"
+           "  distgrad list cases --json scenarios/debate\n");
   if (const auto done = parse_arguments(app, arguments)) return *done;
   const Subject& subject = subject_named(what);
   if (!paths.empty() && !subject.takes_paths)

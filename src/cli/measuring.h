@@ -11,7 +11,7 @@ namespace distgrad {
 // Many forward runs instead of one: so many times a case's time may they take.
 inline constexpr double kMeasuringTakes = 4;
 
-// Collectives beside the calls are run by `reference`, whoever runs them in the case.
+// Collectives beside the calls are run by `reference` over gloo on the CPU, whoever runs them in the case.
 RunRequest measuring_request(const Case&, const SimulateRequest&);
 
 // What rank 0 told, as a simulation's result.

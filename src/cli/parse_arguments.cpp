@@ -1,6 +1,7 @@
 #include "cli/parse_arguments.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstdio>
 #include <memory>
@@ -68,7 +69,34 @@ std::vector<std::string> option_names(const CLI::App& app) {
                               option ? "unknown option" : "unexpected argument", word, hint));
 }
 
+CommandDescription* asked_for = nullptr;  // by describe_command()
+
+void fill(CommandDescription& description, const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    const bool positional = option->get_positional();
+    const std::string argument =
+        option->get_items_expected_max() == 0 ? "" : option->get_type_name();
+    if (positional)
+      description.positionals.push_back(
+          {option->get_name(true), argument, option->get_items_expected_max() > 1});
+    for (const std::string& name : option->get_lnames())
+      description.options.push_back({"--" + name, argument, false});
+  }
+}
+
 }  // namespace
+
+std::string choices_text(const std::vector<std::string>& words) {
+  return fmt::format("|{}", fmt::join(words, "|"));
+}
+
+CommandDescription describe_command(const Command& command) {
+  CommandDescription description;
+  asked_for = &description;
+  command.function({});
+  asked_for = nullptr;
+  return description;
+}
 
 void describe(CLI::App& app, const std::string& examples) {
   auto help = std::make_shared<Help>();
@@ -79,6 +107,10 @@ void describe(CLI::App& app, const std::string& examples) {
 }
 
 std::optional<ExitCode> parse_arguments(CLI::App& app, const Arguments& arguments) {
+  if (asked_for != nullptr) {
+    fill(*asked_for, app);
+    return ExitCode::kAsExpected;
+  }
   app.allow_extras();  // told by us, for the hint
   try {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));

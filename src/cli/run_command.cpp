@@ -2,22 +2,28 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <string_view>
 
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/interrupts.h"
 #include "base/version.h"
+#include "cli/accelerators.h"
 #include "cli/color.h"
 #include "cli/command.h"
 #include "cli/load.h"
+#include "cli/python_times.h"
 #include "cli/run_options.h"
 #include "cli/verify.h"
+#include "cli/worst_ways.h"
 #include "golden/store.h"
+#include "model/backends.h"
 #include "report/durations.h"
 #include "report/github.h"
 #include "report/report_format.h"
@@ -124,8 +130,10 @@ ExitCode exit_code(const RunOptions& options, const Report& report, bool all_wri
 // once.
 class Progress : public VerifyListener {
  public:
-  Progress(const RunOptions& options, const Loaded& loaded, Report& report)
+  // `ways`: the ways through cases that went wrong are wanted.
+  Progress(const RunOptions& options, const Loaded& loaded, bool ways, Report& report)
       : report_(report),
+        wants_ways_(ways),
         text_(text_options(options), loaded.cases),
         prints_(!options.prints_report()),
         status_(STDERR_FILENO, !options.quiet && ::isatty(STDERR_FILENO) == 1,
@@ -136,6 +144,10 @@ class Progress : public VerifyListener {
     report_.cases.push_back(std::move(result));
   }
 
+  void on_conclusion(const Conclusion& conclusion) override {
+    if (wants_ways_) ways_.consider(conclusion);
+  }
+
   void on_invalid(InvalidFile invalid) override {
     status_.erase();
     tell_invalid({&invalid, 1});
@@ -144,8 +156,11 @@ class Progress : public VerifyListener {
 
   void on_progress(std::size_t done, std::size_t failed) override { status_.update(done, failed); }
 
-  void finish(std::size_t durations) {
+  std::map<std::string, Way> ways() const { return ways_.by_case(); }
+
+  void finish(std::size_t durations, const std::string& python_times) {
     print(text_.finish(report_));
+    print(python_times);
     if (durations > 0) print(durations_text(report_, durations));
   }
 
@@ -158,6 +173,8 @@ class Progress : public VerifyListener {
   }
 
   Report& report_;
+  bool wants_ways_;
+  WorstWays ways_;
   TextReport text_;
   bool prints_;
   StatusLine status_;
@@ -173,6 +190,12 @@ ExitCode run_command(const Arguments& arguments) {
   options.overrides.torch_of_python = [&](const std::string& python) {
     return interpreters.find(python).torch;
   };
+  Accelerators accelerators(options.share_gpu);
+  if (!options.simulate)  // which starts no ranks
+    options.overrides.why_unavailable = [&](const Case& which) {
+      return accelerators.why_unavailable(which);
+    };
+  if (options.share_gpu) ::setenv(kShareGpuVariable, "1", 1);
 
   const auto started = std::chrono::steady_clock::now();
   const Interrupts interrupts;
@@ -189,6 +212,7 @@ ExitCode run_command(const Arguments& arguments) {
   VerifyOptions how{.simulate_only = options.simulate,
                     .strict = options.strict,
                     .fail_fast = options.fail_fast,
+                    .jobs = options.jobs,
                     .interpreters = &interpreters,
                     .replace_truth = {}};
   golden::Store store(options.golden);
@@ -197,7 +221,12 @@ ExitCode run_command(const Arguments& arguments) {
       return store.replace_truth(c, program, simulation);
     };
 
-  Progress progress(options, loaded, report);
+  const bool wants_ways =
+      std::any_of(options.reports.begin(), options.reports.end(),
+                  [](const ReportFile& r) { return r.format->wants_ways; });
+  Progress progress(options, loaded, wants_ways && !options.simulate, report);
+  std::optional<PythonTimes> python_times;
+  if (options.verbose) python_times.emplace();
   std::string failure;
   try {
     verify(loaded.cases, how, progress);
@@ -208,11 +237,13 @@ ExitCode run_command(const Arguments& arguments) {
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - started;
   report.summary = summary_of(report.cases);
   report.summary.elapsed_s = elapsed.count();
-  progress.finish(options.durations);
+  progress.finish(options.durations, python_times ? python_times->text() : "");
   FormatContext context{.text = text_options(options), .host = host_name(), .root = source_root()};
   const int signal = interrupted_by();  // one that comes later interrupts nothing
   context.ended_early = early_end(options, report, loaded.cases.size(), failure, signal);
   context.broken_off = signal != 0 || !failure.empty();
+  const std::map<std::string, Way> ways = progress.ways();
+  if (wants_ways) context.ways = &ways;
   const bool all_written = write_reports(options, report, context);
   annotate(options, report, context);
   if (!context.ended_early.empty()) fmt::print(stderr, "distgrad: {}\n", context.ended_early);

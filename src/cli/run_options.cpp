@@ -10,7 +10,6 @@
 #include "base/did_you_mean.h"
 #include "base/error.h"
 #include "cli/parse_arguments.h"
-#include "model/backends.h"
 #include "model/subject_text.h"
 #include "report/words.h"
 #include "scenario/subject_name.h"
@@ -20,11 +19,13 @@ namespace {
 
 // What the options that need a second look are given as.
 struct Lists {
-  std::vector<std::string> subjects, world_sizes, dtypes, backends, objectives, pythons;
+  std::vector<std::string> subjects, world_sizes, dtypes, backends, devices, objectives, pythons;
   std::string color = "auto";
   std::string shard;
   std::vector<std::string> report_paths;  // as report_formats()
 };
+
+constexpr int kMostJobs = 64;  // each is a process a rank
 
 constexpr const char* kExamples =
     "Examples:\n"
@@ -44,6 +45,8 @@ void add_options(CLI::App& app, RunOptions& options, Lists& lists) {
   list("--world-size", lists.world_sizes, "N,...", "the numbers of ranks");
   list("--dtype", lists.dtypes, "DTYPE,...", "float64, float32, bfloat16, float16");
   list("--backend", lists.backends, "NAME,...", "what carries the collectives");
+  list("--device", lists.devices, "NAME,...", "cpu, cuda: where the tensors are");
+  app.add_flag("--share-gpu", options.share_gpu, "nccl: several ranks may have one GPU");
   list("--objective", lists.objectives, "OBJECTIVE,...", "sum, mean, replicated, rank:1");
   app.add_option("--filter", options.overrides.filter, "only cases whose name contains it")
       ->type_name("TEXT");
@@ -56,6 +59,8 @@ void add_options(CLI::App& app, RunOptions& options, Lists& lists) {
   app.add_flag("--strict", options.strict, "skipped or disputed is not as expected");
   app.add_flag("--allow-empty", options.allow_empty, "exit code 0 where nothing ran");
   app.add_flag("--fail-fast", options.fail_fast, "stop at the first case not as expected");
+  app.add_option("--jobs", options.jobs, "run so many cases side by side (default 1)")
+      ->type_name("N");
   app.add_option("--shard", lists.shard, "the i-th of n parts of the cases")->type_name("I/N");
   app.add_option("--durations", options.durations, "tell the N slowest cases")->type_name("N");
   lists.report_paths.resize(report_formats().size());
@@ -77,13 +82,6 @@ void read_list(Overrides& overrides, const char* field, const char* option,
   } catch (const UserError& e) {
     throw UserError(fmt::format("run: {}: {}", option, e.what()));
   }
-}
-
-// A scenario that asks for more than this build has is skipped; a user who types it is told.
-void refuse_unavailable(const Overrides& overrides) {
-  for (const std::string& backend : overrides.backends)
-    if (const BackendRow* row = backend_named(backend); row != nullptr && !row->unavailable.empty())
-      throw UserError(fmt::format("run: --backend: {}", row->unavailable));
 }
 
 Color read_color(const std::string& text) {
@@ -148,8 +146,8 @@ void read_lists(const Lists& lists, RunOptions& options) {
   read_list(overrides, "world_size", "--world-size", lists.world_sizes);
   read_list(overrides, "dtype", "--dtype", lists.dtypes);
   read_list(overrides, "backend", "--backend", lists.backends);
+  read_list(overrides, "device", "--device", lists.devices);
   read_list(overrides, "objective", "--objective", lists.objectives);
-  refuse_unavailable(overrides);
   options.color = read_color(lists.color);
   options.shard = read_shard(lists.shard);
   options.reports = read_reports(lists.report_paths);
@@ -175,6 +173,8 @@ std::variant<RunOptions, ExitCode> parse_run_options(const Arguments& arguments)
   const auto timeout = options.overrides.timeout_s;
   if (timeout && !(*timeout > 0 && std::isfinite(*timeout)))
     throw UserError("run: --timeout is a number of seconds above 0");
+  if (options.jobs < 1 || options.jobs > kMostJobs)
+    throw UserError(fmt::format("run: --jobs is a number from 1 to {}", kMostJobs));
   if (options.simulate && !options.golden.empty())
     throw UserError(
         "run: either --simulate or --golden; `distgrad golden check` compares simulations with "
@@ -194,6 +194,7 @@ std::string again_text(const RunOptions& options) {
   if (!options.golden.empty()) text += " --golden " + as_typed(options.golden);
   if (const auto timeout = options.overrides.timeout_s)
     text += " --timeout " + number_text(*timeout);
+  if (options.share_gpu) text += " --share-gpu";
   if (options.strict) text += " --strict";
   if (options.overrides.allow_code) text += " --allow-code";
   return text;

@@ -30,9 +30,11 @@ struct RunOptions {
   Overrides overrides;  // filter and timeout among them
   bool simulate = false;
   std::string golden;  // the folder of golden files to compare with, or empty
+  bool share_gpu = false;  // several ranks may have one GPU under NCCL
   bool strict = false;
   bool allow_empty = false;
   bool fail_fast = false;
+  int jobs = 1;  // teams of ranks side by side
   Shard shard;
   std::size_t durations = 0;  // how many of the slowest cases are told
   std::vector<ReportFile> reports;

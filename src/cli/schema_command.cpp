@@ -14,8 +14,10 @@ namespace distgrad {
 ExitCode schema_command(const Arguments& arguments) {
   CLI::App app("Print a JSON Schema, for editors and validators.", "distgrad schema");
   std::string which;
-  app.add_option("WHICH", which, "scenario, report or golden")->required();
-  describe(app, "Example: distgrad schema scenario > scenario.schema.json\n");
+  app.add_option("WHICH", which, "scenario, report or golden")
+      ->required()
+      ->type_name(choices_text({"scenario", "report", "golden"}));
+  describe(app, "Example: distgrad schema scenario > scenarios/distgrad.schema.json\n");
   if (const auto done = parse_arguments(app, arguments)) return *done;
   std::string text;
   if (which == "scenario")

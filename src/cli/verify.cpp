@@ -65,13 +65,16 @@ struct Meaning {
   std::size_t unfinished = 0;  // cases; at 0 the tensors are let go
 };
 
-using MeaningKey = std::tuple<const Scenario*, int, DType, std::string, std::string>;
+using MeaningKey = std::tuple<const Scenario*, int, DType, std::string, bool, std::string>;
 
 bool calls_code(const Case& c) { return has_code(c.scenario->steps); }
 
-// What decides the truth, and nothing else. Code gives it in the interpreter that runs it.
+// A GPU's functions are less accurate: the same truth has wider bounds.
+bool is_on_gpu(const Case& c) { return c.device == "cuda"; }
+
+// What decides the truth and its bounds, and nothing else. Code gives it in the interpreter that runs it.
 MeaningKey key_of(const Case& c) {
-  return {c.scenario, c.world_size, c.dtype, spelled(c.objective), calls_code(c) ? c.python : ""};
+  return {c.scenario, c.world_size, c.dtype, spelled(c.objective), is_on_gpu(c), calls_code(c) ? c.python : ""};
 }
 
 // Which rank program runs a case: distgrad-rank, or a Python interpreter.
@@ -132,7 +135,9 @@ class Verification {
   }
 
  private:
-  void prepare_for(const Case& c) { workshop_.prepare(c.world_size, programs_.of(c)); }
+  void prepare_for(const Case& c) {
+    workshop_.prepare(c.world_size, programs_.of(c), transport_of(c.backend, c.device));
+  }
 
   template <class T>
   static T take(std::map<Ticket, T>& map, Ticket ticket) {
@@ -188,6 +193,8 @@ class Verification {
       meaning->asked.weights = rows_to_ask(meaning->asked.program, first.objective);
       meaning->asked.with_bounds =
           options_.declared_truth_alone || asks_for_bounds_at_once(meaning->asked.program);
+      meaning->asked.on_gpu = is_on_gpu(first);
+      meaning->asked.with_differences = options_.with_differences;
       auto run_weights = reference_weights(meaning->asked.program, first.objective);
       if (run_weights != meaning->asked.weights.front())
         meaning->asked.run_weights = {std::move(run_weights)};
@@ -241,7 +248,8 @@ class Verification {
 
   static RunRequest run_request(const Case& c, const Program& program) {
     return {program, c.subject, c.backend,
-            backward_weights(program, c.objective, divides_replicated(c, program)), {}};
+            backward_weights(program, c.objective, divides_replicated(c, program)),
+            c.device == "cpu" ? "" : c.device, {}};
   }
 
   // The file's own mistake is the user's error; one that only an override makes is a reason to
@@ -322,12 +330,20 @@ class Verification {
       }
       if (outcome.dispute.empty()) outcome.findings = findings(c, *asked, *outcome.simulation, comparison);
     }
-    listener_.on_conclusion({c, *asked, *outcome.simulation, run, outcome.comparison, replay(c)});
-    release(meaning, i, judge(c, std::move(outcome), options_.strict));
+    const CaseComparison* compared = outcome.comparison;
+    const Simulation& truth = *outcome.simulation;
+    CaseResult result = judge(c, std::move(outcome), options_.strict);
+    listener_.on_conclusion({c, *asked, truth, run, compared, replay(c), result});
+    release(meaning, i, std::move(result));
   }
 
   Replay replay(const Case& c) {
-    return [this, &c](const SimulateRequest& request) { return simulate_now(request, c).simulation; };
+    return [this, &c](const SimulateRequest& request) {
+      if (!is_on_gpu(c)) return simulate_now(request, c).simulation;
+      SimulateRequest bounded_alike = request;
+      bounded_alike.on_gpu = true;
+      return simulate_now(bounded_alike, c).simulation;
+    };
   }
 
   // Why a program that calls code, and whose gradients are not the truth, is nevertheless not accused; else empty.
@@ -480,7 +496,7 @@ class Verification {
 
 Verifier::Verifier(std::span<const Case> all, const VerifyOptions& options) : options_(options) {
   RankPrograms programs = rank_programs(all, options);
-  WorkshopOptions workshop{.rank_commands = programs.commands};
+  WorkshopOptions workshop{.rank_commands = programs.commands, .teams = options.jobs};
   machinery_.reset(new Machinery{std::move(programs), Workshop(std::move(workshop))});
 }
 

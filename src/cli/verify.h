@@ -19,10 +19,12 @@ struct VerifyOptions {
   bool simulate_only = false;  // no ranks
   bool strict = false;         // unexpected skips and disputes are not as expected
   bool fail_fast = false;      // nothing after the first case that is broken or not as expected
+  int jobs = 1;                // teams of ranks that work side by side, at most
   Interpreters* interpreters = nullptr;  // needed where subjects are in Python
   // With simulate_only: no other objective's gradients than the declared one's, and error bounds for
   // every program, however large.
   bool declared_truth_alone = false;
+  bool with_differences = false;  // and the gradients checked by finite differences
   // Puts other values (a golden file's) in place of the simulation's before anything is compared
   // with them; not empty: why it cannot, and the case is skipped, which is not as expected.
   std::function<std::string(const Case&, const Program&, Simulation&)> replace_truth = {};
@@ -37,6 +39,7 @@ struct Conclusion {
   const DistributedRun* run;         // null: simulated only
   const CaseComparison* comparison;  // null: the run failed or was skipped
   const Replay& replay;              // simulates at once, before all that waits
+  const CaseResult& result;          // as on_result() will have it
 };
 
 // Gets what comes of it, from the thread that called verify().

@@ -158,7 +158,7 @@ c10d::ReduceOp torch_reduce_op(const CollectiveCall& spec) {
 
 at::Tensor attached_zeros(const at::Tensor& x) {
   // where() and not a product with 0, which would keep NaN and infinity.
-  return at::where(at::zeros({}, at::kBool), x, at::zeros({}, x.options().requires_grad(false)));
+  return at::where(at::zeros({}, x.options().dtype(at::kBool).requires_grad(false)), x, at::zeros({}, x.options().requires_grad(false)));
 }
 
 }  // namespace distgrad

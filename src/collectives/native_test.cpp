@@ -22,7 +22,7 @@ struct RankOutcome {
 
 // Runs `body(connection)` on `size` threads, each a rank; failures by rank.
 template <class Body>
-std::vector<RankOutcome> on_ranks(int size, const GlooTraits& traits, Body body) {
+std::vector<RankOutcome> on_ranks(int size, const BackendTraits& traits, Body body) {
   auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<RankOutcome> outcomes(size);
   std::vector<std::thread> threads;
@@ -39,10 +39,10 @@ std::vector<RankOutcome> on_ranks(int size, const GlooTraits& traits, Body body)
   return outcomes;
 }
 
-GlooTraits tested_traits() {
-  static const GlooTraits traits = [] {
+BackendTraits tested_traits() {
+  static const BackendTraits traits = [] {
     auto store = c10::make_intrusive<c10d::HashStore>();
-    std::vector<GlooTraits> found(kSelfTestRanks);
+    std::vector<BackendTraits> found(kSelfTestRanks);
     std::vector<std::thread> threads;
     for (int r = 0; r < kSelfTestRanks; ++r) threads.emplace_back([&, r] { found[r] = self_test(store, r); });
     for (std::thread& t : threads) t.join();
@@ -90,7 +90,7 @@ void expect_equal(const Comparison& c, at::ScalarType type, bool special) {
   }
 }
 
-void compare_native(int size, at::ScalarType type, bool special, const GlooTraits& traits) {
+void compare_native(int size, at::ScalarType type, bool special, const BackendTraits& traits) {
   std::vector<Comparison> all;
   for (Sample& sample : testing::samples(size, type, special)) {
     Comparison c;
@@ -127,10 +127,10 @@ TEST(NativeCollectives, AgreeInNarrowDtypes) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) compare_native(3, type, false, tested_traits());
 }
 
-TEST(ComposedCollectives, AgreeWithTheSimulation) { compare_native(3, at::kDouble, false, GlooTraits{}); }
+TEST(ComposedCollectives, AgreeWithTheSimulation) { compare_native(3, at::kDouble, false, BackendTraits{}); }
 
 TEST(SelfTest, FindsWhatIsKnownToBeWrong) {
-  const GlooTraits traits = tested_traits();
+  const BackendTraits traits = tested_traits();
   EXPECT_TRUE(traits.offers("all_reduce sum Double"));
   EXPECT_TRUE(traits.offers("all_reduce product Float"));
   // Seen in 2.11 and 2.15; a later Gloo may mend it.
@@ -141,7 +141,7 @@ TEST(SelfTest, FindsWhatIsKnownToBeWrong) {
 }
 
 TEST(Connection, MinAndMaxKeepANan) {
-  const GlooTraits traits = tested_traits();
+  const BackendTraits traits = tested_traits();
   for (const ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax}) {
     std::vector<at::Tensor> got(3);
     on_ranks(3, traits, [&](Connection& connection, int r) {

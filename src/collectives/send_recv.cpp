@@ -58,6 +58,11 @@ at::Tensor in_place(const Call& call, Connection& group, const at::Tensor& opera
   const std::vector<Shape> shapes = group.all_gather_shapes(operand);
   at::Tensor result = attached_zeros(operand);
   std::vector<c10::intrusive_ptr<c10d::Work>> pending;
+  // As torch.distributed.batch_isend_irecv does: under NCCL a send waits on the stream for its receive, so that a ring of
+  // single ones would wait for ever.
+  const at::DeviceType device = operand.device().type();
+  const bool together = group.process_group().getBackend(device)->supportsCoalescing();
+  if (together) group.process_group().startCoalescing(device);
   std::vector<std::vector<at::Tensor>> sent;  // kept alive until the work is done
   for (const auto& [source, to] : call.spec->pairs) {
     if (source != group.rank() || to == group.rank()) continue;
@@ -69,9 +74,16 @@ at::Tensor in_place(const Call& call, Connection& group, const at::Tensor& opera
       result = operand.clone();  // nobody sends to himself
     } else {
       std::vector<at::Tensor> received{at::zeros(shapes[*source], operand.options().requires_grad(false))};
-      group.process_group().recv(received, *source, 0)->wait();
+      auto arrival = group.process_group().recv(received, *source, 0);
+      if (together) pending.push_back(std::move(arrival));
+      else arrival->wait();
       result = received[0];
     }
+  }
+  if (together) {
+    const bool moves_any = !pending.empty();
+    pending.clear();  // the one work of all stands for them
+    if (const auto all = group.process_group().endCoalescing(device); moves_any && all) pending.push_back(all);
   }
   for (auto& work : pending) work->wait();
   return result;

@@ -14,6 +14,8 @@
 namespace distgrad {
 namespace {
 
+constexpr std::int64_t kMostBoundsKept = std::int64_t{1} << 20;  // elements of a tensor
+
 // What every input of the case is compared with.
 struct Ground {
   const Program& program;
@@ -94,7 +96,7 @@ class InputComparison {
     const ElementBound bound(tolerance, *wanted, derived, part.is_sum || divided_);
     const Array observed = part.value ? *part.value : zeros_like(*wanted);
     const Difference d = difference(observed.values(), wanted->values(), bound);
-    if (!d.equal) add_difference(part, *wanted, observed, bound, d);
+    if (!d.equal) add_difference(p, *wanted, observed, bound, d);
     total_.add(d);
     if (!d.equal && !first_differing_) first_differing_ = p;
   }
@@ -113,17 +115,22 @@ class InputComparison {
     total_.add(d);
   }
 
-  void add_difference(const Part& part, const Array& wanted, const Array& observed,
+  void add_difference(std::size_t p, const Array& wanted, const Array& observed,
                       const ElementBound& bound, const Difference& d) {
+    const Part& part = parts_[p];
+    std::vector<double> bounds(wanted.values().size());
+    for (std::size_t i = 0; i < bounds.size(); ++i) bounds[i] = bound(i);
+    const Array all_bounds(wanted.shape(), std::move(bounds));
+    if (all_bounds.size() <= kMostBoundsKept) {
+      result_.bounds.resize(truth_.parts.size());
+      result_.bounds[truth_index(p)] = all_bounds;
+    }
     const auto index = index_of_element(wanted.shape(), d.first);
     if (!result_.first_difference) result_.first_difference = {part.holder_of(index), index};
     if (part.pieces.size() <= 1) {
       differing_.insert(part.ranks.begin(), part.ranks.end());
       return;
     }
-    std::vector<double> bounds(wanted.values().size());
-    for (std::size_t i = 0; i < bounds.size(); ++i) bounds[i] = bound(i);
-    const Array all_bounds(wanted.shape(), std::move(bounds));
     for (const Piece& piece : part.pieces) {
       const Array o = box_of(observed, piece.start, piece.extent);
       const Array w = box_of(wanted, piece.start, piece.extent);

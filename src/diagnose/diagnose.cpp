@@ -12,6 +12,7 @@
 #include "diagnose/rule_texts.h"
 #include "diagnose/scaling.h"
 #include "diagnose/search.h"
+#include "diagnose/sync_findings.h"
 
 namespace distgrad {
 namespace {
@@ -40,7 +41,7 @@ struct Blame {
 
 std::vector<Blame> blames_of(const Evidence& evidence, const Hypothesis& hypothesis) {
   std::vector<Blame> blames;
-  for (const RuleChoice& choice : hypothesis) {
+  for (const RuleChoice& choice : of_backward(hypothesis)) {
     const CollectiveKind kind = step_named(evidence, choice.step)->collective()->kind;
     const auto same = std::find_if(blames.begin(), blames.end(), [&](const Blame& b) {
       return b.rule == choice.rule && b.kind == kind;
@@ -113,6 +114,14 @@ void add(std::vector<Finding>& findings, std::optional<Finding> finding) {
   if (finding && !is_known(findings, *finding)) findings.push_back(std::move(*finding));
 }
 
+// Those on inputs have no step: the text says of which.
+void add_each_text(std::vector<Finding>& findings, std::vector<Finding> more) {
+  for (Finding& finding : more)
+    if (std::none_of(findings.begin(), findings.end(),
+                     [&](const Finding& f) { return f.text == finding.text; }))
+      findings.push_back(std::move(finding));
+}
+
 bool names(const std::vector<Finding>& findings, std::string_view rule) {
   return std::any_of(findings.begin(), findings.end(),
                      [&](const Finding& f) { return f.rule == rule; });
@@ -138,6 +147,8 @@ std::vector<Finding> rule_findings(const Evidence& evidence, const std::vector<H
         add(findings, std::move(twice));
       }
     }
+  for (const Hypothesis& hypothesis : found)
+    add_each_text(findings, sync_findings(evidence, hypothesis, scaling));
   put_scaled_last(findings);
   return findings;
 }
@@ -245,6 +256,7 @@ void explain_gradients(const Evidence& evidence, const Replay& replay, const Rer
       return std::any_of(h.begin(), h.end(), [](const RuleChoice& c) { return c.rule == "none"; });
     });
   append(findings, rule_findings(evidence, found, scaling));
+  if (is_adjoint) add_each_text(findings, file_sync_findings(evidence, replayer, scaling));
   add(findings, objective_finding(evidence, scaling));
   append(findings, unsynchronised_findings(evidence));
   if (found.empty() && !missing && !names(findings, "objective") &&

@@ -4,6 +4,7 @@
 
 #include "diagnose/reach.h"
 #include "diagnose/rewriting.h"
+#include "diagnose/sync_mistakes.h"
 
 namespace distgrad {
 namespace {
@@ -139,10 +140,36 @@ bool names_step(const Hypothesis& hypothesis, const RuleChoice& choice) {
 
 }  // namespace
 
+Hypothesis of_backward(const Hypothesis& hypothesis) {
+  Hypothesis on_steps;
+  for (const RuleChoice& choice : hypothesis)
+    if (!sync_mistake_named(choice.rule)) on_steps.push_back(choice);
+  return on_steps;
+}
+
 bool is_in_use(std::string_view rule) {
   const auto rows = library_rows();
   return rule == "sum_to_all" || rule == "none" ||
          std::any_of(rows.begin(), rows.end(), [&](const LibraryRow& r) { return r.rule == rule; });
+}
+
+std::optional<double> scaling_factor(std::string_view rule, const CollectiveCall& call,
+                                     const Program& program) {
+  const Group* group = call.group.empty() ? nullptr : program.group_named(call.group);
+  const std::size_t size = group ? group->partition[0].size()
+                                 : static_cast<std::size_t>(program.world_size);
+  if (group && std::any_of(group->partition.begin(), group->partition.end(),
+                           [&](const auto& list) { return list.size() != size; }))
+    return std::nullopt;
+  const auto n = static_cast<double>(size);
+  if (rule == "divided") return 1 / n;
+  if (rule == "multiplied") return n;
+  const bool averages = takes_op(call) && call.op == ReduceOp::kAvg;
+  if (rule == "forgotten_op" && averages) return n;
+  if (rule == "forgotten_op" && takes_op(call) && call.op == ReduceOp::kPremulSum && call.factor != 0)
+    return 1 / call.factor;
+  if (rule == "sum_to_all" && averages && call.kind == kAllReduce) return n;
+  return std::nullopt;
 }
 
 bool is_part_of(const Hypothesis& part, const Hypothesis& whole) {
@@ -200,6 +227,32 @@ std::vector<Hypothesis> single_hypotheses(const Program& program) {
   propose_rewritings(true);  // says why the slice or the root is another
   propose_rules(false);
   propose_rewritings(false);
+  return all;
+}
+
+std::vector<Hypothesis> sync_hypotheses(const Program& program) {
+  std::vector<Hypothesis> all;
+  for (const Input& input : program.inputs)
+    if (input.requires_grad)
+      for (std::string& mistake : sync_mistakes_of(program, input))
+        all.push_back({{input.name, std::move(mistake)}});
+  return all;
+}
+
+std::vector<Hypothesis> joint_sync_hypotheses(const Program& program) {
+  std::vector<Hypothesis> all;
+  for (const Hypothesis& single : sync_hypotheses(program)) {
+    const std::string& mistake = single[0].rule;
+    const auto same = std::find_if(all.begin(), all.end(), [&](const Hypothesis& h) {
+      return h[0].rule == mistake;
+    });
+    if (same == all.end()) {
+      all.push_back(single);
+    } else {
+      same->push_back(single[0]);
+    }
+  }
+  std::erase_if(all, [](const Hypothesis& h) { return h.size() < 2; });
   return all;
 }
 

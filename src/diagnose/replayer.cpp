@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "diagnose/rewriting.h"
+#include "diagnose/sync_mistakes.h"
 #include "gradients/closeness.h"
 
 namespace distgrad {
@@ -96,6 +97,14 @@ Array zeros_like(const Array& array) {
   return Array(array.shape(), std::vector<double>(array.values().size(), 0.0));
 }
 
+std::vector<SyncMistake> mistakes_of(const Hypothesis& hypothesis, const std::string& input) {
+  std::vector<SyncMistake> mistakes;
+  for (const RuleChoice& choice : hypothesis)
+    if (const auto mistake = sync_mistake_named(choice.rule); mistake && choice.step == input)
+      mistakes.push_back(*mistake);
+  return mistakes;
+}
+
 bool is_zero(const std::vector<GradientByRank>& gradients) {
   return std::all_of(gradients.begin(), gradients.end(),
                      [](const GradientByRank& g) { return largest_of(g) == 0; });
@@ -118,14 +127,15 @@ Replayer::Replayer(const Evidence& evidence, const Replay& replay)
       evidence.program(), evidence.which().objective, evidence.divides_replicated());
   for (std::size_t i = 0; i < divisors.size(); ++i)
     if (evidence.program().inputs[i].requires_grad) divisors_.push_back(divisors[i]);
-  adjoint_ = predicted({});
+  adjoint_shares_ = after_backward({});
+  if (adjoint_shares_) adjoint_ = after_sync(*adjoint_shares_, {});
 }
 
 std::optional<Simulation> Replayer::replayed(const Hypothesis& hypothesis, bool with_bounds,
                                              std::optional<DType> dtype) const {
   SimulateRequest request;
   request.program = evidence_.program();
-  request.rules = rewrite(request.program, hypothesis);
+  request.rules = rewrite(request.program, of_backward(hypothesis));
   if (dtype) request.program.dtype = *dtype;
   request.weights = {weights_};
   request.leaves_by_rank = true;
@@ -138,18 +148,29 @@ std::optional<Simulation> Replayer::replayed(const Hypothesis& hypothesis, bool 
   return simulation;
 }
 
-// After sync and the leftover divisors.
-std::vector<GradientByRank> Replayer::held(std::vector<GradientByRank> gradients) const {
-  for (std::size_t i = 0; i < gradients.size(); ++i)
-    gradients[i] =
-        divided(synchronised(evidence_.program(), *evidence_.inputs()[i], std::move(gradients[i])),
-                divisors_[i]);
-  return gradients;
+Replayer::Prediction Replayer::after_backward(const Hypothesis& hypothesis) const {
+  const auto quick = replayed(hypothesis, false);
+  return quick ? Prediction(parts_of(quick->gradients[0])) : std::nullopt;
+}
+
+Replayer::Prediction Replayer::after_sync(const std::vector<GradientByRank>& shares,
+                                          const Hypothesis& hypothesis) const {
+  std::vector<GradientByRank> held;
+  for (std::size_t i = 0; i < shares.size(); ++i) {
+    const Input& input = *evidence_.inputs()[i];
+    const auto mistakes = mistakes_of(hypothesis, input.name);
+    const auto gradients = synchronised(evidence_.program(), input, mistakes, shares[i]);
+    if (!gradients) return std::nullopt;
+    held.push_back(divided(*gradients, divisors_[i]));
+  }
+  return held;
 }
 
 Replayer::Prediction Replayer::predicted(const Hypothesis& hypothesis) const {
-  const auto quick = replayed(hypothesis, false);
-  return quick ? Prediction(held(parts_of(quick->gradients[0]))) : std::nullopt;
+  // Of one on inputs alone backward is the adjoint's.
+  const auto shares =
+      of_backward(hypothesis).empty() ? adjoint_shares_ : after_backward(hypothesis);
+  return shares ? after_sync(*shares, hypothesis) : std::nullopt;
 }
 
 bool Replayer::explains(const Hypothesis& hypothesis, const Prediction& predicted) const {
@@ -160,8 +181,9 @@ bool Replayer::explains(const Hypothesis& hypothesis, const Prediction& predicte
   if (evidence_.tolerance().kind == Tolerance::Kind::kEqual) return false;
   if (!hypothesis.empty() && !is_much_nearer(*predicted)) return false;
   const auto bounded = replayed(hypothesis, true);
-  return bounded && is_within(observed(), *predicted, held(parts_of(bounded->bounds)),
-                              evidence_.program().dtype);
+  return bounded &&
+         is_within(observed(), *predicted, after_sync(parts_of(bounded->bounds), hypothesis),
+                   evidence_.program().dtype, hypothesis);
 }
 
 double Replayer::relative_error(const std::vector<GradientByRank>& predicted) const {
@@ -198,6 +220,10 @@ bool Replayer::is_near(const std::vector<GradientByRank>& predicted) const {
   return nearness_to_observed(evidence_, predicted, kFirstLook) != Nearness::kFar;
 }
 
+bool Replayer::is_near(const std::vector<GradientByRank>& predicted, std::size_t input) const {
+  return nearness_of_input(evidence_, predicted, input, kFirstLook) != Nearness::kFar;
+}
+
 std::vector<GradientByRank> Replayer::observed() const {
   std::vector<GradientByRank> all;
   for (const GradientComparison& g : evidence_.comparison().gradients)
@@ -214,33 +240,38 @@ std::vector<GradientByRank> Replayer::after_divisors(std::vector<GradientByRank>
 bool Replayer::is_truth(const std::vector<GradientByRank>& gradients) const {
   if (!adjoint_) return false;
   const auto bounded = replayed({}, true);
-  return bounded && is_within(gradients, *adjoint_, held(parts_of(bounded->bounds)),
+  return bounded && is_within(gradients, *adjoint_, after_sync(parts_of(bounded->bounds), {}),
                               evidence_.program().dtype);
 }
 
 bool Replayer::is_right_in(DType dtype) const {
   if (!adjoint_) return false;
   const auto bounded = replayed({}, true, dtype);
-  return bounded && is_within(observed(), *adjoint_, held(parts_of(bounded->bounds)), dtype);
+  return bounded && is_within(observed(), *adjoint_, after_sync(parts_of(bounded->bounds), {}), dtype);
 }
 
 bool Replayer::is_within(const std::vector<GradientByRank>& observed,
                          const std::vector<GradientByRank>& predicted,
-                         const std::vector<GradientByRank>& bounds, DType dtype) const {
+                         const Prediction& bounds, DType dtype,
+                         const Hypothesis& hypothesis) const {
+  if (!bounds) return false;
   const Tolerance& tolerance = evidence_.tolerance();
   const double roundoff = unit_roundoff(dtype);
   for (std::size_t i = 0; i < predicted.size(); ++i) {
     // The ranks' sync adds in the dtype, and the divisor rounds once more.
-    const bool adds = !evidence_.inputs()[i]->sync.empty() || divisors_[i] != 1;
+    const Input& input = *evidence_.inputs()[i];
+    const bool adds = !input.sync.empty() || divisors_[i] != 1 ||
+                      !mistakes_of(hypothesis, input.name).empty();
     const double own =
         adds ? evidence_.program().world_size * roundoff * largest_of(predicted[i]) : 0;
     for (std::size_t r = 0; r < predicted[i].size(); ++r) {
       if (!predicted[i][r]) continue;
-      const bool has_bound = i < bounds.size() && r < bounds[i].size() && bounds[i][r];
+      const bool has_bound =
+          i < bounds->size() && r < (*bounds)[i].size() && (*bounds)[i][r];
       const auto allowed = [&](std::size_t e) {
         if (tolerance.kind == Tolerance::Kind::kExplicit)
           return tolerance.atol + tolerance.rtol * std::abs(predicted[i][r]->values()[e]);
-        return (has_bound ? bounds[i][r]->values()[e] : 0) + own;
+        return (has_bound ? (*bounds)[i][r]->values()[e] : 0) + own;
       };
       const Array seen = observed[i][r] ? *observed[i][r] : zeros_like(*predicted[i][r]);
       if (seen.shape() != predicted[i][r]->shape()) return false;
@@ -271,7 +302,8 @@ std::vector<std::vector<GradientByRank>> Replayer::shares() const {
 }
 
 bool Replayer::are_observed(const std::vector<GradientByRank>& gradients) const {
-  return nearness_to_observed(evidence_, held(gradients), kLastLook) != Nearness::kFar;
+  const Prediction held = after_sync(gradients, {});
+  return held && nearness_to_observed(evidence_, *held, kLastLook) != Nearness::kFar;
 }
 
 }  // namespace distgrad

@@ -25,12 +25,19 @@ class Replayer {
   using Prediction = std::optional<std::vector<GradientByRank>>;
   Prediction predicted(const Hypothesis&) const;
 
+  // The same in two steps: what backward gives each rank, which is a replay, and what the ranks hold
+  // after `sync` and the leftover divisors, which is arithmetic. Of the hypothesis the first looks
+  // at the choices on collectives alone, the second at those on inputs (diagnose/sync_mistakes.h).
+  Prediction after_backward(const Hypothesis&) const;
+  Prediction after_sync(const std::vector<GradientByRank>&, const Hypothesis&) const;
+
   // Whether that is what they do hold, within the bounds, and not merely as near as the adjoint is.
   // Zeros everywhere are only taken for a path that is cut (`none`).
   bool explains(const Hypothesis&, const Prediction&) const;
   bool reproduces(const Hypothesis& h) const { return explains(h, predicted(h)); }
 
   const Prediction& adjoint() const { return adjoint_; }
+  const Prediction& adjoint_after_backward() const { return adjoint_shares_; }
   bool is_adjoint() const { return explains({}, adjoint_); }
 
   // The largest error of the observed values against these, beyond what rounding may do to the
@@ -43,6 +50,7 @@ class Replayer {
 
   // Whether these, computed without a replay, are near enough for one.
   bool is_near(const std::vector<GradientByRank>&) const;
+  bool is_near(const std::vector<GradientByRank>&, std::size_t input) const;
 
   // Whether the observed gradients are the truth within the bounds of a narrower dtype.
   bool is_right_in(DType) const;
@@ -62,11 +70,9 @@ class Replayer {
  private:
   std::optional<Simulation> replayed(const Hypothesis&, bool with_bounds,
                                      std::optional<DType> = {}) const;
-  // What the ranks hold after sync and the leftover divisors.
-  std::vector<GradientByRank> held(std::vector<GradientByRank>) const;
   bool is_within(const std::vector<GradientByRank>& observed,
-                 const std::vector<GradientByRank>& predicted,
-                 const std::vector<GradientByRank>& bounds, DType) const;
+                 const std::vector<GradientByRank>& predicted, const Prediction& bounds,
+                 DType, const Hypothesis& = {}) const;
   std::vector<GradientByRank> observed() const;
   bool is_much_nearer(const std::vector<GradientByRank>& predicted) const;
 
@@ -74,7 +80,7 @@ class Replayer {
   const Replay& replay_;
   std::vector<double> weights_;
   std::vector<double> divisors_;  // by input that requires grad
-  Prediction adjoint_;
+  Prediction adjoint_shares_, adjoint_;
 };
 
 }  // namespace distgrad

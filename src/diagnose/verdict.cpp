@@ -59,6 +59,8 @@ std::string verdict_failure(const CaseResult& result, const Expectation& expecte
   if (spelled(result.verdict) == expected.verdict) return "";
   std::string why = fmt::format("expected {}, got {}", expected.verdict, spelled(result.verdict));
   if (!result.findings.empty()) why += ": " + findings_text(result);
+  if (result.verdict == Verdict::kMatch)
+    why += "; if what was wrong has been mended, make the expectation \"match\"";
   return result.why.empty() ? why : why + " (" + result.why + ")";
 }
 

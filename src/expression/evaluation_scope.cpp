@@ -7,11 +7,13 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 namespace distgrad {
 namespace {
 
 thread_local bool evaluating = false;
+thread_local at::Device device_of_constructors = at::kCPU;
 
 // What the process holds is asked of malloc, which takes a while, each time so much more was
 // allocated.
@@ -65,6 +67,12 @@ BoundedAllocator& bounded_allocator() {
 int nesting = 0;
 
 }  // namespace
+
+at::Device constructor_device() { return device_of_constructors; }
+
+ConstructorDevice::ConstructorDevice(at::Device device)
+    : previous_(std::exchange(device_of_constructors, device)) {}
+ConstructorDevice::~ConstructorDevice() { device_of_constructors = previous_; }
 
 EvaluationScope::EvaluationScope(at::ScalarType default_dtype)
     : previous_(c10::get_default_dtype()),

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <c10/core/DefaultDtype.h>
+#include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 
 #include <cstddef>
@@ -14,6 +15,21 @@ namespace distgrad {
 // end of the process.
 inline constexpr std::size_t kMaxTensorBytes = std::size_t{1} << 30;
 inline constexpr std::size_t kMaxEvaluationBytes = std::size_t{4} << 30;
+
+// Where torch.zeros, torch.tensor and the other constructors of expressions put their tensors, as Python's torch.device() as
+// a context does. One thread's; the CPU where nothing is said.
+at::Device constructor_device();
+
+class ConstructorDevice {
+ public:
+  explicit ConstructorDevice(at::Device device);
+  ~ConstructorDevice();
+  ConstructorDevice(const ConstructorDevice&) = delete;
+  ConstructorDevice& operator=(const ConstructorDevice&) = delete;
+
+ private:
+  at::Device previous_;
+};
 
 class EvaluationScope {
  public:

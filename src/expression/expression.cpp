@@ -5,6 +5,9 @@
 #include <ATen/ops/lift_fresh.h>
 #include <ATen/ops/scalar_tensor.h>
 
+#include <algorithm>
+#include <functional>
+#include <set>
 #include <unordered_map>
 #include <utility>
 
@@ -14,6 +17,7 @@
 #include "expression/instructions.h"
 #include "expression/lowering.h"
 #include "expression/numbers.h"
+#include "expression/recently_used.h"
 #include "expression/syntax.h"
 
 namespace distgrad {
@@ -64,27 +68,43 @@ InvalidExpression invalid(const std::string& text, const ExpressionError& error)
   return InvalidExpression(error.what(), text.empty() ? "" : caret_under(text, error.place()));
 }
 
+// What runs. Knows no names, so that expressions that differ only in names share it.
+struct Code {
+  at::ScalarType dtype;
+  InstructionList instructions;
+
+  at::Tensor evaluate(std::vector<IValue> values) const {
+    const EvaluationScope scope(dtype);
+    IValue result = run_instructions(instructions, std::move(values));
+    if (result.isTensor()) return std::move(result).toTensor();
+    // lift_fresh, as torch.tensor does, tells the dispatcher of a constant.
+    return at::lift_fresh(at::scalar_tensor(result.toScalar(), at::TensorOptions().dtype(dtype)));
+  }
+};
+
+using MakeCode = std::function<std::shared_ptr<const Code>()>;
+
 class Compiled : public CompiledExpression {
  public:
-  Compiled(std::string text, std::vector<std::string> names, DType dtype,
-           InstructionList instructions)
+  // `own` compiles this text itself: shared code has another text's places.
+  Compiled(std::string text, std::vector<std::string> names, std::shared_ptr<const Code> code,
+           MakeCode own)
       : text_(std::move(text)),
         names_(std::move(names)),
-        dtype_(scalar_type(dtype)),
-        instructions_(std::move(instructions)) {}
+        code_(std::move(code)),
+        own_(std::move(own)) {}
 
   const std::vector<std::string>& names() const override { return names_; }
 
   at::Tensor evaluate(std::vector<IValue> values) const override {
     TORCH_CHECK(values.size() == names_.size(), "expression ", text_, " takes ", names_.size(),
                 " values, not ", values.size());
-    const EvaluationScope scope(dtype_);
     try {
-      IValue result = run_instructions(instructions_, std::move(values));
-      if (result.isTensor()) return std::move(result).toTensor();
-      // lift_fresh, as torch.tensor does, tells the dispatcher of a constant.
-      return at::lift_fresh(
-          at::scalar_tensor(result.toScalar(), at::TensorOptions().dtype(dtype_)));
+      return code_->evaluate(values);
+    } catch (const ExpressionError&) {
+    }
+    try {
+      return own_()->evaluate(std::move(values));
     } catch (const ExpressionError& error) {
       throw invalid(text_, error);
     }
@@ -93,8 +113,8 @@ class Compiled : public CompiledExpression {
  private:
   std::string text_;
   std::vector<std::string> names_;
-  at::ScalarType dtype_;
-  InstructionList instructions_;
+  std::shared_ptr<const Code> code_;
+  MakeCode own_;
 };
 
 [[noreturn]] void refuse_result(const TypePtr& type, std::size_t place) {
@@ -107,10 +127,9 @@ class Compiled : public CompiledExpression {
   throw ExpressionError("this is " + describe_type(type) + ", not a tensor" + hint, place);
 }
 
-std::shared_ptr<const CompiledExpression> compile(const std::string& text, const Syntax& tree,
-                                                  const Scope& scope,
-                                                  const std::vector<std::string>& used, DType dtype,
-                                                  NumberResult numbers) {
+std::shared_ptr<const Code> compile(const std::string& text, const Syntax& tree,
+                                    const Scope& scope, const std::vector<std::string>& used,
+                                    DType dtype, NumberResult numbers) {
   std::vector<std::pair<std::string, TypePtr>> inputs;
   for (const std::string& name : used) inputs.emplace_back(name, type_of(scope.at(name)));
   std::vector<std::string> all_names;
@@ -120,26 +139,111 @@ std::shared_ptr<const CompiledExpression> compile(const std::string& text, const
   const bool accepted = type->kind() == c10::TypeKind::TensorType ||
                         (numbers == NumberResult::kAccept && is_number(type));
   if (!accepted) refuse_result(type, tree.place);
-  return std::make_shared<Compiled>(text, used, dtype, lower(graph));
+  return std::make_shared<Code>(Code{scalar_type(dtype), lower(graph)});
 }
 
-std::vector<std::string> used_of(const Syntax& tree, const Scope& scope) {
+std::vector<std::string> used_of(const std::vector<std::string>& free, const Scope& scope) {
   std::vector<std::string> used;
-  for (const std::string& name : free_names(tree))
+  for (const std::string& name : free)
     if (scope.contains(name)) used.push_back(name);
   return used;
 }
 
-// What the compiled expression depends on.
-std::string cache_key(const std::string& text, const std::vector<std::string>& used,
-                      const Scope& scope, DType dtype, NumberResult numbers) {
-  std::string key = text;
-  key += '\0';
-  key += static_cast<char>('0' + static_cast<int>(dtype));
-  key += numbers == NumberResult::kAccept ? 'n' : 't';
+// What the compiled expression depends on beside the text.
+std::string types_key(const std::vector<std::string>& used, const Scope& scope, DType dtype,
+                      NumberResult numbers) {
+  std::string key{static_cast<char>('0' + static_cast<int>(dtype)),
+                  numbers == NumberResult::kAccept ? 'n' : 't'};
   for (const std::string& name : used)
     key += name + static_cast<char>('0' + static_cast<int>(scope.at(name)));
   return key;
+}
+
+// The tree, places aside, as a key in which used names are numbers, in the order in which they come.
+class Shape {
+ public:
+  explicit Shape(const std::vector<std::string>& used) : used_(used) {}
+
+  // False where comprehensions bind names: those are not told apart here.
+  bool add(const Syntax& node) {
+    if (!node.targets.empty()) return false;
+    key_ += static_cast<char>('A' + static_cast<int>(node.kind));
+    add_text(node);
+    if (node.kind == Syntax::Kind::kInt) key_ += std::to_string(node.integer) + ';';
+    if (node.kind == Syntax::Kind::kFloat)
+      key_.append(reinterpret_cast<const char*>(&node.number), sizeof(node.number));
+    key_ += std::to_string(node.children.size() + 256 * node.keywords.size()) + ';';
+    for (const SyntaxPtr& child : node.children) {
+      if (!child) key_ += '-';  // a slice's bound that is not given
+      else if (!add(*child)) return false;
+    }
+    for (const auto& [name, value] : node.keywords) {
+      key_ += name + '=';
+      if (!add(*value)) return false;
+    }
+    return true;
+  }
+
+  // The names in the order in which the code takes their values.
+  const std::vector<std::string>& order() const { return order_; }
+  const std::string& key() const { return key_; }
+
+ private:
+  void add_text(const Syntax& node) {
+    const bool is_used = node.kind == Syntax::Kind::kName &&
+                         std::find(used_.begin(), used_.end(), node.text) != used_.end();
+    if (!is_used) {
+      key_ += std::to_string(node.text.size()) + ':' + node.text;
+      return;
+    }
+    const auto place = std::find(order_.begin(), order_.end(), node.text);
+    key_ += '$' + std::to_string(place - order_.begin()) + ';';
+    if (place == order_.end()) order_.push_back(node.text);
+  }
+
+  const std::vector<std::string>& used_;
+  std::vector<std::string> order_;
+  std::string key_;
+};
+
+// One text, with every scope that it was compiled in.
+struct KnownText {
+  std::vector<std::string> free;  // names
+  std::unordered_map<std::string, std::shared_ptr<const CompiledExpression>> by_types;
+};
+
+constexpr std::size_t kTexts = 4096, kCodes = 4096;
+
+// Leaked, so that no tensor type is freed after torch's own statics.
+RecentlyUsed<KnownText>& known_texts() {
+  static auto& known = *new RecentlyUsed<KnownText>(kTexts);
+  return known;
+}
+
+RecentlyUsed<std::shared_ptr<const Code>>& known_codes() {
+  static auto& known = *new RecentlyUsed<std::shared_ptr<const Code>>(kCodes);
+  return known;
+}
+
+std::shared_ptr<const CompiledExpression> compiled(const std::string& text, const Syntax& tree,
+                                                   const Scope& scope,
+                                                   std::vector<std::string> used, DType dtype,
+                                                   NumberResult numbers) {
+  Scope types;
+  for (const std::string& name : used) types.emplace(name, scope.at(name));
+  Shape shape(used);
+  const bool is_shared = shape.add(tree);
+  if (is_shared) used = shape.order();
+  std::string key = shape.key();
+  for (const std::string& name : used) key += static_cast<char>('0' + static_cast<int>(scope.at(name)));
+  key += static_cast<char>('0' + static_cast<int>(dtype));
+  key += numbers == NumberResult::kAccept ? 'n' : 't';
+  const auto* known = is_shared ? known_codes().find(key) : nullptr;
+  std::shared_ptr<const Code> code = known ? *known : compile(text, tree, scope, used, dtype, numbers);
+  if (is_shared && !known) known_codes().put(key, code);
+  return std::make_shared<Compiled>(text, used, code, [=] {
+    return compile(text, *parse_expression(text), types, used, dtype, numbers);
+  });
 }
 
 }  // namespace
@@ -147,15 +251,18 @@ std::string cache_key(const std::string& text, const std::vector<std::string>& u
 std::shared_ptr<const CompiledExpression> compile_expression(const std::string& text,
                                                              const Scope& scope, DType dtype,
                                                              NumberResult numbers) {
-  // Leaked, so that no tensor type is freed after torch's own statics.
-  static auto& cache =
-      *new std::unordered_map<std::string, std::shared_ptr<const CompiledExpression>>;
   try {
-    const SyntaxPtr tree = parse_expression(text);
-    const std::vector<std::string> used = used_of(*tree, scope);
+    SyntaxPtr tree;
+    KnownText* known = known_texts().find(text);
+    if (!known) {
+      tree = parse_expression(text);
+      const std::set<std::string> free = free_names(*tree);
+      known = &known_texts().put(text, {{free.begin(), free.end()}, {}});
+    }
+    const std::vector<std::string> used = used_of(known->free, scope);
     std::shared_ptr<const CompiledExpression>& entry =
-        cache[cache_key(text, used, scope, dtype, numbers)];
-    if (!entry) entry = compile(text, *tree, scope, used, dtype, numbers);
+        known->by_types[types_key(used, scope, dtype, numbers)];
+    if (!entry) entry = compiled(text, tree ? *tree : *parse_expression(text), scope, used, dtype, numbers);
     return entry;
   } catch (const ExpressionError& error) {
     throw invalid(text, error);
@@ -164,7 +271,11 @@ std::shared_ptr<const CompiledExpression> compile_expression(const std::string& 
 
 std::vector<std::string> names_used(const std::string& text, const Scope& scope) {
   try {
-    return used_of(*parse_expression(text), scope);
+    const SyntaxPtr tree = parse_expression(text);
+    const std::set<std::string> free = free_names(*tree);
+    const std::vector<std::string> used = used_of({free.begin(), free.end()}, scope);
+    Shape shape(used);
+    return shape.add(*tree) ? shape.order() : used;
   } catch (const ExpressionError& error) {
     throw invalid(text, error);
   }

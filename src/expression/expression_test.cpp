@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -52,6 +53,23 @@ std::string refusal(const std::string& text, NumberResult numbers = NumberResult
     return std::string(error.what()) + (error.caret().empty() ? "" : "\n" + error.caret());
   }
   return "accepted";
+}
+
+// Torch's device without memory stands for a GPU.
+TEST(Expression, ConstructorsMakeTheirTensorsWhereTheyAreTold) {
+  const ConstructorDevice there(at::kMeta);
+  for (const char* text : {"torch.zeros(2)", "torch.ones([2, 3])", "torch.full([2], 1.5)", "torch.arange(3)",
+                           "torch.linspace(0, 1, 3)", "torch.eye(2)", "torch.tensor([1.0, 2.0])",
+                           "torch.tensor(3.0)", "torch.tril_indices(2, 2)", "torch.zeros(2) + torch.ones(2)",
+                           "torch.stack([torch.zeros(2), torch.tensor([1.0, rank])])"})
+    EXPECT_EQ(evaluate(text).device(), at::Device(at::kMeta)) << text;
+  for (const char* text : {"torch.zeros_like(x)", "x.new_zeros([2])", "x * 2", "x.to(torch.float32)", "xx + 1"})
+    EXPECT_EQ(evaluate(text).device(), at::Device(at::kCPU)) << text;
+}
+
+TEST(Expression, ConstructorsMakeThemOnTheCpuAgainAfterwards) {
+  { const ConstructorDevice there(at::kMeta); }
+  EXPECT_EQ(evaluate("torch.zeros(2)").device(), at::Device(at::kCPU));
 }
 
 TEST(Expression, GivesTheValueOfItsNamesInOrder) {
@@ -149,6 +167,36 @@ TEST(ExpressionNames, AreTheFreeOnesOfTheScope) {
   EXPECT_THAT(names_used("f(x=rank, y=(x == 1))", kScope), ElementsAre("rank", "x"));
   EXPECT_THAT(names_used("unknown + 1", kScope), IsEmpty());
   EXPECT_THROW(names_used("x +", kScope), InvalidExpression);
+}
+
+// Texts that differ in names alone share what is compiled: not the order of their values, their types or their carets.
+TEST(Expression, SharedCodeKeepsNamesTypesAndPlaces) {
+  const Scope scope = {{"a", NameType::kTensor}, {"long_name", NameType::kTensor}, {"z", NameType::kTensor}, {"n", NameType::kInt}};
+  const auto number = [&](const std::string& text, const std::map<std::string, double>& values) {
+    const auto compiled = compile_expression(text, scope, DType::kFloat64);
+    std::vector<c10::IValue> given;
+    for (const std::string& name : compiled->names())
+      given.emplace_back(name == "n" ? c10::IValue(3) : c10::IValue(at::scalar_tensor(values.at(name), at::kDouble)));
+    return compiled->evaluate(std::move(given)).item<double>();
+  };
+  EXPECT_EQ(number("z - 2 * a", {{"z", 1}, {"a", 3}}), -5);
+  EXPECT_EQ(number("a - 2 * z", {{"z", 1}, {"a", 3}}), 1);
+  EXPECT_EQ(number("a - 2 * a", {{"a", 3}}), -3);
+  EXPECT_EQ(number("a - 2 * n", {{"a", 3}}), -3);
+  EXPECT_EQ(number("a - 3 * z", {{"z", 1}, {"a", 3}}), 0);
+  EXPECT_EQ(number("(a / 2.0) + z", {{"z", 1}, {"a", 3}}), 2.5);
+  EXPECT_EQ(number("(a / 4.0) + z", {{"z", 1}, {"a", 4}}), 2);
+  const auto caret = [&](const std::string& text) {
+    const auto compiled = compile_expression(text, scope, DType::kFloat64);
+    try {
+      compiled->evaluate({at::ones({2, 3}), at::ones({2, 3})});
+    } catch (const InvalidExpression& error) {
+      return error.caret();
+    }
+    return std::string();
+  };
+  EXPECT_EQ(caret("a @ z"), "a @ z\n  ^");
+  EXPECT_EQ(caret("long_name @ z"), "long_name @ z\n          ^");
 }
 
 // ---- refusals: message and caret, word for word

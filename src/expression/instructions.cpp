@@ -7,6 +7,7 @@
 #include <string>
 
 #include "expression/error_text.h"
+#include "expression/evaluation_scope.h"
 #include "expression/syntax.h"
 
 namespace distgrad {
@@ -42,6 +43,8 @@ class Run {
   void call(const Instruction& instruction) {
     stack_.clear();
     for (int input : instruction.inputs) stack_.push_back(registers_[input]);
+    if (instruction.device_input >= 0 && stack_[instruction.device_input].isNone())
+      stack_[instruction.device_input] = constructor_device();
     try {
       instruction.operation(stack_);
     } catch (const ExpressionError&) {

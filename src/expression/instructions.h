@@ -31,6 +31,7 @@ struct Instruction {
   Kind kind = Kind::kCall;
   mutable torch::jit::Operation operation = nullptr;  // (calling one is not const in torch)
   std::vector<int> inputs;
+  int device_input = -1;  // of a constructor: the input that says where; none: constructor_device()
   int first_output = 0;
   int outputs = 1;
   std::size_t place = 0;  // in the text

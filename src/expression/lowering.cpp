@@ -98,11 +98,27 @@ class Lowering {
       lower_blocks(node, instruction);
     } else {
       instruction.operation = operation_of(node);
+      instruction.device_input = device_input_of(node);
     }
     instruction.outputs = static_cast<int>(node->outputs().size());
     instruction.first_output = static_cast<int>(registers_.size());
     for (const Value* output : node->outputs()) assign(output);
     to.push_back(std::move(instruction));
+  }
+
+  // Of a constructor: what takes a tensor puts its result beside that.
+  int device_input_of(const Node* node) const {
+    const auto matched = graph_.matched.find(node);
+    if (matched == graph_.matched.end()) return -1;
+    const auto& arguments = matched->second->schema().arguments();
+    const auto holds_tensor = [](const c10::Argument& a) {
+      return a.type()->isSubtypeOf(*c10::OptionalType::ofTensor()) ||
+             a.type()->isSubtypeOf(*c10::ListType::ofTensors());
+    };
+    if (std::any_of(arguments.begin(), arguments.end(), holds_tensor)) return -1;
+    const auto device = std::find_if(arguments.begin(), arguments.end(),
+                                     [](const c10::Argument& a) { return a.name() == "device"; });
+    return device == arguments.end() ? -1 : static_cast<int>(device - arguments.begin());
   }
 
   void lower_blocks(const Node* node, Instruction& instruction) {

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "expression/evaluation_scope.h"
 #include "expression/instructions.h"
 #include "expression/numbers.h"
 
@@ -106,6 +107,7 @@ at::Tensor tensor_from(const IValue& data, std::optional<at::ScalarType> dtype) 
   }
   if (inferred == at::kDouble && !dtype) dtype = c10::get_default_dtype_as_scalartype();
   if (dtype) tensor = tensor.to(*dtype);
+  if (!constructor_device().is_cpu()) tensor = tensor.to(constructor_device());
   // As Python's torch.tensor does: the operator that tells the dispatcher of a new constant.
   return at::lift_fresh(tensor);
 }

@@ -281,7 +281,7 @@ class Parser {
       for (SyntaxPtr& item : tuple->children) node->children.push_back(std::move(item));
       comma = true;
     }
-    if (comma) node->text = ",";  // a tuple, whatever its length: not for lists
+    if (comma) node->text.assign(1, ',');  // a tuple, whatever its length: not for lists
     return node;
   }
 

@@ -25,7 +25,7 @@ std::vector<std::int64_t> index_in(const Shape& shape, std::size_t element) {
 // makes of a backward, so another version's may be larger; the larger one serves both.
 bool bound_holds(double stored, double now) {
   constexpr double kWidest = 4;
-  constexpr double kSpared = 0.98;  // rounded_up() leaves more than that
+  constexpr double kSpared = 0.71;  // of what rounded_up() made of `now`: no less than it was before
   if (now == 0 || !std::isfinite(now)) return within(stored, now, 0);
   return stored >= kSpared * now && stored <= kWidest * now;
 }

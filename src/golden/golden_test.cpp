@@ -32,7 +32,7 @@ TEST(Sha256, IsThatOfTheStandard) {
 }
 
 TEST(Canonical, IsTheSameForWhatMeansTheSame) {
-  EXPECT_EQ(canonical_form(R"({ "note": "x", "loss": "y", "tolerance": 0.0, "timeout_s": 3,
+  EXPECT_EQ(canonical_form(R"({ "$schema": "s", "note": "x", "loss": "y", "tolerance": 0.0, "timeout_s": 3,
                                 "subjects": { "reference": "match" } })"),
             canonical_form(R"({"tolerance":0,"loss":"\u0079"})"));
   EXPECT_EQ(canonical_form(R"({ "a": 100e-2, "b": [1, 2.50] })"), R"({"a":1.0,"b":[1.0,2.5]})");
@@ -59,9 +59,11 @@ TEST(Number, ReadsBackAsAFloat) {
 TEST(Number, ABoundIsRoundedUpAndLittle) {
   EXPECT_EQ(rounded_up(0), 0);
   for (const double bound : {5e-324, 1.0049e-16, 2.220446e-16, 9.999e-8, 1e300}) {
-    EXPECT_GE(rounded_up(bound) * 0.98, bound * 0.98);
     EXPECT_GE(rounded_up(bound), bound);
-    EXPECT_LE(rounded_up(bound), bound * 1.05 + 5e-324);
+    if (bound > 1e-300) {
+      EXPECT_GE(rounded_up(bound) * 0.71, bound) << "what is kept of an older bound still holds";
+    }
+    EXPECT_LE(rounded_up(bound), bound * 1.6 + 5e-324);
   }
 }
 

@@ -17,8 +17,8 @@ std::string number_text(double value) {
 
 double rounded_up(double bound) {
   if (bound == 0 || !std::isfinite(bound)) return bound;
-  // Three digits round down by at most 0.5 per cent.
-  return std::strtod(fmt::format("{:.2e}", bound * 1.03).c_str(), nullptr);
+  // Two digits round down by less than 5 per cent.
+  return std::strtod(fmt::format("{:.1e}", bound * 1.5).c_str(), nullptr);
 }
 
 }  // namespace distgrad::golden

@@ -10,8 +10,9 @@ namespace distgrad::golden {
 // numbers are "nan", "inf", "-inf", without quotes.
 std::string number_text(double value);
 
-// `bound` rounded up to three digits with some per cent to spare: less to read, and the last bits
-// of a bound, which depend on the machine, do not show.
+// `bound` rounded up to two digits with about half of it to spare: less to read, and it still holds
+// on a machine whose exp differs in the last bit. Bounds follow the values, and which operations
+// were exact.
 double rounded_up(double bound);
 
 }  // namespace distgrad::golden

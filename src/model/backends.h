@@ -1,6 +1,8 @@
-// The backends by name, as a scenario and `distgrad list backends` know them.
+// The backends by name, as a scenario and `distgrad list backends` know them. Whether one can be used on this machine is asked of
+// distgrad-rank (cli/accelerators.h), not said here.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <string_view>
 
@@ -8,14 +10,16 @@ namespace distgrad {
 
 struct BackendRow {
   std::string_view name;
-  std::string_view what;         // one line
-  std::string_view unavailable;  // why this build cannot run it; empty where it can
+  std::string_view what;  // one line
+  std::array<std::string_view, 2> devices;  // where its tensors may be; the first is the default
 };
 
+inline constexpr std::array<std::string_view, 2> kDevices = {"cpu", "cuda"};
+
 inline constexpr std::array<BackendRow, 2> kBackends = {{
-    // name, what, unavailable
-    {"gloo", "Gloo, on the CPU, over loopback", ""},
-    {"nccl", "NCCL, on GPUs", "the backend nccl is not available in this build"},
+    // name, what, devices
+    {"gloo", "Gloo, on the CPU or with tensors on GPUs, over loopback", {"cpu", "cuda"}},
+    {"nccl", "NCCL, on GPUs", {"cuda", ""}},
 }};
 
 constexpr const BackendRow* backend_named(std::string_view name) {
@@ -23,5 +27,12 @@ constexpr const BackendRow* backend_named(std::string_view name) {
     if (row.name == name) return &row;
   return nullptr;
 }
+
+constexpr bool takes_device(const BackendRow& row, std::string_view device) {
+  return std::find(row.devices.begin(), row.devices.end(), device) != row.devices.end();
+}
+
+// The environment variable with which the driver lets several ranks have one GPU under NCCL (--share-gpu).
+inline constexpr const char* kShareGpuVariable = "DISTGRAD_SHARE_GPU";
 
 }  // namespace distgrad

@@ -35,6 +35,9 @@ struct GradientComparison {
   double max_abs_error = 0;
   double max_rel_error = 0;
   double bound = 0;  // the bound at the worst element
+  // The bound of each element, as truth_by_rank, or one full tensor. Absent where the part equals the
+  // truth, has another shape or more than 2^20 elements.
+  std::vector<std::optional<Array>> bounds;
   struct Place {
     int rank = 0;
     std::vector<std::int64_t> index;

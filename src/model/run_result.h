@@ -39,6 +39,14 @@ struct RuleChoice {
   std::string rule;
 };
 
+// A directional derivative of the declared objective, by central finite differences and by the gradients.
+struct FiniteDifferences {
+  enum class Answer { kNotAsked, kAgree, kDisagree };  // not asked: a kink, a jump or a cut graph near the point
+  Answer answer = Answer::kNotAsked;
+  double numeric = 0;
+  double derivative = 0;  // as the gradients have it
+};
+
 struct SimulateRequest {
   Program program;
   std::vector<std::vector<double>> weights;  // for each asked objective, by rank; the first is the declared one
@@ -52,6 +60,8 @@ struct SimulateRequest {
   bool with_bounds = true;                   // error bounds for the first objective's gradients, losses and steps
   bool with_cotangents = false;              // cotangents of steps, for `explain` (first objective)
   bool with_guards = true;                   // evaluate `single_device` and `truth` expressions too
+  bool on_gpu = false;                       // the bounds are those of a run on a GPU, whose functions are less accurate
+  bool with_differences = false;             // check the first objective's gradients by finite differences
 };
 
 // An element of the truth that is not known: the loss has a kink or jump there, or the rounding of something before it
@@ -81,6 +91,7 @@ struct Simulation {
   std::vector<Gradient> single_gradients;
   std::vector<Gradient> single_bounds;
   std::vector<Gradient> file_truth;       // the file's `truth`, evaluated
+  FiniteDifferences differences;          // only with_differences
   // Of programs with calls only. `held` is gradients[0] of the program in which what the user's code takes out of
   // autograd (detach, no_grad, a Function whose backward is not its forward's derivative) stays what it is while the
   // inputs move; empty where there is no such thing. `cuts` says what it is, a line each.
@@ -107,6 +118,7 @@ struct RunRequest {
   std::string subject;
   std::string backend;
   std::vector<double> weights;  // backward_weights, by rank
+  std::string device = {};      // "cpu" or "cuda"; empty: the CPU
   // Not empty: the truth is asked for as well, from finite differences of the ranks' own forward run; as
   // SimulateRequest::weights. The answer is in rank 0's result.
   std::vector<std::vector<double>> measured;

@@ -98,7 +98,7 @@ struct Case {
   std::string skip_reason;             // an override makes the case impossible: why; else empty
   double timeout_s = 30;
   Expectation expected;                // the one that applies
-  std::string device;                  // as asked for; empty: the CPU
+  std::string device = "cpu";          // or "cuda": where its tensors are
   std::string python;                  // the interpreter asked for; empty: the default one
   std::vector<std::string> notes;      // what of the file an override leaves out, a line each
 };

@@ -46,6 +46,23 @@ std::string subject_for(std::string_view subject, CollectiveKind kind) {
   return std::string(kReference);
 }
 
+std::pair<std::string_view, std::optional<std::string_view>> split_mode(std::string_view part) {
+  const std::size_t at = part.rfind('@');
+  // A '@' of a path, if a mode can have neither.
+  if (at == part.npos || part.find_first_of("/.", at) != part.npos) return {part, std::nullopt};
+  return {part.substr(0, at), part.substr(at + 1)};
+}
+
+std::string subject_in_mode(std::string_view subject, CollectiveKind kind, std::string_view mode) {
+  const std::string ending = "@" + std::string(mode);
+  const auto parts = parts_by_kind(subject);
+  if (parts.empty()) return std::string(subject) + ending;
+  std::string text;
+  for (const auto& [of, what] : parts)
+    text += (text.empty() ? "" : "+") + std::string(traits(of).name) + "=" + what + (of == kind ? ending : "");
+  return text;
+}
+
 bool is_python_subject(std::string_view subject) {
   return any_part(subject, [](std::string_view part) { return part.starts_with(kPython); });
 }
@@ -64,7 +81,7 @@ bool is_foreign_code(std::string_view subject) {
 }
 
 bool is_reference(std::string_view subject) {
-  if (subject.starts_with(kPython)) subject.remove_prefix(kPython.size());
+  if (subject.starts_with(kPython)) subject = split_mode(subject.substr(kPython.size())).first;
   return subject == kReference;
 }
 

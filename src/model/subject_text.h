@@ -2,6 +2,7 @@
 // Source: command-line contract, "A subject is".
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,6 +17,15 @@ std::vector<std::pair<CollectiveKind, std::string>> parts_by_kind(std::string_vi
 
 // What of `subject` runs this collective; "reference" where a subject for other collectives leaves it to that.
 std::string subject_for(std::string_view subject, CollectiveKind kind);
+
+// How a subject in Python is run, as "python:f.py:g@checkpoint" says; src/python/distgrad/ranks/modes.py has what each means.
+inline constexpr std::string_view kSubjectModes[] = {"checkpoint", "checkpoint-reentrant", "autocast", "async", "compile"};
+
+// A part without its "@MODE", and the text after the '@'; nullopt where there is no such ending. The text need not be a mode.
+std::pair<std::string_view, std::optional<std::string_view>> split_mode(std::string_view part);
+
+// `subject` with "@MODE" for the part that runs this collective.
+std::string subject_in_mode(std::string_view subject, CollectiveKind kind, std::string_view mode);
 
 // Whether it needs ranks in Python.
 bool is_python_subject(std::string_view subject);

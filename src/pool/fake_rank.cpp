@@ -22,6 +22,7 @@
 namespace distgrad {
 namespace {
 
+bool was_executed = false;  // as a new program, not forked
 bool poisoned = false;  // what a case leaves behind for the next one
 
 struct Place {
@@ -79,6 +80,7 @@ void act(std::string_view action, std::string_view argument, const Place& place)
   else if (action == "hang") sleep_for_ever();
   else if (action == "garbage") write_garbage();
   else if (action == "flood") print_megabytes(1'000'000);
+  else if (action == "print_origin") std::printf("%s\n", was_executed ? "executed" : "forked");
   else if (action == "print_mb") print_megabytes(integer(argument));
   else if (action == "poison") poisoned = true;
   else if (action == "fragile" && poisoned) std::abort();
@@ -151,6 +153,10 @@ int main(int argc, char** argv) {
   if (argc > 1 && std::strcmp(argv[1], "--broken") == 0) {
     std::fprintf(stderr, "error while loading shared libraries\n");
     return 127;
+  }
+  if (auto start = distgrad::worker_of_arguments(argc, argv)) {
+    distgrad::was_executed = true;
+    distgrad::be_worker(std::move(*start), distgrad::functions());
   }
   if (argc != 3 || std::strcmp(argv[1], "--zygote") != 0) return 2;
   distgrad::be_zygote(distgrad::integer(argv[2]), distgrad::functions());

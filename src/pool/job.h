@@ -13,13 +13,20 @@ namespace distgrad {
 
 using Ticket = std::uint64_t;
 
-// Who can do a request: the workers of one program, in one role, of one world size (1 for simulators).
+// Who can do a request: the workers of one program, in one role, of one world size (1 for simulators) and one transport.
 struct TeamKind {
   int rank_program = 0;
   WorkerRole role = WorkerRole::kSimulator;
   int world_size = 1;
+  // What carries the collectives, where that is not Gloo on the CPU: "nccl on cuda". Such ranks are new programs, not forks.
+  std::string transport = {};
   auto operator<=>(const TeamKind&) const = default;
 };
+
+inline std::string transport_of(const std::string& backend, const std::string& device) {
+  const bool usual = backend == "gloo" && (device.empty() || device == "cpu");
+  return usual ? "" : backend + " on " + (device.empty() ? "cpu" : device);
+}
 
 struct Job {
   Ticket ticket = 0;

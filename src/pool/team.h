@@ -33,6 +33,7 @@ class Team {
   const ZygoteProcess& zygote() const { return zygote_; }
   std::size_t in_flight() const { return in_flight_.size(); }
   bool has_room() const;  // never once something went wrong
+  bool is_fresh() const { return last_id_ == 0; }  // no case was ever sent to it
 
   void send(std::unique_ptr<Job> job);
 

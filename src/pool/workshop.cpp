@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/interrupts.h"
+#include "pool/installation.h"
 
 namespace distgrad {
 namespace {
@@ -26,6 +27,9 @@ constexpr std::int64_t kLoadNs = std::int64_t{60} * 1'000'000'000;  // for a zyg
 // Filling up costs a system call a rank: not with every reply, but before the workers run out.
 constexpr std::size_t kRefillBelow = 48;
 constexpr std::size_t kSimulatorsShare = 2;  // requests a simulator has before another one is started
+constexpr std::size_t kTeamsShare = 2;       // the same for a team, where several work side by side
+// What such a team has ahead: few, for a case that waits keeps those behind it from the other teams.
+constexpr std::size_t kSharedWindow = 8;
 
 }  // namespace
 
@@ -37,8 +41,8 @@ Workshop::Workshop(WorkshopOptions options) : options_(std::move(options)), zygo
 
 Workshop::~Workshop() = default;  // teams first, then zygotes, which end all workers
 
-void Workshop::prepare(int world_size, int rank_program) {
-  const TeamKind kind{rank_program, WorkerRole::kRank, world_size};
+void Workshop::prepare(int world_size, int rank_program, const std::string& transport) {
+  const TeamKind kind{rank_program, WorkerRole::kRank, world_size, transport};
   if (!team_of(kind)) start_team(kind);
 }
 
@@ -52,7 +56,8 @@ Ticket Workshop::simulate(SimulateRequest request, double timeout_s, Turn turn, 
 
 Ticket Workshop::run(RunRequest request, double timeout_s, int rank_program) {
   auto job = std::make_unique<Job>();
-  job->kind = {rank_program, WorkerRole::kRank, request.program.world_size};
+  job->kind = {rank_program, WorkerRole::kRank, request.program.world_size,
+               transport_of(request.backend, request.device)};
   job->request = std::move(request);
   job->timeout_s = timeout_s;
   return submit(std::move(job), Turn::kLast);
@@ -160,28 +165,51 @@ void Workshop::schedule_simulations(TeamKind kind, Jobs& jobs) {
   }
 }
 
+// One world at a time gets cases. When no more wait for it the next one does, while the first finishes what it has.
 void Workshop::schedule_runs() {
-  // One team at a time is filled. When no more cases wait for it the next one is, while the first finishes what it has.
-  if (!current_ || waiting_[*current_].empty()) {
-    current_.reset();
-    Ticket oldest = 0;
-    for (const auto& [kind, jobs] : waiting_) {
-      if (kind.role != WorkerRole::kRank || jobs.empty()) continue;
-      if (current_ && jobs.front()->ticket > oldest) continue;
-      oldest = jobs.front()->ticket;
-      current_ = kind;
-    }
-  }
+  if (!current_ || waiting_[*current_].empty()) current_ = kind_of_oldest_run();
   if (!current_) return;
+  Jobs& jobs = waiting_[*current_];
+  if (options_.teams > 1) return share(*current_, jobs);
   Team* team = team_of(*current_);
-  if (!team) team = &start_team(*current_);
-  fill(*team, waiting_[*current_]);
+  fill(team ? *team : start_team(*current_), jobs);
+}
+
+std::optional<TeamKind> Workshop::kind_of_oldest_run() const {
+  std::optional<TeamKind> oldest;
+  Ticket ticket = 0;
+  for (const auto& [kind, jobs] : waiting_) {
+    if (kind.role != WorkerRole::kRank || jobs.empty()) continue;
+    if (oldest && jobs.front()->ticket > ticket) continue;
+    ticket = jobs.front()->ticket;
+    oldest = kind;
+  }
+  return oldest;
 }
 
 void Workshop::fill(Team& team, Jobs& jobs) {
   if (team.in_flight() > kRefillBelow) return;
   while (!jobs.empty() && team.has_room()) {
     team.send(std::move(jobs.front()));
+    jobs.pop_front();
+  }
+}
+
+// Each case to the team with the fewest. A second run is worth something on fresh ranks alone, where no other case was.
+void Workshop::share(TeamKind kind, Jobs& jobs) {
+  while (!jobs.empty()) {
+    Team* least = nullptr;
+    int teams = 0;
+    for (const auto& team : teams_) {
+      if (team->kind() != kind) continue;
+      ++teams;
+      const bool fits = team->has_room() && (team->is_fresh() || !jobs.front()->is_second_run);
+      if (fits && (!least || team->in_flight() < least->in_flight())) least = team.get();
+    }
+    const bool wants_another = !least || least->in_flight() >= kTeamsShare;
+    if (wants_another && (teams < options_.teams || (!least && jobs.front()->is_second_run))) least = &start_team(kind);
+    if (!least || least->in_flight() >= kSharedWindow) return;
+    least->send(std::move(jobs.front()));
     jobs.pop_front();
   }
 }
@@ -238,7 +266,7 @@ void Workshop::serve_zygotes() {
 void Workshop::replace_zygote(int rank_program) {
   auto& zygote = zygotes_[static_cast<std::size_t>(rank_program)];
   if (!zygote->is_ready() || ++zygotes_lost_ > kMaxZygotesLost)
-    throw SystemError("cannot run " + zygote->command()[0] + ": " + zygote->end_text());
+    throw SystemError(cannot_run(zygote->command()[0], zygote->end_text()));
   for (auto it = teams_.begin(); it != teams_.end();) {
     if (&(*it)->zygote() != zygote.get()) {
       ++it;
@@ -280,11 +308,6 @@ void Workshop::requeue(std::vector<std::unique_ptr<Job>> jobs) {
   for (auto job = jobs.rbegin(); job != jobs.rend(); ++job) waiting_[(*job)->kind].push_front(std::move(*job));
 }
 
-std::string rank_executable() {
-  std::error_code error;
-  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (error) throw SystemError("cannot find this executable: " + error.message());
-  return (self.parent_path() / "distgrad-rank").string();
-}
+std::string rank_executable() { return (executable_folder() / "distgrad-rank").string(); }
 
 }  // namespace distgrad

@@ -30,6 +30,8 @@ struct WorkshopOptions {
   // the first case for them.
   std::vector<std::vector<std::string>> rank_commands;
   int simulators = 0;   // at most; 0: one a core
+  // Teams of one world that work side by side, at most: a case that waits for something keeps one of them.
+  int teams = 1;
 };
 
 enum class Turn { kLast, kNext };  // behind what waits already, or before it
@@ -40,7 +42,7 @@ class Workshop {
   ~Workshop();
 
   // Starts the ranks of a world ahead of the first case for it.
-  void prepare(int world_size, int rank_program = 0);
+  void prepare(int world_size, int rank_program = 0, const std::string& transport = {});
 
   // The case's time begins when its first worker begins it, not with the submission. Cases are best submitted ordered by
   // world size: changing it costs time.
@@ -69,7 +71,9 @@ class Workshop {
   void schedule();
   void schedule_simulations(TeamKind kind, Jobs& jobs);
   void schedule_runs();
+  std::optional<TeamKind> kind_of_oldest_run() const;
   void fill(Team& team, Jobs& jobs);
+  void share(TeamKind kind, Jobs& jobs);
   ZygoteProcess& zygote(int rank_program);
   Team* team_of(TeamKind kind);
   Team& start_team(TeamKind kind);
@@ -86,7 +90,7 @@ class Workshop {
   std::vector<std::unique_ptr<ZygoteProcess>> zygotes_;  // by rank program; teams refer to them
   std::list<std::unique_ptr<Team>> teams_;               // the last used is last
   std::map<TeamKind, Jobs> waiting_;
-  std::optional<TeamKind> current_;                      // the ranks that get the cases now
+  std::optional<TeamKind> current_;                      // the world that gets the cases now
   std::deque<Completion> done_;
   Ticket last_ticket_ = 0;
   std::size_t outstanding_ = 0;

@@ -87,6 +87,22 @@ TEST_F(WorkshopTest, EveryRankAnswers) {
   }
 }
 
+TEST_F(WorkshopTest, RanksOfAnotherBackendAreNewProgramsOfTheirOwn) {
+  RunRequest other = request(2, "*: print_origin", 7);
+  other.backend = "nccl";
+  other.device = "cuda";
+  const DistributedRun executed = run(other);
+  ASSERT_FALSE(executed.error) << executed.error->message;
+  EXPECT_THAT(executed.output, testing::Each("executed\n"));
+  EXPECT_EQ(executed.ranks.at(1).loss, 8);
+  EXPECT_THAT(run(2, "*: print_origin").output, testing::Each("forked\n"));
+  EXPECT_EQ(ranks().size(), 4U) << "a team for each";
+  other.program.loss.text = "1: kill";
+  EXPECT_EQ(run(other).error.value().kind, "crash");
+  other.program.loss.text = "*: print_origin";
+  EXPECT_THAT(run(other).output, testing::Each("executed\n"));
+}
+
 TEST_F(WorkshopTest, SixtyFourRanks) {
   const DistributedRun done = run(64, "");
   ASSERT_FALSE(done.error);
@@ -276,7 +292,7 @@ TEST_F(WorkshopTest, ASimulatorThatDiesHangsOrRaises) {
   EXPECT_FALSE(simulate("").error);
 }
 
-TEST_F(WorkshopTest, NeighboursOfAFailureAreNeitherLostNorBlamed) {
+void expect_that_neighbours_are_neither_lost_nor_blamed(Workshop& workshop) {
   std::map<Ticket, std::string> scripts;
   for (int i = 0; i < 60; ++i) {
     std::string script;
@@ -284,10 +300,10 @@ TEST_F(WorkshopTest, NeighboursOfAFailureAreNeitherLostNorBlamed) {
     if (i == 30) script = "*: throw all of them";
     if (i == 40) script = "0: hang";
     if (i == 50) script = "1: exit 3";
-    scripts[workshop_->run(request(2, script, i), 0.5)] = script;
+    scripts[workshop.run(request(2, script, i), 0.5)] = script;
   }
   std::map<std::string, int> kinds;
-  while (auto done = workshop_->next()) {
+  while (auto done = workshop.next()) {
     const auto& run = std::get<DistributedRun>(done->result);
     EXPECT_EQ(run.error.has_value(), !scripts.at(done->ticket).empty());
     if (!run.error) {
@@ -298,6 +314,10 @@ TEST_F(WorkshopTest, NeighboursOfAFailureAreNeitherLostNorBlamed) {
   }
   EXPECT_TRUE(scripts.empty());
   EXPECT_EQ(kinds, (std::map<std::string, int>{{"none", 56}, {"crash", 2}, {"exception", 1}, {"hang", 1}}));
+}
+
+TEST_F(WorkshopTest, NeighboursOfAFailureAreNeitherLostNorBlamed) {
+  expect_that_neighbours_are_neither_lost_nor_blamed(*workshop_);
 }
 
 TEST_F(WorkshopTest, WhatAnEarlierCaseCausedIsNotBlamedOnALaterOne) {
@@ -403,6 +423,41 @@ TEST_F(WorkshopTest, UrgentSimulationsGoFirst) {
   int later = 0;
   while (workshop_->next_if_any()) ++later;
   EXPECT_LT(later, 30);
+}
+
+class SideBySideTest : public WorkshopTest {
+ protected:
+  SideBySideTest() { workshop_.emplace(WorkshopOptions{{{DISTGRAD_FAKE_RANK}}, 2, 3}); }
+};
+
+TEST_F(SideBySideTest, ACaseThatWaitsKeepsOneTeamOnly) {
+  const Ticket slow = workshop_->run(request(2, "*: sleep_ms 2000"), 20);
+  for (int i = 0; i < 40; ++i) workshop_->run(request(2, ""), 20);
+  int sooner = 0;
+  while (workshop_->next()->ticket != slow) ++sooner;
+  EXPECT_GE(sooner, 20);
+  EXPECT_LT(sooner, 40) << "what was handed to the waiting team waits with it: else this proves nothing";
+  while (workshop_->next()) continue;
+}
+
+TEST_F(SideBySideTest, NoMoreTeamsThanAskedForAndNoneWithoutWork) {
+  EXPECT_FALSE(run(2, "").error);
+  EXPECT_EQ(ranks().size(), 2u);
+  for (int i = 0; i < 100; ++i) workshop_->run(request(2, "*: sleep_ms 5"), 20);
+  while (workshop_->next()) continue;
+  EXPECT_EQ(ranks().size(), 6u);
+}
+
+TEST_F(SideBySideTest, NeighboursOfAFailureAreNeitherLostNorBlamed) {
+  expect_that_neighbours_are_neither_lost_nor_blamed(*workshop_);
+}
+
+// Poison on every team: a second run on one of them would fail again, and the victim be blamed.
+TEST_F(SideBySideTest, ASecondRunIsAloneOnFreshRanks) {
+  for (int i = 0; i < 6; ++i) workshop_->run(request(2, "0: poison; *: sleep_ms 20"), 20);
+  while (workshop_->next()) continue;
+  ASSERT_EQ(ranks().size(), 6u);
+  EXPECT_FALSE(run(2, "0: fragile").error);
 }
 
 TEST(WorkshopStart, AProgramThatIsNotThere) {

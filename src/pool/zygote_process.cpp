@@ -66,11 +66,11 @@ int ZygoteProcess::wait_for_end() {
   return status;
 }
 
-std::uint64_t ZygoteProcess::fork_worker(WorkerRole role, int rank, int world_size, UniqueFd socket,
+std::uint64_t ZygoteProcess::fork_worker(WorkerRole role, int rank, int world_size, std::string exec, UniqueFd socket,
                                          std::shared_ptr<const UniqueFd> board,
                                          std::shared_ptr<const UniqueFd> output) {
   const std::uint64_t worker = ++last_worker_;
-  control_->queue(encode(ForkWorker{worker, role, rank, world_size},
+  control_->queue(encode(ForkWorker{worker, role, rank, world_size, std::move(exec)},
                          {shared(std::move(socket)), std::move(board), std::move(output)}));
   return worker;
 }

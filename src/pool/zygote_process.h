@@ -23,8 +23,9 @@ class ZygoteProcess {
   ZygoteProcess(const ZygoteProcess&) = delete;
   ZygoteProcess& operator=(const ZygoteProcess&) = delete;
 
-  // May be called at once: requests wait until the zygote has loaded. The worker's name.
-  std::uint64_t fork_worker(WorkerRole role, int rank, int world_size, UniqueFd socket,
+  // May be called at once: requests wait until the zygote has loaded. `exec` as in
+  // ForkWorker. The worker's name.
+  std::uint64_t fork_worker(WorkerRole role, int rank, int world_size, std::string exec, UniqueFd socket,
                             std::shared_ptr<const UniqueFd> board, std::shared_ptr<const UniqueFd> output);
   void kill_worker(std::uint64_t worker);
 

@@ -111,7 +111,8 @@ RankError read_error(const Json& json) {
 }
 
 Json write_request(const SimulateRequest& request, PayloadWriter& out) {
-  const auto& [program, weights, run_weights, rules, leaves_by_rank, with_bounds, with_cotangents, with_guards] = request;
+  const auto& [program, weights, run_weights, rules, leaves_by_rank, with_bounds, with_cotangents, with_guards,
+               on_gpu, with_differences] = request;
   Json json;
   json["program"] = write_program(program, out);
   Json& weight_lists = json["weights"] = Json::array();
@@ -129,6 +130,8 @@ Json write_request(const SimulateRequest& request, PayloadWriter& out) {
   json["with_bounds"] = with_bounds;
   json["with_cotangents"] = with_cotangents;
   json["with_guards"] = with_guards;
+  if (on_gpu) json["on_gpu"] = true;
+  json["with_differences"] = with_differences;
   return json;
 }
 
@@ -143,23 +146,27 @@ SimulateRequest read_simulate_request(const Json& json, const PayloadReader& in)
   request.with_bounds = read_bool(field(json, "with_bounds"));
   request.with_cotangents = read_bool(field(json, "with_cotangents"));
   request.with_guards = read_bool(field(json, "with_guards"));
+  request.on_gpu = optional_field(json, "on_gpu") && read_bool(field(json, "on_gpu"));
+  request.with_differences = read_bool(field(json, "with_differences"));
   return request;
 }
 
 Json write_request(const RunRequest& request, PayloadWriter& out) {
-  const auto& [program, subject, backend, weights, measured] = request;
+  const auto& [program, subject, backend, weights, device, measured] = request;
   Json json;
   json["program"] = write_program(program, out);
   json["subject"] = subject;
   json["backend"] = backend;
   json["weights"] = out.numbers(weights);
+  if (!device.empty()) json["device"] = device;
   for (const auto& row : measured) json["measured"].push_back(out.numbers(row));
   return json;
 }
 
 RunRequest read_run_request(const Json& json, const PayloadReader& in) {
   RunRequest request{read_program(field(json, "program"), in), read_text(field(json, "subject")),
-                     read_text(field(json, "backend")), in.numbers(field(json, "weights")), {}};
+                     read_text(field(json, "backend")), in.numbers(field(json, "weights")),
+                     optional_field(json, "device") ? read_text(field(json, "device")) : "", {}};
   if (const Json* measured = optional_field(json, "measured"))
     for (const Json& row : read_list(*measured)) request.measured.push_back(in.numbers(row));
   return request;
@@ -187,10 +194,24 @@ std::vector<UndecidedElement> read_undecided(const Json& list) {
   return elements;
 }
 
+Json write_differences(const FiniteDifferences& differences) {
+  Json json;
+  json["agree"] = differences.answer == FiniteDifferences::Answer::kAgree;
+  json["numeric"] = number(differences.numeric);
+  json["derivative"] = number(differences.derivative);
+  return json;
+}
+
+FiniteDifferences read_differences(const Json& json) {
+  const bool agree = read_bool(field(json, "agree"));
+  return {agree ? FiniteDifferences::Answer::kAgree : FiniteDifferences::Answer::kDisagree,
+          read_number(field(json, "numeric")), read_number(field(json, "derivative"))};
+}
+
 Json write_result(const Simulation& simulation, PayloadWriter& out) {
   const auto& [invalid, losses, loss_bounds, steps, cotangents, gradients, bounds, exact, bound_notes, undecided,
-               forward_only, single_loss, single_loss_bound, single_gradients, single_bounds, file_truth, held, cuts,
-               undecided_elements] = simulation;
+               forward_only, single_loss, single_loss_bound, single_gradients, single_bounds, file_truth, differences,
+               held, cuts, undecided_elements] = simulation;
   Json json;
   if (invalid) {
     const auto& [pointer, message, caret] = *invalid;
@@ -215,6 +236,7 @@ Json write_result(const Simulation& simulation, PayloadWriter& out) {
   json["single_gradients"] = write_gradients(single_gradients, out);
   json["single_bounds"] = write_gradients(single_bounds, out);
   json["file_truth"] = write_gradients(file_truth, out);
+  if (differences.answer != FiniteDifferences::Answer::kNotAsked) json["differences"] = write_differences(differences);
   if (!held.empty()) json["held"] = write_gradients(held, out);
   if (!cuts.empty()) json["cuts"] = write_texts(cuts);
   if (!undecided_elements.empty()) json["undecided_elements"] = write_undecided(undecided_elements);
@@ -241,6 +263,7 @@ Simulation read_simulation(const Json& json, const PayloadReader& in) {
   s.single_gradients = read_gradients(field(json, "single_gradients"), in);
   s.single_bounds = read_gradients(field(json, "single_bounds"), in);
   s.file_truth = read_gradients(field(json, "file_truth"), in);
+  if (const Json* told = optional_field(json, "differences")) s.differences = read_differences(*told);
   if (const Json* held = optional_field(json, "held")) s.held = read_gradients(*held, in);
   if (const Json* cuts = optional_field(json, "cuts")) s.cuts = read_texts(*cuts);
   if (const Json* elements = optional_field(json, "undecided_elements")) s.undecided_elements = read_undecided(*elements);
@@ -302,12 +325,13 @@ WorkerRole read_role(const Json& json) {
 SharedFrame encode(const ZygoteRequest& request, std::vector<std::shared_ptr<const UniqueFd>> fds) {
   Json json;
   if (const auto* fork = std::get_if<ForkWorker>(&request)) {
-    const auto& [worker, role, rank, world_size] = *fork;
+    const auto& [worker, role, rank, world_size, exec] = *fork;
     json["kind"] = "fork";
     json["worker"] = worker;
     json["role"] = role_name(role);
     json["rank"] = rank;
     json["world_size"] = world_size;
+    if (!exec.empty()) json["exec"] = exec;
   } else {
     json["kind"] = "kill";
     json["worker"] = std::get<KillWorker>(request).worker;
@@ -366,7 +390,8 @@ Decoded<ZygoteRequest> decode_zygote_request(const Frame& frame) {
     if (kind != "fork") unknown_kind(kind);
     const int world_size = static_cast<int>(read_integer(field(json, "world_size"), 1, kMaxRanks));
     return ForkWorker{worker, read_role(field(json, "role")),
-                      static_cast<int>(read_integer(field(json, "rank"), 0, world_size - 1)), world_size};
+                      static_cast<int>(read_integer(field(json, "rank"), 0, world_size - 1)), world_size,
+                      optional_field(json, "exec") ? read_text(field(json, "exec")) : ""};
   });
 }
 

@@ -33,6 +33,9 @@ struct ForkWorker {
   WorkerRole role = WorkerRole::kRank;
   int rank = 0;
   int world_size = 1;
+  // Not empty: as a new program, not as a copy of the zygote, for what does not survive a fork, such as CUDA; and what will
+  // carry its collectives, "nccl on cuda", so that it can be loaded before the first case.
+  std::string exec = {};
 };
 
 struct KillWorker {  // and every process it started; no such worker: nothing happens

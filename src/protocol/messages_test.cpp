@@ -228,6 +228,8 @@ TEST(Messages, SimulateRequest) {
   sent.with_bounds = false;
   sent.with_cotangents = true;
   sent.with_guards = false;
+  sent.on_gpu = true;
+  sent.with_differences = true;
   const auto got = round_trip<WorkRequest>(encode_request(7, sent), decode_request);
   EXPECT_EQ(got.id, 7U);
   const auto& request = std::get<SimulateRequest>(got.what);
@@ -246,16 +248,19 @@ TEST(Messages, SimulateRequest) {
   EXPECT_FALSE(request.with_bounds);
   EXPECT_TRUE(request.with_cotangents);
   EXPECT_FALSE(request.with_guards);
+  EXPECT_TRUE(request.on_gpu);
+  EXPECT_TRUE(request.with_differences);
 }
 
 TEST(Messages, RunRequest) {
-  const RunRequest sent{full_program(), "torch_nn", "nccl", {0.25, 0.5, 1, 2}, {{1, 0, 0, 0}, {0.5, 0.5, 0, 0}}};
+  const RunRequest sent{full_program(), "torch_nn", "nccl", {0.25, 0.5, 1, 2}, "cuda", {{1, 0, 0, 0}, {0.5, 0.5, 0, 0}}};
   const auto got = round_trip<WorkRequest>(encode_request(~std::uint64_t{0}, sent), decode_request);
   EXPECT_EQ(got.id, ~std::uint64_t{0});
   const auto& request = std::get<RunRequest>(got.what);
   expect_same(sent.program, request.program);
   EXPECT_EQ(request.subject, "torch_nn");
   EXPECT_EQ(request.backend, "nccl");
+  EXPECT_EQ(request.device, "cuda");
   EXPECT_EQ(request.weights, sent.weights);
   EXPECT_EQ(request.measured, sent.measured);
 }
@@ -282,6 +287,7 @@ TEST(Messages, Simulation) {
   s.forward_only = "NaN";
   s.single_loss = kInf;
   s.single_loss_bound = 0.1;
+  s.differences = {FiniteDifferences::Answer::kDisagree, 0.25, kInf};
   s.single_gradients = {{"g", {kOdd}}};
   s.single_bounds = {{"h", {kOdd}}};
   s.file_truth = {{"t", {std::nullopt}}};
@@ -316,6 +322,9 @@ TEST(Messages, Simulation) {
   EXPECT_EQ(t.forward_only, "NaN");
   EXPECT_EQ(t.single_loss, kInf);
   EXPECT_EQ(t.single_loss_bound, 0.1);
+  EXPECT_EQ(t.differences.answer, FiniteDifferences::Answer::kDisagree);
+  EXPECT_EQ(t.differences.numeric, 0.25);
+  EXPECT_EQ(t.differences.derivative, kInf);
   expect_same(s.single_gradients, t.single_gradients);
   expect_same(s.single_bounds, t.single_bounds);
   expect_same(s.file_truth, t.file_truth);
@@ -374,6 +383,8 @@ TEST(Messages, ControlMessages) {
   EXPECT_EQ(fork.role, WorkerRole::kRank);
   EXPECT_EQ(fork.rank, 3);
   EXPECT_EQ(fork.world_size, 5);
+  EXPECT_EQ(fork.exec, "");
+  EXPECT_EQ(std::get<ForkWorker>(request(ForkWorker{9, WorkerRole::kRank, 3, 5, "nccl on cuda"})).exec, "nccl on cuda");
   EXPECT_EQ(std::get<ForkWorker>(request(ForkWorker{1, WorkerRole::kSimulator, 0, 1})).role, WorkerRole::kSimulator);
   EXPECT_EQ(std::get<KillWorker>(request(KillWorker{4})).worker, 4U);
 

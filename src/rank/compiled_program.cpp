@@ -70,6 +70,18 @@ at::Tensor evaluate_alone(const Program& program, const Expression& expression, 
   }
 }
 
+std::optional<Expression> inner_of_gradient_norm(const Expression& loss) {
+  constexpr std::string_view kBlanks = " \t", kName = "squared_gradient_norm(";
+  std::string_view text = loss.text;
+  text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
+  if (!text.starts_with(kName)) return std::nullopt;
+  std::size_t depth = 1, end = kName.size();
+  for (; end < text.size() && depth > 0; ++end) depth += text[end] == '(' ? 1 : text[end] == ')' ? -1 : 0;
+  if (depth > 0 || text.find_first_not_of(kBlanks, end) != text.npos)
+    throw InvalidAt(loss.pointer, "squared_gradient_norm(...) is the whole loss or no part of it");
+  return Expression{std::string(text.substr(kName.size(), end - 1 - kName.size())), loss.pointer};
+}
+
 CompiledProgram::CompiledProgram(const Program& p, DType dtype) : program(p) {
   for (const auto& [name, type] : rank_scope(program)) add(name, type);
   for (const Input& input : program.inputs) input_slots.push_back(add(input.name, NameType::kTensor));
@@ -83,7 +95,11 @@ CompiledProgram::CompiledProgram(const Program& p, DType dtype) : program(p) {
     compiled_step.slot = add(step.name, NameType::kTensor);
     steps.push_back(std::move(compiled_step));
   }
-  loss = compiled(program.loss, dtype);
+  if (auto inner = inner_of_gradient_norm(program.loss)) {
+    loss_is_gradient_norm = true;
+    inner_loss_ = std::move(*inner);
+  }
+  loss = compiled(loss_is_gradient_norm ? inner_loss_ : program.loss, dtype);
   trace_dependencies();
 }
 

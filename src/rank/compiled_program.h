@@ -4,6 +4,7 @@
 #include <ATen/core/ivalue.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,7 +47,8 @@ struct CompiledProgram {
   const Program& program;
   std::vector<int> input_slots;  // of program.inputs
   std::vector<CompiledStep> steps;
-  CompiledText loss;
+  CompiledText loss;  // or what stands in squared_gradient_norm(...), where that is the loss
+  bool loss_is_gradient_norm = false;
   int slot_count = 0;
 
   // A rank's slots with `rank`, `world_size`, NAME_rank and NAME_size filled in.
@@ -59,7 +61,11 @@ struct CompiledProgram {
 
   Scope scope_;
   std::map<std::string, int> slot_of_;
+  Expression inner_loss_;  // what `loss` is compiled from, where it is not the program's
 };
+
+// What is in the parentheses of a loss squared_gradient_norm(...); nullopt for another loss. Throws InvalidAt.
+std::optional<Expression> inner_of_gradient_norm(const Expression& loss);
 
 // The names a rank may use besides inputs and steps: rank, world_size, NAME_rank, NAME_size.
 Scope rank_scope(const Program&);

@@ -7,12 +7,11 @@
 #include <chrono>
 #include <thread>
 
-#include "backends/gloo_connection.h"
-
 namespace distgrad {
 
-GroupConnections::GroupConnections(int rank, int world_size, Board* board, GlooTraits traits)
-    : rank_(rank), world_size_(world_size), board_(board), traits_(std::move(traits)) {}
+GroupConnections::GroupConnections(int rank, int world_size, Board* board, const std::string& backend,
+                                   const std::string& device)
+    : rank_(rank), world_size_(world_size), board_(board), backend_(backend, device, rank, world_size) {}
 
 c10::intrusive_ptr<c10d::Store> GroupConnections::store() {
   if (store_) return store_;
@@ -40,8 +39,8 @@ Connection& GroupConnections::of(const std::vector<int>& ranks) {
     std::string name = "distgrad";
     for (const int r : ranks) name += "," + std::to_string(r);
     const int place = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
-    connection = make_gloo_connection(c10::make_intrusive<c10d::PrefixStore>(name, store()), place,
-                                      static_cast<int>(ranks.size()), name, traits_);
+    connection = backend_.connect(c10::make_intrusive<c10d::PrefixStore>(name, store()), place,
+                                  static_cast<int>(ranks.size()), name);
   }
   return *connection;
 }

@@ -8,19 +8,22 @@
 #include <string>
 #include <vector>
 
-#include "backends/connection.h"
-#include "backends/gloo_traits.h"
+#include "backends/backend_on_rank.h"
 #include "protocol/board.h"
 
 namespace distgrad {
 
 class GroupConnections {
  public:
-  GroupConnections(int rank, int world_size, Board* board, GlooTraits traits);
+  // The first use blocks until rank 0 has its store. Throws UnavailableBackend where the backend cannot be used.
+  GroupConnections(int rank, int world_size, Board* board, const std::string& backend, const std::string& device);
 
   // `ranks` lists the group's members in group order and contains this rank. All members must ask in the same order of
   // groups. Blocks until all have.
   Connection& of(const std::vector<int>& ranks);
+
+  const std::string& backend() const { return backend_.name(); }
+  at::Device device() const { return backend_.device(); }
 
   // What was composed on any connection since the last call.
   std::set<std::string> take_composed();
@@ -31,7 +34,7 @@ class GroupConnections {
   int rank_;
   int world_size_;
   Board* board_;
-  GlooTraits traits_;
+  BackendOnRank backend_;
   c10::intrusive_ptr<c10d::Store> store_;
   std::map<std::vector<int>, std::unique_ptr<Connection>> connections_;
 };

@@ -6,50 +6,10 @@
 #include <cmath>
 #include <cstring>
 
+#include "model/random_values.h"
+
 namespace distgrad {
 namespace {
-
-// splitmix64's output function, and FNV-1a: the generator of docs/scenarios.md, "Random inputs".
-std::uint64_t mixed(std::uint64_t z) {
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
-  return z ^ (z >> 31);
-}
-
-std::uint64_t fnv1a(const std::string& text) {
-  std::uint64_t h = 0xCBF29CE484222325ull;
-  for (const char c : text) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001B3ull;
-  return h;
-}
-
-class Generator {
- public:
-  Generator(const RandomSpec& spec, const std::string& name, int rank)
-      : spec_(spec),
-        start_(fnv1a(std::to_string(spec.seed) + "/" + name + "/" + (rank < 0 ? "" : std::to_string(rank)))) {}
-
-  double element(std::uint64_t i) const {
-    switch (spec_.kind) {
-      case RandomSpec::Kind::kIntegers: {
-        const auto span = static_cast<std::uint64_t>(spec_.high - spec_.low) + 1;
-        return spec_.low + static_cast<double>(bits(i) % span);
-      }
-      case RandomSpec::Kind::kUniform: return spec_.low + (spec_.high - spec_.low) * uniform(i);
-      case RandomSpec::Kind::kNormal: break;
-    }
-    // Irwin-Hall: twelve uniforms have variance one; no libm, so the same bits everywhere.
-    double sum = 0;
-    for (std::uint64_t k = 0; k < 12; ++k) sum += uniform(12 * i + k);
-    return sum - 6;
-  }
-
- private:
-  std::uint64_t bits(std::uint64_t i) const { return mixed(start_ + (i + 1) * 0x9E3779B97F4A7C15ull); }
-  double uniform(std::uint64_t i) const { return static_cast<double>(bits(i) >> 11) * 0x1p-53; }
-
-  const RandomSpec& spec_;
-  std::uint64_t start_;
-};
 
 constexpr std::int64_t kMostElements = std::int64_t{1} << 31;  // 16 GiB of float64
 
@@ -78,9 +38,9 @@ at::Tensor random_value(const Program& program, const Input& input, const Random
     shape.push_back(size);
   }
   at::Tensor out = at::empty(shape, at::kDouble);
-  const Generator generator(spec, input.name, rank);
+  const RandomValues values(spec, input.name, rank);
   double* data = out.data_ptr<double>();
-  for (std::int64_t i = 0; i < count; ++i) data[i] = generator.element(static_cast<std::uint64_t>(i));
+  for (std::int64_t i = 0; i < count; ++i) data[i] = values[static_cast<std::uint64_t>(i)];
   return out;
 }
 
@@ -129,7 +89,7 @@ at::Tensor tensor_of(const Array& array) {
 }
 
 Array array_of(const at::Tensor& tensor) {
-  const at::Tensor x = tensor.detach().to(at::kDouble).contiguous();
+  const at::Tensor x = tensor.detach().to(at::kCPU).to(at::kDouble).contiguous();
   const double* data = x.data_ptr<double>();
   // The tensor keeps its memory: no copy.
   return Array(x.sizes().vec(), data, std::make_shared<at::Tensor>(x));

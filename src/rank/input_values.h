@@ -22,6 +22,6 @@ at::Tensor full_value(const Program&, const Input&);
 std::vector<at::Tensor> laid_out(const Program&, const Input&, const at::Tensor& full);
 
 at::Tensor tensor_of(const Array&);  // float64
-Array array_of(const at::Tensor&);   // any floating or integer dtype
+Array array_of(const at::Tensor&);   // any floating or integer dtype, on any device
 
 }  // namespace distgrad

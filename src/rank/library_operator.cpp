@@ -10,7 +10,7 @@
 #include <optional>
 #include <set>
 
-#include "backends/gloo_connection.h"
+#include "backends/torch_connection.h"
 
 namespace distgrad {
 namespace {

@@ -4,13 +4,17 @@
 
 #include <charconv>
 #include <cstdio>
-#include <cstring>
 #include <memory>
 #include <string_view>
+#include <utility>
 
+#include "backends/backend_on_rank.h"
 #include "backends/self_test.h"
+#include "base/child_process.h"
+#include "rank/probe.h"
 #include "rank/runner.h"
 #include "rank/self_test_process.h"
+#include "rank/simulated_fuzz.h"
 #include "rank/simulator.h"
 #include "rank/zygote.h"
 
@@ -28,19 +32,30 @@ distgrad::WorkerFunctions torch_functions() {
   return functions;
 }
 
+// The descriptor of "--zygote FD"; -1: it is none.
+int descriptor_of(std::string_view text) {
+  int fd = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), fd);
+  return error == std::errc() && end == text.data() + text.size() ? fd : -1;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc == 2 && std::strcmp(argv[1], "--self-test") == 0) return distgrad::run_self_test();
-  if (argc == 3 && std::strcmp(argv[1], "--zygote") == 0) {
-    const std::string_view text = argv[2];
-    int fd = -1;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), fd);
-    if (error == std::errc() && end == text.data() + text.size() && fd >= 0)
-      distgrad::be_zygote(fd, torch_functions());
+  const std::string_view what = argc > 1 ? argv[1] : "";
+  if (what == "--self-test" && argc <= 3) return distgrad::run_self_test(argc == 3 ? argv[2] : "gloo");
+  if (what == "--probe" && argc == 2) return distgrad::run_probe(distgrad::Thoroughness::kQuick);
+  if (what == "--probe" && argc == 3 && std::string_view(argv[2]) == "--load")
+    return distgrad::run_probe(distgrad::Thoroughness::kLoad);
+  if (what == "--simulated-fuzz" && argc == 3) return distgrad::run_simulated_fuzz(argv[2], distgrad::kInheritedFd);
+  if (auto start = distgrad::worker_of_arguments(argc, argv)) {
+    distgrad::preload(start->transport);
+    distgrad::be_worker(std::move(*start), torch_functions());
   }
+  if (what == "--zygote" && argc == 3 && descriptor_of(argv[2]) >= 0)
+    distgrad::be_zygote(descriptor_of(argv[2]), torch_functions());
   std::fprintf(stderr,
                "distgrad-rank is started by distgrad (see docs/protocol.md).\n"
-               "usage: distgrad-rank --self-test | --zygote FD\n");
+               "usage: distgrad-rank --self-test [gloo|nccl] | --probe [--load] | --zygote FD | --simulated-fuzz JOB | --worker RANK WORLD_SIZE FD FD FD TRANSPORT\n");
   return 2;
 }

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <c10/util/Exception.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/distributed/c10d/exception.h>
 
 #include <algorithm>
@@ -9,8 +10,9 @@
 #include <memory>
 #include <numeric>
 
+#include "backends/plugin.h"
 #include "backends/self_test.h"
-#include "backends/traits_file.h"
+#include "expression/evaluation_scope.h"
 #include "model/libraries.h"
 #include "model/subject_text.h"
 #include "rank/compiled_program.h"
@@ -32,11 +34,14 @@ class WarningCollector : public c10::WarningHandler {
   std::vector<std::string> texts;
 };
 
-// Gloo and c10d say what happened to a connection; a rule or an operator says what happened to the program.
+// Gloo, NCCL, CUDA and c10d say what happened to a connection or a device; a rule or an operator says what happened to the
+// program. A timeout is c10d's own.
 std::string kind_of(const c10::Error& error) {
   const std::string text = error.what_without_backtrace();
-  const bool transport = text.find("gloo/") != std::string::npos || text.find("Connection ") != std::string::npos ||
-                         dynamic_cast<const c10::DistError*>(&error) != nullptr;
+  const auto says = [&](const char* words) { return text.find(words) != std::string::npos; };
+  const bool transport = says("gloo/") || says("Connection ") || says("NCCL error") || says("CUDA error") ||
+                         says("CUDA out of memory") || dynamic_cast<const c10::DistError*>(&error) != nullptr;
+  if (transport && (says("timed out") || says("operation timeout"))) return "hang";
   return transport ? "backend" : "exception";
 }
 
@@ -47,8 +52,8 @@ class Runner::Impl {
   Impl(int rank, int world_size, Board* board)
       : rank_(rank),
         world_size_(world_size),
-        slot_(board->ranks[rank]),
-        connections_(rank, world_size, board, read_gloo_traits()) {
+        board_(board),
+        slot_(board->ranks[rank]) {
     world_.resize(world_size);
     std::iota(world_.begin(), world_.end(), 0);
   }
@@ -57,6 +62,15 @@ class Runner::Impl {
 
  private:
   class Case;
+
+  // A rank serves one backend on one device for its life.
+  void use_backend(const RunRequest& request) {
+    if (!connections_)
+      connections_ = std::make_unique<GroupConnections>(rank_, world_size_, board_, request.backend, request.device);
+    TORCH_CHECK(connections_->backend() == request.backend, "this rank is connected by ", connections_->backend(), ", not by ",
+                request.backend);
+  }
+  GroupConnections& connections() { return *connections_; }
 
   void enter(int step, Phase phase) {
     slot_.step.store(step, std::memory_order_relaxed);
@@ -75,8 +89,9 @@ class Runner::Impl {
 
   int rank_;
   int world_size_;
+  Board* board_;
   RankSlot& slot_;
-  GroupConnections connections_;
+  std::unique_ptr<GroupConnections> connections_;
   std::vector<int> world_;
   std::map<std::string, std::unique_ptr<LibraryOperator>> operators_;  // by subject
   const Program* program_ = nullptr;  // of the case that runs
@@ -94,13 +109,16 @@ class Runner::Impl::Case {
       result_.skipped = missing;
       return;
     }
+    runner_.use_backend(request_);
     const CompiledProgram compiled(program_, program_.dtype);
     slots_ = compiled.rank_slots(runner_.rank_);
     make_leaves(compiled);
+    const ConstructorDevice on_device(runner_.connections().device());
     std::vector<at::Tensor> reached;
     for (std::size_t i = 0; i < compiled.steps.size(); ++i) run_step(compiled.steps[i], static_cast<int>(i), reached);
     runner_.enter(static_cast<int>(compiled.steps.size()), Phase::kForward);
     at::Tensor loss = compiled.loss.evaluate(slots_);
+    if (compiled.loss_is_gradient_norm) loss = squared_gradient_norm(loss, reached);
     result_.loss = loss.item<double>();
     result_.loss_shape = loss.sizes().vec();
     run_backward(loss, reached);
@@ -112,6 +130,7 @@ class Runner::Impl::Case {
 
  private:
   std::string not_offered() const {
+    const bool differentiates_twice = inner_of_gradient_norm(program_.loss).has_value();
     for (const Step& step : program_.steps) {
       const CollectiveCall* call = step.collective();
       if (!call) continue;
@@ -120,7 +139,10 @@ class Runner::Impl::Case {
         if (const std::string why = op->why_not_offered(*call, whole); !why.empty()) return why;
         continue;
       }
-      if (rule_of(subject_for(request_.subject, call->kind), call->kind, call->op)) continue;
+      const auto how = rule_of(subject_for(request_.subject, call->kind), call->kind, call->op);
+      if (how && differentiates_twice && *how != "dispatcher")
+        return subject_for(request_.subject, call->kind) + " has a rule for the gradient, and none for the gradient of that";
+      if (how) continue;
       std::string what(traits(call->kind).name);
       if (traits(call->kind).takes_op) what += " " + std::string(name_of(call->op));
       return subject_for(request_.subject, call->kind) + " does not offer " + what;
@@ -148,7 +170,7 @@ class Runner::Impl::Case {
     const std::vector<int>& ranks = members(spec.group);
     at::Tensor own = step.depends_on_gradient ? operand : operand.detach();
     if (step.depends_on_gradient && !own.requires_grad()) own = own.detach().clone().requires_grad_(true);
-    at::Tensor result = op({&spec, static_cast<int>(ranks.size())}, runner_.connections_.of(ranks), ranks, own);
+    at::Tensor result = op({&spec, static_cast<int>(ranks.size())}, runner_.connections().of(ranks), ranks, own);
     if (result.requires_grad())
       result.register_hook([this, index](const at::Tensor&) { runner_.enter(index, Phase::kBackward); });
     return result;
@@ -159,7 +181,7 @@ class Runner::Impl::Case {
       const Input& input = program_.inputs[i];
       at::Tensor value = input.is_local() ? local_value(program_, input, runner_.rank_)
                                           : laid_out(program_, input, full_value(program_, input))[runner_.rank_];
-      value = value.detach().clone(at::MemoryFormat::Contiguous);
+      value = value.detach().to(runner_.connections().device()).clone(at::MemoryFormat::Contiguous);
       if (input.requires_grad) {
         value.requires_grad_(true);
         leaves_.emplace_back(&input, value);
@@ -185,7 +207,7 @@ class Runner::Impl::Case {
     const std::vector<int>& ranks = members(spec.group);
     auto site = std::make_shared<CallSite>();
     site->call = Call{&spec, static_cast<int>(ranks.size())};
-    site->connection = &runner_.connections_.of(ranks);
+    site->connection = &runner_.connections().of(ranks);
     site->enter_backward = [this, index] { runner_.enter(index, Phase::kBackward); };
     const std::string_view how = *rule_of(subject_for(request_.subject, spec.kind), spec.kind, spec.op, torch_version());
     if (how == "dispatcher") return collective(spec.kind).in_place(site->call, *site->connection, operand);
@@ -195,6 +217,20 @@ class Runner::Impl::Case {
     at::Tensor anchor = at::zeros({}, operand.options().requires_grad(false));
     anchor.requires_grad_(step.depends_on_gradient);
     return call_on_rank(site, step.depends_on_gradient ? operand : operand.detach(), anchor);
+  }
+
+  // Of the gradients, through the collectives, of all ranks' losses with respect to this rank's inputs.
+  at::Tensor squared_gradient_norm(const at::Tensor& loss, const std::vector<at::Tensor>& reached) {
+    at::Tensor norm = at::zeros({}, loss.options().requires_grad(false));
+    const at::Tensor end = anchored(loss, reached);
+    if (!end.requires_grad()) return norm;
+    std::vector<at::Tensor> leaves;
+    for (const auto& [input, leaf] : leaves_) leaves.push_back(leaf);
+    const auto gradients = torch::autograd::grad({end}, leaves, {at::ones_like(end.detach())}, /*retain_graph=*/true,
+                                                 /*create_graph=*/true, /*allow_unused=*/true);
+    for (const at::Tensor& g : gradients)
+      if (g.defined()) norm = norm + (g * g).sum();
+    return norm;
   }
 
   void run_backward(const at::Tensor& loss, const std::vector<at::Tensor>& reached) {
@@ -210,7 +246,7 @@ class Runner::Impl::Case {
       at::Tensor gradient = leaf.grad();
       for (const auto& [axis, how] : input->sync) {
         const std::vector<int>& ranks = members(axis);
-        gradient = summed_where_present(runner_.connections_.of(ranks), gradient, leaf);
+        gradient = summed_where_present(runner_.connections().of(ranks), gradient, leaf);
         // Also where no rank of this group has one: along the next axis others may, and wait for this rank.
         if (gradient.defined() && how == Input::Sync::kMean) gradient.div_(static_cast<double>(ranks.size()));
       }
@@ -245,6 +281,8 @@ RankResult Runner::Impl::run(const RunRequest& request) {
   program_ = &request.program;  // here, as error() needs it when the Case is gone
   try {
     Case(*this, request, result).run();
+  } catch (const UnavailableBackend& e) {
+    result.skipped = e.what();
   } catch (const UnusableOperator& e) {
     result.error = error("subject", e.what());
   } catch (const InvalidAt& e) {
@@ -256,7 +294,8 @@ RankResult Runner::Impl::run(const RunRequest& request) {
   }
   program_ = nullptr;
   result.warnings = std::move(warnings.texts);
-  for (const std::string& text : connections_.take_composed()) result.composed.push_back(text);
+  if (connections_)
+    for (const std::string& text : connections_->take_composed()) result.composed.push_back(text);
   slot_.phase.store(Phase::kReply, std::memory_order_relaxed);
   return result;
 }

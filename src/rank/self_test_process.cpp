@@ -10,17 +10,27 @@
 #include <atomic>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <new>
 #include <thread>
 
+#include "backends/backend_on_rank.h"
 #include "backends/self_test.h"
+#include "model/backends.h"
 
 namespace distgrad {
 namespace {
 
-int one_rank(int rank, std::atomic<int>& port) {
+BackendTraits everything() {
+  BackendTraits traits;
+  traits.untested = true;
+  return traits;
+}
+
+int one_rank(const std::string& backend, int rank, std::atomic<int>& port) {
   try {
+    if (backend != "gloo") preload(backend + " on cuda");  // before torch asks for CUDA
     at::set_num_threads(1);
     c10d::TCPStoreOptions options;
     options.isServer = rank == 0;
@@ -30,8 +40,10 @@ int one_rank(int rank, std::atomic<int>& port) {
     if (rank != 0) options.port = static_cast<std::uint16_t>(port.load());
     auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
     if (rank == 0) port = store->getPort();
-    const GlooTraits traits = self_test(store, rank);
-    if (rank == 0) std::printf("%s\n", to_json(traits).c_str());
+    BackendOnRank with(backend, backend == "gloo" ? "cpu" : "cuda", rank, kSelfTestRanks);
+    with.set_traits(everything());
+    const BackendTraits found = self_test(*with.connect(store, rank, kSelfTestRanks, "self-test"));
+    if (rank == 0) std::printf("%s\n", to_json(found, backend).c_str());
     std::fflush(stdout);
     return 0;
   } catch (const std::exception& e) {
@@ -42,7 +54,8 @@ int one_rank(int rank, std::atomic<int>& port) {
 
 }  // namespace
 
-int run_self_test() {
+int run_self_test(const std::string& backend) {
+  setenv(kShareGpuVariable, "1", 0);  // one GPU is enough for this
   void* page = mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED) return 3;
   auto& port = *new (page) std::atomic<int>(0);
@@ -51,7 +64,7 @@ int run_self_test() {
     if (child != 0) continue;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     alarm(60);  // a hang is a failure, too
-    _exit(one_rank(rank, port));
+    _exit(one_rank(backend, rank, port));
   }
   int worst = 0, status = 0;
   while (wait(&status) > 0)

@@ -1,9 +1,11 @@
-// `distgrad-rank --self-test`: forks the ranks of the backend's self-test and prints its findings as JSON.
+// `distgrad-rank --self-test [BACKEND]`: forks the ranks of the backend's self-test and prints its findings as JSON.
 #pragma once
+
+#include <string>
 
 namespace distgrad {
 
-// The exit code. Must be called before anything of torch started a thread.
-int run_self_test();
+// The exit code. Must be called before anything of torch started a thread or used CUDA.
+int run_self_test(const std::string& backend);
 
 }  // namespace distgrad

@@ -9,6 +9,7 @@
 
 #include "collectives/collective.h"
 #include "rank/compiled_program.h"
+#include "rank/finite_differences.h"
 #include "rank/input_values.h"
 #include "rank/rule_node.h"
 #include "rules/rule.h"
@@ -64,7 +65,7 @@ class Oracle {
     for (const Input& input : program_.inputs)
       leaves_.push_back(make_leaf(program_, input, request_.leaves_by_rank));
     if (request_.with_bounds) {
-      analysis_.emplace(program_.dtype);
+      analysis_.emplace(program_.dtype, request_.on_gpu);
       analysis_->set_backward_scale(largest_mean());
     }
     run_forward();
@@ -77,7 +78,28 @@ class Oracle {
       out_.undecided = analysis_->undecided();
       out_.exact = is_exact();
     }
+    if (request_.with_differences) check_by_differences();
     return std::move(out_);
+  }
+
+  // The declared objective where each element of the leaves that require grad is `step` times `directions` further on.
+  // Call it instead of run().
+  double objective_at(const Tensors& directions, double step) {
+    const at::NoGradGuard no_graph;
+    auto direction = directions.begin();
+    for (const Input& input : program_.inputs) {
+      Leaf leaf = make_leaf(program_, input, false);
+      for (at::Tensor& x : leaf.leaves)
+        if (input.requires_grad) x = x.detach() + *direction++ * step;
+      if (leaf.leaves.size() == 1 && !input.is_local()) leaf.by_rank = laid_out(program_, input, leaf.leaves[0]);
+      else leaf.by_rank = leaf.leaves;
+      leaves_.push_back(std::move(leaf));
+    }
+    run_forward();
+    double sum = 0;
+    for (std::size_t r = 0; r < out_.losses.size(); ++r)
+      if (const double weight = request_.weights[0][r]; weight != 0) sum += weight * out_.losses[r];
+    return sum;
   }
 
  private:
@@ -114,6 +136,7 @@ class Oracle {
       if (step.step->collective() || request_.with_cotangents) keep(step, values);
     }
     place("loss");
+    Tensors losses;
     for (int r = 0; r < program_.world_size; ++r) {
       const at::Tensor loss = compiled_.loss.evaluate(slots_[r]);
       if (loss.numel() != 1) {
@@ -123,10 +146,34 @@ class Oracle {
                                                    shape + "] on rank " + std::to_string(r) +
                                                    "); it must have one: take .sum() or .mean()");
       }
-      losses_.push_back(loss.reshape({}).to(at::kDouble));
-      out_.losses.push_back(number(losses_.back()));
-      if (analysis_) out_.loss_bounds.push_back(number(analysis_->bound_of(losses_.back())));
+      losses.push_back(loss.reshape({}).to(at::kDouble));
     }
+    losses_ = compiled_.loss_is_gradient_norm ? squared_gradient_norms(losses) : losses;
+    for (const at::Tensor& loss : losses_) {
+      out_.losses.push_back(number(loss));
+      if (analysis_) out_.loss_bounds.push_back(number(analysis_->bound_of(loss)));
+    }
+  }
+
+  // By rank, Σ ‖∂(Σ_r l_r)/∂x‖² over the rank's inputs x, as part of the graph.
+  Tensors squared_gradient_norms(const Tensors& losses) {
+    place("squared_gradient_norm");
+    Tensors wanted, counted, norms(losses.size(), at::zeros({}, at::kDouble));
+    for (const Leaf& leaf : leaves_) {
+      if (!leaf.input->requires_grad) continue;
+      if (!leaf.input->is_local())
+        throw InvalidAt(leaf.input->pointer, "squared_gradient_norm needs inputs whose layout is \"local\" (or without "
+                                             "gradient): of another one no rank has the gradient to take the norm of");
+      wanted.insert(wanted.end(), leaf.leaves.begin(), leaf.leaves.end());
+    }
+    for (const at::Tensor& loss : losses)
+      if (loss.requires_grad()) counted.push_back(loss);
+    if (wanted.empty() || counted.empty()) return norms;
+    const Tensors grads = torch::autograd::grad({at::stack(counted)}, wanted, {at::ones({std::ssize(counted)}, at::kDouble)},
+                                                /*retain_graph=*/true, /*create_graph=*/true, /*allow_unused=*/true);
+    for (std::size_t i = 0; i < grads.size(); ++i)
+      if (grads[i].defined()) norms[i % norms.size()] = norms[i % norms.size()] + (grads[i] * grads[i]).sum();
+    return norms;
   }
 
   Tensors exchanged(const CompiledStep& step, const Tensors& operands) {
@@ -210,6 +257,54 @@ class Oracle {
       if (i == 0 && analysis_)
         for (const std::vector<double>& weights : request_.run_weights) widen_bounds(weights, wanted);
     }
+  }
+
+  // A value taken out of the graph moves with the inputs and has no gradient: that is meant, and no mistake of anybody.
+  bool cuts_graph() const {
+    const auto cuts = [](const Expression& e) {
+      for (const char* word : {"detach", "item", "float(", "int(", "bool("})
+        if (e.text.find(word) != std::string::npos) return true;
+      return false;
+    };
+    return cuts(program_.loss) || std::any_of(program_.steps.begin(), program_.steps.end(), [&](const Step& step) {
+             const CollectiveCall* call = step.collective();
+             return cuts(call ? call->operand : std::get<Expression>(step.what));
+           });
+  }
+
+  void check_by_differences() {
+    if (cuts_graph() || request_.leaves_by_rank || out_.gradients.empty()) return;
+    analysis_.reset();  // it would watch these runs, too
+    Tensors directions;
+    double derivative = 0, scale = 0;
+    std::uint64_t seed = 0;
+    for (const Leaf& leaf : leaves_) {
+      if (!leaf.input->requires_grad) continue;
+      const Gradient& gradient = *named(out_.gradients[0], leaf.input->name);
+      for (std::size_t i = 0; i < leaf.leaves.size(); ++i) {
+        directions.push_back(direction_at(leaf.leaves[i].detach(), ++seed));
+        const at::Tensor along = tensor_of(*gradient.parts[i]) * directions.back();
+        derivative += number(along.sum());
+        scale += number(along.abs().sum());
+      }
+    }
+    SimulateRequest plain = request_;
+    plain.with_bounds = plain.with_cotangents = plain.with_guards = plain.with_differences = false;
+    out_.differences = finite_differences(
+        [&](double step) { return Oracle(plain).objective_at(directions, step); }, derivative, scale);
+  }
+
+  static const Gradient* named(const std::vector<Gradient>& gradients, const std::string& input) {
+    return &*std::find_if(gradients.begin(), gradients.end(), [&](const Gradient& g) { return g.input == input; });
+  }
+
+  // Of either sign, 0.5 to 1 times as large as each element of x (where that is 0, as large as 1), and no two alike.
+  static at::Tensor direction_at(const at::Tensor& x, std::uint64_t seed) {
+    const at::Tensor place = at::arange(x.numel(), at::kDouble) + static_cast<double>(1000003 * seed);
+    const at::Tensor noise = (at::sin(place * 12.9898) * 43758.5453).frac().abs().reshape(x.sizes());  // in [0, 1)
+    const at::Tensor sign = at::where(at::cos(place * 78.233) < 0, at::full({}, -1.0, at::kDouble), at::ones({}, at::kDouble)).reshape(x.sizes());
+    const at::Tensor size = at::where(x == 0, at::ones_like(x), x.abs());
+    return sign * (0.5 + 0.5 * noise) * size;
   }
 
   bool is_needed_again(std::size_t objective) const {

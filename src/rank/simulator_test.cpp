@@ -225,5 +225,35 @@ TEST(Simulator, TakesHundredsOfRanks) {
   EXPECT_EQ((*s.gradients[0][0].parts[3])[0], 2 * y * 512 * 5);
 }
 
+FiniteDifferences::Answer differences(const Program& p, std::vector<RuleChoice> rules = {}) {
+  SimulateRequest request;
+  request.program = p;
+  request.weights = {std::vector<double>(static_cast<std::size_t>(p.world_size), 1.0)};
+  request.rules = std::move(rules);
+  request.with_differences = true;
+  const Simulation s = simulate(request);
+  EXPECT_FALSE(s.invalid) << s.invalid->message;
+  return s.differences.answer;
+}
+
+TEST(SimulatorTest, FiniteDifferencesTellAWrongBackwardFromARightOne) {
+  ProgramBuilder builder(3);
+  builder.input("x", Array({2, 2}, {1, -2, 0, 4})).input("w", Array({5}, {1, 2, 3, 4, 5}), "shard");
+  builder.expression("a", "(rank + 2) * x.sin() + w.sum()").call("y", CollectiveKind::kAllReduce, "a");
+  builder.loss("(y * y * (rank + 1)).sum()");
+  EXPECT_EQ(differences(builder.p), FiniteDifferences::Answer::kAgree);
+  EXPECT_EQ(differences(builder.p, {{"y", "identity"}}), FiniteDifferences::Answer::kDisagree);
+}
+
+TEST(SimulatorTest, FiniteDifferencesDoNotJudgeWhatIsMeant) {
+  const auto program = [](const std::string& loss) {
+    return ProgramBuilder(2).input("x", Array({2}, {0, 3})).loss(loss).p;
+  };
+  EXPECT_EQ(differences(program("(x * x.detach()).sum()")), FiniteDifferences::Answer::kNotAsked);
+  EXPECT_EQ(differences(program("(x * x.sum().item()).sum()")), FiniteDifferences::Answer::kNotAsked);
+  EXPECT_EQ(differences(program("torch.relu(x).sum()")), FiniteDifferences::Answer::kNotAsked) << "a kink at 0";
+  EXPECT_EQ(differences(program("(x.round() * x).sum()")), FiniteDifferences::Answer::kAgree);
+}
+
 }  // namespace
 }  // namespace distgrad

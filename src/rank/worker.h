@@ -1,4 +1,4 @@
-// A worker: the loop of a forked simulator or rank. It takes requests from its data socket, in order, until the socket
+// A worker: the loop of a simulator or rank. It takes requests from its data socket, in order, until the socket
 // closes. What it does with them is given by functions, so that this side of the protocol can be tested without torch.
 #pragma once
 
@@ -31,6 +31,7 @@ struct WorkerStart {
   UniqueFd socket;
   UniqueFd board;
   UniqueFd output;
+  std::string transport = {};  // "nccl on cuda"; empty: Gloo on the CPU
 };
 
 // Makes this process the worker: standard output and error go to the file, SIGINT is ignored. Ends the process.

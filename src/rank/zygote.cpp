@@ -11,10 +11,13 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <map>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/error.h"
@@ -97,8 +100,9 @@ class Zygote {
       say(ForkFailed{request.worker, std::string("fork: ") + std::strerror(errno)});
     } else if (pid == 0) {
       become_worker();
+      if (!request.exec.empty()) exec_worker(request, fds);
       return WorkerStart{request.role,      request.rank,      request.world_size,
-                         std::move(fds[0]), std::move(fds[1]), std::move(fds[2])};
+                         std::move(fds[0]), std::move(fds[1]), std::move(fds[2]), {}};
     } else {
       setpgid(pid, pid);  // both sides do it, so that it is done whoever runs first
       workers_[pid] = request.worker;
@@ -114,6 +118,23 @@ class Zygote {
     setpgid(0, 0);
     const sigset_t set = zygote_signals();
     sigprocmask(SIG_UNBLOCK, &set, nullptr);
+  }
+
+  // This very program again, with the worker's descriptors; what the fork brought along is gone.
+  [[noreturn]] static void exec_worker(const ForkWorker& request, const std::vector<UniqueFd>& fds) {
+    std::vector<std::string> words = {"distgrad-rank", "--worker", std::to_string(request.rank),
+                                      std::to_string(request.world_size)};
+    for (const UniqueFd& fd : fds) {
+      fcntl(fd.get(), F_SETFD, 0);
+      words.push_back(std::to_string(fd.get()));
+    }
+    words.push_back(request.exec);
+    std::vector<char*> arguments;
+    for (std::string& word : words) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+    execv("/proc/self/exe", arguments.data());
+    dprintf(fds[2].get(), "a rank cannot be started: %s\n", std::strerror(errno));
+    _exit(127);
   }
 
   void kill_worker(std::uint64_t worker) {
@@ -151,6 +172,20 @@ class Zygote {
 
 std::optional<WorkerStart> serve_zygote(UniqueFd control, const WorkerFunctions& functions) {
   return Zygote(std::move(control)).serve(functions);
+}
+
+std::optional<WorkerStart> worker_of_arguments(int count, char** words) {
+  if (count != 8 || std::strcmp(words[1], "--worker") != 0) return std::nullopt;
+  int numbers[5];
+  for (int i = 0; i < 5; ++i) {
+    const std::string_view text = words[i + 2];
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), numbers[i]);
+    if (error != std::errc() || end != text.data() + text.size() || numbers[i] < 0) return std::nullopt;
+  }
+  const auto [rank, world_size, socket, board, output] = numbers;
+  for (const int fd : {socket, board, output}) fcntl(fd, F_SETFD, FD_CLOEXEC);  // what it starts in turn has none of them
+  return WorkerStart{WorkerRole::kRank, rank, world_size, UniqueFd(socket), UniqueFd(board), UniqueFd(output),
+                     words[7]};
 }
 
 void be_zygote(int control_fd, const WorkerFunctions& functions) {

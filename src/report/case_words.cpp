@@ -22,8 +22,7 @@ std::string on_one_line(std::string text) {
 std::string headline(const CaseResult& r) {
   const Expectation& expected = r.which.expected;
   if (is_wrong(r) && r.verdict == Verdict::kMatch && expected.verdict != "match")
-    return fmt::format("match, though the file expects {}{}", expected.verdict,
-                       expected.finding.empty() ? "" : ": " + expected.finding);
+    return on_one_line(outcome_text(r));
   const bool told = r.verdict == Verdict::kSkipped || r.verdict == Verdict::kDisputed;
   const bool plain = expected.verdict == "match" && r.verdict != Verdict::kMatch;
   if (!is_wrong(r) || told || plain || r.why.empty()) return on_one_line(outcome_text(r));

@@ -392,9 +392,12 @@ std::string name_of_whole(const GradientComparison& c) {
   return c.truth_full && c.observed_by_rank.empty() ? "full" : "";
 }
 
-}  // namespace
+struct Debate {
+  Grid grid;
+  std::string remark;  // that not all is shown
+};
 
-std::string debate_table(const GradientComparison& original, const DebateOptions& options) {
+Debate debate_of(const GradientComparison& original, const DebateOptions& options) {
   GradientComparison c = original;
   const std::string whole = name_of_whole(c);
   if (ranks_agree(c)) c.observed_full = c.observed_by_rank[0];
@@ -406,12 +409,34 @@ std::string debate_table(const GradientComparison& original, const DebateOptions
   if (!c.layout.empty() && c.layout != "local") title += " (" + c.layout + ")";
   if (!all.whole() && rows.front().parts.size() == 1) title += ", " + all.part_name(0);
   const int digits = options.full ? kShortest : digits_needed(c, rows, columns, options.declared);
-  std::string out = printed(grid_of(title, rows, columns, digits), options.width);
+  Debate debate{grid_of(title, rows, columns, digits), ""};
   if (columns.size() < total)
-    out += fmt::format("  ({} of {} {} shown, those furthest off; {})\n", columns.size(), total,
-                       all.whole() ? "ranks" : "elements",
-                       options.full ? "--json has all" : "--full shows all");
+    debate.remark = fmt::format("{} of {} {} shown, those furthest off; {}", columns.size(), total,
+                                all.whole() ? "ranks" : "elements",
+                                options.full ? "--json has all" : "--full shows all");
+  return debate;
+}
+
+}  // namespace
+
+std::string debate_table(const GradientComparison& c, const DebateOptions& options) {
+  const Debate debate = debate_of(c, options);
+  std::string out = printed(debate.grid, options.width);
+  if (!debate.remark.empty()) out += fmt::format("  ({})\n", debate.remark);
   return out;
+}
+
+DebateTable debate_rows(const GradientComparison& c, const DebateOptions& options) {
+  const Debate debate = debate_of(c, options);
+  const Grid& grid = debate.grid;
+  DebateTable table{grid.labels.front(), {}, {}, debate.remark};
+  for (const auto& column : grid.cells) table.columns.push_back(column.front());
+  for (std::size_t line = 1; line < grid.labels.size(); ++line) {
+    DebateTable::Row row{grid.labels[line], {}, grid.notes[line]};
+    for (const auto& column : grid.cells) row.cells.push_back(column[line]);
+    table.rows.push_back(std::move(row));
+  }
+  return table;
 }
 
 }  // namespace distgrad

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "model/report.h"
 
@@ -19,5 +20,19 @@ struct DebateOptions {
 // the elements furthest off; of more than 8 ranks those furthest off. Nothing observed
 // (--simulate): the truths alone.
 std::string debate_table(const GradientComparison&, const DebateOptions&);
+
+// The same before it is laid out.
+struct DebateTable {
+  struct Row {
+    std::string label;               // "observed", or an objective
+    std::vector<std::string> cells;  // by column
+    std::string note;                // "= observed: one loss, computed on every rank"
+  };
+  std::string title;                 // the input, and how it lies on the ranks
+  std::vector<std::string> columns;  // "rank 0"
+  std::vector<Row> rows;
+  std::string remark;  // that not all is shown; empty: it is
+};
+DebateTable debate_rows(const GradientComparison&, const DebateOptions&);
 
 }  // namespace distgrad

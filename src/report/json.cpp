@@ -137,6 +137,8 @@ Json gradient_json(const GradientComparison& g, bool full) {
           {"first_difference", std::move(place)}};
 }
 
+}  // namespace
+
 Json expectation_json(const Expectation& e) {
   Json out = {{"verdict", e.verdict}};
   if (!e.finding.empty()) out["finding"] = e.finding;
@@ -149,6 +151,8 @@ Json expectation_json(const Expectation& e) {
   if (!e.message.empty()) out["message"] = e.message;
   return out;
 }
+
+namespace {
 
 Json finding_json(const Finding& f) {
   const auto or_null = [](const std::string& text) {
@@ -188,10 +192,12 @@ Json case_json(const CaseResult& r, bool full) {
               {"world_size", c.world_size},
               {"dtype", traits(c.dtype).name},
               {"objective", spelled(c.objective)},
+              {"device", c.device},
               {"verdict", kVerdicts[static_cast<std::size_t>(r.verdict)]},
               {"expected", expectation_json(c.expected)},
               {"as_expected", r.as_expected ? Json(*r.as_expected) : Json(nullptr)},
               {"why", r.why}};
+  if (c.device == "cpu") out.erase("device");
   if (r.error) out["error"] = error_json(*r.error);
   out["losses"] = {{"simulated", losses(r.simulated_losses)},
                    {"distributed", losses(r.distributed_losses)}};

@@ -14,6 +14,9 @@ struct JsonReportOptions {
   std::string host;   // the name of this machine
 };
 
+// The field `expected` of a case.
+nlohmann::ordered_json expectation_json(const Expectation&);
+
 nlohmann::ordered_json json_report(const Report&, const JsonReportOptions&);
 
 // The text of it, indented, with arrays of numbers on one line; ends with a newline. Bytes that are

@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "report/html.h"
 #include "report/json.h"
 #include "report/junit.h"
 #include "report/markdown.h"
@@ -16,7 +17,7 @@ constexpr ReportFormat kJson = {
       return json_report_text(report, {context.text.full, context.host});
     }};
 
-constexpr std::array kFormats = {&kJson, &kJUnit, &kMarkdown, &kSarif};
+constexpr std::array kFormats = {&kJson, &kJUnit, &kMarkdown, &kSarif, &kHtml};
 
 }  // namespace
 

@@ -2,12 +2,14 @@
 // Every format is an option that takes a file.
 #pragma once
 
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "model/report.h"
 #include "report/text.h"
+#include "report/way.h"
 
 namespace distgrad {
 
@@ -21,12 +23,15 @@ struct FormatContext {
   // `broken_off`: nobody wanted that, so that what is missing must not look like success.
   std::string ended_early = {};
   bool broken_off = false;
+  // The ways of values through cases that went wrong, by the cases' names; null: none were wanted.
+  const std::map<std::string, Way>* ways = nullptr;
 };
 
 struct ReportFormat {
   std::string_view option;  // "--junit"
   std::string_view help;    // a line
   std::string (*text)(const Report&, const FormatContext&);
+  bool wants_ways = false;  // FormatContext::ways, which cost simulations
 };
 
 std::span<const ReportFormat* const> report_formats();

@@ -54,13 +54,16 @@ Json tensor() {
 
 Json tensor_summary() {
   const Json element = object(
-      {{"index", list_of(at_least(0))},
-       {"value", ref("number")},
+      {{"index", described(list_of(at_least(0)), "Where it is.")},
+       {"value", described(ref("number"), "What it is.")},
        {"abs_error", described(ref("number"), "Against the other side: truth or observed.")}},
       {"abs_error"});
   return object(
-      {{"shape", list_of(at_least(0))},
-       {"norms", object({{"l1", ref("number")}, {"l2", ref("number")}, {"max", ref("number")}})},
+      {{"shape", described(list_of(at_least(0)), "Of the whole tensor.")},
+       {"norms", described(object({{"l1", described(ref("number"), "Sum of absolute values.")},
+                                   {"l2", described(ref("number"), "Euclidean norm.")},
+                                   {"max", described(ref("number"), "Largest absolute value.")}}),
+                           "Of the whole tensor.")},
        {"worst", described(list_of(element), "The elements furthest off, worst first.")}});
 }
 
@@ -83,81 +86,93 @@ Json dtypes() {
 }
 
 Json gradient() {
-  const Json place = object({{"rank", at_least(0)}, {"index", list_of(at_least(0))}});
+  const Json place = object({{"rank", described(at_least(0), "The first rank that differs.")},
+                             {"index", described(list_of(at_least(0)), "Its first element.")}});
   return object(
-      {{"layout", type("string")},
-       {"truth", described(object({{"by_rank", list_of(ref("tensor"))}, {"full", ref("tensor")}},
+      {{"layout",
+        described(type("string"), "local, replicate, invariant, shard:0, or by mesh axis.")},
+       {"truth", described(object({{"by_rank", described(list_of(ref("tensor")), "On each rank.")},
+                                   {"full", described(ref("tensor"), "The whole tensor.")}},
                                   {"by_rank", "full"}),
                            "by_rank for local inputs, full for the others.")},
        {"observed",
         described(
             or_null(
-                object({{"by_rank", list_of(ref("tensor"))}, {"full", ref("tensor")}}, {"full"})),
+                object({{"by_rank", described(list_of(ref("tensor")), "As each rank holds it.")},
+                        {"full", described(ref("tensor"), "Joined or summed over the ranks.")}},
+                       {"full"})),
             "by_rank as the ranks hold it; full where it was joined or summed before comparing; "
             "null: not observed.")},
        {"matches", described(any_key(type("boolean")),
                              "Objective: whether the observed gradient is its truth.")},
-       {"max_abs_error", ref("number")},
-       {"max_rel_error", ref("number")},
+       {"max_abs_error", described(ref("number"), "At the worst element.")},
+       {"max_rel_error", described(ref("number"), "At the worst element.")},
        {"bound", described(ref("number"),
                            "The derived bound at the worst element; 0: compared bit by bit.")},
-       {"first_difference", or_null(place)}});
+       {"first_difference", described(or_null(place), "null: none.")}});
 }
 
 Json expectation() {
-  return object({{"verdict", ref("verdict")},
-                 {"finding", ref("rule")},
-                 {"collective", collectives()},
-                 {"gradients", any_key(list_of(ref("tensor")))},
-                 {"message", type("string")}},
+  return object({{"verdict", described(ref("verdict"), "What the case was to come to.")},
+                 {"finding", described(ref("rule"), "Was to be among the findings.")},
+                 {"collective", described(collectives(), "Was to be blamed.")},
+                 {"gradients", described(any_key(list_of(ref("tensor"))),
+                                         "Input: the gradient that was to be observed, by rank.")},
+                 {"message", described(type("string"), "A part of the error's or skip's text.")}},
                 {"finding", "collective", "gradients", "message"});
 }
 
 Json finding() {
   return object(
-      {{"rule", ref("rule")},
-       {"collective", or_null(collectives())},
-       {"step", or_null(type("string"))},
-       {"ranks", list_of(at_least(0))},
+      {{"rule", described(ref("rule"), "Its name; `distgrad list findings` has them.")},
+       {"collective", described(or_null(collectives()), "The one that is blamed.")},
+       {"step", described(or_null(type("string")), "The step that is blamed.")},
+       {"ranks", described(list_of(at_least(0)), "Where the gradients are wrong.")},
        {"factor", described(or_null(ref("number")), "observed/truth where that is one number.")},
-       {"text", type("string")}});
+       {"text", described(type("string"), "What it means here, and what to change.")}});
 }
 
 Json error() {
-  return object({{"kind", one_of({"exception", "crash", "hang", "desync", "backend"})},
-                 {"rank", or_null(at_least(0))},
-                 {"step", or_null(type("string"))},
-                 {"message", type("string")}});
+  return object({{"kind", described(one_of({"exception", "crash", "hang", "desync", "backend"}),
+                                    "What became of the ranks.")},
+                 {"rank", described(or_null(at_least(0)), "The one it happened on, if one.")},
+                 {"step", described(or_null(type("string")), "The step it happened in, if known.")},
+                 {"message", described(type("string"), "What the rank said.")}});
 }
 
 Json case_record() {
   const Json losses = or_null(list_of(ref("number")));
   return object(
       {{"id", described(type("string"), "Selects this case on the command line.")},
-       {"file", type("string")},
-       {"name", type("string")},
-       {"subject", type("string")},
-       {"backend", type("string")},
-       {"world_size", at_least(1)},
-       {"dtype", dtypes()},
-       {"objective", type("string")},
-       {"verdict", ref("verdict")},
-       {"expected", ref("expectation")},
+       {"file", described(type("string"), "The scenario's.")},
+       {"name", described(type("string"), "The scenario's.")},
+       {"subject", described(type("string"), "The implementation under test.")},
+       {"backend", described(type("string"), "What carried the collectives.")},
+       {"world_size", described(at_least(1), "The number of ranks.")},
+       {"dtype", described(dtypes(), "What the ranks computed in.")},
+       {"objective", described(type("string"), "sum, mean, replicated, rank:1, dp=mean+tp=sum")},
+       {"device", described(type("string"), "cuda; absent: the CPU")},
+       {"verdict", described(ref("verdict"), "What the case came to.")},
+       {"expected", described(ref("expectation"), "The expectation of the file that applies.")},
        {"as_expected", described(or_null(type("boolean")),
                                  "null: skipped or disputed, and the file does not expect it.")},
-       {"why", type("string")},
-       {"error", error()},
-       {"losses", object({{"simulated", losses}, {"distributed", losses}})},
-       {"gradients", any_key(ref("gradient"))},
+       {"why", described(type("string"), "Why it is skipped, disputed or not as expected.")},
+       {"error", described(error(), "Only with the verdict error.")},
+       {"losses", described(object({{"simulated", described(losses, "null: was not simulated.")},
+                                    {"distributed", described(losses, "null: did not run.")}}),
+                            "By rank.")},
+       {"gradients", described(any_key(ref("gradient")), "By input.")},
        {"findings", described(list_of(ref("finding")), "The first is the most specific.")},
-       {"warnings", list_of(object({{"rank", at_least(0)}, {"text", type("string")}}))},
+       {"warnings", described(list_of(object({{"rank", described(at_least(0), "Where.")},
+                                              {"text", described(type("string"), "What.")}})),
+                              "What torch warned of.")},
        {"composed", described(list_of(type("string")),
                               "Collectives that the backend lacks, and what they were made of.")},
        {"notes", described(list_of(type("string")), "What was not checked, and why.")},
        {"output", described(list_of(type("string")),
                             "What each rank wrote to standard output and error, if any did.")},
-       {"elapsed_s", ref("number")}},
-      {"error", "output"});
+       {"elapsed_s", described(ref("number"), "Seconds that the case took.")}},
+      {"device", "error", "output"});
 }
 
 }  // namespace
@@ -165,28 +180,32 @@ Json case_record() {
 Json report_schema() {
   Json root = {{"$schema", "https://json-schema.org/draft/2020-12/schema"},
                {"title", "distgrad's JSON report, format 1"}};
-  const Json summary = object({{"cases", at_least(0)},
-                               {"as_expected", at_least(0)},
-                               {"not_as_expected", at_least(0)},
-                               {"broken", at_least(0)},
-                               {"skipped", at_least(0)},
-                               {"disputed", at_least(0)},
-                               {"elapsed_s", ref("number")}});
-  const Json invalid = object({{"file", type("string")},
-                               {"line", at_least(0)},
-                               {"column", at_least(0)},
-                               {"pointer", type("string")},
-                               {"message", type("string")}});
-  const Json tool = object({{"name", {{"const", "distgrad"}}},
-                            {"version", type("string")},
-                            {"torch", or_null(type("string"))},
-                            {"host", type("string")}});
-  root.update(object({{"format", {{"const", 1}}},
-                      {"tool", tool},
-                      {"command", type("string")},
-                      {"summary", summary},
-                      {"invalid", list_of(invalid)},
-                      {"cases", list_of(ref("case"))}}));
+  const Json summary =
+      object({{"cases", described(at_least(0), "All; each counts once below.")},
+              {"as_expected", described(at_least(0), "Came out as the file expects.")},
+              {"not_as_expected", described(at_least(0), "Did not: exit code 1.")},
+              {"broken", described(at_least(0), "Could not be carried through: exit code 3.")},
+              {"skipped", described(at_least(0), "Skipped, and the file does not expect it.")},
+              {"disputed", described(at_least(0), "Disputed, and the file does not expect it.")},
+              {"elapsed_s", described(ref("number"), "Seconds that the whole run took.")}});
+  const Json invalid =
+      object({{"file", described(type("string"), "The scenario file.")},
+              {"line", described(at_least(0), "From 1; 0: not known.")},
+              {"column", described(at_least(0), "In bytes, from 1; 0: not known.")},
+              {"pointer", described(type("string"), "The JSON pointer.")},
+              {"message", described(type("string"), "What is wrong there.")}});
+  const Json tool =
+      object({{"name", described({{"const", "distgrad"}}, "What wrote this.")},
+              {"version", described(type("string"), "Of distgrad.")},
+              {"torch", described(or_null(type("string")), "The one it was built with.")},
+              {"host", described(type("string"), "The machine's name.")}});
+  root.update(
+      object({{"format", described({{"const", 1}}, "The format's version.")},
+              {"tool", described(tool, "What wrote this, and where.")},
+              {"command", described(type("string"), "As a shell takes it again.")},
+              {"summary", described(summary, "How many cases came to what.")},
+              {"invalid", described(list_of(invalid), "Problems in scenario files and subjects.")},
+              {"cases", described(list_of(ref("case")), "In the order of the run.")}}));
   root["$defs"] = {{"number", number()},
                    {"tensor", tensor()},
                    {"tensor_summary", tensor_summary()},

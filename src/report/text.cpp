@@ -71,8 +71,12 @@ std::string outcome_text(const CaseResult& r) {
   const bool expected = r.as_expected.value_or(false);
   const std::string as_expected = expected && r.verdict != Verdict::kMatch ? ", as expected" : "";
   switch (r.verdict) {
-    case Verdict::kMatch:
-      return "match";
+    case Verdict::kMatch: {
+      const Expectation& wanted = r.which.expected;
+      if (!is_wrong(r) || wanted.verdict == "match") return "match";
+      return fmt::format("match, though the file expects {}{}", wanted.verdict,
+                         wanted.finding.empty() ? "" : ": " + wanted.finding);
+    }
     case Verdict::kMismatch: {
       const std::string verdict = "mismatch" + as_expected;
       if (r.findings.empty()) return verdict;

@@ -131,7 +131,7 @@ TEST(TextReport, AMatchWhereAMismatchWasExpectedShowsBoth) {
   g.matches = {{"sum", true}};
   r.gradients = {g};
   const std::string text = case_text(r, {});
-  EXPECT_THAT(text, testing::StartsWith("FAIL  a.json   match\n  x "));
+  EXPECT_THAT(text, testing::StartsWith("FAIL  a.json   match, though the file expects mismatch\n  x "));
   EXPECT_THAT(text, HasSubstr("  expected mismatch, got match.\n"));
 }
 

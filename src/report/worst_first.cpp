@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <tuple>
 #include <utility>
 
 #include "report/text.h"
@@ -29,16 +28,17 @@ double largest_error(const CaseResult& r) {
 
 }  // namespace
 
+std::pair<int, double> badness(const CaseResult& r) { return {severity(r), largest_error(r)}; }
+
 std::vector<const CaseResult*> worst_first(const Report& report) {
-  using Row = std::tuple<int, double, const CaseResult*>;
+  using Row = std::pair<std::pair<int, double>, const CaseResult*>;
   std::vector<Row> rows;
   for (const CaseResult& r : report.cases)
-    if (is_wrong(r)) rows.emplace_back(severity(r), largest_error(r), &r);
-  std::stable_sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) {
-    return std::pair(std::get<0>(a), std::get<1>(a)) > std::pair(std::get<0>(b), std::get<1>(b));
-  });
+    if (is_wrong(r)) rows.emplace_back(badness(r), &r);
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const Row& a, const Row& b) { return a.first > b.first; });
   std::vector<const CaseResult*> cases;
-  for (const Row& row : rows) cases.push_back(std::get<2>(row));
+  for (const Row& row : rows) cases.push_back(row.second);
   return cases;
 }
 

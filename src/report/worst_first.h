@@ -1,11 +1,16 @@
 // Which cases a reader with little room must see.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "model/report.h"
 
 namespace distgrad {
+
+// How bad it is, the larger the worse: broken above mismatch above all else, then the largest
+// relative error.
+std::pair<int, double> badness(const CaseResult&);
 
 // Those that are broken or not as expected: broken ones, then mismatches, the largest relative
 // error first, then the others. Equal ones in the report's order.

@@ -74,6 +74,11 @@ std::string backend_of(const std::string& text) {
   throw UserError("unknown backend " + in_quotes(text) + hint_among(text, kBackends));
 }
 
+std::string device_of(const std::string& text) {
+  if (std::find(kDevices.begin(), kDevices.end(), text) != kDevices.end()) return text;
+  throw UserError("unknown device " + in_quotes(text) + "; it is \"cpu\" or \"cuda\"");
+}
+
 std::string subject_of(const std::string& text) {
   if (const std::string why = problem_with_subject(text); !why.empty()) throw UserError(why);
   return text;
@@ -118,9 +123,7 @@ std::size_t end_of_field(std::string_view fields) {
 }  // namespace
 
 void add_override(Overrides& overrides, std::string_view field, std::string_view value) {
-  if (field == "device") {
-    overrides.device = value;
-  } else if (field == "python") {
+  if (field == "python") {
     add_once(overrides.pythons, std::string(value));
   } else if (field == "subject" && value.find(':') != std::string_view::npos) {
     add_once(overrides.subjects, subject_of(std::string(value)));  // a file's name may have a comma
@@ -131,6 +134,7 @@ void add_override(Overrides& overrides, std::string_view field, std::string_view
       if (field == "world_size") add_once(overrides.world_sizes, world_size_of(one));
       if (field == "dtype") add_once(overrides.dtypes, dtype_of(one));
       if (field == "backend") add_once(overrides.backends, backend_of(one));
+      if (field == "device") add_once(overrides.devices, device_of(one));
       if (field == "objective") add_once(overrides.objectives, parse_objective_text(one));
     }
   }
@@ -145,7 +149,7 @@ Overrides narrowed(Overrides options, const Overrides& by_name) {
   replace(options.dtypes, by_name.dtypes);
   replace(options.backends, by_name.backends);
   replace(options.objectives, by_name.objectives);
-  replace(options.device, by_name.device);
+  replace(options.devices, by_name.devices);
   replace(options.pythons, by_name.pythons);
   return options;
 }

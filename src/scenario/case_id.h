@@ -20,12 +20,14 @@ struct Overrides {
   std::vector<DType> dtypes;
   std::vector<std::string> backends;
   std::vector<Objective> objectives;
-  std::string device;
+  std::vector<std::string> devices;
   std::vector<std::string> pythons;  // for subjects in Python
   bool allow_code = false;           // code that a file names may run
   // The version of torch that the interpreter has ("": the default one), for `when`; asked where a
   // case runs in Python.
   std::function<std::string(const std::string& python)> torch_of_python;
+  // Why a case that wants a GPU, or another backend than Gloo, cannot run here; "" where it can. Asked for such cases alone.
+  std::function<std::string(const Case&)> why_unavailable;
   std::string filter;  // only cases whose id has this text
   std::optional<double> timeout_s;
 };

@@ -136,7 +136,7 @@ class Find : public testing::Test {
     ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
     root_ = pattern;
     for (const char* file : {"b.json", "a/z.json", "a/y.json", "a/deep/x.json", "a/notes.txt",
-                             "c:world_size=3.json"}) {
+                             "a/distgrad.schema.json", "c:world_size=3.json"}) {
       fs::create_directories((root_ / file).parent_path());
       std::ofstream(root_ / file) << "{}";
     }

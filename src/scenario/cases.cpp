@@ -85,16 +85,15 @@ void leave_out_what_does_not_apply(Case& which) {
 }
 
 std::string why_impossible(const Case& which, const Overrides& overrides) {
-  const BackendRow* backend = backend_named(which.backend);
-  if (backend && !backend->unavailable.empty()) return std::string(backend->unavailable);
+  if (const BackendRow* backend = backend_named(which.backend);
+      backend && !takes_device(*backend, which.device))
+    return which.backend + " does not take tensors on the device " + which.device;
   const bool calls = has_code(which.scenario->steps);
   if ((calls || (is_foreign_code(which.subject) && overrides.subjects.empty())) && !overrides.allow_code)
     return "code that is named in a scenario file runs only with --allow-code";
   if (calls && !runs_in_python(which.subject))
     return fmt::format("a step calls code, so the ranks are Python's, and these do not have {}; they have reference, "
                        "in_place and python:...", which.subject);
-  if (!which.device.empty() && which.device != "cpu")
-    return "the device " + which.device + " is not available in this build";
   if (which.world_size_overridden) {
     const auto problems = problems_with_world(*which.scenario, which.world_size, Figures::kIgnore);
     if (!problems.empty()) return problems.front().pointer + ": " + problems.front().message;
@@ -102,7 +101,8 @@ std::string why_impossible(const Case& which, const Overrides& overrides) {
   if (const auto problem =
           problem_with_objective(*which.scenario, which.objective, which.world_size))
     return problem->message;
-  return {};
+  const bool usual = which.backend == "gloo" && which.device == "cpu";
+  return usual || !overrides.why_unavailable ? std::string() : overrides.why_unavailable(which);
 }
 
 // Only what varies in the file or was given on the command line.
@@ -121,7 +121,7 @@ std::string id_of(const Case& which, const Overrides& overrides) {
   write(scenario.dtypes.size() > 1 || !overrides.dtypes.empty(), "dtype", traits(which.dtype).name);
   write(scenario.backends.size() > 1 || !overrides.backends.empty(), "backend", which.backend);
   write(!overrides.objectives.empty(), "objective", spelled(which.objective));
-  write(!overrides.device.empty(), "device", which.device);
+  write(!overrides.devices.empty(), "device", which.device);
   write(!which.python.empty(), "python", which.python);
   return id;
 }
@@ -131,7 +131,6 @@ Case make_case(Case which, const Overrides& overrides, std::string_view torch_ve
   which.objective_overridden = which.objective != scenario.objective;
   which.world_size_overridden = !has(scenario.world_sizes, which.world_size);
   which.timeout_s = overrides.timeout_s.value_or(scenario.timeout_s);
-  which.device = overrides.device;
   const bool in_python = has_python_ranks(which) && overrides.torch_of_python;
   which.expected =
       expectation_of(which, in_python ? overrides.torch_of_python(which.python) : torch_version);
@@ -151,6 +150,31 @@ std::vector<std::string> subjects_of(const Scenario& scenario) {
 std::vector<std::string> pythons_for(const Case& which, const Overrides& overrides) {
   const bool one = overrides.pythons.size() == 1 || has_python_ranks(which);
   return one && !overrides.pythons.empty() ? overrides.pythons : std::vector<std::string>{""};
+}
+
+// Those asked for that the backend takes; where it takes none of them, the first, so that the case
+// is skipped and not missing.
+std::vector<std::string> devices_for(const std::string& backend, const Overrides& overrides) {
+  const BackendRow* row = backend_named(backend);
+  if (overrides.devices.empty() || !row) return {std::string(row ? row->devices[0] : "cpu")};
+  std::vector<std::string> taken;
+  for (const std::string& device : overrides.devices)
+    if (takes_device(*row, device)) taken.push_back(device);
+  return taken.empty() ? std::vector<std::string>{overrides.devices.front()} : taken;
+}
+
+// What varies beside the objective.
+struct Transport {
+  std::string backend;
+  std::string device;
+};
+
+std::vector<Transport> transports_for(const Scenario& scenario, const Overrides& overrides) {
+  std::vector<Transport> transports;
+  for (const std::string& backend : chosen(overrides.backends, scenario.backends))
+    for (const std::string& device : devices_for(backend, overrides))
+      transports.push_back({backend, device});
+  return transports;
 }
 
 // A file lies where the scenario does, whatever the working directory is.
@@ -182,14 +206,15 @@ std::vector<Case> expand(const Scenario& scenario, const Overrides& overrides,
   for (const std::string& subject : chosen(overrides.subjects, subjects))
     for (const int world_size : chosen(overrides.world_sizes, scenario.world_sizes))
       for (const DType dtype : chosen(overrides.dtypes, scenario.dtypes))
-        for (const std::string& backend : chosen(overrides.backends, scenario.backends))
+        for (const Transport& transport : transports_for(scenario, overrides))
           for (const Objective& objective : objectives) {
             Case which;
             which.scenario = &scenario;
             which.subject = subject;
             which.world_size = world_size;
             which.dtype = dtype;
-            which.backend = backend;
+            which.backend = transport.backend;
+            which.device = transport.device;
             which.objective = objective;
             for (const std::string& python : pythons_for(which, overrides)) {
               which.python = python;

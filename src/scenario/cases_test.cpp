@@ -184,11 +184,34 @@ TEST(Cases, ThatAnOverrideMakesImpossibleAreSkippedWithTheReason) {
             "the objective dp=mean does not name the mesh's axes (dp, tp)");
   EXPECT_EQ(why(scenario("", "\"mesh\": {\"dp\": 2, \"tp\": 1}"), "objective", "dp=mean+dp=sum"),
             "the objective dp=mean+dp=sum does not name the mesh's axes (dp, tp)");
-  EXPECT_EQ(why(scenario(""), "backend", "nccl"),
-            "the backend nccl is not available in this build");
   EXPECT_EQ(why(scenario(""), "subject", "python:m:f"), "") << "typed by the user";
-  EXPECT_EQ(why(scenario(""), "device", "cuda"), "the device cuda is not available in this build");
+  EXPECT_EQ(why(scenario("\"backend\": \"nccl\""), "device", "cpu"),
+            "nccl does not take tensors on the device cpu");
   EXPECT_EQ(why(scenario(""), "world_size", "3"), "");
+}
+
+TEST(Cases, WhatNeedsAGpuIsAskedForByTheCase) {
+  Overrides overrides = with({{"backend", "gloo,nccl"}, {"device", "cpu,cuda"}, {"world_size", "3"}});
+  std::vector<std::string> asked;
+  overrides.why_unavailable = [&](const Case& which) {
+    asked.push_back(which.backend + " on " + which.device + ", " + std::to_string(which.world_size));
+    return which.backend == "nccl" ? "no GPU" : "";
+  };
+  const Scenario file = scenario("");
+  const std::vector<Case> cases = expand(file, overrides, "2.15.0");
+  ASSERT_EQ(cases.size(), 3u) << "nccl on the CPU is no case where cuda is asked for as well";
+  EXPECT_EQ(cases[0].id, "dir/f.json:world_size=3,backend=gloo,device=cpu");
+  EXPECT_EQ(cases[1].id, "dir/f.json:world_size=3,backend=gloo,device=cuda");
+  EXPECT_EQ(cases[2].id, "dir/f.json:world_size=3,backend=nccl,device=cuda");
+  EXPECT_EQ(cases[2].skip_reason, "no GPU");
+  EXPECT_THAT(asked, ElementsAre("gloo on cuda, 3", "nccl on cuda, 3"));
+}
+
+TEST(Cases, NcclImpliesCuda) {
+  const Scenario file = scenario("\"backend\": \"nccl\"");
+  const Case c = only(file, Overrides());
+  EXPECT_EQ(c.device, "cuda");
+  EXPECT_EQ(c.id, "dir/f.json");
 }
 
 TEST(Cases, CodeThatAFileNamesRunsOnlyWhereItIsAllowed) {

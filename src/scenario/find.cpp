@@ -12,14 +12,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// `distgrad init` writes the schema of scenarios beside them, where editors find it.
+bool is_schema(const fs::path& file) { return file.stem().extension() == ".schema"; }
+
 std::vector<fs::path> scenarios_below(const fs::path& folder) {
   std::vector<fs::path> files;
   std::error_code error;
   fs::recursive_directory_iterator entry(folder, error), end;
   for (; !error && entry != end; entry.increment(error)) {
     std::error_code ignored;
-    if (entry->path().extension() == ".json" && !entry->is_directory(ignored))
-      files.push_back(entry->path());
+    const fs::path& file = entry->path();
+    if (file.extension() == ".json" && !is_schema(file) && !entry->is_directory(ignored))
+      files.push_back(file);
   }
   if (error)
     throw UserError(printable(folder.string(), kLongestPath) +

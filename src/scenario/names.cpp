@@ -41,4 +41,11 @@ std::string why_not_a_name(std::string_view name) {
   return {};
 }
 
+std::vector<std::string> reserved_names() {
+  std::vector<std::string> names = {"rank", "world_size", "torch"};
+  names.insert(names.end(), kPythonKeywords.begin(), kPythonKeywords.end());
+  names.insert(names.end(), kTorchScriptKeywords.begin(), kTorchScriptKeywords.end());
+  return names;
+}
+
 }  // namespace distgrad

@@ -81,6 +81,7 @@ void read_texts(Parts& parts) {
   }
   if (const auto note = parts.key("note"))
     parts.scenario.note = read_text(*note, parts.problems).value_or("");
+  if (const auto schema = parts.key("$schema")) read_text(*schema, parts.problems);  // for editors
 }
 
 void read_timeout(Parts& parts) {
@@ -143,7 +144,7 @@ Scenario parse_scenario(std::string_view text, std::string file) {
 
   Parts parts{*root, scenario, problems};
   check_keys(*root,
-             {"format", "name", "note", "world_size", "mesh", "groups", "dtype", "backend",
+             {"$schema", "format", "name", "note", "world_size", "mesh", "groups", "dtype", "backend",
               "inputs", "steps", "loss", "objective", "sync", "tolerance", "truth", "single_device",
               "subjects", "timeout_s"},
              problems);

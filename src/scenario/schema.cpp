@@ -8,6 +8,7 @@
 #include "model/dtype.h"
 #include "model/findings.h"
 #include "model/libraries.h"
+#include "scenario/names.h"
 #include "scenario/objective_text.h"
 #include "scenario/parts.h"
 
@@ -40,6 +41,11 @@ Json named(Json values) {
   Json schema = map_of(std::move(values));
   schema["propertyNames"] = ref("name");
   return schema;
+}
+
+Json at_least_one(Json object) {
+  object["minProperties"] = 1;
+  return object;
 }
 
 template <class Rows>
@@ -106,8 +112,9 @@ Json steps_schema(Json what, std::string_view description) {
 }
 
 Json layout_definition() {
-  const Json shard = described(object({{"shard", integer(-kMaxDim - 1, kMaxDim)}}, {"shard"}),
-                               "cut along a dimension as torch.chunk does");
+  const Json shard = object({{"shard", described(integer(-kMaxDim - 1, kMaxDim),
+                                                 "cut along this dimension as torch.chunk does")}},
+                            {"shard"});
   const Json along_axis = any_of({words({"replicate", "invariant"}), shard});
   return any_of({described(words({"local", "replicate", "invariant"}),
                            "local: each rank's own leaf; replicate: copies whose gradients are "
@@ -120,10 +127,12 @@ Json random_definition() {
   Json shape = list_of(any_of({integer(0, std::int64_t{1} << 27), ref("expression")}));
   return object(
       {{"shape", described(shape, "integers or expressions over rank, world_size and the groups")},
-       {"kind", words({"integers", "normal", "uniform"})},
-       {"low", {{"type", "number"}, {"default", -4}}},
-       {"high", {{"type", "number"}, {"default", 4}}},
-       {"seed", {{"type", "integer"}, {"minimum", 0}, {"default", 0}}}},
+       {"kind", described(words({"integers", "normal", "uniform"}),
+                          "the distribution; integers are exact in every dtype")},
+       {"low", described({{"type", "number"}, {"default", -4}}, "the least value")},
+       {"high", described({{"type", "number"}, {"default", 4}}, "the greatest value")},
+       {"seed", described({{"type", "integer"}, {"minimum", 0}, {"default", 0}},
+                          "another one gives other values")}},
       {"shape"});
 }
 
@@ -134,7 +143,8 @@ Json input_definition() {
        {"expr", described(ref("expression"), "over rank, world_size and the group names")},
        {"random",
         described(random_definition(), "reproducible from the file, by seed, input name and rank")},
-       {"requires_grad", {{"type", "boolean"}, {"default", true}}},
+       {"requires_grad", described({{"type", "boolean"}, {"default", true}},
+                                   "false: no gradient is computed or compared")},
        {"layout",
         described(layout_definition(), "how the value lies on the ranks; local where absent")}},
       {});
@@ -145,22 +155,25 @@ Json input_definition() {
 }
 
 Json expectation_definition() {
-  const Json when =
-      object({{"world_size", integer(1, kMaxWorldSize)},
-              {"dtype", words(names_of(kDTypes))},
-              {"backend", words(names_of(kBackends))},
-              {"torch", described({{"type", "string"}}, "a condition such as >=2.13")}},
+  Json when =
+      object({{"world_size", described(integer(1, kMaxWorldSize), "the number of ranks")},
+              {"dtype", described(words(names_of(kDTypes)), "the case's dtype")},
+              {"backend", described(words(names_of(kBackends)), "what carries the collectives")},
+              {"torch", described({{"type", "string"}, {"pattern", "^(>=|<=|==|!=|>|<)"}},
+                                  "a condition such as >=2.13, or >=2.11,<2.13")}},
              {});
+  when = at_least_one(std::move(when));
   const Json by_rank = list_of(any_of({ref("tensor"), {{"type", "null"}}}));
   const Json expectation = object(
-      {{"verdict", words({"match", "mismatch", "error", "skipped", "disputed"})},
-       {"finding", words(names_of(kFindings))},
-       {"collective", words(names_of(kCollectives))},
+      {{"verdict", described(words({"match", "mismatch", "error", "skipped", "disputed"}),
+                             "what the case comes to")},
+       {"finding", described(words(names_of(kFindings)), "it is among the findings")},
+       {"collective", described(words(names_of(kCollectives)), "it is the one that is blamed")},
        {"gradients",
         described(map_of(by_rank), "input -> observed gradients by rank, null where missing")},
        {"message", described({{"type", "string"}, {"minLength", 1}},
                              "a part of the error's or the skip's text")},
-       {"when", when}},
+       {"when", described(when, "the cases that it is for; all of these hold")}},
       {"verdict"});
   const Json one = any_of({{{"const", "match"}}, expectation});
   Json list = list_of(one);
@@ -191,21 +204,26 @@ Json groups_schema() {
   return described(
       named(any_of(
           {described(lists, "the ranks of each group; every rank is in exactly one list"),
-           described(object({{"size", size}}, {"size"}), "consecutive blocks"),
-           described(object({{"stride", size}}, {"stride"}), "ranks equal modulo it together")})),
+           object({{"size", described(size, "consecutive blocks of so many ranks")}}, {"size"}),
+           object({{"stride", described(size, "ranks equal modulo it are together")}},
+                  {"stride"})})),
       "named partitions of the ranks");
 }
 
 Json objective_schema() {
   const Json word = words({"sum", "mean", "replicated"});
   return described(
-      any_of({word, object({{"rank", integer(0, kMaxWorldSize - 1)}}, {"rank"}), named(word)}),
+      any_of(
+          {word,
+           object({{"rank", described(integer(0, kMaxWorldSize - 1), "the rank whose loss it is")}},
+                  {"rank"}),
+           at_least_one(named(word))}),
       objective_choices());
 }
 
 Json sync_schema() {
   const Json word = words({"sum", "mean"});
-  return described(map_of(any_of({word, named(word)})),
+  return described(map_of(any_of({word, at_least_one(named(word))})),
                    "input -> how its gradient is all-reduced after backward; only along axes where "
                    "its layout is replicate");
 }
@@ -228,7 +246,10 @@ Json call_definition() {
 }
 
 Json definitions() {
-  return {{"name", {{"pattern", "^[A-Za-z_][A-Za-z0-9_]*$"}, {"maxLength", 100}}},
+  return {{"name",
+           {{"pattern", "^[A-Za-z_][A-Za-z0-9_]*$"},
+            {"maxLength", 100},
+            {"not", words(reserved_names())}}},
           {"expression", described({{"type", "string"}, {"minLength", 1}, {"maxLength", 10000}},
                                    "Python, as TorchScript compiles it")},
           {"number", any_of({{{"type", "number"}}, words({"nan", "inf", "-inf"})})},
@@ -251,11 +272,12 @@ std::string scenario_schema() {
   const Json size = integer(1, kMaxWorldSize);
   Json mesh = named(size);
   mesh["minProperties"] = 1;
-  const Json bound = {{"type", "number"}, {"minimum", 0}};
+  const Json bound = described({{"type", "number"}, {"minimum", 0}}, "rtol * |truth| + atol");
   Json inputs = named(ref("input"));
   inputs["minProperties"] = 1;
   Json schema = object(
-      {{"format", described({{"const", 1}}, "the format's version")},
+      {{"$schema", described({{"type", "string"}}, "where an editor finds this schema; not read")},
+       {"format", described({{"const", 1}}, "the format's version")},
        {"name", described({{"type", "string"}, {"minLength", 1}}, "the file's stem where absent")},
        {"note", described({{"type", "string"}}, "what the scenario shows")},
        {"world_size",
@@ -279,7 +301,7 @@ std::string scenario_schema() {
        {"single_device",
         described(
             object({{"steps", steps_schema(ref("expression"), "expressions only")},
-                    {"loss", ref("expression")}},
+                    {"loss", described(ref("expression"), "one element; the objective's value")}},
                    {"steps", "loss"}),
             "the program as it would be on one device; local inputs are lists over the ranks")},
        {"subjects", subjects_schema()},

@@ -1,6 +1,7 @@
 #include "scenario/subject_name.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <set>
@@ -55,7 +56,19 @@ std::string problem_with_parts(
   return {};
 }
 
+std::string problem_with_mode(std::string_view mode) {
+  const std::vector<std::string> known(std::begin(kSubjectModes), std::end(kSubjectModes));
+  if (std::find(known.begin(), known.end(), mode) != known.end()) return {};
+  const std::string hint = did_you_mean(mode, known);
+  return fmt::format("unknown mode {} after '@'{}", in_quotes(mode),
+                     hint.empty() ? fmt::format("; it is {}", fmt::join(known, ", ")) : hint);
+}
+
 std::string problem_with_python(std::string_view target) {
+  const auto [code, mode] = split_mode(target);
+  if (mode)
+    if (std::string why = problem_with_mode(*mode); !why.empty()) return why;
+  target = code;
   if (target.empty() || target.front() == ':' || target.back() == ':')
     return "a subject in Python is python:MODULE, python:MODULE:NAME or python:FILE.py:NAME";
   return {};
@@ -75,6 +88,9 @@ std::string problem_with_part(std::string_view subject) {
   if (subject.starts_with(kPython)) return problem_with_python(subject.substr(kPython.size()));
   if (subject.starts_with(kLibrary)) return problem_with_library(subject.substr(kLibrary.size()));
   if (is_built_in(subject)) return {};
+  if (const auto [name, mode] = split_mode(subject); mode && is_built_in(name))
+    return fmt::format("{}: only a subject in Python has a mode; python:reference and python:in_place are in Python, too",
+                       in_quotes(subject));
   std::string hint = did_you_mean(subject, built_in_names());
   if (hint.empty()) hint = "; `distgrad list subjects` shows all";
   return "unknown subject " + in_quotes(subject) + hint;

@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <unordered_map>
 
+#include "tolerance/precision.h"
 #include "tolerance/rules.h"
 
 namespace distgrad {
@@ -135,8 +136,9 @@ class Aside {
 
 }  // namespace
 
-ErrorAnalysis::ErrorAnalysis(DType dtype) {
+ErrorAnalysis::ErrorAnalysis(DType dtype, bool on_gpu) {
   if (alive != nullptr) throw std::logic_error("one ErrorAnalysis at a time");
+  tolerance::compute_functions_on_gpu(on_gpu);
   state_ = std::make_unique<State>(dtype);
   alive = state_.get();
 }

@@ -16,7 +16,8 @@ namespace distgrad {
 
 class ErrorAnalysis {
  public:
-  explicit ErrorAnalysis(DType dtype);  // at most one at a time in a process
+  // At most one at a time in a process. `on_gpu`: the run's functions are CUDA's, which are less accurate.
+  explicit ErrorAnalysis(DType dtype, bool on_gpu = false);
   ~ErrorAnalysis();
   ErrorAnalysis(const ErrorAnalysis&) = delete;
   ErrorAnalysis& operator=(const ErrorAnalysis&) = delete;

@@ -8,6 +8,7 @@
 
 #include <time.h>
 
+#include <array>
 #include <cmath>
 #include <iostream>
 #include <limits>
@@ -46,6 +47,23 @@ at::Tensor product_over_ranks(const std::vector<at::Tensor>& x) {
 
 constexpr DType kAll[] = {DType::kFloat64, DType::kFloat32, DType::kBFloat16, DType::kFloat16};
 double unit(DType dtype) { return std::ldexp(1.0, -traits(dtype).significand_bits); }
+
+// ---- other devices
+
+TEST(Gpu, FunctionsGetMoreAndArithmeticTheSame) {
+  const auto bounds = [](bool on_gpu) {
+    ErrorAnalysis analysis(DType::kFloat32, on_gpu);
+    const at::Tensor x = vec({0.3, 0.7, 1.1});
+    return std::array<double, 3>{largest_bound(analysis, x * 0.1 + x), largest_bound(analysis, x.exp()),
+                                 largest_bound(analysis, at::erfc(x))};
+  };
+  const auto cpu = bounds(false), gpu = bounds(true);
+  EXPECT_EQ(cpu[0], gpu[0]);
+  EXPECT_GT(cpu[0], 0);
+  EXPECT_NEAR(gpu[1] / cpu[1], 3.5 / 2, 1e-6);  // ulps of exp
+  EXPECT_NEAR(gpu[2] / cpu[2], 5.5 / 4, 1e-6);
+  EXPECT_EQ(bounds(false)[1], cpu[1]) << "the next analysis is the CPU's again";
+}
 
 // ---- what is exact
 

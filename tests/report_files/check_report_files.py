@@ -19,7 +19,8 @@ import xml.etree.ElementTree as ElementTree
 
 DISTGRAD = os.path.abspath(sys.argv[1])
 SCHEMAS = pathlib.Path(sys.argv[2]).absolute() if len(sys.argv) > 2 else None
-FORMATS = {"--json": "r.json", "--junit": "r.xml", "--markdown": "r.md", "--sarif": "r.sarif"}
+FORMATS = {"--json": "r.json", "--junit": "r.xml", "--markdown": "r.md", "--sarif": "r.sarif",
+           "--html": "r.html"}
 
 DEBATE = """{
   "world_size": 2,
@@ -175,6 +176,8 @@ def check_interrupted():
     assert read_sarif()["invocations"][0]["executionSuccessful"] is False
     assert "**Not complete**: interrupted" in pathlib.Path("r.md").read_text()
     json.loads(pathlib.Path("r.json").read_text())
+    page = pathlib.Path("r.html").read_text(encoding="utf-8")
+    assert "<b>Not complete</b>: interrupted; " in page and page.endswith("</html>\n"), page[-100:]
 
 
 def write_scenarios():

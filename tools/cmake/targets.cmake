@@ -42,7 +42,9 @@ function(distgrad_executable name)
   add_executable(${name} ${arg_SOURCES})
   distgrad_configure_target(${name} PRIVATE ${arg_TORCH} ${arg_DEPS})
   add_dependencies(programs ${name})
-  install(TARGETS ${name} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+  if(NOT SKBUILD)  # installation.cmake has them
+    install(TARGETS ${name} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+  endif()
 endfunction()
 
 if(BUILD_TESTING)

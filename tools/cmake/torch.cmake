@@ -41,6 +41,7 @@ foreach(library IN LISTS cuda_libraries)
   list(APPEND torch_rpath "${folder}")
 endforeach()
 list(REMOVE_DUPLICATES torch_rpath)
+set(DISTGRAD_TORCH_RPATH "${torch_rpath}")  # a list
 list(JOIN torch_rpath ":" torch_rpath)
 
 add_library(distgrad::torch INTERFACE IMPORTED)
@@ -50,14 +51,18 @@ target_compile_definitions(distgrad::torch INTERFACE USE_DISTRIBUTED)
 target_link_libraries(distgrad::torch INTERFACE
   "${DISTGRAD_TORCH_DIR}/lib/libtorch_cpu.so" "${DISTGRAD_TORCH_DIR}/lib/libc10.so"
   Threads::Threads)
-# The run-time path is a plain link option, and CMake's own handling is off: it would drop paths
-# inside the project, where tools/run keeps its environments, from installed files. RPATH rather
-# than RUNPATH, so that it holds for the libraries' own dependencies too. The symbols that
-# libtorch_cpu takes from libcudart and libcupti are found at run time.
+# The symbols that libtorch_cpu takes from libcudart and libcupti are found at run time. RPATH rather
+# than RUNPATH, so that it holds for the libraries' own dependencies too.
 target_link_options(distgrad::torch INTERFACE
-  "LINKER:--disable-new-dtags" "LINKER:-rpath,${torch_rpath}"
-  "LINKER:--unresolved-symbols=ignore-in-shared-libs")
-set(CMAKE_SKIP_RPATH ON)
+  "LINKER:--disable-new-dtags" "LINKER:--unresolved-symbols=ignore-in-shared-libs")
+if(SKBUILD)
+  include(wheel_rpath)
+else()
+  # The run-time path is a plain link option, and CMake's own handling is off: it would drop paths
+  # inside the project, where tools/run keeps its environments, from installed files.
+  target_link_options(distgrad::torch INTERFACE "LINKER:-rpath,${torch_rpath}")
+  set(CMAKE_SKIP_RPATH ON)
+endif()
 
 # Most of the time of these files goes into reading torch's headers; their own speed matters little,
 # and full debug information adds half as much again.

@@ -25,8 +25,8 @@ class Report(dict):
 
 
 def executable():
-    """The path of `distgrad`. Looked for in $DISTGRAD, beside this package where it is installed or built, in the build folders
-    of its sources (the newest), and in PATH. Raises RuntimeError."""
+    """The path of `distgrad`. Looked for in $DISTGRAD, in or beside this package where it is installed or built, in the build
+    folders of its sources (the newest), and in PATH. Raises RuntimeError."""
     given = os.environ.get("DISTGRAD")
     if given:
         found = shutil.which(given)
@@ -34,9 +34,10 @@ def executable():
             raise RuntimeError(f"DISTGRAD is {given}, which is no executable file")
         return found
     package = Path(os.path.abspath(__file__)).parent  # a link's own place: the build folder links to the sources
-    beside = package.parents[3] / "bin" / "distgrad"  # PREFIX/share/distgrad/python/distgrad
+    beside = [package / "bin" / "distgrad",  # installed by pip
+              package.parents[3] / "bin" / "distgrad"]  # PREFIX/share/distgrad/python/distgrad
     built = sorted(Path(__file__).resolve().parents[3].glob("build/*/bin/distgrad"), key=lambda f: -f.stat().st_mtime)
-    for candidate in [beside, *built, shutil.which("distgrad")]:
+    for candidate in [*beside, *built, shutil.which("distgrad")]:
         if candidate and os.access(candidate, os.X_OK):
             return str(candidate)
     raise RuntimeError("the distgrad executable was not found: build it (tools/run), put it into PATH, or name it in the"

@@ -79,11 +79,11 @@ class Rank:
         self.channel = Channel(data_socket.detach())
         self.id = 0
 
-    def request(self, program, subject="python:reference", weights=None):
+    def request(self, program, subject="python:reference", weights=None, **more):
         self.id += 1
         writer = FrameWriter()
         place = writer.tensor(torch.tensor(weights or [1.0] * program["world_size"]))
-        header = {"kind": "run", "id": self.id, "program": program, "subject": subject, "backend": "gloo", "weights": place}
+        header = {"kind": "run", "id": self.id, "program": program, "subject": subject, "backend": "gloo", "weights": place, **more}
         os.write(self.channel.fileno(), pack(header, (), writer))
 
     def reply(self):
@@ -208,6 +208,18 @@ class Protocol(unittest.TestCase):
         ranks[1].request(program())
         self.assertEqual(ranks[1].reply()[0]["error"]["kind"], "backend")
         self.driver.event()
+
+    @unittest.skipIf(torch.cuda.is_available(), "there is a GPU")
+    def test_without_a_gpu_what_needs_one_is_skipped(self):
+        for backend, device, why in (
+            ("gloo", "cuda", "finds no GPU"),
+            ("nccl", "cuda", "finds no GPU"),
+            ("mpi", "cpu", "gloo or nccl, not on mpi"),
+        ):
+            replies, _ = self.run_team(program(), backend=backend, device=device)
+            for reply in replies:
+                self.assertIn(why, reply[0]["skipped"])
+                self.assertNotIn("error", reply[0])
 
     def test_a_subject_that_is_not_there(self):
         replies, _ = self.run_team(program(1), 1, subject="python:no_such_module_anywhere:all_reduce")

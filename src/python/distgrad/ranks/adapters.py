@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from . import adapters_names as names
 from . import adapters_results as results
+from . import modes
 from .call import NotOffered, SubjectError
 
 _EMPTY = inspect.Parameter.empty
@@ -48,6 +49,7 @@ class Binding:
     constructor: Tuple[Slot, ...]  # of a Module class, which `function` then is; else empty
     makes_instance: bool
     by_position: bool
+    mode: str = ""  # one of modes.MODES
 
     def names(self, *sources):
         return any(slot.source in sources for slot in self.slots + self.constructor)
@@ -55,6 +57,8 @@ class Binding:
     def check(self, call, groups_from_setup=None):
         """Raises NotOffered where the signature cannot express the call. `groups_from_setup` says for which groups the
         user's `setup` provides: a set of names, or None where there is no setup."""
+        if call.is_async and not self.names("async"):
+            raise NotOffered(f"{self.label} has no parameter async_op")
         if call.kind in names.REDUCING:
             self._check_op(call)
         if not self.names("group", "group_name", "ranks"):
@@ -93,7 +97,7 @@ class Binding:
         if self.makes_instance:  # a step runs once in a case: this is once for each call site, and no case sees another's
             function = invoke(self.function, self.constructor, arguments, False)
         try:
-            value = invoke(function, self.slots, arguments, self.by_position)
+            value = invoke(modes.function_in(self.mode, function), self.slots, arguments, self.by_position)
         except (RuntimeError, ValueError, IndexError) as error:
             raise_if_backend_lacks(error, call)
             _raise_if_scalar(error, call, x, self.label)
@@ -171,7 +175,7 @@ class Arguments:
         return self.call.group.ranks[self.call.group.rank]
 
     def _async(self, _):
-        return False
+        return self.call.is_async
 
     def _root(self, _):
         return self.call.root

@@ -41,13 +41,13 @@ class _Zeros(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, shape, like, *sources):
-        ctx.forms = [(s.shape, s.dtype, s.device) for s in sources]
+        ctx.forms = [(s.shape, s.new_zeros(())) for s in sources]
         return torch.zeros(shape, dtype=like.dtype, device=like.device)
 
     @staticmethod
     def backward(ctx, cotangent):
-        zeros = [torch.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in ctx.forms]
-        return (None, None, *zeros)
+        # Attached to the cotangent, for who differentiates twice: the ranks' graphs then have the same collectives.
+        return (None, None, *(_Zeros.apply(shape, like, cotangent) for shape, like in ctx.forms))
 
 
 def zeros_attached(shape, value, x):

@@ -6,6 +6,7 @@ in the numbering that it wants; nothing is done about what the function gets wro
 NotOffered.
 """
 
+import functools
 import sys
 from dataclasses import dataclass
 from typing import Any, Callable
@@ -14,6 +15,7 @@ import torch
 
 from . import adapters
 from . import adapters_results as results
+from . import modes
 from .call import NotOffered
 
 NN = "torch.distributed.nn.functional"
@@ -29,9 +31,12 @@ class TorchBinding:
     kind: str
     label: str
     run: Callable  # (function, call, x) -> result
+    mode: str = ""  # one of modes.MODES
 
     def check(self, call, groups_from_setup=None):
         """What can be told before there is a tensor is the same on every rank, and the rest `run` refuses likewise."""
+        if call.is_async and self.function.__module__ != FUNCTIONAL:
+            raise NotOffered(f"{self.label} has no parameter async_op")
         if call.kind == "scatter" and adapters.is_uneven(call):
             raise NotOffered(f"{self.label} takes chunks of one size only")
         if self.function.__module__ == FUNCTIONAL and call.kind == "reduce_scatter":
@@ -45,10 +50,24 @@ class TorchBinding:
 
     def __call__(self, call, x):
         try:
-            return self.run(self.function, call, x)
+            return self.run(self._function(call), call, x)
         except (RuntimeError, ValueError) as error:
             adapters.raise_if_backend_lacks(error, call)
             raise
+
+    def _function(self, call):
+        return _explicitly_waited(self.function) if call.is_async else modes.function_in(self.mode, self.function)
+
+
+def _explicitly_waited(function):
+    """A functional collective's result is asynchronous anyway, and any use waits for it; this is the other way, wait()."""
+
+    @functools.wraps(function)
+    def call(*args):
+        value = function(*args)
+        return value.wait() if hasattr(value, "wait") else value
+
+    return call
 
 
 def _torch_version():

@@ -34,6 +34,7 @@ class Call:
     splits: Optional[Tuple[Tuple[int, ...], ...]]  # one row, for all_to_all a row a rank; None: even
     pairs: Optional[Tuple[Tuple[int, int], ...]]
     group: RankGroup
+    is_async: bool = False  # to be called with async_op=True, and waited for
 
 
 class NotOffered(Exception):

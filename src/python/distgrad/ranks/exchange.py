@@ -1,7 +1,7 @@
 """The exchanges of one group that `reference` and `sync` are made of.
 
 All ranks of the group make the same calls in the same order. Results are fresh, contiguous and outside the autograd graph.
-What Gloo lacks or gets wrong (its min and max lose a NaN) is composed of other exchanges, and noted.
+What Gloo and NCCL lack or get wrong (their min and max lose a NaN) is composed of other exchanges, and noted.
 """
 
 import math
@@ -92,8 +92,8 @@ def all_gather_shapes(group, x):
     """By rank. One exchange."""
     if x.dim() > _MOST_DIMS:
         raise ValueError(f"a tensor of {x.dim()} dimensions; at most {_MOST_DIMS} are exchanged")
-    row = torch.tensor([x.dim(), *x.shape] + [0] * (_MOST_DIMS - x.dim()))
-    return [tuple(other[1 : 1 + other[0]]) for other in (part.tolist() for part in all_gather(group, row))]
+    row = torch.tensor([x.dim(), *x.shape] + [0] * (_MOST_DIMS - x.dim()), device=x.device)
+    return [tuple(other[1 : 1 + other[0]]) for other in torch.stack(all_gather(group, row)).tolist()]
 
 
 def all_gather_uneven(group, x):

@@ -72,7 +72,7 @@ class FrameWriter:
 
     def tensor(self, x):
         """A copy of `x`, of any dtype and layout, in the frame's data: what stands for it in the header."""
-        packed = x.detach().to(torch.float64, copy=True).contiguous()
+        packed = x.detach().cpu().to(torch.float64, copy=True).contiguous()
         place = {"shape": list(x.shape), "at": self._count}
         self._tensors.append(packed)
         self._count += packed.numel()

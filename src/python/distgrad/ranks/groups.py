@@ -13,7 +13,9 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from . import board as places
+from . import times
 from .call import RankGroup
+from .transport import Transport
 
 # The driver watches the clock; torch's own time-out is only the last resort against a rank left alone.
 _TIMEOUT = datetime.timedelta(hours=24)
@@ -26,15 +28,24 @@ class Groups:
         self._world = tuple(range(world_size))
         self._board = board
         self._process_groups = {}  # ranks in group order -> ProcessGroup
+        self.transport = None  # known with the first case
+
+    def use(self, backend, device):
+        """Before anything else, for every case. The first decides. Raises NotOffered."""
+        if self.transport is None:
+            self.transport = Transport(backend, device, self._rank, len(self._world))
+        if self.transport.backend != backend:
+            raise RuntimeError(f"this rank is connected by {self.transport.backend}, not by {backend}")
 
     def of(self, name, ranks):
         """The group of these global ranks, of which this rank is one. All of them must ask in the same order."""
         ranks = tuple(ranks)
         if ranks not in self._process_groups:
             self._board.set_phase(places.CONNECT)
-            self._connect()
-            if ranks not in self._process_groups:
-                self._process_groups[ranks] = _subgroup(ranks, self._rank)
+            with times.spent_in("connect"):
+                self._connect()
+                if ranks not in self._process_groups:
+                    self._process_groups[ranks] = _subgroup(ranks, self._rank)
         return RankGroup(name, ranks, ranks.index(self._rank), self._process_groups[ranks])
 
     def world(self):
@@ -45,7 +56,7 @@ class Groups:
             return
         store = self._store()
         dist.init_process_group(
-            "gloo", store=store, rank=self._rank, world_size=len(self._world), timeout=_TIMEOUT
+            self.transport.backend, store=store, rank=self._rank, world_size=len(self._world), timeout=_TIMEOUT
         )
         self._process_groups[self._world] = dist.group.WORLD
 

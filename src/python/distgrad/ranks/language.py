@@ -7,6 +7,7 @@ checks besides are not checked here: it evaluates each expression as well, and r
 
 import ast
 import builtins
+import contextlib
 import operator
 import resource
 
@@ -45,30 +46,40 @@ class Expression:
         self.text = text
         self.names = frozenset(check.used)
 
-    def evaluate(self, values, dtype, accept_number=False):
-        """A tensor; `dtype` is what constructors give by default, and a number's. Raises InvalidExpression."""
-        result = self.value(values, dtype)
+    def evaluate(self, values, dtype, accept_number=False, device=None):
+        """A tensor; `dtype` is what constructors give by default, and a number's; they make it on `device`. Raises
+        InvalidExpression."""
+        result = self.value(values, dtype, device)
         if isinstance(result, torch.Tensor):
             return result
         if accept_number and isinstance(result, (bool, int, float)):
             return torch.tensor(result, dtype=dtype)
         raise InvalidExpression(f"this is a {type(result).__name__}, not a tensor: {self.text}")
 
-    def value(self, values, dtype):
+    def value(self, values, dtype, device=None):
         """Whatever it is: a tensor, a number, a list. Raises InvalidExpression."""
         scope = dict(_LANGUAGE)
         scope.update((name, values[name]) for name in self.names)
         before = torch.get_default_dtype()
         try:
             torch.set_default_dtype(dtype)
-            with _MemoryBound():
+            with _MemoryBound(device), _constructing_on(device):
                 return eval(self._code, scope)
         except InvalidExpression:
             raise
         except Exception as error:
+            if type(error).__name__ == "_StopRecomputationError":  # torch.utils.checkpoint has what it wanted
+                raise
             raise InvalidExpression(f"{error} ({type(error).__name__} in {self.text})") from error
         finally:
             torch.set_default_dtype(before)
+
+
+def inner_of_gradient_norm(loss):
+    """What is in the parentheses of a loss squared_gradient_norm(...); None for another loss. That the parentheses are the
+    whole loss the driver's front end has seen to."""
+    text = loss.strip(" \t")
+    return text[len("squared_gradient_norm(") : -1] if text.startswith("squared_gradient_norm(") else None
 
 
 def _parsed(text):
@@ -82,10 +93,20 @@ def _parsed(text):
         raise InvalidExpression(f"{getattr(error, 'msg', None) or error}: {text}") from None
 
 
+def _constructing_on(device):
+    return contextlib.nullcontext() if device is None or device.type == "cpu" else device
+
+
 class _MemoryBound:
-    """Lets allocations fail that would take the process far beyond what it holds."""
+    """Lets allocations fail that would take the process far beyond what it holds. Not where CUDA maps the memory of GPUs into
+    the process: there a tensor that does not fit is CUDA's own error."""
+
+    def __init__(self, device):
+        self._bounds = device is None or device.type == "cpu"
 
     def __enter__(self):
+        if not self._bounds:
+            return
         self._before = resource.getrlimit(resource.RLIMIT_DATA)
         with open("/proc/self/statm") as file:
             held = int(file.read().split()[5]) * resource.getpagesize()
@@ -94,7 +115,8 @@ class _MemoryBound:
         resource.setrlimit(resource.RLIMIT_DATA, (builtins.min(bounds), hard))
 
     def __exit__(self, *_):
-        resource.setrlimit(resource.RLIMIT_DATA, self._before)
+        if self._bounds:
+            resource.setrlimit(resource.RLIMIT_DATA, self._before)
 
 
 # ---- the check

@@ -77,6 +77,7 @@ class _Adjoint(torch.autograd.Function):
         return _FORWARD[call.kind](ctx, call, ctx.operand)
 
     @staticmethod
+    @torch.autograd.function.once_differentiable
     def backward(ctx, cotangent):
         return _BACKWARD[ctx.call.kind](ctx, ctx.call, cotangent), None
 
@@ -276,33 +277,39 @@ def torch_op(call):
 
 def attached_zeros(x):
     """Zeros that autograd connects with `x`: by where, as a product with 0 would keep NaN and infinity."""
-    return torch.where(torch.zeros((), dtype=torch.bool), x, torch.zeros((), dtype=x.dtype))
+    return torch.where(torch.zeros((), dtype=torch.bool, device=x.device), x, torch.zeros((), dtype=x.dtype, device=x.device))
 
 
 def _copied(x):
     return x.clone(memory_format=torch.contiguous_format)
 
 
+def _done(work):
+    """Waits for what c10d returns of a call with async_op=True."""
+    if work is not None:
+        work.wait()
+
+
 def _zeros(shape, x):
-    return torch.zeros(shape, dtype=x.dtype)
+    return torch.zeros(shape, dtype=x.dtype, device=x.device)
 
 
 def _all_reduce_in_place(call, x):
     y = _copied(x)
-    dist.all_reduce(y, torch_op(call), group=call.group.process_group)
+    _done(dist.all_reduce(y, torch_op(call), group=call.group.process_group, async_op=call.is_async))
     return y
 
 
 def _reduce_in_place(call, x):
     y = _copied(x)
-    dist.reduce(y, op=torch_op(call), group=call.group.process_group, group_dst=call.root)
+    _done(dist.reduce(y, op=torch_op(call), group=call.group.process_group, group_dst=call.root, async_op=call.is_async))
     # What is left in the buffer off root is not a result; the step's result there is zeros.
     return y if call.group.rank == call.root else attached_zeros(y)
 
 
 def _broadcast_in_place(call, x):
     y = _copied(x)
-    dist.broadcast(y, group=call.group.process_group, group_src=call.root)
+    _done(dist.broadcast(y, group=call.group.process_group, group_src=call.root, async_op=call.is_async))
     return y
 
 
@@ -313,21 +320,23 @@ def _parts_for(call, x):
 
 def _all_gather_in_place(call, x):
     parts = _parts_for(call, x)
-    dist.all_gather(parts, x.contiguous(), group=call.group.process_group)
+    _done(dist.all_gather(parts, x.contiguous(), group=call.group.process_group, async_op=call.is_async))
     return _joined(call, parts)
 
 
 def _gather_in_place(call, x):
     parts = _parts_for(call, x)
     is_root = call.group.rank == call.root
-    dist.gather(x.contiguous(), parts if is_root else None, group=call.group.process_group, group_dst=call.root)
+    parts_on_root = parts if is_root else None
+    _done(dist.gather(x.contiguous(), parts_on_root, group=call.group.process_group, group_dst=call.root,
+                      async_op=call.is_async))
     return _joined(call, parts)
 
 
 def _reduce_scatter_in_place(call, x):
     chunks = [chunk.contiguous() for chunk in _chunks(call, x)]
     y = torch.zeros_like(chunks[call.group.rank].detach())
-    dist.reduce_scatter(y, chunks, torch_op(call), group=call.group.process_group)
+    _done(dist.reduce_scatter(y, chunks, torch_op(call), group=call.group.process_group, async_op=call.is_async))
     return y
 
 
@@ -335,7 +344,8 @@ def _scatter_in_place(call, x):
     chunks = [chunk.contiguous() for chunk in _chunks(call, x)]
     y = torch.zeros_like(chunks[call.group.rank].detach())
     is_root = call.group.rank == call.root
-    dist.scatter(y, chunks if is_root else None, group=call.group.process_group, group_src=call.root)
+    chunks_on_root = chunks if is_root else None
+    _done(dist.scatter(y, chunks_on_root, group=call.group.process_group, group_src=call.root, async_op=call.is_async))
     return y
 
 
@@ -348,7 +358,8 @@ def _all_to_all_in_place(call, x):
     y = _zeros([sum(counts)], x)
     flat = torch.cat([chunk.reshape(-1) for chunk in chunks])
     # Gloo has no list form.
-    dist.all_to_all_single(y, flat, counts, [chunk.numel() for chunk in chunks], group=call.group.process_group)
+    sent = [chunk.numel() for chunk in chunks]
+    _done(dist.all_to_all_single(y, flat, counts, sent, group=call.group.process_group, async_op=call.is_async))
     return torch.cat([part.reshape(shape) for part, shape in zip(y.split(counts), received)], dim)
 
 
@@ -356,8 +367,8 @@ def _send_recv_in_place(call, x):
     group = call.group.process_group
     shapes = exchange.all_gather_shapes(call.group, x)
     source, rank = _source_of(call, call.group.rank), call.group.rank
-    pending = [
-        dist.isend(x.contiguous(), group=group, group_dst=to)
+    moves = [
+        dist.P2POp(dist.isend, x.contiguous(), group=group, group_peer=to)
         for source_, to in call.pairs
         if source_ == rank and to != rank
     ]
@@ -367,8 +378,9 @@ def _send_recv_in_place(call, x):
         result = x.clone()
     else:
         result = _zeros(shapes[source], x)
-        dist.recv(result, group=group, group_src=source)
-    for work in pending:
+        moves.append(dist.P2POp(dist.irecv, result, group=group, group_peer=source))
+    # Together: under NCCL a send waits on the stream for its receive, so that a ring of single ones would wait for ever.
+    for work in dist.batch_isend_irecv(moves) if moves else ():
         work.wait()
     return result
 

@@ -12,13 +12,13 @@ import torch.distributed as dist
 
 from . import board as places
 from . import cuts  # noqa: F401  before any of the user's modules
-from . import exchange
+from . import exchange, times
 from .adapters_results import private_copy
 from .call import Call, NotOffered, SubjectError
 from .code import Code, checked, seed
 from .frames import number, read_number
 from .groups import Groups
-from .language import Expression, InvalidExpression
+from .language import Expression, InvalidExpression, inner_of_gradient_norm
 from .values import DTYPES, part_of, rank_names, value_on
 
 _TRACEBACK_LINES = 15
@@ -27,6 +27,8 @@ _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _IGNORED_WARNINGS = (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning)
 # Ours, from the mode in which ranks run and not from the user's program.
 _OWN_WARNING = "use_deterministic_algorithms(True"
+
+_TRANSPORT_WORDS = ("gloo/", "Connection ", "NCCL error", "CUDA error", "CUDA out of memory")
 
 # Which options a kind takes: of the others the program has defaults that mean nothing.
 _TAKES_OP = ("all_reduce", "reduce", "reduce_scatter")
@@ -68,7 +70,8 @@ class Runner:
         from .subjects import load_subject  # here, so that whatever it raises belongs to a case
 
         if text not in self._subjects:
-            self._subjects[text] = load_subject(text)
+            with times.spent_in("module"):
+                self._subjects[text] = load_subject(text)
         self._subjects[text].setup(groups)
         return self._subjects[text]
 
@@ -94,6 +97,7 @@ class _Case:
         self.told = []  # values of the steps that are told
         self.leaves = []  # (input, tensor), of the inputs that require grad
         self._values = {}  # by name: what expressions may use
+        self._is_first_pass = True  # through the forward
 
     def run(self):
         self._prepare()
@@ -102,15 +106,29 @@ class _Case:
 
             return measure(self, [self._frame.numbers(row) for row in self._request["measured"]])
         self.make_leaves()
+        end = self._subject.forward(self._to_end, [leaf for _, leaf in self.leaves])
+        if end.requires_grad:  # else it counts as missing gradients
+            self._run_backward(end)
+        self.result["gradients"] = [None if g is None else self.writer.tensor(g) for g in self.gradients()]
+
+    def _to_end(self, *leaves):
+        """From the leaves to what backward begins at. Under a checkpoint this runs once more, in backward."""
+        self._values = self._inputs | {item["name"]: leaf for (item, _), leaf in zip(self.leaves, leaves)}
+        writes = self._is_first_pass
         loss, reached = self.forward()
+        if writes:
+            self.result["steps"] = [self.writer.tensor(value) for value in self.told]
         self.result["loss"] = number(float(loss.item()))
         self.result["loss_shape"] = list(loss.shape)
-        self.backward(loss, reached)
-        self._collect()
+        return self._end(loss, reached, self._frame.numbers(self._request["weights"])[self.rank])
+
+    @staticmethod
+    def _end(loss, reached, weight):
+        return _Anchor.apply(weight, loss, *_left_out(loss, reached))
 
     def _prepare(self):
-        if self._request["backend"] != "gloo":
-            raise NotOffered(f"ranks in Python run on gloo, not on {self._request['backend']}")
+        self._runner.groups.use(self._request["backend"], self._request.get("device", "cpu"))
+        self._device = self._runner.groups.transport.device
         self.groups = self._make_groups()
         self.plan = Plan(self.program)
         self._subject = self._runner.subject(self._request["subject"], self.groups)
@@ -131,13 +149,15 @@ class _Case:
     def make_leaves(self, value_of=None):
         """`value_of(item)`: what this rank holds; the input's own value where that is not given."""
         self._values = dict(rank_names(self.program, self.rank))
-        self.leaves = []
+        self.leaves, self.told, self._is_first_pass = [], [], True
         for item in self.program["inputs"]:
             value = value_of(item) if value_of else value_on(self.program, self._frame, item, self.rank)
+            value = value.to(self._device)
             if item.get("requires_grad", True):
                 value.requires_grad_(True)
                 self.leaves.append((item, value))
             self._values[item["name"]] = value
+        self._inputs = dict(self._values)
 
     def value_of(self, item, make):
         """make(program, frame, item, rank), with this case's."""
@@ -147,10 +167,13 @@ class _Case:
         """The loss, and the values that backward must reach on every rank."""
         if self.plan.has_code:
             seed(self.rank)
-        self.told = []
         reached = [y for i in range(len(self._calls)) if (y := self._run_step(i)) is not None]
         self._board.enter(len(self._calls), places.FORWARD)
-        return self.plan.loss.evaluate(self._values, self.dtype), reached
+        loss = self.plan.loss.evaluate(self._values, self.dtype, device=self._device)
+        if self.plan.loss_is_gradient_norm:
+            loss = self._squared_gradient_norm(loss, reached)
+        self._is_first_pass = False
+        return loss, reached
 
     def _run_step(self, index):
         """The value, where backward must reach it on every rank; else None."""
@@ -158,21 +181,22 @@ class _Case:
         if self._functions[index] is not None:
             value = self._called(index)
         else:
-            value = self.plan.steps[index][0].evaluate(self._values, self.dtype)
+            value = self.plan.steps[index][0].evaluate(self._values, self.dtype, device=self._device)
             if self._calls[index] is not None:
                 value = self._subject(self._calls[index], self._operand(value, self.plan.depends_on_gradient[index]))
         step = self.program["steps"][index]
         self._values[step["name"]] = value
         if "expr" in step:
             return None
-        self.told.append(value)
+        if self._is_first_pass:
+            self.told.append(value)
         if value.requires_grad:
             value.register_hook(functools.partial(self._enter_backward, index))
         return value if self.plan.reaches_loss[index] and value.requires_grad else None
 
     def _called(self, index):
         step = self.program["steps"][index]
-        arguments = [e.value(self._values, self.dtype) for e in self.plan.steps[index]]
+        arguments = [e.value(self._values, self.dtype, self._device) for e in self.plan.steps[index]]
         differentiable = self.plan.arguments_on_gradient[index]
         arguments = [self._operand(x, on) if isinstance(x, torch.Tensor) else x for x, on in zip(arguments, differentiable)]
         return checked(self._functions[index](*arguments), step["call"]["code"])
@@ -181,7 +205,7 @@ class _Case:
         """What the subject gets: attached to the graph on every rank or on none, whatever the value is on this one. Else the
         others would wait in backward for ever. And a copy of what other steps see, as a subject may work in place."""
         if depends_on_gradient and not x.requires_grad and x.is_floating_point():
-            return _Attach.apply(x, torch.zeros((), dtype=x.dtype, requires_grad=True))
+            return _Attach.apply(x, torch.zeros((), dtype=x.dtype, device=x.device, requires_grad=True))
         x = x if depends_on_gradient else x.detach()
         memory = x.untyped_storage().data_ptr()
         shared = any(
@@ -196,9 +220,29 @@ class _Case:
         """`weight`: the cotangent to start with; the request's where it is not given."""
         if weight is None:
             weight = self._frame.numbers(self._request["weights"])[self.rank]
-        end = _Anchor.apply(weight, loss, *_left_out(loss, reached))
+        end = self._end(loss, reached, weight)
         if end.requires_grad:  # else it counts as missing gradients
+            self._run_backward(end)
+
+    def _squared_gradient_norm(self, loss, reached):
+        """Of the gradients, through the collectives, of all ranks' losses with respect to this rank's inputs."""
+        norm = torch.zeros((), dtype=loss.dtype, device=loss.device)
+        end = self._end(loss, reached, 1.0)
+        if end.requires_grad:
+            leaves = [leaf for _, leaf in self.leaves]
+            for gradient in torch.autograd.grad(end, leaves, create_graph=True, allow_unused=True):
+                if gradient is not None:
+                    norm = norm + (gradient * gradient).sum()
+        return norm
+
+    @staticmethod
+    def _run_backward(end):
+        try:
             end.backward()
+        except RuntimeError as error:  # on every rank at the same node, before anything of it is sent
+            if "marked with @once_differentiable" not in str(error):
+                raise
+            raise NotOffered("its backward is marked with @once_differentiable") from error
 
     def gradients(self):
         """Of the leaves, after `sync`; None where one is missing."""
@@ -214,10 +258,6 @@ class _Case:
                     gradient = gradient / group.size
             gradients.append(gradient)
         return gradients
-
-    def _collect(self):
-        self.result["steps"] = [self.writer.tensor(value) for value in self.told]
-        self.result["gradients"] = [None if g is None else self.writer.tensor(g) for g in self.gradients()]
 
 
 class InvalidAt(InvalidExpression):
@@ -250,7 +290,12 @@ class Plan:
             known.add(step["name"])
             if self.depends_on_gradient[-1]:
                 on_gradient.add(step["name"])
-        self.loss = _compiled_at(program["loss"], frozenset(known))
+        inner = inner_of_gradient_norm(program["loss"]["text"])
+        self.loss_is_gradient_norm = inner is not None
+        if self.loss_is_gradient_norm and self.has_code:
+            raise InvalidAt(program["loss"]["pointer"], "a program that calls code has no squared_gradient_norm")
+        loss = program["loss"] if inner is None else {**program["loss"], "text": inner}
+        self.loss = _compiled_at(loss, frozenset(known))
         self.reaches_loss = self._trace_back(program["steps"])
 
     def _trace_back(self, steps):
@@ -332,7 +377,7 @@ class _Attach(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, cotangent):
-        return None, torch.zeros((), dtype=cotangent.dtype)
+        return None, torch.zeros((), dtype=cotangent.dtype, device=cotangent.device)
 
 
 class _Anchor(torch.autograd.Function):
@@ -342,12 +387,12 @@ class _Anchor(torch.autograd.Function):
     @staticmethod
     def forward(ctx, weight, loss, *also):
         ctx.weight = weight
-        ctx.shapes = [(x.shape, x.dtype) for x in also]
+        ctx.shapes = [(x.shape, x.dtype, x.device) for x in also]
         return loss.clone()
 
     @staticmethod
     def backward(ctx, one):
-        return (None, torch.full_like(one, ctx.weight), *(torch.zeros(s, dtype=d) for s, d in ctx.shapes))
+        return (None, torch.full_like(one, ctx.weight), *(torch.zeros(s, dtype=d, device=on) for s, d, on in ctx.shapes))
 
 
 # ---- what went wrong
@@ -363,12 +408,14 @@ def _texts_of(caught):
 
 
 def _kind_of(error):
-    """Gloo and c10d say what happened to a connection; anything else happened to the program."""
+    """Gloo, NCCL, CUDA and c10d say what happened to a connection or a device; anything else happened to the program."""
     if isinstance(error, SubjectError):
         return "subject"
     text = str(error)
-    transport = isinstance(error, RuntimeError) and ("gloo/" in text or "Connection " in text)
-    return "backend" if transport or isinstance(error, dist.DistError) else "exception"
+    transport = isinstance(error, RuntimeError) and any(words in text for words in _TRANSPORT_WORDS)
+    if not transport and not isinstance(error, dist.DistError):
+        return "exception"
+    return "hang" if "timed out" in text or "operation timeout" in text else "backend"
 
 
 def message_of(error):

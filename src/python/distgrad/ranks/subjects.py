@@ -4,14 +4,17 @@
     python:MODULE          python:FILE.py          each collective looked up by name
     python:reference       python:in_place         the built-in ones, in this interpreter
     KIND=SUBJECT+KIND=SUBJECT                      each for one collective; `reference` runs the others
+    SUBJECT@MODE                                   run as modes.py says
 
 Nothing here runs before the fork: the user's modules are imported in the rank.
 """
 
+import dataclasses
+import functools
 import inspect
 import re
 
-from . import adapters, adapters_loading, adapters_names, adapters_torch, reference
+from . import adapters, adapters_loading, adapters_names, adapters_torch, modes, reference
 from .call import NotOffered, SubjectError
 
 _ASSIGNED = re.compile(r"(?:^|\+)(" + "|".join(adapters_names.KINDS) + r")=")
@@ -46,7 +49,7 @@ class Subject:
     def check(self, call):
         """Raises NotOffered where the call is not offered, alike on every rank, and SubjectError where it would be but
         cannot be mapped."""
-        self._part(call).check(call)
+        self._part(call).check(self._in_mode(call))
 
     def setup(self, groups):
         """Calls the user's `setup(groups)`, if the file has one, with the process groups by name. To be called before the
@@ -60,10 +63,27 @@ class Subject:
 
     def __call__(self, call, x):
         """The result of the call on this rank, whose operand is `x`; see the contract of the kind."""
-        return self._part(call)(call, x)
+        call = self._in_mode(call)
+        modes.come_late(call)
+        value = self._part(call)(call, x)
+        modes.come_late(call, value)
+        return value
+
+    def forward(self, forward, leaves):
+        """Runs the case's `forward(*leaves)`, to the loss, in the subject's mode."""
+        for mode in sorted({part.mode for part in [*self._by_kind.values(), self._others]}):
+            forward = functools.partial(_forward_in, mode, forward)
+        return forward(*leaves)
 
     def _part(self, call):
         return self._by_kind.get(call.kind, self._others)
+
+    def _in_mode(self, call):
+        return dataclasses.replace(call, is_async=True) if self._part(call).mode == "async" else call
+
+
+def _forward_in(mode, forward, *leaves):
+    return modes.forward_in(mode, forward, leaves)
 
 
 class _Setup:
@@ -107,21 +127,24 @@ def _setup_of(module):
 class _BuiltIn:
     """`reference` or `in_place`."""
 
-    def __init__(self, name):
-        self._run = _BUILT_IN[name]
+    def __init__(self, name, mode=""):
+        self._name = name
+        self.mode = mode
 
     def check(self, call):
-        pass
+        if call.is_async and self._name != "in_place":
+            raise NotOffered(f"{self._name} has no parameter async_op")
 
     def __call__(self, call, x):
-        return self._run(call, x)
+        return modes.function_in(self.mode, _BUILT_IN[self._name])(call, x)
 
 
 class _Function:
     """One function of the user's, for one kind."""
 
-    def __init__(self, binding, setup):
-        self._binding = binding
+    def __init__(self, binding, setup, mode):
+        self._binding = dataclasses.replace(binding, mode=mode)
+        self.mode = mode
         self._setup = setup
 
     def check(self, call):
@@ -134,8 +157,9 @@ class _Function:
 class _Module:
     """A module's collectives, found by name when they are first asked for."""
 
-    def __init__(self, module, place, setup):
+    def __init__(self, module, place, setup, mode):
         self._module = module
+        self.mode = mode
         self._place = place
         self._setup = setup
         self._parts = {}
@@ -158,7 +182,7 @@ class _Module:
             found = adapters_loading.find_kind(self._module, kind)
             binding = found and _bind(found[1], kind, self._place, found[0])
         if binding is not None:
-            return _Function(binding, self._setup)
+            return _Function(binding, self._setup, self.mode)
         if kind in ("copy", "slice"):  # local in forward; what has no collective for them leaves them to autograd
             return _BuiltIn("reference")
         raise NotOffered(f"{self._place} has no {kind} (looked for {', '.join(adapters_names.KIND_NAMES[kind][:4])})")
@@ -167,26 +191,27 @@ class _Module:
 def _load_part(text, kind, setups):
     """(kind, part): kind is the given one, or that which the name of a single function says, or None for a part that
     runs every kind."""
+    text, mode = modes.split_mode(text)
     name = text[len("python:"):] if text.startswith("python:") else text
     if name in _BUILT_IN:
-        return kind, _BuiltIn(name)
+        return kind, _BuiltIn(name, mode)
     if not text.startswith("python:"):
         raise SubjectError(f"{text!r} is not python:MODULE:NAME, python:FILE.py:NAME, reference or in_place")
     place, name = _place_and_name(text)
     module = adapters_loading.load_module(place)
     if name is None and module.__name__ in adapters_torch.PLAIN:
-        return kind, _BuiltIn("in_place")
+        return kind, _BuiltIn("in_place", mode)
     setup = setups.setdefault(module.__name__, _Setup(module, place))
     if name is None:
-        return kind, _Module(module, place, setup)
+        return kind, _Module(module, place, setup, mode)
     target = adapters_loading.find_name(module, name, place)
     if kind is None:
         kind = adapters_names.kind_called(name.rpartition(".")[2])
         if kind is None:
             raise SubjectError(_unknown_kind(place, name))
     if adapters_torch.is_plain_function(target) and adapters_names.kind_called(target.__name__) == kind:
-        return kind, _BuiltIn("in_place")
-    return kind, _Function(_bind(target, kind, place, name), setup)
+        return kind, _BuiltIn("in_place", mode)
+    return kind, _Function(_bind(target, kind, place, name), setup, mode)
 
 
 def _place_and_name(text):

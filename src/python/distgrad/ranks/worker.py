@@ -11,6 +11,8 @@ import traceback
 import torch
 
 from . import board as places
+from . import times
+from . import debugging
 from .board import Board
 from .frames import BadFrame, Channel, FrameWriter
 from .process import set_name
@@ -91,7 +93,9 @@ class Worker:
         started = time.monotonic_ns()
         self._board.begin(request["id"], started)
         writer = FrameWriter()
-        result = self._runs.run(request, frame, writer)
+        with times.spent_in("case"):
+            result = self._runs.run(request, frame, writer)
+        times.write()
         reply = {"kind": "simulation" if request["kind"] == "simulate" else "result", "id": request["id"], **result}
         reply["elapsed_ns"] = time.monotonic_ns() - started
         reply["output"] = self._output.take()
@@ -110,6 +114,7 @@ def be_worker(role, rank, world_size, socket, board, output):
     # (use_deterministic_algorithms would do the same, and import torch.compile's modules for a second or two.)
     torch.set_deterministic_debug_mode("warn")
     torch.utils.deterministic.fill_uninitialized_memory = True
+    debugging.install(rank, world_size)
     status = 0
     try:
         Worker(role, rank, world_size, socket, board, output).serve()

@@ -9,6 +9,7 @@ import select
 import signal
 import sys
 
+from . import times
 from .process import die_with_parent, set_name
 
 
@@ -161,15 +162,26 @@ def main(arguments):
     os.environ["OMP_NUM_THREADS"] = "1"  # also: a pool of threads would not survive the fork
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
-    import gc
-
-    import torch
-
-    from . import worker  # and with it all that every rank needs
-
-    gc.collect()
-    gc.freeze()  # else the ranks' first collections copy every page
+    torch, worker = _load()
+    times.write()
     start = Zygote(int(arguments[1])).serve(torch.__version__)
     if start is not None:
+        times.forget()
         worker.be_worker(*start)
     return 0
+
+
+def _load():
+    """torch, and with the worker all that every rank needs. What an import makes stays: to collect garbage meanwhile costs a
+    sixth of the time, and later, in the ranks, a collection would copy every page."""
+    import gc
+
+    times.note_interpreter()
+    gc.disable()
+    with times.spent_in("torch"):
+        import torch
+
+        from . import worker
+    gc.freeze()
+    gc.enable()
+    return torch, worker

@@ -1,0 +1,53 @@
+// A backend in a shared library of its own, so that what it needs (CUDA, NCCL) is loaded only where it is used. The library
+// lies beside distgrad-rank as libdistgrad-NAME.so and is built together with it, against the same torch.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <stdexcept>
+#include <string>
+
+namespace distgrad {
+
+inline constexpr int kPluginLayout = 1;  // of BackendPlugin and PluginGroup
+
+// One rank's end of a group that is to be connected.
+struct PluginGroup {
+  c10::intrusive_ptr<c10d::Store> store;  // this group's alone
+  int rank = 0;                           // in the group
+  int size = 1;
+  at::Device device = at::kCPU;  // where its tensors will be; current
+  int world_rank = 0;
+  bool shares_device = false;    // some ranks of the world have the same device
+};
+
+struct BackendPlugin {
+  int layout = kPluginLayout;
+  const char* torch = "";  // the version it was built with
+  at::DeviceType device = at::kCPU;  // of the tensors that it takes
+  c10d::ProcessGroup::BackendType type = c10d::ProcessGroup::BackendType::CUSTOM;
+  std::string (*version)() = nullptr;  // of what carries the collectives, "NCCL 2.30.7"
+  // Blocks until all ranks of the group are there, or leaves that to the first collective. Throws.
+  c10::intrusive_ptr<c10d::Backend> (*connect)(const PluginGroup&) = nullptr;
+};
+
+// Why a backend cannot be used here, in a line.
+class UnavailableBackend : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Where the library of a backend is looked for: the environment variable DISTGRAD_NCCL_LIBRARY (for "nccl"), else beside the executable.
+std::string plugin_path(const std::string& backend);
+
+// Throws UnavailableBackend where there is no such file: this build was made without it.
+void check_plugin_is_there(const std::string& backend);
+
+// Loads it, once. Throws UnavailableBackend.
+const BackendPlugin& load_plugin(const std::string& backend);
+
+}  // namespace distgrad
+
+// What such a library defines.
+extern "C" const distgrad::BackendPlugin* distgrad_backend_plugin();

@@ -1,0 +1,75 @@
+#include "cli/accelerators.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "cli/captured_child.h"
+#include "model/subject_text.h"
+#include "pool/workshop.h"
+#include "report/words.h"
+
+namespace distgrad {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int kTimeout = 120;  // seconds; libtorch_cuda on a cold disk takes a while
+
+std::string last_line(std::string text) {
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  return text.substr(text.rfind('\n') + 1);
+}
+
+}  // namespace
+
+Probe probe_accelerators(const std::string& rank_executable, bool load) {
+  ChildCommand command;
+  command.arguments = {rank_executable, "--probe"};
+  if (load) command.arguments.push_back("--load");
+  const CapturedChild child = run_captured(command, kTimeout);
+  const std::size_t begin = std::min(child.text.find("{\n"), child.text.size());
+  const Json found = Json::parse(child.text.substr(begin), nullptr, /*allow_exceptions=*/false);
+  Probe probe;
+  if (!child.ok() || !found.is_object() || !found.contains("cuda") || !found.contains("nccl")) {
+    probe.cuda_unavailable = child.timed_out
+                                 ? fmt::format("looking for GPUs did not end within {} s", kTimeout)
+                                 : "looking for GPUs failed: " + last_line(child.text);
+    probe.nccl_unavailable = probe.cuda_unavailable;
+    return probe;
+  }
+  const Json& cuda = found["cuda"];
+  probe.cuda_unavailable = cuda.value("unavailable", "");
+  probe.devices = cuda.value("devices", std::vector<std::string>());
+  probe.driver = cuda.value("driver", "");
+  probe.runtime = cuda.value("runtime", "");
+  const Json& nccl = found["nccl"];
+  probe.nccl_unavailable = nccl.value("unavailable", "");
+  probe.nccl_needs_cuda = nccl.value("device", "cuda") == "cuda";
+  probe.nccl_version = nccl.value("version", "");
+  probe.nccl_traits = nccl.value("traits", "");
+  probe.nccl_library = nccl.value("library", "");
+  return probe;
+}
+
+std::string Accelerators::why_unavailable(const Case& which) {
+  if (!probe_) probe_ = probe_accelerators(rank_executable(), false);
+  if (which.backend != "nccl") return probe_->cuda_unavailable;
+  // A Python interpreter brings its own NCCL, inside its torch.
+  const bool in_python = is_python_subject(which.subject);
+  const std::string& why = in_python ? probe_->cuda_unavailable : probe_->nccl_unavailable;
+  if (!why.empty()) return why;
+  return in_python || probe_->nccl_needs_cuda ? why_too_few(which) : "";
+}
+
+// NCCL wants a GPU for each rank; Gloo does not mind.
+std::string Accelerators::why_too_few(const Case& which) const {
+  const auto count = static_cast<int>(probe_->devices.size());
+  if (share_gpu_ || which.world_size <= count) return {};
+  return fmt::format("{} need as many GPUs, and there {} {}; --share-gpu lets ranks share one",
+                     count_text(static_cast<std::size_t>(which.world_size), "rank"),
+                     count == 1 ? "is" : "are", count);
+}
+
+}  // namespace distgrad

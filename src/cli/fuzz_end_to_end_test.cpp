@@ -1,0 +1,129 @@
+// distgrad fuzz as a user runs it: what it finds, writes and says, and the exit code.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <sstream>
+#include <string>
+
+namespace distgrad {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+class Fuzz : public testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/distgrad_test.XXXXXX";
+    folder_ = ::mkdtemp(name);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  // Exit code; what was printed is in out_ and err_.
+  int distgrad(const std::string& arguments, const std::string& before = "") {
+    const std::string command =
+        "cd " + folder_.string() + " && " + before + " '" DISTGRAD_BIN_DIR "/distgrad' " + arguments + " >out 2>err";
+    const int status = std::system(command.c_str());
+    out_ = read("out");
+    err_ = read("err");
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+
+  std::string read(const std::string& name) const {
+    std::ifstream in(folder_ / name, std::ios::binary);
+    std::ostringstream text;
+    text << in.rdbuf();
+    return text.str();
+  }
+
+  std::map<std::string, std::string> files(const std::string& folder) const {
+    std::map<std::string, std::string> all;
+    if (!fs::exists(folder_ / folder)) return all;
+    for (const auto& entry : fs::directory_iterator(folder_ / folder))
+      all[entry.path().filename()] = read(folder + "/" + entry.path().filename().string());
+    return all;
+  }
+
+  fs::path folder_;
+  std::string out_, err_;
+};
+
+TEST_F(Fuzz, ReferenceMatches) {
+  EXPECT_EQ(distgrad("fuzz --seed 1 --count 150"), 0) << out_ << err_;
+  EXPECT_THAT(out_, StartsWith("seed 1\nreference: 150 programs; "));
+  EXPECT_THAT(out_, HasSubstr("\nNothing found. Again: distgrad fuzz --seed 1 --count 150\n"));
+  EXPECT_FALSE(fs::exists(folder_ / "fuzz-failures"));
+}
+
+TEST_F(Fuzz, AWrongSubjectIsFoundShrunkNamedAndWrittenToRunAgain) {
+  EXPECT_EQ(distgrad("fuzz --subject torch_nn --collective all_reduce --objective sum --world-size 2 --seed 1 --count 60"), 1)
+      << out_ << err_;
+  const auto found = files("fuzz-failures");
+  ASSERT_TRUE(found.contains("same-op-backward-all_reduce-product.json")) << out_;
+  const std::string& text = found.at("same-op-backward-all_reduce-product.json");
+  EXPECT_THAT(text, StartsWith("{\n  \"note\": \"found by distgrad fuzz "));
+  EXPECT_THAT(text, HasSubstr("\"subjects\": { \"torch_nn\": \"match\" }"));
+  EXPECT_LT(text.size(), 600u) << "not shrunk:\n" << text;
+  EXPECT_THAT(out_, HasSubstr("FAIL  same-op-backward  all_reduce product   program "));
+  EXPECT_THAT(out_, HasSubstr("Again: distgrad fuzz --subject torch_nn --world-size 2 --collective all_reduce --objective sum "
+                              "--seed 1 --count 60\n"));
+  // Each file shows what its name says.
+  EXPECT_EQ(distgrad("run fuzz-failures/same-op-backward-all_reduce-product.json"), 1);
+  EXPECT_THAT(out_, HasSubstr("mismatch: same-op-backward in step "));
+}
+
+TEST_F(Fuzz, WhatASubjectDoesNotOfferIsNotDrawn) {
+  EXPECT_EQ(distgrad("fuzz --subject simclr,vissl --objective sum --world-size 2,3 --seed 2 --count 25"), 1) << out_ << err_;
+  EXPECT_THAT(out_, HasSubstr("FAIL  simclr  own-slice  all_gather   program "));
+  EXPECT_THAT(out_, Not(HasSubstr("FAIL  vissl")));
+  EXPECT_THAT(out_, Not(HasSubstr("skipped")));
+  EXPECT_TRUE(fs::exists(folder_ / "fuzz-failures/simclr/own-slice-all_gather.json"));
+}
+
+TEST_F(Fuzz, TheSameSeedFindsTheSameAndOverwritesNothing) {
+  const std::string again = "fuzz --subject simclr --objective sum --world-size 2 --seed 4 --count 10 --out ";
+  EXPECT_EQ(distgrad(again + "a"), 1);
+  EXPECT_EQ(distgrad(again + "b"), 1);
+  EXPECT_EQ(files("a"), files("b"));
+  EXPECT_EQ(distgrad(again + "a"), 1);
+  EXPECT_EQ(files("a").size(), 2 * files("b").size());
+}
+
+TEST_F(Fuzz, TheTruthIsConsistentWithItself) {
+  EXPECT_EQ(distgrad("fuzz --simulate --seed 1 --count 300"), 0) << out_ << err_;
+  EXPECT_THAT(out_, HasSubstr("simulated: 300 programs; 300 consistent in "));
+}
+
+TEST_F(Fuzz, AnInterruptLosesNothingThatWasFound) {
+  EXPECT_EQ(distgrad("fuzz --subject simclr --objective sum --world-size 2 --seed 4 --seconds 600", "timeout --preserve-status -s INT 5"), 130)
+      << out_ << err_;
+  EXPECT_FALSE(files("fuzz-failures").empty());
+  EXPECT_THAT(out_, HasSubstr("FAIL  own-slice  all_gather"));
+  EXPECT_THAT(out_, HasSubstr("Again: distgrad fuzz --subject simclr "));
+  EXPECT_EQ(err_, "distgrad: interrupted\n");
+}
+
+TEST_F(Fuzz, WrongOptionsAreTold) {
+  EXPECT_EQ(distgrad("fuzz --seed x"), 2);
+  EXPECT_EQ(err_, "distgrad: fuzz: --seed is an integer from 0 to 2^64 - 1, not \"x\"\n");
+  EXPECT_EQ(distgrad("fuzz --collective all_reduc"), 2);
+  EXPECT_EQ(err_, "distgrad: fuzz: --collective: unknown \"all_reduc\"; did you mean \"all_reduce\"?\n");
+  EXPECT_EQ(distgrad("fuzz --subject simclr --collective all_reduce"), 2);
+  EXPECT_EQ(err_, "distgrad: fuzz: simclr offers none of the collectives that are asked for\n");
+  EXPECT_EQ(distgrad("fuzz --subject simcl"), 2);
+  EXPECT_THAT(err_, HasSubstr("did you mean \"simclr\"?"));
+  EXPECT_EQ(distgrad("fuzz --count 0"), 2);
+  EXPECT_EQ(distgrad("fuzz --simulate --subject simclr"), 2);
+}
+
+}  // namespace
+}  // namespace distgrad

@@ -1,0 +1,81 @@
+#include "cli/repro_calls.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "cli/captured_child.h"
+#include "model/subject_text.h"
+
+namespace distgrad {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kTimeout = 120;  // seconds; importing torch and the user's modules takes some
+
+// distgrad's folder comes last, so that no module of a user's is hidden.
+constexpr const char* kQuestion =
+    "import sys\n"
+    "sys.path.append(sys.argv[1])\n"
+    "from distgrad.ranks.call_source import main\n"
+    "main(sys.argv[2])\n";
+
+Json call_json(const Step& step, const Program& program) {
+  const CollectiveCall& call = *step.collective();
+  const Group* group = call.group.empty() ? nullptr : program.group_named(call.group);
+  Json out = {{"step", step.name},
+              {"kind", traits(call.kind).name},
+              {"op", name_of(call.op)},
+              {"factor", call.factor},
+              {"root", call.root},
+              {"dim", nullptr},
+              {"splits", nullptr},
+              {"pairs", call.pairs},
+              {"size", nullptr}};
+  if (call.dim) out["dim"] = *call.dim;
+  if (!call.splits.empty()) out["splits"] = call.splits;
+  if (group) out["size"] = group->partition[0].size();
+  return out;
+}
+
+Json ask(const std::string& interpreter, const Json& request) {
+  const std::filesystem::path main = python_rank_command(interpreter).at(1);
+  ChildCommand command;
+  command.arguments = {interpreter, "-c", kQuestion, main.parent_path().parent_path().parent_path().string(), request.dump()};
+  const CapturedChild child = run_captured(command, kTimeout);
+  std::string text = child.text;
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  const Json answer = Json::parse(text.substr(text.rfind('\n') + 1), nullptr, false);
+  if (child.ok() && answer.is_object()) return answer;
+  throw UserError("repro: " + interpreter + " could not say how the subject is called:\n" + text);
+}
+
+}  // namespace
+
+std::map<std::string, ReproCase::Call> calls_of_foreign_code(const Case& which, const Program& program,
+                                                             Interpreters& interpreters) {
+  std::map<std::string, ReproCase::Call> calls;
+  if (!is_foreign_code(which.subject) && !is_python_subject(which.subject)) return calls;
+  Json request = {{"subject", which.subject}, {"calls", Json::array()}};
+  for (const Step& step : program.steps)
+    if (step.collective()) {
+      request["calls"].push_back(call_json(step, program));
+      request["calls"].back()["subject"] = subject_for(which.subject, step.collective()->kind);
+    }
+  const Json answer = ask(interpreters.find(which.python).path, request);
+  if (answer.contains("error")) throw UserError("repro: " + answer["error"].get<std::string>());
+  for (const auto& [step, call] : answer.items()) {
+    ReproCase::Call written;
+    if (call.contains("builtin")) {
+      written.builtin = call["builtin"];
+    } else {
+      written.imports = call["imports"];
+      written.text = call["text"];
+    }
+    calls[step] = written;
+  }
+  return calls;
+}
+
+}  // namespace distgrad

@@ -1,0 +1,266 @@
+// distgrad repro [OPTION...] CASE
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
+#include <variant>
+
+#include "base/atomic_file.h"
+#include "base/error.h"
+#include "base/interrupts.h"
+#include "base/version.h"
+#include "cli/command.h"
+#include "cli/load.h"
+#include "cli/parse_arguments.h"
+#include "cli/repro_calls.h"
+#include "cli/repro_shrink.h"
+#include "cli/run_options.h"
+#include "cli/verify.h"
+#include "repro/repro.h"
+#include "report/words.h"
+#include "scenario/cases.h"
+#include "scenario/parse.h"
+#include "scenario/scenario_text.h"
+
+namespace distgrad {
+namespace {
+
+constexpr std::size_t kCasesTold = 8;
+
+constexpr const char* kExamples =
+    "Examples:\n"
+    "  distgrad repro 'scenarios/life/simclr.json:subject=simclr,world_size=2' -o repro.py\n"
+    "  distgrad repro --shrink mine/gather.json --subject python:losses.py:GatherLayer.apply\n";
+
+struct ReproOptions {
+  RunOptions run;
+  std::string output = "-";
+  bool shrink = false;
+  bool scenario = false;
+};
+
+// The options of `run` that say which case it is are read by its own parser, so that they mean the same.
+std::variant<ReproOptions, ExitCode> parse_repro_options(const Arguments& arguments) {
+  CLI::App app("A case as a standalone Python script that needs torch alone: what one pastes into an issue.",
+               "distgrad repro");
+  ReproOptions options;
+  std::vector<std::string> paths;
+  Arguments for_run;
+  const auto option = [&](const std::string& name, const char* type, const char* help) {
+    app.add_option_function<std::string>(
+           name, [&for_run, name](const std::string& value) { for_run.insert(for_run.end(), {name, value}); }, help)
+        ->type_name(type);
+  };
+  app.add_option("CASE", paths, "a scenario file of one case, or a case as the reports name it")->required();
+  app.add_option("-o,--output", options.output, "the file to write (default: standard output); a folder takes several cases")->type_name("FILE");
+  app.add_flag("--shrink", options.shrink, "first make the case as simple as it can be while the finding stays");
+  app.add_flag("--scenario", options.scenario, "write the case as a scenario file instead");
+  option("--subject", "NAME", "the implementation under test");
+  option("--world-size", "N", "the number of ranks");
+  option("--dtype", "DTYPE", "float64, float32, bfloat16, float16");
+  option("--backend", "NAME", "what carries the collectives");
+  option("--objective", "OBJECTIVE", "sum, mean, replicated, rank:1");
+  option("--python", "PATH", "the interpreter for a subject in Python");
+  option("--timeout", "S", "seconds for the case");
+  bool allow_code = false;
+  app.add_flag("--allow-code", allow_code, "run code that the scenario file names");
+  describe(app, kExamples);
+  if (const auto done = parse_arguments(app, arguments)) return *done;
+  if (allow_code) for_run.push_back("--allow-code");
+  for_run.insert(for_run.end(), paths.begin(), paths.end());
+  try {
+    const auto parsed = parse_run_options(for_run);
+    if (const auto* done = std::get_if<ExitCode>(&parsed)) return *done;
+    options.run = std::get<RunOptions>(parsed);
+  } catch (const UserError& e) {
+    const std::string text = e.what();
+    throw UserError(text.starts_with("run: ") ? "repro: " + text.substr(5) : text);
+  }
+  return options;
+}
+
+bool writes_folder(const ReproOptions& options) {
+  return options.output.ends_with("/") || std::filesystem::is_directory(options.output);
+}
+
+void check_number(const std::vector<Case>& cases, const ReproOptions& options) {
+  if (cases.empty()) throw UserError("repro: no case is left");
+  if (cases.size() == 1 || (writes_folder(options) && !options.shrink)) return;
+  std::string text = fmt::format("repro: it takes one case, and these are {}; choose one{}:", cases.size(),
+                                 options.shrink ? "" : ", or name a folder for all with -o FOLDER/");
+  for (std::size_t i = 0; i < std::min(cases.size(), kCasesTold); ++i)
+    text += "\n  distgrad repro " + shell_quoted(cases[i].id);
+  if (cases.size() > kCasesTold) text += "\n  ... `distgrad list cases PATH` shows all";
+  throw UserError(text);
+}
+
+// "scenarios-debate-total.json-subject-in_place.py"
+std::string file_name(const std::string& id, const char* ending) {
+  std::string name = id;
+  for (char& c : name)
+    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '_' && c != '.' && c != '+' && c != '-') c = '-';
+  return name + ending;
+}
+
+// The operands of collectives are no steps; for a moment they are made ones, so that the simulator tells
+// their shapes.
+std::map<std::string, std::vector<Shape>> operand_shapes(const Conclusion& conclusion) {
+  SimulateRequest request;
+  request.program = conclusion.asked.program;
+  request.weights = {conclusion.asked.weights.at(0)};
+  request.with_bounds = request.with_guards = false;
+  request.with_cotangents = true;  // then every step's value is told
+  request.program.truth.clear();
+  request.program.single_device.reset();
+  std::vector<Step> steps;
+  std::map<std::string, std::string> step_of_operand;
+  for (Step& step : request.program.steps) {
+    if (auto* call = std::get_if<CollectiveCall>(&step.what)) {
+      std::string name = "operand_of_" + step.name;
+      const auto taken = [&](const auto& thing) { return thing.name == name; };
+      while (std::any_of(request.program.steps.begin(), request.program.steps.end(), taken) ||
+             std::any_of(request.program.inputs.begin(), request.program.inputs.end(), taken))
+        name += "_";
+      step_of_operand[name] = step.name;
+      steps.push_back({name, step.pointer, call->operand});
+    }
+    steps.push_back(step);
+  }
+  request.program.steps = std::move(steps);
+  std::map<std::string, std::vector<Shape>> shapes;
+  for (const StepValue& value : conclusion.replay(request).steps)
+    if (const auto step = step_of_operand.find(value.step); step != step_of_operand.end())
+      for (const Array& array : value.by_rank) shapes[step->second].push_back(array.shape());
+  return shapes;
+}
+
+// What came of a case, kept beyond verify().
+struct Kept {
+  std::optional<CaseResult> result;
+  std::optional<Program> program;  // absent: it could not be simulated
+  Simulation simulation;
+  std::map<std::string, std::vector<Shape>> operands;
+};
+
+class Listener : public VerifyListener {
+ public:
+  void on_conclusion(const Conclusion& conclusion) override {
+    Kept& kept = by_case[conclusion.which.id];
+    kept.program = conclusion.asked.program;
+    kept.simulation = conclusion.simulation;
+    kept.operands = operand_shapes(conclusion);
+  }
+  void on_result(CaseResult result) override {
+    Kept& kept = by_case[result.which.id];
+    kept.result = std::move(result);
+  }
+  void on_invalid(InvalidFile invalid) override {
+    tell_invalid({&invalid, 1});
+    any_invalid = true;
+  }
+  void on_progress(std::size_t, std::size_t) override {}
+
+  std::map<std::string, Kept> by_case;
+  bool any_invalid = false;
+};
+
+std::string versions() {
+  return fmt::format("distgrad {}{}{}", kVersion, kTorchVersion.empty() ? "" : " with torch ", kTorchVersion);
+}
+
+// Throws UserError where there is nothing to show.
+std::string script_of(const Kept& kept, Interpreters& interpreters) {
+  const CaseResult& result = *kept.result;
+  if (result.verdict == Verdict::kSkipped) throw UserError("repro: there is nothing to show: " + result.why);
+  if (!kept.program || (result.gradients.empty() && result.verdict != Verdict::kError))
+    throw UserError("repro: the case could not be carried through" + (result.why.empty() ? "" : ": " + result.why));
+  return repro_script({result.which, *kept.program, kept.simulation, result, kept.operands,
+                       calls_of_foreign_code(result.which, *kept.program, interpreters), versions()});
+}
+
+ExitCode interrupted(int signal) {
+  fmt::print(stderr, "distgrad: interrupted\n");
+  return static_cast<ExitCode>(128 + signal);  // as shells say it
+}
+
+// One file, or one for each case into a folder; there the others are written where one cannot be.
+bool write_scripts(const std::vector<Case>& cases, const Listener& listener, const ReproOptions& options,
+                   Interpreters& interpreters) {
+  bool all = true;
+  const bool folder = writes_folder(options);
+  if (folder) std::filesystem::create_directories(options.output);
+  for (const Case& which : cases) {
+    const auto kept = listener.by_case.find(which.id);
+    if (kept == listener.by_case.end() || !kept->second.result) continue;  // invalid, and told
+    try {
+      const std::string path = folder ? (std::filesystem::path(options.output) / file_name(which.id, ".py")).string() : options.output;
+      write_file_atomically(path, script_of(kept->second, interpreters));
+    } catch (const UserError& e) {
+      if (!folder) throw;
+      fmt::print(stderr, "distgrad: {}: {}\n", which.id, e.what());
+      all = false;
+    }
+  }
+  return all;
+}
+
+// The reduced scenario's one case, whose id is the file it came from.
+Loaded reduced(const Case& which, const nlohmann::ordered_json& document, const Overrides& options) {
+  Loaded loaded;
+  loaded.scenarios.push_back(std::make_unique<Scenario>(parse_scenario(document.dump(), which.scenario->file)));
+  Overrides overrides;
+  overrides.subjects = {which.subject};
+  overrides.allow_code = options.allow_code;
+  loaded.cases = expand(*loaded.scenarios[0], overrides, kTorchVersion);
+  for (Case& c : loaded.cases) {
+    c.python = which.python;
+    c.id = which.id + ", reduced";
+  }
+  return loaded;
+}
+
+}  // namespace
+
+ExitCode repro_command(const Arguments& arguments) {
+  const auto parsed = parse_repro_options(arguments);
+  if (const auto* done = std::get_if<ExitCode>(&parsed)) return *done;
+  ReproOptions options = std::get<ReproOptions>(parsed);
+  Interpreters interpreters;
+  options.run.overrides.torch_of_python = [&](const std::string& python) { return interpreters.find(python).torch; };
+  const Interrupts interrupts;
+  Loaded loaded = load_cases(options.run.paths, options.run.overrides);
+  tell_invalid(loaded.invalid);
+  if (!loaded.invalid.empty()) return ExitCode::kUserError;
+  check_number(loaded.cases, options);
+
+  Listener listener;
+  verify(loaded.cases, {.interpreters = &interpreters}, listener);
+  if (const int signal = interrupted_by()) return interrupted(signal);
+  if (listener.any_invalid) return ExitCode::kUserError;
+  nlohmann::ordered_json document;
+  if (options.shrink || options.scenario) {
+    const Case& which = loaded.cases.front();
+    const CaseResult& result = *listener.by_case.at(which.id).result;
+    if (result.verdict == Verdict::kSkipped) throw UserError("repro: there is nothing to show: " + result.why);
+    document = options.shrink ? shrunk_document(which, result, options.run.overrides, interpreters) : document_of(which);
+    if (options.scenario) {
+      write_file_atomically(options.output, scenario_text(document));
+      return ExitCode::kAsExpected;
+    }
+    if (const int signal = interrupted_by()) return interrupted(signal);
+    Loaded simpler = reduced(which, document, options.run.overrides);
+    listener = Listener();
+    verify(simpler.cases, {.interpreters = &interpreters}, listener);
+    if (const int signal = interrupted_by()) return interrupted(signal);
+    return write_scripts(simpler.cases, listener, options, interpreters) ? ExitCode::kAsExpected : ExitCode::kUserError;
+  }
+  return write_scripts(loaded.cases, listener, options, interpreters) ? ExitCode::kAsExpected : ExitCode::kUserError;
+}
+
+}  // namespace distgrad

@@ -1,0 +1,57 @@
+#include "cli/worst_ways.h"
+
+#include <cstdint>
+
+#include "cli/explanation.h"
+#include "report/text.h"
+#include "report/worst_first.h"
+
+namespace distgrad {
+namespace {
+
+constexpr std::size_t kKept = 200;
+constexpr int kWorkedOut =
+    1000;  // else cases that come from bad to worse would take twice the time
+constexpr int kOthers = 40;
+constexpr std::int64_t kMostElements = std::int64_t{1} << 20;
+
+bool is_small(const Simulation& simulation) {
+  std::int64_t elements = 0;
+  for (const StepValue& step : simulation.steps)
+    for (const Array& array : step.by_rank) elements += array.size();
+  if (!simulation.gradients.empty())
+    for (const Gradient& gradient : simulation.gradients.front())
+      for (const auto& part : gradient.parts) elements += part ? part->size() : 0;
+  return elements <= kMostElements;
+}
+
+}  // namespace
+
+bool WorstWays::wants(const Rank& rank, const CaseResult& r) {
+  if (!is_wrong(r) || r.broken) return others_ < kOthers;
+  return wrong_.size() < kKept || (worked_out_ < kWorkedOut && rank > wrong_.begin()->first);
+}
+
+void WorstWays::consider(const Conclusion& conclusion) {
+  const CaseResult& r = conclusion.result;
+  const bool happened = r.verdict == Verdict::kMismatch || r.verdict == Verdict::kError;
+  if (!conclusion.run || (!is_wrong(r) && !happened)) return;
+  const auto [kind, error] = badness(r);
+  const Rank rank{kind, error, -considered_++};
+  if (!wants(rank, r) || !is_small(conclusion.simulation)) return;
+  Way way = way_of(explanation_of(conclusion), r.which.dtype);
+  if (way.rows.empty()) return;
+  const std::string& id = r.which.id;
+  if (!ways_.insert_or_assign(id, std::move(way)).second) return;  // the same case a second time
+  if (!is_wrong(r) || r.broken) {
+    ++others_;
+    return;
+  }
+  ++worked_out_;
+  wrong_.emplace(rank, id);
+  if (wrong_.size() <= kKept) return;
+  ways_.erase(wrong_.begin()->second);
+  wrong_.erase(wrong_.begin());
+}
+
+}  // namespace distgrad

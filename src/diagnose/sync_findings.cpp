@@ -1,0 +1,214 @@
+#include "diagnose/sync_findings.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "diagnose/phrases.h"
+#include "diagnose/sync_mistakes.h"
+#include "gradients/closeness.h"
+
+namespace distgrad {
+namespace {
+
+using Kind = SyncMistake::Kind;
+using Sync = Input::Sync;
+
+// Both sides were computed in float64, in different orders.
+constexpr double kRoundings = 0x1p-46;
+
+Finding bare(const Evidence& evidence, std::string_view rule,
+             const std::optional<Scaling>& scaling) {
+  return {std::string(rule),
+          "",
+          "",
+          evidence.differing_ranks(),
+          scaling ? scaling->common : std::nullopt,
+          ""};
+}
+
+const Input& input_named(const Evidence& evidence, const std::string& name) {
+  return **std::find_if(evidence.inputs().begin(), evidence.inputs().end(),
+                        [&](const Input* input) { return input->name == name; });
+}
+
+// --- Another sync in the file ---
+
+std::string_view word(Sync how) { return how == Sync::kMean ? "mean" : "sum"; }
+
+Layout& layout_along(Input& input, const std::string& axis) {
+  for (AxisLayout& entry : input.layout)
+    if (entry.axis == axis) return entry.layout;
+  return input.layout[0].layout;
+}
+
+// A word for the whole world stands for each mesh axis.
+Input by_axis(const Program& program, Input input) {
+  if (input.layout.size() != 1 || !input.layout[0].axis.empty() || program.mesh().empty())
+    return input;
+  const Layout everywhere = input.layout[0].layout;
+  const auto sync = input.sync;
+  input.layout.clear();
+  input.sync.clear();
+  for (const Group* group : program.mesh()) {
+    input.layout.push_back({group->name, everywhere});
+    for (const auto& [axis, how] : sync)
+      if (axis.empty() || axis == group->name) input.sync.push_back({group->name, how});
+  }
+  return input;
+}
+
+std::string along(const std::string& axis) { return axis.empty() ? "" : " along " + axis; }
+
+struct Change {
+  Input input;  // as it should be
+  std::string_view finding;
+  std::string mistake, remedy;  // sentences, the first without its beginning
+};
+
+std::string written(const Input& input) {
+  std::vector<std::string> entries;
+  for (const auto& [axis, how] : input.sync)
+    entries.push_back(axis.empty() ? fmt::format("\"{}\"", word(how))
+                                   : fmt::format("\"{}\": \"{}\"", axis, word(how)));
+  const bool bare = input.sync.size() == 1 && input.sync[0].first.empty();
+  const std::string value =
+      bare ? entries[0] : fmt::format("{{ {} }}", fmt::join(entries, ", "));
+  return fmt::format("\"sync\": {{ \"{}\": {} }}", input.name, value);
+}
+
+// The file's sync is right in nothing but how it reduces.
+Change with_other_op(const Evidence& evidence, const Input& input, std::size_t entry) {
+  Change change{input, "scaled", "", ""};
+  auto& [axis, how] = change.input.sync[entry];
+  const bool averages = how == Sync::kMean;
+  how = averages ? Sync::kSum : Sync::kMean;
+  change.mistake = fmt::format(
+      "the file's sync {} the gradient of {} over the ranks{}, but the truth under the declared "
+      "objective \"{}\" is their {}",
+      averages ? "averages" : "sums", input.name, along(axis),
+      spelled(evidence.which().objective), averages ? "sum" : "mean");
+  change.remedy = fmt::format("Write {}, or declare the objective that is meant.", written(change.input));
+  return change;
+}
+
+// Each rank has all of it without.
+Change without(const Input& input, std::size_t entry) {
+  Change change{input, "double-reduction", "", ""};
+  const std::string axis = input.sync[entry].first;
+  layout_along(change.input, axis).kind = Layout::Kind::kInvariant;
+  change.input.sync.erase(change.input.sync.begin() + static_cast<std::ptrdiff_t>(entry));
+  change.mistake = fmt::format(
+      "backward gives each rank the whole gradient of {} already, and the file's sync sums it over "
+      "the ranks{} once more",
+      input.name, along(axis));
+  change.remedy =
+      "Leave that sync out and give the input the layout \"invariant\" there, or let the sync "
+      "be \"mean\".";
+  return change;
+}
+
+Change along_other(const Input& input, std::size_t entry, const std::string& axis) {
+  Change change{input, "wrong-group", "", ""};
+  const std::string before = input.sync[entry].first;
+  layout_along(change.input, before).kind = Layout::Kind::kInvariant;
+  layout_along(change.input, axis).kind = Layout::Kind::kReplicate;
+  change.input.sync[entry].first = axis;
+  change.mistake = fmt::format(
+      "the file's sync reduces the gradient of {} along {}, where each rank has all of it, and not "
+      "along {}, where each has its own share",
+      input.name, before, axis);
+  change.remedy = fmt::format("Write {}.", written(change.input));
+  return change;
+}
+
+// The likelier first.
+std::vector<Change> changes_of(const Evidence& evidence, const Input& declared) {
+  const Input input = by_axis(evidence.program(), declared);
+  std::vector<Change> changes;
+  for (std::size_t entry = 0; entry < input.sync.size(); ++entry) {
+    if (input.sync[entry].second == Sync::kSum) changes.push_back(without(input, entry));
+    changes.push_back(with_other_op(evidence, input, entry));
+    for (const AxisLayout& other : input.layout) {
+      const bool is_synced = std::any_of(input.sync.begin(), input.sync.end(),
+                                         [&](const auto& s) { return s.first == other.axis; });
+      if (!is_synced && other.layout.kind != Layout::Kind::kShard)
+        changes.push_back(along_other(input, entry, other.axis));
+    }
+  }
+  return changes;
+}
+
+// With the change the weights that backward starts with may be others, too.
+bool makes_right(const Evidence& evidence, const GradientByRank& shares, std::size_t i,
+                 const Input& changed) {
+  const Objective& objective = evidence.which().objective;
+  const bool divides = evidence.divides_replicated();
+  Program program = evidence.program();
+  const std::vector<double> before = backward_weights(program, objective, divides);
+  std::size_t at = 0;
+  while (program.inputs[at].name != changed.name) ++at;
+  program.inputs[at] = changed;
+  const std::vector<double> after = backward_weights(program, objective, divides);
+  const double weight = before[0] == after[0] || before[0] == 0 ? 1 : after[0] / before[0];
+  const double divisor = leftover_divisors(program, objective, divides)[at];
+  const auto held = synchronised(program, changed, {}, divided(shares, 1 / weight));
+  const std::optional<Array>& truth = evidence.comparison().gradients[i].truth_full;
+  if (!held || !truth) return false;
+  const double slack = kRoundings * largest_magnitude(truth->values()) + evidence.largest_bound(i);
+  for (const Part& part : assemble(program, changed, truth->shape(), divided(*held, divisor))) {
+    if (!part.value || part.value->shape() != truth->shape()) return false;
+    const auto bound = [&](std::size_t) { return slack; };
+    if (!difference(part.value->values(), truth->values(), bound).equal) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::vector<Finding> sync_findings(const Evidence& evidence, const Hypothesis& hypothesis,
+                                   const std::optional<Scaling>& scaling) {
+  std::vector<std::pair<std::string, std::vector<std::string>>> by_mistake;  // rule, inputs
+  for (const RuleChoice& choice : hypothesis) {
+    if (!sync_mistake_named(choice.rule)) continue;
+    const auto same = std::find_if(by_mistake.begin(), by_mistake.end(),
+                                   [&](const auto& m) { return m.first == choice.rule; });
+    if (same == by_mistake.end()) {
+      by_mistake.push_back({choice.rule, {choice.step}});
+    } else {
+      same->second.push_back(choice.step);
+    }
+  }
+  std::vector<Finding> findings;
+  for (const auto& [rule, inputs] : by_mistake) {
+    const SyncMistake mistake = *sync_mistake_named(rule);
+    Finding finding = bare(evidence, finding_of(mistake.kind), scaling);
+    if (mistake.kind == Kind::kWithout || mistake.kind == Kind::kAlone)
+      finding.ranks = {mistake.rank};
+    finding.text = fmt::format("{}: {}", how_they_differ(evidence, scaling),
+                               text_of(evidence.program(), input_named(evidence, inputs[0]),
+                                       mistake, enumeration(inputs)));
+    findings.push_back(std::move(finding));
+  }
+  return findings;
+}
+
+std::vector<Finding> file_sync_findings(const Evidence& evidence, const Replayer& replayer,
+                                        const std::optional<Scaling>& scaling) {
+  std::vector<Finding> findings;
+  if (!replayer.adjoint_after_backward()) return findings;
+  for (const std::size_t i : evidence.differing_inputs()) {
+    for (const Change& change : changes_of(evidence, *evidence.inputs()[i])) {
+      if (!makes_right(evidence, (*replayer.adjoint_after_backward())[i], i, change.input))
+        continue;
+      Finding finding = bare(evidence, change.finding, scaling);
+      finding.text = fmt::format("{}: {}. {}", how_they_differ(evidence, scaling), change.mistake,
+                                 change.remedy);
+      findings.push_back(std::move(finding));
+      break;
+    }
+  }
+  return findings;
+}
+
+}  // namespace distgrad

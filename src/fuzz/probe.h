@@ -1,0 +1,25 @@
+// What code offers only its ranks know. These small programs ask: every kind and op, and each option of a kind by itself.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "fuzz/choices.h"
+
+namespace distgrad::fuzz {
+
+struct Probe {
+  enum class Asks { kOp, kGroups, kRoot, kDim, kSplits };
+  nlohmann::ordered_json program;  // as draw_program's
+  CollectiveKind kind{};
+  ReduceOp op = ReduceOp::kSum;  // of kinds that take one
+  Asks asks = Asks::kOp;
+};
+
+// For everything that is offered so far.
+std::vector<Probe> probes(const Offers&);
+
+// Takes what a probe asks for out of the offers: it was skipped, or raised.
+void take_out(Offers&, const Probe&);
+
+}  // namespace distgrad::fuzz

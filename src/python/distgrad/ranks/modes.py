@@ -1,0 +1,71 @@
+"""The modes in which a subject can be run: what training scripts do around a collective.
+
+    SUBJECT@checkpoint             the whole forward inside torch.utils.checkpoint, use_reentrant=False
+    SUBJECT@checkpoint-reentrant   the same, use_reentrant=True
+    SUBJECT@autocast               the whole forward under torch.autocast("cpu", torch.bfloat16)
+    SUBJECT@async                  async_op=True, or an asynchronous result; waited for before it is used
+    SUBJECT@compile                each function through torch.compile, backend aot_eager
+
+aot_eager is the backend that traces forward and backward as the default one does, but runs what it traced with torch's own
+operators: it needs no C++ compiler, and generates no code whose rounding would differ.
+"""
+
+import functools
+import time
+
+import torch
+
+from .call import SubjectError
+
+MODES = ("checkpoint", "checkpoint-reentrant", "autocast", "async", "compile")
+
+# In mode async one rank, for which the others must wait, comes so much later: a result that is used too early is then
+# wrong always and not by luck.
+_LATE_S = 0.03
+
+
+def split_mode(text):
+    """(subject, mode) of "SUBJECT@MODE"; the mode is "" where there is none."""
+    subject, at, mode = text.rpartition("@")
+    if not at or "/" in mode or "." in mode:  # of a path, or of no mode
+        return text, ""
+    if mode not in MODES:
+        raise SubjectError(f"unknown mode {mode!r} after '@' in {text!r}: it is one of {', '.join(MODES)}")
+    return subject, mode
+
+
+def forward_in(mode, forward, leaves):
+    """`forward(*leaves)`, a tensor, as the mode has it. Under a checkpoint `forward` runs a second time in backward."""
+    if mode == "autocast":
+        with torch.autocast("cpu", torch.bfloat16):
+            return forward(*leaves)
+    if mode.startswith("checkpoint") and leaves:
+        from torch.utils.checkpoint import checkpoint
+
+        return checkpoint(forward, *leaves, use_reentrant=mode == "checkpoint-reentrant")
+    if mode == "compile":
+        torch.compiler.reset()  # what was compiled for the last case's shapes is nothing to this one
+    return forward(*leaves)
+
+
+def function_in(mode, function):
+    """`function` as a script in this mode calls it."""
+    if mode != "compile":
+        return function
+
+    @functools.wraps(function, updated=())
+    def call_site(*args, **kwargs):  # what is compiled is a plain function that calls it, whatever kind of callable it is
+        return function(*args, **kwargs)
+
+    return torch.compile(call_site, backend="aot_eager", dynamic=False)
+
+
+def come_late(call, value=None):
+    """In mode async: lets the others wait, now and when the backward of `value` begins, if this rank is the late one."""
+    late = (call.root + 1) % call.group.size if call.kind in ("reduce", "gather") else call.root
+    if not call.is_async or call.group.rank != late:
+        return
+    if value is None:
+        time.sleep(_LATE_S)
+    elif value.requires_grad:
+        value.register_hook(lambda _: time.sleep(_LATE_S))

@@ -1,0 +1,15 @@
+// One HTML file for people, complete in itself: a summary, a list to filter and to search, and each
+// case with its program, debate table, heat map of the error, and the way of values and cotangents
+// through the steps. Its size is bounded, and it says what it leaves out. Templates: html/.
+#pragma once
+
+#include "report/report_format.h"
+
+namespace distgrad {
+
+std::string html_report(const Report&, const FormatContext&);
+
+inline constexpr ReportFormat kHtml = {
+    "--html", "write a page to look through in a browser, in one file", html_report, true};
+
+}  // namespace distgrad

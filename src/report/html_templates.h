@@ -1,0 +1,11 @@
+// The files of html/, embedded when built (tools/cmake/embed.cmake).
+#pragma once
+
+#include <string_view>
+
+namespace distgrad {
+
+extern const std::string_view kReport_html, kReport_css, kText_js, kList_js, kProgram_js,
+    kHeat_map_js, kWay_js, kCase_js, kReport_js;
+
+}  // namespace distgrad

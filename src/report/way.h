@@ -1,0 +1,41 @@
+// The way of values and cotangents through a program, rank by rank, cut to what a picture shows:
+// bounded however large the tensors are.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "model/dtype.h"
+#include "report/explain.h"
+
+namespace distgrad {
+
+struct WayCell {
+  std::string truth;     // its first elements, and its shape where they are not all; empty: unknown
+  std::string observed;  // the same of the ranks'; empty: it is the truth
+  std::string furthest;  // "10 in place of 20 at [0, 3]": where the two are furthest apart
+};
+
+struct WayRow {
+  ExplainedValue::Kind kind = ExplainedValue::Kind::kStep;
+  std::string title;
+  std::string mark;                 // as ExplainedValue has it
+  std::vector<WayCell> values;      // by rank shown; empty: unknown
+  std::vector<WayCell> cotangents;  // of inputs: gradients
+};
+
+struct Way {
+  std::vector<int> ranks;  // those shown
+  int world_size = 0;
+  std::vector<WayRow> rows;  // in the order of the program
+  std::vector<std::string> remarks;
+  std::string parting;
+  std::string rule;
+  bool has_ranks_cotangents = false;  // worked out by a replay, nothing that was measured
+};
+
+// `dtype`: what the ranks compute in, which says how near a value counts as the same. Shows up to
+// 16 ranks, those that differ before others.
+Way way_of(const Explanation&, DType);
+
+}  // namespace distgrad

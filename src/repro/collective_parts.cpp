@@ -1,0 +1,206 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/error.h"
+#include "base/version.h"
+#include "model/libraries.h"
+#include "model/subject_text.h"
+#include "repro/call_source.h"
+#include "repro/python_text.h"
+#include "repro/script_parts.h"
+#include "report/words.h"
+
+namespace distgrad {
+namespace {
+
+// "AllReduce" of "all_reduce".
+std::string class_name(std::string_view kind) {
+  std::string name;
+  bool upper = true;
+  for (const char c : kind) {
+    if (c != '_') name += upper ? static_cast<char>(c - 'a' + 'A') : c;
+    upper = c == '_';
+  }
+  return name;
+}
+
+// Of several definitions that differ, the later ones are numbered; equal ones are one.
+class Definitions {
+ public:
+  // `source` has $Name where the name stands.
+  std::string add(const std::string& name, const std::string& source) {
+    const auto known = std::find_if(all_.begin(), all_.end(), [&](const auto& d) { return d.source == source; });
+    if (known != all_.end()) return known->name;
+    const auto same = std::count_if(all_.begin(), all_.end(), [&](const auto& d) { return d.base == name; });
+    all_.push_back({name, same == 0 ? name : name + std::to_string(same + 1), source});
+    return all_.back().name;
+  }
+
+  std::string text() const {
+    std::string text;
+    for (const Definition& d : all_) {
+      std::string source = d.source;
+      source.replace(source.find("$Name"), 5, d.name);
+      text += (text.empty() ? "" : "\n\n") + source;
+    }
+    return text;
+  }
+
+ private:
+  struct Definition {
+    std::string base, name, source;
+  };
+  std::vector<Definition> all_;
+};
+
+std::string summary_of_rule(const std::string& rule) {
+  for (const BackwardRuleRow& row : backward_rules())
+    if (row.name == rule) return std::string(row.summary);
+  return "the adjoint: what the chain rule asks for";
+}
+
+std::string source_of_subject(const std::string& subject) {
+  for (const SubjectRow& row : subjects())
+    if (row.name == subject && row.how == "rules") return "after " + std::string(row.source.substr(row.source.find("after ") + 6)) + "; ";
+  return "";
+}
+
+std::string saved(const std::string& backward) {
+  std::string names;
+  if (has_word(backward, "x")) names = "x";
+  if (has_word(backward, "y")) names += names.empty() ? "y" : ", y";
+  return names;
+}
+
+std::string function_class(const CallSource& call, const std::string& subject, const std::string& rule) {
+  const std::string backward = filled(call, backward_source(call, rule));
+  if (backward.empty()) throw UserError("repro: there is no Python source for the rule " + rule);
+  const std::string keeps = saved(backward);
+  const std::string parameter = call.has_group() ? ", group" : "";
+  std::string text = fmt::format("class $Name(torch.autograd.Function):\n    \"\"\"{}backward: {}.\"\"\"\n\n",
+                                 source_of_subject(subject), summary_of_rule(rule));
+  text += fmt::format("    @staticmethod\n    def forward(ctx, x{}):\n", parameter);
+  if (call.has_group()) text += "        ctx.group = group\n";
+  std::string forward = filled(call, source_of(call.spec->kind).forward(call));
+  // What backward does not ask for is not kept.
+  if (!has_word(backward, "sizes") && backward.find("ctx.sizes") == std::string::npos)
+    while (forward.find("ctx.") != std::string::npos) {
+      const std::size_t begin = forward.rfind('\n', forward.find("ctx.")) + 1;
+      forward.erase(begin, forward.find('\n', begin) + 1 - begin);
+    }
+  text += indented_python(forward, 2);
+  if (!keeps.empty()) text += fmt::format("        ctx.save_for_backward({})\n", keeps);
+  text += "        return y\n\n    @staticmethod\n    def backward(ctx, g):\n";
+  if (has_word(backward, "group")) text += "        group = ctx.group\n";
+  if (!keeps.empty())
+    text += fmt::format("        {}{} = ctx.saved_tensors\n", keeps, keeps.size() == 1 ? "," : "");
+  text += indented_python(backward, 2);
+  if (!backward.starts_with("raise")) text += call.has_group() ? "        return dx, None\n" : "        return dx\n";
+  return text;
+}
+
+std::string plain_function(const CallSource& call) {
+  return fmt::format("def $Name(x{}):\n    \"\"\"As a plain call of torch.distributed does it: autograd sees what it sees.\"\"\"\n{}    return y\n",
+                     call.has_group() ? ", group" : "", indented_python(filled(call, source_of(call.spec->kind).in_place(call)), 1));
+}
+
+std::string foreign_function(const CallSource& call, const ReproCase::Call& how) {
+  return fmt::format("def $Name(x{}):\n    \"\"\"The implementation under test.\"\"\"\n{}", call.has_group() ? ", group" : "",
+                     indented_python(how.text, 1));
+}
+
+std::string simulation_function(const CallSource& call) {
+  const std::string name(traits(call.spec->kind).name);
+  return fmt::format("def $Name(xs):\n    \"\"\"{} of the ranks' operands, in one process.\"\"\"\n{}", name,
+                     indented_python(filled(call, source_of(call.spec->kind).simulation(call)), 1));
+}
+
+// Whether the operands differ in size along the dim that joins them, in some group.
+bool is_uneven(const Program& program, const CollectiveCall& call, const std::vector<Shape>& shapes) {
+  if (!traits(call.kind).takes_dim || shapes.empty()) return false;
+  std::vector<std::vector<int>> lists;
+  if (const Group* group = call.group.empty() ? nullptr : program.group_named(call.group)) lists = group->partition;
+  else {
+    lists.resize(1);
+    for (int r = 0; r < program.world_size; ++r) lists[0].push_back(r);
+  }
+  for (const std::vector<int>& list : lists)
+    for (const int rank : list)
+      if (shapes.at(static_cast<std::size_t>(rank)) != shapes.at(static_cast<std::size_t>(list[0]))) return true;
+  return false;
+}
+
+std::string group_argument(const CollectiveCall& call) {
+  return call.group.empty() ? "" : fmt::format(", process_groups[\"{}\"]", call.group);
+}
+
+// Torch's version decides some rows.
+std::string rule_for(const std::string& subject, const CollectiveCall& call) {
+  const auto rule = rule_of(subject, call.kind, call.op, kTorchVersion);
+  if (rule) return std::string(*rule);
+  throw UserError(fmt::format("repro: {} does not offer {}: there is nothing to show", subject, traits(call.kind).name));
+}
+
+std::string operand_text(const std::string& text, bool attach, bool depends) {
+  if (!attach) return text;
+  return depends ? "attached(" + text + ")" : "(" + text + ").detach()";
+}
+
+// By step, whether its operand depends on an input that requires grad.
+std::vector<bool> steps_on_gradient(const Program& program) {
+  std::set<std::string> names;
+  for (const Input& input : program.inputs)
+    if (input.requires_grad) names.insert(input.name);
+  std::vector<bool> result;
+  for (const Step& step : program.steps) {
+    const CollectiveCall* call = step.collective();
+    const std::set<std::string> used = names_in(call ? call->operand.text : std::get<Expression>(step.what).text);
+    result.push_back(std::any_of(used.begin(), used.end(), [&](const auto& n) { return names.contains(n); }));
+    if (result.back()) names.insert(step.name);
+  }
+  return result;
+}
+
+}  // namespace
+
+CollectiveParts collective_parts(const ReproCase& repro, const Program& program, bool attach) {
+  CollectiveParts parts;
+  Definitions real, simulated;
+  const std::vector<bool> on_gradient = steps_on_gradient(program);
+  for (std::size_t i = 0; i < program.steps.size(); ++i) {
+    const CollectiveCall* spec = program.steps[i].collective();
+    parts.calls.emplace_back();
+    parts.simulated.emplace_back();
+    if (!spec) continue;
+    const std::string step = repro.program.steps[i].name;  // as it was before any renaming
+    const auto shapes = repro.operands.find(step);
+    const CallSource call{spec, shapes != repro.operands.end() && is_uneven(program, *spec, shapes->second)};
+    const std::string kind(traits(spec->kind).name);
+    std::string subject = subject_for(repro.which.subject, spec->kind);
+    std::string text;
+    const auto foreign = repro.calls.find(step);
+    if (foreign != repro.calls.end() && !foreign->second.builtin.empty()) subject = foreign->second.builtin;
+    if (foreign != repro.calls.end() && foreign->second.builtin.empty()) {
+      const std::string& imports = foreign->second.imports;
+      if (parts.imports.find(imports) == std::string::npos) parts.imports += imports;
+      text = real.add(kind, foreign_function(call, foreign->second)) + "(" + spec->operand.text;
+    } else if (const std::string rule = rule_for(subject, *spec); rule == "dispatcher") {
+      text = real.add(kind, plain_function(call)) + "(" + spec->operand.text;
+    } else {
+      text = real.add(class_name(kind), function_class(call, subject, rule)) + ".apply(" +
+             operand_text(spec->operand.text, attach, on_gradient[i]);
+    }
+    parts.calls.back() = text + group_argument(*spec) + ")";
+    parts.simulated.back() = simulated.add("simulated_" + kind, simulation_function(call));
+  }
+  parts.definitions = real.text();
+  parts.simulations = simulated.text();
+  for (const HelperSource& helper : kHelpers)
+    if (has_word(parts.definitions, helper.name) || (attach && std::string(helper.name) != "gathered" && std::string(helper.name) != "exchanged"))
+      parts.helpers.emplace_back(helper.name);
+  return parts;
+}
+
+}  // namespace distgrad

@@ -1,0 +1,194 @@
+// inputs(): the values of the leaves, before any rank has its share of them.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "model/random_values.h"
+#include "repro/python_text.h"
+#include "repro/script_parts.h"
+
+namespace distgrad {
+namespace {
+
+constexpr std::int64_t kMostLiterals = 64;  // random numbers that are written out, all ranks together
+
+// docs/scenarios.md, "Random inputs".
+constexpr const char* kGenerator = R"(def drawn(shape, kind, low, high, key):
+    """Reproducible random numbers: splitmix64, started by the FNV-1a hash of the key."""
+    mask = 2**64 - 1
+    start = 0xCBF29CE484222325
+    for byte in key.encode():
+        start = ((start ^ byte) * 0x100000001B3) & mask
+
+    def bits(i):
+        z = (start + (i + 1) * 0x9E3779B97F4A7C15) & mask
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
+        return z ^ (z >> 31)
+
+    def uniform(i):
+        return (bits(i) >> 11) * 2.0**-53
+
+    def number(i):
+        if kind == "integers":
+            return low + float(bits(i) % int(high - low + 1))
+        if kind == "uniform":
+            return low + (high - low) * uniform(i)
+        total = 0.0
+        for k in range(12):  # normal, nearly (Irwin-Hall); sum() would round otherwise
+            total += uniform(12 * i + k)
+        return total - 6
+
+    count = 1
+    for size in shape:
+        count *= size
+    return torch.tensor([number(i) for i in range(count)]).reshape(shape)
+)";
+
+// The sizes where they are all numbers.
+std::optional<Shape> known_shape(const RandomSpec& spec) {
+  Shape shape;
+  for (const auto& entry : spec.shape) {
+    if (!std::holds_alternative<std::int64_t>(entry)) return std::nullopt;
+    shape.push_back(std::get<std::int64_t>(entry));
+  }
+  return shape;
+}
+
+Array drawn(const RandomSpec& spec, const Shape& shape, const std::string& name, int rank) {
+  const RandomValues values(spec, name, rank);
+  std::vector<double> numbers;
+  for (std::int64_t i = 0; i < element_count(shape); ++i) numbers.push_back(values[static_cast<std::uint64_t>(i)]);
+  return Array(shape, std::move(numbers));
+}
+
+bool is_written_out(const RandomSpec& spec, int ranks) {
+  const auto shape = known_shape(spec);
+  return shape && element_count(*shape) * ranks <= kMostLiterals;
+}
+
+std::string generator_call(const RandomSpec& spec, const std::string& name, bool local) {
+  static constexpr const char* kKinds[] = {"integers", "normal", "uniform"};
+  std::vector<std::string> sizes;
+  for (const auto& entry : spec.shape) {
+    const auto* number = std::get_if<std::int64_t>(&entry);
+    sizes.push_back(number ? std::to_string(*number) : "int(" + std::get<Expression>(entry).text + ")");
+  }
+  std::string shape;
+  for (const std::string& size : sizes) shape += (shape.empty() ? "" : ", ") + size;
+  const std::string key = fmt::format("{}/{}/", spec.seed, name);
+  return fmt::format("drawn([{}], \"{}\", {}, {}, {})", shape, kKinds[static_cast<int>(spec.kind)],
+                     number_literal(spec.low), number_literal(spec.high),
+                     local ? fmt::format("f\"{}{{rank}}\"", key) : string_literal(key));
+}
+
+// A tensor that is too long for a line, a row a line.
+std::string in_rows(std::string line) {
+  const std::size_t begin = line.find("torch.tensor([[");
+  if (line.size() <= 100 || line.find('\n') + 1 != line.size() || begin == std::string::npos) return line;
+  const std::size_t first = begin + std::string_view("torch.tensor([").size(), last = line.rfind("])");
+  std::string out = line.substr(0, first) + "\n        ";
+  int depth = 0;
+  for (std::size_t i = first; i < last; ++i) {
+    depth += line[i] == '[' ? 1 : line[i] == ']' ? -1 : 0;
+    if (depth == 0 && line[i] == ',') {
+      out += ",\n        ";
+      ++i;  // the space
+    } else {
+      out += line[i];
+    }
+  }
+  return out + ",\n    " + line.substr(last);
+}
+
+std::string listed(const std::vector<std::string>& items) {
+  std::string line, lines;
+  for (const std::string& item : items) {
+    line += (line.empty() ? "" : ", ") + item;
+    lines += "        " + item + ",\n";
+  }
+  return line.size() < 80 ? "[" + line + "]" : "[\n" + lines + "    ]";
+}
+
+// An expression may be a number.
+std::string as_tensor(const std::string& text) {
+  return text.starts_with("torch.") ? text : "torch.as_tensor(" + text + ")";
+}
+
+std::string value_of(const Input& input, const std::string& name, const Program& program) {
+  const bool local = input.is_local();
+  if (const auto* array = std::get_if<Array>(&input.value))
+    return local ? fmt::format("[{}] * world_size", tensor_literal(*array)) : tensor_literal(*array);
+  std::vector<std::string> items;
+  if (const auto* by_rank = std::get_if<std::vector<Array>>(&input.value)) {
+    for (const Array& array : *by_rank) items.push_back(tensor_literal(array));
+    return listed(items);
+  }
+  if (const auto* text = std::get_if<Expression>(&input.value)) {
+    if (!local) return as_tensor(text->text);
+    return "[" + as_tensor(text->text) + " " + over_ranks(text->text, group_names_used(program, {text->text})) + "]";
+  }
+  const RandomSpec& spec = std::get<RandomSpec>(input.value);
+  if (!is_written_out(spec, local ? program.world_size : 1)) {
+    const std::string call = generator_call(spec, name, local);
+    std::string sizes = "rank";
+    for (const auto& entry : spec.shape)
+      if (const auto* size = std::get_if<Expression>(&entry)) sizes += " + " + size->text;
+    return local ? "[" + call + " " + over_ranks(sizes, group_names_used(program, {sizes})) + "]" : call;
+  }
+  if (!local) return tensor_literal(drawn(spec, *known_shape(spec), name, -1));
+  for (int r = 0; r < program.world_size; ++r) items.push_back(tensor_literal(drawn(spec, *known_shape(spec), name, r)));
+  return listed(items);
+}
+
+// "tp_rank = [0, 1]": by rank, for the comprehensions.
+std::string group_lists(const Program& program, const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) {
+    std::vector<int> values;
+    for (int r = 0; r < program.world_size; ++r)
+      for (const Group& group : program.groups) {
+        const auto [list, place] = group.place_of(r);
+        if (name == group.name + "_rank") values.push_back(place);
+        if (name == group.name + "_size") values.push_back(static_cast<int>(group.partition[list].size()));
+      }
+    std::string lists = list_literal({values});
+    text += fmt::format("    {} = {}\n", name, lists.substr(1, lists.size() - 2));
+  }
+  return text;
+}
+
+std::vector<std::string> expressions_of_inputs(const Program& program) {
+  std::vector<std::string> texts;
+  for (const Input& input : program.inputs) {
+    if (const auto* text = std::get_if<Expression>(&input.value)) texts.push_back(text->text);
+    if (const auto* spec = std::get_if<RandomSpec>(&input.value))
+      for (const auto& entry : spec->shape)
+        if (const auto* size = std::get_if<Expression>(&entry)) texts.push_back(size->text);
+  }
+  return texts;
+}
+
+}  // namespace
+
+std::string inputs_part(const Program& program) {
+  std::string text;
+  const bool draws = std::any_of(program.inputs.begin(), program.inputs.end(), [&](const Input& input) {
+    const auto* spec = std::get_if<RandomSpec>(&input.value);
+    return spec && !is_written_out(*spec, input.is_local() ? program.world_size : 1);
+  });
+  if (draws) text += std::string(kGenerator) + "\n\n";
+  const bool shared = std::any_of(program.inputs.begin(), program.inputs.end(), [](const Input& i) { return !i.is_local(); });
+  text += fmt::format("def inputs():\n    \"\"\"The leaves: a list over the ranks{}.\"\"\"\n",
+                      shared ? ", or one tensor that they have copies or pieces of" : "");
+  text += group_lists(program, group_names_used(program, expressions_of_inputs(program)));
+  std::string names;
+  for (const Input& input : program.inputs) {
+    const std::string drawn_as = input.pointer.substr(input.pointer.rfind('/') + 1);
+    text += in_rows(fmt::format("    {} = {}\n", input.name, value_of(input, drawn_as.empty() ? input.name : drawn_as, program)));
+    names += (names.empty() ? "" : ", ") + input.name;
+  }
+  return text + fmt::format("    return {}{}\n", names, program.inputs.size() == 1 ? ",": "");
+}
+
+}  // namespace distgrad

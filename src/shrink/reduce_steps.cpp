@@ -1,0 +1,67 @@
+// Fewer steps.
+#include "expression/syntax.h"
+#include "expression/syntax_text.h"
+#include "shrink/reductions.h"
+
+namespace distgrad {
+namespace {
+
+// The program without step i, its name replaced by `by` in what follows.
+void without_step(const Document& document, std::size_t i, const std::string& by,
+                  const std::string& what, Reductions& out) {
+  Document candidate = document;
+  const std::string name = name_of_step(document["steps"][i]);
+  try {
+    substitute_name(candidate, name, by, Reach::kProgram, i + 1);
+  } catch (const ExpressionError&) {
+    return;
+  }
+  candidate["steps"].erase(i);
+  out.push_back({what, std::move(candidate)});
+}
+
+void drop_step(const Document& document, std::size_t i, Reductions& out) {
+  const Document& step = document["steps"][i];
+  const std::string name = name_of_step(step);
+  const Document& value = value_of_step(step);
+  const std::string dropped = "step " + name + " dropped";
+  if (!uses_name(document, name)) return without_step(document, i, "0", dropped, out);
+  if (value.is_string()) {
+    without_step(document, i, value, "step " + name + " written where it is used", out);
+    without_step(document, i, "1.0", dropped + ": 1 in its place", out);
+    without_step(document, i, "0.0", dropped + ": 0 in its place", out);
+    return;
+  }
+  const auto kind = kind_of(value);
+  if (!kind) return;
+  const std::string operand = value[std::string(traits(*kind).name)];
+  const std::string text = dropped + ": ";
+  without_step(document, i, operand, text + "its operand in its place", out);
+  without_step(document, i, "torch.ones_like(" + operand + ")", text + "ones in its place", out);
+  without_step(document, i, "torch.zeros_like(" + operand + ")", text + "zeros in its place", out);
+  without_step(document, i, "1.0", text + "1 in its place", out);
+  without_step(document, i, "0.0", text + "0 in its place", out);
+}
+
+// The later of two steps, and all behind, is often beside the point.
+void drop_last_half(const Document& document, Reductions& out) {
+  const std::size_t steps = document["steps"].size();
+  for (std::size_t keep = 0; keep + 1 < steps; ++keep) {
+    Document candidate = document;
+    for (std::size_t i = keep; i < steps; ++i)
+      candidate["steps"].erase(candidate["steps"].size() - 1);
+    std::string last = keep > 0 ? name_of_step(document["steps"][keep - 1]) : "";
+    if (last.empty()) continue;
+    candidate["loss"] = "torch.sum(" + last + " * " + last + ")";
+    out.push_back({"the steps after " + last + " dropped", std::move(candidate)});
+  }
+}
+
+}  // namespace
+
+void reduce_steps(const Document& document, Reductions& out) {
+  drop_last_half(document, out);
+  for (std::size_t i = document["steps"].size(); i-- > 0;) drop_step(document, i, out);
+}
+
+}  // namespace distgrad
