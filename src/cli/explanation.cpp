@@ -133,6 +133,7 @@ std::string layout_phrase(const Input& input) {
 
 std::string title_of(const Step& step) {
   const CollectiveCall* call = step.collective();
+  if (const CodeCall* code = step.code()) return fmt::format("{} = {}({})", step.name, code->code, texts_of(step));
   return step.name + " = " + (call ? call_text(*call) : std::get<Expression>(step.what).text);
 }
 
@@ -299,19 +300,19 @@ class Explainer {
     show_later_values(forward.step);
   }
 
-  // What follows from the first difference. The ranks send the values of collectives alone.
+  // What follows from the first difference. The ranks send the values of collectives and calls alone.
   void show_later_values(const std::string& after) {
-    std::size_t collective = 0;
+    std::size_t told = 0;
     bool passed = false;
     for (const Step& step : program_.steps) {
-      if (!step.collective()) continue;
+      if (!step.is_told()) continue;
       ExplainedValue& v = *value_named(step.name);
       std::vector<Array> observed;
       for (const RankResult& rank : c_.run->ranks)
-        if (collective < rank.steps.size()) observed.push_back(rank.steps[collective]);
+        if (told < rank.steps.size()) observed.push_back(rank.steps[told]);
       if (passed && differs(v.value, observed)) v.observed_value = std::move(observed);
       passed = passed || step.name == after;
-      ++collective;
+      ++told;
     }
     std::vector<Array> losses = scalars(c_.comparison->distributed_losses);
     if (ExplainedValue& v = out_.values.back(); v.observed_value.empty() && differs(v.value, losses))
@@ -319,7 +320,7 @@ class Explainer {
   }
 
   std::vector<double> run_weights() const {
-    return backward_weights(program_, c_.which.objective, c_.which.subject == "reference");
+    return backward_weights(program_, c_.which.objective, divides_replicated(c_.which, program_));
   }
 
   bool starts_alike() const { return run_weights() == truth_.weights; }

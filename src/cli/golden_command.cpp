@@ -116,6 +116,7 @@ std::vector<Case> cases_of(const Loaded& loaded, const Entries& entries) {
 Entries entries_for(const Loaded& loaded, const golden::Store& store) {
   Entries entries;
   for (const auto& scenario : loaded.scenarios) {
+    if (has_code(scenario->steps)) continue;  // its truth is not the file's alone
     Entry entry;
     entry.scenario = scenario.get();
     entry.path = store.path_of(scenario->file);
@@ -321,6 +322,11 @@ void settle(Entry& entry, const GoldenOptions& options, Counts& counts) {
   print_differences(standing.differences, options);
 }
 
+void tell_left_out(const Loaded& loaded) {
+  for (const auto& scenario : loaded.scenarios)
+    if (has_code(scenario->steps)) print_line("left out", scenario->file, "calls code");
+}
+
 bool is_below(const std::string& path, const std::string& folder) {
   return path.starts_with(folder + "/");
 }
@@ -395,6 +401,7 @@ ExitCode golden_command(const Arguments& arguments) {
     return static_cast<ExitCode>(128 + signal);  // as shells say it
   }
   for (auto& [path, entry] : entries) settle(entry, options, counts);
+  tell_left_out(loaded);
   settle_orphans(store, options, counts);
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - started;
   print_summary(counts, options, elapsed.count());

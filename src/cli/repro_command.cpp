@@ -91,6 +91,9 @@ bool writes_folder(const ReproOptions& options) {
 
 void check_number(const std::vector<Case>& cases, const ReproOptions& options) {
   if (cases.empty()) throw UserError("repro: no case is left");
+  for (const Case& c : cases)
+    if (has_code(c.scenario->steps))
+      throw UserError("repro: " + c.id + " calls code of your own, which no script can be made of");
   if (cases.size() == 1 || (writes_folder(options) && !options.shrink)) return;
   std::string text = fmt::format("repro: it takes one case, and these are {}; choose one{}:", cases.size(),
                                  options.shrink ? "" : ", or name a folder for all with -o FOLDER/");

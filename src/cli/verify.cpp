@@ -14,7 +14,9 @@
 #include "base/error.h"
 #include "base/interrupts.h"
 #include "base/version.h"
+#include "cli/measuring.h"
 #include "compare/compare.h"
+#include "compare/dispute.h"
 #include "diagnose/diagnose.h"
 #include "diagnose/verdict.h"
 #include "gradients/objective_truths.h"
@@ -59,17 +61,20 @@ struct Meaning {
   std::vector<std::size_t> cases;
   SimulateRequest asked;
   SimulationRun run;
+  std::optional<Meant> meant;  // of code, once some case needs it
   std::size_t unfinished = 0;  // cases; at 0 the tensors are let go
 };
 
-using MeaningKey = std::tuple<const Scenario*, int, DType, std::string, bool>;
+using MeaningKey = std::tuple<const Scenario*, int, DType, std::string, bool, std::string>;
+
+bool calls_code(const Case& c) { return has_code(c.scenario->steps); }
 
 // A GPU's functions are less accurate: the same truth has wider bounds.
 bool is_on_gpu(const Case& c) { return c.device == "cuda"; }
 
-// What decides the truth and its bounds, and nothing else.
+// What decides the truth and its bounds, and nothing else. Code gives it in the interpreter that runs it.
 MeaningKey key_of(const Case& c) {
-  return {c.scenario, c.world_size, c.dtype, spelled(c.objective), is_on_gpu(c)};
+  return {c.scenario, c.world_size, c.dtype, spelled(c.objective), is_on_gpu(c), calls_code(c) ? c.python : ""};
 }
 
 // Which rank program runs a case: distgrad-rank, or a Python interpreter.
@@ -77,7 +82,8 @@ struct RankPrograms {
   std::vector<std::vector<std::string>> commands;
   std::map<std::string, int> by_python;  // as the case names it
 
-  int of(const Case& c) const { return is_python_subject(c.subject) ? by_python.at(c.python) : 0; }
+  int of(const Case& c) const { return has_python_ranks(c) ? by_python.at(c.python) : 0; }
+  int simulator_of(const Case& c) const { return calls_code(c) ? by_python.at(c.python) : 0; }
 };
 
 // What torch's functional collectives, checkpoints and torch.compile import when they are first used, for a second or two:
@@ -89,8 +95,9 @@ bool makes_torch_import_dynamo(const std::string& subject) {
 
 RankPrograms rank_programs(std::span<const Case> cases, const VerifyOptions& options) {
   RankPrograms programs{{{rank_executable()}}, {}};
-  if (options.simulate_only) return programs;
-  const auto runs = [&](const Case& c) { return c.skip_reason.empty() && is_python_subject(c.subject); };
+  const auto runs = [&](const Case& c) {
+    return c.skip_reason.empty() && has_python_ranks(c) && (!options.simulate_only || calls_code(c));
+  };
   const bool imports_dynamo = std::any_of(cases.begin(), cases.end(), [&](const Case& c) {
     return runs(c) && makes_torch_import_dynamo(c.subject);
   });
@@ -134,7 +141,7 @@ class Verification {
       if (auto* simulation = std::get_if<SimulationRun>(&done->result))
         on_simulation(take(simulations_, done->ticket), std::move(*simulation));
       else
-        on_run(take(runs_, done->ticket), std::get<DistributedRun>(done->result));
+        on_run(done->ticket, std::get<DistributedRun>(std::move(done->result)));
       check_torch();
       submit_more();
       listener_.on_progress(finished_, failed_);
@@ -151,12 +158,18 @@ class Verification {
     return std::move(map.extract(ticket).mapped());
   }
 
+  std::string why_skipped(const Case& c) const {
+    if (!c.skip_reason.empty() || !options_.simulate_only || !needs_differences(c.scenario->steps))
+      return c.skip_reason;
+    return "its truth comes from the ranks' own forward runs, as a call of it has no \"simulate\"";
+  }
+
   void sort_into_meanings() {
     std::map<MeaningKey, std::shared_ptr<Meaning>> by_key;
     for (std::size_t i = 0; i < cases_.size(); ++i) {
       const Case& c = cases_[i];
-      if (!c.skip_reason.empty()) {
-        finish(i, skipped(c, c.skip_reason, options_.strict));
+      if (const std::string why = why_skipped(c); !why.empty()) {
+        finish(i, skipped(c, why, options_.strict));
         continue;
       }
       auto& meaning = by_key[key_of(c)];
@@ -174,7 +187,7 @@ class Verification {
   // What `reference` starts with, at the truth's scale: a sync of "mean" divides later what they leave to it.
   static std::vector<double> reference_weights(Program program, const Objective& objective) {
     for (Input& input : program.inputs) input.sync.clear();
-    return backward_weights(program, objective, true);
+    return backward_weights(program, objective, !has_code(program.steps));
   }
 
   // That the ranks agree, where the objective says so, takes more rows than one.
@@ -199,14 +212,22 @@ class Verification {
       auto run_weights = reference_weights(meaning->asked.program, first.objective);
       if (run_weights != meaning->asked.weights.front())
         meaning->asked.run_weights = {std::move(run_weights)};
-      const Ticket ticket = workshop_.simulate(meaning->asked, first.timeout_s);
+      const Ticket ticket = ask(*meaning, first);
       simulations_.emplace(ticket, std::move(meaning));
     }
+  }
+
+  Ticket ask(const Meaning& meaning, const Case& c) {
+    if (!needs_differences(meaning.asked.program.steps))
+      return workshop_.simulate(meaning.asked, c.timeout_s, Turn::kLast, programs_.simulator_of(c));
+    return workshop_.run(measuring_request(c, meaning.asked), kMeasuringTakes * c.timeout_s, programs_.of(c));
   }
 
   void on_simulation(std::shared_ptr<Meaning> meaning, SimulationRun run) {
     meaning->run = std::move(run);
     const Case& first = cases_[meaning->cases.front()];
+    if (meaning->run.error && meaning->run.error->kind == "subject")
+      return on_unusable_code(*meaning, meaning->run.error->message);
     std::optional<InvalidProgram> invalid = meaning->run.simulation.invalid;
     bool impossible = first.world_size_overridden;
     if (!invalid && !meaning->run.error) {
@@ -227,7 +248,7 @@ class Verification {
   }
 
   std::string replace_truth(Meaning& meaning, const Case& c) {
-    if (!options_.replace_truth || meaning.run.error) return "";
+    if (!options_.replace_truth || meaning.run.error || calls_code(c)) return "";
     return options_.replace_truth(c, meaning.asked.program, meaning.run.simulation);
   }
 
@@ -241,8 +262,8 @@ class Verification {
 
   static RunRequest run_request(const Case& c, const Program& program) {
     return {program, c.subject, c.backend,
-            backward_weights(program, c.objective, is_reference(c.subject)),
-            c.device == "cpu" ? "" : c.device};
+            backward_weights(program, c.objective, divides_replicated(c, program)),
+            c.device == "cpu" ? "" : c.device, {}};
   }
 
   // The file's own mistake is the user's error; one that only an override makes is a reason to
@@ -267,6 +288,22 @@ class Verification {
     }
   }
 
+  // Code that a step calls and that cannot be loaded: the user's error, told once, of all its cases.
+  void on_unusable_code(Meaning& meaning, const std::string& message) {
+    const Scenario& scenario = *cases_[meaning.cases.front()].scenario;
+    if (told_.emplace(scenario.file, "", message).second)
+      listener_.on_invalid({scenario.file, {}, "", message, ""});
+    for (const std::size_t i : meaning.cases) release(meaning, i, std::nullopt);
+  }
+
+  void on_run(Ticket ticket, DistributedRun run) {
+    if (!simulations_.contains(ticket)) return on_run(take(runs_, ticket), run);
+    std::shared_ptr<Meaning> meaning = take(simulations_, ticket);
+    const std::string skip = run.error || run.ranks.empty() ? "" : run.ranks.front().skipped;
+    if (skip.empty()) return on_simulation(std::move(meaning), measured(std::move(run)));
+    for (const std::size_t i : meaning->cases) release(*meaning, i, skipped(cases_[i], skip, options_.strict));
+  }
+
   void on_run(std::pair<std::shared_ptr<Meaning>, std::size_t> what, const DistributedRun& run) {
     const Case& c = cases_[what.second];
     if (!run.error || run.error->kind != "subject") return conclude(what.second, *what.first, &run);
@@ -283,6 +320,7 @@ class Verification {
     if (simulated.error)
       return release(meaning, i, failed(c, *simulated.error, simulated.elapsed_s));
     Outcome outcome;
+    const SimulateRequest* asked = &meaning.asked;
     outcome.simulation = &simulated.simulation;
     outcome.program = &meaning.asked.program;
     outcome.run = run;
@@ -296,37 +334,69 @@ class Verification {
         comparison = compare(c, meaning.asked, simulated.simulation, run);
       if (!run) listener_.on_truth(c, meaning.asked.program, simulated.simulation, comparison);
       outcome.comparison = &comparison;
-      outcome.findings = findings(c, meaning, comparison);
+      if (run && calls_code(c) && !comparison.equal()) {
+        outcome.dispute = dispute_of(c, meaning, *run, comparison);
+        if (outcome.dispute.empty()) {
+          asked = &meant(meaning).asked;
+          outcome.simulation = &meant(meaning).simulation;
+          comparison = compare(c, *asked, *outcome.simulation, run);
+        }
+      }
+      if (outcome.dispute.empty()) outcome.findings = findings(c, *asked, *outcome.simulation, comparison);
     }
     const CaseComparison* compared = outcome.comparison;
+    const Simulation& truth = *outcome.simulation;
     CaseResult result = judge(c, std::move(outcome), options_.strict);
-    listener_.on_conclusion(
-        {c, meaning.asked, meaning.run.simulation, run, compared, replay(c), result});
+    listener_.on_conclusion({c, *asked, truth, run, compared, replay(c), result});
     release(meaning, i, std::move(result));
   }
 
   Replay replay(const Case& c) {
     return [this, &c](const SimulateRequest& request) {
-      if (!is_on_gpu(c)) return simulate_now(request, c.timeout_s).simulation;
+      if (!is_on_gpu(c)) return simulate_now(request, c).simulation;
       SimulateRequest bounded_alike = request;
       bounded_alike.on_gpu = true;
-      return simulate_now(bounded_alike, c.timeout_s).simulation;
+      return simulate_now(bounded_alike, c).simulation;
     };
   }
 
-  std::vector<Finding> findings(const Case& c, const Meaning& meaning,
+  // Why a program that calls code, and whose gradients are not the truth, is nevertheless not accused; else empty.
+  std::string dispute_of(const Case& c, const Meaning& meaning, const DistributedRun& run,
+                         const CaseComparison& comparison) {
+    std::string why = dispute(c, meaning.asked, meaning.run.simulation, run, comparison);
+    if (!why.empty() || comparison.equal() || !could_be_rounding(c, comparison)) return why;
+    return is_right_in_float64(c, meaning) ? dispute_about_rounding(c.dtype, comparison) : "";
+  }
+
+  bool is_right_in_float64(Case c, const Meaning& meaning) {
+    c.dtype = DType::kFloat64;
+    SimulateRequest request = meaning.asked;
+    request.program.dtype = c.dtype;
+    const SimulationRun truth = simulate_now(request, c);
+    if (truth.error || truth.simulation.invalid) return false;
+    const auto run = run_now(c, request.program);
+    return run && is_complete(*run) && compare(c, request, truth.simulation, &*run).equal();
+  }
+
+  static const Meant& meant(Meaning& meaning) {
+    if (!meaning.meant) meaning.meant = as_meant(meaning.asked, meaning.run.simulation);
+    return *meaning.meant;
+  }
+
+  std::vector<Finding> findings(const Case& c, const SimulateRequest& asked, const Simulation& simulation,
                                 const CaseComparison& comparison) {
     const Rerun rerun = [&](const Program& program) { return run_now(c, program); };
     if (!options_.simulate_only)
-      return diagnose({c, meaning.asked, meaning.run.simulation, comparison}, replay(c), rerun);
+      return diagnose({c, asked, simulation, comparison}, replay(c), rerun);
     CaseComparison guards = comparison;  // no gradients were observed that could be explained
     guards.gradients.clear();
-    return diagnose({c, meaning.asked, meaning.run.simulation, guards}, replay(c));
+    return diagnose({c, asked, simulation, guards}, replay(c));
   }
 
   // Each rank's loss by itself, so that a diagnosis knows every objective; false where that is
   // known.
   bool ask_for_every_rank(Meaning& meaning, const Case& c) {
+    if (needs_differences(meaning.asked.program.steps)) return false;  // differences give every rank's anyway
     auto weights = weights_to_ask(meaning.asked.program, c.objective, Detail::kEveryRank);
     if (weights.size() <= meaning.asked.weights.size()) return false;
     SimulateRequest request = meaning.asked;
@@ -336,14 +406,14 @@ class Verification {
 
   // What a large program's truth is uncertain by; false where that is known.
   bool ask_for_bounds(Meaning& meaning, const Case& c) {
-    if (meaning.asked.with_bounds) return false;
+    if (meaning.asked.with_bounds || calls_code(c)) return false;
     SimulateRequest request = meaning.asked;
     request.with_bounds = true;
     return ask_again(meaning, std::move(request), c);
   }
 
   bool ask_again(Meaning& meaning, SimulateRequest request, const Case& c) {
-    SimulationRun run = simulate_now(request, c.timeout_s);
+    SimulationRun run = simulate_now(request, c);
     if (run.error || run.simulation.invalid) return false;  // the few rows do, too
     meaning.asked = std::move(request);
     meaning.run = std::move(run);
@@ -351,12 +421,23 @@ class Verification {
     return true;
   }
 
+  static SimulationRun cannot_be_replayed() {
+    SimulationRun run;
+    run.simulation.invalid = InvalidProgram{"", "its truth was measured on the ranks", ""};
+    return run;
+  }
+
   // Before all that waits.
-  SimulationRun simulate_now(const SimulateRequest& request, double timeout_s) {
-    std::optional<Completion> done =
-        workshop_.wait(workshop_.simulate(request, timeout_s, Turn::kNext));
+  SimulationRun simulate_now(const SimulateRequest& request, const Case& c) {
+    const bool measures = needs_differences(request.program.steps);
+    if (measures && is_replay(request)) return cannot_be_replayed();
+    std::optional<Completion> done = workshop_.wait(
+        measures
+            ? workshop_.run(measuring_request(c, request), kMeasuringTakes * c.timeout_s, programs_.of(c))
+            : workshop_.simulate(request, c.timeout_s, Turn::kNext, programs_.simulator_of(c)));
     if (!done) throw Interrupted();
-    SimulationRun run = std::get<SimulationRun>(std::move(done->result));
+    SimulationRun run = measures ? measured(std::get<DistributedRun>(std::move(done->result)))
+                                 : std::get<SimulationRun>(std::move(done->result));
     // For a replay: the hypothesis could not be tried.
     if (run.error) run.simulation.invalid = InvalidProgram{"", run.error->message, ""};
     return run;

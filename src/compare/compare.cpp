@@ -190,9 +190,8 @@ GradientByRank held_by_ranks(const DistributedRun& run, std::size_t gradient) {
 void compare_gradients(const Case& which, const Ground& ground, const DistributedRun* run,
                        CaseComparison& comparison) {
   const Program& program = ground.program;
-  const bool divides_replicated = is_reference(which.subject);
   const std::vector<double> divisors =
-      leftover_divisors(program, which.objective, divides_replicated);
+      leftover_divisors(program, which.objective, divides_replicated(which, program));
   std::size_t gradient = 0;
   for (std::size_t i = 0; i < program.inputs.size(); ++i) {
     if (!program.inputs[i].requires_grad) continue;

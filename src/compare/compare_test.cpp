@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "compare/dispute.h"
 #include "gradients/objective_truths.h"
 #include "gradients/sample_programs.h"
 
@@ -66,6 +67,10 @@ struct Sample {
     return compare(which, asked, simulation, &run);
   }
   GradientComparison compared() { return all().gradients[0]; }
+  std::string dispute() {
+    const CaseComparison comparison = all();
+    return distgrad::dispute(which, asked, simulation, run, comparison);
+  }
 };
 
 Sample local(std::vector<double> truth, std::vector<double> observed) {
@@ -425,6 +430,41 @@ TEST(OneDevice, IsComparedInFloat64WhateverTheDtype) {
   EXPECT_TRUE(s.all().program);
   s.simulation.single_gradients = {{.input = "x", .parts = scalars({std::nextafter(1, 2), 2})}};
   EXPECT_FALSE(s.all().program);
+}
+
+// Code that holds something fixed, and whose gradients are those of that program.
+TEST(Dispute, OfWhatIsHeldFixed) {
+  Sample s = local({40, 60}, {20, 60});
+  s.simulation.held = {{.input = "x", .parts = scalars({20, 60})}};
+  s.simulation.cuts = {"detach() in layer.py:12"};
+  EXPECT_THAT(s.dispute(), testing::AllOf(testing::HasSubstr("x on rank 0: the gradient is 20, the slope of the objective 40"),
+                                          testing::HasSubstr("detach() in layer.py:12")));
+}
+
+TEST(Dispute, IsNoExcuseForAnotherMistake) {
+  Sample s = local({40, 60}, {10, 60});
+  s.simulation.held = {{.input = "x", .parts = scalars({20, 60})}};
+  EXPECT_EQ(s.dispute(), "");
+  const Meant meant = as_meant(s.asked, s.simulation);
+  EXPECT_EQ((*meant.simulation.gradients[0][0].parts[0])[0], 20);
+}
+
+TEST(Dispute, OfAKinkAloneNotOfOtherElements) {
+  Sample s = local({40, 60}, {20, 60});
+  s.simulation.undecided_elements = {{"x", 0, 0, "a kink"}};
+  EXPECT_THAT(s.dispute(), testing::HasSubstr("a kink"));
+  Sample other = local({40, 60}, {20, 30});
+  other.simulation.undecided_elements = {{"x", 0, 0, "a kink"}};
+  EXPECT_EQ(other.dispute(), "");
+}
+
+TEST(Dispute, NoneWhereAllIsRightOrForwardDiffers) {
+  Sample right = local({40, 60}, {40, 60});
+  EXPECT_EQ(right.dispute(), "");
+  Sample forward = local({40, 60}, {20, 60});
+  forward.simulation.undecided_elements = {{"x", 0, 0, "a kink"}};
+  forward.run.ranks[1].loss = 2;
+  EXPECT_EQ(forward.dispute(), "");
 }
 
 }  // namespace

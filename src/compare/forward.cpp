@@ -169,15 +169,15 @@ std::optional<ForwardDifference> forward_difference(const Tolerance& tolerance,
                                                     const Program& program,
                                                     const Simulation& simulation,
                                                     const DistributedRun& run) {
-  std::size_t collectives = 0;  // the ranks send the values of these steps alone
+  std::size_t told = 0;  // the ranks send the values of these steps alone
   for (const Step& step : program.steps) {
-    if (!step.collective()) continue;
+    if (!step.is_told()) continue;
     const auto simulated =
         std::find_if(simulation.steps.begin(), simulation.steps.end(),
                      [&](const StepValue& value) { return value.step == step.name; });
     if (simulated != simulation.steps.end())
-      if (auto found = step_difference(tolerance, *simulated, collectives, run)) return found;
-    ++collectives;
+      if (auto found = step_difference(tolerance, *simulated, told, run)) return found;
+    ++told;
   }
   return loss_difference(tolerance, simulation, run);
 }

@@ -33,7 +33,7 @@ class Evidence {
   const Simulation& simulation() const { return simulation_; }
   const CaseComparison& comparison() const { return comparison_; }
   const Tolerance& tolerance() const;
-  bool divides_replicated() const { return which_.subject == "reference"; }
+  bool divides_replicated() const { return distgrad::divides_replicated(which_, program()); }
 
   // The inputs that require grad, in the order of the gradients.
   const std::vector<const Input*>& inputs() const { return inputs_; }

@@ -525,6 +525,13 @@ std::string place_phrase(const Evidence& evidence, const Bearing& bearing) {
       step->name, traits(step->collective()->kind).name);
 }
 
+std::string code_phrase(const Program& program) {
+  std::vector<std::string> calls;
+  for (const Step& step : program.steps)
+    if (step.code()) calls.push_back(fmt::format("{} (step {})", step.code()->code, step.name));
+  return fmt::format(" Look at the backward of {}: whether each collective in it has its adjoint.", enumeration(calls));
+}
+
 const Step* blamed(const Evidence& evidence, const Bearing& bearing) {
   return bearing.empty() ? nullptr : where_they_part(evidence, bearing);
 }
@@ -570,6 +577,10 @@ Finding unexplained_finding(const Evidence& evidence, const Bearing& bearing) {
   }
   finding.text += place_phrase(evidence, bearing);
   const std::size_t steps = evidence.collectives().size();
+  if (has_code(evidence.program().steps)) {
+    finding.text += code_phrase(evidence.program());
+    return finding;
+  }
   finding.text += fmt::format(
       " No backward rule in use reproduces it, for {} {} collective{} or several together.",
       steps == 1 ? "the" : "any of the", steps == 1 ? "one" : std::to_string(steps), plural(steps));

@@ -63,7 +63,7 @@ class LinearWorld {
 
   // What ranks with these rules hold: after the sync.
   GradientByRank held_with(const Hypothesis& rules) const {
-    const auto weights = backward_weights(program, which.objective, which.subject == "reference");
+    const auto weights = backward_weights(program, which.objective, divides_replicated(which, program));
     return synchronised(program, program.inputs[0], scalars(backward(weights, rules)));
   }
 

@@ -9,11 +9,6 @@ namespace {
 
 bool is_of_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 
-const std::string& text_of(const Step& step) {
-  const CollectiveCall* call = step.collective();
-  return call ? call->operand.text : std::get<Expression>(step.what).text;
-}
-
 }  // namespace
 
 std::set<std::string> names_in(const std::string& expression) {
@@ -33,13 +28,13 @@ Reach::Reach(const Program& program) {
   for (const Input& input : program.inputs)
     if (input.requires_grad) behind[input.name] = {gradient++};
   for (const Step& step : program.steps)
-    for (const std::string& name : names_in(text_of(step)))
+    for (const std::string& name : names_in(texts_of(step)))
       if (name != step.name && behind.contains(name))
         behind[step.name].insert(behind[name].begin(), behind[name].end());
   std::set<std::string> used = names_in(program.loss.text);
   for (auto step = program.steps.rbegin(); step != program.steps.rend(); ++step) {
     const bool is_used = used.contains(step->name);
-    if (is_used) used.merge(names_in(text_of(*step)));
+    if (is_used) used.merge(names_in(texts_of(*step)));
     steps_.push_back(step->name);
     behind_.push_back(is_used ? behind[step->name] : std::set<std::size_t>());
   }

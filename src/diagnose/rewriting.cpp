@@ -174,7 +174,7 @@ class StepRewriter {
     return fresh;
   }
 
-  void insert(const std::string& name, std::variant<Expression, CollectiveCall> what) {
+  void insert(const std::string& name, decltype(Step::what) what) {
     ++index_;
     program_.steps.insert(program_.steps.begin() + static_cast<std::ptrdiff_t>(index_),
                           Step{name, pointer_, std::move(what)});

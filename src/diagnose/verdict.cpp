@@ -42,8 +42,8 @@ Verdict verdict_of(const Outcome& outcome) {
     if (!skip_reason(*outcome.run).empty()) return Verdict::kSkipped;
   }
   if (!outcome.comparison || outcome.comparison->equal()) return Verdict::kMatch;
-  return outcome.simulation && !outcome.simulation->undecided.empty() ? Verdict::kDisputed
-                                                                      : Verdict::kMismatch;
+  const bool undecided = outcome.simulation && !outcome.simulation->undecided.empty();
+  return undecided || !outcome.dispute.empty() ? Verdict::kDisputed : Verdict::kMismatch;
 }
 
 // --- Whether the expectation holds: why not, or empty. ---
@@ -263,7 +263,8 @@ CaseResult judge(const Case& which, Outcome outcome, bool strict) {
     result.gradients = outcome.comparison->gradients;
     result.distributed_losses = outcome.comparison->distributed_losses;
   }
-  if (result.verdict == Verdict::kDisputed) result.why = undecided_text(*outcome.simulation);
+  if (result.verdict == Verdict::kDisputed)
+    result.why = outcome.dispute.empty() ? undecided_text(*outcome.simulation) : outcome.dispute;
   if (result.verdict == Verdict::kMatch || result.verdict == Verdict::kMismatch)
     result.findings = std::move(outcome.findings);
   note_overrides(outcome, result);

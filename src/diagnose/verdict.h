@@ -17,6 +17,7 @@ struct Outcome {
   const DistributedRun* run = nullptr;
   const CaseComparison* comparison = nullptr;  // absent: the run failed or was skipped
   std::vector<Finding> findings;
+  std::string dispute;  // why gradients that differ accuse nobody; empty: they do
   double elapsed_s = 0;
 };
 

@@ -79,13 +79,30 @@ struct CollectiveCall {
   std::vector<std::pair<int, int>> pairs;         // send_recv: source, destination, within the group
 };
 
+// A call of the user's own code, which each rank makes and which may communicate as it likes. Runs on ranks in Python alone.
+struct CodeCall {
+  std::string code;      // "python:FILE.py:NAME" or "python:MODULE:NAME"
+  std::vector<Expression> arguments;
+  std::string simulate;  // the same for all ranks at once, named alike: the truth; empty: from finite differences
+};
+
 struct Step {
   std::string name;
   std::string pointer;
-  std::variant<Expression, CollectiveCall> what;
+  std::variant<Expression, CollectiveCall, CodeCall> what;
 
   const CollectiveCall* collective() const { return std::get_if<CollectiveCall>(&what); }
+  const CodeCall* code() const { return std::get_if<CodeCall>(&what); }
+  // Whether the ranks tell its value: of a collective and of a call, in which they may have communicated.
+  bool is_told() const { return !std::holds_alternative<Expression>(what); }
 };
+
+bool has_code(const std::vector<Step>&);
+// Whether some call says nothing of what it means for all ranks at once: then only the ranks themselves can tell.
+bool needs_differences(const std::vector<Step>&);
+
+// The text of every expression of a step, for what looks for names in them.
+std::string texts_of(const Step&);
 
 // The program as it would be on one device: names as in steps, inputs whole.
 struct SingleDevice {

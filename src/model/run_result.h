@@ -64,6 +64,15 @@ struct SimulateRequest {
   bool with_differences = false;             // check the first objective's gradients by finite differences
 };
 
+// An element of the truth that is not known: the loss has a kink or jump there, or the rounding of something before it
+// decides. Nobody is accused by it.
+struct UndecidedElement {
+  std::string input;
+  int part = 0;              // of the Gradient of that input
+  std::int64_t element = 0;  // row-major
+  std::string why;
+};
+
 struct Simulation {
   std::optional<InvalidProgram> invalid;  // then nothing else holds
   std::vector<double> losses;             // by rank, float64
@@ -83,6 +92,12 @@ struct Simulation {
   std::vector<Gradient> single_bounds;
   std::vector<Gradient> file_truth;       // the file's `truth`, evaluated
   FiniteDifferences differences;          // only with_differences
+  // Of programs with calls only. `held` is gradients[0] of the program in which what the user's code takes out of
+  // autograd (detach, no_grad, a Function whose backward is not its forward's derivative) stays what it is while the
+  // inputs move; empty where there is no such thing. `cuts` says what it is, a line each.
+  std::vector<Gradient> held;
+  std::vector<std::string> cuts;
+  std::vector<UndecidedElement> undecided_elements;
 };
 
 struct RankError {
@@ -104,6 +119,9 @@ struct RunRequest {
   std::string backend;
   std::vector<double> weights;  // backward_weights, by rank
   std::string device = {};      // "cpu" or "cuda"; empty: the CPU
+  // Not empty: the truth is asked for as well, from finite differences of the ranks' own forward run; as
+  // SimulateRequest::weights. The answer is in rank 0's result.
+  std::vector<std::vector<double>> measured;
 };
 
 struct RankResult {
@@ -111,10 +129,11 @@ struct RankResult {
   Shape loss_shape;
   // In the order of the program's inputs that require grad; absent: None.
   std::vector<std::optional<Array>> gradients;
-  std::vector<Array> steps;            // forward values of the collective steps, in program order
+  std::vector<Array> steps;            // forward values of the steps that are told (Step::is_told), in program order
   std::vector<std::string> warnings;
   std::vector<std::string> composed;   // "all_reduce max: composed of all_gather" (what the backend lacks)
   std::string skipped;                 // the subject does not offer this kind or op: why
+  std::optional<Simulation> measured;  // rank 0's, where the request asks for it
   std::optional<RankError> error;
 };
 

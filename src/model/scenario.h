@@ -9,6 +9,7 @@
 
 #include "model/objective.h"
 #include "model/program.h"
+#include "model/subject_text.h"
 
 namespace distgrad {
 
@@ -101,5 +102,11 @@ struct Case {
   std::string python;                  // the interpreter asked for; empty: the default one
   std::vector<std::string> notes;      // what of the file an override leaves out, a line each
 };
+
+// Whether its ranks' losses are divided by the size where the objective is replicated: those of the subject `reference`,
+// unless the program calls code of the user's, who starts his backward with 1.
+inline bool divides_replicated(const Case& which, const Program& program) {
+  return is_reference(which.subject) && !has_code(program.steps);
+}
 
 }  // namespace distgrad

@@ -67,6 +67,14 @@ bool is_python_subject(std::string_view subject) {
   return any_part(subject, [](std::string_view part) { return part.starts_with(kPython); });
 }
 
+bool runs_in_python(std::string_view subject) {
+  return is_python_subject(subject) ||
+         (parts_by_kind(subject).empty() ? subject == kReference || subject == "in_place"
+                                         : !any_part(subject, [](std::string_view part) {
+                                             return part != kReference && part != "in_place";
+                                           }));
+}
+
 bool is_foreign_code(std::string_view subject) {
   return any_part(subject,
                   [](std::string_view part) { return part.starts_with(kPython) || part.starts_with(kLibrary); });

@@ -30,6 +30,9 @@ std::string subject_in_mode(std::string_view subject, CollectiveKind kind, std::
 // Whether it needs ranks in Python.
 bool is_python_subject(std::string_view subject);
 
+// Whether ranks in Python have it: what is in Python, and `reference` and `in_place`.
+bool runs_in_python(std::string_view subject);
+
 // Whether it is, or has in it, code that is not distgrad's.
 bool is_foreign_code(std::string_view subject);
 

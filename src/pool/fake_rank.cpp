@@ -131,7 +131,7 @@ RankResult run_case(const RunRequest& request, int rank, Board* board) {
   for (const Input& input : request.program.inputs)
     if (input.requires_grad) result.gradients.emplace_back(std::get<Array>(input.value));
   for (const Step& step : request.program.steps)
-    if (step.collective()) result.steps.push_back(Array::scalar(rank));
+    if (step.is_told()) result.steps.push_back(Array::scalar(rank));
   return result;
 }
 

@@ -34,31 +34,40 @@ std::size_t inputs_with_gradients(const Program& program) {
       std::count_if(program.inputs.begin(), program.inputs.end(), [](const Input& i) { return i.requires_grad; }));
 }
 
-std::size_t collective_steps(const Program& program) {
+std::size_t told_steps(const Program& program) {
   return static_cast<std::size_t>(
-      std::count_if(program.steps.begin(), program.steps.end(), [](const Step& s) { return s.collective(); }));
+      std::count_if(program.steps.begin(), program.steps.end(), [](const Step& s) { return s.is_told(); }));
+}
+
+std::string misfit(const Simulation& simulation, int world_size, std::size_t objectives) {
+  if (simulation.invalid) return {};
+  if (simulation.losses.size() != static_cast<std::size_t>(world_size))
+    return fmt::format("{} losses for {} ranks", simulation.losses.size(), world_size);
+  if (simulation.gradients.size() != objectives)
+    return fmt::format("gradients of {} objectives, not {}", simulation.gradients.size(), objectives);
+  return {};
 }
 
 // Why the reply cannot be one to the request, or empty: later stages index one by the other.
-std::string misfit(const Job& job, const WorkReply& reply) {
+std::string misfit(const Job& job, int rank, const WorkReply& reply) {
   const auto* simulate = std::get_if<SimulateRequest>(&job.request);
   if (simulate) {
     const auto* simulation = std::get_if<Simulation>(&reply.what);
     if (!simulation) return "the reply to a simulation is a rank's";
-    if (reply.error || simulation->invalid) return {};
-    if (simulation->losses.size() != static_cast<std::size_t>(job.program().world_size))
-      return fmt::format("{} losses for {} ranks", simulation->losses.size(), job.program().world_size);
-    if (simulation->gradients.size() != simulate->weights.size())
-      return fmt::format("gradients of {} objectives, not {}", simulation->gradients.size(), simulate->weights.size());
-    return {};
+    return reply.error ? "" : misfit(*simulation, job.program().world_size, simulate->weights.size());
   }
   const auto* result = std::get_if<RankResult>(&reply.what);
   if (!result) return "the reply of a rank is a simulation";
   if (result->error || !result->skipped.empty()) return {};
   if (result->gradients.size() != inputs_with_gradients(job.program()))
     return fmt::format("{} gradients for {} inputs", result->gradients.size(), inputs_with_gradients(job.program()));
-  if (result->steps.size() != collective_steps(job.program()))
-    return fmt::format("values of {} steps, not {}", result->steps.size(), collective_steps(job.program()));
+  if (result->steps.size() != told_steps(job.program()))
+    return fmt::format("values of {} steps, not {}", result->steps.size(), told_steps(job.program()));
+  const auto& request = std::get<RunRequest>(job.request);
+  if (!request.measured.empty() && rank == 0) {
+    if (!result->measured) return "no measured truth";
+    return misfit(*result->measured, job.program().world_size, request.measured.size());
+  }
   return {};
 }
 
@@ -179,7 +188,7 @@ void Team::take_reply(Worker& worker, WorkReply reply) {
   InFlight* answered = in_flight(reply.id);
   std::string wrong;
   if (!answered || reply.id != worker.answered + 1) wrong = fmt::format("it answers request {}", reply.id);
-  else wrong = misfit(*answered->job, reply);
+  else wrong = misfit(*answered->job, worker.rank, reply);
   if (!wrong.empty()) {
     fail_worker(worker, worker.answered + 1, {"crash", worker.rank, "", "sent a wrong reply: " + wrong});
     worker.is_open = false;

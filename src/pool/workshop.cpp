@@ -46,8 +46,9 @@ void Workshop::prepare(int world_size, int rank_program, const std::string& tran
   if (!team_of(kind)) start_team(kind);
 }
 
-Ticket Workshop::simulate(SimulateRequest request, double timeout_s, Turn turn) {
+Ticket Workshop::simulate(SimulateRequest request, double timeout_s, Turn turn, int rank_program) {
   auto job = std::make_unique<Job>();
+  job->kind.rank_program = rank_program;
   job->request = std::move(request);
   job->timeout_s = timeout_s;
   return submit(std::move(job), turn);
@@ -142,22 +143,22 @@ int Workshop::poll_timeout_ms(Patience patience) const {
 // --- Which worker gets what ---
 
 void Workshop::schedule() {
-  schedule_simulations();
+  for (auto& [kind, jobs] : waiting_)
+    if (kind.role == WorkerRole::kSimulator) schedule_simulations(kind, jobs);
   schedule_runs();
 }
 
-void Workshop::schedule_simulations() {
-  Jobs& jobs = waiting_[TeamKind{}];
+void Workshop::schedule_simulations(TeamKind kind, Jobs& jobs) {
   while (!jobs.empty()) {
     Team* least = nullptr;
     int simulators = 0;
     for (const auto& team : teams_) {
-      if (team->kind() != TeamKind{}) continue;
+      if (team->kind() != kind) continue;
       ++simulators;
       if (team->has_room() && (!least || team->in_flight() < least->in_flight())) least = team.get();
     }
     if (simulators < options_.simulators && (!least || least->in_flight() >= kSimulatorsShare))
-      least = &start_team({});
+      least = &start_team(kind);
     if (!least) return;
     least->send(std::move(jobs.front()));
     jobs.pop_front();

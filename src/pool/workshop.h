@@ -26,8 +26,8 @@
 namespace distgrad {
 
 struct WorkshopOptions {
-  // Programs that speak the rank protocol, with arguments. The first one simulates too, and is started at once; others
-  // with the first case for them.
+  // Programs that speak the rank protocol, with arguments. The first one is started at once, as a simulator; others with
+  // the first case for them.
   std::vector<std::vector<std::string>> rank_commands;
   int simulators = 0;   // at most; 0: one a core
   // Teams of one world that work side by side, at most: a case that waits for something keeps one of them.
@@ -46,7 +46,7 @@ class Workshop {
 
   // The case's time begins when its first worker begins it, not with the submission. Cases are best submitted ordered by
   // world size: changing it costs time.
-  Ticket simulate(SimulateRequest request, double timeout_s, Turn turn = Turn::kLast);
+  Ticket simulate(SimulateRequest request, double timeout_s, Turn turn = Turn::kLast, int rank_program = 0);
   Ticket run(RunRequest request, double timeout_s, int rank_program = 0);
 
   // The next completion, in whatever order cases are done. Waits for it; nothing when nothing is outstanding, or when the
@@ -69,7 +69,7 @@ class Workshop {
   Ticket submit(std::unique_ptr<Job> job, Turn turn);
   void turn_once(Patience patience);
   void schedule();
-  void schedule_simulations();
+  void schedule_simulations(TeamKind kind, Jobs& jobs);
   void schedule_runs();
   std::optional<TeamKind> kind_of_oldest_run() const;
   void fill(Team& team, Jobs& jobs);

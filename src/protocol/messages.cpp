@@ -152,20 +152,46 @@ SimulateRequest read_simulate_request(const Json& json, const PayloadReader& in)
 }
 
 Json write_request(const RunRequest& request, PayloadWriter& out) {
-  const auto& [program, subject, backend, weights, device] = request;
+  const auto& [program, subject, backend, weights, device, measured] = request;
   Json json;
   json["program"] = write_program(program, out);
   json["subject"] = subject;
   json["backend"] = backend;
   json["weights"] = out.numbers(weights);
   if (!device.empty()) json["device"] = device;
+  for (const auto& row : measured) json["measured"].push_back(out.numbers(row));
   return json;
 }
 
 RunRequest read_run_request(const Json& json, const PayloadReader& in) {
-  return {read_program(field(json, "program"), in), read_text(field(json, "subject")),
-          read_text(field(json, "backend")), in.numbers(field(json, "weights")),
-          optional_field(json, "device") ? read_text(field(json, "device")) : ""};
+  RunRequest request{read_program(field(json, "program"), in), read_text(field(json, "subject")),
+                     read_text(field(json, "backend")), in.numbers(field(json, "weights")),
+                     optional_field(json, "device") ? read_text(field(json, "device")) : "", {}};
+  if (const Json* measured = optional_field(json, "measured"))
+    for (const Json& row : read_list(*measured)) request.measured.push_back(in.numbers(row));
+  return request;
+}
+
+Json write_undecided(const std::vector<UndecidedElement>& elements) {
+  Json list = Json::array();
+  for (const auto& [input, part, element, why] : elements) {
+    Json json;
+    json["input"] = input;
+    json["part"] = part;
+    json["element"] = element;
+    json["why"] = why;
+    list.push_back(std::move(json));
+  }
+  return list;
+}
+
+std::vector<UndecidedElement> read_undecided(const Json& list) {
+  std::vector<UndecidedElement> elements;
+  for (const Json& json : read_list(list))
+    elements.push_back({read_text(field(json, "input")), read_int(field(json, "part")),
+                        read_integer(field(json, "element"), 0, std::numeric_limits<std::int64_t>::max()),
+                        read_text(field(json, "why"))});
+  return elements;
 }
 
 Json write_differences(const FiniteDifferences& differences) {
@@ -184,8 +210,8 @@ FiniteDifferences read_differences(const Json& json) {
 
 Json write_result(const Simulation& simulation, PayloadWriter& out) {
   const auto& [invalid, losses, loss_bounds, steps, cotangents, gradients, bounds, exact, bound_notes, undecided,
-               forward_only, single_loss, single_loss_bound, single_gradients, single_bounds, file_truth,
-               differences] = simulation;
+               forward_only, single_loss, single_loss_bound, single_gradients, single_bounds, file_truth, differences,
+               held, cuts, undecided_elements] = simulation;
   Json json;
   if (invalid) {
     const auto& [pointer, message, caret] = *invalid;
@@ -211,6 +237,9 @@ Json write_result(const Simulation& simulation, PayloadWriter& out) {
   json["single_bounds"] = write_gradients(single_bounds, out);
   json["file_truth"] = write_gradients(file_truth, out);
   if (differences.answer != FiniteDifferences::Answer::kNotAsked) json["differences"] = write_differences(differences);
+  if (!held.empty()) json["held"] = write_gradients(held, out);
+  if (!cuts.empty()) json["cuts"] = write_texts(cuts);
+  if (!undecided_elements.empty()) json["undecided_elements"] = write_undecided(undecided_elements);
   return json;
 }
 
@@ -235,11 +264,14 @@ Simulation read_simulation(const Json& json, const PayloadReader& in) {
   s.single_bounds = read_gradients(field(json, "single_bounds"), in);
   s.file_truth = read_gradients(field(json, "file_truth"), in);
   if (const Json* told = optional_field(json, "differences")) s.differences = read_differences(*told);
+  if (const Json* held = optional_field(json, "held")) s.held = read_gradients(*held, in);
+  if (const Json* cuts = optional_field(json, "cuts")) s.cuts = read_texts(*cuts);
+  if (const Json* elements = optional_field(json, "undecided_elements")) s.undecided_elements = read_undecided(*elements);
   return s;
 }
 
 Json write_result(const RankResult& result, PayloadWriter& out) {
-  const auto& [loss, loss_shape, gradients, steps, warnings, composed, skipped, error] = result;
+  const auto& [loss, loss_shape, gradients, steps, warnings, composed, skipped, measured, error] = result;
   Json json;
   json["loss"] = number(loss);
   json["loss_shape"] = loss_shape;
@@ -248,6 +280,7 @@ Json write_result(const RankResult& result, PayloadWriter& out) {
   json["warnings"] = write_texts(warnings);
   json["composed"] = write_texts(composed);
   json["skipped"] = skipped;
+  if (measured) json["measured"] = write_result(*measured, out);
   if (error) json["error"] = write_error(*error);
   return json;
 }
@@ -262,6 +295,7 @@ RankResult read_rank_result(const Json& json, const PayloadReader& in) {
   r.warnings = read_texts(field(json, "warnings"));
   r.composed = read_texts(field(json, "composed"));
   r.skipped = read_text(field(json, "skipped"));
+  if (const Json* measured = optional_field(json, "measured")) r.measured = read_simulation(*measured, in);
   if (const Json* error = optional_field(json, "error")) r.error = read_error(*error);
   return r;
 }

@@ -77,7 +77,8 @@ Program full_program() {
   call.dim = -1;
   call.splits = {{1, 2}, {}, {std::int64_t{1} << 40}};
   call.pairs = {{0, 1}, {3, 3}};
-  p.steps = {{"x", "/steps/0", Expression{"a + 1", "/steps/0/x"}}, {"y", "/steps/1", call}};
+  p.steps = {{"x", "/steps/0", Expression{"a + 1", "/steps/0/x"}}, {"y", "/steps/1", call},
+             {"z", "/steps/2", CodeCall{"python:f.py:g", {{"x", "/steps/2/z/args/0"}, {"2 * x", "/a/1"}}, "python:f.py:h"}}};
   p.loss = {"y.sum()", "/loss"};
   p.single_device = SingleDevice{{{"s", "/single_device/steps/0", Expression{"a", "/e"}}}, {"s", "/l"}};
   p.truth = {{"a", "/truth/a", kOdd}, {"b", "/truth/b", std::vector<Array>{kOdd}}, {"c", "/t", Expression{"1", "/t/c"}}};
@@ -120,6 +121,14 @@ void expect_same_steps(const std::vector<Step>& a, const std::vector<Step>& b) {
     EXPECT_EQ(a[i].name, b[i].name);
     EXPECT_EQ(a[i].pointer, b[i].pointer);
     ASSERT_EQ(a[i].what.index(), b[i].what.index());
+    if (const CodeCall* code = a[i].code()) {
+      EXPECT_EQ(code->code, b[i].code()->code);
+      EXPECT_EQ(code->simulate, b[i].code()->simulate);
+      ASSERT_EQ(code->arguments.size(), b[i].code()->arguments.size());
+      for (std::size_t k = 0; k < code->arguments.size(); ++k)
+        expect_same(code->arguments[k], b[i].code()->arguments[k]);
+      continue;
+    }
     const CollectiveCall* call = a[i].collective();
     if (!call) {
       expect_same(std::get<Expression>(a[i].what), std::get<Expression>(b[i].what));
@@ -244,7 +253,7 @@ TEST(Messages, SimulateRequest) {
 }
 
 TEST(Messages, RunRequest) {
-  const RunRequest sent{full_program(), "torch_nn", "nccl", {0.25, 0.5, 1, 2}, "cuda"};
+  const RunRequest sent{full_program(), "torch_nn", "nccl", {0.25, 0.5, 1, 2}, "cuda", {{1, 0, 0, 0}, {0.5, 0.5, 0, 0}}};
   const auto got = round_trip<WorkRequest>(encode_request(~std::uint64_t{0}, sent), decode_request);
   EXPECT_EQ(got.id, ~std::uint64_t{0});
   const auto& request = std::get<RunRequest>(got.what);
@@ -253,12 +262,13 @@ TEST(Messages, RunRequest) {
   EXPECT_EQ(request.backend, "nccl");
   EXPECT_EQ(request.device, "cuda");
   EXPECT_EQ(request.weights, sent.weights);
+  EXPECT_EQ(request.measured, sent.measured);
 }
 
 TEST(Messages, SmallestProgram) {
   Program program;
   program.loss.text = "x";
-  const auto got = round_trip<WorkRequest>(encode_request(1, RunRequest{program, "", "", {}}), decode_request);
+  const auto got = round_trip<WorkRequest>(encode_request(1, RunRequest{program, "", "", {}, {}}), decode_request);
   expect_same(program, std::get<RunRequest>(got.what).program);
 }
 
@@ -281,6 +291,9 @@ TEST(Messages, Simulation) {
   s.single_gradients = {{"g", {kOdd}}};
   s.single_bounds = {{"h", {kOdd}}};
   s.file_truth = {{"t", {std::nullopt}}};
+  s.held = {{"a", {kOdd}}};
+  s.cuts = {"detach() in layer.py:12"};
+  s.undecided_elements = {{"a", 2, 5, "a kink"}};
   const WorkReply reply{3, s, RankError{"crash", -1, "y", "m"}, "printed \xff", 1234};
   const auto got = round_trip<WorkReply>(encode(reply), decode_reply);
   EXPECT_EQ(got.id, 3U);
@@ -315,6 +328,13 @@ TEST(Messages, Simulation) {
   expect_same(s.single_gradients, t.single_gradients);
   expect_same(s.single_bounds, t.single_bounds);
   expect_same(s.file_truth, t.file_truth);
+  expect_same(s.held, t.held);
+  EXPECT_EQ(t.cuts, s.cuts);
+  ASSERT_EQ(t.undecided_elements.size(), 1U);
+  EXPECT_EQ(t.undecided_elements[0].input, "a");
+  EXPECT_EQ(t.undecided_elements[0].part, 2);
+  EXPECT_EQ(t.undecided_elements[0].element, 5);
+  EXPECT_EQ(t.undecided_elements[0].why, "a kink");
 }
 
 TEST(Messages, RankResult) {
@@ -326,10 +346,12 @@ TEST(Messages, RankResult) {
   r.warnings = {"w"};
   r.composed = {"c"};
   r.skipped = "why";
+  r.measured.emplace().losses = {3, 4};
   r.error = RankError{"exception", 2, "y", "tab\t"};
   const auto got = round_trip<WorkReply>(encode(WorkReply{1, r, {}, "", 0}), decode_reply);
   const auto& s = std::get<RankResult>(got.what);
   EXPECT_TRUE(same(s.loss, -0.0));
+  EXPECT_EQ(s.measured.value().losses, r.measured->losses);
   EXPECT_EQ(s.loss_shape, r.loss_shape);
   ASSERT_EQ(s.gradients.size(), 3U);
   EXPECT_THAT(*s.gradients[0], IsArray(kOdd));

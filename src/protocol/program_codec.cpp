@@ -206,6 +206,24 @@ CollectiveCall read_call(const Json& json, int world_size) {
   return call;
 }
 
+Json write_code(const CodeCall& call) {
+  const auto& [code, arguments, simulate] = call;
+  Json json;
+  json["code"] = code;
+  Json& list = json["args"] = Json::array();
+  for (const Expression& argument : arguments) list.push_back(write_expression(argument));
+  json["simulate"] = simulate;
+  return json;
+}
+
+CodeCall read_code(const Json& json) {
+  CodeCall call;
+  call.code = read_text(field(json, "code"));
+  for (const Json& argument : read_list(field(json, "args"))) call.arguments.push_back(read_expression(argument));
+  call.simulate = read_text(field(json, "simulate"));
+  return call;
+}
+
 Json write_steps(const std::vector<Step>& steps) {
   Json list = Json::array();
   for (const auto& [name, pointer, what] : steps) {
@@ -213,6 +231,7 @@ Json write_steps(const std::vector<Step>& steps) {
     json["name"] = name;
     json["pointer"] = pointer;
     if (const auto* call = std::get_if<CollectiveCall>(&what)) json["collective"] = write_call(*call);
+    else if (const auto* code = std::get_if<CodeCall>(&what)) json["call"] = write_code(*code);
     else json["expr"] = write_expression(std::get<Expression>(what));
     list.push_back(std::move(json));
   }
@@ -224,6 +243,7 @@ std::vector<Step> read_steps(const Json& list, int world_size) {
   for (const Json& json : read_list(list)) {
     Step step{read_text(field(json, "name")), read_text(field(json, "pointer")), {}};
     if (const Json* call = optional_field(json, "collective")) step.what = read_call(*call, world_size);
+    else if (const Json* code = optional_field(json, "call")) step.what = read_code(*code);
     else step.what = read_expression(field(json, "expr"));
     steps.push_back(std::move(step));
   }

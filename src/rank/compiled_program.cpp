@@ -89,6 +89,7 @@ CompiledProgram::CompiledProgram(const Program& p, DType dtype) : program(p) {
     CompiledStep compiled_step;
     compiled_step.step = &step;
     const CollectiveCall* call = step.collective();
+    if (step.code()) throw InvalidAt(step.pointer, "a call of code runs on ranks in Python alone");
     compiled_step.text = compiled(call ? call->operand : std::get<Expression>(step.what), dtype);
     if (call && !call->group.empty()) compiled_step.group = program.group_named(call->group);
     compiled_step.slot = add(step.name, NameType::kTensor);

@@ -81,6 +81,8 @@ std::string how_held(const Input& input) {
 
 ProgramLine step_line(const Step& step) {
   const CollectiveCall* call = step.collective();
+  if (const CodeCall* code = step.code())
+    return {step.name, fmt::format("{}({})", code->code, texts_of(step)), "", true};
   return {step.name, call ? call_text(*call) : std::get<Expression>(step.what).text, "",
           call != nullptr};
 }

@@ -1,7 +1,10 @@
 #include "scenario/cases.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 #include "model/backends.h"
 #include "model/subject_text.h"
@@ -85,8 +88,12 @@ std::string why_impossible(const Case& which, const Overrides& overrides) {
   if (const BackendRow* backend = backend_named(which.backend);
       backend && !takes_device(*backend, which.device))
     return which.backend + " does not take tensors on the device " + which.device;
-  if (is_foreign_code(which.subject) && !overrides.allow_code && overrides.subjects.empty())
+  const bool calls = has_code(which.scenario->steps);
+  if ((calls || (is_foreign_code(which.subject) && overrides.subjects.empty())) && !overrides.allow_code)
     return "code that is named in a scenario file runs only with --allow-code";
+  if (calls && !runs_in_python(which.subject))
+    return fmt::format("a step calls code, so the ranks are Python's, and these do not have {}; they have reference, "
+                       "in_place and python:...", which.subject);
   if (which.world_size_overridden) {
     const auto problems = problems_with_world(*which.scenario, which.world_size, Figures::kIgnore);
     if (!problems.empty()) return problems.front().pointer + ": " + problems.front().message;
@@ -124,7 +131,7 @@ Case make_case(Case which, const Overrides& overrides, std::string_view torch_ve
   which.objective_overridden = which.objective != scenario.objective;
   which.world_size_overridden = !has(scenario.world_sizes, which.world_size);
   which.timeout_s = overrides.timeout_s.value_or(scenario.timeout_s);
-  const bool in_python = is_python_subject(which.subject) && overrides.torch_of_python;
+  const bool in_python = has_python_ranks(which) && overrides.torch_of_python;
   which.expected =
       expectation_of(which, in_python ? overrides.torch_of_python(which.python) : torch_version);
   leave_out_what_does_not_apply(which);
@@ -140,8 +147,8 @@ std::vector<std::string> subjects_of(const Scenario& scenario) {
 }
 
 // One entry without a name for the default interpreter, and for what needs none.
-std::vector<std::string> pythons_for(const std::string& subject, const Overrides& overrides) {
-  const bool one = overrides.pythons.size() == 1 || is_python_subject(subject);
+std::vector<std::string> pythons_for(const Case& which, const Overrides& overrides) {
+  const bool one = overrides.pythons.size() == 1 || has_python_ranks(which);
   return one && !overrides.pythons.empty() ? overrides.pythons : std::vector<std::string>{""};
 }
 
@@ -170,7 +177,21 @@ std::vector<Transport> transports_for(const Scenario& scenario, const Overrides&
   return transports;
 }
 
+// A file lies where the scenario does, whatever the working directory is.
+std::string beside(const std::string& scenario, const std::string& code) {
+  constexpr std::string_view kPython = "python:";
+  const std::size_t name = code.rfind(':');
+  if (code.empty() || !std::string_view(code).substr(0, name).ends_with(".py")) return code;
+  const std::filesystem::path file = code.substr(kPython.size(), name - kPython.size());
+  const auto path = std::filesystem::path(scenario).parent_path() / file;  // or `file`, where that is absolute
+  return std::string(kPython) + path.lexically_normal().string() + code.substr(name);
+}
+
 }  // namespace
+
+bool has_python_ranks(const Case& which) {
+  return is_python_subject(which.subject) || has_code(which.scenario->steps);
+}
 
 std::vector<Case> expand(const Scenario& scenario, const Overrides& overrides,
                          std::string_view torch_version) {
@@ -195,7 +216,7 @@ std::vector<Case> expand(const Scenario& scenario, const Overrides& overrides,
             which.backend = transport.backend;
             which.device = transport.device;
             which.objective = objective;
-            for (const std::string& python : pythons_for(subject, overrides)) {
+            for (const std::string& python : pythons_for(which, overrides)) {
               which.python = python;
               Case made = make_case(which, overrides, torch_version);
               if (made.id.find(overrides.filter) != std::string::npos)
@@ -212,6 +233,11 @@ Program program_for(const Scenario& scenario, int world_size, DType dtype) {
   program.groups = groups_for(scenario, world_size);
   program.inputs = scenario.inputs;
   program.steps = scenario.steps;
+  for (Step& step : program.steps)
+    if (auto* call = std::get_if<CodeCall>(&step.what)) {
+      call->code = beside(scenario.file, call->code);
+      call->simulate = beside(scenario.file, call->simulate);
+    }
   program.loss = scenario.loss;
   program.single_device = scenario.single_device;
   program.truth = scenario.truth;

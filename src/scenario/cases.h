@@ -14,6 +14,9 @@ namespace distgrad {
 std::vector<Case> expand(const Scenario&, const Overrides&, std::string_view torch_version);
 std::vector<Case> expand(Scenario&&, const Overrides&, std::string_view torch_version) = delete;
 
+// Whether its ranks are Python's: because of its subject, or as its program calls code.
+bool has_python_ranks(const Case& which);
+
 // What `which` runs; a case with a skip_reason has no program. The file's truth is in it as far as
 // it applies.
 Program program_for(const Case& which);

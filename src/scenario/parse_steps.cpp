@@ -135,7 +135,8 @@ void read_options(const JsonValue& body, CollectiveCall& call, const Parts& part
 
 // The member that names the collective; nothing and a problem where there is none or more than one.
 std::optional<JsonValue> find_kind(const JsonValue& body, Problems& problems) {
-  const std::vector<std::string> kinds = kind_names();
+  std::vector<std::string> kinds = kind_names();
+  kinds.emplace_back("call");  // for "did you mean"
   std::vector<JsonValue> found, unknown;
   for (const JsonValue& member : body.children()) {
     if (collective_named(member.key())) found.push_back(member);
@@ -154,6 +155,7 @@ std::optional<JsonValue> find_kind(const JsonValue& body, Problems& problems) {
       problems.at_key(member, "unknown collective " + in_quotes(member.key()) + hint);
       return std::nullopt;
     }
+  kinds.pop_back();
   if (unknown.empty()) {
     problems.at(body, "names no collective; the collectives are " + choices(kinds));
   } else {
@@ -215,6 +217,75 @@ std::optional<JsonValue> name_of_step(const JsonValue& item, Problems& problems)
   return std::nullopt;
 }
 
+// Whether this is a call of code and nothing but that.
+bool names_code(const JsonValue& body, Problems& problems) {
+  if (!body.member("call")) return false;
+  for (const JsonValue& member : body.children())
+    if (collective_named(member.key())) {
+      problems.at_key(member, fmt::format("a step is one collective or one call; here is {} beside \"call\"",
+                                          in_quotes(member.key())));
+      return false;
+    }
+  return true;
+}
+
+// "python:FILE.py:NAME": what is called, with its file.
+std::optional<std::string> read_code(const JsonValue& value, Problems& problems) {
+  constexpr std::string_view kForm = "write \"python:FILE.py:NAME\" or \"python:MODULE:NAME\"";
+  if (!value.is_text()) {
+    problems.at(value, fmt::format("must name a function; {}", kForm));
+    return std::nullopt;
+  }
+  const std::string& text = value.text();
+  const std::size_t name = text.rfind(':');
+  constexpr std::string_view kPython = "python:";
+  if (!text.starts_with(kPython) || name < kPython.size() + 1 || name + 1 == text.size() ||
+      text.substr(name + 1) == "py") {
+    problems.at(value, fmt::format("{} names no function; {}", in_quotes(text), kForm));
+    return std::nullopt;
+  }
+  return text;
+}
+
+void read_arguments(const JsonValue& body, CodeCall& call, Problems& problems) {
+  const auto arguments = body.member("args");
+  if (!arguments) {
+    problems.missing(body, "args", "is missing; write \"args\": [\"x\", \"w\"], expressions that the function gets");
+  } else if (read_list(*arguments, "expressions, as in [\"x\", \"w\"]", problems)) {
+    for (const JsonValue& item : arguments->children())
+      if (auto argument = read_expression(item, problems)) call.arguments.push_back(std::move(*argument));
+  }
+}
+
+std::optional<CodeCall> read_code_call(const JsonValue& body, Problems& problems) {
+  check_keys(body, {"call", "args", "simulate"}, problems);
+  CodeCall call;
+  if (const auto code = read_code(*body.member("call"), problems)) call.code = *code;
+  read_arguments(body, call, problems);
+  if (const auto simulate = body.member("simulate"))
+    call.simulate = read_code(*simulate, problems).value_or("");
+  return call;
+}
+
+bool is_bound(const Scenario& scenario, const std::string& name) {
+  const auto has_name = [&](const auto& list) {
+    return std::any_of(list.begin(), list.end(), [&](const auto& item) { return item.name == name; });
+  };
+  return has_name(scenario.inputs) || has_name(scenario.steps) || has_name(scenario.mesh) ||
+         has_name(scenario.groups);
+}
+
+// A loss that is a call is one more step, and the loss what it gives.
+void read_called_loss(const JsonValue& loss, Parts& parts) {
+  if (!names_code(loss, parts.problems)) return;
+  auto call = read_code_call(loss, parts.problems);
+  if (!call) return;
+  std::string name = "loss";
+  while (is_bound(parts.scenario, name)) name += "_";
+  parts.scenario.steps.push_back({name, loss.pointer(), std::move(*call)});
+  parts.scenario.loss = {name, loss.pointer()};
+}
+
 std::optional<Step> read_step(const JsonValue& item, const Parts& parts) {
   const auto member = name_of_step(item, parts.problems);
   if (!member) return std::nullopt;
@@ -222,6 +293,12 @@ std::optional<Step> read_step(const JsonValue& item, const Parts& parts) {
   step.name = member->key();
   step.pointer = member->pointer();
   if (member->is_object()) {
+    if (auto code = names_code(*member, parts.problems) ? read_code_call(*member, parts.problems)
+                                                        : std::nullopt) {
+      step.what = std::move(*code);
+      return step;
+    }
+    if (member->member("call")) return std::nullopt;
     auto call = read_collective(*member, parts);
     if (!call) return std::nullopt;
     step.what = std::move(*call);
@@ -243,6 +320,10 @@ bool check_steps(const JsonValue& steps, Problems& problems) {
 
 std::optional<Expression> read_loss(const JsonValue& object, Problems& problems) {
   const auto loss = object.member("loss");
+  if (loss && loss->is_object() && loss->member("call")) {
+    problems.at(*loss, "one device has no calls; write what they compute as an expression");
+    return std::nullopt;
+  }
   if (loss) return read_expression(*loss, problems);
   problems.missing(object, "loss",
                    "is missing; write \"loss\": \"y.sum()\", one element on each rank");
@@ -292,7 +373,10 @@ void read_steps(Parts& parts) {
       if (parts.problems.full()) return;
     }
   }
-  if (auto loss = read_loss(parts.root, parts.problems)) parts.scenario.loss = std::move(*loss);
+  if (const auto loss = parts.key("loss"); loss && loss->is_object() && loss->member("call"))
+    read_called_loss(*loss, parts);
+  else if (auto text = read_loss(parts.root, parts.problems))
+    parts.scenario.loss = std::move(*text);
 }
 
 void read_single_device(Parts& parts) {

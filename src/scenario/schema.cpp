@@ -234,6 +234,17 @@ Json truth_schema() {
                    "or a closed form");
 }
 
+Json call_definition() {
+  const Json code = {{"type", "string"}, {"pattern", "^python:.+:.+$"}};
+  return described(
+      object({{"call", described(code, "what each rank calls; FILE.py is sought beside this file")},
+              {"args", described(list_of(ref("expression")), "what it gets")},
+              {"simulate", described(code, "the same for all ranks: gets, for each argument, the list over the "
+                                           "ranks, and returns the list of results")}},
+             {"call", "args"}),
+      "code of your own that communicates as it likes; runs only with --allow-code");
+}
+
 Json definitions() {
   return {{"name",
            {{"pattern", "^[A-Za-z_][A-Za-z0-9_]*$"},
@@ -250,6 +261,7 @@ Json definitions() {
                for (const CollectiveTraits& t : kCollectives) kinds.push_back(collective_schema(t));
                return kinds;
              }()}}},
+          {"call", call_definition()},
           {"input", input_definition()},
           {"expectation", expectation_definition()}};
 }
@@ -276,9 +288,9 @@ std::string scenario_schema() {
        {"dtype", described(one_or_list(words(names_of(kDTypes))), "float64 where absent")},
        {"backend", described(one_or_list(words(names_of(kBackends))), "gloo where absent")},
        {"inputs", described(inputs, "the leaves")},
-       {"steps", steps_schema(any_of({ref("expression"), ref("collective")}),
-                              "one name each: an expression or a collective")},
-       {"loss", described(ref("expression"), "one element on each rank")},
+       {"steps", steps_schema(any_of({ref("expression"), ref("collective"), ref("call")}),
+                              "one name each: an expression, a collective or a call")},
+       {"loss", described(any_of({ref("expression"), ref("call")}), "one element on each rank")},
        {"objective", objective_schema()},
        {"sync", sync_schema()},
        {"tolerance",

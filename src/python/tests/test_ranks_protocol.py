@@ -226,9 +226,9 @@ class Protocol(unittest.TestCase):
         self.assertEqual(replies[0][0]["error"]["kind"], "subject")
         self.assertIn("no_such_module_anywhere", replies[0][0]["error"]["message"])
 
-    def test_a_simulator_is_not_its_role(self):
+    def test_an_unknown_role_is_refused(self):
         board = memfd(8 + 24 * 1024)
-        refused = self.driver.fork(77, 0, 1, board, role="simulator").forked
+        refused = self.driver.fork(77, 0, 1, board, role="referee").forked
         self.assertEqual((refused["kind"], refused["worker"]), ("fork_failed", 77))
 
     def test_nothing_is_left_when_the_driver_goes(self):

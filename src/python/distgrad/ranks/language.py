@@ -49,13 +49,22 @@ class Expression:
     def evaluate(self, values, dtype, accept_number=False, device=None):
         """A tensor; `dtype` is what constructors give by default, and a number's; they make it on `device`. Raises
         InvalidExpression."""
+        result = self.value(values, dtype, device)
+        if isinstance(result, torch.Tensor):
+            return result
+        if accept_number and isinstance(result, (bool, int, float)):
+            return torch.tensor(result, dtype=dtype)
+        raise InvalidExpression(f"this is a {type(result).__name__}, not a tensor: {self.text}")
+
+    def value(self, values, dtype, device=None):
+        """Whatever it is: a tensor, a number, a list. Raises InvalidExpression."""
         scope = dict(_LANGUAGE)
         scope.update((name, values[name]) for name in self.names)
         before = torch.get_default_dtype()
         try:
             torch.set_default_dtype(dtype)
             with _MemoryBound(device), _constructing_on(device):
-                result = eval(self._code, scope)
+                return eval(self._code, scope)
         except InvalidExpression:
             raise
         except Exception as error:
@@ -64,11 +73,6 @@ class Expression:
             raise InvalidExpression(f"{error} ({type(error).__name__} in {self.text})") from error
         finally:
             torch.set_default_dtype(before)
-        if isinstance(result, torch.Tensor):
-            return result
-        if accept_number and isinstance(result, (bool, int, float)):
-            return torch.tensor(result, dtype=dtype)
-        raise InvalidExpression(f"this is a {type(result).__name__}, not a tensor: {self.text}")
 
 
 def inner_of_gradient_norm(loss):

@@ -3,6 +3,7 @@
 import functools
 import os
 import re
+import threading
 import traceback
 import warnings
 
@@ -10,9 +11,11 @@ import torch
 import torch.distributed as dist
 
 from . import board as places
+from . import cuts  # noqa: F401  before any of the user's modules
 from . import exchange, times
 from .adapters_results import private_copy
 from .call import Call, NotOffered, SubjectError
+from .code import Code, checked, seed
 from .frames import number, read_number
 from .groups import Groups
 from .language import Expression, InvalidExpression, inner_of_gradient_norm
@@ -46,6 +49,7 @@ class Runner:
         """The keys of the reply that a result has. `writer` gets its tensors. Never raises."""
         result = {"loss": 0.0, "loss_shape": [], "gradients": [], "steps": [], "skipped": ""}
         self.board.enter(-1, places.FORWARD)
+        threads = set(threading.enumerate())
         with warnings.catch_warnings(record=True) as caught, torch.enable_grad():
             warnings.simplefilter("always")
             for category in _IGNORED_WARNINGS:
@@ -56,7 +60,8 @@ class Runner:
                 result["skipped"] = str(reason) or "the subject does not offer this"
             except BaseException as error:  # also what a user's sys.exit() raises
                 result["error"] = self._error(error, request["program"])
-        result["warnings"] = _texts_of(caught)
+        left = [t.name for t in threading.enumerate() if t not in threads]
+        result["warnings"] = _texts_of(caught) + [f"the code left a thread running: {name}" for name in left]
         result["composed"] = exchange.take_composed()
         return result
 
@@ -74,82 +79,127 @@ class Runner:
         steps = program["steps"]
         at = self.board.step
         name = steps[at]["name"] if 0 <= at < len(steps) else ""
-        return {"kind": _kind_of(error), "rank": self.rank, "step": name, "message": _message_of(error)}
+        return {"kind": _kind_of(error), "rank": self.rank, "step": name, "message": message_of(error)}
 
 
 class _Case:
     def __init__(self, runner, request, frame, writer, result):
         self._runner = runner
         self._board = runner.board
-        self._rank = runner.rank
-        self._request = request
+        self._subject = None
         self._frame = frame
-        self._writer = writer
-        self._result = result
-        self._program = request["program"]
-        self._dtype = DTYPES[self._program["dtype"]]
+        self._request = request
+        self.rank = runner.rank
+        self.writer = writer
+        self.result = result
+        self.program = request["program"]
+        self.dtype = DTYPES[self.program["dtype"]]
+        self.told = []  # values of the steps that are told
+        self.leaves = []  # (input, tensor), of the inputs that require grad
         self._values = {}  # by name: what expressions may use
-        self._leaves = []  # (input, tensor), of the inputs that require grad
         self._is_first_pass = True  # through the forward
 
     def run(self):
-        self._runner.groups.use(self._request["backend"], self._request.get("device", "cpu"))
-        self._device = self._runner.groups.transport.device
-        groups = self._groups()
-        subject = self._runner.subject(self._request["subject"], groups)
-        calls = [_call_of(step, groups) for step in self._program["steps"]]
-        for call in calls:
-            if call is not None:
-                subject.check(call)
-        plan = _Plan(self._program)
-        self._make_leaves()
-        forward = functools.partial(self._forward, calls, subject, plan, dict(self._values))
-        end = subject.forward(forward, [leaf for _, leaf in self._leaves])
+        self._prepare()
+        if "measured" in self._request:
+            from .differences import measure  # here, as few cases need it
+
+            return measure(self, [self._frame.numbers(row) for row in self._request["measured"]])
+        self.make_leaves()
+        end = self._subject.forward(self._to_end, [leaf for _, leaf in self.leaves])
         if end.requires_grad:  # else it counts as missing gradients
             self._run_backward(end)
-        self._sync_and_collect(groups)
+        self.result["gradients"] = [None if g is None else self.writer.tensor(g) for g in self.gradients()]
 
-    def _forward(self, calls, subject, plan, inputs, *leaves):
+    def _to_end(self, *leaves):
         """From the leaves to what backward begins at. Under a checkpoint this runs once more, in backward."""
-        self._values = inputs | {item["name"]: leaf for (item, _), leaf in zip(self._leaves, leaves)}
-        reached = [y for i, call in enumerate(calls) if (y := self._run_step(i, call, subject, plan)) is not None]
-        self._board.enter(len(calls), places.FORWARD)
-        loss = plan.loss.evaluate(self._values, self._dtype, device=self._device)
-        if plan.loss_is_gradient_norm:
-            loss = self._squared_gradient_norm(loss, reached)
-        self._is_first_pass = False
-        self._result["loss"] = number(float(loss.item()))
-        self._result["loss_shape"] = list(loss.shape)
-        weight = self._frame.numbers(self._request["weights"])[self._rank]
+        self._values = self._inputs | {item["name"]: leaf for (item, _), leaf in zip(self.leaves, leaves)}
+        writes = self._is_first_pass
+        loss, reached = self.forward()
+        if writes:
+            self.result["steps"] = [self.writer.tensor(value) for value in self.told]
+        self.result["loss"] = number(float(loss.item()))
+        self.result["loss_shape"] = list(loss.shape)
+        return self._end(loss, reached, self._frame.numbers(self._request["weights"])[self.rank])
+
+    @staticmethod
+    def _end(loss, reached, weight):
         return _Anchor.apply(weight, loss, *_left_out(loss, reached))
 
-    def _groups(self):
+    def _prepare(self):
+        self._runner.groups.use(self._request["backend"], self._request.get("device", "cpu"))
+        self._device = self._runner.groups.transport.device
+        self.groups = self._make_groups()
+        self.plan = Plan(self.program)
+        self._subject = self._runner.subject(self._request["subject"], self.groups)
+        self._calls = [call_of(step, self.groups) for step in self.program["steps"]]
+        for call in self._calls:
+            if call is not None:
+                self._subject.check(call)
+        code = Code()
+        self._functions = [code.function(step["call"]["code"]) if "call" in step else None
+                           for step in self.program["steps"]]
+
+    def _make_groups(self):
         groups = {"": self._runner.groups.world()}
-        for group in self._program["groups"]:
-            groups[group["name"]] = self._runner.groups.of(group["name"], part_of(group, self._rank))
+        for group in self.program["groups"]:
+            groups[group["name"]] = self._runner.groups.of(group["name"], part_of(group, self.rank))
         return groups
 
-    def _make_leaves(self):
-        self._values.update(rank_names(self._program, self._rank))
-        for item in self._program["inputs"]:
-            value = value_on(self._program, self._frame, item, self._rank).to(self._device)
+    def make_leaves(self, value_of=None):
+        """`value_of(item)`: what this rank holds; the input's own value where that is not given."""
+        self._values = dict(rank_names(self.program, self.rank))
+        self.leaves, self.told, self._is_first_pass = [], [], True
+        for item in self.program["inputs"]:
+            value = value_of(item) if value_of else value_on(self.program, self._frame, item, self.rank)
+            value = value.to(self._device)
             if item.get("requires_grad", True):
                 value.requires_grad_(True)
-                self._leaves.append((item, value))
+                self.leaves.append((item, value))
             self._values[item["name"]] = value
+        self._inputs = dict(self._values)
 
-    def _run_step(self, index, call, subject, plan):
+    def value_of(self, item, make):
+        """make(program, frame, item, rank), with this case's."""
+        return make(self.program, self._frame, item, self.rank)
+
+    def forward(self):
+        """The loss, and the values that backward must reach on every rank."""
+        if self.plan.has_code:
+            seed(self.rank)
+        reached = [y for i in range(len(self._calls)) if (y := self._run_step(i)) is not None]
+        self._board.enter(len(self._calls), places.FORWARD)
+        loss = self.plan.loss.evaluate(self._values, self.dtype, device=self._device)
+        if self.plan.loss_is_gradient_norm:
+            loss = self._squared_gradient_norm(loss, reached)
+        self._is_first_pass = False
+        return loss, reached
+
+    def _run_step(self, index):
         """The value, where backward must reach it on every rank; else None."""
         self._board.enter(index, places.FORWARD)
-        value = plan.steps[index].evaluate(self._values, self._dtype, device=self._device)
-        if call is not None:
-            value = subject(call, self._operand(value, plan.depends_on_gradient[index]))
-            if self._is_first_pass:
-                self._result["steps"].append(self._writer.tensor(value))
-            if value.requires_grad:
-                value.register_hook(functools.partial(self._enter_backward, index))
-        self._values[self._program["steps"][index]["name"]] = value
-        return value if call is not None and plan.reaches_loss[index] and value.requires_grad else None
+        if self._functions[index] is not None:
+            value = self._called(index)
+        else:
+            value = self.plan.steps[index][0].evaluate(self._values, self.dtype, device=self._device)
+            if self._calls[index] is not None:
+                value = self._subject(self._calls[index], self._operand(value, self.plan.depends_on_gradient[index]))
+        step = self.program["steps"][index]
+        self._values[step["name"]] = value
+        if "expr" in step:
+            return None
+        if self._is_first_pass:
+            self.told.append(value)
+        if value.requires_grad:
+            value.register_hook(functools.partial(self._enter_backward, index))
+        return value if self.plan.reaches_loss[index] and value.requires_grad else None
+
+    def _called(self, index):
+        step = self.program["steps"][index]
+        arguments = [e.value(self._values, self.dtype, self._device) for e in self.plan.steps[index]]
+        differentiable = self.plan.arguments_on_gradient[index]
+        arguments = [self._operand(x, on) if isinstance(x, torch.Tensor) else x for x, on in zip(arguments, differentiable)]
+        return checked(self._functions[index](*arguments), step["call"]["code"])
 
     def _operand(self, x, depends_on_gradient):
         """What the subject gets: attached to the graph on every rank or on none, whatever the value is on this one. Else the
@@ -163,18 +213,30 @@ class _Case:
         )
         return private_copy(x) if shared else x
 
+    def _enter_backward(self, index, _):
+        self._board.enter(index, places.BACKWARD)
+
+    def backward(self, loss, reached, weight=None):
+        """`weight`: the cotangent to start with; the request's where it is not given."""
+        if weight is None:
+            weight = self._frame.numbers(self._request["weights"])[self.rank]
+        end = self._end(loss, reached, weight)
+        if end.requires_grad:  # else it counts as missing gradients
+            self._run_backward(end)
+
     def _squared_gradient_norm(self, loss, reached):
         """Of the gradients, through the collectives, of all ranks' losses with respect to this rank's inputs."""
         norm = torch.zeros((), dtype=loss.dtype, device=loss.device)
-        end = _Anchor.apply(1.0, loss, *_left_out(loss, reached))
+        end = self._end(loss, reached, 1.0)
         if end.requires_grad:
-            leaves = [leaf for _, leaf in self._leaves]
+            leaves = [leaf for _, leaf in self.leaves]
             for gradient in torch.autograd.grad(end, leaves, create_graph=True, allow_unused=True):
                 if gradient is not None:
                     norm = norm + (gradient * gradient).sum()
         return norm
 
-    def _run_backward(self, end):
+    @staticmethod
+    def _run_backward(end):
         try:
             end.backward()
         except RuntimeError as error:  # on every rank at the same node, before anything of it is sent
@@ -182,23 +244,31 @@ class _Case:
                 raise
             raise NotOffered("its backward is marked with @once_differentiable") from error
 
-    def _enter_backward(self, index, _):
-        self._board.enter(index, places.BACKWARD)
-
-    def _sync_and_collect(self, groups):
-        self._board.enter(len(self._program["steps"]), places.SYNC)
-        for item, leaf in self._leaves:
+    def gradients(self):
+        """Of the leaves, after `sync`; None where one is missing."""
+        self._board.enter(len(self.program["steps"]), places.SYNC)
+        gradients = []
+        for item, leaf in self.leaves:
             gradient = leaf.grad
             for entry in item.get("sync", ()):
-                group = groups[entry["axis"]]
+                group = self.groups[entry["axis"]]
                 gradient = _summed_where_present(group, gradient, leaf)
                 # Also where no rank of this group has one: along the next axis others may, and wait for this rank.
                 if gradient is not None and entry["op"] == "mean":
                     gradient = gradient / group.size
-            self._result["gradients"].append(None if gradient is None else self._writer.tensor(gradient))
+            gradients.append(gradient)
+        return gradients
 
 
-class _Plan:
+class InvalidAt(InvalidExpression):
+    """With the JSON pointer of the text."""
+
+    def __init__(self, pointer, message):
+        super().__init__(message)
+        self.pointer = pointer
+
+
+class Plan:
     """The program's expressions, and which of its steps gradients go through. The same on every rank."""
 
     def __init__(self, program):
@@ -208,28 +278,47 @@ class _Plan:
             known.add(item["name"])
             if item.get("requires_grad", True):
                 on_gradient.add(item["name"])
-        self.steps = []
+        self.steps = []  # by step a tuple of expressions: an operand's, or the arguments'
         self.depends_on_gradient = []
+        self.arguments_on_gradient = []
+        self.has_code = any("call" in step for step in program["steps"])
         for step in program["steps"]:
-            expression = step["expr"] if "expr" in step else step["collective"]["operand"]
-            self.steps.append(_compiled(expression["text"], frozenset(known)))
-            self.depends_on_gradient.append(not on_gradient.isdisjoint(self.steps[-1].names))
+            expressions = tuple(_compiled_at(e, frozenset(known)) for e in _expressions_of(step))
+            self.steps.append(expressions)
+            self.arguments_on_gradient.append([not on_gradient.isdisjoint(e.names) for e in expressions])
+            self.depends_on_gradient.append(any(self.arguments_on_gradient[-1]))
             known.add(step["name"])
             if self.depends_on_gradient[-1]:
                 on_gradient.add(step["name"])
         inner = inner_of_gradient_norm(program["loss"]["text"])
         self.loss_is_gradient_norm = inner is not None
-        self.loss = _compiled(program["loss"]["text"] if inner is None else inner, frozenset(known))
+        if self.loss_is_gradient_norm and self.has_code:
+            raise InvalidAt(program["loss"]["pointer"], "a program that calls code has no squared_gradient_norm")
+        loss = program["loss"] if inner is None else {**program["loss"], "text": inner}
+        self.loss = _compiled_at(loss, frozenset(known))
         self.reaches_loss = self._trace_back(program["steps"])
 
     def _trace_back(self, steps):
         reached = set(self.loss.names)
         result = []
-        for step, expression in zip(reversed(steps), reversed(self.steps)):
+        for step, expressions in zip(reversed(steps), reversed(self.steps)):
             result.append(step["name"] in reached)
             if result[-1]:
-                reached |= expression.names
+                reached.update(*(e.names for e in expressions))
         return result[::-1]
+
+
+def _expressions_of(step):
+    if "call" in step:
+        return step["call"]["args"]
+    return [step["expr"] if "expr" in step else step["collective"]["operand"]]
+
+
+def _compiled_at(expression, known):
+    try:
+        return _compiled(expression["text"], known)
+    except InvalidExpression as error:
+        raise InvalidAt(expression["pointer"], str(error)) from None
 
 
 @functools.lru_cache(maxsize=4096)
@@ -237,8 +326,8 @@ def _compiled(text, known):
     return Expression(text, known)
 
 
-def _call_of(step, groups):
-    """None for a step that is an expression."""
+def call_of(step, groups):
+    """None for a step that is no collective."""
     spec = step.get("collective")
     if spec is None:
         return None
@@ -329,7 +418,7 @@ def _kind_of(error):
     return "hang" if "timed out" in text or "operation timeout" in text else "backend"
 
 
-def _message_of(error):
+def message_of(error):
     if isinstance(error, (SubjectError, InvalidExpression)):
         return str(error)
     first = traceback.format_exception_only(type(error), error)[-1].strip()

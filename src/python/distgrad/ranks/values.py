@@ -32,7 +32,7 @@ def part_of(group, rank):
     return next(ranks for ranks in group["partition"] if rank in ranks)
 
 
-def _size_names(program):
+def size_names(program):
     """What the expressions of an input that is one tensor may use: nothing that differs by rank."""
     names = {"world_size": program["world_size"]}
     for group in program["groups"]:
@@ -44,10 +44,23 @@ def _size_names(program):
 
 def value_on(program, frame, item, rank):
     """The input `item` as this rank holds it: a contiguous tensor of the case's dtype that shares no memory."""
-    local = all(axis["kind"] == "local" for axis in item["layout"])
-    whole = _value(program, frame, item, rank if local else None).to(DTYPES[program["dtype"]])
-    value = whole if local else _laid_out(program, item, whole, rank)
+    value = held_of(program, item, leaf_of(program, frame, item, rank), rank)
     return value.detach().clone(memory_format=torch.contiguous_format)
+
+
+def is_local(item):
+    """Whether each rank has a leaf of its own."""
+    return all(axis["kind"] == "local" for axis in item["layout"])
+
+
+def leaf_of(program, frame, item, rank):
+    """The leaf, in the case's dtype: this rank's of a local input, else the full tensor."""
+    return _value(program, frame, item, rank if is_local(item) else None).to(DTYPES[program["dtype"]])
+
+
+def held_of(program, item, leaf, rank):
+    """What this rank holds of the leaf."""
+    return leaf if is_local(item) else _laid_out(program, item, leaf, rank)
 
 
 def _value(program, frame, item, rank):
@@ -56,7 +69,7 @@ def _value(program, frame, item, rank):
         return frame.tensor(item["value"])
     if "by_rank" in item:
         return frame.tensor(item["by_rank"][rank or 0])
-    names = _size_names(program) if rank is None else rank_names(program, rank)
+    names = size_names(program) if rank is None else rank_names(program, rank)
     if "random" in item:
         return _random_value(item["random"], item["name"], names, rank)
     return _evaluated(item["expr"]["text"], names)

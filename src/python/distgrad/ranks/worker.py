@@ -17,6 +17,7 @@ from .board import Board
 from .frames import BadFrame, Channel, FrameWriter
 from .process import set_name
 from .runner import Runner
+from .simulator import Simulator
 
 _FLUSH_BYTES = 64 << 10
 _FLUSH_NS = 1_000_000
@@ -54,13 +55,12 @@ class CapturedOutput:
 
 
 class Worker:
-    def __init__(self, rank, world_size, socket, board, output):
-        self._rank = rank
+    def __init__(self, role, rank, world_size, socket, board, output):
         self._board = Board(board, rank)
         os.close(board)
         self._output = CapturedOutput(output)
         self._channel = Channel(socket)
-        self._runner = Runner(rank, world_size, self._board)
+        self._runs = Simulator() if role == "simulator" else Runner(rank, world_size, self._board)
         self._flushed_ns = 0
 
     def serve(self):
@@ -94,19 +94,19 @@ class Worker:
         self._board.begin(request["id"], started)
         writer = FrameWriter()
         with times.spent_in("case"):
-            result = self._runner.run(request, frame, writer)
+            result = self._runs.run(request, frame, writer)
         times.write()
-        reply = {"kind": "result", "id": request["id"], **result}
+        reply = {"kind": "simulation" if request["kind"] == "simulate" else "result", "id": request["id"], **result}
         reply["elapsed_ns"] = time.monotonic_ns() - started
         reply["output"] = self._output.take()
         self._board.set_phase(places.REPLY)
         return writer.frame(reply), "error" in result
 
 
-def be_worker(rank, world_size, socket, board, output):
+def be_worker(role, rank, world_size, socket, board, output):
     """Never returns."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # what Ctrl-C means is the driver's decision
-    set_name(f"dg rank {rank}/{world_size}")
+    set_name("dg simulator" if role == "simulator" else f"dg rank {rank}/{world_size}")
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(world_size))
     torch.set_num_threads(1)
     torch.set_warn_always(True)  # what is warned of once a process would be missing from later cases
@@ -117,7 +117,7 @@ def be_worker(rank, world_size, socket, board, output):
     debugging.install(rank, world_size)
     status = 0
     try:
-        Worker(rank, world_size, socket, board, output).serve()
+        Worker(role, rank, world_size, socket, board, output).serve()
     except BadFrame as error:
         print(f"the requests cannot be read: {error}", file=sys.stderr)
     except BrokenPipeError:  # the driver is gone, or has no use for this rank

@@ -76,7 +76,7 @@ class Zygote:
         refusal = None
         if len(descriptors) != 3:
             refusal = "a request to fork came without its descriptors"
-        elif request["role"] != "rank":
+        elif request["role"] not in ("rank", "simulator"):
             refusal = f"a {request['role']} is no role of the rank program in Python"
         if refusal is None:
             try:
@@ -87,7 +87,7 @@ class Zygote:
             self._say(kind="fork_failed", worker=worker, message=refusal)
         elif pid == 0:
             self._become_worker()
-            return (request["rank"], request["world_size"], *descriptors)
+            return (request["role"], request["rank"], request["world_size"], *descriptors)
         else:
             _set_group(pid)  # both sides do it, so that it is done whoever runs first
             self._workers[pid] = worker

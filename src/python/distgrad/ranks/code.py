@@ -1,0 +1,67 @@
+"""The user's own code that a step calls: found, called, and its result looked at.
+
+A file is loaded anew for each case, so that what it keeps from call to call begins alike.
+"""
+
+import os
+import random
+import sys
+
+import torch
+
+from . import adapters_loading
+from .call import SubjectError
+
+
+class Code:
+    """The functions that one case's calls name, on one rank."""
+
+    def __init__(self):
+        self._modules = {}
+
+    def function(self, text):
+        """What `python:PLACE:NAME` names. Raises SubjectError."""
+        place, _, name = text[len("python:"):].rpartition(":")
+        if place not in self._modules:
+            _forget(place)
+            self._modules[place] = adapters_loading.load_module(place)
+        found = adapters_loading.find_name(self._modules[place], name, place)
+        if not callable(found):
+            raise SubjectError(f"{place}:{name} is a {type(found).__name__} and cannot be called")
+        if isinstance(found, type) and issubclass(found, torch.autograd.Function):
+            return found.apply
+        return found
+
+
+def _forget(place):
+    if not place.endswith(".py"):
+        return
+    path = os.path.abspath(os.path.expanduser(place))
+    for name, module in list(sys.modules.items()):
+        if name.startswith("distgrad_subject_") and getattr(module, "__file__", None) == path:
+            del sys.modules[name]
+
+
+def checked(value, text):
+    """The one tensor that a call gives."""
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"{text} returned a {type(value).__name__}; a call gives one tensor")
+    if not value.is_floating_point():
+        raise TypeError(f"{text} returned a tensor of {value.dtype}; a call gives floating numbers")
+    return value
+
+
+def checked_for_all(values, world_size, text):
+    """The tensors that the simulation of a call gives, by rank."""
+    if not isinstance(values, (list, tuple)) or len(values) != world_size:
+        what = f"{len(values)} results" if isinstance(values, (list, tuple)) else f"a {type(values).__name__}"
+        raise TypeError(f"{text} returned {what}; it gives a list of one result for each of {world_size} ranks")
+    return [checked(value, text) for value in values]
+
+
+def seed(rank):
+    """What is random in a call is the same each time the program runs, and different on every rank."""
+    torch.manual_seed(rank)
+    random.seed(rank)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(rank)

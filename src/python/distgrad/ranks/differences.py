@@ -1,0 +1,429 @@
+"""The truth of a program of which nothing but its ranks' forward run is known: finite differences of that, in float64.
+
+All ranks move the same element of the same leaf, run forward, and gather their losses, so that all decide alike. Where two
+step sizes do not agree, or the slopes of both sides differ, the loss has a kink or jump, and the element is undecided. What
+the code takes out of autograd (cuts.py) is held fixed in a second pass: that is the derivative the user means.
+"""
+
+import contextlib
+
+import torch
+
+from . import exchange
+from .cuts import Cuts
+from .rounding import RUNS, Rounding, Spread, bound_of
+from .runner import InvalidAt
+from .values import held_of, is_local, leaf_of
+
+# Step sizes, relative to the element: pairs of which the second is a quarter of the first. A pair is taken where both give
+# the same slope, which they do unless a kink or jump lies between; then the next, smaller one.
+_STEPS = (2.0**-14, 2.0**-20, 2.0**-26)
+_AGREES = 1e-4
+_KINK = 1e-4  # by how much the slopes of both sides differ, relative to them
+_NOISE = 64 * 2.0**-53  # of a loss, relative to it
+_SEEN = 1e-8  # of the largest element: what differences along a direction show
+
+_NOISY = 1e-3  # likewise: an error of differences beyond which they tell nothing
+FEW_ELEMENTS = 64  # so few are looked at one by one at once
+MOST_ELEMENTS = 256  # so many are, where a direction does not confirm the gradient; of more, so many chosen at random
+DIRECTIONS = 4
+
+
+def measure(case, rows):
+    """Fills in the case's result; `rows`: the weights of the losses, by objective."""
+    case.dtype = torch.float64
+    if case.rank == 0:  # what is wrong with an expression is told by one
+        case.result["measured"] = _NOTHING(case)
+    try:
+        measured = _Measurement(case, rows).run()
+    except InvalidAt as error:
+        measured = {"invalid": {"pointer": error.pointer, "message": str(error), "caret": ""}}
+    case.result["gradients"] = [None] * len(case.leaves)
+    case.result["steps"] = [case.writer.tensor(value) for value in case.told]
+    if case.rank == 0:
+        case.result["measured"].update(measured)
+    else:
+        case.result.pop("measured", None)
+
+
+def _NOTHING(case):
+    none = case.writer.tensor(torch.zeros(0))
+    return {"losses": none, "loss_bounds": none, "steps": [], "cotangents": [], "gradients": [], "bounds": [],
+            "exact": False, "bound_notes": [], "undecided": [], "forward_only": "", "single_loss_bound": 0.0,
+            "single_gradients": [], "single_bounds": [], "file_truth": []}
+
+
+class _Measurement:
+    def __init__(self, case, rows):
+        self._case = case
+        self._rows = torch.tensor(rows, dtype=torch.float64)
+        self._world = case.groups[""]
+        self._items = [item for item in case.program["inputs"] if item.get("requires_grad", True)]
+        self._leaves = {item["name"]: case.value_of(item, leaf_of).detach().to(torch.float64)
+                        for item in case.program["inputs"]}
+        # By input, of each part.
+        self._sizes = {item["name"]: [x.abs().nan_to_num(nan=0, posinf=0)
+                                      for x in exchange.all_gather_uneven(self._world, self._leaves[item["name"]])]
+                       for item in self._items}
+        self._loss_is_checked = False
+        self._move = None  # by input's name, what is added to this rank's leaf
+
+    def run(self):
+        losses = self._losses()
+        cuts = Cuts()
+        again = self._losses(cuts.recording)
+        steps = [exchange.all_gather_uneven(self._world, value) for value in self._case.told]
+        undecided = self._why_nothing_is_known(losses, again)
+        elements = [(item, part, element) for item in self._items for part, shape in enumerate(self._parts(item))
+                    for element in range(int(torch.Size(shape).numel()))]
+        if undecided:
+            unknown = torch.full((len(self._rows), len(elements)), float("nan"), dtype=torch.float64)
+            reply = self._reply(losses, steps, unknown, torch.zeros(len(elements)), [])
+        elif (own := self._confirmed(elements, losses)) is not None:
+            reply = self._reply(losses, steps, own, _SEEN * own[0].abs().amax() * torch.ones(len(elements)), [])
+        else:
+            reply = self._by_element(cuts, losses, steps, elements, undecided)
+        reply["undecided"] = undecided
+        return reply
+
+    def _by_element(self, cuts, losses, steps, elements, undecided):
+        chosen, own = range(len(elements)), None
+        if len(elements) > MOST_ELEMENTS:
+            chosen, own = self._sample(len(elements)), self._own_gradients()
+        slopes = {i: self._slope(elements[i], losses) for i in chosen}
+        self._leave_out_noise(slopes)
+        values, errors = self._filled(slopes, own, len(elements))
+        whys = [(elements[i], slope.why) for i, slope in slopes.items() if slope.why]
+        reply = self._reply(losses, steps, values, errors, whys)
+        if own is not None:
+            reply["bound_notes"].append(f"{len(chosen)} of {len(elements)} elements, chosen at random")
+            undecided += self._why_sample_says_nothing(slopes, own)
+        if self._everywhere(cuts.any()):
+            self._hold(cuts, losses, elements, slopes, own, reply, undecided)
+        return reply
+
+    def _leave_out_noise(self, slopes):
+        """Where differences are known to so few digits that a mistake could hide in them, nothing is known."""
+        weights = self._rows[0]
+        largest = max((abs(float(_weighted(s.value, weights))) for s in slopes.values() if not s.why), default=0.0)
+        for slope in slopes.values():
+            if not slope.why and float(_weighted(slope.error, weights.abs())) > _NOISY * largest > 0:
+                slope.why = "finite differences are too noisy at this value"
+                slope.error = 1e-7 * slope.value.abs()
+
+    def _sample(self, count):
+        return torch.randperm(count, generator=torch.Generator().manual_seed(1))[:MOST_ELEMENTS].sort().values.tolist()
+
+    def _filled(self, slopes, own, count):
+        """The gradients of each objective and the errors of the first; elements that were not chosen take anything."""
+        values = torch.zeros(len(self._rows), count, dtype=torch.float64) if own is None else own.clone()
+        errors = torch.full((count,), float("inf") if own is not None else 0.0, dtype=torch.float64)
+        for i, slope in slopes.items():
+            values[:, i] = torch.stack([_weighted(slope.value, row) for row in self._rows])
+            errors[i] = _weighted(slope.error, self._rows[0].abs())
+        return values, errors
+
+    def _why_sample_says_nothing(self, slopes, own):
+        for i, slope in slopes.items():
+            if abs(float(_weighted(slope.value, self._rows[0]) - own[0][i])) > 1e-6 * float(own[0].abs().amax()):
+                return []
+        return ["along a random direction the slope is not that of the gradient, but none of the elements that were looked"
+                " at shows where"]
+
+    # -- all elements at once
+
+    def _confirmed(self, elements, losses):
+        """The gradients that the ranks' own backward gives, where finite differences along random directions confirm them
+        for every objective. None where they do not, and where there are so few elements that each can be looked at."""
+        plain = all(axis["kind"] != "invariant" for item in self._items for axis in item["layout"])
+        if len(elements) <= FEW_ELEMENTS or not plain:
+            return None
+        own = self._own_gradients()
+        scales = self._scales()
+        for direction in range(DIRECTIONS):
+            along = self._direction(direction, scales)
+            for step in _STEPS:
+                moves = [self._moved_along(along, by * step) for by in (1, -1, 0.25, -0.25)]
+                slope = _Slope(losses, step, *moves)
+                if slope.agrees(self._rows[0]):
+                    break
+            slope.look_for_kink(self._rows[0])
+            flat = torch.cat([x.reshape(-1) for _, parts in along for x in parts])
+            for row, gradient in zip(self._rows, own):
+                apart = abs(float(_weighted(slope.value, row) - gradient @ flat))
+                allowed = float(_weighted(slope.error, row.abs())) + 1e-7 * float((gradient * flat).norm())
+                if slope.why or not apart <= allowed:
+                    return None
+        return own
+
+    def _scales(self):
+        """By input the size of the largest leaf's elements; the same on all ranks."""
+        sizes = [[float(x.square().mean().sqrt()) for x in self._sizes[item["name"]] if x.numel()] for item in self._items]
+        return [max(of_item, default=0.0) or 1.0 for of_item in sizes]
+
+    def _direction(self, seed, scales):
+        """By input, for each part, numbers of both signs and of the size of the input's elements."""
+        generator = torch.Generator().manual_seed(1 + seed)
+        return [(item, [scale * (torch.rand(shape, generator=generator, dtype=torch.float64) + 0.5)
+                        * (2.0 * torch.randint(0, 2, shape, generator=generator) - 1) for shape in self._parts(item)])
+                for item, scale in zip(self._items, scales)]
+
+    def _moved_along(self, along, by):
+        self._move = {item["name"]: by * parts[self._case.rank if is_local(item) else 0] for item, parts in along}
+        try:
+            return self._losses()
+        finally:
+            self._move = None
+
+    def _own_gradients(self):
+        """By objective, what the ranks' backward gives for the leaves, in the order of the elements."""
+        rows = []
+        for row in self._rows.tolist():
+            self._case.make_leaves(self._value)
+            loss, reached = self._case.forward()
+            self._case.backward(loss, reached, row[self._case.rank])
+            grads = [torch.zeros_like(x) if x.grad is None else x.grad for _, x in self._case.leaves]
+            rows.append(self._on_leaves(grads))
+        return torch.stack(rows)
+
+    # -- forward
+
+    def _losses(self, watched=contextlib.nullcontext):
+        """By rank; on every rank the same. `watched` makes what forward runs under."""
+        self._case.make_leaves(self._value)
+        with watched():
+            loss, _ = self._case.forward()
+        if not self._loss_is_checked:
+            self._check_shape_of(loss)
+        return torch.cat(exchange.all_gather(self._world, loss.detach().reshape(1).to(torch.float64)))
+
+    def _check_shape_of(self, loss):
+        for rank, shape in enumerate(exchange.all_gather_shapes(self._world, loss)):
+            if torch.Size(shape).numel() != 1:
+                raise InvalidAt(self._case.program["loss"]["pointer"],
+                                f"the loss has {torch.Size(shape).numel()} elements (shape {list(shape)} on rank {rank});"
+                                " it must have one: take .sum() or .mean()")
+        self._loss_is_checked = True
+
+    def _value(self, item):
+        leaf = self._leaves[item["name"]].clone()
+        if self._move and item["name"] in self._move:
+            leaf += self._move[item["name"]]
+        held = held_of(self._case.program, item, leaf, self._case.rank)
+        return held.detach().clone(memory_format=torch.contiguous_format)
+
+    def _moved(self, item, part, element, by, watched):
+        if not is_local(item) or part == self._case.rank:
+            move = torch.zeros_like(self._leaves[item["name"]])
+            move.view(-1)[element] = by
+            self._move = {item["name"]: move}
+        try:
+            return self._losses(watched)
+        finally:
+            self._move = None
+
+    # -- slopes
+
+    def _parts(self, item):
+        """The shapes of the leaves: by rank, or of the one."""
+        shapes = [tuple(x.shape) for x in self._sizes[item["name"]]]
+        return shapes if is_local(item) else shapes[:1]
+
+    def _scale(self, item, part, element):
+        """The element's size; the tensor's where that is larger; 1 where all is 0. The same on all ranks."""
+        values = self._sizes[item["name"]][part]
+        return max(float(values.view(-1)[element]), float(values.square().mean().sqrt())) or 1.0
+
+    def _slope(self, place, base, watched=contextlib.nullcontext):
+        item, part, element = place
+        scale = self._scale(item, part, element)
+        weights = self._rows[0]
+        found = None
+        for step in _STEPS:
+            h = scale * step
+            found = _Slope(base, h, *(self._moved(item, part, element, by, watched) for by in (h, -h, h / 4, -h / 4)))
+            if found.agrees(weights):
+                break
+        found.look_for_kink(weights)
+        return found
+
+    def _reply(self, losses, steps, rows, errors, whys):
+        """`rows`: the gradients by objective; `errors`: of the first; `whys`: places whose slope is not known, and why."""
+        case, writer = self._case, self._case.writer
+        elements = [(item, part, element) for item in self._items for part, shape in enumerate(self._parts(item))
+                    for element in range(int(torch.Size(shape).numel()))]
+        gradient_bounds, loss_bounds, step_bounds, decided = self._rounding(losses, steps, rows[0])
+        undecided = whys + [(elements[i], "a rounding before it decides its gradient: a branch, a tie or a cancellation")
+                            for i in decided.nonzero().flatten().tolist()]
+        names = [s["name"] for s in case.program["steps"] if "expr" not in s]
+        return {
+            "losses": writer.tensor(losses),
+            "loss_bounds": writer.tensor(loss_bounds),
+            "steps": [{"step": name, "by_rank": [writer.tensor(x) for x in values],
+                       "bound": [writer.tensor(x) for x in bound]}
+                      for name, values, bound in zip(names, steps, step_bounds)],
+            "gradients": [self._by_input(row) for row in rows],
+            "bounds": self._by_input(errors + gradient_bounds),
+            "bound_notes": [f"{item['name']}: finite differences in float64" for item in self._items],
+            "undecided_elements": [_undecided(place, why) for place, why in undecided],
+        }
+
+    def _by_input(self, flat):
+        """One value an element, in the order of the elements, as the leaves are shaped."""
+        at, result = 0, []
+        for item in self._items:
+            parts = []
+            for shape in self._parts(item):
+                count = int(torch.Size(shape).numel())
+                parts.append(self._case.writer.tensor(flat[at : at + count].reshape(shape)))
+                at += count
+            result.append({"input": item["name"], "parts": parts})
+        return result
+
+    # -- what is taken out of autograd
+
+    def _hold(self, cuts, losses, elements, plain, own, reply, undecided):
+        held_again = self._losses(cuts.holding)
+        slopes = {}
+        if not self._everywhere(cuts.parted or not torch.equal(held_again, losses)):
+            slopes = {i: self._slope(elements[i], losses, cuts.holding) for i in plain}
+        texts, unknown = self._gathered(cuts.texts()), self._gathered(cuts.unknown)
+        if unknown:
+            undecided.append(f"{unknown[0]} is too large to tell whether its backward is the derivative of its forward")
+        if self._everywhere(cuts.parted or not torch.equal(held_again, losses)):
+            undecided.append("what the code takes out of autograd cannot be held fixed, as it does not run alike each time")
+        elif texts:
+            values, _ = self._filled(slopes, own, len(elements))
+            reply["held"] = self._by_input(values[0])
+            reply["cuts"] = texts
+            known = {(e["input"], e["part"], e["element"]) for e in reply["undecided_elements"]}
+            reply["undecided_elements"] += [e for i, slope in slopes.items()
+                                            if slope.why and (e := _undecided(elements[i], slope.why)) and
+                                            (e["input"], e["part"], e["element"]) not in known]
+
+    def _why_nothing_is_known(self, losses, again):
+        same = (losses == again) | (losses.isnan() & again.isnan())
+        if bool(same.all()):
+            return []
+        rank = int((~same).nonzero()[0])
+        return [f"two runs of the forward differ (the loss on rank {rank}: {losses[rank].item():.9g}, then"
+                f" {again[rank].item():.9g}): it is random, or keeps something from run to run"]
+
+    # -- rounding
+
+    def _rounding(self, losses, steps, gradient):
+        """Bounds of the gradient's elements, of the losses and of the steps; and where rounding decides the gradient."""
+        dtype = self._case.program["dtype"]
+        flat = [losses, *(x for values in steps for x in values)]
+        spread, gradient_spread = Spread(flat), torch.zeros_like(gradient)
+        plain = None
+        for run in range(RUNS + 1 if dtype != "float64" else 0):
+            mode = Rounding(dtype, run * 1024 + self._case.rank) if run else None
+            here, losses_again, steps_again = self._backward_under(mode)
+            if plain is None:
+                plain = here
+                continue
+            spread.add([losses_again, *(x for values in steps_again for x in values)])
+            apart = self._on_leaves([torch.where(x.isfinite() & y.isfinite(), (x - y).abs(), torch.zeros_like(x))
+                                     for x, y in zip(here, plain)])
+            gradient_spread = torch.maximum(gradient_spread, apart)
+        roundings = len(losses) + len(self._case.program["steps"]) + 1
+        bounds, decided = bound_of(gradient_spread, gradient, dtype, roundings)
+        forward = [bound_of(s, x, dtype, roundings)[0] for s, x in zip(spread.raw(), flat)]
+        by_step, at = [], 1
+        for values in steps:
+            by_step.append(forward[at : at + len(values)])
+            at += len(values)
+        return bounds, forward[0], by_step, decided
+
+    def _backward_under(self, mode):
+        """The ranks' own gradients (zeros where missing), losses and steps of a run in which roundings are made."""
+        case = self._case
+        case.make_leaves(self._value)
+        if mode:
+            with mode:
+                loss, reached = case.forward()
+                case.backward(loss, reached)
+        else:
+            loss, reached = case.forward()
+            case.backward(loss, reached)
+        gradients = [torch.zeros_like(x) if g is None else g for g, (_, x) in zip(case.gradients(), case.leaves)]
+        losses = torch.cat(exchange.all_gather(self._world, loss.detach().reshape(1)))
+        return gradients, losses, [exchange.all_gather_uneven(self._world, value) for value in case.told]
+
+    def _on_leaves(self, apart):
+        """What the ranks' copies and pieces differ by, as a bound for the leaf's elements: summed."""
+        flat = []
+        for item, x in zip(self._items, apart):
+            if is_local(item):
+                flat += [part.reshape(-1) for part in exchange.all_gather_uneven(self._world, x)]
+                continue
+            leaf = torch.zeros_like(self._leaves[item["name"]]).requires_grad_()
+            held = held_of(self._case.program, item, leaf, self._case.rank)
+            (mine,) = torch.autograd.grad((held * x.to(torch.float64)).sum(), leaf)
+            flat.append(exchange.all_reduce(self._world, mine, "sum").reshape(-1))
+        return torch.cat(flat) if flat else torch.zeros(0, dtype=torch.float64)
+
+    # -- among the ranks
+
+    def _everywhere(self, flag):
+        """Whether it is so on some rank."""
+        mine = torch.tensor([1.0 if flag else 0.0], dtype=torch.float64)
+        return bool(exchange.all_reduce(self._world, mine, "sum").item())
+
+    def _gathered(self, texts):
+        import torch.distributed as dist
+
+        lists = [None] * self._world.size
+        dist.all_gather_object(lists, list(texts), group=self._world.process_group)
+        return list(dict.fromkeys(text for some in lists for text in some))
+
+
+class _Slope:
+    """The slopes of all ranks' losses in one element, from the losses at +h, -h, +h/4 and -h/4."""
+
+    def __init__(self, base, h, up, down, up_near, down_near):
+        self._h = h
+        self._base = base
+        self._far, self._near = (up - down) / (2 * h), (up_near - down_near) / (h / 2)
+        self._gaps = (up - 2 * base + down) / h, (up_near - 2 * base + down_near) / (h / 4)
+        self._sides = (base - down_near) / (h / 4), (up_near - base) / (h / 4)
+        self._noise = _NOISE * torch.stack([base, up, down]).abs().nan_to_num(posinf=0).amax(0) / (h / 4)
+        self.value = (16 * self._near - self._far) / 15
+        self.error = 4 * (self._near - self._far).abs() + self._noise
+        self.why = ""
+
+    def agrees(self, weights):
+        apart = _weighted((self._near - self._far)[None], weights).abs()
+        size = _weighted(self._near[None], weights).abs()
+        return bool(apart <= _AGREES * size + 8 * _weighted(self._noise[None], weights.abs()))
+
+    def look_for_kink(self, weights):
+        far, near = (abs(float(_weighted(g[None], weights))) for g in self._gaps)
+        below, above = (float(_weighted(s[None], weights)) for s in self._sides)
+        noise = float(_weighted(self._noise[None], weights.abs()))
+        if not all(map(_is_finite, (far, near, below, above))):
+            self.why = "the loss is not finite beside this value"
+        elif not self.agrees(weights) and near > 2 * far:
+            self.why = "the loss jumps at this value"
+        elif near > 0.5 * far and near > _KINK * (abs(below) + abs(above)) + 8 * noise:
+            self.why = f"the loss has a kink at this value: its slope is {below:.4g} below and {above:.4g} above"
+        elif not self.agrees(weights):
+            self.why = "finite differences with different steps do not agree on the slope at this value"
+        if self.why:  # no bound: what is meant here is not known, and nothing is near enough to it
+            self.error = 1e-7 * self.value.abs()
+        self.error = self.error.nan_to_num(nan=0, posinf=0)
+
+
+def _undecided(place, why):
+    item, part, element = place
+    return {"input": item["name"], "part": part, "element": element, "why": why}
+
+
+def _is_finite(x):
+    return x - x == 0
+
+
+def _weighted(by_rank, weights):
+    """Sums over the ranks' losses, those of weight 0 left out: they may be infinite."""
+    return torch.where(weights != 0, by_rank * weights, torch.zeros_like(by_rank)).sum(-1)

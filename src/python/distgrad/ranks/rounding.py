@@ -1,0 +1,106 @@
+"""How far rounding may move a result: an estimate, for code of which nothing is known.
+
+The computation runs in float64 again a few times while everything that an operator takes
+and gives is moved at random by up to one rounding of the narrower dtype: Monte Carlo arithmetic (D. S. Parker, 1997). What that
+changes, times a margin, is the bound. It is no proof, as the simulator's is; docs/tolerance.md says what that means.
+"""
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+RUNS = 4
+_MARGIN = 16
+_ROUNDOFFS = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}
+_FEW_BITS = {"float64": 2.0**40, "float32": 2.0**18, "bfloat16": 2.0**6, "float16": 2.0**8}  # 3/4 of the significand
+# From here on, relative to the tensor's largest value, a rounding does not blur an element but decides it: a branch.
+_DECIDES = {"float64": 2.0**-20, "float32": 2.0**-12, "bfloat16": 2.0**-4, "float16": 2.0**-5}
+
+_EXACT = frozenset(
+    """
+    _to_copy _unsafe_view abs alias amax amin as_strided bernoulli_ cat clamp clamp_max clamp_min clone constant_pad_nd copy
+    copy_ detach diagonal embedding empty empty_like empty_strided expand eye fill fill_ flip full full_like gather index
+    index_put index_select lift_fresh masked_fill masked_select max maximum min minimum neg new_empty new_empty_strided
+    new_full new_ones new_zeros normal_ ones ones_like permute random_ relu repeat reshape resize_ roll scatter select
+    select_backward select_scatter sign slice slice_backward slice_scatter sort split split_with_sizes squeeze stack t
+    take threshold_backward topk transpose unbind unfold uniform_ unsqueeze view where zero_ zeros zeros_like
+    """.split()
+)
+
+
+def roundoff(dtype):
+    return _ROUNDOFFS[dtype]
+
+
+def without_dynamo(dispatch):
+    """Says that torch.compile knows it already: else a mode's first operator imports it, for some seconds."""
+    setattr(dispatch, "__dynamo_disable", dispatch)
+
+
+class Rounding(TorchDispatchMode):
+    """Moves what is computed while it is on. `dtype`: whose roundings."""
+
+    def __init__(self, dtype, seed):
+        super().__init__()
+        self._unit = _ROUNDOFFS[dtype]
+        self._few_bits = _FEW_BITS[dtype]
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        name = func._schema.name.partition("::")[2]
+        if func.namespace != "aten" or name in _EXACT:
+            return func(*args, **kwargs)
+        mutable = func._schema.is_mutable
+        result = func(*args, **kwargs) if mutable else func(*tree_map(self._moved, args), **kwargs)
+        if mutable:
+            tree_map(self._move_in_place, result)
+            return result
+        return tree_map(self._moved, result)
+
+    without_dynamo(__torch_dispatch__)
+
+    def _moved(self, x):
+        if type(x) is not torch.Tensor or x.dtype != torch.float64:
+            return x
+        return x * (1 + self._noise(x))
+
+    def _move_in_place(self, x):
+        if type(x) is torch.Tensor and x.dtype == torch.float64 and not x.is_inference():
+            x.mul_(1 + self._noise(x))
+
+    def _noise(self, x):
+        """Nothing where the value has few enough bits that no rounding is behind it."""
+        noise = (2 * torch.rand(x.shape, dtype=torch.float64, generator=self._generator) - 1) * self._unit
+        mantissa, _ = torch.frexp(x)
+        scaled = mantissa * self._few_bits
+        return torch.where((scaled == scaled.round()) | ~torch.isfinite(x), torch.zeros_like(noise), noise)
+
+
+class Spread:
+    """Gathers how far the same tensors differ from run to run."""
+
+    def __init__(self, values):
+        self._values = values
+        self._spread = [torch.zeros_like(x) for x in values]
+
+    def add(self, values):
+        for i, (spread, x, y) in enumerate(zip(self._spread, self._values, values)):
+            if x.shape == y.shape:
+                self._spread[i] = torch.fmax(spread, (y - x).abs())
+
+    def raw(self):
+        return self._spread
+
+
+def bound_of(spread, value, dtype, roundings):
+    """The bound of each element, and where no bound can be given: rounding decides there.
+
+    `roundings`: how many operations a result may be of that are nowhere else, such as sums over the ranks.
+    """
+    unit = _ROUNDOFFS[dtype]
+    largest = float(value.abs().nan_to_num(posinf=0).max()) if value.numel() else 0.0
+    floor = _MARGIN * roundings * unit * largest
+    decided = spread > _DECIDES[dtype] * largest
+    bound = torch.where(decided, torch.zeros_like(spread), _MARGIN * spread) + floor
+    return bound.nan_to_num(nan=floor, posinf=floor), decided

@@ -1,0 +1,36 @@
+"""Calls that go wrong in other ways than by a number."""
+
+import os
+import threading
+import time
+from pathlib import Path
+
+
+def raises(x, w):
+    raise ValueError("no such luck")
+
+
+def exits(x, w):
+    raise SystemExit(5)
+
+
+def dies(x, w):
+    os.kill(os.getpid(), 11)
+
+
+def blocks(x, w):
+    time.sleep(1000)
+
+
+def leaves_a_thread(x, w):
+    threading.Thread(target=time.sleep, args=(1000,)).start()
+    return x * w
+
+
+def gives_a_tuple(x, w):
+    return x, w
+
+
+def writes_a_file(x, w):
+    Path(__file__).with_name("ran").touch()
+    return x * w

@@ -1,0 +1,12 @@
+"""What the calls of right.py and wrong.py mean, for all ranks at once."""
+
+import torch
+
+
+def all_sum(xs, ws):
+    total = sum(x * w for x, w in zip(xs, ws))
+    return [total for _ in xs]
+
+
+def plain(xs, ws):
+    return [torch.tanh(total) for total in all_sum(xs, ws)]

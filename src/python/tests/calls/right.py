@@ -1,0 +1,185 @@
+"""Right programs whose derivative is not, or not everywhere, what autograd is meant to give. And one without any trick."""
+
+import torch
+import torch.distributed as dist
+
+
+class _Sum(torch.autograd.Function):
+    """The sum over the ranks, with its adjoint."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = x.clone()
+        dist.all_reduce(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        g = g.clone()
+        dist.all_reduce(g)
+        return g
+
+
+all_sum = _Sum.apply
+
+
+def plain(x, w):
+    return torch.tanh(all_sum(x * w))
+
+
+# 1: a target that gradients are stopped at
+def stop_gradient_target(x, w):
+    prediction = all_sum(x * w)
+    return prediction - prediction.detach() * 0.5
+
+
+# 2: statistics under no_grad, of all ranks
+def no_grad_statistics(x, w):
+    with torch.no_grad():
+        mean = x.mean()
+        dist.all_reduce(mean)
+        mean /= dist.get_world_size()
+        scale = (x - mean).abs().max() + 1
+    return all_sum((x - mean) / scale * w)
+
+
+# 3: the same, where only the collective is under no_grad
+def no_grad_gather(x, w):
+    parts = [torch.zeros_like(x) for _ in range(dist.get_world_size())]
+    with torch.no_grad():
+        dist.all_gather(parts, x.contiguous())
+    return all_sum(x * w) - torch.stack(parts).mean(0)
+
+
+# 4: a straight-through round
+def straight_through_round(x, w):
+    return all_sum((x + (x.round() - x).detach()) * w)
+
+
+class _Quantized(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return (x * 4).round() / 4
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+quantized = _Quantized.apply
+
+
+# 5: the same as a Function
+def quantizer(x, w):
+    return all_sum(quantized(x) * w)
+
+
+# 6: kinks at the point: x has zeros
+def relu_at_zero(x, w):
+    return all_sum((torch.relu(x) + 1) * w)
+
+
+# 7: at a tie max gives the gradient to one element
+def max_at_a_tie(x, w):
+    return all_sum(x.max(0).values * w)
+
+
+# 8: the boundary of a clamp
+def clamp_at_the_boundary(x, w):
+    return all_sum(x.clamp(max=1.0) * w)
+
+
+# 9: routing by a tie in topk
+def routing(x, w):
+    value, _ = x.topk(1)
+    return all_sum(value * w)
+
+
+# 10: torch.where at the point where its condition changes
+def where_at_a_tie(x, w):
+    return all_sum(torch.where(x > 1, 2 * x, x + 1) * w)
+
+
+# 11: a sort with ties
+def sorted_ties(x, w):
+    return all_sum(x.sort().values * torch.arange(1.0, 1 + x.numel(), dtype=x.dtype) * w)
+
+
+# 12: a gradient scaled for an earlier layer
+def gradient_scaling(x, w):
+    scaled = 0.1 * x + (0.9 * x).detach()
+    return all_sum(scaled * w)
+
+
+class _Reversed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return -g
+
+
+# 13: gradient reversal
+def gradient_reversal(x, w):
+    return all_sum(_Reversed.apply(x) * w)
+
+
+# 14: a guard against NaN, at its boundary
+def guarded_log(x, w):
+    safe = torch.where(x > 0, x, torch.ones_like(x))
+    return all_sum(torch.where(x > 0, safe.log(), torch.zeros_like(x)) * w)
+
+
+# 15: a scale as a plain number
+def number_as_scale(x, w):
+    return all_sum(x / x.abs().sum().item() * w)
+
+
+# 16: a median, whose gradient goes to one of the middle elements
+def median(x, w):
+    return all_sum(x.median() * w)
+
+
+_running = [torch.zeros(())]
+
+
+# 17: a running mean, kept from call to call
+def running_mean(x, w):
+    _running[0] = 0.9 * _running[0] + 0.1 * x.detach().mean()
+    return all_sum((x - _running[0]) * w)
+
+
+# 18: noise that nobody seeded
+def own_noise(x, w):
+    noise = torch.randn(x.shape, generator=_generator).to(x.dtype)
+    return all_sum((x + noise) * w)
+
+
+_generator = torch.Generator()
+
+
+# dropout: the same mask in every run
+def dropout(x, w):
+    return all_sum(torch.nn.functional.dropout(x * w, 0.5))
+
+
+# detached for a log: nothing comes of it
+_log = []
+
+
+def logs(x, w):
+    y = all_sum(x * w)
+    _log.append((y.detach().mean(), y.sum().item()))
+    return y
+
+
+# a leaf that is meant to have no gradient
+def ignores(x, w):
+    return all_sum(x.detach() * w)
+
+
+# a loss that is a call
+def loss(y, rank):
+    return (y * y).sum() * (rank + 1)

@@ -1,0 +1,107 @@
+"""Mistakes. Some have a detach, a Function or a no_grad beside the mistake, which are no excuse."""
+
+import torch
+import torch.distributed as dist
+
+
+class _Identity(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = x.clone()
+        dist.all_reduce(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+class _Own(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        parts = [torch.zeros_like(x) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, x.contiguous())
+        return torch.stack(parts)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g[dist.get_rank()]
+
+
+class _Copy(torch.autograd.Function):
+    """Megatron's f: forward communicates nothing, backward does."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        g = g.clone()
+        dist.all_reduce(g)
+        return g
+
+
+class _Sum(_Identity):
+    @staticmethod
+    def backward(ctx, g):
+        g = g.clone()
+        dist.all_reduce(g)
+        return g
+
+
+def identity_backward(x, w):
+    return _Identity.apply(x * w)
+
+
+def own_slice(x, w):
+    return (_Own.apply(x * w) ** 2).sum(0)
+
+
+def in_place(x, w):
+    y = x * w
+    dist.all_reduce(y)
+    return y
+
+
+def simcse(x, w):
+    y = x * w
+    parts = [torch.zeros_like(y) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, y.contiguous())
+    parts[dist.get_rank()] = y
+    return (torch.stack(parts) ** 2).sum(0)
+
+
+def summed_twice(x, w):
+    return _Sum.apply(_Copy.apply(x * w))
+
+
+def identity_beside_detach(x, w):
+    y = _Identity.apply(x * w)
+    print("mean", y.detach().mean().item())
+    with torch.no_grad():
+        largest = y.abs().max()
+    return y if bool(largest >= 0) else -y
+
+
+def identity_beside_ste(x, w):
+    return _Identity.apply((x + (x.round() - x).detach()) * w)
+
+
+def identity_beside_a_function(x, w):
+    return _Identity.apply(_Clamp.apply(x) * w)
+
+
+class _Clamp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return 3 * x
+
+    @staticmethod
+    def backward(ctx, g):
+        return 3 * g
+
+
+def identity_beside_relu_at_zero(x, w):
+    return _Identity.apply((torch.relu(x) + 1) * w)

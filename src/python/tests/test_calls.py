@@ -1,0 +1,192 @@
+"""Programs with calls of the user's code, through the executable: verdicts, reasons, failures, bad input."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+DISTGRAD = os.environ.get("DISTGRAD") or "distgrad"
+CALLS = Path(__file__).resolve().parent / "calls"
+
+INPUTS = {
+    "x": {"by_rank": [[1.0, 0.0, 1.0, 2.5], [1.75, 0.0, 1.75, 1.25]]},
+    "w": [2.0, 0.5, -1.25, 3.0],
+}
+
+# Right programs, and a part of the reason that is given where derivative and intent differ; None: they match.
+RIGHT = {
+    "plain": None,
+    "logs": None,
+    "dropout": None,
+    "stop_gradient_target": "detach() in right.py",
+    "no_grad_statistics": "no_grad in right.py",
+    "no_grad_gather": "a collective under no_grad in right.py",
+    "straight_through_round": "detach() in right.py",
+    "quantizer": "_Quantized",
+    "relu_at_zero": "kink at this value: its slope is 0 below and 2 above",
+    "max_at_a_tie": "kink",
+    "clamp_at_the_boundary": "kink",
+    "routing": "kink",
+    "where_at_a_tie": "kink",
+    "sorted_ties": "kink",
+    "gradient_scaling": "detach() in right.py",
+    "gradient_reversal": "_Reversed",
+    "guarded_log": "jumps",
+    "number_as_scale": ".item() in right.py",
+    "median": "kink",
+    "running_mean": "two runs of the forward differ",
+    "own_noise": "two runs of the forward differ",
+    "ignores": "detach() in right.py",
+}
+
+WRONG = ["identity_backward", "own_slice", "in_place", "simcse", "summed_twice", "identity_beside_detach",
+         "identity_beside_ste", "identity_beside_a_function", "identity_beside_relu_at_zero"]
+
+
+def scenario(call, simulate=None, inputs=INPUTS, loss="(y * y).sum()", **more):
+    step = {"call": call, "args": ["x", "w"]}
+    if simulate:
+        step["simulate"] = simulate
+    return {"world_size": 2, "inputs": inputs, "steps": [{"y": step}], "loss": loss, "objective": "sum", **more}
+
+
+class Calls(unittest.TestCase):
+    def setUp(self):
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        for name in ("right.py", "wrong.py", "joint.py", "broken.py"):
+            (self.folder / name).symlink_to(CALLS / name)
+
+    def enterContext(self, context):  # of Python 3.11
+        value = context.__enter__()
+        self.addCleanup(context.__exit__, None, None, None)
+        return value
+
+    def write(self, name, content):
+        (self.folder / f"{name}.json").write_text(json.dumps(content))
+
+    def run_all(self, *options, allow=True, timeout="100"):
+        """(exit code, cases of the report by name, standard error)."""
+        report = self.folder / "report.txt"
+        command = [DISTGRAD, "run", str(self.folder), "--python", sys.executable, "--json", str(report), "--timeout", timeout]
+        # From elsewhere: files are sought beside the scenario.
+        done = subprocess.run(command + ["--allow-code"] * allow + list(options), cwd="/", capture_output=True, text=True)
+        cases = json.loads(report.read_text())["cases"] if report.exists() else []
+        report.unlink(missing_ok=True)
+        return done.returncode, {case["name"] + (":" + case["dtype"] if "dtype=" in case["id"] else ""): case for case in cases}, done.stdout + done.stderr
+
+    def test_right_programs_match_or_are_disputed(self):
+        for name in RIGHT:
+            self.write(name, scenario(f"python:right.py:{name}"))
+        self.write("float32", scenario("python:right.py:plain", dtype=["float32", "bfloat16", "float16"]))
+        code, cases, output = self.run_all()
+        self.assertEqual(code, 0, output)
+        for name, reason in RIGHT.items():
+            case = cases[name]
+            with self.subTest(name):
+                self.assertEqual(case["verdict"], "match" if reason is None else "disputed", case.get("why"))
+                self.assertIn(reason or "", case.get("why", ""))
+        for dtype in ("float32", "bfloat16", "float16"):
+            self.assertIn(cases[f"float32:{dtype}"]["verdict"], ("match", "disputed"))
+        # With the element.
+        self.assertIn("x[0] on rank 0: the gradient is 48, the slope of the objective", cases["straight_through_round"]["why"])
+
+    def test_mistakes_are_mismatches(self):
+        for name in WRONG:
+            self.write(name, scenario(f"python:wrong.py:{name}"))
+        code, cases, output = self.run_all()
+        self.assertEqual(code, 1, output)
+        for name in WRONG:
+            with self.subTest(name):
+                self.assertEqual(cases[name]["verdict"], "mismatch", cases[name].get("why"))
+                self.assertTrue(cases[name]["findings"])
+                self.assertIsNotNone(cases[name]["gradients"]["x"]["first_difference"])
+        # Held against what the user means: the straight-through gradient, of which this is a half.
+        self.assertAlmostEqual(cases["identity_beside_ste"]["gradients"]["x"]["truth"]["by_rank"][0][0], 48, places=6)
+
+    def test_the_truth_of_a_simulation(self):
+        self.write("right", scenario("python:right.py:plain", "python:joint.py:plain",
+                                     dtype=["float64", "float32", "bfloat16", "float16"]))
+        self.write("wrong", scenario("python:wrong.py:identity_backward", "python:joint.py:all_sum"))
+        self.write("forward", scenario("python:right.py:plain", "python:joint.py:all_sum"))
+        self.write("mixed", {**scenario("python:right.py:plain", "python:joint.py:plain", loss="(z * z).sum()"),
+                             "steps": [{"y": {"call": "python:right.py:plain", "args": ["x", "w"],
+                                              "simulate": "python:joint.py:plain"}},
+                                       {"z": {"all_gather": "y * (rank + 1)", "dim": 0}}]})
+        self.write("guards", scenario("python:right.py:plain", "python:joint.py:plain", single_device={
+            "steps": [{"t": "torch.tanh(x[0] * w[0] + x[1] * w[1])"}], "loss": "2.0 * (t * t).sum()"}))
+        code, cases, output = self.run_all()
+        self.assertEqual(code, 1, output)
+        for dtype in ("float64", "float32"):
+            self.assertEqual(cases[f"right:{dtype}"]["verdict"], "match", cases[f"right:{dtype}"].get("why"))
+        for dtype in ("bfloat16", "float16"):  # in which tanh saturates: no accusation
+            self.assertIn(cases[f"right:{dtype}"]["verdict"], ("match", "disputed"))
+        self.assertEqual([f["rule"] for f in cases["wrong"]["findings"]][0], "objective")
+        self.assertEqual([f["rule"] for f in cases["forward"]["findings"]][0], "forward")
+        self.assertEqual(cases["mixed"]["verdict"], "match")
+        self.assertEqual(cases["guards"]["verdict"], "match", cases["guards"]["findings"])
+
+    def test_a_loss_may_be_a_call_and_inputs_may_be_laid_out(self):
+        loss = {"call": "python:right.py:loss", "args": ["y", "rank"]}
+        self.write("loss", scenario("python:right.py:plain", loss=loss))
+        weights = {"x": INPUTS["x"], "w": {"value": [2.0, 0.5, -1.25, 3.0], "layout": "replicate"}}
+        self.write("replicated", scenario("python:right.py:plain", inputs=weights))
+        self.write("synchronised", scenario("python:right.py:plain", inputs=weights, sync={"w": "mean"}, objective="mean"))
+        large = {"x": {"expr": "torch.cos(torch.arange(300) * (1.0 + rank))"},
+                 "w": {"expr": "torch.sin(torch.arange(300) * 0.3)", "layout": "replicate"}}
+        self.write("large", scenario("python:right.py:plain", inputs=large, dtype="float32"))
+        code, cases, output = self.run_all()
+        self.assertEqual(code, 0, output)
+        self.assertEqual({name: case["verdict"] for name, case in cases.items()},
+                         dict.fromkeys(("loss", "replicated", "synchronised", "large"), "match"))
+
+    def test_what_breaks_costs_its_case_only(self):
+        for name in ("raises", "exits", "dies", "blocks", "leaves_a_thread"):
+            self.write(name, scenario(f"python:broken.py:{name}", "python:joint.py:all_sum",
+                                      timeout_s=3))
+        self.write("z_right", scenario("python:right.py:plain", "python:joint.py:plain"))
+        code, cases, output = self.run_all(timeout="8")
+        self.assertEqual(code, 3, output)
+        kinds = {name: case.get("error", {}).get("kind") for name, case in cases.items()}
+        self.assertEqual(kinds["raises"], "exception")
+        self.assertEqual(cases["raises"]["error"]["step"], "y")
+        self.assertIn("no such luck", cases["raises"]["error"]["message"])
+        self.assertIn("broken.py", cases["raises"]["error"]["message"])
+        self.assertEqual(kinds["exits"], "exception")
+        self.assertEqual(kinds["dies"], "crash")
+        self.assertEqual(kinds["blocks"], "hang")
+        self.assertIn("left a thread running", str(cases["leaves_a_thread"]["warnings"]))
+        self.assertEqual(cases["z_right"]["verdict"], "match")
+
+    def test_bad_input_is_one_clear_line(self):
+        lines = {
+            "no_file": (scenario("python:rihgt.py:plain"), "no such file"),
+            "no_name": (scenario("python:right.py:plian"), "did you mean plain?"),
+            "no_tensor": (scenario("python:broken.py:gives_a_tuple", "python:joint.py:all_sum"), "returned a tuple"),
+            "expression": ({**scenario("python:right.py:plain"), "steps": [
+                {"y": {"call": "python:right.py:plain", "args": ["x", "ww"]}}]}, 'the name "ww" is unknown'),
+            "vector_loss": (scenario("python:right.py:plain", loss="y * y"), "the loss has 4 elements"),
+        }
+        for name, (content, _) in lines.items():
+            self.write(name, content)
+        code, _, output = self.run_all()
+        for name, (_, text) in lines.items():
+            with self.subTest(name):
+                self.assertIn(text, " ".join(output.split()), output)
+        self.assertEqual(code, 3)  # of no_tensor; the others are the user's errors
+
+    def test_code_runs_only_when_it_is_allowed(self):
+        self.write("plain", scenario("python:broken.py:writes_a_file"))
+        code, cases, _ = self.run_all(allow=False)
+        self.assertEqual((code, cases["plain"]["verdict"]), (4, "skipped"))
+        self.assertIn("--allow-code", cases["plain"]["why"])
+        self.assertFalse((self.folder / "ran").exists())
+        code, cases, _ = self.run_all("--subject", "torch_nn")
+        self.assertEqual(cases["plain"]["verdict"], "skipped")
+        self.assertIn("the ranks are Python's", cases["plain"]["why"])
+
+
+if __name__ == "__main__":
+    unittest.main()
