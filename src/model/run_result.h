@@ -121,7 +121,7 @@ struct RunRequest {
   std::string device = {};      // "cpu" or "cuda"; empty: the CPU
   // Not empty: the truth is asked for as well, from finite differences of the ranks' own forward run; as
   // SimulateRequest::weights. The answer is in rank 0's result.
-  std::vector<std::vector<double>> measured;
+  std::vector<std::vector<double>> measured = {};
 };
 
 struct RankResult {

@@ -268,7 +268,7 @@ TEST(Messages, RunRequest) {
 TEST(Messages, SmallestProgram) {
   Program program;
   program.loss.text = "x";
-  const auto got = round_trip<WorkRequest>(encode_request(1, RunRequest{program, "", "", {}, {}}), decode_request);
+  const auto got = round_trip<WorkRequest>(encode_request(1, RunRequest{program, "", "", {}, "", {}}), decode_request);
   expect_same(program, std::get<RunRequest>(got.what).program);
 }
 
