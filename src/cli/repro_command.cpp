@@ -58,7 +58,7 @@ std::variant<ReproOptions, ExitCode> parse_repro_options(const Arguments& argume
         ->type_name(type);
   };
   app.add_option("CASE", paths, "a scenario file of one case, or a case as the reports name it")->required();
-  app.add_option("-o,--output", options.output, "the file (default: standard output), or a folder for several cases")->type_name("FILE");
+  app.add_option("-o,--output", options.output, "file to write, or folder for several cases; default: standard output")->type_name("FILE");
   app.add_flag("--shrink", options.shrink, "first make the case as simple as it can be while the finding stays");
   app.add_flag("--scenario", options.scenario, "write the case as a scenario file instead");
   option("--subject", "NAME", "the implementation under test");

@@ -206,6 +206,10 @@ std::string header_part(const ReproCase& repro) {
 std::string repro_script(const ReproCase& repro) {
   if (repro.result.verdict == Verdict::kSkipped)
     throw UserError("repro: there is nothing to show: " + repro.result.why);
+  for (const Step& step : repro.program.steps)
+    if (!step.collective() && !std::holds_alternative<Expression>(step.what))
+      throw UserError("repro: step " + step.name +
+                      " calls code, whose meaning for all ranks no script can show; hand over the scenario (--scenario)");
   const Program program = with_free_names(repro.program);
   const bool attach = may_part_ways(program);
   const CollectiveParts parts = collective_parts(repro, program, attach);
