@@ -211,7 +211,7 @@ TEST_P(Conformance, OneRank) { check(1, {{0}}, at::kDouble); }
 
 INSTANTIATE_TEST_SUITE_P(, Conformance,
                          ::testing::Values(BackendDevice{"gloo", "cpu"}, BackendDevice{"gloo", "cuda"}, BackendDevice{"nccl", "cuda"}),
-                         [](const auto& info) { return info.param.backend + "_on_" + info.param.device; });
+                         [](const auto& one) { return one.param.backend + "_on_" + one.param.device; });
 
 }  // namespace
 }  // namespace distgrad

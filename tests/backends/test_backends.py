@@ -130,11 +130,12 @@ class WithAStandIn(Case):
         library = str(STAND_INS / "stand_in.so")
         return super().cases(*arguments, "--backend", "nccl", DISTGRAD_NCCL_LIBRARY=library, **more)
 
-    def test_every_debate_comes_out_as_over_gloo(self):
-        cases = self.cases("scenarios/debate", "--subject", "reference,torch_nn,in_place", code=0)
-        over_gloo = Case.cases(self, "scenarios/debate", "--subject", "reference,torch_nn,in_place", code=0)
+    def test_the_debate_comes_out_as_over_gloo(self):
+        files = [f"scenarios/debate/{name}.json" for name in ("all_reduce_sum", "weighted_product", "weighted_sum")]
+        cases = self.cases(*files, code=0)
+        over_gloo = Case.cases(self, *files, code=0)
         self.assertEqual(list(map(self.outcome, cases)), list(map(self.outcome, over_gloo)))
-        self.assertIn("match", {c["verdict"] for c in cases})
+        self.assertLessEqual({"match", "mismatch"}, {c["verdict"] for c in cases})
 
     @staticmethod
     def outcome(case):
