@@ -40,10 +40,10 @@ struct Finished {
     findings = {{finding, "all_reduce", "y", {0, 1}, 0.5, "..."}};
   }
   CaseResult judged(bool strict = false) {
-    return judge(which, {&simulation, &program, &run, &comparison, findings, 0.5}, strict);
+    return judge(which, {&simulation, &program, &run, &comparison, findings, "", 0.5}, strict);
   }
   CaseResult judged_without_comparison(bool strict = false) {
-    return judge(which, {&simulation, &program, &run, nullptr, {}, 0.5}, strict);
+    return judge(which, {&simulation, &program, &run, nullptr, {}, "", 0.5}, strict);
   }
 };
 
