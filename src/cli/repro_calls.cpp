@@ -24,14 +24,10 @@ constexpr const char* kQuestion =
 Json call_json(const Step& step, const Program& program) {
   const CollectiveCall& call = *step.collective();
   const Group* group = call.group.empty() ? nullptr : program.group_named(call.group);
-  Json out = {{"step", step.name},
-              {"kind", traits(call.kind).name},
-              {"op", name_of(call.op)},
-              {"factor", call.factor},
-              {"root", call.root},
-              {"dim", nullptr},
-              {"splits", nullptr},
-              {"pairs", call.pairs},
+  Json out = {{"step", step.name},      {"kind", traits(call.kind).name},
+              {"op", name_of(call.op)}, {"factor", call.factor},
+              {"root", call.root},      {"dim", nullptr},
+              {"splits", nullptr},      {"pairs", call.pairs},
               {"size", nullptr}};
   if (call.dim) out["dim"] = *call.dim;
   if (!call.splits.empty()) out["splits"] = call.splits;
@@ -42,7 +38,8 @@ Json call_json(const Step& step, const Program& program) {
 Json ask(const std::string& interpreter, const Json& request) {
   const std::filesystem::path main = python_rank_command(interpreter).at(1);
   ChildCommand command;
-  command.arguments = {interpreter, "-c", kQuestion, main.parent_path().parent_path().parent_path().string(), request.dump()};
+  command.arguments = {interpreter, "-c", kQuestion,
+                       main.parent_path().parent_path().parent_path().string(), request.dump()};
   const CapturedChild child = run_captured(command, kTimeout);
   std::string text = child.text;
   while (!text.empty() && text.back() == '\n') text.pop_back();
@@ -53,7 +50,8 @@ Json ask(const std::string& interpreter, const Json& request) {
 
 }  // namespace
 
-std::map<std::string, ReproCase::Call> calls_of_foreign_code(const Case& which, const Program& program,
+std::map<std::string, ReproCase::Call> calls_of_foreign_code(const Case& which,
+                                                             const Program& program,
                                                              Interpreters& interpreters) {
   std::map<std::string, ReproCase::Call> calls;
   if (!is_foreign_code(which.subject) && !is_python_subject(which.subject)) return calls;

@@ -22,8 +22,8 @@
 #include "cli/repro_shrink.h"
 #include "cli/run_options.h"
 #include "cli/verify.h"
-#include "repro/repro.h"
 #include "report/words.h"
+#include "repro/repro.h"
 #include "scenario/cases.h"
 #include "scenario/parse.h"
 #include "scenario/scenario_text.h"
@@ -45,21 +45,31 @@ struct ReproOptions {
   bool scenario = false;
 };
 
-// The options of `run` that say which case it is are read by its own parser, so that they mean the same.
+// The options of `run` that say which case it is are read by its own parser, so that they mean the
+// same.
 std::variant<ReproOptions, ExitCode> parse_repro_options(const Arguments& arguments) {
-  CLI::App app("A case as a standalone Python script that needs torch alone: what one pastes into an issue.",
-               "distgrad repro");
+  CLI::App app(
+      "A case as a standalone Python script that needs torch alone: what one pastes into an issue.",
+      "distgrad repro");
   ReproOptions options;
   std::vector<std::string> paths;
   Arguments for_run;
   const auto option = [&](const std::string& name, const char* type, const char* help) {
     app.add_option_function<std::string>(
-           name, [&for_run, name](const std::string& value) { for_run.insert(for_run.end(), {name, value}); }, help)
+           name,
+           [&for_run, name](const std::string& value) {
+             for_run.insert(for_run.end(), {name, value});
+           },
+           help)
         ->type_name(type);
   };
-  app.add_option("CASE", paths, "a scenario file of one case, or a case as the reports name it")->required();
-  app.add_option("-o,--output", options.output, "file to write, or folder for several cases; default: standard output")->type_name("FILE");
-  app.add_flag("--shrink", options.shrink, "first make the case as simple as it can be while the finding stays");
+  app.add_option("CASE", paths, "a scenario file of one case, or a case as the reports name it")
+      ->required();
+  app.add_option("-o,--output", options.output,
+                 "file to write, or folder for several cases; default: standard output")
+      ->type_name("FILE");
+  app.add_flag("--shrink", options.shrink,
+               "first make the case as simple as it can be while the finding stays");
   app.add_flag("--scenario", options.scenario, "write the case as a scenario file instead");
   option("--subject", "NAME", "the implementation under test");
   option("--world-size", "N", "the number of ranks");
@@ -95,8 +105,9 @@ void check_number(const std::vector<Case>& cases, const ReproOptions& options) {
     if (has_code(c.scenario->steps))
       throw UserError("repro: " + c.id + " calls code of your own, which no script can be made of");
   if (cases.size() == 1 || (writes_folder(options) && !options.shrink)) return;
-  std::string text = fmt::format("repro: it takes one case, and these are {}; choose one{}:", cases.size(),
-                                 options.shrink ? "" : ", or name a folder for all with -o FOLDER/");
+  std::string text =
+      fmt::format("repro: it takes one case, and these are {}; choose one{}:", cases.size(),
+                  options.shrink ? "" : ", or name a folder for all with -o FOLDER/");
   for (std::size_t i = 0; i < std::min(cases.size(), kCasesTold); ++i)
     text += "\n  distgrad repro " + shell_quoted(cases[i].id);
   if (cases.size() > kCasesTold) text += "\n  ... `distgrad list cases PATH` shows all";
@@ -107,12 +118,14 @@ void check_number(const std::vector<Case>& cases, const ReproOptions& options) {
 std::string file_name(const std::string& id, const char* ending) {
   std::string name = id;
   for (char& c : name)
-    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '_' && c != '.' && c != '+' && c != '-') c = '-';
+    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '_' && c != '.' && c != '+' &&
+        c != '-')
+      c = '-';
   return name + ending;
 }
 
-// The operands of collectives are no steps; for a moment they are made ones, so that the simulator tells
-// their shapes.
+// The operands of collectives are no steps; for a moment they are made ones, so that the simulator
+// tells their shapes.
 std::map<std::string, std::vector<Shape>> operand_shapes(const Conclusion& conclusion) {
   SimulateRequest request;
   request.program = conclusion.asked.program;
@@ -174,17 +187,21 @@ class Listener : public VerifyListener {
 };
 
 std::string versions() {
-  return fmt::format("distgrad {}{}{}", kVersion, kTorchVersion.empty() ? "" : " with torch ", kTorchVersion);
+  return fmt::format("distgrad {}{}{}", kVersion, kTorchVersion.empty() ? "" : " with torch ",
+                     kTorchVersion);
 }
 
 // Throws UserError where there is nothing to show.
 std::string script_of(const Kept& kept, Interpreters& interpreters) {
   const CaseResult& result = *kept.result;
-  if (result.verdict == Verdict::kSkipped) throw UserError("repro: there is nothing to show: " + result.why);
+  if (result.verdict == Verdict::kSkipped)
+    throw UserError("repro: there is nothing to show: " + result.why);
   if (!kept.program || (result.gradients.empty() && result.verdict != Verdict::kError))
-    throw UserError("repro: the case could not be carried through" + (result.why.empty() ? "" : ": " + result.why));
+    throw UserError("repro: the case could not be carried through" +
+                    (result.why.empty() ? "" : ": " + result.why));
   return repro_script({result.which, *kept.program, kept.simulation, result, kept.operands,
-                       calls_of_foreign_code(result.which, *kept.program, interpreters), versions()});
+                       calls_of_foreign_code(result.which, *kept.program, interpreters),
+                       versions()});
 }
 
 ExitCode interrupted(int signal) {
@@ -193,8 +210,8 @@ ExitCode interrupted(int signal) {
 }
 
 // One file, or one for each case into a folder; there the others are written where one cannot be.
-bool write_scripts(const std::vector<Case>& cases, const Listener& listener, const ReproOptions& options,
-                   Interpreters& interpreters) {
+bool write_scripts(const std::vector<Case>& cases, const Listener& listener,
+                   const ReproOptions& options, Interpreters& interpreters) {
   bool all = true;
   const bool folder = writes_folder(options);
   if (folder) std::filesystem::create_directories(options.output);
@@ -202,7 +219,9 @@ bool write_scripts(const std::vector<Case>& cases, const Listener& listener, con
     const auto kept = listener.by_case.find(which.id);
     if (kept == listener.by_case.end() || !kept->second.result) continue;  // invalid, and told
     try {
-      const std::string path = folder ? (std::filesystem::path(options.output) / file_name(which.id, ".py")).string() : options.output;
+      const std::string path =
+          folder ? (std::filesystem::path(options.output) / file_name(which.id, ".py")).string()
+                 : options.output;
       write_file_atomically(path, script_of(kept->second, interpreters));
     } catch (const UserError& e) {
       if (!folder) throw;
@@ -216,7 +235,8 @@ bool write_scripts(const std::vector<Case>& cases, const Listener& listener, con
 // The reduced scenario's one case, whose id is the file it came from.
 Loaded reduced(const Case& which, const nlohmann::ordered_json& document) {
   Loaded loaded;
-  loaded.scenarios.push_back(std::make_unique<Scenario>(parse_scenario(document.dump(), which.scenario->file)));
+  loaded.scenarios.push_back(
+      std::make_unique<Scenario>(parse_scenario(document.dump(), which.scenario->file)));
   Overrides overrides;
   overrides.allow_code = true;  // it ran before
   loaded.cases = expand(*loaded.scenarios[0], overrides, kTorchVersion);
@@ -234,7 +254,9 @@ ExitCode repro_command(const Arguments& arguments) {
   if (const auto* done = std::get_if<ExitCode>(&parsed)) return *done;
   ReproOptions options = std::get<ReproOptions>(parsed);
   Interpreters interpreters;
-  options.run.overrides.torch_of_python = [&](const std::string& python) { return interpreters.find(python).torch; };
+  options.run.overrides.torch_of_python = [&](const std::string& python) {
+    return interpreters.find(python).torch;
+  };
   const Interrupts interrupts;
   Loaded loaded = load_cases(options.run.paths, options.run.overrides);
   tell_invalid(loaded.invalid);
@@ -249,7 +271,8 @@ ExitCode repro_command(const Arguments& arguments) {
   if (options.shrink || options.scenario) {
     const Case& which = loaded.cases.front();
     const CaseResult& result = *listener.by_case.at(which.id).result;
-    if (result.verdict == Verdict::kSkipped) throw UserError("repro: there is nothing to show: " + result.why);
+    if (result.verdict == Verdict::kSkipped)
+      throw UserError("repro: there is nothing to show: " + result.why);
     document = options.shrink ? shrunk_document(which, result, interpreters) : document_of(which);
     if (options.scenario) {
       write_file_atomically(options.output, scenario_text(document));
@@ -260,9 +283,11 @@ ExitCode repro_command(const Arguments& arguments) {
     listener = Listener();
     verify(simpler.cases, {.interpreters = &interpreters}, listener);
     if (const int signal = interrupted_by()) return interrupted(signal);
-    return write_scripts(simpler.cases, listener, options, interpreters) ? ExitCode::kAsExpected : ExitCode::kUserError;
+    return write_scripts(simpler.cases, listener, options, interpreters) ? ExitCode::kAsExpected
+                                                                         : ExitCode::kUserError;
   }
-  return write_scripts(loaded.cases, listener, options, interpreters) ? ExitCode::kAsExpected : ExitCode::kUserError;
+  return write_scripts(loaded.cases, listener, options, interpreters) ? ExitCode::kAsExpected
+                                                                      : ExitCode::kUserError;
 }
 
 }  // namespace distgrad

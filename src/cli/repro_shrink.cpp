@@ -47,7 +47,9 @@ Shown shown_by(const CaseResult& result) {
 class Runs {
  public:
   Runs(const Case& which, const Shown& wanted, Interpreters& interpreters)
-      : wanted_(wanted), verifier_({&which, 1}, {.interpreters = &interpreters}), original_(which) {}
+      : wanted_(wanted),
+        verifier_({&which, 1}, {.interpreters = &interpreters}),
+        original_(which) {}
 
   std::vector<bool> operator()(const std::vector<Json>& documents) {
     std::vector<std::unique_ptr<Scenario>> scenarios;
@@ -56,7 +58,8 @@ class Runs {
     for (std::size_t i = 0; i < documents.size(); ++i) {
       scenarios.push_back(std::make_unique<Scenario>(
           parse_scenario(documents[i].dump(), fmt::format("candidate {}", i))));
-      Overrides overrides;  // the document names its subject itself: without, it is another scenario
+      Overrides
+          overrides;  // the document names its subject itself: without, it is another scenario
       overrides.allow_code = true;  // it ran before
       std::vector<Case> expanded = expand(*scenarios.back(), overrides, kTorchVersion);
       if (expanded.size() != 1 || !expanded[0].skip_reason.empty()) continue;
@@ -89,10 +92,12 @@ class Runs {
 
 void tell(const Shrunk& shrunk, const Json& before) {
   fmt::print(stderr, "{} of {} characters left after {} reductions; {} scenarios were run\n",
-             shrunk.document.dump().size(), before.dump().size(), shrunk.reductions.size(), shrunk.tried);
+             shrunk.document.dump().size(), before.dump().size(), shrunk.reductions.size(),
+             shrunk.tried);
   for (const std::string& reduction : shrunk.reductions) fmt::print(stderr, "  {}\n", reduction);
   if (!shrunk.is_minimal)
-    fmt::print(stderr, "distgrad: stopped before it was minimal; --shrink on what is written goes on\n");
+    fmt::print(stderr,
+               "distgrad: stopped before it was minimal; --shrink on what is written goes on\n");
 }
 
 }  // namespace
@@ -122,10 +127,12 @@ Json shrunk_document(const Case& which, const CaseResult& result, Interpreters& 
   const bool terminal = ::isatty(STDERR_FILENO) == 1;
   if (terminal)
     options.on_progress = [](const ShrinkProgress& progress) {
-      fmt::print(stderr, "\r\033[K{} run, {} reductions: {:.60}", progress.tried, progress.kept, progress.last);
+      fmt::print(stderr, "\r\033[K{} run, {} reductions: {:.60}", progress.tried, progress.kept,
+                 progress.last);
       std::fflush(stderr);
     };
-  Shrunk shrunk = shrink(document, [&](const std::vector<Json>& documents) { return runs(documents); }, options);
+  Shrunk shrunk = shrink(
+      document, [&](const std::vector<Json>& documents) { return runs(documents); }, options);
   if (terminal) fmt::print(stderr, "\r\033[K");
   tell(shrunk, document);
   return shrunk.document;

@@ -22,7 +22,8 @@ RandomValues::RandomValues(const RandomSpec& spec, const std::string& name, int 
     : kind_(spec.kind),
       low_(spec.low),
       high_(spec.high),
-      start_(fnv1a(std::to_string(spec.seed) + "/" + name + "/" + (rank < 0 ? "" : std::to_string(rank)))) {}
+      start_(fnv1a(std::to_string(spec.seed) + "/" + name + "/" +
+                   (rank < 0 ? "" : std::to_string(rank)))) {}
 
 double RandomValues::operator[](std::uint64_t i) const {
   switch (kind_) {
@@ -30,8 +31,10 @@ double RandomValues::operator[](std::uint64_t i) const {
       const auto span = static_cast<std::uint64_t>(high_ - low_) + 1;
       return low_ + static_cast<double>(bits(i) % span);
     }
-    case RandomSpec::Kind::kUniform: return low_ + (high_ - low_) * uniform(i);
-    case RandomSpec::Kind::kNormal: break;
+    case RandomSpec::Kind::kUniform:
+      return low_ + (high_ - low_) * uniform(i);
+    case RandomSpec::Kind::kNormal:
+      break;
   }
   // Irwin-Hall: twelve uniforms have variance one; no libm, so the same bits everywhere.
   double sum = 0;
@@ -39,7 +42,11 @@ double RandomValues::operator[](std::uint64_t i) const {
   return sum - 6;
 }
 
-std::uint64_t RandomValues::bits(std::uint64_t i) const { return mixed(start_ + (i + 1) * 0x9E3779B97F4A7C15ull); }
-double RandomValues::uniform(std::uint64_t i) const { return static_cast<double>(bits(i) >> 11) * 0x1p-53; }
+std::uint64_t RandomValues::bits(std::uint64_t i) const {
+  return mixed(start_ + (i + 1) * 0x9E3779B97F4A7C15ull);
+}
+double RandomValues::uniform(std::uint64_t i) const {
+  return static_cast<double>(bits(i) >> 11) * 0x1p-53;
+}
 
 }  // namespace distgrad

@@ -11,7 +11,8 @@ namespace distgrad {
 
 class RandomValues {
  public:
-  // `rank` < 0: of an input that is one tensor and not a rank's. The shape of `spec` is not looked at.
+  // `rank` < 0: of an input that is one tensor and not a rank's. The shape of `spec` is not looked
+  // at.
   RandomValues(const RandomSpec& spec, const std::string& name, int rank);
 
   // Element i, counted in row-major order.

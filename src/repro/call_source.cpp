@@ -23,7 +23,8 @@ std::string pairs_text(const CollectiveCall& spec) {
 }
 
 std::string splits_text(const CollectiveCall& spec) {
-  if (spec.kind != CollectiveKind::kAllToAll) return fmt::format("[{}]", fmt::join(spec.splits.at(0), ", "));
+  if (spec.kind != CollectiveKind::kAllToAll)
+    return fmt::format("[{}]", fmt::join(spec.splits.at(0), ", "));
   std::vector<std::string> rows;
   for (const auto& row : spec.splits) rows.push_back(fmt::format("[{}]", fmt::join(row, ", ")));
   return fmt::format("[{}]", fmt::join(rows, ", "));
@@ -32,10 +33,14 @@ std::string splits_text(const CollectiveCall& spec) {
 // Gloo has no premul_sum; what comes before the sum is done by hand.
 const char* native_op(ReduceOp op) {
   switch (op) {
-    case ReduceOp::kProduct: return "dist.ReduceOp.PRODUCT";
-    case ReduceOp::kMin: return "dist.ReduceOp.MIN";
-    case ReduceOp::kMax: return "dist.ReduceOp.MAX";
-    default: return "dist.ReduceOp.SUM";
+    case ReduceOp::kProduct:
+      return "dist.ReduceOp.PRODUCT";
+    case ReduceOp::kMin:
+      return "dist.ReduceOp.MIN";
+    case ReduceOp::kMax:
+      return "dist.ReduceOp.MAX";
+    default:
+      return "dist.ReduceOp.SUM";
   }
 }
 
@@ -48,8 +53,12 @@ std::string filled(const CallSource& call, std::string source) {
   replace_all(source, "$size", group ? "dist.get_world_size(group)" : "dist.get_world_size()");
   replace_all(source, "$rank", group ? "dist.get_rank(group)" : "dist.get_rank()");
   replace_all(source, "$group", group ? "group" : "");
-  replace_all(source, "$to", group ? fmt::format("group=group, group_dst={}", spec.root) : fmt::format("dst={}", spec.root));
-  replace_all(source, "$from", group ? fmt::format("group=group, group_src={}", spec.root) : fmt::format("src={}", spec.root));
+  replace_all(source, "$to",
+              group ? fmt::format("group=group, group_dst={}", spec.root)
+                    : fmt::format("dst={}", spec.root));
+  replace_all(source, "$from",
+              group ? fmt::format("group=group, group_src={}", spec.root)
+                    : fmt::format("src={}", spec.root));
   replace_all(source, "$dim", std::to_string(spec.dim.value_or(0)));
   replace_all(source, "$root", std::to_string(spec.root));
   replace_all(source, "$factor", number_text(spec.factor));
@@ -59,11 +68,13 @@ std::string filled(const CallSource& call, std::string source) {
   return source;
 }
 
-std::string all_reduce_source(const CallSource& call, const std::string& in, const std::string& out) {
+std::string all_reduce_source(const CallSource& call, const std::string& in,
+                              const std::string& out) {
   const ReduceOp op = call.spec->op;
-  std::string text = op == ReduceOp::kPremulSum
-                         ? fmt::format("{} = {} * $factor\n", out, in)
-                         : fmt::format("{} = {}.clone(memory_format=torch.contiguous_format)\n", out, in);
+  std::string text =
+      op == ReduceOp::kPremulSum
+          ? fmt::format("{} = {} * $factor\n", out, in)
+          : fmt::format("{} = {}.clone(memory_format=torch.contiguous_format)\n", out, in);
   text += fmt::format("dist.all_reduce({}, $op$group_arg)\n", out);
   if (op == ReduceOp::kAvg) text += fmt::format("{} /= $size\n", out);
   return text;
@@ -71,9 +82,12 @@ std::string all_reduce_source(const CallSource& call, const std::string& in, con
 
 std::string reduction_adjoint_source(const CallSource& call) {
   switch (call.spec->op) {
-    case ReduceOp::kSum: return "dx = g\n";
-    case ReduceOp::kAvg: return "dx = g / $size\n";
-    case ReduceOp::kPremulSum: return "dx = g * $factor\n";
+    case ReduceOp::kSum:
+      return "dx = g\n";
+    case ReduceOp::kAvg:
+      return "dx = g / $size\n";
+    case ReduceOp::kPremulSum:
+      return "dx = g * $factor\n";
     case ReduceOp::kProduct:
       return "xs = [torch.empty_like(g) for _ in range($size)]\n"
              "dist.all_gather(xs, x.contiguous()$group_arg)\n"
@@ -92,7 +106,8 @@ std::string reduction_adjoint_source(const CallSource& call) {
   }
 }
 
-std::string gathered_source(const CallSource& call, const std::string& what, const std::string& parts) {
+std::string gathered_source(const CallSource& call, const std::string& what,
+                            const std::string& parts) {
   if (call.is_uneven) return fmt::format("{} = gathered({}$group_arg)\n", parts, what);
   return fmt::format(
       "{0} = {0}.contiguous()\n"
@@ -102,7 +117,8 @@ std::string gathered_source(const CallSource& call, const std::string& what, con
 }
 
 std::string joined_source(const CallSource& call, const std::string& parts) {
-  return call.spec->dim ? fmt::format("torch.cat({}, $dim)", parts) : fmt::format("torch.stack({})", parts);
+  return call.spec->dim ? fmt::format("torch.cat({}, $dim)", parts)
+                        : fmt::format("torch.stack({})", parts);
 }
 
 // Of what joins a piece of each rank.
@@ -113,7 +129,8 @@ std::string own_piece_source(const CallSource& call) {
 
 std::string chunks_source(const CallSource& call, const std::string& what) {
   if (call.spec->splits.empty()) return what + ".chunk($size, $dim)";
-  return what + (call.spec->kind == CollectiveKind::kAllToAll ? ".split($splits[$rank], $dim)" : ".split($splits, $dim)");
+  return what + (call.spec->kind == CollectiveKind::kAllToAll ? ".split($splits[$rank], $dim)"
+                                                              : ".split($splits, $dim)");
 }
 
 const HelperSource kHelpers[4] = {

@@ -1,9 +1,10 @@
-// What the Python sources of the collectives share: one call with its options written into the text.
-// Internal to this folder.
+// What the Python sources of the collectives share: one call with its options written into the
+// text. Internal to this folder.
 //
-// Sources have these words for what depends on the call: `$group_arg` (", group=group" or nothing in the
-// world), `$group` ("group"), `$size` and `$rank` (of the group), `$to` and `$from` ("dst=1" or "group=group,
-// group_dst=1"), `$dim`, `$root`, `$splits`, `$pairs`, `$factor`, `$op` ("dist.ReduceOp.SUM").
+// Sources have these words for what depends on the call: `$group_arg` (", group=group" or nothing
+// in the world), `$group` ("group"), `$size` and `$rank` (of the group), `$to` and `$from` ("dst=1"
+// or "group=group, group_dst=1"), `$dim`, `$root`, `$splits`, `$pairs`, `$factor`, `$op`
+// ("dist.ReduceOp.SUM").
 #pragma once
 
 #include <string>
@@ -27,8 +28,9 @@ struct CollectiveSource {
   CollectiveKind kind{};
   // `xs` is the list of the group's operands; returns the list of the results. One autograd graph.
   std::string (*simulation)(const CallSource&);
-  std::string (*forward)(const CallSource&);   // sets `y`, for real and without autograd
-  std::string (*adjoint)(const CallSource&);   // sets `dx` from `g`, the cotangent, and what it needs of x and y
+  std::string (*forward)(const CallSource&);  // sets `y`, for real and without autograd
+  std::string (*adjoint)(
+      const CallSource&);  // sets `dx` from `g`, the cotangent, and what it needs of x and y
   std::string (*in_place)(const CallSource&);  // sets `y`, as a user calls torch.distributed
 };
 

@@ -7,10 +7,10 @@
 #include "base/version.h"
 #include "model/libraries.h"
 #include "model/subject_text.h"
+#include "report/words.h"
 #include "repro/call_source.h"
 #include "repro/python_text.h"
 #include "repro/script_parts.h"
-#include "report/words.h"
 
 namespace distgrad {
 namespace {
@@ -31,9 +31,11 @@ class Definitions {
  public:
   // `source` has $Name where the name stands.
   std::string add(const std::string& name, const std::string& source) {
-    const auto known = std::find_if(all_.begin(), all_.end(), [&](const auto& d) { return d.source == source; });
+    const auto known =
+        std::find_if(all_.begin(), all_.end(), [&](const auto& d) { return d.source == source; });
     if (known != all_.end()) return known->name;
-    const auto same = std::count_if(all_.begin(), all_.end(), [&](const auto& d) { return d.base == name; });
+    const auto same =
+        std::count_if(all_.begin(), all_.end(), [&](const auto& d) { return d.base == name; });
     all_.push_back({name, same == 0 ? name : name + std::to_string(same + 1), source});
     return all_.back().name;
   }
@@ -63,7 +65,8 @@ std::string summary_of_rule(const std::string& rule) {
 
 std::string source_of_subject(const std::string& subject) {
   for (const SubjectRow& row : subjects())
-    if (row.name == subject && row.how == "rules") return "after " + std::string(row.source.substr(row.source.find("after ") + 6)) + "; ";
+    if (row.name == subject && row.how == "rules")
+      return "after " + std::string(row.source.substr(row.source.find("after ") + 6)) + "; ";
   return "";
 }
 
@@ -74,13 +77,15 @@ std::string saved(const std::string& backward) {
   return names;
 }
 
-std::string function_class(const CallSource& call, const std::string& subject, const std::string& rule) {
+std::string function_class(const CallSource& call, const std::string& subject,
+                           const std::string& rule) {
   const std::string backward = filled(call, backward_source(call, rule));
   if (backward.empty()) throw UserError("repro: there is no Python source for the rule " + rule);
   const std::string keeps = saved(backward);
   const std::string parameter = call.has_group() ? ", group" : "";
-  std::string text = fmt::format("class $Name(torch.autograd.Function):\n    \"\"\"{}backward: {}.\"\"\"\n\n",
-                                 source_of_subject(subject), summary_of_rule(rule));
+  std::string text =
+      fmt::format("class $Name(torch.autograd.Function):\n    \"\"\"{}backward: {}.\"\"\"\n\n",
+                  source_of_subject(subject), summary_of_rule(rule));
   text += fmt::format("    @staticmethod\n    def forward(ctx, x{}):\n", parameter);
   if (call.has_group()) text += "        ctx.group = group\n";
   std::string forward = filled(call, source_of(call.spec->kind).forward(call));
@@ -97,38 +102,46 @@ std::string function_class(const CallSource& call, const std::string& subject, c
   if (!keeps.empty())
     text += fmt::format("        {}{} = ctx.saved_tensors\n", keeps, keeps.size() == 1 ? "," : "");
   text += indented_python(backward, 2);
-  if (!backward.starts_with("raise")) text += call.has_group() ? "        return dx, None\n" : "        return dx\n";
+  if (!backward.starts_with("raise"))
+    text += call.has_group() ? "        return dx, None\n" : "        return dx\n";
   return text;
 }
 
 std::string plain_function(const CallSource& call) {
-  return fmt::format("def $Name(x{}):\n    \"\"\"As a plain call of torch.distributed does it: autograd sees what it sees.\"\"\"\n{}    return y\n",
-                     call.has_group() ? ", group" : "", indented_python(filled(call, source_of(call.spec->kind).in_place(call)), 1));
+  return fmt::format(
+      "def $Name(x{}):\n    \"\"\"As a plain call of torch.distributed does it: autograd sees what "
+      "it sees.\"\"\"\n{}    return y\n",
+      call.has_group() ? ", group" : "",
+      indented_python(filled(call, source_of(call.spec->kind).in_place(call)), 1));
 }
 
 std::string foreign_function(const CallSource& call, const ReproCase::Call& how) {
-  return fmt::format("def $Name(x{}):\n    \"\"\"The implementation under test.\"\"\"\n{}", call.has_group() ? ", group" : "",
-                     indented_python(how.text, 1));
+  return fmt::format("def $Name(x{}):\n    \"\"\"The implementation under test.\"\"\"\n{}",
+                     call.has_group() ? ", group" : "", indented_python(how.text, 1));
 }
 
 std::string simulation_function(const CallSource& call) {
   const std::string name(traits(call.spec->kind).name);
-  return fmt::format("def $Name(xs):\n    \"\"\"{} of the ranks' operands, in one process.\"\"\"\n{}", name,
-                     indented_python(filled(call, source_of(call.spec->kind).simulation(call)), 1));
+  return fmt::format(
+      "def $Name(xs):\n    \"\"\"{} of the ranks' operands, in one process.\"\"\"\n{}", name,
+      indented_python(filled(call, source_of(call.spec->kind).simulation(call)), 1));
 }
 
 // Whether the operands differ in size along the dim that joins them, in some group.
-bool is_uneven(const Program& program, const CollectiveCall& call, const std::vector<Shape>& shapes) {
+bool is_uneven(const Program& program, const CollectiveCall& call,
+               const std::vector<Shape>& shapes) {
   if (!traits(call.kind).takes_dim || shapes.empty()) return false;
   std::vector<std::vector<int>> lists;
-  if (const Group* group = call.group.empty() ? nullptr : program.group_named(call.group)) lists = group->partition;
+  if (const Group* group = call.group.empty() ? nullptr : program.group_named(call.group))
+    lists = group->partition;
   else {
     lists.resize(1);
     for (int r = 0; r < program.world_size; ++r) lists[0].push_back(r);
   }
   for (const std::vector<int>& list : lists)
     for (const int rank : list)
-      if (shapes.at(static_cast<std::size_t>(rank)) != shapes.at(static_cast<std::size_t>(list[0]))) return true;
+      if (shapes.at(static_cast<std::size_t>(rank)) != shapes.at(static_cast<std::size_t>(list[0])))
+        return true;
   return false;
 }
 
@@ -140,7 +153,8 @@ std::string group_argument(const CollectiveCall& call) {
 std::string rule_for(const std::string& subject, const CollectiveCall& call) {
   const auto rule = rule_of(subject, call.kind, call.op, kTorchVersion);
   if (rule) return std::string(*rule);
-  throw UserError(fmt::format("repro: {} does not offer {}: there is nothing to show", subject, traits(call.kind).name));
+  throw UserError(fmt::format("repro: {} does not offer {}: there is nothing to show", subject,
+                              traits(call.kind).name));
 }
 
 std::string operand_text(const std::string& text, bool attach, bool depends) {
@@ -156,8 +170,10 @@ std::vector<bool> steps_on_gradient(const Program& program) {
   std::vector<bool> result;
   for (const Step& step : program.steps) {
     const CollectiveCall* call = step.collective();
-    const std::set<std::string> used = names_in(call ? call->operand.text : std::get<Expression>(step.what).text);
-    result.push_back(std::any_of(used.begin(), used.end(), [&](const auto& n) { return names.contains(n); }));
+    const std::set<std::string> used =
+        names_in(call ? call->operand.text : std::get<Expression>(step.what).text);
+    result.push_back(
+        std::any_of(used.begin(), used.end(), [&](const auto& n) { return names.contains(n); }));
     if (result.back()) names.insert(step.name);
   }
   return result;
@@ -176,12 +192,14 @@ CollectiveParts collective_parts(const ReproCase& repro, const Program& program,
     if (!spec) continue;
     const std::string step = repro.program.steps[i].name;  // as it was before any renaming
     const auto shapes = repro.operands.find(step);
-    const CallSource call{spec, shapes != repro.operands.end() && is_uneven(program, *spec, shapes->second)};
+    const CallSource call{
+        spec, shapes != repro.operands.end() && is_uneven(program, *spec, shapes->second)};
     const std::string kind(traits(spec->kind).name);
     std::string subject = subject_for(repro.which.subject, spec->kind);
     std::string text;
     const auto foreign = repro.calls.find(step);
-    if (foreign != repro.calls.end() && !foreign->second.builtin.empty()) subject = foreign->second.builtin;
+    if (foreign != repro.calls.end() && !foreign->second.builtin.empty())
+      subject = foreign->second.builtin;
     if (foreign != repro.calls.end() && foreign->second.builtin.empty()) {
       const std::string& imports = foreign->second.imports;
       if (parts.imports.find(imports) == std::string::npos) parts.imports += imports;
@@ -198,7 +216,9 @@ CollectiveParts collective_parts(const ReproCase& repro, const Program& program,
   parts.definitions = real.text();
   parts.simulations = simulated.text();
   for (const HelperSource& helper : kHelpers)
-    if (has_word(parts.definitions, helper.name) || (attach && std::string(helper.name) != "gathered" && std::string(helper.name) != "exchanged"))
+    if (has_word(parts.definitions, helper.name) ||
+        (attach && std::string(helper.name) != "gathered" &&
+         std::string(helper.name) != "exchanged"))
       parts.helpers.emplace_back(helper.name);
   return parts;
 }

@@ -10,7 +10,8 @@
 namespace distgrad {
 namespace {
 
-constexpr std::int64_t kMostLiterals = 64;  // random numbers that are written out, all ranks together
+constexpr std::int64_t kMostLiterals =
+    64;  // random numbers that are written out, all ranks together
 
 // docs/scenarios.md, "Random inputs".
 constexpr const char* kGenerator = R"(def drawn(shape, kind, low, high, key):
@@ -58,7 +59,8 @@ std::optional<Shape> known_shape(const RandomSpec& spec) {
 Array drawn(const RandomSpec& spec, const Shape& shape, const std::string& name, int rank) {
   const RandomValues values(spec, name, rank);
   std::vector<double> numbers;
-  for (std::int64_t i = 0; i < element_count(shape); ++i) numbers.push_back(values[static_cast<std::uint64_t>(i)]);
+  for (std::int64_t i = 0; i < element_count(shape); ++i)
+    numbers.push_back(values[static_cast<std::uint64_t>(i)]);
   return Array(shape, std::move(numbers));
 }
 
@@ -72,7 +74,8 @@ std::string generator_call(const RandomSpec& spec, const std::string& name, bool
   std::vector<std::string> sizes;
   for (const auto& entry : spec.shape) {
     const auto* number = std::get_if<std::int64_t>(&entry);
-    sizes.push_back(number ? std::to_string(*number) : "int(" + std::get<Expression>(entry).text + ")");
+    sizes.push_back(number ? std::to_string(*number)
+                           : "int(" + std::get<Expression>(entry).text + ")");
   }
   std::string shape;
   for (const std::string& size : sizes) shape += (shape.empty() ? "" : ", ") + size;
@@ -85,8 +88,10 @@ std::string generator_call(const RandomSpec& spec, const std::string& name, bool
 // A tensor that is too long for a line, a row a line.
 std::string in_rows(std::string line) {
   const std::size_t begin = line.find("torch.tensor([[");
-  if (line.size() <= 100 || line.find('\n') + 1 != line.size() || begin == std::string::npos) return line;
-  const std::size_t first = begin + std::string_view("torch.tensor([").size(), last = line.rfind("])");
+  if (line.size() <= 100 || line.find('\n') + 1 != line.size() || begin == std::string::npos)
+    return line;
+  const std::size_t first = begin + std::string_view("torch.tensor([").size(),
+                    last = line.rfind("])");
   std::string out = line.substr(0, first) + "\n        ";
   int depth = 0;
   for (std::size_t i = first; i < last; ++i) {
@@ -118,7 +123,8 @@ std::string as_tensor(const std::string& text) {
 std::string value_of(const Input& input, const std::string& name, const Program& program) {
   const bool local = input.is_local();
   if (const auto* array = std::get_if<Array>(&input.value))
-    return local ? fmt::format("[{}] * world_size", tensor_literal(*array)) : tensor_literal(*array);
+    return local ? fmt::format("[{}] * world_size", tensor_literal(*array))
+                 : tensor_literal(*array);
   std::vector<std::string> items;
   if (const auto* by_rank = std::get_if<std::vector<Array>>(&input.value)) {
     for (const Array& array : *by_rank) items.push_back(tensor_literal(array));
@@ -126,7 +132,8 @@ std::string value_of(const Input& input, const std::string& name, const Program&
   }
   if (const auto* text = std::get_if<Expression>(&input.value)) {
     if (!local) return as_tensor(text->text);
-    return "[" + as_tensor(text->text) + " " + over_ranks(text->text, group_names_used(program, {text->text})) + "]";
+    return "[" + as_tensor(text->text) + " " +
+           over_ranks(text->text, group_names_used(program, {text->text})) + "]";
   }
   const RandomSpec& spec = std::get<RandomSpec>(input.value);
   if (!is_written_out(spec, local ? program.world_size : 1)) {
@@ -134,10 +141,12 @@ std::string value_of(const Input& input, const std::string& name, const Program&
     std::string sizes = "rank";
     for (const auto& entry : spec.shape)
       if (const auto* size = std::get_if<Expression>(&entry)) sizes += " + " + size->text;
-    return local ? "[" + call + " " + over_ranks(sizes, group_names_used(program, {sizes})) + "]" : call;
+    return local ? "[" + call + " " + over_ranks(sizes, group_names_used(program, {sizes})) + "]"
+                 : call;
   }
   if (!local) return tensor_literal(drawn(spec, *known_shape(spec), name, -1));
-  for (int r = 0; r < program.world_size; ++r) items.push_back(tensor_literal(drawn(spec, *known_shape(spec), name, r)));
+  for (int r = 0; r < program.world_size; ++r)
+    items.push_back(tensor_literal(drawn(spec, *known_shape(spec), name, r)));
   return listed(items);
 }
 
@@ -150,7 +159,8 @@ std::string group_lists(const Program& program, const std::vector<std::string>& 
       for (const Group& group : program.groups) {
         const auto [list, place] = group.place_of(r);
         if (name == group.name + "_rank") values.push_back(place);
-        if (name == group.name + "_size") values.push_back(static_cast<int>(group.partition[list].size()));
+        if (name == group.name + "_size")
+          values.push_back(static_cast<int>(group.partition[list].size()));
       }
     std::string lists = list_literal({values});
     text += fmt::format("    {} = {}\n", name, lists.substr(1, lists.size() - 2));
@@ -173,19 +183,23 @@ std::vector<std::string> expressions_of_inputs(const Program& program) {
 
 std::string inputs_part(const Program& program) {
   std::string text;
-  const bool draws = std::any_of(program.inputs.begin(), program.inputs.end(), [&](const Input& input) {
-    const auto* spec = std::get_if<RandomSpec>(&input.value);
-    return spec && !is_written_out(*spec, input.is_local() ? program.world_size : 1);
-  });
+  const bool draws =
+      std::any_of(program.inputs.begin(), program.inputs.end(), [&](const Input& input) {
+        const auto* spec = std::get_if<RandomSpec>(&input.value);
+        return spec && !is_written_out(*spec, input.is_local() ? program.world_size : 1);
+      });
   if (draws) text += std::string(kGenerator) + "\n\n";
-  const bool shared = std::any_of(program.inputs.begin(), program.inputs.end(), [](const Input& i) { return !i.is_local(); });
+  const bool shared = std::any_of(program.inputs.begin(), program.inputs.end(),
+                                  [](const Input& i) { return !i.is_local(); });
   text += fmt::format("def inputs():\n    \"\"\"The leaves: a list over the ranks{}.\"\"\"\n",
                       shared ? ", or one tensor that they have copies or pieces of" : "");
   text += group_lists(program, group_names_used(program, expressions_of_inputs(program)));
   std::string names;
   for (const Input& input : program.inputs) {
     const std::string drawn_as = input.pointer.substr(input.pointer.rfind('/') + 1);
-    text += in_rows(fmt::format("    {} = {}\n", input.name, value_of(input, drawn_as.empty() ? input.name : drawn_as, program)));
+    text +=
+        in_rows(fmt::format("    {} = {}\n", input.name,
+                            value_of(input, drawn_as.empty() ? input.name : drawn_as, program)));
     names += (names.empty() ? "" : ", ") + input.name;
   }
   return text + fmt::format("    return {}\n", names);

@@ -15,7 +15,8 @@ namespace {
 std::string nested(const Array& array, std::size_t dim, std::int64_t& next) {
   if (dim == array.shape().size()) return number_literal(array[next++]);
   std::vector<std::string> items;
-  for (std::int64_t i = 0; i < array.shape()[dim]; ++i) items.push_back(nested(array, dim + 1, next));
+  for (std::int64_t i = 0; i < array.shape()[dim]; ++i)
+    items.push_back(nested(array, dim + 1, next));
   return fmt::format("[{}]", fmt::join(items, ", "));
 }
 
@@ -38,7 +39,8 @@ std::string tensor_literal(const Array& array) {
 
 std::string list_literal(const std::vector<std::vector<int>>& lists) {
   std::vector<std::string> items;
-  for (const std::vector<int>& list : lists) items.push_back(fmt::format("[{}]", fmt::join(list, ", ")));
+  for (const std::vector<int>& list : lists)
+    items.push_back(fmt::format("[{}]", fmt::join(list, ", ")));
   return fmt::format("[{}]", fmt::join(items, ", "));
 }
 

@@ -1,5 +1,5 @@
-// A case as a standalone Python script: what one pastes into an issue. It needs torch and nothing of
-// distgrad.
+// A case as a standalone Python script: what one pastes into an issue. It needs torch and nothing
+// of distgrad.
 #pragma once
 
 #include <map>
@@ -19,8 +19,8 @@ struct ReproCase {
   const CaseResult& result;
   // By name of a collective step: the shapes of its operand by rank.
   std::map<std::string, std::vector<Shape>> operands;
-  // By name of a collective step, where code that is not distgrad's has a part in the subject: how it is
-  // called, or which of distgrad's own runs the step.
+  // By name of a collective step, where code that is not distgrad's has a part in the subject: how
+  // it is called, or which of distgrad's own runs the step.
   struct Call {
     std::string builtin;  // "reference", "in_place", or empty
     std::string imports;  // lines
@@ -30,8 +30,8 @@ struct ReproCase {
   std::string versions;  // "distgrad 0.1.0, torch 2.15.0"
 };
 
-// Throws UserError for a case that no script can show: what is skipped, or names a rule of which there
-// is no Python source.
+// Throws UserError for a case that no script can show: what is skipped, or names a rule of which
+// there is no Python source.
 std::string repro_script(const ReproCase&);
 
 }  // namespace distgrad

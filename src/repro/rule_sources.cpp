@@ -24,15 +24,21 @@ std::string forgotten_op(Source call) {
 }
 std::string own_slice(Source call) { return "dx = " + own_piece_source(call) + "\n"; }
 std::string sum_to_all(Source) { return std::string(kSumOfCotangents) + "dx = g\n"; }
-std::string gather(Source call) { return gathered_source(call, "g", "parts") + "dx = torch.cat(parts, $dim)\n"; }
+std::string gather(Source call) {
+  return gathered_source(call, "g", "parts") + "dx = torch.cat(parts, $dim)\n";
+}
 std::string divided(Source call) { return adjoint(call) + "dx = dx / $size\n"; }
 std::string multiplied(Source call) { return adjoint(call) + "dx = dx * $size\n"; }
-std::string out_over_x(Source) { return "dx = torch.where(x == 0, torch.zeros_like(x), g * y / x)\n"; }
+std::string out_over_x(Source) {
+  return "dx = torch.where(x == 0, torch.zeros_like(x), g * y / x)\n";
+}
 std::string sum_out_over_x(Source) {
   return "total = (g * y).contiguous()\ndist.all_reduce(total$group_arg)\ndx = total / x\n";
 }
 std::string own_full_to_ties(Source) { return "dx = g * (x == y).to(g.dtype)\n"; }
-std::string full_to_ties(Source) { return std::string(kSumOfCotangents) + "dx = g * (x == y).to(g.dtype)\n"; }
+std::string full_to_ties(Source) {
+  return std::string(kSumOfCotangents) + "dx = g * (x == y).to(g.dtype)\n";
+}
 std::string leftovers(Source) {
   return "dx = g.clone(memory_format=torch.contiguous_format)\n"
          "dist.reduce(dx, $to)  # off root: whatever the backend leaves in the buffer\n";
@@ -67,8 +73,8 @@ constexpr auto kRules = std::to_array<RuleSource>({
 
 std::string backward_source(const CallSource& call, const std::string& rule) {
   if (rule == "raises")
-    return "raise NotImplementedError(\"the backward of " + std::string(traits(call.spec->kind).name) +
-           " is not implemented\")\n";
+    return "raise NotImplementedError(\"the backward of " +
+           std::string(traits(call.spec->kind).name) + " is not implemented\")\n";
   for (const RuleSource& row : kRules)
     if (row.rule == rule) return row.backward(call);
   return {};

@@ -119,16 +119,19 @@ std::string joined(const std::vector<std::string>& parts) {
 }
 
 std::string world_part(const Program& program) {
-  std::string text = fmt::format("world_size = {}\ndtype = torch.{}\n", program.world_size, traits(program.dtype).name);
+  std::string text = fmt::format("world_size = {}\ndtype = torch.{}\n", program.world_size,
+                                 traits(program.dtype).name);
   std::string groups;
   for (const Group& group : program.groups)
-    groups += fmt::format("{}\"{}\": {}", groups.empty() ? "" : ", ", group.name, list_literal(group.partition));
+    groups += fmt::format("{}\"{}\": {}", groups.empty() ? "" : ", ", group.name,
+                          list_literal(group.partition));
   if (!groups.empty()) text += fmt::format("groups = {{{}}}\n", groups);
   const bool grouped = std::any_of(program.steps.begin(), program.steps.end(), [](const Step& s) {
     return s.collective() && !s.collective()->group.empty();
   });
   const bool synced = std::any_of(program.inputs.begin(), program.inputs.end(), [](const Input& i) {
-    return std::any_of(i.sync.begin(), i.sync.end(), [](const auto& s) { return !s.first.empty(); });
+    return std::any_of(i.sync.begin(), i.sync.end(),
+                       [](const auto& s) { return !s.first.empty(); });
   });
   if (grouped || synced) text += "process_groups = {}  # those that a rank is in, by name\n";
   return text + "torch.set_default_dtype(torch.float64)\n";
@@ -144,7 +147,8 @@ std::string groups_text(const Program& program, const std::string& used) {
   for (const Group& group : program.groups) {
     if (used.find("process_groups[\"" + group.name + "\"]") == std::string::npos) continue;
     text += fmt::format(
-        "    for ranks in groups[\"{0}\"]:\n        group = dist.new_group(ranks{1})\n        if rank in ranks:\n            process_groups[\"{0}\"] = group\n",
+        "    for ranks in groups[\"{0}\"]:\n        group = dist.new_group(ranks{1})\n        if "
+        "rank in ranks:\n            process_groups[\"{0}\"] = group\n",
         group.name, is_sorted(group) ? "" : ", sort_ranks=False");
   }
   return text.empty() ? "" : kConnect + text;
@@ -159,31 +163,45 @@ std::string helpers_part(const CollectiveParts& parts, const std::string& rest) 
       helpers.emplace_back(helper.source);
   helpers.emplace_back(kLeaf);
   helpers.emplace_back(kGradient);
-  for (const auto& [name, source] : {std::pair("shard", kShard), {"ranks_with", kRanksWith}, {"by_group", kByGroup},
+  for (const auto& [name, source] : {std::pair("shard", kShard),
+                                     {"ranks_with", kRanksWith},
+                                     {"by_group", kByGroup},
                                      {"put_together", kPutTogether}})
     if (has_word(rest, name)) helpers.emplace_back(source);
   return joined(helpers);
 }
 
-std::string paragraph(const std::string& text) { return text.empty() ? "" : wrapped(docstring_text(text), 0, kWidth) + "\n"; }
+std::string paragraph(const std::string& text) {
+  return text.empty() ? "" : wrapped(docstring_text(text), 0, kWidth) + "\n";
+}
 
 std::string shown_in_short(const ReproCase& repro) {
   switch (repro.result.verdict) {
-    case Verdict::kMatch: return "The gradients are right.";
-    case Verdict::kDisputed: return "Disputed, so no accusation: " + repro.result.why;
-    case Verdict::kError: return repro.result.error ? "Fails: " + repro.result.error->message : "Fails.";
-    default: break;
+    case Verdict::kMatch:
+      return "The gradients are right.";
+    case Verdict::kDisputed:
+      return "Disputed, so no accusation: " + repro.result.why;
+    case Verdict::kError:
+      return repro.result.error ? "Fails: " + repro.result.error->message : "Fails.";
+    default:
+      break;
   }
-  return repro.result.findings.empty() ? "The gradients are wrong." : repro.result.findings.front().text;
+  return repro.result.findings.empty() ? "The gradients are wrong."
+                                       : repro.result.findings.front().text;
 }
 
 std::string what_counts(const Objective& objective) {
   switch (objective.kind) {
-    case Objective::Kind::kSum: return "the sum of the ranks' losses";
-    case Objective::Kind::kMean: return "the mean of the ranks' losses";
-    case Objective::Kind::kReplicated: return "the one loss that every rank computes";
-    case Objective::Kind::kRank: return fmt::format("rank {}'s loss", objective.rank);
-    case Objective::Kind::kByAxis: break;
+    case Objective::Kind::kSum:
+      return "the sum of the ranks' losses";
+    case Objective::Kind::kMean:
+      return "the mean of the ranks' losses";
+    case Objective::Kind::kReplicated:
+      return "the one loss that every rank computes";
+    case Objective::Kind::kRank:
+      return fmt::format("rank {}'s loss", objective.rank);
+    case Objective::Kind::kByAxis:
+      break;
   }
   return "the losses, by mesh axis " + spelled(objective);
 }
@@ -193,13 +211,21 @@ std::string what_counts(const Objective& objective) {
 std::string header_part(const ReproCase& repro) {
   const Finding* finding = repro.result.findings.empty() ? nullptr : &repro.result.findings.front();
   std::string text = "\"\"\"";
-  const std::string what = finding ? fmt::format("{}{}, ", finding->rule, finding->collective.empty() ? "" : " in " + finding->collective) : "";
-  text += wrapped(docstring_text(what + repro.which.subject + ": " + shown_in_short(repro)), 0, kWidth) + "\n";
+  const std::string what =
+      finding ? fmt::format("{}{}, ", finding->rule,
+                            finding->collective.empty() ? "" : " in " + finding->collective)
+              : "";
+  text += wrapped(docstring_text(what + repro.which.subject + ": " + shown_in_short(repro)), 0,
+                  kWidth) +
+          "\n";
   if (repro.which.scenario) text += paragraph(repro.which.scenario->note);
-  text += paragraph(fmt::format("The truth is the derivative of {}. Written by {} from {}.", what_counts(repro.which.objective),
-                                repro.versions, repro.which.id));
-  text += fmt::format("Run: python FILE, or torchrun --nproc-per-node={} FILE. Exit code 1: the gradients differ.\n\"\"\"\n",
-                      repro.program.world_size);
+  text +=
+      paragraph(fmt::format("The truth is the derivative of {}. Written by {} from {}.",
+                            what_counts(repro.which.objective), repro.versions, repro.which.id));
+  text += fmt::format(
+      "Run: python FILE, or torchrun --nproc-per-node={} FILE. Exit code 1: the gradients "
+      "differ.\n\"\"\"\n",
+      repro.program.world_size);
   return text;
 }
 
@@ -209,23 +235,31 @@ std::string repro_script(const ReproCase& repro) {
   for (const Step& step : repro.program.steps)
     if (!step.collective() && !std::holds_alternative<Expression>(step.what))
       throw UserError("repro: step " + step.name +
-                      " calls code, whose meaning for all ranks no script can show; hand over the scenario (--scenario)");
+                      " calls code, whose meaning for all ranks no script can show; hand over the "
+                      "scenario (--scenario)");
   const Program program = with_free_names(repro.program);
   const bool attach = may_part_ways(program);
   const CollectiveParts parts = collective_parts(repro, program, attach);
   const std::string guards = guards_part(repro, program);
   std::string report = kReport;
-  report.replace(report.find("$compared"), 9, guards.empty() ? "rows(gradients, true)" : "[*rows(gradients, true), *guards(true_losses, true)]");
+  report.replace(report.find("$compared"), 9,
+                 guards.empty() ? "rows(gradients, true)"
+                                : "[*rows(gradients, true), *guards(true_losses, true)]");
   // What a reader wants first stands first.
-  const std::string shown = joined({parts.definitions, program_part(program, parts, attach), inputs_part(program),
-                                    parts.simulations, truth_part(repro, program, parts), observed_part(repro, program)});
+  const std::string shown =
+      joined({parts.definitions, program_part(program, parts, attach), inputs_part(program),
+              parts.simulations, truth_part(repro, program, parts), observed_part(repro, program)});
   const std::string compared = joined({guards, rows_part(repro, program), report});
   const std::string rest = shown + "\n\n" + compared;
   std::string main = kMain;
   const std::string connect = groups_text(program, rest);
   main.replace(main.find("$connect"), 8, connect.empty() ? "" : "    connect(rank)\n");
-  const std::string imports = "import os\n\nimport torch\nimport torch.distributed as dist\nimport torch.multiprocessing as mp\n" + parts.imports;
-  return header_part(repro) + imports + "\n" + world_part(program) + "\n\n" + joined({shown, helpers_part(parts, rest), compared, connect, main});
+  const std::string imports =
+      "import os\n\nimport torch\nimport torch.distributed as dist\nimport torch.multiprocessing "
+      "as mp\n" +
+      parts.imports;
+  return header_part(repro) + imports + "\n" + world_part(program) + "\n\n" +
+         joined({shown, helpers_part(parts, rest), compared, connect, main});
 }
 
 }  // namespace distgrad
