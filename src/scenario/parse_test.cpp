@@ -166,7 +166,7 @@ TEST(Parse, RemembersThePlacesThatLaterMessagesName) {
         "/truth/expr", "/single_device/loss", "/subjects/torch_nn", "/groups/listed",
         "/inputs/bare"})
     EXPECT_TRUE(positions.contains(pointer)) << pointer;
-  EXPECT_EQ(positions.at("/steps/0/a").line, 31);
+  EXPECT_EQ(positions.at("/steps/0/a").line, 32);
   EXPECT_EQ(positions.at("/steps/0/a").column, 12);
 }
 
