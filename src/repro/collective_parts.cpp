@@ -171,7 +171,7 @@ std::vector<bool> steps_on_gradient(const Program& program) {
   for (const Step& step : program.steps) {
     const CollectiveCall* call = step.collective();
     const std::set<std::string> used =
-        names_in(call ? call->operand.text : std::get<Expression>(step.what).text);
+        free_names_in(call ? call->operand.text : std::get<Expression>(step.what).text);
     result.push_back(
         std::any_of(used.begin(), used.end(), [&](const auto& n) { return names.contains(n); }));
     if (result.back()) names.insert(step.name);

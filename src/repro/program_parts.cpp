@@ -53,7 +53,7 @@ std::string free_name(std::string name, const Program& program) {
 }
 
 void substitute(Expression& expression, const std::string& name, const std::string& by) {
-  if (names_in(expression.text).contains(name))
+  if (free_names_in(expression.text).contains(name))
     expression.text =
         text_of(*substituted(*parse_expression(expression.text), name, *parse_expression(by)));
 }
@@ -120,12 +120,12 @@ std::string held(const Program& program, const Input& input) {
 
 // The collectives whose value the loss depends on, by name.
 std::vector<std::string> reached_steps(const Program& program) {
-  std::set<std::string> reached = names_in(program.loss.text);
+  std::set<std::string> reached = free_names_in(program.loss.text);
   std::vector<std::string> steps;
   for (auto step = program.steps.rbegin(); step != program.steps.rend(); ++step) {
     if (!reached.contains(step->name)) continue;
     if (step->collective()) steps.insert(steps.begin(), step->name);
-    reached.merge(names_in(text_of_step(*step)));
+    reached.merge(free_names_in(text_of_step(*step)));
   }
   return steps;
 }
@@ -160,7 +160,7 @@ bool depends_on_gradient(const Program& program) {
   for (const Input& input : program.inputs)
     if (input.requires_grad) on_gradient.insert(input.name);
   const auto leads = [&](const std::string& text) {
-    const std::set<std::string> used = names_in(text);
+    const std::set<std::string> used = free_names_in(text);
     return std::any_of(used.begin(), used.end(),
                        [&](const std::string& n) { return on_gradient.contains(n); });
   };
@@ -227,7 +227,7 @@ bool may_part_ways(const Program& program) {
 }
 
 std::string over_ranks(const std::string& expression, const std::vector<std::string>& by_rank) {
-  const std::set<std::string> used = names_in(expression);
+  const std::set<std::string> used = free_names_in(expression);
   std::vector<std::string> names;
   for (const std::string& name : by_rank)
     if (used.contains(name)) names.push_back(name);
@@ -244,7 +244,7 @@ std::string over_ranks(const std::string& expression, const std::vector<std::str
 std::vector<std::string> group_names_used(const Program& program,
                                           const std::vector<std::string>& expressions) {
   std::set<std::string> used;
-  for (const std::string& text : expressions) used.merge(names_in(text));
+  for (const std::string& text : expressions) used.merge(free_names_in(text));
   std::vector<std::string> names;
   for (const std::string& name : used)
     if (group_of_name(program, name)) names.push_back(name);

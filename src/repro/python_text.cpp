@@ -79,7 +79,7 @@ std::string docstring_text(std::string text) {
   return out;
 }
 
-std::set<std::string> names_in(const std::string& expression) {
+std::set<std::string> free_names_in(const std::string& expression) {
   try {
     return free_names(*parse_expression(expression));
   } catch (const ExpressionError&) {

@@ -26,7 +26,7 @@ std::string indented_python(std::string_view lines, int levels);
 std::string docstring_text(std::string text);
 
 // The names that an expression takes from outside.
-std::set<std::string> names_in(const std::string& expression);
+std::set<std::string> free_names_in(const std::string& expression);
 
 // Whether a word, as Python has words, is in the text.
 bool has_word(std::string_view text, std::string_view word);
