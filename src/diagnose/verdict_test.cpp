@@ -243,7 +243,7 @@ TEST(Judge, WithoutRanksASubjectsExpectationSaysNothing) {
   f.which.expected.verdict = "mismatch";
   f.which.expected.finding = "identity-backward";
   const auto simulated = [&] {
-    return judge(f.which, {&f.simulation, &f.program, nullptr, &f.comparison, f.findings, 0},
+    return judge(f.which, {&f.simulation, &f.program, nullptr, &f.comparison, f.findings, "", 0},
                  false);
   };
   EXPECT_EQ(simulated().as_expected, true);
