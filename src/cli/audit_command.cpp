@@ -40,7 +40,7 @@ constexpr const char* kExamples =
     "  distgrad audit torch_nn\n"
     "  distgrad audit python:torch.distributed.nn.functional\n"
     "  distgrad audit all_gather=python:my_layers.py:GatherLayer.apply --out failing\n"
-    "  distgrad audit all_gather=python:my_layers.py:GatherLayer.apply --aspects checkpoint,double-backward\n";
+    "  distgrad audit all_gather=python:layers.py:Gather.apply --aspects checkpoint,double-backward\n";
 
 std::string choices_hint(const std::string& text, const std::vector<std::string>& known) {
   const std::string hint = did_you_mean(text, known);

@@ -10,6 +10,6 @@ namespace distgrad {
 std::string html_report(const Report&, const FormatContext&);
 
 inline constexpr ReportFormat kHtml = {
-    "--html", "write a page to look through in a browser, in one file", html_report, true};
+    "--html", "write a page to look through in a browser", html_report, true};
 
 }  // namespace distgrad
