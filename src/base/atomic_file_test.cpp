@@ -9,30 +9,19 @@
 #include <iterator>
 
 #include "base/error.h"
+#include "base/folder_test.h"
 
 namespace distgrad {
 namespace {
 
 namespace fs = std::filesystem;
 
-class AtomicFile : public testing::Test {
+class AtomicFile : public FolderTest {
  protected:
-  void SetUp() override {
-    char name[] = "/tmp/atomic_file_test.XXXXXX";
-    folder_ = ::mkdtemp(name);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
-  static std::string read(const fs::path& path) {
-    std::ifstream in(path, std::ios::binary);
-    return {std::istreambuf_iterator<char>(in), {}};
-  }
   std::size_t files() const {
     return static_cast<std::size_t>(
         std::distance(fs::directory_iterator(folder_), fs::directory_iterator()));
   }
-
-  fs::path folder_;
 };
 
 TEST_F(AtomicFile, WritesAndReplaces) {

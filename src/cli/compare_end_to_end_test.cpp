@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "cli/command_test.h"
 #include "dumps/sample_dumps.h"
 
 namespace distgrad {
@@ -21,38 +22,9 @@ using Json = nlohmann::json;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-class CompareEndToEnd : public testing::Test {
+class CompareEndToEnd : public CommandTest {
  protected:
-  void SetUp() override {
-    char name[] = "/tmp/distgrad_test.XXXXXX";
-    folder_ = ::mkdtemp(name);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
-  void write(const std::string& name, const std::string& bytes) {
-    fs::create_directories((folder_ / name).parent_path());
-    sample::write(folder_ / name, bytes);
-  }
-
-  // Exit code; what was printed is in out_ and err_.
-  int compare(const std::string& arguments) {
-    const int status = std::system(fmt::format("cd {} && {}/distgrad compare {} > out 2> err",
-                                               folder_.string(), DISTGRAD_BIN_DIR, arguments)
-                                       .c_str());
-    out_ = read("out");
-    err_ = read("err");
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  }
-
-  std::string read(const std::string& name) {
-    std::ifstream in(folder_ / name, std::ios::binary);
-    std::ostringstream text;
-    text << in.rdbuf();
-    return text.str();
-  }
-
-  fs::path folder_;
-  std::string out_, err_;
+  int compare(const std::string& arguments) { return distgrad("compare " + arguments); }
 };
 
 TEST_F(CompareEndToEnd, RightGradientsAreExitCodeZero) {

@@ -17,6 +17,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/folder_test.h"
+
 namespace distgrad {
 namespace {
 
@@ -28,25 +30,8 @@ using testing::StartsWith;
 
 constexpr const char* kExecutable = DISTGRAD_BIN_DIR "/distgrad";
 
-std::string read(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
-
-class EndToEnd : public testing::Test {
+class EndToEnd : public FolderTest {
  protected:
-  void SetUp() override {
-    char name[] = "/tmp/distgrad_test.XXXXXX";
-    folder_ = ::mkdtemp(name);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
-  void write(const std::string& name, const std::string& text) {
-    std::ofstream(folder_ / name, std::ios::binary) << text;
-  }
-
   // x = 1, y = op over the ranks of (rank + 2) x, loss y²: pytorch#58005's program.
   void write_debate(const std::string& name, const std::string& subjects,
                     const std::string& more = "") {
@@ -93,7 +78,6 @@ class EndToEnd : public testing::Test {
     ::dup2(::open(path.c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0644), to);
   }
 
-  fs::path folder_;
   std::string out_, err_;
 };
 

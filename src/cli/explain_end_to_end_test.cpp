@@ -10,6 +10,8 @@
 #include <sstream>
 #include <string>
 
+#include "cli/command_test.h"
+
 namespace distgrad {
 namespace {
 
@@ -20,34 +22,9 @@ using testing::StartsWith;
 
 constexpr const char* kDebate = DISTGRAD_SOURCE_DIR "/scenarios/debate/all_reduce_sum.json";
 
-class ExplainCase : public testing::Test {
+class ExplainCase : public CommandTest {
  protected:
-  void SetUp() override {
-    char name[] = "/tmp/distgrad_test.XXXXXX";
-    folder_ = ::mkdtemp(name);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
-  void write(const std::string& name, const std::string& text) {
-    std::ofstream(folder_ / name, std::ios::binary) << text;
-  }
-
-  // Exit code; what was printed is in out_ and err_.
-  int explain(const std::string& arguments) {
-    const std::string command = "cd " + folder_.string() + " && '" DISTGRAD_BIN_DIR "/distgrad' explain " +
-                                arguments + " >out 2>err";
-    const int status = std::system(command.c_str());
-    out_ = read("out");
-    err_ = read("err");
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  }
-
-  std::string read(const std::string& name) {
-    std::ifstream in(folder_ / name, std::ios::binary);
-    std::ostringstream text;
-    text << in.rdbuf();
-    return text.str();
-  }
+  int explain(const std::string& arguments) { return distgrad("explain " + arguments); }
 
   // The lines of a value, up to the next one's.
   std::string lines_of(const std::string& title) const {
@@ -61,9 +38,6 @@ class ExplainCase : public testing::Test {
     }
     return found;
   }
-
-  fs::path folder_;
-  std::string out_, err_;
 };
 
 TEST_F(ExplainCase, AnIdentityBackwardPartsAtTheCollective) {

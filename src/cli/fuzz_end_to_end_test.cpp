@@ -12,6 +12,8 @@
 #include <sstream>
 #include <string>
 
+#include "cli/command_test.h"
+
 namespace distgrad {
 namespace {
 
@@ -20,31 +22,8 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
-class Fuzz : public testing::Test {
+class Fuzz : public CommandTest {
  protected:
-  void SetUp() override {
-    char name[] = "/tmp/distgrad_test.XXXXXX";
-    folder_ = ::mkdtemp(name);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
-  // Exit code; what was printed is in out_ and err_.
-  int distgrad(const std::string& arguments, const std::string& before = "") {
-    const std::string command = "cd " + folder_.string() + " && " + before +
-                                " '" DISTGRAD_BIN_DIR "/distgrad' " + arguments + " >out 2>err";
-    const int status = std::system(command.c_str());
-    out_ = read("out");
-    err_ = read("err");
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  }
-
-  std::string read(const std::string& name) const {
-    std::ifstream in(folder_ / name, std::ios::binary);
-    std::ostringstream text;
-    text << in.rdbuf();
-    return text.str();
-  }
-
   std::map<std::string, std::string> files(const std::string& folder) const {
     std::map<std::string, std::string> all;
     if (!fs::exists(folder_ / folder)) return all;
@@ -52,9 +31,6 @@ class Fuzz : public testing::Test {
       all[entry.path().filename()] = read(folder + "/" + entry.path().filename().string());
     return all;
   }
-
-  fs::path folder_;
-  std::string out_, err_;
 };
 
 TEST_F(Fuzz, ReferenceMatches) {

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/folder_test.h"
 #include "dumps/dump_file.h"
 #include "dumps/sample_dumps.h"
 
@@ -18,14 +19,8 @@ namespace fs = std::filesystem;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-class ReadDump : public testing::Test {
+class ReadDump : public FolderTest {
  protected:
-  void SetUp() override {
-    char name[] = "/tmp/distgrad_test.XXXXXX";
-    folder_ = ::mkdtemp(name);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
   std::string file(const std::string& name, const std::string& bytes) {
     sample::write(folder_ / name, bytes);
     return (folder_ / name).string();
@@ -43,8 +38,6 @@ class ReadDump : public testing::Test {
     }
     return "read";
   }
-
-  fs::path folder_;
 };
 
 std::vector<double> values_of(const DumpTensor& t) {
