@@ -15,7 +15,7 @@ from . import times
 from . import debugging
 from .board import Board
 from .frames import BadFrame, Channel, FrameWriter
-from .process import set_name
+from .process import set_name, wait_for_a_free_core
 from .runner import Runner
 from .simulator import Simulator
 
@@ -107,6 +107,7 @@ def be_worker(role, rank, world_size, socket, board, output):
     """Never returns."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # what Ctrl-C means is the driver's decision
     set_name("dg simulator" if role == "simulator" else f"dg rank {rank}/{world_size}")
+    wait_for_a_free_core()
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(world_size))
     torch.set_num_threads(1)
     torch.set_warn_always(True)  # what is warned of once a process would be missing from later cases
