@@ -11,6 +11,7 @@ import time
 import unittest
 from pathlib import Path
 
+SUBJECTS = Path(__file__).resolve().parent / "subjects"
 PROGRAM = Path(__file__).resolve().parents[1] / "distgrad" / "ranks" / "__main__.py"
 sys.path.insert(0, str(PROGRAM.parents[2]))
 
@@ -183,6 +184,21 @@ class Protocol(unittest.TestCase):
                 header, frame = rank.reply()
                 self.assertEqual((header["id"], frame.tensor(header["steps"][0]).tolist()), (n + 1, [2.0 * n, 2.0 * n + 2]))
         self.end(ranks)
+
+    def test_a_collective_that_one_rank_makes_alone_is_not_paired_with_one_of_the_next_case(self):
+        """Else the case with the mistake comes to an end, and the verdict of the innocent one after it is wrong."""
+        ranks, board = self.driver.team(2)
+        for rank in ranks:
+            rank.request(program(), subject=f"all_reduce=python:{SUBJECTS / 'mistakes.py'}:alone")
+            rank.request(program())
+        self.assertEqual(ranks[1].reply()[0]["id"], 1)
+        time.sleep(0.3)
+        memory = mmap.mmap(board, 0)
+        at = [struct.unpack_from("<Q", memory, 8 + 24 * rank)[0] for rank in range(2)]
+        self.assertEqual(at, [1, 1])
+        for worker in (ranks[0].forked["worker"], ranks[1].forked["worker"]):
+            self.driver.send(kind="kill", worker=worker)
+            self.driver.event()
 
     def test_an_exception_names_its_step_and_ends_the_rank(self):
         ranks, _ = self.driver.team(1)

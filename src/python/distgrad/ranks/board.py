@@ -2,6 +2,7 @@
 
 import ctypes
 import mmap
+import struct
 
 IDLE, CONNECT, FORWARD, BACKWARD, SYNC, REPLY = range(6)
 
@@ -17,6 +18,18 @@ class Board:
         self._started_ns = ctypes.c_int64.from_buffer(self._memory, at + 8)
         self._step = ctypes.c_int32.from_buffer(self._memory, at + 16)
         self._phase = ctypes.c_int32.from_buffer(self._memory, at + 20)
+
+    def all_are_through(self, case_id, world_size):
+        """Whether every rank has done what it does in this case, if only raised an error."""
+        return all(self._is_through(case_id, rank) for rank in range(world_size))
+
+    def _is_through(self, case_id, rank):
+        at = 8 + 24 * rank
+        (current,) = struct.unpack_from("=Q", self._memory, at)
+        if current != case_id:
+            return current > case_id
+        (phase,) = struct.unpack_from("=i", self._memory, at + 20)
+        return phase == REPLY
 
     def begin(self, case_id, now_ns):
         self.enter(-1, IDLE)

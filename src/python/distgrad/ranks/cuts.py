@@ -47,6 +47,8 @@ def _watched_apply(cls, *args, **kwargs):
     return _active.function(cls, args, kwargs)
 
 
+for _name in ("__name__", "__qualname__", "__doc__"):  # adapters.py, as other code, knows it by its name
+    setattr(_watched_apply, _name, getattr(torch.autograd.Function.apply, _name))
 # Before any of the user's modules binds it to a name of its own.
 torch.autograd.Function.apply = classmethod(_watched_apply)
 

@@ -22,6 +22,7 @@ from .simulator import Simulator
 _FLUSH_BYTES = 64 << 10
 _FLUSH_NS = 1_000_000
 _OUTPUT_LIMIT = 64 << 10
+_LOOK_S = 50e-6  # between two looks at whether the other ranks are through with a case
 
 
 class CapturedOutput:
@@ -61,6 +62,8 @@ class Worker:
         self._output = CapturedOutput(output)
         self._channel = Channel(socket)
         self._runs = Simulator() if role == "simulator" else Runner(rank, world_size, self._board)
+        self._peers = 0 if role == "simulator" else world_size
+        self._case_id = 0  # of the last case
         self._flushed_ns = 0
 
     def serve(self):
@@ -88,8 +91,19 @@ class Worker:
                 return None
         return frame
 
+    def _wait_for_peers(self):
+        """Until they are through with the last case. A collective that only some ranks make in it waits for others; did these
+        go on, it would take part in theirs of the next case, and that one's verdict would be wrong."""
+        if self._case_id == 0 or self._board.all_are_through(self._case_id, self._peers):
+            return
+        self._flush()
+        while not self._board.all_are_through(self._case_id, self._peers):
+            time.sleep(_LOOK_S)
+
     def _answer(self, frame):
         request = frame.header
+        self._wait_for_peers()
+        self._case_id = request["id"]
         started = time.monotonic_ns()
         self._board.begin(request["id"], started)
         writer = FrameWriter()

@@ -126,3 +126,13 @@ without_one = _collective(_same, _without(1))
 alone = _collective(_same, _alone)
 reduced = _collective(_same, _reduced_to_first)
 over_pairs = _collective(_same, _over_pairs)
+
+
+# --- on one rank alone ---
+
+
+def _sum_on_rank_0(g):
+    return _sum(g) if dist.get_rank() == 0 else g
+
+
+alone = _collective(_sum, _sum_on_rank_0)
