@@ -55,6 +55,14 @@ TEST(Battery, AspectsOnRequestComeLastAndInTheirModes) {
   }
 }
 
+TEST(Battery, ASliceAlongTheLastDimIsAskedInAParallelRegionToo) {
+  const std::vector<Trial> trials = battery(CollectiveKind::kSlice, ReduceOp::kSum);
+  const bool asked = std::any_of(trials.begin(), trials.end(), [](const Trial& t) {
+    return t.loss == Trial::Loss::kOneLoss && t.aspect == Aspect::kDim && t.scenario.find("\"dim\": -1") != std::string::npos;
+  });
+  EXPECT_TRUE(asked) << "else Megatron's scatter, which knows no other, is accused of its gather";
+}
+
 // ---- the judgement
 
 TrialResult result(Trial::Loss loss, Verdict verdict, bool mean, const std::string& rule = "", int world_size = 3) {
@@ -107,6 +115,26 @@ TEST(Judgement, WrongIsWhatIsRightUnderNoObjective) {
   EXPECT_EQ(j.cells[0].right, 1);
   EXPECT_EQ(j.cells[0].tried, 2);
   EXPECT_EQ(j.signature, "");
+}
+
+TEST(Judgement, AForwardThatGoesWrongSomewhereIsNotNamedByTheBackward) {
+  const std::vector<TrialResult> results = {result(kSum, Verdict::kMismatch, false, "identity-backward"),
+                                            result(kSum, Verdict::kMismatch, false, "identity-backward"),
+                                            result(kOneLoss, Verdict::kMatch, false), result(kOneLoss, Verdict::kMatch, false),
+                                            result(kOneLoss, Verdict::kMismatch, false, "forward")};
+  const Judgement j = judged(results);
+  EXPECT_TRUE(j.wrong);
+  EXPECT_EQ(j.convention, "replicated");
+  EXPECT_EQ(j.rule, "forward");
+  EXPECT_EQ(j.smallest_failure, &results[4]);
+}
+
+TEST(Judgement, TheFailingCaseShownIsOneOfTheRuleThatIsNamed) {
+  const std::vector<TrialResult> results = {result(kSum, Verdict::kMismatch, false, "unexplained"),
+                                            result(kSum, Verdict::kMismatch, false, "precision")};
+  const Judgement j = judged(results);
+  EXPECT_EQ(j.rule, "precision");
+  EXPECT_EQ(j.smallest_failure, &results[1]);
 }
 
 TrialResult of_aspect(TrialResult t, Aspect aspect) {

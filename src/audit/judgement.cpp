@@ -117,12 +117,15 @@ const Finding* first_rule(const CaseResult& r) {
   return found == r.findings.end() ? nullptr : &*found;
 }
 
-// The rule that the most trials name.
-std::string most_named_rule(const std::vector<TrialResult>& results, Trial::Loss loss) {
+// The rule that the most trials name. Where the collective is wrong, only those count that fail by its convention: a forward
+// that goes wrong somewhere is not the doing of the backward that it has everywhere.
+std::string most_named_rule(const std::vector<TrialResult>& results, Trial::Loss loss, const std::string& failing_for = "") {
   std::map<std::string, int> votes;
-  for (const TrialResult& t : results)
-    if (t.trial.loss == loss && !is_on_request(t.trial) && t.result.verdict == Verdict::kMismatch && tells_conventions_apart(t))
-      if (const Finding* f = first_rule(t.result)) ++votes[f->rule];
+  for (const TrialResult& t : results) {
+    if (t.trial.loss != loss || is_on_request(t.trial) || t.result.verdict != Verdict::kMismatch) continue;
+    if (!tells_conventions_apart(t) || (!failing_for.empty() && is_right(t.result, failing_for))) continue;
+    if (const Finding* f = first_rule(t.result)) ++votes[f->rule];
+  }
   const auto most = std::max_element(votes.begin(), votes.end(),
                                      [](const auto& a, const auto& b) { return a.second < b.second; });
   if (most != votes.end()) return most->first;
@@ -133,12 +136,16 @@ std::string most_named_rule(const std::vector<TrialResult>& results, Trial::Loss
   return "";
 }
 
-const TrialResult* smallest_failure(const std::vector<TrialResult>& results, const std::string& convention) {
+// The first that names the rule, if any does.
+const TrialResult* smallest_failure(const std::vector<TrialResult>& results, const std::string& convention,
+                                    const std::string& rule) {
+  const TrialResult* first = nullptr;
   for (const TrialResult& t : results) {
-    if (!counts_for(t.trial, convention)) continue;
-    if (was_judged(t.result) && !is_right(t.result, convention)) return &t;
+    if (!counts_for(t.trial, convention) || !was_judged(t.result) || is_right(t.result, convention)) continue;
+    if (!t.result.findings.empty() && t.result.findings[0].rule == rule) return &t;
+    if (!first) first = &t;
   }
-  return nullptr;
+  return first;
 }
 
 const TrialResult* first_that(const std::vector<TrialResult>& results, bool (*holds)(const CaseResult&)) {
@@ -240,11 +247,12 @@ Judgement judge_collective(CollectiveKind kind, ReduceOp op, const std::vector<T
     if (counts_for(t.trial, j.convention)) count(j.cells[static_cast<std::size_t>(t.trial.aspect)], t.result, j.convention);
   if (!j.right_for.empty()) j.signature = signature_of(kind, j.convention);
   if (!j.right_for.empty() && j.convention == "replicated") j.rule = rule_for_one_loss(kind);
+  if (j.right_for.empty()) j.rule = most_named_rule(results, loss_of(j.convention), j.convention);
   if (j.rule.empty()) j.rule = most_named_rule(results, Trial::Loss::kSum);
   if (j.rule.empty()) j.rule = "adjoint";
   j.tried_with_one_loss = tally(results, "replicated").judged > 0;
   j.wrong = j.right_for.empty();
-  j.smallest_failure = smallest_failure(results, j.convention);
+  j.smallest_failure = smallest_failure(results, j.convention, j.rule);
   if (j.wrong && j.smallest_failure) j.explanation = findings_text(*j.smallest_failure);
   if (!j.wrong && j.smallest_failure) blame_surroundings(j, results);
   j.errors = errors_of(results);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <limits>
+#include <string_view>
 #include <vector>
 
 #include "compare/compare.h"
@@ -71,12 +72,26 @@ std::string why_undecided(const GradientComparison& g, const Simulation& simulat
   return "";
 }
 
+// What the code takes out of autograd, or makes of a gradient in a hook.
 std::string texts_of(const std::vector<std::string>& cuts) {
   constexpr std::size_t kMost = 3;
   std::string text;
   for (std::size_t i = 0; i < cuts.size() && i < kMost; ++i) text += (i ? "; " : "") + cuts[i];
   if (cuts.size() > kMost) text += fmt::format("; and {} more", cuts.size() - kMost);
   return text;
+}
+
+// Why what the ranks hold is what the code means.
+std::string meaning_text(const std::vector<std::string>& cuts) {
+  constexpr std::string_view kHook = "a hook: ";
+  std::vector<std::string> held, hooks;
+  for (const std::string& cut : cuts)
+    if (cut.starts_with(kHook)) hooks.push_back(cut.substr(kHook.size()));
+    else held.push_back(cut);
+  const std::string changes = "a hook that changes the gradient: " + texts_of(hooks);
+  if (held.empty()) return "It is that slope but for " + changes;
+  return fmt::format("It is the slope with this held fixed, which the code takes out of autograd: {}{}", texts_of(held),
+                     hooks.empty() ? "" : "; but for " + changes);
 }
 
 }  // namespace
@@ -92,8 +107,7 @@ std::string dispute(const Case& which, const SimulateRequest& asked, const Simul
   if (simulation.held.empty()) return "";
   const Meant meant = as_meant(asked, simulation);
   if (!compare(which, meant.asked, meant.simulation, &run).gradients_equal()) return "";
-  return fmt::format("{}. It is the slope with this held fixed, which the code takes out of autograd: {}",
-                     difference_text(*g), texts_of(simulation.cuts));
+  return fmt::format("{}. {}", difference_text(*g), meaning_text(simulation.cuts));
 }
 
 Meant as_meant(SimulateRequest asked, Simulation simulation) {

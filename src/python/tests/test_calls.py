@@ -40,10 +40,16 @@ RIGHT = {
     "running_mean": "two runs of the forward differ",
     "own_noise": "two runs of the forward differ",
     "ignores": "detach() in right.py",
+    "scaling_hook": "but for a hook that changes the gradient: register_hook in right.py",
+    "clipping_hook_beside_detach": "register_hook in right.py",
+    "module_hook": "register_full_backward_hook in right.py",
+    "reducing_hook": None,
+    "looking_hooks": None,
 }
 
 WRONG = ["identity_backward", "own_slice", "in_place", "simcse", "summed_twice", "identity_beside_detach",
-         "identity_beside_ste", "identity_beside_a_function", "identity_beside_relu_at_zero"]
+         "identity_beside_ste", "identity_beside_a_function", "identity_beside_relu_at_zero",
+         "identity_beside_a_hook", "identity_beside_a_function_and_a_look", "reducing_hook_that_averages"]
 
 
 def scenario(call, simulate=None, inputs=INPUTS, loss="(y * y).sum()", **more):

@@ -9,18 +9,16 @@ What communicates is no cut: a Function whose forward or backward makes a collec
 """
 
 import contextlib
-import os
-import sys
 
 import torch
+from torch.nn.modules._functions import BackwardHookFunction
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from .hooks import leaving_out, place
 from .rounding import without_dynamo
 
-_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _MOST_JACOBIAN = 1 << 18  # elements; a larger Function is not linearised
 _TOO_LARGE = object()
 _DIFFERS = 1e-3  # relative to the change; less is curvature
@@ -153,6 +151,8 @@ class Cuts:
             result = _apply(cls, *args, **kwargs)
             if self._inside > 1 or self.exchanges != before or cls.__module__.startswith(__package__):
                 return result
+            if cls is BackwardHookFunction:  # the identity; torch wants its node
+                return result
             return self._function_result(cls, args, result)
         finally:
             self._inside -= 1
@@ -166,7 +166,7 @@ class Cuts:
         if not self._holds:
             linear = _Linear.of(outs, inputs, self) if torch.is_grad_enabled() else _Linear.constant(outs)
             if linear is _TOO_LARGE:
-                self.unknown.append(f"{cls.__name__} in {_place()}")
+                self.unknown.append(f"{cls.__name__} in {place()}")
                 linear = None
             self._note(f"{cls.__name__}, a Function whose backward is not its forward's derivative,", linear)
             return result
@@ -184,7 +184,7 @@ class Cuts:
     # -- one cut
 
     def _note(self, what, value):
-        event = _Event(what, _place(), value)
+        event = _Event(what, place(), value)
         self._events.append(event)
         return event
 
@@ -314,7 +314,8 @@ class _Linear:
 
 def _backward(outs, inputs, cotangents):
     total = sum((out * cotangent).sum() for out, cotangent in zip(outs, cotangents))
-    return torch.autograd.grad(total, inputs, retain_graph=True, allow_unused=True)
+    with leaving_out():  # the inputs may have hooks, which are none of the Function's
+        return torch.autograd.grad(total, inputs, retain_graph=True, allow_unused=True)
 
 
 def _jacobian(out, inputs):
@@ -330,17 +331,3 @@ def _jacobian(out, inputs):
 def _same(x, y):
     x, y = x.detach(), y.detach()
     return x.shape == y.shape and bool(((x == y) | (x.isnan() & y.isnan())).all())
-
-
-def _place():
-    """The line of the user's code, "layer.py:12"."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code.co_filename == "<expression>":
-            return "an expression"
-        file = os.path.abspath(frame.f_code.co_filename)
-        library = os.sep + "lib" + os.sep + "python" in file and "-packages" + os.sep not in file
-        if not library and not file.startswith((_HERE, _TORCH)):
-            return f"{os.path.basename(file)}:{frame.f_lineno}"
-        frame = frame.f_back
-    return "a library"

@@ -9,7 +9,7 @@ import contextlib
 
 import torch
 
-from . import exchange
+from . import exchange, hooks
 from .cuts import Cuts
 from .rounding import RUNS, Rounding, Spread, bound_of
 from .runner import InvalidAt
@@ -21,6 +21,7 @@ _STEPS = (2.0**-14, 2.0**-20, 2.0**-26)
 _AGREES = 1e-4
 _KINK = 1e-4  # by how much the slopes of both sides differ, relative to them
 _NOISE = 64 * 2.0**-53  # of a loss, relative to it
+_OF_OWN = 1e-6  # of the largest element: what the ranks' own gradients may be off by
 _SEEN = 1e-8  # of the largest element: what differences along a direction show
 
 _NOISY = 1e-3  # likewise: an error of differences beyond which they tell nothing
@@ -98,8 +99,11 @@ class _Measurement:
         if own is not None:
             reply["bound_notes"].append(f"{len(chosen)} of {len(elements)} elements, chosen at random")
             undecided += self._why_sample_says_nothing(slopes, own)
+        meant = slopes
         if self._everywhere(cuts.any()):
-            self._hold(cuts, losses, elements, slopes, own, reply, undecided)
+            meant = self._hold(cuts, losses, elements, slopes, own, reply, undecided)
+        if self._everywhere(hooks.any_registered()):
+            self._leave_out_hooks(meant, reply)
         return reply
 
     def _leave_out_noise(self, slopes):
@@ -125,7 +129,7 @@ class _Measurement:
 
     def _why_sample_says_nothing(self, slopes, own):
         for i, slope in slopes.items():
-            if abs(float(_weighted(slope.value, self._rows[0]) - own[0][i])) > 1e-6 * float(own[0].abs().amax()):
+            if abs(float(_weighted(slope.value, self._rows[0]) - own[0][i])) > _OF_OWN * float(own[0].abs().amax()):
                 return []
         return ["along a random direction the slope is not that of the gradient, but none of the elements that were looked"
                 " at shows where"]
@@ -135,8 +139,7 @@ class _Measurement:
     def _confirmed(self, elements, losses):
         """The gradients that the ranks' own backward gives, where finite differences along random directions confirm them
         for every objective. None where they do not, and where there are so few elements that each can be looked at."""
-        plain = all(axis["kind"] != "invariant" for item in self._items for axis in item["layout"])
-        if len(elements) <= FEW_ELEMENTS or not plain:
+        if len(elements) <= FEW_ELEMENTS or not self._is_plain():
             return None
         own = self._own_gradients()
         scales = self._scales()
@@ -283,6 +286,7 @@ class _Measurement:
     # -- what is taken out of autograd
 
     def _hold(self, cuts, losses, elements, plain, own, reply, undecided):
+        """Returns the slopes that the user means."""
         held_again = self._losses(cuts.holding)
         slopes = {}
         if not self._everywhere(cuts.parted or not torch.equal(held_again, losses)):
@@ -300,6 +304,33 @@ class _Measurement:
             reply["undecided_elements"] += [e for i, slope in slopes.items()
                                             if slope.why and (e := _undecided(elements[i], slope.why)) and
                                             (e["input"], e["part"], e["element"]) not in known]
+            return slopes
+        return plain
+
+    def _leave_out_hooks(self, slopes, reply):
+        """Where the ranks' backward gives what is meant once the hooks that change a gradient are left out, what they make of
+        it is meant."""
+        if not self._is_plain():
+            return
+        with hooks.noting() as noted:
+            with_hooks = self._own_gradients()[0]
+        communicating = self._gathered(noted.communicating)
+        changing = [text for text in self._gathered(noted.changing) if text not in communicating]
+        if not changing:
+            return
+        with hooks.leaving_out(changing):
+            without = self._own_gradients()[0]
+        slack = _OF_OWN * float(without.abs().nan_to_num(posinf=0).amax())
+        for i, slope in slopes.items():
+            apart = abs(float(_weighted(slope.value, self._rows[0]) - without[i]))
+            if not slope.why and not apart <= slack + float(_weighted(slope.error, self._rows[0].abs())):
+                return
+        reply["held"] = self._by_input(with_hooks)
+        reply["cuts"] = reply.get("cuts", []) + [f"a hook: {text}" for text in changing]
+
+    def _is_plain(self):
+        """Whether what the ranks hold can be brought together to what the leaves' gradients are."""
+        return all(axis["kind"] != "invariant" for item in self._items for axis in item["layout"])
 
     def _why_nothing_is_known(self, losses, again):
         same = (losses == again) | (losses.isnan() & again.isnan())

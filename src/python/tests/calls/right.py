@@ -183,3 +183,41 @@ def ignores(x, w):
 # a loss that is a call
 def loss(y, rank):
     return (y * y).sum() * (rank + 1)
+
+
+# 17: hooks that change a gradient
+def scaling_hook(x, w):
+    p = x * w
+    p.register_hook(lambda g: g * 0.1)
+    return all_sum(p)
+
+
+def clipping_hook_beside_detach(x, w):
+    p = x * w
+    p.register_hook(lambda g: g.clamp(-1, 1))
+    return all_sum(p) + x.detach()
+
+
+def module_hook(x, w):
+    half = torch.nn.Identity()
+    half.register_full_backward_hook(lambda module, inputs, outputs: (inputs[0] * 0.5,))
+    return all_sum(half(x * w))
+
+
+# A hook that makes the reduction which the in-place all_reduce lacks.
+def reducing_hook(x, w):
+    p = x * w
+    p.register_hook(all_sum)
+    y = p.clone()
+    dist.all_reduce(y)
+    return torch.tanh(y)
+
+
+# Hooks that look and change nothing.
+def looking_hooks(x, w):
+    seen = []
+    p = torch.nn.Identity()
+    p.register_full_backward_hook(lambda module, inputs, outputs: None)
+    y = p(x * w)
+    y.register_hook(lambda g: seen.append(g.norm()))
+    return torch.tanh(all_sum(y))
