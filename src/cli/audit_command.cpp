@@ -212,17 +212,19 @@ class Audit {
  private:
   static constexpr std::size_t kFirst = 3;
 
-  bool is_hopeless(std::size_t row) const {
-    return !results_[row].empty() && std::all_of(results_[row].begin(), results_[row].end(),
-                                                 [](const TrialResult& t) { return is_dead_end(t.result); });
+  // What was refused along dim 0 may be meant for another dim.
+  bool is_hopeless(std::size_t row, const Trial& trial) const {
+    const auto all = [&](auto holds) { return std::all_of(results_[row].begin(), results_[row].end(), holds); };
+    if (results_[row].empty() || !all([](const TrialResult& t) { return is_dead_end(t.result); })) return false;
+    return trial.aspect != Aspect::kDim || !all([](const TrialResult& t) { return t.result.verdict == Verdict::kSkipped; });
   }
 
   void batch(std::size_t first, std::size_t end, StatusLine& status) {
     std::vector<Case> cases;
     std::vector<std::pair<std::size_t, std::size_t>> places;  // row, trial
     for (std::size_t r = 0; r < rows_.size(); ++r) {
-      if (is_hopeless(r)) continue;
       for (std::size_t t = first; t < std::min(end, rows_[r].trials.size()); ++t) {
+        if (is_hopeless(r, rows_[r].trials[t])) continue;
         cases.push_back(made_[r].cases[t]);
         places.emplace_back(r, t);
       }

@@ -93,7 +93,7 @@ std::string outcome_text(const CaseResult& r) {
       // The status says it already where nobody expected it.
       return r.as_expected ? "skipped" + as_expected + ": " + first_line(r.why) : first_line(r.why);
     case Verdict::kDisputed:
-      return "disputed" + as_expected + ": " + first_line(r.why);
+      return "disputed" + as_expected + ": " + r.why.substr(0, r.why.find('\n'));  // whole: its end says what is meant
   }
   return {};
 }

@@ -9,6 +9,9 @@
 
 #include "base/error.h"
 #include "model/backends.h"
+#include "model/collective_kind.h"
+#include "model/libraries.h"
+#include "model/subject_text.h"
 #include "scenario/fields.h"
 #include "scenario/objective_text.h"
 #include "scenario/parts.h"
@@ -84,6 +87,39 @@ std::string subject_of(const std::string& text) {
   return text;
 }
 
+// Whether a subject begins here, of which a file's name has nothing alike: "KIND=", "python:", "library:", or a built-in name.
+bool begins_subject(std::string_view text) {
+  if (text.starts_with("python:") || text.starts_with("library:")) return true;
+  if (const std::size_t equals = text.find('='); equals != std::string_view::npos && collective_named(text.substr(0, equals)))
+    return true;
+  const auto rows = subjects();
+  const std::string_view word = text.substr(0, text.find(','));
+  return std::any_of(rows.begin(), rows.end(), [&](const SubjectRow& row) { return row.name == word; });
+}
+
+// At the commas that a subject stands behind: a file's name may have others.
+std::vector<std::string> split_subjects(std::string_view text) {
+  std::vector<std::string> parts;
+  std::size_t from = 0;
+  for (std::size_t comma = text.find(','); comma != std::string_view::npos; comma = text.find(',', comma + 1)) {
+    if (!begins_subject(text.substr(comma + 1))) continue;
+    parts.emplace_back(text.substr(from, comma - from));
+    from = comma + 1;
+  }
+  parts.emplace_back(text.substr(from));
+  return parts;
+}
+
+// "python:f.py:g,torchnn": a comma in the name of a function can only stand before a subject that is misspelt.
+void refuse_comma_in_name(std::string_view subject) {
+  const std::size_t colon = subject.rfind(':');
+  const std::size_t comma = colon == std::string_view::npos ? colon : subject.find(',', colon);
+  if (comma == std::string_view::npos || !is_python_subject(subject)) return;
+  const std::string_view rest = subject.substr(comma + 1);
+  if (rest.find_first_of("/.") != std::string_view::npos) return;
+  if (const std::string why = problem_with_subject(rest); !why.empty()) throw UserError(why);
+}
+
 // A ':' after which fields of a case begin. A path that has one itself wins where it exists.
 std::size_t find_fields(std::string_view text) {
   std::size_t first = std::string_view::npos;
@@ -126,7 +162,10 @@ void add_override(Overrides& overrides, std::string_view field, std::string_view
   if (field == "python") {
     add_once(overrides.pythons, std::string(value));
   } else if (field == "subject" && value.find(':') != std::string_view::npos) {
-    add_once(overrides.subjects, subject_of(std::string(value)));  // a file's name may have a comma
+    for (const std::string& one : split_subjects(value)) {
+      refuse_comma_in_name(one);
+      add_once(overrides.subjects, subject_of(one));
+    }
   } else {
     for (const std::string& one : split_at_commas(value)) {
       if (one.empty()) throw UserError(fmt::format("{} has no value", field));

@@ -64,6 +64,17 @@ TEST(CaseId, FieldsTakeListsAsTheOptionsDo) {
               ElementsAre("simclr", "simcse"));
 }
 
+TEST(CaseId, ACommaThatASubjectStandsBehindSeparatesSubjects) {
+  const auto subjects = [](const std::string& text) { return parse_case_id("f.json:subject=" + text).fields.subjects; };
+  EXPECT_THAT(subjects("reference,python:f.py:g,world_size=2"), ElementsAre("reference", "python:f.py:g"));
+  EXPECT_THAT(subjects("python:f.py:g,python:a.b:c@async,library:x.so:n::o,torch_nn"),
+              ElementsAre("python:f.py:g", "python:a.b:c@async", "library:x.so:n::o", "torch_nn"));
+  EXPECT_THAT(subjects("all_reduce=python:f.py:g,all_gather=simclr"),
+              ElementsAre("all_reduce=python:f.py:g", "all_gather=simclr"));
+  EXPECT_THAT(subjects("python:a,reference/f.py:g"), ElementsAre("python:a,reference/f.py:g"));
+  EXPECT_EQ(error_of([&] { subjects("python:f.py:g,torchnn"); }), "unknown subject \"torchnn\"; did you mean \"torch_nn\"?");
+}
+
 TEST(CaseId, TellsWrongValues) {
   const auto error = [](const char* text) { return error_of([&] { parse_case_id(text); }); };
   EXPECT_EQ(error("f.json:world_size=two"),

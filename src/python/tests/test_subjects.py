@@ -14,7 +14,7 @@ import torch.distributed as dist
 FOLDER = Path(__file__).resolve().parent
 sys.path.insert(0, str(FOLDER.parent))
 
-from distgrad.ranks import adapters, adapters_names, cuts  # noqa: E402,F401  cuts: autograd.Function as in a rank
+from distgrad.ranks import adapters, adapters_loading, adapters_names, cuts  # noqa: E402,F401  cuts: autograd.Function as in a rank
 from distgrad.ranks.call import Call, NotOffered, RankGroup, SubjectError  # noqa: E402
 from distgrad.ranks.subjects import load_subject  # noqa: E402
 
@@ -307,6 +307,9 @@ class Loading(unittest.TestCase):
 
             def _reduce_scatter_base(x): return x
             def all_gather_into_tensor(x): return x
+            def _reduce(x): return x  # of which all_reduce is made, in Megatron
+            def _split(x): raise AssertionError
+            def scatter_to_model_parallel_region(x): return x
             """)
         subject = load_subject(f"python:{path}")
         for kind in ("all_gather", "reduce_scatter", "copy", "slice"):
@@ -314,6 +317,8 @@ class Loading(unittest.TestCase):
         for kind in ("all_reduce", "broadcast", "reduce", "send_recv"):
             with self.assertRaisesRegex(NotOffered, f"has no {kind}"):
                 subject.check(call(kind))
+        self.assertEqual(adapters_loading.find_kind(adapters_loading.load_module(str(path)), "slice")[0],
+                         "scatter_to_model_parallel_region")
 
     def test_only_setup_of_groups_is_a_setup(self):
         path = self.write("ddp.py", "def setup(rank, world_size): raise ValueError\ndef all_reduce(x): return x\n")

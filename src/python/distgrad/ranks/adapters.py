@@ -101,6 +101,9 @@ class Binding:
         except (RuntimeError, ValueError, IndexError) as error:
             raise_if_backend_lacks(error, call)
             _raise_if_scalar(error, call, x, self.label)
+            if "_PrivateCopy" in str(error):
+                raise RuntimeError(f"{self.label} works in place on its operand, which is expanded here: several of its"
+                                   " elements are one in memory") from error
             raise
         return results.take(value, call, x, self, arguments)
 

@@ -122,10 +122,11 @@ def find_kind(module, kind):
     own = {name: value for name, value in vars(module).items() if callable(value) and _is_own(value, module)}
     if hasattr(module, "__getattr__"):  # a lazy package
         own.update({n: getattr(module, n) for n in names.KIND_NAMES[kind] if n not in own and hasattr(module, n)})
-    for wanted in names.KIND_NAMES[kind]:
-        for name in (wanted, "_" + wanted):
-            if name in own:
-                return name, own[name]
+    for prefix in ("", "_"):
+        for wanted in names.KIND_NAMES[kind]:
+            # `_gather`, `_reduce` and `_split` are what a Function of another kind is made of.
+            if prefix + wanted in own and (not prefix or "_" in wanted):
+                return prefix + wanted, own[prefix + wanted]
     for wanted in names.KIND_NAMES[kind]:
         for name, value in own.items():
             if isinstance(value, type) and names.plain_name(name) == wanted and _is_callable_class(value):
