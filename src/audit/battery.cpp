@@ -65,7 +65,7 @@ class Battery {
     std::string loss = fmt::format("(y * y).sum() + {}", kWeighted);
     std::string dtype;
     std::string mode;  // of the subject
-    int timeout_s = 20;  // the first call of a torch custom operator imports for seconds, on every rank
+    int timeout_s = 30;  // the first call of a torch custom operator imports for seconds, on every rank
   };
 
   CollectiveKind kind() const { return traits_.kind; }

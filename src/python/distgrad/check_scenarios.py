@@ -26,6 +26,8 @@ def scenarios_for(collective, world_size, op, objective):
     made.add("transposed_operand", "x.transpose(0, 1)", [3, 2 * n])
     made.add("expanded_operand", f"x.expand({2 * n}, 3)", [1, 3])
     made.add("four_dims", "x", [2 * n, 2, 1, 3])
+    # Small integers are the same in bfloat16; these are not.
+    made.add("many_digits", "x", [2 * n, 3], normal=True, dtype="float32", loss=f"(y * y).sum() + {_WEIGHTED.format('y')}")
     made.add("two_calls", "x", [2 * n, 3], second="2 * x - 1", loss=f"{_WEIGHTED.format('y')} + (y * z).sum()")
     if objective != "replicated":
         made.add("one_loss_counts", "x", [2 * n, 3], loss=f"{_WEIGHTED.format('y')} * (1.0 if rank == {n - 1} else 0.0)")
@@ -47,9 +49,12 @@ class _Maker:
         self._one_loss = objective == "replicated"
         self.scenarios = {}
 
-    def add(self, name, operand, shape, *, loss=_WEIGHTED.format("y"), after=(), second=None, groups=None, **options):
-        scenario = {"world_size": self._world_size, "inputs": {"x": self._input(shape)},
+    def add(self, name, operand, shape, *, loss=_WEIGHTED.format("y"), after=(), second=None, groups=None, normal=False, dtype=None,
+            **options):
+        scenario = {"world_size": self._world_size, "inputs": {"x": self._input(shape, normal)},
                     "steps": [{"y": self._call(operand, options)}]}
+        if dtype:
+            scenario["dtype"] = dtype
         if groups:
             scenario["groups"] = groups
         if second:
@@ -72,8 +77,8 @@ class _Maker:
             call["pairs"] = [[r, (r + 1) % self._world_size] for r in range(self._world_size)]
         return {**call, **options}
 
-    def _input(self, shape):
-        if self._op in ("min", "max") and self._collective in _TAKES_OP:  # without ties
+    def _input(self, shape, normal):
+        if normal or (self._op in ("min", "max") and self._collective in _TAKES_OP):  # without ties
             drawn = {"random": {"shape": shape, "kind": "normal"}}
         else:  # sums of integers are exact in any order
             low = 1 if self._op == "product" else -3

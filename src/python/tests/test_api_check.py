@@ -74,6 +74,13 @@ class Check(unittest.TestCase):
         with self.assertRaisesRegex(AssertionError, "identity-backward"):
             distgrad.check(in_place, "all_reduce", 2, filter="basic")
 
+    def test_a_detour_over_a_narrower_dtype_is_seen(self):
+        def all_slices(x):
+            return AllSlices.apply(x.bfloat16()).to(x.dtype)
+
+        with self.assertRaisesRegex(AssertionError, "many_digits.json   mismatch"):
+            distgrad.check(all_slices, "all_gather", 2, filter="many_digits")
+
     def test_a_function_made_in_the_test(self):
         layer = AllSlices  # closed over
         report = distgrad.check(lambda x: layer.apply(x), "all_gather", 2, filter="basic")

@@ -51,7 +51,7 @@ SIGNATURES = [
      [PG, "x", None, None]),
     ("DeepSpeed _AllToAll", "ctx, group, input", "all_to_all", TP, [PG, "x"]),
     ("DeepSpeed-Ulysses all-to-all", "input, scatter_idx, gather_idx, group", "all_to_all", dict(TP, dim=1),
-     ["x", 1, 1, PG]),
+     ["x", 1, 0, PG]),
     ("fairscale Tutel all_to_all", "ctx, x, group=dist.group.WORLD", "all_to_all", TP, ["x", PG]),
     ("fvcore AllReduce", "ctx, input", "all_reduce", {}, ["x"]),
     ("fvcore differentiable_all_gather", "input", "all_gather", {}, ["x"]),
@@ -61,7 +61,7 @@ SIGNATURES = [
     ("Colossal-AI _gather", "input_, dim=-1, process_group=None", "all_gather", dict(TP, dim=1), ["x", 1, PG]),
     ("Colossal-AI _reduce_scatter", "input_, dim=1, process_group=None", "reduce_scatter", dict(TP, dim=0), ["x", 0, PG]),
     ("Colossal-AI _all_to_all", "input_, world_size, group, scatter_dim, gather_dim", "all_to_all", dict(TP, dim=0),
-     ["x", 2, PG, 0, 0]),
+     ["x", 2, PG, 0, 1]),
     ("torch.distributed.nn _AllReduce", "ctx, op, group, tensor", "all_reduce", dict(TP, op="max"), [MAX, PG, "x"]),
     ("torch.distributed.nn _Broadcast", "ctx, src, group, tensor", "broadcast", dict(TP, root=1), [3, PG, "x"]),
     ("torch.distributed.nn _Reduce", "ctx, src, op, group, tensor", "reduce", dict(TP, root=1), [3, SUM, PG, "x"]),
@@ -250,6 +250,16 @@ class Loading(unittest.TestCase):
         self.assert_error(f"python:{path}", "cannot be read", "def f(:")
         path = self.write("script.py", "import sys\nsys.exit(2)\n")
         self.assert_error(f"python:{path}", "ends the program", "__main__")
+
+    def test_what_code_fails_of_only_here_is_told_with_the_remedy(self):
+        path = self.write("twice.py", "raise ValueError('trying to initialize the default process group twice!')\n")
+        self.assert_error(f"python:{path}", "is_initialized()")
+        package = path.parent / "layers"
+        (package / "comm").mkdir(parents=True)
+        for folder in (package, package / "comm"):
+            (folder / "__init__.py").write_text("")
+        (package / "comm" / "sums.py").write_text("from ..base import AllReduce\n")
+        self.assert_error(f"python:{package}/comm/sums.py", f"in {path.parent} name it python:layers.comm.sums")
 
     def test_a_failed_import_is_tried_again(self):
         path = self.write("later.py", "1 / 0\n")

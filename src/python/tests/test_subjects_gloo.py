@@ -349,6 +349,23 @@ class UserFunctions(Case):
                 for result in results[name]:
                     self.assertRegex(result, "^gradient|Backend gloo does not support")
 
+    def test_all_to_all_along_two_dimensions(self):
+        def outcome(world, subject, dim):
+            try:
+                return compared(world, subject, world.call("all_to_all", dim=dim), [(4, 4)] * 2)
+            except RuntimeError as error:  # of a gradient of another shape
+                return f"raised {error}"
+
+        def on_rank(world):
+            return {name: [outcome(world, load_subject(f"all_to_all=python:{SUBJECTS}/all_to_all.py:{name}"), dim)
+                           for dim in (0, 1, -1)] for name in ("SeqAllToAll", "SeqAllToAllBackTheSameWay")}
+
+        for results in in_world(2, on_rank):
+            for result in results["SeqAllToAll"]:
+                self.assertRegex(result, "^ok|Backend gloo does not support")
+            for result in results["SeqAllToAllBackTheSameWay"]:
+                self.assertRegex(result, "^raised|Backend gloo does not support")
+
     def test_what_is_off_the_root_is_zeros_in_the_graph(self):
         def on_rank(world):
             text = f"python:{SUBJECTS}/rooted.py"

@@ -191,6 +191,9 @@ class Arguments:
     def _dim(self, _):
         return self.call.dim or 0
 
+    def _gather_dim(self, slot):
+        return results.gather_dim(self.call, self.x)
+
     def _splits(self, slot):
         if self.call.splits is None and slot.default is None:
             return None
@@ -324,6 +327,8 @@ def _slots(parameters, kind, with_tensor):
         slots.append(Slot(parameter.name, parameter.kind, source, default, parameter.annotation))
     if any(s.source == "scatter_list" for s in slots):  # then the tensor is what is filled, as in c10d
         slots = [replace(s, source="outputs") if s.source == "tensor" else s for s in slots]
+    if kind == "all_to_all" and any(s.source == "dim" and not names.is_gather_dim(s.name) for s in slots):
+        slots = [replace(s, source="gather_dim") if s.source == "dim" and names.is_gather_dim(s.name) else s for s in slots]
     return tuple(slots)
 
 
@@ -412,7 +417,7 @@ _HANDED_ON = {"group": ("group", "group"), "group_name": ("group", "group.group_
               "global_rank": (None, "torch.distributed.get_rank()"), "async": (None, "False"),
               "op": ("op", "op"), "average": ("op", "op == torch.distributed.ReduceOp.AVG"),
               "factor": ("factor", "factor"), "root": ("root", "root"), "global_root": ("src", "src"),
-              "world_root": ("root", "root"), "dim": ("dim", "dim"), "splits": ("splits", "splits"),
+              "world_root": ("root", "root"), "dim": ("dim", "dim"), "gather_dim": ("dim", "dim"), "splits": ("splits", "splits"),
               "input_splits": ("input_splits", "input_splits"), "output_splits": ("output_splits", "output_splits"),
               "pairs": ("pairs", "pairs"), "tensor": ("x", "x"), "chunks": ("x", "[x]"),
               "scatter_list": ("scatter_list", "scatter_list"), "outputs": (None, "torch.empty_like(x)")}

@@ -68,7 +68,21 @@ def _run_import(place, action):
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and (place + ".").startswith(f"{error.name}."):
             raise
-        raise SubjectError(f"importing {place} raised {told(error)}") from None
+        raise SubjectError(f"importing {place} raised {told(error)}{_remedy(error, place)}") from None
+
+
+def _remedy(error, place):
+    """What to do about failures that code has only when it is loaded here."""
+    if "initialize the default process group twice" in str(error):
+        return ("\ntorch.distributed is initialised already, with a group of the ranks: leave that out"
+                " `if torch.distributed.is_initialized()`, or put it under `if __name__ == \"__main__\":`")
+    if "no known parent package" in str(error) and place.endswith(".py"):
+        folder, parts = os.path.dirname(os.path.abspath(place)), [os.path.basename(place)[:-3]]
+        while os.path.isfile(os.path.join(folder, "__init__.py")):
+            folder, parts = os.path.dirname(folder), [os.path.basename(folder), *parts]
+        if len(parts) > 1:
+            return f"\nthe file is a module of a package: in {folder} name it python:{'.'.join(parts)}"
+    return ""
 
 
 def told(error):
@@ -78,10 +92,12 @@ def told(error):
 
 
 def _last_frames(error):
-    """The frames of the user's code, without ours and the import system's."""
-    here = os.path.dirname(os.path.abspath(__file__))
+    """The frames of the user's code, without ours, torch's and the import system's."""
+    import torch
+
+    others = tuple(os.path.dirname(os.path.abspath(file)) + os.sep for file in (__file__, torch.__file__))
     frames = [f for f in traceback.extract_tb(error.__traceback__)
-              if "importlib" not in f.filename and not f.filename.startswith(here)]
+              if "importlib" not in f.filename and not f.filename.startswith(others)]
     return "".join(traceback.format_list(frames[-_FRAMES:])).rstrip()
 
 

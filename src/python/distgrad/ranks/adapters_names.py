@@ -105,6 +105,11 @@ def is_list(name):
     return bool(_LIST.fullmatch(name.lower()))
 
 
+def is_gather_dim(name):
+    """Of two dimensions of an all_to_all, the one along which what is received is joined."""
+    return bool(re.fullmatch(r"(gather|concat|cat)_(dim|axis|idx)", name.lower().strip("_")))
+
+
 def is_output(name, later):
     """A parameter to be filled, as c10d's are: its name says so and one of those after it is the input."""
     return bool(_OUTPUT.fullmatch(name.lower())) and any(_INPUT.fullmatch(n.lower()) for n in later)

@@ -130,6 +130,7 @@ class _Case:
         self._runner.groups.use(self._request["backend"], self._request.get("device", "cpu"))
         self._device = self._runner.groups.transport.device
         self.groups = self._make_groups()
+        self._board.enter(-1, places.FORWARD)  # connected: what follows is the user's code being imported
         self.plan = Plan(self.program)
         self._subject = self._runner.subject(self._request["subject"], self.groups)
         self._calls = [call_of(step, self.groups) for step in self.program["steps"]]

@@ -51,3 +51,28 @@ def exchange(tensors, group=None):
     received = [torch.empty_like(t) for t in tensors]
     dist.all_to_all(received, [t.contiguous() for t in tensors], group=group)
     return received
+
+
+class SeqAllToAll(torch.autograd.Function):
+    """DeepSpeed-Ulysses: cut along one dimension, joined along another."""
+
+    @staticmethod
+    def forward(ctx, group, input, scatter_idx, gather_idx):
+        ctx.group, ctx.scatter_idx, ctx.gather_idx = group, scatter_idx, gather_idx
+        size = dist.get_world_size(group)
+        sent = [t.contiguous() for t in torch.tensor_split(input, size, scatter_idx)]
+        received = [torch.empty_like(sent[0]) for _ in range(size)]
+        dist.all_to_all(received, sent, group=group)
+        return torch.cat(received, dim=gather_idx)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return None, SeqAllToAll.apply(ctx.group, grad, ctx.gather_idx, ctx.scatter_idx), None, None
+
+
+class SeqAllToAllBackTheSameWay(SeqAllToAll):
+    """The dimensions are not exchanged in backward, which is right only where they are the same."""
+
+    @staticmethod
+    def backward(ctx, grad):
+        return None, SeqAllToAll.apply(ctx.group, grad, ctx.scatter_idx, ctx.gather_idx), None, None
