@@ -255,6 +255,15 @@ TEST(Diagnose, ZerosWhereACollectiveCutsThePathAreAMissingReduction) {
   EXPECT_THAT(named(findings, "scaled").text, HasSubstr("are zero on every rank"));
 }
 
+TEST(Diagnose, ZerosOnSomeRanksAreCalledSo) {
+  LinearWorld world = unlike();
+  GradientByRank held = world.held_with({});
+  for (const std::size_t rank : {1, 2}) held[rank] = Array::scalar(0);
+  EXPECT_THAT(diagnosis(world, held)[0].text, HasSubstr("are zero on ranks 1 and 2, and right elsewhere"));
+  held[2] = Array::scalar(1);
+  EXPECT_THAT(diagnosis(world, held)[0].text, HasSubstr("differ from the truth on ranks 1 and 2"));
+}
+
 TEST(Diagnose, OneRanksLossThatIsMissingFromEverySum) {
   LinearWorld world = unlike();
   // Without rank 1's 11: 20 instead of 31.
@@ -311,6 +320,21 @@ TEST(Diagnose, AWrongForwardValueComesFirst) {
   EXPECT_EQ(findings[0].collective, "all_reduce");
   EXPECT_THAT(findings[0].text,
               HasSubstr("in step y (all_reduce), rank 1 has 4 instead of 10 and rank 2 has 5"));
+}
+
+TEST(Diagnose, AForwardValueThatIsOffByAFactorSaysSo) {
+  LinearWorld world = unlike();
+  const Evidence& evidence = world.observed(world.held_with({}));
+  ForwardDifference d;
+  d.step = "y";
+  d.rank = 0;
+  d.ranks = {0, 1, 2};
+  d.simulated = {Array::scalar(10), Array::scalar(-7), Array::scalar(0)};
+  d.distributed = {Array::scalar(10. / 3), Array::scalar(-7. / 3), Array::scalar(0)};
+  world.comparison().forward = d;
+  EXPECT_THAT(diagnose(evidence, world.replay())[0].text, HasSubstr("all of it is 1/3 of"));
+  world.comparison().forward->distributed[1] = Array::scalar(-7. / 2);
+  EXPECT_THAT(diagnose(evidence, world.replay())[0].text, testing::Not(HasSubstr("all of it")));
 }
 
 TEST(Diagnose, AProgramThatComputesAnotherLoss) {

@@ -134,6 +134,31 @@ std::optional<Finding> program_finding(const Evidence& evidence) {
   return finding;
 }
 
+// What every rank's forward value is of the right one, where that is one number.
+std::optional<double> factor_of_forward(const std::vector<Array>& distributed,
+                                        const std::vector<Array>& simulated, double roundoff) {
+  std::optional<double> factor;
+  std::int64_t compared = 0;
+  for (std::size_t rank = 0; rank < simulated.size(); ++rank) {
+    if (rank >= distributed.size() || distributed[rank].shape() != simulated[rank].shape())
+      return std::nullopt;
+    const auto have = distributed[rank].values(), should = simulated[rank].values();
+    for (std::size_t i = 0; i < should.size(); ++i) {
+      if (should[i] == 0 && have[i] == 0) continue;
+      if (should[i] == 0 || have[i] == 0 || !std::isfinite(have[i] / should[i]))
+        return std::nullopt;
+      if (!factor) factor = have[i] / should[i];
+      if (std::abs(have[i] / should[i] - *factor) > 64 * roundoff * std::abs(*factor))
+        return std::nullopt;
+      ++compared;
+    }
+  }
+  // One element is always some number times another, and a factor of almost one is none.
+  if (compared < 2 || std::abs(*factor - 1) < 1e-3) return std::nullopt;
+  const double whole = std::abs(*factor) < 1 ? 1 / std::round(1 / *factor) : std::round(*factor);
+  return std::abs(*factor - whole) <= 64 * roundoff * std::abs(whole) ? whole : *factor;
+}
+
 std::optional<Finding> forward_finding(const Evidence& evidence) {
   const auto& d = evidence.comparison().forward;
   if (!d) return std::nullopt;
@@ -167,11 +192,17 @@ std::optional<Finding> forward_finding(const Evidence& evidence) {
   const std::string what = d->step.empty()
                                ? std::string("the loss")
                                : fmt::format("step {} ({})", d->step, finding.collective);
+  const std::optional<double> factor =
+      factor_of_forward(d->distributed, d->simulated, unit_roundoff(evidence.program().dtype));
   finding.text = fmt::format(
-      "The forward value differs already: in {}, {}. Until that is right its gradient means "
-      "little; "
-      "look at the op, the order of the ranks and the buffers of the collective.",
-      what, enumeration(values));
+      "The forward value differs already: in {}, {}{}. Until that is right its gradient means "
+      "little; look at the op, the order "
+      "of the ranks and the buffers of the collective, and whether an asynchronous one is waited "
+      "for.",
+      what, enumeration(values),
+      factor ? fmt::format("; all of it is {} what it should be",
+                           factor_phrase(evidence.program(), *factor))
+             : "");
   return finding;
 }
 
@@ -316,6 +347,8 @@ std::optional<Finding> scaled_finding(const Evidence& evidence,
             ? "look for cotangents or gradients that are summed once too often, or a division by "
               "the size that is missing"
             : "look for a sum over the ranks that is missing, or a division by the size too many");
+  } else if (factor < 0) {
+    finding.text += " The sign is turned: look for a minus in a backward.";
   }
   return finding;
 }

@@ -5,12 +5,28 @@
 #include <algorithm>
 #include <cmath>
 
+#include "gradients/closeness.h"
+
 namespace distgrad {
 namespace {
 
 constexpr std::size_t kShownElements = 6;
 constexpr std::size_t kShownRanks = 8;
 constexpr int kLargestDenominator = 64;
+
+// Whether all that differs is zero, as off the root of a reduce, while some rank has what it
+// should.
+bool are_zero_where_they_differ(const Evidence& evidence) {
+  const std::vector<int> differing = evidence.differing_ranks();
+  if (static_cast<int>(differing.size()) == evidence.program().world_size) return false;
+  return std::all_of(
+      evidence.parts().begin(), evidence.parts().end(), [&](const ComparedPart& part) {
+        const bool differs = std::any_of(part.ranks.begin(), part.ranks.end(), [&](int rank) {
+          return std::find(differing.begin(), differing.end(), rank) != differing.end();
+        });
+        return !differs || (part.observed && largest_magnitude(part.observed->values()) == 0);
+      });
+}
 
 std::string names_of(const Evidence& evidence, const std::vector<std::size_t>& inputs) {
   std::vector<std::string> names;
@@ -79,6 +95,8 @@ std::string how_they_differ(const Evidence& evidence, const std::optional<Scalin
     return fmt::format("{} {} {} the truth{}", subject, be, ratio_phrase(*scaling->common), where);
   }
   const std::string where = on_ranks(evidence.differing_ranks(), world_size);
+  if (are_zero_where_they_differ(evidence))
+    return fmt::format("{} {} zero {}, and right elsewhere", subject, be, where);
   return fmt::format("{} differ{} from the truth {}", subject, be == "is" ? "s" : "", where);
 }
 

@@ -87,21 +87,25 @@ std::string subject_of(const std::string& text) {
   return text;
 }
 
-// Whether a subject begins here, of which a file's name has nothing alike: "KIND=", "python:", "library:", or a built-in name.
+// Whether a subject begins here, of which a file's name has nothing alike: "KIND=", "python:",
+// "library:", or a built-in name.
 bool begins_subject(std::string_view text) {
   if (text.starts_with("python:") || text.starts_with("library:")) return true;
-  if (const std::size_t equals = text.find('='); equals != std::string_view::npos && collective_named(text.substr(0, equals)))
+  if (const std::size_t equals = text.find('=');
+      equals != std::string_view::npos && collective_named(text.substr(0, equals)))
     return true;
   const auto rows = subjects();
   const std::string_view word = text.substr(0, text.find(','));
-  return std::any_of(rows.begin(), rows.end(), [&](const SubjectRow& row) { return row.name == word; });
+  return std::any_of(rows.begin(), rows.end(),
+                     [&](const SubjectRow& row) { return row.name == word; });
 }
 
 // At the commas that a subject stands behind: a file's name may have others.
 std::vector<std::string> split_subjects(std::string_view text) {
   std::vector<std::string> parts;
   std::size_t from = 0;
-  for (std::size_t comma = text.find(','); comma != std::string_view::npos; comma = text.find(',', comma + 1)) {
+  for (std::size_t comma = text.find(','); comma != std::string_view::npos;
+       comma = text.find(',', comma + 1)) {
     if (!begins_subject(text.substr(comma + 1))) continue;
     parts.emplace_back(text.substr(from, comma - from));
     from = comma + 1;
@@ -110,7 +114,8 @@ std::vector<std::string> split_subjects(std::string_view text) {
   return parts;
 }
 
-// "python:f.py:g,torchnn": a comma in the name of a function can only stand before a subject that is misspelt.
+// "python:f.py:g,torchnn": a comma in the name of a function can only stand before a subject that
+// is misspelt.
 void refuse_comma_in_name(std::string_view subject) {
   const std::size_t colon = subject.rfind(':');
   const std::size_t comma = colon == std::string_view::npos ? colon : subject.find(',', colon);
