@@ -129,6 +129,23 @@ TEST(Judgement, AForwardThatGoesWrongSomewhereIsNotNamedByTheBackward) {
   EXPECT_EQ(j.smallest_failure, &results[4]);
 }
 
+TEST(Judgement, WhatIsWrongNearlyEverywhereIsNamedByLossesOfTheRanksOwn) {
+  // Of equal cotangents the minimum is each of them.
+  const std::vector<TrialResult> results = {
+      result(kSum, Verdict::kMismatch, false, "same-op-backward"), result(kSum, Verdict::kMismatch, false, "same-op-backward"),
+      result(kOneLoss, Verdict::kMatch, false), result(kOneLoss, Verdict::kMismatch, false, "identity-backward"),
+      result(kOneLoss, Verdict::kMismatch, false, "identity-backward")};
+  EXPECT_EQ(judged(results).rule, "same-op-backward");
+}
+
+TEST(Judgement, RaisingOnMoreThanOneRankIsWrongAndCalledSo) {
+  std::vector<TrialResult> results = {result(kSum, Verdict::kMatch, true, "", 1), result(kSum, Verdict::kError, false)};
+  results[1].result.error = RankError{"exception", 0, "y", "RuntimeError: invalid gradient"};
+  const Judgement j = judged(results);
+  EXPECT_TRUE(j.wrong);
+  EXPECT_THAT(j.rule, HasSubstr("raises"));
+}
+
 TEST(Judgement, TheFailingCaseShownIsOneOfTheRuleThatIsNamed) {
   const std::vector<TrialResult> results = {result(kSum, Verdict::kMismatch, false, "unexplained"),
                                             result(kSum, Verdict::kMismatch, false, "precision")};

@@ -117,8 +117,8 @@ const Finding* first_rule(const CaseResult& r) {
   return found == r.findings.end() ? nullptr : &*found;
 }
 
-// The rule that the most trials name. Where the collective is wrong, only those count that fail by its convention: a forward
-// that goes wrong somewhere is not the doing of the backward that it has everywhere.
+// The rule that the most trials name; of those that fail by the convention, where one is given: a forward that goes wrong
+// somewhere is not the doing of the backward that it has everywhere.
 std::string most_named_rule(const std::vector<TrialResult>& results, Trial::Loss loss, const std::string& failing_for = "") {
   std::map<std::string, int> votes;
   for (const TrialResult& t : results) {
@@ -171,6 +171,12 @@ std::string why_refused(const std::vector<TrialResult>& results) {
   if (const TrialResult* t = first_that(results, raised)) return "raises: " + first_line(t->result.error->message);
   if (const TrialResult* t = first_that(results, was_refused)) return t->result.why;
   return "nothing could be judged";
+}
+
+// One rank apart, which every function is right on.
+bool nothing_but_errors(const std::vector<TrialResult>& results) {
+  return std::none_of(results.begin(), results.end(),
+                      [](const TrialResult& t) { return was_judged(t.result) && tells_conventions_apart(t); });
 }
 
 void choose_convention(Judgement& j, const std::vector<TrialResult>& results, const std::string& asked) {
@@ -247,7 +253,9 @@ Judgement judge_collective(CollectiveKind kind, ReduceOp op, const std::vector<T
     if (counts_for(t.trial, j.convention)) count(j.cells[static_cast<std::size_t>(t.trial.aspect)], t.result, j.convention);
   if (!j.right_for.empty()) j.signature = signature_of(kind, j.convention);
   if (!j.right_for.empty() && j.convention == "replicated") j.rule = rule_for_one_loss(kind);
-  if (j.right_for.empty()) j.rule = most_named_rule(results, loss_of(j.convention), j.convention);
+  const Tally by_convention = tally(results, j.convention);
+  if (j.right_for.empty() && 2 * by_convention.right > by_convention.judged)
+    j.rule = most_named_rule(results, loss_of(j.convention), j.convention);
   if (j.rule.empty()) j.rule = most_named_rule(results, Trial::Loss::kSum);
   if (j.rule.empty()) j.rule = "adjoint";
   j.tried_with_one_loss = tally(results, "replicated").judged > 0;
@@ -257,6 +265,7 @@ Judgement judge_collective(CollectiveKind kind, ReduceOp op, const std::vector<T
   if (!j.wrong && j.smallest_failure) blame_surroundings(j, results);
   j.errors = errors_of(results);
   if (first_that(results, was_judged) == nullptr) j.rule = "its ranks die or hang";
+  else if (j.wrong && nothing_but_errors(results)) j.rule = "it raises, dies or hangs on more than one rank";
   return j;
 }
 
