@@ -45,6 +45,8 @@ RIGHT = {
     "module_hook": "register_full_backward_hook in right.py",
     "reducing_hook": None,
     "looking_hooks": None,
+    "detach_in_a_reentrant_checkpoint": "detach() in right.py",
+    "dtensor": None,
 }
 
 WRONG = ["identity_backward", "own_slice", "in_place", "simcse", "summed_twice", "identity_beside_detach",

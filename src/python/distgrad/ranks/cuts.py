@@ -146,6 +146,8 @@ class Cuts:
         return args if at is None else (*args[:at], tree_unflatten(flat, spec), *args[at + 1 :])
 
     def function(self, cls, args, kwargs):
+        if (cls.__module__, cls.__name__) == ("torch.utils.checkpoint", "CheckpointFunction") and torch.is_grad_enabled():
+            return args[0](*args[2:])  # what it runs, without the no_grad that it needs for itself
         before, self._inside = self.exchanges, self._inside + 1
         try:
             result = _apply(cls, *args, **kwargs)
@@ -163,6 +165,8 @@ class Cuts:
         if any(type(x) not in (_TENSOR, torch.nn.Parameter) for x in outs) or not outs:
             return result
         inputs = [x for x in args if isinstance(x, _TENSOR) and x.requires_grad and x.is_floating_point()]
+        if any(type(x) not in (_TENSOR, torch.nn.Parameter) for x in inputs):  # DTensor's own
+            return result
         if not self._holds:
             linear = _Linear.of(outs, inputs, self) if torch.is_grad_enabled() else _Linear.constant(outs)
             if linear is _TOO_LARGE:

@@ -95,12 +95,12 @@ def _watched(hook, text):
     global _any
     _any = True
 
-    def called(*arguments):
+    def called(*arguments):  # torch tells its name where it gives the wrong shape
         if _left_out is None or text in _left_out:
             return None
         return hook(*arguments) if _noted is None else _noted.call(text, hook, arguments)
 
-    return called
+    return functools.update_wrapper(called, hook)
 
 
 def _exchanges():

@@ -2,6 +2,7 @@
 
 import torch
 import torch.distributed as dist
+from torch.utils.checkpoint import checkpoint
 
 
 class _Sum(torch.autograd.Function):
@@ -221,3 +222,17 @@ def looking_hooks(x, w):
     y = p(x * w)
     y.register_hook(lambda g: seen.append(g.norm()))
     return torch.tanh(all_sum(y))
+
+
+# 18: torch's own Functions are none of the code's
+def detach_in_a_reentrant_checkpoint(x, w):
+    return checkpoint(lambda x, w: all_sum(torch.tanh(x * w) * (x * w).detach()), x, w, use_reentrant=True)
+
+
+def dtensor(x, w):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    whole = DTensor.from_local(x * w, mesh, [Shard(0)]).redistribute(mesh, [Replicate()])
+    return whole.to_local(grad_placements=[Partial()])  # each rank's loss has a gradient of its own
