@@ -189,7 +189,7 @@ class Protocol(unittest.TestCase):
         """Else the case with the mistake comes to an end, and the verdict of the innocent one after it is wrong."""
         ranks, board = self.driver.team(2)
         for rank in ranks:
-            rank.request(program(), subject=f"all_reduce=python:{SUBJECTS / 'mistakes.py'}:alone")
+            rank.request(program(), subject=f"all_reduce=python:{SUBJECTS / 'mistakes.py'}:summed_by_rank_0")
             rank.request(program())
         self.assertEqual(ranks[1].reply()[0]["id"], 1)
         time.sleep(0.3)

@@ -135,4 +135,4 @@ def _sum_on_rank_0(g):
     return _sum(g) if dist.get_rank() == 0 else g
 
 
-alone = _collective(_sum, _sum_on_rank_0)
+summed_by_rank_0 = _collective(_sum, _sum_on_rank_0)
