@@ -114,6 +114,12 @@ class Libraries(Case):
     def test_of_another_torch(self):
         self.assertIn("was built with another distgrad or torch (1.0, not 2.", self.why(STAND_INS / "stand_in_of_another_torch.so"))
 
+    def test_that_says_itself_that_it_does_not_fit(self):
+        (case,) = self.cases(
+            self.scenario(), "--backend", "nccl", code=4, DISTGRAD_NCCL_LIBRARY=str(STAND_INS / "stand_in.so"), STAND_IN="unfit"
+        )
+        self.assertIn("stand_in.so cannot be used: it is not what it seems", case["why"])
+
     def test_no_library(self):
         path = pathlib.Path(self.folder.name, "lib.so")
         path.write_text("nothing")
