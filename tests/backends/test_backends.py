@@ -213,7 +213,7 @@ class GpuCheck(Case):
         self.assertEqual(check.last_words("child"), "said")
 
     def test_a_part_out_of_time_ends_what_it_started(self):
-        check = self.check(minutes=1.5 / 60)
+        check = self.check(minutes=4 / 60)
         pid_file = pathlib.Path(self.folder.name, "pid")
         sleeper = f"import os, time; open({str(pid_file)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
         check.sleeps = lambda: check.run("sleeper", [sys.executable, "-c", sleeper])[0] is None and check.fault("out of time")
