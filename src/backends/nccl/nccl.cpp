@@ -35,6 +35,7 @@ void allow_sharing(int world_rank) {
   const std::string host = "distgrad-" + std::to_string(getppid()) + "-" + std::to_string(world_rank);
   setenv("NCCL_HOSTID", host.c_str(), 0);
   setenv("NCCL_SOCKET_IFNAME", "lo", 0);
+  setenv("NCCL_NET", "Socket", 0);  // whatever network and plugin the machine has
   setenv("NCCL_IB_DISABLE", "1", 0);
   setenv("NCCL_MNNVL_ENABLE", "0", 0);  // would join the hosts again, by the GPU's fabric
 }
