@@ -28,7 +28,7 @@ std::vector<at::Tensor> operands_of(const Reduction& how, bool cancel, std::mt19
   at::Tensor sum = at::zeros({kElements}, at::kDouble);
   for (int r = 0; r < how.ranks; ++r) {
     at::Tensor x = at::empty({kElements}, at::kDouble);
-    for (std::int64_t i = 0; i < kElements; ++i) x[i] = about(random);
+    for (std::int64_t i = 0; i < kElements; ++i) x.data_ptr<double>()[i] = about(random);
     if (cancel && r + 1 == how.ranks) x = -sum * 0.98;
     operands.push_back(x.to(how.type).to(at::kDouble));
     sum = sum + operands.back();
