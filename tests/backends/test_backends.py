@@ -225,7 +225,11 @@ class GpuCheck(Case):
         check.sleeps = sleeps
         check.perform("sleeps", 1)
         self.assertEqual(check.outcomes[0][2], "exit code None")
-        self.assertFalse(pathlib.Path("/proc", pid_file.read_text().strip()).exists())
+        process = pathlib.Path("/proc", pid_file.read_text().strip(), "cmdline")
+        until = time.monotonic() + 10
+        while process.exists() and process.read_text() and time.monotonic() < until:
+            time.sleep(0.05)  # killed, and not yet gone
+        self.assertFalse(process.exists() and process.read_text())
 
 
 class Arguments(Case):
