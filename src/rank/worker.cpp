@@ -5,12 +5,15 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <exception>
+#include <thread>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/memory_file.h"
+#include "model/subject_text.h"
 #include "protocol/channel.h"
 
 namespace distgrad {
@@ -19,6 +22,7 @@ namespace {
 // Replies to short cases are collected, since each write wakes the driver, which competes with the ranks for the cores.
 constexpr std::size_t kFlushBytes = 64 << 10;
 constexpr std::int64_t kFlushNs = 1'000'000;
+constexpr auto kLook = std::chrono::microseconds(50);  // between two looks at whether the other ranks are through
 
 constexpr std::size_t kOutputLimit = 64 << 10;
 
@@ -53,7 +57,8 @@ class Worker {
         rank_(start.rank),
         world_size_(start.world_size),
         board_memory_(map_shared(start.board.get(), sizeof(Board))),
-        slot_(reinterpret_cast<Board*>(board_memory_.get())->ranks[start.rank]),
+        board_(reinterpret_cast<Board*>(board_memory_.get())),
+        slot_(board_->ranks[start.rank]),
         output_(std::move(start.output)),
         channel_(std::move(start.socket)) {
     if (functions_.start) functions_.start();
@@ -105,6 +110,9 @@ class Worker {
   }
 
   WorkReply answer(const WorkRequest& request) {
+    const auto* run_request = std::get_if<RunRequest>(&request.what);
+    if (foreign_case_id_ != 0) wait_for_peers();
+    foreign_case_id_ = run_request && is_foreign_code(run_request->subject) ? request.id : 0;
     WorkReply reply;
     reply.id = request.id;
     const std::int64_t started = monotonic_ns();
@@ -114,7 +122,7 @@ class Worker {
     slot_.case_id = request.id;  // last: who sees it sees the others
     try {
       if (const auto* simulate = std::get_if<SimulateRequest>(&request.what)) reply.what = functions_.simulate(*simulate);
-      else reply.what = run(std::get<RunRequest>(request.what));
+      else reply.what = run(*run_request);
     } catch (const std::exception& e) {
       fail(reply, e.what());
     } catch (...) {
@@ -126,8 +134,22 @@ class Worker {
     return reply;
   }
 
+  // Until they are through with the last case, whose code was the user's. A collective that only some ranks make in it waits
+  // for the others; did these go on, it would take part in theirs of the next case, and that one's verdict would be wrong.
+  void wait_for_peers() {
+    const auto is_through = [&](const RankSlot& peer) {
+      const std::uint64_t id = peer.case_id;
+      return id > foreign_case_id_ || (id == foreign_case_id_ && peer.phase == Phase::kReply);
+    };
+    for (int rank = 0; rank < world_size_; ++rank)
+      while (!is_through(board_->ranks[rank])) {
+        flush();
+        std::this_thread::sleep_for(kLook);
+      }
+  }
+
   RankResult run(const RunRequest& request) {
-    if (!run_case_) run_case_ = functions_.make_runner(rank_, world_size_, reinterpret_cast<Board*>(board_memory_.get()));
+    if (!run_case_) run_case_ = functions_.make_runner(rank_, world_size_, board_);
     return run_case_(request);
   }
 
@@ -147,11 +169,13 @@ class Worker {
   int rank_;
   int world_size_;
   MappedMemory board_memory_;
+  Board* board_;
   RankSlot& slot_;
   CapturedOutput output_;
   Channel channel_;
   RunCase run_case_;
   std::int64_t flushed_ns_ = 0;
+  std::uint64_t foreign_case_id_ = 0;  // of the last case, if the user's code ran in it
 };
 
 void name_process(const WorkerStart& start) {

@@ -89,6 +89,25 @@ TEST_F(WorkerTest, EndsAfterAnError) {
   EXPECT_FALSE(reply());
 }
 
+// Else a collective that one rank makes alone would be paired with one of the next case.
+TEST_F(WorkerTest, BeginsNothingWhileAPeerIsInTheUsersCode) {
+  const MappedMemory memory = map_shared(board_.get(), sizeof(Board));
+  Board& board = *reinterpret_cast<Board*>(memory.get());
+  send("library:layers.so:layers::gather");
+  EXPECT_EQ(reply().value().id, 1u);
+  board.ranks[0].case_id = 1;
+  board.ranks[0].phase = Phase::kReply;
+  board.ranks[1].case_id = 1;
+  board.ranks[1].phase = Phase::kBackward;
+  send("reference");
+  usleep(20'000);
+  EXPECT_EQ(board.ranks[2].case_id, 1u);
+  board.ranks[1].phase = Phase::kReply;
+  EXPECT_EQ(reply().value().id, 2u);
+  send("reference");  // the last case was none of the user's: no need to wait
+  EXPECT_EQ(reply().value().id, 3u);
+}
+
 TEST_F(WorkerTest, EndsAtARequestThatCannotBeRead) {
   channel_->queue(make_frame("{}", {}));
   channel_->flush(Wait::kYes);
