@@ -168,7 +168,8 @@ std::string again_text(const Options& options, const Lists& lists, std::uint64_t
   add("--collective", lists.collectives);
   add("--objective", lists.objectives);
   if (!options.fuzz.python.empty()) text += " --python " + as_typed(options.fuzz.python);
-  return text + fmt::format(" --seed {} --count {}", options.fuzz.seed, drawn);
+  const std::uint64_t count = drawn > 0 ? drawn : options.fuzz.count.value_or(1);
+  return text + fmt::format(" --seed {} --count {}", options.fuzz.seed, count);
 }
 
 // Letters, digits, '-', '_', '.'; for names of files.

@@ -232,11 +232,14 @@ void Fuzzer::probe(std::size_t s) {
   for (std::size_t i = 0; i < items.size(); ++i) {
     const auto& result = items[i]->result;
     if (!result || (result->verdict != Verdict::kSkipped && !result->error)) continue;
-    fuzz::take_out(choices_[s].offers, probes[i]);
+    fuzz::Offers& offers = choices_[s].offers;
+    const bool known = !offers[static_cast<std::size_t>(probes[i].kind)].any();  // not drawn at all
+    fuzz::take_out(offers, probes[i]);
     if (why.empty()) why = result->error ? result->error->message : result->why;
     // To raise is to refuse; what kills or hangs a rank is a failure, and told here, for each
     // costs a team of ranks.
     if (!result->error) continue;
+    if (result->error->kind == "exception" && known) continue;
     if (result->error->kind == "exception")
       tally_.not_drawn[{subject, result->error->message}].push_back(text_of(probes[i]));
     else
@@ -248,7 +251,7 @@ void Fuzzer::probe(std::size_t s) {
   throw UserError(fmt::format(
       "fuzz: {0} runs none of the collectives that are asked for{1}{2}; `distgrad audit {0}` tells "
       "more",
-      subject, why.empty() ? "" : ": ", why));
+      subject, why.empty() ? "" : ": ", why.substr(0, why.find('\n'))));
 }
 
 void Fuzzer::note(const Item& item) {
