@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <span>
 
 #include "gradients/assemble.h"
 #include "repro/program_facts.h"
@@ -61,6 +62,18 @@ std::string rows_of(const Program& program, const Input& input, const Shape& ful
   return text;
 }
 
+// One number for all elements. Where all are within theirs it is the largest, so that another order
+// of a sum on another machine accuses nobody; else that of the element that is furthest off, so
+// that the bound of another does not hide it.
+double bound_of(const GradientComparison& compared) {
+  double bound = compared.bound;
+  if (!compared.equal) return bound;
+  for (const std::optional<Array>& part : compared.bounds)
+    for (const double b : part ? part->values() : std::span<const double>())
+      bound = std::max(bound, b);
+  return bound;
+}
+
 }  // namespace
 
 std::string rows_part(const ReproCase& repro, const Program& program) {
@@ -72,8 +85,8 @@ std::string rows_part(const ReproCase& repro, const Program& program) {
   for (const Input& input : program.inputs) {
     if (!input.requires_grad) continue;
     // Of a case that fails there is no comparison; the truth is known all the same.
-    const std::string bound =
-        number_literal(g < repro.result.gradients.size() ? repro.result.gradients[g].bound : 0.0);
+    const std::string bound = number_literal(
+        g < repro.result.gradients.size() ? bound_of(repro.result.gradients[g]) : 0.0);
     const std::optional<Array>& whole = repro.simulation.gradients.at(0).at(g).parts.at(0);
     text += rows_of(program, input, whole ? whole->shape() : Shape{}, bound);
     ++g;
