@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "model/objective.h"
 #include "model/subject_text.h"
 #include "repro/program_facts.h"
@@ -50,6 +51,18 @@ std::string backward_call(const std::vector<double>& weights, int world_size) {
   if (all_are(1)) return "loss.backward()";
   if (all_are(1.0 / world_size)) return "(loss / world_size).backward()";
   return fmt::format("(loss * {}[rank]).backward()", list_literal(weights));
+}
+
+// The forward run, as the subject's mode has it.
+std::string forward_lines(const std::string& mode, const std::string& arguments) {
+  if (mode == "autocast")
+    return "    with torch.autocast(\"cpu\", torch.bfloat16):\n        loss = program(" +
+           arguments + ")\n";
+  if (mode.starts_with("checkpoint"))
+    return fmt::format(
+        "    loss = torch.utils.checkpoint.checkpoint(program, {}, use_reentrant={})\n", arguments,
+        mode == "checkpoint" ? "False" : "True");
+  return "    loss = program(" + arguments + ")\n";
 }
 
 // The rank's leaves, from inputs().
@@ -119,6 +132,17 @@ std::string program_part(const Program& program, const CollectiveParts& parts, b
   return text + "    return " + loss_text(program, attach) + "\n";
 }
 
+std::string mode_of(const ReproCase& repro) {
+  std::string mode;
+  for (const auto& [step, call] : repro.calls) {
+    if (!mode.empty() && !call.mode.empty() && call.mode != mode)
+      throw UserError("repro: the subject's parts run in several modes, " + mode + " and " +
+                      call.mode + ", which no script has");
+    if (!call.mode.empty()) mode = call.mode;
+  }
+  return mode;
+}
+
 std::string observed_part(const ReproCase& repro, const Program& program) {
   const Objective& objective = repro.which.objective;
   const bool reference = is_reference(repro.which.subject);
@@ -128,7 +152,7 @@ std::string observed_part(const ReproCase& repro, const Program& program) {
       "leaves.\"\"\"\n" +
       leaves_of_rank(program);
   if (narrow) text += "    torch.set_default_dtype(dtype)\n";
-  text += fmt::format("    loss = program(rank{})\n", names_of(program.inputs, ", "));
+  text += forward_lines(mode_of(repro), "rank" + names_of(program.inputs, ", "));
   const std::string backward =
       backward_call(backward_weights(program, objective, reference), program.world_size);
   text += is_always_differentiable(repro, program)

@@ -275,6 +275,8 @@ std::string repro_script(const ReproCase& repro) {
   const std::string imports =
       "import os\n\nimport torch\nimport torch.distributed as dist\nimport torch.multiprocessing "
       "as mp\n" +
+      std::string(mode_of(repro).starts_with("checkpoint") ? "import torch.utils.checkpoint\n"
+                                                           : "") +
       parts.imports;
   return header_part(repro) + imports + "\n" + world_part(program) + "\n\n" +
          joined({shown, helpers_part(parts, rest), compared, connect, main});

@@ -25,6 +25,9 @@ struct CollectiveParts {
 };
 CollectiveParts collective_parts(const ReproCase&, const Program&, bool attach);
 
+// Of the subject's parts; see ReproCase::Call. Throws UserError where there are several.
+std::string mode_of(const ReproCase&);
+
 std::string inputs_part(const Program&);  // inputs(), and what draws random numbers
 std::string program_part(const Program&, const CollectiveParts&, bool attach);
 std::string observed_part(const ReproCase&, const Program&);  // observed(rank)
