@@ -35,9 +35,12 @@ bool torch_has_cuda() {
 
 std::string device_name(void* driver, int index) {
   const auto initialise = symbol<int(unsigned)>(driver, "cuInit");
+  const auto device_of = symbol<int(int*, int)>(driver, "cuDeviceGet");
   const auto name_of = symbol<int(char*, int, int)>(driver, "cuDeviceGetName");
+  int device = 0;
   char name[256] = {};
-  if (!initialise || !name_of || initialise(0) != 0 || name_of(name, sizeof name - 1, index) != 0)
+  if (!initialise || !device_of || !name_of || initialise(0) != 0 || device_of(&device, index) != 0 ||
+      name_of(name, sizeof name - 1, device) != 0)
     return "GPU " + std::to_string(index);
   return name;
 }

@@ -27,6 +27,8 @@ const BackendPlugin& opened(const std::string& backend) {
   const BackendPlugin& plugin = *entry();
   if (plugin.layout != kPluginLayout || std::string(plugin.torch) != TORCH_VERSION)
     throw UnavailableBackend(path + " was built with another distgrad or torch (" + plugin.torch + ", not " + TORCH_VERSION + ")");
+  if (const std::string why = plugin.unfit ? plugin.unfit() : ""; !why.empty())
+    throw UnavailableBackend(path + " cannot be used: " + why);
   return plugin;
 }
 

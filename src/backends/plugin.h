@@ -10,7 +10,7 @@
 
 namespace distgrad {
 
-inline constexpr int kPluginLayout = 1;  // of BackendPlugin and PluginGroup
+inline constexpr int kPluginLayout = 2;  // of BackendPlugin and PluginGroup
 
 // One rank's end of a group that is to be connected.
 struct PluginGroup {
@@ -28,6 +28,8 @@ struct BackendPlugin {
   at::DeviceType device = at::kCPU;  // of the tensors that it takes
   c10d::ProcessGroup::BackendType type = c10d::ProcessGroup::BackendType::CUSTOM;
   std::string (*version)() = nullptr;  // of what carries the collectives, "NCCL 2.30.7"
+  // Why the library does not fit the torch that it was loaded with, beyond the version; empty where it does.
+  std::string (*unfit)() = nullptr;
   // Blocks until all ranks of the group are there, or leaves that to the first collective. Throws.
   c10::intrusive_ptr<c10d::Backend> (*connect)(const PluginGroup&) = nullptr;
 };

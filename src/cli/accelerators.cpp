@@ -22,6 +22,18 @@ std::string last_line(std::string text) {
   return text.substr(text.rfind('\n') + 1);
 }
 
+// c10d's Gloo copies the tensors of a collective through the host's memory, but hands the address of
+// a tensor that it sends, on a GPU or not, to the socket (ProcessGroupGloo::send and recv).
+std::string why_gloo_cannot(const Case& which) {
+  const bool is_sent = std::any_of(
+      which.scenario->steps.begin(), which.scenario->steps.end(), [&](const Step& step) {
+        const CollectiveCall* call = step.collective();
+        return call && call->kind == CollectiveKind::kSendRecv &&
+               subject_for(which.subject, call->kind) == "in_place";
+      });
+  return is_sent ? "c10d's gloo can neither send nor receive tensors on a GPU" : "";
+}
+
 }  // namespace
 
 Probe probe_accelerators(const std::string& rank_executable, bool load) {
@@ -55,7 +67,11 @@ Probe probe_accelerators(const std::string& rank_executable, bool load) {
 
 std::string Accelerators::why_unavailable(const Case& which) {
   if (!probe_) probe_ = probe_accelerators(rank_executable(), false);
-  if (which.backend != "nccl") return probe_->cuda_unavailable;
+  if (which.backend != "nccl") {
+    if (!probe_->cuda_unavailable.empty() || which.device != "cuda" || !which.scenario)
+      return probe_->cuda_unavailable;
+    return why_gloo_cannot(which);
+  }
   // A Python interpreter brings its own NCCL, inside its torch.
   const bool in_python = is_python_subject(which.subject);
   const std::string& why = in_python ? probe_->cuda_unavailable : probe_->nccl_unavailable;

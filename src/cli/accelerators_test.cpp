@@ -34,6 +34,22 @@ TEST(Accelerators, GlooSharesWithoutBeingTold) {
   EXPECT_EQ(Accelerators(false, gpus(1)).why_unavailable(on("gloo", 8)), "");
 }
 
+TEST(Accelerators, GlooSendsNothingFromAGpu) {
+  Scenario scenario;
+  CollectiveCall call;
+  call.kind = CollectiveKind::kSendRecv;
+  scenario.steps.emplace_back();
+  scenario.steps.back().what = call;
+  const auto why = [&](const char* backend, const char* subject) {
+    Case which = on(backend, 1, subject);
+    which.scenario = &scenario;
+    return Accelerators(false, gpus(1)).why_unavailable(which);
+  };
+  EXPECT_EQ(why("gloo", "in_place"), "c10d's gloo can neither send nor receive tensors on a GPU");
+  EXPECT_EQ(why("gloo", "reference"), "");  // of all_to_all
+  EXPECT_EQ(why("nccl", "in_place"), "");
+}
+
 TEST(Accelerators, APythonInterpreterBringsItsOwnNccl) {
   Probe probe = gpus(2);
   probe.nccl_unavailable = "this build has no nccl";

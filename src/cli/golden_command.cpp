@@ -400,7 +400,8 @@ ExitCode golden_command(const Arguments& arguments) {
   Truths truths(entries, counts);
   verify(cases_of(loaded, entries),
          {.simulate_only = true,
-          .declared_truth_alone = true,
+          .every_objective = false,
+          .bounds_for_all = true,
           .with_differences = options.action == Action::kUpdate,
           .replace_truth = {}},
          truths);

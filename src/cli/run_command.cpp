@@ -214,6 +214,7 @@ ExitCode run_command(const Arguments& arguments) {
                     .fail_fast = options.fail_fast,
                     .jobs = options.jobs,
                     .interpreters = &interpreters,
+                    .every_objective = options.verbose || options.simulate || !options.reports.empty(),
                     .replace_truth = {}};
   golden::Store store(options.golden);
   if (!options.golden.empty())

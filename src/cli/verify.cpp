@@ -69,6 +69,8 @@ using MeaningKey = std::tuple<const Scenario*, int, DType, std::string, bool, st
 
 bool calls_code(const Case& c) { return has_code(c.scenario->steps); }
 
+bool is_expected_to_match(const Case& c) { return c.expected.verdict == "match"; }
+
 // A GPU's functions are less accurate: the same truth has wider bounds.
 bool is_on_gpu(const Case& c) { return c.device == "cuda"; }
 
@@ -191,9 +193,12 @@ class Verification {
   }
 
   // That the ranks agree, where the objective says so, takes more rows than one.
-  std::vector<std::vector<double>> rows_to_ask(const Program& program, const Objective& objective) {
-    if (options_.declared_truth_alone && ranks_that_agree(program, objective).empty())
-      return {truth_weights(program, objective)};
+  std::vector<std::vector<double>> rows_to_ask(const Meaning& meaning, const Objective& objective) const {
+    const Program& program = meaning.asked.program;
+    const bool one_is_enough = !options_.every_objective && ranks_that_agree(program, objective).empty() &&
+                               std::all_of(meaning.cases.begin(), meaning.cases.end(),
+                                           [&](std::size_t i) { return is_expected_to_match(cases_[i]); });
+    if (one_is_enough) return {truth_weights(program, objective)};
     return weights_to_ask(program, objective);
   }
 
@@ -204,9 +209,9 @@ class Verification {
       const Case& first = cases_[meaning->cases.front()];
       meaning->unfinished = meaning->cases.size();
       meaning->asked.program = program_for(first);
-      meaning->asked.weights = rows_to_ask(meaning->asked.program, first.objective);
+      meaning->asked.weights = rows_to_ask(*meaning, first.objective);
       meaning->asked.with_bounds =
-          options_.declared_truth_alone || asks_for_bounds_at_once(meaning->asked.program);
+          options_.bounds_for_all || asks_for_bounds_at_once(meaning->asked.program);
       meaning->asked.on_gpu = is_on_gpu(first);
       meaning->asked.with_differences = options_.with_differences;
       auto run_weights = reference_weights(meaning->asked.program, first.objective);
@@ -330,7 +335,8 @@ class Verification {
       comparison = compare(c, meaning.asked, simulated.simulation, run);
       if (run && !comparison.equal() && ask_for_bounds(meaning, c))
         comparison = compare(c, meaning.asked, simulated.simulation, run);
-      if (run && !comparison.gradients_equal() && ask_for_every_rank(meaning, c))
+      const bool is_told = !comparison.gradients_equal() || !is_expected_to_match(c);
+      if (run && is_told && ask_for_every_rank(meaning, c))
         comparison = compare(c, meaning.asked, simulated.simulation, run);
       if (!run) listener_.on_truth(c, meaning.asked.program, simulated.simulation, comparison);
       outcome.comparison = &comparison;

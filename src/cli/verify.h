@@ -21,9 +21,10 @@ struct VerifyOptions {
   bool fail_fast = false;      // nothing after the first case that is broken or not as expected
   int jobs = 1;                // teams of ranks that work side by side, at most
   Interpreters* interpreters = nullptr;  // needed where subjects are in Python
-  // No other objective's gradients than the declared one's, unless a run's differ from those, and
-  // error bounds for every program, however large.
-  bool declared_truth_alone = false;
+  // The truth under every objective of every case, as reports that tell of matches have it; else
+  // of those cases alone that are not as expected, or not expected to match.
+  bool every_objective = true;
+  bool bounds_for_all = false;    // for every program, however large
   bool with_differences = false;  // and the gradients checked by finite differences
   // Puts other values (a golden file's) in place of the simulation's before anything is compared
   // with them; not empty: why it cannot, and the case is skipped, which is not as expected.

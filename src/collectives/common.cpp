@@ -58,13 +58,21 @@ std::vector<at::Tensor> chunks_of(const Call& call, const at::Tensor& x, int row
   return x.split_with_sizes(chunk_sizes(call, x.size(dim), row), dim);
 }
 
+// By a tensor, since NCCL's PREMUL_SUM rounds the factor to the operands' type (c10d's unpackPreMulSum); torch's product with a
+// number keeps more of it in the 16-bit types, and a bound that knew only that would accuse NCCL.
+static std::vector<at::Tensor> scaled(std::vector<at::Tensor> operands, double number) {
+  const at::Tensor factor = at::full({}, number, operands[0].options().requires_grad(false));
+  for (at::Tensor& x : operands) x = x * factor;
+  return operands;
+}
+
 at::Tensor reduction(const Call& call, const std::vector<at::Tensor>& operands) {
   check_same_shape(call, operands);
   const at::Tensor all = at::stack(operands);
   switch (call.spec->op) {
     case ReduceOp::kSum: return all.sum(0);
     case ReduceOp::kAvg: return all.sum(0) / static_cast<double>(call.size);
-    case ReduceOp::kPremulSum: return (all * call.spec->factor).sum(0);
+    case ReduceOp::kPremulSum: return at::stack(scaled(operands, call.spec->factor)).sum(0);
     case ReduceOp::kMax: return all.amax(0);
     case ReduceOp::kMin: return all.amin(0);
     case ReduceOp::kProduct: break;

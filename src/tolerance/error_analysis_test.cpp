@@ -65,6 +65,35 @@ TEST(Gpu, FunctionsGetMoreAndArithmeticTheSame) {
   EXPECT_EQ(bounds(false)[1], cpu[1]) << "the next analysis is the CPU's again";
 }
 
+struct CudaFunction {
+  const char* name;
+  at::Tensor (*apply)(const at::Tensor&);
+  double single, twice;  // ulps from the correctly rounded result
+};
+
+// CUDA C++ Programming Guide 13.0, section 17.1, tables 17 and 18, of what the scenario language has.
+const CudaFunction kCudaFunctions[] = {
+    {"exp", at::exp, 2, 1},       {"exp2", at::exp2, 2, 1},     {"expm1", at::expm1, 1, 1},   {"log", at::log, 1, 1},
+    {"log2", at::log2, 1, 1},     {"log10", at::log10, 2, 1},   {"log1p", at::log1p, 1, 1},   {"sin", at::sin, 2, 2},
+    {"cos", at::cos, 2, 2},       {"tan", at::tan, 4, 2},       {"asin", at::asin, 2, 2},     {"acos", at::acos, 2, 2},
+    {"atan", at::atan, 2, 2},     {"sinh", at::sinh, 3, 2},     {"cosh", at::cosh, 2, 1},     {"tanh", at::tanh, 2, 1},
+    {"asinh", at::asinh, 3, 3},   {"acosh", [](const at::Tensor& x) { return at::acosh(x + 1); }, 4, 3},
+    {"atanh", at::atanh, 3, 2},   {"erf", at::erf, 2, 2},       {"erfc", at::erfc, 4, 5},     {"rsqrt", at::rsqrt, 2, 1},
+    {"pow", [](const at::Tensor& x) { return at::pow(x, 2.5); }, 4, 2},
+};
+
+// Each is at least as far off as NVIDIA allows it to be, an ulp being at least u of the value and half of it NVIDIA's to round.
+TEST(Gpu, FunctionsMayBeAsFarOffAsNvidiasTablesSay) {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat64})
+    for (const CudaFunction& f : kCudaFunctions) {
+      ErrorAnalysis analysis(dtype, /*on_gpu=*/true);
+      const at::Tensor y = f.apply(vec({0.625}));
+      const double ulp = std::ldexp(1.0, std::ilogb(y.item<double>()) + 1 - traits(dtype).significand_bits);
+      const double ulps = (dtype == DType::kFloat32 ? f.single : f.twice) + 0.5;
+      EXPECT_GE(analysis.bound_of(y).item<double>(), ulps * ulp) << f.name << ", " << traits(dtype).name;
+    }
+}
+
 // ---- what is exact
 
 TEST(Exact, SmallIntegersInEveryDtypeForwardAndBackward) {

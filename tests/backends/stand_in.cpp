@@ -25,6 +25,11 @@ c10::intrusive_ptr<c10d::Backend> connect(const PluginGroup& group) {
   return connect_gloo(group.store, group.rank, group.size);
 }
 
+std::string unfit() {
+  const char* wish = std::getenv("STAND_IN");
+  return wish && std::string(wish) == "unfit" ? "it is not what it seems" : "";
+}
+
 #ifdef STAND_IN_TORCH
 constexpr const char* kTorch = STAND_IN_TORCH;
 #else
@@ -32,7 +37,7 @@ constexpr const char* kTorch = TORCH_VERSION;
 #endif
 
 const BackendPlugin kPlugin = {kPluginLayout, kTorch,  at::kCPU, c10d::ProcessGroup::BackendType::GLOO,
-                               version,       connect};
+                               version,       unfit,   connect};
 
 }  // namespace
 }  // namespace distgrad

@@ -1,11 +1,17 @@
 """Backends other than Gloo on the CPU as a user meets them: why they cannot run here, and, with a library that stands in for
 NCCL, how they run."""
 
+import argparse
+import contextlib
+import importlib.util
+import io
 import json
 import os
 import pathlib
 import subprocess
+import sys
 import tempfile
+import time
 import unittest
 
 DISTGRAD = os.environ["DISTGRAD"]
@@ -114,6 +120,12 @@ class Libraries(Case):
     def test_of_another_torch(self):
         self.assertIn("was built with another distgrad or torch (1.0, not 2.", self.why(STAND_INS / "stand_in_of_another_torch.so"))
 
+    def test_that_says_itself_that_it_does_not_fit(self):
+        (case,) = self.cases(
+            self.scenario(), "--backend", "nccl", code=4, DISTGRAD_NCCL_LIBRARY=str(STAND_INS / "stand_in.so"), STAND_IN="unfit"
+        )
+        self.assertIn("stand_in.so cannot be used: it is not what it seems", case["why"])
+
     def test_no_library(self):
         path = pathlib.Path(self.folder.name, "lib.so")
         path.write_text("nothing")
@@ -167,6 +179,57 @@ class WithAStandIn(Case):
         done = run("run", "--json", "-", path, DISTGRAD_NCCL_LIBRARY=str(STAND_INS / "stand_in.so"))
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertEqual([c["verdict"] for c in json.loads(done.stdout)["cases"]], ["match", "match"])
+
+
+class GpuCheck(Case):
+    """tools/gpu_check.py, as far as it goes without a GPU."""
+
+    def check(self, minutes):
+        spec = importlib.util.spec_from_file_location("gpu_check", ROOT / "tools" / "gpu_check.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        options = argparse.Namespace(
+            build=self.folder.name, python=sys.executable, programs=1, minutes=minutes, only="", out=self.folder.name
+        )
+        return module.Check(options)
+
+    def test_without_a_gpu_it_says_so_and_ends_with_3(self):
+        why = probe()["cuda"]["unavailable"]
+        if not why:
+            self.skipTest("this machine has a GPU")
+        command = [sys.executable, str(ROOT / "tools" / "gpu_check.py"), "--build", str(pathlib.Path(DISTGRAD).parents[1])]
+        done = subprocess.run([*command, "--out", self.folder.name], capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stderr), (3, f"no check: {why}\n"))
+
+    def test_a_part_that_breaks_costs_no_other(self):
+        check = self.check(minutes=1)
+        check.first = lambda: check.run("child", [sys.executable, "-c", "print('said'); raise SystemExit(4)"]) and 1 / 0
+        check.second = lambda: check.done.append("7 cases")
+        with contextlib.redirect_stdout(io.StringIO()):
+            check.perform("first", 1)
+            check.perform("second", 1)
+            check.table()
+        self.assertEqual([row[:3] for row in check.outcomes], [("first", "nothing", "ZeroDivisionError: division by zero"), ("second", "7 cases", "ok")])
+        self.assertIn("| second | 7 cases | ok |", pathlib.Path(self.folder.name, "summary.md").read_text())
+        self.assertEqual(check.last_words("child"), "said")
+
+    def test_a_part_out_of_time_ends_what_it_started(self):
+        check = self.check(minutes=1)
+        pid_file = pathlib.Path(self.folder.name, "pid")
+
+        def sleeps():
+            check.part_end = time.monotonic() + 1.5
+            code, _, _ = check.run("sleeper", ["sh", "-c", f"sleep 600 & echo $! > {pid_file}; wait"])
+            check.fault(f"exit code {code}")
+
+        check.sleeps = sleeps
+        check.perform("sleeps", 1)
+        self.assertEqual(check.outcomes[0][2], "exit code None")
+        process = pathlib.Path("/proc", pid_file.read_text().strip(), "cmdline")
+        until = time.monotonic() + 10
+        while process.exists() and process.read_text() and time.monotonic() < until:
+            time.sleep(0.05)  # killed, and not yet gone
+        self.assertFalse(process.exists() and process.read_text())
 
 
 class Arguments(Case):
