@@ -18,6 +18,7 @@ os.chdir(ROOT)
 EVERY_RULE = ["all_reduce_sum", "all_reduce_product", "all_reduce_max_ties", "all_gather_dim1", "reduce_avg", "broadcast_root2",
               "copy_invariant", "slice_invariant", "reduce_scatter_sum", "all_to_all", "gather", "scatter", "send_recv"]
 
+
 def distgrad(*arguments, code=0):
     done = subprocess.run([DISTGRAD, *map(str, arguments)], capture_output=True, text=True)
     assert done.returncode == code, f"{arguments}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
