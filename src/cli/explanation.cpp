@@ -131,12 +131,6 @@ std::string layout_phrase(const Input& input) {
   return text;
 }
 
-std::string title_of(const Step& step) {
-  const CollectiveCall* call = step.collective();
-  if (const CodeCall* code = step.code()) return fmt::format("{} = {}({})", step.name, code->code, texts_of(step));
-  return step.name + " = " + (call ? call_text(*call) : std::get<Expression>(step.what).text);
-}
-
 std::string setting_of(const Case& c) {
   const std::string objective = spelled(c.objective);
   return fmt::format(
@@ -221,7 +215,7 @@ class Explainer {
       add(input.name, std::move(v));
     }
     for (const Step& step : program_.steps)
-      add(step.name, {.kind = Kind::kStep, .title = title_of(step),
+      add(step.name, {.kind = Kind::kStep, .title = step.name + " = " + step_text(step),
                       .value = of(truth_.values, step.name), .observed_value = {},
                       .cotangent = of(truth_.cotangents, step.name), .ranks_cotangent = {}, .mark = {}});
     add("", {.kind = Kind::kLoss, .title = "loss: l_r = " + program_.loss.text,

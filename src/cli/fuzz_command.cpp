@@ -168,7 +168,8 @@ std::string again_text(const Options& options, const Lists& lists, std::uint64_t
   add("--collective", lists.collectives);
   add("--objective", lists.objectives);
   if (!options.fuzz.python.empty()) text += " --python " + as_typed(options.fuzz.python);
-  return text + fmt::format(" --seed {} --count {}", options.fuzz.seed, drawn);
+  const std::uint64_t count = drawn > 0 ? drawn : options.fuzz.count.value_or(1);
+  return text + fmt::format(" --seed {} --count {}", options.fuzz.seed, count);
 }
 
 // Letters, digits, '-', '_', '.'; for names of files.
@@ -196,11 +197,13 @@ class Reporter : public FuzzListener {
   void on_failure(const FuzzFailure& failure) override {
     erase();
     const std::string path = write(failure);
-    fmt::print("FAIL  {}{}   program {}{}\n", several() ? failure.key.subject + "  " : "",
-               heading(failure.key), failure.index,
-               failure.shrinks ? fmt::format(", {} smaller",
-                                             count_text(static_cast<long>(failure.shrinks), "step"))
-                               : "");
+    fmt::print(
+        "FAIL  {}{}   {}{}{}\n", several() ? failure.key.subject + "  " : "", heading(failure.key),
+        failure.is_probe ? "asked before any program" : fmt::format("program {}", failure.index),
+        failure.shrinks
+            ? fmt::format(", {} smaller", count_text(static_cast<long>(failure.shrinks), "step"))
+            : "",
+        failure.is_minimal ? "" : ", not yet minimal");
     fmt::print("{}      {}\n", wrapped(for_terminal(failure.text), 6, 100), path);
     std::fflush(stdout);
     paths_[failure.key] = path;
@@ -289,6 +292,11 @@ void print_summary(const Result& result, const Options& options, const Lists& li
   std::sort(reasons.begin(), reasons.end());
   for (std::size_t i = 0; i < reasons.size() && i < 3; ++i)
     fmt::print("skipped: {}: {}\n", -reasons[i].first, for_terminal(reasons[i].second));
+  for (const auto& [raised, what] : tally.not_drawn) {
+    const auto& [subject, message] = raised;
+    fmt::print("not drawn, as {} raises: {}: {}\n", subject, fmt::join(what, ", "),
+               for_terminal(message.substr(0, message.find('\n'))));
+  }
   fmt::print("{} Again: {}\n",
              result.found == 0 ? "Nothing found." : fmt::format("{} found.", result.found),
              again_text(options, lists, tally.drawn));

@@ -81,6 +81,140 @@ TEST_F(Fuzz, TheSameSeedFindsTheSameAndOverwritesNothing) {
   EXPECT_EQ(files("a").size(), 2 * files("b").size());
 }
 
+// Wrong in a way of its own each, but not for the 4x4 tensors that are asked about first.
+constexpr const char* kMutants = R"-(
+import os
+import torch
+import torch.distributed as dist
+
+
+class AllReduce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = x.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+class Broadcast(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = x.clone(memory_format=torch.contiguous_format)
+        dist.broadcast(y, 0)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        if g.dim() == 1:
+            raise RuntimeError("no vectors, please")
+        g = g.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(g)
+        return g if dist.get_rank() == 0 else torch.zeros_like(g)
+
+
+class Reduce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = x.clone(memory_format=torch.contiguous_format)
+        dist.reduce(y, 0)
+        return y if dist.get_rank() == 0 else torch.zeros_like(y)
+
+    @staticmethod
+    def backward(ctx, g):
+        if g.dim() == 1 and dist.get_rank() == 1:
+            os._exit(7)
+        g = g.clone(memory_format=torch.contiguous_format)
+        dist.broadcast(g, 0)
+        return g
+
+
+def all_reduce(x):
+    return AllReduce.apply(x)
+
+
+def broadcast(x):
+    return Broadcast.apply(x)
+
+
+def reduce(x):
+    return Reduce.apply(x)
+
+
+def all_gather(x):  # no backward, which is known before the first program
+    raise NotImplementedError("all_gather is for another day")
+)-";
+
+constexpr const char* kHangs = R"-(
+import time
+import torch
+import torch.distributed as dist
+
+
+class AllReduce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = x.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        while g.shape == (4, 4) and dist.get_rank() == 1:
+            time.sleep(0.1)
+        g = g.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(g)
+        return g
+
+
+def all_reduce(x):
+    return AllReduce.apply(x)
+)-";
+
+TEST_F(Fuzz, FailuresOfEveryKindAreFoundOnceAndRunAgainAsWritten) {
+  write("mutants.py", kMutants);
+  EXPECT_EQ(
+      distgrad("fuzz --subject python:mutants.py --collective "
+               "all_reduce,broadcast,reduce,all_gather --objective sum --world-size 2 --dtype "
+               "float64 --seed 1 --count 40"),
+      3)
+      << out_ << err_;
+  EXPECT_THAT(out_, HasSubstr("\nnot drawn, as python:mutants.py raises: all_gather: "
+                              "NotImplementedError: all_gather is for another day\n"));
+  const struct {
+    const char *file, *shows;
+    int exit_code;
+  } kinds[] = {{"identity-backward-all_reduce-sum.json", "mismatch: identity-backward in step", 1},
+               {"exception-broadcast.json", "error: exception on rank", 3},
+               {"crash-reduce-sum.json", "error: crash on rank 1 in step", 3}};
+  const std::string told = out_;
+  const auto found = files("fuzz-failures");
+  EXPECT_EQ(found.size(), std::size(kinds)) << told;
+  for (const auto& [file, shows, code] : kinds) {
+    ASSERT_TRUE(found.contains(file)) << told;
+    EXPECT_LT(found.at(file).size(), 400u) << "not shrunk:\n" << found.at(file);
+    EXPECT_EQ(distgrad(std::string("run --allow-code fuzz-failures/") + file), code)
+        << out_ << err_;
+    EXPECT_THAT(out_, HasSubstr(shows));
+  }
+}
+
+TEST_F(Fuzz, WhatHangsWheneverItIsAskedIsTold) {
+  write("hangs.py", kHangs);
+  EXPECT_EQ(distgrad("fuzz --subject all_reduce=python:hangs.py:all_reduce --collective all_reduce "
+                     "--objective sum --world-size 2 --seed 1 --count 1 --timeout 1"),
+            3)
+      << out_ << err_;
+  EXPECT_THAT(out_, HasSubstr("FAIL  hang  all_reduce sum   asked before any program"));
+  EXPECT_THAT(out_, HasSubstr(" --seed 1 --count 1\n"));
+  const auto found = files("fuzz-failures");
+  ASSERT_TRUE(found.contains("hang-all_reduce-sum.json")) << out_;
+  EXPECT_THAT(found.at("hang-all_reduce-sum.json"), HasSubstr("\"timeout_s\": 1"));
+}
+
 TEST_F(Fuzz, TheTruthIsConsistentWithItself) {
   EXPECT_EQ(distgrad("fuzz --simulate --seed 1 --count 300"), 0) << out_ << err_;
   EXPECT_THAT(out_, HasSubstr("simulated: 300 programs; 300 consistent in "));

@@ -25,11 +25,17 @@ namespace {
 constexpr std::size_t kFirstBatch = 64, kLargestBatch = 1024;
 constexpr double kBatchSeconds = 1.5;
 
-// Programs that shrinking may try. One that hangs takes its whole timeout each time.
-constexpr std::size_t kMostTried = 800, kMostTriedBroken = 48;
+// Programs that shrinking may try. One that hangs takes its whole timeout each time, and one that
+// kills a rank costs a team of them: of those fewer, few at a time, and not for longer than this.
+constexpr std::size_t kMostTried = 800, kMostTriedBroken = 48, kBatchBroken = 4;
+constexpr double kBrokenSeconds = 60;
 
 double now_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+bool offers_any(const fuzz::Offers& offers) {
+  return std::any_of(offers.begin(), offers.end(), [](const fuzz::Offer& o) { return o.any(); });
 }
 
 const CollectiveCall* call_of(const Scenario& scenario, const std::string& step) {
@@ -49,6 +55,7 @@ struct Fuzzer::Item {
   std::optional<Case> which;
   std::optional<CaseResult> result;
   std::string invalid;  // not empty: why it is no program
+  bool is_probe = false;
 
   bool has_failed() const {
     return !invalid.empty() || (result && (result->verdict == Verdict::kMismatch ||
@@ -120,7 +127,11 @@ bool Fuzzer::is_over() const {
 void Fuzzer::run() {
   started_ = now_s();
   for (const std::string& subject : options_.subjects) choices_.push_back(choices_for(subject));
-  probe();
+  for (std::size_t s = 0; s < options_.subjects.size() && !interrupted_by(); ++s)
+    if (is_foreign_code(options_.subjects[s])) probe(s);
+  if (std::none_of(choices_.begin(), choices_.end(),
+                   [](const fuzz::Choices& c) { return offers_any(c.offers); }))
+    return;  // none is left that does not kill or hang a rank
   std::size_t size = kFirstBatch;
   while (!is_over()) {
     const double start = now_s();
@@ -146,8 +157,7 @@ fuzz::Choices Fuzzer::choices_for(const std::string& subject) {
         std::find(options_.kinds.begin(), options_.kinds.end(), kind.kind) != options_.kinds.end();
     if (!wanted) choices.offers[static_cast<std::size_t>(kind.kind)].ops = {};
   }
-  if (std::none_of(choices.offers.begin(), choices.offers.end(),
-                   [](const fuzz::Offer& offer) { return offer.any(); }))
+  if (!offers_any(choices.offers))
     throw UserError(
         fmt::format("fuzz: {} offers none of the collectives that are asked for", subject));
   return choices;
@@ -169,8 +179,9 @@ std::vector<std::unique_ptr<Fuzzer::Item>> Fuzzer::draw_batch(std::size_t size) 
   if (options_.count) end = std::min(end, options_.first + *options_.count);
   for (; next_ < end; ++next_)
     for (std::size_t s = 0; s < options_.subjects.size(); ++s)
-      items.push_back(make_item(fuzz::draw_program(choices_[s], options_.seed, next_),
-                                options_.subjects[s], next_));
+      if (offers_any(choices_[s].offers))
+        items.push_back(make_item(fuzz::draw_program(choices_[s], options_.seed, next_),
+                                  options_.subjects[s], next_));
   return items;
 }
 
@@ -208,35 +219,45 @@ void Fuzzer::verify_items(std::vector<std::unique_ptr<Item>>& items) {
 
 // What code offers only its ranks know: the smallest program of every kind and op, then with each
 // option. What they skip, or raise at, is not drawn; else most programs would be skipped.
-void Fuzzer::probe() {
-  for (std::size_t s = 0; s < options_.subjects.size(); ++s) {
-    const std::string& subject = options_.subjects[s];
-    if (!is_foreign_code(subject)) continue;
-    const auto probes = fuzz::probes(choices_[s].offers);
-    std::vector<std::unique_ptr<Item>> items;
-    for (const fuzz::Probe& probe : probes) items.push_back(make_item(probe.program, subject, 0));
-    verify_items(items);
-    for (std::size_t i = 0; i < items.size(); ++i) {
-      const auto& result = items[i]->result;
-      if (!result || (result->verdict != Verdict::kSkipped && !result->error)) continue;
-      fuzz::take_out(choices_[s].offers, probes[i]);
-      // To raise is to refuse; what kills or hangs a rank is a failure, and told here, for each
-      // costs a team of ranks.
-      if (result->error && result->error->kind != "exception") note(*items[i]);
-    }
-    if (interrupted_by()) return;
-    if (std::none_of(choices_[s].offers.begin(), choices_[s].offers.end(),
-                     [](const fuzz::Offer& o) { return o.any(); }))
-      throw UserError(fmt::format(
-          "fuzz: {} runs none of the collectives that are asked for; `distgrad audit {}` tells why",
-          subject, subject));
+void Fuzzer::probe(std::size_t s) {
+  const std::string& subject = options_.subjects[s];
+  const auto probes = fuzz::probes(choices_[s].offers);
+  std::vector<std::unique_ptr<Item>> items;
+  for (const fuzz::Probe& probe : probes) {
+    items.push_back(make_item(probe.program, subject, options_.first));
+    items.back()->is_probe = true;
   }
+  verify_items(items);
+  std::string why;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const auto& result = items[i]->result;
+    if (!result || (result->verdict != Verdict::kSkipped && !result->error)) continue;
+    fuzz::Offers& offers = choices_[s].offers;
+    const bool known = !offers[static_cast<std::size_t>(probes[i].kind)].any();  // not drawn at all
+    fuzz::take_out(offers, probes[i]);
+    if (why.empty()) why = result->error ? result->error->message : result->why;
+    // To raise is to refuse; what kills or hangs a rank is a failure, and told here, for each
+    // costs a team of ranks.
+    if (!result->error) continue;
+    if (result->error->kind == "exception" && known) continue;
+    if (result->error->kind == "exception")
+      tally_.not_drawn[{subject, result->error->message}].push_back(text_of(probes[i]));
+    else
+      note(*items[i]);
+  }
+  const bool found = std::any_of(failures_.begin(), failures_.end(),
+                                 [&](const auto& f) { return f.first.subject == subject; });
+  if (offers_any(choices_[s].offers) || found || interrupted_by()) return;
+  throw UserError(fmt::format(
+      "fuzz: {0} runs none of the collectives that are asked for{1}{2}; `distgrad audit {0}` tells "
+      "more",
+      subject, why.empty() ? "" : ": ", why.substr(0, why.find('\n'))));
 }
 
 void Fuzzer::note(const Item& item) {
   if (!item.result && item.invalid.empty()) return;  // interrupted before its turn
   ++tally_.programs;
-  tally_.drawn = std::max(tally_.drawn, item.index - options_.first + 1);
+  if (!item.is_probe) tally_.drawn = std::max(tally_.drawn, item.index - options_.first + 1);
   if (!item.has_failed()) {
     const CaseResult& result = *item.result;
     if (result.verdict == Verdict::kMatch) ++tally_.matches;
@@ -258,34 +279,44 @@ void Fuzzer::note(const Item& item) {
   failure.key = key;
   failure.index = item.index;
   failure.is_broken = is_broken;
+  failure.is_probe = item.is_probe;
   failure.text = item.text();
   failure.scenario = item.document;
-  shrink_failure(item, failure);
+  if (item.scenario && !interrupted_by()) shrink_failure(item, failure);
+  write_note(item, failure);
   listener_.on_failure(failure);
 }
 
 void Fuzzer::shrink_failure(const Item& item, FuzzFailure& failure) {
-  if (item.scenario && !interrupted_by()) {
-    const StillShows still_shows = [&](const std::vector<nlohmann::ordered_json>& documents) {
-      std::vector<std::unique_ptr<Item>> items;
-      for (const auto& document : documents)
-        items.push_back(make_item(document, item.subject, item.index));
-      verify_items(items);
-      std::vector<bool> shown;
-      for (const auto& tried : items)
-        shown.push_back(tried->has_failed() && tried->key() == failure.key);
-      return shown;
-    };
-    ShrinkOptions how;
-    how.most_tried = failure.is_broken ? kMostTriedBroken : kMostTried;
-    how.is_interrupted = [] { return interrupted_by() != 0; };
-    Shrunk shrunk = shrink(item.document, still_shows, how);
-    failure.shrinks = shrunk.reductions.size();
-    failure.scenario = std::move(shrunk.document);
-  }
+  const StillShows still_shows = [&](const std::vector<nlohmann::ordered_json>& documents) {
+    std::vector<std::unique_ptr<Item>> items;
+    for (const auto& document : documents)
+      items.push_back(make_item(document, item.subject, item.index));
+    verify_items(items);
+    std::vector<bool> shown;
+    for (const auto& tried : items)
+      shown.push_back(tried->has_failed() && tried->key() == failure.key);
+    return shown;
+  };
+  ShrinkOptions how;
+  const double end = now_s() + kBrokenSeconds;
+  if (failure.is_broken) how.batch = kBatchBroken;
+  how.most_tried = failure.is_broken ? kMostTriedBroken : kMostTried;
+  how.is_interrupted = [&] { return interrupted_by() || (failure.is_broken && now_s() > end); };
+  Shrunk shrunk = shrink(item.document, still_shows, how);
+  failure.shrinks = shrunk.reductions.size();
+  failure.is_minimal = shrunk.is_minimal;
+  failure.scenario = std::move(shrunk.document);
+}
+
+// What a reader of the file wants first, and what makes `distgrad run` show it again.
+void Fuzzer::write_note(const Item& item, FuzzFailure& failure) const {
   nlohmann::ordered_json noted;
-  noted["note"] = fmt::format("found by distgrad fuzz {} --seed {}, program {}", kVersion,
-                              options_.seed, item.index);
+  noted["note"] =
+      item.is_probe
+          ? fmt::format("found by distgrad fuzz {}, asking what the subject offers", kVersion)
+          : fmt::format("found by distgrad fuzz {} --seed {}, program {}", kVersion, options_.seed,
+                        item.index);
   for (auto& [name, value] : failure.scenario.items()) noted[name] = std::move(value);
   noted["subjects"][item.subject] = "match";
   if (failure.key.rule == "hang") noted["timeout_s"] = options_.timeout_s;

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/verify.h"
@@ -46,6 +47,9 @@ struct FuzzFailure {
   nlohmann::ordered_json
       scenario;  // as small as it would get, with its note and what is expected of the subject
   std::size_t shrinks = 0;  // reductions that were kept
+  bool is_minimal =
+      true;               // false: what was tried ended before the scenario was as small as it gets
+  bool is_probe = false;  // found by asking what the subject offers, before any program was drawn
 };
 
 struct FuzzTally {
@@ -53,6 +57,9 @@ struct FuzzTally {
   long programs = 0;        // of all subjects
   long matches = 0, mismatches = 0, broken = 0, disputed = 0, skipped = 0;
   std::map<std::string, long> why_skipped;
+  // What code raised at when it was asked what it offers, so that it is not drawn: by subject and
+  // message "all_reduce max", ...
+  std::map<std::pair<std::string, std::string>, std::vector<std::string>> not_drawn;
 };
 
 class FuzzListener {
@@ -83,9 +90,10 @@ class Fuzzer {
   std::unique_ptr<Item> make_item(nlohmann::ordered_json document, const std::string& subject,
                                   std::uint64_t index) const;
   void verify_items(std::vector<std::unique_ptr<Item>>& items);
-  void probe();
+  void probe(std::size_t subject);
   void note(const Item& item);
   void shrink_failure(const Item& item, FuzzFailure& failure);
+  void write_note(const Item& item, FuzzFailure& failure) const;
   bool is_over() const;
 
   FuzzOptions options_;

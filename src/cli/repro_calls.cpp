@@ -71,6 +71,7 @@ std::map<std::string, ReproCase::Call> calls_of_foreign_code(const Case& which,
       written.imports = call["imports"];
       written.text = call["text"];
     }
+    written.mode = call["mode"];
     calls[step] = written;
   }
   return calls;

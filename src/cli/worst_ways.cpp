@@ -27,6 +27,11 @@ bool is_small(const Simulation& simulation) {
 
 }  // namespace
 
+WorstWays::WorstWays()
+    : WorstWays([](const Conclusion& conclusion) {
+        return way_of(explanation_of(conclusion), conclusion.result.which.dtype);
+      }) {}
+
 bool WorstWays::wants(const Rank& rank, const CaseResult& r) {
   if (!is_wrong(r) || r.broken) return others_ < kOthers;
   return wrong_.size() < kKept || (worked_out_ < kWorkedOut && rank > wrong_.begin()->first);
@@ -39,7 +44,7 @@ void WorstWays::consider(const Conclusion& conclusion) {
   const auto [kind, error] = badness(r);
   const Rank rank{kind, error, -considered_++};
   if (!wants(rank, r) || !is_small(conclusion.simulation)) return;
-  Way way = way_of(explanation_of(conclusion), r.which.dtype);
+  Way way = work_out_(conclusion);
   if (way.rows.empty()) return;
   const std::string& id = r.which.id;
   if (!ways_.insert_or_assign(id, std::move(way)).second) return;  // the same case a second time

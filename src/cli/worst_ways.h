@@ -2,10 +2,12 @@
 // costs simulations, and a report can only draw so many.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "cli/verify.h"
 #include "report/way.h"
@@ -14,6 +16,11 @@ namespace distgrad {
 
 class WorstWays {
  public:
+  using WorkOut = std::function<Way(const Conclusion&)>;
+
+  WorstWays();  // worked out as `distgrad explain` does
+  explicit WorstWays(WorkOut work_out) : work_out_(std::move(work_out)) {}  // for tests
+
   // Works the way out where the case is among the worst so far. Mismatches come first: of errors,
   // whose way is the simulation's alone, and of mismatches that are as expected only the first few
   // are taken, and of programs with more than 2^20 elements none.
@@ -27,6 +34,7 @@ class WorstWays {
 
   bool wants(const Rank&, const CaseResult&);
 
+  WorkOut work_out_;
   std::map<std::string, Way> ways_;  // by the case's name
   std::set<std::pair<Rank, std::string>> wrong_;
   long considered_ = 0;

@@ -2,30 +2,22 @@
 #include <fmt/format.h>
 
 #include "fuzz/draft.h"
+#include "model/layout_name.h"
 
 namespace distgrad::fuzz {
 namespace {
 
 // Along one axis, or (name empty) the world.
 struct Placement {
-  enum class Kind { kLocal, kReplicate, kInvariant, kShard };
+  using Kind = Layout::Kind;
   std::string axis;
   int size = 1;
   Kind kind = Kind::kLocal;
   int dim = 0;
 
   Json word() const {
-    switch (kind) {
-      case Kind::kLocal:
-        return "local";
-      case Kind::kReplicate:
-        return "replicate";
-      case Kind::kInvariant:
-        return "invariant";
-      case Kind::kShard:
-        break;
-    }
-    return {{"shard", dim}};
+    const std::string name(layout_name(kind));
+    return kind == Kind::kShard ? Json{{name, dim}} : Json(name);
   }
 };
 
@@ -235,7 +227,7 @@ void draw_invariant_region(Draft& draft) {
   x.shapes.assign(static_cast<std::size_t>(draft.world_size), shape);
   Json spec;
   spec["random"] = draw_random(draft, false, x);
-  spec["layout"] = "invariant";
+  spec["layout"] = layout_name(Layout::Kind::kInvariant);
   draft.file["inputs"]["x"] = std::move(spec);
   draft.names.push_back(x);
   draft.file["steps"] = Json::array();

@@ -68,6 +68,24 @@ std::vector<Probe> probes(const Offers& offers) {
   return all;
 }
 
+std::string text_of(const Probe& probe) {
+  const CollectiveTraits& kind = traits(probe.kind);
+  const std::string name(kind.name);
+  switch (probe.asks) {
+    case Asks::kOp:
+      return kind.takes_op ? name + " " + std::string(name_of(probe.op)) : name;
+    case Asks::kGroups:
+      return name + " in groups";
+    case Asks::kRoot:
+      return name + " with a root other than 0";
+    case Asks::kDim:
+      return name + " with a dim other than 0";
+    case Asks::kSplits:
+      break;
+  }
+  return name + " of uneven sizes";
+}
+
 void take_out(Offers& offers, const Probe& probe) {
   Offer& offer = offers[static_cast<std::size_t>(probe.kind)];
   switch (probe.asks) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <string>
 #include <vector>
 
 #include "fuzz/choices.h"
@@ -16,6 +17,9 @@ struct Probe {
   ReduceOp op = ReduceOp::kSum;  // of kinds that take one
   Asks asks = Asks::kOp;
 };
+
+// What it asks for, in words: "all_reduce max", "gather with a root other than 0".
+std::string text_of(const Probe&);
 
 // For everything that is offered so far.
 std::vector<Probe> probes(const Offers&);

@@ -25,7 +25,8 @@ std::vector<std::int64_t> index_in(const Shape& shape, std::size_t element) {
 // makes of a backward, so another version's may be larger; the larger one serves both.
 bool bound_holds(double stored, double now) {
   constexpr double kWidest = 4;
-  constexpr double kSpared = 0.71;  // of what rounded_up() made of `now`: no less than it was before
+  constexpr double kSpared =
+      0.71;  // of what rounded_up() made of `now`: no less than it was before
   if (now == 0 || !std::isfinite(now)) return within(stored, now, 0);
   return stored >= kSpared * now && stored <= kWidest * now;
 }
@@ -191,6 +192,11 @@ GoldenFile kept(const GoldenFile& stored, const GoldenFile& now, Differences& di
   for (const CaseRecord& c : stored.cases)
     if (!like(result.cases, c))
       differences.notes.push_back(case_text(c) + " is not in the scenario");
+  if (stored.scenario_sha256 == now.scenario_sha256 && !differences.empty())
+    differences.notes.insert(
+        differences.notes.begin(),
+        "the scenario is the same as when the file was written: distgrad or torch gives something "
+        "else for it, or the file was edited");
   return result;
 }
 

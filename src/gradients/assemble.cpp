@@ -6,6 +6,8 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "model/layout_name.h"
+
 namespace distgrad {
 namespace {
 
@@ -45,17 +47,8 @@ bool stands_alone(const PlacedAxis& axis) {
 }
 
 std::string word(const Layout& layout) {
-  switch (layout.kind) {
-    case Kind::kLocal:
-      return "local";
-    case Kind::kReplicate:
-      return "replicate";
-    case Kind::kInvariant:
-      return "invariant";
-    case Kind::kShard:
-      break;
-  }
-  return "shard:" + std::to_string(layout.dim);
+  const std::string name(layout_name(layout.kind));
+  return layout.kind == Kind::kShard ? name + ":" + std::to_string(layout.dim) : name;
 }
 
 // The box that `rank` holds: one torch.chunk after another, pieces of ceil(n / size).

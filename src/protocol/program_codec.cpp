@@ -4,13 +4,14 @@
 #include <array>
 #include <string_view>
 
+#include "model/layout_name.h"
+
 namespace distgrad {
 namespace {
 
 // The writers take structs apart by structured bindings: a member added to the model and forgotten here does not compile.
 
 // Names of enumerators in the order of their values.
-constexpr std::array<std::string_view, 4> kLayouts = {"local", "replicate", "invariant", "shard"};
 constexpr std::array<std::string_view, 3> kDistributions = {"integers", "normal", "uniform"};
 constexpr std::array<std::string_view, 2> kSyncs = {"sum", "mean"};
 
@@ -127,14 +128,14 @@ Json write_layout(const AxisLayout& l) {
   const auto& [kind, dim] = layout;
   Json json;
   json["axis"] = axis;
-  json["kind"] = kLayouts[static_cast<std::size_t>(kind)];
+  json["kind"] = layout_name(kind);
   if (kind == Layout::Kind::kShard) json["dim"] = dim;
   return json;
 }
 
 AxisLayout read_layout(const Json& json) {
   AxisLayout result{read_text(field(json, "axis")), {}};
-  result.layout.kind = read_enum<Layout::Kind>(field(json, "kind"), kLayouts);
+  result.layout.kind = read_enum<Layout::Kind>(field(json, "kind"), kLayoutNames);
   if (const Json* dim = optional_field(json, "dim")) result.layout.dim = read_int(*dim);
   return result;
 }

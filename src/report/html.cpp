@@ -12,7 +12,7 @@
 #include "report/case_words.h"
 #include "report/html_data.h"
 #include "report/html_templates.h"
-#include "report/valid_text.h"
+#include "report/markup.h"
 #include "report/words.h"
 #include "report/worst_first.h"
 
@@ -23,25 +23,8 @@ constexpr std::size_t kListed = 2000;  // failures, for readers without scripts
 constexpr std::size_t kProblems = 200;
 constexpr std::size_t kNotes = 50;
 
-// In elements and in attributes in double quotes.
-std::string escaped(std::string_view text) {
-  std::string out;
-  for (const char c : valid_text(text)) {
-    if (c == '&')
-      out += "&amp;";
-    else if (c == '<')
-      out += "&lt;";
-    else if (c == '>')
-      out += "&gt;";
-    else if (c == '"')
-      out += "&quot;";
-    else if (c == '\'')
-      out += "&#39;";
-    else
-      out += c;
-  }
-  return out;
-}
+// In elements and in attributes in quotes.
+std::string escaped(std::string_view text) { return markup_escaped(text, "\"'"); }
 
 // "{{name}}" by its value. What was put in is not looked at again.
 std::string filled(std::string_view form, const std::map<std::string_view, std::string>& values) {

@@ -6,44 +6,14 @@
 #include <vector>
 
 #include "report/case_words.h"
-#include "report/valid_text.h"
+#include "report/markup.h"
 
 namespace distgrad {
 namespace {
 
-// For an element's text and for an attribute in double quotes: a line break in an attribute would
-// be read as a space.
-std::string escaped(std::string_view text, bool is_attribute) {
-  std::string out;
-  for (const char c : valid_text(text)) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += is_attribute ? "&quot;" : "\"";
-        break;
-      case '\n':
-        out += is_attribute ? "&#10;" : "\n";
-        break;
-      case '\t':
-        out += is_attribute ? "&#9;" : "\t";
-        break;
-      default:
-        out += c;
-    }
-  }
-  return out;
-}
-
+// A line break in an attribute would be read as a space.
 std::string attribute(std::string_view name, std::string_view value) {
-  return fmt::format(" {}=\"{}\"", name, escaped(value, true));
+  return fmt::format(" {}=\"{}\"", name, markup_escaped(value, "\"\n\t"));
 }
 
 // Surefire's schema has at most three decimals.
@@ -99,7 +69,7 @@ std::string outcome_element(std::string_view element, std::string_view type,
   if (!type.empty()) out += attribute("type", type);
   out += attribute("message", message);
   if (text.empty()) return out + "/>\n";
-  return out + ">" + escaped(text, false) + fmt::format("</{}>\n", element);
+  return out + ">" + markup_escaped(text) + fmt::format("</{}>\n", element);
 }
 
 std::string failure_type(const CaseResult& r) {
@@ -124,7 +94,7 @@ std::string outcome_of(const CaseResult& r, const FormatContext& context, Counts
     return outcome_element("skipped", "", disputed + r.why, "");
   }
   if (r.verdict == Verdict::kMatch) return {};
-  return "      <system-out>" + escaped(told_alone(r, context), false) + "</system-out>\n";
+  return "      <system-out>" + markup_escaped(told_alone(r, context)) + "</system-out>\n";
 }
 
 void add_case(Suite& suite, const CaseResult& r, const FormatContext& context) {

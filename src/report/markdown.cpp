@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "report/case_words.h"
+#include "report/markup.h"
 #include "report/valid_text.h"
 #include "report/words.h"
 #include "report/worst_first.h"
@@ -74,20 +75,7 @@ std::string code_block(std::string_view text) {
   return fence + "text\n" + inside + fence + "\n";
 }
 
-std::string html(std::string_view text) {
-  std::string out;
-  for (const char c : shortened(text, kLongestLine)) {
-    if (c == '&')
-      out += "&amp;";
-    else if (c == '<')
-      out += "&lt;";
-    else if (c == '>')
-      out += "&gt;";
-    else
-      out += c;
-  }
-  return out;
-}
+std::string html(std::string_view text) { return markup_escaped(shortened(text, kLongestLine)); }
 
 // --- Its parts ---
 

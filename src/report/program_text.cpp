@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "model/layout_name.h"
 #include "report/words.h"
 
 namespace distgrad {
@@ -54,17 +55,8 @@ std::string value_text(const RandomSpec& random) {
 }
 
 std::string layout_word(const Layout& layout) {
-  switch (layout.kind) {
-    case Layout::Kind::kLocal:
-      return "local";
-    case Layout::Kind::kReplicate:
-      return "replicate";
-    case Layout::Kind::kInvariant:
-      return "invariant";
-    case Layout::Kind::kShard:
-      break;
-  }
-  return fmt::format("shard: {}", layout.dim);
+  const std::string name(layout_name(layout.kind));
+  return layout.kind == Layout::Kind::kShard ? fmt::format("{}: {}", name, layout.dim) : name;
 }
 
 std::string how_held(const Input& input) {
@@ -79,13 +71,7 @@ std::string how_held(const Input& input) {
   return text;
 }
 
-ProgramLine step_line(const Step& step) {
-  const CollectiveCall* call = step.collective();
-  if (const CodeCall* code = step.code())
-    return {step.name, fmt::format("{}({})", code->code, texts_of(step)), "", true};
-  return {step.name, call ? call_text(*call) : std::get<Expression>(step.what).text, "",
-          call != nullptr};
-}
+ProgramLine step_line(const Step& step) { return {step.name, step_text(step), "", step.is_told()}; }
 
 std::string partition_text(const GroupSpec& group) {
   if (group.size > 0) return fmt::format("blocks of {} consecutive ranks", group.size);
@@ -116,6 +102,12 @@ std::string call_text(const CollectiveCall& call) {
   for (const auto& [source, to] : call.pairs) pairs.push_back(fmt::format("{} to {}", source, to));
   if (!pairs.empty()) text += fmt::format(", {}", fmt::join(pairs, ", "));
   return text + ")";
+}
+
+std::string step_text(const Step& step) {
+  if (const CodeCall* code = step.code()) return fmt::format("{}({})", code->code, texts_of(step));
+  const CollectiveCall* call = step.collective();
+  return call ? call_text(*call) : texts_of(step);
 }
 
 ProgramText program_text(const Scenario& scenario) {

@@ -30,4 +30,7 @@ ProgramText program_text(const Scenario&);
 // "all_reduce(xx, op=sum, group=tp)": the options that were given and those that always matter.
 std::string call_text(const CollectiveCall&);
 
+// What a step does: its call as above, its code with the arguments, or its expression.
+std::string step_text(const Step&);
+
 }  // namespace distgrad

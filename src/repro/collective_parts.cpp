@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
 
 #include "base/error.h"
 #include "base/version.h"
@@ -9,6 +8,7 @@
 #include "model/subject_text.h"
 #include "report/words.h"
 #include "repro/call_source.h"
+#include "repro/program_facts.h"
 #include "repro/python_text.h"
 #include "repro/script_parts.h"
 
@@ -162,29 +162,12 @@ std::string operand_text(const std::string& text, bool attach, bool depends) {
   return depends ? "attached(" + text + ")" : "(" + text + ").detach()";
 }
 
-// By step, whether its operand depends on an input that requires grad.
-std::vector<bool> steps_on_gradient(const Program& program) {
-  std::set<std::string> names;
-  for (const Input& input : program.inputs)
-    if (input.requires_grad) names.insert(input.name);
-  std::vector<bool> result;
-  for (const Step& step : program.steps) {
-    const CollectiveCall* call = step.collective();
-    const std::set<std::string> used =
-        free_names_in(call ? call->operand.text : std::get<Expression>(step.what).text);
-    result.push_back(
-        std::any_of(used.begin(), used.end(), [&](const auto& n) { return names.contains(n); }));
-    if (result.back()) names.insert(step.name);
-  }
-  return result;
-}
-
 }  // namespace
 
 CollectiveParts collective_parts(const ReproCase& repro, const Program& program, bool attach) {
   CollectiveParts parts;
   Definitions real, simulated;
-  const std::vector<bool> on_gradient = steps_on_gradient(program);
+  const std::vector<bool> on_gradient = depend_on_gradient(program);
   for (std::size_t i = 0; i < program.steps.size(); ++i) {
     const CollectiveCall* spec = program.steps[i].collective();
     parts.calls.emplace_back();

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "model/random_values.h"
+#include "repro/program_facts.h"
 #include "repro/python_text.h"
 #include "repro/script_parts.h"
 

@@ -25,6 +25,9 @@ struct ReproCase {
     std::string builtin;  // "reference", "in_place", or empty
     std::string imports;  // lines
     std::string text;     // a function's body: of the operand `x` and, in a group, of `group`
+    // What the whole forward run is in: "checkpoint", "checkpoint-reentrant", "autocast" or
+    // nothing.
+    std::string mode;
   };
   std::map<std::string, Call> calls;
   std::string versions;  // "distgrad 0.1.0, torch 2.15.0"

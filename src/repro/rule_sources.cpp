@@ -25,7 +25,9 @@ std::string forgotten_op(Source call) {
 std::string own_slice(Source call) { return "dx = " + own_piece_source(call) + "\n"; }
 std::string sum_to_all(Source) { return std::string(kSumOfCotangents) + "dx = g\n"; }
 std::string gather(Source call) {
-  return gathered_source(call, "g", "parts") + "dx = torch.cat(parts, $dim)\n";
+  CallSource cotangents = call;
+  cotangents.is_uneven = !call.spec->splits.empty();
+  return gathered_source(cotangents, "g", "parts") + "dx = torch.cat(parts, $dim)\n";
 }
 std::string divided(Source call) { return adjoint(call) + "dx = dx / $size\n"; }
 std::string multiplied(Source call) { return adjoint(call) + "dx = dx * $size\n"; }

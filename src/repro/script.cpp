@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "report/words.h"
 #include "repro/call_source.h"
+#include "repro/program_facts.h"
 #include "repro/python_text.h"
 #include "repro/repro.h"
 #include "repro/script_parts.h"
@@ -52,6 +53,21 @@ constexpr const char* kPutTogether = R"(def put_together(pieces, gradients, like
             if gradients[rank] is not None:
                 whole[place] += gradients[rank].double()
     return whole
+)";
+
+constexpr const char* kGradientNorm = R"(def squared_gradient_norm(loss, leaves):
+    """Of the gradients of all ranks' losses, which a first backward brings through the collectives."""
+    norm = torch.zeros((), dtype=loss.dtype)
+    if loss.requires_grad:
+        for gradient in torch.autograd.grad(loss, leaves, create_graph=True, allow_unused=True):
+            if gradient is not None:
+                norm = norm + (gradient * gradient).sum()
+    return norm
+)";
+
+constexpr const char* kGradientNorms = R"(def squared_gradient_norms(losses, leaves):
+    """By rank: of the gradient of the sum of the losses with respect to the rank's leaves."""
+    return [squared_gradient_norm(sum(losses), [by_rank[rank] for by_rank in leaves]) for rank in range(world_size)]
 )";
 
 constexpr const char* kReport = R"(def shown(value):
@@ -165,6 +181,8 @@ std::string helpers_part(const CollectiveParts& parts, const std::string& rest) 
   helpers.emplace_back(kGradient);
   for (const auto& [name, source] : {std::pair("shard", kShard),
                                      {"ranks_with", kRanksWith},
+                                     {"squared_gradient_norm", kGradientNorm},
+                                     {"squared_gradient_norms", kGradientNorms},
                                      {"by_group", kByGroup},
                                      {"put_together", kPutTogether}})
     if (has_word(rest, name)) helpers.emplace_back(source);
@@ -257,6 +275,8 @@ std::string repro_script(const ReproCase& repro) {
   const std::string imports =
       "import os\n\nimport torch\nimport torch.distributed as dist\nimport torch.multiprocessing "
       "as mp\n" +
+      std::string(mode_of(repro).starts_with("checkpoint") ? "import torch.utils.checkpoint\n"
+                                                           : "") +
       parts.imports;
   return header_part(repro) + imports + "\n" + world_part(program) + "\n\n" +
          joined({shown, helpers_part(parts, rest), compared, connect, main});

@@ -25,8 +25,8 @@ struct CollectiveParts {
 };
 CollectiveParts collective_parts(const ReproCase&, const Program&, bool attach);
 
-// Whether some rank's backward may not come by some collective by itself: then it is led there.
-bool may_part_ways(const Program&);
+// Of the subject's parts; see ReproCase::Call. Throws UserError where there are several.
+std::string mode_of(const ReproCase&);
 
 std::string inputs_part(const Program&);  // inputs(), and what draws random numbers
 std::string program_part(const Program&, const CollectiveParts&, bool attach);
@@ -35,13 +35,5 @@ std::string truth_part(const ReproCase&, const Program&, const CollectiveParts&)
 std::string guards_part(const ReproCase&,
                         const Program&);  // the one-device program, or the file's truth
 std::string rows_part(const ReproCase&, const Program&);  // what is compared with what
-
-// "for rank, (x, c) in enumerate(zip(x, c))": the loop in which an expression has the values of one
-// rank.
-std::string over_ranks(const std::string& expression, const std::vector<std::string>& by_rank);
-
-// Of a program: names that have a value of their own on every rank.
-std::vector<std::string> group_names_used(const Program&,
-                                          const std::vector<std::string>& expressions);
 
 }  // namespace distgrad

@@ -18,6 +18,9 @@ void add_steps(const Document& steps, const Place& place, std::vector<Place>& pl
     const Document& value = *step.begin();
     if (value.is_string()) places.push_back(name);
     if (const auto kind = kind_of(value)) places.push_back(name / std::string(traits(*kind).name));
+    if (value.is_object() && value.contains("args"))  // of a call of the user's code
+      for (std::size_t k = 0; k < value["args"].size(); ++k)
+        if (value["args"][k].is_string()) places.push_back(name / "args" / k);
   }
 }
 
@@ -45,8 +48,19 @@ void substitute_in(Document& text, const std::string& name, const Syntax& by) {
 
 // Python's own functions and the module: the rest of the language has no free names.
 const std::set<std::string>& names_of_the_language() {
-  static const std::set<std::string> names = {"torch", "abs", "bool", "enumerate", "float", "int",
-                                              "len",   "max", "min",  "range",     "sum",   "zip"};
+  static const std::set<std::string> names = {"torch",
+                                              "abs",
+                                              "bool",
+                                              "enumerate",
+                                              "float",
+                                              "int",
+                                              "len",
+                                              "max",
+                                              "min",
+                                              "range",
+                                              "sum",
+                                              "zip",
+                                              "squared_gradient_norm"};
   return names;
 }
 

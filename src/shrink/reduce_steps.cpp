@@ -32,10 +32,15 @@ void drop_step(const Document& document, std::size_t i, Reductions& out) {
     without_step(document, i, "0.0", dropped + ": 0 in its place", out);
     return;
   }
-  const auto kind = kind_of(value);
-  if (!kind) return;
-  const std::string operand = value[std::string(traits(*kind).name)];
   const std::string text = dropped + ": ";
+  const auto kind = kind_of(value);
+  if (!kind) {  // a call of the user's code
+    for (const Document& argument : value.value("args", Document::array()))
+      if (argument.is_string())
+        without_step(document, i, argument, text + "an argument in its place", out);
+    return;
+  }
+  const std::string operand = value[std::string(traits(*kind).name)];
   without_step(document, i, operand, text + "its operand in its place", out);
   without_step(document, i, "torch.ones_like(" + operand + ")", text + "ones in its place", out);
   without_step(document, i, "torch.zeros_like(" + operand + ")", text + "zeros in its place", out);
@@ -43,15 +48,14 @@ void drop_step(const Document& document, std::size_t i, Reductions& out) {
   without_step(document, i, "0.0", text + "0 in its place", out);
 }
 
-// The later of two steps, and all behind, is often beside the point.
-void drop_last_half(const Document& document, Reductions& out) {
+// What comes late is often beside the point: only the first steps, and a loss of the last of them.
+void drop_last_steps(const Document& document, Reductions& out) {
   const std::size_t steps = document["steps"].size();
-  for (std::size_t keep = 0; keep + 1 < steps; ++keep) {
+  for (std::size_t keep = 1; keep + 1 < steps; ++keep) {
     Document candidate = document;
-    for (std::size_t i = keep; i < steps; ++i)
+    while (candidate["steps"].size() > keep)
       candidate["steps"].erase(candidate["steps"].size() - 1);
-    std::string last = keep > 0 ? name_of_step(document["steps"][keep - 1]) : "";
-    if (last.empty()) continue;
+    const std::string last = name_of_step(document["steps"][keep - 1]);
     candidate["loss"] = "torch.sum(" + last + " * " + last + ")";
     out.push_back({"the steps after " + last + " dropped", std::move(candidate)});
   }
@@ -60,7 +64,7 @@ void drop_last_half(const Document& document, Reductions& out) {
 }  // namespace
 
 void reduce_steps(const Document& document, Reductions& out) {
-  drop_last_half(document, out);
+  drop_last_steps(document, out);
   for (std::size_t i = document["steps"].size(); i-- > 0;) drop_step(document, i, out);
 }
 

@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <optional>
 
+#include "expression/syntax.h"
 #include "model/random_values.h"
 #include "shrink/input_values.h"
 #include "shrink/weight.h"
@@ -98,6 +100,17 @@ void with_numbers(const Document& document, const std::string& name, const std::
   out.push_back({fmt::format("{}: {}", name, what), std::move(candidate)});
 }
 
+// Where that is all that the expression is.
+std::optional<double> number_in(const std::string& expression) {
+  try {
+    const SyntaxPtr tree = parse_expression(expression);
+    if (tree->kind == Syntax::Kind::kInt) return static_cast<double>(tree->integer);
+    if (tree->kind == Syntax::Kind::kFloat) return tree->number;
+  } catch (const ExpressionError&) {
+  }
+  return std::nullopt;
+}
+
 double rounded(const Document& number) {
   return number.is_number() ? std::round(number.get<double>()) : 0.0;
 }
@@ -159,11 +172,27 @@ void simplify_form(const Document& document, const std::string& name, Reductions
   out.push_back({name + ": one value on every rank", std::move(candidate)});
 }
 
+// An expression that is a number is written as one.
+void write_out_number(const Document& document, const std::string& name, Reductions& out) {
+  const Document& input = document["inputs"][name];
+  if (!input.contains("expr")) return;
+  const std::optional<double> number = number_in(input["expr"].get<std::string>());
+  if (!number) return;
+  Document written;  // the value stands first, as people write it
+  written["value"] = *number;
+  for (const auto& [key, value] : input.items())
+    if (key != "expr") written[key] = value;
+  Document candidate = document;
+  candidate["inputs"][name] = written.size() == 1 ? Document(*number) : written;
+  out.push_back({name + ": a number", std::move(candidate)});
+}
+
 }  // namespace
 
 void reduce_values(const Document& document, Reductions& out) {
   for (const auto& [name, input] : document["inputs"].items()) {
     if (input.is_object() && input.contains("random")) simplify_random(document, name, out);
+    if (input.is_object()) write_out_number(document, name, out);
     if (input.is_object()) simplify_form(document, name, out);
     simplify_numbers(document, name, out);
   }

@@ -3,7 +3,8 @@
 main() is given the request, {"subject": TEXT, "calls": [{"step", "subject", "kind", "op", "factor", "root", "dim", "splits", "pairs", "size"}, ...]},
 `size` being that of the groups of a call in a group and null in the world. It prints one line of JSON: {STEP: {"imports":
 LINES, "text": LINES}}, the text being a function's body: of the operand `x` and, in a group, of `group`; a step that runs
-`reference` or `in_place` has {"builtin": NAME} instead. {"error": TEXT} where a call cannot be written.
+`reference` or `in_place` has {"builtin": NAME} instead. "mode" beside them is "", or what the whole forward run is in:
+"checkpoint", "checkpoint-reentrant" or "autocast". {"error": TEXT} where a call cannot be written.
 """
 
 import json
@@ -12,7 +13,7 @@ import sys
 
 import torch
 
-from . import adapters, adapters_torch, subjects
+from . import adapters, adapters_torch, modes, subjects
 from .call import Call, NotOffered, RankGroup, SubjectError
 
 
@@ -110,9 +111,29 @@ def _result(call):
 
 
 def _off_root(call):
-    if call["kind"] not in ("reduce", "gather"):
+    """The lines that give zeros off root, attached to `y`, what the function returned: its backward has to run there, too."""
+    kind, dim = call["kind"], call["dim"]
+    if kind not in ("reduce", "gather"):
         return []
-    raise NotWritable(f"{call['kind']} gives zeros off root, attached to what the function returned")
+    group = _group(call) if call["size"] else ""
+    lines, zeros = [], "x.new_zeros(x.shape)"
+    if kind == "gather":
+        lines = [f"shapes = [None] * dist.get_world_size({group})",
+                 "dist.all_gather_object(shapes, x.shape" + (f", group={group})" if group else ")")]
+        pieces = "[x.new_zeros(shape) for shape in shapes]"
+        zeros = f"torch.stack({pieces})" if dim is None else f"torch.cat({pieces}, {dim})"
+    return lines + [f"if dist.get_rank({group}) != {call['root']}:",
+                    "    returned = [t for t in (y if isinstance(y, (list, tuple)) else [y]) if isinstance(t, torch.Tensor)]",
+                    "    sources = [t for t in returned if t.requires_grad] or [x]",
+                    "    attached = [torch.where(torch.tensor(False), t, torch.zeros_like(t)).sum() for t in sources]",
+                    f"    return {zeros} + sum(attached)"]
+
+
+def _mode(part):
+    """What the script does around the forward run."""
+    if part.mode in ("async", "compile"):
+        raise NotWritable(f"in mode {part.mode} each call is made in another way")
+    return part.mode
 
 
 _NN = "torch.distributed.nn.functional"
@@ -202,26 +223,27 @@ def _operator_source(text, call):
     written = [_operator_argument(call, a) for a in arguments if a is not operand and
                (not a.has_default_value() or any(a.name in known for known in _OF_OPERATORS.values()))]
     line = f"y = torch.ops.{space}.{name}({', '.join(['x', *written])})"
-    return {"imports": f"\ntorch.ops.load_library({path!r})\n", "text": "\n".join([line, *_result(call)]) + "\n"}
+    return {"imports": f"\ntorch.ops.load_library({path!r})\n", "text": "\n".join([line, *_off_root(call), *_result(call)]) + "\n", "mode": ""}
 
 
 def source_of(subject, call):
     if call["subject"].startswith("library:"):
         return _operator_source(call["subject"], call)
     if subject is None:  # what the operator's library leaves to others
-        return {"builtin": call["subject"]}
+        return {"builtin": call["subject"], "mode": ""}
     part = subject._part(_as_call(call))
     if isinstance(part, subjects._Module):
         part = part._part(call["kind"])
+    mode = _mode(part)
     if isinstance(part, subjects._BuiltIn):
         builtin = "in_place" if part._run is subjects._BUILT_IN["in_place"] else "reference"
-        return {"builtin": builtin}
+        return {"builtin": builtin, "mode": mode}
     binding = part._binding
     if isinstance(binding, adapters_torch.TorchBinding):
         imports, lines = _torch_lines(binding, call)
-        return {"imports": imports, "text": "\n".join(lines) + "\n"}
+        return {"imports": imports, "text": "\n".join(lines) + "\n", "mode": mode}
     _, name = binding.label.rpartition(":")[::2]
-    place, _ = subjects._place_and_name(call["subject"])
+    place, _ = subjects._place_and_name(modes.split_mode(call["subject"])[0])
     if part._setup.groups is not None or part._setup._function is not None:
         raise NotWritable("its module has a setup(groups)")
     off_root = _off_root(call)
@@ -231,8 +253,8 @@ def source_of(subject, call):
     elif getattr(binding.function, "__name__", "") == "apply" and not name.endswith("apply"):
         function += ".apply"
     copied = ["x = x.clone()  # it may work in place"] if call["kind"] in ("all_reduce", "reduce", "broadcast") else []
-    text = [*copied, f"y = {function}({_arguments(binding, binding.slots, call)})", *_result(call), *off_root]
-    return {"imports": imports, "text": "\n".join(text) + "\n"}
+    text = [*copied, f"y = {function}({_arguments(binding, binding.slots, call)})", *off_root, *_result(call)]
+    return {"imports": imports, "text": "\n".join(text) + "\n", "mode": mode}
 
 
 def main(request):

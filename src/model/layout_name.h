@@ -1,0 +1,19 @@
+// What the layouts are called, in scenario files, messages and reports.
+#pragma once
+
+#include <array>
+#include <string_view>
+
+#include "model/program.h"
+
+namespace distgrad {
+
+// In the order of Layout::Kind.
+inline constexpr std::array<std::string_view, 4> kLayoutNames = {"local", "replicate", "invariant",
+                                                                 "shard"};
+
+constexpr std::string_view layout_name(Layout::Kind kind) {
+  return kLayoutNames[static_cast<std::size_t>(kind)];
+}
+
+}  // namespace distgrad

@@ -1,0 +1,13 @@
+// Text in HTML and XML.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace distgrad {
+
+// As markup shows it: valid_text() with &, < and > as entities, and what of `also` occurs, such as
+// the quotes and line breaks that an attribute would not keep.
+std::string markup_escaped(std::string_view text, std::string_view also = {});
+
+}  // namespace distgrad

@@ -1,0 +1,79 @@
+// Names of the user's that the script needs for itself are exchanged.
+#include <algorithm>
+#include <set>
+
+#include "expression/syntax.h"
+#include "expression/syntax_text.h"
+#include "repro/python_text.h"
+#include "repro/script_parts.h"
+
+namespace distgrad {
+namespace {
+
+// What the script calls by name where the user's names count.
+const std::set<std::string>& reserved() {
+  static const std::set<std::string> names = {"os",       "dist",         "mp",
+                                              "dtype",    "inputs",       "leaf",
+                                              "program",  "observed",     "truth",
+                                              "rows",     "shown",        "report",
+                                              "main",     "start",        "process_groups",
+                                              "gathered", "exchanged",    "attached",
+                                              "Meeting",  "drawn",        "shard",
+                                              "by_group", "put_together", "ranks_with",
+                                              "leaves",   "losses",       "loss",
+                                              "J",        "one_device",   "bound",
+                                              "groups",   "gradient",     "connect",
+                                              "run",      "guards",       "squared_gradient_norms"};
+  return names;
+}
+
+std::string free_name(std::string name, const Program& program) {
+  const auto taken = [&](const std::string& n) {
+    const auto is = [&](const auto& thing) { return thing.name == n; };
+    return std::any_of(program.inputs.begin(), program.inputs.end(), is) ||
+           std::any_of(program.steps.begin(), program.steps.end(), is) ||
+           std::any_of(program.groups.begin(), program.groups.end(), is);
+  };
+  do name += '_';
+  while (taken(name) || reserved().contains(name));
+  return name;
+}
+
+void substitute(Expression& expression, const std::string& name, const std::string& by) {
+  if (free_names_in(expression.text).contains(name))
+    expression.text =
+        text_of(*substituted(*parse_expression(expression.text), name, *parse_expression(by)));
+}
+
+void rename(Program& program, const std::string& name, const std::string& by) {
+  for (Step& step : program.steps) {
+    if (step.name == name) step.name = by;
+    if (auto* call = std::get_if<CollectiveCall>(&step.what))
+      substitute(call->operand, name, by);
+    else
+      substitute(std::get<Expression>(step.what), name, by);
+  }
+  substitute(program.loss, name, by);
+  if (!program.single_device) return;
+  for (Step& step : program.single_device->steps) {
+    if (step.name == name) step.name = by;
+    substitute(std::get<Expression>(step.what), name, by);
+  }
+  substitute(program.single_device->loss, name, by);
+}
+
+}  // namespace
+
+Program with_free_names(Program program) {
+  for (std::size_t i = 0; i < program.inputs.size(); ++i)
+    if (const std::string name = program.inputs[i].name; reserved().contains(name)) {
+      program.inputs[i].name = free_name(name, program);
+      rename(program, name, program.inputs[i].name);
+    }
+  for (std::size_t i = 0; i < program.steps.size(); ++i)
+    if (const std::string name = program.steps[i].name; reserved().contains(name))
+      rename(program, name, free_name(name, program));
+  return program;
+}
+
+}  // namespace distgrad

@@ -1,0 +1,146 @@
+#include "repro/program_facts.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+
+#include "expression/syntax.h"
+#include "repro/python_text.h"
+
+namespace distgrad {
+namespace {
+
+// Where ranks may take different ways, or a value leaves the graph.
+bool has_choice(const Syntax& node) {
+  using Kind = Syntax::Kind;
+  if (node.kind == Kind::kConditional ||
+      (node.kind == Kind::kComprehension && node.children.size() > 2))
+    return true;
+  if (node.kind == Kind::kAttribute && (node.text == "detach" || node.text == "item")) return true;
+  if (node.kind == Kind::kSubscript && node.children[0]->kind == Kind::kList) return true;
+  for (const SyntaxPtr& child : node.children)
+    if (child && has_choice(*child)) return true;
+  return std::any_of(node.keywords.begin(), node.keywords.end(),
+                     [](const auto& k) { return has_choice(*k.second); });
+}
+
+}  // namespace
+
+std::string title_of(const Input& input) {
+  const std::string name = input.pointer.substr(input.pointer.rfind('/') + 1);
+  return name.empty() ? input.name : name;
+}
+
+std::string names_of(const std::vector<Input>& inputs, const char* before) {
+  std::string names;
+  for (const Input& input : inputs) names += (names.empty() ? before : ", ") + input.name;
+  return names;
+}
+
+std::vector<std::string> expressions_of(const Program& program) {
+  std::vector<std::string> texts;
+  for (const Step& step : program.steps) texts.push_back(texts_of(step));
+  texts.push_back(program.loss.text);
+  return texts;
+}
+
+const Group* group_of_name(const Program& program, const std::string& name) {
+  for (const Group& group : program.groups)
+    if (name == group.name + "_rank" || name == group.name + "_size") return &group;
+  return nullptr;
+}
+
+std::string group_value(const Group& group, const std::string& name) {
+  return name.ends_with("_rank")
+             ? fmt::format("ranks_with(groups[\"{}\"], rank).index(rank)", group.name)
+             : fmt::format("len(ranks_with(groups[\"{}\"], rank))", group.name);
+}
+
+std::vector<std::string> group_names_used(const Program& program,
+                                          const std::vector<std::string>& expressions) {
+  std::set<std::string> used;
+  for (const std::string& text : expressions) used.merge(free_names_in(text));
+  std::vector<std::string> names;
+  for (const std::string& name : used)
+    if (group_of_name(program, name)) names.push_back(name);
+  return names;
+}
+
+std::string held(const Program& program, const Input& input) {
+  std::string text = input.name;
+  for (const AxisLayout& axis : input.layout) {
+    if (axis.layout.kind != Layout::Kind::kShard) continue;
+    const Group* group = axis.axis.empty() ? nullptr : program.group_named(axis.axis);
+    text = group ? fmt::format("shard({}, {}, {}, {})", text, axis.layout.dim,
+                               group_value(*group, "_rank"), group->partition[0].size())
+                 : fmt::format("shard({}, {}, rank, world_size)", text, axis.layout.dim);
+  }
+  return text;
+}
+
+std::vector<bool> depend_on_gradient(const Program& program) {
+  std::set<std::string> names;
+  for (const Input& input : program.inputs)
+    if (input.requires_grad) names.insert(input.name);
+  std::vector<bool> result;
+  const auto add = [&](const std::string& expression) {
+    const std::set<std::string> used = free_names_in(expression);
+    result.push_back(
+        std::any_of(used.begin(), used.end(), [&](const auto& n) { return names.contains(n); }));
+  };
+  for (const Step& step : program.steps) {
+    add(texts_of(step));
+    if (result.back()) names.insert(step.name);
+  }
+  add(program.loss.text);
+  return result;
+}
+
+std::vector<std::string> reached_steps(const Program& program) {
+  std::set<std::string> reached = free_names_in(program.loss.text);
+  std::vector<std::string> steps;
+  for (auto step = program.steps.rbegin(); step != program.steps.rend(); ++step) {
+    if (!reached.contains(step->name)) continue;
+    if (step->collective()) steps.insert(steps.begin(), step->name);
+    reached.merge(free_names_in(texts_of(*step)));
+  }
+  return steps;
+}
+
+std::optional<std::string> inner_of_gradient_norm(const Program& program) {
+  constexpr std::string_view kName = "squared_gradient_norm(";
+  const std::string& loss = program.loss.text;
+  const std::size_t begin = loss.find_first_not_of(" \t"), end = loss.find_last_not_of(" \t");
+  if (begin == std::string::npos || loss.compare(begin, kName.size(), kName) != 0) return {};
+  return loss.substr(begin + kName.size(), end - begin - kName.size());
+}
+
+bool may_part_ways(const Program& program) {
+  const std::vector<std::string> texts = expressions_of(program);
+  return std::any_of(texts.begin(), texts.end(), [](const std::string& text) {
+    try {
+      return has_choice(*parse_expression(text));
+    } catch (const ExpressionError&) {
+      return true;
+    }
+  });
+}
+
+std::string over_ranks(const std::string& expression, const std::vector<std::string>& by_rank) {
+  const std::set<std::string> used = free_names_in(expression);
+  std::vector<std::string> names;
+  for (const std::string& name : by_rank)
+    if (used.contains(name)) names.push_back(name);
+  const bool rank = used.contains("rank");
+  if (names.empty()) return fmt::format("for {} in range(world_size)", rank ? "rank" : "_");
+  const std::string joined = fmt::format("{}", fmt::join(names, ", "));
+  if (names.size() == 1)
+    return rank ? fmt::format("for rank, {0} in enumerate({0})", joined)
+                : fmt::format("for {0} in {0}", joined);
+  return rank ? fmt::format("for rank, ({0}) in enumerate(zip({0}))", joined)
+              : fmt::format("for {0} in zip({0})", joined);
+}
+
+}  // namespace distgrad
