@@ -234,13 +234,20 @@ Standing standing_of(const Entry& entry) {
 
 using Row = std::vector<std::string>;
 
-// "1 ulp" of what rounding may do; else the ratio, "x 2.13", as no reader counts millions of ulps.
-std::string change_of(double stored, double now) {
-  constexpr std::uint64_t kRounding = 1024;
+std::string ulps_text(double stored, double now) {
+  constexpr std::uint64_t kCounted = 1'000'000;
   const auto ulps = golden::ulps_between(stored, now);
   if (!ulps) return "-";
-  if (*ulps <= kRounding) return count_text(static_cast<long>(*ulps), "ulp");
-  return stored == 0 ? "from 0" : "x " + number_text(now / stored, 3);
+  return *ulps < kCounted ? std::to_string(*ulps) : number_text(static_cast<double>(*ulps), 2);
+}
+
+// Of the new value to the stored one, where more than rounding lies between: no reader counts
+// millions of ulps.
+std::string ratio_of(double stored, double now) {
+  constexpr std::uint64_t kRounding = 1024;
+  const auto ulps = golden::ulps_between(stored, now);
+  if (!ulps || *ulps <= kRounding || stored == 0) return "-";
+  return number_text(now / stored, 3);
 }
 
 Row row_of(const golden::ValueDifference& d) {
@@ -250,12 +257,13 @@ Row row_of(const golden::ValueDifference& d) {
           d.what.empty() ? index_text(d.index) : d.what,
           number_text(d.stored),
           number_text(d.now),
-          change_of(d.stored, d.now)};
+          ulps_text(d.stored, d.now),
+          ratio_of(d.stored, d.now)};
 }
 
 void print_table(const std::vector<golden::ValueDifference>& values, std::size_t most) {
   if (values.empty()) return;
-  std::vector<Row> rows = {{"case", "tensor", "rank", "index", "stored", "now", "change"}};
+  std::vector<Row> rows = {{"case", "tensor", "rank", "index", "stored", "now", "ulps", "ratio"}};
   for (std::size_t i = 0; i < std::min(most, values.size()); ++i) rows.push_back(row_of(values[i]));
   std::vector<std::size_t> widths(rows[0].size());
   for (const Row& row : rows)

@@ -7,6 +7,7 @@ would pay the import once a rank. Exit code 1 where any number differs.
 """
 
 import argparse
+import inspect
 import json
 import math
 import multiprocessing
@@ -24,6 +25,8 @@ import torch.distributed as dist
 
 DISTGRAD = os.environ.get("DISTGRAD", "distgrad")
 SECONDS = 60  # for one script
+# Without it (before torch 2.12 or so) scripts with groups whose ranks are out of order cannot run: docs/repro.md.
+KEEPS_ORDER = "sort_ranks" in inspect.signature(dist.new_group).parameters
 # What a wrong rule gives is not bounded by the report: sums may be taken in another order.
 SLACK = {"float64": 1e-9, "float32": 1e-4, "bfloat16": 5e-2, "float16": 1e-2}
 
@@ -147,6 +150,11 @@ def run_world(world_size, scripts):
                 process.join()
 
 
+def can_run(path):
+    with open(path) as file:
+        return KEEPS_ORDER or "sort_ranks" not in file.read()
+
+
 def check(paths, every=1, offset=0, options=()):
     """(scripts run, cases not run, {case id: problems})."""
     with tempfile.TemporaryDirectory() as folder:
@@ -165,7 +173,7 @@ def check(paths, every=1, offset=0, options=()):
         missing = [case["id"] for scripts in by_size.values() for case, path in scripts if not os.path.exists(path)]
         found, count = {}, 0
         for world_size, scripts in sorted(by_size.items()):
-            for case_id, problems in run_world(world_size, [s for s in scripts if os.path.exists(s[1])]):
+            for case_id, problems in run_world(world_size, [s for s in scripts if os.path.exists(s[1]) and can_run(s[1])]):
                 count += 1
                 if problems:
                     found[case_id] = problems
