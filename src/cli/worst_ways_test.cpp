@@ -20,7 +20,7 @@ class WorstWaysTest : public testing::Test {
     result.gradients[0].equal = verdict != Verdict::kMismatch;
     result.gradients[0].max_rel_error = error;
     Simulation simulation;
-    simulation.steps.push_back({"y", {Array({elements}, std::vector<double>(elements))}});
+    simulation.steps.push_back({"y", {Array({elements}, std::vector<double>(elements))}, {}});
     const SimulateRequest asked;
     const DistributedRun run;
     const Replay replay;
