@@ -2,6 +2,7 @@
 
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <array>
@@ -16,18 +17,29 @@ namespace {
 
 constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP};
 std::atomic<int> first_signal{0};
+std::atomic<std::int64_t> first_ms{0};
 std::atomic<int> event{-1};
 std::array<struct sigaction, kSignals.size()> previous;
+
+// One request may arrive as two signals: timeout(1) sends its own to the process and then to the process's group.
+constexpr std::int64_t kSameRequestMs = 300;
+
+std::int64_t now_ms() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return std::int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000;
+}
 
 void note(int signal) {
   const int saved = errno;
   int none = 0;
-  if (!first_signal.compare_exchange_strong(none, signal)) {  // the second: whoever asks twice does not want to wait
-    ::signal(signal, SIG_DFL);
-    raise(signal);  // delivered when this handler returns
-  } else {
+  if (first_signal.compare_exchange_strong(none, signal)) {
+    first_ms = now_ms();
     const std::uint64_t one = 1;
     [[maybe_unused]] const ssize_t n = write(event, &one, sizeof one);
+  } else if (now_ms() - first_ms >= kSameRequestMs) {  // whoever asks twice does not want to wait
+    ::signal(signal, SIG_DFL);
+    raise(signal);  // delivered when this handler returns
   }
   errno = saved;
 }
@@ -41,6 +53,7 @@ Interrupts::Interrupts() {
   struct sigaction action{};
   action.sa_handler = note;
   sigemptyset(&action.sa_mask);
+  for (const int signal : kSignals) sigaddset(&action.sa_mask, signal);  // note() runs to its end
   for (std::size_t i = 0; i < kSignals.size(); ++i) {
     sigaction(kSignals[i], &action, &previous[i]);
     // nohup: what the parent ignores stays ignored.

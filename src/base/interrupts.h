@@ -4,7 +4,8 @@
 
 namespace distgrad {
 
-// While it lives, the first of these signals is noted; a second one ends the process at once. At most one at a time.
+// While it lives, the first of these signals is noted; one that comes 0.3 s after it or later ends the process at once,
+// an earlier one is taken for the same request. At most one at a time.
 // Made and used by the main thread.
 class Interrupts {
  public:

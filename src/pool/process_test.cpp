@@ -105,6 +105,35 @@ TEST_F(ProcessTest, InterruptedDriver) {
   }
 }
 
+// As `timeout -s INT` sends them: to the process, and at once to its group.
+TEST_F(ProcessTest, OneRequestInTwoSignals) {
+  for (int i = 0; i < 20; ++i) {
+    const pid_t driver = start_driver([](Workshop& w) { w.next(); });
+    wait_for_workers(3);
+    kill(driver, SIGINT);
+    usleep(static_cast<useconds_t>(100 * i));
+    kill(driver, SIGINT);
+    const int status = status_of(driver);
+    ASSERT_TRUE(WIFEXITED(status)) << "ended by signal " << WTERMSIG(status);
+    EXPECT_EQ(WEXITSTATUS(status), SIGINT);
+  }
+}
+
+TEST_F(ProcessTest, WhoAsksAgainDoesNotWait) {
+  const pid_t driver = start_driver([](Workshop& w) {
+    w.next();
+    pause();  // busy with something that does not end
+  });
+  wait_for_workers(3);
+  kill(driver, SIGINT);
+  usleep(1'000'000);
+  kill(driver, SIGINT);
+  const int status = status_of(driver);
+  ASSERT_TRUE(WIFSIGNALED(status));
+  EXPECT_EQ(WTERMSIG(status), SIGINT);
+  EXPECT_TRUE(all_gone(mark_));
+}
+
 TEST_F(ProcessTest, DriverThatLeavesAtOnce) {
   for (int i = 0; i < 20; ++i) {
     const pid_t driver = start_driver([](Workshop& w) { w.next_if_any(); });
