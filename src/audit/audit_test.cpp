@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 #include "audit/judgement.h"
@@ -34,6 +35,19 @@ TEST(Battery, EveryAspectThatAKindHasIsTried) {
   seen.clear();
   for (const Trial& trial : battery(CollectiveKind::kGather, ReduceOp::kSum)) seen.insert(trial.aspect);
   EXPECT_EQ(seen.size(), 9U) << "all but the values";
+}
+
+// Who pads to a multiple of the ranks, or works by chunks, is right where nothing is left over. And a gradient goes through the
+// zeros of a product, or all of it is zero and any rule right.
+TEST(Battery, OddNumbersOfElementsAndZerosWithAGradientAreTried) {
+  const std::vector<Trial> trials = battery(CollectiveKind::kAllReduce, ReduceOp::kProduct);
+  const auto text_of = [&](const char* name) {
+    const auto found = std::find_if(trials.begin(), trials.end(), [&](const Trial& t) { return t.name == name; });
+    return found == trials.end() ? "" : found->scenario;
+  };
+  EXPECT_THAT(text_of("one-dim"), HasSubstr("\"shape\": [\n     7\n"));
+  EXPECT_THAT(text_of("one-zero"), HasSubstr("x - x.detach()"));
+  EXPECT_THAT(text_of("two-zeros"), HasSubstr("x - x.detach()"));
 }
 
 TEST(Battery, AspectsOnRequestComeLastAndInTheirModes) {
@@ -152,6 +166,54 @@ TEST(Judgement, TheFailingCaseShownIsOneOfTheRuleThatIsNamed) {
   const Judgement j = judged(results);
   EXPECT_EQ(j.rule, "precision");
   EXPECT_EQ(j.smallest_failure, &results[1]);
+}
+
+// The findings of one trial, all of which lead to its gradients.
+TrialResult explained(TrialResult t, const std::vector<std::string>& rules) {
+  for (const std::string& rule : rules) {
+    t.result.findings.push_back({});
+    t.result.findings.back().rule = rule;
+    t.result.findings.back().step = rule == "unexplained" ? "" : "y";
+    t.result.findings.back().text = "text of " + rule;
+  }
+  return t;
+}
+
+TEST(Judgement, TheRuleNamedIsTheOneThatExplainsTheMostCases) {
+  const TrialResult wrong = result(kSum, Verdict::kMismatch, false);
+  // The backward of a sum and the full cotangent for every tie are one where all ranks tie.
+  std::vector<TrialResult> results = {explained(wrong, {"forgotten-op", "tie"}), explained(wrong, {"tie"})};
+  Judgement j = judged(results);
+  EXPECT_EQ(j.rule, "tie");
+  EXPECT_EQ(j.smallest_failure, &results[1]);
+  EXPECT_EQ(j.explanation, "text of tie");
+  // One case that happens to fit a factor, or a rule, names nothing that most cases deny.
+  results = {explained(wrong, {"unexplained"}), explained(wrong, {"unexplained"}), explained(wrong, {"unexplained"}),
+             explained(wrong, {"precision"}), result(kSum, Verdict::kMismatch, false, "scaled")};
+  j = judged(results);
+  EXPECT_EQ(j.rule, "unexplained");
+  EXPECT_EQ(j.explanation, "text of unexplained");
+  // Divided by the size in one case is what the step does, where it is what it does in the others.
+  results = {explained(wrong, {"identity-backward", "scaled"}), explained(wrong, {"scaled"}), explained(wrong, {"scaled"})};
+  EXPECT_EQ(judged(results).rule, "scaled");
+}
+
+TEST(Judgement, AFewCasesThatAreRightByChanceAreNoConvention) {
+  std::vector<TrialResult> results(8, explained(result(kSum, Verdict::kMismatch, false), {"no-gradient"}));
+  results.push_back(result(kOneLoss, Verdict::kMatch, false));  // of no elements
+  for (int i = 0; i < 5; ++i) results.push_back(explained(result(kOneLoss, Verdict::kMismatch, false), {"unexplained"}));
+  const Judgement j = judged(results);
+  EXPECT_EQ(j.convention, "sum");
+  EXPECT_EQ(j.explanation, "text of no-gradient");
+}
+
+TEST(Judgement, ThatNearlyAllCasesAreRightIsTold) {
+  std::vector<TrialResult> results(7, result(kSum, Verdict::kMatch, false));
+  results.push_back(explained(result(kSum, Verdict::kMismatch, false), {"identity-backward"}));
+  const TableOptions table{.subject = "m", .requested = {}};
+  EXPECT_THAT(audit_text({judged(results)}, table), HasSubstr("In 7 of 8 cases the gradient is right"));
+  results[7] = explained(result(kSum, Verdict::kMismatch, false), {"tie"});
+  EXPECT_THAT(audit_text({judged(results)}, table), testing::Not(HasSubstr("cases the gradient is right"))) << "one case has ties";
 }
 
 TrialResult of_aspect(TrialResult t, Aspect aspect) {

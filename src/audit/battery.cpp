@@ -16,7 +16,7 @@ constexpr AspectRow kAspects[] = {
     {"root", "every root"},
     {"dim", "every dim"},
     {"dtype", "float32 and bfloat16"},
-    {"shape", "scalars, empty, large and, where allowed, uneven tensors"},
+    {"shape", "scalars, empty, odd, large and, where allowed, uneven tensors"},
     {"cotangent", "transposed, expanded, sliced cotangents, and zeros on some ranks"},
     {"operand", "transposed, strided and expanded operands"},
     {"graph", "the output used twice, several calls, one call behind another"},
@@ -242,10 +242,11 @@ class Battery {
     if (!traits_.takes_op) return;
     Program p = base(3);
     if (op_ == ReduceOp::kProduct) {
-      p.before = {{"a", "torch.where(torch.arange(x.numel()).reshape(x.shape) % 3 == rank, 0.0 * x, x)"}};
+      // Zeros that a gradient goes through: that of the one zero is the product of the others.
+      p.before = {{"a", "torch.where(torch.arange(x.numel()).reshape(x.shape) % 3 == rank, x - x.detach(), x)"}};
       p.operand = "a";
       add(Aspect::kValues, "one-zero", p);
-      p.before = {{"a", "torch.where(torch.arange(x.numel()).reshape(x.shape) % 3 != rank, 0.0 * x, x)"}};
+      p.before = {{"a", "torch.where(torch.arange(x.numel()).reshape(x.shape) % 3 != rank, x - x.detach(), x)"}};
       add(Aspect::kValues, "two-zeros", p);
     } else if (op_ == ReduceOp::kMin || op_ == ReduceOp::kMax) {
       p.inputs["x"] = {{"random", {{"shape", {6, 3}}, {"kind", "integers"}, {"low", 0}, {"high", 1}}}};
@@ -264,6 +265,10 @@ class Battery {
     add(Aspect::kShape, "empty", p);
     p.inputs["x"] = random({6, 2, 1, 5});
     add(Aspect::kShape, "four-dims", p);
+    // An odd number of elements, which no number of ranks divides where it need not: who pads, or works by chunks, may lose
+    // the rest.
+    p.inputs["x"] = random({cuts() ? 9 : 7});
+    add(Aspect::kShape, "one-dim", p);
     p.inputs["x"] = random({99, 300});
     p.loss = "y.sum() + (y[..., 0] * 2).sum()";
     add(Aspect::kShape, "large", p);

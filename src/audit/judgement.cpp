@@ -109,43 +109,59 @@ std::string rule_for_one_loss(CollectiveKind kind) {
   return "";
 }
 
-// The most specific explanation by a rule.
-const Finding* first_rule(const CaseResult& r) {
-  const auto found = std::find_if(r.findings.begin(), r.findings.end(), [](const Finding& f) {
-    return f.rule != "objective" && f.rule != "scaled" && f.rule != "unexplained";
-  });
-  return found == r.findings.end() ? nullptr : &*found;
-}
+// What the votes are counted by. A factor without a step is arithmetic, and no more of an explanation than none.
+std::string voted_rule(const Finding& f) { return f.rule == "scaled" && f.step.empty() ? "" : f.rule; }
 
-// The rule that the most trials name; of those that fail by the convention, where one is given: a forward that goes wrong
+struct Votes {
+  int anywhere = 0;  // trials that have it among their findings, which are all that fit the numbers
+  int first = 0;     // as the first
+};
+
+// The rule that explains the most trials; of those that fail by the convention, where one is given: a forward that goes wrong
 // somewhere is not the doing of the backward that it has everywhere.
 std::string most_named_rule(const std::vector<TrialResult>& results, Trial::Loss loss, const std::string& failing_for = "") {
-  std::map<std::string, int> votes;
+  std::map<std::string, Votes> votes;
+  int scaled = 0, unexplained = 0;
   for (const TrialResult& t : results) {
     if (t.trial.loss != loss || is_on_request(t.trial) || t.result.verdict != Verdict::kMismatch) continue;
     if (!tells_conventions_apart(t) || (!failing_for.empty() && is_right(t.result, failing_for))) continue;
-    if (const Finding* f = first_rule(t.result)) ++votes[f->rule];
+    std::set<std::string> rules;
+    for (const Finding& f : t.result.findings) {
+      const std::string rule = voted_rule(f);
+      if (rule.empty() || rule == "objective" || rule == "unexplained" || !rules.insert(rule).second) continue;
+      ++votes[rule].anywhere;
+      if (rules.size() == 1) ++votes[rule].first;
+    }
+    if (!rules.empty() || t.result.findings.empty()) continue;
+    const std::string& rule = t.result.findings.back().rule;
+    scaled += rule == "scaled";
+    unexplained += rule == "unexplained";
   }
-  const auto most = std::max_element(votes.begin(), votes.end(),
-                                     [](const auto& a, const auto& b) { return a.second < b.second; });
-  if (most != votes.end()) return most->first;
-  for (const char* rule : {"scaled", "unexplained"})
-    for (const TrialResult& t : results)
-      for (const Finding& f : t.result.findings)
-        if (t.trial.loss == loss && !is_on_request(t.trial) && f.rule == rule) return rule;
-  return "";
+  const auto most = std::max_element(votes.begin(), votes.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.second.anywhere, a.second.first) < std::pair(b.second.anywhere, b.second.first);
+  });
+  // One that explains few of many explains nothing.
+  if (most != votes.end() && scaled + unexplained <= 2 * most->second.anywhere) return most->first;
+  if (scaled + unexplained == 0) return "";
+  return scaled > unexplained ? "scaled" : "unexplained";
 }
 
-// The first that names the rule, if any does.
+const Finding* finding_named(const CaseResult& r, const std::string& rule) {
+  const auto found = std::find_if(r.findings.begin(), r.findings.end(), [&](const Finding& f) { return f.rule == rule; });
+  return found == r.findings.end() ? nullptr : &*found;
+}
+
+// The first of which the rule is the first finding, else that names it at all, if any does.
 const TrialResult* smallest_failure(const std::vector<TrialResult>& results, const std::string& convention,
                                     const std::string& rule) {
-  const TrialResult* first = nullptr;
+  const TrialResult *first = nullptr, *names_it = nullptr;
   for (const TrialResult& t : results) {
     if (!counts_for(t.trial, convention) || !was_judged(t.result) || is_right(t.result, convention)) continue;
     if (!t.result.findings.empty() && t.result.findings[0].rule == rule) return &t;
+    if (!names_it && finding_named(t.result, rule)) names_it = &t;
     if (!first) first = &t;
   }
-  return first;
+  return names_it ? names_it : first;
 }
 
 const TrialResult* first_that(const std::vector<TrialResult>& results, bool (*holds)(const CaseResult&)) {
@@ -179,23 +195,25 @@ bool nothing_but_errors(const std::vector<TrialResult>& results) {
                       [](const TrialResult& t) { return was_judged(t.result) && tells_conventions_apart(t); });
 }
 
+// Where none is right, losses of the ranks' own tell the most, and a few cases that are right by chance (of no elements, of
+// equal cotangents) do not make a convention.
 void choose_convention(Judgement& j, const std::vector<TrialResult>& results, const std::string& asked) {
-  double best = -1;
+  constexpr double kClearlyMore = 0.25;
+  double best = -2;
   for (const std::string objective : kObjectives) {
     if (!asked.empty() && objective != asked) continue;
     const Tally t = tally(results, objective);
     if (t.all_right()) j.right_for.push_back(objective);
     const double share = t.judged == 0 ? -0.5 : static_cast<double>(t.right) / t.judged;
-    if (share > best) best = share, j.convention = objective;
+    if (share > best + (j.convention == "sum" ? kClearlyMore : 0)) best = share, j.convention = objective;
   }
   if (!j.right_for.empty()) j.convention = j.right_for.front();
 }
 
-std::string findings_text(const TrialResult& t) {
-  std::string text;
-  for (const Finding& f : t.result.findings)
-    if (text.empty()) text = f.text;
-  return text;
+// Of the rule that the row is named by, where the case has it.
+std::string text_of(const CaseResult& r, const std::string& rule) {
+  if (const Finding* f = finding_named(r, rule)) return f->text;
+  return r.findings.empty() ? "" : r.findings[0].text;
 }
 
 // Where every case is right that is always tried.
@@ -254,6 +272,8 @@ Judgement judge_collective(CollectiveKind kind, ReduceOp op, const std::vector<T
   if (!j.right_for.empty()) j.signature = signature_of(kind, j.convention);
   if (!j.right_for.empty() && j.convention == "replicated") j.rule = rule_for_one_loss(kind);
   const Tally by_convention = tally(results, j.convention);
+  j.right = by_convention.right;
+  j.judged = by_convention.judged;
   if (j.right_for.empty() && 2 * by_convention.right > by_convention.judged)
     j.rule = most_named_rule(results, loss_of(j.convention), j.convention);
   if (j.rule.empty()) j.rule = most_named_rule(results, Trial::Loss::kSum);
@@ -261,7 +281,7 @@ Judgement judge_collective(CollectiveKind kind, ReduceOp op, const std::vector<T
   j.tried_with_one_loss = tally(results, "replicated").judged > 0;
   j.wrong = j.right_for.empty();
   j.smallest_failure = smallest_failure(results, j.convention, j.rule);
-  if (j.wrong && j.smallest_failure) j.explanation = findings_text(*j.smallest_failure);
+  if (j.wrong && j.smallest_failure) j.explanation = text_of(j.smallest_failure->result, j.rule);
   if (!j.wrong && j.smallest_failure) blame_surroundings(j, results);
   j.errors = errors_of(results);
   if (first_that(results, was_judged) == nullptr) j.rule = "its ranks die or hang";

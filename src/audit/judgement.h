@@ -33,6 +33,7 @@ struct Judgement {
   std::vector<std::string> right_for;  // objectives: "sum", "mean", "replicated"; those that the user asked for, else all
   std::string convention;              // the one by which the cells are judged; the likeliest where none is right
   std::array<Cell, kAspectCount> cells;  // by Aspect
+  int right = 0, judged = 0;           // cases by that convention, of two ranks or more; without the aspects on request
   std::string signature;               // "P->R", in the terms of spmd_types; "" where no objective is right
   std::string rule;                    // "adjoint", "identity-backward", ...
   bool tried_with_one_loss = false;    // else its being right for "sum" only is no convention

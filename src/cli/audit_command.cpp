@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "audit/judgement.h"
@@ -181,8 +182,8 @@ class Collector : public VerifyListener {
 
 bool is_dead_end(const CaseResult& r) { return r.verdict == Verdict::kSkipped || r.verdict == Verdict::kError; }
 
-// Each row's first trials alone, and then the others of the rows in which anything came of them: what is not offered, or
-// raises or hangs always, is not asked 50 times.
+// Two trials of each row alone, on two and on three ranks, and then the others of the rows in which anything came of them:
+// what is not offered, or raises or hangs always, is not asked 50 times.
 class Audit {
  public:
   Audit(const AuditOptions& options, Interpreters& interpreters)
@@ -190,6 +191,7 @@ class Audit {
     std::vector<Case> all;
     for (const Row& row : rows_) {
       made_.push_back(cases_of(options, row));
+      results_.emplace_back(row.trials.size());
       all.insert(all.end(), made_.back().cases.begin(), made_.back().cases.end());
     }
     total_ = all.size();
@@ -198,33 +200,63 @@ class Audit {
 
   std::vector<Judgement> run() {
     StatusLine status(STDERR_FILENO, ::isatty(STDERR_FILENO) == 1, total_);
-    results_.resize(rows_.size());
-    batch(0, kFirst, status);
-    if (!interrupted_by()) batch(kFirst, static_cast<std::size_t>(-1), status);
+    batch([&](std::size_t r, std::size_t t) { return is_first(rows_[r].trials[t]); }, status);
+    if (!interrupted_by()) {
+      expect_haste();
+      batch([&](std::size_t r, std::size_t t) { return !results_[r][t] && !is_hopeless(r, rows_[r].trials[t]); }, status);
+    }
     status.erase();
     std::vector<Judgement> judgements;
-    for (std::size_t r = 0; r < rows_.size(); ++r)
-      judgements.push_back(judge_collective(rows_[r].kind, rows_[r].op, results_[r], options_.objective));
+    judged_.resize(rows_.size());
+    for (std::size_t r = 0; r < rows_.size(); ++r) {
+      for (std::optional<TrialResult>& t : results_[r])
+        if (t) judged_[r].push_back(std::move(*t));
+      judgements.push_back(judge_collective(rows_[r].kind, rows_[r].op, judged_[r], options_.objective));
+    }
     if (options_.objective.empty() && options_.collectives.empty()) judge_together(judgements);
     return judgements;
   }
 
  private:
-  static constexpr std::size_t kFirst = 3;
+  static constexpr double kLeastTimeoutS = 10, kTimesTheFirst = 20;
+
+  static bool is_first(const Trial& trial) {
+    return trial.loss == Trial::Loss::kSum && (trial.name == "2-ranks" || trial.name == "3-ranks");
+  }
 
   // What was refused along dim 0 may be meant for another dim.
   bool is_hopeless(std::size_t row, const Trial& trial) const {
-    const auto all = [&](auto holds) { return std::all_of(results_[row].begin(), results_[row].end(), holds); };
-    if (results_[row].empty() || !all([](const TrialResult& t) { return is_dead_end(t.result); })) return false;
-    return trial.aspect != Aspect::kDim || !all([](const TrialResult& t) { return t.result.verdict == Verdict::kSkipped; });
+    bool any = false, all_refused = true;
+    for (const std::optional<TrialResult>& t : results_[row]) {
+      if (!t) continue;
+      if (!is_dead_end(t->result)) return false;
+      any = true;
+      all_refused = all_refused && t->result.verdict == Verdict::kSkipped;
+    }
+    return any && !(trial.aspect == Aspect::kDim && all_refused);
   }
 
-  void batch(std::size_t first, std::size_t end, StatusLine& status) {
+  // By now whatever is slow once, such as an import, has been: a case that takes many times as long as the first ones hangs.
+  void expect_haste() {
+    double slowest = 0;
+    for (const auto& row : results_)
+      for (const auto& t : row)
+        if (t && !is_dead_end(t->result)) slowest = std::max(slowest, t->result.elapsed_s);
+    for (std::size_t r = 0; r < rows_.size(); ++r)
+      for (std::size_t t = 0; t < rows_[r].trials.size(); ++t) {
+        if (aspects()[static_cast<std::size_t>(rows_[r].trials[t].aspect)].on_request) continue;
+        double& timeout = made_[r].cases[t].timeout_s;
+        timeout = std::min(timeout, std::max(kLeastTimeoutS, kTimesTheFirst * slowest));
+      }
+  }
+
+  template <class IsAsked>
+  void batch(const IsAsked& is_asked, StatusLine& status) {
     std::vector<Case> cases;
     std::vector<std::pair<std::size_t, std::size_t>> places;  // row, trial
     for (std::size_t r = 0; r < rows_.size(); ++r) {
-      for (std::size_t t = first; t < std::min(end, rows_[r].trials.size()); ++t) {
-        if (is_hopeless(r, rows_[r].trials[t])) continue;
+      for (std::size_t t = 0; t < rows_[r].trials.size(); ++t) {
+        if (!is_asked(r, t)) continue;
         cases.push_back(made_[r].cases[t]);
         places.emplace_back(r, t);
       }
@@ -237,14 +269,15 @@ class Audit {
     for (std::size_t i = 0; i < cases.size(); ++i) {
       const auto [r, t] = places[i];
       const auto found = collector.results.find(cases[i].id);
-      if (found != collector.results.end()) results_[r].push_back({rows_[r].trials[t], std::move(found->second)});
+      if (found != collector.results.end()) results_[r][t] = {rows_[r].trials[t], std::move(found->second)};
     }
   }
 
   const AuditOptions& options_;
   std::vector<Row> rows_;
   std::vector<RowCases> made_;
-  std::vector<std::vector<TrialResult>> results_;
+  std::vector<std::vector<std::optional<TrialResult>>> results_;  // by row and trial; what was not tried lacks
+  std::vector<std::vector<TrialResult>> judged_;                  // by row, in the battery's order: judgements point to these
   std::size_t total_ = 0, done_ = 0;
   std::optional<Verifier> verifier_;
 };

@@ -9,6 +9,7 @@
 #include "gradients/assemble.h"
 #include "gradients/closeness.h"
 #include "gradients/objective_truths.h"
+#include "gradients/rounding_room.h"
 #include "model/subject_text.h"
 
 namespace distgrad {
@@ -205,8 +206,10 @@ void compare_gradients(const Case& which, const Ground& ground, const Distribute
 }  // namespace
 
 CaseComparison compare(const Case& which, const SimulateRequest& asked,
-                       const Simulation& simulation, const DistributedRun* run) {
+                       const Simulation& simulated, const DistributedRun* run) {
   static const Tolerance kDerived;
+  const Simulation simulation =
+      run ? with_rounding_room(simulated, which.subject, asked.program.dtype) : simulated;
   const Tolerance& tolerance = which.scenario ? which.scenario->tolerance : kDerived;
   const Ground ground{asked.program, which.objective, tolerance, simulation,
                       objective_truths(asked, simulation)};
@@ -217,8 +220,8 @@ CaseComparison compare(const Case& which, const SimulateRequest& asked,
     for (const RankResult& rank : run->ranks) comparison.distributed_losses.push_back(rank.loss);
     comparison.forward = forward_difference(tolerance, asked.program, simulation, *run);
   }
-  comparison.truth = truth_difference(which, asked.program, simulation);
-  comparison.program = program_difference(asked.program, asked.weights.at(0), simulation);
+  comparison.truth = truth_difference(which, asked.program, simulated);
+  comparison.program = program_difference(asked.program, asked.weights.at(0), simulated);
   return comparison;
 }
 

@@ -367,8 +367,9 @@ TEST(Diagnose, AFilesTruthThatIsWrong) {
 
 TEST(Diagnose, WhereABranchIsUndecidedNobodyIsAccused) {
   LinearWorld world = unlike();
-  const Evidence& evidence = world.observed(world.held_with({{"y", "identity"}}));
+  const Evidence& known = world.observed(world.held_with({{"y", "identity"}}));
   world.simulation().undecided = {"relu in step z"};
+  const Evidence evidence(known.which(), known.asked(), world.simulation(), known.comparison());
   EXPECT_THAT(diagnose(evidence, world.replay()), IsEmpty());
 }
 

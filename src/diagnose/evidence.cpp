@@ -4,6 +4,7 @@
 #include <set>
 
 #include "gradients/closeness.h"
+#include "gradients/rounding_room.h"
 
 namespace distgrad {
 namespace {
@@ -18,7 +19,10 @@ std::optional<Array> part_of(const std::vector<Gradient>& gradients, std::size_t
 
 Evidence::Evidence(const Case& which, const SimulateRequest& asked, const Simulation& simulation,
                    const CaseComparison& comparison)
-    : which_(which), asked_(asked), simulation_(simulation), comparison_(comparison) {
+    : which_(which),
+      asked_(asked),
+      simulation_(with_rounding_room(simulation, which.subject, asked.program.dtype)),
+      comparison_(comparison) {
   for (const Input& input : asked.program.inputs)
     if (input.requires_grad) inputs_.push_back(&input);
   std::set<int> missing;
@@ -30,10 +34,10 @@ Evidence::Evidence(const Case& which, const SimulateRequest& asked, const Simula
     for (std::size_t p = 0; p < parts.size(); ++p) {
       missing.insert(parts[p].missing.begin(), parts[p].missing.end());
       const std::size_t t = inputs_[i]->is_local() ? p : 0;
-      const std::optional<Array> truth = part_of(simulation.gradients[0], i, t);
+      const std::optional<Array> truth = part_of(simulation_.gradients[0], i, t);
       if (!truth) continue;
       parts_.push_back({i, std::move(parts[p].ranks), std::move(parts[p].value), *truth,
-                        part_of(simulation.bounds, i, t)});
+                        part_of(simulation_.bounds, i, t)});
     }
   }
   missing_.assign(missing.begin(), missing.end());

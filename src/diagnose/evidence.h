@@ -24,7 +24,7 @@ struct ComparedPart {
 
 class Evidence {
  public:
-  // All are only referred to. The comparison is of a run: its gradients have what was observed.
+  // All but the simulation are only referred to. The comparison is of a run: its gradients have what was observed.
   Evidence(const Case&, const SimulateRequest& asked, const Simulation&, const CaseComparison&);
 
   const Case& which() const { return which_; }
@@ -48,7 +48,7 @@ class Evidence {
  private:
   const Case& which_;
   const SimulateRequest& asked_;
-  const Simulation& simulation_;
+  Simulation simulation_;  // with the room that users' code has for rounding
   const CaseComparison& comparison_;
   std::vector<const Input*> inputs_;
   std::vector<ComparedPart> parts_;

@@ -159,6 +159,34 @@ std::optional<double> factor_of_forward(const std::vector<Array>& distributed,
   return std::abs(*factor - whole) <= 64 * roundoff * std::abs(whole) ? whole : *factor;
 }
 
+// The index of the element that is furthest off, of tensors of one shape.
+std::vector<std::int64_t> furthest_off(const Array& held, const Array& wanted) {
+  if (held.shape() != wanted.shape()) return {};
+  std::int64_t furthest = 0;
+  double most = -1;
+  for (std::int64_t i = 0; i < wanted.size(); ++i)
+    if (const double off = std::abs(held[i] - wanted[i]); off > most || std::isnan(off)) most = off, furthest = i;
+  return index_of_element(wanted.shape(), furthest);
+}
+
+// "; nowhere by more than 0.2 % of the largest value: ...", where that is so little that a cast may be all there is to it.
+std::string narrowness_phrase(const ForwardDifference& d) {
+  constexpr double kMostOfACast = 1.0 / 128;  // half a unit in the last place of bfloat16, and the sum of two such
+  double off = 0, largest = 0;
+  for (const int rank : d.ranks) {
+    const Array &held = d.distributed[static_cast<std::size_t>(rank)], &wanted = d.simulated[static_cast<std::size_t>(rank)];
+    if (held.shape() != wanted.shape()) return "";
+    largest = std::max(largest, largest_magnitude(wanted.values()));
+    for (std::int64_t i = 0; i < wanted.size(); ++i) {
+      if (!std::isfinite(held[i] - wanted[i])) return "";
+      off = std::max(off, std::abs(held[i] - wanted[i]));
+    }
+  }
+  if (largest == 0 || off > kMostOfACast * largest) return "";
+  return fmt::format("; nowhere by more than {:.2g} of the largest value, as after a detour over a narrower dtype (what is meant "
+                     "so, a compression, needs an explicit \"tolerance\" in the scenario)", off / largest);
+}
+
 std::optional<Finding> forward_finding(const Evidence& evidence) {
   const auto& d = evidence.comparison().forward;
   if (!d) return std::nullopt;
@@ -174,13 +202,13 @@ std::optional<Finding> forward_finding(const Evidence& evidence) {
   std::vector<std::string> values;
   for (std::size_t i = 0; i < std::min(kShownRanks, d->ranks.size()); ++i) {
     const auto rank = static_cast<std::size_t>(d->ranks[i]);
-    const bool first = d->ranks[i] == d->rank;
-    const auto shown = [&](const Array& a) {
-      return first ? at_index(a, d->index) : array_phrase(a);
-    };
+    const Array &held = d->distributed[rank], &wanted = d->simulated[rank];
+    // Where what is shown of both reads the same, the element that differs says more.
+    const bool first = d->ranks[i] == d->rank, alike = array_phrase(held) == array_phrase(wanted);
+    const auto index = first || !alike ? d->index : furthest_off(held, wanted);
+    const auto shown = [&](const Array& a) { return first || alike ? at_index(a, index) : array_phrase(a); };
     values.push_back(fmt::format("rank {}{} has {} instead of {}", rank,
-                                 first ? index_phrase(d->index) : "", shown(d->distributed[rank]),
-                                 shown(d->simulated[rank])));
+                                 first || alike ? index_phrase(index) : "", shown(held), shown(wanted)));
   }
   if (d->step.empty() && evidence.program().loss.text.find("squared_gradient_norm(") != std::string::npos) {
     finding.text = fmt::format(
@@ -202,7 +230,7 @@ std::optional<Finding> forward_finding(const Evidence& evidence) {
       what, enumeration(values),
       factor ? fmt::format("; all of it is {} what it should be",
                            factor_phrase(evidence.program(), *factor))
-             : "");
+             : narrowness_phrase(*d));
   return finding;
 }
 
@@ -257,7 +285,8 @@ std::optional<Finding> no_gradient_finding(const Evidence& evidence, const Step*
   } else {
     finding.text = what +
                    ": nothing leads from the loss back to it there. Look for a detach, a "
-                   "collective without a backward, or a value that is not used.";
+                   "collective without a backward, a backward that returns None, or a value that is "
+                   "not used.";
   }
   return finding;
 }

@@ -7,6 +7,7 @@
 #include "diagnose/rewriting.h"
 #include "diagnose/sync_mistakes.h"
 #include "gradients/closeness.h"
+#include "gradients/rounding_room.h"
 
 namespace distgrad {
 namespace {
@@ -105,9 +106,14 @@ std::vector<SyncMistake> mistakes_of(const Hypothesis& hypothesis, const std::st
   return mistakes;
 }
 
+// Zeros beside NaN, as of a product's output divided by a zero operand, are no cut.
 bool is_zero(const std::vector<GradientByRank>& gradients) {
-  return std::all_of(gradients.begin(), gradients.end(),
-                     [](const GradientByRank& g) { return largest_of(g) == 0; });
+  const auto has_only_zeros = [](const std::optional<Array>& g) {
+    return !g || std::all_of(g->values().begin(), g->values().end(), [](double v) { return v == 0; });
+  };
+  return std::all_of(gradients.begin(), gradients.end(), [&](const GradientByRank& g) {
+    return std::all_of(g.begin(), g.end(), has_only_zeros);
+  });
 }
 
 // The adjoint of a loss that leads nowhere is zero as well.
@@ -141,7 +147,7 @@ std::optional<Simulation> Replayer::replayed(const Hypothesis& hypothesis, bool 
   request.leaves_by_rank = true;
   request.with_bounds = with_bounds;
   request.with_guards = false;
-  Simulation simulation = replay_(request);
+  Simulation simulation = with_rounding_room(replay_(request), evidence_.which().subject, request.program.dtype);
   if (simulation.invalid || simulation.gradients.empty() ||
       simulation.gradients[0].size() != evidence_.inputs().size())
     return std::nullopt;

@@ -79,7 +79,8 @@ std::optional<Finding> nondeterministic_finding(const Evidence& evidence, const 
       {},
       fmt::format("A second run of the same case gives other gradients {}. Look for memory that is "
                   "read before it is written or while a collective still writes it (a wait() that "
-                  "is missing), for random numbers, and for an order that is left to chance.",
+                  "is missing), for what is kept from one call to the next (a buffer, a counter), for random "
+                  "numbers, and for an order that is left to chance.",
                   on_ranks(ranks, evidence.program().world_size))};
 }
 

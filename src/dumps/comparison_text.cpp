@@ -39,7 +39,8 @@ std::string scaling_advice(const ParameterResult& r) {
   if (factor > 1 && std::exp2(std::round(std::log2(factor))) == factor &&
       r.headline.find("loss scale") != std::string::npos)
     return "GradScaler.unscale_ was not called before the gradients were saved.";
-  return factor > 1 ? "Summed over ranks where the reference averages, or reduced once too often."
+  return factor > 1 ? "Summed over ranks where the reference averages, reduced once too often, or accumulated over several "
+                      "backward passes (zero_grad)."
                     : "Averaged over ranks where the reference sums, or divided once too often.";
 }
 

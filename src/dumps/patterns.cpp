@@ -35,7 +35,7 @@ std::string star_of(const std::string& name) {
   return stars.size() == 1 ? stars[0] : "";
 }
 
-// "0-3, 7"
+// "0-3,7"; of many the first.
 std::string ranges_text(const std::vector<std::string>& numbers) {
   std::vector<std::string> parts;
   for (std::size_t i = 0; i < numbers.size();) {
@@ -46,6 +46,11 @@ std::string ranges_text(const std::vector<std::string>& numbers) {
     while (end + 1 < numbers.size() && value(end + 1) == value(end) + 1) ++end;
     parts.push_back(end > i ? numbers[i] + "-" + numbers[end] : numbers[i]);
     i = end + 1;
+  }
+  constexpr std::size_t kMost = 12;
+  if (parts.size() > kMost) {
+    parts.resize(kMost);
+    parts.emplace_back("...");
   }
   return fmt::format("{}", fmt::join(parts, ","));
 }

@@ -333,13 +333,16 @@ def _slots(parameters, kind, with_tensor):
 
 
 def _tensor_parameter(parameters, kind):
-    """The first parameter that neither asks for something else nor is to be filled."""
+    """The first parameter that neither asks for something else nor is to be filled; where all are by keyword, the one that
+    has an operand's name."""
     candidates = [p for p in parameters if p.kind != p.KEYWORD_ONLY and p.kind != p.VAR_KEYWORD]
     for position, parameter in enumerate(candidates):
         later = [p.name for p in parameters[parameters.index(parameter) + 1:]]
         if _source(parameter, kind) is None and not names.is_output(parameter.name, later):
             return parameter
-    return candidates[0] if candidates else None
+    if candidates:
+        return candidates[0]
+    return next((p for p in parameters if p.kind == p.KEYWORD_ONLY and names.is_input(p.name)), None)
 
 
 def _source(parameter, kind):

@@ -105,6 +105,11 @@ def is_list(name):
     return bool(_LIST.fullmatch(name.lower()))
 
 
+def is_input(name):
+    """The operand's parameter, where the position does not say which it is."""
+    return bool(_INPUT.fullmatch(name.lower()) or _LIST.fullmatch(name.lower()))
+
+
 def is_gather_dim(name):
     """Of two dimensions of an all_to_all, the one along which what is received is joined."""
     return bool(re.fullmatch(r"(gather|concat|cat)_(dim|axis|idx)", name.lower().strip("_")))

@@ -10,13 +10,17 @@ import torch.distributed as dist
 from . import adapters_names as names
 from .call import NotOffered, SubjectError
 
+_REMEDY = ": test a function of yours that calls this one and returns the result alone"
+
 
 class _PrivateCopy(torch.autograd.Function):
     """A copy with the operand's strides, overlaps and gaps: a function that works in place then harms no other step, and
-    one that is wrong for tensors that are not contiguous is still seen to be."""
+    one that is wrong for tensors that are not contiguous is still seen to be. Where the function's backward gives None, as
+    a gradient that is missing in a training script, none passes here either."""
 
     @staticmethod
     def forward(ctx, x):
+        ctx.set_materialize_grads(False)
         with torch.no_grad():
             once = x
             for dim, stride in enumerate(x.stride()):
@@ -119,9 +123,9 @@ def take(value, call, x, binding, arguments):
     if isinstance(value, list):
         if call.kind == "all_to_all":
             return torch.cat(value, call.dim or 0)
-        raise SubjectError(f"{binding.label} returned {len(value)} tensors, where {call.kind} has one")
+        raise SubjectError(f"{binding.label} returned {len(value)} tensors, where {call.kind} has one{_REMEDY}")
     if not isinstance(value, torch.Tensor):
-        raise SubjectError(f"{binding.label} returned {_described(value)}, where a tensor is expected")
+        raise SubjectError(f"{binding.label} returned {_described(value)}, where a tensor is expected{_REMEDY}")
     if call.kind == "all_to_all" and binding.names("gather_dim") and x.dim() > 0:
         return torch.cat(value.tensor_split(call.group.size, gather_dim(call, x)), call.dim or 0)
     if call.kind in names.CUTTING and not binding.names("dim", "chunks", "scatter_list"):
@@ -150,7 +154,7 @@ def _one_or_all(values, call, binding):
                               or call.group.size > 1):
         return tensors[0]
     if len(tensors) != len(values) or not tensors:
-        raise SubjectError(f"{binding.label} returned {_described(values)}, where tensors are expected")
+        raise SubjectError(f"{binding.label} returned {_described(values)}, where tensors are expected{_REMEDY}")
     if call.kind in names.GATHERING + ("all_to_all",) and len(tensors) != call.group.size:
         raise SubjectError(f"{binding.label} returned {len(tensors)} tensors in a group of {call.group.size}")
     return tensors
@@ -168,7 +172,7 @@ def _gathered(value, call, x, binding):
     if isinstance(value, list):
         return torch.stack(value) if call.dim is None else torch.cat(value, call.dim)
     if not isinstance(value, torch.Tensor):
-        raise SubjectError(f"{binding.label} returned {_described(value)}, where a tensor or a list is expected")
+        raise SubjectError(f"{binding.label} returned {_described(value)}, where a tensor or a list is expected{_REMEDY}")
     stacked = value.shape == (size, *x.shape)
     if call.dim is None:
         if stacked:
@@ -198,4 +202,7 @@ def _check_implied_dim(value, call, x, binding):
 def _described(value):
     if isinstance(value, (list, tuple)):
         return "(" + ", ".join(_described(v) for v in value) + ")"
-    return "None" if value is None else f"a {type(value).__name__}"
+    if isinstance(value, dict) and value:
+        return "a dict of " + ", ".join(repr(key) for key in list(value)[:4])
+    name = type(value).__name__
+    return "None" if value is None else f"a{'n' if name[0] in 'AEIOUaeiou' else ''} {name}"

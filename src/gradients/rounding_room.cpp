@@ -1,0 +1,77 @@
+#include "gradients/rounding_room.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "gradients/closeness.h"
+#include "model/subject_text.h"
+
+namespace distgrad {
+namespace {
+
+constexpr double kCancellationInLosses = 64;
+
+Array with_added(const Array& bound, double room) {
+  std::vector<double> values(bound.values().begin(), bound.values().end());
+  for (double& v : values) v += room;
+  return Array(bound.shape(), std::move(values));
+}
+
+// Of a gradient under every objective that was asked for: what cancels in one does not in another.
+double largest_gradient(const Simulation& simulation, std::size_t input) {
+  double largest = 0;
+  for (const std::vector<Gradient>& row : simulation.gradients)
+    if (input < row.size())
+      for (const auto& part : row[input].parts)
+        if (part) largest = std::max(largest, largest_magnitude(part->values()));
+  return largest;
+}
+
+bool is_built_in(std::string_view part) {
+  constexpr std::string_view kPython = "python:";
+  if (!part.starts_with(kPython)) return !is_foreign_code(part);
+  const std::string_view name = split_mode(part.substr(kPython.size())).first;
+  return name == "reference" || name == "in_place";
+}
+
+}  // namespace
+
+bool is_code_of_users(std::string_view subject) {
+  const auto parts = parts_by_kind(subject);
+  if (parts.empty()) return !is_built_in(subject);
+  return std::any_of(parts.begin(), parts.end(),
+                     [](const auto& part) { return !is_built_in(part.second); });
+}
+
+double roundings_of_users(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat16:
+      return 16;
+    case DType::kBFloat16:
+      return 8;
+    default:
+      return 64;
+  }
+}
+
+Simulation with_rounding_room(const Simulation& simulation, std::string_view subject, DType dtype) {
+  Simulation roomy = simulation;
+  if (simulation.invalid || !is_code_of_users(subject)) return roomy;
+  const double relative = roundings_of_users(dtype) * unit_roundoff(dtype);
+  for (std::size_t i = 0; i < roomy.bounds.size(); ++i)
+    for (auto& part : roomy.bounds[i].parts)
+      if (part) part = with_added(*part, relative * largest_gradient(simulation, i));
+  for (StepValue& step : roomy.steps) {
+    double largest = 0;
+    for (const Array& value : step.by_rank)
+      largest = std::max(largest, largest_magnitude(value.values()));
+    for (Array& bound : step.bound) bound = with_added(bound, relative * largest);
+  }
+  const double room =
+      kCancellationInLosses * relative * largest_magnitude(std::span<const double>(simulation.losses));
+  if (!roomy.bounds.empty())
+    for (double& bound : roomy.loss_bounds) bound += room;
+  return roomy;
+}
+
+}  // namespace distgrad
