@@ -1,7 +1,11 @@
 #include "cli/rank_programs.h"
 
 #include <algorithm>
+#include <fstream>
+#include <set>
+#include <string_view>
 
+#include "model/subject_text.h"
 #include "pool/workshop.h"
 #include "scenario/cases.h"
 
@@ -10,9 +14,40 @@ namespace {
 
 // What torch's functional collectives, checkpoints and torch.compile import when they are first used, for a second or two:
 // better once than in every rank, and every rank that takes the place of a failed one.
+bool text_makes_torch_import_dynamo(std::string_view text) {
+  constexpr std::string_view kWords[] = {"_functional_collectives", "torch.utils.checkpoint", "torch.compile"};
+  return std::any_of(std::begin(kWords), std::end(kWords),
+                     [&](std::string_view word) { return text.find(word) != text.npos; });
+}
+
+// The file of "python:FILE.py:NAME", or of "python:MODULE:NAME" where that lies in the current folder; else none. What such
+// a file imports in turn is not looked at: then every rank waits for that by itself.
+std::string file_of(std::string_view part) {
+  constexpr std::string_view kPython = "python:";
+  if (!part.starts_with(kPython)) return "";
+  std::string place(split_mode(part.substr(kPython.size())).first);
+  if (const std::size_t ending = place.find(".py:"); ending != place.npos) return place.substr(0, ending + 3);
+  if (place.ends_with(".py")) return place;
+  place = place.substr(0, place.find(':'));
+  std::replace(place.begin(), place.end(), '.', '/');
+  return place + ".py";
+}
+
+bool part_makes_torch_import_dynamo(std::string_view part) {
+  constexpr std::size_t kMostRead = 1 << 20;
+  if (part.find("@checkpoint") != part.npos || part.find("@compile") != part.npos) return true;
+  if (text_makes_torch_import_dynamo(part)) return true;
+  std::ifstream file(file_of(part), std::ios::binary);
+  std::string text(file ? kMostRead : 0, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(std::max<std::streamsize>(file.gcount(), 0)));
+  return text_makes_torch_import_dynamo(text);
+}
+
 bool makes_torch_import_dynamo(const std::string& subject) {
-  return subject.find("torch.distributed._functional_collectives") != subject.npos ||
-         subject.find("@checkpoint") != subject.npos || subject.find("@compile") != subject.npos;
+  const auto parts = parts_by_kind(subject);
+  if (parts.empty()) return part_makes_torch_import_dynamo(subject);
+  return std::any_of(parts.begin(), parts.end(), [](const auto& part) { return part_makes_torch_import_dynamo(part.second); });
 }
 
 }  // namespace
@@ -22,9 +57,10 @@ RankPrograms::RankPrograms(std::span<const Case> cases, Interpreters* interprete
   const auto runs = [&](const Case& c) {
     return c.skip_reason.empty() && has_python_ranks(c) && (!simulate_only || calls_code(c));
   };
-  const bool imports_dynamo = std::any_of(cases.begin(), cases.end(), [&](const Case& c) {
-    return runs(c) && makes_torch_import_dynamo(c.subject);
-  });
+  std::set<std::string> subjects;
+  for (const Case& c : cases)
+    if (runs(c)) subjects.insert(c.subject);
+  const bool imports_dynamo = std::any_of(subjects.begin(), subjects.end(), makes_torch_import_dynamo);
   for (const Case& c : cases) {
     if (!runs(c) || !by_python_.emplace(c.python, commands_.size()).second) continue;
     commands_.push_back(

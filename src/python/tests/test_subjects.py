@@ -122,6 +122,13 @@ class Mapping(unittest.TestCase):
         adapters.invoke(target, binding.slots, adapters.Arguments(call("all_reduce", **TP), X), False)
         self.assertEqual((calls[0]["op"], calls[0]["group"]), (SUM, PG))
 
+    def test_the_operand_goes_by_keyword_too_where_all_do(self):
+        target, calls = function_of("*, scale=1.0, tensor, group=None")
+        binding = adapters.bind(target, "all_reduce", "m.py:f", "m.py")
+        adapters.invoke(target, binding.slots, adapters.Arguments(call("all_reduce", **TP), X), False)
+        self.assertIs(calls[0]["tensor"], X)
+        self.assertEqual((calls[0].get("scale", 1.0), calls[0]["group"]), (1.0, PG))
+
     def test_lists_are_cut_and_lists_to_fill_are_made(self):
         for signature, kind, options, tensors in [
             ("tensors, group=None", "all_to_all", dict(splits=((2, 4), (1, 5))), [(1, 4), (5, 4)]),

@@ -81,6 +81,23 @@ def _scale_at_random(g):
     return _sum(g) * (1 + torch.rand((), dtype=g.dtype))
 
 
+def _none_on_last(g):
+    total = _sum(g)
+    return None if dist.get_rank() == dist.get_world_size() - 1 else total
+
+
+def _prescaled(x):
+    """Right, with two roundings that a plain sum has not."""
+    return _sum(x / dist.get_world_size()) * dist.get_world_size()
+
+
+def _rounded_identity(g):
+    return g / 3 * 3
+
+
+none_on_last = _collective(_sum, _none_on_last)
+prescaled = _collective(_prescaled, _prescaled)
+prescaled_identity = _collective(_prescaled, _rounded_identity)
 overwritten = _collective(_sum, _overwrite)
 cleared = _collective(_sum, _clear)
 stale = _collective(_sum, _reuse)
