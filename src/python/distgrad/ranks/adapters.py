@@ -322,7 +322,8 @@ def _slots(parameters, kind, with_tensor):
             source = None
         else:
             source = _source(parameter, kind)
-            if source is None and tensor is not None and position < parameters.index(tensor):
+            before = tensor is not None and position < parameters.index(tensor) and tensor.kind != tensor.KEYWORD_ONLY
+            if source is None and before:
                 source = "outputs"  # c10d's order; nothing else that is unknown stands before the tensor
         slots.append(Slot(parameter.name, parameter.kind, source, default, parameter.annotation))
     if any(s.source == "scatter_list" for s in slots):  # then the tensor is what is filled, as in c10d
