@@ -151,7 +151,7 @@ class Calls(unittest.TestCase):
                          dict.fromkeys(("loss", "replicated", "synchronised", "large"), "match"))
 
     def test_what_breaks_costs_its_case_only(self):
-        for name in ("raises", "exits", "dies", "blocks", "leaves_a_thread"):
+        for name in ("raises", "exits", "dies", "blocks", "leaves_a_thread", "leaves_another_dtype_and_folder"):
             self.write(name, scenario(f"python:broken.py:{name}", "python:joint.py:all_sum",
                                       timeout_s=3))
         self.write("z_right", scenario("python:right.py:plain", "python:joint.py:plain"))
@@ -166,6 +166,9 @@ class Calls(unittest.TestCase):
         self.assertEqual(kinds["dies"], "crash")
         self.assertEqual(kinds["blocks"], "hang")
         self.assertIn("left a thread running", str(cases["leaves_a_thread"]["warnings"]))
+        left = str(cases["leaves_another_dtype_and_folder"]["warnings"])
+        self.assertIn("default dtype changed: torch.float32 before, torch.float16 after", left)
+        self.assertIn("the current folder changed", left)
         self.assertEqual(cases["z_right"]["verdict"], "match")
 
     def test_bad_input_is_one_clear_line(self):

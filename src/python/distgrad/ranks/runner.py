@@ -18,6 +18,7 @@ from .call import Call, NotOffered, SubjectError
 from .code import Code, checked, seed
 from .frames import number, read_number
 from .groups import Groups
+from .left_behind import LeftBehind
 from .language import Expression, InvalidExpression, inner_of_gradient_norm
 from .values import DTYPES, part_of, rank_names, value_on
 
@@ -61,7 +62,8 @@ class Runner:
             except BaseException as error:  # also what a user's sys.exit() raises
                 result["error"] = self._error(error, request["program"])
         left = [t.name for t in threading.enumerate() if t not in threads]
-        result["warnings"] = _texts_of(caught) + [f"the code left a thread running: {name}" for name in left]
+        result["warnings"] = (_texts_of(caught) + result.pop("left_behind", []) +
+                              [f"the code left a thread running: {name}" for name in left])
         result["composed"] = exchange.take_composed()
         return result
 
@@ -101,6 +103,13 @@ class _Case:
 
     def run(self):
         self._prepare()
+        before = LeftBehind()
+        try:
+            self._run()
+        finally:
+            self.result["left_behind"] = before.put_back()
+
+    def _run(self):
         if "measured" in self._request:
             from .differences import measure  # here, as few cases need it
 

@@ -5,6 +5,8 @@ import threading
 import time
 from pathlib import Path
 
+import torch
+
 
 def raises(x, w):
     raise ValueError("no such luck")
@@ -24,6 +26,12 @@ def blocks(x, w):
 
 def leaves_a_thread(x, w):
     threading.Thread(target=time.sleep, args=(1000,)).start()
+    return x * w
+
+
+def leaves_another_dtype_and_folder(x, w):
+    torch.set_default_dtype(torch.float16)
+    os.chdir("/usr")
     return x * w
 
 

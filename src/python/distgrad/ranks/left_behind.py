@@ -1,0 +1,42 @@
+"""What a user's function may change for everybody and leave so: put back after the case, and told, since what comes after it in
+a training script has it, too. What a module sets while it is imported is its word for all that follows, and stays."""
+
+import os
+
+import torch
+
+# What, how it is read, how it is put back.
+_STATES = (
+    ("autograd's grad mode", torch.is_grad_enabled, torch._C._set_grad_enabled),
+    ("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype),
+    ("torch's number of threads", torch.get_num_threads, torch.set_num_threads),
+    ("the current folder", lambda: _folder(), lambda path: path and os.chdir(path)),
+)
+
+
+def _folder():
+    try:
+        return os.getcwd()
+    except OSError:  # it is gone
+        return None
+
+
+class LeftBehind:
+    """Made before the user's functions run."""
+
+    def __init__(self):
+        self._before = [read() for _, read, _ in _STATES]
+
+    def put_back(self):
+        """A text for each that is not what it was."""
+        texts = []
+        for (what, read, put), before in zip(_STATES, self._before):
+            now = read()
+            if now != before:
+                put(before)
+                texts.append(f"the code leaves {what} changed: {_told(before)} before, {_told(now)} after")
+        return texts
+
+
+def _told(value):
+    return {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value)
