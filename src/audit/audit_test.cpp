@@ -193,6 +193,10 @@ TEST(Judgement, TheRuleNamedIsTheOneThatExplainsTheMostCases) {
   j = judged(results);
   EXPECT_EQ(j.rule, "unexplained");
   EXPECT_EQ(j.explanation, "text of unexplained");
+  // A sum's backward for an average is one that sums once too often, and the former is what libraries have.
+  results = {explained(wrong, {"forgotten-op", "double-reduction"}), explained(wrong, {"forgotten-op", "double-reduction"}),
+             explained(wrong, {"double-reduction"})};
+  EXPECT_EQ(judged(results).rule, "forgotten-op");
   // Divided by the size in one case is what the step does, where it is what it does in the others.
   results = {explained(wrong, {"identity-backward", "scaled"}), explained(wrong, {"scaled"}), explained(wrong, {"scaled"})};
   EXPECT_EQ(judged(results).rule, "scaled");

@@ -242,11 +242,13 @@ class Battery {
     if (!traits_.takes_op) return;
     Program p = base(3);
     if (op_ == ReduceOp::kProduct) {
-      // Zeros that a gradient goes through: that of the one zero is the product of the others.
-      p.before = {{"a", "torch.where(torch.arange(x.numel()).reshape(x.shape) % 3 == rank, x - x.detach(), x)"}};
+      // Zeros that a gradient goes through: that of the one zero is the product of the others. Every fourth element has none,
+      // so that not all that a wrong rule gives is zero.
+      p.before = {{"a", "torch.where(torch.arange(x.numel()).reshape(x.shape) % 4 == rank, x - x.detach(), x)"}};
       p.operand = "a";
       add(Aspect::kValues, "one-zero", p);
-      p.before = {{"a", "torch.where(torch.arange(x.numel()).reshape(x.shape) % 3 != rank, x - x.detach(), x)"}};
+      p.before = {{"i", "torch.arange(x.numel()).reshape(x.shape) % 4"},
+                  {"a", "torch.where((i - rank) * (i - 3) != 0, x - x.detach(), x)"}};
       add(Aspect::kValues, "two-zeros", p);
     } else if (op_ == ReduceOp::kMin || op_ == ReduceOp::kMax) {
       p.inputs["x"] = {{"random", {{"shape", {6, 3}}, {"kind", "integers"}, {"low", 0}, {"high", 1}}}};

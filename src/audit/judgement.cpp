@@ -113,8 +113,8 @@ std::string rule_for_one_loss(CollectiveKind kind) {
 std::string voted_rule(const Finding& f) { return f.rule == "scaled" && f.step.empty() ? "" : f.rule; }
 
 struct Votes {
+  int first = 0;     // trials of which it is the first finding, and so the likeliest
   int anywhere = 0;  // trials that have it among their findings, which are all that fit the numbers
-  int first = 0;     // as the first
 };
 
 // The rule that explains the most trials; of those that fail by the convention, where one is given: a forward that goes wrong
@@ -138,7 +138,7 @@ std::string most_named_rule(const std::vector<TrialResult>& results, Trial::Loss
     unexplained += rule == "unexplained";
   }
   const auto most = std::max_element(votes.begin(), votes.end(), [](const auto& a, const auto& b) {
-    return std::pair(a.second.anywhere, a.second.first) < std::pair(b.second.anywhere, b.second.first);
+    return std::pair(a.second.first, a.second.anywhere) < std::pair(b.second.first, b.second.anywhere);
   });
   // One that explains few of many explains nothing.
   if (most != votes.end() && scaled + unexplained <= 2 * most->second.anywhere) return most->first;
