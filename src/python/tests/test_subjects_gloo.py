@@ -148,6 +148,8 @@ def compared(world, subject, call, shapes):
     if isinstance(outcome, str):
         return outcome
     for what, got, wanted in zip(("value", "gradient"), outcome, truth(call, shapes)):
+        if got is None:
+            return f"{what} None is not {wanted.tolist()}"
         if got.shape != wanted.shape or not torch.equal(got, wanted):
             return f"{what} {got.tolist()} is not {wanted.tolist()}"
     return "ok"
