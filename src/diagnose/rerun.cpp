@@ -8,6 +8,7 @@
 #include "diagnose/phrases.h"
 #include "diagnose/rewriting.h"
 #include "gradients/closeness.h"
+#include "gradients/rounding_room.h"
 
 namespace distgrad {
 namespace {
@@ -40,7 +41,9 @@ std::vector<int> ranks_that_differ(const Evidence& evidence,
     const GradientByRank& first = evidence.comparison().gradients[i].observed_by_rank;
     // What the file lets pass is no sign of chance either.
     const Tolerance& tolerance = evidence.tolerance();
-    double bound = 2 * evidence.largest_bound(i);
+    // Code that rounds otherwise does so in both runs alike.
+    const double room = rounding_room(evidence.simulation(), i, evidence.which().subject, evidence.program().dtype);
+    double bound = 2 * (evidence.largest_bound(i) - room);
     for (const auto& part : first)
       if (part && tolerance.kind == Tolerance::Kind::kExplicit)
         bound = std::max(bound,

@@ -54,6 +54,11 @@ double roundings_of_users(DType dtype) {
   }
 }
 
+double rounding_room(const Simulation& simulation, std::size_t input, std::string_view subject, DType dtype) {
+  if (!is_code_of_users(subject)) return 0;
+  return roundings_of_users(dtype) * unit_roundoff(dtype) * largest_gradient(simulation, input);
+}
+
 Simulation with_rounding_room(const Simulation& simulation, std::string_view subject, DType dtype) {
   Simulation roomy = simulation;
   if (simulation.invalid || !is_code_of_users(subject)) return roomy;

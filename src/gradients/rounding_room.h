@@ -3,6 +3,7 @@
 // exact its bounds are 0, and such a function would be accused of the last bit of a right number.
 #pragma once
 
+#include <cstddef>
 #include <string_view>
 
 #include "model/run_result.h"
@@ -20,5 +21,8 @@ double roundings_of_users(DType);
 // losses, in which terms cancel. Bounds that were not asked for stay absent. For a subject that is
 // not the user's code the simulation as it is.
 Simulation with_rounding_room(const Simulation&, std::string_view subject, DType);
+
+// What it adds to each bound of one gradient; 0 where it adds nothing.
+double rounding_room(const Simulation&, std::size_t input, std::string_view subject, DType);
 
 }  // namespace distgrad

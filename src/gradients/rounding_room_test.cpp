@@ -24,6 +24,8 @@ TEST(RoundingRoom, UsersCodeHasSomeRoundingsOfTheLargestElement) {
   const Simulation s = with_rounding_room(exact(2), "all_reduce=python:f.py:g", DType::kFloat64);
   EXPECT_EQ(s.bounds[0].parts[0]->values()[0], 64 * kU * 8) << "what cancels under one objective";
   EXPECT_TRUE(std::isinf(s.bounds[0].parts[1]->values()[0]));
+  EXPECT_EQ(rounding_room(exact(2), 0, "python:f.py:g", DType::kFloat64), 64 * kU * 8);
+  EXPECT_EQ(rounding_room(exact(2), 0, "reference", DType::kFloat64), 0);
   EXPECT_EQ(s.steps[0].bound[0].values()[0], 64 * kU * 5);
   EXPECT_EQ(s.steps[0].bound[1].values()[0], 1 + 64 * kU * 5);
   EXPECT_EQ(s.loss_bounds[0], 64 * 64 * kU * 4);
