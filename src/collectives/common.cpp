@@ -86,7 +86,7 @@ at::Tensor reduction(const Call& call, const std::vector<at::Tensor>& operands) 
 std::vector<at::Tensor> on_every_rank(const at::Tensor& value, int size) {
   Shape shape = value.sizes().vec();
   shape.insert(shape.begin(), size);
-  return value.expand(shape).unbind(0);
+  return value.unsqueeze(0).expand(shape).unbind(0);
 }
 
 at::Tensor joined(const Call& call, const std::vector<at::Tensor>& operands) {
