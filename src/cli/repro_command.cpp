@@ -102,7 +102,7 @@ bool writes_folder(const ReproOptions& options) {
 void check_number(const std::vector<Case>& cases, const ReproOptions& options) {
   if (cases.empty()) throw UserError("repro: no case is left");
   for (const Case& c : cases)
-    if (has_code(c.scenario->steps))
+    if (calls_code(c))
       throw UserError("repro: " + c.id + " calls code of your own, which no script can be made of");
   if (cases.size() == 1 || (writes_folder(options) && !options.shrink)) return;
   std::string text =
