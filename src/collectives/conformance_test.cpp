@@ -28,7 +28,6 @@
 namespace distgrad {
 namespace {
 
-using Plain;
 using testing::Sample;
 
 constexpr unsigned kLongest = 240;  // seconds, a hang included
