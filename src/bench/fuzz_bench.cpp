@@ -1,5 +1,6 @@
 // fuzz_bench [COUNT [SEED]]: what a fuzzed program costs in one process, by stage, in microseconds
-// of processor time: drawing it, reading it, simulating it without and with error bounds.
+// of processor time: drawing it, reading it, simulating it without and with error bounds, and all that
+// `fuzz --simulate` does with one.
 #include <ATen/Parallel.h>
 
 #include <cstdio>
@@ -10,6 +11,7 @@
 
 #include "fuzz/generator.h"
 #include "model/objective.h"
+#include "rank/simulated_fuzz.h"
 #include "rank/simulator.h"
 #include "scenario/cases.h"
 #include "scenario/parse.h"
@@ -27,7 +29,7 @@ struct Stage {
 void run(int count, std::uint64_t seed) {
   const fuzz::Choices choices = fuzz::default_choices();
   Stage drawing{"draw"}, reading{"read"}, first{"compile, simulate"}, plain{"simulate again"},
-      bounded{"simulate with bounds"};
+      bounded{"simulate with bounds"}, checking{"fuzz --simulate"};
   int invalid = 0;
   for (int i = 0; i < count; ++i) {
     const double start = cpu_us();
@@ -52,7 +54,14 @@ void run(int count, std::uint64_t seed) {
     plain.us += simulated - compiled;
     bounded.us += cpu_us() - simulated;
   }
-  for (const Stage& stage : {drawing, reading, first, plain, bounded})
+  // Of another seed: what is known of the programs above does not count.
+  for (int i = 0; i < count; ++i) {
+    const auto index = static_cast<std::uint64_t>(i);
+    const double start = cpu_us();
+    check_simulated(fuzz::draw_program(choices, seed + 1, index).dump(), index);
+    checking.us += cpu_us() - start;
+  }
+  for (const Stage& stage : {drawing, reading, first, plain, bounded, checking})
     std::printf("%-22s %8.1f us\n", stage.name, stage.us / count);
   const double total = drawing.us + reading.us + first.us;
   std::printf("%d programs, %d invalid; drawn, read and simulated: %.0f a second\n", count, invalid,

@@ -28,7 +28,6 @@
 namespace distgrad {
 namespace {
 
-using testing::Plain;
 using testing::Sample;
 
 constexpr unsigned kLongest = 240;  // seconds, a hang included
@@ -107,12 +106,12 @@ std::string run_sample(const Sample& sample, Connection& group, at::ScalarType t
   const Call call{&sample.spec, group.size()};
   const Collective& record = collective(sample.spec.kind);
   std::vector<Plain> operands, cotangents;
-  for (const at::Tensor& x : sample.operands) operands.push_back(testing::plain_of(x));
-  const std::vector<Plain> outputs = testing::plain_outputs(call, operands);
+  for (const at::Tensor& x : sample.operands) operands.push_back(plain_of(x));
+  const std::vector<Plain> outputs = plain_outputs(call, operands);
   std::vector<at::Tensor> like;
   for (const Plain& y : outputs) like.push_back(at::empty(y.shape, type));
   const std::vector<at::Tensor> starts = testing::cotangents_for(like);
-  for (const at::Tensor& g : starts) cotangents.push_back(testing::plain_of(g));
+  for (const at::Tensor& g : starts) cotangents.push_back(plain_of(g));
 
   Kept kept;
   kept.operand = sample.operands[group.rank()].to(group.device());
@@ -120,10 +119,10 @@ std::string run_sample(const Sample& sample, Connection& group, at::ScalarType t
   kept.output = output;
   const at::Tensor gradient = record.backward(call, group, kept, starts[group.rank()].to(group.device()));
   std::string said;
-  if (const auto d = difference(testing::plain_of(output), outputs[group.rank()], tolerance); !d.empty())
+  if (const auto d = difference(plain_of(output), outputs[group.rank()], tolerance); !d.empty())
     said += sample.name + ", forward: " + d + "\n";
-  const Plain expected = testing::plain_adjoint(call, operands, cotangents)[group.rank()];
-  if (const auto d = difference(testing::plain_of(gradient), expected, tolerance); !d.empty())
+  const Plain expected = plain_adjoint(call, operands, cotangents)[group.rank()];
+  if (const auto d = difference(plain_of(gradient), expected, tolerance); !d.empty())
     said += sample.name + ", adjoint: " + d + "\n";
   return said;
 }

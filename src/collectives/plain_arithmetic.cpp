@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 
-namespace distgrad::testing {
+namespace distgrad {
 namespace {
 
 using Plains = std::vector<Plain>;
@@ -31,20 +31,21 @@ struct Around {
 
 // Copies whole[.., begin + j, ..] to part[.., j, ..], or the other way round.
 enum class Way { kOut, kIn };
-void copy_along(Plain& whole, Plain& part, std::int64_t dim, std::int64_t begin, Way way) {
+template <Way way, class Whole, class Part>
+void copy_along(Whole& whole, Part& part, std::int64_t dim, std::int64_t begin) {
   const Around a(whole.shape, dim), b(part.shape, dim);
   for (std::int64_t i = 0; i < b.before; ++i)
     for (std::int64_t j = 0; j < b.along; ++j)
       for (std::int64_t k = 0; k < b.after; ++k)
-        if (way == Way::kOut) part.values[b.at(i, j, k)] = whole.values[a.at(i, begin + j, k)];
+        if constexpr (way == Way::kOut) part.values[b.at(i, j, k)] = whole.values[a.at(i, begin + j, k)];
         else whole.values[a.at(i, begin + j, k)] = part.values[b.at(i, j, k)];
 }
 
-Plain cut(Plain whole, std::int64_t dim, std::int64_t begin, std::int64_t length) {
+Plain cut(const Plain& whole, std::int64_t dim, std::int64_t begin, std::int64_t length) {
   Shape shape = whole.shape;
   shape[dim] = length;
   Plain part = zeros(shape);
-  copy_along(whole, part, dim, begin, Way::kOut);
+  copy_along<Way::kOut>(whole, part, dim, begin);
   return part;
 }
 
@@ -54,8 +55,8 @@ Plain concatenated(const Plains& parts, std::int64_t dim) {
   for (const Plain& part : parts) shape[dim] += part.shape[dim];
   Plain whole = zeros(shape);
   std::int64_t begin = 0;
-  for (Plain part : parts) {
-    copy_along(whole, part, dim, begin, Way::kIn);
+  for (const Plain& part : parts) {
+    copy_along<Way::kIn>(whole, part, dim, begin);
     begin += part.shape[dim];
   }
   return whole;
@@ -101,9 +102,9 @@ Plain chunk(const Call& call, const Plain& whole, int row, int place) {
 template <class F>
 Plain elementwise(const Plains& x, F f) {
   Plain y = zeros(x[0].shape);
+  std::vector<double> column(x.size());
   for (std::size_t e = 0; e < y.values.size(); ++e) {
-    std::vector<double> column;
-    for (const Plain& p : x) column.push_back(p.values[e]);
+    for (std::size_t r = 0; r < x.size(); ++r) column[r] = x[r].values[e];
     y.values[e] = f(column);
   }
   return y;
@@ -256,12 +257,12 @@ Plains plain_adjoint(const Call& call, const Plains& x, const Plains& g) {
     case CollectiveKind::kCopy: return g;
     case CollectiveKind::kSlice:
       for (int r = 0; r < call.size; ++r) {
-        Plain whole = zeros(x[r].shape), part = g[r];
+        Plain whole = zeros(x[r].shape);
         const std::int64_t dim = dim_in(call, x[r].shape);
         const auto sizes = chunks(call, x[r].shape[dim], r);
         std::int64_t begin = 0;
         for (int i = 0; i < r; ++i) begin += sizes[i];
-        copy_along(whole, part, dim, begin, Way::kIn);
+        copy_along<Way::kIn>(whole, g[r], dim, begin);
         out.push_back(std::move(whole));
       }
       return out;
@@ -269,4 +270,4 @@ Plains plain_adjoint(const Call& call, const Plains& x, const Plains& g) {
   return out;
 }
 
-}  // namespace distgrad::testing
+}  // namespace distgrad

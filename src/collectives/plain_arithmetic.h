@@ -1,11 +1,12 @@
-// Every collective and its adjoint in loops over plain numbers, for tests: nothing of torch computes here.
+// Every collective and its adjoint in loops over plain numbers, written by hand: nothing of torch computes here. What the
+// simulation, the native collectives and their backwards are checked against, in tests and by `fuzz --simulate`.
 #pragma once
 
 #include <vector>
 
 #include "collectives/collective.h"
 
-namespace distgrad::testing {
+namespace distgrad {
 
 // A row-major array of doubles.
 struct Plain {
@@ -20,4 +21,4 @@ std::vector<Plain> plain_outputs(const Call& call, const std::vector<Plain>& ope
 // The cotangents of the operands, given those of the outputs.
 std::vector<Plain> plain_adjoint(const Call& call, const std::vector<Plain>& operands, const std::vector<Plain>& cotangents);
 
-}  // namespace distgrad::testing
+}  // namespace distgrad

@@ -25,6 +25,7 @@ class Emitter : private GraphBuilder {
  private:
   // Values.
   Value* emit(const Syntax& node);
+  Value* literal(const Syntax& node);
   Value* name(const Syntax& node);
   std::string unknown_name(const std::string& text) const;
   Value* sequence(const Syntax& node, bool as_list);

@@ -11,6 +11,8 @@
 
 namespace distgrad {
 
+struct Syntax;
+
 struct EmittedGraph {
   std::shared_ptr<torch::jit::Graph> graph = std::make_shared<torch::jit::Graph>();
   torch::jit::Value* result = nullptr;
@@ -20,6 +22,9 @@ struct EmittedGraph {
   std::unordered_map<const torch::jit::Node*, std::shared_ptr<torch::jit::Operator>> matched;
   // Byte offsets in the text.
   std::unordered_map<const torch::jit::Node*, std::size_t> places;
+  // The constants that stand for a number of the text, as it was written; nothing of the graph
+  // depends on which number it is, but where expression.cpp's Shape says so.
+  std::unordered_map<const torch::jit::Node*, const Syntax*> literals;
 };
 
 }  // namespace distgrad

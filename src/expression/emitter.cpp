@@ -63,9 +63,8 @@ Value* Emitter::emit(const Syntax& node) {
     case Kind::kName:
       return name(node);
     case Kind::kInt:
-      return constant(node.integer, node.place);
     case Kind::kFloat:
-      return constant(node.number, node.place);
+      return literal(node);
     case Kind::kString:
       return constant(node.text, node.place);
     case Kind::kTrue:
@@ -106,6 +105,13 @@ Value* Emitter::emit(const Syntax& node) {
       return conditional(node);
   }
   throw ExpressionError("unknown syntax", node.place);
+}
+
+Value* Emitter::literal(const Syntax& node) {
+  Value* value = node.kind == Kind::kInt ? constant(node.integer, node.place)
+                                         : constant(node.number, node.place);
+  out_.literals.emplace(value->node(), &node);
+  return value;
 }
 
 Value* Emitter::name(const Syntax& node) {

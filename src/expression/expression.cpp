@@ -68,14 +68,15 @@ InvalidExpression invalid(const std::string& text, const ExpressionError& error)
   return InvalidExpression(error.what(), text.empty() ? "" : caret_under(text, error.place()));
 }
 
-// What runs. Knows no names, so that expressions that differ only in names share it.
+// What runs. Knows no names, so that expressions that differ only in names share it, and in
+// numbers, which may be replaced.
 struct Code {
   at::ScalarType dtype;
   InstructionList instructions;
 
-  at::Tensor evaluate(std::vector<IValue> values) const {
+  at::Tensor evaluate(std::vector<IValue> values, const Replaced& replaced = {}) const {
     const EvaluationScope scope(dtype);
-    IValue result = run_instructions(instructions, std::move(values));
+    IValue result = run_instructions(instructions, std::move(values), replaced);
     if (result.isTensor()) return std::move(result).toTensor();
     // lift_fresh, as torch.tensor does, tells the dispatcher of a constant.
     return at::lift_fresh(at::scalar_tensor(result.toScalar(), at::TensorOptions().dtype(dtype)));
@@ -84,15 +85,21 @@ struct Code {
 
 using MakeCode = std::function<std::shared_ptr<const Code>()>;
 
+// Code with the text's own numbers.
+struct SharedCode {
+  std::shared_ptr<const Code> code;
+  Replaced numbers;
+};
+
 class Compiled : public CompiledExpression {
  public:
   // The code takes the values in the order of `taken`, which has the same names. `own` compiles
   // this text itself: shared code has another text's places.
   Compiled(std::string text, std::vector<std::string> names, const std::vector<std::string>& taken,
-           std::shared_ptr<const Code> code, MakeCode own)
+           SharedCode shared, MakeCode own)
       : text_(std::move(text)),
         names_(std::move(names)),
-        code_(std::move(code)),
+        shared_(std::move(shared)),
         own_(std::move(own)) {
     for (const std::string& name : taken)
       places_.push_back(std::find(names_.begin(), names_.end(), name) - names_.begin());
@@ -108,7 +115,7 @@ class Compiled : public CompiledExpression {
     for (const std::ptrdiff_t place : places_)
       taken.push_back(values[static_cast<std::size_t>(place)]);
     try {
-      return code_->evaluate(taken);
+      return shared_.code->evaluate(taken, shared_.numbers);
     } catch (const ExpressionError&) {
     }
     try {
@@ -122,7 +129,7 @@ class Compiled : public CompiledExpression {
   std::string text_;
   std::vector<std::string> names_;
   std::vector<std::ptrdiff_t> places_;  // in names_, of what the code takes
-  std::shared_ptr<const Code> code_;
+  SharedCode shared_;
   MakeCode own_;
 };
 
@@ -169,24 +176,26 @@ std::string types_key(const std::vector<std::string>& used, const Scope& scope, 
 }
 
 // The tree, places aside, as a key in which used names are numbers, in the order in which they
-// come.
+// come, and numbers are not told apart but for int and float.
 class Shape {
  public:
   explicit Shape(const std::vector<std::string>& used) : used_(used) {}
 
   // False where comprehensions bind names: those are not told apart here.
-  bool add(const Syntax& node) {
+  bool add(const Syntax& node, bool with_number = false) {
     if (!node.targets.empty()) return false;
+    if (node.kind == Syntax::Kind::kInt || node.kind == Syntax::Kind::kFloat) {
+      add_number(node, with_number);
+      return true;
+    }
     key_ += static_cast<char>('A' + static_cast<int>(node.kind));
     add_text(node);
-    if (node.kind == Syntax::Kind::kInt) key_ += std::to_string(node.integer) + ';';
-    if (node.kind == Syntax::Kind::kFloat)
-      key_.append(reinterpret_cast<const char*>(&node.number), sizeof(node.number));
     key_ += std::to_string(node.children.size() + 256 * node.keywords.size()) + ';';
-    for (const SyntaxPtr& child : node.children) {
+    for (std::size_t i = 0; i < node.children.size(); ++i) {
+      const Syntax* child = node.children[i].get();
       if (!child)
         key_ += '-';  // a slice's bound that is not given
-      else if (!add(*child))
+      else if (!add(*child, i > 0 && decides_types(node)))
         return false;
     }
     for (const auto& [name, value] : node.keywords) {
@@ -199,8 +208,30 @@ class Shape {
   // The names in the order in which the code takes their values.
   const std::vector<std::string>& order() const { return order_; }
   const std::string& key() const { return key_; }
+  // The numbers that are not in the key.
+  const std::vector<const Syntax*>& numbers() const { return numbers_; }
 
  private:
+  // Whether what is emitted depends on which number stands to the right: an element of a tuple has
+  // its own type, and 2 ** -1 is a float.
+  static bool decides_types(const Syntax& node) {
+    return node.kind == Syntax::Kind::kSubscript ||
+           (node.kind == Syntax::Kind::kBinary && node.text == "**");
+  }
+
+  // Without its value unless that is asked for.
+  void add_number(const Syntax& node, bool with_value) {
+    key_ += static_cast<char>('A' + static_cast<int>(node.kind));
+    if (!with_value) {
+      key_ += '#';
+      numbers_.push_back(&node);
+    } else if (node.kind == Syntax::Kind::kInt) {
+      key_ += std::to_string(node.integer) + ';';
+    } else {
+      key_.append(reinterpret_cast<const char*>(&node.number), sizeof(node.number));
+    }
+  }
+
   void add_text(const Syntax& node) {
     const bool is_used = node.kind == Syntax::Kind::kName &&
                          std::find(used_.begin(), used_.end(), node.text) != used_.end();
@@ -215,7 +246,31 @@ class Shape {
 
   const std::vector<std::string>& used_;
   std::vector<std::string> order_;
+  std::vector<const Syntax*> numbers_;
   std::string key_;
+};
+
+// What is kept of a shape: its code, and the registers that each of its numbers goes to.
+struct KnownCode {
+  std::shared_ptr<const Code> code;
+  std::vector<std::pair<int, std::size_t>> registers;  // and the place in Shape::numbers()
+
+  KnownCode(std::shared_ptr<const Code> compiled, const Shape& shape) : code(std::move(compiled)) {
+    for (const auto& [index, literal] : code->instructions.literals) {
+      const auto place = std::find(shape.numbers().begin(), shape.numbers().end(), literal);
+      if (place != shape.numbers().end()) registers.emplace_back(index, place - shape.numbers().begin());
+    }
+  }
+
+  SharedCode with_numbers(const Shape& shape) const {
+    SharedCode shared{code, {}};
+    for (const auto& [index, place] : registers) {
+      const Syntax& number = *shape.numbers()[place];
+      shared.numbers.emplace_back(index, number.kind == Syntax::Kind::kInt ? IValue(number.integer)
+                                                                           : IValue(number.number));
+    }
+    return shared;
+  }
 };
 
 // One text, with every scope that it was compiled in.
@@ -232,8 +287,8 @@ RecentlyUsed<KnownText>& known_texts() {
   return known;
 }
 
-RecentlyUsed<std::shared_ptr<const Code>>& known_codes() {
-  static auto& known = *new RecentlyUsed<std::shared_ptr<const Code>>(kCodes);
+RecentlyUsed<KnownCode>& known_codes() {
+  static auto& known = *new RecentlyUsed<KnownCode>(kCodes);
   return known;
 }
 
@@ -251,11 +306,15 @@ std::shared_ptr<const CompiledExpression> compiled(const std::string& text, cons
     key += static_cast<char>('0' + static_cast<int>(scope.at(name)));
   key += static_cast<char>('0' + static_cast<int>(dtype));
   key += numbers == NumberResult::kAccept ? 'n' : 't';
-  const auto* known = is_shared ? known_codes().find(key) : nullptr;
-  std::shared_ptr<const Code> code =
-      known ? *known : compile(text, tree, scope, taken, dtype, numbers);
-  if (is_shared && !known) known_codes().put(key, code);
-  return std::make_shared<Compiled>(text, used, taken, code, [=] {
+  const KnownCode* known = is_shared ? known_codes().find(key) : nullptr;
+  SharedCode code;
+  if (known) {
+    code = known->with_numbers(shape);
+  } else {
+    code.code = compile(text, tree, scope, taken, dtype, numbers);
+    if (is_shared) known_codes().put(key, KnownCode(code.code, shape));
+  }
+  return std::make_shared<Compiled>(text, used, taken, std::move(code), [=] {
     return compile(text, *parse_expression(text), types, taken, dtype, numbers);
   });
 }

@@ -199,6 +199,50 @@ TEST(Expression, SharedCodeKeepsNamesTypesAndPlaces) {
   EXPECT_EQ(caret("long_name @ z"), "long_name @ z\n          ^");
 }
 
+// Nor the numbers of the text, nor what they decide.
+TEST(Expression, SharedCodeKeepsNumbers) {
+  const Scope scope = {{"x", NameType::kTensor}, {"n", NameType::kInt}};
+  const at::Tensor x = at::arange(6, at::kDouble).reshape({2, 3});
+  const auto value = [&](const std::string& text) {
+    const auto compiled = compile_expression(text, scope, DType::kFloat64, NumberResult::kAccept);
+    std::vector<c10::IValue> given;
+    for (const std::string& name : compiled->names())
+      given.push_back(name == "x" ? c10::IValue(x) : c10::IValue(3));
+    return compiled->evaluate(std::move(given));
+  };
+  const auto number = [&](const std::string& text) { return value(text).item<double>(); };
+  EXPECT_EQ(number("7"), 7);
+  EXPECT_EQ(number("8"), 8);
+  EXPECT_EQ(number("0.5"), 0.5);
+  EXPECT_EQ(number("2 * n + 1"), 7);
+  EXPECT_EQ(number("3 * n + 5"), 14);
+  EXPECT_EQ(number("(x * 2).sum() - 1.5"), 28.5);
+  EXPECT_EQ(number("(x * 3).sum() - 0.5"), 44.5);
+  EXPECT_EQ(value("x.sum(0)").sizes(), (at::IntArrayRef{3}));
+  EXPECT_EQ(value("x.sum(1)").sizes(), (at::IntArrayRef{2}));
+  EXPECT_EQ(value("x.sum(dim=1)").sizes(), (at::IntArrayRef{2}));
+  EXPECT_EQ(value("x.sum(dim=0)").sizes(), (at::IntArrayRef{3}));
+  EXPECT_EQ(value("x[0:1]").sizes(), (at::IntArrayRef{1, 3}));
+  EXPECT_EQ(value("x[0:2]").sizes(), (at::IntArrayRef{2, 3}));
+  EXPECT_EQ(number("(x, n)[1]"), 3);
+  EXPECT_EQ(number("(x, n)[0].sum()"), 15);
+  EXPECT_EQ(number("[1 if n > 2 else 0][0] + 10"), 11);
+  EXPECT_EQ(number("[1 if n > 5 else 0][0] + 10"), 10);
+  EXPECT_EQ(value("torch.tensor(2 ** 3)").item<double>(), 8);
+  EXPECT_EQ(value("torch.tensor(2 ** 4)").item<double>(), 16);
+  EXPECT_EQ(value("x * 2").scalar_type(), at::kDouble);
+  EXPECT_EQ(value("torch.ones([2, 3])").sizes(), (at::IntArrayRef{2, 3}));
+  EXPECT_EQ(value("torch.ones([4, 1])").sizes(), (at::IntArrayRef{4, 1}));
+  // What fails tells of its own numbers.
+  EXPECT_EQ(value("x.reshape(3, 2)").sizes(), (at::IntArrayRef{3, 2}));
+  try {
+    value("x.reshape(4, 2)");
+    FAIL();
+  } catch (const InvalidExpression& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("'[4, 2]' is invalid"));
+  }
+}
+
 // ---- refusals: message and caret, word for word
 
 TEST(ExpressionRefusal, SaysWhatAndWhere) {

@@ -17,7 +17,9 @@ using c10::IValue;
 
 class Run {
  public:
-  Run(const InstructionList& list, std::vector<IValue> values) : registers_(list.constants) {
+  Run(const InstructionList& list, std::vector<IValue> values, const Replaced& replaced)
+      : registers_(list.constants) {
+    for (const auto& [index, value] : replaced) registers_[index] = value;
     for (std::size_t i = 0; i < values.size(); ++i) registers_[i] = std::move(values[i]);
   }
 
@@ -100,8 +102,9 @@ class Run {
 
 }  // namespace
 
-IValue run_instructions(const InstructionList& list, std::vector<IValue> values) {
-  Run run(list, std::move(values));
+IValue run_instructions(const InstructionList& list, std::vector<IValue> values,
+                        const Replaced& replaced) {
+  Run run(list, std::move(values), replaced);
   run.run(list.instructions);
   return std::move(run.at(list.result));
 }

@@ -8,11 +8,13 @@
 #include <ATen/core/stack.h>
 
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 namespace distgrad {
 
 struct Instruction;
+struct Syntax;
 using Instructions = std::vector<Instruction>;
 
 struct Block {
@@ -43,7 +45,13 @@ struct InstructionList {
   std::vector<c10::IValue> constants;  // (register contents to begin with; none where not constant)
   Instructions instructions;
   int result = 0;
+  // The registers among the constants that hold a number of the text. Nothing else depends on it.
+  // The syntax tree may be gone: only to be compared.
+  std::vector<std::pair<int, const Syntax*>> literals;
 };
+
+// Contents of registers in place of the list's constants.
+using Replaced = std::vector<std::pair<int, c10::IValue>>;
 
 // A loop of more turns, or a longer range or list, is refused: an expression cannot hang a rank or
 // eat its memory.
@@ -52,6 +60,7 @@ inline constexpr std::int64_t kMaxIterations = 100000;
 inline constexpr std::int64_t kMaxElements = std::int64_t{1} << 30;
 
 // Registers 0.. hold `values`. Throws ExpressionError with the place of the operator that failed.
-c10::IValue run_instructions(const InstructionList&, std::vector<c10::IValue> values);
+c10::IValue run_instructions(const InstructionList&, std::vector<c10::IValue> values,
+                             const Replaced& replaced = {});
 
 }  // namespace distgrad

@@ -89,6 +89,8 @@ class Lowering {
       if (list_.constants.size() <= static_cast<std::size_t>(index))
         list_.constants.resize(index + 1);
       list_.constants[index] = torch::jit::toIValue(node->output()).value_or(IValue());
+      const auto literal = graph_.literals.find(node);
+      if (literal != graph_.literals.end()) list_.literals.emplace_back(index, literal->second);
       return;
     }
     Instruction instruction;

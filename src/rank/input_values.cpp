@@ -46,16 +46,16 @@ at::Tensor random_value(const Program& program, const Input& input, const Random
 
 at::Tensor value_on(const Program& program, const Input& input, int rank) {
   const at::ScalarType type = scalar_type(program.dtype);
-  if (const auto* array = std::get_if<Array>(&input.value)) return tensor_of(*array).to(type);
+  const auto converted = [&](at::Tensor x) { return x.scalar_type() == type ? x : x.to(type); };
+  if (const auto* array = std::get_if<Array>(&input.value)) return converted(tensor_of(*array));
   if (const auto* by_rank = std::get_if<std::vector<Array>>(&input.value))
-    return tensor_of(by_rank->at(std::max(rank, 0))).to(type);
+    return converted(tensor_of(by_rank->at(std::max(rank, 0))));
   if (const auto* random = std::get_if<RandomSpec>(&input.value))
-    return random_value(program, input, *random, rank).to(type);
+    return converted(random_value(program, input, *random, rank));
   const Scope scope = rank < 0 ? size_scope(program) : rank_scope(program);
-  return evaluate_alone(program, std::get<Expression>(input.value), scope, std::max(rank, 0), DType::kFloat64)
-      .detach()
-      .to(type)
-      .clone(at::MemoryFormat::Contiguous);
+  const at::Tensor value =
+      evaluate_alone(program, std::get<Expression>(input.value), scope, std::max(rank, 0), DType::kFloat64);
+  return converted(value.detach()).clone(at::MemoryFormat::Contiguous);
 }
 
 // torch.chunk's rule: pieces of ceil(n / size), the last shorter or empty.
@@ -89,8 +89,12 @@ at::Tensor tensor_of(const Array& array) {
 }
 
 Array array_of(const at::Tensor& tensor) {
-  const at::Tensor x = tensor.detach().to(at::kCPU).to(at::kDouble).contiguous();
-  const double* data = x.data_ptr<double>();
+  // Each of these costs a call through torch's dispatcher even where there is nothing to do.
+  at::Tensor x = tensor.requires_grad() ? tensor.detach() : tensor;
+  if (!x.is_cpu()) x = x.to(at::kCPU);
+  if (x.scalar_type() != at::kDouble) x = x.to(at::kDouble);
+  if (!x.is_contiguous()) x = x.contiguous();
+  const double* data = x.const_data_ptr<double>();
   // The tensor keeps its memory: no copy.
   return Array(x.sizes().vec(), data, std::make_shared<at::Tensor>(x));
 }

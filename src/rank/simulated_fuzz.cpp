@@ -13,6 +13,7 @@
 #include "fuzz/generator.h"
 #include "gradients/objective_truths.h"
 #include "model/objective.h"
+#include "rank/call_check.h"
 #include "rank/simulator.h"
 #include "scenario/cases.h"
 #include "scenario/parse.h"
@@ -23,10 +24,9 @@ namespace {
 using Json = nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
-// Of so many blocks of programs one has its adjoints tried, or every rank's loss asked for by
-// itself. Blocks, so that every process, whose programs lie a number of cores apart, gets its
-// share.
-constexpr std::uint64_t kBlock = 64, kAdjointsEvery = 2, kSumsEvery = 16;
+// Of so many blocks of programs one is replayed, or has every rank's loss asked for by itself.
+// Blocks, so that every process, whose programs lie a number of cores apart, gets its share.
+constexpr std::uint64_t kBlock = 64, kReplaysEvery = 8, kSumsEvery = 16;
 constexpr auto kTellEvery = std::chrono::milliseconds(100);
 
 struct Job {
@@ -56,10 +56,6 @@ Job read_job(const std::string& text) {
       job.choices.offers[static_cast<std::size_t>(kind.kind)].ops = {};
   return job;
 }
-
-struct Failure {
-  std::string rule, text;
-};
 
 // The gradients of two simulations, of row `row` and combined rows, element by element.
 using Values = std::vector<std::vector<double>>;  // by input and part
@@ -108,24 +104,32 @@ class Check {
  public:
   explicit Check(SimulateRequest request) : request_(std::move(request)) {}
 
-  std::optional<Failure> run(std::uint64_t index) {
+  std::optional<SimulatedFailure> run(std::uint64_t index) {
     request_.with_bounds = false;
-    truth_ = simulate(request_);
+    const bool adds_up = index / kBlock % kSumsEvery == 0;
+    SimulateRequest request = request_;
+    if (adds_up) add_rows(request);
+    std::vector<SimulatedCall> calls;
+    truth_ = simulate_with_calls(request, calls);
     if (truth_.invalid)
-      return Failure{"invalid", truth_.invalid->pointer + ": " + truth_.invalid->message};
-    if (index / kBlock % kAdjointsEvery == 0)
+      return SimulatedFailure{"invalid", truth_.invalid->pointer + ": " + truth_.invalid->message};
+    for (const SimulatedCall& call : calls)
+      if (const std::string where = difference_from_arithmetic(call); !where.empty())
+        return SimulatedFailure{"adjoint", "the simulation and plain arithmetic differ: step " +
+                                               call.step->name + ", " + where};
+    if (index / kBlock % kReplaysEvery == 0)
       if (auto failure = adjoint_rules()) return failure;
-    return index / kBlock % kSumsEvery == 0 ? sums() : std::nullopt;
+    return adds_up ? sums() : std::nullopt;
   }
 
  private:
-  std::optional<Failure> adjoint_rules() {
+  std::optional<SimulatedFailure> adjoint_rules() {
     SimulateRequest request = request_;
     for (const Step& step : request.program.steps)
       if (step.collective()) request.rules.push_back({step.name, "adjoint"});
     if (request.rules.empty()) return std::nullopt;
     const Simulation replayed = simulate(request);
-    if (replayed.invalid) return Failure{"invalid", replayed.invalid->message};
+    if (replayed.invalid) return SimulatedFailure{"invalid", replayed.invalid->message};
     const Values wanted = values_of(truth_.gradients[0]),
                  observed = values_of(replayed.gradients[0]);
     if (difference(observed, wanted).empty()) return std::nullopt;
@@ -133,12 +137,12 @@ class Check {
   }
 
   // Cancellation, and branches that rounding decides, take the error analysis.
-  std::optional<Failure> judged(const Values& observed, const Values& wanted) const {
+  std::optional<SimulatedFailure> judged(const Values& observed, const Values& wanted) const {
     const std::optional<Values> allowed = bounds(request_);
     if (!allowed) return std::nullopt;
     const std::string where = difference(observed, wanted, &*allowed);
     if (where.empty()) return std::nullopt;
-    return Failure{"adjoint", "the rule `adjoint` and autograd differ: " + where};
+    return SimulatedFailure{"adjoint", "the rule `adjoint` and autograd differ: " + where};
   }
 
   // Of float64, of the first row; nothing where rounding decides a branch, or a NaN is among the
@@ -153,24 +157,29 @@ class Check {
     return allowed;
   }
 
-  // Row by row: N · mean = sum = Σ rank:k.
-  std::optional<Failure> sums() {
-    SimulateRequest request = request_;
+  // After the declared objective sum, mean and rank:k of every k.
+  static void add_rows(SimulateRequest& request) {
     const int n = request.program.world_size;
-    request.weights = {std::vector<double>(static_cast<std::size_t>(n), 1.0),
-                       std::vector<double>(static_cast<std::size_t>(n), 1.0 / n)};
+    request.weights.emplace_back(static_cast<std::size_t>(n), 1.0);
+    request.weights.emplace_back(static_cast<std::size_t>(n), 1.0 / n);
     for (int r = 0; r < n; ++r) {
       request.weights.emplace_back(static_cast<std::size_t>(n), 0.0);
       request.weights.back()[static_cast<std::size_t>(r)] = 1;
     }
-    const Simulation rows = simulate(request);
-    if (rows.invalid) return Failure{"invalid", rows.invalid->message};
-    const Values sum = values_of(rows.gradients[0]), mean = values_of(rows.gradients[1], n);
+  }
+
+  // Row by row: N · mean = sum = Σ rank:k.
+  std::optional<SimulatedFailure> sums() {
+    const int n = request_.program.world_size;
+    const auto row = [&](std::size_t i, double factor = 1) {
+      return values_of(truth_.gradients[i + 1], factor);
+    };
+    const Values sum = row(0), mean = row(1, n);
     Values added = sum;
     std::vector<double> terms(sum.size(), 0.0);
     for (std::vector<double>& part : added) std::fill(part.begin(), part.end(), 0.0);
     for (int r = 0; r < n; ++r) {
-      const Values one = values_of(rows.gradients[static_cast<std::size_t>(r) + 2]);
+      const Values one = row(static_cast<std::size_t>(r) + 2);
       for (std::size_t p = 0; p < added.size(); ++p) {
         terms[p] = std::max(terms[p], largest_of(one[p]));
         for (std::size_t e = 0; e < added[p].size(); ++e) added[p][e] += one[p][e];
@@ -181,30 +190,37 @@ class Check {
       return where.empty() ? difference(added, sum, allowed, terms) : where;
     };
     if (where_apart(nullptr).empty()) return std::nullopt;
-    const std::optional<Values> allowed = bounds(request);
+    SimulateRequest bounded = request_;
+    bounded.weights = {std::vector<double>(static_cast<std::size_t>(n), 1.0)};
+    const std::optional<Values> allowed = bounds(std::move(bounded));
     const std::string where = allowed ? where_apart(&*allowed) : "";
     if (where.empty()) return std::nullopt;
-    return Failure{"objectives", "the truths of the objectives do not add up: " + where};
+    return SimulatedFailure{"objectives",
+                            "the truths of the objectives do not add up: " + where};
   }
 
   SimulateRequest request_;
   Simulation truth_;
 };
 
-std::optional<Failure> check_program(const Job& job, std::uint64_t index) {
-  const std::string text = fuzz::draw_program(job.choices, job.seed, index).dump();
+}  // namespace
+
+std::optional<SimulatedFailure> check_simulated(const std::string& scenario_text,
+                                                std::uint64_t index) {
   try {
-    const Scenario scenario = parse_scenario(text, "program");
+    const Scenario scenario = parse_scenario(scenario_text, "program");
     SimulateRequest request;
     request.program = program_for(scenario, scenario.world_sizes[0], scenario.dtypes[0]);
     request.weights = {truth_weights(request.program, scenario.objective)};
     return Check(std::move(request)).run(index);
   } catch (const InvalidScenario& e) {
-    return Failure{"invalid", e.what()};
+    return SimulatedFailure{"invalid", e.what()};
   } catch (const std::exception& e) {
-    return Failure{"exception", e.what()};
+    return SimulatedFailure{"exception", e.what()};
   }
 }
+
+namespace {
 
 bool tell(int fd, const Json& line) {
   const std::string text = line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
@@ -239,7 +255,8 @@ int run_simulated_fuzz(const std::string& job_text, int fd) {
       if (!tell(fd, {{"done", done}, {"next", index}})) return 3;
       told = now;
     }
-    if (const auto failure = check_program(job, index))
+    if (const auto failure =
+            check_simulated(fuzz::draw_program(job.choices, job.seed, index).dump(), index))
       if (!tell(fd, {{"failure", index}, {"rule", failure->rule}, {"text", failure->text}}))
         return 3;
   }

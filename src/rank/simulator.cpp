@@ -30,11 +30,13 @@ struct Leaf {
 Leaf make_leaf(const Program& program, const Input& input, bool by_rank) {
   Leaf leaf;
   leaf.input = &input;
-  const auto exact = [](const at::Tensor& x) { return x.detach().to(at::kDouble).clone(at::MemoryFormat::Contiguous); };
+  // A value of nobody else's: local_value() and full_value() make a new one, pieces are views.
+  const auto exact = [](const at::Tensor& x) { return x.scalar_type() == at::kDouble ? x : x.to(at::kDouble); };
+  const auto own_piece = [&](const at::Tensor& x) { return exact(x.detach()).clone(at::MemoryFormat::Contiguous); };
   if (input.is_local()) {
     for (int r = 0; r < program.world_size; ++r) leaf.leaves.push_back(exact(local_value(program, input, r)));
   } else if (by_rank) {
-    for (const at::Tensor& x : laid_out(program, input, full_value(program, input))) leaf.leaves.push_back(exact(x));
+    for (const at::Tensor& x : laid_out(program, input, full_value(program, input))) leaf.leaves.push_back(own_piece(x));
   } else {
     leaf.leaves.push_back(exact(full_value(program, input)));
   }
@@ -58,8 +60,9 @@ Gradient gradient_of(const Leaf& leaf, Tensors::const_iterator first) {
 
 class Oracle {
  public:
-  explicit Oracle(const SimulateRequest& request)
-      : request_(request), program_(request.program), compiled_(program_, DType::kFloat64) {}
+  // `calls`: where to tell of the calls of collectives; may be null.
+  explicit Oracle(const SimulateRequest& request, std::vector<SimulatedCall>* calls = nullptr)
+      : request_(request), program_(request.program), compiled_(program_, DType::kFloat64), calls_(calls) {}
 
   Simulation run() {
     for (const Input& input : program_.inputs)
@@ -147,7 +150,8 @@ class Oracle {
                                                    shape + "] on rank " + std::to_string(r) +
                                                    "); it must have one: take .sum() or .mean()");
       }
-      losses.push_back(loss.reshape({}).to(at::kDouble));
+      const at::Tensor scalar = loss.dim() == 0 ? loss : loss.reshape({});
+      losses.push_back(scalar.scalar_type() == at::kDouble ? scalar : scalar.to(at::kDouble));
     }
     losses_ = compiled_.loss_is_gradient_norm ? squared_gradient_norms(losses) : losses;
     for (const at::Tensor& loss : losses_) {
@@ -194,10 +198,14 @@ class Oracle {
       Tensors own;
       for (const int r : ranks) own.push_back(floating(step, operands[r]));
       note_nan(spec, own);
+      if (calls_)  // an operand may be used elsewhere, too: this call's cotangent is the alias's
+        for (at::Tensor& x : own)
+          if (x.requires_grad()) x = x.alias();
       const Call call{&spec, static_cast<int>(ranks.size())};
       try {
         const Tensors result = rule ? call_with_rule(call, *rule, own) : collective(spec.kind).simulate(call, own);
         for (std::size_t i = 0; i < ranks.size(); ++i) outputs[ranks[i]] = result[i];
+        if (calls_) calls_->push_back({step.step, std::move(own), result, {}, {}});
       } catch (const InvalidCall& e) {
         std::string members;
         for (const int r : ranks) members += (members.empty() ? "" : ", ") + std::to_string(r);
@@ -241,7 +249,9 @@ class Oracle {
     place("backward");
     for (std::size_t i = 0; i < request_.weights.size(); ++i) {
       const bool last = i + 1 == request_.weights.size();
-      const Tensors grads = gradients(losses_, request_.weights[i], wanted, /*keep_graph=*/!last || is_needed_again(i));
+      const bool keep_graph = !last || is_needed_again(i);
+      const Tensors grads = i == 0 && calls_ ? gradients_with_calls(wanted, keep_graph)
+                                             : gradients(losses_, request_.weights[i], wanted, keep_graph);
       std::vector<Gradient> of_inputs;
       auto next = grads.begin();
       for (const Leaf& leaf : leaves_) {
@@ -325,8 +335,35 @@ class Oracle {
       }
   }
 
-  // ∂(Σ w_r l_r)/∂wanted, zeros where there is no path. Losses of weight 0 take no part: their derivative may be infinite.
+  // Of the first objective; the cotangents of the calls come from the same backward pass.
+  Tensors gradients_with_calls(const Tensors& wanted, bool keep_graph) {
+    Tensors all = wanted;
+    for (const SimulatedCall& call : *calls_)
+      for (const Tensors* values : {&call.operands, &call.outputs})
+        for (const at::Tensor& x : *values)
+          if (x.requires_grad()) all.push_back(x);
+    Tensors grads = known_gradients(losses_, request_.weights[0], all, keep_graph);
+    auto next = grads.begin() + std::ssize(wanted);
+    for (SimulatedCall& call : *calls_)
+      for (auto [values, cotangents] : {std::pair{&call.operands, &call.operand_cotangents}, {&call.outputs, &call.output_cotangents}})
+        for (const at::Tensor& x : *values) cotangents->push_back(x.requires_grad() ? *next++ : at::Tensor());
+    grads.resize(wanted.size());
+    return with_zeros(std::move(grads), wanted);
+  }
+
+  // ∂(Σ w_r l_r)/∂wanted, zeros where there is no path.
   Tensors gradients(const Tensors& losses, const std::vector<double>& weights, const Tensors& wanted, bool keep_graph) {
+    return with_zeros(known_gradients(losses, weights, wanted, keep_graph), wanted);
+  }
+
+  static Tensors with_zeros(Tensors grads, const Tensors& wanted) {
+    for (std::size_t i = 0; i < wanted.size(); ++i)
+      if (!grads[i].defined()) grads[i] = at::zeros_like(wanted[i].detach());
+    return grads;
+  }
+
+  // The same, undefined where there is no path. Losses of weight 0 take no part: their derivative may be infinite.
+  Tensors known_gradients(const Tensors& losses, const std::vector<double>& weights, const Tensors& wanted, bool keep_graph) {
     Tensors counted;
     std::vector<double> cotangents;
     for (std::size_t r = 0; r < losses.size(); ++r) {
@@ -341,8 +378,6 @@ class Oracle {
       grads = torch::autograd::grad({at::stack(counted)}, wanted, {start}, keep_graph, /*create_graph=*/false,
                                     /*allow_unused=*/true);
     }
-    for (std::size_t i = 0; i < wanted.size(); ++i)
-      if (!grads[i].defined()) grads[i] = at::zeros_like(wanted[i].detach());
     return grads;
   }
 
@@ -490,6 +525,7 @@ class Oracle {
   const SimulateRequest& request_;
   const Program& program_;
   CompiledProgram compiled_;
+  std::vector<SimulatedCall>* calls_;
   std::vector<Leaf> leaves_;
   std::optional<ErrorAnalysis> analysis_;
   std::vector<std::vector<c10::IValue>> slots_;  // by rank
@@ -500,10 +536,12 @@ class Oracle {
 
 }  // namespace
 
-Simulation simulate(const SimulateRequest& request) {
+namespace {
+
+Simulation simulated(const SimulateRequest& request, std::vector<SimulatedCall>* calls) {
   Simulation invalid;
   try {
-    return Oracle(request).run();
+    return Oracle(request, calls).run();
   } catch (const InvalidAt& e) {
     invalid.invalid = InvalidProgram{e.pointer, e.what(), e.caret};
   } catch (const c10::Error& e) {
@@ -512,6 +550,15 @@ Simulation simulate(const SimulateRequest& request) {
     invalid.invalid = InvalidProgram{"", e.what(), ""};
   }
   return invalid;
+}
+
+}  // namespace
+
+Simulation simulate(const SimulateRequest& request) { return simulated(request, nullptr); }
+
+Simulation simulate_with_calls(const SimulateRequest& request, std::vector<SimulatedCall>& calls) {
+  calls.clear();
+  return simulated(request, &calls);
 }
 
 }  // namespace distgrad

@@ -115,12 +115,20 @@ void check_worlds(const JsonTree& tree, Parts& parts) {
 
 // The places that later messages may name: every member and step, and texts in short lists (a
 // shape's expressions).
-void remember_positions(const JsonValue& value, std::map<std::string, SourcePosition>& positions) {
+// `pointer` is the value's.
+void remember_positions(const JsonValue& value, const std::string& pointer,
+                        std::map<std::string, SourcePosition>& positions) {
   constexpr std::size_t kShort = 64;
-  positions.emplace(value.pointer(), value.position());
-  for (const JsonValue& child : value.children())
+  positions.emplace(pointer, value.position());
+  std::size_t place = 0;
+  for (const JsonValue& child : value.children()) {
+    const std::size_t here = place++;
     if (value.is_object() || child.is_object() || (child.is_text() && value.size() <= kShort))
-      remember_positions(child, positions);
+      remember_positions(
+          child,
+          pointer + "/" + (value.is_object() ? pointer_token(child.key()) : std::to_string(here)),
+          positions);
+  }
 }
 
 }  // namespace
@@ -166,7 +174,7 @@ Scenario parse_scenario(std::string_view text, std::string file) {
   read_timeout(parts);
   if (problems.empty()) check_worlds(tree, parts);
   if (!problems.empty()) throw InvalidScenario(problems.take());
-  remember_positions(*root, scenario.positions);
+  remember_positions(*root, "", scenario.positions);
   return scenario;
 }
 
