@@ -48,33 +48,45 @@ Json ask(const std::string& interpreter, const Json& request) {
   throw UserError("repro: " + interpreter + " could not say how the subject is called:\n" + text);
 }
 
+Json request_of(const Case& which, const Program& program) {
+  Json request = {{"subject", which.subject},
+                  {"calls", Json::array()},
+                  {"functions", Json::array()},
+                  {"names", script_names()}};
+  const auto takes = [&](const auto& things) {
+    for (const auto& thing : things) request["names"].push_back(thing.name);
+  };
+  takes(program.inputs);
+  takes(program.steps);
+  for (const Step& step : program.steps) {
+    if (const CodeCall* code = step.code())
+      request["functions"].push_back(
+          {{"step", step.name}, {"code", code->code}, {"simulate", code->simulate}});
+    if (!step.collective()) continue;
+    request["calls"].push_back(call_json(step, program));
+    request["calls"].back()["subject"] = subject_for(which.subject, step.collective()->kind);
+  }
+  return request;
+}
+
 }  // namespace
 
-std::map<std::string, ReproCase::Call> calls_of_foreign_code(const Case& which,
-                                                             const Program& program,
-                                                             Interpreters& interpreters) {
-  std::map<std::string, ReproCase::Call> calls;
-  if (!is_foreign_code(which.subject) && !is_python_subject(which.subject)) return calls;
-  Json request = {{"subject", which.subject}, {"calls", Json::array()}};
-  for (const Step& step : program.steps)
-    if (step.collective()) {
-      request["calls"].push_back(call_json(step, program));
-      request["calls"].back()["subject"] = subject_for(which.subject, step.collective()->kind);
-    }
-  const Json answer = ask(interpreters.find(which.python).path, request);
+ReproCase::Foreign foreign_code(const Case& which, const Program& program,
+                                Interpreters& interpreters) {
+  ReproCase::Foreign foreign;
+  if (!is_foreign_code(which.subject) && !is_python_subject(which.subject) &&
+      !has_code(program.steps))
+    return foreign;
+  const Json answer = ask(interpreters.find(which.python).path, request_of(which, program));
   if (answer.contains("error")) throw UserError("repro: " + answer["error"].get<std::string>());
-  for (const auto& [step, call] : answer.items()) {
-    ReproCase::Call written;
-    if (call.contains("builtin")) {
-      written.builtin = call["builtin"];
-    } else {
-      written.imports = call["imports"];
-      written.text = call["text"];
-    }
-    written.mode = call["mode"];
-    calls[step] = written;
-  }
-  return calls;
+  for (const auto& [step, call] : answer["calls"].items())
+    foreign.calls[step] = {call.value("builtin", ""), call.value("text", ""), call["around"]};
+  for (const auto& [step, function] : answer["functions"].items())
+    foreign.functions[step] = {function["function"], function["simulate"]};
+  foreign.imports = answer["imports"];
+  foreign.setups = answer["setups"];
+  foreign.mode = answer["mode"];
+  return foreign;
 }
 
 }  // namespace distgrad

@@ -10,9 +10,7 @@
 
 namespace distgrad {
 
-// By step, for the collectives of the case that such code runs. Throws UserError where a call
-// depends on what only a run knows.
-std::map<std::string, ReproCase::Call> calls_of_foreign_code(const Case&, const Program&,
-                                                             Interpreters&);
+// Throws UserError where a call depends on what only a run knows.
+ReproCase::Foreign foreign_code(const Case&, const Program&, Interpreters&);
 
 }  // namespace distgrad

@@ -102,8 +102,10 @@ bool writes_folder(const ReproOptions& options) {
 void check_number(const std::vector<Case>& cases, const ReproOptions& options) {
   if (cases.empty()) throw UserError("repro: no case is left");
   for (const Case& c : cases)
-    if (has_code(c.scenario->steps))
-      throw UserError("repro: " + c.id + " calls code of your own, which no script can be made of");
+    if (has_code(c.scenario->steps) && (options.shrink || options.scenario))
+      throw UserError("repro: " + c.id + " calls code of your own, which --" +
+                      (options.shrink ? "shrink" : "scenario") +
+                      " does not take; a script can be made of it");
   if (cases.size() == 1 || (writes_folder(options) && !options.shrink)) return;
   std::string text =
       fmt::format("repro: it takes one case, and these are {}; choose one{}:", cases.size(),
@@ -127,6 +129,7 @@ std::string file_name(const std::string& id, const char* ending) {
 // The operands of collectives are no steps; for a moment they are made ones, so that the simulator
 // tells their shapes.
 std::map<std::string, std::vector<Shape>> operand_shapes(const Conclusion& conclusion) {
+  if (has_code(conclusion.asked.program.steps)) return {};  // its simulator tells no expressions
   SimulateRequest request;
   request.program = conclusion.asked.program;
   request.weights = {conclusion.asked.weights.at(0)};
@@ -200,8 +203,7 @@ std::string script_of(const Kept& kept, Interpreters& interpreters) {
     throw UserError("repro: the case could not be carried through" +
                     (result.why.empty() ? "" : ": " + result.why));
   return repro_script({result.which, *kept.program, kept.simulation, result, kept.operands,
-                       calls_of_foreign_code(result.which, *kept.program, interpreters),
-                       versions()});
+                       foreign_code(result.which, *kept.program, interpreters), versions()});
 }
 
 ExitCode interrupted(int signal) {

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 
 #include "base/error.h"
 #include "model/objective.h"
@@ -17,8 +18,8 @@ namespace {
 // Every rank's loss has a backward, whatever the subject makes of the graph.
 bool is_always_differentiable(const ReproCase& repro, const Program& program) {
   return depend_on_gradient(program).back() && !may_part_ways(program) &&
-         !inner_of_gradient_norm(program) && repro.calls.empty() &&
-         repro.which.subject.find("in_place") == std::string::npos;
+         !inner_of_gradient_norm(program) && repro.foreign.calls.empty() &&
+         !has_code(program.steps) && repro.which.subject.find("in_place") == std::string::npos;
 }
 
 // The input's sync, after backward.
@@ -95,6 +96,27 @@ std::string loss_text(const Program& program, bool attach) {
   return led_by_all(norm, reached, attach);
 }
 
+// A step that calls the user's code, which gets copies of what other steps see: it may work in
+// place.
+std::string code_call(const ReproCase& repro, const Program& program, std::size_t i, bool attach) {
+  std::map<std::string, bool>
+      tensors;  // by name, whether it depends on an input that requires grad
+  const std::vector<bool> on_gradient = depend_on_gradient(program);
+  for (const Input& input : program.inputs) tensors[input.name] = input.requires_grad;
+  for (std::size_t s = 0; s < i; ++s) tensors[program.steps[s].name] = on_gradient[s];
+  std::vector<std::string> arguments;
+  for (const std::string& text : expressions_of(program.steps[i])) {
+    const auto tensor = tensors.find(text);
+    if (tensor == tensors.end())
+      arguments.push_back(text);
+    else
+      arguments.push_back((attach && tensor->second ? "attached(" + text + ")" : text) +
+                          ".clone()");
+  }
+  const std::string& step = repro.program.steps[i].name;  // as it was before any renaming
+  return fmt::format("{}({})", repro.foreign.functions.at(step).name, fmt::join(arguments, ", "));
+}
+
 // What happens to the gradients after backward, and the dict of them that is returned.
 std::string gradients_of_rank(const Program& program, const std::vector<double>& divisors) {
   std::string text, gradients;
@@ -118,41 +140,34 @@ std::string gradients_of_rank(const Program& program, const std::vector<double>&
 
 }  // namespace
 
-std::string program_part(const Program& program, const CollectiveParts& parts, bool attach) {
+std::string program_part(const ReproCase& repro, const Program& program,
+                         const CollectiveParts& parts, bool attach) {
   std::string text =
       fmt::format("def program(rank{}):\n    \"\"\"What every rank runs; its loss.\"\"\"\n",
                   names_of(program.inputs, ", "));
   for (const std::string& name : group_names_used(program, expressions_of(program)))
     text += fmt::format("    {} = {}\n", name, group_value(*group_of_name(program, name), name));
+  if (has_code(program.steps)) text += "    seed(rank)\n";
   for (std::size_t i = 0; i < program.steps.size(); ++i) {
     const Step& step = program.steps[i];
-    text += fmt::format("    {} = {}\n", step.name,
-                        step.collective() ? parts.calls[i] : texts_of(step));
+    const std::string value = step.collective() ? parts.calls[i]
+                              : step.code()     ? code_call(repro, program, i, attach)
+                                                : texts_of(step);
+    text += fmt::format("    {} = {}\n", step.name, value);
   }
   return text + "    return " + loss_text(program, attach) + "\n";
 }
 
-std::string mode_of(const ReproCase& repro) {
-  std::string mode;
-  for (const auto& [step, call] : repro.calls) {
-    if (!mode.empty() && !call.mode.empty() && call.mode != mode)
-      throw UserError("repro: the subject's parts run in several modes, " + mode + " and " +
-                      call.mode + ", which no script has");
-    if (!call.mode.empty()) mode = call.mode;
-  }
-  return mode;
-}
-
 std::string observed_part(const ReproCase& repro, const Program& program) {
   const Objective& objective = repro.which.objective;
-  const bool reference = is_reference(repro.which.subject);
+  const bool reference = divides_replicated(repro.which, program);
   const bool narrow = program.dtype != DType::kFloat64;
   std::string text =
       "def observed(rank):\n    \"\"\"A rank's loss, and the gradients that its backward "
       "leaves.\"\"\"\n" +
       leaves_of_rank(program);
   if (narrow) text += "    torch.set_default_dtype(dtype)\n";
-  text += forward_lines(mode_of(repro), "rank" + names_of(program.inputs, ", "));
+  text += forward_lines(repro.foreign.mode, "rank" + names_of(program.inputs, ", "));
   const std::string backward =
       backward_call(backward_weights(program, objective, reference), program.world_size);
   text += is_always_differentiable(repro, program)
