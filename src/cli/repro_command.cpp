@@ -268,7 +268,7 @@ ExitCode repro_command(const Arguments& arguments) {
   Listener listener;
   verify(loaded.cases, {.interpreters = &interpreters}, listener);
   if (const int signal = interrupted_by()) return interrupted(signal);
-  if (listener.any_invalid) return ExitCode::kUserError;
+  if (listener.any_invalid && !writes_folder(options)) return ExitCode::kUserError;
   nlohmann::ordered_json document;
   if (options.shrink || options.scenario) {
     const Case& which = loaded.cases.front();
@@ -288,8 +288,8 @@ ExitCode repro_command(const Arguments& arguments) {
     return write_scripts(simpler.cases, listener, options, interpreters) ? ExitCode::kAsExpected
                                                                          : ExitCode::kUserError;
   }
-  return write_scripts(loaded.cases, listener, options, interpreters) ? ExitCode::kAsExpected
-                                                                      : ExitCode::kUserError;
+  const bool all = write_scripts(loaded.cases, listener, options, interpreters);
+  return all && !listener.any_invalid ? ExitCode::kAsExpected : ExitCode::kUserError;
 }
 
 }  // namespace distgrad

@@ -139,8 +139,9 @@ std::string called(const std::string& function, const std::string& around,
 }
 
 std::string foreign_function(const CallSource& call, const ReproCase::Foreign::Call& how) {
-  return fmt::format("def $Name(x{}):\n    \"\"\"The implementation under test.\"\"\"\n{}",
-                     call.has_group() ? ", group" : "", indented_python(how.text, 1));
+  return fmt::format(
+      "@plainly\ndef $Name(x{}):\n    \"\"\"The implementation under test.\"\"\"\n{}",
+      call.has_group() ? ", group" : "", indented_python(how.text, 1));
 }
 
 std::string simulation_function(const CallSource& call) {

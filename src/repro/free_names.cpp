@@ -20,22 +20,23 @@ void substitute(Expression& expression, const std::string& name, const std::stri
 }  // namespace
 
 const std::set<std::string>& script_names() {
-  static const std::set<std::string> names = {"os",       "dist",         "mp",
-                                              "dtype",    "inputs",       "leaf",
-                                              "program",  "observed",     "truth",
-                                              "rows",     "shown",        "report",
-                                              "main",     "start",        "process_groups",
-                                              "gathered", "exchanged",    "attached",
-                                              "Meeting",  "drawn",        "shard",
-                                              "by_group", "put_together", "ranks_with",
-                                              "leaves",   "losses",       "loss",
-                                              "J",        "one_device",   "bound",
-                                              "groups",   "gradient",     "connect",
-                                              "run",      "guards",       "squared_gradient_norms",
-                                              "random",   "seed",         "sys",
-                                              "time",     "waited_for",   "waited",
-                                              "compiled", "measure",      "measured",
-                                              "losses_at"};
+  static const std::set<std::string> names = {
+      "os",        "dist",          "mp",
+      "dtype",     "inputs",        "leaf",
+      "program",   "observed",      "truth",
+      "rows",      "shown",         "report",
+      "main",      "start",         "process_groups",
+      "gathered",  "exchanged",     "attached",
+      "Meeting",   "drawn",         "shard",
+      "by_group",  "put_together",  "ranks_with",
+      "leaves",    "losses",        "loss",
+      "J",         "one_device",    "bound",
+      "groups",    "gradient",      "connect",
+      "run",       "guards",        "squared_gradient_norms",
+      "random",    "seed",          "sys",
+      "time",      "waited_for",    "waited",
+      "compiled",  "measure",       "measured",
+      "losses_at", "default_dtype", "plainly"};
   return names;
 }
 

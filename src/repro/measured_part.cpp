@@ -94,7 +94,7 @@ std::string losses_at(const Program& program) {
                         input.requires_grad ? ".requires_grad_()" : "");
   return text + fmt::format(
                     "    losses = [None] * world_size\n    dist.all_gather_object(losses, "
-                    "program(rank{}).item())\n    return losses\n",
+                    "default_dtype(torch.float64)(program)(rank{}).item())\n    return losses\n",
                     names_of(program.inputs, ", "));
 }
 

@@ -54,16 +54,17 @@ std::string backward_call(const std::vector<double>& weights, int world_size) {
   return fmt::format("(loss * {}[rank]).backward()", list_literal(weights));
 }
 
-// The forward run, as the subject's mode has it.
-std::string forward_lines(const std::string& mode, const std::string& arguments) {
-  if (mode == "autocast")
-    return "    with torch.autocast(\"cpu\", torch.bfloat16):\n        loss = program(" +
-           arguments + ")\n";
-  if (mode.starts_with("checkpoint"))
-    return fmt::format(
-        "    loss = torch.utils.checkpoint.checkpoint(program, {}, use_reentrant={})\n", arguments,
-        mode == "checkpoint" ? "False" : "True");
-  return "    loss = program(" + arguments + ")\n";
+// The forward run, as the subject's mode has it. Under a checkpoint the program runs again in
+// backward, where the default dtype is that of other code.
+std::string forward_lines(const ReproCase::Foreign& foreign, const std::string& arguments) {
+  const std::string program = foreign.has_code() ? "default_dtype(dtype)(program)" : "program";
+  if (foreign.mode == "autocast")
+    return fmt::format("    with torch.autocast(\"cpu\", torch.bfloat16):\n        loss = {}({})\n",
+                       program, arguments);
+  if (foreign.mode.starts_with("checkpoint"))
+    return fmt::format("    loss = torch.utils.checkpoint.checkpoint({}, {}, use_reentrant={})\n",
+                       program, arguments, foreign.mode == "checkpoint" ? "False" : "True");
+  return fmt::format("    loss = {}({})\n", program, arguments);
 }
 
 // The rank's leaves, from inputs().
@@ -114,7 +115,8 @@ std::string code_call(const ReproCase& repro, const Program& program, std::size_
                           ".clone()");
   }
   const std::string& step = repro.program.steps[i].name;  // as it was before any renaming
-  return fmt::format("{}({})", repro.foreign.functions.at(step).name, fmt::join(arguments, ", "));
+  return fmt::format("plainly({})({})", repro.foreign.functions.at(step).name,
+                     fmt::join(arguments, ", "));
 }
 
 // What happens to the gradients after backward, and the dict of them that is returned.
@@ -161,15 +163,17 @@ std::string program_part(const ReproCase& repro, const Program& program,
 std::string observed_part(const ReproCase& repro, const Program& program) {
   const Objective& objective = repro.which.objective;
   const bool reference = divides_replicated(repro.which, program);
-  const bool narrow = program.dtype != DType::kFloat64;
+  const bool code = repro.foreign.has_code();
+  const bool narrow = program.dtype != DType::kFloat64 && !code;
   std::string text =
       "def observed(rank):\n    \"\"\"A rank's loss, and the gradients that its backward "
       "leaves.\"\"\"\n" +
       leaves_of_rank(program);
   if (narrow) text += "    torch.set_default_dtype(dtype)\n";
-  text += forward_lines(repro.foreign.mode, "rank" + names_of(program.inputs, ", "));
-  const std::string backward =
+  text += forward_lines(repro.foreign, "rank" + names_of(program.inputs, ", "));
+  std::string backward =
       backward_call(backward_weights(program, objective, reference), program.world_size);
+  if (code) backward = "plainly(" + backward.substr(0, backward.size() - 2) + ")()";
   text += is_always_differentiable(repro, program)
               ? "    " + backward + "\n"
               : "    if loss.requires_grad:\n        " + backward + "\n";

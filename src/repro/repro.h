@@ -39,6 +39,9 @@ struct ReproCase {
     // What the whole forward run is in: "checkpoint", "checkpoint-reentrant", "autocast" or
     // nothing.
     std::string mode;
+
+    // Code that relies on torch's default dtype, which a script's own expressions change.
+    bool has_code() const;
   };
   Foreign foreign;
   std::string versions;  // "distgrad 0.1.0, torch 2.15.0"

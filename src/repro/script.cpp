@@ -70,6 +70,29 @@ constexpr const char* kGradientNorms = R"(def squared_gradient_norms(losses, lea
     return [squared_gradient_norm(sum(losses), [by_rank[rank] for by_rank in leaves]) for rank in range(world_size)]
 )";
 
+// It stands before what it decorates.
+constexpr const char* kDefaultDtype = R"(
+
+def default_dtype(dtype):
+    """Runs a function with this default dtype: the program's expressions with the case's, other code with torch's own."""
+
+    def decorate(function):
+        def call(*args, **kwargs):
+            before = torch.get_default_dtype()
+            torch.set_default_dtype(dtype)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                torch.set_default_dtype(before)
+
+        return call
+
+    return decorate
+
+
+plainly = default_dtype(torch.float32)
+)";
+
 constexpr const char* kReport = R"(def shown(value):
     if value is None or not value.dim():
         return "None" if value is None else f"{value.item():.6g}"
@@ -134,7 +157,7 @@ std::string joined(const std::vector<std::string>& parts) {
   return text;
 }
 
-std::string world_part(const Program& program, bool has_setup) {
+std::string world_part(const Program& program, const ReproCase::Foreign& foreign) {
   std::string text = fmt::format("world_size = {}\ndtype = torch.{}\n", program.world_size,
                                  traits(program.dtype).name);
   std::string groups;
@@ -149,9 +172,10 @@ std::string world_part(const Program& program, bool has_setup) {
     return std::any_of(i.sync.begin(), i.sync.end(),
                        [](const auto& s) { return !s.first.empty(); });
   });
-  if (grouped || synced || (has_setup && !groups.empty()))
+  if (grouped || synced || (!foreign.setups.empty() && !groups.empty()))
     text += "process_groups = {}  # those that a rank is in, by name\n";
-  return text + "torch.set_default_dtype(torch.float64)\n";
+  text += "torch.set_default_dtype(torch.float64)\n";
+  return foreign.has_code() ? text + kDefaultDtype : text;
 }
 
 bool is_sorted(const Group& group) {
@@ -264,6 +288,12 @@ std::string header_part(const ReproCase& repro) {
   return text;
 }
 
+bool ReproCase::Foreign::has_code() const {
+  return !functions.empty() || std::any_of(calls.begin(), calls.end(), [](const auto& call) {
+    return call.second.builtin.empty();
+  });
+}
+
 std::string repro_script(const ReproCase& repro) {
   if (repro.result.verdict == Verdict::kSkipped)
     throw UserError("repro: there is nothing to show: " + repro.result.why);
@@ -288,7 +318,7 @@ std::string repro_script(const ReproCase& repro) {
                needs_differences(program.steps) ? "    measure(rank)\n" : "");
   const std::string helpers = helpers_part(rest);
   return header_part(repro) + imports_part(repro, helpers) + "\n" +
-         world_part(program, !repro.foreign.setups.empty()) + "\n\n" +
+         world_part(program, repro.foreign) + "\n\n" +
          joined({shown, helpers, compared, connect, main});
 }
 

@@ -68,7 +68,7 @@ std::string simulated_value(const Step& step, const std::string& simulated,
     std::vector<std::string> arguments;
     for (const std::string& text : expressions_of(step))
       arguments.push_back(values_by_rank(text, by_rank));
-    return fmt::format("{}({})", simulated, fmt::join(arguments, ", "));
+    return fmt::format("plainly({})({})", simulated, fmt::join(arguments, ", "));
   }
   const std::string expression = texts_of(step);
   const CollectiveCall* call = step.collective();

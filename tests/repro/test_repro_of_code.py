@@ -84,7 +84,8 @@ class OfCode(unittest.TestCase):
     def test_the_numbers_are_those_of_the_report(self):
         self.write(SCENARIOS)
         count, missing, found = scripts_on_ranks.check([str(self.folder)], shared=SHARED)
-        self.assertEqual((missing, found), ([], {}))
+        self.assertEqual(missing, [])
+        self.assertEqual(found, {}, "\n".join(f"{case}: {'; '.join(problems)}" for case, problems in found.items()))
         self.assertEqual(count, len(SCENARIOS))
 
     def test_the_script_stands_alone(self):

@@ -19,10 +19,10 @@ def all_gather(output, input, group=None):
     return _AllGather.apply(input, output, group)
 
 
-def all_to_all(output_list, xs, group=None):
+def all_to_all(output_list, input_list, group=None):
     counts = [y.numel() for y in output_list]
-    received = xs[0].new_empty(sum(counts))
-    dist.all_to_all_single(received, torch.cat([x.reshape(-1) for x in xs]), counts, [x.numel() for x in xs], group=group)
+    received = input_list[0].new_empty(sum(counts))
+    dist.all_to_all_single(received, torch.cat([x.reshape(-1) for x in input_list]), counts, [x.numel() for x in input_list], group=group)
     for y, part in zip(output_list, received.split(counts)):
         y.copy_(part.reshape(y.shape))
 
