@@ -195,7 +195,7 @@ std::string versions() {
 }
 
 // Throws UserError where there is nothing to show.
-std::string script_of(const Kept& kept, Interpreters& interpreters) {
+std::string script_of(const Kept& kept, ForeignCode& foreign) {
   const CaseResult& result = *kept.result;
   if (result.verdict == Verdict::kSkipped)
     throw UserError("repro: there is nothing to show: " + result.why);
@@ -203,7 +203,7 @@ std::string script_of(const Kept& kept, Interpreters& interpreters) {
     throw UserError("repro: the case could not be carried through" +
                     (result.why.empty() ? "" : ": " + result.why));
   return repro_script({result.which, *kept.program, kept.simulation, result, kept.operands,
-                       foreign_code(result.which, *kept.program, interpreters), versions()});
+                       foreign.of(result.which, *kept.program), versions()});
 }
 
 ExitCode interrupted(int signal) {
@@ -217,6 +217,11 @@ bool write_scripts(const std::vector<Case>& cases, const Listener& listener,
   bool all = true;
   const bool folder = writes_folder(options);
   if (folder) std::filesystem::create_directories(options.output);
+  ForeignCode foreign(interpreters);
+  std::vector<std::pair<const Case*, const Program*>> asked;
+  for (const auto& [id, kept] : listener.by_case)
+    if (kept.result && kept.program) asked.emplace_back(&kept.result->which, &*kept.program);
+  if (asked.size() > 1) foreign.ask_about(asked);
   for (const Case& which : cases) {
     const auto kept = listener.by_case.find(which.id);
     if (kept == listener.by_case.end() || !kept->second.result) continue;  // invalid, and told
@@ -224,7 +229,7 @@ bool write_scripts(const std::vector<Case>& cases, const Listener& listener,
       const std::string path =
           folder ? (std::filesystem::path(options.output) / file_name(which.id, ".py")).string()
                  : options.output;
-      write_file_atomically(path, script_of(kept->second, interpreters));
+      write_file_atomically(path, script_of(kept->second, foreign));
     } catch (const UserError& e) {
       if (!folder) throw;
       fmt::print(stderr, "distgrad: {}: {}\n", which.id, e.what());

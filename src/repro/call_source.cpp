@@ -133,7 +133,7 @@ std::string chunks_source(const CallSource& call, const std::string& what) {
                                                               : ".split($splits, $dim)");
 }
 
-const HelperSource kHelpers[8] = {
+const HelperSource kHelpers[9] = {
     {"gathered", R"(def gathered(x, group=None):
     """all_gather of tensors of different sizes, which Gloo does not have: padded, and cut again."""
     shapes = [None] * dist.get_world_size(group)
@@ -196,6 +196,25 @@ const HelperSource kHelpers[8] = {
         return function(*args, **kwargs)
 
     return torch.compile(call, backend="aot_eager", dynamic=False)
+)"},
+    {"plainly", R"(def default_dtype(dtype):
+    """Runs a function with this default dtype: the program's expressions with the case's, your code with torch's own."""
+
+    def with_function(function):
+        def call(*args, **kwargs):
+            before = torch.get_default_dtype()
+            torch.set_default_dtype(dtype)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                torch.set_default_dtype(before)
+
+        return call
+
+    return with_function
+
+
+plainly = default_dtype(torch.float32)
 )"},
     {"seed", R"(def seed(rank):
     """What is random is the same each time the program runs, and different on every rank."""

@@ -139,9 +139,8 @@ std::string called(const std::string& function, const std::string& around,
 }
 
 std::string foreign_function(const CallSource& call, const ReproCase::Foreign::Call& how) {
-  return fmt::format(
-      "@plainly\ndef $Name(x{}):\n    \"\"\"The implementation under test.\"\"\"\n{}",
-      call.has_group() ? ", group" : "", indented_python(how.text, 1));
+  return fmt::format("def $Name(x{}):\n    \"\"\"The implementation under test.\"\"\"\n{}",
+                     call.has_group() ? ", group" : "", indented_python(how.text, 1));
 }
 
 std::string simulation_function(const CallSource& call) {
@@ -212,7 +211,8 @@ CollectiveParts collective_parts(const ReproCase& repro, const Program& program,
                                                  : ReproCase::Foreign::Call{subject, "", ""};
     if (!foreign.builtin.empty()) subject = foreign.builtin;
     if (foreign.builtin.empty()) {
-      text = called(real.add(kind, foreign_function(call, foreign)), foreign.around, *spec) +
+      text = called("plainly(" + real.add(kind, foreign_function(call, foreign)) + ")",
+                    foreign.around, *spec) +
              spec->operand.text;
     } else if (const std::string rule = rule_for(subject, *spec); rule == "dispatcher") {
       text = called(real.add(kind, plain_function(call, foreign.around)), foreign.around, *spec) +

@@ -70,29 +70,6 @@ constexpr const char* kGradientNorms = R"(def squared_gradient_norms(losses, lea
     return [squared_gradient_norm(sum(losses), [by_rank[rank] for by_rank in leaves]) for rank in range(world_size)]
 )";
 
-// It stands before what it decorates.
-constexpr const char* kDefaultDtype = R"(
-
-def default_dtype(dtype):
-    """Runs a function with this default dtype: the program's expressions with the case's, other code with torch's own."""
-
-    def decorate(function):
-        def call(*args, **kwargs):
-            before = torch.get_default_dtype()
-            torch.set_default_dtype(dtype)
-            try:
-                return function(*args, **kwargs)
-            finally:
-                torch.set_default_dtype(before)
-
-        return call
-
-    return decorate
-
-
-plainly = default_dtype(torch.float32)
-)";
-
 constexpr const char* kReport = R"(def shown(value):
     if value is None or not value.dim():
         return "None" if value is None else f"{value.item():.6g}"
@@ -174,8 +151,7 @@ std::string world_part(const Program& program, const ReproCase::Foreign& foreign
   });
   if (grouped || synced || (!foreign.setups.empty() && !groups.empty()))
     text += "process_groups = {}  # those that a rank is in, by name\n";
-  text += "torch.set_default_dtype(torch.float64)\n";
-  return foreign.has_code() ? text + kDefaultDtype : text;
+  return text + "torch.set_default_dtype(torch.float64)\n";
 }
 
 bool is_sorted(const Group& group) {

@@ -98,7 +98,7 @@ class OfCode(unittest.TestCase):
 
     def test_what_cannot_be_measured_is_told(self):
         self.write({name: scenario for name, (scenario, _) in REFUSED.items()})
-        done = subprocess.run([DISTGRAD, "repro", *SHARED, self.folder, "-o", self.folder / "scripts/"], capture_output=True, text=True)
+        done = subprocess.run([DISTGRAD, "repro", *SHARED, self.folder, "-o", f"{self.folder}/scripts/"], capture_output=True, text=True)
         self.assertEqual(done.returncode, 2, done.stderr)
         lines = done.stderr.splitlines()
         self.assertEqual(len(lines), len(REFUSED), done.stderr)

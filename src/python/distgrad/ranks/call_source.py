@@ -1,12 +1,12 @@
 """How a step calls the user's code, as Python source: what `distgrad repro` writes into its script.
 
-main() is given the request,
+main() is given a list of requests, one a case,
 
     {"subject": TEXT, "calls": [{"step", "subject", "kind", "op", "factor", "root", "dim", "splits", "pairs", "size"}, ...],
      "functions": [{"step", "code", "simulate"}, ...], "names": [TEXT, ...]}
 
 `size` being that of the groups of a call in a group and null in the world, "functions" the steps that are calls of code, and
-"names" those that the script has for itself. It prints one line of JSON: {"calls": {STEP: {"text": LINES}}, the text being a
+"names" those that the script has for itself. It prints one line of JSON, a list of answers: {"calls": {STEP: {"text": LINES}}, the text being a
 function's body, of the operand `x` and, in a group, of `group`; a step that runs `reference` or `in_place` has
 {"builtin": NAME} instead. "around" beside them is "", "async" or "compile": how the call is made. "functions": {STEP:
 {"function", "simulate"}}, what each is called in the script. "imports": LINES. "setups": what is given the process groups by
@@ -28,6 +28,9 @@ from .code import Code
 
 
 _COPIED = ["x = x.clone()  # it may work in place"]
+
+
+_OF_TRUTH = {"losses", "loss", "leaves", "J", "bound"}  # local to functions that call none but joint functions
 
 
 class NotWritable(Exception):
@@ -313,7 +316,7 @@ def _code_name(text, code, imports):
 
 
 def answer_of(request):
-    imports = Imports(request["names"])
+    imports = Imports(set(request["names"]) - (set() if request["functions"] else _OF_TRUTH))
     answer = {"calls": {}, "functions": {}, "setups": [], "mode": ""}
     libraries = []
     subject = subjects.load_subject(request["subject"]) if "python:" in request["subject"] else None
@@ -338,13 +341,15 @@ def answer_of(request):
     return answer
 
 
-def main(request):
-    request = json.loads(request)
+def answer_or_error(request):
     try:
-        answer = answer_of(request)
+        return answer_of(request)
     except NotWritable as error:
-        answer = {"error": f"the call of {request['subject']} cannot be written out: {error}. Write a function of `x` around it"
-                           " and name that"}
+        return {"error": f"the call of {request['subject']} cannot be written out: {error}. Write a function of `x` around it"
+                         " and name that"}
     except (SubjectError, NotOffered) as error:
-        answer = {"error": str(error)}
-    print("\n" + json.dumps(answer))
+        return {"error": str(error)}
+
+
+def main(requests):
+    print("\n" + json.dumps([answer_or_error(request) for request in json.loads(requests)]))

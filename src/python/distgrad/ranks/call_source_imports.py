@@ -3,7 +3,7 @@
 import os
 import sys
 
-from . import adapters_loading
+from . import adapters_loading, adapters_names
 
 # What a script's functions have names of their own for, beside those that main()'s request names.
 _LOCAL = ("x", "y", "g", "xs", "group", "outputs", "chunks", "operand", "output", "sent", "received", "shapes", "parts", "nn", "fc",
@@ -26,7 +26,8 @@ class Imports:
     """Collects what is imported; `taken` are names that no module may have in the script."""
 
     def __init__(self, taken):
-        self._taken = {*taken, *_LOCAL}
+        kinds = adapters_names.KINDS  # the script has functions and classes of their names
+        self._taken = {*taken, *_LOCAL, *kinds, *("".join(word.title() for word in kind.split("_")) for kind in kinds)}
         self._lines = {}  # by module's name or file's path: (line, name in the script)
         self._folders = []
 
