@@ -8,6 +8,8 @@
 #include <set>
 #include <utility>
 
+#include "base/lines.h"
+
 namespace distgrad {
 namespace {
 
@@ -79,8 +81,6 @@ void count(Cell& cell, const CaseResult& r, const std::string& convention) {
   };
   if (severity(state) > severity(cell.state)) cell.state = state;
 }
-
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 std::string error_text(const TrialResult& t) {
   return fmt::format("{} ({}): {}", t.result.error->kind, t.trial.name, first_line(t.result.error->message));

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/lines.h"
 #include "cli/captured_child.h"
 #include "model/subject_text.h"
 #include "pool/workshop.h"
@@ -16,11 +17,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int kTimeout = 120;  // seconds; libtorch_cuda on a cold disk takes a while
-
-std::string last_line(std::string text) {
-  while (!text.empty() && text.back() == '\n') text.pop_back();
-  return text.substr(text.rfind('\n') + 1);
-}
 
 // c10d's Gloo copies the tensors of a collective through the host's memory, but hands the address of
 // a tensor that it sends, on a GPU or not, to the socket (ProcessGroupGloo::send and recv).

@@ -18,6 +18,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/lines.h"
 #include "base/version.h"
 #include "cli/accelerators.h"
 #include "cli/captured_child.h"
@@ -42,11 +43,6 @@ struct Line {
   std::string text;
   std::string remedy;
 };
-
-std::string last_line(std::string text) {
-  while (!text.empty() && text.back() == '\n') text.pop_back();
-  return text.substr(text.rfind('\n') + 1);
-}
 
 // --- What is looked at ---
 

@@ -14,6 +14,7 @@
 #include "base/did_you_mean.h"
 #include "base/error.h"
 #include "base/interrupts.h"
+#include "base/lines.h"
 #include "cli/command.h"
 #include "cli/fuzzer.h"
 #include "cli/parse_arguments.h"
@@ -295,7 +296,7 @@ void print_summary(const Result& result, const Options& options, const Lists& li
   for (const auto& [raised, what] : tally.not_drawn) {
     const auto& [subject, message] = raised;
     fmt::print("not drawn, as {} raises: {}: {}\n", subject, fmt::join(what, ", "),
-               for_terminal(message.substr(0, message.find('\n'))));
+               for_terminal(first_line(message)));
   }
   fmt::print("{} Again: {}\n",
              result.found == 0 ? "Nothing found." : fmt::format("{} found.", result.found),

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/interrupts.h"
+#include "base/lines.h"
 #include "base/version.h"
 #include "fuzz/generator.h"
 #include "fuzz/probe.h"
@@ -251,7 +252,7 @@ void Fuzzer::probe(std::size_t s) {
   throw UserError(fmt::format(
       "fuzz: {0} runs none of the collectives that are asked for{1}{2}; `distgrad audit {0}` tells "
       "more",
-      subject, why.empty() ? "" : ": ", why.substr(0, why.find('\n'))));
+      subject, why.empty() ? "" : ": ", first_line(why)));
 }
 
 void Fuzzer::note(const Item& item) {

@@ -14,6 +14,7 @@
 #include "base/interrupts.h"
 #include "cli/command.h"
 #include "cli/load.h"
+#include "cli/meaning.h"
 #include "cli/parse_arguments.h"
 #include "cli/verify.h"
 #include "golden/difference.h"

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/lines.h"
 #include "base/version.h"
 #include "cli/captured_child.h"
 #include "pool/installation.h"
@@ -61,8 +62,7 @@ Answer ask(const std::string& path) {
   ChildCommand command;
   command.arguments = {path, "-c", kQuestion};
   const CapturedChild child = run_captured(command, kTimeout);
-  const std::string text = trimmed(child.text);
-  const std::string last = text.substr(text.rfind('\n') + 1);
+  const std::string last = last_line(trimmed(child.text));
   if (!child.ok()) return {"", fmt::format("{} does not run: {}", path, last)};
   if (last.empty()) return {"", path + " has no torch"};
   return {last, ""};

@@ -102,7 +102,7 @@ bool writes_folder(const ReproOptions& options) {
 void check_number(const std::vector<Case>& cases, const ReproOptions& options) {
   if (cases.empty()) throw UserError("repro: no case is left");
   for (const Case& c : cases)
-    if (has_code(c.scenario->steps) && (options.shrink || options.scenario))
+    if (calls_code(c) && (options.shrink || options.scenario))
       throw UserError("repro: " + c.id + " calls code of your own, which --" +
                       (options.shrink ? "shrink" : "scenario") +
                       " does not take; a script can be made of it");

@@ -18,6 +18,7 @@
 #include "cli/color.h"
 #include "cli/command.h"
 #include "cli/load.h"
+#include "cli/meaning.h"
 #include "cli/python_times.h"
 #include "cli/run_options.h"
 #include "cli/verify.h"

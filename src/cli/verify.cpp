@@ -14,13 +14,14 @@
 #include "base/error.h"
 #include "base/interrupts.h"
 #include "base/version.h"
+#include "cli/meaning.h"
 #include "cli/measuring.h"
+#include "cli/rank_programs.h"
 #include "compare/compare.h"
 #include "compare/dispute.h"
 #include "diagnose/diagnose.h"
 #include "diagnose/verdict.h"
 #include "gradients/objective_truths.h"
-#include "model/subject_text.h"
 #include "pool/workshop.h"
 #include "scenario/cases.h"
 
@@ -34,84 +35,9 @@ constexpr std::size_t kAhead = 128;
 // all: what is done should be printed soon.
 constexpr std::size_t kTogether = 512;
 
-// From so many elements on, all ranks' inputs together, the error analysis takes long: it is asked for only where some bit
-// differs. The file's guards need it always.
-constexpr std::int64_t kLarge = std::int64_t{1} << 20;
-
 struct Interrupted {};
 
-std::int64_t elements_of(const Input& input, int world_size) {
-  if (const auto* array = std::get_if<Array>(&input.value)) return array->size() * world_size;
-  const auto* random = std::get_if<RandomSpec>(&input.value);
-  if (!random) return 0;
-  std::int64_t elements = world_size;
-  for (const auto& size : random->shape)
-    if (const auto* number = std::get_if<std::int64_t>(&size)) elements *= *number;
-  return elements;
-}
-
-bool asks_for_bounds_at_once(const Program& program) {
-  std::int64_t elements = 0;
-  for (const Input& input : program.inputs) elements += elements_of(input, program.world_size);
-  return elements < kLarge || program.single_device || !program.truth.empty();
-}
-
-// What one program means: asked once for all cases that differ in subject and backend only.
-struct Meaning {
-  std::vector<std::size_t> cases;
-  SimulateRequest asked;
-  SimulationRun run;
-  std::optional<Meant> meant;  // of code, once some case needs it
-  std::size_t unfinished = 0;  // cases; at 0 the tensors are let go
-};
-
-using MeaningKey = std::tuple<const Scenario*, int, DType, std::string, bool, std::string>;
-
-bool calls_code(const Case& c) { return has_code(c.scenario->steps); }
-
 bool is_expected_to_match(const Case& c) { return c.expected.verdict == "match"; }
-
-// A GPU's functions are less accurate: the same truth has wider bounds.
-bool is_on_gpu(const Case& c) { return c.device == "cuda"; }
-
-// What decides the truth and its bounds, and nothing else. Code gives it in the interpreter that runs it.
-MeaningKey key_of(const Case& c) {
-  return {c.scenario, c.world_size, c.dtype, spelled(c.objective), is_on_gpu(c), calls_code(c) ? c.python : ""};
-}
-
-// Which rank program runs a case: distgrad-rank, or a Python interpreter.
-struct RankPrograms {
-  std::vector<std::vector<std::string>> commands;
-  std::map<std::string, int> by_python;  // as the case names it
-
-  int of(const Case& c) const { return has_python_ranks(c) ? by_python.at(c.python) : 0; }
-  int simulator_of(const Case& c) const { return calls_code(c) ? by_python.at(c.python) : 0; }
-};
-
-// What torch's functional collectives, checkpoints and torch.compile import when they are first used, for a second or two:
-// better once than in every rank, and every rank that takes the place of a failed one.
-bool makes_torch_import_dynamo(const std::string& subject) {
-  return subject.find("torch.distributed._functional_collectives") != subject.npos ||
-         subject.find("@checkpoint") != subject.npos || subject.find("@compile") != subject.npos;
-}
-
-RankPrograms rank_programs(std::span<const Case> cases, const VerifyOptions& options) {
-  RankPrograms programs{{{rank_executable()}}, {}};
-  const auto runs = [&](const Case& c) {
-    return c.skip_reason.empty() && has_python_ranks(c) && (!options.simulate_only || calls_code(c));
-  };
-  const bool imports_dynamo = std::any_of(cases.begin(), cases.end(), [&](const Case& c) {
-    return runs(c) && makes_torch_import_dynamo(c.subject);
-  });
-  for (const Case& c : cases) {
-    if (!runs(c)) continue;
-    const auto [place, is_new] = programs.by_python.emplace(c.python, programs.commands.size());
-    if (is_new)
-      programs.commands.push_back(python_rank_command(options.interpreters->find(c.python).path,
-                                                      imports_dynamo ? "torch._dynamo" : ""));
-  }
-  return programs;
-}
 
 }  // namespace
 
@@ -515,8 +441,8 @@ class Verification {
 }  // namespace
 
 Verifier::Verifier(std::span<const Case> all, const VerifyOptions& options) : options_(options) {
-  RankPrograms programs = rank_programs(all, options);
-  WorkshopOptions workshop{.rank_commands = programs.commands, .teams = options.jobs};
+  RankPrograms programs(all, options.interpreters, options.simulate_only);
+  WorkshopOptions workshop{.rank_commands = programs.commands(), .teams = options.jobs};
   machinery_.reset(new Machinery{std::move(programs), Workshop(std::move(workshop))});
 }
 
@@ -531,20 +457,6 @@ void Verifier::verify(std::span<const Case> cases, VerifyListener& listener) {
 
 void verify(std::span<const Case> cases, const VerifyOptions& options, VerifyListener& listener) {
   Verifier(cases, options).verify(cases, listener);
-}
-
-std::vector<Case> one_for_each_truth(std::span<const Case> cases) {
-  std::vector<Case> kept;
-  std::set<MeaningKey> seen;
-  for (const Case& c : cases) {
-    if (!seen.insert(key_of(c)).second) continue;
-    kept.push_back(c);
-    // What the file expects of a subject is none of the simulation's business, unless the file's
-    // own guards are what is expected to fail.
-    const std::string& finding = c.expected.finding;
-    if (finding != "truth" && finding != "program") kept.back().expected = {};
-  }
-  return kept;
 }
 
 }  // namespace distgrad

@@ -80,7 +80,4 @@ class Verifier {
 // One batch.
 void verify(std::span<const Case> cases, const VerifyOptions& options, VerifyListener& listener);
 
-// The cases of a run with simulate_only: subjects and backends do not matter to it.
-std::vector<Case> one_for_each_truth(std::span<const Case> cases);
-
 }  // namespace distgrad

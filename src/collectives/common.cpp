@@ -5,6 +5,17 @@
 #include <numeric>
 
 namespace distgrad {
+namespace {
+
+// By a tensor, since NCCL's PREMUL_SUM rounds the factor to the operands' type (c10d's unpackPreMulSum); torch's product with a
+// number keeps more of it in the 16-bit types, and a bound that knew only that would accuse NCCL.
+std::vector<at::Tensor> scaled(std::vector<at::Tensor> operands, double number) {
+  const at::Tensor factor = at::full({}, number, operands[0].options().requires_grad(false));
+  for (at::Tensor& x : operands) x = x * factor;
+  return operands;
+}
+
+}  // namespace
 
 std::string shapes_text(const std::vector<at::Tensor>& by_rank) {
   constexpr std::size_t kMostRanks = 8;
@@ -56,14 +67,6 @@ std::vector<std::int64_t> chunk_sizes(const Call& call, std::int64_t length, int
 std::vector<at::Tensor> chunks_of(const Call& call, const at::Tensor& x, int row) {
   const std::int64_t dim = dim_of(call, x);
   return x.split_with_sizes(chunk_sizes(call, x.size(dim), row), dim);
-}
-
-// By a tensor, since NCCL's PREMUL_SUM rounds the factor to the operands' type (c10d's unpackPreMulSum); torch's product with a
-// number keeps more of it in the 16-bit types, and a bound that knew only that would accuse NCCL.
-static std::vector<at::Tensor> scaled(std::vector<at::Tensor> operands, double number) {
-  const at::Tensor factor = at::full({}, number, operands[0].options().requires_grad(false));
-  for (at::Tensor& x : operands) x = x * factor;
-  return operands;
 }
 
 at::Tensor reduction(const Call& call, const std::vector<at::Tensor>& operands) {

@@ -6,6 +6,7 @@
 #include <set>
 #include <string_view>
 
+#include "base/lines.h"
 #include "report/debate_table.h"
 #include "report/words.h"
 
@@ -56,11 +57,10 @@ std::string error_place(const RankError& e) {
   return text;
 }
 
-std::string first_line(std::string_view text) {
+std::string short_line(std::string_view text) {
   constexpr std::size_t kLongest = 160;
-  text = text.substr(0, text.find('\n'));
-  return text.size() <= kLongest ? std::string(text)
-                                 : std::string(text.substr(0, kLongest)) + "...";
+  const std::string line = first_line(text);
+  return line.size() <= kLongest ? line : line.substr(0, kLongest) + "...";
 }
 
 }  // namespace
@@ -86,14 +86,14 @@ std::string outcome_text(const CaseResult& r) {
     case Verdict::kError: {
       const std::string verdict = "error" + as_expected;
       if (!r.error) return verdict;
-      const std::string message = first_line(r.error->message);
+      const std::string message = short_line(r.error->message);
       return verdict + ": " + error_place(*r.error) + (message.empty() ? "" : ": " + message);
     }
     case Verdict::kSkipped:
       // The status says it already where nobody expected it.
-      return r.as_expected ? "skipped" + as_expected + ": " + first_line(r.why) : first_line(r.why);
+      return r.as_expected ? "skipped" + as_expected + ": " + short_line(r.why) : short_line(r.why);
     case Verdict::kDisputed:
-      return "disputed" + as_expected + ": " + r.why.substr(0, r.why.find('\n'));  // whole: its end says what is meant
+      return "disputed" + as_expected + ": " + first_line(r.why);  // whole: its end says what is meant
   }
   return {};
 }
@@ -152,7 +152,7 @@ std::string findings_text(const CaseResult& r, const TextOptions& options) {
 std::string error_text(const CaseResult& r) {
   if (!r.error) return {};
   const std::string message = for_terminal(r.error->message);
-  if (message == first_line(message)) return {};  // the case's line said it all
+  if (message == short_line(message)) return {};  // the case's line said it all
   return indented(message, 4);
 }
 
@@ -169,7 +169,7 @@ std::string warnings_text(const CaseResult& r, const TextOptions& options) {
   }
   std::string out;
   for (const auto& [text, ranks] : by_text) {
-    const std::string words = options.verbose ? text : first_line(text);
+    const std::string words = options.verbose ? text : short_line(text);
     out += wrapped(fmt::format("warning from {}: {}", ranks_text(ranks), for_terminal(words)), 2,
                    options.width);
   }

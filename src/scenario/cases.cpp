@@ -88,7 +88,7 @@ std::string why_impossible(const Case& which, const Overrides& overrides) {
   if (const BackendRow* backend = backend_named(which.backend);
       backend && !takes_device(*backend, which.device))
     return which.backend + " does not take tensors on the device " + which.device;
-  const bool calls = has_code(which.scenario->steps);
+  const bool calls = calls_code(which);
   if ((calls || (is_foreign_code(which.subject) && overrides.subjects.empty())) && !overrides.allow_code)
     return "code that is named in a scenario file runs only with --allow-code";
   if (calls && !runs_in_python(which.subject))
@@ -190,8 +190,10 @@ std::string beside(const std::string& scenario, const std::string& code) {
 }  // namespace
 
 bool has_python_ranks(const Case& which) {
-  return is_python_subject(which.subject) || has_code(which.scenario->steps);
+  return is_python_subject(which.subject) || calls_code(which);
 }
+
+bool calls_code(const Case& which) { return has_code(which.scenario->steps); }
 
 std::vector<Case> expand(const Scenario& scenario, const Overrides& overrides,
                          std::string_view torch_version) {

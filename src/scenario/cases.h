@@ -17,6 +17,9 @@ std::vector<Case> expand(Scenario&&, const Overrides&, std::string_view torch_ve
 // Whether its ranks are Python's: because of its subject, or as its program calls code.
 bool has_python_ranks(const Case& which);
 
+// Whether some step is code that is not distgrad's.
+bool calls_code(const Case& which);
+
 // What `which` runs; a case with a skip_reason has no program. The file's truth is in it as far as
 // it applies.
 Program program_for(const Case& which);
