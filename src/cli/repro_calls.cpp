@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/error.h"
 #include "cli/captured_child.h"
@@ -12,6 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr std::size_t kMostAtOnce = 65'536;  // bytes: a program's argument may have twice as many
 constexpr int kTimeout = 120;  // seconds; importing torch and the user's modules takes some
 
 // distgrad's folder comes last, so that no module of a user's is hidden.
@@ -44,37 +46,87 @@ Json ask(const std::string& interpreter, const Json& request) {
   std::string text = child.text;
   while (!text.empty() && text.back() == '\n') text.pop_back();
   const Json answer = Json::parse(text.substr(text.rfind('\n') + 1), nullptr, false);
-  if (child.ok() && answer.is_object()) return answer;
+  if (child.ok() && answer.is_array()) return answer;
   throw UserError("repro: " + interpreter + " could not say how the subject is called:\n" + text);
+}
+
+Json request_of(const Case& which, const Program& program) {
+  Json request = {{"subject", which.subject},
+                  {"calls", Json::array()},
+                  {"functions", Json::array()},
+                  {"names", script_names()}};
+  const auto takes = [&](const auto& things) {
+    for (const auto& thing : things) request["names"].push_back(thing.name);
+  };
+  if (has_code(program.steps)) {  // which call it where these are
+    takes(program.inputs);
+    takes(program.steps);
+  }
+  for (const Step& step : program.steps) {
+    if (const CodeCall* code = step.code())
+      request["functions"].push_back(
+          {{"step", step.name}, {"code", code->code}, {"simulate", code->simulate}});
+    if (!step.collective()) continue;
+    request["calls"].push_back(call_json(step, program));
+    request["calls"].back()["subject"] = subject_for(which.subject, step.collective()->kind);
+  }
+  return request;
+}
+
+bool has_foreign_code(const Case& which, const Program& program) {
+  return is_foreign_code(which.subject) || is_python_subject(which.subject) ||
+         has_code(program.steps);
+}
+
+ReproCase::Foreign foreign_of(const Json& answer) {
+  ReproCase::Foreign foreign;
+  if (answer.contains("error")) throw UserError("repro: " + answer["error"].get<std::string>());
+  for (const auto& [step, call] : answer["calls"].items())
+    foreign.calls[step] = {call.value("builtin", ""), call.value("text", ""), call["around"]};
+  for (const auto& [step, function] : answer["functions"].items())
+    foreign.functions[step] = {function["function"], function["simulate"]};
+  foreign.imports = answer["imports"];
+  foreign.setups = answer["setups"];
+  foreign.mode = answer["mode"];
+  return foreign;
 }
 
 }  // namespace
 
-std::map<std::string, ReproCase::Call> calls_of_foreign_code(const Case& which,
-                                                             const Program& program,
-                                                             Interpreters& interpreters) {
-  std::map<std::string, ReproCase::Call> calls;
-  if (!is_foreign_code(which.subject) && !is_python_subject(which.subject)) return calls;
-  Json request = {{"subject", which.subject}, {"calls", Json::array()}};
-  for (const Step& step : program.steps)
-    if (step.collective()) {
-      request["calls"].push_back(call_json(step, program));
-      request["calls"].back()["subject"] = subject_for(which.subject, step.collective()->kind);
+void ForeignCode::ask_about(const std::vector<std::pair<const Case*, const Program*>>& cases) {
+  std::map<std::string, std::map<std::string, Json>> by_interpreter;  // and case
+  std::map<std::string, std::size_t> sizes;
+  for (const auto& [which, program] : cases) {
+    if (!has_foreign_code(*which, *program)) continue;
+    const std::string interpreter = interpreters_.find(which->python).path;
+    Json request = request_of(*which, *program);
+    sizes[interpreter] += request.dump().size();
+    if (sizes[interpreter] > kMostAtOnce) {
+      ask_about(interpreter, std::exchange(by_interpreter[interpreter], {}));
+      sizes[interpreter] = 0;
     }
-  const Json answer = ask(interpreters.find(which.python).path, request);
-  if (answer.contains("error")) throw UserError("repro: " + answer["error"].get<std::string>());
-  for (const auto& [step, call] : answer.items()) {
-    ReproCase::Call written;
-    if (call.contains("builtin")) {
-      written.builtin = call["builtin"];
-    } else {
-      written.imports = call["imports"];
-      written.text = call["text"];
-    }
-    written.mode = call["mode"];
-    calls[step] = written;
+    by_interpreter[interpreter][which->id] = std::move(request);
   }
-  return calls;
+  for (const auto& [interpreter, requests] : by_interpreter) ask_about(interpreter, requests);
+}
+
+void ForeignCode::ask_about(const std::string& interpreter,
+                            const std::map<std::string, Json>& requests) {
+  Json all = Json::array();
+  for (const auto& [id, request] : requests) all.push_back(request);
+  try {
+    const Json answers = ask(interpreter, all);
+    for (std::size_t i = 0; const auto& [id, request] : requests) answers_[id] = answers.at(i++);
+  } catch (const UserError&) {  // of() asks about each by itself, and tells of which it is true
+  }
+}
+
+ReproCase::Foreign ForeignCode::of(const Case& which, const Program& program) {
+  if (!has_foreign_code(which, program)) return {};
+  const auto known = answers_.find(which.id);
+  if (known != answers_.end()) return foreign_of(known->second);
+  return foreign_of(
+      ask(interpreters_.find(which.python).path, Json::array({request_of(which, program)})).at(0));
 }
 
 }  // namespace distgrad

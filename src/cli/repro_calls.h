@@ -3,16 +3,32 @@
 #pragma once
 
 #include <map>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "cli/interpreters.h"
 #include "repro/repro.h"
 
 namespace distgrad {
 
-// By step, for the collectives of the case that such code runs. Throws UserError where a call
-// depends on what only a run knows.
-std::map<std::string, ReproCase::Call> calls_of_foreign_code(const Case&, const Program&,
-                                                             Interpreters&);
+class ForeignCode {
+ public:
+  explicit ForeignCode(Interpreters& interpreters) : interpreters_(interpreters) {}
+
+  // About all at once, which starts each interpreter once.
+  void ask_about(const std::vector<std::pair<const Case*, const Program*>>&);
+
+  // Throws UserError where a call depends on what only a run knows.
+  ReproCase::Foreign of(const Case&, const Program&);
+
+ private:
+  Interpreters& interpreters_;
+  using Json = nlohmann::ordered_json;
+  void ask_about(const std::string& interpreter, const std::map<std::string, Json>& requests);
+
+  std::map<std::string, Json> answers_;  // by case
+};
 
 }  // namespace distgrad

@@ -102,8 +102,10 @@ bool writes_folder(const ReproOptions& options) {
 void check_number(const std::vector<Case>& cases, const ReproOptions& options) {
   if (cases.empty()) throw UserError("repro: no case is left");
   for (const Case& c : cases)
-    if (calls_code(c))
-      throw UserError("repro: " + c.id + " calls code of your own, which no script can be made of");
+    if (calls_code(c) && (options.shrink || options.scenario))
+      throw UserError("repro: " + c.id + " calls code of your own, which --" +
+                      (options.shrink ? "shrink" : "scenario") +
+                      " does not take; a script can be made of it");
   if (cases.size() == 1 || (writes_folder(options) && !options.shrink)) return;
   std::string text =
       fmt::format("repro: it takes one case, and these are {}; choose one{}:", cases.size(),
@@ -127,6 +129,7 @@ std::string file_name(const std::string& id, const char* ending) {
 // The operands of collectives are no steps; for a moment they are made ones, so that the simulator
 // tells their shapes.
 std::map<std::string, std::vector<Shape>> operand_shapes(const Conclusion& conclusion) {
+  if (has_code(conclusion.asked.program.steps)) return {};  // its simulator tells no expressions
   SimulateRequest request;
   request.program = conclusion.asked.program;
   request.weights = {conclusion.asked.weights.at(0)};
@@ -192,7 +195,7 @@ std::string versions() {
 }
 
 // Throws UserError where there is nothing to show.
-std::string script_of(const Kept& kept, Interpreters& interpreters) {
+std::string script_of(const Kept& kept, ForeignCode& foreign) {
   const CaseResult& result = *kept.result;
   if (result.verdict == Verdict::kSkipped)
     throw UserError("repro: there is nothing to show: " + result.why);
@@ -200,8 +203,7 @@ std::string script_of(const Kept& kept, Interpreters& interpreters) {
     throw UserError("repro: the case could not be carried through" +
                     (result.why.empty() ? "" : ": " + result.why));
   return repro_script({result.which, *kept.program, kept.simulation, result, kept.operands,
-                       calls_of_foreign_code(result.which, *kept.program, interpreters),
-                       versions()});
+                       foreign.of(result.which, *kept.program), versions()});
 }
 
 ExitCode interrupted(int signal) {
@@ -215,6 +217,11 @@ bool write_scripts(const std::vector<Case>& cases, const Listener& listener,
   bool all = true;
   const bool folder = writes_folder(options);
   if (folder) std::filesystem::create_directories(options.output);
+  ForeignCode foreign(interpreters);
+  std::vector<std::pair<const Case*, const Program*>> asked;
+  for (const auto& [id, kept] : listener.by_case)
+    if (kept.result && kept.program) asked.emplace_back(&kept.result->which, &*kept.program);
+  if (asked.size() > 1) foreign.ask_about(asked);
   for (const Case& which : cases) {
     const auto kept = listener.by_case.find(which.id);
     if (kept == listener.by_case.end() || !kept->second.result) continue;  // invalid, and told
@@ -222,7 +229,7 @@ bool write_scripts(const std::vector<Case>& cases, const Listener& listener,
       const std::string path =
           folder ? (std::filesystem::path(options.output) / file_name(which.id, ".py")).string()
                  : options.output;
-      write_file_atomically(path, script_of(kept->second, interpreters));
+      write_file_atomically(path, script_of(kept->second, foreign));
     } catch (const UserError& e) {
       if (!folder) throw;
       fmt::print(stderr, "distgrad: {}: {}\n", which.id, e.what());
@@ -266,7 +273,7 @@ ExitCode repro_command(const Arguments& arguments) {
   Listener listener;
   verify(loaded.cases, {.interpreters = &interpreters}, listener);
   if (const int signal = interrupted_by()) return interrupted(signal);
-  if (listener.any_invalid) return ExitCode::kUserError;
+  if (listener.any_invalid && !writes_folder(options)) return ExitCode::kUserError;
   nlohmann::ordered_json document;
   if (options.shrink || options.scenario) {
     const Case& which = loaded.cases.front();
@@ -286,8 +293,8 @@ ExitCode repro_command(const Arguments& arguments) {
     return write_scripts(simpler.cases, listener, options, interpreters) ? ExitCode::kAsExpected
                                                                          : ExitCode::kUserError;
   }
-  return write_scripts(loaded.cases, listener, options, interpreters) ? ExitCode::kAsExpected
-                                                                      : ExitCode::kUserError;
+  const bool all = write_scripts(loaded.cases, listener, options, interpreters);
+  return all && !listener.any_invalid ? ExitCode::kAsExpected : ExitCode::kUserError;
 }
 
 }  // namespace distgrad

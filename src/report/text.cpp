@@ -300,7 +300,7 @@ std::string notes_text(const Report& report, const TextOptions& options) {
 std::string case_text(const CaseResult& r, const TextOptions& options, std::size_t id_width) {
   std::string out =
       fmt::format("{}  {}   {}\n", status_text(r, options.color),
-                  padded(for_terminal(r.which.id), id_width), for_terminal(outcome_text(r)));
+                  padded(on_one_line(r.which.id), id_width), for_terminal(outcome_text(r)));
   if (is_wrong(r) || options.verbose || options.simulated) out += detail(r, options);
   return out;
 }

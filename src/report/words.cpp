@@ -148,6 +148,13 @@ std::string for_terminal(std::string_view text) {
   return out;
 }
 
+std::string on_one_line(std::string_view text) {
+  std::string out;
+  for (const char c : for_terminal(text))
+    out += c == '\n' ? "\\x0a" : c == '\t' ? "\\x09" : std::string(1, c);
+  return out;
+}
+
 std::string shell_quoted(std::string_view word) {
   std::string out = "'";
   for (const char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);

@@ -50,6 +50,10 @@ std::string indented(std::string_view text, std::size_t indent);
 // names end up on terminals.
 std::string for_terminal(std::string_view text);
 
+// The same of a name, which has a line of its own: a line break in it could tell of a case that
+// there is not.
+std::string on_one_line(std::string_view text);
+
 // For a POSIX shell, always in single quotes.
 std::string shell_quoted(std::string_view word);
 

@@ -71,6 +71,7 @@ TEST(Words, IndentsLinesWithoutTrailingSpace) {
 
 TEST(Words, EscapeSequencesDoNotReachTheTerminal) {
   EXPECT_EQ(for_terminal("a\x1b[31mb\tc\n"), "a\\x1b[31mb\tc\n");
+  EXPECT_EQ(on_one_line("a.json\nok    b.json"), "a.json\\x0aok    b.json");
 }
 
 TEST(Words, QuotesForTheShell) {

@@ -133,7 +133,7 @@ std::string chunks_source(const CallSource& call, const std::string& what) {
                                                               : ".split($splits, $dim)");
 }
 
-const HelperSource kHelpers[4] = {
+const HelperSource kHelpers[9] = {
     {"gathered", R"(def gathered(x, group=None):
     """all_gather of tensors of different sizes, which Gloo does not have: padded, and cut again."""
     shapes = [None] * dist.get_world_size(group)
@@ -167,6 +167,61 @@ const HelperSource kHelpers[4] = {
     @staticmethod
     def backward(ctx, g):
         return g, *(torch.zeros_like(value) for value in ctx.saved_tensors)
+)"},
+    {"waited_for", R"(def waited_for(function, late, x, *group):
+    """One rank comes late, forward and backward: what is used before it is there is then wrong always, not by luck."""
+    is_late = dist.get_rank(*group) == late % dist.get_world_size(*group)
+    if is_late:
+        time.sleep(0.03)
+    y = function(x, *group)
+    if is_late and y.requires_grad:
+        y.register_hook(lambda _: time.sleep(0.03))
+    return y
+)"},
+    {"waited", R"(def waited(y):
+    """What an asynchronous call gave, once it is there; None for a handle."""
+    if isinstance(y, (list, tuple)):
+        return [value for value in map(waited, y) if value is not None]
+    if isinstance(y, torch.Tensor):
+        return y.clone() if type(y).__name__ == "AsyncCollectiveTensor" else y  # clone waits
+    if hasattr(y, "is_completed"):
+        y.wait()
+        return None
+    return y
+)"},
+    {"compiled", R"(def compiled(function):
+    """A plain function that calls it, traced by Dynamo and AOTAutograd, and run by torch's own operators."""
+
+    def call(*args, **kwargs):
+        return function(*args, **kwargs)
+
+    return torch.compile(call, backend="aot_eager", dynamic=False)
+)"},
+    {"plainly", R"(def default_dtype(dtype):
+    """Runs a function with this default dtype: the program's expressions with the case's, your code with torch's own."""
+
+    def with_function(function):
+        def call(*args, **kwargs):
+            before = torch.get_default_dtype()
+            torch.set_default_dtype(dtype)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                torch.set_default_dtype(before)
+
+        return call
+
+    return with_function
+
+
+plainly = default_dtype(torch.float32)
+)"},
+    {"seed", R"(def seed(rank):
+    """What is random is the same each time the program runs, and different on every rank."""
+    torch.manual_seed(rank)
+    random.seed(rank)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(rank)
 )"},
 };
 

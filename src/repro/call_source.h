@@ -44,7 +44,7 @@ struct HelperSource {
   const char* name;
   const char* source;
 };
-extern const HelperSource kHelpers[4];
+extern const HelperSource kHelpers[9];
 
 // Shared by the rows.
 std::string all_reduce_source(const CallSource&, const std::string& in, const std::string& out);

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <regex>
 
 #include "base/error.h"
 #include "base/version.h"
@@ -107,15 +108,37 @@ std::string function_class(const CallSource& call, const std::string& subject,
   return text;
 }
 
-std::string plain_function(const CallSource& call) {
+// Each call of torch.distributed with a handle that is waited for.
+std::string asynchronous(const std::string& source, CollectiveKind kind) {
+  static const std::regex call(R"(^( *dist\.(?!all_gather_object)\w+\(.*)\)$)",
+                               std::regex::ECMAScript | std::regex::multiline);
+  std::string text = std::regex_replace(source, call, "$1, async_op=True).wait()");
+  const bool local = kind == CollectiveKind::kCopy || kind == CollectiveKind::kSlice;
+  if (text == source && !local)
+    throw UserError("repro: how a plain " + std::string(traits(kind).name) +
+                    " of these operands is waited for cannot be written out");
+  return text;
+}
+
+std::string plain_function(const CallSource& call, const std::string& around) {
+  std::string source = filled(call, source_of(call.spec->kind).in_place(call));
+  if (around == "async") source = asynchronous(source, call.spec->kind);
   return fmt::format(
       "def $Name(x{}):\n    \"\"\"As a plain call of torch.distributed does it: autograd sees what "
       "it sees.\"\"\"\n{}    return y\n",
-      call.has_group() ? ", group" : "",
-      indented_python(filled(call, source_of(call.spec->kind).in_place(call)), 1));
+      call.has_group() ? ", group" : "", indented_python(source, 1));
 }
 
-std::string foreign_function(const CallSource& call, const ReproCase::Call& how) {
+// The call of a function, up to where its operand stands.
+std::string called(const std::string& function, const std::string& around,
+                   const CollectiveCall& call) {
+  if (around == "compile") return "compiled(" + function + ")(";
+  if (around != "async") return function + "(";
+  const bool to_root = call.kind == CollectiveKind::kReduce || call.kind == CollectiveKind::kGather;
+  return fmt::format("waited_for({}, {}, ", function, to_root ? call.root + 1 : call.root);
+}
+
+std::string foreign_function(const CallSource& call, const ReproCase::Foreign::Call& how) {
   return fmt::format("def $Name(x{}):\n    \"\"\"The implementation under test.\"\"\"\n{}",
                      call.has_group() ? ", group" : "", indented_python(how.text, 1));
 }
@@ -175,22 +198,28 @@ CollectiveParts collective_parts(const ReproCase& repro, const Program& program,
     if (!spec) continue;
     const std::string step = repro.program.steps[i].name;  // as it was before any renaming
     const auto shapes = repro.operands.find(step);
-    const CallSource call{
-        spec, shapes != repro.operands.end() && is_uneven(program, *spec, shapes->second)};
+    // Of programs that call code the shapes are not known: then what takes any.
+    const CallSource call{spec, shapes == repro.operands.end()
+                                    ? traits(spec->kind).takes_dim && has_code(program.steps)
+                                    : is_uneven(program, *spec, shapes->second)};
     const std::string kind(traits(spec->kind).name);
     std::string subject = subject_for(repro.which.subject, spec->kind);
     std::string text;
-    const auto foreign = repro.calls.find(step);
-    if (foreign != repro.calls.end() && !foreign->second.builtin.empty())
-      subject = foreign->second.builtin;
-    if (foreign != repro.calls.end() && foreign->second.builtin.empty()) {
-      const std::string& imports = foreign->second.imports;
-      if (parts.imports.find(imports) == std::string::npos) parts.imports += imports;
-      text = real.add(kind, foreign_function(call, foreign->second)) + "(" + spec->operand.text;
+    const auto found = repro.foreign.calls.find(step);
+    const ReproCase::Foreign::Call foreign = found != repro.foreign.calls.end()
+                                                 ? found->second
+                                                 : ReproCase::Foreign::Call{subject, "", ""};
+    if (!foreign.builtin.empty()) subject = foreign.builtin;
+    if (foreign.builtin.empty()) {
+      text = called("plainly(" + real.add(kind, foreign_function(call, foreign)) + ")",
+                    foreign.around, *spec) +
+             spec->operand.text;
     } else if (const std::string rule = rule_for(subject, *spec); rule == "dispatcher") {
-      text = real.add(kind, plain_function(call)) + "(" + spec->operand.text;
+      text = called(real.add(kind, plain_function(call, foreign.around)), foreign.around, *spec) +
+             spec->operand.text;
     } else {
-      text = real.add(class_name(kind), function_class(call, subject, rule)) + ".apply(" +
+      text = called(real.add(class_name(kind), function_class(call, subject, rule)) + ".apply",
+                    foreign.around, *spec) +
              operand_text(spec->operand.text, attach, on_gradient[i]);
     }
     parts.calls.back() = text + group_argument(*spec) + ")";
@@ -198,11 +227,6 @@ CollectiveParts collective_parts(const ReproCase& repro, const Program& program,
   }
   parts.definitions = real.text();
   parts.simulations = simulated.text();
-  for (const HelperSource& helper : kHelpers)
-    if (has_word(parts.definitions, helper.name) ||
-        (attach && std::string(helper.name) != "gathered" &&
-         std::string(helper.name) != "exchanged"))
-      parts.helpers.emplace_back(helper.name);
   return parts;
 }
 

@@ -5,27 +5,42 @@
 #include "expression/syntax.h"
 #include "expression/syntax_text.h"
 #include "repro/python_text.h"
+#include "repro/repro.h"
 #include "repro/script_parts.h"
 
 namespace distgrad {
 namespace {
 
-// What the script calls by name where the user's names count.
-const std::set<std::string>& reserved() {
-  static const std::set<std::string> names = {"os",       "dist",         "mp",
-                                              "dtype",    "inputs",       "leaf",
-                                              "program",  "observed",     "truth",
-                                              "rows",     "shown",        "report",
-                                              "main",     "start",        "process_groups",
-                                              "gathered", "exchanged",    "attached",
-                                              "Meeting",  "drawn",        "shard",
-                                              "by_group", "put_together", "ranks_with",
-                                              "leaves",   "losses",       "loss",
-                                              "J",        "one_device",   "bound",
-                                              "groups",   "gradient",     "connect",
-                                              "run",      "guards",       "squared_gradient_norms"};
+void substitute(Expression& expression, const std::string& name, const std::string& by) {
+  if (free_names_in(expression.text).contains(name))
+    expression.text =
+        text_of(*substituted(*parse_expression(expression.text), name, *parse_expression(by)));
+}
+
+}  // namespace
+
+const std::set<std::string>& script_names() {
+  static const std::set<std::string> names = {
+      "os",        "dist",          "mp",
+      "dtype",     "inputs",        "leaf",
+      "program",   "observed",      "truth",
+      "rows",      "shown",         "report",
+      "main",      "start",         "process_groups",
+      "gathered",  "exchanged",     "attached",
+      "Meeting",   "drawn",         "shard",
+      "by_group",  "put_together",  "ranks_with",
+      "leaves",    "losses",        "loss",
+      "J",         "one_device",    "bound",
+      "groups",    "gradient",      "connect",
+      "run",       "guards",        "squared_gradient_norms",
+      "random",    "seed",          "sys",
+      "time",      "waited_for",    "waited",
+      "compiled",  "measure",       "measured",
+      "losses_at", "default_dtype", "plainly"};
   return names;
 }
+
+namespace {
 
 std::string free_name(std::string name, const Program& program) {
   const auto taken = [&](const std::string& n) {
@@ -35,14 +50,8 @@ std::string free_name(std::string name, const Program& program) {
            std::any_of(program.groups.begin(), program.groups.end(), is);
   };
   do name += '_';
-  while (taken(name) || reserved().contains(name));
+  while (taken(name) || script_names().contains(name));
   return name;
-}
-
-void substitute(Expression& expression, const std::string& name, const std::string& by) {
-  if (free_names_in(expression.text).contains(name))
-    expression.text =
-        text_of(*substituted(*parse_expression(expression.text), name, *parse_expression(by)));
 }
 
 void rename(Program& program, const std::string& name, const std::string& by) {
@@ -50,6 +59,8 @@ void rename(Program& program, const std::string& name, const std::string& by) {
     if (step.name == name) step.name = by;
     if (auto* call = std::get_if<CollectiveCall>(&step.what))
       substitute(call->operand, name, by);
+    else if (auto* code = std::get_if<CodeCall>(&step.what))
+      for (Expression& argument : code->arguments) substitute(argument, name, by);
     else
       substitute(std::get<Expression>(step.what), name, by);
   }
@@ -66,12 +77,12 @@ void rename(Program& program, const std::string& name, const std::string& by) {
 
 Program with_free_names(Program program) {
   for (std::size_t i = 0; i < program.inputs.size(); ++i)
-    if (const std::string name = program.inputs[i].name; reserved().contains(name)) {
+    if (const std::string name = program.inputs[i].name; script_names().contains(name)) {
       program.inputs[i].name = free_name(name, program);
       rename(program, name, program.inputs[i].name);
     }
   for (std::size_t i = 0; i < program.steps.size(); ++i)
-    if (const std::string name = program.steps[i].name; reserved().contains(name))
+    if (const std::string name = program.steps[i].name; script_names().contains(name))
       rename(program, name, free_name(name, program));
   return program;
 }

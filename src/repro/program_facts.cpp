@@ -26,6 +26,12 @@ bool has_choice(const Syntax& node) {
                      [](const auto& k) { return has_choice(*k.second); });
 }
 
+std::set<std::string> names_in(const std::vector<std::string>& expressions) {
+  std::set<std::string> names;
+  for (const std::string& text : expressions) names.merge(free_names_in(text));
+  return names;
+}
+
 }  // namespace
 
 std::string title_of(const Input& input) {
@@ -39,9 +45,17 @@ std::string names_of(const std::vector<Input>& inputs, const char* before) {
   return names;
 }
 
+std::vector<std::string> expressions_of(const Step& step) {
+  if (!step.code()) return {texts_of(step)};
+  std::vector<std::string> texts;
+  for (const Expression& argument : step.code()->arguments) texts.push_back(argument.text);
+  return texts;
+}
+
 std::vector<std::string> expressions_of(const Program& program) {
   std::vector<std::string> texts;
-  for (const Step& step : program.steps) texts.push_back(texts_of(step));
+  for (const Step& step : program.steps)
+    for (std::string& text : expressions_of(step)) texts.push_back(std::move(text));
   texts.push_back(program.loss.text);
   return texts;
 }
@@ -60,10 +74,8 @@ std::string group_value(const Group& group, const std::string& name) {
 
 std::vector<std::string> group_names_used(const Program& program,
                                           const std::vector<std::string>& expressions) {
-  std::set<std::string> used;
-  for (const std::string& text : expressions) used.merge(free_names_in(text));
   std::vector<std::string> names;
-  for (const std::string& name : used)
+  for (const std::string& name : names_in(expressions))
     if (group_of_name(program, name)) names.push_back(name);
   return names;
 }
@@ -85,16 +97,16 @@ std::vector<bool> depend_on_gradient(const Program& program) {
   for (const Input& input : program.inputs)
     if (input.requires_grad) names.insert(input.name);
   std::vector<bool> result;
-  const auto add = [&](const std::string& expression) {
-    const std::set<std::string> used = free_names_in(expression);
+  const auto add = [&](const std::vector<std::string>& expressions) {
+    const std::set<std::string> used = names_in(expressions);
     result.push_back(
         std::any_of(used.begin(), used.end(), [&](const auto& n) { return names.contains(n); }));
   };
   for (const Step& step : program.steps) {
-    add(texts_of(step));
+    add(expressions_of(step));
     if (result.back()) names.insert(step.name);
   }
-  add(program.loss.text);
+  add({program.loss.text});
   return result;
 }
 
@@ -104,7 +116,7 @@ std::vector<std::string> reached_steps(const Program& program) {
   for (auto step = program.steps.rbegin(); step != program.steps.rend(); ++step) {
     if (!reached.contains(step->name)) continue;
     if (step->collective()) steps.insert(steps.begin(), step->name);
-    reached.merge(free_names_in(texts_of(*step)));
+    reached.merge(names_in(expressions_of(*step)));
   }
   return steps;
 }

@@ -15,6 +15,9 @@ std::string title_of(const Input&);
 // "x, w", each name with `before` in front of the first: what a function takes or returns.
 std::string names_of(const std::vector<Input>&, const char* before = "");
 
+// Of a step: the expression, the operand, or the arguments.
+std::vector<std::string> expressions_of(const Step&);
+
 // Of every step and the loss.
 std::vector<std::string> expressions_of(const Program&);
 

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 
 #include "base/error.h"
 #include "model/objective.h"
@@ -17,8 +18,8 @@ namespace {
 // Every rank's loss has a backward, whatever the subject makes of the graph.
 bool is_always_differentiable(const ReproCase& repro, const Program& program) {
   return depend_on_gradient(program).back() && !may_part_ways(program) &&
-         !inner_of_gradient_norm(program) && repro.calls.empty() &&
-         repro.which.subject.find("in_place") == std::string::npos;
+         !inner_of_gradient_norm(program) && repro.foreign.calls.empty() &&
+         !has_code(program.steps) && repro.which.subject.find("in_place") == std::string::npos;
 }
 
 // The input's sync, after backward.
@@ -53,16 +54,17 @@ std::string backward_call(const std::vector<double>& weights, int world_size) {
   return fmt::format("(loss * {}[rank]).backward()", list_literal(weights));
 }
 
-// The forward run, as the subject's mode has it.
-std::string forward_lines(const std::string& mode, const std::string& arguments) {
-  if (mode == "autocast")
-    return "    with torch.autocast(\"cpu\", torch.bfloat16):\n        loss = program(" +
-           arguments + ")\n";
-  if (mode.starts_with("checkpoint"))
-    return fmt::format(
-        "    loss = torch.utils.checkpoint.checkpoint(program, {}, use_reentrant={})\n", arguments,
-        mode == "checkpoint" ? "False" : "True");
-  return "    loss = program(" + arguments + ")\n";
+// The forward run, as the subject's mode has it. Under a checkpoint the program runs again in
+// backward, where the default dtype is that of other code.
+std::string forward_lines(const ReproCase::Foreign& foreign, const std::string& arguments) {
+  const std::string program = foreign.has_code() ? "default_dtype(dtype)(program)" : "program";
+  if (foreign.mode == "autocast")
+    return fmt::format("    with torch.autocast(\"cpu\", torch.bfloat16):\n        loss = {}({})\n",
+                       program, arguments);
+  if (foreign.mode.starts_with("checkpoint"))
+    return fmt::format("    loss = torch.utils.checkpoint.checkpoint({}, {}, use_reentrant={})\n",
+                       program, arguments, foreign.mode == "checkpoint" ? "False" : "True");
+  return fmt::format("    loss = {}({})\n", program, arguments);
 }
 
 // The rank's leaves, from inputs().
@@ -95,6 +97,28 @@ std::string loss_text(const Program& program, bool attach) {
   return led_by_all(norm, reached, attach);
 }
 
+// A step that calls the user's code, which gets copies of what other steps see: it may work in
+// place.
+std::string code_call(const ReproCase& repro, const Program& program, std::size_t i, bool attach) {
+  std::map<std::string, bool>
+      tensors;  // by name, whether it depends on an input that requires grad
+  const std::vector<bool> on_gradient = depend_on_gradient(program);
+  for (const Input& input : program.inputs) tensors[input.name] = input.requires_grad;
+  for (std::size_t s = 0; s < i; ++s) tensors[program.steps[s].name] = on_gradient[s];
+  std::vector<std::string> arguments;
+  for (const std::string& text : expressions_of(program.steps[i])) {
+    const auto tensor = tensors.find(text);
+    if (tensor == tensors.end())
+      arguments.push_back(text);
+    else
+      arguments.push_back((attach && tensor->second ? "attached(" + text + ")" : text) +
+                          ".clone()");
+  }
+  const std::string& step = repro.program.steps[i].name;  // as it was before any renaming
+  return fmt::format("plainly({})({})", repro.foreign.functions.at(step).name,
+                     fmt::join(arguments, ", "));
+}
+
 // What happens to the gradients after backward, and the dict of them that is returned.
 std::string gradients_of_rank(const Program& program, const std::vector<double>& divisors) {
   std::string text, gradients;
@@ -118,43 +142,38 @@ std::string gradients_of_rank(const Program& program, const std::vector<double>&
 
 }  // namespace
 
-std::string program_part(const Program& program, const CollectiveParts& parts, bool attach) {
+std::string program_part(const ReproCase& repro, const Program& program,
+                         const CollectiveParts& parts, bool attach) {
   std::string text =
       fmt::format("def program(rank{}):\n    \"\"\"What every rank runs; its loss.\"\"\"\n",
                   names_of(program.inputs, ", "));
   for (const std::string& name : group_names_used(program, expressions_of(program)))
     text += fmt::format("    {} = {}\n", name, group_value(*group_of_name(program, name), name));
+  if (has_code(program.steps)) text += "    seed(rank)\n";
   for (std::size_t i = 0; i < program.steps.size(); ++i) {
     const Step& step = program.steps[i];
-    text += fmt::format("    {} = {}\n", step.name,
-                        step.collective() ? parts.calls[i] : texts_of(step));
+    const std::string value = step.collective() ? parts.calls[i]
+                              : step.code()     ? code_call(repro, program, i, attach)
+                                                : texts_of(step);
+    text += fmt::format("    {} = {}\n", step.name, value);
   }
   return text + "    return " + loss_text(program, attach) + "\n";
 }
 
-std::string mode_of(const ReproCase& repro) {
-  std::string mode;
-  for (const auto& [step, call] : repro.calls) {
-    if (!mode.empty() && !call.mode.empty() && call.mode != mode)
-      throw UserError("repro: the subject's parts run in several modes, " + mode + " and " +
-                      call.mode + ", which no script has");
-    if (!call.mode.empty()) mode = call.mode;
-  }
-  return mode;
-}
-
 std::string observed_part(const ReproCase& repro, const Program& program) {
   const Objective& objective = repro.which.objective;
-  const bool reference = is_reference(repro.which.subject);
-  const bool narrow = program.dtype != DType::kFloat64;
+  const bool reference = divides_replicated(repro.which, program);
+  const bool code = repro.foreign.has_code();
+  const bool narrow = program.dtype != DType::kFloat64 && !code;
   std::string text =
       "def observed(rank):\n    \"\"\"A rank's loss, and the gradients that its backward "
       "leaves.\"\"\"\n" +
       leaves_of_rank(program);
   if (narrow) text += "    torch.set_default_dtype(dtype)\n";
-  text += forward_lines(mode_of(repro), "rank" + names_of(program.inputs, ", "));
-  const std::string backward =
+  text += forward_lines(repro.foreign, "rank" + names_of(program.inputs, ", "));
+  std::string backward =
       backward_call(backward_weights(program, objective, reference), program.world_size);
+  if (code) backward = "plainly(" + backward.substr(0, backward.size() - 2) + ")()";
   text += is_always_differentiable(repro, program)
               ? "    " + backward + "\n"
               : "    if loss.requires_grad:\n        " + backward + "\n";

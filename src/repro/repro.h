@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -19,22 +20,38 @@ struct ReproCase {
   const CaseResult& result;
   // By name of a collective step: the shapes of its operand by rank.
   std::map<std::string, std::vector<Shape>> operands;
-  // By name of a collective step, where code that is not distgrad's has a part in the subject: how
-  // it is called, or which of distgrad's own runs the step.
-  struct Call {
-    std::string builtin;  // "reference", "in_place", or empty
-    std::string imports;  // lines
-    std::string text;     // a function's body: of the operand `x` and, in a group, of `group`
+  // What of the program is code that is not distgrad's, as its own interpreter says it is called.
+  struct Foreign {
+    struct Call {
+      std::string
+          builtin;       // which of distgrad's own runs the step: "reference", "in_place"; or empty
+      std::string text;  // a function's body: of the operand `x` and, in a group, of `group`
+      std::string around;  // how it is called: "async", "compile" or nothing
+    };
+    struct Function {
+      std::string name;
+      std::string simulate;  // empty: the truth is measured
+    };
+    std::map<std::string, Call> calls;          // by collective step
+    std::map<std::string, Function> functions;  // by step that calls code
+    std::string imports;                        // lines
+    std::vector<std::string> setups;  // functions that are told the process groups by name
     // What the whole forward run is in: "checkpoint", "checkpoint-reentrant", "autocast" or
     // nothing.
     std::string mode;
+
+    // Code that relies on torch's default dtype, which a script's own expressions change.
+    bool has_code() const;
   };
-  std::map<std::string, Call> calls;
+  Foreign foreign;
   std::string versions;  // "distgrad 0.1.0, torch 2.15.0"
 };
 
-// Throws UserError for a case that no script can show: what is skipped, or names a rule of which
-// there is no Python source.
+// The names that a script has for itself: no module may be imported under one of them.
+const std::set<std::string>& script_names();
+
+// Throws UserError for a case that no script can show: what is skipped, names a rule of which there
+// is no Python source, or calls code whose truth a script cannot measure.
 std::string repro_script(const ReproCase&);
 
 }  // namespace distgrad

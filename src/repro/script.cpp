@@ -100,7 +100,7 @@ constexpr const char* kMain = R"(def run(rank):
     """On every rank, with torch.distributed initialised; the exit code."""
 $connect    everything = [None] * world_size
     dist.all_gather_object(everything, observed(rank))
-    losses, gradients = zip(*everything)
+$measure    losses, gradients = zip(*everything)
     differ = report(losses, gradients) if rank == 0 else False
     dist.barrier()
     return int(differ)
@@ -134,7 +134,7 @@ std::string joined(const std::vector<std::string>& parts) {
   return text;
 }
 
-std::string world_part(const Program& program) {
+std::string world_part(const Program& program, const ReproCase::Foreign& foreign) {
   std::string text = fmt::format("world_size = {}\ndtype = torch.{}\n", program.world_size,
                                  traits(program.dtype).name);
   std::string groups;
@@ -149,7 +149,8 @@ std::string world_part(const Program& program) {
     return std::any_of(i.sync.begin(), i.sync.end(),
                        [](const auto& s) { return !s.first.empty(); });
   });
-  if (grouped || synced) text += "process_groups = {}  # those that a rank is in, by name\n";
+  if (grouped || synced || (!foreign.setups.empty() && !groups.empty()))
+    text += "process_groups = {}  # those that a rank is in, by name\n";
   return text + "torch.set_default_dtype(torch.float64)\n";
 }
 
@@ -158,25 +159,28 @@ bool is_sorted(const Group& group) {
                      [](const auto& ranks) { return std::is_sorted(ranks.begin(), ranks.end()); });
 }
 
-std::string groups_text(const Program& program, const std::string& used) {
+std::string groups_text(const Program& program, const std::string& used,
+                        const std::vector<std::string>& setups) {
   std::string text;
   for (const Group& group : program.groups) {
-    if (used.find("process_groups[\"" + group.name + "\"]") == std::string::npos) continue;
+    if (setups.empty() && used.find("process_groups[\"" + group.name + "\"]") == std::string::npos)
+      continue;
     text += fmt::format(
         "    for ranks in groups[\"{0}\"]:\n        group = dist.new_group(ranks{1})\n        if "
         "rank in ranks:\n            process_groups[\"{0}\"] = group\n",
         group.name, is_sorted(group) ? "" : ", sort_ranks=False");
   }
+  for (const std::string& setup : setups)
+    text += fmt::format("    {}({{\"\": dist.group.WORLD{}}})\n", setup,
+                        program.groups.empty() ? "" : ", **process_groups");
   return text.empty() ? "" : kConnect + text;
 }
 
 // Only what the rest names.
-std::string helpers_part(const CollectiveParts& parts, const std::string& rest) {
+std::string helpers_part(const std::string& rest) {
   std::vector<std::string> helpers;
   for (const HelperSource& helper : kHelpers)
-    if (std::find(parts.helpers.begin(), parts.helpers.end(), helper.name) != parts.helpers.end() &&
-        has_word(rest + parts.definitions, helper.name))
-      helpers.emplace_back(helper.source);
+    if (has_word(rest, helper.name)) helpers.emplace_back(helper.source);
   helpers.emplace_back(kLeaf);
   helpers.emplace_back(kGradient);
   for (const auto& [name, source] : {std::pair("shard", kShard),
@@ -187,6 +191,19 @@ std::string helpers_part(const CollectiveParts& parts, const std::string& rest) 
                                      {"put_together", kPutTogether}})
     if (has_word(rest, name)) helpers.emplace_back(source);
   return joined(helpers);
+}
+
+std::string imports_part(const ReproCase& repro, const std::string& helpers) {
+  std::string text = "import os\n";
+  const auto calls = [&](const char* what) { return helpers.find(what) != std::string::npos; };
+  if (calls("random.seed(")) text += "import random\n";
+  if (repro.foreign.imports.find("importlib.util.") != std::string::npos)
+    text += "import importlib.util\n";
+  if (calls("sys.modules") || has_word(repro.foreign.imports, "sys")) text += "import sys\n";
+  if (calls("time.sleep(")) text += "import time\n";
+  text += "\nimport torch\nimport torch.distributed as dist\nimport torch.multiprocessing as mp\n";
+  if (repro.foreign.mode.starts_with("checkpoint")) text += "import torch.utils.checkpoint\n";
+  return text + repro.foreign.imports;
 }
 
 std::string paragraph(const std::string& text) {
@@ -247,14 +264,15 @@ std::string header_part(const ReproCase& repro) {
   return text;
 }
 
+bool ReproCase::Foreign::has_code() const {
+  return !functions.empty() || std::any_of(calls.begin(), calls.end(), [](const auto& call) {
+    return call.second.builtin.empty();
+  });
+}
+
 std::string repro_script(const ReproCase& repro) {
   if (repro.result.verdict == Verdict::kSkipped)
     throw UserError("repro: there is nothing to show: " + repro.result.why);
-  for (const Step& step : repro.program.steps)
-    if (!step.collective() && !std::holds_alternative<Expression>(step.what))
-      throw UserError("repro: step " + step.name +
-                      " calls code, whose meaning for all ranks no script can show; hand over the "
-                      "scenario (--scenario)");
   const Program program = with_free_names(repro.program);
   const bool attach = may_part_ways(program);
   const CollectiveParts parts = collective_parts(repro, program, attach);
@@ -265,21 +283,19 @@ std::string repro_script(const ReproCase& repro) {
                                 : "[*rows(gradients, true), *guards(true_losses, true)]");
   // What a reader wants first stands first.
   const std::string shown =
-      joined({parts.definitions, program_part(program, parts, attach), inputs_part(program),
+      joined({parts.definitions, program_part(repro, program, parts, attach), inputs_part(program),
               parts.simulations, truth_part(repro, program, parts), observed_part(repro, program)});
   const std::string compared = joined({guards, rows_part(repro, program), report});
   const std::string rest = shown + "\n\n" + compared;
   std::string main = kMain;
-  const std::string connect = groups_text(program, rest);
+  const std::string connect = groups_text(program, rest, repro.foreign.setups);
   main.replace(main.find("$connect"), 8, connect.empty() ? "" : "    connect(rank)\n");
-  const std::string imports =
-      "import os\n\nimport torch\nimport torch.distributed as dist\nimport torch.multiprocessing "
-      "as mp\n" +
-      std::string(mode_of(repro).starts_with("checkpoint") ? "import torch.utils.checkpoint\n"
-                                                           : "") +
-      parts.imports;
-  return header_part(repro) + imports + "\n" + world_part(program) + "\n\n" +
-         joined({shown, helpers_part(parts, rest), compared, connect, main});
+  main.replace(main.find("$measure"), 8,
+               needs_differences(program.steps) ? "    measure(rank)\n" : "");
+  const std::string helpers = helpers_part(rest);
+  return header_part(repro) + imports_part(repro, helpers) + "\n" +
+         world_part(program, repro.foreign) + "\n\n" +
+         joined({shown, helpers, compared, connect, main});
 }
 
 }  // namespace distgrad

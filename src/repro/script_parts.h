@@ -16,22 +16,21 @@ std::string header_part(const ReproCase&);
 
 // What runs the collectives: the classes and functions, and what each step writes.
 struct CollectiveParts {
-  std::string imports;                 // of the user's code
   std::string definitions;             // classes and functions for the real run
   std::string simulations;             // functions over all ranks' operands
   std::vector<std::string> calls;      // by step: "AllReduce.apply(x * 2)"; empty for expressions
   std::vector<std::string> simulated;  // by step, the function's name; empty for expressions
-  std::vector<std::string> helpers;    // names of kHelpers that are used
 };
 CollectiveParts collective_parts(const ReproCase&, const Program&, bool attach);
 
-// Of the subject's parts; see ReproCase::Call. Throws UserError where there are several.
-std::string mode_of(const ReproCase&);
-
 std::string inputs_part(const Program&);  // inputs(), and what draws random numbers
-std::string program_part(const Program&, const CollectiveParts&, bool attach);
+std::string program_part(const ReproCase&, const Program&, const CollectiveParts&, bool attach);
 std::string observed_part(const ReproCase&, const Program&);  // observed(rank)
 std::string truth_part(const ReproCase&, const Program&, const CollectiveParts&);
+// measure(rank) and truth(), where nothing but the ranks' forward run is known. Throws UserError
+// where their slopes are not the truth.
+std::string measured_truth_part(const ReproCase&, const Program&);
+std::string objective_line(const std::vector<double>& weights);  // sets J, of `losses`
 std::string guards_part(const ReproCase&,
                         const Program&);  // the one-device program, or the file's truth
 std::string rows_part(const ReproCase&, const Program&);  // what is compared with what

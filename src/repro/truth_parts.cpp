@@ -1,5 +1,6 @@
 // The truth: the program on all ranks in one process; and what the file states beside it.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -52,21 +53,34 @@ std::string held_lines(const Program& program) {
   return text;
 }
 
-// The step's values on all ranks. `by_rank`: the names that are lists over the ranks by then.
+// The values of an expression on all ranks. `by_rank`: the names that are lists over the ranks by
+// then.
+std::string values_by_rank(const std::string& expression, const std::vector<std::string>& by_rank) {
+  if (std::find(by_rank.begin(), by_rank.end(), expression) != by_rank.end()) return expression;
+  return "[" + expression + " " + over_ranks(expression, by_rank) + "]";
+}
+
+// The step's values on all ranks; `simulated` is the function that gives them where it is no
+// expression.
 std::string simulated_value(const Step& step, const std::string& simulated,
                             const std::vector<std::string>& by_rank) {
+  if (step.code()) {
+    std::vector<std::string> arguments;
+    for (const std::string& text : expressions_of(step))
+      arguments.push_back(values_by_rank(text, by_rank));
+    return fmt::format("plainly({})({})", simulated, fmt::join(arguments, ", "));
+  }
   const std::string expression = texts_of(step);
-  const std::string values = "[" + expression + " " + over_ranks(expression, by_rank) + "]";
   const CollectiveCall* call = step.collective();
-  if (!call) return values;
-  const bool is_list = std::find(by_rank.begin(), by_rank.end(), expression) != by_rank.end();
-  const std::string& operands = is_list ? expression : values;
+  if (!call) return "[" + expression + " " + over_ranks(expression, by_rank) + "]";
+  const std::string operands = values_by_rank(expression, by_rank);
   return call->group.empty()
              ? fmt::format("{}({})", simulated, operands)
              : fmt::format("by_group(groups[\"{}\"], {}, {})", call->group, simulated, operands);
 }
 
-// J, of `losses`.
+}  // namespace
+
 std::string objective_line(const std::vector<double>& weights) {
   const auto count = [&](double value) {
     return static_cast<std::size_t>(std::count(weights.begin(), weights.end(), value));
@@ -81,10 +95,9 @@ std::string objective_line(const std::vector<double>& weights) {
                      list_literal(weights));
 }
 
-}  // namespace
-
 std::string truth_part(const ReproCase& repro, const Program& program,
                        const CollectiveParts& parts) {
+  if (needs_differences(program.steps)) return measured_truth_part(repro, program);
   std::string text =
       "def truth():\n    \"\"\"The same program in one process: every value is a list over the "
       "ranks, and autograd sees them all.\"\"\"\n" +
@@ -96,10 +109,13 @@ std::string truth_part(const ReproCase& repro, const Program& program,
                         group_value(*group_of_name(program, name), name));
     by_rank.push_back(name);
   }
+  if (has_code(program.steps)) text += "    seed(0)\n";
   for (std::size_t i = 0; i < program.steps.size(); ++i) {
     const Step& step = program.steps[i];
-    text +=
-        fmt::format("    {} = {}\n", step.name, simulated_value(step, parts.simulated[i], by_rank));
+    const std::string& simulated =
+        step.code() ? repro.foreign.functions.at(repro.program.steps[i].name).simulate
+                    : parts.simulated[i];
+    text += fmt::format("    {} = {}\n", step.name, simulated_value(step, simulated, by_rank));
     by_rank.push_back(step.name);
   }
   const auto inner = inner_of_gradient_norm(program);

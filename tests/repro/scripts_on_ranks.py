@@ -91,6 +91,8 @@ def run_scripts(rank, world_size, scripts, store, place, queue):
                 script["connect"](rank)
             everything = [None] * world_size
             dist.all_gather_object(everything, script["observed"](rank))
+            if "measure" in script:
+                script["measure"](rank)
             if rank == 0:
                 losses, gradients = zip(*everything)
                 found = problems_with(case, gradients, script["truth"]()[1])
@@ -155,18 +157,18 @@ def can_run(path):
         return KEEPS_ORDER or "sort_ranks" not in file.read()
 
 
-def check(paths, every=1, offset=0, options=()):
-    """(scripts run, cases not run, {case id: problems})."""
+def check(paths, every=1, offset=0, options=(), shared=()):
+    """`options` are of `distgrad run`, `shared` of `distgrad repro`, too. Returns (scripts run, cases not run, {case id: problems})."""
     with tempfile.TemporaryDirectory() as folder:
         report = os.path.join(folder, "report.json")
-        subprocess.run([DISTGRAD, "run", "--full", "--quiet", "--json", report, *options, *paths], stdout=subprocess.DEVNULL,
+        subprocess.run([DISTGRAD, "run", "--full", "--quiet", "--json", report, *options, *shared, *paths], stdout=subprocess.DEVNULL,
                        stderr=subprocess.DEVNULL)
         with open(report) as file:
             cases = json.load(file)["cases"]
         cases = [c for c in cases if c["verdict"] in ("match", "mismatch", "disputed")][offset::every]
         for start in range(0, len(cases), 200):
             ids = [c["id"] for c in cases[start : start + 200]]
-            subprocess.run([DISTGRAD, "repro", "-o", folder + "/", *ids], check=True)
+            subprocess.run([DISTGRAD, "repro", "-o", folder + "/", *shared, *ids], check=True)
         by_size = {}
         for case in cases:
             by_size.setdefault(case["world_size"], []).append((case, os.path.join(folder, file_of(case["id"]))))

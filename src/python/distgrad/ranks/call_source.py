@@ -1,69 +1,125 @@
-"""How a step calls the user's function, as Python source: what `distgrad repro` writes into its script.
+"""How a step calls the user's code, as Python source: what `distgrad repro` writes into its script.
 
-main() is given the request, {"subject": TEXT, "calls": [{"step", "subject", "kind", "op", "factor", "root", "dim", "splits", "pairs", "size"}, ...]},
-`size` being that of the groups of a call in a group and null in the world. It prints one line of JSON: {STEP: {"imports":
-LINES, "text": LINES}}, the text being a function's body: of the operand `x` and, in a group, of `group`; a step that runs
-`reference` or `in_place` has {"builtin": NAME} instead. "mode" beside them is "", or what the whole forward run is in:
-"checkpoint", "checkpoint-reentrant" or "autocast". {"error": TEXT} where a call cannot be written.
+main() is given a list of requests, one a case,
+
+    {"subject": TEXT, "calls": [{"step", "subject", "kind", "op", "factor", "root", "dim", "splits", "pairs", "size"}, ...],
+     "functions": [{"step", "code", "simulate"}, ...], "names": [TEXT, ...]}
+
+`size` being that of the groups of a call in a group and null in the world, "functions" the steps that are calls of code, and
+"names" those that the script has for itself. It prints one line of JSON, a list of answers: {"calls": {STEP: {"text": LINES}}, the text being a
+function's body, of the operand `x` and, in a group, of `group`; a step that runs `reference` or `in_place` has
+{"builtin": NAME} instead. "around" beside them is "", "async" or "compile": how the call is made. "functions": {STEP:
+{"function", "simulate"}}, what each is called in the script. "imports": LINES. "setups": what is given the process groups by
+name before all else. "mode": "", or what the whole forward run is in: "checkpoint", "checkpoint-reentrant" or "autocast"}.
+{"error": TEXT} where a call cannot be written.
 """
 
 import json
 import os
-import sys
 
 import torch
+import torch.distributed as dist
 
 from . import adapters, adapters_torch, modes, subjects
 from .call import Call, NotOffered, RankGroup, SubjectError
+from .call_source_imports import Imports
+from .call_source_torch import torch_lines
+from .code import Code
+
+
+_COPIED = ["x = x.clone()  # it may work in place"]
+
+
+_OF_TRUTH = {"losses", "loss", "leaves", "J", "bound"}  # local to functions that call none but joint functions
 
 
 class NotWritable(Exception):
     pass
 
 
-def _group(call):
-    return "group" if call["size"] else "None"
+class Written:
+    """How the pieces of a call are spelled in the script."""
 
+    def __init__(self, call):
+        in_group = "group" if call["size"] else ""
+        self._call = call
+        self.group = in_group or "None"
+        self.process_group = in_group or "dist.group.WORLD"
+        self.size = f"dist.get_world_size({in_group})"
+        self.rank = f"dist.get_rank({in_group})"
+        self.global_root = f"dist.get_global_rank(group, {call['root']})" if in_group else str(call["root"])
 
-def _rank_in_group(call, rank):
-    return f"dist.get_global_rank(group, {rank})" if call["size"] else str(rank)
+    @property
+    def reduce_op(self):
+        if self._call["op"] == "premul_sum":
+            return f"dist._make_nccl_premul_sum({self._call['factor']})"
+        return "dist.ReduceOp." + self._call["op"].upper()
+
+    def chunks(self):
+        """A tuple of tensors: what each rank gets of the operand."""
+        dim, splits = self._call["dim"] or 0, self._call["splits"]
+        if not splits:
+            return f"x.chunk({self.size}, {dim})"
+        row = f"{splits}[{self.rank}]" if self._call["kind"] == "all_to_all" else splits[0]
+        return f"x.split({row}, {dim})"
+
+    def sizes(self, default):
+        """Of those chunks, along the dimension; `default` is that of the parameter which takes them."""
+        splits = self._call["splits"]
+        if splits:
+            return f"{splits}[{self.rank}]" if self._call["kind"] == "all_to_all" else str(splits[0])
+        return "None" if default is None else self.even_sizes()
+
+    def received_sizes(self, default):
+        splits = self._call["splits"]
+        return f"[row[{self.rank}] for row in {splits}]" if splits else self.sizes(default)
+
+    def even_sizes(self):
+        return f"[x.size({self._call['dim'] or 0}) // {self.size}] * {self.size}"
+
+    def all_splits(self, default):
+        if self._call["splits"] or default is None or self._call["kind"] != "all_to_all":
+            return repr(self._call["splits"]) if self._call["kind"] == "all_to_all" else self.sizes(default)
+        return f"[{self.even_sizes()}] * {self.size}"
 
 
 def _op(call, slot):
     if isinstance(adapters._op_style(slot), str):
         return repr(adapters.Arguments(_as_call(call), None).value(slot))
-    if call["op"] == "premul_sum":
-        return f"dist._make_nccl_premul_sum({call['factor']})"
-    return "dist.ReduceOp." + call["op"].upper()
+    return Written(call).reduce_op
 
 
-def _sizes(call):
-    return "x.split({}, {})".format(call["splits"][0], call["dim"] or 0) if call["splits"] else \
-        "x.chunk(dist.get_world_size({}), {})".format("group" if call["size"] else "", call["dim"] or 0)
+def _on_root(call, text):
+    return f"{text} if {Written(call).rank} == {call['root']} else None"
 
 
 # What fills a parameter, by its source.
 _ARGUMENTS = {
     "tensor": lambda call, slot: "x",
-    "group": lambda call, slot: _group(call) if call["size"] else "dist.group.WORLD",
-    "group_name": lambda call, slot: ("group" if call["size"] else "dist.group.WORLD") + ".group_name",
-    "ranks": lambda call, slot: f"dist.get_process_group_ranks({_group(call)})",
-    "size": lambda call, slot: f"dist.get_world_size({'group' if call['size'] else ''})",
-    "rank": lambda call, slot: f"dist.get_rank({'group' if call['size'] else ''})",
+    "group": lambda call, slot: Written(call).process_group,
+    "group_name": lambda call, slot: Written(call).process_group + ".group_name",
+    "ranks": lambda call, slot: f"dist.get_process_group_ranks({Written(call).group})",
+    "size": lambda call, slot: Written(call).size,
+    "rank": lambda call, slot: Written(call).rank,
     "global_rank": lambda call, slot: "dist.get_rank()",
-    "async": lambda call, slot: "False",
+    "async": lambda call, slot: str(call["is_async"]),
     "op": _op,
     "average": lambda call, slot: str(call["op"] == "avg"),
     "factor": lambda call, slot: repr(call["factor"]),
     "root": lambda call, slot: str(call["root"]),
-    "global_root": lambda call, slot: _rank_in_group(call, call["root"]),
+    "global_root": lambda call, slot: Written(call).global_root,
     "world_root": lambda call, slot: str(call["root"]),
     "dim": lambda call, slot: str(call["dim"] or 0),
-    "splits": lambda call, slot: "None" if call["splits"] is None and slot.default is None else
-        repr(call["splits"] if call["kind"] == "all_to_all" else (call["splits"] or [None])[0]),
+    "gather_dim": lambda call, slot: f"{(call['dim'] or 0) + 1} % max(x.dim(), 1)",
+    "splits": lambda call, slot: Written(call).all_splits(slot.default),
+    "input_splits": lambda call, slot: Written(call).sizes(slot.default),
+    "output_splits": lambda call, slot: Written(call).received_sizes(slot.default),
     "pairs": lambda call, slot: repr([tuple(pair) for pair in call["pairs"]]),
-    "chunks": lambda call, slot: f"list({_sizes(call)})",
+    "chunks": lambda call, slot: f"list({Written(call).chunks()})",
+    "scatter_list": lambda call, slot: _on_root(call, f"list({Written(call).chunks()})"),
+    "outputs": lambda call, slot: "outputs",
 }
+_BY_POSITION = ("tensor", "chunks", "outputs", "scatter_list")  # what everybody passes without a name
 
 
 def _argument(call, slot):
@@ -73,16 +129,23 @@ def _argument(call, slot):
 
 
 def _arguments(binding, slots, call):
-    texts = []
+    texts, by_name = [], False
     for slot in slots:
-        if slot.kind in (slot.kind.VAR_POSITIONAL, slot.kind.VAR_KEYWORD) and slot.source is None:
+        if slot.kind == slot.kind.VAR_KEYWORD or (slot.kind == slot.kind.VAR_POSITIONAL and slot.source is None):
             continue
         if adapters._keeps_default(slot, _as_call(call)):
             if binding.by_position:
                 texts.append(repr(slot.default))
+            elif slot.kind != slot.kind.POSITIONAL_ONLY:
+                by_name = True  # what follows it is not at its place
             continue
-        by_name = not binding.by_position and slot.source not in ("tensor", "chunks")
-        texts.append(f"{slot.name}={_argument(call, slot)}" if by_name else _argument(call, slot))
+        text = _argument(call, slot)
+        if slot.kind == slot.kind.VAR_POSITIONAL:
+            texts.append(f"*{text}" if slot.source == "chunks" else text)
+            continue
+        by_name = not binding.by_position and slot.kind != slot.kind.POSITIONAL_ONLY and \
+            (by_name or slot.kind == slot.kind.KEYWORD_ONLY or slot.source not in _BY_POSITION)
+        texts.append(f"{slot.name}={text}" if by_name else text)
     return ", ".join(texts)
 
 
@@ -94,7 +157,26 @@ def _as_call(call):
     return Call(call["kind"], call["step"], call["op"], call["factor"], call["root"], call["dim"], splits, call["pairs"], group)
 
 
-def _result(call):
+def _outputs(slot, call):
+    """The lines that make the buffers which a parameter is given, as adapters_results.empty_outputs makes them."""
+    written, dim, kind = Written(call), call["dim"] or 0, call["kind"]
+    as_list = "list" in slot.name or slot.name.endswith("s")
+    if kind == "all_to_all":
+        pieces = f"x.new_empty((*x.shape[:{dim}], size, *x.shape[{dim}:][1:]))"
+        sizes = written.received_sizes(())
+        return [f"outputs = [{pieces} for size in {sizes}]"] if as_list else \
+            [f"size = sum({sizes})", f"outputs = {pieces}"]
+    if kind in ("all_gather", "gather"):
+        lines = [f"outputs = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range({written.size})]"]
+        if not as_list:
+            lines = ["shape = list(x.shape) or [1]", f"shape[{dim}] *= {written.size}", "outputs = x.new_empty(shape)"]
+        return lines if kind == "all_gather" else lines + [f"outputs = {_on_root(call, 'outputs')}"]
+    if kind in ("reduce_scatter", "scatter", "slice"):
+        return [f"outputs = x.new_empty({written.chunks()}[{written.rank}].shape)"]
+    return ["outputs = torch.empty_like(x, memory_format=torch.contiguous_format)"]
+
+
+def _result(binding, call):
     """The lines that make a step's result of `y`, what the function returned."""
     kind, dim = call["kind"], call["dim"]
     joined = "torch.stack(list(y))" if dim is None else f"torch.cat(list(y), {dim})"
@@ -104,6 +186,9 @@ def _result(call):
             return lines + ["return y if y.dim() > x.dim() else y.unflatten(0, (-1, x.size(0)))"]
         return lines + [f"return torch.cat(y.unbind(0), {dim}) if y.dim() > x.dim() else y"]
     if kind == "all_to_all":
+        if binding and binding.names("gather_dim"):
+            cut = f"y.tensor_split({Written(call).size}, {_ARGUMENTS['gather_dim'](call, None)})"
+            return [f"y = y if isinstance(y, (list, tuple)) else {cut}", f"return torch.cat(list(y), {dim or 0})"]
         return [f"return torch.cat(list(y), {dim or 0}) if isinstance(y, (list, tuple)) else y"]
     if kind in ("all_reduce", "reduce", "broadcast", "send_recv"):
         return ["y = y[0] if isinstance(y, (list, tuple)) else y", "return x if y is None else y  # None: worked in place"]
@@ -115,77 +200,18 @@ def _off_root(call):
     kind, dim = call["kind"], call["dim"]
     if kind not in ("reduce", "gather"):
         return []
-    group = _group(call) if call["size"] else ""
+    written = Written(call)
     lines, zeros = [], "x.new_zeros(x.shape)"
     if kind == "gather":
-        lines = [f"shapes = [None] * dist.get_world_size({group})",
-                 "dist.all_gather_object(shapes, x.shape" + (f", group={group})" if group else ")")]
+        lines = [f"shapes = [None] * {written.size}",
+                 "dist.all_gather_object(shapes, x.shape" + (", group=group)" if call["size"] else ")")]
         pieces = "[x.new_zeros(shape) for shape in shapes]"
         zeros = f"torch.stack({pieces})" if dim is None else f"torch.cat({pieces}, {dim})"
-    return lines + [f"if dist.get_rank({group}) != {call['root']}:",
+    return lines + [f"if {written.rank} != {call['root']}:",
                     "    returned = [t for t in (y if isinstance(y, (list, tuple)) else [y]) if isinstance(t, torch.Tensor)]",
                     "    sources = [t for t in returned if t.requires_grad] or [x]",
                     "    attached = [torch.where(torch.tensor(False), t, torch.zeros_like(t)).sum() for t in sources]",
                     f"    return {zeros} + sum(attached)"]
-
-
-def _mode(part):
-    """What the script does around the forward run."""
-    if part.mode in ("async", "compile"):
-        raise NotWritable(f"in mode {part.mode} each call is made in another way")
-    return part.mode
-
-
-_NN = "torch.distributed.nn.functional"
-_FC = "torch.distributed._functional_collectives"
-
-
-def _torch_lines(binding, call):
-    """torch's own functions, called as adapters_torch calls them."""
-    name, kind, dim = binding.function.__name__, call["kind"], call["dim"]
-    group = _group(call) if call["size"] else "dist.group.WORLD"
-    module = "nn" if binding.function.__module__ == _NN else "fc"
-    joined = "torch.stack(list(y))" if dim is None else f"torch.cat(list(y), {dim})"
-    op = "dist._make_nccl_premul_sum(%s)" % call["factor"] if call["op"] == "premul_sum" else "dist.ReduceOp." + call["op"].upper()
-    root, chunks = _rank_in_group(call, call["root"]), f"[chunk.contiguous() for chunk in {_sizes(call)}]"
-    rank = f"dist.get_rank({'group' if call['size'] else ''})"
-    f = f"{module}.{name}"
-    texts = {
-        "nn.all_reduce": [f"return {f}(x, op={op}, group={group})"],
-        "nn.broadcast": [f"return {f}(x, {root}, group={group})"],
-        "nn.all_gather": [f"y = {f}(x, group={group})", f"return {joined}"],
-        "nn.reduce_scatter": [f"chunks = {chunks}", f"return {f}(torch.empty_like(chunks[{rank}]), chunks, op={op}, group={group})"],
-        "nn.scatter": [f"return {f}({chunks}, src={root}, group={group})"],
-        "nn.reduce": [f"y = {f}(x, {root}, op={op}, group={group})",
-                      f"return y if {rank} == {call['root']} else torch.where(torch.tensor(False), y, torch.zeros_like(y.detach()))"],
-        "nn.gather": [f"y = {f}(x, dst={root}, group={group})", f"y = {joined}",
-                      f"return y if {rank} == {call['root']} else torch.where(torch.tensor(False), y, torch.zeros_like(y.detach()))"],
-        "nn.all_to_all": [f"chunks = {chunks}", f"y = {f}([torch.empty_like(chunk) for chunk in chunks], chunks, group={group})",
-                          f"return torch.cat(y, {dim or 0})"],
-        "fc.all_reduce": [f"return {f}(x, {op if call['op'] == 'premul_sum' else repr(call['op'])}, {group}).clone()  # clone waits"],
-        "fc.broadcast": [f"return {f}(x, {root}, {group}).clone()"],
-    }
-    for gather in ("all_gather_single", "all_gather_tensor", "all_gather_single_autograd", "all_gather_tensor_autograd"):
-        operand = "x.unsqueeze(0).contiguous()" if dim is None else "x.contiguous()"
-        texts["fc." + gather] = [f"return {f}({operand}, {dim or 0}, {group}).clone()  # clone waits"]
-    for scatter in ("reduce_scatter_single", "reduce_scatter_tensor", "reduce_scatter_single_autograd", "reduce_scatter_tensor_autograd"):
-        texts["fc." + scatter] = [f"return {f}(x.contiguous(), {call['op']!r}, {dim or 0}, {group}).clone()  # clone waits"]
-    key = f"{module}.{name}"
-    if key not in texts or (kind == "all_to_all" and call["splits"]):
-        raise NotWritable(f"how {name} is called depends on sizes that are exchanged at run time")
-    imports = {"nn": f"import {_NN} as nn\n", "fc": f"import {_FC} as fc\n"}[module]
-    return imports, texts[key]
-
-
-def _import_of(place, name):
-    """(lines, what the function is called)."""
-    if not place.endswith(".py"):
-        return f"import {place}\n", f"{place}.{name}"
-    path = os.path.abspath(os.path.expanduser(place))
-    module = os.path.basename(path)[:-3]
-    if not module.isidentifier():
-        raise NotWritable(f"{place} cannot be imported by its name")
-    return f"import sys\n\nsys.path.insert(0, {os.path.dirname(path)!r})\nimport {module}\n", f"{module}.{name}"
 
 
 # The parameters that src/rank/library_operator.cpp knows, by source.
@@ -198,6 +224,7 @@ _OF_OPERATORS = {
     "size": ("group_size", "world_size"),
     "rank": ("rank",),
     "factor": ("factor",),
+    "splits": ("splits", "split_sizes"),
 }
 
 
@@ -206,15 +233,19 @@ def _operator_argument(call, argument):
     if source is None:
         raise NotWritable(f"what its parameter `{argument.name}` is given is made at run time")
     if source == "op" and str(argument.type) == "str":
-        return repr(call["op"])
+        return f"{argument.name}={call['op']!r}"
+    if source == "op" and str(argument.type) == "int":
+        return f"{argument.name}={int(getattr(dist.ReduceOp.RedOpType, call['op'].upper()))}"
     if source == "group" and str(argument.type) == "str":
         source = "group_name"
+    if source == "splits":
+        return f"{argument.name}={Written(call).sizes(())}"
     return f"{argument.name}={_ARGUMENTS[source](call, argument)}"
 
 
 def _operator_source(text, call):
-    """Of library:FILE.so:NAMESPACE::OP."""
-    file, _, name = text[len("library:") :].rpartition("::")
+    """Of library:FILE.so:NAMESPACE::OP; and the library's path."""
+    file, _, name = text[len("library:"):].rpartition("::")
     file, _, space = file.rpartition(":")
     path = os.path.abspath(file)
     torch.ops.load_library(path)
@@ -223,49 +254,102 @@ def _operator_source(text, call):
     written = [_operator_argument(call, a) for a in arguments if a is not operand and
                (not a.has_default_value() or any(a.name in known for known in _OF_OPERATORS.values()))]
     line = f"y = torch.ops.{space}.{name}({', '.join(['x', *written])})"
-    return {"imports": f"\ntorch.ops.load_library({path!r})\n", "text": "\n".join([line, *_off_root(call), *_result(call)]) + "\n", "mode": ""}
+    return path, {"text": "\n".join([*_COPIED, line, *_off_root(call), *_result(None, call)]) + "\n", "around": ""}
 
 
-def source_of(subject, call):
-    if call["subject"].startswith("library:"):
-        return _operator_source(call["subject"], call)
-    if subject is None:  # what the operator's library leaves to others
-        return {"builtin": call["subject"], "mode": ""}
-    part = subject._part(_as_call(call))
-    if isinstance(part, subjects._Module):
-        part = part._part(call["kind"])
-    mode = _mode(part)
-    if isinstance(part, subjects._BuiltIn):
-        builtin = "in_place" if part._run is subjects._BUILT_IN["in_place"] else "reference"
-        return {"builtin": builtin, "mode": mode}
+def _function_source(part, call, imports):
+    """Of a function of the user's."""
     binding = part._binding
-    if isinstance(binding, adapters_torch.TorchBinding):
-        imports, lines = _torch_lines(binding, call)
-        return {"imports": imports, "text": "\n".join(lines) + "\n", "mode": mode}
-    _, name = binding.label.rpartition(":")[::2]
     place, _ = subjects._place_and_name(modes.split_mode(call["subject"])[0])
-    if part._setup.groups is not None or part._setup._function is not None:
-        raise NotWritable("its module has a setup(groups)")
-    off_root = _off_root(call)
-    imports, function = _import_of(place, name)
+    name = binding.label.rpartition(":")[2]
+    function = imports.function(place, name)
     if binding.makes_instance:
         function += f"({_arguments(binding, binding.constructor, call)})"
     elif getattr(binding.function, "__name__", "") == "apply" and not name.endswith("apply"):
         function += ".apply"
-    copied = ["x = x.clone()  # it may work in place"] if call["kind"] in ("all_reduce", "reduce", "broadcast") else []
-    text = [*copied, f"y = {function}({_arguments(binding, binding.slots, call)})", *off_root, *_result(call)]
-    return {"imports": imports, "text": "\n".join(text) + "\n", "mode": mode}
+    if part.mode == "compile":
+        function = f"compiled({function})"
+    copied = _COPIED if call["kind"] in ("all_reduce", "reduce", "broadcast") else []
+    made = [line for slot in binding.slots if slot.source == "outputs" for line in _outputs(slot, call)]
+    lines = [*copied, *made, f"y = {function}({_arguments(binding, binding.slots, call)})"]
+    if call["is_async"]:
+        lines.append("y = waited(y)")
+    if made:
+        lines.append("y = outputs if y is None else y")
+    return "\n".join([*lines, *_off_root(call), *_result(binding, call)]) + "\n"
 
 
-def main(request):
-    request = json.loads(request)
+def _part_source(part, call, imports):
+    if isinstance(part, subjects._Module):
+        part = part._part(call["kind"])
+    around = part.mode if part.mode in ("async", "compile") else ""
+    if isinstance(part, subjects._BuiltIn):
+        return {"builtin": part._name, "around": around}
+    call = {**call, "is_async": around == "async"}
+    binding = part._binding
+    if isinstance(binding, adapters_torch.TorchBinding):
+        text = "\n".join(torch_lines(binding, call, Written(call), imports)) + "\n"
+    else:
+        text = _function_source(part, call, imports)
+    return {"text": text, "around": "async" if around == "async" else ""}
+
+
+def _setups(subject, imports):
+    """The functions that are told the process groups."""
+    return [imports.function(setup._place, "setup") for setup in subject._setups.values() if setup._function is not None]
+
+
+def _mode(subject):
+    """What the whole forward is in."""
+    found = {part.mode for part in [*subject._by_kind.values(), subject._others]} - {"", "async", "compile"}
+    if len(found) > 1:
+        raise NotWritable(f"its parts run in several modes, {' and '.join(sorted(found))}")
+    return found.pop() if found else ""
+
+
+def _code_name(text, code, imports):
+    """A function that a step calls."""
+    function = code.function(text)  # so that what is wrong with it is told as in a run
+    place, _, name = text[len("python:"):].rpartition(":")
+    is_apply = getattr(function, "__name__", "") == "apply" and not name.endswith("apply")
+    return imports.function(place, name) + (".apply" if is_apply else "")
+
+
+def answer_of(request):
+    imports = Imports(set(request["names"]) - (set() if request["functions"] else _OF_TRUTH))
+    answer = {"calls": {}, "functions": {}, "setups": [], "mode": ""}
+    libraries = []
+    subject = subjects.load_subject(request["subject"]) if "python:" in request["subject"] else None
+    for call in request["calls"]:
+        if call["subject"].startswith("library:"):
+            path, written = _operator_source(call["subject"], {**call, "is_async": False})
+            libraries += [path] if path not in libraries else []
+        elif subject is None:  # what the operator's library leaves to others
+            written = {"builtin": call["subject"], "around": ""}
+        else:
+            written = _part_source(subject._part(_as_call(call)), call, imports)
+        answer["calls"][call["step"]] = written
+    code = Code()
+    for step in request["functions"]:
+        answer["functions"][step["step"]] = {
+            "function": _code_name(step["code"], code, imports),
+            "simulate": _code_name(step["simulate"], code, imports) if step["simulate"] else "",
+        }
+    if subject is not None:
+        answer["setups"], answer["mode"] = _setups(subject, imports), _mode(subject)
+    answer["imports"] = imports.text() + "".join(f"\ntorch.ops.load_library({path!r})\n" for path in libraries)
+    return answer
+
+
+def answer_or_error(request):
     try:
-        subject = subjects.load_subject(request["subject"]) if "python:" in request["subject"] else None
-        answer = {call["step"]: source_of(subject, call) for call in request["calls"]}
+        return answer_of(request)
     except NotWritable as error:
-        answer = {"error": f"the call of {request['subject']} cannot be written out: {error}. Write a function of `x` around it"
-                           " and name that"}
+        return {"error": f"the call of {request['subject']} cannot be written out: {error}. Write a function of `x` around it"
+                         " and name that"}
     except (SubjectError, NotOffered) as error:
-        answer = {"error": str(error)}
-    print("\n" + json.dumps(answer))
+        return {"error": str(error)}
 
+
+def main(requests):
+    print("\n" + json.dumps([answer_or_error(request) for request in json.loads(requests)]))
