@@ -160,6 +160,23 @@ TEST(Judgement, RaisingOnMoreThanOneRankIsWrongAndCalledSo) {
   EXPECT_THAT(j.rule, HasSubstr("raises"));
 }
 
+TEST(Judgement, WhatRaisesInBackwardIsNoRefusalUnlessItSaysSo) {
+  std::vector<TrialResult> results(2, result(kSum, Verdict::kError, false));
+  const auto raising = [&](const char* message, bool in_backward) {
+    for (TrialResult& t : results) t.result.error = RankError{"exception", 1, "y", message, in_backward};
+    return judged(results);
+  };
+  Judgement j = raising("KeyError: 'bucket 7'", true);
+  EXPECT_TRUE(j.offered && j.wrong);
+  EXPECT_EQ(j.rule, "it raises in backward");
+  EXPECT_THAT(j.errors, testing::ElementsAre("exception on rank 1 in backward (three-ranks): KeyError: 'bucket 7'"));
+  EXPECT_FALSE(raising("KeyError: 'bucket 7'", false).offered);
+  j = raising("NotImplementedError: no gradient yet", true);
+  EXPECT_FALSE(j.offered);
+  EXPECT_EQ(j.refusal, "raises: NotImplementedError: no gradient yet");
+  EXPECT_FALSE(raising("RuntimeError: all_reduce of max is not supported in backward", true).offered);
+}
+
 TEST(Judgement, TheFailingCaseShownIsOneOfTheRuleThatIsNamed) {
   const std::vector<TrialResult> results = {result(kSum, Verdict::kMismatch, false, "unexplained"),
                                             result(kSum, Verdict::kMismatch, false, "precision")};

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "base/lines.h"
@@ -22,6 +23,15 @@ Trial::Loss loss_of(const std::string& objective) {
 bool was_refused(const CaseResult& r) { return r.verdict == Verdict::kSkipped; }
 bool raised(const CaseResult& r) { return r.verdict == Verdict::kError && r.error && r.error->kind == "exception"; }
 bool broke(const CaseResult& r) { return r.verdict == Verdict::kError && !raised(r); }
+
+// A refusal comes before any work is done, or says that it is one.
+bool failed_in_backward(const CaseResult& r) {
+  if (!raised(r) || !r.error->in_backward) return false;
+  constexpr std::string_view kRefusals[] = {"NotImplemented", "not implemented", "not supported", "unsupported",
+                                            "not support ", "only support", "only implemented"};
+  return std::none_of(std::begin(kRefusals), std::end(kRefusals),
+                      [&](std::string_view words) { return r.error->message.find(words) != std::string::npos; });
+}
 bool was_judged(const CaseResult& r) { return r.verdict == Verdict::kMatch || r.verdict == Verdict::kMismatch; }
 
 bool forward_is_right(const CaseResult& r) {
@@ -83,7 +93,9 @@ void count(Cell& cell, const CaseResult& r, const std::string& convention) {
 }
 
 std::string error_text(const TrialResult& t) {
-  return fmt::format("{} ({}): {}", t.result.error->kind, t.trial.name, first_line(t.result.error->message));
+  const RankError& e = *t.result.error;
+  return fmt::format("{}{}{} ({}): {}", e.kind, e.rank >= 0 && e.kind == "exception" ? fmt::format(" on rank {}", e.rank) : "",
+                     e.in_backward ? " in backward" : "", t.trial.name, first_line(e.message));
 }
 
 // Whose transpose is which: P partial (to be summed), R replicated with cotangents that differ by rank, I invariant (one
@@ -260,7 +272,7 @@ Judgement judge_collective(CollectiveKind kind, ReduceOp op, const std::vector<T
   j.kind = kind;
   j.op = op;
   j.name = row_name(kind, op);
-  const bool any_broken = first_that(results, broke) != nullptr;
+  const bool any_broken = first_that(results, broke) != nullptr || first_that(results, failed_in_backward) != nullptr;
   j.offered = any_broken || first_that(results, was_judged) != nullptr;
   if (!j.offered) {
     j.refusal = why_refused(results);
@@ -284,7 +296,8 @@ Judgement judge_collective(CollectiveKind kind, ReduceOp op, const std::vector<T
   if (j.wrong && j.smallest_failure) j.explanation = text_of(j.smallest_failure->result, j.rule);
   if (!j.wrong && j.smallest_failure) blame_surroundings(j, results);
   j.errors = errors_of(results);
-  if (first_that(results, was_judged) == nullptr) j.rule = "its ranks die or hang";
+  if (first_that(results, was_judged) == nullptr)
+    j.rule = first_that(results, broke) ? "its ranks die or hang" : "it raises in backward";
   else if (j.wrong && nothing_but_errors(results)) j.rule = "it raises, dies or hangs on more than one rank";
   return j;
 }

@@ -208,8 +208,10 @@ void compare_gradients(const Case& which, const Ground& ground, const Distribute
 CaseComparison compare(const Case& which, const SimulateRequest& asked,
                        const Simulation& simulated, const DistributedRun* run) {
   static const Tolerance kDerived;
-  const Simulation simulation =
-      run ? with_rounding_room(simulated, which.subject, asked.program.dtype) : simulated;
+  std::optional<Simulation> roomy;
+  if (run && is_code_of_users(which.subject))
+    roomy = with_rounding_room(simulated, which.subject, asked.program.dtype);
+  const Simulation& simulation = roomy ? *roomy : simulated;
   const Tolerance& tolerance = which.scenario ? which.scenario->tolerance : kDerived;
   const Ground ground{asked.program, which.objective, tolerance, simulation,
                       objective_truths(asked, simulation)};

@@ -105,6 +105,7 @@ struct RankError {
   int rank = -1;
   std::string step;
   std::string message;
+  bool in_backward = false;  // of an exception: raised by the step's backward
 };
 
 struct Warning {

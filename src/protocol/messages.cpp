@@ -92,12 +92,13 @@ std::vector<StepValue> read_step_values(const Json& list, const PayloadReader& i
 }
 
 Json write_error(const RankError& error) {
-  const auto& [kind, rank, step, message] = error;
+  const auto& [kind, rank, step, message, in_backward] = error;
   Json json;
   json["kind"] = kind;
   json["rank"] = rank;
   json["step"] = step;
   json["message"] = message;
+  if (in_backward) json["in_backward"] = true;
   return json;
 }
 
@@ -107,6 +108,7 @@ RankError read_error(const Json& json) {
   error.rank = read_int(field(json, "rank"));
   error.step = read_text(field(json, "step"));
   error.message = read_text(field(json, "message"));
+  if (const Json* in_backward = optional_field(json, "in_backward")) error.in_backward = read_bool(*in_backward);
   return error;
 }
 

@@ -84,6 +84,7 @@ class Runner::Impl {
     e.rank = rank_;
     e.message = message;
     if (program_ && step_ >= 0 && step_ < static_cast<int>(program_->steps.size())) e.step = program_->steps[step_].name;
+    e.in_backward = !e.step.empty() && slot_.phase == Phase::kBackward;
     return e;
   }
 

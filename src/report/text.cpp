@@ -53,7 +53,7 @@ std::string place_text(const Finding& f) {
 std::string error_place(const RankError& e) {
   std::string text = e.kind;
   if (e.rank >= 0) text += fmt::format(" on rank {}", e.rank);
-  if (!e.step.empty()) text += " in step " + e.step;
+  if (!e.step.empty()) text += (e.in_backward ? " in the backward of step " : " in step ") + e.step;
   return text;
 }
 

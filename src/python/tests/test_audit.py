@@ -26,8 +26,9 @@ class Audit(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             calls = Path(folder) / "calls"
             code, row = audit(f"all_reduce=python:{HOPELESS}:raises_in_backward", CALLS=str(calls))
-            self.assertEqual((code, row["offered"]), (4, False))
-            self.assertIn("KeyError: 'bucket 7'", row["refusal"])
+            self.assertEqual((code, row["offered"], row["rule"]), (1, True, "it raises in backward"))
+            self.assertIn("on rank", row["errors"][0])
+            self.assertIn("in backward (2-ranks): KeyError: 'bucket 7'", row["errors"][0])
             self.assertEqual(sorted(calls.read_text().split()), ["2", "3"])  # world sizes, a call each
 
     def test_what_is_refused_along_dim_0_is_asked_along_the_others(self):

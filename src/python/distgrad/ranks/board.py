@@ -48,6 +48,10 @@ class Board:
         return self._step.value
 
     @property
+    def phase(self):
+        return self._phase.value
+
+    @property
     def store_port(self):
         return self._port.value
 

@@ -81,7 +81,8 @@ class Runner:
         steps = program["steps"]
         at = self.board.step
         name = steps[at]["name"] if 0 <= at < len(steps) else ""
-        return {"kind": _kind_of(error), "rank": self.rank, "step": name, "message": message_of(error)}
+        in_backward = bool(name) and self.board.phase == places.BACKWARD
+        return {"kind": _kind_of(error), "rank": self.rank, "step": name, "message": message_of(error), "in_backward": in_backward}
 
 
 class _Case:
