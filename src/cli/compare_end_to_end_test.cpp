@@ -48,7 +48,8 @@ TEST_F(CompareEndToEnd, WrongOnesAreNamedAndExitCodeOne) {
       out_,
       "FAIL  all 2 of layers.*.w   2 times the reference (N, the number of ranks) on every rank\n"
       "      In common: exactly the parameters with \"layers\" in their name.\n"
-      "      Summed over ranks where the reference averages, or reduced once too often.\n"
+      "      Summed over ranks where the reference averages, reduced once too often, or accumulated "
+      "over\n      several backward passes (zero_grad).\n"
       "      Worst: layers.0.w[2] on rank 0: 6 where the reference has 3; it is off by 1 of its "
       "norm.\n"
       "ok    1 parameter   right, bit for bit\n"

@@ -167,7 +167,7 @@ TEST_F(EndToEnd, ASubjectThatRaisesIsBrokenUnlessExpected) {
   write("b.json", product + R"({ "verdict": "error", "collective": "all_reduce" } } })");
   EXPECT_EQ(run({"run", "a.json", "b.json"}), 3) << err_;
   EXPECT_THAT(out_, HasSubstr("ERR   a.json   error: exception on rank "));
-  EXPECT_THAT(out_, HasSubstr(" in step y: "));
+  EXPECT_THAT(out_, HasSubstr(" in the backward of step y: "));
   EXPECT_THAT(out_, HasSubstr("ok    b.json   error, as expected: "));
   EXPECT_THAT(out_, HasSubstr("1 as expected, 1 broken in "));
   EXPECT_EQ(run({"run", "b.json"}), 0);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "diagnose/forward_findings.h"
 #include "diagnose/guards.h"
 #include "diagnose/leftovers.h"
 #include "diagnose/phrases.h"
@@ -13,6 +14,7 @@
 #include "diagnose/scaling.h"
 #include "diagnose/search.h"
 #include "diagnose/sync_findings.h"
+#include "diagnose/unexplained.h"
 
 namespace distgrad {
 namespace {

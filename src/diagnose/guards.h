@@ -1,19 +1,15 @@
-// Findings that need no replay: what the comparison itself shows.
+// Findings that need no replay: what the gradients themselves show.
 #pragma once
 
 #include <functional>
 #include <optional>
-#include <utility>
+#include <string>
 #include <vector>
 
 #include "diagnose/evidence.h"
 #include "diagnose/scaling.h"
 
 namespace distgrad {
-
-std::optional<Finding> truth_finding(const Evidence&);
-std::optional<Finding> program_finding(const Evidence&);
-std::optional<Finding> forward_finding(const Evidence&);
 
 // Whether every gradient that is missing (if any) is zero in the truth.
 bool lacks_only_zeros(const Evidence&);
@@ -40,10 +36,5 @@ std::optional<Finding> stale_finding(const Evidence&);
 // bounds that hold in that dtype.
 std::optional<Finding> precision_finding(const Evidence&,
                                          const std::function<bool(DType)>& is_right_in);
-
-// `bearing`: the collective steps in program order, each with the inputs (indices of the gradients)
-// that it bears on.
-Finding unexplained_finding(
-    const Evidence&, const std::vector<std::pair<const Step*, std::vector<std::size_t>>>& bearing);
 
 }  // namespace distgrad

@@ -28,6 +28,12 @@ bool are_zero_where_they_differ(const Evidence& evidence) {
       });
 }
 
+std::int64_t element_of(const Shape& shape, const std::vector<std::int64_t>& index) {
+  std::int64_t element = 0;
+  for (std::size_t d = 0; d < index.size(); ++d) element = element * shape[d] + index[d];
+  return element;
+}
+
 std::string names_of(const Evidence& evidence, const std::vector<std::size_t>& inputs) {
   std::vector<std::string> names;
   for (const std::size_t i : inputs) names.push_back(evidence.comparison().gradients[i].input);
@@ -77,6 +83,16 @@ std::string ratio_phrase(double factor) {
     return fmt::format("{}/{} of", nearest, denominator);
   }
   return number_phrase(factor) + " times";
+}
+
+std::string element_phrase(const Array& array, const std::vector<std::int64_t>& index) {
+  if (array.size() == 0 || index.size() != array.shape().size()) return array_phrase(array);
+  return number_phrase(array[element_of(array.shape(), index)]);
+}
+
+std::string factor_phrase(const Program& program, double factor) {
+  const std::string meaning = meaning_of_factor(program, factor);
+  return ratio_phrase(factor) + (meaning.empty() ? "" : " (" + meaning + ")");
 }
 
 std::string how_they_differ(const Evidence& evidence, const std::optional<Scaling>& scaling) {

@@ -1,6 +1,7 @@
 // Pieces of the findings' sentences.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,6 +16,9 @@ std::string number_phrase(double value);                        // "20", "0.3333
 std::string array_phrase(const Array& array);                   // "20", "[1, 2, ... 5 more]"
 std::string index_phrase(std::span<const std::int64_t> index);  // " at [0, 3]"; "" for a scalar
 
+// Of the array's element; all of it where the index does not fit.
+std::string element_phrase(const Array& array, const std::vector<std::int64_t>& index);
+
 // "a", "a and b", "a, b and c".
 std::string enumeration(const std::vector<std::string>& words);
 
@@ -23,6 +27,9 @@ std::string on_ranks(const std::vector<int>& ranks, int world_size);
 
 // "4 times", "1/4 of", "0.37 times"; "0 times" never occurs (see how_they_differ).
 std::string ratio_phrase(double factor);
+
+// "1/4 of (1 / the world size)": with the meaning of the factor, where it has one.
+std::string factor_phrase(const Program&, double factor);
 
 // "The gradients are 1/2 of the truth on every rank", "The gradient of w is zero on every rank",
 // "The gradients of w and b differ from the truth on rank 1": no full stop.
