@@ -27,11 +27,12 @@ bool broke(const CaseResult& r) { return r.verdict == Verdict::kError && !raised
 // A refusal comes before any work is done, or says that it is one.
 bool failed_in_backward(const CaseResult& r) {
   if (!raised(r) || !r.error->in_backward) return false;
-  constexpr std::string_view kRefusals[] = {"NotImplemented", "not implemented", "not supported", "nsupported",
-                                            "not support ", "only support", "only implemented"};
+  constexpr std::string_view kRefusals[] = {"NotImplemented", "not implemented", "not supported", "unsupported",
+                                            "Unsupported", "not support ", "only support", "only implemented"};
   return std::none_of(std::begin(kRefusals), std::end(kRefusals),
                       [&](std::string_view words) { return r.error->message.find(words) != std::string::npos; });
 }
+
 bool was_judged(const CaseResult& r) { return r.verdict == Verdict::kMatch || r.verdict == Verdict::kMismatch; }
 
 bool forward_is_right(const CaseResult& r) {
@@ -121,8 +122,10 @@ std::string rule_for_one_loss(CollectiveKind kind) {
   return "";
 }
 
-// What the votes are counted by. A factor without a step is arithmetic, and no more of an explanation than none.
-std::string voted_rule(const Finding& f) { return f.rule == "scaled" && f.step.empty() ? "" : f.rule; }
+// Whether it explains anything. A factor without a step is arithmetic, and no more of an explanation than none.
+bool explains(const Finding& f) {
+  return f.rule != "objective" && f.rule != "unexplained" && !(f.rule == "scaled" && f.step.empty());
+}
 
 struct Votes {
   int first = 0;     // trials of which it is the first finding, and so the likeliest
@@ -139,10 +142,9 @@ std::string most_named_rule(const std::vector<TrialResult>& results, Trial::Loss
     if (!tells_conventions_apart(t) || (!failing_for.empty() && is_right(t.result, failing_for))) continue;
     std::set<std::string> rules;
     for (const Finding& f : t.result.findings) {
-      const std::string rule = voted_rule(f);
-      if (rule.empty() || rule == "objective" || rule == "unexplained" || !rules.insert(rule).second) continue;
-      ++votes[rule].anywhere;
-      if (rules.size() == 1) ++votes[rule].first;
+      if (!explains(f) || !rules.insert(f.rule).second) continue;
+      ++votes[f.rule].anywhere;
+      if (rules.size() == 1) ++votes[f.rule].first;
     }
     if (!rules.empty() || t.result.findings.empty()) continue;
     const std::string& rule = t.result.findings.back().rule;

@@ -63,19 +63,21 @@ Simulation with_rounding_room(const Simulation& simulation, std::string_view sub
   Simulation roomy = simulation;
   if (simulation.invalid || !is_code_of_users(subject)) return roomy;
   const double relative = roundings_of_users(dtype) * unit_roundoff(dtype);
-  for (std::size_t i = 0; i < roomy.bounds.size(); ++i)
+  for (std::size_t i = 0; i < roomy.bounds.size(); ++i) {
+    const double room = rounding_room(simulation, i, subject, dtype);
     for (auto& part : roomy.bounds[i].parts)
-      if (part) part = with_added(*part, relative * largest_gradient(simulation, i));
+      if (part) part = with_added(*part, room);
+  }
   for (StepValue& step : roomy.steps) {
     double largest = 0;
     for (const Array& value : step.by_rank)
       largest = std::max(largest, largest_magnitude(value.values()));
     for (Array& bound : step.bound) bound = with_added(bound, relative * largest);
   }
-  const double room =
+  const double room_of_losses =
       kCancellationInLosses * relative * largest_magnitude(std::span<const double>(simulation.losses));
   if (!roomy.bounds.empty())
-    for (double& bound : roomy.loss_bounds) bound += room;
+    for (double& bound : roomy.loss_bounds) bound += room_of_losses;
   return roomy;
 }
 

@@ -534,10 +534,6 @@ class Oracle {
   Simulation out_;
 };
 
-}  // namespace
-
-namespace {
-
 Simulation simulated(const SimulateRequest& request, std::vector<SimulatedCall>* calls) {
   Simulation invalid;
   try {
