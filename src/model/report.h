@@ -13,6 +13,25 @@ namespace distgrad {
 
 enum class Verdict { kMatch, kMismatch, kError, kSkipped, kDisputed };
 
+// The backward of one collective call as the linear map x̄ = M ȳ that it was measured to be, beside the right one, M*.
+// Where the ranks form several groups that do the same it is that of one group, else of the world.
+struct Measured {
+  std::string formula;  // "x̄_r = 4 ȳ_r"; of a map that is not linear what was seen instead
+  std::string right;    // "x̄_r = Σ_k ȳ_k"
+  bool linear = true;
+  std::string shown_by;  // what that rests on: "a basis of 12 cotangents and 4 random ones"
+  std::vector<int> ranks;  // of the world, in the order of the rows and columns below
+  // [to][from], relative to M*; empty where one number for each pair of ranks does not do.
+  std::vector<std::vector<double>> coefficients;
+  // M and M* by element, row-major; empty where they were not measured whole. Row: an element of x̄ (the first rank's
+  // first, row-major, then the second's ...), column: one of ȳ.
+  struct Matrices {
+    std::vector<int> rows, columns;  // how many elements each of `ranks` has
+    std::vector<double> measured, right;
+  };
+  std::optional<Matrices> matrices;
+};
+
 struct Finding {
   std::string rule;        // "identity-backward"
   std::string collective;  // "all_reduce"; empty where none is blamed
@@ -20,6 +39,7 @@ struct Finding {
   std::vector<int> ranks;
   std::optional<double> factor;  // observed/truth where that is one number
   std::string text;        // what it means and what to change, for somebody who has read nothing of ours
+  std::optional<Measured> measured = {};  // of a collective call that could be run again
 };
 
 struct GradientComparison {

@@ -47,6 +47,20 @@ struct FiniteDifferences {
   double derivative = 0;  // as the gradients have it
 };
 
+// In elements, as torch counts them; empty: contiguous.
+using Strides = std::vector<std::int64_t>;
+
+// Asks for the backward of one collective call again and again, with cotangents of the driver's choice. The program has
+// one step, the call, and two local inputs by rank: its operand, whose name is the step's operand, and `cotangents`, which
+// wants no gradient: K cotangents of the call's output, stacked along a new first dim. Nothing else of the program counts.
+// Forward and backward run K times, each from a fresh leaf; what comes back is, by rank, the operand's K cotangents,
+// stacked alike.
+struct Drive {
+  std::string cotangents;                         // name of the input
+  std::vector<Strides> operand_strides = {};      // by rank; empty: contiguous everywhere
+  std::vector<Strides> cotangent_strides = {};    // by rank, of one cotangent; a stride of 0 takes the first element along it
+};
+
 struct SimulateRequest {
   Program program;
   std::vector<std::vector<double>> weights;  // for each asked objective, by rank; the first is the declared one
@@ -62,6 +76,9 @@ struct SimulateRequest {
   bool with_guards = true;                   // evaluate `single_device` and `truth` expressions too
   bool on_gpu = false;                       // the bounds are those of a run on a GPU, whose functions are less accurate
   bool with_differences = false;             // check the first objective's gradients by finite differences
+  // Not absent: what is right for a driven call. `gradients[0]` and `bounds` then have the operand alone, by rank, each
+  // part with the K cotangents stacked; `steps` has the output; weights, rules and guards do not count.
+  std::optional<Drive> drive = {};
 };
 
 // An element of the truth that is not known: the loss has a kink or jump there, or the rounding of something before it
@@ -113,6 +130,18 @@ struct Warning {
   std::string text;
 };
 
+// One collective call of a case, as its rank saw it in the run itself: what its backward made of what arrived. Every tensor
+// is a copy made before anybody could write to it.
+struct ObservedCall {
+  std::string step;
+  Array operand;
+  Strides operand_strides;
+  std::optional<Array> cotangent;  // that arrived at the output; absent: none did (the backward never came here)
+  Strides cotangent_strides;
+  std::optional<Array> given;            // to the operand, by this call alone; absent: None
+  std::optional<Array> cotangent_after;  // where the backward wrote into the cotangent: what it left there
+};
+
 // One case on real ranks.
 struct RunRequest {
   Program program;
@@ -123,6 +152,8 @@ struct RunRequest {
   // Not empty: the truth is asked for as well, from finite differences of the ranks' own forward run; as
   // SimulateRequest::weights. The answer is in rank 0's result.
   std::vector<std::vector<double>> measured = {};
+  bool observe = false;              // tell of every collective call, too: RankResult::observed and ::shares
+  std::optional<Drive> drive = {};   // instead of the case: one call driven; the answer is gradients[0], `steps` the output
 };
 
 struct RankResult {
@@ -135,6 +166,8 @@ struct RankResult {
   std::vector<std::string> composed;   // "all_reduce max: composed of all_gather" (what the backend lacks)
   std::string skipped;                 // the subject does not offer this kind or op: why
   std::optional<Simulation> measured;  // rank 0's, where the request asks for it
+  std::vector<ObservedCall> observed;  // where asked for: of the collective steps, in program order
+  std::vector<std::optional<Array>> shares;  // where observed: as gradients, before any `sync`
   std::optional<RankError> error;
 };
 

@@ -112,9 +112,71 @@ RankError read_error(const Json& json) {
   return error;
 }
 
+Json write_all_strides(const std::vector<Strides>& by_rank) {
+  Json list = Json::array();
+  for (const Strides& strides : by_rank) list.push_back(strides);
+  return list;
+}
+
+Strides read_strides(const Json& list) {
+  Strides strides;
+  for (const Json& n : read_list(list)) strides.push_back(read_integer(n, 0, std::numeric_limits<std::int64_t>::max()));
+  return strides;
+}
+
+std::vector<Strides> read_all_strides(const Json& list) {
+  std::vector<Strides> by_rank;
+  for (const Json& strides : read_list(list)) by_rank.push_back(read_strides(strides));
+  return by_rank;
+}
+
+Json write_drive(const Drive& drive) {
+  const auto& [cotangents, operand_strides, cotangent_strides] = drive;
+  Json json;
+  json["cotangents"] = cotangents;
+  json["operand_strides"] = write_all_strides(operand_strides);
+  json["cotangent_strides"] = write_all_strides(cotangent_strides);
+  return json;
+}
+
+Drive read_drive(const Json& json) {
+  return {read_text(field(json, "cotangents")), read_all_strides(field(json, "operand_strides")),
+          read_all_strides(field(json, "cotangent_strides"))};
+}
+
+Json write_observed(const std::vector<ObservedCall>& calls, PayloadWriter& out) {
+  Json list = Json::array();
+  const auto part = [&](const std::optional<Array>& array) { return array ? out.array(*array) : Json(); };
+  for (const auto& [step, operand, operand_strides, cotangent, cotangent_strides, given, cotangent_after] : calls) {
+    Json json;
+    json["step"] = step;
+    json["operand"] = out.array(operand);
+    json["operand_strides"] = operand_strides;
+    json["cotangent"] = part(cotangent);
+    json["cotangent_strides"] = cotangent_strides;
+    json["given"] = part(given);
+    if (cotangent_after) json["cotangent_after"] = part(cotangent_after);
+    list.push_back(std::move(json));
+  }
+  return list;
+}
+
+std::vector<ObservedCall> read_observed(const Json& list, const PayloadReader& in) {
+  std::vector<ObservedCall> calls;
+  const auto part = [&](const Json& json) { return json.is_null() ? std::nullopt : std::optional(in.array(json)); };
+  for (const Json& json : read_list(list)) {
+    const Json* after = optional_field(json, "cotangent_after");
+    calls.push_back({read_text(field(json, "step")), in.array(field(json, "operand")),
+                     read_strides(field(json, "operand_strides")), part(field(json, "cotangent")),
+                     read_strides(field(json, "cotangent_strides")), part(field(json, "given")),
+                     after ? part(*after) : std::nullopt});
+  }
+  return calls;
+}
+
 Json write_request(const SimulateRequest& request, PayloadWriter& out) {
   const auto& [program, weights, run_weights, rules, leaves_by_rank, with_bounds, with_cotangents, with_guards,
-               on_gpu, with_differences] = request;
+               on_gpu, with_differences, drive] = request;
   Json json;
   json["program"] = write_program(program, out);
   Json& weight_lists = json["weights"] = Json::array();
@@ -134,6 +196,7 @@ Json write_request(const SimulateRequest& request, PayloadWriter& out) {
   json["with_guards"] = with_guards;
   if (on_gpu) json["on_gpu"] = true;
   json["with_differences"] = with_differences;
+  if (drive) json["drive"] = write_drive(*drive);
   return json;
 }
 
@@ -150,11 +213,12 @@ SimulateRequest read_simulate_request(const Json& json, const PayloadReader& in)
   request.with_guards = read_bool(field(json, "with_guards"));
   request.on_gpu = optional_field(json, "on_gpu") && read_bool(field(json, "on_gpu"));
   request.with_differences = read_bool(field(json, "with_differences"));
+  if (const Json* drive = optional_field(json, "drive")) request.drive = read_drive(*drive);
   return request;
 }
 
 Json write_request(const RunRequest& request, PayloadWriter& out) {
-  const auto& [program, subject, backend, weights, device, measured] = request;
+  const auto& [program, subject, backend, weights, device, measured, observe, drive] = request;
   Json json;
   json["program"] = write_program(program, out);
   json["subject"] = subject;
@@ -162,15 +226,19 @@ Json write_request(const RunRequest& request, PayloadWriter& out) {
   json["weights"] = out.numbers(weights);
   if (!device.empty()) json["device"] = device;
   for (const auto& row : measured) json["measured"].push_back(out.numbers(row));
+  if (observe) json["observe"] = true;
+  if (drive) json["drive"] = write_drive(*drive);
   return json;
 }
 
 RunRequest read_run_request(const Json& json, const PayloadReader& in) {
   RunRequest request{read_program(field(json, "program"), in), read_text(field(json, "subject")),
                      read_text(field(json, "backend")), in.numbers(field(json, "weights")),
-                     optional_field(json, "device") ? read_text(field(json, "device")) : "", {}};
+                     optional_field(json, "device") ? read_text(field(json, "device")) : ""};
   if (const Json* measured = optional_field(json, "measured"))
     for (const Json& row : read_list(*measured)) request.measured.push_back(in.numbers(row));
+  request.observe = optional_field(json, "observe") && read_bool(field(json, "observe"));
+  if (const Json* drive = optional_field(json, "drive")) request.drive = read_drive(*drive);
   return request;
 }
 
@@ -273,7 +341,8 @@ Simulation read_simulation(const Json& json, const PayloadReader& in) {
 }
 
 Json write_result(const RankResult& result, PayloadWriter& out) {
-  const auto& [loss, loss_shape, gradients, steps, warnings, composed, skipped, measured, error] = result;
+  const auto& [loss, loss_shape, gradients, steps, warnings, composed, skipped, measured, observed, shares, error] =
+      result;
   Json json;
   json["loss"] = number(loss);
   json["loss_shape"] = loss_shape;
@@ -283,6 +352,8 @@ Json write_result(const RankResult& result, PayloadWriter& out) {
   json["composed"] = write_texts(composed);
   json["skipped"] = skipped;
   if (measured) json["measured"] = write_result(*measured, out);
+  if (!observed.empty()) json["observed"] = write_observed(observed, out);
+  if (!shares.empty()) json["shares"] = write_parts(shares, out);
   if (error) json["error"] = write_error(*error);
   return json;
 }
@@ -298,6 +369,8 @@ RankResult read_rank_result(const Json& json, const PayloadReader& in) {
   r.composed = read_texts(field(json, "composed"));
   r.skipped = read_text(field(json, "skipped"));
   if (const Json* measured = optional_field(json, "measured")) r.measured = read_simulation(*measured, in);
+  if (const Json* observed = optional_field(json, "observed")) r.observed = read_observed(*observed, in);
+  if (const Json* shares = optional_field(json, "shares")) r.shares = read_parts(*shares, in);
   if (const Json* error = optional_field(json, "error")) r.error = read_error(*error);
   return r;
 }
