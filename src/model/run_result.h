@@ -95,7 +95,7 @@ struct Simulation {
   std::vector<double> losses;             // by rank, float64
   std::vector<double> loss_bounds;
   std::vector<StepValue> steps;           // forward values of collective steps (all steps with_cotangents)
-  std::vector<StepValue> cotangents;      // only with_cotangents
+  std::vector<StepValue> cotangents;      // only with_cotangents; of ranks that start from weights[0]
   std::vector<std::vector<Gradient>> gradients;  // [objective asked][input that requires grad]
   std::vector<Gradient> bounds;           // of gradients[0]: absolute, by element; 0 means bitwise
   bool exact = false;                     // every bound is zero

@@ -408,8 +408,11 @@ class Oracle {
         if (x.requires_grad()) wanted.push_back(x);
       const Tensors grads = gradients(losses_, request_.weights[0], wanted, /*keep_graph=*/true);
       auto next = grads.begin();
-      for (const at::Tensor& x : kept_[s])
-        value.by_rank.push_back(array_of(x.requires_grad() ? *next++ : at::zeros_like(x)));
+      for (const at::Tensor& x : kept_[s]) {
+        const at::Tensor cotangent = x.requires_grad() ? *next++ : at::zeros_like(x);
+        value.by_rank.push_back(array_of(cotangent));
+        if (analysis_) value.bound.push_back(bound_array(cotangent));
+      }
       out_.cotangents.push_back(std::move(value));
     }
   }
