@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cli/interpreters.h"
-#include "diagnose/replayer.h"
+#include "diagnose/machine.h"
 #include "model/comparison.h"
 #include "model/report.h"
 #include "model/scenario.h"
@@ -39,7 +39,7 @@ struct Conclusion {
   const Simulation& simulation;
   const DistributedRun* run;         // null: simulated only
   const CaseComparison* comparison;  // null: the run failed or was skipped
-  const Replay& replay;              // simulates at once, before all that waits
+  Machine& machine;                  // answers at once, before all that waits
   const CaseResult& result;          // as on_result() will have it
 };
 

@@ -164,24 +164,75 @@ bool makes_right(const Evidence& evidence, const GradientByRank& shares, std::si
   return true;
 }
 
+GradientByRank shares_of(const DistributedRun& run, std::size_t input) {
+  GradientByRank shares;
+  for (const RankResult& rank : run.ranks) shares.push_back(rank.shares[input]);
+  return shares;
+}
+
+// What the ranks reported of the input is what they hold after these shares were synchronised, each
+// but for the roundings of a sum over the ranks.
+bool is_held(const Evidence& evidence, const DistributedRun& run, std::size_t i,
+             const std::vector<SyncMistake>& mistakes) {
+  const auto held = synchronised(evidence.program(), *evidence.inputs()[i], mistakes, shares_of(run, i));
+  if (!held) return false;
+  const double roundings = 2.0 * (2 + evidence.program().world_size) * unit_roundoff(evidence.program().dtype);
+  for (std::size_t r = 0; r < held->size(); ++r) {
+    const std::optional<Array>&wanted = (*held)[r], &seen = run.ranks[r].gradients[i];
+    if (!wanted || !seen) {
+      if (wanted.has_value() != seen.has_value()) return false;
+      continue;
+    }
+    double largest = 0;
+    for (const auto& share : shares_of(run, i))
+      if (share) largest = std::max(largest, largest_magnitude(share->values()));
+    const auto bound = [&](std::size_t) { return roundings * largest; };
+    if (seen->shape() != wanted->shape() || !difference(seen->values(), wanted->values(), bound).equal) return false;
+  }
+  return true;
+}
+
+// Its text names them.
+struct Guilty {
+  std::string mistake;  // as sync_mistakes_of() has it; empty: none of these
+  std::vector<std::string> inputs;
+};
+
+std::vector<Guilty> guilty_of(const Evidence& evidence, const DistributedRun& run) {
+  std::vector<Guilty> all;
+  const auto note = [&](const std::string& mistake, const std::string& input) {
+    const auto same = std::find_if(all.begin(), all.end(), [&](const Guilty& g) { return g.mistake == mistake; });
+    if (same == all.end()) all.push_back({mistake, {input}});
+    else same->inputs.push_back(input);
+  };
+  for (std::size_t i = 0; i < evidence.inputs().size(); ++i) {
+    const Input& input = *evidence.inputs()[i];
+    if (input.sync.empty() || is_held(evidence, run, i, {})) continue;
+    bool is_named = false;
+    for (const std::string& mistake : sync_mistakes_of(evidence.program(), input))
+      if (is_held(evidence, run, i, {*sync_mistake_named(mistake)})) {
+        note(mistake, input.name);
+        is_named = true;
+      }
+    if (!is_named) note("", input.name);
+  }
+  return all;
+}
+
 }  // namespace
 
-std::vector<Finding> sync_findings(const Evidence& evidence, const Hypothesis& hypothesis,
+std::vector<Finding> sync_findings(const Evidence& evidence, const DistributedRun& run,
                                    const std::optional<Scaling>& scaling) {
-  std::vector<std::pair<std::string, std::vector<std::string>>> by_mistake;  // rule, inputs
-  for (const RuleChoice& choice : hypothesis) {
-    if (!sync_mistake_named(choice.rule)) continue;
-    const auto same = std::find_if(by_mistake.begin(), by_mistake.end(),
-                                   [&](const auto& m) { return m.first == choice.rule; });
-    if (same == by_mistake.end()) {
-      by_mistake.push_back({choice.rule, {choice.step}});
-    } else {
-      same->second.push_back(choice.step);
-    }
-  }
   std::vector<Finding> findings;
-  for (const auto& [rule, inputs] : by_mistake) {
-    const SyncMistake mistake = *sync_mistake_named(rule);
+  for (const auto& [text, inputs] : guilty_of(evidence, run)) {
+    if (text.empty()) {
+      findings.push_back(bare(evidence, "unexplained", scaling));
+      findings.back().text = fmt::format(
+          "{}: what the all_reduce of the gradient of {} after backward gave is not made of what the "
+          "ranks had before it.", how_they_differ(evidence, scaling), enumeration(inputs));
+      continue;
+    }
+    const SyncMistake mistake = *sync_mistake_named(text);
     Finding finding = bare(evidence, finding_of(mistake.kind), scaling);
     if (mistake.kind == Kind::kWithout || mistake.kind == Kind::kAlone)
       finding.ranks = {mistake.rank};
@@ -193,14 +244,12 @@ std::vector<Finding> sync_findings(const Evidence& evidence, const Hypothesis& h
   return findings;
 }
 
-std::vector<Finding> file_sync_findings(const Evidence& evidence, const Replayer& replayer,
+std::vector<Finding> file_sync_findings(const Evidence& evidence, const DistributedRun& run,
                                         const std::optional<Scaling>& scaling) {
   std::vector<Finding> findings;
-  if (!replayer.adjoint_after_backward()) return findings;
   for (const std::size_t i : evidence.differing_inputs()) {
     for (const Change& change : changes_of(evidence, *evidence.inputs()[i])) {
-      if (!makes_right(evidence, (*replayer.adjoint_after_backward())[i], i, change.input))
-        continue;
+      if (!makes_right(evidence, shares_of(run, i), i, change.input)) continue;
       Finding finding = bare(evidence, change.finding, scaling);
       finding.text = fmt::format("{}: {}. {}", how_they_differ(evidence, scaling), change.mistake,
                                  change.remedy);

@@ -5,18 +5,21 @@
 #include <optional>
 #include <vector>
 
-#include "diagnose/replayer.h"
+#include "diagnose/evidence.h"
 #include "diagnose/scaling.h"
 
 namespace distgrad {
 
-// One for each mistake of the hypothesis that is on inputs; those that share one are told together.
-std::vector<Finding> sync_findings(const Evidence&, const Hypothesis&,
+// Where what the ranks hold is not what the program's `sync` makes of what backward gave them: the
+// mistake that does it (diagnose/sync_mistakes.h), or that it is none of these. Inputs that share
+// one are reported together.
+std::vector<Finding> sync_findings(const Evidence&, const DistributedRun& observed,
                                    const std::optional<Scaling>&);
 
-// Where every backward is the adjoint: the changes of one input's `sync` (the other reduction, the
-// other axis, none at all) with which its gradient would be the truth, and what was wrong without.
-std::vector<Finding> file_sync_findings(const Evidence&, const Replayer&,
+// Where backward and sync did as they should: the changes of one input's `sync` (the other
+// reduction, the other axis, none at all) with which its gradient would be the truth, and what was
+// wrong without.
+std::vector<Finding> file_sync_findings(const Evidence&, const DistributedRun& observed,
                                         const std::optional<Scaling>&);
 
 }  // namespace distgrad

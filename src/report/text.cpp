@@ -133,6 +133,20 @@ std::string tables(const CaseResult& r, const TextOptions& options) {
   return out;
 }
 
+// What the wrong backwards were measured to do, beside what is right; a step once.
+std::string measured_text(const CaseResult& r, const TextOptions& options) {
+  std::vector<const Finding*> measured;
+  for (const Finding& f : r.findings)
+    if (f.measured && (measured.empty() || measured.back()->step != f.step)) measured.push_back(&f);
+  std::string out;
+  for (const Finding* f : measured) {
+    const std::string where = measured.size() > 1 ? "   (step " + f->step + ")" : "";
+    out += wrapped("measured   " + f->measured->formula + where, 2, options.width);
+    out += wrapped("right      " + f->measured->right, 2, options.width);
+  }
+  return out;
+}
+
 // The first says it all to most readers; the others are explanations of the same gradients.
 std::string findings_text(const CaseResult& r, const TextOptions& options) {
   if (r.findings.empty()) return {};
@@ -231,6 +245,7 @@ std::string bounds_text(const CaseResult& r, const TextOptions& options) {
 
 std::string detail(const CaseResult& r, const TextOptions& options) {
   std::string out;
+  out += measured_text(r, options);
   if (options.verbose) out += losses_text(r);
   out += tables(r, options);
   out += error_text(r);

@@ -1,7 +1,6 @@
-// Findings that need no replay: what the gradients themselves show.
+// Findings by arithmetic on the gradients alone: what they themselves show.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,15 +25,7 @@ std::optional<Finding> scaled_finding(const Evidence&, const std::optional<Scali
 // Ranks that must hold the same gradient and do not, and whether their sum is the truth.
 std::vector<Finding> unsynchronised_findings(const Evidence&);
 
-// Each rank holds another rank's gradient.
-std::optional<Finding> wrong_slice_finding(const Evidence&);
-
 // NaN or infinite where the truth is finite.
 std::optional<Finding> stale_finding(const Evidence&);
-
-// Right to a narrower dtype's rounding: `is_right_in` says whether every element is within the
-// bounds that hold in that dtype.
-std::optional<Finding> precision_finding(const Evidence&,
-                                         const std::function<bool(DType)>& is_right_in);
 
 }  // namespace distgrad

@@ -1,4 +1,4 @@
-#include "diagnose/guards.h"
+#include "diagnose/arithmetic_findings.h"
 
 #include <fmt/format.h>
 
@@ -12,7 +12,6 @@
 namespace distgrad {
 namespace {
 
-constexpr std::size_t kShownRanks = 4;
 // So many times its bound a gradient must be to be told from the rounding of a zero.
 constexpr double kNoise = 4;
 
@@ -260,50 +259,6 @@ std::vector<Finding> unsynchronised_findings(const Evidence& evidence) {
   return findings;
 }
 
-std::optional<Finding> wrong_slice_finding(const Evidence& evidence) {
-  std::vector<std::string> pairs;
-  std::vector<int> ranks;
-  for (const std::size_t i : evidence.differing_inputs()) {
-    if (!evidence.inputs()[i]->is_local()) return std::nullopt;
-    const GradientComparison& g = evidence.comparison().gradients[i];
-    for (std::size_t r = 0; r < g.observed_by_rank.size(); ++r) {
-      if (!g.observed_by_rank[r] || !g.truth_by_rank[r]) return std::nullopt;
-      std::optional<std::size_t> whose;
-      for (std::size_t s = 0; s < g.truth_by_rank.size() && whose != r; ++s) {
-        if (!g.truth_by_rank[s] || g.truth_by_rank[s]->shape() != g.observed_by_rank[r]->shape())
-          continue;
-        const ComparedPart* part = nullptr;
-        for (const ComparedPart& p : evidence.parts())
-          if (p.input == i && p.ranks.front() == static_cast<int>(s)) part = &p;
-        const auto bound = [&](std::size_t e) {
-          return part && part->bound ? part->bound->values()[e] : 0;
-        };
-        if (difference(g.observed_by_rank[r]->values(), g.truth_by_rank[s]->values(), bound)
-                .equal &&
-            (!whose || s == r))
-          whose = s;
-      }
-      if (!whose) return std::nullopt;
-      if (*whose == r) continue;
-      ranks.push_back(static_cast<int>(r));
-      pairs.push_back(fmt::format("rank {} that of rank {}", r, *whose));
-    }
-  }
-  if (pairs.empty()) return std::nullopt;
-  if (pairs.size() > kShownRanks) pairs.resize(kShownRanks);
-  std::sort(ranks.begin(), ranks.end());
-  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-  return Finding{"wrong-slice",
-                 "",
-                 "",
-                 ranks,
-                 {},
-                 fmt::format("The right gradients on the wrong ranks: {}. Look at how the backward "
-                             "picks a rank's slice: by the rank within the group, in the group's "
-                             "order.",
-                             "there is on " + enumeration(pairs))};
-}
-
 std::optional<Finding> stale_finding(const Evidence& evidence) {
   std::vector<int> ranks;
   for (const ComparedPart& part : evidence.parts()) {
@@ -328,69 +283,6 @@ std::optional<Finding> stale_finding(const Evidence& evidence) {
                   "NaN in these runs, so most likely a buffer is read that was never "
                   "written (or a value was divided by zero on the way).",
                   on_ranks(ranks, evidence.program().world_size))};
-}
-
-namespace {
-
-// Rounding spares few elements: one that is off among many that are right was not rounded.
-struct Rounded {
-  std::int64_t elements = 0;  // that are not 0 in the truth, of what differs
-  std::int64_t off = 0;
-
-  void add(const ComparedPart& part) {
-    const auto observed = part.observed->values(), truth = part.truth.values();
-    const auto bound = [&](std::size_t e) { return part.bound ? part.bound->values()[e] : 0; };
-    if (difference(observed, truth, bound).equal) return;
-    for (std::size_t e = 0; e < truth.size(); ++e) {
-      elements += truth[e] != 0;
-      off += truth[e] != 0 && !within(observed[e], truth[e], bound(e));
-    }
-  }
-
-  // To be right to seven digits is telling by itself, to three only where many are.
-  bool looks_like(DType dtype) const {
-    constexpr std::int64_t kMany = 4;
-    return 2 * off >= elements && (dtype == DType::kFloat32 ? off > 0 : off >= kMany);
-  }
-};
-
-}  // namespace
-
-std::optional<Finding> precision_finding(const Evidence& evidence,
-                                         const std::function<bool(DType)>& is_right_in) {
-  const Program& program = evidence.program();
-  const double roundings = 4.0 + program.world_size + static_cast<double>(program.steps.size());
-  double worst = 0;  // error over the part's largest value
-  Rounded seen;
-  for (const ComparedPart& part : evidence.parts()) {
-    if (!part.observed || part.observed->shape() != part.truth.shape()) return std::nullopt;
-    const double largest = largest_magnitude(part.truth.values());
-    const Difference d = difference(part.observed->values(), part.truth.values(), no_slack);
-    if (d.max_abs_error == 0) continue;
-    if (largest == 0 || !std::isfinite(d.max_abs_error)) return std::nullopt;
-    seen.add(part);
-    worst = std::max(worst, d.max_abs_error / largest);
-  }
-  // Widest first: the first that suffices. bfloat16's own error would pass for many mistakes.
-  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
-    if (traits(dtype).significand_bits >= traits(program.dtype).significand_bits) continue;
-    if (worst > std::min(roundings * unit_roundoff(dtype), 1.0 / 64)) continue;
-    if (!seen.looks_like(dtype) || !is_right_in(dtype)) continue;
-    return Finding{
-        "precision",
-        "",
-        "",
-        evidence.differing_ranks(),
-        {},
-        fmt::format("The gradients are right to a relative error of {:.2g}, as if computed in {} "
-                    "instead of {}. Look for a cast on the way: a collective, a buffer or a "
-                    "reduction in a narrower dtype.",
-                    worst,
-                    // How often either rounded on the way nobody knows.
-                    dtype == DType::kFloat16 ? "float16 or bfloat16" : traits(dtype).name,
-                    traits(program.dtype).name)};
-  }
-  return std::nullopt;
 }
 
 }  // namespace distgrad

@@ -1,0 +1,253 @@
+#include "diagnose/measurement.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "gradients/closeness.h"
+
+namespace distgrad {
+namespace {
+
+constexpr std::size_t kFewUnits = 96;     // so many are tried at once
+constexpr std::size_t kMostUnits = 1024;  // where nothing coarser describes the backward
+constexpr std::size_t kMostProbes = 256;
+constexpr std::size_t kMostNumbers = std::size_t{1} << 22;  // that one rank gets or sends
+
+std::size_t size_of(const Shape& shape) { return static_cast<std::size_t>(element_count(shape)); }
+
+Joint nothing(const CallOnRanks& seen) {
+  Joint joint;
+  for (const Shape& shape : seen.outputs) joint.emplace_back(size_of(shape), 0.0);
+  return joint;
+}
+
+// Integers that are no 0, of few bits, so that sums of them are exact in every dtype but the
+// narrowest; or of as many bits as the dtype has, which no narrower one keeps.
+class Numbers {
+ public:
+  explicit Numbers(DType dtype) : bits_(traits(dtype).significand_bits) {}
+
+  double few() { return signed_number(1, 9); }
+  double wide() { return std::ldexp(signed_number(std::int64_t{1} << (bits_ - 2), (std::int64_t{1} << (bits_ - 1)) - 1) * 2 + 1, 1 - bits_); }
+
+ private:
+  double signed_number(std::int64_t low, std::int64_t high) {
+    const auto size = static_cast<double>(
+        low + static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(high - low + 1)));
+    return random_() % 2 ? size : -size;
+  }
+
+  std::mt19937_64 random_{20};  // the same in every run
+  int bits_;
+};
+
+template <class Make>
+Joint everywhere(const CallOnRanks& seen, const Make& make) {
+  Joint joint = nothing(seen);
+  for (auto& values : joint)
+    for (double& v : values) v = make();
+  return joint;
+}
+
+Joint sum_of(const std::vector<Joint>& all, std::size_t count) {
+  Joint sum = all[0];
+  for (std::size_t k = 1; k < count; ++k)
+    for (std::size_t r = 0; r < sum.size(); ++r)
+      for (std::size_t e = 0; e < sum[r].size(); ++e) sum[r][e] += all[k][r][e];
+  return sum;
+}
+
+Joint times(double factor, Joint joint) {
+  for (auto& values : joint)
+    for (double& v : values) v *= factor;
+  return joint;
+}
+
+void add_units(Measurement& m) {
+  for (std::size_t r = 0; r < m.world_size(); ++r)
+    for (std::size_t p = 0; p < m.pieces.outputs[r].size(); ++p)
+      for (const std::size_t e : m.pieces.outputs[r][p]) {
+        m.probes.push_back({r, p, true, e});
+        m.cotangents.push_back(nothing(*m.seen));
+        m.cotangents.back()[r][e] = 1;
+      }
+  m.is_basis = true;
+}
+
+void add_pieces(Measurement& m, Numbers& numbers) {
+  for (std::size_t r = 0; r < m.world_size(); ++r)
+    for (std::size_t p = 0; p < m.pieces.outputs[r].size(); ++p) {
+      m.probes.push_back({r, p, false, 0});
+      m.cotangents.push_back(nothing(*m.seen));
+      for (const std::size_t e : m.pieces.outputs[r][p]) m.cotangents.back()[r][e] = numbers.few();
+    }
+}
+
+// The joint cotangents behind the columns: by these names.
+enum JointCotangent : std::size_t { kTotal, kFew, kThreefold, kZero, kWide, kOtherWide, kAgain, kJointCotangents };
+
+void add_joint(Measurement& m, Numbers& numbers) {
+  m.cotangents.push_back(sum_of(m.cotangents, m.probes.size()));
+  m.cotangents.push_back(everywhere(*m.seen, [&] { return numbers.few(); }));
+  m.cotangents.push_back(times(-3, m.cotangents.back()));
+  m.cotangents.push_back(nothing(*m.seen));
+  for (int i = 0; i < 2; ++i)
+    m.cotangents.push_back(everywhere(*m.seen, [&] { return numbers.wide(); }));
+  m.cotangents.push_back(m.cotangents[m.first_joint() + kFew]);
+  m.random_cotangents = kJointCotangents - 2;  // the zeros and the repeated one are none
+}
+
+double largest(const std::vector<double>& values) { return largest_magnitude(values); }
+
+// Whether two responses are the same, each but for rounding. NaN is no answer, and tells nothing.
+bool is_same(const Measurement& m, const Joint& a, const Joint& b, std::size_t cotangent) {
+  for (std::size_t r = 0; r < a.size(); ++r) {
+    const double room = resolution(m, cotangent, r) + resolution(m, m.first_joint() + kThreefold, r);
+    for (std::size_t e = 0; e < a[r].size(); ++e)
+      if (!std::isnan(a[r][e]) && !std::isnan(b[r][e]) && !within(a[r][e], b[r][e], room)) return false;
+  }
+  return true;
+}
+
+std::string rank_that_differs(const Measurement& m, const Joint& seen, const Joint& wanted,
+                              std::size_t cotangent) {
+  for (std::size_t r = 0; r < seen.size(); ++r) {
+    const double room = resolution(m, cotangent, r);
+    for (std::size_t e = 0; e < seen[r].size(); ++e)
+      if (!within(seen[r][e], wanted[r][e], room))
+        return fmt::format("{:.6g} where it should be {:.6g} (rank {}, element {})", seen[r][e],
+                           wanted[r][e], r, e);
+  }
+  return "";
+}
+
+void note_what_joint_ones_show(Machine& machine, Measurement& m) {
+  const auto at = [&](JointCotangent c) { return m.first_joint() + c; };
+  const std::vector<Joint>& values = m.measured.values;
+  using Kind = Measurement::Kind;
+  if (!is_same(m, values[at(kAgain)], values[at(kFew)], at(kFew))) {
+    const auto again = measured_responses(machine, *m.program, *m.seen, m.cotangents);
+    const bool is_alike = again && again->values == values;
+    m.kind = is_alike ? Kind::kStateful : Kind::kNotRepeatable;
+    m.shown = "one cotangent, given twice, is answered with " +
+              rank_that_differs(m, values[at(kAgain)], values[at(kFew)], at(kFew)) +
+              (is_alike ? ", by what came before it" : "");
+    return;
+  }
+  const Joint zero = nothing(*m.seen);
+  Joint zeros;
+  for (const Array& operand : m.seen->operands) zeros.emplace_back(size_of(operand.shape()), 0.0);
+  if (!is_same(m, values[at(kZero)], zeros, at(kZero))) {
+    m.kind = Kind::kNotLinear;
+    m.shown = "a cotangent of zeros is answered with " +
+              rank_that_differs(m, values[at(kZero)], zeros, at(kZero));
+  } else if (const Joint tripled = times(-3, values[at(kFew)]);
+             !is_same(m, values[at(kThreefold)], tripled, at(kThreefold))) {
+    m.kind = Kind::kNotLinear;
+    m.shown = "a cotangent times -3 is answered with " +
+              rank_that_differs(m, values[at(kThreefold)], tripled, at(kThreefold));
+  } else if (const Joint sum = sum_of(values, m.probes.size());
+             !is_same(m, values[at(kTotal)], sum, at(kTotal))) {
+    m.kind = Kind::kNotLinear;
+    m.shown = "the sum of cotangents is answered with " +
+              rank_that_differs(m, values[at(kTotal)], sum, at(kTotal));
+  }
+}
+
+std::optional<Measurement> begun(const Program& program, const CallOnRanks& seen) {
+  Measurement m;
+  m.program = &program;
+  m.seen = &seen;
+  m.partition = partition_of(program, seen.call().group);
+  m.pieces = pieces_of(program, seen);
+  for (const Shape& shape : seen.outputs)
+    if (size_of(shape) * kFewUnits > kMostNumbers) return std::nullopt;
+  return m;
+}
+
+std::optional<Measurement> finished(Machine& machine, Measurement m, Numbers& numbers) {
+  if (m.probes.empty()) return std::nullopt;
+  add_joint(m, numbers);
+  auto answer = measured_responses(machine, *m.program, *m.seen, m.cotangents);
+  auto right = right_responses(machine, *m.program, *m.seen, m.call(), m.program->groups, m.cotangents);
+  if (!answer || !right) return std::nullopt;
+  m.measured = std::move(*answer);
+  m.right = std::move(*right);
+  note_what_joint_ones_show(machine, m);
+  return m;
+}
+
+std::size_t elements_of_outputs(const CallOnRanks& seen) {
+  std::size_t count = 0;
+  for (const Shape& shape : seen.outputs) count += size_of(shape);
+  return count;
+}
+
+std::size_t largest_tensor(const CallOnRanks& seen) {
+  std::size_t most = 1;
+  for (const Shape& shape : seen.outputs) most = std::max(most, size_of(shape));
+  for (const Array& operand : seen.operands) most = std::max(most, size_of(operand.shape()));
+  return most;
+}
+
+}  // namespace
+
+double resolution(const Measurement& m, std::size_t cotangent, std::size_t rank) {
+  constexpr double kRoundings = 16;
+  const std::vector<double>& right = m.right.values[cotangent][rank];
+  const double scale = std::max({largest(right), largest(m.measured.values[cotangent][rank]),
+                                 largest(m.cotangents[cotangent][rank])});
+  double bound = 0;
+  for (const double b : m.right.bounds[cotangent][rank])
+    if (std::isfinite(b)) bound = std::max(bound, b);
+  return 2 * bound + kRoundings * unit_roundoff(m.program->dtype) * scale;
+}
+
+bool is_right(const Measurement& m, std::size_t cotangent, std::size_t rank) {
+  const double room = resolution(m, cotangent, rank);
+  return difference(m.measured.values[cotangent][rank], m.right.values[cotangent][rank],
+                    [&](std::size_t) { return room; })
+      .equal;
+}
+
+bool is_right(const Measurement& m) {
+  for (std::size_t k = 0; k < m.cotangents.size(); ++k)
+    for (std::size_t r = 0; r < m.world_size(); ++r)
+      if (!is_right(m, k, r)) return false;
+  return true;
+}
+
+std::optional<Measurement> measured(Machine& machine, const Program& program,
+                                    const CallOnRanks& seen) {
+  if (elements_of_outputs(seen) <= kFewUnits) return measured_by_element(machine, program, seen);
+  auto m = begun(program, seen);
+  if (!m) return std::nullopt;
+  std::size_t pieces = 0;
+  for (const Pieces& of_rank : m->pieces.outputs) pieces += of_rank.size();
+  if (pieces > kMostProbes || pieces * largest_tensor(seen) > kMostNumbers) return std::nullopt;
+  Numbers numbers(program.dtype);
+  add_pieces(*m, numbers);
+  return finished(machine, std::move(*m), numbers);
+}
+
+std::optional<Measurement> measured_by_element(Machine& machine, const Program& program,
+                                               const CallOnRanks& seen) {
+  const std::size_t units = elements_of_outputs(seen);
+  if (units > kMostUnits || units * largest_tensor(seen) > kMostNumbers) return std::nullopt;
+  auto m = begun(program, seen);
+  if (!m) return std::nullopt;
+  Numbers numbers(program.dtype);
+  add_units(*m);
+  return finished(machine, std::move(*m), numbers);
+}
+
+std::string shown_by(const Measurement& m) {
+  return fmt::format("{} {} cotangents and {} random ones", m.is_basis ? "a basis of" : "each piece by itself,",
+                     m.probes.size(), m.random_cotangents);
+}
+
+}  // namespace distgrad
