@@ -133,6 +133,8 @@ std::string tables(const CaseResult& r, const TextOptions& options) {
   return out;
 }
 
+constexpr std::size_t kFormulaIndent = 13;
+
 // What the wrong backwards were measured to do, beside what is right; a step once.
 std::string measured_text(const CaseResult& r, const TextOptions& options) {
   std::vector<const Finding*> measured;
@@ -140,9 +142,12 @@ std::string measured_text(const CaseResult& r, const TextOptions& options) {
     if (f.measured && (measured.empty() || measured.back()->step != f.step)) measured.push_back(&f);
   std::string out;
   for (const Finding* f : measured) {
-    const std::string where = measured.size() > 1 ? "   (step " + f->step + ")" : "";
-    out += wrapped("measured   " + f->measured->formula + where, 2, options.width);
-    out += wrapped("right      " + f->measured->right, 2, options.width);
+    const std::string where = measured.size() > 1 ? " (step " + f->step + ")" : "";
+    const auto line = [&](std::string_view word, const std::string& formula) {
+      std::string text = wrapped(formula, kFormulaIndent, options.width);
+      return text.replace(2, word.size(), word);
+    };
+    out += line("measured", f->measured->formula + where) + line("right", f->measured->right);
   }
   return out;
 }
