@@ -77,6 +77,21 @@ bool has_right_columns(const Measurement& m) {
   return true;
 }
 
+bool gave_none_where_wrong(const CallOnRanks& call, const Judgement& judgement) {
+  return std::all_of(judgement.wrong_ranks.begin(), judgement.wrong_ranks.end(),
+                     [&](int r) { return !call.given[static_cast<std::size_t>(r)]; });
+}
+
+Said gives_none(const Evidence& evidence, const Judgement& judgement) {
+  return {"no-gradient",
+          fmt::format("gave its operand no gradient (None) {}.",
+                      on_ranks(judgement.wrong_ranks, evidence.program().world_size)),
+          "", "",
+          "Use a differentiable collective: a plain torch.distributed call into a new tensor is cut off "
+          "from the graph. Look for a detach, or a backward that returns None.",
+          "", {}};
+}
+
 Said named(Machine& machine, Measurement& m, const Look& look) {
   using Kind = Measurement::Kind;
   if (m.kind == Kind::kNotRepeatable)
@@ -208,7 +223,8 @@ std::vector<Finding> call_findings(Machine& machine, const Evidence& evidence,
       seen = blocks_of_measured(*m);
     }
   const Blocks right = blocks_of_right(*m);
-  const Said said = named(machine, *m, {*m, seen, right});
+  const Said said = gave_none_where_wrong(call, judgement) ? gives_none(evidence, judgement)
+                                                           : named(machine, *m, {*m, seen, right});
   Finding finding = finding_of(evidence, call, judgement, said, scaling);
   finding.measured = measured_field(*m, seen, right);
   std::vector<Finding> findings = {std::move(finding)};

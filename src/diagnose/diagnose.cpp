@@ -88,11 +88,19 @@ Finding nondeterministic(const Evidence& evidence, std::vector<int> ranks) {
 
 // --- What is right by convention ---
 
-// Under one loss that all ranks compute, backwards that take each rank's cotangent for the whole are
-// right as well (Megatron's, say): they are blamed only where nothing else explains.
+bool has_invariant_input(const Program& program) {
+  for (const Input& input : program.inputs)
+    for (const AxisLayout& entry : input.layout)
+      if (entry.layout.kind == Layout::Kind::kInvariant) return true;
+  return false;
+}
+
+// Under one loss that all ranks compute, and for values of which every rank holds a copy, backwards that
+// take each rank's cotangent for the whole, or sum shares of it, are right as well (Megatron's, say):
+// they are blamed only where nothing else explains.
 bool is_one_loss_along(const Evidence& evidence, const std::string& group) {
   const Objective& objective = evidence.which().objective;
-  if (objective.kind == Objective::Kind::kReplicated) return true;
+  if (objective.kind == Objective::Kind::kReplicated || has_invariant_input(evidence.program())) return true;
   return std::any_of(objective.axes.begin(), objective.axes.end(), [&](const auto& axis) {
     return axis.first == group && axis.second == Objective::Axis::kReplicated;
   });
@@ -116,7 +124,9 @@ class Diagnosis {
 
   std::vector<Finding> run() {
     observe();
-    if (observed_) {
+    if (auto of_invariant = invariant_findings(machine_, evidence_, scaling_)) {
+      findings_ = std::move(*of_invariant);
+    } else if (observed_) {
       judge_calls();
       add_missing_gradients();
       if (!evidence_.comparison().forward) judge_between();

@@ -170,26 +170,31 @@ GradientByRank shares_of(const DistributedRun& run, std::size_t input) {
   return shares;
 }
 
-// What the ranks reported of the input is what they hold after these shares were synchronised, each
-// but for the roundings of a sum over the ranks.
-bool is_held(const Evidence& evidence, const DistributedRun& run, std::size_t i,
-             const std::vector<SyncMistake>& mistakes) {
-  const auto held = synchronised(evidence.program(), *evidence.inputs()[i], mistakes, shares_of(run, i));
+// Whether the ranks hold what these shares are after they were synchronised, each but for the roundings
+// of a sum over the ranks, and for `slack`.
+bool is_held(const Evidence& evidence, std::size_t i, const std::vector<SyncMistake>& mistakes,
+             const GradientByRank& shares, const GradientByRank& observed, double slack = 0) {
+  const auto held = synchronised(evidence.program(), *evidence.inputs()[i], mistakes, shares);
   if (!held) return false;
+  double largest = 0;
+  for (const auto& share : shares)
+    if (share) largest = std::max(largest, largest_magnitude(share->values()));
   const double roundings = 2.0 * (2 + evidence.program().world_size) * unit_roundoff(evidence.program().dtype);
+  const auto bound = [&](std::size_t) { return roundings * largest + slack; };
   for (std::size_t r = 0; r < held->size(); ++r) {
-    const std::optional<Array>&wanted = (*held)[r], &seen = run.ranks[r].gradients[i];
-    if (!wanted || !seen) {
-      if (wanted.has_value() != seen.has_value()) return false;
-      continue;
-    }
-    double largest = 0;
-    for (const auto& share : shares_of(run, i))
-      if (share) largest = std::max(largest, largest_magnitude(share->values()));
-    const auto bound = [&](std::size_t) { return roundings * largest; };
-    if (seen->shape() != wanted->shape() || !difference(seen->values(), wanted->values(), bound).equal) return false;
+    const std::optional<Array>&wanted = (*held)[r], &seen = observed[r];
+    if (wanted.has_value() != seen.has_value()) return false;
+    if (wanted && (seen->shape() != wanted->shape() ||
+                   !difference(seen->values(), wanted->values(), bound).equal))
+      return false;
   }
   return true;
+}
+
+GradientByRank gradients_of(const DistributedRun& run, std::size_t input) {
+  GradientByRank gradients;
+  for (const RankResult& rank : run.ranks) gradients.push_back(rank.gradients[input]);
+  return gradients;
 }
 
 // Its text names them.
@@ -198,33 +203,33 @@ struct Guilty {
   std::vector<std::string> inputs;
 };
 
+void note(std::vector<Guilty>& all, const std::string& mistake, const std::string& input) {
+  const auto same = std::find_if(all.begin(), all.end(), [&](const Guilty& g) { return g.mistake == mistake; });
+  if (same == all.end()) all.push_back({mistake, {input}});
+  else same->inputs.push_back(input);
+}
+
 std::vector<Guilty> guilty_of(const Evidence& evidence, const DistributedRun& run) {
   std::vector<Guilty> all;
-  const auto note = [&](const std::string& mistake, const std::string& input) {
-    const auto same = std::find_if(all.begin(), all.end(), [&](const Guilty& g) { return g.mistake == mistake; });
-    if (same == all.end()) all.push_back({mistake, {input}});
-    else same->inputs.push_back(input);
-  };
   for (std::size_t i = 0; i < evidence.inputs().size(); ++i) {
     const Input& input = *evidence.inputs()[i];
-    if (input.sync.empty() || is_held(evidence, run, i, {})) continue;
+    const GradientByRank shares = shares_of(run, i), observed = gradients_of(run, i);
+    if (input.sync.empty() || is_held(evidence, i, {}, shares, observed)) continue;
     bool is_named = false;
     for (const std::string& mistake : sync_mistakes_of(evidence.program(), input))
-      if (is_held(evidence, run, i, {*sync_mistake_named(mistake)})) {
-        note(mistake, input.name);
+      if (is_held(evidence, i, {*sync_mistake_named(mistake)}, shares, observed)) {
+        note(all, mistake, input.name);
         is_named = true;
       }
-    if (!is_named) note("", input.name);
+    if (!is_named) note(all, "", input.name);
   }
   return all;
 }
 
-}  // namespace
-
-std::vector<Finding> sync_findings(const Evidence& evidence, const DistributedRun& run,
-                                   const std::optional<Scaling>& scaling) {
+std::vector<Finding> findings_for(const Evidence& evidence, const std::vector<Guilty>& all,
+                                  const std::optional<Scaling>& scaling) {
   std::vector<Finding> findings;
-  for (const auto& [text, inputs] : guilty_of(evidence, run)) {
+  for (const auto& [text, inputs] : all) {
     if (text.empty()) {
       findings.push_back(bare(evidence, "unexplained", scaling));
       findings.back().text = fmt::format(
@@ -242,6 +247,59 @@ std::vector<Finding> sync_findings(const Evidence& evidence, const DistributedRu
     findings.push_back(std::move(finding));
   }
   return findings;
+}
+
+bool has_invariant_axis(const Input& input) {
+  return std::any_of(input.layout.begin(), input.layout.end(), [](const AxisLayout& entry) {
+    return entry.layout.kind == Layout::Kind::kInvariant;
+  });
+}
+
+// What each rank's backward gives of each input where every collective's is its adjoint.
+std::optional<std::vector<Gradient>> adjoint_shares(Machine& machine, const Evidence& evidence) {
+  SimulateRequest request;
+  request.program = evidence.program();
+  request.weights = {backward_weights(evidence.program(), evidence.which().objective,
+                                      evidence.divides_replicated())};
+  request.leaves_by_rank = true;
+  request.with_bounds = false;
+  request.with_guards = false;
+  Simulation simulation = machine.simulate(request);
+  if (simulation.invalid || simulation.gradients.size() != 1 ||
+      simulation.gradients[0].size() != evidence.inputs().size())
+    return std::nullopt;
+  return std::move(simulation.gradients[0]);
+}
+
+}  // namespace
+
+std::vector<Finding> sync_findings(const Evidence& evidence, const DistributedRun& run,
+                                   const std::optional<Scaling>& scaling) {
+  return findings_for(evidence, guilty_of(evidence, run), scaling);
+}
+
+std::optional<std::vector<Finding>> invariant_findings(Machine& machine, const Evidence& evidence,
+                                                       const std::optional<Scaling>& scaling) {
+  const std::vector<std::size_t> differing = evidence.differing_inputs();
+  if (!std::all_of(differing.begin(), differing.end(),
+                   [&](std::size_t i) { return has_invariant_axis(*evidence.inputs()[i]); }))
+    return std::nullopt;
+  const auto shares = adjoint_shares(machine, evidence);
+  if (!shares) return std::nullopt;
+  std::vector<Guilty> all;
+  for (const std::size_t i : differing) {
+    const Input& input = *evidence.inputs()[i];
+    const GradientByRank& observed = evidence.comparison().gradients[i].observed_by_rank;
+    const double slack = 2 * evidence.largest_bound(i);
+    bool is_explained = is_held(evidence, i, {}, (*shares)[i].parts, observed, slack);
+    for (const std::string& mistake : sync_mistakes_of(evidence.program(), input))
+      if (!is_explained && is_held(evidence, i, {*sync_mistake_named(mistake)}, (*shares)[i].parts, observed, slack)) {
+        note(all, mistake, input.name);
+        is_explained = true;
+      }
+    if (!is_explained) return std::nullopt;
+  }
+  return findings_for(evidence, all, scaling);
 }
 
 std::vector<Finding> file_sync_findings(const Evidence& evidence, const DistributedRun& run,
