@@ -208,6 +208,19 @@ Finding could_not_be_measured(const Evidence& evidence, const CallOnRanks& call,
 
 }  // namespace
 
+std::optional<MeasuredCall> measured_call(Machine& machine, const Program& program,
+                                          const std::string& step) {
+  const auto run = machine.observe();
+  if (!run || run->error) return std::nullopt;
+  for (const CallOnRanks& call : calls_on_ranks(program, *run)) {
+    if (call.name() != step) continue;
+    const auto m = measured(machine, program, call);
+    if (!m) return std::nullopt;
+    return MeasuredCall{is_right(*m), measured_field(*m, blocks_of_measured(*m), blocks_of_right(*m))};
+  }
+  return std::nullopt;
+}
+
 std::vector<Finding> call_findings(Machine& machine, const Evidence& evidence,
                                    const CallOnRanks& call, const Judgement& judgement,
                                    const std::vector<CallOnRanks>& others,

@@ -15,4 +15,12 @@ std::vector<Finding> call_findings(Machine&, const Evidence&, const CallOnRanks&
                                    const Judgement&, const std::vector<CallOnRanks>& others,
                                    const std::optional<Scaling>&);
 
+// The backward of one call of the program, whether it is right or not. Nothing where the run fails, or it
+// cannot be measured.
+struct MeasuredCall {
+  bool is_right = false;
+  Measured measured;
+};
+std::optional<MeasuredCall> measured_call(Machine&, const Program&, const std::string& step);
+
 }  // namespace distgrad
