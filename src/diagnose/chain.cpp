@@ -127,34 +127,16 @@ std::vector<const CallOnRanks*> that_wrote_to_their_cotangents(const std::vector
   return wrote;
 }
 
-Finding overwritten(const CallOnRanks& call, const std::string& what, std::vector<int> ranks) {
-  const std::string collective(traits(call.call().kind).name);
-  return {"stale-or-aliased", collective, call.name(), std::move(ranks), {},
-          fmt::format("{} does not follow from what the collectives gave: the backward of {} wrote to "
-                      "the cotangent that it was handed, which something else reads as well. Clone the "
-                      "cotangent first: what autograd hands to a backward must not be changed.",
-                      what, collective)};
-}
+// By the chain rule through the program's expressions alone.
+struct Chain {
+  std::vector<std::vector<Array>> cotangents, cotangent_bounds;  // [call][rank]
+  std::vector<std::vector<Array>> shares, share_bounds;          // [input that requires grad][rank]
+};
 
-Finding unaccounted(const std::string& what, const std::string& step, std::vector<int> ranks, int world_size) {
-  std::string text = fmt::format(
-      "{} does not follow from what the collectives gave {}: something writes to a gradient on its way "
-      "between them. Look for a backward that keeps what it returned or was handed and changes it later, "
-      "and for hooks.", what, on_ranks(ranks, world_size));
-  return {"stale-or-aliased", "", step, std::move(ranks), {}, std::move(text)};
-}
-
-}  // namespace
-
-Program without_calls(const Program& program, const std::vector<double>& weights,
-                      const std::vector<CallOnRanks>& calls, const DistributedRun& observed) {
-  return Unhooked(program, weights, calls, observed).program();
-}
-
+// Nothing where that cannot be told: calls of code, a gradient in the loss, a branch that is not decided.
 std::optional<Chain> chain_of(Machine& machine, const Evidence& evidence,
                               const std::vector<CallOnRanks>& calls, const DistributedRun& run) {
   const Program& program = evidence.program();
-  if (has_code(program.steps) || !has_parts_of_all(run, evidence.inputs().size())) return std::nullopt;
   const std::vector<double> weights =
       backward_weights(program, evidence.which().objective, evidence.divides_replicated());
   SimulateRequest request;
@@ -181,28 +163,99 @@ std::optional<Chain> chain_of(Machine& machine, const Evidence& evidence,
   return chain;
 }
 
-std::vector<Finding> chain_findings(const Evidence& evidence, const Chain& chain,
-                                    const std::vector<CallOnRanks>& calls,
-                                    const DistributedRun& run) {
-  const int world_size = evidence.program().world_size;
-  const auto wrote = that_wrote_to_their_cotangents(calls);
-  std::vector<Finding> findings;
-  const auto add = [&](const std::string& what, const std::string& step, std::vector<int> ranks) {
-    if (ranks.empty()) return;
-    for (const CallOnRanks* call : wrote)
-      if (std::none_of(findings.begin(), findings.end(), [&](const Finding& f) { return f.step == call->name(); }))
-        findings.push_back(overwritten(*call, what, ranks));
-    if (wrote.empty()) findings.push_back(unaccounted(what, step, ranks, world_size));
+// A cotangent or gradient that is not what the chain rule makes of what the calls gave.
+struct Break {
+  std::string what, step;  // step: of the call at which it arrived; empty for an input
+  std::vector<int> ranks;
+};
+
+// In the order of backward.
+std::vector<Break> breaks_of(const Evidence& evidence, const Chain& chain,
+                             const std::vector<CallOnRanks>& calls, const DistributedRun& run) {
+  std::vector<Break> all;
+  const auto add = [&](Break one) {
+    if (!one.ranks.empty()) all.push_back(std::move(one));
   };
-  for (std::size_t c = calls.size(); c-- > 0;)  // in the order of backward
-    add("The cotangent that arrived at step " + calls[c].name(), calls[c].name(),
-        ranks_off(calls[c].cotangents, chain.cotangents[c], chain.cotangent_bounds[c]));
+  for (std::size_t c = calls.size(); c-- > 0;)
+    add({"The cotangent that arrived at step " + calls[c].name(), calls[c].name(),
+         ranks_off(calls[c].cotangents, chain.cotangents[c], chain.cotangent_bounds[c])});
   for (std::size_t i = 0; i < evidence.inputs().size(); ++i) {
     std::vector<std::optional<Array>> shares;
     for (const RankResult& rank : run.ranks) shares.push_back(rank.shares[i]);
-    add("The gradient of " + evidence.inputs()[i]->name + " on its way from the first collectives", "",
-        ranks_off(shares, chain.shares[i], chain.share_bounds[i]));
+    add({"The gradient of " + evidence.inputs()[i]->name, "",
+         ranks_off(shares, chain.shares[i], chain.share_bounds[i])});
   }
+  return all;
+}
+
+bool have_one_shape(const CallOnRanks& a, const CallOnRanks& b) {
+  for (std::size_t r = 0; r < a.operands.size(); ++r)
+    if (a.operands[r].shape() != b.operands[r].shape()) return false;
+  return true;
+}
+
+// A call whose operand ends up with what another call's got: all follows if it had been given that.
+std::optional<Finding> shared_buffer(Machine& machine, const Evidence& evidence,
+                                     const std::vector<CallOnRanks>& calls, const DistributedRun& run) {
+  for (std::size_t c = 0; c < calls.size(); ++c)
+    for (std::size_t other = 0; other < calls.size(); ++other) {
+      if (other == c || calls[c].call().kind != calls[other].call().kind ||
+          !have_one_shape(calls[c], calls[other]))
+        continue;
+      std::vector<CallOnRanks> swapped = calls;
+      swapped[c].given = calls[other].given;
+      const auto chain = chain_of(machine, evidence, swapped, run);
+      if (!chain || !breaks_of(evidence, *chain, swapped, run).empty()) continue;
+      const std::string collective(traits(calls[c].call().kind).name);
+      return Finding{"stale-or-aliased", collective, calls[c].name(), evidence.differing_ranks(), {},
+                     fmt::format("The backward of {} gave its operand what is right, but that is then overwritten: in "
+                                 "the end the operand has what the backward of step {} gives that one's, as where both "
+                                 "write into one buffer. Give every call a buffer of its own, or clone what is returned "
+                                 "from one that is kept.",
+                                 collective, calls[other].name())};
+    }
+  return std::nullopt;
+}
+
+Finding overwritten(const CallOnRanks& call, const std::string& what, std::vector<int> ranks) {
+  const std::string collective(traits(call.call().kind).name);
+  return {"stale-or-aliased", collective, call.name(), std::move(ranks), {},
+          fmt::format("{} does not follow from what the collectives gave: the backward of {} wrote to "
+                      "the cotangent that it was handed, which something else reads as well. Clone the "
+                      "cotangent first: what autograd hands to a backward must not be changed.",
+                      what, collective)};
+}
+
+Finding unaccounted(const std::string& what, const std::string& step, std::vector<int> ranks, int world_size) {
+  std::string text = fmt::format(
+      "{} does not follow from what the collectives gave {}: something writes to a gradient on its way "
+      "between them. Look for a backward that keeps what it returned or was handed and changes it later, "
+      "and for hooks.", what, on_ranks(ranks, world_size));
+  return {"stale-or-aliased", "", step, std::move(ranks), {}, std::move(text)};
+}
+
+}  // namespace
+
+Program without_calls(const Program& program, const std::vector<double>& weights,
+                      const std::vector<CallOnRanks>& calls, const DistributedRun& observed) {
+  return Unhooked(program, weights, calls, observed).program();
+}
+
+std::vector<Finding> chain_findings(Machine& machine, const Evidence& evidence,
+                                    const std::vector<CallOnRanks>& calls,
+                                    const DistributedRun& run) {
+  if (has_code(evidence.program().steps) || !has_parts_of_all(run, evidence.inputs().size())) return {};
+  const auto chain = chain_of(machine, evidence, calls, run);
+  if (!chain) return {};
+  const std::vector<Break> breaks = breaks_of(evidence, *chain, calls, run);
+  if (breaks.empty()) return {};
+  std::vector<Finding> findings;
+  for (const CallOnRanks* call : that_wrote_to_their_cotangents(calls))
+    findings.push_back(overwritten(*call, breaks[0].what, breaks[0].ranks));
+  if (!findings.empty()) return findings;
+  if (auto finding = shared_buffer(machine, evidence, calls, run)) return {std::move(*finding)};
+  for (const Break& one : breaks)
+    findings.push_back(unaccounted(one.what, one.step, one.ranks, evidence.program().world_size));
   return findings;
 }
 

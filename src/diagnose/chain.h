@@ -3,7 +3,6 @@
 // call is right and they do not, something else wrote to them.
 #pragma once
 
-#include <optional>
 #include <vector>
 
 #include "diagnose/call_on_ranks.h"
@@ -17,17 +16,9 @@ namespace distgrad {
 Program without_calls(const Program&, const std::vector<double>& weights,
                       const std::vector<CallOnRanks>&, const DistributedRun& observed);
 
-// By the chain rule through the program's expressions alone. Nothing where that cannot be told: calls
-// of code, a gradient in the loss, a branch that is not decided.
-struct Chain {
-  std::vector<std::vector<Array>> cotangents, cotangent_bounds;  // [call][rank]
-  std::vector<std::vector<Array>> shares, share_bounds;          // [input that requires grad][rank]
-};
-std::optional<Chain> chain_of(Machine&, const Evidence&, const std::vector<CallOnRanks>&,
-                              const DistributedRun& observed);
-
-// Places where what was observed does not follow: as it is named by a finding. Empty: everywhere.
-std::vector<Finding> chain_findings(const Evidence&, const Chain&, const std::vector<CallOnRanks>&,
+// Places where what was observed does not follow: as it is named by a finding. Empty: everywhere, or it
+// cannot be told.
+std::vector<Finding> chain_findings(Machine&, const Evidence&, const std::vector<CallOnRanks>&,
                                     const DistributedRun& observed);
 
 }  // namespace distgrad

@@ -179,9 +179,7 @@ class Diagnosis {
   }
 
   void judge_between() {
-    const auto chain = chain_of(machine_, evidence_, calls_, *observed_);
-    if (!chain) return;
-    append(findings_, chain_findings(evidence_, *chain, calls_, *observed_));
+    append(findings_, chain_findings(machine_, evidence_, calls_, *observed_));
   }
 
   void explain_code() {
