@@ -39,6 +39,26 @@ std::size_t told_steps(const Program& program) {
       std::count_if(program.steps.begin(), program.steps.end(), [](const Step& s) { return s.is_told(); }));
 }
 
+std::size_t collective_steps(const Program& program) {
+  return static_cast<std::size_t>(std::count_if(program.steps.begin(), program.steps.end(),
+                                                [](const Step& s) { return s.collective() != nullptr; }));
+}
+
+// Of a driven call there is one objective, and no loss.
+std::string misfit_of_driven(const Simulation& simulation) {
+  if (simulation.invalid || (simulation.gradients.size() == 1 && simulation.gradients[0].size() == 1)) return {};
+  return "not the gradient of one operand";
+}
+
+// Nothing observed is an answer: there are programs of which it would be wrong.
+std::string misfit_of_observed(const RankResult& result, const Program& program) {
+  if (!result.observed.empty() && result.observed.size() != collective_steps(program))
+    return fmt::format("{} observed calls of {}", result.observed.size(), collective_steps(program));
+  if (!result.shares.empty() && result.shares.size() != inputs_with_gradients(program))
+    return fmt::format("{} shares for {} inputs", result.shares.size(), inputs_with_gradients(program));
+  return {};
+}
+
 std::string misfit(const Simulation& simulation, int world_size, std::size_t objectives) {
   if (simulation.invalid) return {};
   if (simulation.losses.size() != static_cast<std::size_t>(world_size))
@@ -54,7 +74,9 @@ std::string misfit(const Job& job, int rank, const WorkReply& reply) {
   if (simulate) {
     const auto* simulation = std::get_if<Simulation>(&reply.what);
     if (!simulation) return "the reply to a simulation is a rank's";
-    return reply.error ? "" : misfit(*simulation, job.program().world_size, simulate->weights.size());
+    if (reply.error) return {};
+    if (simulate->drive) return misfit_of_driven(*simulation);
+    return misfit(*simulation, job.program().world_size, simulate->weights.size());
   }
   const auto* result = std::get_if<RankResult>(&reply.what);
   if (!result) return "the reply of a rank is a simulation";
@@ -63,6 +85,7 @@ std::string misfit(const Job& job, int rank, const WorkReply& reply) {
     return fmt::format("{} gradients for {} inputs", result->gradients.size(), inputs_with_gradients(job.program()));
   if (result->steps.size() != told_steps(job.program()))
     return fmt::format("values of {} steps, not {}", result->steps.size(), told_steps(job.program()));
+  if (std::string wrong = misfit_of_observed(*result, job.program()); !wrong.empty()) return wrong;
   const auto& request = std::get<RunRequest>(job.request);
   if (!request.measured.empty() && rank == 0) {
     if (!result->measured) return "no measured truth";
