@@ -140,7 +140,7 @@ class Diagnosis {
     append(findings_, unsynchronised_findings(evidence_));
     if (findings_.empty()) append(findings_, std::move(by_convention_));
     if (findings_.empty() && has_code(evidence_.program().steps)) explain_code();
-    if (!names(findings_, "scaled") && !is_localised) add(findings_, scaled_finding(evidence_, scaling_));
+    if (!names(findings_, "scaled")) add(findings_, scaled_finding(evidence_, scaling_));
     if (findings_.empty() && !evidence_.comparison().forward)
       findings_.push_back(unexplained_finding(evidence_, what_was_tried()));
     return std::move(findings_);

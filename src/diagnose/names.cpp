@@ -153,8 +153,14 @@ std::string gives_nothing(const Look& look) {
                                  : "gave the operand zeros, whatever arrived.";
 }
 
+// Where every rank is alone in its group there is nobody whose cotangent could be dropped.
+bool has_peers(const Look& look) {
+  return std::any_of(look.m.partition.begin(), look.m.partition.end(),
+                     [](const auto& ranks) { return ranks.size() > 1; });
+}
+
 std::string passes_own_on(const Look& look) {
-  if (!keeps_shape(look.m.call())) return "";
+  if (!keeps_shape(look.m.call()) || !has_peers(look)) return "";
   const bool holds = copies_where(look, [](const PieceOf& to, const PieceOf& from) { return to.rank == from.rank; });
   return holds ? "passed the local cotangent on and dropped the other ranks'." : "";
 }
@@ -210,6 +216,7 @@ std::string sums_over_all(const Look& look) {
 
 // Every rank has what is right for all ranks, summed.
 std::string reduces_twice(const Look& look) {
+  if (look.m.call().kind == kSlice || look.m.call().kind == kCopy) return "";
   for (const auto& ranks : look.m.partition)
     for (std::size_t k = 0; k < look.m.probes.size(); ++k) {
       const auto first = static_cast<std::size_t>(ranks[0]);
