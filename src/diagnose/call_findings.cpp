@@ -214,9 +214,10 @@ std::optional<MeasuredCall> measured_call(Machine& machine, const Program& progr
   if (!run || run->error) return std::nullopt;
   for (const CallOnRanks& call : calls_on_ranks(program, *run)) {
     if (call.name() != step) continue;
-    const auto m = measured(machine, program, call);
+    auto m = measured_by_element(machine, program, call);
+    if (!m) m = measured(machine, program, call);
     if (!m) return std::nullopt;
-    return MeasuredCall{is_right(*m), measured_field(*m, blocks_of_measured(*m), blocks_of_right(*m))};
+    return MeasuredCall{is_right(*m), measured_field(machine, *m, blocks_of_measured(*m), blocks_of_right(*m))};
   }
   return std::nullopt;
 }
@@ -239,7 +240,7 @@ std::vector<Finding> call_findings(Machine& machine, const Evidence& evidence,
   const Said said = gave_none_where_wrong(call, judgement) ? gives_none(evidence, judgement)
                                                            : named(machine, *m, {*m, seen, right});
   Finding finding = finding_of(evidence, call, judgement, said, scaling);
-  finding.measured = measured_field(*m, seen, right);
+  finding.measured = measured_field(machine, *m, seen, right);
   std::vector<Finding> findings = {std::move(finding)};
   if (!said.also.empty()) {
     findings.push_back(findings.front());

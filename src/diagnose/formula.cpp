@@ -432,28 +432,79 @@ std::string element_text(const Shape& shape, std::size_t element) {
   return fmt::format("[{}]", fmt::join(index, ","));
 }
 
-Measured::Matrices matrices_of(const Measurement& m, const std::vector<int>& ranks) {
-  Measured::Matrices all;
-  std::vector<std::size_t> columns;
-  for (const int r : ranks) {
-    const auto rank = static_cast<std::size_t>(r);
-    all.rows.push_back(static_cast<int>(m.seen->operands[rank].size()));
-    all.columns.push_back(0);
-    // Units come piece by piece; a column of the matrix is an element.
-    std::vector<std::pair<std::size_t, std::size_t>> own;
-    for (std::size_t k = 0; k < m.probes.size(); ++k)
-      if (m.probes[k].rank == rank) own.emplace_back(m.probes[k].element, k);
-    std::sort(own.begin(), own.end());
-    for (const auto& [element, k] : own) columns.push_back(k);
-    all.columns.back() = static_cast<int>(own.size());
-  }
-  for (const int r : ranks)
-    for (std::size_t e = 0; e < static_cast<std::size_t>(m.seen->operands[static_cast<std::size_t>(r)].size()); ++e)
-      for (const std::size_t k : columns) {
-        all.measured.push_back(m.measured.values[k][static_cast<std::size_t>(r)][e]);
-        all.right.push_back(m.right.values[k][static_cast<std::size_t>(r)][e]);
+// One column of the matrices: what a unit in one element of one rank's output is answered with.
+struct Column {
+  std::size_t rank = 0, element = 0;
+  Joint measured, right;
+};
+
+std::vector<Column> columns_of_basis(const Measurement& m) {
+  std::vector<Column> columns;
+  for (std::size_t k = 0; k < m.probes.size(); ++k)
+    columns.push_back({m.probes[k].rank, m.probes[k].element, m.measured.values[k], m.right.values[k]});
+  std::sort(columns.begin(), columns.end(), [](const Column& a, const Column& b) {
+    return std::pair(a.rank, a.element) < std::pair(b.rank, b.element);
+  });
+  return columns;
+}
+
+std::size_t place_of(const Elements& piece, std::size_t element) {
+  return static_cast<std::size_t>(std::find(piece.begin(), piece.end(), element) - piece.begin());
+}
+
+// What the blocks make of a unit whose right answer is known.
+Joint answer_of(const Measurement& m, const Blocks& blocks, const Column& column) {
+  Joint answer = column.right;
+  for (std::size_t t = 0; t < blocks.to.size(); ++t)
+    for (std::size_t f = 0; f < blocks.from.size(); ++f) {
+      const auto& [rank, piece] = blocks.from[f];
+      const Elements& source = m.pieces.outputs[rank][piece];
+      const std::size_t at = rank == column.rank ? place_of(source, column.element) : source.size();
+      if (at == source.size()) continue;
+      const Block& block = blocks.at[t][f];
+      const Elements& target = m.pieces.operands[blocks.to[t].rank][blocks.to[t].piece];
+      for (std::size_t e = 0; e < target.size(); ++e) {
+        double& value = answer[blocks.to[t].rank][target[e]];
+        value = block.is_zero ? 0 : block.of_right ? *block.of_right * value : e == at ? *block.of_copy : 0;
       }
-  return all;
+    }
+  return answer;
+}
+
+std::vector<Column> columns_of_blocks(Machine& machine, const Measurement& m, const Blocks& blocks) {
+  const std::vector<Joint> units = units_of(*m.seen);
+  if (units.empty()) return {};
+  const auto right = right_responses(machine, *m.program, *m.seen, m.call(), m.program->groups, units);
+  if (!right) return {};
+  std::vector<Column> columns;
+  for (std::size_t r = 0; r < m.world_size(); ++r)
+    for (std::size_t e = 0; e < static_cast<std::size_t>(element_count(m.seen->outputs[r])); ++e) {
+      Column column{r, e, {}, right->values[columns.size()]};
+      column.measured = answer_of(m, blocks, column);
+      columns.push_back(std::move(column));
+    }
+  return columns;
+}
+
+std::optional<Measured::Matrices> matrices_of(const Measurement& m, const std::vector<Column>& all,
+                                              const std::vector<int>& ranks) {
+  if (all.empty()) return std::nullopt;
+  Measured::Matrices matrices;
+  std::vector<const Column*> columns;
+  for (const int rank : ranks) {
+    const auto r = static_cast<std::size_t>(rank);
+    matrices.rows.push_back(static_cast<int>(m.seen->operands[r].size()));
+    matrices.columns.push_back(static_cast<int>(element_count(m.seen->outputs[r])));
+    for (const Column& column : all)
+      if (column.rank == r) columns.push_back(&column);
+  }
+  for (const int rank : ranks)
+    for (std::size_t e = 0; e < m.seen->operands[static_cast<std::size_t>(rank)].values().size(); ++e)
+      for (const Column* column : columns) {
+        matrices.measured.push_back(column->measured[static_cast<std::size_t>(rank)][e]);
+        matrices.right.push_back(column->right[static_cast<std::size_t>(rank)][e]);
+      }
+  return matrices;
 }
 
 }  // namespace
@@ -494,7 +545,8 @@ std::string formula_by_element(const Measurement& m) {
   return fmt::format("{}", fmt::join(lines, "; "));
 }
 
-Measured measured_field(const Measurement& m, const Blocks& measured, const Blocks& right) {
+Measured measured_field(Machine& machine, const Measurement& m, const Blocks& measured,
+                        const Blocks& right) {
   Measured field;
   field.linear = m.kind == Measurement::Kind::kLinear;
   field.shown_by = shown_by(m);
@@ -520,7 +572,10 @@ Measured measured_field(const Measurement& m, const Blocks& measured, const Bloc
         for (const int from : field.ranks)
           row.push_back((*numbers)[static_cast<std::size_t>(to)][static_cast<std::size_t>(from)]);
       }
-  if (m.is_basis) field.matrices = matrices_of(m, field.ranks);
+  if (m.is_basis)
+    field.matrices = matrices_of(m, columns_of_basis(m), field.ranks);
+  else if (measured.is_described())
+    field.matrices = matrices_of(m, columns_of_blocks(machine, m, measured), field.ranks);
   return field;
 }
 

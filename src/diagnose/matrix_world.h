@@ -77,8 +77,13 @@ class MatrixWorld : public Machine {
     auto m = measured(*this, program, seen);
     if (!m) return {"not measured", "", "", "", {}, false};
     Blocks blocks = blocks_of_measured(*m);
+    if (m->kind == Measurement::Kind::kLinear && !blocks.is_described()) {
+      m = measured_by_element(*this, program, seen);
+      blocks = blocks_of_measured(*m);
+    }
     const Blocks right = blocks_of_right(*m);
-    const Measured field = measured_field(*m, blocks, right);
+    const Measured field = measured_field(*this, *m, blocks, right);
+    matrices = field.matrices;
     Found found{"other-backward", field.formula, field.right, "", field.coefficients, field.linear};
     const auto take = [&](std::span<const WrongBackward> names) {
       for (const WrongBackward& name : names)
@@ -103,6 +108,7 @@ class MatrixWorld : public Machine {
   Drive layout;        // the last one asked for
   bool refuses = false;
   int simulations = 0;
+  std::optional<Measured::Matrices> matrices;  // of what was found last
 
  private:
   // Each rank's stacked answers to the cotangents that the driving program has.

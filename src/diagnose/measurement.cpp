@@ -12,7 +12,7 @@
 namespace distgrad {
 namespace {
 
-constexpr std::size_t kFewUnits = 96;     // so many are tried at once
+constexpr std::size_t kFewUnits = 96;     // enough for a picture
 constexpr std::size_t kMostUnits = 1024;  // where nothing coarser describes the backward
 constexpr std::size_t kMostProbes = 256;
 constexpr std::size_t kMostNumbers = std::size_t{1} << 22;  // that one rank gets or sends
@@ -88,17 +88,13 @@ void add_pieces(Measurement& m, Numbers& numbers) {
 }
 
 // The joint cotangents behind the columns: by these names.
-enum JointCotangent : std::size_t { kTotal, kFew, kThreefold, kZero, kWide, kOtherWide, kAgain, kJointCotangents };
+enum JointCotangent : std::size_t { kTotal, kWide, kAgain, kJointCotangents };
 
 void add_joint(Measurement& m, Numbers& numbers) {
   m.cotangents.push_back(sum_of(m.cotangents, m.probes.size()));
-  m.cotangents.push_back(everywhere(*m.seen, [&] { return numbers.few(); }));
-  m.cotangents.push_back(times(-3, m.cotangents.back()));
-  m.cotangents.push_back(nothing(*m.seen));
-  for (int i = 0; i < 2; ++i)
-    m.cotangents.push_back(everywhere(*m.seen, [&] { return numbers.wide(); }));
-  m.cotangents.push_back(m.cotangents[m.first_joint() + kFew]);
-  m.random_cotangents = kJointCotangents - 2;  // the zeros and the repeated one are none
+  m.cotangents.push_back(everywhere(*m.seen, [&] { return numbers.wide(); }));
+  m.cotangents.push_back(m.cotangents[m.first_joint() + kTotal]);
+  m.random_cotangents = 2;  // the repeated one is none
 }
 
 double largest(const std::vector<double>& values) { return largest_magnitude(values); }
@@ -106,7 +102,7 @@ double largest(const std::vector<double>& values) { return largest_magnitude(val
 // Whether two responses are the same, each but for rounding. NaN is no answer, and tells nothing.
 bool is_same(const Measurement& m, const Joint& a, const Joint& b, std::size_t cotangent) {
   for (std::size_t r = 0; r < a.size(); ++r) {
-    const double room = resolution(m, cotangent, r) + resolution(m, m.first_joint() + kThreefold, r);
+    const double room = 2 * resolution(m, cotangent, r);
     for (std::size_t e = 0; e < a[r].size(); ++e)
       if (!std::isnan(a[r][e]) && !std::isnan(b[r][e]) && !within(a[r][e], b[r][e], room)) return false;
   }
@@ -125,36 +121,40 @@ std::string rank_that_differs(const Measurement& m, const Joint& seen, const Joi
   return "";
 }
 
+// Of a backward that is not additive the smallest thing that shows it: zeros, or a multiple.
+std::string shown_by_smaller_ones(Machine& machine, const Measurement& m) {
+  constexpr double kFactor = -3;
+  const std::size_t total = m.first_joint() + kTotal;
+  const auto answers = measured_responses(machine, *m.program, *m.seen,
+                                          {nothing(*m.seen), times(kFactor, m.cotangents[total])});
+  const Joint sum = sum_of(m.measured.values, m.probes.size());
+  if (answers) {
+    const Joint zeros = times(0, sum), multiple = times(kFactor, m.measured.values[total]);
+    if (!is_same(m, answers->values[0], zeros, total))
+      return "a cotangent of zeros is answered with " +
+             rank_that_differs(m, answers->values[0], zeros, total);
+    if (!is_same(m, answers->values[1], multiple, total))
+      return "a cotangent times -3 is answered with " +
+             rank_that_differs(m, answers->values[1], multiple, total);
+  }
+  return "the sum of cotangents is answered with " +
+         rank_that_differs(m, m.measured.values[total], sum, total);
+}
+
 void note_what_joint_ones_show(Machine& machine, Measurement& m) {
-  const auto at = [&](JointCotangent c) { return m.first_joint() + c; };
+  const std::size_t total = m.first_joint() + kTotal, again = m.first_joint() + kAgain;
   const std::vector<Joint>& values = m.measured.values;
   using Kind = Measurement::Kind;
-  if (!is_same(m, values[at(kAgain)], values[at(kFew)], at(kFew))) {
-    const auto again = measured_responses(machine, *m.program, *m.seen, m.cotangents);
-    const bool is_alike = again && again->values == values;
+  if (!is_same(m, values[again], values[total], total)) {
+    const auto second = measured_responses(machine, *m.program, *m.seen, m.cotangents);
+    const bool is_alike = second && second->values == values;
     m.kind = is_alike ? Kind::kStateful : Kind::kNotRepeatable;
     m.shown = "one cotangent, given twice, is answered with " +
-              rank_that_differs(m, values[at(kAgain)], values[at(kFew)], at(kFew)) +
+              rank_that_differs(m, values[again], values[total], total) +
               (is_alike ? ", by what came before it" : "");
-    return;
-  }
-  const Joint zero = nothing(*m.seen);
-  Joint zeros;
-  for (const Array& operand : m.seen->operands) zeros.emplace_back(size_of(operand.shape()), 0.0);
-  if (!is_same(m, values[at(kZero)], zeros, at(kZero))) {
+  } else if (!is_same(m, values[total], sum_of(values, m.probes.size()), total)) {
     m.kind = Kind::kNotLinear;
-    m.shown = "a cotangent of zeros is answered with " +
-              rank_that_differs(m, values[at(kZero)], zeros, at(kZero));
-  } else if (const Joint tripled = times(-3, values[at(kFew)]);
-             !is_same(m, values[at(kThreefold)], tripled, at(kThreefold))) {
-    m.kind = Kind::kNotLinear;
-    m.shown = "a cotangent times -3 is answered with " +
-              rank_that_differs(m, values[at(kThreefold)], tripled, at(kThreefold));
-  } else if (const Joint sum = sum_of(values, m.probes.size());
-             !is_same(m, values[at(kTotal)], sum, at(kTotal))) {
-    m.kind = Kind::kNotLinear;
-    m.shown = "the sum of cotangents is answered with " +
-              rank_that_differs(m, values[at(kTotal)], sum, at(kTotal));
+    m.shown = shown_by_smaller_ones(machine, m);
   }
 }
 
@@ -223,7 +223,6 @@ bool is_right(const Measurement& m) {
 
 std::optional<Measurement> measured(Machine& machine, const Program& program,
                                     const CallOnRanks& seen) {
-  if (elements_of_outputs(seen) <= kFewUnits) return measured_by_element(machine, program, seen);
   auto m = begun(program, seen);
   if (!m) return std::nullopt;
   std::size_t pieces = 0;
@@ -243,6 +242,17 @@ std::optional<Measurement> measured_by_element(Machine& machine, const Program& 
   Numbers numbers(program.dtype);
   add_units(*m);
   return finished(machine, std::move(*m), numbers);
+}
+
+std::vector<Joint> units_of(const CallOnRanks& seen) {
+  std::vector<Joint> units;
+  if (elements_of_outputs(seen) > kFewUnits) return units;
+  for (std::size_t r = 0; r < seen.outputs.size(); ++r)
+    for (std::size_t e = 0; e < size_of(seen.outputs[r]); ++e) {
+      units.push_back(nothing(seen));
+      units.back()[r][e] = 1;
+    }
+  return units;
 }
 
 std::string shown_by(const Measurement& m) {

@@ -49,11 +49,16 @@ bool is_right(const Measurement&, std::size_t cotangent, std::size_t rank);
 // Whether what was measured is right for every cotangent tried.
 bool is_right(const Measurement&);
 
-// Nothing where ranks or simulator refuse, or it would take too many cotangents.
+// By piece: few cotangents, which suffice where each piece of x̄ is made of numbers times pieces. Nothing
+// where ranks or simulator refuse, or it would take too many cotangents.
 std::optional<Measurement> measured(Machine&, const Program&, const CallOnRanks&);
 
 // The same with a unit for every element, where that is not too many.
 std::optional<Measurement> measured_by_element(Machine&, const Program&, const CallOnRanks&);
+
+// A measurement's units, one for each element of each rank's output, in this order; empty where they
+// are too many for a picture.
+std::vector<Joint> units_of(const CallOnRanks&);
 
 // "a basis of 12 cotangents and 5 random ones"
 std::string shown_by(const Measurement&);

@@ -175,6 +175,20 @@ TEST(Names, CoefficientsAreRelativeToWhatIsRight) {
   EXPECT_EQ(own.coefficients[1], (std::vector<double>{0, 4, 0, 0}));
 }
 
+// The report's matrices, made of the blocks' numbers, are those that were planted.
+TEST(Names, MatricesAreThoseOfTheBackward) {
+  MatrixWorld world = summed(2, {2});
+  world.found(by_coefficients([](int r, int k) { return r == k ? 2 : 0.5; }));
+  ASSERT_TRUE(world.matrices);
+  EXPECT_EQ(world.matrices->rows, (std::vector<int>{2, 2}));
+  EXPECT_EQ(world.matrices->measured, (std::vector<double>{2, 0, 0.5, 0, 0, 2, 0, 0.5, 0.5, 0, 2, 0, 0, 0.5, 0, 2}));
+  EXPECT_EQ(world.matrices->right, (std::vector<double>{1, 0, 1, 0, 0, 1, 0, 1, 1, 0, 1, 0, 0, 1, 0, 1}));
+  MatrixWorld pieces = gathered(2);
+  pieces.found(by_pieces(2, 1, 2, [](int r, int, int k, int b) { return b != r && k == 0; }));
+  EXPECT_EQ(pieces.matrices->measured, (std::vector<double>{0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0,
+                                                            1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0}));
+}
+
 // --- Products, extrema ---
 
 MatrixWorld multiplied(const std::function<double(int, int)>& value) {
