@@ -285,7 +285,7 @@ class Sweep {
     return std::any_of(found.begin(), found.end(), [](const Hypothesis& h) { return h.size() == 1; });
   }
 
-  // Rules run as a subject of their own, rewritten programs as themselves. False where the ranks cannot show the mutant.
+  // Wrong backwards run as a mutant, a wrong sync as a program that has it. False where the ranks cannot show the mutant.
   bool run_for_real(const Subject& s, const Hypothesis& mutant, DistributedRun& run) {
     RunRequest request;
     request.program = s.asked.program;
@@ -294,20 +294,9 @@ class Sweep {
         if (!mutate_sync(input, *mistake)) return false;
     request.backend = "gloo";
     request.weights = backward_weights(s.asked.program, s.which.objective, true);
-    std::vector<std::string> added;
-    const auto rules = rewrite(request.program, of_backward(mutant), &added);
-    request.subject = "reference";
-    if (!rules.empty()) {
-      const CollectiveCall& call = *call_of(s.asked.program, mutant[0].step);
-      // The adapter gathers copies, which have no memory layout to mistake and nobody else to read them.
-      if (rules[0].rule == "as_stored" || rules[0].rule == "operand_as_stored" || rules[0].rule == "overwritten") return false;
-      // The ranks choose by kind and op, so one step must be alone in that.
-      const auto alike = [&](const Step& step) {
-        return step.collective() && step.collective()->kind == call.kind && step.collective()->op == call.op;
-      };
-      if (std::count_if(request.program.steps.begin(), request.program.steps.end(), alike) != 1) return false;
-      request.subject = "rule:" + rules[0].rule + ":" + std::string(traits(call.kind).name) + ":" + std::string(name_of(call.op));
-    }
+    std::string mutations;
+    for (const RuleChoice& choice : of_backward(mutant)) mutations += (mutations.empty() ? "" : "+") + choice.step + "=" + choice.rule;
+    request.subject = mutations.empty() ? "reference" : "mutant:" + mutations;
     const auto done = workshop_->wait(workshop_->run(request, 30));
     if (!done) return false;
     DistributedRun real = std::get<DistributedRun>(done->result);
