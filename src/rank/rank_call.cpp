@@ -40,7 +40,15 @@ struct RankCall : torch::autograd::Function<RankCall> {
       site.watch->gives(gradient);
       site.watch->notice_writes();
     }
-    return {gradient, at::Tensor(), at::Tensor(), at::Tensor()};
+    return {gradient, lent(site, gradient), at::Tensor(), at::Tensor()};
+  }
+
+  // Where the anchor's gradient would be, which is none.
+  static at::Tensor lent(const CallSite& site, const at::Tensor& gradient) {
+    if (!site.lends || !gradient.defined()) return {};
+    const at::Tensor loan = gradient.reshape(site.lends->shape).clone();
+    if (site.lends->watch) site.lends->watch->gives(loan);
+    return loan;
   }
 
   struct Keeper : torch::CustomClassHolder {
@@ -66,17 +74,25 @@ struct Anchor : torch::autograd::Function<Anchor> {
   }
 };
 
-// Those of `values` that the loss's backward does not come by. Zeros added to the cotangents of the others would change no
-// number, but their strides, on which code under test stumbles.
-variable_list left_out(const at::Tensor& loss, const std::vector<at::Tensor>& values) {
-  std::unordered_set<const torch::autograd::Node*> seen;
-  std::vector<const torch::autograd::Node*> waiting = {loss.grad_fn().get()};
+using torch::autograd::Node;
+
+// All that backward comes by from there.
+std::unordered_set<const Node*> nodes_behind(const at::Tensor& x) {
+  std::unordered_set<const Node*> seen;
+  std::vector<const Node*> waiting = {x.grad_fn().get()};
   while (!waiting.empty()) {
-    const torch::autograd::Node* node = waiting.back();
+    const Node* node = waiting.back();
     waiting.pop_back();
     if (node == nullptr || !seen.insert(node).second) continue;
     for (const torch::autograd::Edge& edge : node->next_edges()) waiting.push_back(edge.function.get());
   }
+  return seen;
+}
+
+// Those of `values` that the loss's backward does not come by. Zeros added to the cotangents of the others would change no
+// number, but their strides, on which code under test stumbles.
+variable_list left_out(const at::Tensor& loss, const std::vector<at::Tensor>& values) {
+  const auto seen = nodes_behind(loss);
   variable_list left;
   for (const at::Tensor& value : values)
     if (!seen.contains(value.grad_fn().get())) left.push_back(value);
@@ -114,6 +130,15 @@ Backward rule_backward(const Rule& rule) {
 
 at::Tensor call_on_rank(const std::shared_ptr<CallSite>& site, const at::Tensor& operand, const at::Tensor& anchor) {
   return RankCall::apply(operand, anchor, site, std::make_shared<Kept>());
+}
+
+void lend_gradient(CallSite& lender, const at::Tensor& output, CallSite& borrower, const at::Tensor& operand) {
+  borrower.backward = [](const CallSite&, const Kept&, const at::Tensor&) { return at::Tensor(); };
+  if (!operand.requires_grad() || !output.grad_fn()) return;
+  TORCH_CHECK(!lender.lends, "two calls share the buffer of a third");
+  TORCH_CHECK(!nodes_behind(operand).contains(output.grad_fn().get()), "the operand comes after the call whose buffer it shares");
+  lender.lends = CallSite::Loan{operand.sizes().vec(), borrower.watch};
+  output.grad_fn()->next_edges()[1] = torch::autograd::impl::gradient_edge(operand);  // in place of the anchor
 }
 
 at::Tensor anchored(const at::Tensor& loss, const std::vector<at::Tensor>& also) {

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <optional>
 
 #include "backends/plugin.h"
 #include "backends/self_test.h"
@@ -17,9 +18,11 @@
 #include "model/subject_text.h"
 #include "rank/backward_watch.h"
 #include "rank/compiled_program.h"
+#include "rank/driven_call.h"
 #include "rank/group_connections.h"
 #include "rank/input_values.h"
 #include "rank/library_operator.h"
+#include "rank/mutated_calls.h"
 #include "rank/rank_call.h"
 
 namespace distgrad {
@@ -116,6 +119,8 @@ class Runner::Impl::Case {
       return;
     }
     runner_.use_backend(request_);
+    if (is_mutant(request_.subject)) mutated_.emplace(program_, request_.subject, runner_.rank_, runner_.connections());
+    if (request_.drive) return drive();
     const CompiledProgram compiled(program_, program_.dtype);
     slots_ = compiled.rank_slots(runner_.rank_);
     make_leaves(compiled);
@@ -226,7 +231,7 @@ class Runner::Impl::Case {
     site->connection = &runner_.connections().of(ranks);
     site->enter_backward = [this, index] { runner_.enter(index, Phase::kBackward); };
     site->watch = watch;
-    const std::string subject = subject_for(request_.subject, spec.kind);  // a mutant's rule is a part of it
+    const std::string subject = subject_for(request_.subject, spec.kind);
     const std::string_view how = *rule_of(subject, spec.kind, spec.op, torch_version());
     if (how == "dispatcher") {
       const at::Tensor output = collective(spec.kind).in_place(site->call, *site->connection, operand);
@@ -236,10 +241,44 @@ class Runner::Impl::Case {
     site->backward = how == "native"      ? native_backward
                      : how == "leftovers" ? leftovers_backward
                                           : rule_backward(*rule_named(how));
+    if (mutated_) mutated_->prepare(site, *step.step, operand);
     // Attached on every rank or on none, whatever the operand is here: else the others would wait in backward for ever.
     at::Tensor anchor = at::zeros({}, operand.options().requires_grad(false));
     anchor.requires_grad_(step.depends_on_gradient);
-    return call_on_rank(site, step.depends_on_gradient ? operand : operand.detach(), anchor);
+    const at::Tensor output = call_on_rank(site, step.depends_on_gradient ? operand : operand.detach(), anchor);
+    if (mutated_) mutated_->note(site, *step.step, output);
+    return output;
+  }
+
+  // Instead of the case: its one call, forward and backward, once for each cotangent. Every rank comes by every backward in the
+  // same order, as in a case, whatever it gives.
+  void drive() {
+    const DrivenCall driven(program_, *request_.drive);
+    const ConstructorDevice on_device(runner_.connections().device());
+    CompiledStep step;
+    step.step = &driven.step();
+    step.depends_on_gradient = true;
+    const at::Tensor operand = driven.operand_on(runner_.rank_).to(runner_.connections().device());
+    std::vector<at::Tensor> given;
+    for (const at::Tensor& cotangent : driven.cotangents_on(runner_.rank_)) {
+      runner_.enter(0, Phase::kForward);
+      const at::Tensor leaf = laid_in_memory(operand, driven.operand_strides(runner_.rank_)).requires_grad_(true);
+      const at::Tensor output = call(step, 0, leaf);
+      if (given.empty()) result_.steps.push_back(array_of(output));
+      if (output.requires_grad())
+        output.backward(laid_in_memory(cotangent.to(output.device()), driven.cotangent_strides(runner_.rank_)));
+      // A copy: the next backward may write to the same memory.
+      given.push_back(leaf.grad().defined() ? leaf.grad().clone(at::MemoryFormat::Contiguous) : at::Tensor());
+    }
+    result_.gradients.push_back(optional_array(stacked(given, operand)));
+  }
+
+  // Undefined where all are, else zeros for what is.
+  static at::Tensor stacked(std::vector<at::Tensor> parts, const at::Tensor& like) {
+    if (std::ranges::none_of(parts, [](const at::Tensor& x) { return x.defined(); })) return {};
+    for (at::Tensor& x : parts)
+      if (!x.defined()) x = at::zeros_like(like, at::MemoryFormat::Contiguous);
+    return at::stack(parts);
   }
 
   // Of the gradients, through the collectives, of all ranks' losses with respect to this rank's inputs.
@@ -301,6 +340,7 @@ class Runner::Impl::Case {
   std::vector<c10::IValue> slots_;
   std::vector<std::pair<const Input*, at::Tensor>> leaves_;
   std::vector<std::shared_ptr<WatchedCall>> watched_;  // by collective step
+  std::optional<MutatedCalls> mutated_;
 };
 
 RankResult Runner::Impl::run(const RunRequest& request) {
