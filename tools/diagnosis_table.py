@@ -205,16 +205,16 @@ def collectives_of(scenario):
     return [(name, body) for step in scenario["steps"] for name, body in step.items() if isinstance(body, dict)]
 
 
-def mutate(rng, scenario, at_once):
+def mutate(rng, scenario, at_once, most):
     """Subjects for this scenario: text -> [(step, kind, op, mutant)]. Of several at once a few."""
     steps = collectives_of(scenario)
     choices = {name: mutants_of(rng, scenario, name, body) for name, body in steps}
     if at_once == 1:
-        return {f"mutant:{name}={text}": [(name, kind, op, text)]
-                for name, (kind, op, texts) in choices.items() for text in texts}
+        singles = [(name, kind, op, text) for name, (kind, op, texts) in choices.items() for text in texts]
+        return {f"mutant:{part[0]}={part[3]}": [part] for part in rng.sample(singles, min(most, len(singles)))}
     subjects = {}
     usable = [name for name, (_, _, texts) in choices.items() if texts]
-    for _ in range(6):
+    for _ in range(most):
         if len(usable) < at_once:
             break
         parts = []
@@ -245,7 +245,7 @@ def sweep(options, files, at_once=1):
             scenario = json.load(f)
         if world_size_of(scenario) < 3 or "sync" in scenario:
             continue
-        subjects = mutate(rng, scenario, at_once)
+        subjects = mutate(rng, scenario, at_once, options.mutants)
         if not subjects:
             continue
         scenario["subjects"] = {subject: "match" for subject in subjects}
@@ -385,6 +385,7 @@ def main():
     parser.add_argument("--scenarios", default="", help="a folder of them, instead of new ones")
     parser.add_argument("--count", type=int, default=600)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--mutants", type=int, default=12, help="of each scenario, at most")
     parser.add_argument("--right", type=int, default=10000, help="right programs")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -14,7 +14,6 @@ namespace {
 // could be these alone.
 constexpr const char* kOperand = "driven_operand";
 constexpr const char* kCotangents = "driven_cotangents";
-constexpr const char* kCall = "driven_call";
 
 Input local_input(const char* name, std::vector<Array> by_rank, bool requires_grad) {
   Input input;
@@ -47,8 +46,8 @@ Program driving_program(const Program& program, const CallOnRanks& seen, Collect
   driving.inputs = {local_input(kOperand, seen.operands, true),
                     local_input(kCotangents, stacked(seen.outputs, cotangents), false)};
   call.operand = {kOperand, ""};
-  driving.steps = {{kCall, "", std::move(call)}};
-  driving.loss = {std::string(kCall) + ".sum()", ""};
+  driving.steps = {{seen.name(), "", std::move(call)}};  // the step's name: who runs it may know it
+  driving.loss = {seen.name() + ".sum()", ""};
   return driving;
 }
 

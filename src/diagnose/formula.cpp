@@ -355,6 +355,8 @@ std::optional<Extent> extent_of(const View& view, const std::vector<const Row*>&
       return Extent{left_side(view, "r", "a"), ", 0 on rank " + text};
     if (view.cuts_operand && only([&](const Row& row) { return row.piece == j; }))
       return Extent{left_side(view, "r", text), ", 0 elsewhere"};
+    if (view.cuts_operand && view.size > 2 && only([&](const Row& row) { return row.piece != j; }))
+      return Extent{left_side(view, "r", "a"), ", 0 for a = " + text};
   }
   return std::nullopt;
 }
