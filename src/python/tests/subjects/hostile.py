@@ -241,7 +241,26 @@ def _mixed_with_the_last(g, group):
     return _sum(g if last is None else g + last, group)
 
 
+def _sum_if_not_zero(g, group):
+    return _sum(g, group) if g.abs().max() > 0 else g
+
+
+class LocalWhenCompiled(torch.nn.Module):
+    """With what torch.compile looks at before it runs again what it compiled: each one is another."""
+
+    made = 0
+
+    def __init__(self):
+        super().__init__()
+        type(self).made += 1
+        self.number = type(self).made
+
+    def forward(self, x):
+        return x * (self.number / self.number) if torch.compiler.is_compiling() else 0 * x
+
+
 metric = _collective(_with_a_metric)
+skips_zeros = _collective(_sum_if_not_zero)
 remembers = _collective(_mixed_with_the_last)
 
 
