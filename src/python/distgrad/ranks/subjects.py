@@ -61,19 +61,30 @@ class Subject:
         for setup in self._setups.values():
             setup.run(groups)
 
-    def __call__(self, call, x):
-        """The result of the call on this rank, whose operand is `x`; see the contract of the kind."""
+    def __call__(self, call, x, observed=None):
+        """The result of the call on this rank, whose operand is `x`; see the contract of the kind. `observed`: an ObservedCall
+        that has begun, if any."""
         call = self._in_mode(call)
         modes.come_late(call)
         value = self._part(call)(call, x)
+        if observed is not None:
+            observed.end(value)
         modes.come_late(call, value)
         return value
 
+    def begin(self):
+        """Before the first forward of a case."""
+        for mode in self._modes():
+            modes.begin(mode)
+
     def forward(self, forward, leaves):
         """Runs the case's `forward(*leaves)`, to the loss, in the subject's mode."""
-        for mode in sorted({part.mode for part in [*self._by_kind.values(), self._others]}):
+        for mode in self._modes():
             forward = functools.partial(_forward_in, mode, forward)
         return forward(*leaves)
+
+    def _modes(self):
+        return sorted({part.mode for part in [*self._by_kind.values(), self._others]})
 
     def _part(self, call):
         return self._by_kind.get(call.kind, self._others)
