@@ -78,7 +78,7 @@ CASES = [
     ("overwritten", SHARED, "all_reduce", "stale-or-aliased", "y", "Clone the cotangent first", None),
     ("cleared", SHARED, "all_reduce", "stale-or-aliased", "y", "Clone the cotangent first", None),
     ("stale", IN_TURN, "all_reduce", "stale-or-aliased", "z", "the backward of step y gives that one's", None),
-    ("never_written", IN_TURN, "all_reduce", "stale-or-aliased", "y", "a buffer is read that was never written", None),
+    ("never_written", IN_TURN, "all_reduce", "stale-or-aliased", "z", "a buffer is read that was never written", None),
     ("narrower", SHARED, "all_reduce", "precision", "y", "went through bfloat16", None),
     ("as_stored", TRANSPOSED, "all_reduce", "contiguity", "y", ".contiguous() on the cotangent", None),
     ("strided", TRANSPOSED, "all_reduce", "contiguity", "y", "is right for a contiguous cotangent", None),
