@@ -135,17 +135,17 @@ MUTANTS = {
     "own_full_to_ties": (("tie", "missing-reduction"), lambda k, op: k == "all_reduce" and op in ("min", "max")),
     "full_to_ties": (("tie",), lambda k, op: k == "all_reduce" and op in ("min", "max")),
     "leftovers": (("stale-or-aliased",), lambda k, op: k == "broadcast"),
-    "own_part": (("missing-reduction",), lambda k, op: k in COMMUNICATES and k != "all_gather" and (k, op) != ("all_reduce", "sum")),
-    "others_part": (("missing-reduction",), lambda k, op: k in COMMUNICATES),
-    "reduced_twice": (("double-reduction",), lambda k, op: k in ("all_gather", "all_to_all") or op not in LINEAR),
-    "next_slice": (("wrong-slice", "other-backward"), has_rows),
-    "previous_slice": (("wrong-slice", "other-backward"), has_rows),
-    "mirrored_slice": (("wrong-slice", "other-backward"), has_rows),
+    "own_part": (("missing-reduction", "no-gradient", "identity-backward"), lambda k, op: k in COMMUNICATES and k != "all_gather" and (k, op) != ("all_reduce", "sum")),
+    "others_part": (("missing-reduction", "no-gradient"), lambda k, op: k in COMMUNICATES),
+    "reduced_twice": (("double-reduction", "forgotten-op", "scaled"), lambda k, op: k in ("all_gather", "all_to_all") or op not in LINEAR),
+    "next_slice": (("wrong-slice", "other-backward", "group-rank"), has_rows),
+    "previous_slice": (("wrong-slice", "other-backward", "group-rank"), has_rows),
+    "mirrored_slice": (("wrong-slice", "other-backward", "group-rank"), has_rows),
     "first_slice": (("wrong-slice",), lambda k, op: k in ("all_gather", "gather")),
     "own_slices_summed": (("wrong-slice",), lambda k, op: k == "all_gather"),
-    "next_cotangent": (("wrong-slice",), has_columns),
-    "previous_cotangent": (("wrong-slice",), has_columns),
-    "mirrored_cotangent": (("wrong-slice",), has_columns),
+    "next_cotangent": (("wrong-slice", "group-rank"), has_columns),
+    "previous_cotangent": (("wrong-slice", "group-rank"), has_columns),
+    "mirrored_cotangent": (("wrong-slice", "group-rank"), has_columns),
     "first_place": (("wrong-slice",), lambda k, op: k == "slice"),
     "not_exchanged": (("wrong-slice",), lambda k, op: k in EXCHANGES),
     "sent_forward": (("wrong-slice",), lambda k, op: k == "send_recv"),
@@ -160,10 +160,10 @@ MUTANTS = {
     "in_bfloat16": (("precision",), lambda k, op: True),
     "none": (("no-gradient",), lambda k, op: True),
     "without": (("missing-reduction", "identity-backward", "own-slice", "no-gradient"), lambda k, op: k in COMMUNICATES and k not in ("reduce", "gather")),
-    "root": (("wrong-slice",), lambda k, op: k in ("reduce", "broadcast", "gather", "scatter")),
+    "root": (("wrong-slice", "group-rank"), lambda k, op: k in ("reduce", "broadcast", "gather", "scatter")),
     "group": (("wrong-group",), lambda k, op: k in COMMUNICATES),
-    "order": (("group-rank",), lambda k, op: k in COMMUNICATES),
-    "linear": (("other-backward", "missing-reduction", "wrong-slice", "scaled"), lambda k, op: k in COMMUNICATES),
+    "order": (("group-rank", "wrong-slice"), lambda k, op: k in COMMUNICATES),
+    "linear": (("other-backward", "missing-reduction", "wrong-slice", "scaled", "no-gradient", "identity-backward"), lambda k, op: k in COMMUNICATES),
 }
 
 
@@ -243,7 +243,7 @@ def sweep(options, files, at_once=1):
     for number, path in enumerate(files):
         with open(path, encoding="utf-8") as f:
             scenario = json.load(f)
-        if world_size_of(scenario) < 3 or "sync" in scenario:
+        if world_size_of(scenario) < 3 or "sync" in scenario or not can_be_right(path):
             continue
         subjects = mutate(rng, scenario, at_once, options.mutants)
         if not subjects:
