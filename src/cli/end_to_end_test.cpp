@@ -98,6 +98,8 @@ TEST_F(EndToEnd, AMismatchShowsBothSidesOfTheDebate) {
       StartsWith(
           "ok    a.json:subject=torch_nn   match\n"
           "FAIL  a.json:subject=in_place   mismatch: identity-backward in step y (all_reduce)\n"
+          "  measured   x̄_r = ȳ_r\n"
+          "  right      x̄_r = Σ_k ȳ_k\n"
           "  x            rank 0   rank 1\n"
           "  observed         20       30\n"
           "  sum              40       60   declared: every rank's loss counts\n"
@@ -471,7 +473,7 @@ TEST_F(EndToEnd, Lists) {
   EXPECT_EQ(run({"list", "cases", "a.json"}), 0);
   EXPECT_EQ(out_, "a.json:subject=torch_nn\na.json:subject=in_place\n");
   EXPECT_EQ(run({"list", "findings", "--json"}), 0);
-  EXPECT_EQ(Json::parse(out_).size(), 23u);
+  EXPECT_EQ(Json::parse(out_).size(), 24u);
   EXPECT_EQ(run({"list", "subjects"}), 0);
   EXPECT_THAT(out_, HasSubstr("torch_nn"));
 }

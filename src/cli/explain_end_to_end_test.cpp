@@ -49,7 +49,7 @@ TEST_F(ExplainCase, AnIdentityBackwardPartsAtTheCollective) {
             "    cotangent, ranks'       10       10\n");
   EXPECT_EQ(lines_of("y ="),
             "  y = all_reduce(xx, op=sum)\n"
-            "    >>> the cotangents part here: the backward of this step is not the adjoint\n"
+            "    >>> the cotangents part here: the backward of this step does not give what is right\n"
             "    value                    5        5\n"
             "    cotangent               10       10\n");
   EXPECT_THAT(lines_of("x "), HasSubstr("    gradient, true          40       60\n"

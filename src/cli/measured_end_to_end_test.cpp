@@ -14,15 +14,15 @@ using testing::Not;
 class MeasuredBackward : public CommandTest {
  protected:
   void run(const std::string& subject) {
-    write("mix.json", R"({ "world_size": 4, "mesh": { "dp": 2, "tp": 2 },
+    write("mix.json", R"json({ "world_size": 4, "mesh": { "dp": 2, "tp": 2 },
       "inputs": { "x": { "random": { "shape": [4, 2], "kind": "normal" } },
                   "w": { "random": { "shape": [2], "kind": "normal", "seed": 3 } } },
       "steps": [ { "a": { "all_reduce": "x * w", "group": "tp" } },
                  { "b": { "all_gather": "torch.sin(a)", "dim": 0, "group": "dp" } },
                  { "c": { "reduce_scatter": "b * (rank + 1)" } },
                  { "d": { "broadcast": "c", "root": 1 } },
-                 { "e": { "all_reduce": "d.t()", "op": "max" } } ],
-      "loss": "((rank + 1) * (c * c * d + b.sum() + e.t() * c)).sum()", "objective": "sum" })");
+                 { "e": { "all_reduce": "c.t() * (rank + 1)", "op": "product" } } ],
+      "loss": "((rank + 1) * (c * c * d + b.sum() + e.t() * c)).sum()", "objective": "sum" })json");
     EXPECT_EQ(distgrad("run mix.json --full --subject '" + subject + "'"), 1) << out_ << err_;
   }
 
@@ -58,7 +58,7 @@ TEST_F(MeasuredBackward, OfAnotherCallIsNamedAsThat) {
 }
 
 TEST_F(MeasuredBackward, ThatDependsOnMemoryIsToldFromOneThatIsWrong) {
-  run("mutant:e=as_stored");
+  run("mutant:e=operand_as_stored");
   EXPECT_THAT(out_, HasSubstr("mismatch: contiguity in step e (all_reduce)")) << "its operand is transposed";
   EXPECT_THAT(out_, Not(HasSubstr("measured   ")));
   run("mutant:a=in_bfloat16");
@@ -75,11 +75,11 @@ TEST_F(MeasuredBackward, IsAFieldOfTheReport) {
 // What a rule set does by its own convention is not blamed for what the program lacks: here the copy that
 // would sum the gradient of x over the ranks.
 TEST_F(MeasuredBackward, AForgottenCopyIsNotTheGathersFault) {
-  write("column.json", R"({ "world_size": 3,
+  write("column.json", R"json({ "world_size": 3,
     "inputs": { "x": { "value": [1.0, 2.0], "layout": "invariant" },
                 "w": { "random": { "shape": [2, 6], "kind": "normal" }, "layout": { "shard": 1 } } },
     "steps": [ { "h": "x @ w" }, { "y": { "all_gather": "h", "dim": 0 } } ],
-    "loss": "(y * y).sum()", "objective": "replicated" })");
+    "loss": "(y * y).sum()", "objective": "replicated" })json");
   EXPECT_EQ(distgrad("run column.json --subject megatron"), 1) << out_ << err_;
   EXPECT_THAT(out_, HasSubstr("mismatch: missing-reduction\n"));
   EXPECT_THAT(out_, HasSubstr("Each rank holds only its own share of the gradient of x"));

@@ -158,14 +158,12 @@ void note_what_joint_ones_show(Machine& machine, Measurement& m) {
   }
 }
 
-std::optional<Measurement> begun(const Program& program, const CallOnRanks& seen) {
+Measurement begun(const Program& program, const CallOnRanks& seen) {
   Measurement m;
   m.program = &program;
   m.seen = &seen;
   m.partition = partition_of(program, seen.call().group);
   m.pieces = pieces_of(program, seen);
-  for (const Shape& shape : seen.outputs)
-    if (size_of(shape) * kFewUnits > kMostNumbers) return std::nullopt;
   return m;
 }
 
@@ -223,25 +221,24 @@ bool is_right(const Measurement& m) {
 
 std::optional<Measurement> measured(Machine& machine, const Program& program,
                                     const CallOnRanks& seen) {
-  auto m = begun(program, seen);
-  if (!m) return std::nullopt;
+  Measurement m = begun(program, seen);
   std::size_t pieces = 0;
-  for (const Pieces& of_rank : m->pieces.outputs) pieces += of_rank.size();
-  if (pieces > kMostProbes || pieces * largest_tensor(seen) > kMostNumbers) return std::nullopt;
+  for (const Pieces& of_rank : m.pieces.outputs) pieces += of_rank.size();
+  if (pieces > kMostProbes || (pieces + kJointCotangents) * largest_tensor(seen) > kMostNumbers)
+    return std::nullopt;
   Numbers numbers(program.dtype);
-  add_pieces(*m, numbers);
-  return finished(machine, std::move(*m), numbers);
+  add_pieces(m, numbers);
+  return finished(machine, std::move(m), numbers);
 }
 
 std::optional<Measurement> measured_by_element(Machine& machine, const Program& program,
                                                const CallOnRanks& seen) {
   const std::size_t units = elements_of_outputs(seen);
   if (units > kMostUnits || units * largest_tensor(seen) > kMostNumbers) return std::nullopt;
-  auto m = begun(program, seen);
-  if (!m) return std::nullopt;
+  Measurement m = begun(program, seen);
   Numbers numbers(program.dtype);
-  add_units(*m);
-  return finished(machine, std::move(*m), numbers);
+  add_units(m);
+  return finished(machine, std::move(m), numbers);
 }
 
 std::vector<Joint> units_of(const CallOnRanks& seen) {
