@@ -285,7 +285,8 @@ class Sweep {
     return std::any_of(found.begin(), found.end(), [](const Hypothesis& h) { return h.size() == 1; });
   }
 
-  // Wrong backwards run as a mutant, a wrong sync as a program that has it. False where the ranks cannot show the mutant.
+  // Wrong backwards run as a mutant, a wrong sync as a program that has it. False where the ranks
+  // cannot show the mutant.
   bool run_for_real(const Subject& s, const Hypothesis& mutant, DistributedRun& run) {
     RunRequest request;
     request.program = s.asked.program;
@@ -295,7 +296,8 @@ class Sweep {
     request.backend = "gloo";
     request.weights = backward_weights(s.asked.program, s.which.objective, true);
     std::string mutations;
-    for (const RuleChoice& choice : of_backward(mutant)) mutations += (mutations.empty() ? "" : "+") + choice.step + "=" + choice.rule;
+    for (const RuleChoice& choice : of_backward(mutant))
+      mutations += (mutations.empty() ? "" : "+") + choice.step + "=" + choice.rule;
     request.subject = mutations.empty() ? "reference" : "mutant:" + mutations;
     const auto done = workshop_->wait(workshop_->run(request, 30));
     if (!done) return false;
