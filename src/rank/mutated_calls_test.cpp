@@ -49,6 +49,7 @@ Subject subject_of(const Sample& sample) {
   s.program = testing::one_call(sample, kPart, s.operands);
   s.program.groups.push_back({"halves", kHalves, false});
   s.cotangents = testing::cotangents_of(testing::outputs_of(s.program, s.operands), 3, false);
+  for (at::Tensor& g : s.cotangents) g = g * 1.1;  // which no narrower dtype holds
   s.program.inputs.push_back(testing::local_input("g", s.cotangents, false));
   return s;
 }
@@ -149,7 +150,7 @@ TEST(MutatedCalls, RunTheRule) {
     }
   }
   EXPECT_GT(trials.size(), 250U);
-  EXPECT_GT(trials.judge(), 180);
+  EXPECT_GT(trials.judge(), 240);
 }
 
 TEST(MutatedCalls, LeaveARankOut) {
