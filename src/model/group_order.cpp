@@ -18,7 +18,8 @@ std::vector<int> by_world_rank(const std::vector<int>& list) {
 
 std::vector<int> with_world_root(std::vector<int> list, int root) {
   const auto at = std::find(list.begin(), list.end(), root);
-  if (at != list.end() && root < static_cast<int>(list.size())) std::swap(*at, list[static_cast<std::size_t>(root)]);
+  if (at != list.end() && root < static_cast<int>(list.size()))
+    std::swap(*at, list[static_cast<std::size_t>(root)]);
   return list;
 }
 

@@ -1,4 +1,5 @@
-// The ranks of a group in another order than the group's own: what code makes of them that counts by ranks of the world.
+// The ranks of a group in another order than the group's own: what code makes of them that counts
+// by ranks of the world.
 #pragma once
 
 #include <string_view>
@@ -8,7 +9,8 @@ namespace distgrad {
 
 inline constexpr std::string_view kGroupOrders[] = {
     "sorted",      // ascending
-    "world_rank",  // each rank at the place that its rank in the world, modulo the group's size, says
+    "world_rank",  // each rank at the place that its rank in the world, modulo the group's size,
+                   // says
     "world_root",  // the rank of the world that the number of the root names is where the root is
 };
 

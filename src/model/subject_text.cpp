@@ -10,7 +10,8 @@
 namespace distgrad {
 namespace {
 
-constexpr std::string_view kPython = "python:", kLibrary = "library:", kReference = "reference", kMutant = "mutant:";
+constexpr std::string_view kPython = "python:", kLibrary = "library:", kReference = "reference",
+                           kMutant = "mutant:";
 
 struct MutationPrefix {
   std::string_view text;
@@ -54,7 +55,8 @@ Mutation mutation_of(std::string_view text) {
     return mutation;
   }
   const bool is_order = mutation.kind == Mutation::Kind::kOrder;
-  if (text.empty() || text.find(':') != text.npos || (is_order && std::ranges::find(kGroupOrders, text) == std::end(kGroupOrders)))
+  if (text.empty() || text.find(':') != text.npos ||
+      (is_order && std::ranges::find(kGroupOrders, text) == std::end(kGroupOrders)))
     throw invalid;
   mutation.name = text;
   return mutation;

@@ -1,5 +1,5 @@
-// What a subject's text says: a name, Python code, an operator of a library, a subject for each of some collectives, or mutants.
-// Source: command-line contract, "A subject is".
+// What a subject's text says: a name, Python code, an operator of a library, a subject for each of
+// some collectives, or mutants. Source: command-line contract, "A subject is".
 #pragma once
 
 #include <cstdint>
@@ -28,15 +28,16 @@ std::pair<std::string_view, std::optional<std::string_view>> split_mode(std::str
 // `subject` with "@MODE" for the part that runs this collective.
 std::string subject_in_mode(std::string_view subject, CollectiveKind kind, std::string_view mode);
 
-// One step whose backward is wrong on purpose. "mutant:STEP=WHAT+STEP=WHAT..." is `reference` but for such steps: a subject for
-// tests of the diagnosis, which no user can name.
+// One step whose backward is wrong on purpose. "mutant:STEP=WHAT+STEP=WHAT..." is `reference` but
+// for such steps: a subject for tests of the diagnosis, which no user can name.
 struct Mutation {
   enum class Kind {
     kRule,     // "next_slice": the rule `name` of src/rules
     kWithout,  // "without:2": the cotangent of rank `number` of the world is dropped
     kRoot,     // "root:1": the backward of the call with root `number`
     kGroup,    // "group:tp", "group:world": that of the call over group `name`
-    kOrder,    // "order:sorted": that of the call over its group in the order `name` (model/group_order.h)
+    kOrder,    // "order:sorted": that of the call over its group in the order `name`
+               // (model/group_order.h)
     kStale,    // "stale:z": the operand gets what the backward of the earlier step `name` gives
     kLinear,   // "linear:7": a linear map drawn from the seed `number` that is none of the rules
   };

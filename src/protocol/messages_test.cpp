@@ -186,7 +186,8 @@ void expect_same(const Program& a, const Program& b) {
   }
 }
 
-void expect_same(const std::vector<std::optional<Array>>& a, const std::vector<std::optional<Array>>& b) {
+void expect_same(const std::vector<std::optional<Array>>& a,
+                 const std::vector<std::optional<Array>>& b) {
   ASSERT_EQ(a.size(), b.size());
   for (std::size_t i = 0; i < a.size(); ++i) {
     ASSERT_EQ(a[i].has_value(), b[i].has_value());
@@ -228,7 +229,8 @@ void expect_same(const std::vector<ObservedCall>& a, const std::vector<ObservedC
     EXPECT_THAT(a[i].operand, IsArray(b[i].operand));
     EXPECT_EQ(a[i].operand_strides, b[i].operand_strides);
     EXPECT_EQ(a[i].cotangent_strides, b[i].cotangent_strides);
-    expect_same({a[i].cotangent, a[i].given, a[i].cotangent_after}, {b[i].cotangent, b[i].given, b[i].cotangent_after});
+    expect_same({a[i].cotangent, a[i].given, a[i].cotangent_after},
+                {b[i].cotangent, b[i].given, b[i].cotangent_after});
   }
 }
 
@@ -277,12 +279,16 @@ TEST(Messages, SimulateRequest) {
   EXPECT_TRUE(request.with_differences);
   expect_same(*sent.drive, request.drive.value());
   sent.drive.reset();
-  EXPECT_FALSE(std::get<SimulateRequest>(round_trip<WorkRequest>(encode_request(8, sent), decode_request).what).drive);
+  EXPECT_FALSE(std::get<SimulateRequest>(
+                   round_trip<WorkRequest>(encode_request(8, sent), decode_request).what)
+                   .drive);
 }
 
 TEST(Messages, RunRequest) {
-  const RunRequest sent{full_program(), "torch_nn", "nccl", {0.25, 0.5, 1, 2}, "cuda", {{1, 0, 0, 0}, {0.5, 0.5, 0, 0}},
-                        true, full_drive()};
+  const RunRequest sent{full_program(), "torch_nn",
+                        "nccl",         {0.25, 0.5, 1, 2},
+                        "cuda",         {{1, 0, 0, 0}, {0.5, 0.5, 0, 0}},
+                        true,           full_drive()};
   const auto got = round_trip<WorkRequest>(encode_request(~std::uint64_t{0}, sent), decode_request);
   EXPECT_EQ(got.id, ~std::uint64_t{0});
   const auto& request = std::get<RunRequest>(got.what);
@@ -454,10 +460,11 @@ std::string tensor_error(const std::string& tensor, std::vector<double> payload)
 
 TEST(Messages, StridesThatNoTensorHas) {
   const auto observed = [](const std::string& strides) {
-    return decode_error(R"({"kind":"result","id":1,"elapsed_ns":0,"loss":1,"loss_shape":[],"gradients":[],"steps":[],"warnings":[],)"
-                        R"("composed":[],"skipped":"","observed":[{"step":"y","operand":{"shape":[2],"at":0},"operand_strides":)" +
-                            strides + R"(,"cotangent":null,"cotangent_strides":[],"given":null}]})",
-                        {1, 2});
+    return decode_error(
+        R"({"kind":"result","id":1,"elapsed_ns":0,"loss":1,"loss_shape":[],"gradients":[],"steps":[],"warnings":[],)"
+        R"("composed":[],"skipped":"","observed":[{"step":"y","operand":{"shape":[2],"at":0},"operand_strides":)" +
+            strides + R"(,"cotangent":null,"cotangent_strides":[],"given":null}]})",
+        {1, 2});
   };
   EXPECT_EQ(observed("[1]"), "decoded");
   EXPECT_NE(observed("[-1]"), "decoded");

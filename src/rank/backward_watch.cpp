@@ -22,14 +22,16 @@ using torch::autograd::variable_list;
 
 // Shares no memory, unlike array_of().
 Array copy_of(const at::Tensor& x) {
-  return array_of(x.detach().to(at::kCPU, at::kDouble, /*non_blocking=*/false, /*copy=*/true, at::MemoryFormat::Contiguous));
+  return array_of(x.detach().to(at::kCPU, at::kDouble, /*non_blocking=*/false, /*copy=*/true,
+                                at::MemoryFormat::Contiguous));
 }
 
 bool same_bits(const Array& a, const Array& b) {
   return std::memcmp(a.values().data(), b.values().data(), a.values().size_bytes()) == 0;
 }
 
-// Before the hooks that the subject's code may have left on its result: what those do is a part of its backward.
+// Before the hooks that the subject's code may have left on its result: what those do is a part of
+// its backward.
 class AtOutput : public torch::autograd::FunctionPreHook {
  public:
   AtOutput(std::shared_ptr<WatchedCall> watch, std::uint32_t output, bool is_operand)
@@ -52,7 +54,8 @@ class BehindNode : public torch::autograd::FunctionPostHook {
   BehindNode(std::shared_ptr<WatchedCall> watch, std::vector<std::size_t> to_operand)
       : watch_(std::move(watch)), to_operand_(std::move(to_operand)) {}
 
-  variable_list operator()(const variable_list& gradients, const variable_list& /*cotangents*/) override {
+  variable_list operator()(const variable_list& gradients,
+                           const variable_list& /*cotangents*/) override {
     for (const std::size_t i : to_operand_) watch_->gives(gradients[i]);
     watch_->notice_writes();
     return gradients;
@@ -63,10 +66,14 @@ class BehindNode : public torch::autograd::FunctionPostHook {
   std::vector<std::size_t> to_operand_;  // which of the node's gradients are the operand's
 };
 
-bool same(const Edge& a, const Edge& b) { return a.function == b.function && a.input_nr == b.input_nr; }
+bool same(const Edge& a, const Edge& b) {
+  return a.function == b.function && a.input_nr == b.input_nr;
+}
 
-// Each node from the output on, the operand's own left out, and which of its gradients go to the operand.
-std::vector<std::pair<Node*, std::vector<std::size_t>>> nodes_between(const Edge& output, const Edge& operand) {
+// Each node from the output on, the operand's own left out, and which of its gradients go to the
+// operand.
+std::vector<std::pair<Node*, std::vector<std::size_t>>> nodes_between(const Edge& output,
+                                                                      const Edge& operand) {
   std::vector<std::pair<Node*, std::vector<std::size_t>>> found;
   std::unordered_set<Node*> seen = {operand.function.get()};
   std::vector<Node*> waiting = {output.function.get()};
@@ -105,9 +112,9 @@ void WatchedCall::arrives(const at::Tensor& cotangent) {
   if (!cotangent.defined()) return;
   seen_.cotangent = copy_of(cotangent);
   seen_.cotangent_strides = cotangent.strides().vec();
-  place_ = std::make_shared<const Place>(Place{cotangent.storage().getWeakStorageImpl(), cotangent.options(),
-                                               cotangent.storage_offset(), cotangent.sizes().vec(),
-                                               cotangent.strides().vec()});
+  place_ = std::make_shared<const Place>(Place{cotangent.storage().getWeakStorageImpl(),
+                                               cotangent.options(), cotangent.storage_offset(),
+                                               cotangent.sizes().vec(), cotangent.strides().vec()});
 }
 
 void WatchedCall::gives(const at::Tensor& gradient) {
@@ -124,8 +131,9 @@ void WatchedCall::notice_writes() {
   if (!place_) return;
   auto storage = place_->storage.lock();
   if (!storage) return;
-  const at::Tensor x = at::empty({0}, place_->options.requires_grad(false))
-                           .set_(c10::Storage(std::move(storage)), place_->offset, place_->sizes, place_->strides);
+  const at::Tensor x =
+      at::empty({0}, place_->options.requires_grad(false))
+          .set_(c10::Storage(std::move(storage)), place_->offset, place_->sizes, place_->strides);
   Array now = copy_of(x);
   if (!same_bits(now, *seen_.cotangent)) seen_.cotangent_after = std::move(now);
 }
@@ -136,7 +144,8 @@ ObservedCall WatchedCall::told() const {
   return told;
 }
 
-void watch_graph(const std::shared_ptr<WatchedCall>& watch, const at::Tensor& operand, const at::Tensor& output) {
+void watch_graph(const std::shared_ptr<WatchedCall>& watch, const at::Tensor& operand,
+                 const at::Tensor& output) {
   if (!output.requires_grad()) return;
   const Edge from = torch::autograd::impl::gradient_edge(output);
   const Edge to = operand.requires_grad() ? torch::autograd::impl::gradient_edge(operand) : Edge();

@@ -1,4 +1,5 @@
-// A watched call sees what its backward got and gave, and leaves autograd as it is: each graph is run twice, watched and not.
+// A watched call sees what its backward got and gave, and leaves autograd as it is: each graph is
+// run twice, watched and not.
 #include "rank/backward_watch.h"
 
 #include <ATen/ATen.h>
@@ -26,7 +27,9 @@ at::Tensor numbers(at::IntArrayRef shape, double first = 1) {
 
 std::vector<double> values(const Array& a) { return {a.values().begin(), a.values().end()}; }
 std::vector<double> values(const at::Tensor& x) { return values(array_of(x)); }
-std::vector<double> values(const std::optional<Array>& a) { return a ? values(*a) : std::vector<double>(); }
+std::vector<double> values(const std::optional<Array>& a) {
+  return a ? values(*a) : std::vector<double>();
+}
 using Values = std::vector<double>;
 
 // What a backward was handed: as much as it could ever look at.
@@ -38,23 +41,27 @@ struct Arrived {
   const void* memory = nullptr;
   bool operator==(const Arrived& other) const {  // two runs have other memory
     return values == other.values && sizes == other.sizes && strides == other.strides &&
-           is_contiguous == other.is_contiguous && requires_grad == other.requires_grad && is_leaf == other.is_leaf;
+           is_contiguous == other.is_contiguous && requires_grad == other.requires_grad &&
+           is_leaf == other.is_leaf;
   }
 };
 std::vector<Arrived> arrived;
 
 // A user's function: gives `factor` times what arrives, in its place where that is asked for.
 struct Times : torch::autograd::Function<Times> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, double factor, bool in_place) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, double factor,
+                            bool in_place) {
     context->saved_data["factor"] = factor;
     context->saved_data["in_place"] = in_place;
     return x * factor;
   }
   static variable_list backward(AutogradContext* context, const variable_list& cotangents) {
     at::Tensor g = cotangents[0];
-    arrived.push_back({values(g), g.sizes().vec(), g.strides().vec(), g.is_contiguous(), g.requires_grad(), g.is_leaf(), g.data_ptr()});
+    arrived.push_back({values(g), g.sizes().vec(), g.strides().vec(), g.is_contiguous(),
+                       g.requires_grad(), g.is_leaf(), g.data_ptr()});
     const double factor = context->saved_data["factor"].toDouble();
-    return {context->saved_data["in_place"].toBool() ? g.mul_(factor) : g * factor, at::Tensor(), at::Tensor()};
+    return {context->saved_data["in_place"].toBool() ? g.mul_(factor) : g * factor, at::Tensor(),
+            at::Tensor()};
   }
 };
 
@@ -114,21 +121,30 @@ TEST(WatchedCall, LeavesWhatOtherUsesOfTheOperandAdd) {
 }
 
 TEST(WatchedCall, AddsWhatOneCallGivesInParts) {
-  const Both both = run_both([](const at::Tensor& x) { return Times::apply(x, 2, false) + x * x + at::cat({x, x}).sum(); },
-                             [](const Call& call) {
-                               const at::Tensor x = numbers({2}).requires_grad_(true);
-                               return (call(x * 1) * numbers({2}, 10)).sum();
-                             });
+  const Both both = run_both(
+      [](const at::Tensor& x) {
+        return Times::apply(x, 2, false) + x * x + at::cat({x, x}).sum();
+      },
+      [](const Call& call) {
+        const at::Tensor x = numbers({2}).requires_grad_(true);
+        return (call(x * 1) * numbers({2}, 10)).sum();
+      });
   // 2 g + 2 x g + twice the sum of g, where g = [10, 11].
   EXPECT_EQ(values(both.seen->given), (Values{20 + 20 + 42, 22 + 44 + 42}));
 }
 
 TEST(WatchedCall, TakesExpandedAndTransposedTensorsAsTheyLie) {
   for (const auto& make : std::vector<std::function<at::Tensor(const at::Tensor&)>>{
-           [](const at::Tensor& y) { return y.sum(); },                                      // expanded
-           [](const at::Tensor& y) { return (y.t() * numbers({3, 2})).sum(); },              // transposed
-           [](const at::Tensor& y) { return (y.select(0, 1) * numbers({3})).sum(); },        // zeros around it
-           [](const at::Tensor& y) { return y.sum(0, true).expand({4, 3}).reshape({-1}).dot(numbers({12})); }}) {
+           [](const at::Tensor& y) { return y.sum(); },  // expanded
+           [](const at::Tensor& y) {
+             return (y.t() * numbers({3, 2})).sum();
+           },  // transposed
+           [](const at::Tensor& y) {
+             return (y.select(0, 1) * numbers({3})).sum();
+           },  // zeros around it
+           [](const at::Tensor& y) {
+             return y.sum(0, true).expand({4, 3}).reshape({-1}).dot(numbers({12}));
+           }}) {
     const Both both = run_both(times(1), [&](const Call& call) {
       const at::Tensor x = numbers({3, 2}).requires_grad_(true);
       return make(call(x.t()));
@@ -156,24 +172,28 @@ TEST(WatchedCall, LeavesASharedCotangentShared) {
 }
 
 TEST(WatchedCall, SeesAWriteThroughAView) {
-  const Both both = run_both([](const at::Tensor& x) { return at::stack({Times::apply(x, 3, true), x * 0}); },
-                             [](const Call& call) {
-                               const at::Tensor x = numbers({2}).requires_grad_(true);
-                               const at::Tensor other = numbers({2, 2}).requires_grad_(true) * 1;
-                               return ((call(x * 1) + other) * numbers({2, 2}, 7)).sum();
-                             });
+  const Both both = run_both(
+      [](const at::Tensor& x) {
+        return at::stack({Times::apply(x, 3, true), x * 0});
+      },
+      [](const Call& call) {
+        const at::Tensor x = numbers({2}).requires_grad_(true);
+        const at::Tensor other = numbers({2, 2}).requires_grad_(true) * 1;
+        return ((call(x * 1) + other) * numbers({2, 2}, 7)).sum();
+      });
   EXPECT_EQ(values(both.seen->cotangent), (Values{7, 8, 9, 10}));
   EXPECT_EQ(values(both.seen->cotangent_after), (Values{21, 24, 9, 10}));
 }
 
-// Two gradients meet in a buffer to which autograd adds in place, if nobody else holds the first; a leaf takes over a gradient
-// that nobody else holds. The addresses tell.
+// Two gradients meet in a buffer to which autograd adds in place, if nobody else holds the first; a
+// leaf takes over a gradient that nobody else holds. The addresses tell.
 TEST(WatchedCall, LeavesAccumulationInPlace) {
   for (const bool watched : {false, true}) {
     SCOPED_TRACE(watched ? "watched" : "not watched");
     const void* given = nullptr;
     const void* met = nullptr;
-    const at::Tensor leaf = numbers({2}).requires_grad_(true), taken = numbers({2}).requires_grad_(true);
+    const at::Tensor leaf = numbers({2}).requires_grad_(true),
+                     taken = numbers({2}).requires_grad_(true);
     const at::Tensor operand = leaf * 1;
     operand.register_hook([&](const at::Tensor& g) { met = g.data_ptr(); });
     const at::Tensor first = operand * 10;  // its gradient comes second
@@ -210,10 +230,11 @@ TEST(WatchedCall, SeesBeforeAHookThatTheCallLeftOnItsResult) {
 }
 
 TEST(WatchedCall, AResultThatIsTheOperandGivesWhatArrives) {
-  const Both both = run_both([](const at::Tensor& x) { return x; }, [](const Call& call) {
-    const at::Tensor x = numbers({2}).requires_grad_(true);
-    return (call(x) * numbers({2}, 7)).sum();
-  });
+  const Both both = run_both([](const at::Tensor& x) { return x; },
+                             [](const Call& call) {
+                               const at::Tensor x = numbers({2}).requires_grad_(true);
+                               return (call(x) * numbers({2}, 7)).sum();
+                             });
   EXPECT_EQ(values(both.seen->cotangent), (Values{7, 8}));
   EXPECT_EQ(values(both.seen->given), (Values{7, 8}));
 }
@@ -225,11 +246,14 @@ TEST(WatchedCall, TellsNoneFromZeros) {
     return x.sum();
   });
   EXPECT_FALSE(unused.seen->cotangent || unused.seen->given);
-  const Both detached = run_both([](const at::Tensor& x) { return x.detach() * 2 + at::zeros({2}, at::kDouble).requires_grad_(true); },
-                                 [](const Call& call) {
-                                   const at::Tensor x = numbers({2}).requires_grad_(true);
-                                   return call(x).sum();
-                                 });
+  const Both detached = run_both(
+      [](const at::Tensor& x) {
+        return x.detach() * 2 + at::zeros({2}, at::kDouble).requires_grad_(true);
+      },
+      [](const Call& call) {
+        const at::Tensor x = numbers({2}).requires_grad_(true);
+        return call(x).sum();
+      });
   EXPECT_EQ(values(detached.seen->cotangent), (Values{1, 1}));
   EXPECT_FALSE(detached.seen->given);
   const Both zero = run_both(times(0), [](const Call& call) {
@@ -242,7 +266,8 @@ TEST(WatchedCall, TellsNoneFromZeros) {
 // A node of ours tells the watch itself.
 class WatchedNode : public testing::Test {
  protected:
-  at::Tensor call(const at::Tensor& operand, Backward backward, std::shared_ptr<WatchedCall>& watch, bool is_watched) {
+  at::Tensor call(const at::Tensor& operand, Backward backward, std::shared_ptr<WatchedCall>& watch,
+                  bool is_watched) {
     auto site = std::make_shared<CallSite>();
     site->call = {&spec_, 1};
     site->connection = connection_.get();
@@ -253,7 +278,8 @@ class WatchedNode : public testing::Test {
   }
 
   CollectiveCall spec_;  // an all_reduce
-  std::unique_ptr<Connection> connection_ = make_gloo_connection(c10::make_intrusive<c10d::HashStore>(), 0, 1, "test", {});
+  std::unique_ptr<Connection> connection_ =
+      make_gloo_connection(c10::make_intrusive<c10d::HashStore>(), 0, 1, "test", {});
 };
 
 TEST_F(WatchedNode, IsSeenAsItIs) {
@@ -276,7 +302,9 @@ TEST_F(WatchedNode, IsSeenAsItIs) {
 }
 
 TEST_F(WatchedNode, TellsAWriteAndALeafThatTakesOver) {
-  const auto in_place = [](const CallSite&, const Kept&, const at::Tensor& g) { return at::Tensor(g).mul_(2); };
+  const auto in_place = [](const CallSite&, const Kept&, const at::Tensor& g) {
+    return at::Tensor(g).mul_(2);
+  };
   for (const bool watched : {false, true}) {
     SCOPED_TRACE(watched);
     std::shared_ptr<WatchedCall> watch;
@@ -303,7 +331,8 @@ TEST_F(WatchedNode, SeesWhatAnOperandGetsThatWantsNoGradient) {
 TEST_F(WatchedNode, TellsNone) {
   std::shared_ptr<WatchedCall> watch;
   const at::Tensor x = numbers({2}).requires_grad_(true);
-  const at::Tensor y = call(x, [](const CallSite&, const Kept&, const at::Tensor&) { return at::Tensor(); }, watch, true);
+  const at::Tensor y = call(
+      x, [](const CallSite&, const Kept&, const at::Tensor&) { return at::Tensor(); }, watch, true);
   (y * numbers({2}, 3)).sum().backward();
   EXPECT_EQ(values(watch->told().cotangent), (Values{3, 4}));
   EXPECT_FALSE(watch->told().given);

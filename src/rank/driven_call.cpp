@@ -62,27 +62,32 @@ struct Given {
 Given given(const DrivenCall& call, int world_size) {
   Given all;
   for (int r = 0; r < world_size; ++r) {
-    const at::Tensor operand = repeated(call.operand_on(r), call.operand_strides(r)).to(at::kDouble);
+    const at::Tensor operand =
+        repeated(call.operand_on(r), call.operand_strides(r)).to(at::kDouble);
     all.leaves.push_back(operand.clone(at::MemoryFormat::Contiguous).requires_grad_(true));
     const Tensors own = call.cotangents_on(r);
     if (r == 0) all.cotangents.resize(own.size());
-    if (own.size() != all.cotangents.size()) throw InvalidAt("", "the ranks have different numbers of cotangents");
+    if (own.size() != all.cotangents.size())
+      throw InvalidAt("", "the ranks have different numbers of cotangents");
     for (std::size_t k = 0; k < own.size(); ++k)
       all.cotangents[k].push_back(repeated(own[k], call.cotangent_strides(r)).to(at::kDouble));
   }
   return all;
 }
 
-// The k-th cotangents pulled back to the operands; undefined where an operand has no part in any output.
+// The k-th cotangents pulled back to the operands; undefined where an operand has no part in any
+// output.
 Tensors pulled_back(const Tensors& outputs, const Tensors& leaves, const Tensors& cotangents) {
   Tensors ends, starts;
   for (std::size_t r = 0; r < outputs.size(); ++r) {
-    if (!outputs[r].requires_grad()) continue;  // zeros off a root: what arrives there counts for nothing
+    if (!outputs[r].requires_grad())
+      continue;  // zeros off a root: what arrives there counts for nothing
     ends.push_back(outputs[r]);
     starts.push_back(cotangents[r]);
   }
   if (ends.empty()) return Tensors(leaves.size());
-  return torch::autograd::grad(ends, leaves, starts, /*retain_graph=*/true, /*create_graph=*/false, /*allow_unused=*/true);
+  return torch::autograd::grad(ends, leaves, starts, /*retain_graph=*/true, /*create_graph=*/false,
+                               /*allow_unused=*/true);
 }
 
 }  // namespace
@@ -97,7 +102,8 @@ at::Tensor DrivenCall::operand_on(int rank) const { return local_value(program_,
 
 std::vector<at::Tensor> DrivenCall::cotangents_on(int rank) const {
   const at::Tensor stacked = local_value(program_, cotangents_, rank);
-  if (stacked.dim() == 0) throw InvalidAt(cotangents_.pointer, "the cotangents are to be stacked along a first dim");
+  if (stacked.dim() == 0)
+    throw InvalidAt(cotangents_.pointer, "the cotangents are to be stacked along a first dim");
   return stacked.unbind(0);
 }
 
@@ -133,7 +139,8 @@ Simulation simulate_driven(const SimulateRequest& request) {
   out.gradients = {{std::move(gradient)}};
   if (!analysis) return out;
   for (Stacked& x : bounds) bound.parts.emplace_back(std::move(x).array());
-  out.exact = std::all_of(bound.parts.begin(), bound.parts.end(), [](const auto& part) { return is_zero(*part); });
+  out.exact = std::all_of(bound.parts.begin(), bound.parts.end(),
+                          [](const auto& part) { return is_zero(*part); });
   out.bounds = {std::move(bound)};
   out.undecided = analysis->undecided();
   return out;

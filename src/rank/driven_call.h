@@ -1,5 +1,6 @@
-// One collective call whose backward is asked for again and again, from cotangents of the driver's choice (Drive): what both
-// ranks and the simulator make of the request, and the simulator's answer.
+// One collective call whose backward is asked for again and again, from cotangents of the driver's
+// choice (Drive): what both ranks and the simulator make of the request, and the simulator's
+// answer.
 #pragma once
 
 #include <ATen/core/Tensor.h>

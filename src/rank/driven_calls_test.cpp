@@ -1,5 +1,5 @@
-// Driven calls: on real ranks `reference` gives what the simulation says is right, of every collective and op, wherever operand
-// and cotangent lie; a mutant does not.
+// Driven calls: on real ranks `reference` gives what the simulation says is right, of every
+// collective and op, wherever operand and cotangent lie; a mutant does not.
 #include "rank/driven_call.h"
 
 #include <ATen/Parallel.h>
@@ -18,14 +18,16 @@ using Tensors = std::vector<at::Tensor>;
 
 Strides reversed(const Shape& shape) {
   Strides strides(shape.size(), 1);
-  for (std::size_t d = 1; d < shape.size(); ++d) strides[d] = strides[d - 1] * std::max<std::int64_t>(shape[d - 1], 1);
+  for (std::size_t d = 1; d < shape.size(); ++d)
+    strides[d] = strides[d - 1] * std::max<std::int64_t>(shape[d - 1], 1);
   return strides;
 }
 
 // Every other element of a row, in memory twice as long.
 Strides spread(const Shape& shape) {
   Strides strides(shape.size(), 2);
-  for (std::size_t d = shape.size(); d-- > 1;) strides[d - 1] = strides[d] * std::max<std::int64_t>(shape[d], 1);
+  for (std::size_t d = shape.size(); d-- > 1;)
+    strides[d - 1] = strides[d] * std::max<std::int64_t>(shape[d], 1);
   return strides;
 }
 
@@ -59,11 +61,13 @@ struct Driven {
   Drive drive;
 };
 
-Driven driven(const Sample& sample, const Partition& partition, DType dtype, const Lying& lying, bool with_units = false) {
+Driven driven(const Sample& sample, const Partition& partition, DType dtype, const Lying& lying,
+              bool with_units = false) {
   const Tensors operands = testing::operands_of(sample, partition);
   Driven d{testing::one_call(sample, partition, operands), {"g"}};
   d.program.dtype = dtype;
-  const Tensors cotangents = testing::cotangents_of(testing::outputs_of(d.program, operands), 3, with_units);
+  const Tensors cotangents =
+      testing::cotangents_of(testing::outputs_of(d.program, operands), 3, with_units);
   d.program.inputs.push_back(testing::local_input("g", cotangents, false));
   d.drive.operand_strides = strides_of(operands, lying.operand, 0);
   d.drive.cotangent_strides = strides_of(cotangents, lying.cotangent, 1);
@@ -87,7 +91,8 @@ DistributedRun observed(testing::RealRanks& ranks, const Driven& d, const std::s
 int count_wrong(const Simulation& truth, const DistributedRun& run) {
   int wrong = 0;
   for (std::size_t r = 0; r < run.ranks.size(); ++r) {
-    const Array &is = truth.gradients[0][0].parts[r].value(), &bound = truth.bounds[0].parts[r].value();
+    const Array &is = truth.gradients[0][0].parts[r].value(),
+                &bound = truth.bounds[0].parts[r].value();
     const std::optional<Array>& given = run.ranks[r].gradients.at(0);
     if (given && given->shape() != is.shape()) return -1;
     for (std::int64_t i = 0; i < is.size(); ++i) {
@@ -109,7 +114,8 @@ void expect_right(testing::RealRanks& ranks, const Driven& d) {
   EXPECT_EQ(count_wrong(truth, run), 0);
   for (std::size_t r = 0; r < run.ranks.size(); ++r) {
     ASSERT_EQ(run.ranks[r].steps.size(), 1U);
-    const Array &y = run.ranks[r].steps[0], &is = truth.steps[0].by_rank[r], &bound = truth.steps[0].bound[r];
+    const Array &y = run.ranks[r].steps[0], &is = truth.steps[0].by_rank[r],
+                &bound = truth.steps[0].bound[r];
     ASSERT_EQ(y.shape(), is.shape());
     for (std::int64_t i = 0; i < y.size(); ++i) EXPECT_LE(std::abs(y[i] - is[i]), bound[i]);
   }
@@ -161,22 +167,78 @@ TEST(DrivenCalls, AMutantIsNotRight) {
   EXPECT_EQ(wrong("mutant:z=identity", kLying[0]), 0) << "another step's";
   for (const char* what : {"identity", "divided", "without:3", "group:world", "none", "linear:0"})
     EXPECT_GT(wrong(std::string("mutant:y=") + what, kLying[0]), 0) << what;
-  EXPECT_EQ(wrong("mutant:y=as_stored", kLying[0]), 0) << "right as long as cotangents are contiguous";
+  EXPECT_EQ(wrong("mutant:y=as_stored", kLying[0]), 0)
+      << "right as long as cotangents are contiguous";
   EXPECT_GT(wrong("mutant:y=as_stored", kLying[1]), 0);
+}
+
+// The dispatcher's, and operators of a user's library (tests/operators).
+TEST(DrivenCalls, WhoeverMakesTheCall) {
+  testing::RealRanks ranks;
+  const std::string library =
+      "library:" DISTGRAD_BIN_DIR "/../tests/example_operators.so:example::";
+  const auto samples = testing::samples(3, at::kDouble, false);
+  for (const Lying& lying : {kLying[0], kLying[1], kLying[3]}) {
+    const Driven d = driven(samples[0], {{4, 0, 2}, {5, 3, 1}}, DType::kFloat64, lying);
+    ASSERT_EQ(samples[0].name, "all_reduce sum [2,3]");
+    const Simulation truth = right(d);
+    const auto expect = [&](const std::string& subject, auto&& given) {
+      SCOPED_TRACE(subject + ", " + lying.name);
+      const DistributedRun run = observed(ranks, d, subject);
+      ASSERT_FALSE(run.error) << run.error->message;
+      for (int r = 0; r < 6; ++r) {
+        const at::Tensor seen = tensor_of(run.ranks[r].gradients.at(0).value());
+        EXPECT_TRUE(at::equal(seen, given(r))) << seen << given(r);
+      }
+    };
+    const auto cotangent = [&](int r) {
+      Strides strides = lying.cotangent ? d.drive.cotangent_strides[r] : Strides();
+      if (!strides.empty()) strides.insert(strides.begin(), 1);
+      return repeated(tensor_of(std::get<std::vector<Array>>(d.program.inputs[1].value)[r]),
+                      strides);
+    };
+    const auto is_right = [&](int r) { return tensor_of(truth.gradients[0][0].parts[r].value()); };
+    expect("in_place", cotangent);
+    expect(library + "all_reduce", is_right);
+    expect(library + "reduce_from_region", cotangent);
+    expect(library + "halved", [&](int r) { return is_right(r) / 2; });
+    if (lying.cotangent == reversed) {
+      EXPECT_GT(count_wrong(truth, observed(ranks, d, library + "in_memory_order")), 0);
+    } else {
+      expect(library + "in_memory_order", is_right);
+    }
+  }
+}
+
+TEST(DrivenCalls, JudgesOnlyForwardWhereANaNIsAmongTheExtremes) {
+  for (const Sample& sample : testing::samples(3, at::kDouble, false)) {
+    Driven d = driven(sample, {{0, 1, 2}}, DType::kFloat64, kLying[0]);
+    auto& operands = std::get<std::vector<Array>>(d.program.inputs[0].value);
+    if (operands[1].size() == 0) continue;
+    std::vector<double> values(operands[1].values().begin(), operands[1].values().end());
+    values[0] = std::nan("");
+    operands[1] = Array(operands[1].shape(), values);
+    const bool picks = traits(sample.spec.kind).takes_op &&
+                       (sample.spec.op == ReduceOp::kMin || sample.spec.op == ReduceOp::kMax);
+    EXPECT_EQ(right(d).forward_only.empty(), !picks) << sample.name;
+  }
 }
 
 TEST(DrivenCalls, NoneIsToldFromZeros) {
   testing::RealRanks ranks;
   const auto samples = testing::samples(3, at::kDouble, false);
   const Driven d = driven(samples[0], {{0, 1, 2}}, DType::kFloat64, kLying[0]);
-  for (const RankResult& rank : observed(ranks, d, "mutant:y=none").ranks) EXPECT_FALSE(rank.gradients.at(0));
-  for (const RankResult& rank : observed(ranks, d, "mutant:y=without:1").ranks) EXPECT_TRUE(rank.gradients.at(0));
+  for (const RankResult& rank : observed(ranks, d, "mutant:y=none").ranks)
+    EXPECT_FALSE(rank.gradients.at(0));
+  for (const RankResult& rank : observed(ranks, d, "mutant:y=without:1").ranks)
+    EXPECT_TRUE(rank.gradients.at(0));
 }
 
 TEST(DrivenCalls, SaysWhatRaisesWhere) {
   testing::RealRanks ranks;
   const auto samples = testing::samples(3, at::kDouble, false);
-  const DistributedRun run = observed(ranks, driven(samples[0], {{0, 1, 2}}, DType::kFloat64, kLying[0]), "mutant:y=raises");
+  const DistributedRun run = observed(
+      ranks, driven(samples[0], {{0, 1, 2}}, DType::kFloat64, kLying[0]), "mutant:y=raises");
   ASSERT_TRUE(run.error);
   EXPECT_EQ(run.error->step, "y");
   EXPECT_TRUE(run.error->in_backward);

@@ -31,22 +31,31 @@ struct OtherCall {
 
 void run_forward(OtherCall& other, const at::Tensor& operand) {
   other.kept.operand = operand.detach();
-  other.kept.output = collective(other.spec.kind).forward(other.site.call, *other.site.connection, other.kept.operand, other.kept);
+  other.kept.output =
+      collective(other.spec.kind)
+          .forward(other.site.call, *other.site.connection, other.kept.operand, other.kept);
 }
 
 }  // namespace
 
-MutatedCalls::MutatedCalls(const Program& program, std::string_view subject, int rank, GroupConnections& connections)
-    : program_(program), mutations_(mutations_of(subject)), rank_(rank), connections_(connections) {}
+MutatedCalls::MutatedCalls(const Program& program, std::string_view subject, int rank,
+                           GroupConnections& connections)
+    : program_(program),
+      mutations_(mutations_of(subject)),
+      rank_(rank),
+      connections_(connections) {}
 
-void MutatedCalls::prepare(const std::shared_ptr<CallSite>& site, const Step& step, const at::Tensor& operand) {
+void MutatedCalls::prepare(const std::shared_ptr<CallSite>& site, const Step& step,
+                           const at::Tensor& operand) {
   for (const Mutation& mutation : mutations_)
     if (mutation.step == step.name) apply(mutation, *site, operand);
 }
 
-void MutatedCalls::note(const std::shared_ptr<CallSite>& site, const Step& step, const at::Tensor& output) {
-  const bool lends = std::ranges::any_of(
-      mutations_, [&](const Mutation& m) { return m.kind == Mutation::Kind::kStale && m.name == step.name; });
+void MutatedCalls::note(const std::shared_ptr<CallSite>& site, const Step& step,
+                        const at::Tensor& output) {
+  const bool lends = std::ranges::any_of(mutations_, [&](const Mutation& m) {
+    return m.kind == Mutation::Kind::kStale && m.name == step.name;
+  });
   if (lends) made_[step.name] = {site, output};
 }
 
@@ -64,9 +73,10 @@ void MutatedCalls::apply(const Mutation& mutation, CallSite& site, const at::Ten
       };
       return;
     case kLinear:
-      site.backward = joint_backward([seed = mutation.number](const Call& joint, const JointValues& values) {
-        return linear_mistake(seed, joint, values);
-      });
+      site.backward =
+          joint_backward([seed = mutation.number](const Call& joint, const JointValues& values) {
+            return linear_mistake(seed, joint, values);
+          });
       return;
     case kStale:  // alone, as when it is driven, nobody else writes to its buffer
       if (const auto lender = made_.find(mutation.name); lender != made_.end())
@@ -82,13 +92,15 @@ void MutatedCalls::apply(const Mutation& mutation, CallSite& site, const at::Ten
 
 Backward MutatedCalls::of_rule(const std::string& name, const CollectiveCall& call) const {
   const Rule* rule = rule_named(name);
-  if (rule == nullptr || !rule->applies(call)) throw std::invalid_argument("no rule for this call: " + name);
+  if (rule == nullptr || !rule->applies(call))
+    throw std::invalid_argument("no rule for this call: " + name);
   if (name == "leftovers") return leftovers_backward;
   const LocalMistake* mistake = local_mistake_named(name);
   return mistake ? of_memory(*mistake) : rule_backward(*rule);
 }
 
-Backward MutatedCalls::of_other_call(const Mutation& mutation, const CollectiveCall& call, const at::Tensor& operand) {
+Backward MutatedCalls::of_other_call(const Mutation& mutation, const CollectiveCall& call,
+                                     const at::Tensor& operand) {
   const auto other = std::make_shared<OtherCall>();
   other->spec = call;
   if (mutation.kind == Mutation::Kind::kRoot) other->spec.root = static_cast<int>(mutation.number);
@@ -100,7 +112,8 @@ Backward MutatedCalls::of_other_call(const Mutation& mutation, const CollectiveC
   for (std::vector<int>& list : program_.partition_of(other->spec.group)) {
     if (std::ranges::find(list, rank_) == list.end()) continue;
     if (mutation.kind == Mutation::Kind::kOrder) list = reordered(list, mutation.name, call.root);
-    if (other->spec.root >= static_cast<int>(list.size())) throw std::invalid_argument("no root in the group");
+    if (other->spec.root >= static_cast<int>(list.size()))
+      throw std::invalid_argument("no root in the group");
     other->site.call = {&other->spec, static_cast<int>(list.size())};
     other->site.connection = &connections_.of(list);
   }

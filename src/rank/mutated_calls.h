@@ -1,5 +1,5 @@
-// Wrong backwards on purpose, on real ranks: makes of a native call what a subject "mutant:STEP=WHAT+..." says of its step
-// (model/subject_text.h). For tests of the diagnosis.
+// Wrong backwards on purpose, on real ranks: makes of a native call what a subject
+// "mutant:STEP=WHAT+..." says of its step (model/subject_text.h). For tests of the diagnosis.
 #pragma once
 
 #include <map>
@@ -21,8 +21,8 @@ class MutatedCalls {
   // Program and connections outlive this. Throws std::invalid_argument for what is no such text.
   MutatedCalls(const Program&, std::string_view subject, int rank, GroupConnections&);
 
-  // Before the call of a step, whose site is that of the native call. Every rank comes by, since what another group or root would
-  // do is prepared by a call of that, forward.
+  // Before the call of a step, whose site is that of the native call. Every rank comes by, since
+  // what another group or root would do is prepared by a call of that, forward.
   void prepare(const std::shared_ptr<CallSite>& site, const Step& step, const at::Tensor& operand);
   // After it.
   void note(const std::shared_ptr<CallSite>& site, const Step& step, const at::Tensor& output);

@@ -1,14 +1,12 @@
-// Mutants on real ranks: each does what its name says, in subgroups, with operands and cotangents that differ by rank and element,
-// and several at once.
+// Mutants on real ranks: each does what its name says, in subgroups, with operands and cotangents
+// that differ by rank and element.
 #include <functional>
-#include <map>
 #include <set>
 
 #include "model/group_order.h"
 #include "model/libraries.h"
 #include "rank/real_ranks_test.h"
 #include "rules/linear_mistake.h"
-#include "rules/mistakes.h"
 
 namespace distgrad {
 namespace {
@@ -51,6 +49,7 @@ Subject subject_of(const Sample& sample) {
   s.program = testing::one_call(sample, kPart, s.operands);
   s.program.groups.push_back({"halves", kHalves, false});
   s.cotangents = testing::cotangents_of(testing::outputs_of(s.program, s.operands), 3, false);
+  for (at::Tensor& g : s.cotangents) g = g * 1.1;  // which no narrower dtype holds
   s.program.inputs.push_back(testing::local_input("g", s.cotangents, false));
   return s;
 }
@@ -62,12 +61,14 @@ Tensors meant(const Subject& s, const Meaning& meaning) {
     const Call call{meaning.spec ? &*meaning.spec : &s.sample.spec, static_cast<int>(list.size())};
     JointValues v;
     for (const int r : list) v.operands.push_back(s.operands[r]);
-    for (const at::Tensor& y : collective(call.spec->kind).simulate(call, v.operands)) v.outputs.push_back(y.clone());
+    for (const at::Tensor& y : collective(call.spec->kind).simulate(call, v.operands))
+      v.outputs.push_back(y.clone());
     std::vector<Tensors> given(list.size());
     for (std::int64_t k = 0; k < s.cotangents[0].size(0); ++k) {
       v.cotangents.clear();
       for (const int r : list)
-        v.cotangents.push_back(r == meaning.without ? at::zeros_like(s.cotangents[r][k]) : s.cotangents[r][k].clone());
+        v.cotangents.push_back(r == meaning.without ? at::zeros_like(s.cotangents[r][k])
+                                                    : s.cotangents[r][k].clone());
       const Tensors all = meaning.backward(call, v);
       for (std::size_t i = 0; i < list.size(); ++i) given[i].push_back(all[i]);
     }
@@ -76,15 +77,19 @@ Tensors meant(const Subject& s, const Meaning& meaning) {
   return stacked;
 }
 
-bool close(const at::Tensor& a, const at::Tensor& b) { return a.sizes() == b.sizes() && at::allclose(a, b, 1e-12, 1e-12); }
+bool close(const at::Tensor& a, const at::Tensor& b) {
+  return a.sizes() == b.sizes() && at::allclose(a, b, 1e-12, 1e-12);
+}
 
 // Many at once, since a case waits for every rank.
 class Trials {
  public:
   void add(const Subject& s, const std::string& what, const Meaning& meaning) {
-    RunRequest request{s.program, "mutant:y=" + what, "gloo", std::vector<double>(s.operands.size(), 1.0)};
+    RunRequest request{s.program, "mutant:y=" + what, "gloo",
+                       std::vector<double>(s.operands.size(), 1.0)};
     request.drive = s.drive;
-    trials_.push_back({s.sample.name + ", " + what, meant(s, meaning), meant(s, {}), workshop_.run(request, 30)});
+    trials_.push_back(
+        {s.sample.name + ", " + what, meant(s, meaning), meant(s, {}), workshop_.run(request, 30)});
   }
 
   // How many were not right.
@@ -98,7 +103,9 @@ class Trials {
       bool is_right = true;
       for (std::size_t r = 0; r < run.ranks.size(); ++r) {
         const at::Tensor seen = tensor_of(run.ranks[r].gradients.at(0).value());
-        EXPECT_TRUE(close(seen, trial.meant[r])) << "rank " << r << "\n" << seen << "\n" << trial.meant[r];
+        EXPECT_TRUE(close(seen, trial.meant[r])) << "rank " << r << "\n"
+                                                 << seen << "\n"
+                                                 << trial.meant[r];
         is_right = is_right && close(seen, trial.right[r]);
       }
       wrong += !is_right;
@@ -135,19 +142,21 @@ TEST(MutatedCalls, RunTheRule) {
     const Subject s = subject_of(sample);
     for (const BackwardRuleRow& row : backward_rules()) {
       const Rule& rule = *rule_named(row.name);
-      // What the backend leaves nobody knows before; what writes over cotangents gives what is right.
+      // What the backend leaves nobody knows before; what writes over cotangents gives what is
+      // right.
       const bool is_told = row.name != "raises" && row.name != "none" && row.name != "leftovers";
       if (rule.applies(sample.spec) && is_told && fits(s, {.backward = rule.evaluate}))
         trials.add(s, std::string(row.name), {.backward = rule.evaluate});
     }
   }
   EXPECT_GT(trials.size(), 250U);
-  EXPECT_GT(trials.judge(), 180);
+  EXPECT_GT(trials.judge(), 240);
 }
 
 TEST(MutatedCalls, LeaveARankOut) {
   Trials trials;
-  for (const Sample& sample : one_of_each()) trials.add(subject_of(sample), "without:3", {.without = 3});
+  for (const Sample& sample : one_of_each())
+    trials.add(subject_of(sample), "without:3", {.without = 3});
   EXPECT_GT(trials.judge(), 15);
 }
 
@@ -169,7 +178,8 @@ TEST(MutatedCalls, RunOverAnotherGroup) {
     const Subject s = subject_of(sample);
     if (fits(s, {.lists = kHalves})) trials.add(s, "group:halves", {.lists = kHalves});
     // Elsewhere a call by six ranks has other shapes.
-    if (sample.spec.kind == CollectiveKind::kAllReduce) trials.add(s, "group:world", {.lists = {{0, 1, 2, 3, 4, 5}}});
+    if (sample.spec.kind == CollectiveKind::kAllReduce)
+      trials.add(s, "group:world", {.lists = {{0, 1, 2, 3, 4, 5}}});
   }
   EXPECT_GT(trials.judge(), 20);
 }
@@ -191,7 +201,9 @@ TEST(MutatedCalls, RunALinearMapWithoutAName) {
   for (const Sample& sample : one_of_each())
     for (std::uint64_t seed = 0; seed < kLinearForms; ++seed)
       trials.add(subject_of(sample), "linear:" + std::to_string(seed),
-                 {.backward = [seed](const Call& call, const JointValues& v) { return linear_mistake(seed, call, v); }});
+                 {.backward = [seed](const Call& call, const JointValues& v) {
+                   return linear_mistake(seed, call, v);
+                 }});
   EXPECT_EQ(static_cast<std::size_t>(trials.judge()), trials.size());
 }
 
@@ -205,173 +217,26 @@ TEST(MutatedCalls, MistakeTheirOwnMemory) {
       Subject s = subject_of(sample);
       std::vector<Strides> operand, cotangent;
       for (std::size_t r = 0; r < s.operands.size(); ++r) {
-        const auto transposed = [](const at::Tensor& x) { return Strides{1, std::max<std::int64_t>(x.size(0), 1)}; };
+        const auto transposed = [](const at::Tensor& x) {
+          return Strides{1, std::max<std::int64_t>(x.size(0), 1)};
+        };
         operand.push_back(transposed(s.operands[r]));
-        cotangent.push_back(s.cotangents[r].dim() == 3 ? transposed(s.cotangents[r][0]) : Strides());
+        cotangent.push_back(s.cotangents[r].dim() == 3 ? transposed(s.cotangents[r][0])
+                                                       : Strides());
       }
       s.drive.operand_strides = operand;
       s.drive.cotangent_strides = cotangent;
       trials.add(s, name, {.backward = [&rule](const Call& call, JointValues v) {
-                   for (at::Tensor& x : v.operands) x = laid_in_memory(x, {1, std::max<std::int64_t>(x.size(0), 1)});
+                   for (at::Tensor& x : v.operands)
+                     x = laid_in_memory(x, {1, std::max<std::int64_t>(x.size(0), 1)});
                    for (at::Tensor& g : v.cotangents)
-                     if (g.dim() == 2) g = laid_in_memory(g, {1, std::max<std::int64_t>(g.size(0), 1)});
+                     if (g.dim() == 2)
+                       g = laid_in_memory(g, {1, std::max<std::int64_t>(g.size(0), 1)});
                    return rule.evaluate(call, v);
                  }});
     }
   }
   EXPECT_GT(trials.judge(), 15);
-}
-
-// --- Whole programs ---------------------------------------------------------------------------------------------------------
-
-struct Whole {
-  Program program;
-
-  explicit Whole(int world_size) { program.world_size = world_size; }
-  Whole& input(const std::string& name, const Shape& shape) {
-    std::vector<Array> values;
-    for (int r = 0; r < program.world_size; ++r) {
-      std::vector<double> own;
-      for (std::int64_t i = 0; i < element_count(shape); ++i) own.push_back(static_cast<double>((i * 3 + r * 5 + 2) % 11) - 4);
-      values.emplace_back(shape, std::move(own));
-    }
-    Input in;
-    in.name = name;
-    in.value = std::move(values);
-    in.layout = {{"", Layout{}}};
-    program.inputs.push_back(std::move(in));
-    return *this;
-  }
-  Whole& step(const std::string& name, const std::string& text) {
-    program.steps.push_back({name, "", Expression{text, ""}});
-    return *this;
-  }
-  Whole& call(const std::string& name, CollectiveKind kind, const std::string& operand, const std::string& group = {}) {
-    CollectiveCall c;
-    c.kind = kind;
-    c.operand.text = operand;
-    c.group = group;
-    program.steps.push_back({name, "", c});
-    return *this;
-  }
-  Whole& loss(const std::string& text) {
-    program.loss.text = text;
-    return *this;
-  }
-
-  RunRequest run(const std::string& subject) const {
-    RunRequest request{program, subject, "", {}};
-    request.observe = true;
-    return request;
-  }
-  Simulation replayed(const std::vector<RuleChoice>& rules) const {
-    SimulateRequest request;
-    request.program = program;
-    request.weights = {std::vector<double>(static_cast<std::size_t>(program.world_size), 1.0)};
-    request.rules = rules;
-    request.leaves_by_rank = true;
-    return simulate(request);
-  }
-};
-
-bool gives(const DistributedRun& run, const Simulation& s) {
-  for (std::size_t i = 0; i < s.gradients[0].size(); ++i)
-    for (std::size_t r = 0; r < run.ranks.size(); ++r) {
-      const Array &seen = run.ranks[r].gradients[i].value(), &is = s.gradients[0][i].parts[r].value();
-      const Array& bound = s.bounds[i].parts[r].value();
-      for (std::int64_t e = 0; e < is.size(); ++e)
-        if (std::abs(seen[e] - is[e]) > bound[e]) return false;
-    }
-  return true;
-}
-
-const ObservedCall& observed(const RankResult& rank, const std::string& step) {
-  return *std::ranges::find(rank.observed, step, &ObservedCall::step);
-}
-
-TEST(MutatedCalls, SeveralAtOnceInAMesh) {
-  Whole w(6);
-  w.program.groups = {{"dp", {{0, 3}, {1, 4}, {2, 5}}, true}, {"tp", {{0, 1, 2}, {3, 4, 5}}, true}, {"odd", {{5, 0, 3}, {1}, {4, 2}}, false}};
-  w.input("x", {2, 3}).step("a", "x * (rank + 1)");
-  w.call("y", CollectiveKind::kAllReduce, "a", "dp").call("z", CollectiveKind::kAllGather, "y * x", "tp");
-  w.call("u", CollectiveKind::kAllReduce, "x + rank", "odd").loss("(z * z).sum() * (rank + 1) + (u * y * rank).sum()");
-  testing::RealRanks ranks;
-  const std::vector<std::vector<RuleChoice>> all = {
-      {{"y", "identity"}, {"z", "next_slice"}},
-      {{"y", "reduced_twice"}, {"z", "own_slice"}, {"u", "others_part"}},
-      {{"z", "divided"}, {"u", "none"}},
-  };
-  for (const auto& rules : all) {
-    std::string subject = "mutant:";
-    for (const RuleChoice& rule : rules) subject += (subject.back() == ':' ? "" : "+") + rule.step + "=" + rule.rule;
-    SCOPED_TRACE(subject);
-    const DistributedRun run = ranks.run(w.run(subject));
-    ASSERT_FALSE(run.error) << run.error->message;
-    EXPECT_TRUE(gives(run, w.replayed(rules)));
-    EXPECT_FALSE(gives(run, w.replayed({})));
-    for (std::size_t i = 0; i < rules.size(); ++i) {
-      std::vector<RuleChoice> fewer = rules;
-      fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(i));
-      EXPECT_FALSE(gives(run, w.replayed(fewer))) << "without " << rules[i].step;
-    }
-  }
-  EXPECT_TRUE(gives(ranks.run(w.run("mutant:other=identity")), w.replayed({})));
-}
-
-TEST(MutatedCalls, WriteOverACotangentThatOthersRead) {
-  Whole w(3);
-  w.input("x", {2}).input("w", {2}).step("v", "w * 2").call("y", CollectiveKind::kAllReduce, "x * 1");
-  w.step("s", "y + v").loss("(s * s).sum() * (rank + 1)");
-  testing::RealRanks ranks;
-  const DistributedRun run = ranks.run(w.run("mutant:y=overwritten")), right = ranks.run(w.run("reference"));
-  ASSERT_FALSE(run.error) << run.error->message;
-  EXPECT_TRUE(gives(run, w.replayed({{"y", "overwritten"}})));
-  EXPECT_FALSE(gives(run, w.replayed({})));
-  EXPECT_TRUE(gives(right, w.replayed({})));
-  for (std::size_t r = 0; r < 3; ++r) {
-    const ObservedCall& seen = observed(run.ranks[r], "y");
-    const ObservedCall& as_it_was = observed(right.ranks[r], "y");
-    EXPECT_TRUE(close(tensor_of(seen.cotangent.value()), tensor_of(as_it_was.cotangent.value())));
-    EXPECT_TRUE(close(tensor_of(seen.given.value()), tensor_of(as_it_was.given.value())));
-    EXPECT_TRUE(close(tensor_of(seen.cotangent_after.value()), tensor_of(seen.given.value())));
-    EXPECT_FALSE(as_it_was.cotangent_after);
-  }
-}
-
-TEST(MutatedCalls, GetWhatAnotherCallGives) {
-  Whole w(3);
-  w.input("x", {2, 3}).step("a", "x.reshape(3, 2) * 5");
-  w.call("z", CollectiveKind::kAllReduce, "x * (rank + 2)").call("y", CollectiveKind::kAllReduce, "a");
-  w.loss("(z * z).sum() * (rank + 1) + (y * y * y).sum()");
-  testing::RealRanks ranks;
-  const DistributedRun run = ranks.run(w.run("mutant:y=stale:z")), right = ranks.run(w.run("reference"));
-  ASSERT_FALSE(run.error) << run.error->message;
-  for (std::size_t r = 0; r < 3; ++r) {
-    SCOPED_TRACE(r);
-    const at::Tensor of_z = tensor_of(observed(run.ranks[r], "z").given.value());
-    const at::Tensor of_y = tensor_of(observed(run.ranks[r], "y").given.value());
-    EXPECT_TRUE(close(of_z, tensor_of(observed(right.ranks[r], "z").given.value()))) << "the lender is right";
-    EXPECT_TRUE(close(of_y, of_z.reshape({3, 2})));
-    EXPECT_FALSE(close(of_y, tensor_of(observed(right.ranks[r], "y").given.value())));
-    const at::Tensor x = of_z * static_cast<double>(r + 2) + of_z * 5;
-    EXPECT_TRUE(close(tensor_of(run.ranks[r].gradients[0].value()), x));
-  }
-}
-
-TEST(MutatedCalls, SayWhatCannotBe) {
-  Whole w(3);
-  w.input("x", {2}).call("z", CollectiveKind::kAllReduce, "x").call("y", CollectiveKind::kAllReduce, "z * x").loss("y.sum()");
-  const auto error = [&](const std::string& subject) {
-    testing::RealRanks ranks;
-    const auto run = ranks.run(w.run(subject));
-    return run.error ? run.error->message : "none";
-  };
-  EXPECT_NE(error("mutant:y=stale:z").find("comes after"), std::string::npos);
-  EXPECT_EQ(error("mutant:y=nonsense"), "no rule for this call: nonsense");
-  EXPECT_EQ(error("mutant:y=own_slice"), "no rule for this call: own_slice") << "which is all_gather's";
-  EXPECT_EQ(error("mutant:y=group:tp"), "no group tp");
-  EXPECT_EQ(error("mutant:y=order:up"), "no mutation: y=order:up");
-  EXPECT_EQ(error("mutant:other=nonsense"), "none") << "a driven program has one step of those that are named";
 }
 
 }  // namespace

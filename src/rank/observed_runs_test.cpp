@@ -1,5 +1,5 @@
-// Observed runs on real ranks, over every case of scenarios/ that ranks in C++ can run over Gloo: what is observed changes
-// nothing, and of `reference` it is what the simulation says.
+// Observed runs on real ranks, over every case of scenarios/ that ranks in C++ can run over Gloo:
+// what is observed changes nothing, and of `reference` it is what the simulation says.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,8 @@ namespace fs = std::filesystem;
 
 std::list<Scenario> all_scenarios() {
   std::vector<std::string> files;
-  for (const auto& entry : fs::recursive_directory_iterator(fs::path(DISTGRAD_SOURCE_DIR) / "scenarios"))
+  for (const auto& entry :
+       fs::recursive_directory_iterator(fs::path(DISTGRAD_SOURCE_DIR) / "scenarios"))
     if (entry.path().extension() == ".json") files.push_back(entry.path().string());
   std::sort(files.begin(), files.end());
   std::list<Scenario> scenarios;
@@ -38,9 +39,11 @@ std::vector<Case> cases_of(const std::list<Scenario>& scenarios, const std::stri
   std::vector<Case> cases;
   for (const Scenario& scenario : scenarios)
     for (Case& c : expand(scenario, {}, torch))
-      if (c.skip_reason.empty() && c.backend == "gloo" && c.device == "cpu" && !has_python_ranks(c) && !calls_code(c))
+      if (c.skip_reason.empty() && c.backend == "gloo" && c.device == "cpu" &&
+          !has_python_ranks(c) && !calls_code(c))
         cases.push_back(std::move(c));
-  std::stable_sort(cases.begin(), cases.end(), [](const Case& a, const Case& b) { return a.world_size < b.world_size; });
+  std::stable_sort(cases.begin(), cases.end(),
+                   [](const Case& a, const Case& b) { return a.world_size < b.world_size; });
   return cases;
 }
 
@@ -49,7 +52,8 @@ RunRequest run_of(const Case& c, bool observe) {
   request.program = program_for(c);
   request.subject = c.subject;
   request.backend = c.backend;
-  request.weights = backward_weights(request.program, c.objective, divides_replicated(c, request.program));
+  request.weights =
+      backward_weights(request.program, c.objective, divides_replicated(c, request.program));
   request.observe = observe;
   return request;
 }
@@ -58,10 +62,12 @@ bool same_bits(double a, double b) { return std::memcmp(&a, &b, sizeof a) == 0; 
 
 void expect_same(const Array& a, const Array& b, const char* what) {
   ASSERT_EQ(a.shape(), b.shape()) << what;
-  for (std::int64_t i = 0; i < a.size(); ++i) ASSERT_TRUE(same_bits(a[i], b[i])) << what << ": " << a[i] << ", " << b[i];
+  for (std::int64_t i = 0; i < a.size(); ++i)
+    ASSERT_TRUE(same_bits(a[i], b[i])) << what << ": " << a[i] << ", " << b[i];
 }
 
-void expect_same(const std::vector<std::optional<Array>>& a, const std::vector<std::optional<Array>>& b, const char* what) {
+void expect_same(const std::vector<std::optional<Array>>& a,
+                 const std::vector<std::optional<Array>>& b, const char* what) {
   ASSERT_EQ(a.size(), b.size()) << what;
   for (std::size_t i = 0; i < a.size(); ++i) {
     ASSERT_EQ(a[i].has_value(), b[i].has_value()) << what;
@@ -74,7 +80,8 @@ void expect_same(const RankResult& plain, const RankResult& observed) {
   EXPECT_EQ(plain.loss_shape, observed.loss_shape);
   expect_same(plain.gradients, observed.gradients, "gradient");
   ASSERT_EQ(plain.steps.size(), observed.steps.size());
-  for (std::size_t i = 0; i < plain.steps.size(); ++i) expect_same(plain.steps[i], observed.steps[i], "step");
+  for (std::size_t i = 0; i < plain.steps.size(); ++i)
+    expect_same(plain.steps[i], observed.steps[i], "step");
   EXPECT_EQ(plain.warnings, observed.warnings);
   EXPECT_EQ(plain.composed, observed.composed);
   EXPECT_EQ(plain.skipped, observed.skipped);
@@ -88,7 +95,8 @@ std::vector<const Step*> collective_steps(const Program& program) {
 }
 
 bool has_sync(const Program& program) {
-  return std::any_of(program.inputs.begin(), program.inputs.end(), [](const Input& i) { return !i.sync.empty(); });
+  return std::any_of(program.inputs.begin(), program.inputs.end(),
+                     [](const Input& i) { return !i.sync.empty(); });
 }
 
 // What is told of every call, whatever the subject.
@@ -112,14 +120,18 @@ void expect_whole(const Program& program, const RankResult& rank) {
   if (!has_sync(program)) expect_same(rank.shares, rank.gradients, "share");
 }
 
-// Whether the simulation has no cotangent there: of zeros that a call leaves off its root, and of values that need no gradient
-// (a count of what is positive), which are 0 on every rank. What arrives there counts for nothing.
+// Whether the simulation has no cotangent there: of zeros that a call leaves off its root, and of
+// values that need no gradient (a count of what is positive), which are 0 on every rank. What
+// arrives there counts for nothing.
 bool counts_for_nothing(const Program& program, const StepValue& cotangent, int rank) {
   const auto steps = collective_steps(program);
-  const Step& step = **std::ranges::find_if(steps, [&](const Step* s) { return s->name == cotangent.step; });
+  const Step& step =
+      **std::ranges::find_if(steps, [&](const Step* s) { return s->name == cotangent.step; });
   const CollectiveCall& call = *step.collective();
-  const int place = call.group.empty() ? rank : program.group_named(call.group)->place_of(rank).second;
-  if (call.kind == CollectiveKind::kReduce || call.kind == CollectiveKind::kGather) return place != call.root;
+  const int place =
+      call.group.empty() ? rank : program.group_named(call.group)->place_of(rank).second;
+  if (call.kind == CollectiveKind::kReduce || call.kind == CollectiveKind::kGather)
+    return place != call.root;
   if (call.kind == CollectiveKind::kSendRecv)
     return std::ranges::none_of(call.pairs, [&](const auto& pair) { return pair.second == place; });
   return std::ranges::all_of(cotangent.by_rank, [](const Array& x) {
@@ -128,7 +140,8 @@ bool counts_for_nothing(const Program& program, const StepValue& cotangent, int 
 }
 
 // How many elements were compared that are not 0.
-int expect_simulated(const Case& c, const Program& program, const std::vector<double>& weights, const DistributedRun& run) {
+int expect_simulated(const Case& c, const Program& program, const std::vector<double>& weights,
+                     const DistributedRun& run) {
   SimulateRequest request;
   request.program = program;
   request.weights = {weights};
@@ -148,8 +161,8 @@ int expect_simulated(const Case& c, const Program& program, const std::vector<do
         const double seen = call.cotangent ? (*call.cotangent)[i] : 0;
         if (std::isnan(seen) && std::isnan(right[i])) continue;
         EXPECT_TRUE(seen == right[i] || std::abs(seen - right[i]) <= bound[i])
-            << c.id << ", rank " << r << ", step " << call.step << ", element " << i << ": " << seen << ", right "
-            << right[i] << " within " << bound[i];
+            << c.id << ", rank " << r << ", step " << call.step << ", element " << i << ": " << seen
+            << ", right " << right[i] << " within " << bound[i];
         compared += seen != 0;
       }
     }
@@ -171,14 +184,16 @@ TEST(ObservedRuns, ChangeNothingAndTellWhatIsThere) {
   std::vector<Submitted> all;
   for (const Case& c : cases) {
     const RunRequest plain = run_of(c, false), observed = run_of(c, true);
-    all.push_back({&c, plain.program, plain.weights, workshop.run(plain, 30), workshop.run(observed, 30)});
+    all.push_back(
+        {&c, plain.program, plain.weights, workshop.run(plain, 30), workshop.run(observed, 30)});
   }
   int calls = 0, compared = 0;
   for (const Submitted& s : all) {
     SCOPED_TRACE(s.which->id);
     const auto plain = std::get<DistributedRun>(workshop.wait(s.plain).value().result);
     const auto observed = std::get<DistributedRun>(workshop.wait(s.observed).value().result);
-    ASSERT_EQ(plain.error.has_value(), observed.error.has_value()) << (plain.error ? plain.error : observed.error)->message;
+    ASSERT_EQ(plain.error.has_value(), observed.error.has_value())
+        << (plain.error ? plain.error : observed.error)->message;
     if (plain.error) {
       EXPECT_EQ(plain.error->kind, observed.error->kind);
       continue;
@@ -202,6 +217,57 @@ TEST(ObservedRuns, ChangeNothingAndTellWhatIsThere) {
   EXPECT_GT(calls, 4000);
   EXPECT_GT(compared, 10000);
   std::printf("%zu cases, %d calls, %d cotangents' elements\n", all.size(), calls, compared);
+}
+
+// Operators of a user's library (tests/operators).
+TEST(ObservedRuns, SeeWhatALibraryGives) {
+  Workshop workshop({.rank_commands = {{std::string(DISTGRAD_BIN_DIR) + "/distgrad-rank"}}});
+  RunRequest request;
+  Program& program = request.program;
+  program.world_size = 3;
+  program.groups = {{"part", {{2, 0}, {1}}, false}};
+  Input x;
+  x.name = "x";
+  x.value = std::vector<Array>{Array({2, 2}, {1, 2, 3, 4}), Array({2, 2}, {-1, 5, 0, 2}),
+                               Array({2, 2}, {3, 3, 1, 7})};
+  x.layout = {{"", Layout{}}};
+  program.inputs = {x};
+  CollectiveCall call;
+  call.operand.text = "x * (rank + 1)";
+  call.group = "part";
+  program.steps = {{"y", "", call}};
+  program.loss.text = "(y.t() * y * (rank + 2)).sum() + x.sum() * 10";
+  request.backend = "gloo";
+  request.weights = {1, 1, 1};
+  for (const std::string name : {"halved", "reduce_from_region", "in_memory_order"}) {
+    SCOPED_TRACE(name);
+    request.subject = "library:" DISTGRAD_BIN_DIR "/../tests/example_operators.so:example::" + name;
+    request.observe = false;
+    const auto plain =
+        std::get<DistributedRun>(workshop.wait(workshop.run(request, 30)).value().result);
+    request.observe = true;
+    const auto run =
+        std::get<DistributedRun>(workshop.wait(workshop.run(request, 30)).value().result);
+    ASSERT_FALSE(run.error) << run.error->message;
+    for (std::size_t r = 0; r < 3; ++r) {
+      expect_same(plain.ranks[r], run.ranks[r]);
+      const ObservedCall& seen = run.ranks[r].observed.at(0);
+      ASSERT_TRUE(seen.cotangent && seen.given);
+      for (std::int64_t i = 0; i < 4; ++i) {
+        double sum = 0;
+        for (const std::size_t other : {std::size_t{0}, std::size_t{1}, std::size_t{2}})
+          if ((other == 1) == (r == 1)) sum += (*run.ranks[other].observed[0].cotangent)[i];
+        if (name == "halved") {
+          EXPECT_EQ((*seen.given)[i], sum / 2);
+        }
+        if (name == "reduce_from_region") {
+          EXPECT_EQ((*seen.given)[i], (*seen.cotangent)[i]);
+        }
+        EXPECT_EQ((*run.ranks[r].gradients[0])[i],
+                  (*seen.given)[i] * static_cast<double>(r + 1) + 10);
+      }
+    }
+  }
 }
 
 }  // namespace

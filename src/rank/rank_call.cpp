@@ -89,8 +89,8 @@ std::unordered_set<const Node*> nodes_behind(const at::Tensor& x) {
   return seen;
 }
 
-// Those of `values` that the loss's backward does not come by. Zeros added to the cotangents of the others would change no
-// number, but their strides, on which code under test stumbles.
+// Those of `values` that the loss's backward does not come by. Zeros added to the cotangents of the
+// others would change no number, but their strides, on which code under test stumbles.
 variable_list left_out(const at::Tensor& loss, const std::vector<at::Tensor>& values) {
   const auto seen = nodes_behind(loss);
   variable_list left;
@@ -110,7 +110,8 @@ at::Tensor leftovers_backward(const CallSite& site, const Kept&, const at::Tenso
 }
 
 Backward joint_backward(JointFunction function) {
-  return [function = std::move(function)](const CallSite& site, const Kept& kept, const at::Tensor& cotangent) {
+  return [function = std::move(function)](const CallSite& site, const Kept& kept,
+                                          const at::Tensor& cotangent) {
     const CollectiveCall& spec = *site.call.spec;
     JointValues values;
     values.cotangents = by_rank(*site.connection, spec, cotangent);
@@ -122,7 +123,8 @@ Backward joint_backward(JointFunction function) {
 
 Backward rule_backward(const Rule& rule) {
   if (rule.name != "raises" && rule.name != "none") return joint_backward(rule.evaluate);
-  return [&rule](const CallSite& site, const Kept&, const at::Tensor&) {  // of which no rank need know anything
+  return [&rule](const CallSite& site, const Kept&,
+                 const at::Tensor&) {  // of which no rank need know anything
     if (rule.name == "raises") rule.evaluate(site.call, {});
     return at::Tensor();
   };
@@ -132,13 +134,16 @@ at::Tensor call_on_rank(const std::shared_ptr<CallSite>& site, const at::Tensor&
   return RankCall::apply(operand, anchor, site, std::make_shared<Kept>());
 }
 
-void lend_gradient(CallSite& lender, const at::Tensor& output, CallSite& borrower, const at::Tensor& operand) {
+void lend_gradient(CallSite& lender, const at::Tensor& output, CallSite& borrower,
+                   const at::Tensor& operand) {
   borrower.backward = [](const CallSite&, const Kept&, const at::Tensor&) { return at::Tensor(); };
   if (!operand.requires_grad() || !output.grad_fn()) return;
   TORCH_CHECK(!lender.lends, "two calls share the buffer of a third");
-  TORCH_CHECK(!nodes_behind(operand).contains(output.grad_fn().get()), "the operand comes after the call whose buffer it shares");
+  TORCH_CHECK(!nodes_behind(operand).contains(output.grad_fn().get()),
+              "the operand comes after the call whose buffer it shares");
   lender.lends = CallSite::Loan{operand.sizes().vec(), borrower.watch};
-  output.grad_fn()->next_edges()[1] = torch::autograd::impl::gradient_edge(operand);  // in place of the anchor
+  output.grad_fn()->next_edges()[1] =
+      torch::autograd::impl::gradient_edge(operand);  // in place of the anchor
 }
 
 at::Tensor anchored(const at::Tensor& loss, const std::vector<at::Tensor>& also) {

@@ -21,7 +21,8 @@ class RealRanks {
  public:
   DistributedRun run(RunRequest request) {
     request.backend = "gloo";
-    if (request.weights.empty()) request.weights.assign(static_cast<std::size_t>(request.program.world_size), 1.0);
+    if (request.weights.empty())
+      request.weights.assign(static_cast<std::size_t>(request.program.world_size), 1.0);
     const Ticket ticket = workshop_.run(std::move(request), 30);
     return std::get<DistributedRun>(workshop_.wait(ticket).value().result);
   }
@@ -30,7 +31,8 @@ class RealRanks {
   Workshop workshop_{{.rank_commands = {{std::string(DISTGRAD_BIN_DIR) + "/distgrad-rank"}}}};
 };
 
-inline Input local_input(const std::string& name, const std::vector<at::Tensor>& by_rank, bool requires_grad) {
+inline Input local_input(const std::string& name, const std::vector<at::Tensor>& by_rank,
+                         bool requires_grad) {
   Input input;
   input.name = name;
   std::vector<Array> values;
@@ -42,7 +44,8 @@ inline Input local_input(const std::string& name, const std::vector<at::Tensor>&
 }
 
 // One call, "y", of a sample by a group of every list: `operands` by rank of the world.
-inline Program one_call(const Sample& sample, const Partition& partition, const std::vector<at::Tensor>& operands) {
+inline Program one_call(const Sample& sample, const Partition& partition,
+                        const std::vector<at::Tensor>& operands) {
   Program program;
   program.world_size = static_cast<int>(operands.size());
   CollectiveCall call = sample.spec;
@@ -63,12 +66,14 @@ inline std::vector<at::Tensor> operands_of(const Sample& sample, const Partition
   std::vector<at::Tensor> operands(size);
   for (std::size_t l = 0; l < partition.size(); ++l)
     for (std::size_t i = 0; i < partition[l].size(); ++i)
-      operands[static_cast<std::size_t>(partition[l][i])] = l == 0 ? sample.operands[i] : sample.operands[i].flip({-1}) * (l + 1);
+      operands[static_cast<std::size_t>(partition[l][i])] =
+          l == 0 ? sample.operands[i] : sample.operands[i].flip({-1}) * (l + 1);
   return operands;
 }
 
 // By rank, stacked: `random` cotangents of small integers, and behind them all unit ones.
-inline std::vector<at::Tensor> cotangents_of(const std::vector<at::Tensor>& outputs, std::int64_t random, bool with_units) {
+inline std::vector<at::Tensor> cotangents_of(const std::vector<at::Tensor>& outputs,
+                                             std::int64_t random, bool with_units) {
   std::int64_t units = 0;
   for (const at::Tensor& y : outputs) units += with_units ? y.numel() : 0;
   std::vector<at::Tensor> stacked;
@@ -77,7 +82,9 @@ inline std::vector<at::Tensor> cotangents_of(const std::vector<at::Tensor>& outp
     const std::int64_t n = outputs[r].numel();
     at::Tensor own = at::zeros({random + units, n}, at::kDouble);
     for (std::int64_t k = 0; k < random; ++k)
-      own[k].copy_((at::arange(n, at::kDouble) * (k + 2) + static_cast<double>(3 * r + 5 * k + 1)).remainder(7) - 3);
+      own[k].copy_((at::arange(n, at::kDouble) * (k + 2) + static_cast<double>(3 * r + 5 * k + 1))
+                       .remainder(7) -
+                   3);
     if (with_units) own.narrow(0, before, n).copy_(at::eye(n, at::kDouble));
     before += n;
     Shape shape = outputs[r].sizes().vec();
@@ -88,7 +95,8 @@ inline std::vector<at::Tensor> cotangents_of(const std::vector<at::Tensor>& outp
 }
 
 // Outputs by rank, in float64.
-inline std::vector<at::Tensor> outputs_of(const Program& program, const std::vector<at::Tensor>& operands) {
+inline std::vector<at::Tensor> outputs_of(const Program& program,
+                                          const std::vector<at::Tensor>& operands) {
   std::vector<at::Tensor> exact;
   for (const at::Tensor& x : operands) exact.push_back(x.to(at::kDouble));
   return simulate_step(program, program.steps[0], exact, nullptr, nullptr);

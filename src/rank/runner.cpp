@@ -119,7 +119,8 @@ class Runner::Impl::Case {
       return;
     }
     runner_.use_backend(request_);
-    if (is_mutant(request_.subject)) mutated_.emplace(program_, request_.subject, runner_.rank_, runner_.connections());
+    if (is_mutant(request_.subject))
+      mutated_.emplace(program_, request_.subject, runner_.rank_, runner_.connections());
     if (request_.drive) return drive();
     const CompiledProgram compiled(program_, program_.dtype);
     slots_ = compiled.rank_slots(runner_.rank_);
@@ -234,7 +235,8 @@ class Runner::Impl::Case {
     const std::string subject = subject_for(request_.subject, spec.kind);
     const std::string_view how = *rule_of(subject, spec.kind, spec.op, torch_version());
     if (how == "dispatcher") {
-      const at::Tensor output = collective(spec.kind).in_place(site->call, *site->connection, operand);
+      const at::Tensor output =
+          collective(spec.kind).in_place(site->call, *site->connection, operand);
       if (watch) watch_graph(watch, operand, output);
       return output;
     }
@@ -245,13 +247,14 @@ class Runner::Impl::Case {
     // Attached on every rank or on none, whatever the operand is here: else the others would wait in backward for ever.
     at::Tensor anchor = at::zeros({}, operand.options().requires_grad(false));
     anchor.requires_grad_(step.depends_on_gradient);
-    const at::Tensor output = call_on_rank(site, step.depends_on_gradient ? operand : operand.detach(), anchor);
+    const at::Tensor output =
+        call_on_rank(site, step.depends_on_gradient ? operand : operand.detach(), anchor);
     if (mutated_) mutated_->note(site, *step.step, output);
     return output;
   }
 
-  // Instead of the case: its one call, forward and backward, once for each cotangent. Every rank comes by every backward in the
-  // same order, as in a case, whatever it gives.
+  // Instead of the case: its one call, forward and backward, once for each cotangent. Every rank
+  // comes by every backward in the same order, as in a case, whatever it gives.
   void drive() {
     const DrivenCall driven(program_, *request_.drive);
     const ConstructorDevice on_device(runner_.connections().device());
@@ -262,13 +265,16 @@ class Runner::Impl::Case {
     std::vector<at::Tensor> given;
     for (const at::Tensor& cotangent : driven.cotangents_on(runner_.rank_)) {
       runner_.enter(0, Phase::kForward);
-      const at::Tensor leaf = laid_in_memory(operand, driven.operand_strides(runner_.rank_)).requires_grad_(true);
+      const at::Tensor leaf =
+          laid_in_memory(operand, driven.operand_strides(runner_.rank_)).requires_grad_(true);
       const at::Tensor output = call(step, 0, leaf);
       if (given.empty()) result_.steps.push_back(array_of(output));
       if (output.requires_grad())
-        output.backward(laid_in_memory(cotangent.to(output.device()), driven.cotangent_strides(runner_.rank_)));
+        output.backward(
+            laid_in_memory(cotangent.to(output.device()), driven.cotangent_strides(runner_.rank_)));
       // A copy: the next backward may write to the same memory.
-      given.push_back(leaf.grad().defined() ? leaf.grad().clone(at::MemoryFormat::Contiguous) : at::Tensor());
+      given.push_back(leaf.grad().defined() ? leaf.grad().clone(at::MemoryFormat::Contiguous)
+                                            : at::Tensor());
     }
     result_.gradients.push_back(optional_array(stacked(given, operand)));
   }

@@ -185,7 +185,8 @@ class Oracle {
     const Rule* rule = nullptr;
     for (const RuleChoice& choice : request_.rules)
       if (choice.step == step.name) rule = rule_named(choice.rule);
-    if (std::string why = why_forward_only(*step.collective(), operands); !why.empty()) out_.forward_only = std::move(why);
+    if (std::string why = why_forward_only(*step.collective(), operands); !why.empty())
+      out_.forward_only = std::move(why);
     return simulate_step(program_, step, operands, rule, calls_);
   }
 

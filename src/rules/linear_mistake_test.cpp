@@ -1,4 +1,5 @@
-// Mutants without a name: linear indeed, none of the rules, different by seed, and what their seed says.
+// Mutants without a name: linear indeed, none of the rules, different by seed, and what their seed
+// says.
 #include "rules/linear_mistake.h"
 
 #include <ATen/ATen.h>
@@ -22,7 +23,8 @@ at::Tensor joined(const Tensors& by_rank) {
 JointValues values_of(const Call& call, const Tensors& operands) {
   JointValues v;
   v.operands = operands;
-  for (const at::Tensor& y : collective(call.spec->kind).simulate(call, operands)) v.outputs.push_back(y.clone());
+  for (const at::Tensor& y : collective(call.spec->kind).simulate(call, operands))
+    v.outputs.push_back(y.clone());
   v.cotangents = testing::cotangents_for(v.outputs);
   return v;
 }
@@ -49,7 +51,8 @@ std::vector<testing::Sample> samples(int size) {
   std::vector<testing::Sample> all;
   for (testing::Sample& s : testing::samples(size, at::kDouble, false)) {
     const auto is = [&](const char* word) { return s.name.find(word) != s.name.npos; };
-    if (!is("empty") && !is("nothing") && !is("avg") && !is("premul_sum") && !is("min")) all.push_back(std::move(s));
+    if (!is("empty") && !is("nothing") && !is("avg") && !is("premul_sum") && !is("min"))
+      all.push_back(std::move(s));
   }
   return all;
 }
@@ -61,7 +64,8 @@ TEST(LinearMistake, IsLinear) {
       const Call call{&s.spec, 3};
       const JointValues v = values_of(call, s.operands);
       const at::Tensor m = matrix_of(mistake(seed), call, v);
-      EXPECT_TRUE(at::allclose(m.mv(joined(v.cotangents)), joined(linear_mistake(seed, call, v)), 1e-12, 1e-12));
+      EXPECT_TRUE(at::allclose(m.mv(joined(v.cotangents)), joined(linear_mistake(seed, call, v)),
+                               1e-12, 1e-12));
     }
 }
 
@@ -83,7 +87,9 @@ std::vector<NamedMatrix> matrices_of_rules(const Call& call, const JointValues& 
   return all;
 }
 
-bool same(const at::Tensor& a, const at::Tensor& b) { return a.sizes() == b.sizes() && at::allclose(a, b, 1e-9, 1e-9); }
+bool same(const at::Tensor& a, const at::Tensor& b) {
+  return a.sizes() == b.sizes() && at::allclose(a, b, 1e-9, 1e-9);
+}
 
 TEST(LinearMistake, HasNoName) {
   for (const int size : {2, 3})
@@ -93,7 +99,8 @@ TEST(LinearMistake, HasNoName) {
       const std::vector<NamedMatrix> rules = matrices_of_rules(call, v);
       const at::Tensor& right = rules[0].matrix;
       ASSERT_EQ(rules[0].rule, "adjoint");
-      if (at::count_nonzero(right).item<std::int64_t>() < 2) continue;  // any number is the adjoint, scaled
+      if (at::count_nonzero(right).item<std::int64_t>() < 2)
+        continue;  // any number is the adjoint, scaled
       for (std::uint64_t seed = 0; seed < kLinearForms; ++seed) {
         SCOPED_TRACE(s.name + ", " + std::to_string(size) + " ranks, seed " + std::to_string(seed));
         const at::Tensor m = matrix_of(mistake(seed), call, v);
@@ -125,7 +132,9 @@ TEST(LinearMistake, IsWhatTheFormSays) {
   const at::Tensor one = at::ones({}, at::kDouble);
   const JointValues v = values_of(call, {one, one, one});
   const auto matrix = [&](std::uint64_t seed) { return matrix_of(mistake(seed), call, v); };
-  const auto rows = [](std::vector<double> numbers) { return at::tensor(numbers, at::kDouble).reshape({3, 3}); };
+  const auto rows = [](std::vector<double> numbers) {
+    return at::tensor(numbers, at::kDouble).reshape({3, 3});
+  };
   EXPECT_TRUE(at::equal(matrix(2), rows({2, 1, 1, 1, 2, 1, 1, 1, 2})));
   EXPECT_TRUE(at::equal(matrix(3), rows({1, 0, 0, 1, 1, 0, 1, 1, 1})));
   EXPECT_EQ((matrix(1) == -1).sum().item<std::int64_t>(), 3) << "one rank's sign";

@@ -140,7 +140,9 @@ Tensors total_out_over_x_or_0(const Call& call, const JointValues& v) {
 at::Tensor as_in_memory(const at::Tensor& x) {
   return x.is_contiguous() || !x.is_non_overlapping_and_dense() ? x : x.as_strided(x.sizes(), at::empty(x.sizes()).strides());
 }
-void reads_cotangent_as_stored(at::Tensor&, at::Tensor& cotangent) { cotangent = as_in_memory(cotangent); }
+void reads_cotangent_as_stored(at::Tensor&, at::Tensor& cotangent) {
+  cotangent = as_in_memory(cotangent);
+}
 void reads_operand_as_stored(at::Tensor& operand, at::Tensor&) { operand = as_in_memory(operand); }
 void reads_as_it_is(at::Tensor&, at::Tensor&) {}
 template <at::ScalarType narrow>
@@ -155,7 +157,8 @@ void reads_rounded(at::Tensor&, at::Tensor& cotangent) {
 at::Tensor as_given(const at::Tensor& given, const at::Tensor&) { return given; }
 // Writes the result where the cotangent was: who shares that memory sees it change.
 at::Tensor written_over_cotangent(const at::Tensor& given, const at::Tensor& cotangent) {
-  if (cotangent.sizes() == given.sizes() && cotangent.is_non_overlapping_and_dense()) at::Tensor(cotangent).copy_(given);
+  if (cotangent.sizes() == given.sizes() && cotangent.is_non_overlapping_and_dense())
+    at::Tensor(cotangent).copy_(given);
   return given;
 }
 template <at::ScalarType narrow>
@@ -195,7 +198,8 @@ Tensors on_all_ranks(const Call& call, const JointValues& v) {
   return out;
 }
 template <std::size_t which>
-constexpr Rule as_rule = {kLocalMistakes[which].name, kLocalMistakes[which].applies, on_all_ranks<which>};
+constexpr Rule as_rule = {kLocalMistakes[which].name, kLocalMistakes[which].applies,
+                          on_all_ranks<which>};
 
 constexpr std::array kMistakes = std::to_array<Rule>({
     {"own_part", communicates, own_part},

@@ -1,6 +1,6 @@
-// Backward rules that no library is known to have but that people write: slices of the wrong rank, a reduction left out or done
-// twice, a cotangent read in the order of its memory. As hypotheses they name such a mistake; as mutants they test the diagnosis.
-// Pure joint functions as all rules.
+// Backward rules that no library is known to have but that people write: slices of the wrong rank,
+// a reduction left out or done twice, a cotangent read in the order of its memory. As hypotheses
+// they name such a mistake; as mutants they test the diagnosis. Pure joint functions as all rules.
 #pragma once
 
 #include <span>
@@ -11,8 +11,9 @@ namespace distgrad {
 
 std::span<const Rule> mistakes();
 
-// A mistake that a rank makes with its own memory, around an adjoint that is right. As a rule it acts on all ranks' tensors at
-// once; a mutant on a real rank has it act on the tensors that autograd hands it.
+// A mistake that a rank makes with its own memory, around an adjoint that is right. As a rule it
+// acts on all ranks' tensors at once; a mutant on a real rank has it act on the tensors that
+// autograd hands it.
 struct LocalMistake {
   std::string_view name;
   bool (*applies)(const CollectiveCall&);
