@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "gradients/closeness.h"
 #include "gradients/rounding_room.h"
@@ -110,14 +109,6 @@ std::optional<CallOnRanks> call_on_ranks(const Step& step, std::size_t at,
 }
 
 }  // namespace
-
-std::vector<std::vector<int>> partition_of(const Program& program, const std::string& group) {
-  const Group* found = group.empty() ? nullptr : program.group_named(group);
-  if (found) return found->partition;
-  std::vector<int> world(static_cast<std::size_t>(program.world_size));
-  std::iota(world.begin(), world.end(), 0);
-  return {world};
-}
 
 std::vector<CallOnRanks> calls_on_ranks(const Program& program, const DistributedRun& run) {
   std::vector<CallOnRanks> calls;

@@ -32,9 +32,6 @@ struct CallOnRanks {
 // In program order; empty where a rank did not report them all.
 std::vector<CallOnRanks> calls_on_ranks(const Program&, const DistributedRun& observed);
 
-// The lists of ranks that the call runs over: one with all ranks where it names no group.
-std::vector<std::vector<int>> partition_of(const Program&, const std::string& group);
-
 // How operand and cotangents lie in memory when a call is driven.
 enum class MemoryLayout { kContiguous, kOperandAsSeen, kCotangentAsSeen, kAsSeen };
 

@@ -162,7 +162,7 @@ Measurement begun(const Program& program, const CallOnRanks& seen) {
   Measurement m;
   m.program = &program;
   m.seen = &seen;
-  m.partition = partition_of(program, seen.call().group);
+  m.partition = program.partition_of(seen.call().group);
   m.pieces = pieces_of(program, seen);
   return m;
 }

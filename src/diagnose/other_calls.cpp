@@ -7,7 +7,7 @@
 #include <optional>
 #include <set>
 
-#include "diagnose/call_on_ranks.h"
+#include "model/group_order.h"
 
 namespace distgrad {
 namespace {
@@ -32,49 +32,24 @@ int smallest_group(const Partition& partition) {
 
 // --- Orders ---
 
-std::vector<int> ascending(std::vector<int> list, int) {
-  std::sort(list.begin(), list.end());
-  return list;
-}
-
-// Each rank at the place that its rank in the world, modulo the group's size, names.
-std::vector<int> by_world_rank(std::vector<int> list, int) {
-  std::vector<int> placed(list.size(), -1);
-  for (const int rank : list) {
-    int& place = placed[static_cast<std::size_t>(rank) % list.size()];
-    if (place >= 0) return list;  // two would have one place
-    place = rank;
-  }
-  return placed;
-}
-
-// The rank of the world that `root` names put where the root is.
-std::vector<int> with_world_root(std::vector<int> list, int root) {
-  const auto at = std::find(list.begin(), list.end(), root);
-  if (at != list.end() && root < std::ssize(list))
-    std::swap(*at, list[static_cast<std::size_t>(root)]);
-  return list;
-}
-
 struct Order {
-  std::vector<int> (*of)(std::vector<int> list, int root);
-  bool is_of_root;  // only where the call has one
+  std::string_view name;  // of kGroupOrders
   std::string_view happened;
 };
 constexpr std::array kOrders = std::to_array<Order>({
-    {ascending, false, "counted the group's ranks in ascending order, which is not the group's own."},
-    {by_world_rank, false, "took ranks of the world for ranks within the group."},
-    {with_world_root, true, "took the root for a rank of the world; it counts within the group."},
+    {"sorted", "counted the group's ranks in ascending order, which is not the group's own."},
+    {"world_rank", "took ranks of the world for ranks within the group."},
+    {"world_root", "took the root for a rank of the world; it counts within the group."},
 });
 
 void add_orders(const Program& program, const CollectiveCall& call, std::vector<OtherCall>& all) {
   if (call.group.empty()) return;
-  const Partition own = partition_of(program, call.group);
+  const Partition own = program.partition_of(call.group);
   std::set<Partition> known = {own};
   for (const Order& order : kOrders) {
-    if (order.is_of_root && !traits(call.kind).takes_root) continue;
+    if (order.name == "world_root" && !traits(call.kind).takes_root) continue;
     Group group{kReordered, {}, false};
-    for (const auto& list : own) group.partition.push_back(order.of(list, call.root));
+    for (const auto& list : own) group.partition.push_back(reordered(list, order.name, call.root));
     if (!known.insert(group.partition).second) continue;
     OtherCall other{"group-rank", std::string(order.happened),
                     "Count by the rank within the group, in the order in which the group lists its "
@@ -100,9 +75,9 @@ bool fits(const CollectiveCall& call, const Partition& partition) {
 }
 
 void add_groups(const Program& program, const CollectiveCall& call, std::vector<OtherCall>& all) {
-  std::set<std::set<std::set<int>>> known = {members(partition_of(program, call.group))};
+  std::set<std::set<std::set<int>>> known = {members(program.partition_of(call.group))};
   const auto propose = [&](const std::string& name, const std::string& words) {
-    const Partition partition = partition_of(program, name);
+    const Partition partition = program.partition_of(name);
     if (!known.insert(members(partition)).second || !fits(call, partition)) return;
     OtherCall other{"wrong-group", "ran over " + words + ".",
                     "Hand the group of the forward call to the collective in backward, too.", call,
@@ -117,7 +92,7 @@ void add_groups(const Program& program, const CollectiveCall& call, std::vector<
 
 void add_roots(const Program& program, const CollectiveCall& call, std::vector<OtherCall>& all) {
   if (!traits(call.kind).takes_root) return;
-  const int smallest = smallest_group(partition_of(program, call.group));
+  const int smallest = smallest_group(program.partition_of(call.group));
   for (int root = 0; root < std::min(smallest, kMostRoots); ++root) {
     if (root == call.root) continue;
     OtherCall other{"wrong-slice", fmt::format("took rank {} of the group for the root.", root),

@@ -112,7 +112,7 @@ class Cutter {
 PiecesOfCall pieces_of(const Program& program, const CallOnRanks& seen) {
   PiecesOfCall all{std::vector<Pieces>(seen.operands.size()),
                    std::vector<Pieces>(seen.operands.size())};
-  for (const std::vector<int>& ranks : partition_of(program, seen.call().group))
+  for (const std::vector<int>& ranks : program.partition_of(seen.call().group))
     for (std::size_t place = 0; place < ranks.size(); ++place) {
       const auto rank = static_cast<std::size_t>(ranks[place]);
       const Cutter cutter(seen, ranks, place);
