@@ -158,12 +158,28 @@ void note_what_joint_ones_show(Machine& machine, Measurement& m) {
   }
 }
 
+std::size_t pieces_in(const std::vector<Pieces>& by_rank) {
+  std::size_t count = 0;
+  for (const Pieces& pieces : by_rank) count += pieces.size();
+  return count;
+}
+
+// Of many ranks there are more pieces than can be tried: then a rank's output is one.
+void join_pieces(Pieces& pieces) {
+  Elements all;
+  for (const Elements& piece : pieces) all.insert(all.end(), piece.begin(), piece.end());
+  std::sort(all.begin(), all.end());
+  pieces = {std::move(all)};
+}
+
 Measurement begun(const Program& program, const CallOnRanks& seen) {
   Measurement m;
   m.program = &program;
   m.seen = &seen;
   m.partition = program.partition_of(seen.call().group);
   m.pieces = pieces_of(program, seen);
+  if (pieces_in(m.pieces.outputs) > kMostProbes)
+    for (Pieces& pieces : m.pieces.outputs) join_pieces(pieces);
   return m;
 }
 
@@ -222,8 +238,7 @@ bool is_right(const Measurement& m) {
 std::optional<Measurement> measured(Machine& machine, const Program& program,
                                     const CallOnRanks& seen) {
   Measurement m = begun(program, seen);
-  std::size_t pieces = 0;
-  for (const Pieces& of_rank : m.pieces.outputs) pieces += of_rank.size();
+  const std::size_t pieces = pieces_in(m.pieces.outputs);
   if (pieces > kMostProbes || (pieces + kJointCotangents) * largest_tensor(seen) > kMostNumbers)
     return std::nullopt;
   Numbers numbers(program.dtype);

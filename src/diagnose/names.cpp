@@ -166,10 +166,10 @@ std::string passes_own_on(const Look& look) {
 }
 
 std::string keeps_own_slice(const Look& look) {
-  if (look.m.call().kind != kAllGather) return "";
-  const bool holds = copies_where(look, [&](const PieceOf& to, const PieceOf& from) {
-    return to.rank == from.rank && (look.m.pieces.outputs[from.rank].size() == 1 ||
-                                    from.piece == place_in_group(look, to.rank));
+  if (look.m.call().kind != kAllGather || !has_peers(look)) return "";
+  const bool holds = for_all(look, [](const PieceOf& to, const PieceOf& from, const Block& seen, const Block& right) {
+    if (right.is_zero) return seen.is_zero;
+    return to.rank == from.rank ? seen.of_right == 1.0 : seen.is_zero;
   });
   return holds ? "kept the slice that the rank's own loss saw and dropped what the other ranks' "
                  "losses saw of it."
