@@ -4,7 +4,7 @@ import ctypes
 import mmap
 import struct
 
-IDLE, CONNECT, FORWARD, BACKWARD, SYNC, REPLY = range(6)
+IDLE, CONNECT, FORWARD, BACKWARD, SYNC, REPLY, LOAD = range(7)
 
 
 class Board:
