@@ -470,16 +470,21 @@ class Verification {
 Verifier::Verifier(std::span<const Case> all, const VerifyOptions& options) : options_(options) {
   RankPrograms programs(all, options.interpreters, options.simulate_only);
   WorkshopOptions workshop{.rank_commands = programs.commands(), .teams = options.jobs};
+  workshop.on_loading = [this](const std::string& subject, double seconds) {
+    if (listener_) listener_->on_loading(subject, seconds);
+  };
   machinery_.reset(new Machinery{std::move(programs), Workshop(std::move(workshop))});
 }
 
 Verifier::~Verifier() = default;
 
 void Verifier::verify(std::span<const Case> cases, VerifyListener& listener) {
+  listener_ = &listener;
   try {
     Verification(cases, options_, listener, machinery_->programs, machinery_->workshop).run();
   } catch (const Interrupted&) {
   }
+  listener_ = nullptr;
 }
 
 void verify(std::span<const Case> cases, const VerifyOptions& options, VerifyListener& listener) {

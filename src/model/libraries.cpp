@@ -110,6 +110,8 @@ constexpr std::array kRows = std::to_array<LibraryRow>({
     {"torch_functional", kReduceScatter, "sum", "adjoint"},
     {"torch_functional", kReduceScatter, kOtherOps, "raises"},
     {"torch_functional", kAllToAll, "", "adjoint"},
+    {"torch_functional", kSendRecv, "", "adjoint"},  // permute_tensor
+    {"torch_functional", kBroadcast, "", "identity"},
     {"megatron", kCopy, "", "sum_to_all"},
     {"megatron", kAllReduce, "sum", "identity"},
     {"megatron", kAllGather, "", "own_slice"},

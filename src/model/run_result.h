@@ -122,7 +122,7 @@ struct RankError {
   int rank = -1;
   std::string step;
   std::string message;
-  bool in_backward = false;  // of an exception: raised by the step's backward
+  bool in_backward = false;  // the step's backward raised; or the rank died in it, or hangs there
 };
 
 struct Warning {

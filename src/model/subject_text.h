@@ -20,7 +20,8 @@ std::vector<std::pair<CollectiveKind, std::string>> parts_by_kind(std::string_vi
 std::string subject_for(std::string_view subject, CollectiveKind kind);
 
 // How a subject in Python is run, as "python:f.py:g@checkpoint" says; src/python/distgrad/ranks/modes.py has what each means.
-inline constexpr std::string_view kSubjectModes[] = {"checkpoint", "checkpoint-reentrant", "autocast", "async", "compile"};
+inline constexpr std::string_view kSubjectModes[] = {"checkpoint", "checkpoint-reentrant", "autocast",
+                                                "async", "compile", "shared"};
 
 // A part without its "@MODE", and the text after the '@'; nullopt where there is no such ending. The text need not be a mode.
 std::pair<std::string_view, std::optional<std::string_view>> split_mode(std::string_view part);

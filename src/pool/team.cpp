@@ -27,6 +27,8 @@ constexpr std::int64_t kExitReportNs = 2 * kSecond;   // between the end of a so
 constexpr std::int64_t kLookNs = 100 * kMillisecond;
 constexpr std::int64_t kBeginNs = 60 * kSecond;       // for workers to begin their first case
 
+constexpr std::int64_t kLoadNs = 900 * kSecond;       // for the user's code to be imported: builds of extensions take minutes
+
 constexpr std::size_t kOutputTail = 64 << 10;
 
 std::size_t inputs_with_gradients(const Program& program) {
@@ -313,6 +315,7 @@ Team::InFlight* Team::overdue(std::int64_t now) {
     const std::int64_t began = current == oldest->id ? slot.started_ns.load() : now;  // `now`: it is past it already
     oldest->started_ns = oldest->started_ns == 0 ? began : std::min(oldest->started_ns, began);
   }
+  if (loading_since_ns(*oldest) != 0) oldest->started_ns = now;
   constexpr double kLongest = 1e9;  // seconds; more would not fit in nanoseconds
   const auto limit = static_cast<std::int64_t>(std::min(oldest->job->timeout_s, kLongest) * 1e9);
   // Before its first case a worker has to be forked and to load; later ones begin as soon as the last one is done.
@@ -320,6 +323,33 @@ Team::InFlight* Team::overdue(std::int64_t now) {
   if (now >= deadline) return &*oldest;
   next_look_ns_ = std::min(now + kLookNs, deadline);
   return nullptr;
+}
+
+std::int64_t Team::loading_since_ns(const InFlight& in_flight) const {
+  std::int64_t since = 0;
+  for (const Worker& worker : workers_) {
+    const RankSlot& slot = this->slot(worker.rank);
+    if (!worker.is_open || slot.case_id != in_flight.id || slot.phase != Phase::kLoad) continue;
+    since = since == 0 ? slot.started_ns.load() : std::min(since, slot.started_ns.load());
+  }
+  return since;
+}
+
+Team::InFlight* Team::loading_for_too_long(std::int64_t now) {
+  const auto found = std::find_if(in_flight_.begin(), in_flight_.end(), [&](const InFlight& f) {
+    const std::int64_t since = loading_since_ns(f);
+    const double limit = std::max(static_cast<double>(kLoadNs), f.job->timeout_s * 1e9);
+    return since != 0 && static_cast<double>(now - since) > limit;
+  });
+  return found == in_flight_.end() ? nullptr : &*found;
+}
+
+std::optional<Team::Loading> Team::loading() const {
+  if (in_flight_.empty()) return std::nullopt;
+  const auto* request = std::get_if<RunRequest>(&in_flight_.front().job->request);
+  const std::int64_t since = request ? loading_since_ns(in_flight_.front()) : 0;
+  if (since == 0) return std::nullopt;
+  return Loading{request->subject, static_cast<double>(monotonic_ns() - since) * 1e-9};
 }
 
 // A worker whose socket is closed and which has not told an error: once its end is reported, that is one.
@@ -345,6 +375,10 @@ std::optional<Team::Failure> Team::find_failure() {
   next_look_ns_ = now + kLookNs;
   for (Worker& worker : workers_) judge_dead_worker(worker, now);
   if (failing_since_ns_ != 0) return failure_of_workers(now);
+  if (InFlight* stuck = loading_for_too_long(now)) {
+    const double limit_s = std::max(static_cast<double>(kLoadNs / kSecond), stuck->job->timeout_s);
+    return make_failure(stuck, {"subject", -1, "", fmt::format("its import or setup takes more than {:g} s", limit_s)});
+  }
   if (InFlight* late = overdue(now)) {
     std::vector<RankPlace> places;
     for (const Worker& worker : workers_) places.push_back(place(worker, *late));

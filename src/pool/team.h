@@ -60,6 +60,13 @@ class Team {
   // When find_failure() may have something new to say without anything being received.
   std::int64_t next_look_ns() const;
 
+  // A case whose subject some worker is importing, which is no part of the case's time.
+  struct Loading {
+    std::string subject;
+    double seconds = 0;
+  };
+  std::optional<Loading> loading() const;
+
  private:
   struct Worker {
     std::uint64_t name = 0;
@@ -95,7 +102,9 @@ class Team {
   void judge_dead_worker(Worker& worker, std::int64_t now);
   RankPlace place(const Worker& worker, const InFlight& in_flight) const;
   bool is_finished_by_all(const InFlight& in_flight) const;
+  std::int64_t loading_since_ns(const InFlight& in_flight) const;  // when the first worker that still loads began; 0: none does
   InFlight* overdue(std::int64_t now);
+  InFlight* loading_for_too_long(std::int64_t now);
   std::optional<Failure> failure_of_workers(std::int64_t now);
   Failure make_failure(InFlight* failed, RankError error);
   Completion completion(InFlight& done, std::optional<RankError> error);

@@ -45,22 +45,28 @@ def executable():
 
 
 def report_of(command, options, positional, shorten):
-    """Runs `distgrad COMMAND`. `options` are as the command line's, with underscores: True is a flag, None and False are left
-    out, a list is several values; `shorten` is applied to the texts. Returns the Report; raises AssertionError with the report's text where something is not as
-    expected, went wrong, or nothing was judged, and ValueError with what the command says of bad arguments."""
+    """Runs `distgrad COMMAND`; `shorten` is applied to the texts. Returns the Report; raises AssertionError with the report's text
+    where something is not as expected, went wrong, or nothing was judged, and ValueError with what the command says of bad
+    arguments."""
     with tempfile.TemporaryDirectory(prefix="distgrad-") as folder:
         file = os.path.join(folder, "report.json")
-        line = [executable(), command, "--json", file, *_option_words(options), "--", *positional]
-        code, output, errors = _run(line)
-        output, errors = shorten(output), shorten(errors)
-        if code in _INTERRUPTED:
-            raise KeyboardInterrupt
-        if code == _USER_ERROR:
-            raise ValueError((errors or output).strip())
+        code, output, errors = call(command, {"json": file, **options}, positional, shorten)
         fields = _read(file)
     if code != _AS_EXPECTED or fields is None:
         raise AssertionError("\n".join(filter(None, [output.rstrip(), errors.strip()])) or f"distgrad: exit code {code}")
     return Report(fields, output)
+
+
+def call(command, options, positional, shorten=str):
+    """Runs `distgrad COMMAND`. `options` are as the command line's, with underscores: True is a flag, None and False are left
+    out, a list is several values. Returns (exit code, output, errors); raises ValueError with what it says of bad arguments."""
+    code, output, errors = _run([executable(), command, *_option_words(options), "--", *positional])
+    output, errors = shorten(output), shorten(errors)
+    if code in _INTERRUPTED:
+        raise KeyboardInterrupt
+    if code == _USER_ERROR:
+        raise ValueError((errors or output).strip())
+    return code, output, errors
 
 
 def _run(line):

@@ -6,7 +6,7 @@ import os
 import struct
 import time
 
-IDLE, CONNECT, FORWARD, BACKWARD, SYNC, REPLY = range(6)
+IDLE, CONNECT, FORWARD, BACKWARD, SYNC, REPLY, LOAD = range(7)
 
 MOST_IN_STEP = 512  # ranks: the slots behind theirs are free, for the numbers of calls that they have driven
 _CALLS = 8 + 24 * MOST_IN_STEP

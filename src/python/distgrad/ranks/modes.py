@@ -5,6 +5,7 @@
     SUBJECT@autocast               the whole forward under torch.autocast("cpu", torch.bfloat16)
     SUBJECT@async                  async_op=True, or an asynchronous result; waited for before it is used
     SUBJECT@compile                each function through torch.compile, backend aot_eager
+    SUBJECT@shared                 gets the program's own tensor as its operand, where else it gets a copy
 
 aot_eager is the backend that traces forward and backward as the default one does, but runs what it traced with torch's own
 operators: it needs no C++ compiler, and generates no code whose rounding would differ.
@@ -18,7 +19,7 @@ import torch
 from .call import SubjectError
 from .observing import register_first
 
-MODES = ("checkpoint", "checkpoint-reentrant", "autocast", "async", "compile")
+MODES = ("checkpoint", "checkpoint-reentrant", "autocast", "async", "compile", "shared")
 
 # In mode async one rank, for which the others must wait, comes so much later: a result that is used too early is then
 # wrong always and not by luck.

@@ -1,9 +1,11 @@
 """One rank's part of a case: from inputs to gradients."""
 
+import contextlib
 import functools
 import os
 import re
 import threading
+import time
 import traceback
 import warnings
 
@@ -153,17 +155,29 @@ class _Case:
         self._runner.groups.use(self._request["backend"], self._request.get("device", "cpu"))
         self._device = self._runner.groups.transport.device
         self.groups = self._make_groups()
-        self.board.enter(-1, places.FORWARD)  # connected: what follows is the user's code being imported
         self.plan = None if "drive" in self._request else Plan(self.program)  # of that only the call counts
-        self.subject = self._runner.subject(self._request["subject"], self.groups)
+        with self._loading():
+            self.subject = self._runner.subject(self._request["subject"], self.groups)
         self._calls = [call_of(step, self.groups) for step in self.program["steps"]]
         for call in self._calls:
             if call is not None:
                 self.subject.check(call)
         self.subject.begin()
-        code = Code()
-        self._functions = [code.function(step["call"]["code"]) if "call" in step else None
-                           for step in self.program["steps"]]
+        with self._loading():
+            code = Code()
+            self._functions = [code.function(step["call"]["code"]) if "call" in step else None
+                               for step in self.program["steps"]]
+
+    @contextlib.contextmanager
+    def _loading(self):
+        """While the user's code is imported and set up the case's clock stands still."""
+        began = time.monotonic_ns()
+        self.board.enter(-1, places.LOAD)
+        try:
+            yield
+        finally:
+            self.board.enter(-1, places.FORWARD)
+            self.result["loading_ns"] = self.result.get("loading_ns", 0) + time.monotonic_ns() - began
 
     def _make_groups(self):
         groups = {"": self._runner.groups.world()}
@@ -254,7 +268,7 @@ class _Case:
         shared = any(
             isinstance(v, torch.Tensor) and v.untyped_storage().data_ptr() == memory for v in self._values.values()
         )
-        return private_copy(x) if shared else x
+        return private_copy(x) if shared and not self.subject.shares_operands() else x
 
     def _hear_of_backward(self, index, value):
         if value.requires_grad:
