@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,7 @@ struct Judgement {
   std::string rule;                    // "adjoint", "identity-backward", ...
   bool wrong = false;                  // right under no objective, or under another than the module's other collectives
   std::string explanation;             // of what is wrong; a sentence or a few
+  std::optional<Measured> measured;    // the backward of one of the first cases; absent: it could not be measured
   std::vector<Note> notes;             // what went another way than right or wrong, one of each kind and reason
   const TrialResult* smallest_failure = nullptr;
 

@@ -9,6 +9,7 @@
 
 #include "audit/cell_text.h"
 #include "audit/tally.h"
+#include "report/json.h"
 #include "report/words.h"
 
 namespace distgrad {
@@ -67,7 +68,9 @@ std::string table(const std::vector<Judgement>& judgements, const std::vector<As
     cells.clear();
     for (const Aspect aspect : columns) cells.push_back(padded(cell_text(cell_of(j, aspect)), row_of(aspect).name.size()));
     out += line_of(traits(j.kind).takes_op ? "  " + std::string(name_of(j.op)) : "", cells);
-    if (verdict_width > 0) out += wrapped(verdict_text(j), kNameWidth, verdict_width);
+    if (verdict_width == 0) continue;
+    out += wrapped(verdict_text(j), kNameWidth, verdict_width);
+    if (j.measured) out += wrapped(j.measured->formula, kNameWidth, verdict_width);
   }
   return out;
 }
@@ -79,6 +82,18 @@ std::string legend_text(const std::vector<Judgement>& judgements, std::size_t wi
       if (j.offered) cells.push_back(&cell);
   const std::string text = legend(cells);
   return text.empty() ? "" : wrapped(text, 0, width);
+}
+
+// What the formulas are, and what they rest on.
+std::string formulas_text(const std::vector<Judgement>& judgements, std::size_t width) {
+  for (const Judgement& j : judgements)
+    if (j.offered && j.measured)
+      return "\n" + wrapped(fmt::format("x̄_r = ...: what the backward gives rank r's operand for the cotangents ȳ_k that arrive at the "
+                                        "ranks' outputs, measured on {} ranks with {} (numbers differ by line). A linear "
+                                        "backward is known for every cotangent of these shapes by its answers to a basis.",
+                                        j.measured->ranks.size(), j.measured->shown_by),
+                            0, width);
+  return "";
 }
 
 // ---- below it
@@ -238,6 +253,7 @@ Json row_json(const Judgement& j) {
   row["signature"] = j.signature;
   row["aspects"] = cells_json(j);
   row["explanation"] = j.explanation;
+  row["measured"] = j.measured ? measured_json(*j.measured) : Json(nullptr);
   row["errors"] = Json::array();
   row["refused"] = Json::array();
   for (const Note& note : j.notes) {
@@ -267,7 +283,7 @@ std::string audit_text(const std::vector<Judgement>& judgements, const TableOpti
   if (tally.offered > 0) {
     out += "\n" + table(judgements, always_tried(), options.width);
     if (!options.requested.empty()) out += "\n" + table(judgements, options.requested, 0);
-    out += legend_text(judgements, options.width) + failures(judgements, names, options.width) + notes(judgements, names, options.width);
+    out += legend_text(judgements, options.width) + formulas_text(judgements, options.width) + failures(judgements, names, options.width) + notes(judgements, names, options.width);
   }
   out += untried(judgements, names, options);
   return out + "\n" + wrapped(fmt::format("{} in {}.", tally_text(tally), seconds_text(options.elapsed_s)), 0, options.width);

@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
 #include "base/interrupts.h"
 #include "base/version.h"
+#include "diagnose/call_findings.h"
 #include "model/subject_text.h"
 #include "scenario/cases.h"
 #include "scenario/parse.h"
@@ -17,10 +19,22 @@
 namespace distgrad {
 namespace {
 
+bool is_dead_end(const CaseResult& r) { return r.verdict == Verdict::kSkipped || r.verdict == Verdict::kError; }
+
 // What comes of a batch of cases, by their names.
 class Collector : public VerifyListener {
  public:
-  Collector(StatusLine& status, std::size_t before) : status_(status), before_(before) {}
+  // `measured`: the names of the cases whose call's backward is to be measured.
+  Collector(StatusLine& status, std::size_t before, const std::vector<std::string>& measured)
+      : status_(status), before_(before), wanted_(measured.begin(), measured.end()) {}
+  void on_conclusion(const Conclusion& c) override {
+    if (!wanted_.contains(c.which.id) || !c.run || is_dead_end(c.result)) return;
+    for (const Step& step : c.asked.program.steps) {
+      if (!step.collective()) continue;
+      if (auto call = measured_call(c.machine, c.asked.program, step.name)) measured.emplace(c.which.id, std::move(call->measured));
+      return;
+    }
+  }
   void on_result(CaseResult result) override {
     std::string id = result.which.id;
     results.emplace(std::move(id), std::move(result));
@@ -30,14 +44,14 @@ class Collector : public VerifyListener {
   void on_loading(const std::string& subject, double seconds) override { status_.say(importing_text(subject, seconds)); }
 
   std::map<std::string, CaseResult> results;
+  std::map<std::string, Measured> measured;
   std::vector<std::pair<std::string, std::string>> problems;  // subject, message
 
  private:
   StatusLine& status_;
   std::size_t before_;
+  std::set<std::string> wanted_;
 };
-
-bool is_dead_end(const CaseResult& r) { return r.verdict == Verdict::kSkipped || r.verdict == Verdict::kError; }
 
 }  // namespace
 
@@ -59,6 +73,7 @@ Audit::Audit(const AuditOptions& options, const AuditPlan& plan, Interpreters& i
     all.insert(all.end(), made_.back().cases.begin(), made_.back().cases.end());
   }
   is_unusable_.resize(rows_.size());
+  choose_measured();
   status_.expect(all.size());
   verifier_.emplace(all, VerifyOptions{.interpreters = &interpreters});
 }
@@ -75,6 +90,17 @@ Audit::RowCases Audit::cases_of(const AuditRow& row) const {
     made.cases.push_back(expand(*made.scenarios.back(), overrides, kTorchVersion).at(0));
   }
   return made;
+}
+
+// On the most ranks of the first trials, which have losses of their own where that makes a difference.
+void Audit::choose_measured() {
+  for (std::size_t r = 0; r < rows_.size(); ++r) {
+    const Case* chosen = nullptr;
+    for (std::size_t t = 0; t < rows_[r].trials.size(); ++t)
+      if (rows_[r].trials[t].is_first && (!chosen || made_[r].cases[t].world_size > chosen->world_size))
+        chosen = &made_[r].cases[t];
+    measured_case_.push_back(chosen ? chosen->id : "");
+  }
 }
 
 std::vector<Judgement> Audit::run() {
@@ -96,6 +122,8 @@ std::vector<Judgement> Audit::judge() {
       if (t) judged_[r].push_back(std::move(*t));
     judgements.push_back(judge_collective(rows_[r].kind, rows_[r].op, judged_[r], options_.objective));
     judgements.back().function = rows_[r].function;
+    if (const auto found = measured_.find(measured_case_[r]); found != measured_.end())
+      judgements.back().measured = found->second;
   }
   if (options_.objective.empty() && options_.collectives.empty()) judge_together(judgements);
   return judgements;
@@ -149,9 +177,10 @@ void Audit::batch(const IsAsked& is_asked) {
       places.emplace_back(r, t);
     }
   }
-  Collector collector(status_, done_);
+  Collector collector(status_, done_, measured_case_);
   verifier_->verify(cases, collector);
   done_ += cases.size();
+  measured_.merge(collector.measured);
   for (const auto& [subject, message] : collector.problems) note_problem(subject, message);
   if (interrupted_by()) return;
   for (std::size_t i = 0; i < cases.size(); ++i) {

@@ -1,6 +1,7 @@
 // Runs the cases of an audit.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,6 +39,7 @@ class Audit {
   };
 
   RowCases cases_of(const AuditRow& row) const;
+  void choose_measured();
   bool is_hopeless(std::size_t row, const Trial& trial) const;
   void expect_haste();
   std::vector<Judgement> judge();
@@ -51,6 +53,8 @@ class Audit {
   std::vector<RowCases> made_;
   std::vector<std::vector<std::optional<TrialResult>>> results_;  // by row and trial; what was not tried lacks
   std::vector<std::vector<TrialResult>> judged_;                  // by row, in the battery's order: judgements point to these
+  std::vector<std::string> measured_case_;                        // by row, its name: of one of the first trials
+  std::map<std::string, Measured> measured_;                      // by case
   std::vector<bool> is_unusable_;                                 // by row
   std::vector<std::string> unusable_;
   std::size_t done_ = 0;

@@ -77,12 +77,12 @@ bool has_right_columns(const Measurement& m) {
   return true;
 }
 
-bool gave_none_where_wrong(const CallOnRanks& call, const Judgement& judgement) {
+bool gave_none_where_wrong(const CallOnRanks& call, const CallJudgement& judgement) {
   return std::all_of(judgement.wrong_ranks.begin(), judgement.wrong_ranks.end(),
                      [&](int r) { return !call.given[static_cast<std::size_t>(r)]; });
 }
 
-Said gives_none(const Evidence& evidence, const Judgement& judgement) {
+Said gives_none(const Evidence& evidence, const CallJudgement& judgement) {
   return {"no-gradient",
           fmt::format("gave its operand no gradient (None) {}.",
                       on_ranks(judgement.wrong_ranks, evidence.program().world_size)),
@@ -123,7 +123,7 @@ std::string right_if(const Evidence& evidence, const Said& said) {
                      is_satisfied ? fmt::format(" (objective \"{}\")", said.right_objective) : "");
 }
 
-Finding finding_of(const Evidence& evidence, const CallOnRanks& call, const Judgement& judgement,
+Finding finding_of(const Evidence& evidence, const CallOnRanks& call, const CallJudgement& judgement,
                    const Said& said, const std::optional<Scaling>& scaling) {
   Finding finding;
   finding.rule = said.finding;
@@ -197,7 +197,7 @@ Said by_its_place(Machine& machine, const Evidence& evidence, const CallOnRanks&
 }
 
 Finding could_not_be_measured(const Evidence& evidence, const CallOnRanks& call,
-                              const Judgement& judgement, const std::optional<Scaling>& scaling) {
+                              const CallJudgement& judgement, const std::optional<Scaling>& scaling) {
   return finding_of(evidence, call, judgement,
                     {"unexplained",
                      "gave its operand something else than is right for the cotangents that arrived, "
@@ -223,7 +223,7 @@ std::optional<MeasuredCall> measured_call(Machine& machine, const Program& progr
 }
 
 std::vector<Finding> call_findings(Machine& machine, const Evidence& evidence,
-                                   const CallOnRanks& call, const Judgement& judgement,
+                                   const CallOnRanks& call, const CallJudgement& judgement,
                                    const std::vector<CallOnRanks>& others,
                                    const std::optional<Scaling>& scaling) {
   auto m = measured(machine, evidence.program(), call);

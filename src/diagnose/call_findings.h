@@ -12,7 +12,7 @@ namespace distgrad {
 
 // `others`: all calls of the run, among which one may share a buffer with this one.
 std::vector<Finding> call_findings(Machine&, const Evidence&, const CallOnRanks& call,
-                                   const Judgement&, const std::vector<CallOnRanks>& others,
+                                   const CallJudgement&, const std::vector<CallOnRanks>& others,
                                    const std::optional<Scaling>&);
 
 // The backward of one call of the program, whether it is right or not. Nothing where the run fails, or it

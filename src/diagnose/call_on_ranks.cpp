@@ -176,9 +176,9 @@ Joint arrived(const CallOnRanks& seen) {
   return joint;
 }
 
-Judgement judged(Machine& machine, const Program& program, const CallOnRanks& seen,
+CallJudgement judged(Machine& machine, const Program& program, const CallOnRanks& seen,
                  std::string_view subject, const Tolerance& tolerance) {
-  Judgement judgement;
+  CallJudgement judgement;
   const auto simulation = simulated(
       machine, driving_program(program, seen, seen.call(), program.groups, {arrived(seen)}));
   if (!simulation) return judgement;

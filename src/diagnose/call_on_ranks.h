@@ -56,12 +56,12 @@ std::optional<Responses> measured_responses(Machine&, const Program&, const Call
                                             MemoryLayout = MemoryLayout::kContiguous);
 
 // What the ranks were seen to do in the run itself, beside what is right.
-struct Judgement {
+struct CallJudgement {
   bool is_decided = false;  // else what is right could not be computed
   std::vector<int> wrong_ranks;
   bool gave_none = false;  // on a wrong rank
 };
-Judgement judged(Machine&, const Program&, const CallOnRanks&, std::string_view subject,
+CallJudgement judged(Machine&, const Program&, const CallOnRanks&, std::string_view subject,
                  const Tolerance&);
 
 // The cotangents that arrived, zeros where none did.

@@ -159,7 +159,7 @@ class Diagnosis {
   void judge_calls() {
     for (std::size_t c = calls_.size(); c-- > 0;) {  // in the order of backward
       const CallOnRanks& call = calls_[c];
-      const Judgement judgement = judged(machine_, evidence_.program(), call, evidence_.which().subject,
+      const CallJudgement judgement = judged(machine_, evidence_.program(), call, evidence_.which().subject,
                                          evidence_.tolerance());
       if (judgement.wrong_ranks.empty()) continue;
       auto findings = call_findings(machine_, evidence_, call, judgement, calls_, scaling_);

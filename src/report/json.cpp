@@ -167,6 +167,8 @@ Json matrices_json(const Measured::Matrices& m) {
   return {{"rows", m.rows}, {"columns", m.columns}, {"measured", rows(m.measured)}, {"right", rows(m.right)}};
 }
 
+}  // namespace
+
 Json measured_json(const Measured& m) {
   Json coefficients = nullptr;
   for (const std::vector<double>& row : m.coefficients) {
@@ -182,6 +184,8 @@ Json measured_json(const Measured& m) {
           {"coefficients", std::move(coefficients)},
           {"matrices", m.matrices ? matrices_json(*m.matrices) : Json(nullptr)}};
 }
+
+namespace {
 
 Json finding_json(const Finding& f) {
   const auto or_null = [](const std::string& text) {
