@@ -233,8 +233,8 @@ class _Case:
 
     def _exchanged(self, index, x, depends_on_gradient):
         operand = self._operand(x, depends_on_gradient)
-        observed = self._observer and self._observer.begin(self.program["steps"][index]["name"], operand)
-        return self.subject(self._calls[index], operand, observed)
+        on_value = self._observer and self._observer.begin(self.program["steps"][index]["name"], operand)
+        return self.subject(self._calls[index], operand, on_value)
 
     def _called(self, index):
         step = self.program["steps"][index]
