@@ -317,7 +317,7 @@ TEST_F(EndToEnd, AUsersFunctionIsRunAndItsMistakeNamed) {
       << out_ << err_;
   EXPECT_THAT(out_, HasSubstr("mismatch: own-slice in step y (all_gather)"));
   EXPECT_EQ(run({"audit", "--python", DISTGRAD_PYTHON, "all_gather=python:layers.py:Gather.apply"}), 0) << out_ << err_;
-  EXPECT_THAT(out_, HasSubstr("right for replicated: own-slice, V->I"));
+  EXPECT_THAT(out_, HasSubstr("(DistributedDataParallel): own-slice, V->I"));
 }
 
 TEST_F(EndToEnd, AUsersFunctionThatFailsCostsItsCaseOnly) {

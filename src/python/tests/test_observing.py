@@ -9,7 +9,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from small_driver import Driver
 
-from distgrad.ranks.observing import ObservedCall
+from distgrad.ranks.observing import ObservedCall, edge_of
 
 SUBJECTS = Path(__file__).resolve().parent / "subjects"
 sys.path.insert(0, str(SUBJECTS))
@@ -325,9 +325,9 @@ class InOneProcess(unittest.TestCase):
     def observed(self, made, operand_of=lambda leaf: leaf * 1.0, loss=lambda y: (y * torch.tensor([0.0, 1.0, 2.0])).sum()):
         leaf = torch.tensor([1.0, 2.0, 4.0], requires_grad=True)
         operand = operand_of(leaf)
-        call = ObservedCall(operand)
+        call, edge = ObservedCall(operand), edge_of(operand)
         value = made(operand)
-        call.end(value)
+        call.end(edge, value)
         loss(value).backward()
         self.call = call
         return call.told(Placed()), leaf.grad

@@ -150,6 +150,25 @@ class Protocol(unittest.TestCase):
         self.assertEqual(replies[0][0]["error"]["kind"], "subject")
         self.assertIn("no_such_module_anywhere", replies[0][0]["error"]["message"])
 
+    def test_torch_is_as_it_is_unless_something_is_measured(self):
+        """And what would be measured of modules that are imported by then needs other ranks."""
+        place = f"python:{SUBJECTS / 'observer.py'}:whose"
+        code = {"name": "y", "pointer": "", "call": {"code": place, "args": [{"text": "x", "pointer": ""}], "simulate": ""}}
+        called = {**program(1), "steps": [code]}
+        plain = {"program": program(1), "subject": "all_reduce=" + place}
+        measuring = {"program": called, "measured": [torch.ones(1)]}
+        ((as_it_is,),) = self.driver.run(1, [plain])
+        self.assertEqual(as_it_is["output"], "apply None hooks _tensor.py nn/modules/module.py nn/modules/module.py\n")
+        (measured,), (then,) = self.driver.run(1, [measuring, plain])
+        self.assertIn("measured", measured)
+        self.assertIn("ranks/cuts.py hooks ", then["output"])
+        ranks, _ = self.driver.team(1)
+        for request in (plain, measuring):
+            ranks[0].request(**request)
+        ranks[0].reply()
+        self.assertEqual(ranks[0].reply()[0]["error"]["kind"], "backend")  # so that the driver tries again on new ranks
+        self.driver.end(ranks)
+
     def test_an_unknown_role_is_refused(self):
         board = memfd(8 + 24 * 1024)
         refused = self.driver.fork(77, 0, 1, board, role="referee").forked

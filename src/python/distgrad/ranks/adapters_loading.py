@@ -15,10 +15,14 @@ from .call import SubjectError
 
 _FRAMES = 8
 
+loaded = set()  # places of the user's modules that this process has imported, or tried to
+
 
 def load_module(place):
     """The module of `python:PLACE`: a FILE.py, under a name of its own and with its folder on sys.path, or a MODULE with
     the current folder on sys.path, as `python -m` has it."""
+    if place.partition(".")[0] != "torch":
+        loaded.add(place)
     return _load_file(place) if place.endswith(".py") else _load_named(place)
 
 

@@ -20,10 +20,10 @@ class Observer:
         self._calls = {}  # by step: the calls made of it
 
     def begin(self, step, operand):
-        """A call is about to be made. The caller then tells it of its value."""
+        """A call is about to be made. What comes back is to be called with its value; nothing else keeps the operand's graph."""
         call = ObservedCall(operand)
         self._calls.setdefault(step, []).append(call)
-        return call
+        return functools.partial(call.end, edge_of(operand))
 
     def told(self, steps, writer):
         """The reply's `observed`. Nothing at all where a backward ran twice, or in parts: what was seen then is no answer."""
@@ -42,7 +42,6 @@ class ObservedCall:
     def __init__(self, operand):
         self._operand = _copy(operand)
         self._operand_strides = _strides_of(operand)
-        self._edge = _edge_of(operand)
         self._cotangent = None
         self._cotangent_strides = []
         self._given = None
@@ -53,13 +52,12 @@ class ObservedCall:
         self.arrivals = 0
         self.is_unclear = False
 
-    def end(self, value):
-        """The call gave `value`: before anything else has a hook on it, but for the call's own."""
-        edge, self._edge = self._edge, None  # it would keep the graph
+    def end(self, edge, value):
+        """The call gave `value`; `edge` is what edge_of(operand) was before it."""
         if not value.requires_grad:
             return
         self._zeros = functools.partial(torch.zeros, value.shape, dtype=value.dtype, device=value.device)
-        end = _edge_of(value)
+        end = edge_of(value)
         register_first(value, self._arrived)
         if edge is None:
             return
@@ -224,7 +222,7 @@ def _bits(x):
 # ---- the graph
 
 
-def _edge_of(x):
+def edge_of(x):
     """Where the gradient of `x` arrives: (node, number). None where it wants none."""
     if not x.requires_grad:
         return None

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import os
 import re
+import sys
 import threading
 import time
 import traceback
@@ -13,10 +14,10 @@ import torch
 import torch.distributed as dist
 
 from . import board as places
-from . import cuts  # noqa: F401  before any of the user's modules
-from . import exchange, times
+from . import adapters_loading, exchange, times
 from .adapters_results import private_copy
-from .call import NotOffered, SubjectError
+from .anchors import anchored, attached
+from .call import NeedsFreshRank, NotOffered, SubjectError
 from .code import Code, checked, seed
 from .driving import drive
 from .frames import number
@@ -145,16 +146,14 @@ class _Case:
             self.result["steps"] = self.written(self.told)
         self.result["loss"] = number(float(loss.item()))
         self.result["loss_shape"] = list(loss.shape)
-        return self._end(loss, reached, self._frame.numbers(self._request["weights"])[self.rank])
-
-    @staticmethod
-    def _end(loss, reached, weight):
-        return _Anchor.apply(weight, loss, *_left_out(loss, reached))
+        return anchored(loss, reached, self._frame.numbers(self._request["weights"])[self.rank])
 
     def _prepare(self):
         self._runner.groups.use(self._request["backend"], self._request.get("device", "cpu"))
         self._device = self._runner.groups.transport.device
         self.groups = self._make_groups()
+        if "measured" in self._request:
+            _watch()
         self.plan = None if "drive" in self._request else Plan(self.program)  # of that only the call counts
         with self._loading():
             self.subject = self._runner.subject(self._request["subject"], self.groups)
@@ -248,8 +247,8 @@ class _Case:
 
     def _exchanged(self, index, x, depends_on_gradient):
         operand = self._operand(x, depends_on_gradient)
-        observed = self._observer and self._observer.begin(self.program["steps"][index]["name"], operand)
-        return self.subject(self._calls[index], operand, observed)
+        on_value = self._observer and self._observer.begin(self.program["steps"][index]["name"], operand)
+        return self.subject(self._calls[index], operand, on_value)
 
     def _called(self, index):
         step = self.program["steps"][index]
@@ -262,7 +261,7 @@ class _Case:
         """What the subject gets: attached to the graph on every rank or on none, whatever the value is on this one. Else the
         others would wait in backward for ever. And a copy of what other steps see, as a subject may work in place."""
         if depends_on_gradient and not x.requires_grad and x.is_floating_point():
-            return _Attach.apply(x, torch.zeros((), dtype=x.dtype, device=x.device, requires_grad=True))
+            return attached(x)
         x = x if depends_on_gradient else x.detach()
         memory = x.untyped_storage().data_ptr()
         shared = any(
@@ -281,12 +280,12 @@ class _Case:
         """`weight`: the cotangent to start with; the request's where it is not given."""
         if weight is None:
             weight = self._frame.numbers(self._request["weights"])[self.rank]
-        self.run_backward(self._end(loss, reached, weight))
+        self.run_backward(anchored(loss, reached, weight))
 
     def _squared_gradient_norm(self, loss, reached):
         """Of the gradients, through the collectives, of all ranks' losses with respect to this rank's inputs."""
         norm = torch.zeros((), dtype=loss.dtype, device=loss.device)
-        end = self._end(loss, reached, 1.0)
+        end = anchored(loss, reached, 1.0)
         if end.requires_grad:
             leaves = [leaf for _, leaf in self.leaves]
             for gradient in torch.autograd.grad(end, leaves, create_graph=True, allow_unused=True):
@@ -321,6 +320,14 @@ class _Case:
         return gradients
 
 
+def _watch():
+    """Lets cuts.py and hooks.py put themselves into torch, before any of the user's modules binds what they replace to a name of
+    its own. Only where the truth is to be measured: everything else meets torch as it is."""
+    if f"{__package__}.cuts" not in sys.modules and adapters_loading.loaded:
+        raise NeedsFreshRank("user modules are imported already, which cannot be watched any more")
+    from . import cuts  # noqa: F401
+
+
 def _summed_where_present(group, gradient, leaf):
     """A rank without a gradient counts as zeros, as in DDP; None where no rank has one. One exchange, so that a rank need
     not know beforehand whether the others have one."""
@@ -328,45 +335,6 @@ def _summed_where_present(group, gradient, leaf):
     present = mine.new_full((1,), 0 if gradient is None else 1)
     total = exchange.all_reduce(group, torch.cat([mine.reshape(-1), present]), "sum")
     return None if total[-1].item() == 0 else total[:-1].reshape(mine.shape)
-
-
-def _left_out(loss, values):
-    """Those of `values` that the loss's backward does not come by. Zeros added to the cotangents of the others would change
-    no number, but their strides, on which subjects stumble."""
-    seen, waiting = set(), [loss.grad_fn]
-    while waiting:
-        node = waiting.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            waiting += [following for following, _ in node.next_functions]
-    return [value for value in values if value.grad_fn not in seen]
-
-
-class _Attach(torch.autograd.Function):
-    """`x`, as if it depended on something that wants a gradient."""
-
-    @staticmethod
-    def forward(ctx, x, anchor):
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, cotangent):
-        return None, torch.zeros((), dtype=cotangent.dtype, device=cotangent.device)
-
-
-class _Anchor(torch.autograd.Function):
-    """The loss; backward starts with the cotangent `weight`, and also reaches the collectives' outputs `also` that this
-    rank's loss happens not to use. (Given a cotangent, Tensor.backward imports torch.compile's modules for a second.)"""
-
-    @staticmethod
-    def forward(ctx, weight, loss, *also):
-        ctx.weight = weight
-        ctx.shapes = [(x.shape, x.dtype, x.device) for x in also]
-        return loss.clone()
-
-    @staticmethod
-    def backward(ctx, one):
-        return (None, torch.full_like(one, ctx.weight), *(torch.zeros(s, dtype=d, device=on) for s, d, on in ctx.shapes))
 
 
 # ---- what went wrong
@@ -385,6 +353,8 @@ def _kind_of(error):
     """Gloo, NCCL, CUDA and c10d say what happened to a connection or a device; anything else happened to the program."""
     if isinstance(error, SubjectError):
         return "subject"
+    if isinstance(error, NeedsFreshRank):
+        return "backend"
     text = str(error)
     transport = isinstance(error, RuntimeError) and any(words in text for words in _TRANSPORT_WORDS)
     if not transport and not isinstance(error, dist.DistError):

@@ -61,14 +61,14 @@ class Subject:
         for setup in self._setups.values():
             setup.run(groups)
 
-    def __call__(self, call, x, observed=None):
-        """The result of the call on this rank, whose operand is `x`; see the contract of the kind. `observed`: an ObservedCall
-        that has begun, if any."""
+    def __call__(self, call, x, on_value=None):
+        """The result of the call on this rank, whose operand is `x`; see the contract of the kind. `on_value` gets it before
+        anything but the subject has a hook on it."""
         call = self._in_mode(call)
         modes.come_late(call)
         value = self._part(call)(call, x)
-        if observed is not None:
-            observed.end(value)
+        if on_value is not None:
+            on_value(value)
         modes.come_late(call, value)
         return value
 
