@@ -56,7 +56,9 @@ class Runner:
             for category in _IGNORED_WARNINGS:
                 warnings.simplefilter("ignore", category)
             try:
-                _Case(self, request, frame, writer, result).run()
+                is_asked_for = "drive" not in request and not request.get("observe", False)
+                with contextlib.nullcontext() if is_asked_for else debugging.silent():
+                    _Case(self, request, frame, writer, result).run()
             except NotOffered as reason:
                 result["skipped"] = str(reason) or "the subject does not offer this"
             except BaseException as error:  # also what a user's sys.exit() raises
