@@ -60,7 +60,7 @@ std::string last_words(const std::string& output) {
 int precedence(const RankError& error) {  // the first cause has the lowest
   if (is_echo(error)) return 4;
   if (error.kind == "exception") return 0;
-  if (error.kind == "crash") return 1;
+  if (error.kind == "crash" || error.kind == "subject") return 1;
   if (error.kind == "backend") return 2;
   return 3;
 }

@@ -260,7 +260,7 @@ def _operator_source(text, call):
 def _function_source(part, call, imports):
     """Of a function of the user's."""
     binding = part._binding
-    place, _ = subjects._place_and_name(modes.split_mode(call["subject"])[0])
+    place, _ = subjects.place_and_name(modes.split_mode(call["subject"])[0])
     name = binding.label.rpartition(":")[2]
     function = imports.function(place, name)
     if binding.makes_instance:
