@@ -53,6 +53,17 @@ dumps::NamedCount count_value(const std::string& text) {
   return {for_terminal(text.substr(0, at)), std::stoi(digits)};
 }
 
+// "norm.*=sum".
+std::pair<std::string, std::string> reduction_value(const std::string& text) {
+  const std::size_t at = text.rfind('=');
+  const std::string op = at == std::string::npos ? "" : text.substr(at + 1);
+  if (at == 0 || op == "avg" || !dumps::reduction_named(op))
+    throw UserError(fmt::format(
+        "compare: --reduce \"{}\" is not PATTERN=OP; there are sum, mean, max, min, product",
+        text));
+  return {text.substr(0, at), op};
+}
+
 DType dtype_value(const std::string& name) {
   if (const auto dtype = dtype_named(name)) return *dtype;
   throw UserError(
@@ -64,7 +75,7 @@ std::optional<ExitCode> parse(const Arguments& arguments, CompareOptions& option
       "Compare gradients that a training script saved with a reference, or two reports of a run.",
       "distgrad compare");
   std::string rtol, atol, dtype;
-  std::vector<std::string> counts;
+  std::vector<std::string> counts, reductions;
   app.add_option("REFERENCE", options.reference,
                  "a .safetensors or .json file, or a folder of one a rank")
       ->required();
@@ -85,6 +96,10 @@ std::optional<ExitCode> parse(const Arguments& arguments, CompareOptions& option
                  "parameters that some ranks need not have; repeatable")
       ->type_name("PATTERN")
       ->allow_extra_args(false);
+  app.add_option("--reduce", reductions,
+                 "plain tensors to be reduced over the ranks first, as norm.*=sum; repeatable")
+      ->type_name("PATTERN=OP")
+      ->allow_extra_args(false);
   app.add_flag("--strict", options.strict, "a match that shows nothing is not good enough");
   app.add_option("--json", options.json, "write the comparison as JSON; - is standard output")
       ->type_name("FILE");
@@ -99,6 +114,8 @@ std::optional<ExitCode> parse(const Arguments& arguments, CompareOptions& option
   if (!rtol.empty()) options.comparison.tolerance.rtol = tolerance_value(rtol, "--rtol");
   if (!atol.empty()) options.comparison.tolerance.atol = tolerance_value(atol, "--atol");
   if (!dtype.empty()) options.comparison.tolerance.dtype = dtype_value(dtype);
+  for (const std::string& reduction : reductions)
+    options.comparison.reductions.push_back(reduction_value(reduction));
   for (const std::string& count : counts) options.comparison.counts.push_back(count_value(count));
   return std::nullopt;
 }

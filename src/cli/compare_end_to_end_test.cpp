@@ -116,6 +116,7 @@ TEST_F(CompareEndToEnd, TheUsersErrorsAreOneLineAndExitCodeTwo) {
       {"ref.json other.json", "have no parameter in common: \"w\" there, \"v\" here"},
       {"--count 4 ref.json ref.json", "--count \"4\" is not NAME=NUMBER"},
       {"--count a=x ref.json ref.json", "--count \"a=x\" is not NAME=NUMBER"},
+      {"--reduce w=average ref.json ref.json", "there are sum, mean, max, min, product"},
       {"--rtol x ref.json ref.json", "--rtol \"x\" is not a number of at least 0"},
       {"--dtype float8 ref.json ref.json", "there are float64, float32, bfloat16, float16"},
       {"--rtool 1 ref.json ref.json", "did you mean \"--rtol\"?"},

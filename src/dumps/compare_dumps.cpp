@@ -74,7 +74,9 @@ class Comparing {
  public:
   Comparing(const Dump& reference, const Dump& observed, const ComparisonOptions& options,
             int world_size)
-      : reference_(reference, options.partly_held), observed_(observed, options.partly_held) {
+      : reference_(reference, options.partly_held),
+        observed_(observed, options.partly_held),
+        reductions_(options.reductions) {
     context_.world_size = world_size;
     context_.tolerance = options.tolerance;
     context_.counts = options.counts;
@@ -103,10 +105,17 @@ class Comparing {
  private:
   ParameterResult result_of(const Name& name) {
     const Reference truth = reference_of(reference_, name.plain, context_.tolerance);
-    ParameterResult result = best_explanation(parameters_of(observed_, name.plain, truth));
+    ParameterResult result = best_explanation(
+        parameters_of(observed_, name.plain, truth, reduction_of(name.plain)));
     result.name = name.shown;
     result.position = name.position == INT_MAX ? -1 : name.position;
     return result;
+  }
+
+  std::string reduction_of(const std::string& name) const {
+    for (const auto& [pattern, reduction] : reductions_)
+      if (observed_.matches(name, pattern)) return reduction;
+    return {};
   }
 
   // Of several possible arrangements of pieces the one whose values make the best sense.
@@ -141,6 +150,7 @@ class Comparing {
   }
 
   Holders reference_, observed_;
+  std::vector<std::pair<std::string, std::string>> reductions_;
   ExplainContext context_;
 };
 

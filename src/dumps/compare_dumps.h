@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dumps/explain.h"
@@ -12,6 +13,8 @@ struct ComparisonOptions {
   Tolerance tolerance = {};
   std::vector<NamedCount> counts = {};        // --count: may explain a factor
   std::vector<std::string> partly_held = {};  // patterns of parameters that some ranks lack
+  // Pattern and reduction_named: plain tensors that are to be reduced over the ranks first.
+  std::vector<std::pair<std::string, std::string>> reductions = {};
 };
 
 struct DumpComparison {

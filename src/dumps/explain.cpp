@@ -270,8 +270,8 @@ class Explaining {
     if (any(Kind::kMissing)) return "no-gradient";
     for (std::size_t a = 0; a < mistakes.size(); ++a)
       for (std::size_t b = 0; b < a; ++b)
-        if (p_.holdings[a].box == p_.holdings[b].box && mistakes[a].text != mistakes[b].text &&
-            !p_.by_rank)
+        if (p_.holdings[a].box == p_.holdings[b].box && !p_.by_rank &&
+            (mistakes[a].kind != mistakes[b].kind || mistakes[a].text != mistakes[b].text))
           return "unsynchronised";
     if (any(Kind::kUnknown) || any(Kind::kNotFinite)) return "unexplained";
     return any(Kind::kScaled) ? "scaled" : any(Kind::kZero) ? "no-gradient" : "wrong-slice";

@@ -7,24 +7,27 @@
 
 namespace distgrad::dumps {
 
-std::optional<Share> share_of(const Held& h, std::string& unclear) {
+std::optional<Stream::Reduction> reduction_named(const std::string& op) {
   using Reduction = Stream::Reduction;
-  static const std::map<std::string, Reduction> reductions = {{"sum", Reduction::kSum},
-                                                              {"avg", Reduction::kSum},
-                                                              {"max", Reduction::kMax},
-                                                              {"min", Reduction::kMin},
-                                                              {"product", Reduction::kProduct}};
+  static const std::map<std::string, Reduction> known = {
+      {"sum", Reduction::kSum}, {"avg", Reduction::kSum}, {"mean", Reduction::kSum},
+      {"max", Reduction::kMax}, {"min", Reduction::kMin}, {"product", Reduction::kProduct}};
+  const auto found = known.find(op);
+  return found == known.end() ? std::nullopt : std::optional(found->second);
+}
+
+std::optional<Share> share_of(const Held& h, std::string& unclear) {
   Share share{coordinate_of(h.mesh(), h.rank)};
   for (std::size_t axis = 0; axis < share.key.size(); ++axis) {
     const DumpPlacement& placement = h.layout()->placements[axis];
     if (placement.kind != DumpPlacement::Kind::kPartial) continue;
-    const auto reduction = reductions.find(placement.op);
-    if (reduction == reductions.end() || (share.shares > 1 && reduction->second != share.reduction)) {
+    const auto reduction = reduction_named(placement.op);
+    if (!reduction || (share.shares > 1 && *reduction != share.reduction)) {
       unclear = fmt::format("it is Partial({})", placement.op);
       return std::nullopt;
     }
     share.key[axis] = -1;
-    share.reduction = reduction->second;
+    share.reduction = *reduction;
     share.shares *= h.mesh().axes[axis].size;
     if (placement.op == "avg") share.factor /= h.mesh().axes[axis].size;
   }
@@ -62,15 +65,18 @@ std::vector<Held> Holders::of(const std::string& name) {
   return held;
 }
 
+bool Holders::matches(const std::string& name, const std::string& pattern) const {
+  if (fnmatch(pattern.c_str(), name.c_str(), 0) == 0) return true;
+  return std::any_of(dump_.ranks.begin(), dump_.ranks.end(), [&](const RankDump& rank) {
+    const auto shown = rank.shown.find(name);
+    return shown != rank.shown.end() &&
+           fnmatch(pattern.c_str(), shown->second.c_str(), 0) == 0;
+  });
+}
+
 bool Holders::is_partly_held(const std::string& name) const {
-  std::set<std::string> names = {name};
-  for (const RankDump& rank : dump_.ranks)
-    if (const auto shown = rank.shown.find(name); shown != rank.shown.end())
-      names.insert(shown->second);
-  for (const std::string& pattern : partly_held_)
-    for (const std::string& known : names)
-      if (fnmatch(pattern.c_str(), known.c_str(), 0) == 0) return true;
-  return false;
+  return std::any_of(partly_held_.begin(), partly_held_.end(),
+                     [&](const std::string& pattern) { return matches(name, pattern); });
 }
 
 // Something that no holder names: else the rank may only have left out what had no gradient.

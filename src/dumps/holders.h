@@ -39,6 +39,9 @@ struct Share {
   Stream::Reduction reduction = Stream::Reduction::kSum;
 };
 
+// "sum", "avg" or "mean", "max", "min", "product"; nothing for another word.
+std::optional<Stream::Reduction> reduction_named(const std::string& op);
+
 // Of a rank that says how its piece lies. Nothing, and why in `unclear`, for a Partial that nobody
 // can reduce.
 std::optional<Share> share_of(const Held&, std::string& unclear);
@@ -53,12 +56,14 @@ class Holders {
   std::vector<Held> of(const std::string& name);
 
   const Dump& dump() const { return dump_; }
+  // Whether a pattern, as a shell's, fits the name: as a user knows it, or plain.
+  bool matches(const std::string& name, const std::string& pattern) const;
   // The parameters that only the ranks of the key hold, where other ranks were left out only
   // because they hold others.
   const std::map<std::vector<int>, std::set<std::string>>& inferred() const { return inferred_; }
 
  private:
-  bool is_partly_held(const std::string& name) const;  // as a user knows it, or plain
+  bool is_partly_held(const std::string& name) const;
   bool holds_others(const RankDump& rank, const std::vector<int>& holders);
 
   const Dump& dump_;

@@ -113,6 +113,23 @@ TEST(Holders, EveryReductionOfPartial) {
   reduced("product", {6, -40});
 }
 
+TEST(Holders, PlainSharesAreReducedWhereTheUserSaysSo) {
+  const auto with = [](const std::string& pattern, const std::string& op) {
+    return ComparisonOptions{.reductions = {{pattern, op}}};
+  };
+  EXPECT_TRUE(only(reference(), held(shares()), with("w", "sum")).is_right());
+  EXPECT_TRUE(only(reference(), held(shares()), with("[vw]", "sum")).is_right());
+  EXPECT_FALSE(only(reference(), held(shares()), with("v", "sum")).is_right());
+  EXPECT_EQ(only(reference(), held(shares()), with("*", "mean")).headline,
+            "1/4 of the reference (4 = the number of ranks)");
+  Dump lacking = held(shares());
+  lacking.ranks[1].gradients["w"].tensor.reset();
+  EXPECT_EQ(only(reference(), lacking, with("*", "sum")).headline,
+            "no gradient on rank 1, whose share of the sum is missing");
+  lacking.ranks[1].gradients["w"].tensor = sample::vector({1, 2});
+  EXPECT_EQ(only(reference(), lacking, with("*", "sum")).finding, "shape");
+}
+
 TEST(Holders, OwnSlicesAndZerosAreToldFromShares) {
   std::vector<std::vector<float>> slices(4, std::vector<float>(kSize, 0));
   for (std::size_t i = 0; i < kSize; ++i) slices[i / 6][i] = truth[i];

@@ -102,6 +102,33 @@ void hold_by_placements(Parameter& p, const std::vector<Held>& held, const Refer
                             placement_text(held.front().layout()->placements[axis])});
 }
 
+// The ranks' tensors are shares of one gradient, because the user says so.
+Parameter reduced(Parameter p, const std::vector<Held>& held, const Reference& reference,
+                  const std::string& reduction) {
+  Holding all = holding(held.front(), reference.full, whole_box(p.shape));
+  all.ranks.clear();
+  all.observed.reset();
+  for (const Held& h : held) {
+    if (h.rank != kWhole) all.ranks.push_back(h.rank);
+    if (!h.tensor()) {
+      all.lacking.push_back(h.rank);
+    } else if (h.tensor()->shape != p.shape) {
+      add_wrong_shape(p, h);
+    } else {
+      if (!all.observed) all.observed.emplace();
+      all.observed->terms.emplace_back(*h.tensor());
+    }
+  }
+  if (!p.wrong_shapes.empty()) return p;
+  if (all.observed) {
+    all.observed->reduction = *reduction_named(reduction);
+    if (reduction == "mean") all.observed->factor = 1.0 / static_cast<double>(held.size());
+  }
+  p.placements.push_back({"the ranks", fmt::format("Partial({})", reduction)});
+  p.holdings.push_back(std::move(all));
+  return p;
+}
+
 // Elements of the reference that are not zero and in no holding's box.
 std::int64_t uncovered_elements(const Parameter& p, const DumpTensor& full) {
   std::set<std::pair<Shape, Shape>> boxes;
@@ -157,7 +184,7 @@ Stream whole_stream(const DumpTensor& tensor) {
 }
 
 std::vector<Parameter> parameters_of(Holders& observed, const std::string& name,
-                                     const Reference& reference) {
+                                     const Reference& reference, const std::string& reduction) {
   const Dump& dump = observed.dump();
   const std::vector<Held> held = observed.of(name);
   Parameter p;
@@ -189,6 +216,8 @@ std::vector<Parameter> parameters_of(Holders& observed, const std::string& name,
   p.shape = reference.full.shape;
   const bool placed =
       std::any_of(held.begin(), held.end(), [](const Held& h) { return h.layout() != nullptr; });
+  if (!placed && !reduction.empty() && !held.empty())
+    return {reduced(std::move(p), held, reference, reduction)};
   if (!placed) return held_as_found(std::move(p), dump, held, reference);
   hold_by_placements(p, held, reference);
   if (!p.unclear.empty() || !p.wrong_shapes.empty()) {

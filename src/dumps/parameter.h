@@ -71,8 +71,10 @@ struct Parameter {
 };
 
 // The observed dump's parameter beside its reference. Several: possible arrangements of pieces, of
-// which the values decide.
-std::vector<Parameter> parameters_of(Holders& observed, const std::string& name, const Reference&);
+// which the values decide. `reduction`: of tensors without placements, as "mean", where the user
+// says so; else empty.
+std::vector<Parameter> parameters_of(Holders& observed, const std::string& name, const Reference&,
+                                     const std::string& reduction);
 
 // All of a tensor.
 Stream whole_stream(const DumpTensor&);

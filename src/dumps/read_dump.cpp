@@ -162,7 +162,7 @@ Dump read_dump(std::span<const std::string> paths) {
   bool any = false;
   for (RankDump& rank : dump.ranks) {
     use_plain_names(rank);
-    any = any || !rank.gradients.empty();
+    any = any || !rank.gradients.empty() || rank.world_size;  // or a dict without anything in it
   }
   if (!any) throw UserError(for_terminal(dump.path) + ": no gradient in it");
   return dump;

@@ -19,8 +19,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src" / "python"))
 import torch
 import torch.distributed as dist
 
+from catalogue import RIGHT, WRONG
 from distgrad.saving import save_gradients
-from steps import RIGHT, WRONG, Run
+from steps import Run
 
 DISTGRAD = os.environ.get("DISTGRAD", "distgrad")
 STEPS = {("right", name): step for name, step in RIGHT.items()} | {("wrong", name): step for name, step in WRONG.items()}

@@ -1,18 +1,16 @@
-"""Training steps as they are written in practice: RIGHT ones, and WRONG ones, which are the same with one planted mistake.
+"""Training steps as they are written in practice, on every rank and in one process; each returns {parameter: gradient}.
 
-A step is a function of a Run on every rank, beside one in a single process; both return {parameter: gradient}.
+`mistake` plants one: catalogue.py has them all.
 """
 
 import dataclasses
-import functools
-from typing import Callable
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
 
-from models import BATCH, Experts, Mlp, Transformer, gradients, loss_of, made, pairs, rows, text
+from models import BATCH, LENGTH, Experts, Mlp, Transformer, gradients, loss_of, made, pairs, rows, text
 
 
 @dataclasses.dataclass
@@ -21,13 +19,6 @@ class Run:
     dtype: torch.dtype
     rank: int = 0
     world_size: int = 1
-
-
-@dataclasses.dataclass
-class Step:
-    parallel: Callable
-    single: Callable
-    worlds: tuple = (2, 4)
 
 
 # --- In one process ---
@@ -61,6 +52,15 @@ def whole_contrastive(run):
 # --- Data parallel by hand, DDP, FSDP2 ---
 
 
+def masked_text(seed, dtype=None):
+    """Every row has fewer valid tokens than the one before: a rank's mean is not its share of the whole's."""
+    tokens, target = text(seed, dtype)
+    target = target.clone()
+    for row in range(BATCH):
+        target[row, 1 + (BATCH - 1 - row) * (LENGTH - 1) // (BATCH - 1):] = -100
+    return tokens, target
+
+
 def part(batch, run, index=None, of=None):
     index, of = (run.rank, run.world_size) if index is None else (index, of)
     return [t.chunk(of)[index] for t in batch(run.seed, run.dtype)]
@@ -69,14 +69,19 @@ def part(batch, run, index=None, of=None):
 def by_hand(kind, batch, run, micro_batches=1, mistake=None, in_float32=False):
     model = made(kind, run.seed, run.dtype)
     x, target = part(batch, run)
+    weight = 1
+    if batch is masked_text and mistake != "tokens not counted":
+        weight = run.world_size * (target >= 0).sum() / (batch(run.seed)[1] >= 0).sum()
+    if mistake == "not zeroed":
+        loss_of(model(x.flip(1)), target).backward()
     for x_part, target_part in zip(x.chunk(micro_batches), target.chunk(micro_batches)):
         if mistake == "last micro-batch only":
             model.zero_grad()
         logits = model(x_part)
-        loss = loss_of(logits.float() if in_float32 else logits, target_part)
+        loss = loss_of(logits.float() if in_float32 else logits, target_part) * weight
         (loss if mistake == "micro-batches added" else loss / micro_batches).backward()
     for name, p in model.named_parameters():
-        if mistake == "norm forgotten" and "norm" in name:
+        if (mistake == "norm forgotten" and "norm" in name) or (mistake == "a key forgotten" and name == "layers.1.k.weight"):
             continue
         if mistake == "a rank's share missing" and run.rank == run.world_size - 1:
             p.grad.zero_()
@@ -94,14 +99,13 @@ def by_hand(kind, batch, run, micro_batches=1, mistake=None, in_float32=False):
     return gradients(model)
 
 
-def ddp(kind, batch, run, micro_batches=1, scale=1.0):
+def ddp(kind, batch, run, micro_batches=1, scale=0):
     model = nn.parallel.DistributedDataParallel(made(kind, run.seed, run.dtype))
     x, target = part(batch, run)
     parts = list(zip(x.chunk(micro_batches), target.chunk(micro_batches)))
     for i, (x_part, target_part) in enumerate(parts):
         model.require_backward_grad_sync = i == len(parts) - 1
-        loss = loss_of(model(x_part), target_part)
-        (loss * (run.world_size**scale if scale != 1.0 else 1) / micro_batches).backward()
+        (loss_of(model(x_part), target_part) * run.world_size**scale / micro_batches).backward()
     return gradients(model)
 
 
@@ -203,9 +207,10 @@ def megatron(run, mistake=None):
     loss_of(model.head(out + bias), target).backward()
     found = gradients(model) | {"first.weight": first_w.grad, "first.bias": first_b.grad, "second.weight": second_w.grad,
                                 "norm.weight": norm_w.grad, "norm.bias": norm_b.grad}
+    everywhere = mistake == "averaged over all ranks"
     for g in found.values():
-        dist.all_reduce(g, group=None if mistake == "averaged over all ranks" else dp_group)
-        g /= run.world_size if mistake == "averaged over all ranks" else run.world_size // tp
+        dist.all_reduce(g, group=None if everywhere else group if mistake == "averaged over the wrong group" else dp_group)
+        g /= run.world_size if everywhere else tp if mistake == "averaged over the wrong group" else run.world_size // tp
     return found
 
 
@@ -242,6 +247,8 @@ class Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         gradient = gradient.contiguous().clone()
+        if ctx.mistake == "detached":
+            return torch.zeros_like(gradient.chunk(dist.get_world_size())[0]), None
         if ctx.mistake != "own slice":
             dist.all_reduce(gradient)
         return gradient.chunk(dist.get_world_size())[dist.get_rank()], None
@@ -251,7 +258,7 @@ def gathered(run, mistake=None):
     model = made(Mlp, run.seed, run.dtype)
     a, b = (embedded(model, x) for x in part(pairs, run))
     all_a, all_b = (Gather.apply(t, mistake) for t in (a, b))
-    contrastive(a, b, all_a, all_b, run.rank * len(a)).backward()
+    contrastive(a, b, all_a, all_b, 0 if mistake == "labels without offset" else run.rank * len(a)).backward()
     for p in model.parameters():
         if p.grad is not None:
             dist.all_reduce(p.grad)
@@ -338,57 +345,3 @@ def experts(run, mistake=None):
         dist.all_reduce(g, group=along_dp[at])
         g /= run.world_size if everywhere else dp
     return found
-
-
-def step(function, *arguments, single, worlds=(2, 4), **more):
-    return Step(functools.partial(function, *arguments, **more), single, worlds)
-
-
-ROWS, TEXT = (Mlp, rows), (Transformer, text)
-WHOLE = {kind: functools.partial(whole, *kind) for kind in (ROWS, TEXT)}
-
-RIGHT = {
-    "by hand, MLP": step(by_hand, *ROWS, single=WHOLE[ROWS]),
-    "by hand, transformer": step(by_hand, *TEXT, single=WHOLE[TEXT]),
-    "by hand, 2 micro-batches": step(by_hand, *TEXT, single=WHOLE[TEXT], micro_batches=2),
-    "by hand, loss in float32": step(by_hand, *TEXT, single=WHOLE[TEXT], in_float32=True),
-    "DDP, MLP": step(ddp, *ROWS, single=WHOLE[ROWS]),
-    "DDP, transformer, 4 micro-batches": step(ddp, *TEXT, single=WHOLE[TEXT], micro_batches=4),
-    "FSDP2, MLP": step(fsdp, *ROWS, single=WHOLE[ROWS]),
-    "FSDP2, transformer": step(fsdp, *TEXT, single=WHOLE[TEXT]),
-    "FSDP2, transformer, 2 micro-batches": step(fsdp, *TEXT, single=WHOLE[TEXT], micro_batches=2),
-    "tensor parallel": step(tensor_parallel, single=WHOLE[TEXT]),
-    "tensor and sequence parallel": step(tensor_parallel, single=WHOLE[TEXT], sequence=True),
-    "tensor parallel, FSDP2": step(tensor_parallel, single=WHOLE[TEXT], shard=True, worlds=(4,)),
-    "tensor and sequence parallel, FSDP2": step(tensor_parallel, single=WHOLE[TEXT], sequence=True, shard=True, worlds=(4,)),
-    "tensor parallel by hand": step(megatron, single=whole_megatron),
-    "sequence parallel by hand": step(sequence_by_hand, single=WHOLE[ROWS]),
-    "contrastive, gathered": step(gathered, single=whole_contrastive),
-    "mean of the batch": step(centred, single=whole_centred),
-    "pipeline": step(pipeline, single=WHOLE[ROWS]),
-    "experts": step(experts, single=functools.partial(whole, Experts, rows)),
-}
-
-
-def _wrong(function, *arguments, single, worlds=(2, 4), **mistakes):
-    """{name: Step} of a keyword each."""
-    return {f"{function.__name__}: {m}": step(function, *arguments, single=single, worlds=worlds, mistake=m, **more)
-            for m, more in mistakes.pop("of").items()}
-
-
-WRONG = {
-    **_wrong(by_hand, *TEXT, single=WHOLE[TEXT], of={
-        "not divided": {}, "divided twice": {}, "not reduced": {}, "reduced twice": {}, "norm forgotten": {},
-        "a rank's share missing": {}, "a rank is stale": {}, "last micro-batch only": {"micro_batches": 4},
-        "micro-batches added": {"micro_batches": 4}}),
-    "ddp: divided twice": step(ddp, *ROWS, single=WHOLE[ROWS], scale=-1.0),
-    "fsdp: not divided": step(fsdp, *TEXT, single=WHOLE[TEXT], scale=1),
-    **_wrong(megatron, single=whole_megatron, of={
-        "identity backward": {}, "bias on every rank": {}, "averaged over all ranks": {}}),
-    **_wrong(sequence_by_hand, single=WHOLE[ROWS], of={"norm not reduced": {}}),
-    **_wrong(gathered, single=whole_contrastive, of={"own slice": {}}),
-    **_wrong(centred, single=whole_centred, of={"identity backward under averaging": {}, "loss counted by every rank": {}}),
-    **_wrong(pipeline, single=WHOLE[ROWS], of={"every stage divides": {}}),
-    **_wrong(experts, single=functools.partial(whole, Experts, rows), of={
-        "router not reduced": {}, "experts averaged over all ranks": {}}),
-}
