@@ -84,10 +84,20 @@ std::vector<int> Dump::absent_ranks() const {
 
 const DumpMesh* Dump::mesh() const {
   const auto size = static_cast<std::size_t>(world_size());
+  const DumpMesh* found = nullptr;
   for (const RankDump& r : ranks)
     for (const DumpMesh& mesh : r.meshes)
-      if (mesh.ranks.size() == size) return &mesh;
-  return nullptr;
+      if (mesh.ranks.size() == size && (!found || mesh.axes.size() > found->axes.size()))
+        found = &mesh;
+  return found;
+}
+
+std::vector<DumpGroup> Dump::groups() const {
+  std::vector<DumpGroup> all;
+  for (const RankDump& r : ranks)
+    for (const DumpGroup& group : r.groups)
+      if (std::find(all.begin(), all.end(), group) == all.end()) all.push_back(group);
+  return all;
 }
 
 }  // namespace distgrad::dumps

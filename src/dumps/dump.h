@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "model/array.h"
@@ -58,6 +59,16 @@ struct DumpLayout {
 struct DumpGradient {
   std::optional<DumpTensor> tensor;  // absent: None
   std::optional<DumpLayout> layout;  // absent: not a DTensor, or written by somebody else's script
+  std::optional<int> position;       // in the model; absent: the file does not say
+  bool elsewhere = false;            // a DTensor on a mesh that this rank is not on
+};
+
+// A process group that the rank is in: its name, perhaps empty, and its ranks.
+struct DumpGroup {
+  std::string name;
+  std::vector<int> ranks;
+
+  bool operator==(const DumpGroup&) const = default;
 };
 
 inline constexpr int kWhole = -1;  // in place of a rank: one file that is not one rank's
@@ -68,7 +79,13 @@ struct RankDump {
   std::optional<int> world_size;
   bool lists_all = false;  // what is not named is not on this rank (pipelines), rather than None
   std::vector<DumpMesh> meshes;
-  std::map<std::string, DumpGradient> gradients;
+  std::vector<DumpGroup> groups;
+  std::vector<std::pair<std::string, int>> counts;  // what happened how often: backward passes
+  // Stands for the gradients before any reduction: ranks that computed the same have the same.
+  // Empty: unknown.
+  std::string local_digest;
+  std::map<std::string, DumpGradient> gradients;  // by plain_name
+  std::map<std::string, std::string> shown;       // plain_name -> the name as a user knows it
 };
 
 // The ranks ascending; or the one entry kWhole.
@@ -78,8 +95,10 @@ struct Dump {
 
   int world_size() const;  // as the files say, else the number of files
   std::vector<int> absent_ranks() const;
-  // Mesh of the world, from whichever rank knows it; null: none does.
+  // Mesh of the world, from whichever rank knows it, the one with the most axes; null: none does.
   const DumpMesh* mesh() const;
+  // Every rank's, each once, in the order in which they were made.
+  std::vector<DumpGroup> groups() const;
 };
 
 }  // namespace distgrad::dumps

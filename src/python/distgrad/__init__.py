@@ -11,8 +11,8 @@ Each raises an AssertionError whose text is the report, or returns the report. I
 
 from .checking import audit, check, run
 from .driver import Report
-from .explaining import ParameterReport, StepReport
 from .saving import save_gradients
+from .step_report import ParameterReport, StepReport
 from .stepping import RankError, check_step
 
 __all__ = ["ParameterReport", "RankError", "Report", "StepReport", "audit", "check", "check_step", "run", "save_gradients"]

@@ -3,8 +3,9 @@
 It is a fresh interpreter, since a process that has run autograd (a test's, for one) cannot be forked: autograd's threads would be
 missing. Functions come by distgrad.transport, and users' modules are imported after the fork.
 
-In its folder it finds `request`, and leaves for each process NAME (`rank-0`, ..., `single`): NAME.pt, its gradients, or
-NAME.error, a traceback; NAME.out, what it printed; NAME.stack, where it hung. `outcome` is the list of failures, in JSON.
+In its folder it finds `request`, and leaves the gradients in the folders `ranks` and `single`, as save_gradients writes them; for each
+process NAME (`rank-0`, ..., `single`) NAME.done or NAME.error, a traceback; NAME.out, what it printed; NAME.stack, where it hung.
+`outcome` is the list of failures, in JSON.
 """
 
 import contextlib
@@ -21,8 +22,9 @@ import time
 import traceback
 from collections.abc import Mapping
 
-from . import transport
+from . import saving, transport
 from .ranks.process import die_with_parent
+from .watching import Watch
 
 _POLL_S = 0.005
 _GRACE_S = 0.5  # for the other ranks' errors, once one has failed
@@ -88,9 +90,9 @@ class _Nursery:
             for name in sorted(waiting):
                 if os.path.exists(self._path(name + ".error")):
                     self._fail(name, "exception", self._text(name + ".error"))
-                elif name in dead and not os.path.exists(self._path(name + ".pt")):
+                elif name in dead and not os.path.exists(self._path(name + ".done")):
                     self._fail(name, "crash", _status_text(dead[name]))
-                elif not os.path.exists(self._path(name + ".pt")):
+                elif not os.path.exists(self._path(name + ".done")):
                     continue
                 waiting.discard(name)
             if len(self._failures) == 1:
@@ -168,7 +170,8 @@ def _be(name, folder, request, gate, parent):
     stack = open(path + ".stack", "w")
     faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
     try:
-        _save(_gradients(name, folder, request), path + ".pt")
+        _run_and_save(name, folder, request)
+        open(path + ".done", "w").close()
     except BaseException as error:  # SystemExit too
         with open(path + ".error~", "w") as file:
             file.write(_traceback(error))
@@ -186,31 +189,24 @@ def _traceback(error):
     return "".join(lines + traceback.format_exception_only(type(error), error))
 
 
-def _save(pieces, path):
+def _run_and_save(name, folder, request):
     import torch
-
-    torch.save(pieces, path + "~")
-    os.rename(path + "~", path)
-
-
-def _gradients(name, folder, request):
-    """{parameter: piece} of this process; see step_pieces.piece_of."""
-    import torch
-
-    from . import step_pieces
 
     rank = None if name == SINGLE else int(name.rpartition("-")[2])
     torch.set_num_threads(1)
     random.seed(request["seed"])
     torch.manual_seed(request["seed"])
+    watch = Watch()
     if rank is not None:
         _join_group(rank, folder, request)
+        watch.start()
     function = transport.loads(request["single" if rank is None else "parallel"])
     torch.manual_seed(request["seed"])  # importing the user's module may have drawn
     found = _call(function, rank, request["world_size"])
     if not isinstance(found, Mapping):
         raise TypeError(f"{name}: the function returned a {type(found).__name__}; it is to return {{parameter: gradient}}")
-    return {str(key): step_pieces.piece_of(key, value) for key, value in found.items()}
+    reached = sum(gradient is not None for gradient in found.values())
+    saving.save(found, os.path.join(folder, SINGLE if rank is None else "ranks"), **watch.described(reached))
 
 
 def _join_group(rank, folder, request):
