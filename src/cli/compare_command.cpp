@@ -97,7 +97,7 @@ std::optional<ExitCode> parse(const Arguments& arguments, CompareOptions& option
       ->type_name("PATTERN")
       ->allow_extra_args(false);
   app.add_option("--reduce", reductions,
-                 "plain tensors to be reduced over the ranks first, as norm.*=sum; repeatable")
+                 "plain tensors to be reduced over the ranks first, as norm.*=sum")
       ->type_name("PATTERN=OP")
       ->allow_extra_args(false);
   app.add_flag("--strict", options.strict, "a match that shows nothing is not good enough");

@@ -38,7 +38,7 @@ class OwnSlice(torch.autograd.Function):
 class AllSlices(OwnSlice):
     @staticmethod
     def backward(ctx, cotangent):
-        cotangent = cotangent.contiguous()
+        cotangent = cotangent.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(cotangent)
         return cotangent[dist.get_rank()]
 

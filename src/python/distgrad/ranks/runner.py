@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from . import board as places
+from . import debugging
 from . import adapters_loading, exchange, times
 from .adapters_results import private_copy
 from .anchors import anchored, attached
