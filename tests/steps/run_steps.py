@@ -39,7 +39,15 @@ def be_rank(rank, world_size, root, dtype, seeds):
         for seed in seeds if world_size in step.worlds else ():
             found = step.parallel(Run(seed, dtype, rank, world_size))
             save_gradients(found, folder_of(root, key, seed, f"{world_size}_ranks"))
+            end_groups()
     dist.barrier()
+
+
+def end_groups():
+    """The next step is to find its own process groups only."""
+    for group in list(dist.distributed_c10d._world.pg_map):
+        if group is not dist.group.WORLD:
+            dist.destroy_process_group(group)
 
 
 def be_single(root, dtype, seeds):
