@@ -75,46 +75,18 @@ void add_axes(const std::vector<const DumpMesh*>& meshes, Parameter& p) {
   }
 }
 
-// Groups of one size that have each rank once at most, the first made first.
-RankGroups disjoint_of_size(const std::vector<DumpGroup>& groups, std::size_t size) {
-  RankGroups chosen;
-  std::set<int> taken;
-  for (const DumpGroup& group : groups) {
-    const bool is_free = std::none_of(group.ranks.begin(), group.ranks.end(),
-                                      [&](int rank) { return taken.count(rank) > 0; });
-    if (group.ranks.size() != size || !is_free) continue;
-    taken.insert(group.ranks.begin(), group.ranks.end());
-    chosen.push_back(group.ranks);
-  }
-  return chosen;
-}
-
-// Groups of one name are one axis. Of those without a name the ones of a size that do not overlap
-// are taken together, until none is left: pairs of neighbours, then pairs of every other rank.
-void add_process_groups(const Dump& dump, Parameter& p) {
-  std::vector<DumpGroup> left = dump.groups();
-  while (!left.empty()) {
-    const std::string name = left.front().name;
-    const std::size_t size = left.front().ranks.size();
-    std::vector<DumpGroup> alike;
-    for (const DumpGroup& group : left)
-      if (group.name == name) alike.push_back(group);
-    const RankGroups chosen = disjoint_of_size(alike, size);
-    const bool is_world = static_cast<int>(size) == dump.world_size();
-    std::erase_if(left, [&](const DumpGroup& group) {
-      return group.name == name &&
-             std::find(chosen.begin(), chosen.end(), group.ranks) != chosen.end();
-    });
-    AxisGroups entry{name.empty() ? AxisGroups::Kind::kProcessGroups : AxisGroups::Kind::kAxis,
-                     name.empty() ? "the process groups" : name, static_cast<int>(size),
-                     as_holdings(chosen, p.holdings)};
-    if (!is_world) add(p, std::move(entry));
+void add_process_groups(const std::vector<DumpGroups>& groups, Parameter& p) {
+  for (const DumpGroups& alike : groups) {
+    const bool named = !alike.name.empty();
+    add(p, {named ? AxisGroups::Kind::kAxis : AxisGroups::Kind::kProcessGroups,
+            named ? alike.name : "the process groups",
+            static_cast<int>(alike.ranks.front().size()), as_holdings(alike.ranks, p.holdings)});
   }
 }
 
 }  // namespace
 
-void find_axes(const Dump& dump, const std::vector<Held>& held, Parameter& p) {
+void find_axes(const Holders& holders, const std::vector<Held>& held, Parameter& p) {
   std::vector<const DumpMesh*> meshes;
   for (const Held& h : held) {
     if (h.layout() == nullptr) continue;
@@ -124,8 +96,8 @@ void find_axes(const Dump& dump, const std::vector<Held>& held, Parameter& p) {
       meshes.push_back(&h.mesh());
   }
   if (!meshes.empty()) add_axes(meshes, p);
-  if (const DumpMesh* world = dump.mesh()) add_axes({world}, p);
-  add_process_groups(dump, p);
+  if (const DumpMesh* world = holders.dump().mesh()) add_axes({world}, p);
+  add_process_groups(holders.groups(), p);
   AxisGroups all{AxisGroups::Kind::kAll, "the ranks", static_cast<int>(p.holdings.size()), {{}}};
   for (std::size_t h = 0; h < p.holdings.size(); ++h) all.groups[0].push_back(h);
   add(p, std::move(all));

@@ -50,6 +50,9 @@ std::string advice_of(const ParameterResult& r) {
   if (r.explanation == Explanation::kSomeRanks)
     return "Those ranks took no part in the reduction, kept an older gradient, or changed it "
            "afterwards.";
+  if (r.is_forgiven)
+    return "Not counted: float16 and bfloat16 round that far (a loss in float32, another order of "
+           "sums). A run in float32 would tell a small mistake from it.";
   return std::string(row_of(r.explanation).meaning);
 }
 

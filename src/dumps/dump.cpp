@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <set>
 
 namespace distgrad::dumps {
 namespace {
@@ -92,11 +93,28 @@ const DumpMesh* Dump::mesh() const {
   return found;
 }
 
-std::vector<DumpGroup> Dump::groups() const {
-  std::vector<DumpGroup> all;
+std::vector<DumpGroups> Dump::groups() const {
+  std::vector<DumpGroup> left;
+  std::set<DumpGroup> known;
+  const auto size = static_cast<std::size_t>(world_size());
   for (const RankDump& r : ranks)
     for (const DumpGroup& group : r.groups)
-      if (std::find(all.begin(), all.end(), group) == all.end()) all.push_back(group);
+      if (group.ranks.size() < size && known.insert(group).second) left.push_back(group);
+  std::vector<DumpGroups> all;
+  while (!left.empty()) {
+    const DumpGroup first = left.front();
+    DumpGroups& together = all.emplace_back(DumpGroups{first.name, {}});
+    std::set<int> taken;
+    std::erase_if(left, [&](const DumpGroup& group) {
+      const bool overlaps = std::any_of(group.ranks.begin(), group.ranks.end(),
+                                        [&](int rank) { return taken.count(rank) > 0; });
+      if (group.name != first.name || group.ranks.size() != first.ranks.size() || overlaps)
+        return false;
+      taken.insert(group.ranks.begin(), group.ranks.end());
+      together.ranks.push_back(group.ranks);
+      return true;
+    });
+  }
   return all;
 }
 

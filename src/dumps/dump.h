@@ -2,6 +2,7 @@
 // a rank's piece lies in the whole. Plain values; the elements stay in the mapped files.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <map>
 #include <memory>
@@ -68,7 +69,7 @@ struct DumpGroup {
   std::string name;
   std::vector<int> ranks;
 
-  bool operator==(const DumpGroup&) const = default;
+  auto operator<=>(const DumpGroup&) const = default;
 };
 
 inline constexpr int kWhole = -1;  // in place of a rank: one file that is not one rank's
@@ -88,6 +89,12 @@ struct RankDump {
   std::map<std::string, std::string> shown;       // plain_name -> the name as a user knows it
 };
 
+// Process groups that are alike, and have each rank once at most.
+struct DumpGroups {
+  std::string name;  // may be empty
+  std::vector<std::vector<int>> ranks;
+};
+
 // The ranks ascending; or the one entry kWhole.
 struct Dump {
   std::string path;
@@ -97,8 +104,10 @@ struct Dump {
   std::vector<int> absent_ranks() const;
   // Mesh of the world, from whichever rank knows it, the one with the most axes; null: none does.
   const DumpMesh* mesh() const;
-  // Every rank's, each once, in the order in which they were made.
-  std::vector<DumpGroup> groups() const;
+  // All but the world's, in the order in which they were made. Those of one name go together; of
+  // those without one, those of a size that do not overlap: pairs of neighbours, then pairs of every
+  // other rank.
+  std::vector<DumpGroups> groups() const;
 };
 
 }  // namespace distgrad::dumps

@@ -36,7 +36,7 @@ std::optional<Share> share_of(const Held& h, std::string& unclear) {
 }
 
 Holders::Holders(const Dump& dump, std::vector<std::string> partly_held)
-    : dump_(dump), partly_held_(std::move(partly_held)) {
+    : dump_(dump), groups_(dump.groups()), partly_held_(std::move(partly_held)) {
   for (const RankDump& rank : dump.ranks)
     for (const auto& [name, gradient] : rank.gradients) listed_[name].push_back(rank.rank);
 }

@@ -56,6 +56,7 @@ class Holders {
   std::vector<Held> of(const std::string& name);
 
   const Dump& dump() const { return dump_; }
+  const std::vector<DumpGroups>& groups() const { return groups_; }
   // Whether a pattern, as a shell's, fits the name: as a user knows it, or plain.
   bool matches(const std::string& name, const std::string& pattern) const;
   // The parameters that only the ranks of the key hold, where other ranks were left out only
@@ -67,6 +68,7 @@ class Holders {
   bool holds_others(const RankDump& rank, const std::vector<int>& holders);
 
   const Dump& dump_;
+  std::vector<DumpGroups> groups_;
   std::vector<std::string> partly_held_;
   std::map<std::string, std::vector<int>> listed_;  // parameter -> the ranks that name it
   std::map<std::pair<int, std::vector<int>>, bool> holds_others_;

@@ -13,7 +13,7 @@ std::optional<Mistake> scaled(const Measured& m, std::size_t h, const FactorName
   if (d.expected_squares <= 0 || !std::isfinite(d.product) || d.product == 0) return std::nullopt;
   const double measured = d.product / d.expected_squares;
   const auto fits = [&](const NamedFactor& factor) {
-    return m.explains(*m.holding(h).observed, h, factor.value, d.error_squares);
+    return m.explains(*m.holding(h).observed, h, factor.value, d.error_squares, factor.known);
   };
   const NamedFactor named = names.name(measured, m.factor_precision());
   if (named.known && fits(named)) return Mistake{Mistake::Kind::kScaled, named, named.text};
@@ -30,7 +30,7 @@ std::optional<Mistake> other_slice(const Measured& m, std::size_t h) {
     const Holding& theirs = m.holding(other);
     if (other == h || theirs.box.extent != own.box.extent) continue;
     if (theirs.box == own.box && !m.parameter.by_rank) continue;
-    if (m.explains(*own.observed, other, 1, m.differences[h].error_squares))
+    if (m.explains(*own.observed, other, 1, m.differences[h].error_squares, true))
       return Mistake{Mistake::Kind::kOtherSlice, {}, "the piece of " + ranks_text(theirs.ranks)};
   }
   return std::nullopt;
@@ -59,15 +59,16 @@ std::optional<Mistake> transposed(const Measured& m, std::size_t h) {
 
 }  // namespace
 
-bool Measured::explains(const Stream& observed, std::size_t h, double factor,
-                        double error_squares) const {
+bool Measured::explains(const Stream& observed, std::size_t h, double factor, double error_squares,
+                        bool known) const {
   // Of a mistake little is left under its explanation; of rounding as much as before.
   constexpr double kLeft = 1.0 / 16;  // of the squares
-  return agrees(observed, holding(h).expected, factor, bound, differences[h].max_expected,
+  return agrees(observed, holding(h).expected, factor,
+                known && forgives_near ? near_bound : bound, differences[h].max_expected,
                 kLeft * error_squares);
 }
 
-double Measured::factor_precision() const { return std::clamp(4 * bound.rtol, 1e-12, 0.02); }
+double Measured::factor_precision() const { return std::clamp(4 * bound.rtol, 1e-12, 0.03); }
 
 bool Measured::is_near_everywhere() const {
   return std::all_of(differences.begin(), differences.end(),

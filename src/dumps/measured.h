@@ -21,8 +21,10 @@ struct Measured {
   // Rounding beside the rest of the tensor: right and wrong cannot be told apart there.
   bool is_zero_piece(std::size_t h) const { return differences[h].max_expected <= bound.floor; }
   // Whether `observed` is `factor` times what the holding should be, where that leaves little of
-  // `error_squares`, which are to be explained.
-  bool explains(const Stream& observed, std::size_t h, double factor, double error_squares) const;
+  // `error_squares`, which are to be explained. A short dtype may leave more of a factor that is
+  // `known` beforehand than of one that is fitted.
+  bool explains(const Stream& observed, std::size_t h, double factor, double error_squares,
+                bool known) const;
   double factor_precision() const;
   bool is_near_everywhere() const;
 };

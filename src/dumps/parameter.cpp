@@ -152,7 +152,8 @@ std::int64_t uncovered_elements(const Parameter& p, const DumpTensor& full) {
   return uncovered;
 }
 
-std::vector<Parameter> held_as_found(Parameter p, const Dump& dump, const std::vector<Held>& held,
+std::vector<Parameter> held_as_found(Parameter p, const Holders& observed,
+                                     const std::vector<Held>& held,
                                      const Reference& reference) {
   std::vector<std::optional<Shape>> shapes;
   for (const Held& h : held)
@@ -167,7 +168,7 @@ std::vector<Parameter> held_as_found(Parameter p, const Dump& dump, const std::v
       truth.shape = box.full;  // flattened, perhaps
       made.holdings.push_back(holding(held[i], truth, box));
     }
-    find_axes(dump, held, made);
+    find_axes(observed, held, made);
   }
   if (!found.empty()) return found;
   for (const Held& h : held)
@@ -185,7 +186,6 @@ Stream whole_stream(const DumpTensor& tensor) {
 
 std::vector<Parameter> parameters_of(Holders& observed, const std::string& name,
                                      const Reference& reference, const std::string& reduction) {
-  const Dump& dump = observed.dump();
   const std::vector<Held> held = observed.of(name);
   Parameter p;
   p.name = name;
@@ -198,7 +198,7 @@ std::vector<Parameter> parameters_of(Holders& observed, const std::string& name,
     case Reference::Kind::kByRank:
       p.by_rank = true;
       hold_rank_by_rank(p, held, reference);
-      find_axes(dump, held, p);
+      find_axes(observed, held, p);
       return {p};
     case Reference::Kind::kMissing:
       p.missing_reference = true;
@@ -218,14 +218,14 @@ std::vector<Parameter> parameters_of(Holders& observed, const std::string& name,
       std::any_of(held.begin(), held.end(), [](const Held& h) { return h.layout() != nullptr; });
   if (!placed && !reduction.empty() && !held.empty())
     return {reduced(std::move(p), held, reference, reduction)};
-  if (!placed) return held_as_found(std::move(p), dump, held, reference);
+  if (!placed) return held_as_found(std::move(p), observed, held, reference);
   hold_by_placements(p, held, reference);
   if (!p.unclear.empty() || !p.wrong_shapes.empty()) {
     p.holdings.clear();
     return {p};
   }
-  if (dump.absent_ranks().empty()) p.uncovered = uncovered_elements(p, reference.full);
-  find_axes(dump, held, p);
+  if (observed.dump().absent_ranks().empty()) p.uncovered = uncovered_elements(p, reference.full);
+  find_axes(observed, held, p);
   return {p};
 }
 

@@ -72,6 +72,17 @@ TEST(Rounding, FactorsAreThoseThatTheDtypeCanShow) {
   EXPECT_EQ(r.factor, 1.0 / 3);
 }
 
+TEST(Rounding, AKnownFactorIsPreferredToOneThatIsFitted) {
+  const auto truth = numbers(kSize, 2);
+  auto observed = plus(times(truth, 2.97f), times(numbers(kSize, 3), 0.12f));  // 4 % off
+  EXPECT_EQ(Model(truth, copies(observed)).w().headline,
+            "3 times the reference (3 = the number of ranks) on every rank");
+  const auto share = numbers(kSize, 4);
+  const Model shares(truth, {share, plus(truth, times(share, -1)),
+                             plus(times(truth, 1.96f), times(numbers(kSize, 5), 0.12f))});
+  EXPECT_EQ(shares.w().headline, "needs the average over ranks 0-2");
+}
+
 TEST(Rounding, NearIsForgivenInAShortDtypeOnly) {
   const auto truth = numbers(kSize, 2);
   const auto near = plus(truth, times(numbers(kSize, 3), 0.05f));

@@ -77,18 +77,19 @@ class SumSearch {
     return sum;
   }
 
-  bool sums_to(const Group& group, double factor) const {
+  bool sums_to(const Group& group, double factor, bool known = true) const {
     const Stream sum = sum_of(group);
     double error_squares = 0;
     for (const std::size_t h : group)
       error_squares = std::max(error_squares, m_.differences[h].error_squares);
-    return sum.terms.size() > 1 && m_.explains(sum, group[0], factor, error_squares);
+    return sum.terms.size() > 1 && 
+           m_.explains(sum, group[0], factor, error_squares, known);
   }
 
   // The sum over each group where something is wrong is that many times the reference.
-  bool fits(const AxisGroups& axis, double factor) const {
+  bool fits(const AxisGroups& axis, double factor, bool known = true) const {
     return std::all_of(axis.groups.begin(), axis.groups.end(), [&](const Group& group) {
-      return are_right(group) || sums_to(group, factor);
+      return are_right(group) || sums_to(group, factor, known);
     });
   }
 
@@ -124,7 +125,7 @@ class SumSearch {
     if (!factor.known || !fits(axis, factor.value)) {
       constexpr std::int64_t kTelling = 8;  // elements; fewer are a multiple of any by chance
       factor = FactorNames::unnamed(ratio);
-      if (m_.holding(first[0]).size() < kTelling || !fits(axis, ratio)) return std::nullopt;
+      if (m_.holding(first[0]).size() < kTelling || !fits(axis, ratio, false)) return std::nullopt;
     }
     MissingSum found = made(axis.groups, factor.value, false);
     found.factor = factor;

@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from catalogue import RIGHT, WRONG
 from distgrad.saving import save_gradients
-from steps import Run
+from steps import Run, tensor_parallel
 
 DISTGRAD = os.environ.get("DISTGRAD", "distgrad")
 STEPS = {("right", name): step for name, step in RIGHT.items()} | {("wrong", name): step for name, step in WRONG.items()}
@@ -35,11 +35,20 @@ def be_rank(rank, world_size, root, dtype, seeds):
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size), GLOO_SOCKET_IFNAME="lo")
     store = dist.FileStore(os.path.join(root, f"store{world_size}"), world_size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
-    for key, step in STEPS.items():
+    # What a DeviceMesh leaves behind cannot be ended: its steps are the last.
+    for key, step in sorted(STEPS.items(), key=lambda item: item[1].parallel.func is tensor_parallel):
         for seed in seeds if world_size in step.worlds else ():
             found = step.parallel(Run(seed, dtype, rank, world_size))
             save_gradients(found, folder_of(root, key, seed, f"{world_size}_ranks"))
+            end_groups()
     dist.barrier()
+
+
+def end_groups():
+    """The next step is to find its own process groups only."""
+    for group in list(dist.distributed_c10d._world.pg_map):
+        if group is not dist.group.WORLD and group.group_desc == "undefined":
+            dist.destroy_process_group(group)
 
 
 def be_single(root, dtype, seeds):

@@ -90,7 +90,7 @@ def check_step(
             _save_single(single, os.path.join(folder, "single"))
         if not _has_gradients(os.path.join(folder, "single")):
             raise AssertionError("check_step: the single run has no gradient at all (all are None): nothing was compared")
-        options = {"rtol": rtol, "atol": atol, "strict": strict, "partly_held": list(partly_held),
+        options = {"rtol": rtol, "atol": atol, "strict": strict, "partly_held": [partly_held] if isinstance(partly_held, str) else list(partly_held),
                    "reduce": [f"{pattern}={op}" for pattern, op in (reduce or {}).items()],
                    "count": [f"{name}={n}" for name, n in (counts or {}).items()]}
         good, fields, text = compare("single", "ranks", options, folder)
@@ -121,6 +121,7 @@ def _check_arguments(parallel, single, world_size, reduce, counts, timeout_s):
 
 def _run_processes(folder, request):
     """Raises RankError. However it ends, no process is left."""
+    __tracebackhide__ = True
     environment = dict(os.environ, **{IN_RANK: "1"})
     environment.setdefault("OMP_NUM_THREADS", "1")
     path = [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))] + sys.path
