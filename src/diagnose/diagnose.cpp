@@ -179,12 +179,19 @@ class Diagnosis {
   }
 
   void judge_between() {
-    append(findings_, chain_findings(machine_, evidence_, calls_, *observed_));
+    if (knows_calls()) append(findings_, chain_findings(machine_, evidence_, calls_, *observed_));
   }
 
   void explain_code() {
     add(findings_, stale_finding(evidence_));
     if (findings_.empty()) add(findings_, missing_share_finding(machine_, evidence_));
+  }
+
+  // Where a call's backward runs twice, as for the gradient of a gradient, it is not reported.
+  bool knows_calls() const {
+    const auto& steps = evidence_.program().steps;
+    return static_cast<std::ptrdiff_t>(calls_.size()) ==
+           std::count_if(steps.begin(), steps.end(), [](const Step& s) { return s.collective(); });
   }
 
   std::string what_was_tried() const {
@@ -197,6 +204,8 @@ class Diagnosis {
     if (!observed_)
       return "The ranks' backward could not be observed in a second run, so where it parts from the "
              "truth is not known.";
+    if (!knows_calls())
+      return "What the backward of each collective got and gave could not be told apart.";
     return "Every collective gave its operand what is right for what arrived, and what lies between "
            "and behind them follows; what the program was started with does not give the truth.";
   }

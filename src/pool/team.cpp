@@ -269,7 +269,7 @@ Completion Team::completion(InFlight& done, std::optional<RankError> error) {
   }
   DistributedRun run;
   run.error = std::move(error);
-  std::int64_t elapsed = run.error ? monotonic_ns() - (done.started_ns ? done.started_ns : done.sent_ns) : 0;
+  std::int64_t elapsed = run.error ? monotonic_ns() - (done.began_ns() ? done.began_ns() : done.sent_ns) : 0;
   for (Worker& worker : workers_) {
     if (auto& reply = done.replies[worker.rank]) {
       run.ranks.push_back(std::move(std::get<RankResult>(reply->what)));
@@ -315,11 +315,12 @@ Team::InFlight* Team::overdue(std::int64_t now) {
     const std::int64_t began = current == oldest->id ? slot.started_ns.load() : now;  // `now`: it is past it already
     oldest->started_ns = oldest->started_ns == 0 ? began : std::min(oldest->started_ns, began);
   }
-  if (loading_since_ns(*oldest) != 0) oldest->started_ns = now;
+  if (loading_since_ns(*oldest) != 0) oldest->loading_ns = now;
+  const std::int64_t started = oldest->began_ns();
   constexpr double kLongest = 1e9;  // seconds; more would not fit in nanoseconds
   const auto limit = static_cast<std::int64_t>(std::min(oldest->job->timeout_s, kLongest) * 1e9);
   // Before its first case a worker has to be forked and to load; later ones begin as soon as the last one is done.
-  const std::int64_t deadline = oldest->started_ns ? oldest->started_ns + limit : oldest->sent_ns + kBeginNs + limit;
+  const std::int64_t deadline = started ? started + limit : oldest->sent_ns + kBeginNs + limit;
   if (now >= deadline) return &*oldest;
   next_look_ns_ = std::min(now + kLookNs, deadline);
   return nullptr;

@@ -5,6 +5,7 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -91,6 +92,8 @@ class Team {
     std::size_t weight = 0;        // bytes
     std::int64_t sent_ns = 0;
     std::int64_t started_ns = 0;   // when its first worker began it, as far as known; 0: not yet
+    std::int64_t loading_ns = 0;   // when a worker was last seen to import its subject; 0: none was
+    std::int64_t began_ns() const { return std::max(started_ns, loading_ns); }  // of the case's own time
   };
 
   const RankSlot& slot(int rank) const { return reinterpret_cast<const Board*>(board_.get())->ranks[rank]; }
