@@ -211,7 +211,7 @@ def mutate(rng, scenario, at_once, most):
     choices = {name: mutants_of(rng, scenario, name, body) for name, body in steps}
     if at_once == 1:
         singles = [(name, kind, op, text) for name, (kind, op, texts) in choices.items() for text in texts]
-        return {f"mutant:{part[0]}={part[3]}": [part] for part in rng.sample(singles, min(most, len(singles)))}
+        return {subject_of([part]): [part] for part in rng.sample(singles, min(most, len(singles)))}
     subjects = {}
     usable = [name for name, (_, _, texts) in choices.items() if texts]
     for _ in range(most):
@@ -221,8 +221,17 @@ def mutate(rng, scenario, at_once, most):
         for name in sorted(rng.sample(usable, at_once)):
             kind, op, texts = choices[name]
             parts.append((name, kind, op, rng.choice(texts)))
-        subjects["mutant:" + "+".join(f"{name}={text}" for name, _, _, text in parts)] = parts
+        subjects[subject_of(parts)] = parts
     return subjects
+
+
+def without(parts, left_out):
+    """The subject with all these mutants but one."""
+    return subject_of([part for part in parts if part is not left_out])
+
+
+def subject_of(parts):
+    return "mutant:" + "+".join(f"{name}={text}" for name, _, _, text in parts)
 
 
 def run_batch(options, folder):
@@ -236,33 +245,48 @@ def run_batch(options, folder):
 
 
 def sweep(options, files, at_once=1):
-    """A row a mutant that moves some gradient; and the time of all, in seconds."""
+    """A row a subject whose every mutant moves some gradient; the time of all, in seconds; and how many
+    cases were run."""
     rng = random.Random(options.seed)
-    rows, seconds, folder = [], 0.0, tempfile.mkdtemp()
+    rows, folder = [], tempfile.mkdtemp()
     planted = {}
     for number, path in enumerate(files):
         with open(path, encoding="utf-8") as f:
             scenario = json.load(f)
         if world_size_of(scenario) < 3 or "sync" in scenario or not can_be_right(path):
             continue
+        if "replicated" in json.dumps(scenario["objective"]):
+            scenario["objective"] = "sum"  # of that one the adjoint itself is no right rule
         subjects = mutate(rng, scenario, at_once, options.mutants)
         if not subjects:
             continue
-        scenario["subjects"] = {subject: "match" for subject in subjects}
+        alone = {without(parts, part) for parts in subjects.values() for part in parts if at_once > 1}
+        scenario["subjects"] = {subject: "match" for subject in {*subjects, *alone}}
         name = os.path.join(folder, f"{number}.json")
         with open(name, "w", encoding="utf-8") as f:
             json.dump(scenario, f)
         planted[name] = subjects
     cases, seconds = run_batch(options, folder)
-    for case in cases:
-        parts = planted[case["file"]][case["subject"]]
-        if case["verdict"] != "mismatch":
+    by_subject = {(case["file"], case["subject"]): case for case in cases}
+    for file, subjects in planted.items():
+        for subject, parts in subjects.items():
+            case = by_subject[file, subject]
             if case["verdict"] == "error":
                 print(f"error: {case['id']}: {case['error']}", file=sys.stderr)
-            continue
-        rows.append(row_of(case, parts))
+            fewer = [by_subject[file, without(parts, part)] for part in parts if at_once > 1]
+            if case["verdict"] == "mismatch" and all(gives_another_gradient(case, other) for other in fewer):
+                rows.append(row_of(case, parts))
     shutil.rmtree(folder)
     return rows, seconds, len(cases)
+
+
+def gives_another_gradient(case, other):
+    """Whether the mutant that only `case` has does anything beside the others: a call that gets no
+    cotangent any more cannot be told from a right one."""
+    if other["verdict"] not in ("match", "mismatch"):
+        return False
+    return any(gradient["observed"] != other["gradients"][name]["observed"]
+               for name, gradient in case["gradients"].items())
 
 
 def row_of(case, parts):
