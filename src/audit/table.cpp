@@ -70,7 +70,7 @@ std::string table(const std::vector<Judgement>& judgements, const std::vector<As
     out += line_of(traits(j.kind).takes_op ? "  " + std::string(name_of(j.op)) : "", cells);
     if (verdict_width == 0) continue;
     out += wrapped(verdict_text(j), kNameWidth, verdict_width);
-    if (j.measured) out += wrapped(j.measured->formula, kNameWidth, verdict_width);
+    if (j.measured) out += wrapped(short_formula(j.measured->formula), kNameWidth, verdict_width);
   }
   return out;
 }

@@ -354,7 +354,7 @@ class Explainer {
     for (const Finding* finding : blamed())
       if (finding->measured)
         text += fmt::format("{}step {} ({}) {}; right is {}.", text.empty() ? "" : " ", finding->step,
-                            finding->collective, finding->measured->formula, finding->measured->right);
+                            finding->collective, short_formula(finding->measured->formula), short_formula(finding->measured->right));
     return text;
   }
 

@@ -37,9 +37,50 @@ Samples samples(const Measurement& m, const std::vector<Joint>& values, const Pi
   return all;
 }
 
+// By what the right backward multiplies, element by element, each cotangent that counts for `to`.
+std::vector<double> derivative_of(const Measurement& m, const PieceOf& to,
+                                  const std::vector<PieceOf>& sources) {
+  std::vector<double> derivative;
+  for (const PieceOf& from : sources) {
+    const Samples s = samples(m, m.right.values, to, from);
+    const std::size_t size = m.pieces.operands[to.rank][to.piece].size();
+    const auto is_nothing = [&](double v) { return std::abs(v) <= s.room; };
+    if (std::all_of(s.right.begin(), s.right.end(), is_nothing)) continue;
+    if (s.copied.size() != s.right.size()) return {};
+    std::vector<double> own(size, 0.0);
+    for (std::size_t i = 0; i < s.right.size(); ++i)
+      if (s.copied[i] != 0) own[i % size] = s.right[i] / s.copied[i];
+    if (derivative.empty()) derivative = own;
+    if (!difference(own, derivative, [&](std::size_t) { return s.room; }).equal) return {};
+  }
+  return derivative;
+}
+
+// What the right backward of the target would make of this piece.
+std::vector<double> as_if_due(const Samples& s, const std::vector<double>& derivative) {
+  std::vector<double> image;
+  if (!derivative.empty())
+    for (std::size_t i = 0; i < s.copied.size(); ++i)
+      image.push_back(derivative[i % derivative.size()] * s.copied[i]);
+  return image;
+}
+
+// The numbers found so far: what differs from one of them by its rounding alone is that one.
+class Numbers {
+ public:
+  double one_for(double number, double relative_error) {
+    for (const double known : known_)
+      if (std::abs(number - known) <= 2 * relative_error * std::abs(known)) return known;
+    return known_.emplace_back(number);
+  }
+
+ private:
+  std::vector<double> known_;
+};
+
 // The number that makes `seen` out of `image`.
 std::optional<double> multiple(const std::vector<double>& seen, const std::vector<double>& image,
-                               double room, DType dtype) {
+                               double room, DType dtype, Numbers& numbers) {
   if (seen.size() != image.size() || image.empty()) return std::nullopt;
   std::size_t largest = 0;
   for (std::size_t i = 0; i < image.size(); ++i)
@@ -49,11 +90,12 @@ std::optional<double> multiple(const std::vector<double>& seen, const std::vecto
   const double factor = snapped(seen[largest] / image[largest], error);
   for (std::size_t i = 0; i < image.size(); ++i)
     if (!within(seen[i], factor * image[i], room * std::max(1.0, std::abs(factor)))) return std::nullopt;
-  return factor;
+  return numbers.one_for(factor, error);
 }
 
 Blocks blocks_of(const Measurement& m, const std::vector<Joint>& values) {
   Blocks blocks;
+  Numbers numbers;
   for (std::size_t r = 0; r < m.world_size(); ++r) {
     for (std::size_t p = 0; p < m.pieces.operands[r].size(); ++p)
       if (!m.pieces.operands[r][p].empty()) blocks.to.push_back({r, p});
@@ -62,14 +104,18 @@ Blocks blocks_of(const Measurement& m, const std::vector<Joint>& values) {
   }
   for (const PieceOf& to : blocks.to) {
     std::vector<Block>& row = blocks.at.emplace_back();
+    const auto& derivative = blocks.derivatives.emplace_back(derivative_of(m, to, blocks.from));
     for (const PieceOf& from : blocks.from) {
       const Samples s = samples(m, values, to, from);
       Block& block = row.emplace_back();
       block.is_zero = std::all_of(s.seen.begin(), s.seen.end(),
                                   [&](double v) { return std::abs(v) <= s.room; });
       if (block.is_zero) continue;
-      block.of_copy = multiple(s.seen, s.copied, s.room, m.program->dtype);
-      block.of_right = multiple(s.seen, s.right, s.room, m.program->dtype);
+      block.of_copy = multiple(s.seen, s.copied, s.room, m.program->dtype, numbers);
+      const bool is_due = std::any_of(s.right.begin(), s.right.end(),
+                                      [&](double v) { return std::abs(v) > s.room; });
+      block.of_right = multiple(s.seen, is_due ? s.right : as_if_due(s, derivative), s.room,
+                                m.program->dtype, numbers);
     }
   }
   return blocks;

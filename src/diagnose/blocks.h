@@ -20,12 +20,17 @@ struct PieceOf {
 struct Block {
   bool is_zero = true;
   std::optional<double> of_copy;   // it is this number times the piece of the cotangent itself
-  std::optional<double> of_right;  // it is this number times what the right backward has there
+  // It is this number times what the right backward has there; or, where that has nothing, times what
+  // it would make of this piece if it were the one that is due.
+  std::optional<double> of_right;
 };
 
 struct Blocks {
   std::vector<PieceOf> to, from;
   std::vector<std::vector<Block>> at;  // [to][from]
+  // [to][element of that piece]: by what the right backward multiplies the cotangents due; empty where
+  // it is not one number for each.
+  std::vector<std::vector<double>> derivatives;
 
   // Every block that is not zero is a number times a copy, or times what is right.
   bool is_described() const;

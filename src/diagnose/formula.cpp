@@ -467,7 +467,11 @@ Joint answer_of(const Measurement& m, const Blocks& blocks, const Column& column
       const Elements& target = m.pieces.operands[blocks.to[t].rank][blocks.to[t].piece];
       for (std::size_t e = 0; e < target.size(); ++e) {
         double& value = answer[blocks.to[t].rank][target[e]];
-        value = block.is_zero ? 0 : block.of_right ? *block.of_right * value : e == at ? *block.of_copy : 0;
+        const std::vector<double>& derivative = blocks.derivatives[t];
+        if (block.of_right && value != 0) value *= *block.of_right;
+        else if (block.is_zero || e != at) value = 0;
+        else if (block.of_right && !derivative.empty()) value = *block.of_right * derivative[e];
+        else value = block.of_copy.value_or(0);
       }
     }
   return answer;

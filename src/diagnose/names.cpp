@@ -72,12 +72,14 @@ bool is_by_group_size(const Look& look, bool divided) {
   });
 }
 
-bool is_in_group(const Look& look, std::size_t a, std::size_t b) {
-  for (const auto& ranks : look.m.partition) {
+bool shares_list(const std::vector<std::vector<int>>& partition, std::size_t a, std::size_t b) {
+  return std::any_of(partition.begin(), partition.end(), [&](const std::vector<int>& ranks) {
     const auto has = [&](std::size_t r) { return std::find(ranks.begin(), ranks.end(), static_cast<int>(r)) != ranks.end(); };
-    if (has(a)) return has(b);
-  }
-  return false;
+    return has(a) && has(b);
+  });
+}
+bool is_in_group(const Look& look, std::size_t a, std::size_t b) {
+  return shares_list(look.m.partition, a, b);
 }
 
 std::size_t place_in_group(const Look& look, std::size_t rank) {
@@ -309,20 +311,43 @@ std::vector<int> ranks_lacking(const Look& look) {
   return {};
 }
 
+// Of each rank's cotangents those count that are of its own list in another group of the program.
+std::string counts_in_other_group(const Look& look) {
+  for (const Group& group : look.m.program->groups) {
+    const auto partition = look.m.program->partition_of(group.name);
+    const std::size_t n = look.m.world_size();
+    std::vector<std::vector<char>> counts(n, std::vector<char>(n, 0)), due = counts;
+    bool crosses = false;
+    bool holds = for_all(look, [&](const PieceOf& to, const PieceOf& from, const Block& seen, const Block& right) {
+      counts[to.rank][from.rank] |= static_cast<char>(!seen.is_zero);
+      due[to.rank][from.rank] |= static_cast<char>(!right.is_zero);
+      return seen.is_zero || seen.of_copy == 1.0 || seen.of_right == 1.0;
+    });
+    holds = holds && counts != due;
+    for (std::size_t r = 0; r < n; ++r)
+      for (std::size_t k = 0; k < n; ++k) {
+        holds = holds && due[r][k] == is_in_group(look, r, k) && counts[r][k] == shares_list(partition, r, k);
+        crosses = crosses || (r != k && counts[r][k]);
+      }
+    if (holds && crosses)
+      return fmt::format("counted the cotangents of the ranks of the group {}, instead of those of the "
+                         "call's own group.", group.name);
+  }
+  return "";
+}
+
 // Every contribution is a whole piece, as it should be, but some are other pieces than is right.
 std::string takes_other_pieces(const Look& look) {
   std::optional<double> number;  // with which pieces count
   const bool is_moving = for_all(look, [&](const PieceOf&, const PieceOf&, const Block&, const Block& right) {
     if (right.is_zero) return true;
-    if (!right.of_copy) return false;
-    if (!number) number = *right.of_copy;
-    return *number == *right.of_copy;
+    if (!number) number = right.of_copy;
+    return right.of_copy && *number == *right.of_copy;
   });
-  if (!is_moving || !number) return "";
   bool others = false;
   const bool holds = for_all(look, [&](const PieceOf&, const PieceOf&, const Block& seen, const Block& right) {
     others = others || (right.is_zero && !seen.is_zero);
-    return seen.is_zero || seen.of_copy == *number;
+    return seen.is_zero || seen.of_right == 1.0 || (is_moving && seen.of_copy && seen.of_copy == number);
   });
   if (!holds || !others) return "";
   return look.m.call().kind == kSlice
@@ -394,6 +419,13 @@ std::string goes_through(const Look& look) {
   return fmt::format("went through {}.", name_of_narrow(look, narrow));
 }
 
+// The same of a backward whose own numbers were rounded, so that even cotangents of few bits are not
+// answered rightly: every answer is a number of that dtype, which another mistake's would not be.
+template <DType narrow>
+std::string answers_rounded(const Look& look) {
+  return answers_in(look, narrow) ? goes_through<narrow>(look) : "";
+}
+
 std::string is_not_linear(const Look& look) {
   return "is not linear in the cotangents, as every right one is: " + look.m.shown + ".";
 }
@@ -407,6 +439,9 @@ constexpr std::string_view kTwiceRemedy =
     "Sum the cotangents once: look for a second all_reduce of the same gradient, or a missing division.";
 
 constexpr std::array kSpecial = std::to_array<WrongBackward>({
+    {"precision", answers_rounded<DType::kFloat32>, "", "", kPrecisionRemedy},
+    {"precision", answers_rounded<DType::kFloat16>, "", "", kPrecisionRemedy},
+    {"precision", answers_rounded<DType::kBFloat16>, "", "", kPrecisionRemedy},
     {"no-gradient", gives_nothing, "", "",
      "Use a differentiable collective: a plain torch.distributed call into a new tensor is cut off "
      "from the graph."},
@@ -433,6 +468,8 @@ constexpr std::array kGeneral = std::to_array<WrongBackward>({
     {"tie", gives_ties_otherwise, "", "",
      "Share the cotangent among the ranks that tie, so that the shares add up to it once."},
     {"zero-input", divides_at_zero, "", "", kZeroRemedy},
+    {"wrong-group", counts_in_other_group, "", "",
+     "Hand the group of the forward call to the collective in backward, too."},
     {"missing-reduction", lacks_some, "", "",
      "Let the cotangents of all ranks travel back and add them up: the backward of every collective "
      "is a collective itself. Look for a detach, a no_grad or a branch on a rank, too.",

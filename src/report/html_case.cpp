@@ -77,8 +77,8 @@ Json findings_json(const CaseResult& r, SharedTexts& texts) {
                     {"factor", f.factor ? Json(ratio_text(*f.factor)) : Json(nullptr)},
                     {"text", texts.add(f.text)}};
     if (f.measured)
-      finding["measured"] = {{"formula", texts.add(f.measured->formula)},
-                             {"right", texts.add(f.measured->right)},
+      finding["measured"] = {{"formula", texts.add(short_formula(f.measured->formula))},
+                             {"right", texts.add(short_formula(f.measured->right))},
                              {"shown_by", f.measured->shown_by},
                              {"matrices", matrices_json(*f.measured)}};
     findings.push_back(std::move(finding));

@@ -14,6 +14,7 @@
 #include "report/json.h"
 #include "report/source_place.h"
 #include "report/valid_text.h"
+#include "report/words.h"
 #include "report/worst_first.h"
 
 namespace distgrad {
@@ -127,7 +128,8 @@ std::string explanation(const CaseResult& r) {
     const Finding& first = r.findings.front();
     text += "\n" + first.text;
     if (first.measured)
-      text += "\nMeasured: " + first.measured->formula + "; right: " + first.measured->right;
+      text += "\nMeasured: " + short_formula(first.measured->formula) +
+              "; right: " + short_formula(first.measured->right);
   }
   for (std::size_t i = 1; i < r.findings.size(); ++i)
     text += "\nOr: " + r.findings[i].rule + ": " + r.findings[i].text;

@@ -142,12 +142,14 @@ std::string measured_text(const CaseResult& r, const TextOptions& options) {
     if (f.measured && (measured.empty() || measured.back()->step != f.step)) measured.push_back(&f);
   std::string out;
   for (const Finding* f : measured) {
-    const std::string where = measured.size() > 1 ? " (step " + f->step + ")" : "";
     const auto line = [&](std::string_view word, const std::string& formula) {
-      std::string text = wrapped(formula, kFormulaIndent, options.width);
+      const bool names_step = measured.size() > 1 && word == "measured";
+      const std::string where = names_step ? " (step " + f->step + ")" : "";
+      const std::string shown = options.full ? formula : short_formula(formula);
+      std::string text = wrapped(shown + where, kFormulaIndent, options.width);
       return text.replace(2, word.size(), word);
     };
-    out += line("measured", f->measured->formula + where) + line("right", f->measured->right);
+    out += line("measured", f->measured->formula) + line("right", f->measured->right);
   }
   return out;
 }

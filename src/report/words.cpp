@@ -155,6 +155,18 @@ std::string on_one_line(std::string_view text) {
   return out;
 }
 
+std::string short_formula(const std::string& formula) {
+  constexpr std::size_t kShown = 4;
+  constexpr std::string_view kBetween = "; ";
+  std::size_t equations = 1, cut = formula.size();
+  for (std::size_t at = 0; (at = formula.find(kBetween, at)) != std::string::npos; at += kBetween.size())
+    if (++equations == kShown + 1) cut = at;
+  if (equations <= kShown + 1) return formula;
+  const std::size_t legend = formula.rfind(", d_r ");
+  return fmt::format("{}; … ({} more, see --json){}", formula.substr(0, cut), equations - kShown,
+                     legend == std::string::npos ? "" : formula.substr(legend));
+}
+
 std::string shell_quoted(std::string_view word) {
   std::string out = "'";
   for (const char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);

@@ -20,6 +20,13 @@ TEST(Words, NumbersAreShortAndReadBack) {
   EXPECT_EQ(number_text(-std::numeric_limits<double>::infinity()), "-inf");
 }
 
+TEST(Words, OfManyEquationsTheFirstFew) {
+  EXPECT_EQ(short_formula("x̄_r = Σ_k ȳ_k"), "x̄_r = Σ_k ȳ_k");
+  EXPECT_EQ(short_formula("a = 1; b = 2; c = 3; d = 4; e = 5"), "a = 1; b = 2; c = 3; d = 4; e = 5");
+  EXPECT_EQ(short_formula("a = 1; b = 2; c = 3; d = 4; e = 5; f = d_r 6, d_r = ∏_{j≠r} x_j"),
+            "a = 1; b = 2; c = 3; d = 4; … (2 more, see --json), d_r = ∏_{j≠r} x_j");
+}
+
 TEST(Words, RatiosAreFractionsWhereTheyAre) {
   EXPECT_EQ(ratio_text(0.5), "1/2");
   EXPECT_EQ(ratio_text(1.0 / 3), "1/3");
