@@ -11,7 +11,7 @@ from collections import defaultdict
 from .step_pieces import Misfit, lay_out, wide
 
 # Part of the larger of the two dtypes' eps; times the largest element of the parameter's gradient, and of all gradients.
-_ULPS = {8: 4096, 4: 512, 2: 8}  # by bytes an element (of its real part)
+ULPS = {8: 4096, 4: 512, 2: 8}  # by bytes an element (of its real part)
 _ULPS_OF_ALL = {8: 64, 4: 8, 2: 1}
 _WORST = ("no-gradient", "unknown", "shape", "unsynchronised", "missing-reduction", "own-slice", "wrong-slice", "scaled",
           "unexplained", "precision")
@@ -183,7 +183,7 @@ class _Judge:
                      default=torch.float64)
         eps = torch.finfo(coarse).eps
         bytes_each = torch.finfo(coarse).bits // 8
-        relative = _ULPS.get(bytes_each, 1) * eps if self._rtol is None else self._rtol
+        relative = ULPS.get(bytes_each, 1) * eps if self._rtol is None else self._rtol
         absolute = _ULPS_OF_ALL.get(bytes_each, 1) * eps * self._largest if self._atol is None else self._atol
         return relative * scale + absolute
 

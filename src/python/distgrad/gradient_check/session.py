@@ -1,0 +1,74 @@
+"""What rank 0 asks of all ranks: actions of the executor, with the results brought together."""
+
+import time
+
+import torch
+
+from .report import GradcheckReport
+
+
+class Broken(Exception):
+    """The function could not be run. failures: {rank: Failure, None where there was none}."""
+
+    def __init__(self, failures):
+        super().__init__("could not be run")
+        self.failures = failures
+
+
+class Session:
+    def __init__(self, team, executor):
+        self._team, self._executor = team, executor
+        self.size = team.size
+        self.broken_by = None  # {rank: Failure} that leave the group under test unusable
+        self.inputs = self.outputs = None
+
+    def run(self, action, *arguments, tolerate=None):
+        """([Result by rank], {rank: Failure}). From probe number `tolerate` on a failure is no error."""
+        if self.broken_by:
+            raise Broken(self.broken_by)
+        self._team.send_to_all((action, *arguments))
+        own = self._executor.run(action, *arguments)
+        results = self._team.collect(own, own.failure, own.seconds)
+        failures = {rank: r.failure for rank, r in enumerate(results) if r.failure}
+        if failures and (tolerate is None or min(f.index for f in failures.values()) < tolerate):
+            raise self.broken(failures)
+        return results, failures
+
+    def broken(self, failures):
+        return Broken({rank: failures.get(rank) for rank in range(self.size)})
+
+    def note_broken(self, failures):
+        """The group cannot be used any more; what was found until now is judged all the same."""
+        self.broken_by = failures
+
+    def use_coordinates(self, inputs, outputs):
+        self.inputs, self.outputs = inputs, outputs
+        self.run("coordinates", inputs, outputs)
+
+    def move(self, moves):
+        """The outputs' coordinates, by row of `moves`: coefficients of the input's coordinates."""
+        results, _ = self.run("move", moves)
+        return torch.stack([self.outputs.assemble([r.values[i] for r in results]) for i in range(len(moves))])
+
+    def probe(self, probes, tolerate=None):
+        """(values by probe and rank, failures, by how much a gradient changed after its backward)."""
+        results, failures = self.run("probe", probes, tolerate=tolerate)
+        done = min(min(len(r.values), len(probes)) for r in results)
+        values = [[r.values[i] for r in results] for i in range(done)]
+        later = max((x for r in results if not r.failure for x in r.values[-1]), default=0.0)
+        return values, failures, later
+
+    def assemble_gradients(self, by_rank):
+        return self.inputs.assemble(by_rank)
+
+    def give_up(self, lost):
+        """A rank does not answer: the report, which the others find in the store."""
+        time.sleep(min(1.0, self._team.timeout_s / 2))  # for what it says of itself
+        stack = self._team.late(lost.silent)
+        told = f"not done after {self._team.timeout_s:g} s, but at" if stack else "does not answer any more"
+        error = {"ranks": [lost.silent], "doing": "in the function" if stack else "in gradcheck", "text": told,
+                 "where": "", "traceback": stack or str(lost)}
+        report = GradcheckReport("error", self.size, self._team.backend, errors=[error],
+                                 global_ranks=list(self._team.global_ranks))
+        self._team.publish(report)
+        return report

@@ -1,0 +1,253 @@
+"""The ranks of a check among themselves: a Gloo group of their own, in which rank 0 leads.
+
+Rank 0 sends plans and gets results; nobody waits in the group under test but the function itself. When a rank raises while others
+are inside one of the function's collectives, it breaks its connections of the group under test after a while, so that they
+raise, too. When a rank is not heard of any more, what it was doing when it became late is in the store.
+"""
+
+import contextlib
+import datetime
+import itertools
+import pickle
+import sys
+import threading
+import time
+import traceback
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+_GRACE_S = 0.7  # for a rank's answer to an error, before it breaks its connections
+_MARGIN_S = 5.0
+_TAG, _POISON_TAG = 7205, 2**30 + 7205
+_kept = {}  # global ranks -> _Control: connecting takes longer than a check
+
+
+class Lost(RuntimeError):
+    """A rank did not answer. silent: its rank in the group under test."""
+
+    def __init__(self, silent, why):
+        super().__init__(why)
+        self.silent = silent
+
+
+class _Control:
+    def __init__(self, group):
+        self.group = group
+        self.store = c10d._world.pg_map[group][1]
+        self.checks = itertools.count()
+
+
+class Team:
+    """This rank's end. Used as a context: inside it Gloo groups wait at most `timeout_s`."""
+
+    def __init__(self, group, timeout_s):
+        self.group = group or dist.group.WORLD
+        self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
+        self.backend = dist.get_backend(self.group)
+        self.global_ranks = dist.get_process_group_ranks(self.group)
+        self.timeout_s = timeout_s
+        self._control = _control_of(self.global_ranks, timeout_s)
+        self._check = next(self._control.checks)
+        self.watch = Watch(self._tell_late, timeout_s)
+        self._timeouts = []
+
+    def __enter__(self):
+        for backend in _gloo_backends():
+            self._timeouts.append((backend, backend.options._timeout))
+            backend._set_default_timeout(datetime.timedelta(seconds=self.timeout_s))
+        self.watch.start()
+        return self
+
+    def __exit__(self, *_):
+        self.watch.stop()
+        for backend, timeout in self._timeouts:
+            backend._set_default_timeout(timeout)
+
+    def leads(self):
+        return self.rank == 0
+
+    # -- messages
+
+    def send_to_all(self, value):
+        data = pickle.dumps(value)
+        for rank in range(1, self.size):
+            self._send(rank, data)
+
+    def collect(self, own, failure, seconds):
+        """By rank what each gave. `seconds`: that this rank's own part took. Raises Lost."""
+        wait = self.timeout_s + min(_MARGIN_S, self.timeout_s) + seconds
+        with self._breaking_later(failure):
+            return [own] + [self._receive(rank, wait) for rank in range(1, self.size)]
+
+    def give(self, value, failure):
+        """To rank 0, which may be waiting for this one in the group under test. Raises Lost."""
+        with self._breaking_later(failure):
+            self._send(0, pickle.dumps(value))
+
+    def next_plan(self):
+        """Raises Lost."""
+        return self._receive(0, 3 * self.timeout_s + 60)
+
+    def _send(self, rank, data):
+        size = torch.tensor([len(data)])
+        content = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        try:
+            for tensor in (size, content):
+                dist.send(tensor, self.global_ranks[rank], self._control.group, _TAG)
+        except (RuntimeError, ValueError) as error:
+            raise Lost(rank, str(error)) from None
+
+    def _receive(self, rank, seconds):
+        try:
+            size = torch.zeros(1, dtype=torch.int64)
+            self._wait_for(size, rank, seconds)
+            content = torch.empty(int(size), dtype=torch.uint8)
+            self._wait_for(content, rank, seconds)
+        except (RuntimeError, ValueError) as error:
+            raise Lost(rank, str(error)) from None
+        return pickle.loads(bytes(content.tolist()) if len(content) < 4096 else _bytes_of(content))
+
+    def _wait_for(self, tensor, rank, seconds):
+        work = dist.irecv(tensor, self.global_ranks[rank], self._control.group, _TAG)
+        work.wait(datetime.timedelta(seconds=seconds))
+
+    # -- when something is wrong
+
+    def publish(self, outcome):
+        """For ranks that this one cannot send to any more."""
+        self._forget()
+        with contextlib.suppress(RuntimeError):
+            self._control.store.set(self._key("outcome"), pickle.dumps(outcome))
+
+    def published(self):
+        """What rank 0 published, if it did. Waits a while."""
+        self._forget()
+        key = self._key("outcome")
+        with contextlib.suppress(RuntimeError):
+            self._control.store.wait([key], datetime.timedelta(seconds=min(_MARGIN_S, self.timeout_s)))
+            return pickle.loads(self._control.store.get(key))
+        return None
+
+    def late(self, rank):
+        """Where a rank was when it had been in one call for `timeout_s`; None where it was not so long in one."""
+        with contextlib.suppress(RuntimeError):
+            key = self._key(f"late/{rank}")
+            if self._control.store.check([key]):
+                return pickle.loads(self._control.store.get(key))
+        return None
+
+    def _tell_late(self, stack):
+        with contextlib.suppress(RuntimeError):
+            self._control.store.set(self._key(f"late/{self.rank}"), pickle.dumps(stack))
+        if self.backend != "gloo":  # it does not give up waiting by itself
+            _break(self.group, self.rank, self.size)
+
+    @contextlib.contextmanager
+    def _breaking_later(self, failure):
+        """After a failure of this rank: the others may be waiting for it, and cannot be asked. At once where a connection
+        is closed already."""
+        grace = 0 if failure is not None and failure.is_echo else _GRACE_S
+        timer = threading.Timer(grace, _break, (self.group, self.rank, self.size))
+        timer.daemon = True
+        if failure is not None and self.size > 1:
+            timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _key(self, what):
+        return f"distgrad-gradcheck/{self._check}/{what}"
+
+    def _forget(self):
+        """The control group is of no use after a message that did not come."""
+        _kept.pop(tuple(self.global_ranks), None)
+
+
+class Watch:
+    """Notices, in a thread of its own, that the main thread has been in one call for too long; once a check."""
+
+    def __init__(self, on_late, seconds):
+        self._on_late, self._seconds = on_late, seconds
+        self._main = threading.get_ident()
+        self._since = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="distgrad-gradcheck", daemon=True)
+        self.is_late = False
+
+    def start(self):
+        self._thread.start()
+
+    def stop(self):
+        self._stop.set()
+
+    @contextlib.contextmanager
+    def one_call(self):
+        self._since = time.monotonic()
+        try:
+            yield
+        finally:
+            self._since = None
+
+    def _run(self):
+        while not self._stop.wait(min(0.5, self._seconds / 4)):
+            since = self._since
+            if since is not None and time.monotonic() - since > self._seconds:
+                self.is_late = True
+                frame = sys._current_frames().get(self._main)
+                self._on_late("".join(traceback.format_list(told_frames(traceback.extract_stack(frame)))))
+                return
+
+
+def told_frames(frames):
+    """Of a stack: from the user's function on."""
+    here = __file__.rpartition("/")[0]
+    last = max((i for i, f in enumerate(frames) if f.filename.startswith(here)), default=-1)
+    return frames[last + 1:]
+
+
+def _control_of(global_ranks, timeout_s):
+    key = tuple(global_ranks)
+    kept = _kept.get(key)
+    if kept is not None and kept.group in c10d._world.pg_map:
+        return kept
+    timeout = datetime.timedelta(seconds=timeout_s)
+    group = dist.new_group(list(global_ranks), timeout, "gloo", use_local_synchronization=True)
+    _kept[key] = _Control(group)
+    return _kept[key]
+
+
+def _gloo_backends():
+    found = {}
+    for group in list(c10d._world.pg_map):
+        with contextlib.suppress(RuntimeError):
+            backend = group._get_backend(torch.device("cpu"))
+            if hasattr(dist, "ProcessGroupGloo") and isinstance(backend, dist.ProcessGroupGloo):
+                found[id(backend)] = backend
+    return list(found.values())
+
+
+def _break(group, rank, size):
+    """Ends what the group is waiting for, here and on the other ranks: Gloo closes all connections of a group in which one
+    wait was too long. The group cannot be used after it."""
+    if dist.get_backend(group) != "gloo":
+        with contextlib.suppress(RuntimeError):
+            group.abort()
+        return
+    backend = group._get_backend(torch.device("cpu"))
+    for other in range(size):
+        if other == rank:
+            continue
+        try:
+            backend.recv([torch.zeros(1)], other, _POISON_TAG).wait(datetime.timedelta(milliseconds=1))
+        except RuntimeError as error:  # a connection that is closed already closes no others
+            if "Timed out" in str(error):
+                return
+
+
+def _bytes_of(tensor):
+    import ctypes
+
+    return ctypes.string_at(tensor.data_ptr(), tensor.numel())
