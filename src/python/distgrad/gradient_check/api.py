@@ -16,6 +16,7 @@ def gradcheck(
     inputs,
     group=None,
     *,
+    kwargs=None,
     rtol=None,
     basis=None,
     directions=16,
@@ -28,9 +29,9 @@ def gradcheck(
 
         distgrad.gradcheck(GatherLayer.apply, torch.randn(4, 3, requires_grad=True))
 
-    inputs: a tuple of positional arguments, a dict of keyword arguments, or the one argument. Tensors in them that require
-    grad, also in nested lists, tuples and dicts, are moved; parameters of modules (fn may be one) are inputs, too. All else
-    is passed on as it is. They may differ from rank to rank, in shape too. `fn` gets copies.
+    inputs: a tuple of positional arguments, or the one argument; kwargs: a dict of keyword arguments. Tensors in them that
+    require grad, also in nested lists, tuples and dicts, are moved; parameters of modules (fn may be one) are inputs, too.
+    All else is passed on as it is. They may differ from rank to rank, in shape too. `fn` gets copies.
     rtol: what rounding may do, relative to the largest element of a gradient; by default 4096 eps of float64, 512 of float32,
     8 of half precision. basis: whether every element is tried; by default where there are few, else `directions` random
     directions. float64: whether inputs in narrower dtypes are tried in float64, too. timeout_s: how long a rank may wait for
@@ -47,7 +48,7 @@ def gradcheck(
 
     try:
         with team:
-            report = check(fn, inputs, team, Options(rtol, basis, directions, float64))
+            report = check(fn, inputs, dict(kwargs or {}), team, Options(rtol, basis, directions, float64))
     except Lost as lost:
         report = GradcheckReport("error", team.size, team.backend, global_ranks=list(team.global_ranks), errors=[{
             "ranks": [lost.silent], "doing": "in gradcheck", "text": "does not answer any more", "where": "",

@@ -12,7 +12,7 @@ import torch
 
 from .executor import Probe
 
-_RANDOM = 4
+_RANDOM = 5
 _OTHER_GRAPHS = {
     "used": "after another forward and backward of the function the backward of the first forward is wrong: something is"
             " kept from call to call",
@@ -64,47 +64,47 @@ class Measurement:
         self._generator = torch.Generator().manual_seed(11)
 
     def run(self):
-        first = self._random()
-        graph = self._graph_that_repeats(first)
         zero = torch.zeros(self._columns, dtype=torch.float64)
-        random = [*(self._random() for _ in range(_RANDOM)), first]
-        rows, missing = self._rows([Probe(c, graph) for c in [zero, *torch.eye(self._columns).double(), *random]])
-        constant = rows[0].nan_to_num(posinf=0, neginf=0)
-        found = Backward((rows[1:1 + self._columns] - constant).T, missing, graph=graph)
-        found.random = [Sample(c, row - constant) for c, row in zip(random, rows[1 + self._columns:])]
+        random = [self._random() for _ in range(_RANDOM)]
+        units = torch.eye(self._columns, dtype=torch.float64)
+        rows, missing, graph = self._on_a_graph_that_repeats([random[-1], random[-1], zero, *units, *random])
+        constant, rows = rows[2].nan_to_num(posinf=0, neginf=0), rows[3:]
+        found = Backward((rows[:self._columns] - constant).T, missing, graph=graph)
+        found.random = [Sample(c, row - constant) for c, row in zip(random, rows[self._columns:])]
         found.is_linear = all(self._agree(s.gradient, found.matrix @ s.cotangent, self._room(found.matrix, s.cotangent))
                               for s in found.random)
         if found.is_linear or not self._remembers(found):
             if bool((constant != 0).any()):
                 self._note("not-linear", "cotangents of zero give a gradient that is not zero", rows=constant != 0)
-            self._look_at_other_graphs(found)
-            self._look_at_outputs(found)
-            self._look_at_layouts(found)
+            self._look_at_others(found)
         found.oddities, found.backwards = list(self._oddities.values()), self._count
         return found
 
     # -- the same twice
 
-    def _graph_that_repeats(self, cotangent):
-        """"kept", where backward over one graph gives the same again; else "own"."""
-        values, failures = self._probe([Probe(cotangent), Probe(cotangent)], tolerate=1)
-        if not failures:
-            once, again = self._assembled(values)
-            if self._agree(once, again, self._rtol * _largest(once)):
-                return "kept"
-        if failures and self._session.size > len(failures):
+    def _on_a_graph_that_repeats(self, cotangents):
+        """Rows, missing gradients and the kind of graph. The first two cotangents are the same; where they do not give the
+        same over one graph, each gets a graph of its own."""
+        values, failures = self._probe([Probe(c) for c in cotangents], tolerate=1)
+        if failures and (min(f.index for f in failures.values()) > 1 or len(failures) < self._session.size):
             raise self._session.broken(failures)
-        (once, again), _ = self._rows([Probe(cotangent, "own"), Probe(cotangent, "own")])
-        if self._agree(once, again, self._rtol * _largest(once)):
+        if not failures:
+            rows = self._session.assemble_gradients(values)
+            if self._agree(rows[0], rows[1], self._rtol * _largest(rows[0])):
+                return rows, _missing(values), "kept"
+        values, _ = self._probe([Probe(c, "own") for c in cotangents])
+        rows = self._session.assemble_gradients(values)
+        if self._agree(rows[0], rows[1], self._rtol * _largest(rows[0])):
             why = "raises: " + next(iter(failures.values())).text if failures else "gives another gradient"
             self._note("stale-or-aliased", f"a second backward over the same graph (retain_graph=True) {why}", False)
-        return "own"
+        return rows, _missing(values), "own"
 
     def _remembers(self, found):
         """Whether random cotangents give something else than the single ones add up to by chance, or by what was before."""
         first, second = found.random[-1].cotangent, found.random[0].cotangent
         order = [first, second, first, first, second, first]
-        rows, _ = self._rows([Probe(c, found.graph) for c in order])
+        values, _ = self._probe([Probe(c, found.graph) for c in order])
+        rows = self._session.assemble_gradients(values)
         room = self._rtol * _largest(rows)
         if not all(self._agree(rows[i], rows[i + 3], room) for i in (1, 2)):
             self._note("nondeterministic", "the same backward gave different gradients", rows=_apart(rows[1], rows[4]))
@@ -115,50 +115,62 @@ class Measurement:
             return True
         return False
 
-    def _look_at_other_graphs(self, found):
+    # -- other graphs, outputs, layouts
+
+    def _look_at_others(self, found):
+        """One plan for all of them. The layouts come last: they may raise, and leave the ranks out of step."""
+        probes = [self._graph_probes(found), self._output_probes(found), self._layout_probes(found)]
+        rows, raised = self._tolerant([probe for part in probes for probe in part])
+        for part, look in zip(probes, (self._look_at_graphs, self._look_at_outputs, self._look_at_layouts)):
+            look(found, part, rows[:len(part)])
+            rows = rows[len(part):]
+        for text in dict.fromkeys(failure.text for _, failure in raised):
+            told = ", ".join(_laid(probe) for probe, failure in raised if failure.text == text)
+            self._note("contiguity", f"backward raises where the cotangent is not contiguous ({told}): {text}")
+
+    def _graph_probes(self, found):
         cotangent = self._random()
         kinds = ["own", *_OTHER_GRAPHS] if found.graph == "kept" else list(_OTHER_GRAPHS)
-        rows, _ = self._rows([Probe(cotangent, found.graph), Probe(cotangent.flip(0), found.graph),
-                              *(Probe(cotangent, kind) for kind in kinds)])
-        room = self._room(found.matrix, cotangent) + self._room(found.matrix, cotangent.flip(0))
-        for kind, row in zip(kinds, rows[2:]):
-            like = rows[0] + rows[1] if kind == "together" else rows[0]
+        return [Probe(cotangent, found.graph), Probe(cotangent.flip(0), found.graph)] + [Probe(cotangent, k) for k in kinds]
+
+    def _look_at_graphs(self, found, probes, rows):
+        room = sum(self._room(found.matrix, probe.coefficients) for probe in probes[:2])
+        for probe, row in zip(probes[2:], rows[2:]):
+            like = rows[0] + rows[1] if probe.graph == "together" else rows[0]
             if not self._agree(row, like, room):
-                told = _OTHER_GRAPHS.get(kind, "over a graph of its own backward gives another gradient than over one that"
-                                         " is used again")
+                told = _OTHER_GRAPHS.get(probe.graph, "over a graph of its own backward gives another gradient than over one"
+                                         " that is used again")
                 self._note("stale-or-aliased", told, rows=_apart(row, like))
 
-    # -- parts of the outputs
-
-    def _look_at_outputs(self, found):
+    def _output_probes(self, found):
         """Only one output has a part in the loss: the others' cotangents are undefined, not zeros."""
-        if len(self._outputs) < 2:
-            return
-        probes, expected = [], []
-        for name, slices in self._outputs:
+        probes = []
+        for name, slices in self._outputs if len(self._outputs) > 1 and found.is_linear else ():
             only = torch.zeros(self._columns, dtype=torch.float64)
             for s in slices:
                 only[s] = self._random()[s]
             probes.append(Probe(only, found.graph, output=name, doing=f"backward from {name} alone"))
-            expected.append(found.matrix @ only)
-        rows, _ = self._rows(probes)
-        for (name, _), probe, row, right in zip(self._outputs, probes, rows, expected):
-            if found.is_linear and not self._agree(row, right, self._room(found.matrix, probe.coefficients)):
-                self._note("not-linear", f"where {name} alone has a part in the loss the gradient is another one",
+        return probes
+
+    def _look_at_outputs(self, found, probes, rows):
+        for probe, row in zip(probes, rows):
+            right = found.matrix @ probe.coefficients
+            if not self._agree(row, right, self._room(found.matrix, probe.coefficients)):
+                self._note("not-linear", f"where {probe.output} alone has a part in the loss the gradient is another one",
                            rows=_apart(row, right))
 
-    # -- memory
-
-    def _look_at_layouts(self, found):
+    def _layout_probes(self, found):
         cotangent = self._random()
-        wanted = [Probe(cotangent, found.graph), Probe(cotangent, found.graph, constant=True)]
+        probes = [Probe(cotangent, found.graph), Probe(cotangent, found.graph, constant=True)]
         for i, layout in enumerate(_LAYOUTS):
             for only in (None, i % self._session.size) if self._session.size > 1 else (None,):
-                wanted.append(Probe(cotangent, found.graph, layout, only, layout == "expanded",
+                probes.append(Probe(cotangent, found.graph, layout, only, layout == "expanded",
                                     doing=f"backward with {layout} cotangents"))
-        rows, raised = self._tolerant(wanted)
-        room, other, apart = self._room(found.matrix, cotangent), [], None
-        for probe, row in zip(wanted[2:], rows[2:]):
+        return probes
+
+    def _look_at_layouts(self, found, probes, rows):
+        room, other, apart = self._room(found.matrix, probes[0].coefficients), [], None
+        for probe, row in zip(probes[2:], rows[2:]):
             like = rows[1] if probe.constant else rows[0]
             if row is not None and not self._agree(row, like, room + self._rtol * _largest(like)):
                 other.append(_laid(probe))
@@ -166,16 +178,13 @@ class Measurement:
         if other:
             self._note("contiguity", "the gradient is another one where the cotangent is not contiguous:"
                        f" {', '.join(other)}", rows=apart)
-        for text in dict.fromkeys(failure.text for _, failure in raised):
-            told = ", ".join(_laid(probe) for probe, failure in raised if failure.text == text)
-            self._note("contiguity", f"backward raises where the cotangent is not contiguous ({told}): {text}")
 
     def _tolerant(self, probes):
         """Rows, None for those that raised; and (probe, Failure) of these. Ends where the ranks are out of step after one."""
         rows, raised = [], []
         while len(rows) < len(probes):
             values, failures = self._probe(probes[len(rows):], tolerate=0)
-            rows += self._assembled(values)
+            rows += self._session.assemble_gradients(values) if values else []
             if not failures:
                 continue
             causes = [failure for failure in failures.values() if not failure.is_echo]
@@ -190,11 +199,6 @@ class Measurement:
         return rows, raised
 
     # -- probes
-
-    def _rows(self, probes):
-        values, _ = self._probe(probes)
-        missing = {(seen["rank"], name) for by_rank in values for seen in by_rank for name in seen["missing"]}
-        return torch.stack(self._assembled(values)), missing
 
     def _probe(self, probes, tolerate=None):
         """Values by probe and rank of those done everywhere, and failures. `tolerate`: from this probe on they are no error."""
@@ -211,9 +215,6 @@ class Measurement:
             self._note("stale-or-aliased", "the gradient changed after backward had returned: its memory is used again,"
                        " or a collective was not waited for")
         return values, failures
-
-    def _assembled(self, values):
-        return [self._session.assemble_gradients([seen["row"] for seen in by_rank]) for by_rank in values]
 
     def _random(self):
         """Numbers of both signs with full mantissas, none near 0."""
@@ -234,6 +235,10 @@ class Measurement:
 
     def _note(self, name, text, is_wrong=True, rows=None):
         self._oddities.setdefault((name, text), Oddity(name, text, rows, is_wrong))
+
+
+def _missing(values):
+    return {(seen["rank"], name) for by_rank in values for seen in by_rank for name in seen["missing"]}
 
 
 def _laid(probe):

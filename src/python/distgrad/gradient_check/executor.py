@@ -4,6 +4,7 @@ A plan is a list of probes that all ranks go through in the same order without t
 0 afterwards. An exception ends a plan on the rank that it is raised on.
 """
 
+import os
 import time
 import traceback
 from dataclasses import dataclass, field, replace
@@ -52,7 +53,7 @@ class Probe:
     layout: how the cotangents lie in memory, on rank `only` alone or on all (None); constant: all elements of a cotangent are
     its first coefficient; output: the only one that takes part."""
 
-    coefficients: torch.Tensor
+    coefficients: Optional[torch.Tensor]
     graph: str = "kept"
     layout: str = ""
     only: Optional[int] = None
@@ -62,9 +63,9 @@ class Probe:
 
 
 class Executor:
-    def __init__(self, function, inputs, team):
-        self._team = team
-        self._function, self._arguments = function, inputs
+    def __init__(self, subject, team):
+        """`subject` makes the Subject, which may raise."""
+        self._team, self._make_subject = team, subject
         self.subject: Optional[Subject] = None
         self._inputs: Optional[Coordinates] = None
         self._outputs: Optional[Coordinates] = None
@@ -90,37 +91,41 @@ class Executor:
 
     # -- actions: each yields values
 
-    def describe(self):
-        self.subject = Subject(self._function, self._arguments)
+    def start(self):
+        """The inputs, then what use() gives for the dtypes that they have."""
+        self.subject = self._make_subject()
         yield [_described_input(leaf) for leaf in self.subject.leaves]
+        yield from self.use(None)
 
     def use(self, dtype):
-        """The first forward in a dtype."""
+        """From now on, in this dtype (None: as given). What the first forward in it gave."""
         self._kept = None
         self.subject.use(dtype)
         run = self._forward()
-        yield {"outputs": [_described_output(o) for o in run.outputs], "written": self.subject.written(run),
-               "closed_over": self.subject.closed_over()}
+        start = time.monotonic()
+        self._forward()  # the first may have connected or compiled something
+        yield {"seconds": time.monotonic() - start, "outputs": [_described_output(o) for o in run.outputs],
+               "written": self.subject.written(run), "closed_over": self.subject.closed_over()}
 
-    def coordinates(self, inputs, outputs):
-        self._inputs, self._outputs = inputs, outputs
-        yield None
-
-    def move(self, moves):
-        """For each row, coefficients of the input's coordinates: the outputs' coordinates there."""
+    def move(self, coordinates, moves):
+        """For each row, coefficients of the input's coordinates: the outputs' coordinates there. `coordinates`: of both from
+        now on, None: as before."""
+        self._inputs, self._outputs = coordinates or (self._inputs, self._outputs)
         for row in moves:
             run = self._forward(self._inputs.expand(self._team.rank, row))
-            yield self._outputs.project(self._team.rank, self._judged(run))
+            yield self._outputs.project(self._team.rank, self._judged(run)).tolist()
 
-    def probe(self, probes):
-        """For each Probe: the gradients' coordinates and what else was seen."""
+    def probe(self, coordinates, probes, coefficients):
+        """For each Probe, with its row of coefficients: the gradients' coordinates and what else was seen."""
+        self._inputs, self._outputs = coordinates or (self._inputs, self._outputs)
         watched = []
-        for i, probe in enumerate(probes):
+        for i, probe in enumerate(replace(p, coefficients=row) for p, row in zip(probes, coefficients)):
             self._doing = probe.doing
             seen = self._backward(self._runs_for(probe), probe)
             if len(watched) < _LATER or i >= len(probes) - _LATER:
                 watched.append((seen["gradients"], seen["row"]))
-            yield {key: value for key, value in seen.items() if key != "gradients"}
+            # As numbers: tensors are slow to pickle one by one.
+            yield {**{key: value for key, value in seen.items() if key != "gradients"}, "row": seen["row"].tolist()}
         self._doing = "backward"
         yield [float((sum(self._project(g) for g in gradients) - row).nan_to_num().abs().max()) if len(row) else 0.0
                for gradients, row in watched]
@@ -154,9 +159,14 @@ class Executor:
         return [run]
 
     def _elsewhere(self):
-        """Moves of the tensors; parameters stay, as their memory is that of the first run's graph."""
-        return [None if leaf.is_parameter else leaf.base.to("cpu", torch.float64).abs() / 8 + 0.125
-                for leaf in self.subject.leaves]
+        """Moves of the tensors, as small as those of the forward, which the function took; parameters stay, as their memory
+        is that of the first run's graph."""
+        moves = []
+        for leaf in self.subject.leaves:
+            size = leaf.base.detach().to("cpu", torch.float64).abs()
+            least = float(size.square().mean().sqrt()) if size.numel() else 0.0
+            moves.append(None if leaf.is_parameter else size.clamp_min(least or 1.0) / 64)
+        return moves
 
     def _backward(self, runs, probe):
         probes = [probe, replace(probe, coefficients=probe.coefficients.flip(0))]
@@ -189,13 +199,17 @@ class Executor:
 
     def _judged(self, run):
         by_name = {output.name: output.tensor for output in run.outputs}
+        for t in self._outputs.tensors[self._team.rank]:
+            if t.name not in by_name or tuple(by_name[t.name].shape) != t.shape:
+                now = "is absent" if t.name not in by_name else f"has the shape {list(by_name[t.name].shape)}"
+                raise TypeError(f"the function does not return the same each time: {t.name}, {list(t.shape)} at first, {now}")
         return [by_name[t.name] for t in self._outputs.tensors[self._team.rank]]
 
     def _project(self, gradients):
         return self._inputs.project(self._team.rank, [_dense(g) for g in gradients])
 
     def _check_not_late(self):
-        if self._team.watch.is_late and self._team.backend != "gloo":
+        if self._team.watch.is_late and not self._team.gives_up_by_itself():
             raise TimeoutError(f"not done after {self._team.timeout_s:g} s; its process group was aborted")
 
 
@@ -235,8 +249,9 @@ def _described_output(output):
 
 def _failure(error, index, doing):
     frames = told_frames(traceback.extract_tb(error.__traceback__))
-    users = [f for f in frames if "/torch/" not in f.filename] or frames
-    where = f"{users[-1].filename}:{users[-1].lineno} in {users[-1].name}" if users else ""
-    lines = traceback.format_list(frames) + traceback.format_exception_only(type(error), error)
+    inside = os.path.dirname(torch.__file__)
+    frames = [f for f in frames if not f.filename.startswith(inside)] or frames[-1:]
+    where = f"{frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
     text = traceback.format_exception_only(type(error), error)[-1].strip()
+    lines = traceback.format_list(frames) + traceback.format_exception_only(type(error), error)
     return Failure(text, where, "".join(lines), index, doing, any(echo in text for echo in _ECHOES))

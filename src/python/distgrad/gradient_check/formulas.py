@@ -24,7 +24,6 @@ class Names:
 
     gradient: str = "x̄"
     cotangent: str = "ȳ"
-    input: str = "x"
     output: str = "y"
 
 
@@ -78,9 +77,9 @@ def number(c):
 def bases_of(pair):
     """Those in which the grids of this pair may be written, the plainest first."""
     found = [Base(lambda a, b: pair.identity[a][b], lambda names, a, k, b: f"{names.cotangent}_{_index(k)}")]
-    found += [base for base in (_slices(pair), _places(pair), _common(pair)) if base]
+    found += [base for base in (_slices(pair), _places(pair), _parts(pair), _common(pair)) if base]
     found.append(Base(lambda a, b: None if pair.right_is_zero(a, b) else pair.right[a][b], _jacobian_term,
-                      "J_{{k,r}}: the derivative of rank k's {output} by rank r's {input}"))
+                      "J_{{k,r}}: the derivative of rank k's {output} by rank r's input"))
     return found
 
 
@@ -94,7 +93,7 @@ def _slices(pair):
     if found is None or not all(_is_selection(block) for block in found.values()):
         return None
     return Base(lambda a, b: found.get(a), lambda names, a, k, b: f"{names.cotangent}_{_index(k)}[{a}]",
-                "{cotangent}_k[r]: the part of {cotangent}_k that rank r's {input} went to")
+                "{cotangent}_k[r]: the part of {cotangent}_k that comes from rank r")
 
 
 def _places(pair):
@@ -106,13 +105,24 @@ def _places(pair):
                 "[...]_k: in the place that rank k's {output} was made from, 0 elsewhere")
 
 
+def _parts(pair):
+    """Where each rank's output is made of parts of all ranks' inputs as they are: an all_to_all."""
+    for r, k in pair.pairs():
+        ones = (pair.right[r][k] - 1).abs() < 1e-6
+        rest = pair.right[r][k].abs().masked_fill(ones, 0)
+        if pair.right_is_zero(r, k) or bool((rest > 1e-6).any() or (ones.sum(0) > 1).any() or (ones.sum(1) > 1).any()):
+            return None
+    return Base(lambda a, b: pair.right[a][b], lambda names, a, k, b: f"[{names.cotangent}_{_index(k)}[{a}]]_{_index(b)}",
+                "[{cotangent}_k[r]]_k: the part of {cotangent}_k that comes from rank r, in the place that it comes from")
+
+
 def _common(pair):
     """Where all ranks' outputs depend on an input alike."""
     found = _first_by(pair, lambda r, k: r, exact=True)
     if found is None:
         return None
     return Base(lambda a, b: found.get(a), lambda names, a, k, b: f"J_{_index(a)}ᵀ {names.cotangent}_{_index(k)}",
-                "J_r: the derivative of {output}, the same on all ranks, by rank r's {input}")
+                "J_r: the derivative of {output}, the same on all ranks, by rank r's input")
 
 
 def _first_by(pair, key, exact=False):
@@ -323,7 +333,7 @@ def _signed(c, text):
 
 
 def _legend(base, names, lines):
-    text = base.legend.format(output=names.output, input=names.input, cotangent=names.cotangent)
+    text = base.legend.format(output=names.output, cotangent=names.cotangent)
     if any("r+" in line or "r-" in line for line in lines):
         text = "; ".join(part for part in (text, "ranks counted modulo N") if part)
     return text

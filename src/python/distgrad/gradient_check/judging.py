@@ -27,7 +27,7 @@ class Judgement:
         self._inputs, self._outputs = inputs, outputs
         self._backward = backward
         self._rtol, self._values = rtol, values
-        self.dtype, self.derivative = dtype, derivative
+        self.dtype, self.derivative, self.kind = dtype, derivative, inputs.kind
         self.paired = 0  # findings that are about pairs of an input and an output
         self._ranks = len(inputs.tensors)
         self.findings = []
@@ -43,16 +43,15 @@ class Judgement:
             rows = range(len(self._backward.matrix)) if oddity.rows is None else oddity.rows.nonzero().flatten().tolist()
             ranks = self._ranks_of(rows)
             self.findings.append(Finding(oddity.name, oddity.text, ranks=ranks, dtype=self.dtype))
-        if not self._backward.is_linear and not unsteady:
-            self.findings += self._not_linear()
-        if not (unsteady and not self._backward.is_linear):
+        if self._backward.is_linear:
             self._judge_pairs()
+        elif not unsteady:
+            self._judge_nonlinear()
         return self
 
     # -- pairs
 
     def _judge_pairs(self):
-        told_by_samples = any(f.name == "same-op-backward" for f in self.findings)
         found, right_for = [], []
         if self._inputs.kind == "whole":
             self.findings += self._of_the_whole()
@@ -60,18 +59,17 @@ class Judgement:
         for x, inputs in _variables(self._inputs).items():
             for y, outputs in _variables(self._outputs).items():
                 pair = self._pair(inputs, outputs)
-                names = Names(bar(x), bar(y), x, y)
+                names = Names(bar(x), bar(y), y)
                 if not pair.wrong():
-                    self._tell_right(pair, names)
+                    self._tell_right(pair, x, names)
                     continue
                 right_for.append(objectives(pair))
-                found.append(self._finding(pair, names))
+                found.append(self._finding(pair, x, names))
         if right_for:
             self.right_for = set.intersection(*right_for)
-        if not told_by_samples:
-            merged = _merged(found)
-            self.paired = len(merged)
-            self.findings += merged + ([] if found else self._ties())
+        merged = _merged(found)
+        self.paired = len(merged)
+        self.findings += merged + ([] if found else self._ties())
 
     def _of_the_whole(self):
         d = self.derivative
@@ -79,15 +77,15 @@ class Judgement:
         wrong = pair.excess(0, 0)[~d.open.T & (d.low == d.high).T] > 0
         return [Finding("other-backward", MEANINGS["other-backward"])] if bool(wrong.any()) else []
 
-    def _tell_right(self, pair, names):
+    def _tell_right(self, pair, x, names):
         if all(pair.right_is_zero(r, k) for r, k in pair.pairs()):
             return
         told = formula(pair.right, pair.room, bases_of(pair), names)
         if told:
-            self.formulas[f"{names.output}, {names.input}"] = told[0]
+            self.formulas[f"{names.output}, {x}"] = told[0]
             self.legends += [told[1]] if told[1] and told[1] not in self.legends else []
 
-    def _finding(self, pair, names):
+    def _finding(self, pair, x, names):
         mistakes = mistakes_in(pair)
         first, also = mistakes[0], [m.name for m in mistakes[1:]]
         if self._is_only_at_kinks(pair):
@@ -100,16 +98,16 @@ class Judgement:
         details = [] if measured and measured[0] != (right and right[0]) else self._details(pair, names, grid)
         legends = dict.fromkeys(told[1] for told in (measured, right) if told and told[1])
         return Finding(
-            first.name, first.text + self._why_missing(first, names), [names.input], [names.output], list(first.ranks),
+            first.name, first.text + self._why_missing(first, x), [x], [names.output], list(first.ranks),
             measured[0] if measured and not (right and measured[0] == right[0]) else [], right[0] if right else [],
             "; ".join(legends), grid and [[number(c) for c in row] for row in grid], self._backward.is_linear, details,
             also, self.dtype)
 
-    def _why_missing(self, mistake, names):
+    def _why_missing(self, mistake, x):
         if mistake.name != "no-gradient":
             return ""
         none = [rank for rank in mistake.ranks if any(
-            (rank, name) in self._backward.missing for name in _variables(self._inputs)[names.input])]
+            (rank, name) in self._backward.missing for name in _variables(self._inputs)[x])]
         return f" (None on rank{'s' if len(none) > 1 else ''} {', '.join(map(str, none))})" if none else ""
 
     def _details(self, pair, names, grid):
@@ -205,19 +203,28 @@ class Judgement:
 
     # -- not linear
 
-    def _not_linear(self):
+    def _judge_nonlinear(self):
+        """By the samples, where they tell what it is; else by what single cotangents give, where those are elements."""
+        everyone = {"ranks": list(range(self._ranks)), "dtype": self.dtype}
+        told = self._op_or_rounding(everyone)
+        if told:
+            self.findings.append(told)
+            return
+        if self._inputs.kind == "elements":
+            self._judge_pairs()
+        if not self.paired and not any(f.name == "not-linear" for f in self.findings):
+            self.findings.append(Finding("not-linear", MEANINGS["not-linear"], **everyone))
+
+    def _op_or_rounding(self, everyone):
         samples = self._backward.random
         for op in ("product", "max", "min"):
             if self._inputs.kind == "elements" and all(self._is_op(op, s) for s in samples):
                 text = f"{MEANINGS['same-op-backward']}: their {op} over the ranks"
-                return [Finding("same-op-backward", text, ranks=list(range(self._ranks)), dtype=self.dtype, linear=False,
-                                measured=[f"x̄_r = {op}_k ȳ_k"])]
-        for dtype in NARROWER:
-            if all(self._is_rounded(s, 4 * torch.finfo(dtype).eps) for s in samples):
-                text = f"the gradient is off by roundings of {str(dtype)[6:]} size"
-                return [Finding("precision", text, ranks=list(range(self._ranks)), dtype=self.dtype)]
-        return [Finding("not-linear", MEANINGS["not-linear"], ranks=list(range(self._ranks)), dtype=self.dtype,
-                        linear=False)] if not any(f.name == "not-linear" for f in self.findings) else []
+                return Finding("same-op-backward", text, linear=False, measured=[f"x̄_r = {op}_k ȳ_k"], **everyone)
+        for dtype, share in NARROWER.items():
+            if all(self._is_rounded(s, share) for s in samples):
+                return Finding("precision", f"the gradient is off by roundings of {str(dtype)[6:]} size", **everyone)
+        return None
 
     def _is_op(self, op, sample):
         """Whether each rank's gradient is this op over all ranks' cotangents, element by element."""

@@ -6,12 +6,13 @@ from .executor import Executor
 from .passes import CannotCheck, Check
 from .report import GradcheckReport
 from .session import Broken, Session
+from .subject import Subject
 from .team import Lost
 
 
-def check(function, inputs, team, options):
+def check(function, inputs, kwargs, team, options):
     """GradcheckReport, the same on every rank. Raises Lost where rank 0 is not heard of any more."""
-    executor = Executor(function, inputs, team)
+    executor = Executor(lambda: Subject(function, inputs, kwargs), team)
     try:
         return _lead(team, executor, options) if team.leads() else _follow(team, executor)
     finally:
@@ -35,18 +36,17 @@ def _follow(team, executor):
 
 def _lead(team, executor, options):
     session = Session(team, executor)
+    wanted = Check(session, options)
     try:
-        report = Check(session, options).run()
+        report = wanted.run()
     except Broken as broken:
-        report = GradcheckReport("error", team.size, errors=_errors(broken.failures))
+        report = GradcheckReport("error", team.size, notes=wanted.notes, errors=_errors(broken.failures))
     except CannotCheck as error:
-        everyone = {"ranks": list(range(team.size)), "doing": "arguments", "text": str(error), "where": "", "traceback": ""}
-        report = GradcheckReport("error", team.size, errors=[everyone])
+        report = GradcheckReport("error", team.size, notes=wanted.notes, errors=[_error_on(range(team.size), "arguments", error)])
     except Lost as lost:
         return session.give_up(lost)
     except Exception as error:
-        team.send_to_all(("done", GradcheckReport("error", team.size, errors=[{
-            "ranks": [0], "doing": "in gradcheck itself", "text": repr(error), "where": "", "traceback": ""}])))
+        team.send_to_all(("done", GradcheckReport("error", team.size, errors=[_error_on([0], "in gradcheck itself", repr(error))])))
         raise
     report.ranks, report.backend, report.global_ranks = team.size, team.backend, list(team.global_ranks)
     try:
@@ -54,6 +54,10 @@ def _lead(team, executor, options):
     except Lost:
         team.publish(report)
     return report
+
+
+def _error_on(ranks, doing, text):
+    return {"ranks": list(ranks), "doing": doing, "text": str(text), "where": "", "traceback": ""}
 
 
 def _errors(failures):

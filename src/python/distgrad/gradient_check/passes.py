@@ -34,14 +34,14 @@ class Options:
 class Check:
     def __init__(self, session, options):
         self._session, self._options = session, options
-        self._notes, self._shown = [], []
+        self.notes, self._shown = [], []
 
     def run(self):
-        described, _ = self._session.run("describe")
-        self._inputs = [result.values[0] for result in described]
+        started, _ = self._session.run("start")
+        self._inputs = [result.values[0] for result in started]
         if not any(self._inputs):
             raise CannotCheck("no input requires grad on any rank")
-        first = self._first(None)
+        first = self._told([result.values[1] for result in started])
         narrow = min(i["dtype"].itemsize for inputs in self._inputs for i in inputs) < 8
         wide = self._first_in_float64() if narrow and self._options.float64 else None
         self._outputs = self._judged(wide or first)
@@ -52,12 +52,9 @@ class Check:
 
     # -- the first runs
 
-    def _first(self, dtype, tolerate=None):
-        results, failures = self._session.run("use", dtype, tolerate=tolerate)
-        if failures:
-            return failures
-        self._seconds = max(result.seconds for result in results)
-        found = [result.values[0] for result in results]
+    def _told(self, found):
+        """The outputs by rank, of what the first run in a dtype gave on each."""
+        self._seconds = min(on_rank["seconds"] for on_rank in found)
         for name in dict.fromkeys(name for on_rank in found for name in on_rank["written"]):
             self._note(f"The function writes to its input {name}.")
         if any(on_rank["closed_over"] for on_rank in found):
@@ -66,12 +63,13 @@ class Check:
 
     def _first_in_float64(self):
         """The outputs in float64; None where the function does not take it."""
-        found = self._first(torch.float64, tolerate=0)
-        if isinstance(found, list):
-            return found
-        if len(found) < self._session.size:
-            raise self._session.broken(found)
-        self._note(f"The function does not take float64: {found[0].text}")
+        results, failures = self._session.run("use", torch.float64, tolerate=0)
+        if not failures:
+            return self._told([result.values[0] for result in results])
+        causes = [failure for failure in failures.values() if not failure.is_echo]
+        if len(causes) < self._session.size:
+            raise self._session.broken(failures)
+        self._note(f"The function does not take float64: {causes[0].text}")
         self._session.run("use", None)
         return None
 
@@ -181,20 +179,23 @@ class Check:
     # -- what is told
 
     def _tell_shown(self, kind, dtype, inputs, outputs, derivative, measured):
-        given = f"in {dtype}: "
-        if kind == "elements":
-            given += f"a basis of {outputs.size} cotangents and {len(measured.random)} random ones"
-        elif kind == "whole":
-            given += f"{outputs.size} random cotangents and {len(measured.random)} combinations of them"
-        else:
-            given += f"{_BY_TENSOR} random cotangents of each output of each rank, and of combinations of them"
-        told = "linear" if measured.is_linear else "not linear"
-        self._show(f"{given}: {told}; {measured.backwards} backwards"
-                   + (", each over a graph of its own" if measured.graph == "own" else ""))
-        way = "each element" if kind == "elements" else "random directions"
-        affine = "affine: exact" if bool(derivative.affine.all()) else \
-            f"central differences, off by at most {float(_relative_error(derivative)):.0e} of the largest derivative"
-        self._show(f"forward along {way}: {affine}; {derivative.evaluations} runs")
+        told = {"elements": f"a basis of {outputs.size} cotangents", "whole": f"{outputs.size} random cotangents",
+                "blocks": f"{_BY_TENSOR} random cotangents of each output of each rank"}[kind]
+        linear = "linear" if measured.is_linear else "not linear"
+        graphs = ", each over a graph of its own" if measured.graph == "own" else ""
+        self._show(f"backward in {dtype}: {told}; {linear} in {len(measured.random)} random combinations"
+                   f" ({measured.backwards} backwards{graphs})")
+        told = {"elements": f"each of {inputs.size} elements", "whole": f"{inputs.size} random directions",
+                "blocks": f"{_BY_TENSOR} random directions of each input of each rank"}[kind]
+        way = "affine, so exact" if bool(derivative.affine.all()) else \
+            f"central differences, off by at most {_relative_error(derivative):.0e} of the largest"
+        self._show(f"forward: the derivative along {told}; {way} ({derivative.evaluations} runs)")
+
+    def _tell_claim(self, report, judgement):
+        if report.verdict == "right":
+            every = judgement.kind == "elements" and not bool(judgement.derivative.open.any())
+            self._show("so at these inputs it is right for every cotangent" if every else
+                       "so at these inputs it is right for these cotangents, and along these directions")
 
     def _report(self, judgements):
         findings, derivative = [], judgements[0].derivative
@@ -210,7 +211,8 @@ class Check:
         if not findings:
             report.formulas, report.legends = first.formulas, first.legends
         self._tell_open(report, derivative)
-        report.notes, report.shown = self._notes, self._shown
+        self._tell_claim(report, first)
+        report.notes, report.shown = self.notes, self._shown
         if len(judgements) == 1 or len({f.dtype for f in findings}) <= 1 and judgements[0].findings:
             for f in findings:
                 f.dtype = ""
@@ -234,8 +236,8 @@ class Check:
             self._note("The forward is too noisy, or jumps: its derivative is not known well enough to judge.")
 
     def _note(self, text):
-        if text not in self._notes:
-            self._notes.append(text)
+        if text not in self.notes:
+            self.notes.append(text)
 
     def _show(self, text):
         if text not in self._shown:

@@ -87,7 +87,7 @@ def _finding_lines(finding):
         lines += textwrap.wrap(finding.legend, _WIDTH, initial_indent="    ", subsequent_indent="    ")
     lines += [f"  {line}" for line in finding.details]
     text = finding.text[:1].upper() + finding.text[1:] + "."
-    if not finding.linear:
+    if not finding.linear and finding.right:
         text += " It is not linear in the cotangents; the formula is that of single ones."
     if finding.also:
         text += f" Also: {', '.join(finding.also)}."

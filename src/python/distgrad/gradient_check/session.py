@@ -1,6 +1,7 @@
 """What rank 0 asks of all ranks: actions of the executor, with the results brought together."""
 
 import time
+from dataclasses import replace
 
 import torch
 
@@ -21,6 +22,7 @@ class Session:
         self.size = team.size
         self.broken_by = None  # {rank: Failure} that leave the group under test unusable
         self.inputs = self.outputs = None
+        self._untold = None  # coordinates that the other ranks do not know yet
 
     def run(self, action, *arguments, tolerate=None):
         """([Result by rank], {rank: Failure}). From probe number `tolerate` on a failure is no error."""
@@ -43,23 +45,30 @@ class Session:
 
     def use_coordinates(self, inputs, outputs):
         self.inputs, self.outputs = inputs, outputs
-        self.run("coordinates", inputs, outputs)
+        self._untold = (inputs, outputs)
 
     def move(self, moves):
         """The outputs' coordinates, by row of `moves`: coefficients of the input's coordinates."""
-        results, _ = self.run("move", moves)
-        return torch.stack([self.outputs.assemble([r.values[i] for r in results]) for i in range(len(moves))])
+        results, _ = self.run("move", self._to_tell(), moves)
+        return self.outputs.assemble([_rows(r.values) for r in results])
 
     def probe(self, probes, tolerate=None):
         """(values by probe and rank, failures, by how much a gradient changed after its backward)."""
-        results, failures = self.run("probe", probes, tolerate=tolerate)
+        coefficients = torch.stack([p.coefficients for p in probes])
+        plain = [replace(p, coefficients=None) for p in probes]
+        results, failures = self.run("probe", self._to_tell(), plain, coefficients, tolerate=tolerate)
         done = min(min(len(r.values), len(probes)) for r in results)
         values = [[r.values[i] for r in results] for i in range(done)]
         later = max((x for r in results if not r.failure for x in r.values[-1]), default=0.0)
         return values, failures, later
 
-    def assemble_gradients(self, by_rank):
-        return self.inputs.assemble(by_rank)
+    def assemble_gradients(self, values):
+        """The gradients' coordinates, a row for each probe, of the first that probe() returned."""
+        return self.inputs.assemble([_rows([seen[rank]["row"] for seen in values]) for rank in range(self.size)])
+
+    def _to_tell(self):
+        untold, self._untold = self._untold, None
+        return untold
 
     def give_up(self, lost):
         """A rank does not answer: the report, which the others find in the store."""
@@ -72,3 +81,7 @@ class Session:
                                  global_ranks=list(self._team.global_ranks))
         self._team.publish(report)
         return report
+
+
+def _rows(lists):
+    return torch.tensor(lists, dtype=torch.float64).reshape(len(lists), -1)

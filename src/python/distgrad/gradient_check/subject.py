@@ -62,9 +62,10 @@ class Run:
 
 
 class Subject:
-    def __init__(self, function, inputs):
-        self._function = function
-        self._args, self._kwargs = call_of(inputs)
+    def __init__(self, function, inputs, kwargs):
+        """inputs: a tuple of positional arguments, or the one argument; kwargs: keyword arguments."""
+        self._function, self._kwargs = function, kwargs
+        self._args = inputs if isinstance(inputs, tuple) and not hasattr(inputs, "_fields") else (inputs,)
         self._names = parameter_names(function, len(self._args))
         self.leaves = []
         self._constants = {}  # id of the caller's tensor -> (name, tensor)
@@ -133,7 +134,7 @@ class Subject:
             for tensor in [*run.inputs, *run.other_leaves]:
                 tensor.grad = None
         if pairs:
-            torch.autograd.backward([y for y, _ in pairs], [c for _, c in pairs], retain_graph=retain)
+            _Loss.apply([c for _, c in pairs], *(y for y, _ in pairs)).backward(retain_graph=retain)
         gradients, seen = [], set()
         for run in runs:
             gradients.append([None if id(tensor) in seen else tensor.grad for tensor in run.inputs])
@@ -210,15 +211,6 @@ class Subject:
         return len(self._others)
 
 
-def call_of(inputs):
-    """(positional, keyword) arguments: a tuple is the former, a dict the latter, anything else the one argument."""
-    if isinstance(inputs, tuple) and not hasattr(inputs, "_fields"):
-        return inputs, {}
-    if isinstance(inputs, dict) and all(isinstance(key, str) for key in inputs):
-        return (), inputs
-    return (inputs,), {}
-
-
 def parameter_names(function, count):
     """What the first `count` positional arguments are called: by the function, else x, or x0, x1, ..."""
     plain = ["x"] if count == 1 else [f"x{i}" for i in range(count)]
@@ -276,6 +268,20 @@ def _cast(tensor, dtype):
     if dtype is None or not tensor.is_floating_point() or tensor.dtype.itemsize >= dtype.itemsize:
         return tensor
     return tensor.to(dtype)
+
+
+class _Loss(torch.autograd.Function):
+    """A scalar whose backward gives the outputs these cotangents, as they are. torch.autograd.backward() would import sympy
+    for that, which takes longer than a check."""
+
+    @staticmethod
+    def forward(ctx, cotangents, *outputs):
+        ctx.cotangents = cotangents
+        return outputs[0].new_zeros(())
+
+    @staticmethod
+    def backward(ctx, _):
+        return None, *ctx.cotangents
 
 
 class _Strided(torch.autograd.Function):

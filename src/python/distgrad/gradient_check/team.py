@@ -6,6 +6,7 @@ raise, too. When a rank is not heard of any more, what it was doing when it beca
 """
 
 import contextlib
+import ctypes
 import datetime
 import itertools
 import pickle
@@ -20,6 +21,7 @@ from torch.distributed import distributed_c10d as c10d
 
 _GRACE_S = 0.7  # for a rank's answer to an error, before it breaks its connections
 _MARGIN_S = 5.0
+_PACKET = 1 << 14  # bytes
 _TAG, _POISON_TAG = 7205, 2**30 + 7205
 _kept = {}  # global ranks -> _Control: connecting takes longer than a check
 
@@ -33,8 +35,8 @@ class Lost(RuntimeError):
 
 
 class _Control:
-    def __init__(self, group):
-        self.group = group
+    def __init__(self, group, timeout):
+        self.group, self.timeout = group, timeout
         self.store = c10d._world.pg_map[group][1]
         self.checks = itertools.count()
 
@@ -71,47 +73,62 @@ class Team:
     # -- messages
 
     def send_to_all(self, value):
-        data = pickle.dumps(value)
-        for rank in range(1, self.size):
-            self._send(rank, data)
+        """From rank 0. Raises Lost."""
+        self._send(pickle.dumps(value), range(1, self.size))
 
     def collect(self, own, failure, seconds):
         """By rank what each gave. `seconds`: that this rank's own part took. Raises Lost."""
         wait = self.timeout_s + min(_MARGIN_S, self.timeout_s) + seconds
         with self._breaking_later(failure):
-            return [own] + [self._receive(rank, wait) for rank in range(1, self.size)]
+            return [own, *self._receive(range(1, self.size), wait)]
 
     def give(self, value, failure):
         """To rank 0, which may be waiting for this one in the group under test. Raises Lost."""
         with self._breaking_later(failure):
-            self._send(0, pickle.dumps(value))
+            self._send(pickle.dumps(value), [0])
 
     def next_plan(self):
         """Raises Lost."""
-        return self._receive(0, 3 * self.timeout_s + 60)
+        return self._receive([0], 3 * self.timeout_s + 60)[0]
 
-    def _send(self, rank, data):
-        size = torch.tensor([len(data)])
-        content = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    def _send(self, data, ranks):
+        """A first packet of one size, which tells how much follows: few messages, as each wakes threads on both sides."""
+        head = torch.frombuffer(bytearray(len(data).to_bytes(8, "little") + data[:_PACKET - 8].ljust(_PACKET - 8)),
+                                dtype=torch.uint8)
+        rest = torch.frombuffer(bytearray(data[_PACKET - 8:]), dtype=torch.uint8) if len(data) > _PACKET - 8 else None
+        for packet in (head, rest) if rest is not None else (head,):
+            works = [(rank, self._started(dist.isend, packet, rank)) for rank in ranks]
+            for rank, work in works:
+                self._wait_for(work, rank, self._control.timeout)
+
+    def _receive(self, ranks, seconds):
+        wait = datetime.timedelta(seconds=seconds)
+        heads = {rank: torch.empty(_PACKET, dtype=torch.uint8) for rank in ranks}
+        works = {rank: self._started(dist.irecv, head, rank) for rank, head in heads.items()}
+        values = []
+        for rank, head in heads.items():
+            self._wait_for(works[rank], rank, wait)
+            data = _bytes_of(head)
+            size, data = int.from_bytes(data[:8], "little"), data[8:]
+            if size > len(data):
+                rest = torch.empty(size - len(data), dtype=torch.uint8)
+                self._wait_for(self._started(dist.irecv, rest, rank), rank, wait)
+                data += _bytes_of(rest)
+            values.append(pickle.loads(data))
+        return values
+
+    def _started(self, operation, tensor, rank):
         try:
-            for tensor in (size, content):
-                dist.send(tensor, self.global_ranks[rank], self._control.group, _TAG)
+            return operation(tensor, self.global_ranks[rank], self._control.group, _TAG)
         except (RuntimeError, ValueError) as error:
             raise Lost(rank, str(error)) from None
 
-    def _receive(self, rank, seconds):
+    @staticmethod
+    def _wait_for(work, rank, timeout):
         try:
-            size = torch.zeros(1, dtype=torch.int64)
-            self._wait_for(size, rank, seconds)
-            content = torch.empty(int(size), dtype=torch.uint8)
-            self._wait_for(content, rank, seconds)
-        except (RuntimeError, ValueError) as error:
+            work.wait(timeout)
+        except RuntimeError as error:
             raise Lost(rank, str(error)) from None
-        return pickle.loads(bytes(content.tolist()) if len(content) < 4096 else _bytes_of(content))
-
-    def _wait_for(self, tensor, rank, seconds):
-        work = dist.irecv(tensor, self.global_ranks[rank], self._control.group, _TAG)
-        work.wait(datetime.timedelta(seconds=seconds))
 
     # -- when something is wrong
 
@@ -141,8 +158,12 @@ class Team:
     def _tell_late(self, stack):
         with contextlib.suppress(RuntimeError):
             self._control.store.set(self._key(f"late/{self.rank}"), pickle.dumps(stack))
-        if self.backend != "gloo":  # it does not give up waiting by itself
+        if not self.gives_up_by_itself():
             _break(self.group, self.rank, self.size)
+
+    def gives_up_by_itself(self):
+        """Whether a collective of the group under test raises when it has waited too long."""
+        return all(map(_is_gloo, _backends_of(self.group)))
 
     @contextlib.contextmanager
     def _breaking_later(self, failure):
@@ -215,28 +236,39 @@ def _control_of(global_ranks, timeout_s):
         return kept
     timeout = datetime.timedelta(seconds=timeout_s)
     group = dist.new_group(list(global_ranks), timeout, "gloo", use_local_synchronization=True)
-    _kept[key] = _Control(group)
+    _kept[key] = _Control(group, timeout)
     return _kept[key]
 
 
 def _gloo_backends():
-    found = {}
-    for group in list(c10d._world.pg_map):
+    return list({id(b): b for group in list(c10d._world.pg_map) for b in _backends_of(group) if _is_gloo(b)}.values())
+
+
+def _backends_of(group):
+    found = []
+    for device in group._device_types:
         with contextlib.suppress(RuntimeError):
-            backend = group._get_backend(torch.device("cpu"))
-            if hasattr(dist, "ProcessGroupGloo") and isinstance(backend, dist.ProcessGroupGloo):
-                found[id(backend)] = backend
-    return list(found.values())
+            found.append(group._get_backend(device))
+    return found
+
+
+def _is_gloo(backend):
+    return hasattr(dist, "ProcessGroupGloo") and isinstance(backend, dist.ProcessGroupGloo)
 
 
 def _break(group, rank, size):
-    """Ends what the group is waiting for, here and on the other ranks: Gloo closes all connections of a group in which one
-    wait was too long. The group cannot be used after it."""
-    if dist.get_backend(group) != "gloo":
+    """Ends what the group is waiting for, here and on the other ranks. It cannot be used any more."""
+    backends = _backends_of(group)
+    for backend in backends:
+        if _is_gloo(backend):
+            _break_gloo(backend, rank, size)
+    if not all(map(_is_gloo, backends)):
         with contextlib.suppress(RuntimeError):
             group.abort()
-        return
-    backend = group._get_backend(torch.device("cpu"))
+
+
+def _break_gloo(backend, rank, size):
+    """Gloo closes all connections of a rank in which one wait was too long."""
     for other in range(size):
         if other == rank:
             continue
@@ -248,6 +280,4 @@ def _break(group, rank, size):
 
 
 def _bytes_of(tensor):
-    import ctypes
-
     return ctypes.string_at(tensor.data_ptr(), tensor.numel())

@@ -105,4 +105,6 @@ class Case:
     options: dict = field(default_factory=dict)
     words: tuple = ()  # in the report's text
     alone: bool = True  # no other finding comes with it
+    may_raise: bool = False  # in backward, on all ranks, where this torch has none
+    makes: bool = False  # `function` makes the function
     breaks: bool = False  # leaves its group unusable

@@ -23,21 +23,28 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from distgrad.ranks import process  # noqa: E402
 
 
-def run(body, world_size=4, timeout_s=200):
-    """What body() returned on each rank; RuntimeError with the traceback where one raised or is not done."""
+def run(body, world_size=4, timeout_s=280, may_die=()):
+    """What body() returned on each rank; RuntimeError with the traceback where one raised or is not done. None for a rank
+    that may die."""
     with tempfile.TemporaryDirectory() as folder:
         port = _free_port()
-        ranks = {_fork(body, rank, world_size, port, folder): rank for rank in range(world_size)}
+        needed = [rank for rank in range(world_size) if rank not in may_die]
+        ranks = {_fork(body, rank, world_size, port, folder, needed): rank for rank in range(world_size)}
+        waited = {pid for pid, rank in ranks.items() if rank in needed}
         try:
-            _wait_for(set(ranks), time.monotonic() + timeout_s)
+            _wait_for(waited, time.monotonic() + timeout_s)
         finally:
             for pid in ranks:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-        return [_result(folder, rank) for rank in range(world_size)]
+        outcomes = [None if rank in may_die else _result(folder, rank) for rank in range(world_size)]
+    errors = [outcome for outcome in outcomes if isinstance(outcome, RuntimeError)]
+    if errors:
+        raise RuntimeError("\n".join(map(str, sorted(errors, key=lambda e: "Connection closed" in str(e)))))
+    return outcomes
 
 
-def _fork(body, rank, world_size, port, folder):
+def _fork(body, rank, world_size, port, folder, needed):
     sys.stdout.flush()
     pid = os.fork()
     if pid:
@@ -57,15 +64,15 @@ def _fork(body, rank, world_size, port, folder):
         with open(os.path.join(folder, f"{rank}~"), "wb") as file:
             pickle.dump(outcome, file)
         os.rename(os.path.join(folder, f"{rank}~"), os.path.join(folder, str(rank)))
-        _wait_until_all_have(folder, world_size)  # others may need this end of their connections
+        _wait_for_files(folder, needed)  # others may need this end of their connections
         status = 0
     finally:
         os._exit(status)
 
 
-def _wait_until_all_have(folder, world_size):
+def _wait_for_files(folder, ranks):
     end = time.monotonic() + 100
-    while time.monotonic() < end and not all(os.path.exists(os.path.join(folder, str(r))) for r in range(world_size)):
+    while time.monotonic() < end and not all(os.path.exists(os.path.join(folder, str(r))) for r in ranks):
         time.sleep(0.01)
 
 
@@ -82,9 +89,7 @@ def _result(folder, rank):
         with open(os.path.join(folder, str(rank)), "rb") as file:
             outcome = pickle.load(file)
     except FileNotFoundError:
-        raise RuntimeError(f"rank {rank} is not done, or died") from None
-    if isinstance(outcome, RuntimeError):
-        raise outcome
+        return RuntimeError(f"rank {rank} is not done, or died")
     return outcome
 
 

@@ -226,14 +226,17 @@ def float32():
     return matrix(dtype=torch.float32)
 
 
+LARGE = {"basis": False}
+
 CASES = [
-    Case("sum", right_sum, matrix, right=SUM, ranks=ALL, words=("a basis of", "affine: exact")),
+    Case("sum", right_sum, matrix, right=SUM, ranks=(2, 3, 4), words=("a basis of", "affine, so exact", "right for every cotangent")),
+    Case("sum on one rank", right_sum, matrix, right=("x̄_r = ȳ_r",), ranks=(1,)),
     Case("gather", right_gather, matrix, right=("x̄_r = Σ_k ȳ_k[r]",), ranks=(3, 4)),
     Case("product", right_product, matrix, right=("x̄_r = Σ_k J_rᵀ ȳ_k",)),
     Case("max", right_max, matrix),
     Case("max with a tie of three", right_max, tied, words=("a kink",)),
     Case("reduce_scatter", right_scatter, square, right=("x̄_r = Σ_k [ȳ_k]_k",)),
-    Case("all_to_all", right_exchange, square),
+    Case("all_to_all", right_exchange, square, right=("x̄_r = Σ_k [ȳ_k[r]]_k",)),
     Case("broadcast", right_root, matrix, right=("x̄_0 = Σ_k ȳ_k", "x̄_r = 0, r = 1, 2, 3")),
     Case("local", lambda x: x * 2, matrix, right=("x̄_r = 2 ȳ_r",)),
     Case("in place on its own copy", in_place_on_own_copy, matrix),
@@ -243,7 +246,7 @@ CASES = [
     Case("uneven", join_uneven, uneven, ranks=(3, 4)),
     Case("checkpoint", checkpointed, matrix),
     Case("reentrant checkpoint", checkpointed_reentrant, matrix),
-    Case("a module", lambda: Parallel(), lambda: matrix(4, 3), words=("grad(weight)_r", "grad(norm.bias)_r")),
+    Case("a module", Parallel, lambda: matrix(4, 3), words=("grad(weight)_r", "grad(norm.bias)_r"), makes=True),
     Case("a module among the inputs", with_module, lambda: (matrix(4, 3), Parallel()), words=("grad(module.weight)_r",)),
     Case("losses with masks", masked_loss, masks),
     Case("kinks", kinks, lambda: matrix(2, 3)),
@@ -260,11 +263,12 @@ CASES = [
     Case("small and large", small_and_large, matrix),
     Case("attention", attention, qkv),
     Case("contrastive loss", contrastive, lambda: matrix(2, 3)),
-    Case("float32", lambda x: right_sum(x.sin()), float32, words=("in float64", "in float32")),
+    Case("float32", lambda x: right_sum(x.sin()), float32, words=("backward in float64", "backward in float32")),
     Case("bfloat16", right_sum, lambda: matrix(dtype=torch.bfloat16), right=SUM),
     Case("float32 only", without_float64, float32, words=("does not take float64: AssertionError: float32 only",)),
     Case("bfloat16 only", right_sum, lambda: matrix(dtype=torch.bfloat16), options={"float64": False}),
     Case("computes in float32", computes_in_float32, matrix, words=("computes in about float32",)),
-    Case("large", lambda x: right_sum(x.sin()), lambda: matrix(40, 50), words=("16 random cotangents",)),
-    Case("large with relu", lambda x: right_sum((x - 0.7).relu()), lambda: matrix(40, 50)),
+    Case("large", lambda x: right_sum(x.sin()), lambda: matrix(40, 50), options=LARGE,
+         words=("16 random cotangents",)),
+    Case("large with relu", lambda x: right_sum((x - 0.7).relu()), lambda: matrix(40, 50), options=LARGE),
 ]

@@ -258,6 +258,8 @@ def x_and_w():
     return matrix(2, 3), matrix(3, 2)
 
 
+LARGE = {"basis": False}
+
 MORE = [
     Case("linear", linear, x_and_w, "identity-backward", ("x̄_r = J_rᵀ ȳ_r",), ("x̄_r = Σ_k J_rᵀ ȳ_k",), right_for=REPLICATED,
          words=("y -> x, w",)),
@@ -269,11 +271,12 @@ MORE = [
          "identity-backward", ("x̄_r = ȳ_r",), SUM, words=("float64, float32",)),
     Case("bfloat16: mean", function(reduced, lambda g, x: reduced(g) / n()), lambda: matrix(dtype=torch.bfloat16), "scaled",
          ("x̄_r = 1/4 Σ_k ȳ_k",), SUM),
-    Case("large: identity", function(reduced, lambda g, x: g.clone()), large, "identity-backward", ("x̄_r = ȳ_r",), SUM),
+    Case("large: identity", function(reduced, lambda g, x: g.clone()), large, "identity-backward", ("x̄_r = ȳ_r",), SUM,
+         options=LARGE),
     Case("large: without rank 1", function(reduced, lambda g, x: reduced(g * (me() != 1))), large, "missing-reduction",
-         ("x̄_r = Σ_{k≠1} ȳ_k",), SUM),
+         ("x̄_r = Σ_{k≠1} ȳ_k",), SUM, options=LARGE),
     Case("large: one element of one rank", function(reduced, lambda g, x: reduced(g) * (1 + (me() == 1) * (
-        torch.arange(2000).reshape(40, 50) == 777))), large, "other-backward"),
+        torch.arange(2000).reshape(40, 50) == 777))), large, "other-backward", options=LARGE),
 ]
 
 CASES = SUMS + GATHERS + OTHERS + BEHAVIOURS + MORE
