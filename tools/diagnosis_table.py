@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""The tables of docs/diagnosis.md: how well wrong backward rules are caught and named.
+"""The tables of docs/diagnosis.md: how well wrong backwards are caught and named.
 
-    cmake --build build --target diagnosis_sweep distgrad distgrad-rank
-    tools/diagnosis_table.py --build build --python build/torch-2.15.0/bin/python
+    tools/diagnosis_table.py --build build/release-2.15.0 --python build/torch-2.15.0/bin/python
 
-Random scenarios (tools/random_scenarios.py) are mutated in every collective by every hypothesis of
-the diagnosis (build/bench/diagnosis_sweep): alone, two at once, and on real ranks. Then variants of
-the scenarios are run by right ranks, none of which may be accused. Printed is Markdown; what was not
-caught or not named goes to standard error, as does any right program that was accused.
+Random scenarios (tools/random_scenarios.py), and some aimed at what random ones seldom have, are run
+on real ranks with wrong backwards in their collectives: `mutant:STEP=WHAT`, alone, two and three at
+once. Then variants of the scenarios are run by right ranks, none of which may be accused. Printed is
+Markdown; what was not caught or not named goes to standard error, as does any right program that was
+accused.
 """
 
 import argparse
@@ -16,13 +16,15 @@ import glob
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
+import time
 
 KINDS = ("all_reduce", "reduce", "broadcast", "all_gather", "gather", "reduce_scatter", "scatter",
          "all_to_all", "send_recv", "copy", "slice")
-COLUMNS = KINDS + ("sync",)  # what is done with a gradient after backward
+COLUMNS = KINDS
 DTYPES = ("float64", "float64", "float32", "bfloat16", "float16")
 
 
@@ -101,20 +103,181 @@ def percent(part, whole):
     return str(100 * part // whole) if whole else "-"
 
 
-def sweep(options, files, *flags):
-    command = [f"{options.build}/bench/diagnosis_sweep", "--seconds", str(options.seconds),
-               "--seed", str(options.seed), *flags, *files]
-    output = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE).stdout
-    names = ("rule", "finding", "kind", "op", "caught", "named", "first", "simpler", "us", "found", "where")
-    rows = []
-    for line in output.splitlines():
-        row = dict(zip(names, line.split("\t")))
-        for name in ("caught", "named", "first", "simpler", "us"):
-            row[name] = int(row[name])
-        if not row["caught"] or not (row["named"] or row["simpler"]):
-            print(f"{' '.join(flags) or 'single'}: {row}", file=sys.stderr)
-        rows.append(row)
-    return rows
+# --- Mutants: what each is, where it differs from the adjoint, and the findings that are true of it ---
+
+KEEPS_SHAPE = ("all_reduce", "reduce", "broadcast")
+EXCHANGES = ("all_to_all", "send_recv")
+COMMUNICATES = tuple(kind for kind in KINDS if kind not in ("copy", "slice"))
+LINEAR = ("", "sum", "avg", "premul_sum")
+NARROW = {"in_float32": ("float64",), "in_float16": ("float64", "float32"), "in_bfloat16": ("float64", "float32")}
+
+
+def has_rows(kind, op):
+    """The ranks' operands have cotangents of their own, not one that all share."""
+    return kind in ("all_gather", "gather") + EXCHANGES or op not in LINEAR
+
+
+def has_columns(kind, op):
+    return kind in ("reduce_scatter", "scatter") + EXCHANGES
+
+
+# name: (findings that are true of it, the first being its own; where it applies, by kind and op)
+MUTANTS = {
+    "identity": (("identity-backward",), lambda k, op: k in KEEPS_SHAPE),
+    "same_op": (("same-op-backward",), lambda k, op: k == "all_reduce" and op in ("product", "min", "max")),
+    "forgotten_op": (("forgotten-op",), lambda k, op: op not in ("", "sum")),
+    "own_slice": (("own-slice",), lambda k, op: k == "all_gather"),
+    "sum_to_all": (("double-reduction", "forgotten-op", "scaled"), lambda k, op: k in KEEPS_SHAPE + ("copy",) and (k, op) != ("all_reduce", "sum")),
+    "gather": (("wrong-slice",), lambda k, op: k == "slice"),
+    "divided": (("scaled",), lambda k, op: k in COMMUNICATES),
+    "multiplied": (("scaled", "double-reduction", "forgotten-op"), lambda k, op: k in COMMUNICATES),
+    "out_over_x": (("zero-input", "missing-reduction"), lambda k, op: k == "all_reduce" and op == "product"),
+    "own_full_to_ties": (("tie", "missing-reduction"), lambda k, op: k == "all_reduce" and op in ("min", "max")),
+    "full_to_ties": (("tie",), lambda k, op: k == "all_reduce" and op in ("min", "max")),
+    "leftovers": (("stale-or-aliased",), lambda k, op: k == "broadcast"),
+    "own_part": (("missing-reduction", "no-gradient", "identity-backward"), lambda k, op: k in COMMUNICATES and k != "all_gather" and (k, op) != ("all_reduce", "sum")),
+    "others_part": (("missing-reduction", "no-gradient"), lambda k, op: k in COMMUNICATES),
+    "reduced_twice": (("double-reduction", "forgotten-op", "scaled"), lambda k, op: k in ("all_gather", "all_to_all") or op not in LINEAR),
+    "next_slice": (("wrong-slice", "other-backward", "group-rank"), has_rows),
+    "previous_slice": (("wrong-slice", "other-backward", "group-rank"), has_rows),
+    "mirrored_slice": (("wrong-slice", "other-backward", "group-rank"), has_rows),
+    "first_slice": (("wrong-slice",), lambda k, op: k in ("all_gather", "gather")),
+    "own_slices_summed": (("wrong-slice",), lambda k, op: k == "all_gather"),
+    "next_cotangent": (("wrong-slice", "group-rank"), has_columns),
+    "previous_cotangent": (("wrong-slice", "group-rank"), has_columns),
+    "mirrored_cotangent": (("wrong-slice", "group-rank"), has_columns),
+    "first_place": (("wrong-slice",), lambda k, op: k == "slice"),
+    "not_exchanged": (("wrong-slice",), lambda k, op: k in EXCHANGES),
+    "sent_forward": (("wrong-slice",), lambda k, op: k == "send_recv"),
+    "all_to_each_tie": (("tie",), lambda k, op: k != "all_reduce" and op in ("min", "max")),
+    "all_to_first_tie": (("tie",), lambda k, op: op in ("min", "max")),
+    "total_out_over_x_or_0": (("zero-input",), lambda k, op: op == "product"),
+    "as_stored": (("contiguity",), lambda k, op: True),
+    "operand_as_stored": (("contiguity",), lambda k, op: op not in LINEAR),
+    "overwritten": (("stale-or-aliased",), lambda k, op: k in KEEPS_SHAPE),
+    "in_float32": (("precision",), lambda k, op: True),
+    "in_float16": (("precision",), lambda k, op: True),
+    "in_bfloat16": (("precision",), lambda k, op: True),
+    "none": (("no-gradient",), lambda k, op: True),
+    "without": (("missing-reduction", "identity-backward", "own-slice", "no-gradient"), lambda k, op: k in COMMUNICATES and k not in ("reduce", "gather")),
+    "root": (("wrong-slice", "group-rank"), lambda k, op: k in ("reduce", "broadcast", "gather", "scatter")),
+    "group": (("wrong-group",), lambda k, op: k in COMMUNICATES),
+    "order": (("group-rank", "wrong-slice"), lambda k, op: k in COMMUNICATES),
+    "linear": (("other-backward", "missing-reduction", "wrong-slice", "scaled", "no-gradient", "identity-backward"), lambda k, op: k in COMMUNICATES),
+}
+
+
+def mutants_of(rng, scenario, step, body):
+    """Texts of what can go wrong in this step's backward: `without:2`, `identity`."""
+    kind = next(k for k in KINDS if k in body)
+    op = body.get("op", "sum") if kind in OPS else ""
+    size = world_size_of(scenario)
+    groups = [name for name in list(scenario.get("groups", {})) + list(scenario.get("mesh", {}))]
+    texts = []
+    for name, (_, applies) in MUTANTS.items():
+        if not applies(kind, op) or scenario.get("dtype", "float64") not in NARROW.get(name, DTYPES):
+            continue
+        if name == "without":
+            texts.append(f"without:{rng.randrange(size)}")
+        elif name == "root":
+            texts += [f"root:{r}" for r in range(2) if r != body.get("root", 0)]
+        elif name == "group":
+            texts += [f"group:{g}" for g in groups + ["world"] if g != body.get("group", "world")]
+        elif name == "order":
+            texts += [f"order:{o}" for o in ("sorted", "world_rank", "world_root")] if body.get("group") else []
+        elif name == "linear":
+            texts.append(f"linear:{rng.randrange(1 << 20)}")
+        else:
+            texts.append(name)
+    return kind, op, texts
+
+
+def world_size_of(scenario):
+    size = scenario.get("world_size")
+    if size is None:
+        size = 1
+        for length in scenario["mesh"].values():
+            size *= length
+    return max(size) if isinstance(size, list) else size
+
+
+def collectives_of(scenario):
+    return [(name, body) for step in scenario["steps"] for name, body in step.items() if isinstance(body, dict)]
+
+
+def mutate(rng, scenario, at_once, most):
+    """Subjects for this scenario: text -> [(step, kind, op, mutant)]. Of several at once a few."""
+    steps = collectives_of(scenario)
+    choices = {name: mutants_of(rng, scenario, name, body) for name, body in steps}
+    if at_once == 1:
+        singles = [(name, kind, op, text) for name, (kind, op, texts) in choices.items() for text in texts]
+        return {f"mutant:{part[0]}={part[3]}": [part] for part in rng.sample(singles, min(most, len(singles)))}
+    subjects = {}
+    usable = [name for name, (_, _, texts) in choices.items() if texts]
+    for _ in range(most):
+        if len(usable) < at_once:
+            break
+        parts = []
+        for name in sorted(rng.sample(usable, at_once)):
+            kind, op, texts = choices[name]
+            parts.append((name, kind, op, rng.choice(texts)))
+        subjects["mutant:" + "+".join(f"{name}={text}" for name, _, _, text in parts)] = parts
+    return subjects
+
+
+def run_batch(options, folder):
+    report = os.path.join(folder, "report.json")
+    start = time.monotonic()
+    subprocess.run([f"{options.build}/bin/distgrad", "run", "--quiet", "--json", report, folder],
+                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    seconds = time.monotonic() - start
+    with open(report, encoding="utf-8") as f:
+        return json.load(f)["cases"], seconds
+
+
+def sweep(options, files, at_once=1):
+    """A row a mutant that moves some gradient; and the time of all, in seconds."""
+    rng = random.Random(options.seed)
+    rows, seconds, folder = [], 0.0, tempfile.mkdtemp()
+    planted = {}
+    for number, path in enumerate(files):
+        with open(path, encoding="utf-8") as f:
+            scenario = json.load(f)
+        if world_size_of(scenario) < 3 or "sync" in scenario or not can_be_right(path):
+            continue
+        subjects = mutate(rng, scenario, at_once, options.mutants)
+        if not subjects:
+            continue
+        scenario["subjects"] = {subject: "match" for subject in subjects}
+        name = os.path.join(folder, f"{number}.json")
+        with open(name, "w", encoding="utf-8") as f:
+            json.dump(scenario, f)
+        planted[name] = subjects
+    cases, seconds = run_batch(options, folder)
+    for case in cases:
+        parts = planted[case["file"]][case["subject"]]
+        if case["verdict"] != "mismatch":
+            if case["verdict"] == "error":
+                print(f"error: {case['id']}: {case['error']}", file=sys.stderr)
+            continue
+        rows.append(row_of(case, parts))
+    shutil.rmtree(folder)
+    return rows, seconds, len(cases)
+
+
+def row_of(case, parts):
+    found = [(f["rule"], f["step"]) for f in case["findings"]]
+    named = [any(rule in MUTANTS[text.partition(":")[0]][0] and at == step for rule, at in found)
+             for step, _, _, text in parts]
+    blamed = {at for _, at in found if at}
+    row = {"rule": "+".join(text.partition(":")[0] for _, _, _, text in parts),
+           "finding": "+".join(MUTANTS[text.partition(":")[0]][0][0] for _, _, _, text in parts),
+           "kind": parts[0][1], "caught": 1, "named": int(all(named)),
+           "first": int(bool(found) and found[0][0] in MUTANTS[parts[0][3].partition(":")[0]][0]),
+           "wrongly": int(bool(blamed - {step for step, _, _, _ in parts}))}
+    if not row["named"] or row["wrongly"]:
+        print(f"{case['id']}: {found}", file=sys.stderr)
+    return row
 
 
 def print_by_kind(rows):
@@ -144,14 +307,13 @@ def print_by_finding(rows):
               f"{percent(t.first, t.all)} |")
 
 
-def print_summary(title, rows):
+def print_summary(title, rows, seconds, cases):
     t = Tally()
     for row in rows:
         t.add(row)
-    times = sorted(row["us"] for row in rows) or [0]
-    at = lambda q: f"{times[min(len(times) - 1, int(q * len(times)))] / 1000:.0f}"
-    print(f"| {title} | {t.all} | {percent(t.caught, t.all)} | {percent(t.named, t.all)} | "
-          f"{percent(t.first, t.all)} | {at(0.5)} | {at(0.95)} | {at(1)} |")
+    wrongly = sum(row["wrongly"] for row in rows)
+    print(f"| {title} | {t.all} | {percent(t.named, t.all)} | {percent(t.first, t.all)} | {wrongly} | "
+          f"{1000 * seconds / max(1, cases):.1f} |")
 
 
 def varied(rng, scenario):
@@ -223,7 +385,7 @@ def main():
     parser.add_argument("--scenarios", default="", help="a folder of them, instead of new ones")
     parser.add_argument("--count", type=int, default=600)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--seconds", type=int, default=50, help="for each of the five sweeps")
+    parser.add_argument("--mutants", type=int, default=12, help="of each scenario, at most")
     parser.add_argument("--right", type=int, default=10000, help="right programs")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -235,18 +397,15 @@ def main():
         files = sorted(glob.glob(os.path.join(scenarios, "*.json")))
         random.Random(options.seed).shuffle(files)
         aimed = write_directed(options.seed, os.path.join(folder, "directed"), 4)
-        single = sweep(options, aimed) + sweep(options, files)
-        pairs = sweep(options, files, "--pairs")
-        ranks = sweep(options, aimed, "--ranks") + sweep(options, files, "--ranks")
+        single, seconds, cases = sweep(options, aimed + files)
         print_by_kind(single)
         print()
         print_by_finding(single)
-        print("\n| sweep | mutants | caught, % | named, % | named first, % | median, ms | 95 %, ms |"
-              " longest, ms |\n| --- | --- | --- | --- | --- | --- | --- | --- |")
-        print_summary("one collective, simulated", single)
-        print_summary("two collectives, simulated", [row for row in pairs if not row["simpler"]])
-        print_summary("the same that one mistake explains, too", [row for row in pairs if row["simpler"]])
-        print_summary("one collective, real ranks", ranks)
+        print("\n| at once | mutants | named, % | named first, % | right steps blamed | ms a case |\n"
+              "| --- | --- | --- | --- | --- | --- |")
+        print_summary("one", single, seconds, cases)
+        for count, word in ((2, "two"), (3, "three")):
+            print_summary(word, *sweep(options, files, count))
         right = judge_right_programs(options, files, folder)
         print(f"\nRight programs on real ranks: {right['judged']}; match {right['match']}, disputed "
               f"{right['disputed']}, accused {right['mismatch']}, errors {right['error']}.")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Holds the rule sets `torch_nn` and `torch_functional` against the modules of torch that they stand for.
 
-    tools/rows_table.py --distgrad build/bin/distgrad --battery build/tests/audit_battery --python PATH [--short]
+    tools/rows_table.py --distgrad build/bin/distgrad --python PATH [--short]
 
 The audit's battery and the scenarios of collectives run with the rule set (ranks in C++) and with the real module (ranks
 in Python, with the torch of --python). Case by case both must raise or neither, and give the same gradients. The driver
@@ -153,7 +153,7 @@ def report(subject, same, explained, unexplained):
 
 
 def write_battery(options, folder):
-    subprocess.run([options.battery, folder], check=True)
+    subprocess.run([options.distgrad, "audit", "reference", "--battery", folder], check=True)
     for parent, _, files in os.walk(folder):
         for file in files:
             left_out = options.short and file.removesuffix(".json") not in SHORT
@@ -164,7 +164,6 @@ def write_battery(options, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--distgrad", required=True, help="the driver")
-    parser.add_argument("--battery", required=True, help="the program audit_battery")
     parser.add_argument("--python", default=sys.executable, help="an interpreter with torch")
     parser.add_argument("--subject", choices=MODULES, action="append", help="only this rule set")
     parser.add_argument("--short", action="store_true", help="a few trials of each collective")

@@ -2,428 +2,299 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-#include <utility>
+#include <algorithm>
+
+#include "audit/maker.h"
 
 namespace distgrad {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = AuditProgram::Json;
+using Maker = TrialMaker;
 
-constexpr AspectRow kAspects[] = {
-    {"ranks", "1 to 5 ranks"},
-    {"groups", "subgroups: blocks, strided, of unequal sizes, ranks out of order"},
-    {"root", "every root"},
-    {"dim", "every dim"},
-    {"dtype", "float32 and bfloat16"},
-    {"shape", "scalars, empty, odd, large and, where allowed, uneven tensors"},
-    {"cotangent", "transposed, expanded, sliced cotangents, and zeros on some ranks"},
-    {"operand", "transposed, strided and expanded operands"},
-    {"graph", "the output used twice, several calls, one call behind another"},
-    {"values", "zeros in products, ties in min and max"},
-    {"checkpoint", "the program inside torch.utils.checkpoint, reentrant and not", true, true},
-    {"autocast", "under torch.autocast of bfloat16: what a matmul gives, and float32", true, true},
-    {"async", "async_op=True, waited for", true, true},
-    {"compile", "through torch.compile", true, true},
-    {"double-backward", "the gradient of the squared norm of the gradients", true, false},
-};
-static_assert(std::size(kAspects) == kAspectCount);
+void add_ranks(Maker& maker) {
+  if (maker.is_of_one_size()) return maker.add(Aspect::kRanks, fmt::format("{}-ranks", maker.ranks()), maker.base());
+  for (const int n : {2, 3, 1, 4, 5}) maker.add(Aspect::kRanks, fmt::format("{}-ranks", n), maker.base(n));
+}
 
-// An element's weight in the loss: its number.
-constexpr const char* kWeighted = "(y * torch.arange(y.numel()).reshape(y.shape)).sum()";
+// ---- groups
 
-class Battery {
- public:
-  Battery(CollectiveKind kind, ReduceOp op) : traits_(traits(kind)), op_(op) {}
+// Two groups of equal size. Whoever has an odd number of ranks has none.
+bool has_halves(const Maker& maker) { return maker.ranks_or(4) % 2 == 0 && maker.ranks_or(4) > 2; }
 
-  std::vector<Trial> take(std::span<const Aspect> requested) {
-    for (const int n : {2, 3, 1, 4, 5}) add(Aspect::kRanks, fmt::format("{}-ranks", n), base(n));
-    if (traits_.takes_root) roots();
-    if (traits_.takes_dim) dims();
-    dtypes();
-    cotangents();
-    operands();
-    graphs();
-    values();
-    shapes();
-    groups();
-    if (kind() == CollectiveKind::kCopy || kind() == CollectiveKind::kSlice) parallel_regions();
-    for (const Aspect aspect : requested) on_request(aspect);
-    return std::move(trials_);
-  }
+AuditProgram in_blocks(const Maker& maker) {
+  const int n = maker.ranks_or(4), size = n / 2;
+  AuditProgram p = maker.base(n);
+  p.inputs["x"] = maker.random({2 * size, 3});
+  p.mesh = {{"dp", 2}, {"tp", size}};
+  p.options["group"] = "tp";
+  if (maker.traits().takes_pairs) p.options["pairs"] = maker.ring(size);
+  return p;
+}
 
- private:
-  struct Program {
-    int ranks = 3;
-    int group_size = 3;  // of every group that the operand must be cut for
-    Json inputs, groups, mesh;
-    std::vector<std::pair<std::string, std::string>> before;  // steps
-    std::string operand = "x";
-    Json options = Json::object();
-    std::vector<std::pair<std::string, std::string>> after;
-    std::string more_collective;  // the operand of a second call, named z
-    std::string loss = fmt::format("(y * y).sum() + {}", kWeighted);
-    std::string dtype;
-    std::string mode;  // of the subject
-    int timeout_s = 30;  // the first call of a torch custom operator imports for seconds, on every rank
-  };
+void add_out_of_order(Maker& maker) {
+  const int n = maker.ranks();
+  if (n == 1) return;
+  AuditProgram p = maker.base();
+  Json ranks = Json::array();
+  for (int r = 0; r < n; ++r) ranks.push_back((r + n - 1) % n);
+  p.groups = {{"g", Json::array({ranks})}};
+  p.options["group"] = "g";
+  maker.add(Aspect::kGroups, "out-of-order", p);
+}
 
-  CollectiveKind kind() const { return traits_.kind; }
-  bool cuts() const {
-    return kind() == CollectiveKind::kReduceScatter || kind() == CollectiveKind::kScatter ||
-           kind() == CollectiveKind::kAllToAll || kind() == CollectiveKind::kSlice;
-  }
-  bool keeps_shape() const {
-    return kind() == CollectiveKind::kAllReduce || kind() == CollectiveKind::kReduce ||
-           kind() == CollectiveKind::kBroadcast || kind() == CollectiveKind::kSendRecv || kind() == CollectiveKind::kCopy ||
-           kind() == CollectiveKind::kAllToAll;
-  }
-  // All ranks have the same result.
-  bool agrees() const {
-    return kind() == CollectiveKind::kAllReduce || kind() == CollectiveKind::kAllGather ||
-           kind() == CollectiveKind::kBroadcast;
-  }
+void add_unequal(Maker& maker) {
+  const int n = maker.ranks_or(5), larger = n / 2 + 1, smaller = n - larger;
+  if (maker.traits().takes_pairs || n < 3) return;  // pairs would have to fit both groups
+  AuditProgram p = maker.base(n);
+  p.inputs["x"] = maker.random({larger * smaller, 3});
+  Json first = Json::array(), second = Json::array();
+  for (int r = 0; r < n; ++r) (r < larger ? first : second).push_back(r);
+  p.groups = {{"g", Json::array({first, second})}};
+  p.options["group"] = "g";
+  maker.add(Aspect::kGroups, "unequal", p);
+}
 
-  Json random(Json shape) const {
-    // Without ties or zeros, which are an aspect of their own.
-    if (op_ == ReduceOp::kMin || op_ == ReduceOp::kMax) return {{"random", {{"shape", shape}, {"kind", "normal"}}}};
-    const int low = op_ == ReduceOp::kProduct ? 1 : -3;
-    return {{"random", {{"shape", shape}, {"kind", "integers"}, {"low", low}, {"high", 3}}}};
-  }
-
-  Json ring(int size) const {
-    Json pairs = Json::array();
-    for (int r = 0; r < size; ++r) pairs.push_back({r, (r + 1) % size});
-    return pairs;
-  }
-
-  Program base(int ranks) const {
-    Program p;
-    p.ranks = ranks;
-    p.group_size = ranks;
-    p.inputs["x"] = random({2 * ranks, 3});
-    if (traits_.takes_pairs) p.options["pairs"] = ring(ranks);
-    return p;
-  }
-
-  Json call(const Program& p, const std::string& operand) const {
-    Json call;
-    call[std::string(traits_.name)] = operand;
-    if (traits_.takes_op) call["op"] = std::string(name_of(op_));
-    if (traits_.takes_op && op_ == ReduceOp::kPremulSum) call["factor"] = 0.5;
-    for (const auto& [key, value] : p.options.items()) call[key] = value;
-    return call;
-  }
-
-  Json document(const Program& p, const std::string& name, Trial::Loss loss) const {
-    Json file;
-    file["note"] = fmt::format("audit of {}: {}", traits_.name, name);
-    if (!p.mesh.is_null()) file["mesh"] = p.mesh;
-    else file["world_size"] = p.ranks;
-    if (!p.groups.is_null()) file["groups"] = p.groups;
-    if (!p.dtype.empty()) file["dtype"] = p.dtype;
-    file["inputs"] = p.inputs;
-    Json steps = Json::array();
-    for (const auto& [step, text] : p.before) steps.push_back({{step, text}});
-    steps.push_back({{"y", call(p, p.operand)}});
-    if (!p.more_collective.empty()) steps.push_back({{"z", call(p, p.more_collective)}});
-    for (const auto& [step, text] : p.after) steps.push_back({{step, text}});
-    file["steps"] = steps;
-    const bool one = loss == Trial::Loss::kOneLoss;
-    const bool is_whole = p.loss.starts_with("squared_gradient_norm");  // then the ranks' weights are inside
-    file["loss"] = one || is_whole ? p.loss : fmt::format("({}) * (rank + 1)", p.loss);
-    if (!one) file["objective"] = "sum";
-    else if (p.mesh.is_null()) file["objective"] = "replicated";
-    else file["objective"] = {{"dp", "sum"}, {"tp", "replicated"}};
-    file["timeout_s"] = p.timeout_s;
-    return file;
-  }
-
-  // What every rank has in common is no longer each rank's share: under one loss it cannot go through a collective again.
-  bool can_be_one_loss(const Program& p) const {
-    const bool chained = p.more_collective.find('y') != std::string::npos;
-    const bool one_group = p.groups.is_null() || !p.mesh.is_null();  // along a group of several it needs a mesh
-    return agrees() && one_group && !chained && p.loss.find("rank") == std::string::npos;
-  }
-
-  void add_for_sum(Aspect aspect, const std::string& name, const Program& p) {
-    trials_.push_back({aspect, Trial::Loss::kSum, name, document(p, name, Trial::Loss::kSum).dump(1), false, p.mode});
-  }
-
-  void add(Aspect aspect, const std::string& name, const Program& p) {
-    add_for_sum(aspect, name, p);
-    if (!can_be_one_loss(p)) return;
-    const std::string one = name + "-one-loss";
-    trials_.push_back({aspect, Trial::Loss::kOneLoss, one, document(p, one, Trial::Loss::kOneLoss).dump(1), false, p.mode});
-  }
-
-  void roots() {
-    for (const int root : {1, 2}) {
-      Program p = base(3);
-      p.options["root"] = root;
-      add(Aspect::kRoot, fmt::format("root-{}", root), p);
-    }
-    Program p = in_blocks();
-    p.options["root"] = 1;
-    add(Aspect::kRoot, "root-1-of-a-subgroup", p);
-  }
-
-  void dims() {
-    const std::vector<int> all = traits_.dim_is_optional ? std::vector<int>{0, 1, -1} : std::vector<int>{1, -1, -2};
-    for (const int dim : all) {
-      Program p = base(3);
-      if (dim != 0) p.inputs["x"] = random({2, 6});
-      if (dim == -2) p.inputs["x"] = random({6, 2});
-      p.options["dim"] = dim;
-      add(Aspect::kDim, fmt::format("dim-{}", dim), p);
-    }
-  }
-
-  void dtypes() {
-    for (const char* dtype : {"float32", "bfloat16"}) {
-      Program p = base(3);
-      p.dtype = dtype;
-      add(Aspect::kDType, dtype, p);
-    }
-    // Small integers are the same in every dtype: a detour over a narrower one is seen by what does not fit in it. Not in
-    // float64, from which float32 is a detour that training does not take.
-    Program p = base(3);
-    p.dtype = "float32";
-    p.inputs["x"] = {{"random", {{"shape", {6, 3}}, {"kind", "normal"}}}};
-    add(Aspect::kDType, "float32-of-many-digits", p);
-  }
-
-  void cotangents() {
-    Program p = base(3);
-    p.after = {{"t", "y.transpose(-1, -2)"}};
-    p.loss = "(t * torch.arange(t.numel()).reshape(t.shape)).sum()";
-    add(Aspect::kCotangent, "transposed-cotangent", p);
-    p = base(3);
-    p.loss = "3.0 * y.sum()";
-    add(Aspect::kCotangent, "expanded-cotangent", p);
-    p = base(3);
-    p.after = {{"c", "torch.cat([y, torch.zeros_like(y)], -1)"}};
-    p.loss = "(c * torch.arange(c.numel()).reshape(c.shape)).sum()";
-    add(Aspect::kCotangent, "sliced-cotangent", p);
-    p = base(3);
-    p.loss = fmt::format("{} * (1.0 if rank == 1 else 0.0)", kWeighted);
-    add(Aspect::kCotangent, "zero-cotangent-but-on-rank-1", p);
-  }
-
-  void operands() {
-    Program p = base(3);
-    p.inputs["x"] = random({3, 6});
-    p.operand = "x.transpose(0, 1)";
-    add(Aspect::kOperand, "transposed-operand", p);
-    p.inputs["x"] = random({6, 8});
-    p.operand = "x[:, ::2]";
-    add(Aspect::kOperand, "strided-operand", p);
-    p.inputs["x"] = random({1, 3});
-    p.operand = "x.expand(6, 3)";
-    add(Aspect::kOperand, "expanded-operand", p);
-  }
-
-  void graphs() {
-    Program p = base(3);
-    p.loss = fmt::format("(y * y).sum() + {} + y.sum() * y.mean()", kWeighted);
-    add(Aspect::kGraph, "used-twice", p);
-    p = base(3);
-    p.more_collective = "2 * x - 1";
-    p.loss = fmt::format("{} + (y * z).sum()", kWeighted);
-    add(Aspect::kGraph, "two-calls", p);
-    if (!keeps_shape()) return;
-    p = base(3);
-    p.more_collective = "0.5 * y";
-    p.loss = "(z * torch.arange(z.numel()).reshape(z.shape)).sum()";
-    add(Aspect::kGraph, "one-behind-another", p);
-  }
-
-  void values() {
-    if (!traits_.takes_op) return;
-    Program p = base(3);
-    if (op_ == ReduceOp::kProduct) {
-      // Zeros that a gradient goes through: that of the one zero is the product of the others. Every fourth element has none,
-      // so that not all that a wrong rule gives is zero.
-      p.before = {{"a", "torch.where(torch.arange(x.numel()).reshape(x.shape) % 4 == rank, x - x.detach(), x)"}};
-      p.operand = "a";
-      add(Aspect::kValues, "one-zero", p);
-      p.before = {{"i", "torch.arange(x.numel()).reshape(x.shape) % 4"},
-                  {"a", "torch.where((i - rank) * (i - 3) != 0, x - x.detach(), x)"}};
-      add(Aspect::kValues, "two-zeros", p);
-    } else if (op_ == ReduceOp::kMin || op_ == ReduceOp::kMax) {
-      p.inputs["x"] = {{"random", {{"shape", {6, 3}}, {"kind", "integers"}, {"low", 0}, {"high", 1}}}};
-      add(Aspect::kValues, "ties", p);
-    }
-  }
-
-  void shapes() {
-    if (!cuts()) {
-      Program p = base(3);
-      p.inputs["x"] = random(Json::array());
-      add(Aspect::kShape, "scalar", p);
-    }
-    Program p = base(3);
-    p.inputs["x"] = random({0, 3});
-    add(Aspect::kShape, "empty", p);
-    p.inputs["x"] = random({6, 2, 1, 5});
-    add(Aspect::kShape, "four-dims", p);
-    // An odd number of elements, which no number of ranks divides where it need not: who pads, or works by chunks, may lose
-    // the rest.
-    p.inputs["x"] = random({cuts() ? 9 : 7});
-    add(Aspect::kShape, "one-dim", p);
-    p.inputs["x"] = random({99, 300});
-    p.loss = "y.sum() + (y[..., 0] * 2).sum()";
-    add(Aspect::kShape, "large", p);
-    uneven();
-  }
-
-  void uneven() {
-    Program p = base(3);
-    if (traits_.dim_is_optional) {
-      p.inputs["x"] = random({"rank + 1", 2});
-      p.options["dim"] = 0;
-    } else if (kind() == CollectiveKind::kAllToAll) {
-      p.inputs["x"] = random({6, 2});
-      p.options["splits"] = {{1, 2, 3}, {3, 2, 1}, {0, 4, 2}};
-    } else if (traits_.takes_splits) {
-      p.inputs["x"] = random({6, 2});
-      p.options["splits"] = {1, 3, 2};
-    } else {
-      return;
-    }
-    add(Aspect::kShape, "uneven", p);
-  }
-
-  Program in_blocks() const {
-    Program p = base(4);
-    p.inputs["x"] = random({4, 3});
-    p.mesh = {{"dp", 2}, {"tp", 2}};
-    p.options["group"] = "tp";
-    if (traits_.takes_pairs) p.options["pairs"] = ring(2);
-    return p;
-  }
-
-  void groups() {
-    add(Aspect::kGroups, "blocks", in_blocks());
-    Program p = in_blocks();
+void add_groups(Maker& maker) {
+  if (has_halves(maker)) {
+    AuditProgram p = in_blocks(maker);
+    maker.add(Aspect::kGroups, "blocks", p);
     p.mesh = nullptr;
     p.groups = {{"g", {{"stride", 2}}}};
     p.options["group"] = "g";
-    add(Aspect::kGroups, "strided", p);
-    p = base(3);
-    p.groups = {{"g", {{2, 0, 1}}}};
-    p.options["group"] = "g";
-    add(Aspect::kGroups, "out-of-order", p);
-    if (traits_.takes_pairs) return;  // they would have to fit both groups
-    p = base(5);
-    p.inputs["x"] = random({6, 3});
-    p.groups = {{"g", {{0, 1, 2}, {3, 4}}}};
-    p.options["group"] = "g";
-    add(Aspect::kGroups, "unequal", p);
+    maker.add(Aspect::kGroups, "strided", p);
   }
+  add_out_of_order(maker);
+  add_unequal(maker);
+}
 
-  // Megatron's f and scatter: a weight that every rank holds enters a parallel region, and must get its whole gradient
-  // on every rank. The region ends in an all_reduce that passes the cotangent on.
-  void parallel_regions() {
-    for (const int n : {2, 3}) parallel_region(base(n), fmt::format("parallel-region-of-{}", n));
-    if (kind() != CollectiveKind::kSlice) return;
-    for (const int n : {2, 3}) {  // what cuts along the last dim only, as Megatron does, is asked here
-      Program p = base(n);
-      p.inputs["x"] = random({3, 2 * n});
-      p.options["dim"] = -1;
-      parallel_region(p, fmt::format("parallel-region-of-{}-along-dim--1", n));
-    }
+void add_roots(Maker& maker) {
+  if (!maker.traits().takes_root) return;
+  for (int root = 1; root < maker.ranks(); root = std::max(root + 1, maker.ranks() - 1)) {
+    AuditProgram p = maker.base();
+    p.options["root"] = root;
+    maker.add(Aspect::kRoot, fmt::format("root-{}", root), p);
   }
+  if (!has_halves(maker)) return;
+  AuditProgram p = in_blocks(maker);
+  p.options["root"] = 1;
+  maker.add(Aspect::kRoot, "root-1-of-a-subgroup", p);
+}
 
-  void parallel_region(Program p, const std::string& name) {
-    p.inputs["x"]["layout"] = "invariant";
-    Json file = document(p, name, Trial::Loss::kOneLoss);
-    file["steps"].push_back({{"total", {{"all_reduce", "((y * y).sum() + " + std::string(kWeighted) + ") * (rank + 1)"}}}});
-    file["loss"] = "total";
-    const Aspect aspect = p.options.contains("dim") ? Aspect::kDim : Aspect::kRanks;
-    trials_.push_back({aspect, Trial::Loss::kOneLoss, name, file.dump(1), true, ""});
+// ---- tensors
+
+void add_dims(Maker& maker) {
+  if (!maker.traits().takes_dim) return;
+  const std::vector<int> all = maker.traits().dim_is_optional ? std::vector<int>{0, 1, -1} : std::vector<int>{1, -1, -2};
+  for (const int dim : all) {
+    AuditProgram p = maker.base();
+    if (dim != 0) p.inputs["x"] = maker.random({2, 2 * p.ranks});
+    if (dim == -2) p.inputs["x"] = maker.random({2 * p.ranks, 2});
+    p.options["dim"] = dim;
+    maker.add(Aspect::kDim, fmt::format("dim-{}", dim), p);
   }
+}
 
-  void on_request(Aspect aspect) {
-    switch (aspect) {
-      case Aspect::kCheckpoint: return checkpoints();
-      case Aspect::kAutocast: return autocasts();
-      case Aspect::kAsync: return asyncs();
-      case Aspect::kCompile: return compiles();
-      case Aspect::kDoubleBackward: return double_backwards();
-      default: return;  // always tried
-    }
+void add_dtypes(Maker& maker) {
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    AuditProgram p = maker.base();
+    p.dtype = dtype;
+    maker.add(Aspect::kDType, dtype, p);
   }
+  // Small integers are the same in every dtype: a detour over a narrower one is seen by what does not fit in it. Not in
+  // float64, from which float32 is a detour that training does not take.
+  AuditProgram p = maker.base();
+  p.dtype = "float32";
+  p.inputs["x"] = {{"random", {{"shape", {2 * p.ranks, 3}}, {"kind", "normal"}}}};
+  maker.add(Aspect::kDType, "float32-of-many-digits", p);
+}
 
-  // What a mode needs may have to be imported first, for which the machine may take its time.
-  Program in_mode(const std::string& mode, int ranks) const {
-    Program p = base(ranks);
-    p.mode = mode;
-    p.timeout_s = mode == "compile" ? 120 : 60;
-    return p;
+// Of the form that the collective's result has, and not gone through it.
+std::string local_twin(const Maker& maker, int ranks) {
+  if (maker.traits().dim_is_optional) return fmt::format("2 * x.expand({}, {}, 3)", ranks, 2 * ranks);
+  return maker.keeps_shape() ? "2 * x" : "2 * x[:2]";
+}
+
+// One cotangent goes to two users. Autograd hands the very tensor to both, to the one that came last in forward first: a backward
+// that works in place on its cotangent changes what the other gets.
+void add_shared_cotangents(Maker& maker) {
+  AuditProgram p = maker.base();
+  p.before = {{"u", local_twin(maker, p.ranks)}};
+  p.operand = "3 * x";
+  p.after = {{"s", "u + y"}};
+  p.loss = "(s * s).sum() + " + weighted("s");
+  p.uses_operand = true;
+  maker.add(Aspect::kCotangent, "cotangent-shared-with-the-operand", p);
+  p = maker.base();
+  p.more_collective = "3 * x";
+  p.after = {{"s", "y + z"}};
+  p.loss = "(s * s).sum() + " + weighted("s");
+  maker.add(Aspect::kCotangent, "cotangent-shared-by-two-calls", p);
+}
+
+void add_cotangents(Maker& maker) {
+  AuditProgram p = maker.base();
+  p.after = {{"t", "y.transpose(-1, -2)"}};
+  p.loss = weighted("t");
+  maker.add(Aspect::kCotangent, "transposed-cotangent", p);
+  p = maker.base();
+  p.loss = "3.0 * y.sum()";
+  maker.add(Aspect::kCotangent, "expanded-cotangent", p);
+  p = maker.base();
+  p.after = {{"c", "torch.cat([y, torch.zeros_like(y)], -1)"}};
+  p.loss = weighted("c");
+  maker.add(Aspect::kCotangent, "sliced-cotangent", p);
+  p = maker.base();
+  const int rank = std::min(1, p.ranks - 1);
+  p.loss = fmt::format("{} * (1.0 if rank == {} else 0.0)", weighted("y"), rank);
+  maker.add(Aspect::kCotangent, fmt::format("zero-cotangent-but-on-rank-{}", rank), p);
+  add_shared_cotangents(maker);
+}
+
+void add_operands(Maker& maker) {
+  AuditProgram p = maker.base();
+  const int rows = 2 * p.ranks;
+  p.inputs["x"] = maker.random({3, rows});
+  p.operand = "x.transpose(0, 1)";
+  maker.add(Aspect::kOperand, "transposed-operand", p);
+  p.inputs["x"] = maker.random({rows, 8});
+  p.operand = "x[:, ::2]";
+  maker.add(Aspect::kOperand, "strided-operand", p);
+  p.inputs["x"] = maker.random({1, 3});
+  p.operand = fmt::format("x.expand({}, 3)", rows);
+  maker.add(Aspect::kOperand, "expanded-operand", p);
+  // tanh keeps its result for its own backward, and the loss reads it after the call: a forward that writes into its operand
+  // changes both.
+  p = maker.base();
+  p.mode = "shared";
+  p.before = {{"u", "torch.tanh(x)"}};
+  p.operand = "u";
+  p.loss = weighted("y") + " + " + weighted("(u * u)");
+  p.one_loss = weighted("y");
+  p.uses_operand = true;
+  maker.add(Aspect::kOperand, "operand-used-before-and-after", p);
+}
+
+void add_graphs(Maker& maker) {
+  AuditProgram p = maker.base();
+  p.loss = "(y * y).sum() + " + weighted("y") + " + y.sum() * y.mean()";
+  maker.add(Aspect::kGraph, "used-twice", p);
+  p = maker.base();
+  p.more_collective = "2 * x - 1";
+  p.loss = weighted("y") + " + (y * z).sum()";
+  maker.add(Aspect::kGraph, "two-calls", p);
+  if (!maker.keeps_shape()) return;
+  p = maker.base();
+  p.more_collective = "0.5 * y";
+  p.loss = weighted("z");
+  maker.add(Aspect::kGraph, "one-behind-another", p);
+}
+
+void add_values(Maker& maker) {
+  if (!maker.traits().takes_op) return;
+  AuditProgram p = maker.base();
+  if (maker.op() == ReduceOp::kProduct) {
+    // Zeros that a gradient goes through: that of the one zero is the product of the others. Some elements have none, so that not
+    // all that a wrong rule gives is zero.
+    const int some = p.ranks + 1;
+    p.before = {{"a", fmt::format("torch.where(torch.arange(x.numel()).reshape(x.shape) % {} == rank, x - x.detach(), x)", some)}};
+    p.operand = "a";
+    maker.add(Aspect::kValues, "one-zero", p);
+    p.before = {{"i", fmt::format("torch.arange(x.numel()).reshape(x.shape) % {}", some)},
+                {"a", fmt::format("torch.where((i - rank) * (i - {}) != 0, x - x.detach(), x)", p.ranks)}};
+    maker.add(Aspect::kValues, "two-zeros", p);
+  } else if (maker.op() == ReduceOp::kMin || maker.op() == ReduceOp::kMax) {
+    p.inputs["x"] = {{"random", {{"shape", {2 * p.ranks, 3}}, {"kind", "integers"}, {"low", 0}, {"high", 1}}}};
+    maker.add(Aspect::kValues, "ties", p);
   }
+}
 
-  // The losses are not linear, so that what is computed anew counts.
-  void checkpoints() {
-    for (const char* mode : {"checkpoint", "checkpoint-reentrant"}) add(Aspect::kCheckpoint, mode, in_mode(mode, 2));
-    Program p = in_mode("checkpoint", 3);
-    p.more_collective = "2 * x - 1";
-    p.loss = fmt::format("{} + (y * z).sum()", kWeighted);
-    add(Aspect::kCheckpoint, "checkpoint-of-two-calls", p);
+// ---- shapes
+
+// How many elements each rank sends to each. What is received is not what is sent, nor is the sum of it.
+Json uneven_rows(int ranks) {
+  Json rows = Json::array();
+  for (int r = 0; r < ranks; ++r) {
+    std::vector<int> row(static_cast<std::size_t>(ranks), 2);
+    const int moved = (r + 1) % 3;
+    row.front() -= moved;
+    row.back() += moved;
+    rows.push_back(row);
   }
+  return rows;
+}
 
-  // Values that bfloat16 holds exactly, their sums and products too, where a matmul has made it of them; and float32 that it
-  // does not hold. Without ties and zeros. A collective that keeps its operand's precision has the exact gradient of both.
-  void autocasts() {
-    Program p = in_mode("autocast", 2);
-    p.dtype = "float32";
-    p.loss = kWeighted;
-    p.inputs["x"] = {{"by_rank", {{{1, 4}, {3, 2}}, {{2, 3}, {1, 4}}}}};
-    p.operand = "x @ torch.eye(2)";
-    add(Aspect::kAutocast, "autocast-of-a-matmul", p);
-    p.inputs["x"] = {{"by_rank", {{{257, 1026}, {515, 260}}, {{258, 771}, {1025, 517}}}}};
-    p.operand = "x";
-    p.loss = "(y * y).sum() / 2";
-    add(Aspect::kAutocast, "autocast-of-float32", p);
+// Every rank receives as much as it sends, but not from where it sends it to: the sizes pass for each other.
+Json balanced_rows(int ranks) {
+  Json rows = Json::array();
+  for (int r = 0; r < ranks; ++r) {
+    std::vector<int> row(static_cast<std::size_t>(ranks), 2);
+    row[static_cast<std::size_t>(r)] = 1;
+    row[static_cast<std::size_t>((r + 1) % ranks)] = 3;
+    rows.push_back(row);
   }
+  return rows;
+}
 
-  void asyncs() {
-    add(Aspect::kAsync, "async", in_mode("async", 3));
-    if (!traits_.takes_dim) return;
-    Program p = in_mode("async", 3);
-    p.inputs["x"] = random({2, 6});
-    p.options["dim"] = 1;
-    add(Aspect::kAsync, "async-along-dim-1", p);
+void add_uneven(Maker& maker) {
+  AuditProgram p = maker.base();
+  p.is_uneven = true;
+  p.inputs["x"] = maker.random({2 * p.ranks, 2});
+  if (maker.traits().dim_is_optional) {
+    p.inputs["x"] = maker.random({"rank + 1", 2});
+    p.options["dim"] = 0;
+  } else if (maker.kind() == CollectiveKind::kAllToAll) {
+    p.options["splits"] = uneven_rows(p.ranks);
+  } else if (maker.traits().takes_splits) {
+    std::vector<int> sizes(static_cast<std::size_t>(p.ranks), 2);
+    if (p.ranks > 1) sizes[0] = 1, sizes[1] = 3;
+    p.options["splits"] = sizes;
+  } else {
+    return;
   }
+  maker.add(Aspect::kShape, "uneven", p);
+  if (maker.kind() != CollectiveKind::kAllToAll || p.ranks < 3) return;
+  p.options["splits"] = balanced_rows(p.ranks);
+  maker.add(Aspect::kShape, "uneven-but-as-much-in-as-out", p);
+}
 
-  void compiles() {
-    add(Aspect::kCompile, "compile", in_mode("compile", 2));
-    Program p = in_mode("compile", 2);
-    p.after = {{"t", "y.transpose(-1, -2)"}};
-    p.loss = "(t * torch.arange(t.numel()).reshape(t.shape)).sum()";
-    add(Aspect::kCompile, "compile-transposed-cotangent", p);
+void add_shapes(Maker& maker) {
+  if (!maker.cuts()) {
+    AuditProgram p = maker.base();
+    p.inputs["x"] = maker.random(Json::array());
+    maker.add(Aspect::kShape, "scalar", p);
   }
-
-  // The first backward is that of every rank's loss, so that its gradients differ by rank, and depend on all operands.
-  void double_backwards() {
-    for (const int n : {2, 3}) {
-      Program p = base(n);
-      p.loss = fmt::format("squared_gradient_norm(((y * y).sum() + {}) * (rank + 1))", kWeighted);
-      add_for_sum(Aspect::kDoubleBackward, n == 2 ? "double-backward" : "double-backward-3-ranks", p);
-    }
-  }
-
-  const CollectiveTraits& traits_;
-  ReduceOp op_;
-  std::vector<Trial> trials_;
-};
+  AuditProgram p = maker.base();
+  p.inputs["x"] = maker.random({0, 3});
+  maker.add(Aspect::kShape, "empty", p);
+  p.inputs["x"] = maker.random({2 * p.ranks, 2, 1, 5});
+  maker.add(Aspect::kShape, "four-dims", p);
+  // An odd number of elements, which no number of ranks divides where it need not: who pads, or works by chunks, may lose
+  // the rest.
+  p.inputs["x"] = maker.random({maker.cuts() ? 3 * p.ranks : 2 * p.ranks + 1});
+  maker.add(Aspect::kShape, "one-dim", p);
+  p.inputs["x"] = maker.random({33 * p.ranks, 300});
+  p.loss = "y.sum() + (y[..., 0] * 2).sum()";
+  maker.add(Aspect::kShape, "large", p);
+  add_uneven(maker);
+}
 
 }  // namespace
 
-std::span<const AspectRow> aspects() { return kAspects; }
-
-std::vector<Trial> battery(CollectiveKind kind, ReduceOp op, std::span<const Aspect> requested) {
-  return Battery(kind, op).take(requested);
+std::vector<Trial> battery(CollectiveKind kind, ReduceOp op, const BatteryOptions& options) {
+  Maker maker(kind, op, options);
+  add_ranks(maker);
+  add_roots(maker);
+  add_dims(maker);
+  add_dtypes(maker);
+  add_cotangents(maker);
+  add_operands(maker);
+  add_graphs(maker);
+  add_values(maker);
+  add_shapes(maker);
+  add_groups(maker);
+  for (const Aspect aspect : options.requested) add_surroundings(maker, aspect);
+  return maker.take();
 }
 
 }  // namespace distgrad

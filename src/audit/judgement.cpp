@@ -9,94 +9,28 @@
 #include <string_view>
 #include <utility>
 
+#include "audit/notes.h"
+#include "audit/rule_votes.h"
 #include "base/lines.h"
 
 namespace distgrad {
 namespace {
-
-constexpr const char* kObjectives[] = {"sum", "mean", "replicated"};
-
-Trial::Loss loss_of(const std::string& objective) {
-  return objective == "replicated" ? Trial::Loss::kOneLoss : Trial::Loss::kSum;
-}
-
-bool was_refused(const CaseResult& r) { return r.verdict == Verdict::kSkipped; }
-bool raised(const CaseResult& r) { return r.verdict == Verdict::kError && r.error && r.error->kind == "exception"; }
-bool broke(const CaseResult& r) { return r.verdict == Verdict::kError && !raised(r); }
-
-// A refusal comes before any work is done, or says that it is one.
-bool failed_in_backward(const CaseResult& r) {
-  if (!raised(r) || !r.error->in_backward) return false;
-  constexpr std::string_view kRefusals[] = {"NotImplemented", "not implemented", "not supported", "unsupported",
-                                            "Unsupported", "not support ", "only support", "only implemented"};
-  return std::none_of(std::begin(kRefusals), std::end(kRefusals),
-                      [&](std::string_view words) { return r.error->message.find(words) != std::string::npos; });
-}
-
-bool was_judged(const CaseResult& r) { return r.verdict == Verdict::kMatch || r.verdict == Verdict::kMismatch; }
-
-bool forward_is_right(const CaseResult& r) {
-  return std::none_of(r.findings.begin(), r.findings.end(), [](const Finding& f) { return f.rule == "forward"; });
-}
-
-// Of a trial with losses of the ranks' own the truth under `sum` and `mean` is known, of one with a single loss its own.
-bool is_right(const CaseResult& r, const std::string& objective) {
-  if (objective != "mean") return r.verdict == Verdict::kMatch;
-  if (!forward_is_right(r)) return false;
-  return std::all_of(r.gradients.begin(), r.gradients.end(), [&](const GradientComparison& g) {
-    return std::any_of(g.matches.begin(), g.matches.end(),
-                       [&](const auto& m) { return m.first == objective && m.second; });
-  });
-}
-
-// One rank is every objective at once and shows nothing about the others.
-bool tells_conventions_apart(const TrialResult& t) { return t.result.which.world_size > 1; }
-
-// The ranks' own gradient norms are added up, which makes a sum of what is differentiated: no other objective has a truth.
-bool counts_for(const Trial& trial, const std::string& objective) {
-  if (trial.aspect == Aspect::kDoubleBackward && objective != "sum") return false;
-  return trial.loss == loss_of(objective);
-}
-
-bool is_on_request(const Trial& trial) { return aspects()[static_cast<std::size_t>(trial.aspect)].on_request; }
 
 struct Tally {
   int right = 0, judged = 0;
   bool all_right() const { return judged > 0 && right == judged; }
 };
 
-Tally tally(const std::vector<TrialResult>& results, const std::string& objective) {
+Tally tally(const std::vector<TrialResult>& results, CollectiveKind kind, std::string_view objective) {
   Tally t;
   for (const TrialResult& r : results) {
-    if (is_on_request(r.trial) || !counts_for(r.trial, objective)) continue;
-    if (!was_judged(r.result) || !tells_conventions_apart(r)) continue;
+    const Outcome outcome = outcome_of(r);
+    if (is_on_request(r.trial) || !counts_for(r.trial, kind, objective)) continue;
+    if (!is_judged(outcome) || !tells_conventions_apart(r)) continue;
     ++t.judged;
-    t.right += is_right(r.result, objective);
+    t.right += outcome == Outcome::kRight;
   }
   return t;
-}
-
-void count(Cell& cell, const CaseResult& r, const std::string& convention) {
-  ++cell.tried;
-  const bool right = was_judged(r) && is_right(r, convention);
-  cell.right += right || r.verdict == Verdict::kDisputed;
-  CellState state = CellState::kWrong;
-  if (right || r.verdict == Verdict::kDisputed) state = CellState::kRight;
-  else if (was_refused(r)) state = CellState::kRefused;
-  else if (raised(r)) state = CellState::kRaised;
-  else if (broke(r)) state = CellState::kBroken;
-  const auto severity = [](CellState s) {
-    constexpr CellState order[] = {CellState::kNotTried, CellState::kRefused, CellState::kRight,
-                                   CellState::kRaised,   CellState::kWrong,   CellState::kBroken};
-    return std::find(std::begin(order), std::end(order), s) - std::begin(order);
-  };
-  if (severity(state) > severity(cell.state)) cell.state = state;
-}
-
-std::string error_text(const TrialResult& t) {
-  const RankError& e = *t.result.error;
-  return fmt::format("{}{}{} ({}): {}", e.kind, e.rank >= 0 && e.kind == "exception" ? fmt::format(" on rank {}", e.rank) : "",
-                     e.in_backward ? " in backward" : "", t.trial.name, first_line(e.message));
 }
 
 // Whose transpose is which: P partial (to be summed), R replicated with cotangents that differ by rank, I invariant (one
@@ -122,91 +56,22 @@ std::string rule_for_one_loss(CollectiveKind kind) {
   return "";
 }
 
-// Whether it explains anything. A factor without a step is arithmetic, and no more of an explanation than none.
-bool explains(const Finding& f) {
-  return f.rule != "objective" && f.rule != "unexplained" && !(f.rule == "scaled" && f.step.empty());
-}
-
-struct Votes {
-  int first = 0;     // trials of which it is the first finding, and so the likeliest
-  int anywhere = 0;  // trials that have it among their findings, which are all that fit the numbers
-};
-
-// The rule that explains the most trials; of those that fail by the convention, where one is given: a forward that goes wrong
-// somewhere is not the doing of the backward that it has everywhere.
-std::string most_named_rule(const std::vector<TrialResult>& results, Trial::Loss loss, const std::string& failing_for = "") {
-  std::map<std::string, Votes> votes;
-  int scaled = 0, unexplained = 0;
-  for (const TrialResult& t : results) {
-    if (t.trial.loss != loss || is_on_request(t.trial) || t.result.verdict != Verdict::kMismatch) continue;
-    if (!tells_conventions_apart(t) || (!failing_for.empty() && is_right(t.result, failing_for))) continue;
-    std::set<std::string> rules;
-    for (const Finding& f : t.result.findings) {
-      if (!explains(f) || !rules.insert(f.rule).second) continue;
-      ++votes[f.rule].anywhere;
-      if (rules.size() == 1) ++votes[f.rule].first;
-    }
-    if (!rules.empty() || t.result.findings.empty()) continue;
-    const std::string& rule = t.result.findings.back().rule;
-    scaled += rule == "scaled";
-    unexplained += rule == "unexplained";
-  }
-  const auto most = std::max_element(votes.begin(), votes.end(), [](const auto& a, const auto& b) {
-    return std::pair(a.second.first, a.second.anywhere) < std::pair(b.second.first, b.second.anywhere);
-  });
-  // One that explains few of many explains nothing.
-  if (most != votes.end() && scaled + unexplained <= 2 * most->second.anywhere) return most->first;
-  if (scaled + unexplained == 0) return "";
-  return scaled > unexplained ? "scaled" : "unexplained";
-}
-
-const Finding* finding_named(const CaseResult& r, const std::string& rule) {
-  const auto found = std::find_if(r.findings.begin(), r.findings.end(), [&](const Finding& f) { return f.rule == rule; });
-  return found == r.findings.end() ? nullptr : &*found;
-}
-
-// The first of which the rule is the first finding, else that names it at all, if any does.
-const TrialResult* smallest_failure(const std::vector<TrialResult>& results, const std::string& convention,
-                                    const std::string& rule) {
-  const TrialResult *first = nullptr, *names_it = nullptr;
-  for (const TrialResult& t : results) {
-    if (!counts_for(t.trial, convention) || !was_judged(t.result) || is_right(t.result, convention)) continue;
-    if (!t.result.findings.empty() && t.result.findings[0].rule == rule) return &t;
-    if (!names_it && finding_named(t.result, rule)) names_it = &t;
-    if (!first) first = &t;
-  }
-  return names_it ? names_it : first;
-}
-
-const TrialResult* first_that(const std::vector<TrialResult>& results, bool (*holds)(const CaseResult&)) {
-  const auto found = std::find_if(results.begin(), results.end(), [&](const TrialResult& t) { return holds(t.result); });
+template <class Holds>
+const TrialResult* first_that(const std::vector<TrialResult>& results, const Holds& holds) {
+  const auto found = std::find_if(results.begin(), results.end(), holds);
   return found == results.end() ? nullptr : &*found;
 }
 
-// The first of each kind among what is always tried, and in each aspect on request.
-std::vector<std::string> errors_of(const std::vector<TrialResult>& results) {
-  std::vector<std::string> errors;
-  std::set<std::pair<Aspect, bool>> told;
-  for (const auto holds : {broke, raised})
-    for (const TrialResult& t : results) {
-      const Aspect aspect = is_on_request(t.trial) ? t.trial.aspect : Aspect::kRanks;
-      if (holds(t.result) && told.emplace(aspect, holds == broke).second)
-        errors.push_back(error_text(t));
-    }
-  return errors;
+const TrialResult* first_of(const std::vector<TrialResult>& results, Outcome outcome) {
+  return first_that(results, [=](const TrialResult& t) { return outcome_of(t) == outcome; });
 }
 
 // Nothing could be judged: the subject offers it not at all, or raises in every trial.
 std::string why_refused(const std::vector<TrialResult>& results) {
-  if (const TrialResult* t = first_that(results, raised)) return "raises: " + first_line(t->result.error->message);
-  if (const TrialResult* t = first_that(results, was_refused)) return t->result.why;
+  if (const TrialResult* t = first_of(results, Outcome::kRefusedInBackward)) return "refused in backward: " + reason_of(*t);
+  if (const TrialResult* t = first_of(results, Outcome::kRaises)) return "raises: " + reason_of(*t);
+  if (const TrialResult* t = first_of(results, Outcome::kRefused)) return reason_of(*t);
   return "nothing could be judged";
-}
-
-// One rank apart, which every function is right on.
-bool nothing_but_errors(const std::vector<TrialResult>& results) {
-  return std::none_of(results.begin(), results.end(),
-                      [](const TrialResult& t) { return was_judged(t.result) && tells_conventions_apart(t); });
 }
 
 // Where none is right, losses of the ranks' own tell the most, and a few cases that are right by chance (of no elements, of
@@ -214,20 +79,71 @@ bool nothing_but_errors(const std::vector<TrialResult>& results) {
 void choose_convention(Judgement& j, const std::vector<TrialResult>& results, const std::string& asked) {
   constexpr double kClearlyMore = 0.25;
   double best = -2;
-  for (const std::string objective : kObjectives) {
+  for (const std::string_view objective : kAuditObjectives) {
     if (!asked.empty() && objective != asked) continue;
-    const Tally t = tally(results, objective);
-    if (t.all_right()) j.right_for.push_back(objective);
+    const Tally t = tally(results, j.kind, objective);
+    if (t.judged > 0) (t.all_right() ? j.right_for : j.wrong_for).emplace_back(objective);
     const double share = t.judged == 0 ? -0.5 : static_cast<double>(t.right) / t.judged;
     if (share > best + (j.convention == "sum" ? kClearlyMore : 0)) best = share, j.convention = objective;
   }
   if (!j.right_for.empty()) j.convention = j.right_for.front();
 }
 
-// Of the rule that the row is named by, where the case has it.
-std::string text_of(const CaseResult& r, const std::string& rule) {
-  if (const Finding* f = finding_named(r, rule)) return f->text;
-  return r.findings.empty() ? "" : r.findings[0].text;
+// Of which the verdict is one about the convention, and which of them went wrong in a way that has a name of its own.
+struct Failures {
+  int mismatches = 0;          // gradients or forward values
+  const TrialResult* in_backward = nullptr;
+  int in_backward_count = 0;
+  const TrialResult* shared_operand = nullptr;
+};
+
+Failures failures_of(const Judgement& j, const std::vector<TrialResult>& results) {
+  Failures f;
+  for (const TrialResult& t : results) {
+    const Outcome outcome = outcome_of(t);
+    if (is_on_request(t.trial) || !counts_for(t.trial, j.kind, j.convention) || !is_failure(outcome)) continue;
+    if (shares_operand(t.trial)) {
+      if (!f.shared_operand) f.shared_operand = &t;
+    } else if (outcome == Outcome::kFailsInBackward) {
+      if (++f.in_backward_count == 1) f.in_backward = &t;
+    } else {
+      ++f.mismatches;
+    }
+  }
+  return f;
+}
+
+std::string how_it_fails(const TrialResult& t) {
+  const std::string& kind = t.result.error->kind;
+  return kind == "exception" ? "raises" : kind == "crash" ? "dies" : kind == "hang" || kind == "desync" ? "hangs" : "fails";
+}
+
+std::string backward_failure_text(const Judgement& j, const Failures& f) {
+  const TrialResult& t = *f.in_backward;
+  std::string text = fmt::format("In {} of {} cases its backward {}, though the forward took what it was given: {}: {}",
+                                 f.in_backward_count, j.judged, how_it_fails(t), t.trial.name, first_line(t.result.error->message));
+  if (j.kind == CollectiveKind::kAllToAll && t.trial.is_uneven)
+    text += " The backward sends by the sizes that the forward received by, and receives by those that it sent by.";
+  return text;
+}
+
+constexpr const char* kWritesIntoItsOperand =
+    "It is right where it gets a copy of its operand, and not where the program uses that tensor before and after the call: its "
+    "forward writes into it. Work on a clone.";
+
+// No gradient is wrong, and yet some cases fail.
+void blame_what_fails(Judgement& j, const Failures& f) {
+  std::vector<std::string> ways, texts;
+  if (f.in_backward) {
+    ways.push_back(how_it_fails(*f.in_backward) + " in backward");
+    texts.push_back(backward_failure_text(j, f));
+  }
+  if (f.shared_operand) {
+    ways.emplace_back("writes into its operand");
+    texts.emplace_back(kWritesIntoItsOperand);
+  }
+  j.rule = fmt::format("{}, but it {}", j.rule, fmt::join(ways, ", and "));
+  j.explanation = fmt::format("{}", fmt::join(texts, " "));
 }
 
 // Where every case is right that is always tried.
@@ -250,18 +166,99 @@ void blame_surroundings(Judgement& j, const std::vector<TrialResult>& results) {
   j.wrong = true;
   std::vector<std::string> names;
   for (const auto& [aspect, meaning] : kMeaningOfFailure) {
-    const bool fails = std::any_of(results.begin(), results.end(), [&, of = aspect](const TrialResult& t) {
-      return t.trial.aspect == of && counts_for(t.trial, j.convention) && was_judged(t.result) &&
-             !is_right(t.result, j.convention);
+    const bool fails = first_that(results, [&, of = aspect](const TrialResult& t) {
+      return t.trial.aspect == of && counts_for(t.trial, j.kind, j.convention) && is_failure(outcome_of(t));
     });
     if (!fails) continue;
-    names.emplace_back(aspects()[static_cast<std::size_t>(aspect)].name);
+    names.emplace_back(row_of(aspect).name);
     j.explanation += (j.explanation.empty() ? "" : " ") + std::string(meaning);
   }
   j.rule = fmt::format("{}, but not in {}", j.rule, fmt::join(names, ", "));
 }
 
+void count(Judgement& j, const std::vector<TrialResult>& results) {
+  for (const TrialResult& t : results) {
+    if (!counts_for(t.trial, j.kind, j.convention)) continue;
+    const auto outcome = static_cast<std::size_t>(outcome_of(t));
+    ++j.cells[static_cast<std::size_t>(t.trial.aspect)].counts[outcome];
+    ++j.counts[outcome];
+  }
+  const Tally t = tally(results, j.kind, j.convention);
+  j.right = t.right;
+  j.judged = t.judged;
+}
+
+std::string rule_of(const Judgement& j, const std::vector<TrialResult>& results) {
+  const bool one_loss = j.convention == "replicated";
+  std::string rule;
+  if (!j.right_for.empty() && one_loss) rule = rule_for_one_loss(j.kind);
+  // A forward that goes wrong somewhere is not the doing of the backward that it has everywhere.
+  if (j.right_for.empty() && one_loss && 2 * j.right > j.judged) rule = most_named_rule(results, Losses::kOne);
+  if (rule.empty()) rule = most_named_rule(results, Losses::kOwn);
+  return rule.empty() ? "adjoint" : rule;
+}
+
+void name_the_mistake(Judgement& j, const std::vector<TrialResult>& results) {
+  const Failures f = failures_of(j, results);
+  const bool any_judged = first_that(results, [](const TrialResult& t) {
+    return t.result.verdict == Verdict::kMatch || t.result.verdict == Verdict::kMismatch;
+  });
+  j.smallest_failure = smallest_failure(results, j.kind, j.convention, j.rule);
+  if (!any_judged) {
+    j.rule = f.in_backward ? fmt::format("it {} in backward", how_it_fails(*f.in_backward)) : "its ranks die or hang";
+    if (f.in_backward) j.explanation = backward_failure_text(j, f);
+  } else if (f.mismatches > 0) {
+    j.explanation = text_of(j.smallest_failure->result, j.rule);
+  } else if (f.in_backward || f.shared_operand) {
+    blame_what_fails(j, f);
+  } else if (j.judged == 0) {
+    j.rule = "it raises, dies or hangs on more than one rank";
+  }
+}
+
+// One rank alone says nothing: what is refused wherever there are more is not offered.
+bool is_offered(const std::vector<TrialResult>& results) {
+  bool on_one_rank = false, raises = false;
+  for (const TrialResult& t : results) {
+    const Outcome outcome = outcome_of(t);
+    if (outcome == Outcome::kBreaks || outcome == Outcome::kDisputed) return true;
+    if (is_judged(outcome) && (tells_conventions_apart(t) || outcome == Outcome::kFailsInBackward)) return true;
+    on_one_rank = on_one_rank || is_judged(outcome);
+    raises = raises || outcome == Outcome::kRaises;
+  }
+  return on_one_rank && raises;
+}
+
+bool is_only_disputed(const Judgement& j, const std::vector<TrialResult>& results) {
+  return j.judged == 0 && first_of(results, Outcome::kDisputed) && !first_of(results, Outcome::kBreaks) &&
+         !first_of(results, Outcome::kRaises);
+}
+
+// What a function is right for is a convention only where losses of the ranks' own and one loss for all differ.
+bool has_a_convention(const Judgement& j) {
+  return j.offered && !j.wrong && (has_one_result(j.kind) || enters_parallel_region(j.kind)) && !j.right_for.empty();
+}
+
 }  // namespace
+
+int Cell::tried() const {
+  int sum = 0;
+  for (const int n : counts) sum += n;
+  return sum;
+}
+
+int Cell::judged() const {
+  return count_of(counts, Outcome::kRight) + count_of(counts, Outcome::kWrong) + count_of(counts, Outcome::kFailsInBackward);
+}
+
+bool Judgement::is_right_for(std::string_view objective) const {
+  return std::find(right_for.begin(), right_for.end(), objective) != right_for.end();
+}
+
+bool Judgement::is_tried_in_full() const {
+  return count_of(counts, Outcome::kDisputed) + count_of(counts, Outcome::kRefused) + count_of(counts, Outcome::kRefusedInBackward) +
+             count_of(counts, Outcome::kRaises) + count_of(counts, Outcome::kBreaks) == 0;
+}
 
 std::string row_name(CollectiveKind kind, ReduceOp op) {
   const CollectiveTraits& t = traits(kind);
@@ -274,50 +271,39 @@ Judgement judge_collective(CollectiveKind kind, ReduceOp op, const std::vector<T
   j.kind = kind;
   j.op = op;
   j.name = row_name(kind, op);
-  const bool any_broken = first_that(results, broke) != nullptr || first_that(results, failed_in_backward) != nullptr;
-  j.offered = any_broken || first_that(results, was_judged) != nullptr;
+  choose_convention(j, results, objective);
+  count(j, results);
+  j.offered = is_offered(results);
   if (!j.offered) {
     j.refusal = why_refused(results);
     return j;
   }
-  choose_convention(j, results, objective);
-  for (const TrialResult& t : results)
-    if (counts_for(t.trial, j.convention)) count(j.cells[static_cast<std::size_t>(t.trial.aspect)], t.result, j.convention);
   if (!j.right_for.empty()) j.signature = signature_of(kind, j.convention);
-  if (!j.right_for.empty() && j.convention == "replicated") j.rule = rule_for_one_loss(kind);
-  const Tally by_convention = tally(results, j.convention);
-  j.right = by_convention.right;
-  j.judged = by_convention.judged;
-  if (j.right_for.empty() && 2 * by_convention.right > by_convention.judged)
-    j.rule = most_named_rule(results, loss_of(j.convention), j.convention);
-  if (j.rule.empty()) j.rule = most_named_rule(results, Trial::Loss::kSum);
-  if (j.rule.empty()) j.rule = "adjoint";
-  j.tried_with_one_loss = tally(results, "replicated").judged > 0;
-  j.wrong = j.right_for.empty();
-  j.smallest_failure = smallest_failure(results, j.convention, j.rule);
-  if (j.wrong && j.smallest_failure) j.explanation = text_of(j.smallest_failure->result, j.rule);
-  if (!j.wrong && j.smallest_failure) blame_surroundings(j, results);
-  j.errors = errors_of(results);
-  if (first_that(results, was_judged) == nullptr)
-    j.rule = first_that(results, broke) ? "its ranks die or hang" : "it raises in backward";
-  else if (j.wrong && nothing_but_errors(results)) j.rule = "it raises, dies or hangs on more than one rank";
+  j.rule = rule_of(j, results);
+  j.wrong = j.right_for.empty() && !is_only_disputed(j, results);
+  j.notes = notes_of(results, kind, j.convention);
+  if (j.wrong) name_the_mistake(j, results);
+  else if ((j.smallest_failure = smallest_failure(results, kind, j.convention, j.rule))) blame_surroundings(j, results);
   return j;
 }
 
 void judge_together(std::vector<Judgement>& module) {
-  std::map<std::string, int> votes;
+  std::map<std::string, std::set<std::string>> offered;  // by collective and op, what some function for it is right for
   for (const Judgement& j : module)
-    if (j.tried_with_one_loss)
-      for (const std::string& objective : j.right_for) ++votes[objective];
-  if (votes.empty()) return;
-  const auto most = std::max_element(votes.begin(), votes.end(),
-                                     [](const auto& a, const auto& b) { return a.second < b.second; });
+    if (has_a_convention(j)) offered[j.name].insert(j.right_for.begin(), j.right_for.end());
+  std::string most;
+  int most_votes = 0;
+  for (const std::string_view objective : kAuditObjectives) {
+    const auto votes = static_cast<int>(std::count_if(offered.begin(), offered.end(), [&](const auto& row) {
+      return row.second.contains(std::string(objective));
+    }));
+    if (votes > most_votes) most = objective, most_votes = votes;
+  }
   for (Judgement& j : module) {
-    if (!j.offered || j.wrong || !j.tried_with_one_loss || j.right_for.empty()) continue;
-    if (std::find(j.right_for.begin(), j.right_for.end(), most->first) != j.right_for.end()) continue;
+    if (!has_a_convention(j) || offered[j.name].contains(most)) continue;
     j.wrong = true;
     j.explanation = fmt::format("right for the objective \"{}\" only, while the subject's other collectives are right for \"{}\": "
-                                "no loss fits both", j.right_for.front(), most->first);
+                                "no loss fits both", j.right_for.front(), most);
   }
 }
 

@@ -1,4 +1,4 @@
-// What an audit's results mean for one collective and op: which objective its backward is right for, in which aspects it is
+// What an audit's results mean for one collective and op: which objectives its backward is right for, in which aspects it is
 // not, and which rule it follows.
 #pragma once
 
@@ -7,47 +7,56 @@
 #include <string>
 #include <vector>
 
-#include "audit/battery.h"
-#include "model/report.h"
+#include "audit/outcome.h"
 
 namespace distgrad {
 
-struct TrialResult {
-  Trial trial;
-  CaseResult result;
+// Of one aspect, the cases that count for the row's convention.
+struct Cell {
+  OutcomeCounts counts{};
+
+  int tried() const;
+  int right() const { return count_of(counts, Outcome::kRight); }
+  int judged() const;  // right or not
 };
 
-enum class CellState { kNotTried, kRight, kWrong, kRaised, kBroken, kRefused };
-
-struct Cell {
-  CellState state = CellState::kNotTried;
-  int right = 0, tried = 0;
+// Something below the table.
+struct Note {
+  Outcome outcome = Outcome::kRaises;
+  std::string text;
 };
 
 struct Judgement {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   ReduceOp op = ReduceOp::kSum;
   std::string name;                    // "all_reduce product"
+  std::string function;                // which was tested: "losses.py:GatherLayer.apply"
   bool offered = false;
   std::string refusal;                 // why not, in the subject's words
   std::vector<std::string> right_for;  // objectives: "sum", "mean", "replicated"; those that the user asked for, else all
+  std::vector<std::string> wrong_for;  // likewise; neither has those that no case could say anything about
   std::string convention;              // the one by which the cells are judged; the likeliest where none is right
   std::array<Cell, kAspectCount> cells;  // by Aspect
+  OutcomeCounts counts{};              // of all cases that count for the convention
   int right = 0, judged = 0;           // cases by that convention, of two ranks or more; without the aspects on request
   std::string signature;               // "P->R", in the terms of spmd_types; "" where no objective is right
   std::string rule;                    // "adjoint", "identity-backward", ...
-  bool tried_with_one_loss = false;    // else its being right for "sum" only is no convention
   bool wrong = false;                  // right under no objective, or under another than the module's other collectives
   std::string explanation;             // of what is wrong; a sentence or a few
-  std::vector<std::string> errors;     // trials in which ranks died, hung or raised, told and not failed: one of each, and of each aspect on request
+  std::optional<Measured> measured;    // the backward of one of the first cases; absent: it could not be measured
+  std::vector<Note> notes;             // what went another way than right or wrong, one of each kind and reason
   const TrialResult* smallest_failure = nullptr;
+
+  bool is_right_for(std::string_view objective) const;
+  // Whether every case of every aspect says something about the gradient.
+  bool is_tried_in_full() const;
 };
 
 // `results` are those of one collective and op, in the battery's order, and must outlive the judgement. `objective`: the only one
 // that counts; "" for any.
 Judgement judge_collective(CollectiveKind, ReduceOp, const std::vector<TrialResult>& results, const std::string& objective);
 
-// Marks as wrong what follows another convention than most of a module's collectives.
+// Marks as wrong what follows another convention than most of a module's collectives, where the module has nothing else for it.
 void judge_together(std::vector<Judgement>& module);
 
 // "all_reduce product"; the op only where the kind takes one.

@@ -1,10 +1,15 @@
 #include "audit/table.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
+#include "audit/cell_text.h"
+#include "audit/tally.h"
+#include "report/json.h"
 #include "report/words.h"
 
 namespace distgrad {
@@ -12,72 +17,138 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string_view state_name(CellState state) {
-  switch (state) {
-    case CellState::kNotTried: return "-";
-    case CellState::kRight: return "ok";
-    case CellState::kWrong: return "WRONG";
-    case CellState::kRaised: return "raises";
-    case CellState::kBroken: return "BROKEN";
-    case CellState::kRefused: return "refused";
-  }
-  return "";
-}
+constexpr std::size_t kNameWidth = 14;
 
-std::string cell_text(const Cell& cell) {
-  if (cell.state == CellState::kWrong) return fmt::format("{}/{}", cell.right, cell.tried);
-  return std::string(state_name(cell.state));
-}
+const Cell& cell_of(const Judgement& j, Aspect aspect) { return j.cells[static_cast<std::size_t>(aspect)]; }
 
-std::string verdict_text(const Judgement& j) {
-  if (j.wrong) return "wrong";
-  return fmt::format("right for {}", fmt::join(j.right_for, ", "));
-}
-
-std::size_t column_width(const AspectRow& aspect) { return std::max(aspect.name.size(), std::string_view("refused").size()); }
-
-std::vector<Aspect> columns(const TableOptions& options) {
+std::vector<Aspect> always_tried() {
   std::vector<Aspect> shown;
   for (std::size_t a = 0; a < kAspectCount; ++a)
     if (!aspects()[a].on_request) shown.push_back(static_cast<Aspect>(a));
-  shown.insert(shown.end(), options.requested.begin(), options.requested.end());
   return shown;
 }
 
-const AspectRow& row_of(Aspect aspect) { return aspects()[static_cast<std::size_t>(aspect)]; }
+// ---- the table
 
-std::string rows(const std::vector<Judgement>& judgements, const std::vector<Aspect>& columns) {
-  std::size_t name_width = 10;
-  for (const Judgement& j : judgements)
-    if (j.offered) name_width = std::max(name_width, j.name.size());
-  std::string out = padded("", name_width);
-  for (const Aspect aspect : columns) out += "  " + padded(row_of(aspect).name, column_width(row_of(aspect)));
-  out += "\n";
+std::string objectives_text(const std::vector<std::string>& objectives) {
+  std::vector<std::string> names;
+  for (const std::string& name : objectives)
+    names.push_back("for " + (name == "mean" && objectives.size() < 3 ? name + " (DistributedDataParallel)" : name));
+  return fmt::format("{}", fmt::join(names, " and "));
+}
+
+std::string verdict_text(const Judgement& j) {
+  const std::string rule = j.rule.empty() ? "" : ": " + j.rule;
+  const std::string signature = j.signature.empty() ? "" : ", " + j.signature;
+  if (j.wrong) return "WRONG" + rule + signature;
+  if (j.right_for.empty()) return "disputed";
+  if (j.right_for.size() == std::size(kAuditObjectives)) return "right for every objective" + rule + signature;
+  const std::string wrong = j.wrong_for.empty() ? "" : "; wrong " + objectives_text(j.wrong_for);
+  return fmt::format("right for {}{}{}{}", fmt::join(j.right_for, " and "), wrong, rule, signature);
+}
+
+std::string heading(const Judgement& j) {
+  const std::string_view kind = traits(j.kind).name;
+  return j.function.empty() ? std::string(kind) : fmt::format("{} of {}", kind, for_terminal(j.function));
+}
+
+std::string line_of(const std::string& name, const std::vector<std::string>& cells) {
+  std::string line = padded(name, kNameWidth) + fmt::format("{}", fmt::join(cells, " "));
+  line.resize(line.find_last_not_of(' ') + 1);
+  return line + "\n";
+}
+
+std::string table(const std::vector<Judgement>& judgements, const std::vector<Aspect>& columns, std::size_t verdict_width) {
+  std::vector<std::string> cells;
+  for (const Aspect aspect : columns) cells.push_back(padded(row_of(aspect).name, row_of(aspect).name.size()));
+  std::string out = line_of("", cells), last_heading;
   for (const Judgement& j : judgements) {
     if (!j.offered) continue;
-    out += padded(j.name, name_width);
-    for (const Aspect aspect : columns)
-      out += "  " + padded(cell_text(j.cells[static_cast<std::size_t>(aspect)]), column_width(row_of(aspect)));
-    out += fmt::format("  {}{}{}\n", verdict_text(j), j.rule.empty() ? "" : ": " + j.rule,
-                       j.signature.empty() ? "" : ", " + j.signature);
+    if (heading(j) != last_heading) out += (last_heading = heading(j)) + "\n";
+    cells.clear();
+    for (const Aspect aspect : columns) cells.push_back(padded(cell_text(cell_of(j, aspect)), row_of(aspect).name.size()));
+    out += line_of(traits(j.kind).takes_op ? "  " + std::string(name_of(j.op)) : "", cells);
+    if (verdict_width == 0) continue;
+    out += wrapped(verdict_text(j), kNameWidth, verdict_width);
+    if (j.measured) out += wrapped(j.measured->formula, kNameWidth, verdict_width);
   }
   return out;
 }
 
+std::string legend_text(const std::vector<Judgement>& judgements, std::size_t width) {
+  std::vector<const Cell*> cells;
+  for (const Judgement& j : judgements)
+    for (const Cell& cell : j.cells)
+      if (j.offered) cells.push_back(&cell);
+  const std::string text = legend(cells);
+  return text.empty() ? "" : wrapped(text, 0, width);
+}
+
+// What the formulas are, and what they rest on.
+std::string formulas_text(const std::vector<Judgement>& judgements, std::size_t width) {
+  for (const Judgement& j : judgements)
+    if (j.offered && j.measured)
+      return "\n" + wrapped(fmt::format("x̄_r = ...: what the backward gives rank r's operand for the cotangents ȳ_k that arrive at the "
+                                        "ranks' outputs, measured on {} ranks with {} (numbers differ by line). A linear "
+                                        "backward is known for every cotangent of these shapes by its answers to a basis.",
+                                        j.measured->ranks.size(), j.measured->shown_by),
+                            0, width);
+  return "";
+}
+
+// ---- below it
+
+// "all_gather", and of several functions for it "all_gather (GatherLayer.apply)".
+class Names {
+ public:
+  explicit Names(const std::vector<Judgement>& judgements) {
+    std::set<std::pair<std::string, std::string>> seen;
+    for (const Judgement& j : judgements)
+      if (seen.emplace(j.name, j.function).second) ++functions_[j.name];
+  }
+  std::string of(const Judgement& j) const {
+    const auto found = functions_.find(j.name);
+    if (found == functions_.end() || found->second < 2) return j.name;
+    return fmt::format("{} ({})", j.name, j.function.substr(j.function.rfind(':') + 1));
+  }
+
+ private:
+  std::map<std::string, int> functions_;
+};
+
+// Texts in the order in which they came, each with the names that it is said of.
+class Sayings {
+ public:
+  void add(const std::string& text, const std::string& name) {
+    const auto same = std::find_if(all_.begin(), all_.end(), [&](const auto& s) { return s.first == text; });
+    if (same == all_.end()) all_.push_back({text, {name}});
+    else same->second.push_back(name);
+  }
+  std::string text(std::size_t width) const {
+    std::string out;
+    for (const auto& [text, names] : all_)
+      out += (out.empty() ? "\n" : "") + wrapped(fmt::format("{}: {}", fmt::join(names, ", "), for_terminal(text)), 0, width);
+    return out;
+  }
+
+ private:
+  std::vector<std::pair<std::string, std::vector<std::string>>> all_;
+};
+
 // A wrong rule that shows in few cases is not the code's rule, but something that it does otherwise there; unless only few
-// cases have the data that shows it.
+// cases have the data that shows it, or the rule is right and the text tells of the cases.
 std::string mostly_right_text(const Judgement& j) {
   constexpr std::string_view kShownByFewData[] = {"contiguity", "group-rank", "nondeterministic", "precision",
                                                   "stale-or-aliased", "tie", "wrong-group", "zero-input"};
   const int failing = j.judged - j.right;
-  if (failing == 0 || 4 * failing > j.judged) return "";
+  if (failing == 0 || 4 * failing > j.judged || j.rule.find(", but it ") != std::string::npos) return "";
   if (std::find(std::begin(kShownByFewData), std::end(kShownByFewData), j.rule) != std::end(kShownByFewData)) return "";
   return fmt::format(" In {} of {} cases the gradient is right: look at what the code does otherwise in {}.", j.right, j.judged,
                      failing == 1 ? "this one" : fmt::format("these {}", failing));
 }
 
 // Collectives that are wrong in the same way are told together, in the words of the first.
-std::string failures(const std::vector<Judgement>& judgements, std::size_t width) {
+std::string failures(const std::vector<Judgement>& judgements, const Names& names_of, std::size_t width) {
   struct Told {
     const Judgement* first;
     std::vector<std::string> names;
@@ -86,83 +157,149 @@ std::string failures(const std::vector<Judgement>& judgements, std::size_t width
   for (const Judgement& j : judgements) {
     if (!j.wrong) continue;
     const auto same = std::find_if(told.begin(), told.end(), [&](const Told& t) {
-      const bool alike = t.first->right_for.empty() == j.right_for.empty() && t.first->rule == j.rule && j.rule != "unexplained";
-      return alike;
+      return t.first->right_for.empty() == j.right_for.empty() && t.first->rule == j.rule && j.rule != "unexplained";
     });
-    if (same != told.end()) same->names.push_back(j.name);
-    else told.push_back({&j, {j.name}});
+    if (same != told.end()) same->names.push_back(names_of.of(j));
+    else told.push_back({&j, {names_of.of(j)}});
   }
   std::string out;
   for (const Told& t : told) {
-    out += "\n" + wrapped(fmt::format("{}{}", fmt::join(t.names, ", "), ": wrong, " + t.first->rule), 0, width);
-    if (!t.first->explanation.empty()) out += wrapped(t.first->explanation, 2, width);
+    out += "\n" + wrapped(fmt::format("{}: wrong, {}", fmt::join(t.names, ", "), t.first->rule), 0, width);
+    if (!t.first->explanation.empty()) out += wrapped(for_terminal(t.first->explanation), 2, width);
     if (t.first->smallest_failure)
       out += wrapped(fmt::format("Smallest failing case: {}{}.{}", t.first->smallest_failure->trial.name,
-                                 t.names.size() > 1 ? " of " + t.first->name : "", mostly_right_text(*t.first)), 2, width);
+                                 t.names.size() > 1 ? " of " + names_of.of(*t.first) : "", mostly_right_text(*t.first)), 2, width);
   }
   return out;
 }
 
 // Not failures, but worth knowing.
-std::string errors(const std::vector<Judgement>& judgements, std::size_t width) {
-  std::string out;
+std::string notes(const std::vector<Judgement>& judgements, const Names& names, std::size_t width) {
+  Sayings sayings;
   for (const Judgement& j : judgements)
-    for (const std::string& error : j.errors)
-      if (j.offered) out += (out.empty() ? "\n" : "") + wrapped(j.name + ": " + for_terminal(error), 0, width);
+    for (const Note& note : j.notes)
+      if (j.offered) sayings.add(note.text, names.of(j));
+  return sayings.text(width);
+}
+
+std::string aspects_text(const std::vector<Aspect>& aspects) {
+  std::vector<std::string_view> names;
+  for (const Aspect aspect : aspects) names.push_back(row_of(aspect).name);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+std::vector<Aspect> not_requested(const TableOptions& options) {
+  std::vector<Aspect> left;
+  for (std::size_t a = 0; a < kAspectCount; ++a)
+    if (aspects()[a].on_request &&
+        std::find(options.requested.begin(), options.requested.end(), static_cast<Aspect>(a)) == options.requested.end())
+      left.push_back(static_cast<Aspect>(a));
+  return left;
+}
+
+// "not tried: groups" of each collective that has cases for an aspect, none of which could be judged.
+void add_untried(const Judgement& j, const std::string& name, Sayings& sayings) {
+  std::vector<Aspect> untried;
+  for (std::size_t a = 0; a < kAspectCount; ++a)
+    if (j.cells[a].tried() > 0 && j.cells[a].judged() == 0) untried.push_back(static_cast<Aspect>(a));
+  if (!untried.empty()) sayings.add("not tried: " + aspects_text(untried), name);
+}
+
+// What an audit says nothing about.
+std::string untried(const std::vector<Judgement>& judgements, const Names& names, const TableOptions& options) {
+  Sayings sayings;
+  for (const Judgement& j : judgements) {
+    if (j.offered) add_untried(j, names.of(j), sayings);
+    else sayings.add(j.refusal.starts_with("raises") || j.refusal.starts_with("refused") ? j.refusal : "not offered", names.of(j));
+  }
+  for (const std::string& kind : options.lacking) sayings.add("not offered", kind);
+  std::string out = sayings.text(options.width);
+  const auto add = [&](const std::string& text) { out += (out.empty() ? "\n" : "") + wrapped(text, 0, options.width); };
+  for (const std::string& why : options.unusable) add("not tried: " + for_terminal(why));
+  if (!options.left_out.empty()) add(fmt::format("left out: {}", fmt::join(options.left_out, ", ")));
+  std::vector<std::string> on_request;
+  if (const auto left = not_requested(options); !left.empty()) on_request.push_back(aspects_text(left) + " (--aspects)");
+  if (!options.not_asked.empty()) on_request.push_back(fmt::format("{} (--collective)", fmt::join(options.not_asked, ", ")));
+  if (!on_request.empty()) add(fmt::format("not asked for: {}", fmt::join(on_request, "; ")));
   return out;
 }
 
-// Many ops are refused with the same words: those are told together.
-std::string refusals(const std::vector<Judgement>& judgements, std::size_t width) {
-  std::vector<std::pair<std::string, std::vector<std::string>>> by_reason;
-  for (const Judgement& j : judgements) {
-    if (j.offered) continue;
-    const std::string reason = j.refusal.starts_with("raises") ? j.refusal : "not offered";
-    const auto same = std::find_if(by_reason.begin(), by_reason.end(), [&](const auto& r) { return r.first == reason; });
-    if (same == by_reason.end()) by_reason.push_back({reason, {j.name}});
-    else same->second.push_back(j.name);
+// ---- JSON
+
+Json cells_json(const Judgement& j) {
+  Json cells = Json::object();
+  for (std::size_t a = 0; a < j.cells.size(); ++a) {
+    const Cell& cell = j.cells[a];
+    if (cell.tried() == 0) continue;
+    cells[std::string(aspects()[a].name)] = {
+        {"state", std::string(state_name(cell))}, {"right", cell.right()}, {"tried", cell.tried()}, {"judged", cell.judged()}};
   }
-  std::string out;
-  for (const auto& [reason, names] : by_reason)
-    out += (out.empty() ? "\n" : "") + wrapped(fmt::format("{}: {}", fmt::join(names, ", "), reason), 0, width);
-  return out;
+  return cells;
+}
+
+Json row_json(const Judgement& j) {
+  Json row = {{"collective", std::string(traits(j.kind).name)}};
+  if (traits(j.kind).takes_op) row["op"] = std::string(name_of(j.op));
+  row["function"] = j.function;
+  row["offered"] = j.offered;
+  if (!j.offered) {
+    row["refusal"] = j.refusal;
+    return row;
+  }
+  row["wrong"] = j.wrong;
+  row["right_for"] = j.right_for;
+  row["wrong_for"] = j.wrong_for;
+  row["rule"] = j.rule;
+  row["signature"] = j.signature;
+  row["aspects"] = cells_json(j);
+  row["explanation"] = j.explanation;
+  row["measured"] = j.measured ? measured_json(*j.measured) : Json(nullptr);
+  row["errors"] = Json::array();
+  row["refused"] = Json::array();
+  for (const Note& note : j.notes) {
+    const bool raised = note.outcome == Outcome::kRaises || note.outcome == Outcome::kBreaks || note.outcome == Outcome::kFailsInBackward;
+    row[raised ? "errors" : "refused"].push_back(note.text);
+  }
+  return row;
+}
+
+Json summary_json(const AuditTally& t) {
+  return {{"offered", t.offered},           {"wrong", t.wrong},
+          {"refused_in_backward", t.refused_in_backward}, {"disputed", t.disputed},
+          {"tried_in_part", t.tried_in_part}, {"not_tried", t.not_tried},
+          {"not_offered", t.not_offered}};
+}
+
+AuditTally tally_with(const std::vector<Judgement>& judgements, const TableOptions& options) {
+  return tally_of(judgements, options.unusable.size(), options.lacking.size());
 }
 
 }  // namespace
 
 std::string audit_text(const std::vector<Judgement>& judgements, const TableOptions& options) {
-  const auto offered = std::count_if(judgements.begin(), judgements.end(), [](const Judgement& j) { return j.offered; });
-  const auto wrong = std::count_if(judgements.begin(), judgements.end(), [](const Judgement& j) { return j.wrong; });
-  std::string out = fmt::format("audit of {}\n\n", options.subject);
-  if (offered > 0) out += rows(judgements, columns(options)) + failures(judgements, options.width) + errors(judgements, options.width);
-  out += refusals(judgements, options.width);
-  out += fmt::format("\n{} offered, {} wrong in {}.\n", count_text(offered, "collective"), wrong, seconds_text(options.elapsed_s));
-  return out;
+  const AuditTally tally = tally_with(judgements, options);
+  const Names names(judgements);
+  std::string out = fmt::format("audit of {}\n", for_terminal(options.subject));
+  if (tally.offered > 0) {
+    out += "\n" + table(judgements, always_tried(), options.width);
+    if (!options.requested.empty()) out += "\n" + table(judgements, options.requested, 0);
+    out += legend_text(judgements, options.width) + formulas_text(judgements, options.width) + failures(judgements, names, options.width) + notes(judgements, names, options.width);
+  }
+  out += untried(judgements, names, options);
+  return out + "\n" + wrapped(fmt::format("{} in {}.", tally_text(tally), seconds_text(options.elapsed_s)), 0, options.width);
 }
 
 std::string audit_json(const std::vector<Judgement>& judgements, const TableOptions& options) {
   Json collectives = Json::array();
-  for (const Judgement& j : judgements) {
-    Json row = {{"collective", std::string(traits(j.kind).name)}};
-    if (traits(j.kind).takes_op) row["op"] = std::string(name_of(j.op));
-    row["offered"] = j.offered;
-    if (j.offered) {
-      row["wrong"] = j.wrong;
-      row["right_for"] = j.right_for;
-      row["rule"] = j.rule;
-      row["signature"] = j.signature;
-      for (std::size_t a = 0; a < j.cells.size(); ++a)
-        if (j.cells[a].tried > 0)
-          row["aspects"][std::string(aspects()[a].name)] = {
-              {"state", std::string(state_name(j.cells[a].state))}, {"right", j.cells[a].right}, {"tried", j.cells[a].tried}};
-      row["explanation"] = j.explanation;
-      row["errors"] = j.errors;
-    } else {
-      row["refusal"] = j.refusal;
-    }
-    collectives.push_back(row);
-  }
-  return Json{{"format", 1}, {"subject", options.subject}, {"elapsed_s", options.elapsed_s}, {"collectives", collectives}}.dump(2) + "\n";
+  for (const Judgement& j : judgements) collectives.push_back(row_json(j));
+  return Json{{"format", 1},
+              {"subject", options.subject},
+              {"elapsed_s", options.elapsed_s},
+              {"summary", summary_json(tally_with(judgements, options))},
+              {"unusable", options.unusable},
+              {"lacking", options.lacking},
+              {"collectives", collectives}}
+             .dump(2) + "\n";
 }
 
 }  // namespace distgrad

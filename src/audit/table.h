@@ -1,4 +1,5 @@
-// The audit's screen: a line a collective, and what is to be said of those that are not right.
+// The audit's screen: a line a collective and what it is right for, what is to be said of those that are not right, and what
+// was not tried.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +13,12 @@ namespace distgrad {
 struct TableOptions {
   std::string subject;
   double elapsed_s = 0;
-  std::size_t width = 100;
-  std::vector<Aspect> requested;  // columns besides those that are always there
+  std::size_t width = 80;
+  std::vector<Aspect> requested = {};       // tried besides those that always are
+  std::vector<std::string> left_out = {};   // aspects and cases that the user left out
+  std::vector<std::string> lacking = {};    // collectives for which the subject has no function
+  std::vector<std::string> not_asked = {};  // collectives that are tried on request only
+  std::vector<std::string> unusable = {};   // functions that cannot be called, with the reason
 };
 
 std::string audit_text(const std::vector<Judgement>& judgements, const TableOptions& options);

@@ -52,6 +52,51 @@ void BM_BareLibtorch(benchmark::State& state) {
 }
 BENCHMARK(BM_BareLibtorch)->ArgName("ranks")->Arg(4)->Arg(512);
 
+// What is right for one call of four ranks, from 64 cotangents each; items are these.
+void BM_SimulateDriven(benchmark::State& state) {
+  constexpr int kRanks = 4, kCotangents = 64;
+  SimulateRequest request;
+  Program& p = request.program;
+  p.world_size = kRanks;
+  CollectiveCall call;
+  call.kind = static_cast<CollectiveKind>(state.range(0));
+  call.op = static_cast<ReduceOp>(state.range(1));
+  call.operand.text = "x";
+  p.steps = {Step{"y", "", call}};
+  const Shape joined = call.kind == CollectiveKind::kAllGather ? Shape{4, 2, 3} : Shape{2, 3};
+  for (const auto& [name, shape] : {std::pair<std::string, Shape>{"x", {2, 3}}, {"g", joined}}) {
+    Input input;
+    input.name = name;
+    input.requires_grad = name == "x";
+    input.layout = {{"", Layout{}}};
+    std::vector<Array> by_rank;
+    for (int r = 0; r < kRanks; ++r) {
+      Shape own = shape;
+      if (name == "g") own.insert(own.begin(), kCotangents);
+      std::vector<double> values;
+      for (std::int64_t i = 0; i < element_count(own); ++i)
+        values.push_back(static_cast<double>((i * 7 + r * 3) % 11) - 5);
+      by_rank.emplace_back(own, std::move(values));
+    }
+    input.value = std::move(by_rank);
+    p.inputs.push_back(std::move(input));
+  }
+  request.drive = Drive{"g"};
+  request.with_bounds = state.range(2) != 0;
+  if (const Simulation s = simulate(request); s.invalid)
+    return state.SkipWithError(s.invalid->message.c_str());
+  for (auto _ : state) benchmark::DoNotOptimize(simulate(request));
+  state.SetItemsProcessed(state.iterations() * kCotangents);
+}
+void with_and_without_bounds(benchmark::internal::Benchmark* b) {
+  for (const auto& [kind, op] : {std::pair{CollectiveKind::kAllReduce, ReduceOp::kSum},
+                                 {CollectiveKind::kAllReduce, ReduceOp::kProduct},
+                                 {CollectiveKind::kAllReduce, ReduceOp::kMax},
+                                 {CollectiveKind::kAllGather, ReduceOp::kSum}})
+    for (const int bounds : {0, 1}) b->Args({static_cast<int>(kind), static_cast<int>(op), bounds});
+}
+BENCHMARK(BM_SimulateDriven)->ArgNames({"kind", "op", "bounds"})->Apply(with_and_without_bounds);
+
 }  // namespace
 }  // namespace distgrad
 

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
@@ -16,7 +17,7 @@
 
 namespace distgrad {
 
-CapturedChild run_captured(ChildCommand command, int timeout_s) {
+CapturedChild run_captured(ChildCommand command, int timeout_s, const std::function<bool(double)>& goes_on) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0)
     throw SystemError(std::string("cannot make a pipe: ") + std::strerror(errno));
@@ -25,16 +26,19 @@ CapturedChild run_captured(ChildCommand command, int timeout_s) {
   command.output_fd = writing.get();
   const pid_t child = start_child(command);
   writing.reset();
-  const std::int64_t deadline = monotonic_ns() + std::int64_t{timeout_s} * 1'000'000'000;
+  const std::int64_t started = monotonic_ns(), deadline = started + std::int64_t{timeout_s} * 1'000'000'000;
   CapturedChild result;
   for (;;) {
-    const std::int64_t left_ms = (deadline - monotonic_ns()) / 1'000'000;
-    pollfd waiting{reading.get(), POLLIN, 0};
-    if (left_ms <= 0 || ::poll(&waiting, 1, static_cast<int>(left_ms)) == 0) {
+    constexpr std::int64_t kLookMs = 100;
+    const std::int64_t now = monotonic_ns(), left_ms = (deadline - now) / 1'000'000;
+    if (left_ms <= 0 || (goes_on && !goes_on(static_cast<double>(now - started) * 1e-9))) {
       result.timed_out = true;
       ::kill(-child, SIGKILL);  // the child leads a session of its own
       break;
     }
+    pollfd waiting{reading.get(), POLLIN, 0};
+    const std::int64_t wait_ms = goes_on ? std::min(left_ms, kLookMs) : left_ms;
+    if (::poll(&waiting, 1, static_cast<int>(wait_ms)) <= 0) continue;
     std::array<char, 4096> buffer{};
     const ssize_t n = ::read(reading.get(), buffer.data(), buffer.size());
     if (n < 0 && errno == EINTR) continue;

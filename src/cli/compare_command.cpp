@@ -13,6 +13,7 @@
 #include "dumps/read_dump.h"
 #include "dumps/report_changes.h"
 #include "report/json.h"
+#include "report/words.h"
 
 namespace distgrad {
 namespace {
@@ -20,9 +21,10 @@ namespace {
 struct CompareOptions {
   std::string reference;
   std::vector<std::string> observed;
-  dumps::ToleranceOptions tolerance;
+  dumps::ComparisonOptions comparison;
   std::string json;
   bool full = false;
+  bool strict = false;
 };
 
 // What both kinds of comparison end with.
@@ -40,6 +42,28 @@ double tolerance_value(const std::string& text, const char* option) {
   return value;
 }
 
+// "micro-batches=4".
+dumps::NamedCount count_value(const std::string& text) {
+  const std::size_t at = text.rfind('=');
+  const std::string digits = at == std::string::npos ? "" : text.substr(at + 1);
+  const bool good = at > 0 && !digits.empty() && digits.size() < 7 &&
+                    digits.find_first_not_of("0123456789") == std::string::npos;
+  if (!good || std::stoi(digits) == 0)
+    throw UserError(fmt::format("compare: --count \"{}\" is not NAME=NUMBER", text));
+  return {for_terminal(text.substr(0, at)), std::stoi(digits)};
+}
+
+// "norm.*=sum".
+std::pair<std::string, std::string> reduction_value(const std::string& text) {
+  const std::size_t at = text.rfind('=');
+  const std::string op = at == std::string::npos ? "" : text.substr(at + 1);
+  if (at == 0 || op == "avg" || !dumps::reduction_named(op))
+    throw UserError(fmt::format(
+        "compare: --reduce \"{}\" is not PATTERN=OP; there are sum, mean, max, min, product",
+        text));
+  return {text.substr(0, at), op};
+}
+
 DType dtype_value(const std::string& name) {
   if (const auto dtype = dtype_named(name)) return *dtype;
   throw UserError(
@@ -51,6 +75,7 @@ std::optional<ExitCode> parse(const Arguments& arguments, CompareOptions& option
       "Compare gradients that a training script saved with a reference, or two reports of a run.",
       "distgrad compare");
   std::string rtol, atol, dtype;
+  std::vector<std::string> counts, reductions;
   app.add_option("REFERENCE", options.reference,
                  "a .safetensors or .json file, or a folder of one a rank")
       ->required();
@@ -59,10 +84,23 @@ std::optional<ExitCode> parse(const Arguments& arguments, CompareOptions& option
   app.add_option("--rtol", rtol, "relative tolerance, of the norm (default: by dtype)")
       ->type_name("R");
   app.add_option("--atol", atol, "absolute tolerance of an element (default 0)")->type_name("A");
-  app.add_flag("--elementwise", options.tolerance.elementwise,
+  app.add_flag("--elementwise", options.comparison.tolerance.elementwise,
                "relative to each element, as torch.allclose");
   app.add_option("--dtype", dtype, "what the run computed in, if shorter than what it saved")
       ->type_name("DTYPE");
+  app.add_option("--count", counts,
+                 "what a factor may be the number of, as micro-batches=4; repeatable")
+      ->type_name("NAME=N")
+      ->allow_extra_args(false);
+  app.add_option("--partly-held", options.comparison.partly_held,
+                 "parameters that some ranks need not have; repeatable")
+      ->type_name("PATTERN")
+      ->allow_extra_args(false);
+  app.add_option("--reduce", reductions,
+                 "plain tensors to be reduced over the ranks first, as norm.*=sum")
+      ->type_name("PATTERN=OP")
+      ->allow_extra_args(false);
+  app.add_flag("--strict", options.strict, "a match that shows nothing is not good enough");
   app.add_option("--json", options.json, "write the comparison as JSON; - is standard output")
       ->type_name("FILE");
   app.add_flag("--full", options.full, "every parameter, a line each");
@@ -73,18 +111,21 @@ std::optional<ExitCode> parse(const Arguments& arguments, CompareOptions& option
            "  distgrad compare yesterday.json today.json\n"
            "distgrad.save_gradients(model, folder) writes what this reads.\n");
   if (const auto done = parse_arguments(app, arguments)) return done;
-  if (!rtol.empty()) options.tolerance.rtol = tolerance_value(rtol, "--rtol");
-  if (!atol.empty()) options.tolerance.atol = tolerance_value(atol, "--atol");
-  if (!dtype.empty()) options.tolerance.dtype = dtype_value(dtype);
+  if (!rtol.empty()) options.comparison.tolerance.rtol = tolerance_value(rtol, "--rtol");
+  if (!atol.empty()) options.comparison.tolerance.atol = tolerance_value(atol, "--atol");
+  if (!dtype.empty()) options.comparison.tolerance.dtype = dtype_value(dtype);
+  for (const std::string& reduction : reductions)
+    options.comparison.reductions.push_back(reduction_value(reduction));
+  for (const std::string& count : counts) options.comparison.counts.push_back(count_value(count));
   return std::nullopt;
 }
 
 Outcome compare_gradients(const CompareOptions& options) {
   const dumps::DumpComparison comparison =
       dumps::compare_dumps(dumps::read_dump({&options.reference, 1}),
-                           dumps::read_dump(options.observed), options.tolerance);
+                           dumps::read_dump(options.observed), options.comparison);
   return {dumps::comparison_text(comparison, {options.full}), dumps::comparison_json(comparison),
-          comparison.all_right()};
+          comparison.all_right() && (comparison.vacuous.empty() || !options.strict)};
 }
 
 Outcome compare_reports(const CompareOptions& options) {

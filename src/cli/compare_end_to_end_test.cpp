@@ -46,10 +46,10 @@ TEST_F(CompareEndToEnd, WrongOnesAreNamedAndExitCodeOne) {
   EXPECT_EQ(compare("--json c.json ref.json obs/*.json"), 1) << err_;
   EXPECT_EQ(
       out_,
-      "FAIL  all 2 of layers.*.w   2 times the reference (N, the number of ranks) on every rank\n"
+      "FAIL  all 2 of layers.*.w   2 times the reference (2 = the number of ranks) on every rank\n"
       "      In common: exactly the parameters with \"layers\" in their name.\n"
-      "      Summed over ranks where the reference averages, reduced once too often, or accumulated "
-      "over\n      several backward passes (zero_grad).\n"
+      "      Added up where the reference averages, reduced once too often, or accumulated over "
+      "several\n      backward passes (zero_grad).\n"
       "      Worst: layers.0.w[2] on rank 0: 6 where the reference has 3; it is off by 1 of its "
       "norm.\n"
       "ok    1 parameter   right, bit for bit\n"
@@ -59,6 +59,44 @@ TEST_F(CompareEndToEnd, WrongOnesAreNamedAndExitCodeOne) {
   EXPECT_EQ(json["summary"]["not_right"], 2);
   EXPECT_EQ(json["parameters"][1]["factor"], 2.0);
   EXPECT_EQ(json["groups"][0]["verdict"], "scaled");
+}
+
+TEST_F(CompareEndToEnd, CountsThatTheUserGivesExplainFactors) {
+  write("ref.json", R"({"w": [1, 2, 3]})");
+  write("obs/rank_0.json", R"({"w": [4, 8, 12]})");
+  write("obs/rank_1.json", R"({"w": [4, 8, 12]})");
+  EXPECT_EQ(compare("--count micro-batches=4 --count accumulation=3 ref.json obs"), 1) << err_;
+  EXPECT_THAT(out_, HasSubstr("4 times the reference (4 = the number of micro-batches)"));
+  EXPECT_EQ(compare("ref.json obs"), 1) << err_;
+  EXPECT_THAT(out_, HasSubstr("nothing here is 4; 4 = 2 x 2, with 2 = the number of ranks"));
+}
+
+TEST_F(CompareEndToEnd, AMatchThatShowsNothingIsToldAndFailsUnderStrict) {
+  write("ref.json", R"({"w": [0, 0], "v": null})");
+  write("obs.json", R"({"w": [0, 0], "v": null})");
+  EXPECT_EQ(compare("--json c.json ref.json obs.json"), 0) << err_;
+  EXPECT_THAT(out_, HasSubstr("vacuous: every gradient is zero or None"));
+  EXPECT_THAT(Json::parse(read("c.json"))["vacuous"].get<std::string>(),
+              StartsWith("every gradient is zero or None"));
+  EXPECT_EQ(compare("--strict ref.json obs.json"), 1);
+  write("one.json", R"({"w": [0, 1e-30], "v": null})");
+  EXPECT_EQ(compare("--strict --json c.json one.json one.json"), 0) << out_;
+  EXPECT_TRUE(Json::parse(read("c.json"))["vacuous"].is_null());
+}
+
+TEST_F(CompareEndToEnd, ParametersThatOnlySomeRanksHold) {
+  write("ref.json", R"({"a": [1, 2], "b": [3, 4], "c": [5, 6]})");
+  // Two stages: told from what the other rank holds in its place.
+  write("stages/rank_0.json", R"({"a": [1, 2], "b": [3, 4]})");
+  write("stages/rank_1.json", R"({"c": [5, 6]})");
+  EXPECT_EQ(compare("ref.json stages"), 0) << out_;
+  EXPECT_THAT(out_, HasSubstr("2 parameters on rank 0 alone: the other ranks hold others"));
+  // A rank that holds less has lost something, unless the user says that it is meant.
+  write("less/rank_0.json", R"({"a": [1, 2], "b": [3, 4], "c": [5, 6]})");
+  write("less/rank_1.json", R"({"a": [1, 2], "b": [3, 4]})");
+  EXPECT_EQ(compare("ref.json less"), 1);
+  EXPECT_THAT(out_, HasSubstr("missing on rank 1, right on rank 0"));
+  EXPECT_EQ(compare("--partly-held 'c*' ref.json less"), 0) << out_;
 }
 
 TEST_F(CompareEndToEnd, JsonOnStandardOutputIsAlone) {
@@ -76,6 +114,9 @@ TEST_F(CompareEndToEnd, TheUsersErrorsAreOneLineAndExitCodeTwo) {
       {"ref.json nothing.json", "nothing.json: there is no such file or folder"},
       {"ref.json cut.safetensors", "cut.safetensors: not a safetensors file: 4 bytes long"},
       {"ref.json other.json", "have no parameter in common: \"w\" there, \"v\" here"},
+      {"--count 4 ref.json ref.json", "--count \"4\" is not NAME=NUMBER"},
+      {"--count a=x ref.json ref.json", "--count \"a=x\" is not NAME=NUMBER"},
+      {"--reduce w=average ref.json ref.json", "there are sum, mean, max, min, product"},
       {"--rtol x ref.json ref.json", "--rtol \"x\" is not a number of at least 0"},
       {"--dtype float8 ref.json ref.json", "there are float64, float32, bfloat16, float16"},
       {"--rtool 1 ref.json ref.json", "did you mean \"--rtol\"?"},

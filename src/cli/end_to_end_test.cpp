@@ -98,6 +98,8 @@ TEST_F(EndToEnd, AMismatchShowsBothSidesOfTheDebate) {
       StartsWith(
           "ok    a.json:subject=torch_nn   match\n"
           "FAIL  a.json:subject=in_place   mismatch: identity-backward in step y (all_reduce)\n"
+          "  measured   x̄_r = ȳ_r\n"
+          "  right      x̄_r = Σ_k ȳ_k\n"
           "  x            rank 0   rank 1\n"
           "  observed         20       30\n"
           "  sum              40       60   declared: every rank's loss counts\n"
@@ -249,16 +251,16 @@ TEST_F(EndToEnd, ALargeProgramIsJudgedAsASmallOne) {
 TEST_F(EndToEnd, AnAuditTellsWrongFromRightForAnotherObjective) {
   EXPECT_EQ(run({"audit", "torch_nn", "--collective", "all_reduce", "--json", "a.json", "--out", "failing"}), 1)
       << out_ << err_;
-  EXPECT_THAT(out_, HasSubstr("right for sum: adjoint, P->R\n"));
+  EXPECT_THAT(out_, HasSubstr("right for sum and mean; wrong for replicated: adjoint, P->R\n              x̄_r = Σ_k ȳ_k\n"));
   EXPECT_THAT(out_, HasSubstr("all_reduce product, all_reduce min, all_reduce max: wrong, same-op-backward\n"));
   const Json audit = Json::parse(read(folder_ / "a.json"));
-  EXPECT_EQ(audit["collectives"][0]["right_for"], Json({"sum"}));
+  EXPECT_EQ(audit["collectives"][0]["right_for"], Json({"sum", "mean"}));
   EXPECT_EQ(audit["collectives"][2]["rule"], "same-op-backward");
   EXPECT_EQ(run({"run", "failing"}), 1) << out_ << err_;
   EXPECT_THAT(out_, HasSubstr("FAIL  failing/all_reduce_product.json   mismatch: same-op-backward"));
 
   EXPECT_EQ(run({"audit", "megatron", "--collective", "all_reduce"}), 0) << out_;
-  EXPECT_THAT(out_, HasSubstr("right for replicated: identity-backward, P->I\n"));
+  EXPECT_THAT(out_, HasSubstr("(DistributedDataParallel): identity-backward, P->I\n              x̄_r = ȳ_r\n"));
   EXPECT_EQ(run({"audit", "megatron", "--collective", "all_reduce", "--objective", "sum"}), 1);
   EXPECT_EQ(run({"audit", "simclr", "--collective", "all_reduce"}), 4) << "not offered";
   EXPECT_EQ(run({"audit", "megatorn"}), 2);
@@ -315,7 +317,7 @@ TEST_F(EndToEnd, AUsersFunctionIsRunAndItsMistakeNamed) {
       << out_ << err_;
   EXPECT_THAT(out_, HasSubstr("mismatch: own-slice in step y (all_gather)"));
   EXPECT_EQ(run({"audit", "--python", DISTGRAD_PYTHON, "all_gather=python:layers.py:Gather.apply"}), 0) << out_ << err_;
-  EXPECT_THAT(out_, HasSubstr("right for replicated: own-slice, V->I"));
+  EXPECT_THAT(out_, HasSubstr("(DistributedDataParallel): own-slice, V->I"));
 }
 
 TEST_F(EndToEnd, AUsersFunctionThatFailsCostsItsCaseOnly) {
@@ -381,12 +383,12 @@ TEST_F(EndToEnd, AnOperatorOfALibraryIsRunAndItsMistakeNamed) {
   // Right for the mean of two ranks' losses, and for no objective with three ranks; in subgroups too.
   EXPECT_EQ(run({"audit", "all_reduce=" + library + "halved"}), 1) << out_ << err_;
   EXPECT_EQ(run({"audit", "all_reduce=" + library + "in_memory_order"}), 1) << out_ << err_;
-  EXPECT_THAT(out_, HasSubstr("3/4")) << "the transposed cotangent, and nothing else:\n" << out_;
+  EXPECT_THAT(out_, HasSubstr("5/6")) << "the transposed cotangent, and nothing else:\n" << out_;
   EXPECT_THAT(out_, HasSubstr("all_reduce sum: wrong, contiguity\n"));
   EXPECT_EQ(run({"audit", "all_reduce=" + library + "all_reduce"}), 0) << out_ << err_;
-  EXPECT_THAT(out_, HasSubstr("right for sum: adjoint, P->R\n"));
+  EXPECT_THAT(out_, HasSubstr("right for sum and mean; wrong for replicated: adjoint, P->R\n              x̄_r = Σ_k ȳ_k\n"));
   EXPECT_EQ(run({"audit", "all_reduce=" + library + "reduce_from_region"}), 0) << out_ << err_;
-  EXPECT_THAT(out_, HasSubstr("right for replicated: identity-backward, P->I\n"));
+  EXPECT_THAT(out_, HasSubstr("(DistributedDataParallel): identity-backward, P->I\n              x̄_r = ȳ_r\n"));
 }
 
 TEST_F(EndToEnd, NothingRan) {
@@ -471,7 +473,7 @@ TEST_F(EndToEnd, Lists) {
   EXPECT_EQ(run({"list", "cases", "a.json"}), 0);
   EXPECT_EQ(out_, "a.json:subject=torch_nn\na.json:subject=in_place\n");
   EXPECT_EQ(run({"list", "findings", "--json"}), 0);
-  EXPECT_EQ(Json::parse(out_).size(), 23u);
+  EXPECT_EQ(Json::parse(out_).size(), 24u);
   EXPECT_EQ(run({"list", "subjects"}), 0);
   EXPECT_THAT(out_, HasSubstr("torch_nn"));
 }

@@ -8,7 +8,6 @@
 #include <string_view>
 #include <variant>
 
-#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/interrupts.h"
 #include "cli/accelerators.h"
@@ -34,7 +33,7 @@ constexpr const char* kExamples =
 
 // What is understood of the options of `run`: those that say which case it is and how it runs. They
 // are read by its own parser, so that they mean the same; this keeps the others out and has the help.
-std::optional<ExitCode> check_arguments(const Arguments& arguments, std::string& separating) {
+std::optional<ExitCode> check_arguments(const Arguments& arguments) {
   CLI::App app("One case in full: every value and cotangent by rank, and where the ranks part from the truth.",
                "distgrad explain");
   std::string text;
@@ -56,28 +55,14 @@ std::optional<ExitCode> check_arguments(const Arguments& arguments, std::string&
   option("--timeout", "S", "seconds for the case");
   app.add_flag("--full", flag, "show all ranks and elements");
   option("--color", "WHEN", "auto, always or never");
-  app.add_option("--separating", separating, "writes a scenario that tells the explanations apart")->type_name("FILE");
   describe(app, kExamples);
   return parse_arguments(app, arguments);
 }
 
-// `run` knows nothing of it.
-Arguments without_separating(const Arguments& arguments) {
-  Arguments others;
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const std::string_view word = arguments[i];
-    if (word == "--separating")
-      ++i;
-    else if (!word.starts_with("--separating="))
-      others.push_back(arguments[i]);
-  }
-  return others;
-}
-
-std::variant<RunOptions, ExitCode> parse_explain_options(const Arguments& arguments, std::string& separating) {
-  if (const auto done = check_arguments(arguments, separating)) return *done;
+std::variant<RunOptions, ExitCode> parse_explain_options(const Arguments& arguments) {
+  if (const auto done = check_arguments(arguments)) return *done;
   try {
-    return parse_run_options(without_separating(arguments));
+    return parse_run_options(arguments);
   } catch (const UserError& e) {
     const std::string text = e.what();
     throw UserError(text.starts_with("run: ") ? "explain: " + text.substr(5) : text);
@@ -96,7 +81,7 @@ void refuse_several(const std::vector<Case>& cases) {
 class Listener : public VerifyListener {
  public:
   explicit Listener(Report& report) : report_(report) {}
-  void on_conclusion(const Conclusion& conclusion) override { explanation = explanation_of(conclusion, true); }
+  void on_conclusion(const Conclusion& conclusion) override { explanation = explanation_of(conclusion); }
   void on_result(CaseResult result) override { report_.cases.push_back(std::move(result)); }
   void on_invalid(InvalidFile invalid) override {
     tell_invalid({&invalid, 1});
@@ -110,20 +95,6 @@ class Listener : public VerifyListener {
   Report& report_;
 };
 
-// Where there is none the text says why, and an older file is left alone.
-void write_separating(Explanation& explanation, const std::string& path) {
-  SeparatingScenario& scenario = explanation.separating;
-  if (scenario.text.empty()) {
-    fmt::print(stderr, "distgrad: explain: --separating: {}; {} is not written\n",
-               scenario.rivals.empty() ? "there are no explanations to tell apart"
-                                       : "no scenario was found that tells the explanations apart",
-               shell_quoted(path));
-    return;
-  }
-  write_file_atomically(path, scenario.text);
-  scenario.written_to = path;
-}
-
 TextOptions text_options(const RunOptions& options) {
   TextOptions text;
   text.color = wants_color(options.color);
@@ -136,8 +107,7 @@ TextOptions text_options(const RunOptions& options) {
 }  // namespace
 
 ExitCode explain_command(const Arguments& arguments) {
-  std::string separating;  // the file to write, or empty
-  const auto parsed = parse_explain_options(arguments, separating);
+  const auto parsed = parse_explain_options(arguments);
   if (const auto* done = std::get_if<ExitCode>(&parsed)) return *done;
   RunOptions options = std::get<RunOptions>(parsed);
   Interpreters interpreters;
@@ -160,7 +130,6 @@ ExitCode explain_command(const Arguments& arguments) {
     fmt::print(stderr, "distgrad: interrupted\n");
     return static_cast<ExitCode>(128 + signal);  // as shells say it
   }
-  if (!separating.empty()) write_separating(listener.explanation, separating);
   for (const CaseResult& result : report.cases)
     std::fputs(explain_text(listener.explanation, result, text_options(options)).c_str(), stdout);
   report.summary = summary_of(report.cases);

@@ -3,17 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <map>
 
-#include "cli/separating.h"
+#include "diagnose/chain.h"
 #include "diagnose/phrases.h"
-#include "diagnose/rewriting.h"
-#include "diagnose/search.h"
-#include "diagnose/sync_mistakes.h"
 #include "gradients/closeness.h"
-#include "model/libraries.h"
 #include "report/program_text.h"
 #include "report/words.h"
 
@@ -44,10 +39,8 @@ std::string unused_name(const Program& program, std::string name) {
 }
 
 // The simulator gives values and cotangents of steps, so each input is a step, too, for a moment.
-Traced traced(Program program, const Hypothesis& hypothesis, const std::vector<double>& weights,
-              const Replay& replay) {
+Traced traced(Program program, const std::vector<double>& weights, Machine& machine) {
   SimulateRequest request;
-  request.rules = rewrite(program, of_backward(hypothesis));
   std::map<std::string, std::string> input_of_step;
   std::vector<Step> inputs;
   for (const Input& input : program.inputs) {
@@ -62,7 +55,7 @@ Traced traced(Program program, const Hypothesis& hypothesis, const std::vector<d
   request.with_bounds = false;
   request.with_guards = false;
   request.with_cotangents = true;
-  const Simulation simulation = replay(request);
+  const Simulation simulation = machine.simulate(request);
   Traced all;
   if (simulation.invalid) return all;
   const auto named = [&](const std::string& step) {
@@ -73,29 +66,6 @@ Traced traced(Program program, const Hypothesis& hypothesis, const std::vector<d
   for (const StepValue& v : simulation.cotangents) all.cotangents[named(v.step)] = v.by_rank;
   all.losses = simulation.losses;
   all.weights = weights;
-  return all;
-}
-
-// A replay of these cuts the graph off at the step's output, behind which nothing has a cotangent then.
-bool is_cut(const RuleChoice& choice) {
-  const auto how = rewriting_named(choice.rule);
-  return choice.rule == "none" ||
-         (how && (how->kind == Rewriting::Kind::kWithout || how->kind == Rewriting::Kind::kStale));
-}
-
-// As traced(). But the backward of a step bears on what it was computed from alone: its own value and
-// the later ones have the cotangents that they have without it.
-Traced traced_backward(const Program& program, const Hypothesis& hypothesis,
-                       const std::vector<double>& weights, const Replay& replay) {
-  Traced all = traced(program, hypothesis, weights, replay);
-  Hypothesis rest = hypothesis;
-  for (auto step = program.steps.begin(); step != program.steps.end(); ++step) {
-    const auto cuts_here = [&](const RuleChoice& c) { return c.step == step->name && is_cut(c); };
-    if (std::erase_if(rest, cuts_here) == 0) continue;
-    Traced without = traced(program, rest, weights, replay);
-    for (auto later = step; later != program.steps.end(); ++later)
-      all.cotangents[later->name] = std::move(without.cotangents[later->name]);
-  }
   return all;
 }
 
@@ -155,39 +125,14 @@ bool differs(const std::vector<Array>& truth, const std::vector<Array>& seen) {
   return false;
 }
 
-bool mentions(const std::string& expression, const std::string& name) {
-  const auto is_word = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; };
-  for (std::size_t at = expression.find(name); at != std::string::npos;
-       at = expression.find(name, at + 1)) {
-    const std::size_t end = at + name.size();
-    if ((at == 0 || !is_word(expression[at - 1])) &&
-        (end == expression.size() || !is_word(expression[end])))
-      return true;
-  }
-  return false;
-}
-
-std::string rule_text(const std::string& rule) {
-  if (const auto rewriting = rewriting_named(rule)) return "which " + happened(*rewriting);
-  for (const BackwardRuleRow& row : backward_rules())
-    if (row.name == rule) return fmt::format("{} ({}).", row.name, row.summary);
-  return rule + ".";
-}
-
-const RuleChoice* choice_for(const Hypothesis& hypothesis, const std::string& step) {
-  for (const RuleChoice& choice : hypothesis)
-    if (choice.step == step) return &choice;
-  return nullptr;
-}
-
 class Explainer {
  public:
-  Explainer(const Conclusion& conclusion, bool separates)
-      : c_(conclusion), program_(conclusion.asked.program), separates_(separates) {
+  explicit Explainer(const Conclusion& conclusion)
+      : c_(conclusion), program_(conclusion.asked.program) {
     // What the remedy of pytorch#58005 starts with: with it the adjoint everywhere is the truth,
     // also where only one of several equal losses counts.
     const auto true_weights = backward_weights(program_, c_.which.objective, true);
-    truth_ = traced(program_, {}, true_weights, c_.replay);
+    truth_ = traced(program_, true_weights, c_.machine);
   }
 
   Explanation run() {
@@ -336,27 +281,27 @@ class Explainer {
   }
 
   void explain_backward() {
-    const Evidence evidence(c_.which, c_.asked, c_.simulation, *c_.comparison);
-    const Replayer replayer(evidence, c_.replay);
-    Hypothesis hypothesis;
-    if (!replayer.is_adjoint()) {
-      const Explanations explained = explanations(evidence, replayer);
-      if (explained.found.empty()) return explain_unknown(explained);
-      hypothesis = explained.found.front();
-      has_rivals_ = explained.found.size() > 1;
-      if (has_rivals_ && separates_) out_.separating = separating_scenario(c_, explained.found);
-    }
-    show_ranks_cotangents(traced_backward(program_, hypothesis, run_weights(), c_.replay));
-    if (!starts_alike())
-      explain_start(hypothesis);
-    else if (of_backward(hypothesis).empty() && !hypothesis.empty())
-      explain_sync(hypothesis);
-    else if (hypothesis.empty())
-      out_.parting =
-          "In no collective: every cotangent is that of the truth. What the ranks hold in the end is not, "
-          "since it is not summed, joined or synchronised as J asks for; see below.";
-    else
-      explain_step(hypothesis);
+    show_ranks_cotangents(observed());
+    mark_blamed();
+    if (!starts_alike()) out_.values.back().mark = "backward starts on another scale here";
+    out_.parting = starts_alike() ? "" : unlike_start_text() + " ";
+    out_.parting += parting_text();
+    out_.measured = measured_text();
+  }
+
+  // The cotangents of the ranks' own backward: those at the calls as they were observed, those between
+  // them by the chain rule from what the calls gave.
+  Traced observed() {
+    if (has_code(program_.steps)) return {};
+    const auto run = c_.machine.observe();
+    if (!run || run->error) return {};
+    const auto calls = calls_on_ranks(program_, *run);
+    if (calls.empty()) return {};
+    const std::vector<double> starts = run_weights();
+    Traced all = traced(without_calls(program_, starts, calls, *run),
+                        std::vector<double>(starts.size(), 1.0), c_.machine);
+    all.weights = starts;
+    return all;
   }
 
   void show_ranks_cotangents(const Traced& ranks) {
@@ -368,123 +313,60 @@ class Explainer {
     }
   }
 
-  void explain_start(const Hypothesis& hypothesis) {
-    if (hypothesis.empty()) {
-      out_.values.back().mark = "the cotangents part here, where backward starts";
-      out_.parting = "Where backward starts. " + unlike_start_text() +
-                     " Every collective's backward then is the adjoint, which sums over the ranks: so each "
-                     "loss is counted, and not one.";
-      return;
+  // Of each step that is blamed, the finding; in the order of backward.
+  std::vector<const Finding*> blamed() const {
+    std::vector<const Finding*> all;
+    for (auto step = program_.steps.rbegin(); step != program_.steps.rend(); ++step)
+      for (const Finding& finding : c_.result.findings)
+        if (finding.step == step->name && (all.empty() || all.back()->step != finding.step))
+          all.push_back(&finding);
+    return all;
+  }
+
+  void mark_blamed() {
+    bool is_first = true;
+    for (const Finding* finding : blamed()) {
+      value_named(finding->step)->mark =
+          is_first ? "the cotangents part here: the backward of this step does not give what is right"
+                   : "the backward of this step is wrong as well";
+      is_first = false;
     }
-    out_.parting =
-        unlike_start_text() +
-        " So the ranks' cotangents are on another scale than J's from the start, and where they stray from "
-        "it cannot be read off one step. What the ranks hold is what the rule below gives.";
-    out_.rule = rule_of(hypothesis);
-    for (const RuleChoice& choice : of_backward(hypothesis))
-      value_named(choice.step)->mark = "the backward of this step goes by the rule named below";
-    mark_inputs(hypothesis);
   }
 
-  // What is wrong after backward shows in no cotangent.
-  void mark_inputs(const Hypothesis& hypothesis) {
-    for (const RuleChoice& choice : hypothesis)
-      if (sync_mistake_named(choice.rule))
-        value_named(choice.step)->mark = "the ranks part here, in what is made of their gradients after backward";
-  }
-
-  void explain_sync(const Hypothesis& hypothesis) {
-    mark_inputs(hypothesis);
-    out_.parting =
-        "After backward: every cotangent is that of the truth. What is made of the ranks' gradients then, by "
-        "a sum or a mean over the ranks, is not.";
-    out_.rule = rule_of(hypothesis);
-  }
-
-  std::string sync_text(const RuleChoice& choice) const {
-    const auto input = std::find_if(program_.inputs.begin(), program_.inputs.end(),
-                                    [&](const Input& i) { return i.name == choice.step; });
-    return text_of(program_, *input, *sync_mistake_named(choice.rule), choice.step);
-  }
-
-  std::string rule_of(const Hypothesis& hypothesis) const {
-    std::string text;
-    for (const RuleChoice& choice : hypothesis) {
-      if (sync_mistake_named(choice.rule)) {
-        text += (text.empty() ? "" : " And ") + sync_text(choice);
-        continue;
-      }
-      const std::string one = rule_text(choice.rule);
-      const bool told = text.find(one) != std::string::npos;
-      if (!told)
-        text += fmt::format("{}in the backward of {}, {}", text.empty() ? "" : " And ",
-                            steps_of(hypothesis, choice.rule), one);
-    }
-    if (has_rivals_) text += " Others lead to the same gradients here: below, after \"Also\".";
-    return text;
-  }
-
-  static std::string steps_of(const Hypothesis& hypothesis, const std::string& rule) {
-    std::vector<std::string> steps;
-    for (const RuleChoice& choice : hypothesis)
-      if (choice.rule == rule) steps.push_back(choice.step);
-    return enumeration(steps);
-  }
-
-  // The last value in the order of the program that is wrong is the first in the order of backward.
-  // All that it was computed from is right, so a backward that it came through directly is wrong.
-  void explain_step(const Hypothesis& hypothesis) {
-    out_.rule = rule_of(hypothesis);
-    std::size_t first = names_.size();
-    while (first > 0 && out_.values[first - 1].ranks_cotangent.empty()) --first;
-    const std::string culprit = first == 0 ? of_backward(hypothesis).front().step
-                                           : culprit_for(names_[first - 1], of_backward(hypothesis));
-    ExplainedValue& blamed = *value_named(culprit);
-    blamed.mark = "the cotangents part here: the backward of this step is not the adjoint";
-    for (const RuleChoice& choice : of_backward(hypothesis))
-      if (choice.step != culprit) value_named(choice.step)->mark = "the backward of this step is wrong as well";
-    mark_inputs(hypothesis);
-    if (first == 0 || names_[first - 1] == culprit) {
-      out_.parting = fmt::format("In the backward of step {}.", culprit);
-      return;
-    }
-    out_.parting = fmt::format(
-        "In the backward of step {}: the cotangent of {} is right on every rank, what is made of it for "
-        "{} is not.",
-        culprit, culprit, names_[first - 1]);
-  }
-
-  std::string culprit_for(const std::string& wrong, const Hypothesis& hypothesis) const {
-    for (const Step& step : program_.steps)
-      if (step.collective() && choice_for(hypothesis, step.name) &&
-          mentions(step.collective()->operand.text, wrong))
-        return step.name;
-    return hypothesis.front().step;
-  }
-
-  void explain_unknown(const Explanations& explained) {
-    out_.parting =
-        "In backward; where, no rule in use tells: none reproduces what the ranks hold, and their "
-        "cotangents are nothing that can be observed. Forward values are right.";
-    std::vector<std::string> steps;
-    for (const auto& [step, inputs] : explained.bearing) steps.push_back(step->name);
+  std::string parting_text() const {
+    const auto steps = blamed();
     if (!steps.empty())
-      out_.parting += fmt::format(" What differs depends on the backward of {}.", enumeration(steps));
+      return fmt::format(
+          "In the backward of step {}: what it gives to its operand is not what is right for the "
+          "cotangents that arrive at it.",
+          steps.front()->step);
+    const bool all_alike = std::all_of(out_.values.begin(), out_.values.end(), [](const ExplainedValue& v) {
+      return v.ranks_cotangent.empty();
+    });
+    if (!all_alike)
+      return "In no collective: every one gives its operand what is right for what arrives at it.";
+    return "In no collective: every cotangent is that of the truth. What the ranks hold in the end is "
+           "not, since it is not summed, joined or synchronised as J asks for; see below.";
+  }
+
+  std::string measured_text() const {
+    std::string text;
+    for (const Finding* finding : blamed())
+      if (finding->measured)
+        text += fmt::format("{}step {} ({}) {}; right is {}.", text.empty() ? "" : " ", finding->step,
+                            finding->collective, finding->measured->formula, finding->measured->right);
+    return text;
   }
 
   const Conclusion& c_;
   const Program& program_;
-  const bool separates_;
   Traced truth_;
   Explanation out_;
-  bool has_rivals_ = false;  // the rule is one of several that the data cannot tell apart
   std::vector<std::string> names_;  // of out_.values; "" is the loss
 };
 
 }  // namespace
 
-Explanation explanation_of(const Conclusion& conclusion, bool separates) {
-  return Explainer(conclusion, separates).run();
-}
+Explanation explanation_of(const Conclusion& conclusion) { return Explainer(conclusion).run(); }
 
 }  // namespace distgrad

@@ -1,5 +1,5 @@
-// How one case is told: its program simulated once more with every value and cotangent, beside a
-// replay of what the ranks' backward did, and the first place where the two part.
+// One case in full: its program simulated once more with every value and cotangent, beside the
+// cotangents that the ranks' own backward was observed to give, and the first place where they part.
 #pragma once
 
 #include "cli/verify.h"
@@ -7,8 +7,7 @@
 
 namespace distgrad {
 
-// Costs two simulations, and a diagnosis where the gradients differ. With `separates` a scenario is
-// looked for, too, that tells explanations apart (cli/separating.h), which costs some more.
-Explanation explanation_of(const Conclusion&, bool separates = false);
+// Costs a simulation and, where the gradients differ, another run of the ranks and one more simulation.
+Explanation explanation_of(const Conclusion&);
 
 }  // namespace distgrad

@@ -180,7 +180,7 @@ TEST_F(Fuzz, FailuresOfEveryKindAreFoundOnceAndRunAgainAsWritten) {
     int exit_code;
   } kinds[] = {{"identity-backward-all_reduce-sum.json", "mismatch: identity-backward in step", 1},
                {"exception-broadcast.json", "error: exception on rank", 3},
-               {"crash-reduce-sum.json", "error: crash on rank 1 in step", 3}};
+               {"crash-reduce-sum.json", "error: crash on rank 1 in the backward of step", 3}};
   const std::string told = out_;
   const auto found = files("fuzz-failures");
   EXPECT_EQ(found.size(), std::size(kinds)) << told;

@@ -90,6 +90,14 @@ Interpreter named(const std::string& asked) {
   return {path, answer.torch};
 }
 
+std::string rank_program() {
+  const std::filesystem::path program = python_ranks_of(executable_folder());
+  std::error_code error;
+  const std::filesystem::path file = std::filesystem::canonical(program, error);
+  if (error) throw SystemError("the ranks' Python files are missing: " + program.lexically_normal().string());
+  return file.string();
+}
+
 }  // namespace
 
 const Interpreter& Interpreters::find(const std::string& asked) {
@@ -99,12 +107,13 @@ const Interpreter& Interpreters::find(const std::string& asked) {
 }
 
 std::vector<std::string> python_rank_command(const std::string& interpreter, const std::string& preload) {
-  const std::filesystem::path program = python_ranks_of(executable_folder());
-  std::error_code error;
-  const std::filesystem::path file = std::filesystem::canonical(program, error);
-  if (error) throw SystemError("the ranks' Python files are missing: " + program.lexically_normal().string());
-  if (preload.empty()) return {interpreter, file.string()};
-  return {interpreter, file.string(), "--preload", preload};
+  if (preload.empty()) return {interpreter, rank_program()};
+  return {interpreter, rank_program(), "--preload", preload};
+}
+
+std::vector<std::string> python_functions_command(const std::string& interpreter, const std::string& subject,
+                                                  const std::string& kinds) {
+  return {interpreter, rank_program(), "--functions", subject, kinds};
 }
 
 }  // namespace distgrad

@@ -27,4 +27,7 @@ class Interpreters {
 // `preload`: modules, "a,b", that are imported before ranks are forked; they must start no thread. "": none.
 std::vector<std::string> python_rank_command(const std::string& interpreter, const std::string& preload = {});
 
+// The same program, to be asked which functions a subject has (src/python/distgrad/ranks/finding.py).
+std::vector<std::string> python_functions_command(const std::string& interpreter, const std::string& subject, const std::string& kinds);
+
 }  // namespace distgrad

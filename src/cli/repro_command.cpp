@@ -153,7 +153,7 @@ std::map<std::string, std::vector<Shape>> operand_shapes(const Conclusion& concl
   }
   request.program.steps = std::move(steps);
   std::map<std::string, std::vector<Shape>> shapes;
-  for (const StepValue& value : conclusion.replay(request).steps)
+  for (const StepValue& value : conclusion.machine.simulate(request).steps)
     if (const auto step = step_of_operand.find(value.step); step != step_of_operand.end())
       for (const Array& array : value.by_rank) shapes[step->second].push_back(array.shape());
   return shapes;

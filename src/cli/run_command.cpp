@@ -157,6 +157,8 @@ class Progress : public VerifyListener {
 
   void on_progress(std::size_t done, std::size_t failed) override { status_.update(done, failed); }
 
+  void on_loading(const std::string& subject, double seconds) override { status_.say(importing_text(subject, seconds)); }
+
   std::map<std::string, Way> ways() const { return ways_.by_case(); }
 
   void finish(std::size_t durations, const std::string& python_times) {

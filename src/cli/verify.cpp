@@ -279,18 +279,41 @@ class Verification {
     const CaseComparison* compared = outcome.comparison;
     const Simulation& truth = *outcome.simulation;
     CaseResult result = judge(c, std::move(outcome), options_.strict);
-    listener_.on_conclusion({c, *asked, truth, run, compared, replay(c), result});
+    CaseMachine machine(*this, c, *asked);
+    listener_.on_conclusion({c, *asked, truth, run, compared, machine, result});
     release(meaning, i, std::move(result));
   }
 
-  Replay replay(const Case& c) {
-    return [this, &c](const SimulateRequest& request) {
-      if (!is_on_gpu(c)) return simulate_now(request, c).simulation;
+  // The case's simulators and ranks, for who wants to know more of it.
+  class CaseMachine : public Machine {
+   public:
+    CaseMachine(Verification& all, const Case& c, const SimulateRequest& asked)
+        : all_(all), case_(c), program_(asked.program) {}
+
+    Simulation simulate(const SimulateRequest& request) override {
       SimulateRequest bounded_alike = request;
-      bounded_alike.on_gpu = true;
-      return simulate_now(bounded_alike, c).simulation;
-    };
-  }
+      bounded_alike.on_gpu = is_on_gpu(case_);
+      return all_.simulate_now(bounded_alike, case_).simulation;
+    }
+
+    std::optional<DistributedRun> observe() override {
+      RunRequest request = run_request(case_, program_);
+      request.observe = true;
+      return all_.run_now(case_, request);
+    }
+
+    std::optional<DistributedRun> drive(const Program& program, const Drive& drive) override {
+      RunRequest request = run_request(case_, program_);
+      request.program = program;
+      request.drive = drive;
+      return all_.run_now(case_, request);
+    }
+
+   private:
+    Verification& all_;
+    const Case& case_;
+    const Program& program_;
+  };
 
   // Why a program that calls code, and whose gradients are not the truth, is nevertheless not accused; else empty.
   std::string dispute_of(const Case& c, const Meaning& meaning, const DistributedRun& run,
@@ -306,7 +329,7 @@ class Verification {
     request.program.dtype = c.dtype;
     const SimulationRun truth = simulate_now(request, c);
     if (truth.error || truth.simulation.invalid) return false;
-    const auto run = run_now(c, request.program);
+    const auto run = run_now(c, run_request(c, request.program));
     return run && is_complete(*run) && compare(c, request, truth.simulation, &*run).equal();
   }
 
@@ -317,12 +340,11 @@ class Verification {
 
   std::vector<Finding> findings(const Case& c, const SimulateRequest& asked, const Simulation& simulation,
                                 const CaseComparison& comparison) {
-    const Rerun rerun = [&](const Program& program) { return run_now(c, program); };
-    if (!options_.simulate_only)
-      return diagnose({c, asked, simulation, comparison}, replay(c), rerun);
+    CaseMachine machine(*this, c, asked);
+    if (!options_.simulate_only) return diagnose({c, asked, simulation, comparison}, &machine);
     CaseComparison guards = comparison;  // no gradients were observed that could be explained
     guards.gradients.clear();
-    return diagnose({c, asked, simulation, guards}, replay(c));
+    return diagnose({c, asked, simulation, guards}, nullptr);
   }
 
   // Each rank's loss by itself, so that a diagnosis knows every objective; false where that is
@@ -353,6 +375,11 @@ class Verification {
     return true;
   }
 
+  // Code that a program calls is simulated in its interpreter; a driven call is torch's own.
+  int simulator_for(const SimulateRequest& request, const Case& c) const {
+    return has_code(request.program.steps) ? programs_.simulator_of(c) : 0;
+  }
+
   static SimulationRun cannot_be_replayed() {
     SimulationRun run;
     run.simulation.invalid = InvalidProgram{"", "its truth was measured on the ranks", ""};
@@ -366,7 +393,7 @@ class Verification {
     std::optional<Completion> done = workshop_.wait(
         measures
             ? workshop_.run(measuring_request(c, request), kMeasuringTakes * c.timeout_s, programs_.of(c))
-            : workshop_.simulate(request, c.timeout_s, Turn::kNext, programs_.simulator_of(c)));
+            : workshop_.simulate(request, c.timeout_s, Turn::kNext, simulator_for(request, c)));
     if (!done) throw Interrupted();
     SimulationRun run = measures ? measured(std::get<DistributedRun>(std::move(done->result)))
                                  : std::get<SimulationRun>(std::move(done->result));
@@ -376,9 +403,9 @@ class Verification {
   }
 
   // Behind the runs that wait already, as those are what the ranks have been handed.
-  std::optional<DistributedRun> run_now(const Case& c, const Program& program) {
+  std::optional<DistributedRun> run_now(const Case& c, const RunRequest& request) {
     std::optional<Completion> done =
-        workshop_.wait(workshop_.run(run_request(c, program), c.timeout_s, programs_.of(c)));
+        workshop_.wait(workshop_.run(request, c.timeout_s, programs_.of(c)));
     if (!done) throw Interrupted();
     return std::get<DistributedRun>(std::move(done->result));
   }
@@ -443,16 +470,21 @@ class Verification {
 Verifier::Verifier(std::span<const Case> all, const VerifyOptions& options) : options_(options) {
   RankPrograms programs(all, options.interpreters, options.simulate_only);
   WorkshopOptions workshop{.rank_commands = programs.commands(), .teams = options.jobs};
+  workshop.on_loading = [this](const std::string& subject, double seconds) {
+    if (listener_) listener_->on_loading(subject, seconds);
+  };
   machinery_.reset(new Machinery{std::move(programs), Workshop(std::move(workshop))});
 }
 
 Verifier::~Verifier() = default;
 
 void Verifier::verify(std::span<const Case> cases, VerifyListener& listener) {
+  listener_ = &listener;
   try {
     Verification(cases, options_, listener, machinery_->programs, machinery_->workshop).run();
   } catch (const Interrupted&) {
   }
+  listener_ = nullptr;
 }
 
 void verify(std::span<const Case> cases, const VerifyOptions& options, VerifyListener& listener) {

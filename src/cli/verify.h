@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cli/interpreters.h"
-#include "diagnose/replayer.h"
+#include "diagnose/machine.h"
 #include "model/comparison.h"
 #include "model/report.h"
 #include "model/scenario.h"
@@ -39,7 +39,7 @@ struct Conclusion {
   const Simulation& simulation;
   const DistributedRun* run;         // null: simulated only
   const CaseComparison* comparison;  // null: the run failed or was skipped
-  const Replay& replay;              // simulates at once, before all that waits
+  Machine& machine;                  // answers at once, before all that waits
   const CaseResult& result;          // as on_result() will have it
 };
 
@@ -53,6 +53,8 @@ class VerifyListener {
   // Before the result, where the case could be simulated.
   virtual void on_conclusion(const Conclusion&) {}
   virtual void on_progress(std::size_t done, std::size_t failed) = 0;
+  // Now and then while ranks import a subject.
+  virtual void on_loading(const std::string&, double) {}  // subject, seconds
   // With simulate_only, before the case's on_result() and in any order: the truth, and what
   // guards it.
   virtual void on_truth(const Case&, const Program&, const Simulation&, const CaseComparison&) {}
@@ -74,6 +76,7 @@ class Verifier {
  private:
   struct Machinery;
   VerifyOptions options_;
+  VerifyListener* listener_ = nullptr;  // during verify()
   std::unique_ptr<Machinery> machinery_;
 };
 

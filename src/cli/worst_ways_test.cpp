@@ -23,12 +23,19 @@ class WorstWaysTest : public testing::Test {
     simulation.steps.push_back({"y", {Array({elements}, std::vector<double>(elements))}, {}});
     const SimulateRequest asked;
     const DistributedRun run;
-    const Replay replay;
-    ways_.consider({result.which, asked, simulation, &run, nullptr, replay, result});
+    ways_.consider({result.which, asked, simulation, &run, nullptr, machine_, result});
   }
 
   bool has(const std::string& id) const { return ways_.by_case().contains(id); }
 
+  // Nothing is asked of it.
+  class NoMachine : public Machine {
+    Simulation simulate(const SimulateRequest&) override { return {}; }
+    std::optional<DistributedRun> observe() override { return std::nullopt; }
+    std::optional<DistributedRun> drive(const Program&, const Drive&) override { return std::nullopt; }
+  };
+
+  NoMachine machine_;
   int worked_out_ = 0;
   WorstWays ways_{[this](const Conclusion&) {
     ++worked_out_;

@@ -1,20 +1,17 @@
-// Why the gradients are what they are: explanations of a comparison, in sentences for somebody who
-// has read none of our documents.
+// Why a case is not a match: findings, the most specific first. Each stage of the backward is judged on
+// what arrived at it: every collective call, what lies between the calls, what is done to the
+// gradients after backward. So any number of mistakes is found, each by itself.
 #pragma once
 
 #include <vector>
 
 #include "diagnose/evidence.h"
-#include "diagnose/replayer.h"
-#include "diagnose/rerun.h"
+#include "diagnose/machine.h"
 
 namespace distgrad {
 
-// The most specific first; explanations that the data cannot tell apart are all given. Empty where
-// everything matches (but a missing gradient is reported even where the truth is 0 everywhere), and
-// where a branch is undecided, as nobody is accused then. At most kMostReplays replays and a few
-// more (where one comes near it is repeated with bounds). `rerun` may be empty: then nothing that
-// only another run shows is found.
-std::vector<Finding> diagnose(const Evidence&, const Replay&, const Rerun& rerun = {});
+// Empty for a case that is right in everything, or whose truth is not decided. `machine` may be null
+// where nothing ran: then only what was compared is reported.
+std::vector<Finding> diagnose(const Evidence&, Machine* machine);
 
 }  // namespace distgrad

@@ -70,6 +70,11 @@ double Evidence::largest_bound(std::size_t input) const {
   return largest;
 }
 
+double Evidence::bound_between_runs(std::size_t input) const {
+  return largest_bound(input) -
+         rounding_room(simulation_, input, which_.subject, asked_.program.dtype);
+}
+
 std::vector<int> Evidence::ranks_without_gradient() const { return missing_; }
 
 std::vector<const Step*> Evidence::collectives() const {

@@ -42,6 +42,8 @@ class Evidence {
   std::vector<int> differing_ranks() const;  // of any input
   std::vector<std::size_t> differing_inputs() const;
   double largest_bound(std::size_t input) const;    // of the truth, by index of the gradient
+  // The same without the room that users' code has for rounding: two runs of it round alike.
+  double bound_between_runs(std::size_t input) const;
   std::vector<int> ranks_without_gradient() const;  // of an input whose piece there has elements
   std::vector<const Step*> collectives() const;
 

@@ -1,6 +1,7 @@
 #include "diagnose/forward_findings.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -129,6 +130,11 @@ std::optional<Finding> forward_finding(const Evidence& evidence) {
   for (std::size_t i = 0; i < std::min(kShownRanks, d->ranks.size()); ++i) {
     const auto rank = static_cast<std::size_t>(d->ranks[i]);
     const Array &held = d->distributed[rank], &wanted = d->simulated[rank];
+    if (held.shape() != wanted.shape()) {
+      values.push_back(fmt::format("rank {} has the shape [{}] instead of [{}]", rank, fmt::join(held.shape(), ", "),
+                                   fmt::join(wanted.shape(), ", ")));
+      continue;
+    }
     // Where what is shown of both reads the same, the element that differs says more.
     const bool first = d->ranks[i] == d->rank, alike = array_phrase(held) == array_phrase(wanted);
     const auto index = first || !alike ? d->index : furthest_off(held, wanted);

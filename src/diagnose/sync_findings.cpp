@@ -164,24 +164,80 @@ bool makes_right(const Evidence& evidence, const GradientByRank& shares, std::si
   return true;
 }
 
-}  // namespace
+GradientByRank shares_of(const DistributedRun& run, std::size_t input) {
+  GradientByRank shares;
+  for (const RankResult& rank : run.ranks) shares.push_back(rank.shares[input]);
+  return shares;
+}
 
-std::vector<Finding> sync_findings(const Evidence& evidence, const Hypothesis& hypothesis,
-                                   const std::optional<Scaling>& scaling) {
-  std::vector<std::pair<std::string, std::vector<std::string>>> by_mistake;  // rule, inputs
-  for (const RuleChoice& choice : hypothesis) {
-    if (!sync_mistake_named(choice.rule)) continue;
-    const auto same = std::find_if(by_mistake.begin(), by_mistake.end(),
-                                   [&](const auto& m) { return m.first == choice.rule; });
-    if (same == by_mistake.end()) {
-      by_mistake.push_back({choice.rule, {choice.step}});
-    } else {
-      same->second.push_back(choice.step);
-    }
+// Whether the ranks hold what these shares are after they were synchronised, each but for the roundings
+// of a sum over the ranks, and for `slack`.
+bool is_held(const Evidence& evidence, std::size_t i, const std::vector<SyncMistake>& mistakes,
+             const GradientByRank& shares, const GradientByRank& observed, double slack = 0) {
+  const auto held = synchronised(evidence.program(), *evidence.inputs()[i], mistakes, shares);
+  if (!held) return false;
+  double largest = 0;
+  for (const auto& share : shares)
+    if (share) largest = std::max(largest, largest_magnitude(share->values()));
+  const double roundings = 2.0 * (2 + evidence.program().world_size) * unit_roundoff(evidence.program().dtype);
+  const auto bound = [&](std::size_t) { return roundings * largest + slack; };
+  for (std::size_t r = 0; r < held->size(); ++r) {
+    const std::optional<Array>&wanted = (*held)[r], &seen = observed[r];
+    if (wanted.has_value() != seen.has_value()) return false;
+    if (wanted && (seen->shape() != wanted->shape() ||
+                   !difference(seen->values(), wanted->values(), bound).equal))
+      return false;
   }
+  return true;
+}
+
+GradientByRank gradients_of(const DistributedRun& run, std::size_t input) {
+  GradientByRank gradients;
+  for (const RankResult& rank : run.ranks) gradients.push_back(rank.gradients[input]);
+  return gradients;
+}
+
+// Its text names them.
+struct Guilty {
+  std::string mistake;  // as sync_mistakes_of() has it; empty: none of these
+  std::vector<std::string> inputs;
+};
+
+void note(std::vector<Guilty>& all, const std::string& mistake, const std::string& input) {
+  const auto same = std::find_if(all.begin(), all.end(), [&](const Guilty& g) { return g.mistake == mistake; });
+  if (same == all.end()) all.push_back({mistake, {input}});
+  else same->inputs.push_back(input);
+}
+
+std::vector<Guilty> guilty_of(const Evidence& evidence, const DistributedRun& run) {
+  std::vector<Guilty> all;
+  for (std::size_t i = 0; i < evidence.inputs().size(); ++i) {
+    const Input& input = *evidence.inputs()[i];
+    const GradientByRank shares = shares_of(run, i), observed = gradients_of(run, i);
+    if (input.sync.empty() || is_held(evidence, i, {}, shares, observed)) continue;
+    bool is_named = false;
+    for (const std::string& mistake : sync_mistakes_of(evidence.program(), input))
+      if (is_held(evidence, i, {*sync_mistake_named(mistake)}, shares, observed)) {
+        note(all, mistake, input.name);
+        is_named = true;
+      }
+    if (!is_named) note(all, "", input.name);
+  }
+  return all;
+}
+
+std::vector<Finding> findings_for(const Evidence& evidence, const std::vector<Guilty>& all,
+                                  const std::optional<Scaling>& scaling) {
   std::vector<Finding> findings;
-  for (const auto& [rule, inputs] : by_mistake) {
-    const SyncMistake mistake = *sync_mistake_named(rule);
+  for (const auto& [text, inputs] : all) {
+    if (text.empty()) {
+      findings.push_back(bare(evidence, "unexplained", scaling));
+      findings.back().text = fmt::format(
+          "{}: what the all_reduce of the gradient of {} after backward gave is not made of what the "
+          "ranks had before it.", how_they_differ(evidence, scaling), enumeration(inputs));
+      continue;
+    }
+    const SyncMistake mistake = *sync_mistake_named(text);
     Finding finding = bare(evidence, finding_of(mistake.kind), scaling);
     if (mistake.kind == Kind::kWithout || mistake.kind == Kind::kAlone)
       finding.ranks = {mistake.rank};
@@ -193,14 +249,65 @@ std::vector<Finding> sync_findings(const Evidence& evidence, const Hypothesis& h
   return findings;
 }
 
-std::vector<Finding> file_sync_findings(const Evidence& evidence, const Replayer& replayer,
+bool has_invariant_axis(const Input& input) {
+  return std::any_of(input.layout.begin(), input.layout.end(), [](const AxisLayout& entry) {
+    return entry.layout.kind == Layout::Kind::kInvariant;
+  });
+}
+
+// What each rank's backward gives of each input where every collective's is its adjoint.
+std::optional<std::vector<Gradient>> adjoint_shares(Machine& machine, const Evidence& evidence) {
+  SimulateRequest request;
+  request.program = evidence.program();
+  request.weights = {backward_weights(evidence.program(), evidence.which().objective,
+                                      evidence.divides_replicated())};
+  request.leaves_by_rank = true;
+  request.with_bounds = false;
+  request.with_guards = false;
+  Simulation simulation = machine.simulate(request);
+  if (simulation.invalid || simulation.gradients.size() != 1 ||
+      simulation.gradients[0].size() != evidence.inputs().size())
+    return std::nullopt;
+  return std::move(simulation.gradients[0]);
+}
+
+}  // namespace
+
+std::vector<Finding> sync_findings(const Evidence& evidence, const DistributedRun& run,
+                                   const std::optional<Scaling>& scaling) {
+  return findings_for(evidence, guilty_of(evidence, run), scaling);
+}
+
+std::optional<std::vector<Finding>> invariant_findings(Machine& machine, const Evidence& evidence,
+                                                       const std::optional<Scaling>& scaling) {
+  const std::vector<std::size_t> differing = evidence.differing_inputs();
+  if (!std::all_of(differing.begin(), differing.end(),
+                   [&](std::size_t i) { return has_invariant_axis(*evidence.inputs()[i]); }))
+    return std::nullopt;
+  const auto shares = adjoint_shares(machine, evidence);
+  if (!shares) return std::nullopt;
+  std::vector<Guilty> all;
+  for (const std::size_t i : differing) {
+    const Input& input = *evidence.inputs()[i];
+    const GradientByRank& observed = evidence.comparison().gradients[i].observed_by_rank;
+    const double slack = 2 * evidence.largest_bound(i);
+    bool is_explained = is_held(evidence, i, {}, (*shares)[i].parts, observed, slack);
+    for (const std::string& mistake : sync_mistakes_of(evidence.program(), input))
+      if (!is_explained && is_held(evidence, i, {*sync_mistake_named(mistake)}, (*shares)[i].parts, observed, slack)) {
+        note(all, mistake, input.name);
+        is_explained = true;
+      }
+    if (!is_explained) return std::nullopt;
+  }
+  return findings_for(evidence, all, scaling);
+}
+
+std::vector<Finding> file_sync_findings(const Evidence& evidence, const DistributedRun& run,
                                         const std::optional<Scaling>& scaling) {
   std::vector<Finding> findings;
-  if (!replayer.adjoint_after_backward()) return findings;
   for (const std::size_t i : evidence.differing_inputs()) {
     for (const Change& change : changes_of(evidence, *evidence.inputs()[i])) {
-      if (!makes_right(evidence, (*replayer.adjoint_after_backward())[i], i, change.input))
-        continue;
+      if (!makes_right(evidence, shares_of(run, i), i, change.input)) continue;
       Finding finding = bare(evidence, change.finding, scaling);
       finding.text = fmt::format("{}: {}. {}", how_they_differ(evidence, scaling), change.mistake,
                                  change.remedy);

@@ -5,18 +5,29 @@
 #include <optional>
 #include <vector>
 
-#include "diagnose/replayer.h"
+#include "diagnose/evidence.h"
+#include "diagnose/machine.h"
 #include "diagnose/scaling.h"
 
 namespace distgrad {
 
-// One for each mistake of the hypothesis that is on inputs; those that share one are told together.
-std::vector<Finding> sync_findings(const Evidence&, const Hypothesis&,
+// Where what the ranks hold is not what the program's `sync` makes of what backward gave them: the
+// mistake that does it (diagnose/sync_mistakes.h), or that it is none of these. Inputs that share
+// one are reported together.
+std::vector<Finding> sync_findings(const Evidence&, const DistributedRun& observed,
                                    const std::optional<Scaling>&);
 
-// Where every backward is the adjoint: the changes of one input's `sync` (the other reduction, the
-// other axis, none at all) with which its gradient would be the truth, and what was wrong without.
-std::vector<Finding> file_sync_findings(const Evidence&, const Replayer&,
+// Of an `invariant` input backward itself owes the sum over the ranks, as by a copy whose backward is an
+// all_reduce: how what the ranks hold is made of their shares where that sum was made otherwise. Empty
+// also where it was not made at all (arithmetic_findings.h tells of that). Nothing where an input that
+// is wrong is no such one, or cannot be explained so.
+std::optional<std::vector<Finding>> invariant_findings(Machine&, const Evidence&,
+                                                       const std::optional<Scaling>&);
+
+// Where backward and sync did as they should: the changes of one input's `sync` (the other
+// reduction, the other axis, none at all) with which its gradient would be the truth, and what was
+// wrong without.
+std::vector<Finding> file_sync_findings(const Evidence&, const DistributedRun& observed,
                                         const std::optional<Scaling>&);
 
 }  // namespace distgrad

@@ -1,18 +1,13 @@
-// What is said of a difference that no hypothesis reproduces.
+// What is reported of a difference that is neither measured nor recognised.
 #pragma once
 
-#include <cstddef>
-#include <utility>
-#include <vector>
+#include <string>
 
 #include "diagnose/evidence.h"
 
 namespace distgrad {
 
-// The collective steps in program order, each with the inputs (indices of the gradients) that it
-// bears on.
-using Bearing = std::vector<std::pair<const Step*, std::vector<std::size_t>>>;
-
-Finding unexplained_finding(const Evidence&, const Bearing&);
+// `why`: a sentence on what was tried, and where to look.
+Finding unexplained_finding(const Evidence&, const std::string& why);
 
 }  // namespace distgrad

@@ -92,6 +92,59 @@ std::optional<std::size_t> cut_dimension(std::span<const std::optional<Shape>> s
   return dim;
 }
 
+struct GridAxis {
+  std::optional<std::size_t> dim;  // absent: copies
+  std::int64_t pieces = 1;
+};
+
+Arrangement grid(const std::vector<GridAxis>& axes, std::size_t ranks, const Shape& full) {
+  Arrangement a;
+  std::vector<std::string> cut;
+  for (const GridAxis& axis : axes)
+    cut.push_back(axis.dim ? fmt::format("dimension {}", *axis.dim) : "copies");
+  a.text = fmt::format("pieces of a grid over the ranks, from the outermost: {}",
+                       fmt::join(cut, ", "));
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    Box box = whole_box(full);
+    auto index = static_cast<std::int64_t>(rank);
+    for (std::size_t axis = axes.size(); axis-- > 0; index /= axes[axis].pieces) {
+      if (!axes[axis].dim) continue;
+      const std::size_t dim = *axes[axis].dim;
+      box.extent[dim] /= axes[axis].pieces;
+      box.offset[dim] = index % axes[axis].pieces * box.extent[dim];
+    }
+    a.boxes.push_back(std::move(box));
+  }
+  return a;
+}
+
+// Equal pieces that are cut in two dimensions or more, in every order of the axes that the ranks
+// may lie on: experts that are cut over ep and over tp, once or several times over.
+std::vector<Arrangement> grid_arrangements(std::span<const std::optional<Shape>> shapes,
+                                           const Shape& full) {
+  constexpr std::size_t kMostAxes = 4;
+  std::vector<GridAxis> axes;
+  std::int64_t pieces = 1;
+  for (const auto& shape : shapes)
+    if (!shape || *shape != *shapes[0] || shape->size() != full.size()) return {};
+  for (std::size_t dim = 0; dim < full.size(); ++dim) {
+    const std::int64_t extent = (*shapes[0])[dim];
+    if (extent == full[dim]) continue;
+    if (extent == 0 || full[dim] % extent != 0) return {};
+    axes.push_back({dim, full[dim] / extent});
+    pieces *= full[dim] / extent;
+  }
+  const auto ranks = static_cast<std::int64_t>(shapes.size());
+  if (axes.size() < 2 || axes.size() >= kMostAxes || ranks % pieces != 0) return {};
+  if (ranks > pieces) axes.insert(axes.begin(), {std::nullopt, ranks / pieces});
+  std::vector<Arrangement> found;
+  const auto order = [](const GridAxis& a, const GridAxis& b) { return a.dim < b.dim; };
+  do {
+    found.push_back(grid(axes, shapes.size(), full));
+  } while (std::next_permutation(axes.begin(), axes.end(), order));
+  return found;
+}
+
 std::vector<Arrangement> flat_arrangements(std::span<const std::optional<Shape>> shapes,
                                            const Shape& full) {
   std::vector<std::int64_t> extents;
@@ -154,6 +207,7 @@ std::vector<Arrangement> possible_arrangements(std::span<const std::optional<Sha
       }
     }
   }
+  if (found.empty()) found = grid_arrangements(shapes, full);
   if (found.empty()) found = flat_arrangements(shapes, full);
   return found;
 }

@@ -39,7 +39,8 @@ struct Arrangement {
 
 // How pieces of these shapes (absent: a rank without one), in the order of the ranks, may make up
 // `full`, where nobody says so: copies of the whole; pieces that join along one dimension, once or
-// several times over; pieces of the flattened tensor (FSDP1). Several may fit; empty: none does.
+// several times over; equal pieces of several dimensions, the same; pieces of the flattened tensor
+// (FSDP1). Several may fit; empty: none does.
 std::vector<Arrangement> possible_arrangements(std::span<const std::optional<Shape>> shapes,
                                                const Shape& full);
 

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <climits>
+#include <map>
 #include <set>
 
 #include "base/error.h"
@@ -29,40 +31,148 @@ void check_common_names(const Dump& reference, const Dump& observed) {
                               for_terminal(*a.begin()), for_terminal(*b.begin())));
 }
 
+// --- Names and their order ---
+
+struct Name {
+  std::string plain, shown;
+  int position = INT_MAX;
+};
+
+void note_names(const Dump& dump, int offset, std::map<std::string, Name>& names) {
+  for (const RankDump& rank : dump.ranks)
+    for (const auto& [plain, gradient] : rank.gradients) {
+      const auto shown = rank.shown.find(plain);
+      const auto [name, is_new] = names.try_emplace(
+          plain, Name{plain, shown == rank.shown.end() ? plain : shown->second});
+      if (is_new && gradient.position) name->second.position = offset + *gradient.position;
+    }
+}
+
+// As the reference calls and orders them; after those what only the observed dump has.
+std::vector<Name> ordered_names(const Dump& reference, const Dump& observed) {
+  constexpr int kAfterwards = 1 << 24;
+  std::map<std::string, Name> names;
+  note_names(reference, 0, names);
+  note_names(observed, kAfterwards, names);
+  std::vector<Name> order;
+  for (auto& [plain, name] : names) order.push_back(std::move(name));
+  std::sort(order.begin(), order.end(),
+            [](const Name& a, const Name& b) { return natural_less(a.shown, b.shown); });
+  std::stable_sort(order.begin(), order.end(),
+                   [](const Name& a, const Name& b) { return a.position < b.position; });
+  return order;
+}
+
+// --- Results ---
+
 int preference(Explanation e) {
-  if (e == Explanation::kRight) return 0;
+  if (e == Explanation::kRight || e == Explanation::kNoise) return 0;
   return e == Explanation::kUnexplained || e == Explanation::kUnsynchronised ? 2 : 1;
 }
 
-// Of several possible arrangements of pieces the one whose values make the best sense.
-ParameterResult best_explanation(const std::vector<Parameter>& arrangements,
-                                 const ExplainContext& context) {
-  ParameterResult best = explain(arrangements.front(), context);
-  for (auto other = arrangements.begin() + 1; other != arrangements.end() && !best.is_right();
-       ++other) {
-    ParameterResult result = explain(*other, context);
-    if (preference(result.explanation) < preference(best.explanation)) best = std::move(result);
+class Comparing {
+ public:
+  Comparing(const Dump& reference, const Dump& observed, const ComparisonOptions& options,
+            int world_size)
+      : reference_(reference, options.partly_held),
+        observed_(observed, options.partly_held),
+        reductions_(options.reductions) {
+    context_.world_size = world_size;
+    context_.tolerance = options.tolerance;
+    context_.counts = options.counts;
+    for (const RankDump& rank : observed.ranks)
+      for (const auto& [name, count] : rank.counts)
+        if (std::none_of(context_.counts.begin(), context_.counts.end(),
+                         [&](const NamedCount& c) { return c.name == name; }))
+          context_.counts.push_back({name, count});
   }
-  return best;
-}
 
-// A gradient that is exactly zero on paper (a bias before a normalisation) is noise on both sides.
-void tell_noise(std::vector<ParameterResult>& results) {
+  // What rounding may leave is known once the largest gradient is; but what a mistake explains to
+  // its last digits is no rounding, however small.
+  std::vector<ParameterResult> results(const std::vector<Name>& names) {
+    std::vector<ParameterResult> results;
+    for (const Name& name : names) results.push_back(result_of(name));
+    double largest = 0;
+    for (const ParameterResult& r : results) largest = std::max(largest, r.largest_expected);
+    context_.tolerance.model_largest = largest;
+    for (std::size_t i = 0; i < results.size(); ++i)
+      if (may_be_rounding(results[i])) results[i] = result_of(names[i]);
+    return results;
+  }
+
+  const Holders& observed() const { return observed_; }
+
+ private:
+  ParameterResult result_of(const Name& name) {
+    const Reference truth = reference_of(reference_, name.plain, context_.tolerance);
+    ParameterResult result = best_explanation(
+        parameters_of(observed_, name.plain, truth, reduction_of(name.plain)));
+    result.name = name.shown;
+    result.position = name.position == INT_MAX ? -1 : name.position;
+    return result;
+  }
+
+  std::string reduction_of(const std::string& name) const {
+    for (const auto& [pattern, reduction] : reductions_)
+      if (observed_.matches(name, pattern)) return reduction;
+    return {};
+  }
+
+  // Of several possible arrangements of pieces the one whose values make the best sense.
+  ParameterResult best_explanation(const std::vector<Parameter>& arrangements) const {
+    ParameterResult best = explain(arrangements.front(), context_);
+    for (auto other = arrangements.begin() + 1; other != arrangements.end() && !best.is_right();
+         ++other) {
+      ParameterResult result = explain(*other, context_);
+      if (preference(result.explanation) < preference(best.explanation)) best = std::move(result);
+    }
+    return best;
+  }
+
+  static bool may_be_rounding(const ParameterResult& r) {
+    constexpr std::int64_t kFew = 8;  // elements; chance explains them
+    switch (r.explanation) {
+      case Explanation::kUnexplained:
+      case Explanation::kClose:
+      case Explanation::kUnsynchronised:
+      case Explanation::kSomeRanks:
+      case Explanation::kZero:
+      case Explanation::kUnclear:
+        return true;
+      case Explanation::kScaled:
+      case Explanation::kSum:
+      case Explanation::kOtherSlice:
+      case Explanation::kTransposed:
+        return element_count(r.shape) < kFew;
+      default:
+        return false;
+    }
+  }
+
+  Holders reference_, observed_;
+  std::vector<std::pair<std::string, std::string>> reductions_;
+  ExplainContext context_;
+};
+
+// --- What is to be said of the whole ---
+
+std::string vacuous_text(const Dump& observed, const std::vector<ParameterResult>& results) {
   double largest = 0;
-  for (const ParameterResult& r : results) largest = std::max(largest, r.largest_expected);
-  for (ParameterResult& r : results) {
-    const bool unexplained = r.explanation == Explanation::kUnexplained ||
-                             r.explanation == Explanation::kClose ||
-                             r.explanation == Explanation::kUnsynchronised;
-    const double noise =
-        2 * std::min(unit_roundoff(r.dtype), unit_roundoff(DType::kFloat32)) * largest;
-    if (!unexplained || std::max(r.largest_expected, r.largest_observed) > noise) continue;
-    r.explanation = Explanation::kNoise;
-    r.headline = "differs, but both sides are rounding noise beside the other gradients";
-  }
+  for (const ParameterResult& r : results)
+    largest = std::max({largest, r.largest_expected, r.largest_observed});
+  if (largest == 0)
+    return "every gradient is zero or None, in the reference and in the run: two dead models agree";
+  const std::string& digest = observed.ranks.front().local_digest;
+  const bool alike = observed.ranks.size() > 1 && !digest.empty() &&
+                     std::all_of(observed.ranks.begin(), observed.ranks.end(),
+                                 [&](const RankDump& r) { return r.local_digest == digest; });
+  if (!alike) return {};
+  return "every rank computed the same gradients before anything was reduced, so that a missing "
+         "average would not show: give each rank data of its own";
 }
 
-std::vector<std::string> notes_for(const Dump& reference, const DumpComparison& comparison) {
+std::vector<std::string> notes_for(const Dump& reference, const DumpComparison& comparison,
+                                   const Holders& holders) {
   std::vector<std::string> notes;
   const auto absent = [&](const std::string& path, const std::vector<int>& ranks) {
     if (!ranks.empty())
@@ -74,23 +184,38 @@ std::vector<std::string> notes_for(const Dump& reference, const DumpComparison& 
   absent(reference.path, reference.absent_ranks());
   absent(comparison.observed, comparison.absent_ranks);
   std::set<std::string> arrangements;
-  for (const ParameterResult& r : comparison.parameters)
+  std::map<std::string, std::vector<std::string>> own;
+  for (const ParameterResult& r : comparison.parameters) {
     if (!r.arrangement.empty()) arrangements.insert(r.arrangement);
+    for (const std::string& note : r.notes) own[note].push_back(for_terminal(r.name));
+  }
   for (const std::string& text : arrangements)
     notes.push_back(
         fmt::format("Taken for {}, by their shapes: the files do not say how pieces lie.", text));
+  for (const auto& [ranks, names] : holders.inferred())
+    notes.push_back(fmt::format("{} on {} alone: the other ranks hold others in their place.",
+                                count_text(static_cast<long>(names.size()), "parameter"),
+                                ranks_text(ranks)));
+  for (const auto& [note, names] : own) {
+    constexpr std::size_t kMost = 6;
+    const std::size_t shown = std::min(kMost, names.size());
+    std::string list = fmt::format(
+        "{}", fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), ", "));
+    if (shown < names.size()) list += fmt::format(" and {} more", names.size() - shown);
+    notes.push_back(fmt::format("{}: {}.", list, note));
+  }
   return notes;
 }
 
 }  // namespace
 
 bool DumpComparison::all_right() const {
-  return std::all_of(parameters.begin(), parameters.end(),
-                     [](const ParameterResult& r) { return r.is_right(); });
+  return std::none_of(parameters.begin(), parameters.end(),
+                      [](const ParameterResult& r) { return r.is_wrong(); });
 }
 
 DumpComparison compare_dumps(const Dump& reference, const Dump& observed,
-                             const ToleranceOptions& tolerance) {
+                             const ComparisonOptions& options) {
   check_common_names(reference, observed);
   DumpComparison comparison;
   comparison.reference = reference.path;
@@ -99,19 +224,10 @@ DumpComparison compare_dumps(const Dump& reference, const Dump& observed,
   comparison.world_size = whole ? 0 : observed.world_size();
   if (const DumpMesh* mesh = observed.mesh()) comparison.mesh = mesh->axes;
   comparison.absent_ranks = observed.absent_ranks();
-
-  const ExplainContext context{std::max(1, comparison.world_size), tolerance};
-  std::set<std::string> all = names_in(reference);
-  all.merge(names_in(observed));
-  std::vector<std::string> names(all.begin(), all.end());
-  std::sort(names.begin(), names.end(), natural_less);
-  for (const std::string& name : names) {
-    const Reference truth = reference_of(reference, name, tolerance);
-    comparison.parameters.push_back(
-        best_explanation(parameters_of(observed, name, truth), context));
-  }
-  tell_noise(comparison.parameters);
-  comparison.notes = notes_for(reference, comparison);
+  Comparing comparing(reference, observed, options, std::max(1, comparison.world_size));
+  comparison.parameters = comparing.results(ordered_names(reference, observed));
+  if (comparison.all_right()) comparison.vacuous = vacuous_text(observed, comparison.parameters);
+  comparison.notes = notes_for(reference, comparison, comparing.observed());
   return comparison;
 }
 

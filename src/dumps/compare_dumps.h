@@ -2,24 +2,36 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dumps/explain.h"
 
 namespace distgrad::dumps {
 
+struct ComparisonOptions {
+  Tolerance tolerance = {};
+  std::vector<NamedCount> counts = {};        // --count: may explain a factor
+  std::vector<std::string> partly_held = {};  // patterns of parameters that some ranks lack
+  // Pattern and reduction_named: plain tensors that are to be reduced over the ranks first.
+  std::vector<std::pair<std::string, std::string>> reductions = {};
+};
+
 struct DumpComparison {
   std::string reference, observed;          // as typed
   int world_size = 1;                       // the observed dump's; 0: it is one whole file
   std::vector<DumpAxis> mesh;               // of the observed dump's world; empty: unknown
   std::vector<int> absent_ranks;            // of the observed dump
-  std::vector<ParameterResult> parameters;  // by name; numbers in names as numbers
+  std::vector<ParameterResult> parameters;  // in the model's order where that is known, else by
+                                            // name, numbers in names as numbers
+  std::string vacuous;                      // why a match shows nothing; empty: it does
   std::vector<std::string> notes;
 
-  bool all_right() const;
+  bool all_right() const;  // what is forgiven included
 };
 
 // Throws UserError where the two have no parameter in common.
-DumpComparison compare_dumps(const Dump& reference, const Dump& observed, const ToleranceOptions&);
+DumpComparison compare_dumps(const Dump& reference, const Dump& observed,
+                             const ComparisonOptions&);
 
 }  // namespace distgrad::dumps

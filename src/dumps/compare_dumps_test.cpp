@@ -20,15 +20,15 @@ using Kind = DumpPlacement::Kind;
 constexpr std::size_t kSize = 24;
 
 ParameterResult result_of(const Dump& reference, const Dump& observed,
-                          const ToleranceOptions& options = {}) {
-  const DumpComparison c = compare_dumps(reference, observed, options);
+                          const Tolerance& tolerance = {}) {
+  const DumpComparison c = compare_dumps(reference, observed, {.tolerance = tolerance});
   EXPECT_EQ(c.parameters.size(), 1u);
   return c.parameters.at(0);
 }
 
 // The reference numbers(kSize, 1), whole, and a copy on each rank.
 ParameterResult copies(std::vector<std::vector<float>> by_rank,
-                       const ToleranceOptions& options = {}) {
+                       const Tolerance& options = {}) {
   std::vector<std::optional<DumpTensor>> tensors;
   for (auto& values : by_rank) tensors.emplace_back(sample::vector(std::move(values)));
   return result_of(sample::whole("w", sample::vector(numbers(kSize, 1))),
@@ -69,9 +69,9 @@ TEST(CompareDumps, ElementwiseIsStricter) {
 
 TEST(CompareDumps, ScaledByTheWorldAndItsInverse) {
   expect(copies({times(truth, 4), times(truth, 4), times(truth, 4), times(truth, 4)}),
-         Explanation::kScaled, "4 times the reference (N, the number of ranks) on every rank");
+         Explanation::kScaled, "4 times the reference (4 = the number of ranks) on every rank");
   expect(copies({times(truth, .5), times(truth, .5)}), Explanation::kScaled,
-         "1/2 of the reference (1/N, the number of ranks) on every rank");
+         "1/2 of the reference (2 = the number of ranks) on every rank");
   expect(copies({times(truth, -1), times(truth, -1)}), Explanation::kScaled,
          "the negative of the reference on every rank");
 }
@@ -253,7 +253,7 @@ TEST(CompareDumps, PartialSharesAreSummedFirst) {
   EXPECT_EQ(result_of(observed, reference).explanation, Explanation::kRight);
   sample::place(observed, "w", sample::mesh({{"tp", 2}}), {kSize}, {{Kind::kPartial, 0, 1, "avg"}});
   expect(result_of(reference, observed), Explanation::kScaled,
-         "1/2 of the reference (1/N, the number of ranks)");
+         "1/2 of the reference (2 = the number of ranks)");
 }
 
 TEST(CompareDumps, ANonMemberOfAPipelineIsNotMissing) {

@@ -25,7 +25,9 @@ Json parameter_json(const ParameterResult& r) {
   for (const auto& [axis, placement] : r.placements) placements[axis] = placement;
   return {{"name", r.name},
           {"verdict", row_of(r.explanation).name},
+          {"finding", r.finding.empty() ? Json(nullptr) : Json(r.finding)},
           {"right", r.is_right()},
+          {"forgiven", r.is_forgiven},
           {"text", r.is_right() && r.headline.empty() ? std::string("right") : r.headline},
           {"factor", r.factor ? number(*r.factor) : Json(nullptr)},
           {"ranks", r.ranks},
@@ -37,13 +39,16 @@ Json parameter_json(const ParameterResult& r) {
           {"rtol", r.rtol},
           {"max_abs_error", number(r.max_abs_error)},
           {"relative_error", number(r.relative_error)},
-          {"worst", worst_json(r.worst)}};
+          {"worst", worst_json(r.worst)},
+          {"notes", r.notes}};
 }
 
 Json group_json(const ResultGroup& g) {
   Json names = Json::array();
   for (const ParameterResult* r : g.members) names.push_back(r->name);
-  return {{"verdict", row_of(g.members.front()->explanation).name},
+  const ParameterResult& first = *g.members.front();
+  return {{"verdict", row_of(first.explanation).name},
+          {"finding", first.finding.empty() ? Json(nullptr) : Json(first.finding)},
           {"text", g.headline},
           {"patterns", g.patterns},
           {"common", g.common.empty() ? Json(nullptr) : Json(g.common)},
@@ -56,9 +61,10 @@ Json comparison_json(const DumpComparison& c) {
   Json mesh = Json::object();
   for (const DumpAxis& axis : c.mesh) mesh[axis.name] = axis.size;
   Json parameters = Json::array(), groups = Json::array();
-  int right = 0;
+  int right = 0, forgiven = 0;
   for (const ParameterResult& r : c.parameters) {
     right += r.is_right() ? 1 : 0;
+    forgiven += r.is_forgiven ? 1 : 0;
     parameters.push_back(parameter_json(r));
   }
   for (const ResultGroup& g : groups_of(c.parameters)) groups.push_back(group_json(g));
@@ -71,7 +77,12 @@ Json comparison_json(const DumpComparison& c) {
           {"world_size", c.world_size == 0 ? Json(nullptr) : Json(c.world_size)},
           {"mesh", std::move(mesh)},
           {"absent_ranks", c.absent_ranks},
-          {"summary", {{"parameters", total}, {"right", right}, {"not_right", total - right}}},
+          {"summary",
+           {{"parameters", total},
+            {"right", right},
+            {"near", forgiven},
+            {"not_right", total - right - forgiven}}},
+          {"vacuous", c.vacuous.empty() ? Json(nullptr) : Json(c.vacuous)},
           {"groups", std::move(groups)},
           {"parameters", std::move(parameters)},
           {"notes", c.notes}};

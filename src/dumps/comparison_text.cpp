@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "dumps/comparison_report.h"
 #include "dumps/patterns.h"
@@ -12,6 +13,7 @@ namespace {
 
 constexpr std::size_t kGroups = 12;   // told without --full
 constexpr std::size_t kPatterns = 5;  // of a group
+constexpr std::size_t kRows = 8;      // the same
 
 std::string thousands(std::size_t n) {
   std::string digits = std::to_string(n);
@@ -33,15 +35,14 @@ std::string status_of(const ParameterResult& r) {
 std::string scaling_advice(const ParameterResult& r) {
   const double factor = std::abs(*r.factor);
   if (*r.factor == -1) return "The loss or a step has the opposite sign.";
-  if (!r.factor_known)
-    return "One constant: another normalisation of the loss (tokens, gradient accumulation), or "
-           "clip_grad_norm_.";
-  if (factor > 1 && std::exp2(std::round(std::log2(factor))) == factor &&
-      r.headline.find("loss scale") != std::string::npos)
+  if (r.headline.find("loss scale") != std::string::npos)
     return "GradScaler.unscale_ was not called before the gradients were saved.";
-  return factor > 1 ? "Summed over ranks where the reference averages, reduced once too often, or accumulated over several "
-                      "backward passes (zero_grad)."
-                    : "Averaged over ranks where the reference sums, or divided once too often.";
+  if (!r.factor_is_size)
+    return "One constant, which is the size of nothing known here: another normalisation of the "
+           "loss (tokens, micro-batches: --count NAME=N names them), or clip_grad_norm_.";
+  return factor > 1 ? "Added up where the reference averages, reduced once too often, or "
+                      "accumulated over several backward passes (zero_grad)."
+                    : "Averaged where the reference adds up, or divided once too often.";
 }
 
 std::string advice_of(const ParameterResult& r) {
@@ -49,6 +50,9 @@ std::string advice_of(const ParameterResult& r) {
   if (r.explanation == Explanation::kSomeRanks)
     return "Those ranks took no part in the reduction, kept an older gradient, or changed it "
            "afterwards.";
+  if (r.is_forgiven)
+    return "Not counted: float16 and bfloat16 round that far (a loss in float32, another order of "
+           "sums). A run in float32 would tell a small mistake from it.";
   return std::string(row_of(r.explanation).meaning);
 }
 
@@ -56,12 +60,52 @@ std::string error_text(double relative) {
   return std::isfinite(relative) ? number_text(relative, 2) + " of its norm" : "infinitely";
 }
 
+// Two numbers that differ, with as many digits as that takes.
+std::pair<std::string, std::string> told_apart(double a, double b) {
+  int digits = 6;
+  while (digits < 17 && number_text(a, digits) == number_text(b, digits)) ++digits;
+  return {number_text(a, digits), number_text(b, digits)};
+}
+
 std::string worst_text(const ParameterResult& r) {
-  if (!r.worst) return {};
   const std::string where = r.worst->ranks.empty() ? "" : " on " + ranks_text(r.worst->ranks);
+  const auto [observed, expected] = told_apart(r.worst->observed, r.worst->expected);
   return fmt::format("{}{}{}: {} where the reference has {}; it is off by {}", for_terminal(r.name),
-                     index_text(r.worst->index), where, number_text(r.worst->observed, 6),
-                     number_text(r.worst->expected, 6), error_text(r.relative_error));
+                     index_text(r.worst->index), where, observed, expected,
+                     error_text(r.relative_error));
+}
+
+std::string row_text(const ParameterResult& r) {
+  if (!r.worst) return r.headline;
+  const auto [observed, expected] = told_apart(r.worst->observed, r.worst->expected);
+  const std::string ranks = r.worst->ranks.empty() ? "" : ranks_text(r.worst->ranks);
+  const std::string index = index_text(r.worst->index);
+  return fmt::format("off by {}; {}{}{}: {}, reference {}", number_text(r.relative_error, 2), ranks,
+                     ranks.empty() || index.empty() ? "" : " ", index, observed, expected);
+}
+
+// The first members of a group of which each is to be told.
+std::string rows_text(const ResultGroup& g, const ComparisonTextOptions& options) {
+  const std::size_t shown = options.full ? g.members.size() : std::min(kRows, g.members.size());
+  std::size_t width = 0;
+  for (std::size_t i = 0; i < shown; ++i)
+    width = std::max(width, std::min<std::size_t>(40, width_of(g.members[i]->name)));
+  std::string out;
+  for (std::size_t i = 0; i < shown; ++i) {
+    const ParameterResult& r = *g.members[i];
+    const std::string told = g.each_in_its_own_words() ? r.headline : row_text(r);
+    out += fmt::format("      {}   {}\n", padded(for_terminal(r.name), width), for_terminal(told));
+  }
+  if (shown < g.members.size())
+    out += fmt::format("      ... and {} more\n", thousands(g.members.size() - shown));
+  return out;
+}
+
+bool has_rows(const ResultGroup& g) {
+  const Explanation e = g.members.front()->explanation;
+  return g.members.size() > 1 &&
+         (g.each_in_its_own_words() || e == Explanation::kUnexplained ||
+          e == Explanation::kClose || e == Explanation::kUnsynchronised);
 }
 
 std::string group_name(const ResultGroup& g) {
@@ -76,7 +120,8 @@ std::string group_text(const ResultGroup& g, const ComparisonTextOptions& option
   const auto add = [&](const std::string& text) {
     if (!text.empty()) out += wrapped(for_terminal(text), 6, options.width);
   };
-  if (g.patterns.size() > 1) {
+  const bool rows = has_rows(g);
+  if (g.patterns.size() > 1 && !rows) {
     const std::size_t shown =
         options.full ? g.patterns.size() : std::min(kPatterns, g.patterns.size());
     std::string list =
@@ -87,30 +132,34 @@ std::string group_text(const ResultGroup& g, const ComparisonTextOptions& option
   }
   if (!g.common.empty()) add("In common: " + g.common + ".");
   add(advice_of(worst));
+  if (rows) return out + rows_text(g, options);
   if (worst.worst) add((g.members.size() > 1 ? "Worst: " : "") + worst_text(worst) + ".");
   return out;
 }
 
 std::string right_text(const DumpComparison& c) {
   std::size_t right = 0, bitwise = 0, noise = 0;
-  double error = 0;
-  double rtol = 0;
+  double error = 0, rtol = 0;
   for (const ParameterResult& r : c.parameters) {
-    if (!r.is_right()) continue;
+    noise += r.explanation == Explanation::kNoise ? 1 : 0;
+    if (r.explanation != Explanation::kRight) continue;
     ++right;
     bitwise += r.bitwise ? 1 : 0;
     rtol = std::max(rtol, r.rtol);
-    if (r.explanation == Explanation::kNoise)
-      ++noise;
-    else if (std::isfinite(r.relative_error))
-      error = std::max(error, r.relative_error);
+    if (std::isfinite(r.relative_error)) error = std::max(error, r.relative_error);
   }
-  if (right == 0) return {};
-  std::string how = bitwise == right ? "bit for bit"
-                                     : fmt::format("to {} of the norm or better (tolerance {})",
-                                                   number_text(error, 2), number_text(rtol, 2));
-  if (noise > 0) how += fmt::format("; {} of them rounding noise on both sides", noise);
-  return fmt::format("ok    {}   right, {}\n", parameters_text(right), how);
+  std::string out;
+  if (right > 0) {
+    const std::string how = bitwise == right
+                                ? "bit for bit"
+                                : fmt::format("to {} of the norm or better (tolerance {})",
+                                              number_text(error, 2), number_text(rtol, 2));
+    out += fmt::format("ok    {}   right, {}\n", parameters_text(right), how);
+  }
+  if (noise > 0)
+    out += fmt::format("ok    {}   not judged: no larger than rounding beside the model's largest\n",
+                       parameters_text(noise));
+  return out;
 }
 
 std::string line_of(const ParameterResult& r, std::size_t width) {
@@ -170,6 +219,8 @@ std::string comparison_text(const DumpComparison& c, const ComparisonTextOptions
   out += right_text(c);
   if (options.full) out += every_line(c);
   out += "\n";
+  if (!c.vacuous.empty())
+    out += wrapped("vacuous: " + c.vacuous + " (--strict fails).", 0, options.width);
   for (const std::string& note : c.notes) out += wrapped(note, 0, options.width);
   return out + summary_text(c);
 }

@@ -12,9 +12,22 @@ constexpr std::int64_t kBlock =
 bool same(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
 
 // Where the squares of such small numbers would vanish the largest error decides alone.
-bool squares_are_usable(const Differences& d) {
-  return std::isfinite(d.error_squares) && std::isfinite(d.expected_squares) &&
-         d.max_expected > 1e-140;
+bool squares_are_usable(double squares, double max_expected) {
+  return std::isfinite(squares) && max_expected > 1e-140;
+}
+
+double reduced(Stream::Reduction reduction, double a, double b) {
+  switch (reduction) {
+    case Stream::Reduction::kSum:
+      return a + b;
+    case Stream::Reduction::kProduct:
+      return a * b;
+    case Stream::Reduction::kMax:
+      return std::isnan(a) || std::isnan(b) ? std::nan("") : std::max(a, b);
+    case Stream::Reduction::kMin:
+      return std::isnan(a) || std::isnan(b) ? std::nan("") : std::min(a, b);
+  }
+  return a;
 }
 
 class Measurement {
@@ -63,6 +76,8 @@ class Measurement {
 
 double unit_roundoff(DType dtype) { return std::ldexp(1.0, -traits(dtype).significand_bits); }
 
+bool is_narrow(DType dtype) { return dtype == DType::kFloat16 || dtype == DType::kBFloat16; }
+
 double default_rtol(DType dtype) {
   // Multiples of the unit roundoff: what another order of sums and another kernel leave after a
   // deep network. Below them lie the mistakes of a distributed program by orders of magnitude,
@@ -81,6 +96,62 @@ double default_rtol(DType dtype) {
   return 0;
 }
 
+namespace {
+
+// What is left of a gradient that is zero on paper, as a part of the model's largest.
+double rounding_beside_largest(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat64:
+      return 128 * unit_roundoff(dtype);
+    case DType::kFloat32:
+      return 16 * unit_roundoff(dtype);
+    case DType::kFloat16:
+    case DType::kBFloat16:
+      return 4 * unit_roundoff(dtype);
+  }
+  return 0;
+}
+
+}  // namespace
+
+DType Tolerance::computed_in(DType saved) const {
+  return dtype && unit_roundoff(*dtype) > unit_roundoff(saved) ? *dtype : saved;
+}
+
+Bound Tolerance::bound(DType saved, double largest_of_whole) const {
+  const DType computed = computed_in(saved);
+  Bound bound;
+  bound.elementwise = elementwise;
+  bound.rtol = rtol.value_or(default_rtol(computed));
+  bound.atol = atol.value_or(0);
+  if (elementwise) return bound;
+  if (!rtol) bound.floor = unit_roundoff(computed) * largest_of_whole;
+  if (!atol) bound.model_floor = rounding_beside_largest(computed) * model_largest;
+  return bound;
+}
+
+Bound Tolerance::near_bound(DType saved, double largest_of_whole) const {
+  Bound near = bound(saved, largest_of_whole);
+  near.elementwise = false;
+  near.rtol = std::max(default_rtol(DType::kBFloat16), 4 * default_rtol(computed_in(saved)));
+  return near;
+}
+
+bool Tolerance::forgives_near(DType saved) const {
+  return is_narrow(computed_in(saved)) && !rtol && !atol && !elementwise;
+}
+
+double Bound::of_element(double max_expected) const {
+  return atol + std::max(floor, model_floor) + rtol * max_expected;
+}
+
+double Bound::of_norm(double size, double expected_norm) const {
+  // The floor is what the worst of thousands of elements may be off by. All together are off by
+  // far less; right steps in bfloat16 stayed below a hundredth of it (tests/steps).
+  constexpr double kRootMeanSquare = 1.0 / 16;
+  return (atol + kRootMeanSquare * model_floor) * std::sqrt(size) + rtol * expected_norm;
+}
+
 void Stream::read(std::int64_t begin, std::int64_t count, double* out) const {
   terms.front().read(begin, count, out);
   double more[kBlock];
@@ -88,7 +159,8 @@ void Stream::read(std::int64_t begin, std::int64_t count, double* out) const {
     for (std::int64_t done = 0; done < count; done += kBlock) {
       const std::int64_t n = std::min(kBlock, count - done);
       terms[t].read(begin + done, n, more);
-      for (std::int64_t i = 0; i < n; ++i) out[done + i] += more[i];
+      for (std::int64_t i = 0; i < n; ++i)
+        out[done + i] = reduced(reduction, out[done + i], more[i]);
     }
   if (factor == 1) return;
   for (std::int64_t i = 0; i < count; ++i) out[i] *= factor;
@@ -98,7 +170,7 @@ double Differences::relative_error() const {
   if (strange > 0) return HUGE_VAL;
   if (error_squares == 0 && max_error == 0) return 0;
   if (max_expected == 0) return HUGE_VAL;
-  if (std::isfinite(error_squares) && std::isfinite(expected_squares) && max_expected > 1e-140)
+  if (squares_are_usable(error_squares + expected_squares, max_expected))
     return std::sqrt(error_squares / expected_squares);
   return max_error / max_expected;
 }
@@ -118,17 +190,22 @@ Differences measure(const Stream& observed, const Stream& expected, const Bound&
 bool within(const Differences& d, const Bound& bound) {
   if (d.strange > 0) return false;
   if (bound.elementwise) return d.beyond == 0;
-  if (d.max_error > bound.atol + bound.floor + bound.rtol * d.max_expected) return false;
+  if (d.max_error > bound.of_element(d.max_expected)) return false;
   // A piece that is nothing but rounding beside the rest of its tensor has no norm to hold on to.
-  if (!squares_are_usable(d) || d.max_expected <= bound.floor) return true;
-  const double n = std::sqrt(static_cast<double>(d.size));
-  return std::sqrt(d.error_squares) <= bound.atol * n + bound.rtol * std::sqrt(d.expected_squares);
+  if (!squares_are_usable(d.error_squares + d.expected_squares, d.max_expected) ||
+      d.max_expected <= bound.floor)
+    return true;
+  return std::sqrt(d.error_squares) <=
+         bound.of_norm(static_cast<double>(d.size), std::sqrt(d.expected_squares));
 }
 
-bool agrees(const Stream& observed, const Stream& expected, double factor, const Bound& bound,
-            double max_expected) {
+bool agrees(const Stream& observed, const Stream& expected, double factor, const Bound& unscaled,
+            double max_expected, double most_squares) {
   const double scale = std::abs(factor);
-  const double limit = bound.atol + bound.floor * scale + bound.rtol * scale * max_expected;
+  Bound bound = unscaled;
+  bound.floor *= scale;
+  bound.model_floor *= std::max(1.0, scale);
+  const double limit = bound.of_element(scale * max_expected);
   const auto is_beyond = [&](double o, double e) {
     const double error = std::abs(o - e);
     if (!std::isfinite(error)) return !same(o, e);
@@ -150,12 +227,13 @@ bool agrees(const Stream& observed, const Stream& expected, double factor, const
       error_squares += (o[i] - e[i]) * (o[i] - e[i]);
       expected_squares += e[i] * e[i];
     }
+    if (error_squares > most_squares) return false;
   }
-  if (bound.elementwise || !std::isfinite(expected_squares) || max_expected * scale <= 1e-140 ||
-      max_expected <= bound.floor)
+  if (bound.elementwise || max_expected <= unscaled.floor ||
+      !squares_are_usable(expected_squares, scale * max_expected))
     return true;
-  const double n = std::sqrt(static_cast<double>(size));
-  return std::sqrt(error_squares) <= bound.atol * n + bound.rtol * std::sqrt(expected_squares);
+  return std::sqrt(error_squares) <=
+         bound.of_norm(static_cast<double>(size), std::sqrt(expected_squares));
 }
 
 double largest(const Stream& stream) {
@@ -170,6 +248,25 @@ double largest(const Stream& stream) {
     }
   }
   return found;
+}
+
+bool are_disjoint(const std::vector<const Stream*>& streams) {
+  std::vector<double> values(kBlock);
+  std::vector<bool> taken;
+  std::vector<bool> has_something(streams.size());
+  for (std::int64_t begin = 0, size = streams.front()->size(); begin < size; begin += kBlock) {
+    const std::int64_t n = std::min(kBlock, size - begin);
+    taken.assign(static_cast<std::size_t>(n), false);
+    for (std::size_t s = 0; s < streams.size(); ++s) {
+      streams[s]->read(begin, n, values.data());
+      for (std::int64_t i = 0; i < n; ++i) {
+        if (values[i] == 0) continue;
+        if (taken[i]) return false;
+        taken[i] = has_something[s] = true;
+      }
+    }
+  }
+  return std::count(has_something.begin(), has_something.end(), true) > 1;
 }
 
 }  // namespace distgrad::dumps

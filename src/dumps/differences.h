@@ -8,30 +8,47 @@
 
 namespace distgrad::dumps {
 
-// What the user asked for; docs/compare.md has the defaults.
-struct ToleranceOptions {
-  std::optional<double> rtol = std::nullopt;
-  double atol = 0;
-  bool elementwise = false;  // as torch.allclose: relative to each element
-  // What the run computed in, where that is coarser than what was saved.
-  std::optional<DType> dtype = std::nullopt;
-};
-
 // The relative tolerance for gradients that were computed in this dtype.
 double default_rtol(DType);
 double unit_roundoff(DType);
+bool is_narrow(DType);  // float16, bfloat16
 
 struct Bound {
   double rtol = 0;
-  double atol = 0;   // of an element
-  double floor = 0;  // of an element too: rounding at the size of the whole tensor's largest
+  double atol = 0;         // of an element
+  double floor = 0;        // of an element too: rounding at the size of the tensor's largest
+  double model_floor = 0;  // the same at the size of the model's largest gradient
   bool elementwise = false;
+
+  double of_element(double max_expected) const;
+  double of_norm(double size, double expected_norm) const;
 };
 
-// The sum of several readers' elements, times a factor. At least one reader; all of one size.
+// What the user asked for, and what rounding may leave; docs/compare.md has the defaults.
+struct Tolerance {
+  std::optional<double> rtol = std::nullopt;
+  std::optional<double> atol = std::nullopt;
+  bool elementwise = false;  // as torch.allclose: relative to each element
+  // What the run computed in, where that is coarser than what was saved.
+  std::optional<DType> dtype = std::nullopt;
+  // The largest gradient of the model. What is zero on paper (a bias before a normalisation, the
+  // bias of attention's keys) is rounding beside it. 0: not known.
+  double model_largest = 0;
+
+  DType computed_in(DType saved) const;
+  Bound bound(DType saved, double largest_of_whole) const;
+  // Beyond the bound, and no further than a short dtype's rounding goes in a deep network.
+  Bound near_bound(DType saved, double largest_of_whole) const;
+  // Whether what is near may be what rounding left: nobody asked for more, and the dtype is short.
+  bool forgives_near(DType saved) const;
+};
+
+// What several readers' elements come to, times a factor. At least one reader; all of one size.
 struct Stream {
+  enum class Reduction { kSum, kMax, kMin, kProduct };
   std::vector<BoxReader> terms;
   double factor = 1;
+  Reduction reduction = Reduction::kSum;
 
   std::int64_t size() const { return terms.front().size(); }
   void read(std::int64_t begin, std::int64_t count, double* out) const;
@@ -60,12 +77,16 @@ Differences measure(const Stream& observed, const Stream& expected, const Bound&
 // the 2-norm of the errors against that of the elements; or each element by itself.
 bool within(const Differences&, const Bound&);
 
-// Whether observed is `factor` times expected. Ends at the first element that is not.
-// `max_expected` is the largest finite magnitude of expected.
+// Whether observed is `factor` times expected, and no more than `most_squares` remains of squared
+// errors. Ends at the first element that is not. `max_expected` is the largest finite magnitude of
+// expected.
 bool agrees(const Stream& observed, const Stream& expected, double factor, const Bound&,
-            double max_expected);
+            double max_expected, double most_squares);
 
 // The largest finite magnitude.
 double largest(const Stream&);
+
+// Whether at no element more than one of the streams is not zero, and two of them are somewhere.
+bool are_disjoint(const std::vector<const Stream*>& streams);
 
 }  // namespace distgrad::dumps

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <set>
 
 namespace distgrad::dumps {
 namespace {
@@ -84,10 +85,37 @@ std::vector<int> Dump::absent_ranks() const {
 
 const DumpMesh* Dump::mesh() const {
   const auto size = static_cast<std::size_t>(world_size());
+  const DumpMesh* found = nullptr;
   for (const RankDump& r : ranks)
     for (const DumpMesh& mesh : r.meshes)
-      if (mesh.ranks.size() == size) return &mesh;
-  return nullptr;
+      if (mesh.ranks.size() == size && (!found || mesh.axes.size() > found->axes.size()))
+        found = &mesh;
+  return found;
+}
+
+std::vector<DumpGroups> Dump::groups() const {
+  std::vector<DumpGroup> left;
+  std::set<DumpGroup> known;
+  const auto size = static_cast<std::size_t>(world_size());
+  for (const RankDump& r : ranks)
+    for (const DumpGroup& group : r.groups)
+      if (group.ranks.size() < size && known.insert(group).second) left.push_back(group);
+  std::vector<DumpGroups> all;
+  while (!left.empty()) {
+    const DumpGroup first = left.front();
+    DumpGroups& together = all.emplace_back(DumpGroups{first.name, {}});
+    std::set<int> taken;
+    std::erase_if(left, [&](const DumpGroup& group) {
+      const bool overlaps = std::any_of(group.ranks.begin(), group.ranks.end(),
+                                        [&](int rank) { return taken.count(rank) > 0; });
+      if (group.name != first.name || group.ranks.size() != first.ranks.size() || overlaps)
+        return false;
+      taken.insert(group.ranks.begin(), group.ranks.end());
+      together.ranks.push_back(group.ranks);
+      return true;
+    });
+  }
+  return all;
 }
 
 }  // namespace distgrad::dumps

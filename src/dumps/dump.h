@@ -2,11 +2,13 @@
 // a rank's piece lies in the whole. Plain values; the elements stay in the mapped files.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "model/array.h"
@@ -58,6 +60,16 @@ struct DumpLayout {
 struct DumpGradient {
   std::optional<DumpTensor> tensor;  // absent: None
   std::optional<DumpLayout> layout;  // absent: not a DTensor, or written by somebody else's script
+  std::optional<int> position;       // in the model; absent: the file does not say
+  bool elsewhere = false;            // a DTensor on a mesh that this rank is not on
+};
+
+// A process group that the rank is in: its name, perhaps empty, and its ranks.
+struct DumpGroup {
+  std::string name;
+  std::vector<int> ranks;
+
+  auto operator<=>(const DumpGroup&) const = default;
 };
 
 inline constexpr int kWhole = -1;  // in place of a rank: one file that is not one rank's
@@ -68,7 +80,19 @@ struct RankDump {
   std::optional<int> world_size;
   bool lists_all = false;  // what is not named is not on this rank (pipelines), rather than None
   std::vector<DumpMesh> meshes;
-  std::map<std::string, DumpGradient> gradients;
+  std::vector<DumpGroup> groups;
+  std::vector<std::pair<std::string, int>> counts;  // what happened how often: backward passes
+  // Stands for the gradients before any reduction: ranks that computed the same have the same.
+  // Empty: unknown.
+  std::string local_digest;
+  std::map<std::string, DumpGradient> gradients;  // by plain_name
+  std::map<std::string, std::string> shown;       // plain_name -> the name as a user knows it
+};
+
+// Process groups that are alike, and have each rank once at most.
+struct DumpGroups {
+  std::string name;  // may be empty
+  std::vector<std::vector<int>> ranks;
 };
 
 // The ranks ascending; or the one entry kWhole.
@@ -78,8 +102,12 @@ struct Dump {
 
   int world_size() const;  // as the files say, else the number of files
   std::vector<int> absent_ranks() const;
-  // Mesh of the world, from whichever rank knows it; null: none does.
+  // Mesh of the world, from whichever rank knows it, the one with the most axes; null: none does.
   const DumpMesh* mesh() const;
+  // All but the world's, in the order in which they were made. Those of one name go together; of
+  // those without one, those of a size that do not overlap: pairs of neighbours, then pairs of every
+  // other rank.
+  std::vector<DumpGroups> groups() const;
 };
 
 }  // namespace distgrad::dumps

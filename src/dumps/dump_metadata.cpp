@@ -32,7 +32,13 @@ class MetadataReader {
     if (dump_.world_size && dump_.rank >= *dump_.world_size)
       refuse("rank {} of {} ranks", dump_.rank, *dump_.world_size);
     if (const Json* meshes = field("meshes")) read_meshes(*meshes);
+    if (const Json* groups = field("groups")) read_groups(*groups);
+    if (const Json* counts = field("counts")) read_counts(*counts);
+    if (const Json* digest = field("local")) dump_.local_digest = text(*digest, "local");
     if (const Json* parameters = field("parameters")) read_parameters(*parameters);
+    // A dict that a script filled may lack what had no gradient; a model lacks what is elsewhere.
+    if (const Json* listing = field("listing"))
+      dump_.lists_all = dump_.lists_all && text(*listing, "listing") != "given";
   }
 
  private:
@@ -45,6 +51,29 @@ class MetadataReader {
     if (!value.is_number_integer() || value < least || value > kMostRanks)
       refuse("metadata: {} is not a number from {} to {}", what, least, kMostRanks);
     return value.get<int>();
+  }
+
+  std::string text(const Json& value, const char* what) const {
+    if (!value.is_string()) refuse("metadata: {} is not text", what);
+    return value.get<std::string>();
+  }
+
+  void read_groups(const Json& groups) {
+    if (!groups.is_array()) refuse("metadata: groups is not a list");
+    for (const Json& value : groups) {
+      if (!value.is_object() || !value.contains("ranks") || !value["ranks"].is_array())
+        refuse("metadata: a group needs ranks");
+      DumpGroup& group = dump_.groups.emplace_back();
+      if (value.contains("name")) group.name = for_terminal(text(value["name"], "a group's name"));
+      for (const Json& rank : value["ranks"])
+        group.ranks.push_back(count(rank, "a rank of a group", 0));
+    }
+  }
+
+  void read_counts(const Json& counts) {
+    if (!counts.is_object()) refuse("metadata: counts is not an object");
+    for (const auto& [name, value] : counts.items())
+      dump_.counts.push_back({for_terminal(name), count(value, "a count", 0)});
   }
 
   void read_meshes(const Json& meshes) {
@@ -73,10 +102,13 @@ class MetadataReader {
   void read_parameters(const Json& parameters) {
     if (!parameters.is_object()) refuse("metadata: parameters is not an object");
     dump_.lists_all = true;
+    int position = 0;
     for (const auto& [name, value] : parameters.items()) {
       const std::string shown = for_terminal(name);
       if (!value.is_object()) refuse("metadata: {} is not an object", shown);
       DumpGradient& gradient = dump_.gradients[name];
+      gradient.position = position++;
+      gradient.elsewhere = value.contains("elsewhere");
       if (value.contains("placements")) gradient.layout = read_layout(value, shown);
       check_shape(gradient, shown);
     }

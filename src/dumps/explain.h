@@ -6,14 +6,15 @@
 #include <string_view>
 #include <vector>
 
+#include "dumps/factors.h"
 #include "dumps/parameter.h"
 
 namespace distgrad::dumps {
 
 enum class Explanation {
   kRight,
-  kNoise,  // differs, but both sides are rounding noise beside the other gradients; counts as
-           // right. Told by compare_dumps, which sees the others
+  kNoise,  // differs, but no further than rounding beside the model's largest gradient; counts as
+           // right
   kClose,  // differs by more than the tolerance and by less than a short dtype's rounding
   kScaled,
   kSum,         // needs a sum, or a mean, over ranks
@@ -26,13 +27,15 @@ enum class Explanation {
   kSomeRanks,       // right on some ranks, not on the others
   kUnsynchronised,  // right nowhere, and ranks that should hold copies differ
   kShape,
-  kUnclear,  // it cannot be told what is right; nobody is accused
+  kUncovered,  // a part of it is on no rank
+  kUnclear,    // it cannot be told what is right; nobody is accused
   kUnexplained,
 };
 
 struct ExplanationRow {
   Explanation explanation;
   std::string_view name;     // in the JSON
+  std::string_view finding;  // as `distgrad list findings` has it; empty: none
   std::string_view meaning;  // what it probably comes from, and what to look at; for the text
 };
 const ExplanationRow& row_of(Explanation);
@@ -45,12 +48,17 @@ struct WorstElement {
 
 struct ParameterResult {
   std::string name;
+  int position = -1;  // in the model; -1: the files do not say
   Shape shape;
   Explanation explanation = Explanation::kRight;
-  std::string headline;          // "needs a sum over tp (ranks 0, 1; ranks 2, 3)"
-  std::vector<int> ranks;        // the ones to blame, where it is not all
+  std::string finding;     // empty: it is right
+  std::string headline;    // "needs a sum over tp (ranks 0, 1; ranks 2, 3)"
+  std::string kind;        // what parameters with the same mistake have in common, where the
+                           // headlines differ; else empty
+  std::vector<int> ranks;  // the ones to blame, where it is not all
   std::optional<double> factor;  // observed / reference, or of the sum
   bool factor_known = false;
+  bool factor_is_size = false;
   std::string axis;  // of kSum
   DType dtype = DType::kFloat64;
   bool bitwise = false;
@@ -62,15 +70,20 @@ struct ParameterResult {
   std::optional<WorstElement> worst;  // absent: nothing differs, or nothing could be compared
   std::string arrangement;
   std::vector<std::pair<std::string, std::string>> placements;
+  std::vector<std::string> notes;
+  bool is_forgiven = false;  // kClose, in a dtype that shows no more
 
   bool is_right() const {
     return explanation == Explanation::kRight || explanation == Explanation::kNoise;
   }
+  // Whether it counts for the exit code.
+  bool is_wrong() const { return !is_right() && !is_forgiven; }
 };
 
 struct ExplainContext {
   int world_size = 1;
-  ToleranceOptions tolerance;
+  Tolerance tolerance;
+  std::vector<NamedCount> counts;  // besides axes and ranks
 };
 
 ParameterResult explain(const Parameter&, const ExplainContext&);

@@ -4,74 +4,104 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <set>
 
 #include "report/words.h"
 
 namespace distgrad::dumps {
 namespace {
 
+constexpr double kLeastLossScale = 1024;  // of a GradScaler, which starts at 65536 and halves
+
 bool is_near(double measured, double value, double precision) {
   return std::abs(measured - value) <= precision * std::abs(value);
 }
 
-std::string sized_text(double value, const std::string& size, bool inverse) {
-  const std::string amount =
-      inverse ? fmt::format("1/{} of", number_text(1 / value)) : number_text(value) + " times";
-  return fmt::format("{} the reference ({}{})", amount, inverse ? "1/" : "", size);
+// The number that the magnitude is, or is the inverse of.
+std::optional<int> size_near(double magnitude, double precision) {
+  constexpr double kMost = 1e6;
+  const double size = std::round(magnitude >= 1 ? magnitude : 1 / magnitude);
+  if (size < 2 || size > kMost) return std::nullopt;
+  const bool fits = is_near(magnitude, magnitude >= 1 ? size : 1 / size, precision);
+  return fits ? std::optional(static_cast<int>(size)) : std::nullopt;
 }
 
-// The sizes that a factor can come from, with the words for each; equal ones are told together.
-std::vector<std::pair<int, std::string>> sizes(int world_size,
-                                               const std::vector<AxisGroups>& axes) {
-  std::vector<std::pair<int, std::string>> all;
-  const auto add = [&](int size, const std::string& text) {
-    if (size < 2) return;
-    const auto same =
-        std::find_if(all.begin(), all.end(), [&](const auto& s) { return s.first == size; });
-    if (same == all.end())
-      all.push_back({size, text});
-    else
-      same->second += " or " + text;
-  };
-  for (const AxisGroups& axis : axes)
-    if (axis.size != world_size) add(axis.size, "the size of " + axis.name);
-  add(world_size, fmt::format("N, the number of ranks"));
-  return all;
+std::string amount_text(double value) {
+  return ratio_text(value) + (value < 1 ? " of the reference" : " times the reference");
 }
 
-constexpr double kLeastScale = 16;  // of a GradScaler, which starts at 65536 and halves
+std::optional<double> small_ratio_near(double magnitude, double precision, bool narrow) {
+  const int most = narrow ? 4 : 16;  // where factors are less certain every number is near a ratio
+  for (int denominator = 1; denominator <= most; ++denominator) {
+    const double value = std::round(magnitude * denominator) / denominator;
+    if (value != 0 && value <= 16 && value != 1 && is_near(magnitude, value, precision))
+      return value;
+  }
+  return std::nullopt;
+}
 
 }  // namespace
 
-NamedFactor name_factor(double measured, int world_size, const std::vector<AxisGroups>& axes,
-                        double precision) {
+NamedFactor FactorNames::name(double measured, double precision) const {
   const double sign = measured < 0 ? -1 : 1;
   const double magnitude = std::abs(measured);
-  const auto named = [&](double value, const std::string& text) {
-    return NamedFactor{sign * value, true, (sign < 0 ? "minus " : "") + text};
+  const auto named = [&](double value, bool is_size, const std::string& why) {
+    const std::string text = (sign < 0 ? "minus " : "") + amount_text(value);
+    return NamedFactor{sign * value, true, is_size, text + why};
   };
-  if (is_near(measured, -1, precision)) return {-1, true, "the negative of the reference"};
-  for (const auto& [size, text] : sizes(world_size, axes)) {
-    if (is_near(magnitude, size, precision)) return named(size, sized_text(size, text, false));
-    if (is_near(magnitude, 1.0 / size, precision))
-      return named(1.0 / size, sized_text(1.0 / size, text, true));
+  if (is_near(measured, -1, precision)) return {-1, true, false, "the negative of the reference"};
+  const auto size = size_near(magnitude, precision);
+  const double exact = !size ? 0 : magnitude >= 1 ? *size : 1.0 / *size;
+  if (size) {
+    if (const std::string what = sized(*size); !what.empty())
+      return named(exact, true, fmt::format(" ({} = {})", *size, what));
   }
   const double power = std::exp2(std::round(std::log2(magnitude)));
-  if (power >= kLeastScale && is_near(magnitude, power, precision))
-    return named(
-        power,
-        fmt::format("{} times the reference (2^{}: a loss scale that was not taken out again?)",
-                    number_text(power), number_text(std::log2(power))));
-  constexpr double kRatioPrecision =
-      1e-3;  // where factors are less certain every number is near a ratio
-  if (precision <= kRatioPrecision)
-    for (int denominator = 1; denominator <= 16; ++denominator) {
-      const double value = std::round(magnitude * denominator) / denominator;
-      if (value == 0 || value > 16 || value == 1 || !is_near(magnitude, value, precision)) continue;
-      const std::string ratio = ratio_text(value);
-      return named(value, ratio + (value < 1 ? " of the reference" : " times the reference"));
-    }
-  return {measured, false, number_text(measured, 3) + " times the reference"};
+  if (power >= kLeastLossScale && is_near(magnitude, power, precision))
+    return named(power, false,
+                 fmt::format(" (2^{}: a loss scale that was not taken out again?)",
+                             number_text(std::log2(power))));
+  if (size) {
+    if (const std::string what = product_of(*size); !what.empty())
+      return named(exact, true, fmt::format(" (nothing here is {0}; {0} = {1})", *size, what));
+  }
+  if (const auto ratio = small_ratio_near(magnitude, std::min(precision, 5e-3), narrow_))
+    return named(*ratio, false, "");
+  return unnamed(measured);
+}
+
+NamedFactor FactorNames::unnamed(double measured) {
+  int digits = 3;  // or as many as it takes not to look like 1
+  while (digits < 17 && number_text(std::abs(measured), digits) == "1") ++digits;
+  return {measured, false, false, number_text(measured, digits) + " times the reference"};
+}
+
+// What has that size: "the size of dp or tp, or the number of ranks"; empty: nothing.
+std::string FactorNames::sized(int size) const {
+  std::vector<std::string> axes, parts;
+  for (const NamedCount& c : counts_)
+    if (c.count == size && c.kind == NamedCount::Kind::kAxis) axes.push_back(c.name);
+  if (!axes.empty()) parts.push_back(fmt::format("the size of {}", fmt::join(axes, " or ")));
+  for (const NamedCount& c : counts_)
+    if (c.count == size && c.kind == NamedCount::Kind::kOther)
+      parts.push_back("the number of " + c.name);
+  return fmt::format("{}", fmt::join(parts, ", or "));
+}
+
+// "2 x 8 or 4 x 4, with 2 = the size of dp, 4 = ..., 8 = ..."; empty: nothing.
+std::string FactorNames::product_of(int size) const {
+  std::set<int> factors;
+  std::vector<std::string> products, legend;
+  for (int a = 2; a * a <= size; ++a) {
+    const int b = size / a;
+    if (a * b != size || sized(a).empty() || sized(b).empty()) continue;
+    products.push_back(fmt::format("{} x {}", a, b));
+    factors.insert({a, b});
+  }
+  for (const int f : factors) legend.push_back(fmt::format("{} = {}", f, sized(f)));
+  if (products.empty()) return {};
+  return fmt::format("{}, with {}", fmt::join(products, " or "), fmt::join(legend, ", "));
 }
 
 }  // namespace distgrad::dumps

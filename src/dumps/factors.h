@@ -1,22 +1,45 @@
-// What a constant factor between observed and reference gradients probably is.
+// What a constant factor between observed and reference gradients is the size of.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "dumps/parameter.h"
-
 namespace distgrad::dumps {
+
+// Something that there is in the run, and how often: an axis, a process group, the ranks, the
+// micro-batches that the user counted.
+struct NamedCount {
+  enum class Kind { kAxis, kOther };  // text: "the size of dp or tp", "the number of ranks"
+  std::string name;
+  int count = 1;
+  Kind kind = Kind::kOther;
+};
 
 struct NamedFactor {
   double value = 1;
-  bool known = false;  // one that a mistake makes: N, an axis' size, their inverses, a power of
-                       // two, a small ratio, -1
-  std::string text;    // "1/4 of the reference (1/N)"
+  bool known = false;  // a size, an inverse of one, a small ratio, a loss scale, -1
+  bool is_size = false;
+  std::string text;  // "1/4 of the reference (4 = the number of ranks)"
 };
 
-// `precision`: how far, relatively, the measured factor may lie off.
-NamedFactor name_factor(double measured, int world_size, const std::vector<AxisGroups>& axes,
-                        double precision);
+class FactorNames {
+ public:
+  // `narrow`: the gradients are too coarse to tell 0.66 from 2/3 by more than a percent or two.
+  FactorNames(std::vector<NamedCount> counts, bool narrow)
+      : counts_(std::move(counts)), narrow_(narrow) {}
+
+  // `precision`: how far, relatively, the measured factor may lie off. Everything that fits is
+  // named, and nothing that there is not; of products and squares only where nothing else fits.
+  NamedFactor name(double measured, double precision) const;
+  // The number itself.
+  static NamedFactor unnamed(double measured);
+
+ private:
+  std::string sized(int size) const;
+  std::string product_of(int size) const;
+
+  std::vector<NamedCount> counts_;
+  bool narrow_;
+};
 
 }  // namespace distgrad::dumps

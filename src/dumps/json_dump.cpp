@@ -98,8 +98,10 @@ RankDump read_json_dump(const std::string& path) {
   dump.file = path;
   const bool wrapped_form = json.contains("gradients") && json["gradients"].is_object();
   const Json& gradients = wrapped_form ? json["gradients"] : json;
+  int position = 0;  // a script writes them in the model's order
   for (const auto& [name, value] : gradients.items()) {
     DumpGradient& gradient = dump.gradients[name];
+    gradient.position = position++;
     if (!value.is_null()) gradient.tensor = tensor_of(value, shown + ": " + for_terminal(name));
   }
   if (wrapped_form) apply_metadata(json, dump);

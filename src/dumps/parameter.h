@@ -10,6 +10,7 @@
 
 #include "dumps/differences.h"
 #include "dumps/dump.h"
+#include "dumps/holders.h"
 
 namespace distgrad::dumps {
 
@@ -30,11 +31,12 @@ struct Reference {
 };
 
 // Joins what the ranks hold: pieces by their placements, shares of Partial summed, copies compared.
-Reference reference_of(const Dump&, const std::string& name, const ToleranceOptions&);
+Reference reference_of(Holders&, const std::string& name, const Tolerance&);
 
 // What one rank holds, or several whose shares (Partial) are only together a gradient.
 struct Holding {
   std::vector<int> ranks;          // empty: the dump is one whole file
+  std::vector<int> lacking;        // of them, those whose share of the sum is missing
   std::optional<Stream> observed;  // absent: no gradient
   Stream expected;
   Box box;  // of the whole tensor
@@ -42,9 +44,12 @@ struct Holding {
   std::int64_t size() const { return box.size(); }
 };
 
-// Ranks that differ in these axes of the mesh alone.
+// Ranks that may be meant to be reduced together: those that differ in these axes of the mesh
+// alone, those of one process group, or all that hold the parameter.
 struct AxisGroups {
-  std::string name;  // "tp", "dp and tp"; "the ranks" where there is no mesh
+  enum class Kind { kAxis, kProcessGroups, kAll };
+  Kind kind = Kind::kAxis;
+  std::string name;  // "tp", "dp and tp", a process group's own name; "the ranks" of kAll
   int size = 1;
   std::vector<std::vector<std::size_t>> groups;  // of holdings
 };
@@ -56,20 +61,20 @@ struct Parameter {
   bool missing_reference = false;
   bool by_rank = false;  // every rank is compared with the reference's same rank
   std::vector<Holding> holdings;
-  std::vector<AxisGroups> axes;  // single axes first, then several together
+  std::vector<AxisGroups> axes;  // single axes first, then several together, then all ranks
   std::vector<std::pair<std::string, std::string>> placements;  // axis, "Shard(0)"
   std::string arrangement;  // how pieces were joined where nothing said so
   std::string unclear;      // why it cannot be compared; then there are no holdings
+  std::int64_t uncovered = 0;  // elements that are on no rank, and not zero in the reference
   std::vector<std::pair<std::vector<int>, Shape>>
       wrong_shapes;  // ranks whose shape does not fit; no holdings
 };
 
 // The observed dump's parameter beside its reference. Several: possible arrangements of pieces, of
-// which the values decide.
-std::vector<Parameter> parameters_of(const Dump& observed, const std::string& name,
-                                     const Reference&);
-
-Bound bound_for(const Parameter&, const ToleranceOptions&, double largest_of_whole);
+// which the values decide. `reduction`: of tensors without placements, as "mean", where the user
+// says so; else empty.
+std::vector<Parameter> parameters_of(Holders& observed, const std::string& name, const Reference&,
+                                     const std::string& reduction);
 
 // All of a tensor.
 Stream whole_stream(const DumpTensor&);

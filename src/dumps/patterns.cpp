@@ -64,10 +64,22 @@ bool is_mild(const ParameterResult& r) {
 }
 
 bool same_mistake(const ParameterResult& a, const ParameterResult& b) {
-  if (a.explanation != b.explanation) return false;
+  if (a.explanation != b.explanation || a.is_forgiven != b.is_forgiven) return false;
   if (a.explanation == Explanation::kScaled && !a.factor_known && !b.factor_known)
     return std::abs(*a.factor / *b.factor - 1) <= 1e-3;
-  return a.headline == b.headline;
+  return a.kind == b.kind && (!a.kind.empty() || a.headline == b.headline);
+}
+
+bool is_told_in_order(const ResultGroup& group) {
+  const Explanation e = group.members.front()->explanation;
+  return e == Explanation::kUnexplained || e == Explanation::kClose ||
+         e == Explanation::kUnsynchronised || group.each_in_its_own_words();
+}
+
+double worst_in(const ResultGroup& group) {
+  double worst = 0;
+  for (const ParameterResult* r : group.members) worst = std::max(worst, severity(*r));
+  return worst;
 }
 
 using Names = std::set<std::string_view>;
@@ -118,12 +130,14 @@ class Grouping {
     for (ResultGroup& group : groups) {
       group.patterns = patterns_in(group);
       group.common = common_to(group);
+      if (group.each_in_its_own_words()) group.headline = group.members.front()->kind;
+      if (is_told_in_order(group)) continue;
       std::stable_sort(group.members.begin(), group.members.end(),
                        [](const auto* a, const auto* b) { return severity(*a) > severity(*b); });
     }
     std::stable_sort(groups.begin(), groups.end(), [](const ResultGroup& a, const ResultGroup& b) {
-      const ParameterResult &x = *a.members.front(), &y = *b.members.front();
-      return is_mild(x) != is_mild(y) ? is_mild(y) : severity(x) > severity(y);
+      const bool x = is_mild(*a.members.front()), y = is_mild(*b.members.front());
+      return x != y ? y : worst_in(a) > worst_in(b);
     });
     return groups;
   }
@@ -164,7 +178,20 @@ class Grouping {
     for (const ParameterResult* r : group.members) names.insert(r->name);
     for (const auto& [text, having] : properties_)
       if (having == names) return text;
-    return {};
+    return end_of_the_model(group);
+  }
+
+  // Backward goes from the last parameter to the first: a mistake on the way spoils all before it.
+  std::string end_of_the_model(const ResultGroup& group) const {
+    const std::size_t n = group.members.size();
+    const bool first = group.members.front() == &all_.front() &&
+                       group.members.back() == &all_[n - 1];
+    const bool last =
+        group.members.front() == &all_[all_.size() - n] && group.members.back() == &all_.back();
+    if (all_.front().position < 0 || (!first && !last)) return {};
+    return fmt::format("exactly the {} {} parameters of the model, {} {}", first ? "first" : "last",
+                       n, first ? "up to" : "from",
+                       first ? group.members.back()->name : group.members.front()->name);
   }
 
   std::span<const ParameterResult> all_;
@@ -201,6 +228,12 @@ std::string pattern_of(const std::string& name) {
   for (const std::string& part : components(name))
     pattern += (pattern.empty() ? "" : ".") + (is_number(part) ? std::string("*") : part);
   return pattern;
+}
+
+bool ResultGroup::each_in_its_own_words() const {
+  return std::any_of(members.begin(), members.end(), [&](const ParameterResult* r) {
+    return !r->kind.empty() && r->headline != members.front()->headline;
+  });
 }
 
 std::vector<ResultGroup> groups_of(std::span<const ParameterResult> results) {

@@ -18,9 +18,12 @@ std::string pattern_of(const std::string& name);
 
 struct ResultGroup {
   std::string headline;
-  std::vector<const ParameterResult*> members;  // worst first
+  std::vector<const ParameterResult*> members;  // worst first; in the model's order where nothing
+                                                // explains them or each has words of its own
   std::vector<std::string> patterns;            // "all 32 of layers.*.norm.weight", "layers.3.w"
   std::string common;  // "exactly the parameters that are Replicate along tp"; may be empty
+
+  bool each_in_its_own_words() const;
 };
 
 // The parameters that are not right, those with the same mistake together; what is worst first,

@@ -95,29 +95,50 @@ void add_rank(Dump& dump, RankDump file) {
   }
 }
 
+bool is_wrapper(std::string_view part) {
+  static constexpr std::array<std::string_view, 4> kWrappers = {
+      "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_flat_param"};
+  return std::find(kWrappers.begin(), kWrappers.end(), part) != kWrappers.end();
+}
+
+// The name without the components that `is_left_out` says, but for the last one.
+template <typename Predicate>
+std::string without(const std::string& name, Predicate is_left_out) {
+  std::string kept;
+  for (std::size_t at = 0; at <= name.size();) {
+    const std::size_t end = std::min(name.find('.', at), name.size());
+    const std::string_view part = std::string_view(name).substr(at, end - at);
+    if (end == name.size() || !is_left_out(part, kept.empty()))
+      kept += (kept.empty() ? "" : ".") + std::string(part);
+    at = end + 1;
+  }
+  return kept;
+}
+
+// As the user knows it: further inside "module" may be a name like any other.
+std::string shown_name(const std::string& name) {
+  return without(name, [](std::string_view part, bool first) {
+    return is_wrapper(part) || (first && part == "module");
+  });
+}
+
 void use_plain_names(RankDump& dump) {
   std::map<std::string, DumpGradient> plain;
-  for (const auto& [name, gradient] : dump.gradients)
+  std::map<std::string, std::string> shown;
+  for (const auto& [name, gradient] : dump.gradients) {
     if (!plain.emplace(plain_name(name), gradient).second)
       return;  // two would become one: left alone
+    shown[plain_name(name)] = shown_name(name);
+  }
   dump.gradients = std::move(plain);
+  dump.shown = std::move(shown);
 }
 
 }  // namespace
 
 std::string plain_name(const std::string& name) {
-  static constexpr std::array<std::string_view, 5> kWrappers = {
-      "module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_flat_param"};
-  std::string plain;
-  for (std::size_t at = 0; at <= name.size();) {
-    const std::size_t end = std::min(name.find('.', at), name.size());
-    const std::string_view part = std::string_view(name).substr(at, end - at);
-    const bool is_last = end == name.size();
-    if (is_last || std::find(kWrappers.begin(), kWrappers.end(), part) == kWrappers.end())
-      plain += (plain.empty() ? "" : ".") + std::string(part);
-    at = end + 1;
-  }
-  return plain;
+  return without(name,
+                 [](std::string_view part, bool) { return is_wrapper(part) || part == "module"; });
 }
 
 Dump read_dump(std::span<const std::string> paths) {
@@ -141,7 +162,7 @@ Dump read_dump(std::span<const std::string> paths) {
   bool any = false;
   for (RankDump& rank : dump.ranks) {
     use_plain_names(rank);
-    any = any || !rank.gradients.empty();
+    any = any || !rank.gradients.empty() || rank.world_size;  // or a dict without anything in it
   }
   if (!any) throw UserError(for_terminal(dump.path) + ": no gradient in it");
   return dump;

@@ -135,7 +135,7 @@ class SafetensorsReader {
     tensor.data = data_ + extent.begin;
     tensor.keeper = file_.data;
     extents_.push_back(extent);
-    dump_.gradients.emplace(name, DumpGradient{std::move(tensor), {}});
+    dump_.gradients[name].tensor = std::move(tensor);
   }
 
   // Every byte belongs to exactly one tensor: a file where that is not so was not written by what

@@ -27,6 +27,22 @@ inline DumpTensor vector(std::vector<float> values) {
   return tensor({n}, std::move(values));
 }
 
+// Rounded to bfloat16, as a model in that dtype saves them.
+inline DumpTensor bfloat16(Shape shape, const std::vector<float>& values) {
+  auto kept = std::make_shared<std::vector<std::uint16_t>>();
+  for (const float v : values) {
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, &v, sizeof(bits));
+    kept->push_back(static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16));
+  }
+  DumpTensor t;
+  t.dtype = DType::kBFloat16;
+  t.shape = std::move(shape);
+  t.data = reinterpret_cast<const std::byte*>(kept->data());
+  t.keeper = kept;
+  return t;
+}
+
 // Numbers that no simple relation holds between, the same for the same seed.
 inline std::vector<float> numbers(std::size_t n, unsigned seed) {
   std::vector<float> values;
@@ -40,6 +56,11 @@ inline std::vector<float> numbers(std::size_t n, unsigned seed) {
 
 inline std::vector<float> times(std::vector<float> values, float factor) {
   for (float& v : values) v *= factor;
+  return values;
+}
+
+inline std::vector<float> plus(std::vector<float> values, const std::vector<float>& others) {
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] += others[i];
   return values;
 }
 

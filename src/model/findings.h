@@ -12,7 +12,7 @@ struct FindingRow {
   std::string_view meaning;  // one line, for somebody who has read nothing else
 };
 
-inline constexpr std::array<FindingRow, 23> kFindings = {{
+inline constexpr std::array<FindingRow, 24> kFindings = {{
     // name, meaning
     {"objective", "the gradients are right for another objective than the declared one"},
     {"program", "the distributed program computes another loss or gradient than `single_device`"},
@@ -38,7 +38,8 @@ inline constexpr std::array<FindingRow, 23> kFindings = {{
     {"forward", "the forward value itself differs"},
     {"nondeterministic", "two runs of the same case differ"},
     {"truth", "the file's own `truth` is not what the program gives"},
-    {"unexplained", "localised, but no rule in use reproduces it"},
+    {"other-backward", "the backward of a call was measured, and no name fits: its formula is reported"},
+    {"unexplained", "the gradients are wrong, and it could neither be measured nor recognised why"},
 }};
 
 }  // namespace distgrad

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "model/subject_text.h"
+
 namespace distgrad {
 namespace {
 
@@ -108,6 +110,8 @@ constexpr std::array kRows = std::to_array<LibraryRow>({
     {"torch_functional", kReduceScatter, "sum", "adjoint"},
     {"torch_functional", kReduceScatter, kOtherOps, "raises"},
     {"torch_functional", kAllToAll, "", "adjoint"},
+    {"torch_functional", kSendRecv, "", "adjoint"},  // permute_tensor
+    {"torch_functional", kBroadcast, "", "identity"},
     {"megatron", kCopy, "", "sum_to_all"},
     {"megatron", kAllReduce, "sum", "identity"},
     {"megatron", kAllGather, "", "own_slice"},
@@ -161,21 +165,6 @@ bool is_of(const LibraryRow& row, std::string_view torch) {
   return row.since.empty() || torch.empty() || version_number(torch) >= version_number(row.since);
 }
 
-constexpr std::string_view kMutant = "rule:";
-
-std::string_view taken_word(std::string_view& text) {
-  const std::size_t end = std::min(text.find(':'), text.size());
-  const std::string_view word = text.substr(0, end);
-  text.remove_prefix(std::min(end + 1, text.size()));
-  return word;
-}
-
-// "identity:all_reduce:sum": that rule for this kind and op, the native adjoint for the rest.
-std::string_view rule_of_mutant(std::string_view text, CollectiveKind kind, ReduceOp op) {
-  const std::string_view rule = taken_word(text), of_kind = taken_word(text), of_op = taken_word(text);
-  return of_kind == traits(kind).name && of_op == name_of(op) ? rule : "native";
-}
-
 }  // namespace
 
 std::span<const BackwardRuleRow> backward_rules() { return kRules; }
@@ -184,7 +173,7 @@ std::span<const LibraryRow> library_rows() { return kRows; }
 
 std::optional<std::string_view> rule_of(std::string_view subject, CollectiveKind kind, ReduceOp op,
                                         std::string_view torch) {
-  if (subject.starts_with(kMutant)) return rule_of_mutant(subject.substr(kMutant.size()), kind, op);
+  if (is_mutant(subject)) return "native";
   for (const SubjectRow& s : kSubjects)
     if (s.name == subject && s.how != "rules") return s.how;
   for (const LibraryRow& row : kRows)

@@ -36,10 +36,11 @@ struct SubjectRow {
 std::span<const SubjectRow> subjects();
 std::span<const LibraryRow> library_rows();
 
-// The rule a subject has for a collective; nullopt: not offered. `copy` and `slice` of a subject that has no row for them
-// are the adjoint. For "reference" and "in_place": "native"/"dispatcher" for everything they offer.
-// "rule:NAME:KIND:OP", which no user can name, is NAME for that kind and op and native for the rest: a mutant, for tests.
-// `torch` is the version that runs it ("2.15.0"); where it is empty, the newest.
+// The rule a subject has for a collective; nullopt: not offered. `copy` and `slice` of a subject
+// that has no row for them are the adjoint. For "reference" and "in_place": "native"/"dispatcher"
+// for everything they offer. A mutant offers what "reference" does; which steps it gets wrong its
+// text says (model/subject_text.h). `torch` is the version that runs it ("2.15.0"); where it is
+// empty, the newest.
 std::optional<std::string_view> rule_of(std::string_view subject, CollectiveKind kind, ReduceOp op,
                                         std::string_view torch = {});
 

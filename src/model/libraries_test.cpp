@@ -34,11 +34,8 @@ TEST(Libraries, ARowMayDependOnTheVersion) {
   EXPECT_EQ(rule_of("torch_functional", kAllReduce, ReduceOp::kProduct, "2.15.0"), "raises");
 }
 
-TEST(Libraries, AMutantHasItsRuleForOneKindAndOpAlone) {
-  const std::string mutant = "rule:next_slice:all_reduce:max";
-  EXPECT_EQ(rule_of(mutant, CollectiveKind::kAllReduce, ReduceOp::kMax), "next_slice");
-  EXPECT_EQ(rule_of(mutant, CollectiveKind::kAllReduce, ReduceOp::kSum), "native");
-  EXPECT_EQ(rule_of(mutant, CollectiveKind::kReduce, ReduceOp::kMax), "native");
+TEST(Libraries, AMutantOffersEverything) {
+  EXPECT_EQ(rule_of("mutant:y=next_slice", CollectiveKind::kAllReduce, ReduceOp::kMax), "native");
 }
 
 }  // namespace

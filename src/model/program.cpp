@@ -1,6 +1,7 @@
 #include "model/program.h"
 
 #include <algorithm>
+#include <numeric>
 #include <stdexcept>
 
 namespace distgrad {
@@ -18,6 +19,13 @@ const Group* Program::group_named(const std::string& name) const {
   for (const Group& group : groups)
     if (group.name == name) return &group;
   return nullptr;
+}
+
+std::vector<std::vector<int>> Program::partition_of(const std::string& group) const {
+  if (!group.empty()) return group_named(group)->partition;
+  std::vector<int> world(static_cast<std::size_t>(world_size));
+  std::iota(world.begin(), world.end(), 0);
+  return {std::move(world)};
 }
 
 std::vector<const Group*> Program::mesh() const {

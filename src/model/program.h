@@ -128,6 +128,8 @@ struct Program {
   std::vector<Truth> truth;
 
   const Group* group_named(const std::string& name) const;
+  // The group's lists of ranks; of "" one, the world.
+  std::vector<std::vector<int>> partition_of(const std::string& group) const;
   std::vector<const Group*> mesh() const;  // the groups that are mesh axes, in order
 };
 

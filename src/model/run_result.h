@@ -95,7 +95,7 @@ struct Simulation {
   std::vector<double> losses;             // by rank, float64
   std::vector<double> loss_bounds;
   std::vector<StepValue> steps;           // forward values of collective steps (all steps with_cotangents)
-  std::vector<StepValue> cotangents;      // only with_cotangents
+  std::vector<StepValue> cotangents;      // only with_cotangents; of ranks that start from weights[0]
   std::vector<std::vector<Gradient>> gradients;  // [objective asked][input that requires grad]
   std::vector<Gradient> bounds;           // of gradients[0]: absolute, by element; 0 means bitwise
   bool exact = false;                     // every bound is zero
@@ -122,7 +122,7 @@ struct RankError {
   int rank = -1;
   std::string step;
   std::string message;
-  bool in_backward = false;  // of an exception: raised by the step's backward
+  bool in_backward = false;  // the step's backward raised; or the rank died in it, or hangs there
 };
 
 struct Warning {

@@ -1,12 +1,28 @@
 #include "model/subject_text.h"
 
 #include <algorithm>
+#include <charconv>
 #include <optional>
+#include <stdexcept>
+
+#include "model/group_order.h"
 
 namespace distgrad {
 namespace {
 
-constexpr std::string_view kPython = "python:", kLibrary = "library:", kReference = "reference";
+constexpr std::string_view kPython = "python:", kLibrary = "library:", kReference = "reference",
+                           kMutant = "mutant:";
+
+struct MutationPrefix {
+  std::string_view text;
+  Mutation::Kind kind;
+  bool takes_number;
+};
+constexpr MutationPrefix kMutationPrefixes[] = {
+    {"without:", Mutation::Kind::kWithout, true}, {"root:", Mutation::Kind::kRoot, true},
+    {"group:", Mutation::Kind::kGroup, false},    {"order:", Mutation::Kind::kOrder, false},
+    {"stale:", Mutation::Kind::kStale, false},    {"linear:", Mutation::Kind::kLinear, true},
+};
 
 // "KIND=" at the start; a '=' elsewhere belongs to the path of a file.
 std::optional<CollectiveKind> kind_at(std::string_view text, std::size_t& length) {
@@ -14,6 +30,36 @@ std::optional<CollectiveKind> kind_at(std::string_view text, std::size_t& length
   if (equals == text.npos) return std::nullopt;
   length = equals + 1;
   return collective_named(text.substr(0, equals));
+}
+
+bool read_whole(std::string_view text, std::uint64_t& number) {
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, number);
+  return error == std::errc() && rest == end;
+}
+
+// "y=without:2"
+Mutation mutation_of(std::string_view text) {
+  const std::invalid_argument invalid("no mutation: " + std::string(text));
+  const std::size_t equals = text.find('=');
+  if (equals == text.npos || equals == 0) throw invalid;
+  Mutation mutation;
+  mutation.step = text.substr(0, equals);
+  text.remove_prefix(equals + 1);
+  for (const auto& [prefix, kind, takes_number] : kMutationPrefixes) {
+    if (!text.starts_with(prefix)) continue;
+    mutation.kind = kind;
+    text.remove_prefix(prefix.size());
+    if (!takes_number) break;
+    if (!read_whole(text, mutation.number)) throw invalid;
+    return mutation;
+  }
+  const bool is_order = mutation.kind == Mutation::Kind::kOrder;
+  if (text.empty() || text.find(':') != text.npos ||
+      (is_order && std::ranges::find(kGroupOrders, text) == std::end(kGroupOrders)))
+    throw invalid;
+  mutation.name = text;
+  return mutation;
 }
 
 bool any_part(std::string_view subject, bool (*holds)(std::string_view)) {
@@ -61,6 +107,17 @@ std::string subject_in_mode(std::string_view subject, CollectiveKind kind, std::
   for (const auto& [of, what] : parts)
     text += (text.empty() ? "" : "+") + std::string(traits(of).name) + "=" + what + (of == kind ? ending : "");
   return text;
+}
+
+bool is_mutant(std::string_view subject) { return subject.starts_with(kMutant); }
+
+std::vector<Mutation> mutations_of(std::string_view subject) {
+  if (!is_mutant(subject)) throw std::invalid_argument("no mutant: " + std::string(subject));
+  std::vector<Mutation> mutations;
+  for (subject.remove_prefix(kMutant.size());; subject.remove_prefix(subject.find('+') + 1)) {
+    mutations.push_back(mutation_of(subject.substr(0, subject.find('+'))));
+    if (subject.find('+') == subject.npos) return mutations;
+  }
 }
 
 bool is_python_subject(std::string_view subject) {

@@ -1,7 +1,8 @@
-// What a subject's text says: a name, Python code, an operator of a library, or a subject for each of some collectives.
-// Source: command-line contract, "A subject is".
+// What a subject's text says: a name, Python code, an operator of a library, a subject for each of
+// some collectives, or mutants. Source: command-line contract, "A subject is".
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -19,13 +20,37 @@ std::vector<std::pair<CollectiveKind, std::string>> parts_by_kind(std::string_vi
 std::string subject_for(std::string_view subject, CollectiveKind kind);
 
 // How a subject in Python is run, as "python:f.py:g@checkpoint" says; src/python/distgrad/ranks/modes.py has what each means.
-inline constexpr std::string_view kSubjectModes[] = {"checkpoint", "checkpoint-reentrant", "autocast", "async", "compile"};
+inline constexpr std::string_view kSubjectModes[] = {"checkpoint", "checkpoint-reentrant", "autocast",
+                                                "async", "compile", "shared"};
 
 // A part without its "@MODE", and the text after the '@'; nullopt where there is no such ending. The text need not be a mode.
 std::pair<std::string_view, std::optional<std::string_view>> split_mode(std::string_view part);
 
 // `subject` with "@MODE" for the part that runs this collective.
 std::string subject_in_mode(std::string_view subject, CollectiveKind kind, std::string_view mode);
+
+// One step whose backward is wrong on purpose. "mutant:STEP=WHAT+STEP=WHAT..." is `reference` but
+// for such steps: a subject for tests of the diagnosis, which no user can name.
+struct Mutation {
+  enum class Kind {
+    kRule,     // "next_slice": the rule `name` of src/rules
+    kWithout,  // "without:2": the cotangent of rank `number` of the world is dropped
+    kRoot,     // "root:1": the backward of the call with root `number`
+    kGroup,    // "group:tp", "group:world": that of the call over group `name`
+    kOrder,    // "order:sorted": that of the call over its group in the order `name`
+               // (model/group_order.h)
+    kStale,    // "stale:z": the operand gets what the backward of the earlier step `name` gives
+    kLinear,   // "linear:7": a linear map drawn from the seed `number` that is none of the rules
+  };
+  std::string step;
+  Kind kind = Kind::kRule;
+  std::string name;
+  std::uint64_t number = 0;
+};
+
+bool is_mutant(std::string_view subject);
+// Throws std::invalid_argument for what is no such text. A rule is not looked for.
+std::vector<Mutation> mutations_of(std::string_view subject);
 
 // Whether it needs ranks in Python.
 bool is_python_subject(std::string_view subject);

@@ -37,6 +37,44 @@ TEST(SubjectText, Modes) {
   EXPECT_TRUE(is_reference("python:reference@checkpoint")) << "its losses are weighted in every mode";
 }
 
+std::string text_of(const Mutation& m) {
+  return m.step + " " + std::to_string(static_cast<int>(m.kind)) + " " + m.name + " " +
+         std::to_string(m.number);
+}
+
+TEST(SubjectText, Mutants) {
+  using enum Mutation::Kind;
+  const auto text = [](const char* step, Mutation::Kind kind, const char* name,
+                       std::uint64_t number) {
+    return text_of({step, kind, name, number});
+  };
+  std::vector<std::string> got;
+  for (const Mutation& m : mutations_of(
+           "mutant:y=next_slice+z=without:12+a=root:0+b=group:tp+c=order:world_root+d=stale:y+"
+           "e=linear:18446744073709551615"))
+    got.push_back(text_of(m));
+  EXPECT_THAT(got, ElementsAre(text("y", kRule, "next_slice", 0), text("z", kWithout, "", 12),
+                               text("a", kRoot, "", 0), text("b", kGroup, "tp", 0),
+                               text("c", kOrder, "world_root", 0), text("d", kStale, "y", 0),
+                               text("e", kLinear, "", ~std::uint64_t{0})));
+  EXPECT_TRUE(is_mutant("mutant:y=identity"));
+  EXPECT_FALSE(is_mutant("reference"));
+  for (const char* bad :
+       {"reference", "mutant:", "mutant:y", "mutant:y=", "mutant:=identity",
+        "mutant:y=without:", "mutant:y=without:x", "mutant:y=without:-1", "mutant:y=root:1x",
+        "mutant:y=group:", "mutant:y=order:backwards", "mutant:y=nonsense:1", "mutant:y=identity+",
+        "mutant:y=linear:18446744073709551616"})
+    EXPECT_THROW(mutations_of(bad), std::invalid_argument) << bad;
+}
+
+TEST(SubjectText, AMutantIsNoSubjectOfAUser) {
+  EXPECT_THAT(parts_by_kind("mutant:all_reduce=identity+all_gather=none"), IsEmpty())
+      << "steps, not collectives";
+  EXPECT_FALSE(is_reference("mutant:y=identity"));
+  EXPECT_FALSE(runs_in_python("mutant:y=identity"));
+  EXPECT_FALSE(is_foreign_code("mutant:y=identity"));
+}
+
 TEST(SubjectText, WhoseCode) {
   EXPECT_TRUE(is_python_subject("python:m"));
   EXPECT_TRUE(is_python_subject("all_reduce=in_place+all_gather=python:m:f"));

@@ -60,7 +60,7 @@ std::string last_words(const std::string& output) {
 int precedence(const RankError& error) {  // the first cause has the lowest
   if (is_echo(error)) return 4;
   if (error.kind == "exception") return 0;
-  if (error.kind == "crash") return 1;
+  if (error.kind == "crash" || error.kind == "subject") return 1;
   if (error.kind == "backend") return 2;
   return 3;
 }
@@ -69,6 +69,7 @@ int precedence(const RankError& error) {  // the first cause has the lowest
 
 std::string place_text(const Program& program, const RankPlace& place) {
   if (place.phase == Phase::kConnect) return "connecting to the other ranks";
+  if (place.phase == Phase::kLoad) return "the subject's import";
   if (place.phase == Phase::kSync) return "the all-reduce of gradients (sync)";
   if (const Step* step = step_of(program, place)) {
     const CollectiveCall* call = step->collective();
@@ -113,6 +114,7 @@ RankError hang_error(const Program& program, std::span<const RankPlace> places, 
     error.rank = culprit->rank;
     const Step* step = culprit->state == RankPlace::State::kRunning ? step_of(program, *culprit) : nullptr;
     if (step) error.step = step->name;
+    error.in_backward = step && culprit->phase == Phase::kBackward;
   }
   error.message = fmt::format("not done after {:g} s: {}", timeout_s, fmt::join(parts, "; "));
   return error;
@@ -129,6 +131,8 @@ RankError crash_error(const Program& program, const RankPlace& place, const std:
     case RankPlace::State::kRunning:
       where = "in " + (place.rank < 0 ? "the simulation" : place_text(program, place));
       if (const Step* step = step_of(program, place)) error.step = step->name;
+      error.in_backward = !error.step.empty() && place.phase == Phase::kBackward;
+      if (place.phase == Phase::kLoad) error.kind = "subject";  // which cannot be loaded: no case is to blame
       break;
   }
   error.message = fmt::format("{} {}", how, where);

@@ -74,11 +74,24 @@ TEST(HangError, WhoHasNotBegunIsToBlame) {
   EXPECT_THAT(error.message, HasSubstr("rank 1 has not begun"));
 }
 
+TEST(HangError, TellsWhetherItIsTheBackwardThatHangs) {
+  EXPECT_TRUE(hang_error(three_steps(), std::vector<RankPlace>{at(0, 1, Phase::kBackward), at(1, 1, Phase::kBackward)}, 30).in_backward);
+  EXPECT_FALSE(hang_error(three_steps(), std::vector<RankPlace>{at(0, 1), at(1, 1)}, 30).in_backward);
+}
+
+// Its code cannot be loaded: that is no verdict on any collective.
+TEST(CrashError, WhoDiesWhileItImportsTheSubjectIsNoCasesDoing) {
+  const RankError error = crash_error(three_steps(), at(1, -1, Phase::kLoad), "killed by SIGSEGV", "");
+  EXPECT_EQ(error.kind, "subject");
+  EXPECT_EQ(error.message, "killed by SIGSEGV in the subject's import");
+}
+
 TEST(CrashError, SaysWhereAndTheLastWords) {
   const RankError error = crash_error(three_steps(), at(1, 1, Phase::kBackward), "killed by SIGSEGV", "a\nb\n");
   EXPECT_EQ(error.kind, "crash");
   EXPECT_EQ(error.step, "y");
   EXPECT_EQ(error.message, "killed by SIGSEGV in step y (all_reduce), backward; it wrote: a b");
+  EXPECT_TRUE(error.in_backward);
 }
 
 TEST(PlaceText, KnowsTheLossAndTheBeginning) {

@@ -88,6 +88,7 @@ void act(std::string_view action, std::string_view argument, const Place& place)
   else if (action == "step") place.slot->step = integer(argument);
   else if (action == "forward") place.slot->phase = Phase::kForward;
   else if (action == "backward") place.slot->phase = Phase::kBackward;
+  else if (action == "load") place.slot->phase = Phase::kLoad;
 }
 
 void play(std::string_view script, const std::string& who, const Place& place) {

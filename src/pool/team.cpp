@@ -27,6 +27,8 @@ constexpr std::int64_t kExitReportNs = 2 * kSecond;   // between the end of a so
 constexpr std::int64_t kLookNs = 100 * kMillisecond;
 constexpr std::int64_t kBeginNs = 60 * kSecond;       // for workers to begin their first case
 
+constexpr std::int64_t kLoadNs = 900 * kSecond;       // for the user's code to be imported: builds of extensions take minutes
+
 constexpr std::size_t kOutputTail = 64 << 10;
 
 std::size_t inputs_with_gradients(const Program& program) {
@@ -37,6 +39,26 @@ std::size_t inputs_with_gradients(const Program& program) {
 std::size_t told_steps(const Program& program) {
   return static_cast<std::size_t>(
       std::count_if(program.steps.begin(), program.steps.end(), [](const Step& s) { return s.is_told(); }));
+}
+
+std::size_t collective_steps(const Program& program) {
+  return static_cast<std::size_t>(std::count_if(program.steps.begin(), program.steps.end(),
+                                                [](const Step& s) { return s.collective() != nullptr; }));
+}
+
+// Of a driven call there is one objective, and no loss.
+std::string misfit_of_driven(const Simulation& simulation) {
+  if (simulation.invalid || (simulation.gradients.size() == 1 && simulation.gradients[0].size() == 1)) return {};
+  return "not the gradient of one operand";
+}
+
+// Nothing observed is an answer: there are programs of which it would be wrong.
+std::string misfit_of_observed(const RankResult& result, const Program& program) {
+  if (!result.observed.empty() && result.observed.size() != collective_steps(program))
+    return fmt::format("{} observed calls of {}", result.observed.size(), collective_steps(program));
+  if (!result.shares.empty() && result.shares.size() != inputs_with_gradients(program))
+    return fmt::format("{} shares for {} inputs", result.shares.size(), inputs_with_gradients(program));
+  return {};
 }
 
 std::string misfit(const Simulation& simulation, int world_size, std::size_t objectives) {
@@ -54,7 +76,9 @@ std::string misfit(const Job& job, int rank, const WorkReply& reply) {
   if (simulate) {
     const auto* simulation = std::get_if<Simulation>(&reply.what);
     if (!simulation) return "the reply to a simulation is a rank's";
-    return reply.error ? "" : misfit(*simulation, job.program().world_size, simulate->weights.size());
+    if (reply.error) return {};
+    if (simulate->drive) return misfit_of_driven(*simulation);
+    return misfit(*simulation, job.program().world_size, simulate->weights.size());
   }
   const auto* result = std::get_if<RankResult>(&reply.what);
   if (!result) return "the reply of a rank is a simulation";
@@ -63,6 +87,7 @@ std::string misfit(const Job& job, int rank, const WorkReply& reply) {
     return fmt::format("{} gradients for {} inputs", result->gradients.size(), inputs_with_gradients(job.program()));
   if (result->steps.size() != told_steps(job.program()))
     return fmt::format("values of {} steps, not {}", result->steps.size(), told_steps(job.program()));
+  if (std::string wrong = misfit_of_observed(*result, job.program()); !wrong.empty()) return wrong;
   const auto& request = std::get<RunRequest>(job.request);
   if (!request.measured.empty() && rank == 0) {
     if (!result->measured) return "no measured truth";
@@ -244,7 +269,7 @@ Completion Team::completion(InFlight& done, std::optional<RankError> error) {
   }
   DistributedRun run;
   run.error = std::move(error);
-  std::int64_t elapsed = run.error ? monotonic_ns() - (done.started_ns ? done.started_ns : done.sent_ns) : 0;
+  std::int64_t elapsed = run.error ? monotonic_ns() - (done.began_ns() ? done.began_ns() : done.sent_ns) : 0;
   for (Worker& worker : workers_) {
     if (auto& reply = done.replies[worker.rank]) {
       run.ranks.push_back(std::move(std::get<RankResult>(reply->what)));
@@ -290,13 +315,42 @@ Team::InFlight* Team::overdue(std::int64_t now) {
     const std::int64_t began = current == oldest->id ? slot.started_ns.load() : now;  // `now`: it is past it already
     oldest->started_ns = oldest->started_ns == 0 ? began : std::min(oldest->started_ns, began);
   }
+  if (loading_since_ns(*oldest) != 0) oldest->loading_ns = now;
+  const std::int64_t started = oldest->began_ns();
   constexpr double kLongest = 1e9;  // seconds; more would not fit in nanoseconds
   const auto limit = static_cast<std::int64_t>(std::min(oldest->job->timeout_s, kLongest) * 1e9);
   // Before its first case a worker has to be forked and to load; later ones begin as soon as the last one is done.
-  const std::int64_t deadline = oldest->started_ns ? oldest->started_ns + limit : oldest->sent_ns + kBeginNs + limit;
+  const std::int64_t deadline = started ? started + limit : oldest->sent_ns + kBeginNs + limit;
   if (now >= deadline) return &*oldest;
   next_look_ns_ = std::min(now + kLookNs, deadline);
   return nullptr;
+}
+
+std::int64_t Team::loading_since_ns(const InFlight& in_flight) const {
+  std::int64_t since = 0;
+  for (const Worker& worker : workers_) {
+    const RankSlot& slot = this->slot(worker.rank);
+    if (!worker.is_open || slot.case_id != in_flight.id || slot.phase != Phase::kLoad) continue;
+    since = since == 0 ? slot.started_ns.load() : std::min(since, slot.started_ns.load());
+  }
+  return since;
+}
+
+Team::InFlight* Team::loading_for_too_long(std::int64_t now) {
+  const auto found = std::find_if(in_flight_.begin(), in_flight_.end(), [&](const InFlight& f) {
+    const std::int64_t since = loading_since_ns(f);
+    const double limit = std::max(static_cast<double>(kLoadNs), f.job->timeout_s * 1e9);
+    return since != 0 && static_cast<double>(now - since) > limit;
+  });
+  return found == in_flight_.end() ? nullptr : &*found;
+}
+
+std::optional<Team::Loading> Team::loading() const {
+  if (in_flight_.empty()) return std::nullopt;
+  const auto* request = std::get_if<RunRequest>(&in_flight_.front().job->request);
+  const std::int64_t since = request ? loading_since_ns(in_flight_.front()) : 0;
+  if (since == 0) return std::nullopt;
+  return Loading{request->subject, static_cast<double>(monotonic_ns() - since) * 1e-9};
 }
 
 // A worker whose socket is closed and which has not told an error: once its end is reported, that is one.
@@ -322,6 +376,10 @@ std::optional<Team::Failure> Team::find_failure() {
   next_look_ns_ = now + kLookNs;
   for (Worker& worker : workers_) judge_dead_worker(worker, now);
   if (failing_since_ns_ != 0) return failure_of_workers(now);
+  if (InFlight* stuck = loading_for_too_long(now)) {
+    const double limit_s = std::max(static_cast<double>(kLoadNs / kSecond), stuck->job->timeout_s);
+    return make_failure(stuck, {"subject", -1, "", fmt::format("its import or setup takes more than {:g} s", limit_s)});
+  }
   if (InFlight* late = overdue(now)) {
     std::vector<RankPlace> places;
     for (const Worker& worker : workers_) places.push_back(place(worker, *late));

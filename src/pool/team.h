@@ -5,6 +5,7 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -60,6 +61,13 @@ class Team {
   // When find_failure() may have something new to say without anything being received.
   std::int64_t next_look_ns() const;
 
+  // A case whose subject some worker is importing, which is no part of the case's time.
+  struct Loading {
+    std::string subject;
+    double seconds = 0;
+  };
+  std::optional<Loading> loading() const;
+
  private:
   struct Worker {
     std::uint64_t name = 0;
@@ -84,6 +92,8 @@ class Team {
     std::size_t weight = 0;        // bytes
     std::int64_t sent_ns = 0;
     std::int64_t started_ns = 0;   // when its first worker began it, as far as known; 0: not yet
+    std::int64_t loading_ns = 0;   // when a worker was last seen to import its subject; 0: none was
+    std::int64_t began_ns() const { return std::max(started_ns, loading_ns); }  // of the case's own time
   };
 
   const RankSlot& slot(int rank) const { return reinterpret_cast<const Board*>(board_.get())->ranks[rank]; }
@@ -95,7 +105,9 @@ class Team {
   void judge_dead_worker(Worker& worker, std::int64_t now);
   RankPlace place(const Worker& worker, const InFlight& in_flight) const;
   bool is_finished_by_all(const InFlight& in_flight) const;
+  std::int64_t loading_since_ns(const InFlight& in_flight) const;  // when the first worker that still loads began; 0: none does
   InFlight* overdue(std::int64_t now);
+  InFlight* loading_for_too_long(std::int64_t now);
   std::optional<Failure> failure_of_workers(std::int64_t now);
   Failure make_failure(InFlight* failed, RankError error);
   Completion completion(InFlight& done, std::optional<RankError> error);

@@ -130,6 +130,13 @@ void Workshop::turn_once(Patience patience) {
   }
   serve_zygotes();
   collect();
+  tell_of_loading();
+}
+
+void Workshop::tell_of_loading() {
+  if (!options_.on_loading) return;
+  for (const auto& team : teams_)
+    if (const auto loading = team->loading()) return options_.on_loading(loading->subject, loading->seconds);
 }
 
 int Workshop::poll_timeout_ms(Patience patience) const {

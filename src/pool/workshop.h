@@ -12,6 +12,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -32,6 +33,8 @@ struct WorkshopOptions {
   int simulators = 0;   // at most; 0: one a core
   // Teams of one world that work side by side, at most: a case that waits for something keeps one of them.
   int teams = 1;
+  // Called while ranks import a subject, which is no part of a case's time, with what was asked for and the seconds so far.
+  std::function<void(const std::string& subject, double seconds)> on_loading = {};
 };
 
 enum class Turn { kLast, kNext };  // behind what waits already, or before it
@@ -82,6 +85,7 @@ class Workshop {
   void serve_zygotes();
   void replace_zygote(int rank_program);
   void collect();
+  void tell_of_loading();
   bool settle_failure(Team& team);
   void requeue(std::vector<std::unique_ptr<Job>> jobs);
   std::optional<Completion> take_done(std::optional<Ticket> ticket);

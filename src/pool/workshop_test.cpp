@@ -258,6 +258,21 @@ TEST_F(WorkshopTest, AHangSaysWhoWaitsWhere) {
   EXPECT_TRUE(ranks_become(3)) << "the ranks that hang must be killed";
 }
 
+TEST_F(WorkshopTest, WhatASubjectTakesToBeImportedIsNoPartOfTheCasesTime) {
+  std::vector<std::pair<std::string, double>> told;
+  WorkshopOptions options{{{DISTGRAD_FAKE_RANK}}, 2};
+  options.on_loading = [&](const std::string& subject, double seconds) { told.emplace_back(subject, seconds); };
+  workshop_.emplace(std::move(options));
+  EXPECT_FALSE(run(request(3, "*: load; 1: sleep_ms 3000; *: sleep_ms 500; *: forward"), 2).error);
+  ASSERT_FALSE(told.empty());
+  EXPECT_EQ(told.back().first, "reference");
+  EXPECT_GT(told.back().second, 0.2);
+  // Afterwards it runs.
+  const DistributedRun late = run(request(3, "*: load; *: sleep_ms 3000; *: forward; 1: hang"), 2);
+  EXPECT_EQ(late.error.value().kind, "hang");
+  EXPECT_EQ(run(request(2, "*: load; 1: segv; *: hang"), 2).error.value().kind, "subject");
+}
+
 TEST_F(WorkshopTest, RanksOutOfStep) {
   const std::string script = "0: step 1; 1: step 2; *: forward; *: hang";
   EXPECT_EQ(run(request(2, script), 0.3).error.value().kind, "desync");

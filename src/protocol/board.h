@@ -8,7 +8,8 @@
 
 namespace distgrad {
 
-enum class Phase : std::int32_t { kIdle = 0, kConnect, kForward, kBackward, kSync, kReply };
+// kLoad: the user's code is being imported and set up, which is no part of a case's time.
+enum class Phase : std::int32_t { kIdle = 0, kConnect, kForward, kBackward, kSync, kReply, kLoad };
 
 struct RankSlot {
   std::atomic<std::uint64_t> case_id{0};

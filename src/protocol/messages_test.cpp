@@ -186,17 +186,22 @@ void expect_same(const Program& a, const Program& b) {
   }
 }
 
+void expect_same(const std::vector<std::optional<Array>>& a,
+                 const std::vector<std::optional<Array>>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    ASSERT_EQ(a[i].has_value(), b[i].has_value());
+    if (a[i]) {
+      EXPECT_THAT(*a[i], IsArray(*b[i]));
+    }
+  }
+}
+
 void expect_same(const std::vector<Gradient>& a, const std::vector<Gradient>& b) {
   ASSERT_EQ(a.size(), b.size());
   for (std::size_t i = 0; i < a.size(); ++i) {
     EXPECT_EQ(a[i].input, b[i].input);
-    ASSERT_EQ(a[i].parts.size(), b[i].parts.size());
-    for (std::size_t k = 0; k < a[i].parts.size(); ++k) {
-      ASSERT_EQ(a[i].parts[k].has_value(), b[i].parts[k].has_value());
-      if (a[i].parts[k]) {
-        EXPECT_THAT(*a[i].parts[k], IsArray(*b[i].parts[k]));
-      }
-    }
+    expect_same(a[i].parts, b[i].parts);
   }
 }
 
@@ -210,6 +215,27 @@ void expect_same(const std::vector<StepValue>& a, const std::vector<StepValue>& 
     for (std::size_t k = 0; k < a[i].bound.size(); ++k) EXPECT_THAT(a[i].bound[k], IsArray(b[i].bound[k]));
   }
 }
+
+void expect_same(const Drive& a, const Drive& b) {
+  EXPECT_EQ(a.cotangents, b.cotangents);
+  EXPECT_EQ(a.operand_strides, b.operand_strides);
+  EXPECT_EQ(a.cotangent_strides, b.cotangent_strides);
+}
+
+void expect_same(const std::vector<ObservedCall>& a, const std::vector<ObservedCall>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(a[i].step, b[i].step);
+    EXPECT_THAT(a[i].operand, IsArray(b[i].operand));
+    EXPECT_EQ(a[i].operand_strides, b[i].operand_strides);
+    EXPECT_EQ(a[i].cotangent_strides, b[i].cotangent_strides);
+    expect_same({a[i].cotangent, a[i].given, a[i].cotangent_after},
+                {b[i].cotangent, b[i].given, b[i].cotangent_after});
+  }
+}
+
+// One of no rank, one of strides as torch has them: transposed, expanded, large.
+Drive full_drive() { return {"c", {{}, {1, 3}, {0, std::int64_t{1} << 40}}, {{2, 1}, {}}}; }
 
 template <class T, class Decode>
 T round_trip(const SharedFrame& frame, Decode decode) {
@@ -230,6 +256,7 @@ TEST(Messages, SimulateRequest) {
   sent.with_guards = false;
   sent.on_gpu = true;
   sent.with_differences = true;
+  sent.drive = full_drive();
   const auto got = round_trip<WorkRequest>(encode_request(7, sent), decode_request);
   EXPECT_EQ(got.id, 7U);
   const auto& request = std::get<SimulateRequest>(got.what);
@@ -250,10 +277,18 @@ TEST(Messages, SimulateRequest) {
   EXPECT_FALSE(request.with_guards);
   EXPECT_TRUE(request.on_gpu);
   EXPECT_TRUE(request.with_differences);
+  expect_same(*sent.drive, request.drive.value());
+  sent.drive.reset();
+  EXPECT_FALSE(std::get<SimulateRequest>(
+                   round_trip<WorkRequest>(encode_request(8, sent), decode_request).what)
+                   .drive);
 }
 
 TEST(Messages, RunRequest) {
-  const RunRequest sent{full_program(), "torch_nn", "nccl", {0.25, 0.5, 1, 2}, "cuda", {{1, 0, 0, 0}, {0.5, 0.5, 0, 0}}};
+  const RunRequest sent{full_program(), "torch_nn",
+                        "nccl",         {0.25, 0.5, 1, 2},
+                        "cuda",         {{1, 0, 0, 0}, {0.5, 0.5, 0, 0}},
+                        true,           full_drive()};
   const auto got = round_trip<WorkRequest>(encode_request(~std::uint64_t{0}, sent), decode_request);
   EXPECT_EQ(got.id, ~std::uint64_t{0});
   const auto& request = std::get<RunRequest>(got.what);
@@ -263,13 +298,18 @@ TEST(Messages, RunRequest) {
   EXPECT_EQ(request.device, "cuda");
   EXPECT_EQ(request.weights, sent.weights);
   EXPECT_EQ(request.measured, sent.measured);
+  EXPECT_TRUE(request.observe);
+  expect_same(*sent.drive, request.drive.value());
 }
 
 TEST(Messages, SmallestProgram) {
   Program program;
   program.loss.text = "x";
   const auto got = round_trip<WorkRequest>(encode_request(1, RunRequest{program, "", "", {}, "", {}}), decode_request);
-  expect_same(program, std::get<RunRequest>(got.what).program);
+  const auto& request = std::get<RunRequest>(got.what);
+  expect_same(program, request.program);
+  EXPECT_FALSE(request.observe);
+  EXPECT_FALSE(request.drive);
 }
 
 TEST(Messages, Simulation) {
@@ -347,21 +387,23 @@ TEST(Messages, RankResult) {
   r.composed = {"c"};
   r.skipped = "why";
   r.measured.emplace().losses = {3, 4};
+  r.observed = {{"y", kOdd, {1, 2}, kOdd, {0, 1}, kEmpty, numbers({2}, {1, -0.0})},
+                {"z", kEmpty, {3, 1}, std::nullopt, {}, std::nullopt, std::nullopt}};
+  r.shares = {std::nullopt, kEmpty, kOdd};
   r.error = RankError{"exception", 2, "y", "tab\t"};
   const auto got = round_trip<WorkReply>(encode(WorkReply{1, r, {}, "", 0}), decode_reply);
   const auto& s = std::get<RankResult>(got.what);
   EXPECT_TRUE(same(s.loss, -0.0));
   EXPECT_EQ(s.measured.value().losses, r.measured->losses);
   EXPECT_EQ(s.loss_shape, r.loss_shape);
-  ASSERT_EQ(s.gradients.size(), 3U);
-  EXPECT_THAT(*s.gradients[0], IsArray(kOdd));
-  EXPECT_FALSE(s.gradients[1]);
-  EXPECT_THAT(*s.gradients[2], IsArray(kEmpty));
+  expect_same(r.gradients, s.gradients);
   ASSERT_EQ(s.steps.size(), 1U);
   EXPECT_THAT(s.steps[0], IsArray(kOdd));
   EXPECT_EQ(s.warnings, r.warnings);
   EXPECT_EQ(s.composed, r.composed);
   EXPECT_EQ(s.skipped, "why");
+  expect_same(r.observed, s.observed);
+  expect_same(r.shares, s.shares);
   EXPECT_EQ(s.error.value().kind, "exception");
   EXPECT_EQ(s.error->rank, 2);
   EXPECT_EQ(s.error->step, "y");
@@ -414,6 +456,20 @@ std::string tensor_error(const std::string& tensor, std::vector<double> payload)
   return decode_error(R"({"kind":"result","id":1,"elapsed_ns":0,"loss":1,"loss_shape":[],"gradients":[)" + tensor +
                           R"(],"steps":[],"warnings":[],"composed":[],"skipped":""})",
                       std::move(payload));
+}
+
+TEST(Messages, StridesThatNoTensorHas) {
+  const auto observed = [](const std::string& strides) {
+    return decode_error(
+        R"({"kind":"result","id":1,"elapsed_ns":0,"loss":1,"loss_shape":[],"gradients":[],"steps":[],"warnings":[],)"
+        R"("composed":[],"skipped":"","observed":[{"step":"y","operand":{"shape":[2],"at":0},"operand_strides":)" +
+            strides + R"(,"cotangent":null,"cotangent_strides":[],"given":null}]})",
+        {1, 2});
+  };
+  EXPECT_EQ(observed("[1]"), "decoded");
+  EXPECT_NE(observed("[-1]"), "decoded");
+  EXPECT_NE(observed("[1.5]"), "decoded");
+  EXPECT_NE(observed("1"), "decoded");
 }
 
 TEST(Messages, TensorsThatDoNotLieInTheData) {

@@ -81,6 +81,34 @@ std::vector<at::Tensor> along_axis(const Input& input, const Layout& layout, con
 
 }  // namespace
 
+namespace {
+
+at::Tensor distinct_part(at::Tensor value, const Strides& strides) {
+  if (strides.empty()) return value;
+  TORCH_CHECK(static_cast<std::int64_t>(strides.size()) == value.dim(), strides.size(),
+              " strides for a tensor of ", value.dim(), " dimensions");
+  for (std::int64_t d = 0; d < value.dim(); ++d)
+    if (strides[static_cast<std::size_t>(d)] == 0 && value.size(d) > 1)
+      value = value.narrow(d, 0, 1);
+  return value;
+}
+
+}  // namespace
+
+at::Tensor repeated(const at::Tensor& value, const Strides& strides) {
+  return distinct_part(value, strides).expand(value.sizes());
+}
+
+at::Tensor laid_in_memory(const at::Tensor& value, const Strides& strides) {
+  const at::Tensor distinct = distinct_part(value.detach(), strides);
+  if (strides.empty()) return distinct.clone(at::MemoryFormat::Contiguous);
+  at::Tensor out = at::empty_strided(distinct.sizes(), strides, distinct.options());
+  // What lies between the elements is read by nobody but wrong code, and then the same each time.
+  if (!out.is_non_overlapping_and_dense())
+    at::empty({0}, out.options()).set_(out.storage()).zero_();
+  return out.copy_(distinct).expand(value.sizes());
+}
+
 at::Tensor tensor_of(const Array& array) {
   at::Tensor out = at::empty(array.shape(), at::kDouble);
   if (array.size() > 0)

@@ -19,19 +19,6 @@ std::vector<at::Tensor> by_rank(Connection& group, const CollectiveCall& spec, c
   return may_differ ? group.all_gather_uneven(x) : group.all_gather(x);
 }
 
-// The generic adapter: gathers what the joint rule wants of all ranks, evaluates it, keeps the own row.
-at::Tensor evaluate_jointly(const CallSite& site, const at::Tensor& operand, const at::Tensor& output,
-                            const at::Tensor& cotangent) {
-  const CollectiveCall& spec = *site.call.spec;
-  if (site.rule->name == "raises") site.rule->evaluate(site.call, {});
-  if (site.rule->name == "none") return {};
-  JointValues values;
-  values.cotangents = by_rank(*site.connection, spec, cotangent);
-  values.operands = by_rank(*site.connection, spec, operand);
-  values.outputs = by_rank(*site.connection, spec, output);
-  return site.rule->evaluate(site.call, values)[site.connection->rank()];
-}
-
 struct RankCall : torch::autograd::Function<RankCall> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& operand, const at::Tensor& /*anchor*/,
                             const std::shared_ptr<CallSite>& site, const std::shared_ptr<Kept>& kept) {
@@ -47,15 +34,21 @@ struct RankCall : torch::autograd::Function<RankCall> {
     const auto keeper = c10::static_intrusive_pointer_cast<Keeper>(context->saved_data["keeper"].toCapsule());
     const CallSite& site = *keeper->site;
     if (site.enter_backward) site.enter_backward();
-    at::Tensor gradient;
-    if (site.native_leftovers) {
-      gradient = site.connection->reduce(cotangents[0], ReduceOp::kSum, site.call.spec->root);
-    } else if (site.rule) {
-      gradient = evaluate_jointly(site, keeper->kept->operand, keeper->kept->output, cotangents[0]);
-    } else {
-      gradient = collective(site.call.spec->kind).backward(site.call, *site.connection, *keeper->kept, cotangents[0]);
+    if (site.watch) site.watch->arrives(cotangents[0]);
+    const at::Tensor gradient = site.backward(site, *keeper->kept, cotangents[0]);
+    if (site.watch) {
+      site.watch->gives(gradient);
+      site.watch->notice_writes();
     }
-    return {gradient, at::Tensor(), at::Tensor(), at::Tensor()};
+    return {gradient, lent(site, gradient), at::Tensor(), at::Tensor()};
+  }
+
+  // Where the anchor's gradient would be, which is none.
+  static at::Tensor lent(const CallSite& site, const at::Tensor& gradient) {
+    if (!site.lends || !gradient.defined()) return {};
+    const at::Tensor loan = gradient.reshape(site.lends->shape).clone();
+    if (site.lends->watch) site.lends->watch->gives(loan);
+    return loan;
   }
 
   struct Keeper : torch::CustomClassHolder {
@@ -81,17 +74,25 @@ struct Anchor : torch::autograd::Function<Anchor> {
   }
 };
 
-// Those of `values` that the loss's backward does not come by. Zeros added to the cotangents of the others would change no
-// number, but their strides, on which code under test stumbles.
-variable_list left_out(const at::Tensor& loss, const std::vector<at::Tensor>& values) {
-  std::unordered_set<const torch::autograd::Node*> seen;
-  std::vector<const torch::autograd::Node*> waiting = {loss.grad_fn().get()};
+using torch::autograd::Node;
+
+// All that backward comes by from there.
+std::unordered_set<const Node*> nodes_behind(const at::Tensor& x) {
+  std::unordered_set<const Node*> seen;
+  std::vector<const Node*> waiting = {x.grad_fn().get()};
   while (!waiting.empty()) {
-    const torch::autograd::Node* node = waiting.back();
+    const Node* node = waiting.back();
     waiting.pop_back();
     if (node == nullptr || !seen.insert(node).second) continue;
     for (const torch::autograd::Edge& edge : node->next_edges()) waiting.push_back(edge.function.get());
   }
+  return seen;
+}
+
+// Those of `values` that the loss's backward does not come by. Zeros added to the cotangents of the
+// others would change no number, but their strides, on which code under test stumbles.
+variable_list left_out(const at::Tensor& loss, const std::vector<at::Tensor>& values) {
+  const auto seen = nodes_behind(loss);
   variable_list left;
   for (const at::Tensor& value : values)
     if (!seen.contains(value.grad_fn().get())) left.push_back(value);
@@ -100,8 +101,49 @@ variable_list left_out(const at::Tensor& loss, const std::vector<at::Tensor>& va
 
 }  // namespace
 
+at::Tensor native_backward(const CallSite& site, const Kept& kept, const at::Tensor& cotangent) {
+  return collective(site.call.spec->kind).backward(site.call, *site.connection, kept, cotangent);
+}
+
+at::Tensor leftovers_backward(const CallSite& site, const Kept&, const at::Tensor& cotangent) {
+  return site.connection->reduce(cotangent, ReduceOp::kSum, site.call.spec->root);
+}
+
+Backward joint_backward(JointFunction function) {
+  return [function = std::move(function)](const CallSite& site, const Kept& kept,
+                                          const at::Tensor& cotangent) {
+    const CollectiveCall& spec = *site.call.spec;
+    JointValues values;
+    values.cotangents = by_rank(*site.connection, spec, cotangent);
+    values.operands = by_rank(*site.connection, spec, kept.operand);
+    values.outputs = by_rank(*site.connection, spec, kept.output);
+    return function(site.call, values)[site.connection->rank()];
+  };
+}
+
+Backward rule_backward(const Rule& rule) {
+  if (rule.name != "raises" && rule.name != "none") return joint_backward(rule.evaluate);
+  return [&rule](const CallSite& site, const Kept&,
+                 const at::Tensor&) {  // of which no rank need know anything
+    if (rule.name == "raises") rule.evaluate(site.call, {});
+    return at::Tensor();
+  };
+}
+
 at::Tensor call_on_rank(const std::shared_ptr<CallSite>& site, const at::Tensor& operand, const at::Tensor& anchor) {
   return RankCall::apply(operand, anchor, site, std::make_shared<Kept>());
+}
+
+void lend_gradient(CallSite& lender, const at::Tensor& output, CallSite& borrower,
+                   const at::Tensor& operand) {
+  borrower.backward = [](const CallSite&, const Kept&, const at::Tensor&) { return at::Tensor(); };
+  if (!operand.requires_grad() || !output.grad_fn()) return;
+  TORCH_CHECK(!lender.lends, "two calls share the buffer of a third");
+  TORCH_CHECK(!nodes_behind(operand).contains(output.grad_fn().get()),
+              "the operand comes after the call whose buffer it shares");
+  lender.lends = CallSite::Loan{operand.sizes().vec(), borrower.watch};
+  output.grad_fn()->next_edges()[1] =
+      torch::autograd::impl::gradient_edge(operand);  // in place of the anchor
 }
 
 at::Tensor anchored(const at::Tensor& loss, const std::vector<at::Tensor>& also) {

@@ -9,16 +9,20 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <optional>
 
 #include "backends/plugin.h"
 #include "backends/self_test.h"
 #include "expression/evaluation_scope.h"
 #include "model/libraries.h"
 #include "model/subject_text.h"
+#include "rank/backward_watch.h"
 #include "rank/compiled_program.h"
+#include "rank/driven_call.h"
 #include "rank/group_connections.h"
 #include "rank/input_values.h"
 #include "rank/library_operator.h"
+#include "rank/mutated_calls.h"
 #include "rank/rank_call.h"
 
 namespace distgrad {
@@ -103,7 +107,11 @@ class Runner::Impl {
 class Runner::Impl::Case {
  public:
   Case(Impl& runner, const RunRequest& request, RankResult& result)
-      : runner_(runner), request_(request), program_(request.program), result_(result) {}
+      : runner_(runner),
+        request_(request),
+        program_(request.program),
+        observes_(request.observe && !inner_of_gradient_norm(program_.loss)),
+        result_(result) {}
 
   void run() {
     if (const std::string missing = not_offered(); !missing.empty()) {
@@ -111,6 +119,9 @@ class Runner::Impl::Case {
       return;
     }
     runner_.use_backend(request_);
+    if (is_mutant(request_.subject))
+      mutated_.emplace(program_, request_.subject, runner_.rank_, runner_.connections());
+    if (request_.drive) return drive();
     const CompiledProgram compiled(program_, program_.dtype);
     slots_ = compiled.rank_slots(runner_.rank_);
     make_leaves(compiled);
@@ -166,13 +177,21 @@ class Runner::Impl::Case {
     return known.get();
   }
 
+  // Null where nobody looks.
+  std::shared_ptr<WatchedCall> watched(const Step& step, const at::Tensor& operand) {
+    if (!observes_) return nullptr;
+    return watched_.emplace_back(std::make_shared<WatchedCall>(step.name, operand));
+  }
+
   // Every rank's is attached, whatever it is made of here: else the others would wait in backward for ever.
   at::Tensor call_library(const LibraryOperator& op, const CompiledStep& step, int index, const at::Tensor& operand) {
     const CollectiveCall& spec = *step.step->collective();
     const std::vector<int>& ranks = members(spec.group);
     at::Tensor own = step.depends_on_gradient ? operand : operand.detach();
     if (step.depends_on_gradient && !own.requires_grad()) own = own.detach().clone().requires_grad_(true);
+    const auto watch = watched(*step.step, own);
     at::Tensor result = op({&spec, static_cast<int>(ranks.size())}, runner_.connections().of(ranks), ranks, own);
+    if (watch) watch_graph(watch, own, result);
     if (result.requires_grad())
       result.register_hook([this, index](const at::Tensor&) { runner_.enter(index, Phase::kBackward); });
     return result;
@@ -207,19 +226,65 @@ class Runner::Impl::Case {
     const CollectiveCall& spec = *step.step->collective();
     if (const LibraryOperator* op = library_operator(spec.kind)) return call_library(*op, step, index, operand);
     const std::vector<int>& ranks = members(spec.group);
+    const auto watch = watched(*step.step, operand);
     auto site = std::make_shared<CallSite>();
     site->call = Call{&spec, static_cast<int>(ranks.size())};
     site->connection = &runner_.connections().of(ranks);
     site->enter_backward = [this, index] { runner_.enter(index, Phase::kBackward); };
-    const std::string subject = subject_for(request_.subject, spec.kind);  // a mutant's rule is a part of it
+    site->watch = watch;
+    const std::string subject = subject_for(request_.subject, spec.kind);
     const std::string_view how = *rule_of(subject, spec.kind, spec.op, torch_version());
-    if (how == "dispatcher") return collective(spec.kind).in_place(site->call, *site->connection, operand);
-    if (how != "native") site->rule = rule_named(how);
-    site->native_leftovers = how == "leftovers";
+    if (how == "dispatcher") {
+      const at::Tensor output =
+          collective(spec.kind).in_place(site->call, *site->connection, operand);
+      if (watch) watch_graph(watch, operand, output);
+      return output;
+    }
+    site->backward = how == "native"      ? native_backward
+                     : how == "leftovers" ? leftovers_backward
+                                          : rule_backward(*rule_named(how));
+    if (mutated_) mutated_->prepare(site, *step.step, operand);
     // Attached on every rank or on none, whatever the operand is here: else the others would wait in backward for ever.
     at::Tensor anchor = at::zeros({}, operand.options().requires_grad(false));
     anchor.requires_grad_(step.depends_on_gradient);
-    return call_on_rank(site, step.depends_on_gradient ? operand : operand.detach(), anchor);
+    const at::Tensor output =
+        call_on_rank(site, step.depends_on_gradient ? operand : operand.detach(), anchor);
+    if (mutated_) mutated_->note(site, *step.step, output);
+    return output;
+  }
+
+  // Instead of the case: its one call, forward and backward, once for each cotangent. Every rank
+  // comes by every backward in the same order, as in a case, whatever it gives.
+  void drive() {
+    const DrivenCall driven(program_, *request_.drive);
+    const ConstructorDevice on_device(runner_.connections().device());
+    CompiledStep step;
+    step.step = &driven.step();
+    step.depends_on_gradient = true;
+    const at::Tensor operand = driven.operand_on(runner_.rank_).to(runner_.connections().device());
+    std::vector<at::Tensor> given;
+    for (const at::Tensor& cotangent : driven.cotangents_on(runner_.rank_)) {
+      runner_.enter(0, Phase::kForward);
+      const at::Tensor leaf =
+          laid_in_memory(operand, driven.operand_strides(runner_.rank_)).requires_grad_(true);
+      const at::Tensor output = call(step, 0, leaf);
+      if (given.empty()) result_.steps.push_back(array_of(output));
+      if (output.requires_grad())
+        output.backward(
+            laid_in_memory(cotangent.to(output.device()), driven.cotangent_strides(runner_.rank_)));
+      // A copy: the next backward may write to the same memory.
+      given.push_back(leaf.grad().defined() ? leaf.grad().clone(at::MemoryFormat::Contiguous)
+                                            : at::Tensor());
+    }
+    result_.gradients.push_back(optional_array(stacked(given, operand)));
+  }
+
+  // Undefined where all are, else zeros for what is.
+  static at::Tensor stacked(std::vector<at::Tensor> parts, const at::Tensor& like) {
+    if (std::ranges::none_of(parts, [](const at::Tensor& x) { return x.defined(); })) return {};
+    for (at::Tensor& x : parts)
+      if (!x.defined()) x = at::zeros_like(like, at::MemoryFormat::Contiguous);
+    return at::stack(parts);
   }
 
   // Of the gradients, through the collectives, of all ranks' losses with respect to this rank's inputs.
@@ -247,14 +312,20 @@ class Runner::Impl::Case {
     runner_.enter(static_cast<int>(program_.steps.size()), Phase::kSync);
     for (auto& [input, leaf] : leaves_) {
       at::Tensor gradient = leaf.grad();
+      if (observes_) result_.shares.push_back(optional_array(gradient));
       for (const auto& [axis, how] : input->sync) {
         const std::vector<int>& ranks = members(axis);
         gradient = summed_where_present(runner_.connections().of(ranks), gradient, leaf);
         // Also where no rank of this group has one: along the next axis others may, and wait for this rank.
         if (gradient.defined() && how == Input::Sync::kMean) gradient.div_(static_cast<double>(ranks.size()));
       }
-      result_.gradients.push_back(gradient.defined() ? std::optional<Array>(array_of(gradient)) : std::nullopt);
+      result_.gradients.push_back(optional_array(gradient));
     }
+    for (const auto& watch : watched_) result_.observed.push_back(watch->told());
+  }
+
+  static std::optional<Array> optional_array(const at::Tensor& x) {
+    return x.defined() ? std::optional<Array>(array_of(x)) : std::nullopt;
   }
 
   // A rank without a gradient counts as zeros, as in DDP; undefined where no rank has one. One exchange, so that a rank
@@ -270,9 +341,12 @@ class Runner::Impl::Case {
   Impl& runner_;
   const RunRequest& request_;
   const Program& program_;
+  const bool observes_;  // not where the loss is made of gradients: backward would come by twice
   RankResult& result_;
   std::vector<c10::IValue> slots_;
   std::vector<std::pair<const Input*, at::Tensor>> leaves_;
+  std::vector<std::shared_ptr<WatchedCall>> watched_;  // by collective step
+  std::optional<MutatedCalls> mutated_;
 };
 
 RankResult Runner::Impl::run(const RunRequest& request) {

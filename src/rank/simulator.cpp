@@ -7,11 +7,11 @@
 #include <numeric>
 #include <optional>
 
-#include "collectives/collective.h"
 #include "rank/compiled_program.h"
+#include "rank/driven_call.h"
 #include "rank/finite_differences.h"
 #include "rank/input_values.h"
-#include "rank/rule_node.h"
+#include "rank/simulated_call.h"
 #include "rules/rule.h"
 #include "tolerance/error_analysis.h"
 
@@ -135,7 +135,7 @@ class Oracle {
       place("step " + step.step->name);
       Tensors values;
       for (int r = 0; r < program_.world_size; ++r) values.push_back(step.text.evaluate(slots_[r]));
-      if (step.step->collective()) values = exchanged(step, values);
+      if (step.step->collective()) values = exchanged(*step.step, values);
       for (int r = 0; r < program_.world_size; ++r) slots_[r][step.slot] = values[r];
       if (step.step->collective() || request_.with_cotangents) keep(step, values);
     }
@@ -181,54 +181,13 @@ class Oracle {
     return norms;
   }
 
-  Tensors exchanged(const CompiledStep& step, const Tensors& operands) {
-    const CollectiveCall& spec = *step.step->collective();
+  Tensors exchanged(const Step& step, const Tensors& operands) {
     const Rule* rule = nullptr;
     for (const RuleChoice& choice : request_.rules)
-      if (choice.step == step.step->name) rule = rule_named(choice.rule);
-    std::vector<std::vector<int>> lists;
-    if (step.group) {
-      lists = step.group->partition;
-    } else {
-      lists.resize(1);
-      for (int r = 0; r < program_.world_size; ++r) lists[0].push_back(r);
-    }
-    Tensors outputs(operands.size());
-    for (const std::vector<int>& ranks : lists) {
-      Tensors own;
-      for (const int r : ranks) own.push_back(floating(step, operands[r]));
-      note_nan(spec, own);
-      if (calls_)  // an operand may be used elsewhere, too: this call's cotangent is the alias's
-        for (at::Tensor& x : own)
-          if (x.requires_grad()) x = x.alias();
-      const Call call{&spec, static_cast<int>(ranks.size())};
-      try {
-        const Tensors result = rule ? call_with_rule(call, *rule, own) : collective(spec.kind).simulate(call, own);
-        for (std::size_t i = 0; i < ranks.size(); ++i) outputs[ranks[i]] = result[i];
-        if (calls_) calls_->push_back({step.step, std::move(own), result, {}, {}});
-      } catch (const InvalidCall& e) {
-        std::string members;
-        for (const int r : ranks) members += (members.empty() ? "" : ", ") + std::to_string(r);
-        throw InvalidAt(step.step->pointer,
-                        std::string(e.what()) + (lists.size() > 1 ? " (group of ranks " + members + ")" : ""));
-      }
-    }
-    return outputs;
-  }
-
-  // Another floating dtype is the program's own doing (a reduction asked for in float32, say).
-  at::Tensor floating(const CompiledStep& step, const at::Tensor& x) const {
-    if (x.is_floating_point()) return x;
-    throw InvalidAt(step.text.source->pointer, std::string("the operand is of dtype ") + c10::toString(x.scalar_type()) +
-                                                   ", not a floating one; convert it, e.g. with 1.0 * (...)");
-  }
-
-  void note_nan(const CollectiveCall& spec, const Tensors& operands) {
-    if (spec.op != ReduceOp::kMin && spec.op != ReduceOp::kMax) return;
-    if (!traits(spec.kind).takes_op) return;
-    for (const at::Tensor& x : operands)
-      if (x.isnan().any().item<bool>())
-        out_.forward_only = std::string("a NaN among the operands of ") + std::string(name_of(spec.op));
+      if (choice.step == step.name) rule = rule_named(choice.rule);
+    if (std::string why = why_forward_only(*step.collective(), operands); !why.empty())
+      out_.forward_only = std::move(why);
+    return simulate_step(program_, step, operands, rule, calls_);
   }
 
   void keep(const CompiledStep& step, const Tensors& values) {
@@ -408,8 +367,11 @@ class Oracle {
         if (x.requires_grad()) wanted.push_back(x);
       const Tensors grads = gradients(losses_, request_.weights[0], wanted, /*keep_graph=*/true);
       auto next = grads.begin();
-      for (const at::Tensor& x : kept_[s])
-        value.by_rank.push_back(array_of(x.requires_grad() ? *next++ : at::zeros_like(x)));
+      for (const at::Tensor& x : kept_[s]) {
+        const at::Tensor cotangent = x.requires_grad() ? *next++ : at::zeros_like(x);
+        value.by_rank.push_back(array_of(cotangent));
+        if (analysis_) value.bound.push_back(bound_array(cotangent));
+      }
       out_.cotangents.push_back(std::move(value));
     }
   }
@@ -537,6 +499,7 @@ class Oracle {
 Simulation simulated(const SimulateRequest& request, std::vector<SimulatedCall>* calls) {
   Simulation invalid;
   try {
+    if (request.drive) return simulate_driven(request);
     return Oracle(request, calls).run();
   } catch (const InvalidAt& e) {
     invalid.invalid = InvalidProgram{e.pointer, e.what(), e.caret};

@@ -262,56 +262,13 @@ std::string legend(const Explanation& e, const TextOptions& options) {
       "Read the values from the top down and the cotangents from the bottom up. The cotangent of a "
       "value on a rank is the derivative of J by it; that of the loss is what backward starts with.";
   if (has_ranks_cotangents(e))
-    text += fmt::format(
-        " \"ranks'\" is what the ranks' own backward arrived at: not measured, but worked out with {}, "
-        "which leads to the very gradients that the ranks hold.",
-        e.rule.empty() ? "the adjoint of every collective" : "the rule named below");
+    text +=
+        " \"ranks'\" is what the ranks' own backward arrived at: observed at every collective, and by the "
+        "chain rule between them.";
   return wrapped(text, 2, options.width);
 }
 
 std::string section(std::string_view title) { return fmt::format("\n{}\n", title); }
-
-std::string separating_table(const SeparatingScenario& s) {
-  std::size_t width = 0;
-  for (const auto& [label, values] : s.values) width = std::max(width, width_of(label));
-  const auto row = [&](const std::string& label, const std::vector<std::string>& cells) {
-    std::string line = std::string(kIndent, ' ') + padded(label, width);
-    for (std::size_t i = 0; i < cells.size(); ++i)
-      line += std::string(kGap, ' ') + padded_left(cells[i], width_of(s.places[i]));
-    return for_terminal(line) + '\n';
-  };
-  std::string table = row("", s.places);
-  for (const auto& [label, values] : s.values) table += row(label, values);
-  return table;
-}
-
-std::string separating_text(const SeparatingScenario& s, const CaseResult& result,
-                            const TextOptions& options) {
-  if (s.rivals.empty()) return "";
-  const auto paragraph = [&](const std::string& text) {
-    return wrapped(for_terminal(text), 2, options.width);
-  };
-  if (s.text.empty())
-    return section("No scenario that tells the explanations apart") +
-           paragraph(fmt::format(
-               "{} lead to the same gradients here, and in the {} tried as well, with other values, with "
-               "losses weighted by rank and with more ranks. As far as these show they are several names "
-               "of one backward.",
-               fmt::format("{}", fmt::join(s.rivals, ", ")), count_text(s.tried, "program")));
-  std::string out = section("A scenario that tells the explanations apart");
-  out += paragraph(fmt::format(
-      "{} explanations lead to the same gradients here. They do not where the program has {}. Its "
-      "gradients, of each a number or a few:",
-      s.rivals.size(), s.how));
-  out += "\n" + separating_table(s);
-  if (!s.alike.empty())
-    out += "\n" + paragraph(fmt::format("Not told apart by it: {}.", fmt::join(s.alike, "; ")));
-  const std::string file = s.written_to.empty() ? "separating.json" : s.written_to;
-  out += "\n" + paragraph(fmt::format("{}, it is run with: distgrad run --subject {} {}",
-                                      s.written_to.empty() ? "Saved as a file" : "Written to that file",
-                                      shell_quoted(result.which.subject), shell_quoted(file)));
-  return s.written_to.empty() ? out + "\n" + indented(s.text, 2) : out;
-}
 
 }  // namespace
 
@@ -329,11 +286,10 @@ std::string explain_text(const Explanation& e, const CaseResult& result, TextOpt
   if (!e.parting.empty()) {
     out += section("Where observed and true values part") +
            wrapped(for_terminal(e.parting), 2, options.width);
-    if (!e.rule.empty())
-      out += wrapped(for_terminal("The rule that explains it: " + e.rule), 2, options.width);
+    if (!e.measured.empty())
+      out += wrapped(for_terminal("Measured: " + e.measured), 2, options.width);
   }
   out += section("What came of it") + report.substr(first_line);
-  out += separating_text(e.separating, result, options);
   return out + fmt::format("\nAgain: {} {}\n", options.again, shell_quoted(result.which.id));
 }
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "report/text.h"
@@ -22,28 +21,13 @@ struct ExplainedValue {
   std::string mark;                     // what is special here; empty for most
 };
 
-// A program on which explanations that this case's data cannot tell apart lead to other gradients.
-struct SeparatingScenario {
-  std::vector<std::string> rivals;  // the explanations, as below; empty: there was nothing to tell apart
-  int tried = 0;                    // programs
-  std::string text;                 // the scenario file; empty: none of those tried tells any apart
-  std::string how;                  // in what it differs from the case's program
-  // Numbers that tell them apart, as columns: "x on rank 1 at [0]", and below the truth's ("truth")
-  // and each explanation's.
-  std::vector<std::string> places;
-  std::vector<std::pair<std::string, std::vector<std::string>>> values;
-  std::vector<std::string> alike;   // "y: divided and y: own_part": not told apart by it either
-  std::string written_to;           // the file it stands in; empty: it is shown in full
-};
-
 struct Explanation {
   std::string note;                    // the file's
   std::string setting;                 // a sentence or two: subject, ranks, dtype, objective
   std::vector<ExplainedValue> values;  // inputs, steps, the loss; empty: the program never ran
   std::vector<std::string> remarks;    // on how to read the cotangents, a paragraph each
   std::string parting;                 // the first place where observed and true values part
-  std::string rule;                    // the rule that explains it; empty: none
-  SeparatingScenario separating;
+  std::string measured;                // what the wrong backwards were measured to do; empty: none was
 };
 
 // `options.full` shows every rank and element, else those of more than 8 are summarised; of the

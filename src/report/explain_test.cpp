@@ -39,7 +39,7 @@ Explanation debate() {
   };
   e.values[2].mark = "the cotangents part here";
   e.parting = "In the backward of step y.";
-  e.rule = "in the backward of y, identity.";
+  e.measured = "step y (all_reduce) x̄_r = ȳ_r; right is x̄_r = Σ_k ȳ_k.";
   return e;
 }
 
@@ -93,7 +93,7 @@ TEST(Explain, TellsTheWholeCaseInOrderAndHowToSeeItAgain) {
   for (const char* part :
        {"FAIL  mine/all_reduce_sum.json:subject=in_place", "Is the gradient scaled", "\nThe program\n",
         "y = all_reduce", "\nWhere observed and true values part\n  In the backward of step y.\n",
-        "  The rule that explains it: in the backward of y, identity.\n", "declared: every rank's loss counts",
+        "  Measured: step y (all_reduce) x̄_r = ȳ_r; right is x̄_r = Σ_k ȳ_k.\n", "declared: every rank's loss counts",
         "dropped the other ranks'", "and a second that only the full report has",
         "\nAgain: distgrad explain --timeout 3 'mine/all_reduce_sum.json:subject=in_place'\n"}) {
     const std::size_t found = text.find(part, at);
@@ -103,10 +103,10 @@ TEST(Explain, TellsTheWholeCaseInOrderAndHowToSeeItAgain) {
   EXPECT_LE(widest_line(text), 100u);
 }
 
-// A reader who sees "ranks'" must be told that nobody measured it; nobody else needs to hear of it.
-TEST(Explain, SaysThatTheRanksCotangentsAreARulesOnlyWhereTheyAreShown) {
+// A reader who sees "ranks'" must be told where it comes from; nobody else needs to hear of it.
+TEST(Explain, SaysWhereTheRanksCotangentsComeFromOnlyWhereTheyAreShown) {
   EXPECT_THAT(unwrapped(explain_text(debate(), sample::in_place_mismatch(), {})),
-              HasSubstr("\"ranks'\" is what the ranks' own backward arrived at: not measured"));
+              HasSubstr("\"ranks'\" is what the ranks' own backward arrived at: observed at"));
   Explanation e = debate();
   for (ExplainedValue& v : e.values) v.ranks_cotangent.clear();
   const std::string text = explain_text(e, sample::match("a.json"), {});

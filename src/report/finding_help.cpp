@@ -94,6 +94,9 @@ constexpr std::array<HelpRow, kFindings.size()> kHelp = {{
      "one "
      "element; the program is simulated in one process without any collective, so the figure is "
      "the likelier mistake."},
+    {"other-backward",
+     "Compare the measured formula with the right one, term by term: it says what each rank's operand "
+     "gets from each rank's cotangent."},
     {"unexplained",
      "Run the case with --verbose --full and look at which ranks and elements differ: the mistake "
      "is none of the known ones. Shorten the program step by step until the difference goes."},

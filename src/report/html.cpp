@@ -215,7 +215,7 @@ std::string details_html(const HtmlData& data) {
 std::string script() {
   std::string out;
   for (const std::string_view part :
-       {kText_js, kProgram_js, kHeat_map_js, kWay_js, kCase_js, kList_js, kReport_js})
+       {kText_js, kProgram_js, kHeat_map_js, kMatrix_js, kWay_js, kCase_js, kList_js, kReport_js})
     out += part;
   return out;
 }

@@ -51,15 +51,38 @@ std::string expected_text(const Expectation& e) {
   return text;
 }
 
+// The two matrices as pictures need them; none that is too large for a page.
+Json matrices_json(const Measured& m) {
+  constexpr std::size_t kMostNumbers = 4096;
+  if (!m.matrices || m.matrices->measured.size() > kMostNumbers) return nullptr;
+  const auto all = [](const std::vector<double>& values) {
+    Json list = Json::array();
+    for (const double v : values) list.push_back(rounded(v, kDigits));
+    return list;
+  };
+  return {{"ranks", m.ranks},
+          {"rows", m.matrices->rows},
+          {"columns", m.matrices->columns},
+          {"measured", all(m.matrices->measured)},
+          {"right", all(m.matrices->right)}};
+}
+
 Json findings_json(const CaseResult& r, SharedTexts& texts) {
   Json findings = Json::array();
-  for (const Finding& f : r.findings)
-    findings.push_back({{"rule", f.rule},
-                        {"step", f.step},
-                        {"collective", f.collective},
-                        {"ranks", f.ranks.empty() ? "" : ranks_text(f.ranks)},
-                        {"factor", f.factor ? Json(ratio_text(*f.factor)) : Json(nullptr)},
-                        {"text", texts.add(f.text)}});
+  for (const Finding& f : r.findings) {
+    Json finding = {{"rule", f.rule},
+                    {"step", f.step},
+                    {"collective", f.collective},
+                    {"ranks", f.ranks.empty() ? "" : ranks_text(f.ranks)},
+                    {"factor", f.factor ? Json(ratio_text(*f.factor)) : Json(nullptr)},
+                    {"text", texts.add(f.text)}};
+    if (f.measured)
+      finding["measured"] = {{"formula", texts.add(f.measured->formula)},
+                             {"right", texts.add(f.measured->right)},
+                             {"shown_by", f.measured->shown_by},
+                             {"matrices", matrices_json(*f.measured)}};
+    findings.push_back(std::move(finding));
+  }
   return findings;
 }
 
@@ -187,11 +210,11 @@ Json way_json(const Way& way, SharedTexts& texts) {
   for (const std::string& remark : way.remarks) remarks.push_back(texts.add(remark));
   return {{"ranks", way.ranks},
           {"world_size", way.world_size},
-          {"replayed", way.has_ranks_cotangents},
+          {"observed", way.has_ranks_cotangents},
           {"rows", std::move(rows)},
           {"remarks", std::move(remarks)},
           {"parting", texts.add(way.parting)},
-          {"rule", texts.add(way.rule)}};
+          {"measured", texts.add(way.measured)}};
 }
 
 // --- What the ranks said ---

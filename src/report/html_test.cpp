@@ -165,6 +165,14 @@ TEST(Html, DetailsHaveTheTableTheMapAndTheWay) {
   EXPECT_THAT(texts.all().at(details["way"]["rows"][1]["mark"]), HasSubstr("part here"));
 }
 
+TEST(Html, AMeasuredBackwardHasItsMatrices) {
+  SharedTexts texts;
+  const json details = html_case(sample::measured_mismatch(), {}, texts);
+  const json& measured = details["findings"][0]["measured"];
+  EXPECT_EQ(measured["matrices"]["measured"], json({1.0, 0.0, 0.0, 1.0}));
+  EXPECT_EQ(measured["matrices"]["rows"], json({1, 1}));
+}
+
 TEST(Html, AMatchCarriesNoPictures) {
   SharedTexts texts;
   CaseResult r = sample::match("mine/a.json");

@@ -154,16 +154,51 @@ Json expectation_json(const Expectation& e) {
 
 namespace {
 
+Json matrices_json(const Measured::Matrices& m) {
+  const std::size_t columns = static_cast<std::size_t>(std::accumulate(m.columns.begin(), m.columns.end(), 0));
+  const auto rows = [&](const std::vector<double>& numbers) {
+    Json all = Json::array();
+    for (std::size_t at = 0; at < numbers.size(); at += columns) {
+      Json& row = all.emplace_back(Json::array());
+      for (std::size_t c = 0; c < columns; ++c) row.push_back(number(numbers[at + c]));
+    }
+    return all;
+  };
+  return {{"rows", m.rows}, {"columns", m.columns}, {"measured", rows(m.measured)}, {"right", rows(m.right)}};
+}
+
+}  // namespace
+
+Json measured_json(const Measured& m) {
+  Json coefficients = nullptr;
+  for (const std::vector<double>& row : m.coefficients) {
+    if (coefficients.is_null()) coefficients = Json::array();
+    Json& numbers = coefficients.emplace_back(Json::array());
+    for (const double c : row) numbers.push_back(number(c));
+  }
+  return {{"formula", m.formula},
+          {"right", m.right},
+          {"linear", m.linear},
+          {"shown_by", m.shown_by},
+          {"ranks", m.ranks},
+          {"coefficients", std::move(coefficients)},
+          {"matrices", m.matrices ? matrices_json(*m.matrices) : Json(nullptr)}};
+}
+
+namespace {
+
 Json finding_json(const Finding& f) {
   const auto or_null = [](const std::string& text) {
     return text.empty() ? Json(nullptr) : Json(text);
   };
-  return {{"rule", f.rule},
-          {"collective", or_null(f.collective)},
-          {"step", or_null(f.step)},
-          {"ranks", f.ranks},
-          {"factor", f.factor ? number(*f.factor) : Json(nullptr)},
-          {"text", f.text}};
+  Json out = {{"rule", f.rule},
+              {"collective", or_null(f.collective)},
+              {"step", or_null(f.step)},
+              {"ranks", f.ranks},
+              {"factor", f.factor ? number(*f.factor) : Json(nullptr)},
+              {"text", f.text}};
+  if (f.measured) out["measured"] = measured_json(*f.measured);
+  return out;
 }
 
 Json error_json(const RankError& e) {

@@ -17,6 +17,9 @@ struct JsonReportOptions {
 // The field `expected` of a case.
 nlohmann::ordered_json expectation_json(const Expectation&);
 
+// The field `measured` of a finding.
+nlohmann::ordered_json measured_json(const Measured&);
+
 nlohmann::ordered_json json_report(const Report&, const JsonReportOptions&);
 
 // The text of it, indented, with arrays of numbers on one line; ends with a newline. Bytes that are

@@ -183,6 +183,23 @@ TEST(JsonReport, AsInTheContract) {
   })"));
 }
 
+TEST(JsonReport, AMeasuredBackwardIsAFieldOfItsFinding) {
+  Report all;
+  all.cases = {sample::measured_mismatch()};
+  const Json report = json_report(all, {});
+  EXPECT_EQ(report["cases"][0]["findings"][0]["measured"], Json::parse(R"({
+    "formula": "x̄_r = ȳ_r", "right": "x̄_r = Σ_k ȳ_k", "linear": true,
+    "shown_by": "a basis of 2 cotangents and 5 random ones", "ranks": [0, 1],
+    "coefficients": [[1.0, 0.0], [0.0, 1.0]],
+    "matrices": { "rows": [1, 1], "columns": [1, 1], "measured": [[1.0, 0.0], [0.0, 1.0]],
+                  "right": [[1.0, 1.0], [1.0, 1.0]] } })"));
+  EXPECT_EQ(schema_problem(report), "");
+  all.cases[0].findings[0].measured->coefficients.clear();
+  all.cases[0].findings[0].measured->matrices.reset();
+  EXPECT_EQ(json_report(all, {})["cases"][0]["findings"][0]["measured"]["coefficients"], nullptr);
+  EXPECT_EQ(schema_problem(json_report(all, {})), "");
+}
+
 TEST(JsonReport, MissingAndNonFiniteValues) {
   const Json report = json_report(rich_report(), {});
   const Json& x = report["cases"][1]["gradients"]["x"];

@@ -90,6 +90,20 @@ inline CaseResult in_place_mismatch(const std::string& file = "mine/all_reduce_s
   return r;
 }
 
+// The same, with its backward measured.
+inline CaseResult measured_mismatch() {
+  CaseResult r = in_place_mismatch();
+  Measured m;
+  m.formula = "x̄_r = ȳ_r";
+  m.right = "x̄_r = Σ_k ȳ_k";
+  m.shown_by = "a basis of 2 cotangents and 5 random ones";
+  m.ranks = {0, 1};
+  m.coefficients = {{1, 0}, {0, 1}};
+  m.matrices = Measured::Matrices{{1, 1}, {1, 1}, {1, 0, 0, 1}, {1, 1, 1, 1}};
+  r.findings[0].measured = std::move(m);
+  return r;
+}
+
 inline CaseResult skipped(const std::string& file, const std::string& place,
                           const std::string& why) {
   CaseResult r = match(file, place);

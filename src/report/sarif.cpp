@@ -123,7 +123,12 @@ Json fingerprints(const std::string& identity) {
 
 std::string explanation(const CaseResult& r) {
   std::string text = headline(r) + ".";
-  if (!r.findings.empty()) text += "\n" + r.findings.front().text;
+  if (!r.findings.empty()) {
+    const Finding& first = r.findings.front();
+    text += "\n" + first.text;
+    if (first.measured)
+      text += "\nMeasured: " + first.measured->formula + "; right: " + first.measured->right;
+  }
   for (std::size_t i = 1; i < r.findings.size(); ++i)
     text += "\nOr: " + r.findings[i].rule + ": " + r.findings[i].text;
   if (r.findings.empty() && r.error && !r.error->message.empty()) text += "\n" + r.error->message;

@@ -122,6 +122,24 @@ Json expectation() {
                 {"finding", "collective", "gradients", "message"});
 }
 
+Json measured() {
+  const Json matrix = list_of(list_of(ref("number")));
+  return object(
+      {{"formula", described(type("string"), "What the backward gives the operands: x̄_r = 4 ȳ_r.")},
+       {"right", described(type("string"), "What is right.")},
+       {"linear", described(type("boolean"), "Whether the backward is linear in the cotangents.")},
+       {"shown_by", described(type("string"), "The cotangents that this rests on.")},
+       {"ranks", described(list_of(at_least(0)), "Of the world, in the order of what follows.")},
+       {"coefficients", described(or_null(matrix), "[to][from] by rank, relative to what is right; "
+                                                   "null where one number a pair does not do.")},
+       {"matrices",
+        described(or_null(object({{"rows", described(list_of(at_least(0)), "Elements of each rank's operand.")},
+                                  {"columns", described(list_of(at_least(0)), "Elements of each rank's output.")},
+                                  {"measured", described(matrix, "By element of the operands and of the outputs.")},
+                                  {"right", described(matrix, "The same, as it is right.")}})),
+                  "The backward by element; null where it was not measured whole.")}});
+}
+
 Json finding() {
   return object(
       {{"rule", described(ref("rule"), "Its name; `distgrad list findings` has them.")},
@@ -129,7 +147,9 @@ Json finding() {
        {"step", described(or_null(type("string")), "The step that is blamed.")},
        {"ranks", described(list_of(at_least(0)), "Where the gradients are wrong.")},
        {"factor", described(or_null(ref("number")), "observed/truth where that is one number.")},
-       {"text", described(type("string"), "What it means here, and what to change.")}});
+       {"text", described(type("string"), "What it means here, and what to change.")},
+       {"measured", described(ref("measured"), "Of a collective call that could be run again: its backward.")}},
+      {"measured"});
 }
 
 Json error() {
@@ -214,6 +234,7 @@ Json report_schema() {
                    {"gradient", gradient()},
                    {"expectation", expectation()},
                    {"finding", finding()},
+                   {"measured", measured()},
                    {"case", case_record()}};
   return root;
 }

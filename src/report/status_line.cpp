@@ -34,18 +34,26 @@ std::string status_text(std::size_t done, std::size_t total, std::size_t failed,
   return text + ", about " + seconds_text(std::max(1.0, left)) + " left";
 }
 
+std::string importing_text(const std::string& what, double seconds) {
+  return fmt::format("importing {}, {} s", on_one_line(what), static_cast<long>(seconds));
+}
+
 StatusLine::StatusLine(int fd, bool enabled, std::size_t total)
     : fd_(fd), enabled_(enabled), total_(total) {}
 
 void StatusLine::update(std::size_t done, std::size_t failed) {
   const auto now = Clock::now();
+  const double elapsed = std::chrono::duration<double>(now - started_).count();
+  show(status_text(done, total_, failed, elapsed), now);
+}
+
+void StatusLine::say(const std::string& text) { show(text, Clock::now()); }
+
+void StatusLine::show(const std::string& text, Clock::time_point now) {
   if (!enabled_ || now - started_ < kAppearsAfter || now - written_ < kBetween) return;
   written_ = now;
   visible_ = true;
-  const double elapsed = std::chrono::duration<double>(now - started_).count();
-  const std::string text =
-      status_text(done, total_, failed, elapsed).substr(0, columns_of(fd_) - 1);
-  write_text(fd_, "\r" + text + "\033[K");
+  write_text(fd_, "\r" + text.substr(0, columns_of(fd_) - 1) + "\033[K");
 }
 
 void StatusLine::erase() {

@@ -12,6 +12,9 @@ namespace distgrad {
 // done.
 std::string status_text(std::size_t done, std::size_t total, std::size_t failed, double elapsed_s);
 
+// "importing losses.py, 12 s": the user's own code takes its time.
+std::string importing_text(const std::string& what, double seconds);
+
 class StatusLine {
  public:
   // Writes to `fd` where `enabled` (the caller looks whether it is a terminal).
@@ -20,11 +23,15 @@ class StatusLine {
   StatusLine(const StatusLine&) = delete;
   StatusLine& operator=(const StatusLine&) = delete;
 
+  void expect(std::size_t total) { total_ = total; }  // cases, where that was not known
   void update(std::size_t done, std::size_t failed);
+  void say(const std::string& text);  // until the next update
   void erase();  // before anything else is written to the terminal
 
  private:
   using Clock = std::chrono::steady_clock;
+
+  void show(const std::string& text, Clock::time_point now);
 
   int fd_;
   bool enabled_;

@@ -133,6 +133,25 @@ std::string tables(const CaseResult& r, const TextOptions& options) {
   return out;
 }
 
+constexpr std::size_t kFormulaIndent = 13;
+
+// What the wrong backwards were measured to do, beside what is right; a step once.
+std::string measured_text(const CaseResult& r, const TextOptions& options) {
+  std::vector<const Finding*> measured;
+  for (const Finding& f : r.findings)
+    if (f.measured && (measured.empty() || measured.back()->step != f.step)) measured.push_back(&f);
+  std::string out;
+  for (const Finding* f : measured) {
+    const std::string where = measured.size() > 1 ? " (step " + f->step + ")" : "";
+    const auto line = [&](std::string_view word, const std::string& formula) {
+      std::string text = wrapped(formula, kFormulaIndent, options.width);
+      return text.replace(2, word.size(), word);
+    };
+    out += line("measured", f->measured->formula + where) + line("right", f->measured->right);
+  }
+  return out;
+}
+
 // The first says it all to most readers; the others are explanations of the same gradients.
 std::string findings_text(const CaseResult& r, const TextOptions& options) {
   if (r.findings.empty()) return {};
@@ -231,6 +250,7 @@ std::string bounds_text(const CaseResult& r, const TextOptions& options) {
 
 std::string detail(const CaseResult& r, const TextOptions& options) {
   std::string out;
+  out += measured_text(r, options);
   if (options.verbose) out += losses_text(r);
   out += tables(r, options);
   out += error_text(r);

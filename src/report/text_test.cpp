@@ -151,6 +151,13 @@ TEST(TextReport, FurtherExplanationsAreNamedAndExplainedWithVerbose) {
   EXPECT_THAT(case_text(r, verbose), HasSubstr(std::string(300, 'w') + "\n"));
 }
 
+TEST(TextReport, WhatWasMeasuredStandsFirst) {
+  const std::string text = case_text(sample::measured_mismatch(), {});
+  EXPECT_THAT(text, testing::HasSubstr("(all_reduce)\n"
+                                       "  measured   x̄_r = ȳ_r\n"
+                                       "  right      x̄_r = Σ_k ȳ_k\n"));
+}
+
 TEST(TextReport, OnlyInputsThatDifferAreShown) {
   CaseResult r = sample::in_place_mismatch();
   GradientComparison fine = sample::debated(sample::scalars({40, 60}));

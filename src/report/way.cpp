@@ -144,7 +144,7 @@ Way way_of(const Explanation& e, DType dtype) {
         fmt::format("{} of {} values are shown.", way.rows.size(), e.values.size()));
   way.remarks.insert(way.remarks.end(), e.remarks.begin(), e.remarks.end());
   way.parting = e.parting;
-  way.rule = e.rule;
+  way.measured = e.measured;
   return way;
 }
 

@@ -30,8 +30,8 @@ struct Way {
   std::vector<WayRow> rows;  // in the order of the program
   std::vector<std::string> remarks;
   std::string parting;
-  std::string rule;
-  bool has_ranks_cotangents = false;  // worked out by a replay, nothing that was measured
+  std::string measured;
+  bool has_ranks_cotangents = false;  // observed at the collectives
 };
 
 // `dtype`: what the ranks compute in, which says how near a value counts as the same. Shows up to

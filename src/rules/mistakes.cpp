@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <array>
 
 #include "collectives/common.h"
@@ -139,33 +140,30 @@ Tensors total_out_over_x_or_0(const Call& call, const JointValues& v) {
 at::Tensor as_in_memory(const at::Tensor& x) {
   return x.is_contiguous() || !x.is_non_overlapping_and_dense() ? x : x.as_strided(x.sizes(), at::empty(x.sizes()).strides());
 }
-Tensors as_stored(const Call& call, const JointValues& v) {
-  Tensors read;
-  for (const at::Tensor& g : v.cotangents) read.push_back(as_in_memory(g));
-  return adjoint(call, with_cotangents(v, std::move(read)));
+void reads_cotangent_as_stored(at::Tensor&, at::Tensor& cotangent) {
+  cotangent = as_in_memory(cotangent);
 }
-Tensors operand_as_stored(const Call& call, const JointValues& v) {
-  JointValues read = v;
-  for (at::Tensor& x : read.operands) x = as_in_memory(x);
-  return adjoint(call, read);
-}
-
-// Writes the result where the cotangent was: who shares that memory sees it change.
-Tensors overwritten(const Call& call, const JointValues& v) {
-  const Tensors right = adjoint(call, v);
-  for (int r = 0; r < call.size; ++r)
-    if (v.cotangents[r].sizes() == right[r].sizes() && v.cotangents[r].is_non_overlapping_and_dense())
-      at::Tensor(v.cotangents[r]).copy_(right[r]);
-  return right;
-}
-
+void reads_operand_as_stored(at::Tensor& operand, at::Tensor&) { operand = as_in_memory(operand); }
+void reads_as_it_is(at::Tensor&, at::Tensor&) {}
 template <at::ScalarType narrow>
-Tensors rounded(const Call& call, const JointValues& v) {
-  Tensors narrowed;
-  for (const at::Tensor& g : v.cotangents) narrowed.push_back(g.to(narrow).to(g.scalar_type()));
-  Tensors out = adjoint(call, with_cotangents(v, std::move(narrowed)));
-  for (at::Tensor& x : out) x = x.to(narrow).to(x.scalar_type());
-  return out;
+at::Tensor rounded_to(const at::Tensor& x) {
+  return x.to(narrow).to(x.scalar_type());
+}
+template <at::ScalarType narrow>
+void reads_rounded(at::Tensor&, at::Tensor& cotangent) {
+  cotangent = rounded_to<narrow>(cotangent);
+}
+
+at::Tensor as_given(const at::Tensor& given, const at::Tensor&) { return given; }
+// Writes the result where the cotangent was: who shares that memory sees it change.
+at::Tensor written_over_cotangent(const at::Tensor& given, const at::Tensor& cotangent) {
+  if (cotangent.sizes() == given.sizes() && cotangent.is_non_overlapping_and_dense())
+    at::Tensor(cotangent).copy_(given);
+  return given;
+}
+template <at::ScalarType narrow>
+at::Tensor given_rounded(const at::Tensor& given, const at::Tensor&) {
+  return rounded_to<narrow>(given);
 }
 
 // --- What each applies to -------------------------------------------------------------------------------------------------
@@ -180,6 +178,28 @@ bool exchanges(const CollectiveCall& c) { return c.kind == kSendRecv || c.kind =
 bool reduces(const CollectiveCall& c) { return traits(c.kind).takes_op; }
 bool multiplies(const CollectiveCall& c) { return reduces(c) && c.op == ReduceOp::kProduct; }
 bool picks(const CollectiveCall& c) { return reduces(c) && (c.op == ReduceOp::kMin || c.op == ReduceOp::kMax); }
+
+constexpr std::array kLocalMistakes = std::to_array<LocalMistake>({
+    {"as_stored", anything, reads_cotangent_as_stored, as_given},
+    {"operand_as_stored", reduces, reads_operand_as_stored, as_given},
+    {"overwritten", anything, reads_as_it_is, written_over_cotangent},
+    {"in_float32", anything, reads_rounded<at::kFloat>, given_rounded<at::kFloat>},
+    {"in_float16", anything, reads_rounded<at::kHalf>, given_rounded<at::kHalf>},
+    {"in_bfloat16", anything, reads_rounded<at::kBFloat16>, given_rounded<at::kBFloat16>},
+});
+
+template <std::size_t which>
+Tensors on_all_ranks(const Call& call, const JointValues& v) {
+  constexpr const LocalMistake& mistake = kLocalMistakes[which];
+  JointValues read = v;
+  for (int r = 0; r < call.size; ++r) mistake.before(read.operands[r], read.cotangents[r]);
+  Tensors out = adjoint(call, read);
+  for (int r = 0; r < call.size; ++r) out[r] = mistake.after(out[r], v.cotangents[r]);
+  return out;
+}
+template <std::size_t which>
+constexpr Rule as_rule = {kLocalMistakes[which].name, kLocalMistakes[which].applies,
+                          on_all_ranks<which>};
 
 constexpr std::array kMistakes = std::to_array<Rule>({
     {"own_part", communicates, own_part},
@@ -200,16 +220,21 @@ constexpr std::array kMistakes = std::to_array<Rule>({
     {"all_to_first_tie", picks, all_to_first_tie},
     {"total_out_over_x", multiplies, total_out_over_x},
     {"total_out_over_x_or_0", multiplies, total_out_over_x_or_0},
-    {"as_stored", anything, as_stored},
-    {"operand_as_stored", reduces, operand_as_stored},
-    {"overwritten", anything, overwritten},
-    {"in_float32", anything, rounded<at::kFloat>},
-    {"in_float16", anything, rounded<at::kHalf>},
-    {"in_bfloat16", anything, rounded<at::kBFloat16>},
+    as_rule<0>,
+    as_rule<1>,
+    as_rule<2>,
+    as_rule<3>,
+    as_rule<4>,
+    as_rule<5>,
 });
 
 }  // namespace
 
 std::span<const Rule> mistakes() { return kMistakes; }
+
+const LocalMistake* local_mistake_named(std::string_view name) {
+  const auto* found = std::ranges::find(kLocalMistakes, name, &LocalMistake::name);
+  return found == kLocalMistakes.end() ? nullptr : found;
+}
 
 }  // namespace distgrad

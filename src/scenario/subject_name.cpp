@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <set>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -96,10 +97,21 @@ std::string problem_with_part(std::string_view subject) {
   return "unknown subject " + in_quotes(subject) + hint;
 }
 
+// Steps and rules that the program does not have are found when it runs.
+std::string problem_with_mutant(std::string_view subject) {
+  try {
+    mutations_of(subject);
+    return {};
+  } catch (const std::invalid_argument& e) {
+    return e.what();
+  }
+}
+
 }  // namespace
 
 std::string problem_with_subject(std::string_view subject) {
   if (subject.empty()) return "the subject's name is empty";
+  if (is_mutant(subject)) return problem_with_mutant(subject);
   const auto parts = parts_by_kind(subject);
   if (!parts.empty()) return problem_with_parts(subject, parts);
   if (const std::string_view kind = misspelt_kind(subject); !kind.empty()) {

@@ -13,10 +13,10 @@ Each raises an AssertionError whose text is the report, or returns the report. I
 
 from .checking import audit, check, run
 from .driver import Report
-from .explaining import ParameterReport, StepReport
 from .gradient_check.api import GradcheckError, gradcheck
 from .gradient_check.report import GradcheckReport
 from .saving import save_gradients
+from .step_report import ParameterReport, StepReport
 from .stepping import RankError, check_step
 
 __all__ = ["GradcheckError", "GradcheckReport", "ParameterReport", "RankError", "Report", "StepReport", "audit", "check",

@@ -1,6 +1,5 @@
 """check, audit and run: one's own collectives, and scenario files, on distgrad's own ranks."""
 
-import json
 import os
 import sys
 import tempfile
@@ -8,9 +7,9 @@ from collections.abc import Callable, Iterable
 from typing import Optional, Union
 
 from . import transport
-from .check_scenarios import COLLECTIVES, OPS, scenarios_for
-from .driver import Report, report_of
+from .driver import Report, call, report_of
 from .nesting import refuse_in_rank
+from .ranks.adapters_names import KINDS
 
 
 def check(
@@ -22,10 +21,11 @@ def check(
     objective: str = "sum",
     dtype: Optional[str] = None,
     timeout_s: Optional[float] = None,
+    without: Iterable[str] = (),
     keep: "Union[str, os.PathLike, None]" = None,
     **options,
 ) -> Report:
-    """Runs `function` as `collective` in a dozen small programs on `world_size` ranks, and compares with a simulation.
+    """Runs `function` as `collective` in small programs on `world_size` ranks, and compares with a simulation.
 
         def test_gather():
             distgrad.check(GatherLayer.apply, "all_gather", world_size=4)
@@ -35,24 +35,28 @@ def check(
     together: "sum", "mean", "replicated" (one loss, computed on every rank) or "rank:1". `dtype` is float64 by default.
     The programs are scenario files, and are left in the folder `keep` if one is given. `options` are those of `distgrad run`.
 
-    The programs have operands and cotangents that are transposed or expanded, every dim, two roots, a subgroup, two calls. What the
-    function's parameters cannot express is skipped; pieces of different sizes are not tried: audit() does.
+    The programs are the audit's, all on `world_size` ranks, without the tensors that many a function is not meant for: no elements,
+    no dimension, ties, zeros, gathers of different sizes. `without` leaves out more of them, by the names of aspects ("groups") or
+    programs ("uneven"). What the function's parameters cannot express is skipped, which strict=True takes for a failure.
 
     Returns the report, or raises AssertionError with it, also where every case was skipped. ValueError: a bad argument, or a
     function that cannot be loaded in the ranks."""
     refuse_in_rank("check")
-    _check_collective(collective, op)
+    _check_collective(collective)
     with tempfile.TemporaryDirectory(prefix="distgrad-") as temporary:
         folder = os.path.abspath(keep or temporary)
         os.makedirs(folder, exist_ok=True)
         subject = f"{collective}={_subject_place(function, folder)}"
-        for name, scenario in scenarios_for(collective, world_size, op, objective).items():
-            in_full = subject + ("+all_reduce=in_place" if scenario.pop("needs_all_reduce", False) else "")
-            scenario.update(objective=_objective(objective), subjects={in_full: "match"})
-            with open(os.path.join(folder, name + ".json"), "w") as file:
-                json.dump(scenario, file, indent=1)
+        asked = {"op": op, "objective": objective, "world_size": world_size, "battery": folder,
+                 "without": [*_NOT_CHECKED, *_NOT_CHECKED_OF.get(collective, ()), *without]}
+        call("audit", asked, [subject])
         gone = None if keep else folder
         return run(folder, dtype=dtype, timeout=timeout_s, allow_code=True, _shorten=gone, **options)
+
+
+# What many a function is not meant for.
+_NOT_CHECKED = ("scalar", "empty", "values")
+_NOT_CHECKED_OF = {"all_gather": ("uneven",), "gather": ("uneven",)}
 
 
 def audit(
@@ -66,10 +70,11 @@ def audit(
 
         distgrad.audit(GatherLayer.apply, "all_gather")
 
-    Without `objective`, being right for any one counts. Takes some seconds. Returns the results, or raises
+    Without `objective`, being right for any one counts. `options` are those of `distgrad audit` (strict=True, op="sum",
+    without=["groups"]). Takes some seconds. Returns the results, or raises
     AssertionError with the table where a collective is wrong or none could be judged; ValueError as check()."""
     refuse_in_rank("audit")
-    _check_collective(collective, None)
+    _check_collective(collective)
     with tempfile.TemporaryDirectory(prefix="distgrad-") as folder:
         subject = f"{collective}={_subject_place(function, folder)}"
         options.setdefault("python", sys.executable)
@@ -129,16 +134,9 @@ def _each_verdict_once(lines):
     return kept
 
 
-def _check_collective(collective, op):
-    if collective not in COLLECTIVES:
-        raise ValueError(f"unknown collective {collective!r}; it is one of {', '.join(COLLECTIVES)}")
-    if op is not None and op not in OPS:
-        raise ValueError(f"unknown op {op!r}; it is one of {', '.join(OPS)}")
-
-
-def _objective(text):
-    kind, colon, rank = text.partition(":")
-    return {"rank": int(rank)} if kind == "rank" and colon and rank.isdigit() else text
+def _check_collective(collective):
+    if collective not in KINDS:
+        raise ValueError(f"unknown collective {collective!r}; it is one of {', '.join(KINDS)}")
 
 
 # Text that would mean something else in a subject's name.

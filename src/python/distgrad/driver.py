@@ -45,29 +45,47 @@ def executable():
 
 
 def report_of(command, options, positional, shorten):
-    """Runs `distgrad COMMAND`. `options` are as the command line's, with underscores: True is a flag, None and False are left
-    out, a list is several values; `shorten` is applied to the texts. Returns the Report; raises AssertionError with the report's text where something is not as
-    expected, went wrong, or nothing was judged, and ValueError with what the command says of bad arguments."""
-    with tempfile.TemporaryDirectory(prefix="distgrad-") as folder:
-        file = os.path.join(folder, "report.json")
-        line = [executable(), command, "--json", file, *_option_words(options), "--", *positional]
-        code, output, errors = _run(line)
-        output, errors = shorten(output), shorten(errors)
-        if code in _INTERRUPTED:
-            raise KeyboardInterrupt
-        if code == _USER_ERROR:
-            raise ValueError((errors or output).strip())
-        fields = _read(file)
+    """Runs `distgrad COMMAND`; `shorten` is applied to the texts. Returns the Report; raises AssertionError with the report's text
+    where something is not as expected, went wrong, or nothing was judged, and ValueError with what the command says of bad
+    arguments."""
+    code, fields, output, errors = _reported(command, options, positional, shorten)
     if code != _AS_EXPECTED or fields is None:
         raise AssertionError("\n".join(filter(None, [output.rstrip(), errors.strip()])) or f"distgrad: exit code {code}")
     return Report(fields, output)
 
 
-def _run(line):
+def compare(reference, observed, options, folder):
+    """(whether all is right, the JSON report, the text) of `distgrad compare` in that folder. Raises ValueError."""
+    code, fields, output, errors = _reported("compare", options, [reference, observed], str, folder)
+    if fields is None:
+        raise RuntimeError(f"distgrad compare: exit code {code}\n{errors or output}")
+    return code == _AS_EXPECTED, fields, output
+
+
+def _reported(command, options, positional, shorten, cwd=None):
+    with tempfile.TemporaryDirectory(prefix="distgrad-") as folder:
+        file = os.path.join(folder, "report.json")
+        code, output, errors = call(command, {"json": file, **options}, positional, shorten, cwd)
+        return code, _read(file), output, errors
+
+
+def call(command, options, positional, shorten=str, cwd=None):
+    """Runs `distgrad COMMAND`. `options` are as the command line's, with underscores: True is a flag, None and False are left
+    out, a list is several values. Returns (exit code, output, errors); raises ValueError with what it says of bad arguments."""
+    code, output, errors = _run([os.path.abspath(executable()), command, *_option_words(options), "--", *positional], cwd)
+    output, errors = shorten(output), shorten(errors)
+    if code in _INTERRUPTED:
+        raise KeyboardInterrupt
+    if code == _USER_ERROR:
+        raise ValueError((errors or output).strip())
+    return code, output, errors
+
+
+def _run(line, cwd=None):
     environment = dict(os.environ, **{IN_RANK: "1"})
     # The ranks are of this interpreter and see the modules that this process sees.
     environment["PYTHONPATH"] = os.pathsep.join(p or os.getcwd() for p in sys.path)
-    process = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+    process = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, cwd=cwd)
     try:
         output, errors = process.communicate()
     finally:

@@ -16,7 +16,6 @@ import traceback
 from .ranks.process import die_with_parent
 
 _POLL_S = 0.005
-_GRACE_S = 0.5  # for the other ranks' errors, once one has failed
 _ENOUGH_S = 5  # for the other processes, once the one that counts is done
 _STACK_S = 0.3
 
@@ -24,11 +23,12 @@ _STACK_S = 0.3
 class Nursery:
     """Forks, watches, and ends. No process that it forked is left when run() is through.
 
-    work(name): what a process does. enough: the name of the one whose end is the end of all, None: all must be done."""
+    work(name): what a process does. enough: the name of the one whose end is the end of all, None: all must be done.
+    grace_s: for the others' errors, once one has failed."""
 
-    def __init__(self, folder, names, timeout_s, work, enough=None):
+    def __init__(self, folder, names, timeout_s, work, enough=None, grace_s=0.5):
         self._folder, self._names, self._timeout_s = folder, names, timeout_s
-        self._work, self._enough = work, enough
+        self._work, self._enough, self._grace_s = work, enough, grace_s
         self._processes = {}  # pid -> name, of those alive
         self._failures = []
 
@@ -78,7 +78,7 @@ class Nursery:
                 if name == self._enough:
                     end = min(end, time.monotonic() + _ENOUGH_S)
             if len(self._failures) == 1:
-                end = min(end, time.monotonic() + _GRACE_S)
+                end = min(end, time.monotonic() + self._grace_s)
             time.sleep(_POLL_S)
         if waiting and not self._failures:
             self._tell_hang(waiting)

@@ -11,6 +11,7 @@ Needs nothing but torch; the format is written by hand. docs/compare.md describe
 import ctypes
 import json
 import os
+from collections.abc import Mapping
 
 _DTYPE_NAMES = {
     "torch.float64": "F64",
@@ -26,6 +27,7 @@ def save_gradients(model, folder, *, step=None, mesh=None):
     model: a module (plain, DistributedDataParallel, FSDP2, tensor-parallel, compiled), whose
         parameters' `.grad` are saved, or a dict from name to tensor or None. Tensors and DTensors
         of float64, float32, float16 or bfloat16; of a DTensor its local piece, with its placements.
+        Complex ones are saved as pairs, with one more dimension.
     step: a number; the file then goes to `folder`/step_NUMBER.
     mesh: the DeviceMesh of all ranks. Only its names of axes are used, and only where no parameter
         is a DTensor on such a mesh.
@@ -33,36 +35,46 @@ def save_gradients(model, folder, *, step=None, mesh=None):
     Communicates with nobody. The file is there whole or not at all. Raises TypeError for gradients
     of another dtype, OSError where the file cannot be written.
     """
-    rank, world_size = _rank_and_world_size()
+    metadata = {}
+    if step is not None:
+        metadata["step"] = int(step)
+        folder = os.path.join(folder, f"step_{int(step)}")
+    return save(model, folder, mesh=mesh, **metadata)
+
+
+def save(model, folder, *, mesh=None, place=None, **metadata):
+    """save_gradients, with more metadata, and perhaps as another (rank, world_size) than this process's."""
+    rank, world_size = place or _rank_and_world_size()
     meshes = _Meshes(world_size)
     if mesh is not None:
         meshes.index_of(mesh)
     tensors, parameters = {}, {}
     for name, parameter, gradient in _gradients_of(model):
         described = gradient if gradient is not None else parameter
-        if _is_dtensor(described):
-            if described.device_mesh.get_coordinate() is None:
-                continue  # this rank holds nothing of it
+        if not _is_dtensor(described):
+            parameters[name] = {}
+        elif described.device_mesh.get_coordinate() is None:
+            parameters[name] = {"elsewhere": True}
+            continue
+        else:
             meshes.add_root_of(described.device_mesh)
             parameters[name] = _layout_of(described, meshes)
-        else:
-            parameters[name] = {}
         if gradient is not None:
-            tensors[name] = _local_bytes(name, gradient)
+            tensors[name] = _local_tensor(name, gradient)
     metadata = {
-        "distgrad.format": "1",
-        "distgrad.rank": str(rank),
-        "distgrad.world_size": str(world_size),
-        "distgrad.mesh": json.dumps(meshes.world_axes()),
-        "distgrad.meshes": json.dumps(meshes.described),
-        "distgrad.parameters": json.dumps(parameters),
+        "format": 1,
+        "rank": rank,
+        "world_size": world_size,
+        "mesh": meshes.world_axes(),
+        "meshes": meshes.described,
+        "parameters": parameters,
+        "listing": "given" if isinstance(model, Mapping) else "model",
+        "groups": _process_groups(rank, world_size),
+        **metadata,
     }
-    if step is not None:
-        metadata["distgrad.step"] = json.dumps(int(step))
-        folder = os.path.join(folder, f"step_{int(step)}")
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, f"rank_{rank}.safetensors")
-    _write(path, tensors, metadata)
+    _write(path, tensors, {f"distgrad.{key}": json.dumps(value) for key, value in metadata.items()})
     return path
 
 
@@ -74,10 +86,31 @@ def _rank_and_world_size():
     return 0, 1
 
 
+def _process_groups(rank, world_size):
+    """[{"name", "ranks"}] of the groups that this rank is in, the world's and its own left out. A DeviceMesh names its own."""
+    import torch.distributed as dist
+
+    if not dist.is_available() or not dist.is_initialized():
+        return []
+    world = getattr(dist.distributed_c10d, "_world", None)  # there is no public list of them
+    found = []
+    for group, ranks in getattr(world, "pg_group_ranks", {}).items():
+        name = getattr(group, "group_desc", "").removeprefix("mesh_")
+        entry = {"name": "" if name in ("undefined", "default_pg") else name, "ranks": sorted(ranks)}
+        if 1 < len(ranks) < world_size and rank in ranks and entry not in found:
+            found.append(entry)
+    return found
+
+
 def _gradients_of(model):
     """(name, parameter or None, gradient or None) of everything that is trained."""
-    if isinstance(model, dict):
-        return [(name, None, gradient) for name, gradient in model.items()]
+    import torch
+
+    if isinstance(model, Mapping):
+        for name, gradient in model.items():
+            if gradient is not None and not isinstance(gradient, torch.Tensor):
+                raise TypeError(f"the gradient of {name!r} is a {type(gradient).__name__}, and neither a tensor nor None")
+        return [(str(name), None, gradient) for name, gradient in model.items()]
     from torch.nn.parallel import DistributedDataParallel
 
     if isinstance(model, DistributedDataParallel):
@@ -124,43 +157,43 @@ class _Meshes:
 def _layout_of(tensor, meshes):
     index = meshes.index_of(tensor.device_mesh)
     return {
-        "shape": list(tensor.shape),
+        "shape": list(tensor.shape) + ([2] if tensor.is_complex() else []),
         "mesh": index,
         "placements": {
-            axis: _placement_text(placement)
+            axis: _placement_text(placement, tensor.dim())
             for axis, placement in zip(meshes.described[index]["axes"], tensor.placements)
         },
     }
 
 
-def _placement_text(placement):
+def _placement_text(placement, dims):
     if placement.is_partial():
         return f"Partial({placement.reduce_op})"
     if placement.is_replicate():
         return "Replicate"
     # _StridedShard is cut after the axes to its right; in some versions it is no Shard.
     if hasattr(placement, "split_factor"):
-        return f"_StridedShard(dim={placement.dim}, sf={placement.split_factor})"
-    return f"Shard({placement.dim})"
+        return f"_StridedShard(dim={placement.dim % dims}, sf={placement.split_factor})"
+    return f"Shard({placement.dim % dims})"
 
 
-def _local_bytes(name, gradient):
+def _local_tensor(name, gradient):
     """(dtype name, shape, the tensor in the CPU's memory)."""
+    import torch
+
     tensor = gradient.detach()
     if _is_dtensor(tensor):
         tensor = tensor.to_local()
+    if hasattr(tensor, "trigger_wait"):  # the result of a collective that is still under way
+        tensor = tensor.trigger_wait()
+    if tensor.layout != torch.strided:
+        tensor = tensor.to_dense()
+    if tensor.dtype in (torch.complex64, torch.complex128):
+        tensor = torch.view_as_real(tensor.resolve_conj())
     if str(tensor.dtype) not in _DTYPE_NAMES:
         raise TypeError(f"the gradient of {name} is {tensor.dtype}: float64, float32, float16 and bfloat16 can be saved")
-    if tensor.layout != _strided():
-        tensor = tensor.to_dense()
-    tensor = tensor.cpu().contiguous()
+    tensor = tensor.resolve_neg().cpu().contiguous()
     return _DTYPE_NAMES[str(tensor.dtype)], list(tensor.shape), tensor
-
-
-def _strided():
-    import torch
-
-    return torch.strided
 
 
 def _write(path, tensors, metadata):

@@ -3,8 +3,8 @@
 It is a fresh interpreter, since a process that has run autograd (a test's, for one) cannot be forked: autograd's threads would be
 missing. Functions come by distgrad.transport, and users' modules are imported after the fork.
 
-In its folder it finds `request`, and leaves for each process NAME (`rank-0`, ..., `single`) NAME.pt, its gradients, and
-what nursery.py says. `outcome` is the list of failures, in JSON.
+In its folder it finds `request`, and leaves the gradients in the folders `ranks` and `single`, as save_gradients writes them; for each
+process NAME (`rank-0`, ..., `single`) what nursery.py says. `outcome` is the list of failures, in JSON.
 """
 
 import inspect
@@ -14,9 +14,10 @@ import pickle
 import random
 from collections.abc import Mapping
 
-from . import transport
+from . import saving, transport
 from .nursery import Nursery, join_group
 from .ranks.process import die_with_parent
+from .watching import Watch
 
 SINGLE = "single"
 
@@ -32,39 +33,30 @@ def main(folder, parent):
 
     names = [f"rank-{rank}" for rank in range(request["world_size"])]
     names += [SINGLE] if request["single"] is not None else []
-    nursery = Nursery(folder, names, request["timeout_s"], lambda name: _save(
-        _gradients(name, folder, request), os.path.join(folder, name + ".pt")))
-    failures = nursery.run()
+    failures = Nursery(folder, names, request["timeout_s"], lambda name: _run_and_save(name, folder, request)).run()
     with open(os.path.join(folder, "outcome"), "w") as file:
         json.dump(failures, file)
 
 
-def _save(pieces, path):
+def _run_and_save(name, folder, request):
     import torch
-
-    torch.save(pieces, path + "~")
-    os.rename(path + "~", path)
-
-
-def _gradients(name, folder, request):
-    """{parameter: piece} of this process; see step_pieces.piece_of."""
-    import torch
-
-    from . import step_pieces
 
     rank = None if name == SINGLE else int(name.rpartition("-")[2])
     torch.set_num_threads(1)
     random.seed(request["seed"])
     torch.manual_seed(request["seed"])
+    watch = Watch()
     if rank is not None:
         # The time-out of the check comes first.
         join_group(rank, request["world_size"], request["backend"], folder, request["timeout_s"] + 60)
+        watch.start()
     function = transport.loads(request["single" if rank is None else "parallel"])
     torch.manual_seed(request["seed"])  # importing the user's module may have drawn
     found = _call(function, rank, request["world_size"])
     if not isinstance(found, Mapping):
         raise TypeError(f"{name}: the function returned a {type(found).__name__}; it is to return {{parameter: gradient}}")
-    return {str(key): step_pieces.piece_of(key, value) for key, value in found.items()}
+    reached = sum(gradient is not None for gradient in found.values())
+    saving.save(found, os.path.join(folder, SINGLE if rank is None else "ranks"), **watch.described(reached))
 
 
 def _call(function, rank, world_size):

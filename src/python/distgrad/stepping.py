@@ -9,9 +9,10 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from typing import Optional
 
-from . import transport
-from .explaining import StepReport, explain
+from . import saving, transport
+from .driver import compare, executable
 from .nesting import IN_RANK, refuse_in_rank
+from .step_report import StepReport
 
 _START_S = 120  # for torch to be imported, on a busy machine
 _OPERATIONS = ("sum", "mean", "max", "min", "product")
@@ -36,6 +37,8 @@ def check_step(
     *,
     reduce: Optional[Mapping[str, str]] = None,
     partly_held: Iterable[str] = (),
+    counts: Optional[Mapping[str, int]] = None,
+    strict: bool = False,
     rtol: Optional[float] = None,
     atol: Optional[float] = None,
     backend: str = "gloo",
@@ -63,34 +66,43 @@ def check_step(
 
     A DTensor is joined as its placements say; its replicas must agree. Plain tensors of the shape of `single`'s must be
     equal to it on all ranks, unless `reduce` ({"name or pattern": "sum" or "mean", ...}) says that they are to be reduced
-    first; of another shape, they are joined along the one dim where they fit. A parameter that matches a pattern in
-    `partly_held` may be absent on some of the ranks (pipeline stages).
+    first; of another shape, they are joined where they fit. A parameter that matches a pattern in `partly_held` may be absent on
+    some of the ranks; so may, unasked, what other ranks hold in place of other parameters (pipeline stages).
 
-    A difference counts from rtol * (largest element of the parameter's truth) + atol on. Defaults for float64, float32, and
-    half precision: rtol 4096, 512, 8 eps; atol 64, 8, 1 eps times the largest element of all gradients.
+    `counts` ({"micro-batches": 4}) is what a wrong factor may be the number of, besides axes, groups and ranks. What counts as
+    equal, and what `rtol` and `atol` replace, is in docs/compare.md. `strict` makes a match that shows nothing a failure: all
+    gradients zero, the same data on every rank.
 
-    Returns the report, or raises AssertionError with it; RankError where a process raised, died, or was not done in `timeout_s`
-    seconds; ValueError, TypeError for what is wrong with the arguments."""
+    Returns the report, or raises AssertionError with it (also as its `report`); RankError where a process raised, died, or was
+    not done in `timeout_s` seconds; ValueError, TypeError for what is wrong with the arguments; RuntimeError where there is no
+    `distgrad` executable."""
+    __tracebackhide__ = True  # for pytest: the failure is the caller's
     refuse_in_rank("check_step")
-    _check_arguments(parallel, single, world_size, reduce, timeout_s)
+    _check_arguments(parallel, single, world_size, reduce, counts, timeout_s)
+    executable()
     with tempfile.TemporaryDirectory(prefix="distgrad-") as folder:
         request = {"parallel": transport.dumps(parallel), "single": transport.dumps(single) if callable(single) else None,
                    "world_size": world_size, "backend": backend, "seed": seed, "timeout_s": float(timeout_s)}
         with open(os.path.join(folder, "request"), "wb") as file:
             pickle.dump(request, file)
         _run_processes(folder, request)
-        ranks = [_load(folder, f"rank-{rank}") for rank in range(world_size)]
-        truth = _load(folder, "single") if callable(single) else _pieces(single)
-    if not any("tensor" in piece for piece in truth.values()):
-        raise AssertionError("check_step: the single run has no gradient at all (all are None): nothing was compared")
-    report = explain(truth, ranks, world_size=world_size, backend=backend, reduce=reduce, partly_held=partly_held,
-                     rtol=rtol, atol=atol)
-    if report.wrong:
-        raise AssertionError(str(report))
+        if not callable(single):
+            _save_single(single, os.path.join(folder, "single"))
+        if not _has_gradients(os.path.join(folder, "single")):
+            raise AssertionError("check_step: the single run has no gradient at all (all are None): nothing was compared")
+        options = {"rtol": rtol, "atol": atol, "strict": strict, "partly_held": [partly_held] if isinstance(partly_held, str) else list(partly_held),
+                   "reduce": [f"{pattern}={op}" for pattern, op in (reduce or {}).items()],
+                   "count": [f"{name}={n}" for name, n in (counts or {}).items()]}
+        good, fields, text = compare("single", "ranks", options, folder)
+    report = StepReport(fields, text, backend)
+    if not good:
+        error = AssertionError(str(report))
+        error.report = report
+        raise error
     return report
 
 
-def _check_arguments(parallel, single, world_size, reduce, timeout_s):
+def _check_arguments(parallel, single, world_size, reduce, counts, timeout_s):
     if not callable(parallel):
         raise TypeError("parallel is to be a function that returns {parameter: gradient}")
     if not callable(single) and not isinstance(single, Mapping):
@@ -102,10 +114,14 @@ def _check_arguments(parallel, single, world_size, reduce, timeout_s):
     for pattern, operation in (reduce or {}).items():
         if operation not in _OPERATIONS:
             raise ValueError(f"reduce={{{pattern!r}: {operation!r}}}: it is one of {', '.join(_OPERATIONS)}")
+    for name, count in (counts or {}).items():
+        if not isinstance(count, int) or not 0 < count < 10**6:
+            raise ValueError(f"counts={{{name!r}: {count!r}}}: it is to be a number of something")
 
 
 def _run_processes(folder, request):
     """Raises RankError. However it ends, no process is left."""
+    __tracebackhide__ = True
     environment = dict(os.environ, **{IN_RANK: "1"})
     environment.setdefault("OMP_NUM_THREADS", "1")
     path = [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))] + sys.path
@@ -164,16 +180,12 @@ def _who(names):
     return " and ".join(told)
 
 
-def _load(folder, name):
-    import torch
-
-    return torch.load(os.path.join(folder, name + ".pt"))
-
-
-def _pieces(gradients):
-    from .step_pieces import piece_of
-
-    pieces = {str(name): piece_of(name, value) for name, value in gradients.items()}
-    if any("index" in piece or "outside" in piece for piece in pieces.values()):
+def _save_single(gradients, folder):
+    if any(hasattr(value, "device_mesh") for value in gradients.values()):
         raise TypeError("single has a DTensor; give the whole tensor (full_tensor())")
-    return pieces
+    saving.save(gradients, folder, place=(0, 1))
+
+
+def _has_gradients(folder):
+    with open(os.path.join(folder, "rank_0.safetensors"), "rb") as file:
+        return len(json.loads(file.read(int.from_bytes(file.read(8), "little")))) > 1  # beside the metadata

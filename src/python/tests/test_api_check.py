@@ -13,10 +13,12 @@ import torch
 import torch.distributed as dist
 
 PACKAGE = str(Path(__file__).resolve().parents[1])
-sys.path.insert(0, PACKAGE)
+sys.path[:0] = [PACKAGE, str(Path(__file__).resolve().parent / "subjects")]
 
+import audited  # noqa: E402
 import distgrad  # noqa: E402
-from distgrad import check_scenarios, driver  # noqa: E402
+from distgrad import driver  # noqa: E402
+from distgrad.ranks.adapters_names import KINDS  # noqa: E402
 
 
 class OwnSlice(torch.autograd.Function):
@@ -36,7 +38,7 @@ class OwnSlice(torch.autograd.Function):
 class AllSlices(OwnSlice):
     @staticmethod
     def backward(ctx, cotangent):
-        cotangent = cotangent.contiguous()
+        cotangent = cotangent.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(cotangent)
         return cotangent[dist.get_rank()]
 
@@ -60,30 +62,30 @@ class Check(unittest.TestCase):
         report = distgrad.check(AllSlices.apply, "all_gather", world_size=2)
         self.assertGreaterEqual(report["summary"]["as_expected"], 8)
         self.assertEqual(report["summary"]["not_as_expected"], 0)
-        self.assertIn("basic.json   match", str(report))
+        self.assertIn("2-ranks.json   match", str(report))
         self.assertNotIn(sys.executable, str(report))
 
     def test_a_wrong_one_raises_with_the_report(self):
         with tempfile.TemporaryDirectory() as folder:
             with self.assertRaisesRegex(AssertionError, "own-slice"):
                 distgrad.check(OwnSlice, "all_gather", world_size=3, dtype="float32", keep=folder)
-            self.assertIn("world_size", json.loads(Path(folder, "basic.json").read_text()))
+            self.assertEqual(json.loads(Path(folder, "3-ranks.json").read_text())["world_size"], 3)
 
     def test_the_objective_decides(self):
         self.assertEqual(distgrad.check(in_place, "all_reduce", 2, objective="replicated")["summary"]["not_as_expected"], 0)
         with self.assertRaisesRegex(AssertionError, "identity-backward"):
-            distgrad.check(in_place, "all_reduce", 2, filter="basic")
+            distgrad.check(in_place, "all_reduce", 2, filter="2-ranks")
 
     def test_a_detour_over_a_narrower_dtype_is_seen(self):
         def all_slices(x):
             return AllSlices.apply(x.bfloat16()).to(x.dtype)
 
-        with self.assertRaisesRegex(AssertionError, "many_digits.json   mismatch"):
-            distgrad.check(all_slices, "all_gather", 2, filter="many_digits")
+        with self.assertRaisesRegex(AssertionError, "float32-of-many-digits.json   mismatch"):
+            distgrad.check(all_slices, "all_gather", 2, filter="many-digits")
 
     def test_a_function_made_in_the_test(self):
         layer = AllSlices  # closed over
-        report = distgrad.check(lambda x: layer.apply(x), "all_gather", 2, filter="basic")
+        report = distgrad.check(lambda x: layer.apply(x), "all_gather", 2, filter="2-ranks")
         self.assertEqual(report["summary"]["as_expected"], 1)
 
     def test_an_op_that_the_function_does_not_offer_is_no_pass(self):
@@ -100,13 +102,27 @@ class Check(unittest.TestCase):
 
     def test_every_collectives_programs_fit_the_reference(self):
         for objective in ("sum", "mean", "rank:1"):
-            for collective in check_scenarios.COLLECTIVES:
+            for collective in KINDS:
                 with tempfile.TemporaryDirectory() as folder, self.subTest(collective, objective=objective):
-                    for name, scenario in check_scenarios.scenarios_for(collective, 4, "sum", objective).items():
-                        scenario["objective"] = {"rank": 1} if objective == "rank:1" else objective
-                        Path(folder, name + ".json").write_text(json.dumps(scenario))
+                    options = {"op": "sum", "objective": objective, "world_size": 4, "battery": folder, "collective": collective}
+                    driver.call("audit", options, ["reference"])
                     summary = distgrad.run(folder)["summary"]
+                    self.assertGreater(summary["cases"], 10)
                     self.assertEqual(summary["as_expected"], summary["cases"])
+
+    def test_sizes_that_are_not_swapped_in_backward_are_seen(self):
+        distgrad.check(audited.exchange, "all_to_all", world_size=3)
+        with self.assertRaisesRegex(AssertionError, "(?s)ERR +uneven.json"):
+            distgrad.check(audited.exchange_back_the_same_way, "all_to_all", world_size=3)
+        distgrad.check(audited.exchange_back_the_same_way, "all_to_all", world_size=3,
+                       without=["uneven", "uneven-but-as-much-in-as-out"])
+
+    def test_strict_wants_everything_to_be_tried(self):
+        distgrad.check(AllSlices.apply, "all_gather", 2, strict=True, without=["groups"])
+        with self.assertRaisesRegex(AssertionError, "no parameter for the group"):
+            distgrad.check(AllSlices.apply, "all_gather", 2, strict=True)
+        with self.assertRaisesRegex(AssertionError, "not everything was tried"):
+            distgrad.audit(AllSlices.apply, "all_gather", strict=True)
 
     def test_an_audit(self):
         report = distgrad.audit(in_place, "all_reduce", objective="replicated")

@@ -134,12 +134,14 @@ def single_norm():
 
 class Steps(unittest.TestCase):
     def assert_wrong(self, finding, words, parallel, one, world_size):
+        """All parameters have the same finding."""
         with self.assertRaises(AssertionError) as raised:
             distgrad.check_step(parallel, one, world_size)
-        text = str(raised.exception)
-        self.assertIn(f"\n{finding}", text)
-        self.assertIn(words, text)
-        return text
+        report = raised.exception.report
+        self.assertEqual({p.finding for p in report.parameters.values()}, {finding})
+        self.assertIn(f"{len(report.wrong)} of {len(report.wrong)} gradients are wrong", str(report))
+        self.assertIn(words, str(report))
+        return str(report)
 
     def test_data_parallel_with_accumulation(self):
         report = distgrad.check_step(data_parallel, single, 2)
@@ -158,17 +160,18 @@ class Steps(unittest.TestCase):
         self.assertIn("4 of 4 gradients are wrong", str(raised.exception))
 
     def test_a_loss_that_is_scaled_twice(self):
-        self.assert_wrong("scaled (6 gradients): 2 times", "the world size", loss_times_world_size, single, 2)
+        self.assert_wrong("scaled", "2 times the reference (2 = the number of ranks, or the number of backward passes)",
+                          loss_times_world_size, single, 2)
 
     def test_a_mean_that_is_divided_twice(self):
-        self.assert_wrong("scaled (6 gradients): 1/2", "divided once too often", divided_twice, single, 2)
+        self.assert_wrong("scaled", "divided once too often", divided_twice, single, 2)
 
     def test_no_reduction_at_all(self):
-        self.assert_wrong("missing-reduction (6 gradients)", "the mean over the ranks", without_all_reduce, single, 2)
+        self.assert_wrong("missing-reduction", "the average over ranks 0, 1", without_all_reduce, single, 2)
 
     def test_a_norm_in_tensor_parallel(self):
         self.assertFalse(distgrad.check_step(norm_reduced, single_norm, 2).wrong)
-        text = self.assert_wrong("missing-reduction", "the sum over the ranks", norm_not_reduced, single_norm, 2)
+        text = self.assert_wrong("missing-reduction", "needs a sum over ranks 0, 1", norm_not_reduced, single_norm, 2)
         self.assertIn("norm.weight", text)
 
     def test_functions_made_in_the_test(self):
@@ -188,7 +191,7 @@ class Steps(unittest.TestCase):
             return {"w": w.grad}
 
         report = distgrad.check_step(parallel, one, 2)
-        self.assertIn("joined along dim 0", str(report))
+        self.assertIn("pieces of dimension 0", str(report))
         self.assertFalse(distgrad.check_step(parallel, {"w": _seeded()}, 2).wrong)
 
 

@@ -1,4 +1,4 @@
-"""Audits of code that most of the battery is lost on, through the driver that $DISTGRAD names."""
+"""Audits through the driver that $DISTGRAD names: what is wrong is found and named, what is right passes."""
 
 import json
 import os
@@ -9,16 +9,28 @@ import unittest
 from pathlib import Path
 
 DISTGRAD = os.environ.get("DISTGRAD") or "distgrad"
-HOPELESS = Path(__file__).resolve().parent / "subjects" / "hopeless.py"
+SUBJECTS = Path(__file__).resolve().parent / "subjects"
+HOPELESS = SUBJECTS / "hopeless.py"
+AUDITED = SUBJECTS / "audited.py"
 
 
-def audit(subject, **environment):
-    """(exit code, the first collective's row of the JSON)."""
-    done = subprocess.run([DISTGRAD, "audit", subject, "--python", sys.executable, "--json", "-"], capture_output=True,
-                          text=True, check=False, env={**os.environ, **environment})
+def run(*arguments, **environment):
+    return subprocess.run([DISTGRAD, *map(str, arguments), "--python", sys.executable], capture_output=True, text=True,
+                          check=False, env={**os.environ, **environment})
+
+
+def audited(subject, *options, **environment):
+    """(exit code, the JSON)."""
+    done = run("audit", subject, "--json", "-", *options, **environment)
     if not done.stdout:
         raise AssertionError(done.stderr)
-    return done.returncode, json.loads(done.stdout)["collectives"][0]
+    return done.returncode, json.loads(done.stdout)
+
+
+def audit(subject, *options, **environment):
+    """(exit code, the first collective's row of the JSON)."""
+    code, answer = audited(subject, *options, **environment)
+    return code, answer["collectives"][0]
 
 
 class Audit(unittest.TestCase):
@@ -33,9 +45,118 @@ class Audit(unittest.TestCase):
 
     def test_what_is_refused_along_dim_0_is_asked_along_the_others(self):
         code, row = audit(f"all_gather=python:{HOPELESS}:along_one")
-        self.assertEqual((code, row["right_for"]), (0, ["sum"]))
+        self.assertEqual((code, row["right_for"]), (0, ["sum", "mean"]))
         self.assertEqual(row["aspects"]["ranks"]["state"], "refused")
-        self.assertEqual((row["aspects"]["dim"]["state"], row["aspects"]["dim"]["right"]), ("ok", 2))
+        self.assertEqual((row["aspects"]["dim"]["state"], row["aspects"]["dim"]["right"]), ("partly refused", 2))
+
+    def test_a_backward_that_forgets_to_swap_the_sizes_is_wrong(self):
+        code, row = audit(f"all_to_all=python:{AUDITED}:exchange")
+        self.assertEqual((code, row["right_for"], row["errors"]), (0, ["sum", "mean", "replicated"], []))
+        code, row = audit(f"all_to_all=python:{AUDITED}:exchange_back_the_same_way")
+        self.assertEqual((code, row["wrong"]), (1, True))
+        self.assertEqual(row["aspects"]["shape"]["state"], "WRONG")
+        self.assertEqual(row["aspects"]["groups"]["state"], "ok")
+
+    def test_a_parallel_region_is_entered_in_every_aspect(self):
+        code, row = audit(f"copy=python:{AUDITED}:enter", "--strict", "--objective", "replicated")
+        self.assertEqual((code, row["right_for"], row["rule"]), (0, ["replicated"], "sum-to-all"))
+        for aspect in ("groups", "dtype", "shape", "cotangent", "operand", "graph"):
+            self.assertGreater(row["aspects"][aspect]["judged"], 0, aspect)
+        code, row = audit(f"copy=python:{AUDITED}:enter_the_world")
+        self.assertEqual((code, row["wrong"]), (1, True))
+        self.assertEqual((row["aspects"]["ranks"]["state"], row["aspects"]["groups"]["state"]), ("ok", "WRONG"))
+
+    def test_a_cotangent_that_is_overwritten_is_seen(self):
+        code, row = audit(f"all_reduce=python:{AUDITED}:sum_over_cotangent", "--op", "sum")
+        self.assertEqual((code, row["rule"]), (1, "stale-or-aliased"))
+        self.assertEqual(row["aspects"]["cotangent"]["right"], row["aspects"]["cotangent"]["tried"] - 2)
+
+    def test_an_operand_that_is_written_into_is_seen(self):
+        for name in ("sum_into_operand", "sum_into_data"):
+            code, row = audit(f"all_reduce=python:{AUDITED}:{name}", "--op", "sum")
+            self.assertEqual((code, row["rule"]), (1, "adjoint, but it writes into its operand"), name)
+            self.assertEqual(row["aspects"]["operand"]["state"], "WRONG")
+        code, row = audit(f"all_reduce=python:{AUDITED}:sum_of_a_clone", "--op", "sum")
+        self.assertEqual((code, row["aspects"]["operand"]["state"]), (0, "ok"))
+        for name, words in (("sum_in_place", "it returns nothing"), ("sum_and_return_operand", "it returns its operand")):
+            # Its verdict is not asked for: dist.all_reduce of an operand that is not contiguous is undefined.
+            _, row = audit(f"all_reduce=python:{AUDITED}:{name}", "--op", "sum")
+            self.assertIn(words, "".join(row["refused"]))
+
+    def test_the_objectives_are_those_of_run(self):
+        for objective in ("sum", "mean", "replicated"):
+            code, answer = audited("reference", "--objective", objective, "--collective", "all_gather,reduce_scatter", "--op", "sum,max")
+            self.assertEqual((code, answer["summary"]["wrong"], answer["summary"]["offered"]), (0, 0, 3), objective)
+        # An average in backward is DDP's division once more, as `run` has it.
+        code, row = audit(f"all_reduce=python:{AUDITED}:divided", "--op", "sum")
+        self.assertEqual((code, row["right_for"], row["wrong_for"]), (0, ["replicated"], ["sum", "mean"]))
+        self.assertEqual(audit(f"all_reduce=python:{AUDITED}:divided", "--op", "sum", "--objective", "mean")[0], 1)
+        with tempfile.TemporaryDirectory() as folder:
+            subject = f"all_reduce=python:{AUDITED}:divided"
+            run("audit", subject, "--op", "sum", "--objective", "mean", "--world-size", "3", "--battery", folder)
+            self.assertEqual(run("run", "--allow-code", f"{folder}/3-ranks.json").returncode, 1)
+            self.assertIn('"objective": "mean"', Path(folder, "3-ranks.json").read_text())
+
+    def test_every_function_of_a_file_is_tried(self):
+        code, answer = audited(f"python:{SUBJECTS}/two_gathers.py")
+        rows = {row["function"].rpartition(":")[2]: row for row in answer["collectives"]}
+        self.assertEqual(list(rows), ["all_gather_with_grad", "GatherLayer"])
+        self.assertEqual((rows["all_gather_with_grad"]["right_for"], rows["GatherLayer"]["right_for"]), (["sum", "mean"], ["replicated"]))
+        self.assertEqual(code, 0)
+        self.assertIn("what to pass for `bits` is not known", answer["unusable"][0])
+        self.assertRegex(answer["unusable"][1], "Pooled: which collective it is")
+        self.assertEqual(len(answer["unusable"]), 2)
+        self.assertIn("broadcast", answer["lacking"])
+        self.assertNotIn("all_gather", answer["lacking"])
+        self.assertEqual(audited(f"python:{SUBJECTS}/two_gathers.py", "--strict")[0], 1)
+
+    def test_a_single_function_is_audited_and_not_the_reference_besides(self):
+        code, answer = audited(f"python:{SUBJECTS}/two_gathers.py:all_gather_with_grad")
+        self.assertEqual([row["collective"] for row in answer["collectives"]], ["all_gather"])
+        self.assertEqual(answer["lacking"], [])
+
+    def test_the_users_mistakes(self):
+        for arguments, words in (
+                ([f"python:{SUBJECTS}/two_gathers.py", "--collective", "all_reduce"], "what to pass for `bits`"),
+                ([f"python:{SUBJECTS}/no_such_file.py"], "no such file"),
+                ([f"all_gather=python:{SUBJECTS}/two_gathers.py:GatherLayer", "--collective", "reduce"], "runs other collectives"),
+                (["torch_nn", "--without", "shapes"], "did you mean \"shape\""),
+                (["torch_nn", "--op", "maximum"], "unknown \"maximum\"")):
+            done = run("audit", *arguments)
+            self.assertEqual(done.returncode, 2, arguments)
+            self.assertIn(words, done.stderr)
+
+    def test_strict_and_what_is_left_out(self):
+        gather = f"all_gather=python:{SUBJECTS}/two_gathers.py:all_gather_with_grad"
+        code, answer = audited(gather)
+        self.assertEqual((code, answer["summary"]["tried_in_part"]), (0, 1))
+        done = run("audit", gather, "--strict")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("strict: not everything was tried", done.stdout)
+        code, answer = audited(gather, "--strict", "--without", "groups,uneven")
+        self.assertEqual((code, answer["summary"]["tried_in_part"]), (0, 0))
+        code, _ = audited(f"all_gather=python:{SUBJECTS}/two_gathers.py:GatherLayer", "--strict", "--without", "groups,uneven")
+        self.assertEqual(code, 1, "it is wrong for DistributedDataParallel")
+
+
+class Clock(unittest.TestCase):
+    SCENARIO = {"world_size": 2, "inputs": {"x": [1.0, 2.0]}, "steps": [{"y": {"all_reduce": "x"}}], "loss": "(y * y).sum()",
+                "objective": "sum"}
+
+    def run_with(self, name, *scenarios):
+        with tempfile.TemporaryDirectory() as folder:
+            for i, more in enumerate(scenarios or ({},)):
+                Path(folder, f"{i}.json").write_text(json.dumps({**self.SCENARIO, **more}))
+            return run("run", folder, "--timeout", "6", "--subject", f"all_reduce=python:{SUBJECTS}/slow.py:{name}")
+
+    def test_import_and_setup_are_no_part_of_a_case(self):
+        done = self.run_with("all_reduce")
+        self.assertEqual(done.returncode, 0, done.stdout)
+
+    def test_a_collective_that_hangs_is_still_seen(self):
+        done = self.run_with("all_reduce_that_hangs")
+        self.assertEqual(done.returncode, 3, done.stdout)
+        self.assertIn("not done after 6 s", done.stdout)
 
 
 if __name__ == "__main__":

@@ -114,6 +114,19 @@ class Calls(unittest.TestCase):
         # Held against what the user means: the straight-through gradient, of which this is a half.
         self.assertAlmostEqual(cases["identity_beside_ste"]["gradients"]["x"]["truth"]["by_rank"][0][0], 48, places=6)
 
+    def test_behind_cases_that_imported_the_same_module(self):
+        """These leave ranks with names for Function.apply that nobody watches: the program with a call gets other ranks."""
+        (self.folder / "uses.py").write_text("from right import all_sum, quantized\n\n\n"
+                                             "def quantizer(x, w):\n    return all_sum(quantized(x) * w)\n")
+        names = [f"a{i}" for i in range(200)]  # so many that they have begun before the other's truth is measured
+        for name in names:
+            self.write(name, {"world_size": 2, "inputs": INPUTS, "steps": [{"y": {"all_reduce": "x * w"}}], "loss": "(y * y).sum()",
+                              "objective": "sum", "subjects": {f"all_reduce=python:{self.folder}/uses.py:all_sum": "match"}})
+        self.write("quantizer", scenario("python:uses.py:quantizer"))
+        code, cases, output = self.run_all()
+        self.assertEqual([cases[name]["verdict"] for name in [*names, "quantizer"]], ["match"] * 200 + ["disputed"], output)
+        self.assertIn("_Quantized", cases["quantizer"]["why"])
+
     def test_the_truth_of_a_simulation(self):
         self.write("right", scenario("python:right.py:plain", "python:joint.py:plain",
                                      dtype=["float64", "float32", "bfloat16", "float16"]))

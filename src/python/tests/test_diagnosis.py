@@ -70,28 +70,37 @@ INTEGERS = {
     "objective": "sum",
 }
 
-# name, program, kind, finding (none: right), step, part of the text
+# name, program, kind, finding (none: right), step, part of the text, measured formula (none: not asked)
 CASES = [
-    ("prescaled", INTEGERS, "all_reduce", None, "", ""),
-    ("prescaled_identity", INTEGERS, "all_reduce", "identity-backward", "y", "dropped the other ranks'"),
-    ("none_on_last", INTEGERS, "all_reduce", "no-gradient", "", "a backward that returns None"),
-    ("overwritten", SHARED, "all_reduce", "stale-or-aliased", "y", "Clone the cotangent first"),
-    ("cleared", SHARED, "all_reduce", "stale-or-aliased", "y", "Its backward writes to memory that others read"),
-    ("stale", IN_TURN, "all_reduce", "stale-or-aliased", "z", "what the backward of step y gives that one's"),
-    ("never_written", IN_TURN, "all_reduce", "stale-or-aliased", "", "a buffer is read that was never written"),
-    ("narrower", SHARED, "all_reduce", "precision", "", "in float16 or bfloat16 instead of float64"),
-    ("as_stored", TRANSPOSED, "all_reduce", "contiguity", "y", ".contiguous()"),
-    ("strided", TRANSPOSED, "all_reduce", "contiguity", "y", "a second run gives the right ones"),
-    ("random", SHARED, "all_reduce", "nondeterministic", "", "A second run of the same case gives other gradients"),
-    ("scaled_at_random", SHARED, "all_reduce", "nondeterministic", "", "A second run of the same case gives other"),
-    ("right", WEIGHT, "copy", None, "", ""),
-    ("forgotten", WEIGHT, "copy", "missing-reduction", "", "the shares add up to the truth"),
-    ("averaged", WEIGHT, "copy", "scaled", "", "was averaged over the ranks on its way to the input"),
-    ("twice", WEIGHT, "copy", "double-reduction", "", "was summed over the ranks twice"),
-    ("without_one", WEIGHT, "copy", "missing-reduction", "", "what rank 1 has of the gradient of w is missing"),
-    ("alone", WEIGHT, "copy", "unsynchronised", "", "rank 1 holds its own share of the gradient of w"),
-    ("reduced", WEIGHT, "copy", "unsynchronised", "", "Use all_reduce, not reduce"),
-    ("over_pairs", WEIGHT, "copy", "wrong-group", "", "over the group pairs instead of over the ranks"),
+    ("prescaled", INTEGERS, "all_reduce", None, "", "", None),
+    ("prescaled_identity", INTEGERS, "all_reduce", "identity-backward", "y", "dropped the other ranks'", "x̄_r = ȳ_r"),
+    ("none_on_last", INTEGERS, "all_reduce", "no-gradient", "y", "gave its operand no gradient (None) on rank 2", None),
+    ("overwritten", SHARED, "all_reduce", "stale-or-aliased", "y", "Clone the cotangent first", None),
+    ("cleared", SHARED, "all_reduce", "stale-or-aliased", "y", "Clone the cotangent first", None),
+    ("stale", IN_TURN, "all_reduce", "stale-or-aliased", "z", "the backward of step y gives that one's", None),
+    ("never_written", IN_TURN, "all_reduce", "stale-or-aliased", "z", "a buffer is read that was never written", None),
+    ("narrower", SHARED, "all_reduce", "precision", "y", "went through bfloat16", None),
+    ("as_stored", TRANSPOSED, "all_reduce", "contiguity", "y", ".contiguous() on the cotangent", None),
+    ("strided", TRANSPOSED, "all_reduce", "contiguity", "y", "is right for a contiguous cotangent", None),
+    ("random", SHARED, "all_reduce", "nondeterministic", "y", "another answer each time", None),
+    ("scaled_at_random", SHARED, "all_reduce", "nondeterministic", "y", "another answer each time", None),
+    ("own_times_n", SHARED, "all_reduce", "other-backward", "y", "", "x̄_r = 3 ȳ_r"),
+    ("own_twice", SHARED, "all_reduce", "other-backward", "y", "", "x̄_r = 2 ȳ_r + Σ_{k≠r} ȳ_k"),
+    ("own_and_next", SHARED, "all_reduce", "missing-reduction", "y", "", "x̄_r = ȳ_r + ȳ_{r+1}"),
+    ("sign_turned", SHARED, "all_reduce", "other-backward", "y", "", "x̄_r = ȳ_0 − ȳ_1 + ȳ_2"),
+    ("prefix_sum", SHARED, "all_reduce", "missing-reduction", "y", "", "x̄_r = Σ_{k≤r} ȳ_k"),
+    ("coefficients", SHARED, "all_reduce", "other-backward", "y", "",
+     "x̄_0 = 1/2 ȳ_0 + 1/3 ȳ_1 + 1/4 ȳ_2; x̄_1 = ȳ_0 + 2/3 ȳ_1 + 1/2 ȳ_2; x̄_2 = 3/2 ȳ_0 + ȳ_1 + 3/4 ȳ_2"),
+    ("rolled", INTEGERS, "all_reduce", "other-backward", "y", "", None),
+    ("clipped", SHARED, "all_reduce", "other-backward", "y", "is not linear in the cotangents", None),
+    ("right", WEIGHT, "copy", None, "", "", None),
+    ("forgotten", WEIGHT, "copy", "missing-reduction", "", "the shares add up to the truth", None),
+    ("averaged", WEIGHT, "copy", "scaled", "", "was averaged over the ranks on its way to the input", None),
+    ("twice", WEIGHT, "copy", "double-reduction", "", "was summed over the ranks twice", None),
+    ("without_one", WEIGHT, "copy", "missing-reduction", "", "what rank 1 has of the gradient of w is missing", None),
+    ("alone", WEIGHT, "copy", "unsynchronised", "", "rank 1 holds its own share of the gradient of w", None),
+    ("reduced", WEIGHT, "copy", "unsynchronised", "", "Use all_reduce, not reduce", None),
+    ("over_pairs", WEIGHT, "copy", "wrong-group", "", "over the group pairs instead of over the ranks", None),
 ]
 
 
@@ -100,7 +109,7 @@ class Diagnosis(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
         folder = Path(cls.folder.name)
-        for name, program, kind, _, _, _ in CASES:
+        for name, program, kind, *_ in CASES:
             scenario = dict(program, subjects={f"{kind}=python:{MISTAKES}:{name}": "match"})
             (folder / f"{name}.json").write_text(json.dumps(scenario), encoding="utf-8")
         report = folder / "report.json.out"
@@ -119,12 +128,12 @@ class Diagnosis(unittest.TestCase):
         cls.folder.cleanup()
 
     def test_every_mistake_is_named(self):
-        for name, _, _, finding, step, text in CASES:
+        for name, _, _, finding, step, text, formula in CASES:
             for case in self.cases[name]:
                 with self.subTest(case["id"]):
-                    self.check(case, finding, step, text)
+                    self.check(case, finding, step, text, formula)
 
-    def check(self, case, finding, step, text):
+    def check(self, case, finding, step, text, formula):
         if finding is None:
             self.assertEqual(case["verdict"], "match", case)
             return
@@ -132,6 +141,8 @@ class Diagnosis(unittest.TestCase):
         fitting = [f for f in case["findings"] if f["rule"] == finding and text in f["text"]]
         self.assertTrue(fitting, [(f["rule"], f["step"], f["text"]) for f in case["findings"]])
         self.assertEqual(fitting[0]["step"] or "", step)
+        if formula is not None:
+            self.assertEqual(fitting[0]["measured"]["formula"], formula)
 
 
 if __name__ == "__main__":

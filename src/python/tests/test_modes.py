@@ -90,7 +90,7 @@ class Modes(unittest.TestCase):
         self.assertEqual({k: states[k] for k in ("ranks", "checkpoint", "async", "double-backward")},
                          {"ranks": "ok", "checkpoint": "WRONG", "async": "refused", "double-backward": "ok"})
         self.assertEqual((row["wrong"], row["rule"]), (True, "adjoint, but not in checkpoint"))
-        self.assertRegex(done.stdout, r"(?m)^ +ranks .* values +checkpoint +async +double-backward")
+        self.assertRegex(done.stdout, r"(?ms)^ +ranks .* values$.*^ +checkpoint +async +double-backward$")
         self.assertEqual(again.returncode, 1, again.stderr)
         self.assertIn("FAIL  failing/all_reduce_sum.json", again.stdout)
 

@@ -5,103 +5,17 @@ import os
 import signal
 import socket
 import struct
-import subprocess
-import sys
 import time
 import unittest
 from pathlib import Path
 
+import torch
+
+from small_driver import Driver, memfd, pack
+
+from distgrad.ranks.frames import BadFrame, Channel, FrameWriter
+
 SUBJECTS = Path(__file__).resolve().parent / "subjects"
-PROGRAM = Path(__file__).resolve().parents[1] / "distgrad" / "ranks" / "__main__.py"
-sys.path.insert(0, str(PROGRAM.parents[2]))
-
-import torch  # noqa: E402
-
-from distgrad.ranks.frames import BadFrame, Channel, FrameWriter  # noqa: E402
-
-OUTPUT_BYTES = 16 << 20
-
-
-def memfd(size):
-    fd = os.memfd_create("test", os.MFD_CLOEXEC)
-    os.ftruncate(fd, size)
-    return fd
-
-
-def pack(header, descriptors=(), writer=None):
-    data, fd = (writer or FrameWriter()).frame(header)
-    assert fd is None
-    return data[:12] + struct.pack("<I", len(descriptors)) + data[16:]
-
-
-class Driver:
-    """Starts the rank program; a small driver without any patience."""
-
-    def __init__(self):
-        ours, theirs = socket.socketpair()
-        self.process = subprocess.Popen(
-            [sys.executable, str(PROGRAM), "--zygote", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
-        )
-        theirs.close()
-        self.socket = ours
-        self.control = Channel(os.dup(ours.fileno()))
-        self.ready = self.event()
-
-    def event(self):
-        return receive(self.control)
-
-    def send(self, descriptors=(), **request):
-        socket.send_fds(self.socket, [pack(request, descriptors)], list(descriptors))
-
-    def fork(self, worker, rank, world_size, board, role="rank"):
-        ours, theirs = socket.socketpair()
-        output = memfd(OUTPUT_BYTES)
-        descriptors = [theirs.fileno(), board, output]
-        self.send(descriptors, kind="fork", worker=worker, role=role, rank=rank, world_size=world_size)
-        theirs.close()
-        return Rank(ours, output, self.event())
-
-    def team(self, size):
-        board = memfd(8 + 24 * 1024)
-        return [self.fork(i + 1, i, size, board) for i in range(size)], board
-
-    def close(self):
-        self.control.close()
-        self.socket.close()
-        return self.process.wait(timeout=20)
-
-
-class Rank:
-    def __init__(self, data_socket, output, forked):
-        self.socket, self.output, self.forked = data_socket, output, forked
-        self.channel = Channel(data_socket.detach())
-        self.id = 0
-
-    def request(self, program, subject="python:reference", weights=None, **more):
-        self.id += 1
-        writer = FrameWriter()
-        place = writer.tensor(torch.tensor(weights or [1.0] * program["world_size"]))
-        header = {"kind": "run", "id": self.id, "program": program, "subject": subject, "backend": "gloo", "weights": place, **more}
-        os.write(self.channel.fileno(), pack(header, (), writer))
-
-    def reply(self):
-        """(header, frame)."""
-        frame = receive_frame(self.channel)
-        return frame.header, frame
-
-
-def receive_frame(channel):
-    while (frame := channel.next()) is None:
-        if channel.receive(wait=True) is None:
-            raise EOFError
-    return frame
-
-
-def receive(channel):
-    return receive_frame(channel).header
 
 
 def program(size=2, operand="x", loss="torch.sum(y * (rank + 1))", value="torch.arange(2.0) + rank", **call):
@@ -130,14 +44,8 @@ class Protocol(unittest.TestCase):
         for rank in ranks:
             rank.request(case, **request)
         replies = [rank.reply() for rank in ranks]
-        self.end(ranks)
+        self.driver.end(ranks)
         return replies, board
-
-    def end(self, ranks):
-        for rank in ranks:
-            rank.channel.close()
-        for _ in ranks:
-            self.assertEqual(self.driver.event()["kind"], "exited")
 
     def test_says_what_it_is(self):
         self.assertEqual(self.driver.ready, {"kind": "ready", "protocol": 1, "torch": torch.__version__})
@@ -183,7 +91,7 @@ class Protocol(unittest.TestCase):
             for rank in ranks:
                 header, frame = rank.reply()
                 self.assertEqual((header["id"], frame.tensor(header["steps"][0]).tolist()), (n + 1, [2.0 * n, 2.0 * n + 2]))
-        self.end(ranks)
+        self.driver.end(ranks)
 
     def test_a_collective_that_one_rank_makes_alone_is_not_paired_with_one_of_the_next_case(self):
         """Else the case with the mistake comes to an end, and the verdict of the innocent one after it is wrong."""
@@ -241,6 +149,25 @@ class Protocol(unittest.TestCase):
         replies, _ = self.run_team(program(1), 1, subject="python:no_such_module_anywhere:all_reduce")
         self.assertEqual(replies[0][0]["error"]["kind"], "subject")
         self.assertIn("no_such_module_anywhere", replies[0][0]["error"]["message"])
+
+    def test_torch_is_as_it_is_unless_something_is_measured(self):
+        """And what would be measured of modules that are imported by then needs other ranks."""
+        place = f"python:{SUBJECTS / 'observer.py'}:whose"
+        code = {"name": "y", "pointer": "", "call": {"code": place, "args": [{"text": "x", "pointer": ""}], "simulate": ""}}
+        called = {**program(1), "steps": [code]}
+        plain = {"program": program(1), "subject": "all_reduce=" + place}
+        measuring = {"program": called, "measured": [torch.ones(1)]}
+        ((as_it_is,),) = self.driver.run(1, [plain])
+        self.assertEqual(as_it_is["output"], "apply None hooks _tensor.py nn/modules/module.py nn/modules/module.py\n")
+        (measured,), (then,) = self.driver.run(1, [measuring, plain])
+        self.assertIn("measured", measured)
+        self.assertIn("ranks/cuts.py hooks ", then["output"])
+        ranks, _ = self.driver.team(1)
+        for request in (plain, measuring):
+            ranks[0].request(**request)
+        ranks[0].reply()
+        self.assertEqual(ranks[0].reply()[0]["error"]["kind"], "backend")  # so that the driver tries again on new ranks
+        self.driver.end(ranks)
 
     def test_an_unknown_role_is_refused(self):
         board = memfd(8 + 24 * 1024)

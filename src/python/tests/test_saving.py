@@ -48,7 +48,9 @@ def backward(model, x):
 
 
 def data_parallel(rank, folder):
-    """DDP; and, in another folder, as if it had not averaged."""
+    """DDP; and, in other folders, as if it had not averaged, and twice the truth beside a mesh and process groups."""
+    from torch.distributed.device_mesh import init_device_mesh
+
     part = make_input()[2 * rank : 2 * rank + 2]
     model = nn.parallel.DistributedDataParallel(make_model())
     backward(model, part)
@@ -56,6 +58,10 @@ def data_parallel(rank, folder):
     own = make_model()
     backward(own, part)
     save_gradients(own, os.path.join(folder, "own"))
+    init_device_mesh("cpu", (2, 2), mesh_dim_names=("outer", "inner"))
+    for ranks in ([0, 3], [1, 2]):
+        dist.new_group(ranks)
+    save_gradients({name: 2 * p.grad for name, p in model.named_parameters()}, os.path.join(folder, "doubled"))
 
 
 def sharded(rank, folder):
@@ -109,9 +115,9 @@ class Saving(unittest.TestCase):
     def tearDownClass(cls):
         cls.temporary.cleanup()
 
-    def compare(self, observed):
+    def compare(self, observed, reference="reference"):
         """Exit code, and the JSON's parameters by name."""
-        command = [DISTGRAD, "compare", "--json", "-", "reference", observed]
+        command = [DISTGRAD, "compare", "--json", "-", reference, observed]
         done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True)
         self.assertEqual(done.stderr, "")
         return done.returncode, {p["name"]: p for p in json.loads(done.stdout)["parameters"]}
@@ -160,9 +166,25 @@ class Saving(unittest.TestCase):
         self.assertNotIn("tolerance", done.stdout)  # all of them bit for bit
 
     def test_what_cannot_be_saved_leaves_no_file(self):
-        with self.assertRaisesRegex(TypeError, "gradient of w is torch.complex64"):
-            save_gradients({"w": torch.zeros(2, dtype=torch.complex64)}, os.path.join(self.folder, "bad"))
+        with self.assertRaisesRegex(TypeError, "gradient of w is torch.int64"):
+            save_gradients({"w": torch.zeros(2, dtype=torch.int64)}, os.path.join(self.folder, "bad"))
+        with self.assertRaisesRegex(TypeError, "the gradient of 'w' is a list, and neither a tensor nor None"):
+            save_gradients({"w": [1.0]}, os.path.join(self.folder, "bad"))
         self.assertFalse(os.path.exists(os.path.join(self.folder, "bad")))
+
+    def test_what_lies_in_memory_otherwise_than_it_reads(self):
+        value = torch.tensor([1 + 2j, 3 - 4j])
+        for name, tensors in (("lazy", {"complex": value.conj(), "negative": value.conj().imag}),
+                              ("plain", {"complex": torch.tensor([[1.0, -2.0], [3.0, 4.0]]), "negative": torch.tensor([-2.0, 4.0])})):
+            save_gradients(tensors, os.path.join(self.folder, name))
+        code, parameters = self.compare("lazy", "plain")
+        self.assertEqual((code, len(parameters)), (0, 2))
+
+    def test_axes_and_process_groups_are_known(self):
+        code, parameters = self.compare("doubled")
+        self.assertEqual({p["text"] for p in parameters.values()},
+                         {"2 times the reference (2 = the size of outer or inner, or the number of ranks of a process group)"
+                          " on every rank"})
 
 
 if __name__ == "__main__":

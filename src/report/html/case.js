@@ -39,7 +39,7 @@ function findingPart(finding, isFirst) {
   return el("div", { class: isFirst ? "finding first" : "finding" },
     el("h4", null, el("a", { href: "#finding=" + encodeURIComponent(finding.rule), text: finding.rule }), placeOf(finding),
       el("small", { text: facts.filter(Boolean).join("; ") })),
-    el("p", { text: shared(finding.text) }),
+    el("p", { text: shared(finding.text) }), measuredPart(finding.measured),
     isFirst && help ? el("details", null, el("summary", { text: "What usually causes it, and what to change" }), el("p", { text: help[1] })) : null);
 }
 

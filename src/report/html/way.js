@@ -145,12 +145,12 @@ function wayTable(way) {
 function wayOf(way) {
   const ranks = way.ranks.length;
   const legend = "Values are read from the top down, cotangents from the bottom up. Coloured: what the ranks have is not the truth" +
-    (way.replayed ? ". The ranks' cotangents are not measured, but worked out by a replay with the rule named here, which leads to the very gradients that the ranks hold." : ".");
+    (way.observed ? ". The ranks' cotangents were observed at every collective, and follow between them by the chain rule." : ".");
   const cut = ranks < way.world_size ? ranks + " of " + way.world_size + " ranks are shown, those that differ first." : "";
   return el("section", { class: "way", "aria-label": "The way through the program" },
     el("h3", { text: "Where observed and true values part" }),
     el("p", { class: "verdict-text", text: shared(way.parting) }),
-    way.rule ? el("p", { class: "verdict-text" }, el("b", { text: "The rule that explains it: " }), shared(way.rule)) : null,
+    way.measured ? el("p", { class: "verdict-text" }, el("b", { text: "Measured: " }), shared(way.measured)) : null,
     way.rows.length ? wayTable(way) : null,
     el("p", { class: "legend", text: legend }), cut ? el("p", { class: "legend", text: cut }) : null,
     way.remarks.map((remark) => el("p", { class: "legend", text: shared(remark) })));

@@ -5,12 +5,12 @@ from typing import Optional
 
 import torch
 
-from ..explaining import ULPS
 from . import backward, forward
 from .coordinates import Coordinates, Tensor
 from .judging import Judgement, list_of, objective_texts
 from .report import Finding, GradcheckReport
 
+_ULPS = {8: 4096, 4: 512, 2: 8}  # that rounding may do, relative to the largest; by bytes of an element
 _MOST_ELEMENTS = 256  # of all ranks' inputs, and of their outputs, that are tried one by one
 _MOST_SECONDS = 30.0  # that this may take, by the first run's time
 _BY_TENSOR = 4  # random directions of each tensor, where a mistake is looked for
@@ -151,7 +151,7 @@ class Check:
         widest = max((torch.finfo(d).eps for d in dtypes))
         if inside and torch.finfo(inside[0]).eps > widest:
             self._note(f"The forward computes in about {str(inside[0])[6:]}: the backward was held to that.")
-        return max(ULPS[d.itemsize] * torch.finfo(d).eps for d in [*dtypes, *inside[:1]])
+        return max(_ULPS[d.itemsize] * torch.finfo(d).eps for d in [*dtypes, *inside[:1]])
 
     def _coordinates(self, kind):
         count = {"elements": 0, "blocks": _BY_TENSOR, "whole": self._options.directions}[kind]

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import traceback
+import weakref
 
 import torch
 import torch.distributed as dist
@@ -23,7 +24,8 @@ _GRACE_S = 0.7  # for a rank's answer to an error, before it breaks its connecti
 _MARGIN_S = 5.0
 _PACKET = 1 << 14  # bytes
 _TAG, _POISON_TAG = 7205, 2**30 + 7205
-_kept = {}  # global ranks -> _Control: connecting takes longer than a check
+_kept = weakref.WeakKeyDictionary()  # group -> _Control: connecting takes longer than a check
+_connected = weakref.WeakKeyDictionary()  # group -> how often that was done
 
 
 class Lost(RuntimeError):
@@ -35,10 +37,19 @@ class Lost(RuntimeError):
 
 
 class _Control:
+    """Connections among the ranks of `group`. They are no group of torch.distributed's: new_group() counts groups for their
+    names, and where only some ranks make one those that the caller makes next do not find each other."""
+
     def __init__(self, group, timeout):
-        self.group, self.timeout = group, timeout
-        self.store = c10d._world.pg_map[group][1]
-        self.checks = itertools.count()
+        self.timeout, self.checks = timeout, itertools.count()
+        _connected[group] = _connected.get(group, 0) + 1
+        store = c10d._world.pg_map[group][1]
+        self.store = dist.PrefixStore(f"distgrad-gradcheck/{_connected[group]}", store)
+        try:
+            self.gloo = dist.ProcessGroupGloo(self.store, dist.get_rank(group), dist.get_world_size(group), timeout)
+        except RuntimeError as error:
+            raise RuntimeError(f"gradcheck: the ranks of the group did not all call it within {timeout.total_seconds():g} s"
+                               f" ({str(error).splitlines()[0]})") from None
 
 
 class Team:
@@ -50,7 +61,7 @@ class Team:
         self.backend = dist.get_backend(self.group)
         self.global_ranks = dist.get_process_group_ranks(self.group)
         self.timeout_s = timeout_s
-        self._control = _control_of(self.global_ranks, timeout_s)
+        self._control = _control_of(self.group, timeout_s)
         self._check = next(self._control.checks)
         self.watch = Watch(self._tell_late, timeout_s)
         self._timeouts = []
@@ -97,14 +108,14 @@ class Team:
                                 dtype=torch.uint8)
         rest = torch.frombuffer(bytearray(data[_PACKET - 8:]), dtype=torch.uint8) if len(data) > _PACKET - 8 else None
         for packet in (head, rest) if rest is not None else (head,):
-            works = [(rank, self._started(dist.isend, packet, rank)) for rank in ranks]
+            works = [(rank, self._started("send", packet, rank)) for rank in ranks]
             for rank, work in works:
                 self._wait_for(work, rank, self._control.timeout)
 
     def _receive(self, ranks, seconds):
         wait = datetime.timedelta(seconds=seconds)
         heads = {rank: torch.empty(_PACKET, dtype=torch.uint8) for rank in ranks}
-        works = {rank: self._started(dist.irecv, head, rank) for rank, head in heads.items()}
+        works = {rank: self._started("recv", head, rank) for rank, head in heads.items()}
         values = []
         for rank, head in heads.items():
             self._wait_for(works[rank], rank, wait)
@@ -112,14 +123,14 @@ class Team:
             size, data = int.from_bytes(data[:8], "little"), data[8:]
             if size > len(data):
                 rest = torch.empty(size - len(data), dtype=torch.uint8)
-                self._wait_for(self._started(dist.irecv, rest, rank), rank, wait)
+                self._wait_for(self._started("recv", rest, rank), rank, wait)
                 data += _bytes_of(rest)
             values.append(pickle.loads(data))
         return values
 
     def _started(self, operation, tensor, rank):
         try:
-            return operation(tensor, self.global_ranks[rank], self._control.group, _TAG)
+            return getattr(self._control.gloo, operation)([tensor], rank, _TAG)
         except (RuntimeError, ValueError) as error:
             raise Lost(rank, str(error)) from None
 
@@ -180,11 +191,11 @@ class Team:
             timer.cancel()
 
     def _key(self, what):
-        return f"distgrad-gradcheck/{self._check}/{what}"
+        return f"{self._check}/{what}"
 
     def _forget(self):
         """The control group is of no use after a message that did not come."""
-        _kept.pop(tuple(self.global_ranks), None)
+        _kept.pop(self.group, None)
 
 
 class Watch:
@@ -229,15 +240,10 @@ def told_frames(frames):
     return frames[last + 1:]
 
 
-def _control_of(global_ranks, timeout_s):
-    key = tuple(global_ranks)
-    kept = _kept.get(key)
-    if kept is not None and kept.group in c10d._world.pg_map:
-        return kept
-    timeout = datetime.timedelta(seconds=timeout_s)
-    group = dist.new_group(list(global_ranks), timeout, "gloo", use_local_synchronization=True)
-    _kept[key] = _Control(group, timeout)
-    return _kept[key]
+def _control_of(group, timeout_s):
+    if group not in _kept:
+        _kept[group] = _Control(group, datetime.timedelta(seconds=timeout_s))
+    return _kept[group]
 
 
 def _gloo_backends():

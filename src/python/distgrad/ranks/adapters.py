@@ -91,7 +91,9 @@ class Binding:
 
     def __call__(self, call, x):
         """The call's result on this rank, as the contract of the kind says."""
-        x = results.private_copy(x)
+        if self.names("gather_dim") and x.dim() < 2:
+            raise NotOffered(f"{self.label} takes a dimension to cut and another one to join, and the operand has {x.dim()}")
+        x = x if self.mode == "shared" else results.private_copy(x)
         arguments = Arguments(call, x)
         function = self.function
         if self.makes_instance:  # a step runs once in a case: this is once for each call site, and no case sees another's
@@ -105,7 +107,17 @@ class Binding:
                 raise RuntimeError(f"{self.label} works in place on its operand, which is expanded here: several of its"
                                    " elements are one in memory") from error
             raise
+        if self.mode == "shared":
+            _check_keeps_operand(value, x, self.label, arguments)
         return results.take(value, call, x, self, arguments)
+
+
+def _check_keeps_operand(value, x, label, arguments):
+    """What works in place by contract, and says so by what it returns, has no operand that the program could use afterwards."""
+    if value is x:
+        raise NotOffered(f"{label} works in place: it returns its operand")
+    if value is None and arguments.outputs is None:
+        raise NotOffered(f"{label} works in place: it returns nothing, and its operand holds the result")
 
 
 def _check_group(label, call, groups_from_setup):

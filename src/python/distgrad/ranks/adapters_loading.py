@@ -3,6 +3,7 @@
 import difflib
 import importlib
 import importlib.util
+import inspect
 import os
 import pkgutil
 import sys
@@ -14,10 +15,14 @@ from .call import SubjectError
 
 _FRAMES = 8
 
+loaded = set()  # places of the user's modules that this process has imported, or tried to
+
 
 def load_module(place):
     """The module of `python:PLACE`: a FILE.py, under a name of its own and with its folder on sys.path, or a MODULE with
     the current folder on sys.path, as `python -m` has it."""
+    if place.partition(".")[0] != "torch":
+        loaded.add(place)
     return _load_file(place) if place.endswith(".py") else _load_named(place)
 
 
@@ -133,21 +138,67 @@ def find_name(module, dotted, place):
 
 
 def find_kind(module, kind):
-    """(name, object) of the module's implementation of `kind`, found by torch's names for it, new and old, and by those
-    of well-known classes; None where it has none. What it merely imported from torch or Python's library is not its."""
+    """(name, object) of the module's implementation of `kind`, the first of find_all's; None where it has none."""
+    return next(iter(find_all(module, kind)), None)
+
+
+def find_all(module, kind):
+    """Every (name, object) of the module that implements `kind`, found by torch's names for it, new and old, and by those of
+    well-known classes. What it merely imported from torch or Python's library is not its; nor are private names where it has
+    public ones, and Functions that one of its own functions applies."""
+    own = _own_callables(module, kind)
+    applied = _applied_in(module)
+    for private in (False, True):
+        named = [(name, own[name]) for name in _names_of(own, kind, private)]
+        found = {id(value): (name, value) for name, value in reversed(named)
+                 if name not in applied or not isinstance(value, type)}
+        if found:
+            return list(found.values())[::-1]
+    return []
+
+
+def find_unnamed(module):
+    """The module's own autograd.Functions that communicate, and whose name says no collective."""
+    named = {id(value) for kind in names.KINDS for _, value in find_all(module, kind)}
+    applied = _applied_in(module)
+    known = {word for words in names.KIND_NAMES.values() for word in words}
+    return [name for name, value in _own_callables(module, None).items()
+            if isinstance(value, type) and _is_callable_class(value) and hasattr(value, "apply") and id(value) not in named
+            and name not in applied and names.plain_name(name) not in known
+            and any(names.kind_called(n) for n in _names_in(value.forward))]
+
+
+def _applied_in(module):
+    """The names that the module's functions for any kind use: a Function among them is how such a function is made."""
+    own = _own_callables(module, None)
+    return {n for kind in names.KINDS for private in (False, True) for name in _names_of(own, kind, private)
+            for n in _names_in(own[name])}
+
+
+def _own_callables(module, kind):
     own = {name: value for name, value in vars(module).items() if callable(value) and _is_own(value, module)}
-    if hasattr(module, "__getattr__"):  # a lazy package
+    if hasattr(module, "__getattr__") and kind:  # a lazy package
         own.update({n: getattr(module, n) for n in names.KIND_NAMES[kind] if n not in own and hasattr(module, n)})
-    for prefix in ("", "_"):
-        for wanted in names.KIND_NAMES[kind]:
-            # `_gather`, `_reduce` and `_split` are what a Function of another kind is made of.
-            if prefix + wanted in own and (not prefix or "_" in wanted):
-                return prefix + wanted, own[prefix + wanted]
+    return own
+
+
+def _names_of(own, kind, private):
+    """Functions before classes, torch's names first."""
+    prefix = "_" if private else ""
+    for wanted in names.KIND_NAMES[kind]:
+        # `_gather`, `_reduce` and `_split` are what a Function of another kind is made of.
+        if prefix + wanted in own and (not private or "_" in wanted):
+            yield prefix + wanted
     for wanted in names.KIND_NAMES[kind]:
         for name, value in own.items():
-            if isinstance(value, type) and names.plain_name(name) == wanted and _is_callable_class(value):
-                return name, value
-    return None
+            if isinstance(value, type) and name.startswith("_") == private and names.plain_name(name) == wanted \
+                    and _is_callable_class(value):
+                yield name
+
+
+def _names_in(function):
+    """The names that a function's code uses; () of what is none."""
+    return getattr(getattr(inspect.unwrap(function), "__code__", None), "co_names", ())
 
 
 def _is_callable_class(value):

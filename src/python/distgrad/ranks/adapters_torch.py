@@ -39,6 +39,8 @@ class TorchBinding:
             raise NotOffered(f"{self.label} has no parameter async_op")
         if call.kind == "scatter" and adapters.is_uneven(call):
             raise NotOffered(f"{self.label} takes chunks of one size only")
+        if call.kind == "send_recv" and not _is_permutation(call):
+            raise NotOffered(f"{self.label} takes a permutation of the ranks only")
         if self.function.__module__ == FUNCTIONAL and call.kind == "reduce_scatter":
             if adapters.is_uneven(call):
                 raise NotOffered(f"{self.label} cuts evenly only")
@@ -194,6 +196,48 @@ def _fc_all_to_all(function, call, x):
     return results.waited(function(operand, received, sent, _group(call))).movedim(0, dim)
 
 
+def _fc_permute_tensor(function, call, x):
+    """It cuts by numbers of elements, and so takes what has one dimension."""
+    destination = dict(call.pairs)
+    value = function(x.reshape(-1), [destination[r] for r in range(call.group.size)], _group(call))
+    return results.waited(value).reshape(x.shape)
+
+
+def _is_permutation(call):
+    everyone = list(range(call.group.size))
+    return sorted(s for s, _ in call.pairs) == sorted(d for _, d in call.pairs) == everyone
+
+
+def _halves(x, dim):
+    """Two tensors of different sizes, so that a coalesced collective has several to keep apart; one where there is little."""
+    if x.dim() <= dim or x.shape[dim] < 2:
+        return [x.contiguous()]
+    return [half.contiguous() for half in x.split([1, x.shape[dim] - 1], dim)]
+
+
+def _fc_all_reduce_coalesced(function, call, x):
+    op = adapters.reduce_op(call) if call.op == "premul_sum" else call.op
+    values = results.waited(function(_halves(x, 0), op, _group(call)))
+    return torch.cat(values) if len(values) > 1 else values[0]
+
+
+def _fc_all_gather_coalesced(function, call, x):
+    """It gathers along dim 0: each half's pieces, of which the ranks' halves are then joined."""
+    _refuse_uneven(call, x, "torch's functional all_gather")
+    operand = x.unsqueeze(0) if call.dim is None else x.movedim(_dim(call, x), 0)
+    values = results.waited(function(_halves(operand, 0), _group(call)))
+    by_rank = torch.cat([value.unflatten(0, (call.group.size, -1)) for value in values], 1)
+    return by_rank.squeeze(1) if call.dim is None else by_rank.flatten(0, 1).movedim(0, _dim(call, x))
+
+
+def _fc_reduce_scatter_coalesced(function, call, x):
+    dim = _dim(call, x)
+    other = 1 if dim == 0 else 0
+    halves = _halves(x, other)
+    values = results.waited(function(halves, call.op, [dim] * len(halves), _group(call)))
+    return torch.cat(values, other) if len(values) > 1 else values[0]
+
+
 _ENTRIES = {
     NN: {
         "all_reduce": ("all_reduce", _nn_all_reduce),
@@ -220,10 +264,14 @@ _ENTRIES = {
         "reduce_scatter_tensor_autograd": ("reduce_scatter", _fc_reduce_scatter),
         "all_to_all_single": ("all_to_all", _fc_all_to_all),
         "all_to_all_single_autograd": ("all_to_all", _fc_all_to_all),
+        "permute_tensor": ("send_recv", _fc_permute_tensor),
+        "all_reduce_coalesced": ("all_reduce", _fc_all_reduce_coalesced),
+        "all_gather_single_coalesced": ("all_gather", _fc_all_gather_coalesced),
+        "all_gather_into_tensor_coalesced": ("all_gather", _fc_all_gather_coalesced),
+        "reduce_scatter_single_coalesced": ("reduce_scatter", _fc_reduce_scatter_coalesced),
+        "reduce_scatter_tensor_coalesced": ("reduce_scatter", _fc_reduce_scatter_coalesced),
     },
 }
-# As the rule set torch_functional has it: broadcast has no backward there. Named by itself it is measured.
-_NOT_OF_THE_MODULE = {(FUNCTIONAL, "broadcast")}
 
 
 def torch_binding(target, kind, label):
@@ -233,13 +281,20 @@ def torch_binding(target, kind, label):
     return TorchBinding(target, kind, label, entry[1]) if entry and entry[0] == kind else None
 
 
+def torch_functions(module, kind):
+    """The names of all that one of torch's two modules has for `kind`, the newest first."""
+    return [name for name, (entry_kind, _) in _ENTRIES[_home(module)].items() if entry_kind == kind and hasattr(module, name)]
+
+
 def torch_module_binding(module, kind):
     """What one of torch's two modules offers as `kind`: the first of its names; None where it has nothing."""
-    home = NN if module.__name__ == "torch.distributed.nn" else module.__name__
-    for name, (entry_kind, run) in _ENTRIES[home].items():
-        if entry_kind == kind and hasattr(module, name) and (home, name) not in _NOT_OF_THE_MODULE:
-            return TorchBinding(getattr(module, name), kind, f"{module.__name__}.{name}", run)
+    for name in torch_functions(module, kind):
+        return TorchBinding(getattr(module, name), kind, f"{module.__name__}.{name}", _ENTRIES[_home(module)][name][1])
     return None
+
+
+def _home(module):
+    return NN if module.__name__ == "torch.distributed.nn" else module.__name__
 
 
 def is_torch_module(module):

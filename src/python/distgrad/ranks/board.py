@@ -2,9 +2,16 @@
 
 import ctypes
 import mmap
+import os
 import struct
+import time
 
-IDLE, CONNECT, FORWARD, BACKWARD, SYNC, REPLY = range(6)
+IDLE, CONNECT, FORWARD, BACKWARD, SYNC, REPLY, LOAD = range(7)
+
+MOST_IN_STEP = 512  # ranks: the slots behind theirs are free, for the numbers of calls that they have driven
+_CALLS = 8 + 24 * MOST_IN_STEP
+_YIELDS = 200  # looks at the others before each takes a sleep
+_LOOK_S = 50e-6
 
 
 class Board:
@@ -18,6 +25,10 @@ class Board:
         self._started_ns = ctypes.c_int64.from_buffer(self._memory, at + 8)
         self._step = ctypes.c_int32.from_buffer(self._memory, at + 16)
         self._phase = ctypes.c_int32.from_buffer(self._memory, at + 20)
+        self._calls = None
+        if rank < MOST_IN_STEP:
+            self._calls = ctypes.c_uint64.from_buffer(self._memory, _CALLS + 8 * rank)
+            self._calls.value = 0
 
     def all_are_through(self, case_id, world_size):
         """Whether every rank has done what it does in this case, if only raised an error."""
@@ -30,6 +41,22 @@ class Board:
             return current > case_id
         (phase,) = struct.unpack_from("=i", self._memory, at + 20)
         return phase == REPLY
+
+    def wait_for_calls(self, count, world_size):
+        """Until every rank is through with the first `count` calls that this case drives, or with the case."""
+        case_id = self._case_id.value
+        wanted = case_id << 32 | count
+        self._calls.value = wanted
+        looks = 0
+        for rank in range(world_size):
+            while struct.unpack_from("=Q", self._memory, _CALLS + 8 * rank)[0] < wanted:
+                if self._is_through(case_id, rank):
+                    break
+                looks += 1
+                if looks < _YIELDS:
+                    os.sched_yield()  # there may be more ranks than cores
+                else:
+                    time.sleep(_LOOK_S)
 
     def begin(self, case_id, now_ns):
         self.enter(-1, IDLE)

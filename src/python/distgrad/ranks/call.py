@@ -41,5 +41,10 @@ class NotOffered(Exception):
     """The subject has no such collective, op or option: the case is skipped, with this text."""
 
 
+class NeedsFreshRank(Exception):
+    """What ran in this process before stands in the case's way. As of any failure of the kind, the driver makes new ranks and
+    runs the case first."""
+
+
 class SubjectError(Exception):
     """The subject cannot be loaded or called at all, whatever the scenario: a user's error, told in this text."""

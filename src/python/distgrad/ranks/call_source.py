@@ -260,7 +260,7 @@ def _operator_source(text, call):
 def _function_source(part, call, imports):
     """Of a function of the user's."""
     binding = part._binding
-    place, _ = subjects._place_and_name(modes.split_mode(call["subject"])[0])
+    place, _ = subjects.place_and_name(modes.split_mode(call["subject"])[0])
     name = binding.label.rpartition(":")[2]
     function = imports.function(place, name)
     if binding.makes_instance:
@@ -269,7 +269,7 @@ def _function_source(part, call, imports):
         function += ".apply"
     if part.mode == "compile":
         function = f"compiled({function})"
-    copied = _COPIED if call["kind"] in ("all_reduce", "reduce", "broadcast") else []
+    copied = _COPIED if call["kind"] in ("all_reduce", "reduce", "broadcast") and part.mode != "shared" else []
     made = [line for slot in binding.slots if slot.source == "outputs" for line in _outputs(slot, call)]
     lines = [*copied, *made, f"y = {function}({_arguments(binding, binding.slots, call)})"]
     if call["is_async"]:
@@ -301,7 +301,7 @@ def _setups(subject, imports):
 
 def _mode(subject):
     """What the whole forward is in."""
-    found = {part.mode for part in [*subject._by_kind.values(), subject._others]} - {"", "async", "compile"}
+    found = {part.mode for part in [*subject._by_kind.values(), subject._others]} - {"", "async", "compile", "shared"}
     if len(found) > 1:
         raise NotWritable(f"its parts run in several modes, {' and '.join(sorted(found))}")
     return found.pop() if found else ""

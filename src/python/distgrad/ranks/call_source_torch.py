@@ -59,8 +59,35 @@ def _nn_lines(name, f, call, written):
     }[name]
 
 
+def _halves(operand, dim):
+    """Two tensors for a coalesced collective, one where there is little to cut."""
+    return (f"halves = {operand}.split([1, {operand}.shape[{dim}] - 1], {dim})"
+            f" if {operand}.dim() > {dim} and {operand}.shape[{dim}] > 1 else [{operand}]")
+
+
+def _coalesced_lines(f, call, written):
+    dim, group = call["dim"], written.process_group
+    given = "[half.contiguous() for half in halves]"
+    if call["kind"] == "all_gather":
+        operand = "x.unsqueeze(0)" if dim is None else f"x.movedim({dim}, 0)"
+        joined = "y.squeeze(1)" if dim is None else f"y.flatten(0, 1).movedim(0, {dim})"
+        return [f"operand = {operand}", _halves("operand", 0), f"y = {f}({given}, {group})",
+                f"y = torch.cat([value.clone().unflatten(0, ({written.size}, -1)) for value in y], 1)", f"return {joined}"]
+    op = written.reduce_op if call["op"] == "premul_sum" else repr(call["op"])
+    scatters = call["kind"] == "reduce_scatter"
+    lines = [f"dim = {dim or 0} % x.dim()", "cut = 1 if dim == 0 else 0"] if scatters else ["cut = 0"]
+    dims = "[dim] * len(halves), " if scatters else ""
+    return [*lines, _halves("x", "cut"), f"y = [value.clone() for value in {f}({given}, {op}, {dims}{group})]",
+            "return torch.cat(y, cut) if len(y) > 1 else y[0]"]
+
+
 def _fc_lines(name, f, call, written):
     dim, group = call["dim"], written.process_group
+    if name.endswith("_coalesced"):
+        return _coalesced_lines(f, call, written)
+    if name == "permute_tensor":
+        destinations = [destination for _, destination in sorted(call["pairs"])]
+        return [f"return {f}(x.reshape(-1), {destinations}, {group}).clone().reshape(x.shape)"]
     if name in _GATHERS:
         operand = "x.unsqueeze(0).contiguous()" if dim is None else "x.contiguous()"
         return [f"return {f}({operand}, {dim or 0}, {group}).clone()  # clone waits"]

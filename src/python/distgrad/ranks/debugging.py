@@ -4,6 +4,7 @@ A rank's standard input is /dev/null, its output a file, and its session has no 
 Ranks that stop at the same time take turns at every prompt: one that steps over a collective lets the others come to theirs.
 """
 
+import contextlib
 import fcntl
 import os
 import pdb
@@ -11,10 +12,26 @@ import re
 import sys
 
 
+_is_silent = False
+
+
+@contextlib.contextmanager
+def silent():
+    """No breakpoint stops: for the runs of a case that its user has not asked for."""
+    global _is_silent
+    _is_silent = True
+    try:
+        yield
+    finally:
+        _is_silent = False
+
+
 def install(rank, world_size):
     """For this process. PYTHONBREAKPOINT, where set, goes on to say what breakpoint() does."""
 
     def stop(*, header=None, **_):
+        if _is_silent:
+            return
         _RankPdb(f"(Pdb rank {rank} of {world_size}) ", header).set_trace(sys._getframe(1))
 
     pdb.set_trace = stop

@@ -11,8 +11,8 @@ import torch
 
 from . import exchange, hooks
 from .cuts import Cuts
+from .plan import InvalidAt
 from .rounding import RUNS, Rounding, Spread, bound_of
-from .runner import InvalidAt
 from .values import held_of, is_local, leaf_of
 
 # Step sizes, relative to the element: pairs of which the second is a quarter of the first. A pair is taken where both give

@@ -5,6 +5,7 @@
     SUBJECT@autocast               the whole forward under torch.autocast("cpu", torch.bfloat16)
     SUBJECT@async                  async_op=True, or an asynchronous result; waited for before it is used
     SUBJECT@compile                each function through torch.compile, backend aot_eager
+    SUBJECT@shared                 gets the program's own tensor as its operand, where else it gets a copy
 
 aot_eager is the backend that traces forward and backward as the default one does, but runs what it traced with torch's own
 operators: it needs no C++ compiler, and generates no code whose rounding would differ.
@@ -16,12 +17,15 @@ import time
 import torch
 
 from .call import SubjectError
+from .observing import register_first
 
-MODES = ("checkpoint", "checkpoint-reentrant", "autocast", "async", "compile")
+MODES = ("checkpoint", "checkpoint-reentrant", "autocast", "async", "compile", "shared")
 
 # In mode async one rank, for which the others must wait, comes so much later: a result that is used too early is then
 # wrong always and not by luck.
 _LATE_S = 0.03
+
+_MOST_COMPILED = 1 << 12
 
 
 def split_mode(text):
@@ -34,6 +38,14 @@ def split_mode(text):
     return subject, mode
 
 
+def begin(mode):
+    """Before the first forward of a case: what was compiled for the last one's shapes is nothing to it."""
+    if mode == "compile":
+        torch.compiler.reset()
+        # All call sites are one code object to torch.compile, and after so many compilations of one it runs it as it is.
+        torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = _MOST_COMPILED
+
+
 def forward_in(mode, forward, leaves):
     """`forward(*leaves)`, a tensor, as the mode has it. Under a checkpoint `forward` runs a second time in backward."""
     if mode == "autocast":
@@ -43,8 +55,6 @@ def forward_in(mode, forward, leaves):
         from torch.utils.checkpoint import checkpoint
 
         return checkpoint(forward, *leaves, use_reentrant=mode == "checkpoint-reentrant")
-    if mode == "compile":
-        torch.compiler.reset()  # what was compiled for the last case's shapes is nothing to this one
     return forward(*leaves)
 
 
@@ -67,5 +77,5 @@ def come_late(call, value=None):
         return
     if value is None:
         time.sleep(_LATE_S)
-    elif value.requires_grad:
-        value.register_hook(lambda _: time.sleep(_LATE_S))
+    elif value.requires_grad:  # before a hook of the subject's, which is of the call's backward, and whoever copies what comes
+        register_first(value, lambda _: time.sleep(_LATE_S))

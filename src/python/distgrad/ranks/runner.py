@@ -1,9 +1,12 @@
 """One rank's part of a case: from inputs to gradients."""
 
+import contextlib
 import functools
 import os
 import re
+import sys
 import threading
+import time
 import traceback
 import warnings
 
@@ -11,15 +14,19 @@ import torch
 import torch.distributed as dist
 
 from . import board as places
-from . import cuts  # noqa: F401  before any of the user's modules
-from . import exchange, times
+from . import debugging
+from . import adapters_loading, exchange, times
 from .adapters_results import private_copy
-from .call import Call, NotOffered, SubjectError
+from .anchors import anchored, attached
+from .call import NeedsFreshRank, NotOffered, SubjectError
 from .code import Code, checked, seed
-from .frames import number, read_number
+from .driving import drive
+from .frames import number
 from .groups import Groups
 from .left_behind import LeftBehind
-from .language import Expression, InvalidExpression, inner_of_gradient_norm
+from .language import InvalidExpression
+from .observing import Observer
+from .plan import Plan, call_of
 from .values import DTYPES, part_of, rank_names, value_on
 
 _TRACEBACK_LINES = 15
@@ -30,12 +37,6 @@ _IGNORED_WARNINGS = (DeprecationWarning, PendingDeprecationWarning, ImportWarnin
 _OWN_WARNING = "use_deterministic_algorithms(True"
 
 _TRANSPORT_WORDS = ("gloo/", "Connection ", "NCCL error", "CUDA error", "CUDA out of memory")
-
-# Which options a kind takes: of the others the program has defaults that mean nothing.
-_TAKES_OP = ("all_reduce", "reduce", "reduce_scatter")
-_STACKS = ("all_gather", "gather")
-_CUTS = ("reduce_scatter", "scatter", "all_to_all", "slice")
-
 
 class Runner:
     """Runs cases on this rank, one after another; connections and subjects are kept from case to case."""
@@ -56,7 +57,9 @@ class Runner:
             for category in _IGNORED_WARNINGS:
                 warnings.simplefilter("ignore", category)
             try:
-                _Case(self, request, frame, writer, result).run()
+                is_asked_for = "drive" not in request and not request.get("observe", False)
+                with contextlib.nullcontext() if is_asked_for else debugging.silent():
+                    _Case(self, request, frame, writer, result).run()
             except NotOffered as reason:
                 result["skipped"] = str(reason) or "the subject does not offer this"
             except BaseException as error:  # also what a user's sys.exit() raises
@@ -88,8 +91,8 @@ class Runner:
 class _Case:
     def __init__(self, runner, request, frame, writer, result):
         self._runner = runner
-        self._board = runner.board
-        self._subject = None
+        self.board = runner.board
+        self.subject = None
         self._frame = frame
         self._request = request
         self.rank = runner.rank
@@ -101,6 +104,7 @@ class _Case:
         self.leaves = []  # (input, tensor), of the inputs that require grad
         self._values = {}  # by name: what expressions may use
         self._is_first_pass = True  # through the forward
+        self._observer = None
 
     def run(self):
         self._prepare()
@@ -111,15 +115,30 @@ class _Case:
             self.result["left_behind"] = before.put_back()
 
     def _run(self):
+        if "drive" in self._request:
+            return drive(self, self._request["drive"])
         if "measured" in self._request:
             from .differences import measure  # here, as few cases need it
 
             return measure(self, [self._frame.numbers(row) for row in self._request["measured"]])
+        observes = self._request.get("observe", False)
+        if observes and not self.plan.loss_is_gradient_norm:  # of that a call has two backwards
+            self._observer = Observer()
         self.make_leaves()
-        end = self._subject.forward(self._to_end, [leaf for _, leaf in self.leaves])
-        if end.requires_grad:  # else it counts as missing gradients
-            self._run_backward(end)
-        self.result["gradients"] = [None if g is None else self.writer.tensor(g) for g in self.gradients()]
+        self.run_backward(self.subject.forward(self._to_end, [leaf for _, leaf in self.leaves]))
+        if observes:
+            self._tell_observed()
+        self.result["gradients"] = self.written(self.gradients())
+
+    def _tell_observed(self):
+        self.result["shares"] = self.written(leaf.grad for _, leaf in self.leaves)
+        if self._observer is not None:
+            steps = [step["name"] for step in self.program["steps"] if "collective" in step]
+            self.result["observed"] = self._observer.told(steps, self.writer)
+
+    def written(self, tensors):
+        """What stands for them in the reply."""
+        return [None if x is None else self.writer.tensor(x) for x in tensors]
 
     def _to_end(self, *leaves):
         """From the leaves to what backward begins at. Under a checkpoint this runs once more, in backward."""
@@ -127,29 +146,40 @@ class _Case:
         writes = self._is_first_pass
         loss, reached = self.forward()
         if writes:
-            self.result["steps"] = [self.writer.tensor(value) for value in self.told]
+            self.result["steps"] = self.written(self.told)
         self.result["loss"] = number(float(loss.item()))
         self.result["loss_shape"] = list(loss.shape)
-        return self._end(loss, reached, self._frame.numbers(self._request["weights"])[self.rank])
-
-    @staticmethod
-    def _end(loss, reached, weight):
-        return _Anchor.apply(weight, loss, *_left_out(loss, reached))
+        return anchored(loss, reached, self._frame.numbers(self._request["weights"])[self.rank])
 
     def _prepare(self):
         self._runner.groups.use(self._request["backend"], self._request.get("device", "cpu"))
         self._device = self._runner.groups.transport.device
         self.groups = self._make_groups()
-        self._board.enter(-1, places.FORWARD)  # connected: what follows is the user's code being imported
-        self.plan = Plan(self.program)
-        self._subject = self._runner.subject(self._request["subject"], self.groups)
+        if "measured" in self._request:
+            _watch()
+        self.plan = None if "drive" in self._request else Plan(self.program)  # of that only the call counts
+        with self._loading():
+            self.subject = self._runner.subject(self._request["subject"], self.groups)
         self._calls = [call_of(step, self.groups) for step in self.program["steps"]]
         for call in self._calls:
             if call is not None:
-                self._subject.check(call)
-        code = Code()
-        self._functions = [code.function(step["call"]["code"]) if "call" in step else None
-                           for step in self.program["steps"]]
+                self.subject.check(call)
+        self.subject.begin()
+        with self._loading():
+            code = Code()
+            self._functions = [code.function(step["call"]["code"]) if "call" in step else None
+                               for step in self.program["steps"]]
+
+    @contextlib.contextmanager
+    def _loading(self):
+        """While the user's code is imported and set up the case's clock stands still."""
+        began = time.monotonic_ns()
+        self.board.enter(-1, places.LOAD)
+        try:
+            yield
+        finally:
+            self.board.enter(-1, places.FORWARD)
+            self.result["loading_ns"] = self.result.get("loading_ns", 0) + time.monotonic_ns() - began
 
     def _make_groups(self):
         groups = {"": self._runner.groups.world()}
@@ -162,13 +192,19 @@ class _Case:
         self._values = dict(rank_names(self.program, self.rank))
         self.leaves, self.told, self._is_first_pass = [], [], True
         for item in self.program["inputs"]:
-            value = value_of(item) if value_of else value_on(self.program, self._frame, item, self.rank)
-            value = value.to(self._device)
+            value = value_of(item).to(self._device) if value_of else self._held(item)
             if item.get("requires_grad", True):
                 value.requires_grad_(True)
                 self.leaves.append((item, value))
             self._values[item["name"]] = value
         self._inputs = dict(self._values)
+
+    def held(self, name):
+        """What this rank has of the input."""
+        return self._held(next(item for item in self.program["inputs"] if item["name"] == name))
+
+    def _held(self, item):
+        return value_on(self.program, self._frame, item, self.rank).to(self._device)
 
     def value_of(self, item, make):
         """make(program, frame, item, rank), with this case's."""
@@ -179,7 +215,7 @@ class _Case:
         if self.plan.has_code:
             seed(self.rank)
         reached = [y for i in range(len(self._calls)) if (y := self._run_step(i)) is not None]
-        self._board.enter(len(self._calls), places.FORWARD)
+        self.board.enter(len(self._calls), places.FORWARD)
         loss = self.plan.loss.evaluate(self._values, self.dtype, device=self._device)
         if self.plan.loss_is_gradient_norm:
             loss = self._squared_gradient_norm(loss, reached)
@@ -188,22 +224,34 @@ class _Case:
 
     def _run_step(self, index):
         """The value, where backward must reach it on every rank; else None."""
-        self._board.enter(index, places.FORWARD)
+        self.board.enter(index, places.FORWARD)
         if self._functions[index] is not None:
             value = self._called(index)
         else:
             value = self.plan.steps[index][0].evaluate(self._values, self.dtype, device=self._device)
             if self._calls[index] is not None:
-                value = self._subject(self._calls[index], self._operand(value, self.plan.depends_on_gradient[index]))
+                value = self._exchanged(index, value, self.plan.depends_on_gradient[index])
         step = self.program["steps"][index]
         self._values[step["name"]] = value
         if "expr" in step:
             return None
         if self._is_first_pass:
             self.told.append(value)
-        if value.requires_grad:
-            value.register_hook(functools.partial(self._enter_backward, index))
+        self._hear_of_backward(index, value)
         return value if self.plan.reaches_loss[index] and value.requires_grad else None
+
+    def exchanged_alone(self, name, leaf):
+        """What the first step gives, a collective of the input `name`."""
+        self._values = {name: leaf}
+        self.board.enter(0, places.FORWARD)
+        value = self._exchanged(0, leaf, True)
+        self._hear_of_backward(0, value)
+        return value
+
+    def _exchanged(self, index, x, depends_on_gradient):
+        operand = self._operand(x, depends_on_gradient)
+        on_value = self._observer and self._observer.begin(self.program["steps"][index]["name"], operand)
+        return self.subject(self._calls[index], operand, on_value)
 
     def _called(self, index):
         step = self.program["steps"][index]
@@ -216,29 +264,31 @@ class _Case:
         """What the subject gets: attached to the graph on every rank or on none, whatever the value is on this one. Else the
         others would wait in backward for ever. And a copy of what other steps see, as a subject may work in place."""
         if depends_on_gradient and not x.requires_grad and x.is_floating_point():
-            return _Attach.apply(x, torch.zeros((), dtype=x.dtype, device=x.device, requires_grad=True))
+            return attached(x)
         x = x if depends_on_gradient else x.detach()
         memory = x.untyped_storage().data_ptr()
         shared = any(
             isinstance(v, torch.Tensor) and v.untyped_storage().data_ptr() == memory for v in self._values.values()
         )
-        return private_copy(x) if shared else x
+        return private_copy(x) if shared and not self.subject.shares_operands() else x
+
+    def _hear_of_backward(self, index, value):
+        if value.requires_grad:
+            value.register_hook(functools.partial(self._enter_backward, index))
 
     def _enter_backward(self, index, _):
-        self._board.enter(index, places.BACKWARD)
+        self.board.enter(index, places.BACKWARD)
 
     def backward(self, loss, reached, weight=None):
         """`weight`: the cotangent to start with; the request's where it is not given."""
         if weight is None:
             weight = self._frame.numbers(self._request["weights"])[self.rank]
-        end = self._end(loss, reached, weight)
-        if end.requires_grad:  # else it counts as missing gradients
-            self._run_backward(end)
+        self.run_backward(anchored(loss, reached, weight))
 
     def _squared_gradient_norm(self, loss, reached):
         """Of the gradients, through the collectives, of all ranks' losses with respect to this rank's inputs."""
         norm = torch.zeros((), dtype=loss.dtype, device=loss.device)
-        end = self._end(loss, reached, 1.0)
+        end = anchored(loss, reached, 1.0)
         if end.requires_grad:
             leaves = [leaf for _, leaf in self.leaves]
             for gradient in torch.autograd.grad(end, leaves, create_graph=True, allow_unused=True):
@@ -247,7 +297,9 @@ class _Case:
         return norm
 
     @staticmethod
-    def _run_backward(end):
+    def run_backward(end):
+        if not end.requires_grad:  # it counts as missing gradients
+            return
         try:
             end.backward()
         except RuntimeError as error:  # on every rank at the same node, before anything of it is sent
@@ -257,7 +309,7 @@ class _Case:
 
     def gradients(self):
         """Of the leaves, after `sync`; None where one is missing."""
-        self._board.enter(len(self.program["steps"]), places.SYNC)
+        self.board.enter(len(self.program["steps"]), places.SYNC)
         gradients = []
         for item, leaf in self.leaves:
             gradient = leaf.grad
@@ -271,91 +323,12 @@ class _Case:
         return gradients
 
 
-class InvalidAt(InvalidExpression):
-    """With the JSON pointer of the text."""
-
-    def __init__(self, pointer, message):
-        super().__init__(message)
-        self.pointer = pointer
-
-
-class Plan:
-    """The program's expressions, and which of its steps gradients go through. The same on every rank."""
-
-    def __init__(self, program):
-        known = set(rank_names(program, 0))
-        on_gradient = set()
-        for item in program["inputs"]:
-            known.add(item["name"])
-            if item.get("requires_grad", True):
-                on_gradient.add(item["name"])
-        self.steps = []  # by step a tuple of expressions: an operand's, or the arguments'
-        self.depends_on_gradient = []
-        self.arguments_on_gradient = []
-        self.has_code = any("call" in step for step in program["steps"])
-        for step in program["steps"]:
-            expressions = tuple(_compiled_at(e, frozenset(known)) for e in _expressions_of(step))
-            self.steps.append(expressions)
-            self.arguments_on_gradient.append([not on_gradient.isdisjoint(e.names) for e in expressions])
-            self.depends_on_gradient.append(any(self.arguments_on_gradient[-1]))
-            known.add(step["name"])
-            if self.depends_on_gradient[-1]:
-                on_gradient.add(step["name"])
-        inner = inner_of_gradient_norm(program["loss"]["text"])
-        self.loss_is_gradient_norm = inner is not None
-        if self.loss_is_gradient_norm and self.has_code:
-            raise InvalidAt(program["loss"]["pointer"], "a program that calls code has no squared_gradient_norm")
-        loss = program["loss"] if inner is None else {**program["loss"], "text": inner}
-        self.loss = _compiled_at(loss, frozenset(known))
-        self.reaches_loss = self._trace_back(program["steps"])
-
-    def _trace_back(self, steps):
-        reached = set(self.loss.names)
-        result = []
-        for step, expressions in zip(reversed(steps), reversed(self.steps)):
-            result.append(step["name"] in reached)
-            if result[-1]:
-                reached.update(*(e.names for e in expressions))
-        return result[::-1]
-
-
-def _expressions_of(step):
-    if "call" in step:
-        return step["call"]["args"]
-    return [step["expr"] if "expr" in step else step["collective"]["operand"]]
-
-
-def _compiled_at(expression, known):
-    try:
-        return _compiled(expression["text"], known)
-    except InvalidExpression as error:
-        raise InvalidAt(expression["pointer"], str(error)) from None
-
-
-@functools.lru_cache(maxsize=4096)
-def _compiled(text, known):
-    return Expression(text, known)
-
-
-def call_of(step, groups):
-    """None for a step that is no collective."""
-    spec = step.get("collective")
-    if spec is None:
-        return None
-    kind = spec["kind"]
-    takes_op = kind in _TAKES_OP
-    op = spec["op"] if takes_op else "sum"
-    return Call(
-        kind=kind,
-        step=step["name"],
-        op=op,
-        factor=read_number(spec["factor"]) if op == "premul_sum" else None,
-        root=spec["root"] if kind in ("reduce", "broadcast", "gather", "scatter") else 0,
-        dim=spec.get("dim") if kind in _STACKS else spec.get("dim", 0) if kind in _CUTS else None,
-        splits=tuple(map(tuple, spec["splits"])) if kind in _CUTS and spec.get("splits") else None,
-        pairs=tuple(map(tuple, spec["pairs"])) if kind == "send_recv" else None,
-        group=groups[spec["group"]],
-    )
+def _watch():
+    """Lets cuts.py and hooks.py put themselves into torch, before any of the user's modules binds what they replace to a name of
+    its own. Only where the truth is to be measured: everything else meets torch as it is."""
+    if f"{__package__}.cuts" not in sys.modules and adapters_loading.loaded:
+        raise NeedsFreshRank("user modules are imported already, which cannot be watched any more")
+    from . import cuts  # noqa: F401
 
 
 def _summed_where_present(group, gradient, leaf):
@@ -365,45 +338,6 @@ def _summed_where_present(group, gradient, leaf):
     present = mine.new_full((1,), 0 if gradient is None else 1)
     total = exchange.all_reduce(group, torch.cat([mine.reshape(-1), present]), "sum")
     return None if total[-1].item() == 0 else total[:-1].reshape(mine.shape)
-
-
-def _left_out(loss, values):
-    """Those of `values` that the loss's backward does not come by. Zeros added to the cotangents of the others would change
-    no number, but their strides, on which subjects stumble."""
-    seen, waiting = set(), [loss.grad_fn]
-    while waiting:
-        node = waiting.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            waiting += [following for following, _ in node.next_functions]
-    return [value for value in values if value.grad_fn not in seen]
-
-
-class _Attach(torch.autograd.Function):
-    """`x`, as if it depended on something that wants a gradient."""
-
-    @staticmethod
-    def forward(ctx, x, anchor):
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, cotangent):
-        return None, torch.zeros((), dtype=cotangent.dtype, device=cotangent.device)
-
-
-class _Anchor(torch.autograd.Function):
-    """The loss; backward starts with the cotangent `weight`, and also reaches the collectives' outputs `also` that this
-    rank's loss happens not to use. (Given a cotangent, Tensor.backward imports torch.compile's modules for a second.)"""
-
-    @staticmethod
-    def forward(ctx, weight, loss, *also):
-        ctx.weight = weight
-        ctx.shapes = [(x.shape, x.dtype, x.device) for x in also]
-        return loss.clone()
-
-    @staticmethod
-    def backward(ctx, one):
-        return (None, torch.full_like(one, ctx.weight), *(torch.zeros(s, dtype=d, device=on) for s, d, on in ctx.shapes))
 
 
 # ---- what went wrong
@@ -422,6 +356,8 @@ def _kind_of(error):
     """Gloo, NCCL, CUDA and c10d say what happened to a connection or a device; anything else happened to the program."""
     if isinstance(error, SubjectError):
         return "subject"
+    if isinstance(error, NeedsFreshRank):
+        return "backend"
     text = str(error)
     transport = isinstance(error, RuntimeError) and any(words in text for words in _TRANSPORT_WORDS)
     if not transport and not isinstance(error, dist.DistError):

@@ -11,8 +11,9 @@ from .code import Code, checked_for_all, seed
 from .frames import number
 from .joint import joint
 from .language import Expression, InvalidExpression
+from .plan import InvalidAt, Plan, call_of
 from .rounding import RUNS, Rounding, Spread, bound_of
-from .runner import InvalidAt, Plan, call_of, message_of
+from .runner import message_of
 from .values import held_of, is_local, leaf_of, part_of, rank_names, size_names
 
 

@@ -18,7 +18,7 @@ from . import adapters, adapters_loading, adapters_names, adapters_torch, modes,
 from .call import NotOffered, SubjectError
 
 _ASSIGNED = re.compile(r"(?:^|\+)(" + "|".join(adapters_names.KINDS) + r")=")
-_BUILT_IN = {"reference": reference.reference, "in_place": reference.in_place}
+BUILT_IN = {"reference": reference.reference, "in_place": reference.in_place}
 
 
 def load_subject(text):
@@ -61,19 +61,34 @@ class Subject:
         for setup in self._setups.values():
             setup.run(groups)
 
-    def __call__(self, call, x):
-        """The result of the call on this rank, whose operand is `x`; see the contract of the kind."""
+    def __call__(self, call, x, on_value=None):
+        """The result of the call on this rank, whose operand is `x`; see the contract of the kind. `on_value` gets it before
+        anything but the subject has a hook on it."""
         call = self._in_mode(call)
         modes.come_late(call)
         value = self._part(call)(call, x)
+        if on_value is not None:
+            on_value(value)
         modes.come_late(call, value)
         return value
 
+    def begin(self):
+        """Before the first forward of a case."""
+        for mode in self._modes():
+            modes.begin(mode)
+
     def forward(self, forward, leaves):
         """Runs the case's `forward(*leaves)`, to the loss, in the subject's mode."""
-        for mode in sorted({part.mode for part in [*self._by_kind.values(), self._others]}):
+        for mode in self._modes():
             forward = functools.partial(_forward_in, mode, forward)
         return forward(*leaves)
+
+    def _modes(self):
+        return sorted({part.mode for part in [*self._by_kind.values(), self._others]})
+
+    def shares_operands(self):
+        """Whether it wants the program's own tensors, though it may write into them."""
+        return any(part.mode == "shared" for part in [*self._by_kind.values(), self._others])
 
     def _part(self, call):
         return self._by_kind.get(call.kind, self._others)
@@ -136,7 +151,7 @@ class _BuiltIn:
             raise NotOffered(f"{self._name} has no parameter async_op")
 
     def __call__(self, call, x):
-        return modes.function_in(self.mode, _BUILT_IN[self._name])(call, x)
+        return modes.function_in(self.mode, BUILT_IN[self._name])(call, x)
 
 
 class _Function:
@@ -180,7 +195,7 @@ class _Module:
             binding = adapters_torch.torch_module_binding(self._module, kind)
         else:
             found = adapters_loading.find_kind(self._module, kind)
-            binding = found and _bind(found[1], kind, self._place, found[0])
+            binding = found and bind(found[1], kind, self._place, found[0])
         if binding is not None:
             return _Function(binding, self._setup, self.mode)
         if kind in ("copy", "slice"):  # local in forward; what has no collective for them leaves them to autograd
@@ -193,11 +208,11 @@ def _load_part(text, kind, setups):
     runs every kind."""
     text, mode = modes.split_mode(text)
     name = text[len("python:"):] if text.startswith("python:") else text
-    if name in _BUILT_IN:
+    if name in BUILT_IN:
         return kind, _BuiltIn(name, mode)
     if not text.startswith("python:"):
         raise SubjectError(f"{text!r} is not python:MODULE:NAME, python:FILE.py:NAME, reference or in_place")
-    place, name = _place_and_name(text)
+    place, name = place_and_name(text)
     module = adapters_loading.load_module(place)
     if name is None and module.__name__ in adapters_torch.PLAIN:
         return kind, _BuiltIn("in_place", mode)
@@ -205,16 +220,14 @@ def _load_part(text, kind, setups):
     if name is None:
         return kind, _Module(module, place, setup, mode)
     target = adapters_loading.find_name(module, name, place)
-    if kind is None:
-        kind = adapters_names.kind_called(name.rpartition(".")[2])
-        if kind is None:
-            raise SubjectError(_unknown_kind(place, name))
+    kind = kind or kind_of(place, name)
     if adapters_torch.is_plain_function(target) and adapters_names.kind_called(target.__name__) == kind:
         return kind, _BuiltIn("in_place", mode)
-    return kind, _Function(_bind(target, kind, place, name), setup, mode)
+    return kind, _Function(bind(target, kind, place, name), setup, mode)
 
 
-def _place_and_name(text):
+def place_and_name(text):
+    """("FILE.py" or "MODULE", "NAME" or None) of "python:PLACE:NAME"."""
     rest = text[len("python:"):]
     file, ending, name = rest.partition(".py:")
     if ending:
@@ -230,7 +243,16 @@ def _place_and_name(text):
     return place, name
 
 
-def _bind(target, kind, place, name):
+def kind_of(place, name):
+    """The kind that the function's name says."""
+    kind = adapters_names.kind_called(name.rpartition(".")[2])
+    if kind is None:
+        raise SubjectError(_unknown_kind(place, name))
+    return kind
+
+
+def bind(target, kind, place, name):
+    """The binding of a user's or torch's function as `kind`. Raises SubjectError."""
     label = f"{place}:{name}"
     return adapters_torch.torch_binding(target, kind, label) or adapters.bind(target, kind, label, place)
 

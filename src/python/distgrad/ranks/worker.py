@@ -111,7 +111,7 @@ class Worker:
             result = self._runs.run(request, frame, writer)
         times.write()
         reply = {"kind": "simulation" if request["kind"] == "simulate" else "result", "id": request["id"], **result}
-        reply["elapsed_ns"] = time.monotonic_ns() - started
+        reply["elapsed_ns"] = time.monotonic_ns() - started - reply.pop("loading_ns", 0)
         reply["output"] = self._output.take()
         self._board.set_phase(places.REPLY)
         return writer.frame(reply), "error" in result

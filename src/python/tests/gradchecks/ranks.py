@@ -3,97 +3,44 @@
     results = run(body, world_size)      # by rank, what body() returned: picklable
 """
 
-import contextlib
 import os
 import pickle
-import signal
-import socket
 import sys
 import tempfile
-import time
-import traceback
 import warnings
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from distgrad.ranks import process  # noqa: E402
+from distgrad.nursery import Nursery, join_group  # noqa: E402
+from distgrad.ranks.process import wait_for_a_free_core  # noqa: E402
 
 
-def run(body, world_size=4, timeout_s=280, may_die=()):
-    """What body() returned on each rank; RuntimeError with the traceback where one raised or is not done. None for a rank
+def run(body, world_size=4, timeout_s=250, may_die=()):
+    """What body() returned on each rank; RuntimeError with the tracebacks where one raised or is not done. None for a rank
     that may die."""
+    needed = [f"rank-{rank}" for rank in range(world_size) if rank not in may_die]
     with tempfile.TemporaryDirectory() as folder:
-        port = _free_port()
-        needed = [rank for rank in range(world_size) if rank not in may_die]
-        ranks = {_fork(body, rank, world_size, port, folder, needed): rank for rank in range(world_size)}
-        waited = {pid for pid, rank in ranks.items() if rank in needed}
-        try:
-            _wait_for(waited, time.monotonic() + timeout_s)
-        finally:
-            for pid in ranks:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-        outcomes = [None if rank in may_die else _result(folder, rank) for rank in range(world_size)]
-    errors = [outcome for outcome in outcomes if isinstance(outcome, RuntimeError)]
-    if errors:
-        raise RuntimeError("\n".join(map(str, sorted(errors, key=lambda e: "Connection closed" in str(e)))))
-    return outcomes
+        nursery = Nursery(folder, [f"rank-{rank}" for rank in range(world_size)], timeout_s,
+                          lambda name: _be(name, body, world_size, folder), grace_s=timeout_s if may_die else 5)
+        failures = [f for f in nursery.run() if f["process"] in needed]
+        if failures:
+            raise RuntimeError("\n".join(f"{f['process']}, {f['kind']}: {f['text']}\n{f['output']}" for f in failures))
+        return [_result(folder, f"rank-{rank}") if rank not in may_die else None for rank in range(world_size)]
 
 
-def _fork(body, rank, world_size, port, folder, needed):
-    sys.stdout.flush()
-    pid = os.fork()
-    if pid:
-        return pid
-    status = 1
-    try:
-        warnings.simplefilter("ignore")
-        torch.set_num_threads(1)
-        process.wait_for_a_free_core()
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-        dist.init_process_group("gloo", rank=rank, world_size=world_size)
-        try:
-            outcome = body()
-        except BaseException:
-            outcome = RuntimeError(f"rank {rank}: {traceback.format_exc()}")
-        with open(os.path.join(folder, f"{rank}~"), "wb") as file:
-            pickle.dump(outcome, file)
-        os.rename(os.path.join(folder, f"{rank}~"), os.path.join(folder, str(rank)))
-        _wait_for_files(folder, needed)  # others may need this end of their connections
-        status = 0
-    finally:
-        os._exit(status)
+def _be(name, body, world_size, folder):
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    wait_for_a_free_core()
+    join_group(int(name.rpartition("-")[2]), world_size, "gloo", folder, 100)
+    outcome = body()
+    with open(os.path.join(folder, name), "wb") as file:
+        pickle.dump(outcome, file)
 
 
-def _wait_for_files(folder, ranks):
-    end = time.monotonic() + 100
-    while time.monotonic() < end and not all(os.path.exists(os.path.join(folder, str(r))) for r in ranks):
-        time.sleep(0.01)
-
-
-def _wait_for(pids, end):
-    while pids and time.monotonic() < end:
-        for pid in list(pids):
-            if os.waitpid(pid, os.WNOHANG)[0]:
-                pids.discard(pid)
-        time.sleep(0.01)
-
-
-def _result(folder, rank):
-    try:
-        with open(os.path.join(folder, str(rank)), "rb") as file:
-            outcome = pickle.load(file)
-    except FileNotFoundError:
-        return RuntimeError(f"rank {rank} is not done, or died")
-    return outcome
-
-
-def _free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+def _result(folder, name):
+    with open(os.path.join(folder, name), "rb") as file:
+        return pickle.load(file)

@@ -109,6 +109,24 @@ random = _collective(_sum, _random)
 scaled_at_random = _collective(_sum, _scale_at_random)
 
 
+# --- all_reduce: what no name fits ---
+
+
+def _weighted(weights):
+    """x̄_r = Σ_k weights(r, k) ȳ_k"""
+    return lambda g: sum(weights(dist.get_rank(), k) * piece for k, piece in enumerate(_all(g)))
+
+
+own_times_n = _collective(_sum, lambda g: g * dist.get_world_size())
+own_twice = _collective(_sum, lambda g: _sum(g) + g)
+own_and_next = _collective(_sum, _weighted(lambda r, k: float(k in (r, (r + 1) % dist.get_world_size()))))
+sign_turned = _collective(_sum, _weighted(lambda r, k: -1.0 if k == 1 else 1.0))
+prefix_sum = _collective(_sum, _weighted(lambda r, k: float(k <= r)))
+coefficients = _collective(_sum, _weighted(lambda r, k: (r + 1) / (k + 2)))
+rolled = _collective(_sum, lambda g: _sum(g).flatten().roll(1).reshape(g.shape))
+clipped = _collective(_sum, lambda g: _sum(g).clamp(-2, 2))
+
+
 # --- copy: what a replicated weight's backward owes the other ranks ---
 
 

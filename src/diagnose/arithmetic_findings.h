@@ -1,0 +1,31 @@
+// Findings by arithmetic on the gradients alone: what they themselves show.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "diagnose/evidence.h"
+#include "diagnose/scaling.h"
+
+namespace distgrad {
+
+// Whether every gradient that is missing (if any) is zero in the truth.
+bool lacks_only_zeros(const Evidence&);
+
+// Missing gradients. With `step`, the collective whose backward gave none.
+std::optional<Finding> no_gradient_finding(const Evidence&, const Step* step);
+
+// The objectives, other than the declared, under which every gradient is right.
+std::vector<std::string> satisfied_objectives(const Evidence&);
+std::optional<Finding> objective_finding(const Evidence&, const std::optional<Scaling>&);
+
+std::optional<Finding> scaled_finding(const Evidence&, const std::optional<Scaling>&);
+
+// Ranks that must hold the same gradient and do not, and whether their sum is the truth.
+std::vector<Finding> unsynchronised_findings(const Evidence&);
+
+// NaN or infinite where the truth is finite.
+std::optional<Finding> stale_finding(const Evidence&);
+
+}  // namespace distgrad

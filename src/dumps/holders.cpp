@@ -1,0 +1,96 @@
+#include "dumps/holders.h"
+
+#include <fmt/format.h>
+#include <fnmatch.h>
+
+#include <algorithm>
+
+namespace distgrad::dumps {
+
+std::optional<Stream::Reduction> reduction_named(const std::string& op) {
+  using Reduction = Stream::Reduction;
+  static const std::map<std::string, Reduction> known = {
+      {"sum", Reduction::kSum}, {"avg", Reduction::kSum}, {"mean", Reduction::kSum},
+      {"max", Reduction::kMax}, {"min", Reduction::kMin}, {"product", Reduction::kProduct}};
+  const auto found = known.find(op);
+  return found == known.end() ? std::nullopt : std::optional(found->second);
+}
+
+std::optional<Share> share_of(const Held& h, std::string& unclear) {
+  Share share{coordinate_of(h.mesh(), h.rank)};
+  for (std::size_t axis = 0; axis < share.key.size(); ++axis) {
+    const DumpPlacement& placement = h.layout()->placements[axis];
+    if (placement.kind != DumpPlacement::Kind::kPartial) continue;
+    const auto reduction = reduction_named(placement.op);
+    if (!reduction || (share.shares > 1 && *reduction != share.reduction)) {
+      unclear = fmt::format("it is Partial({})", placement.op);
+      return std::nullopt;
+    }
+    share.key[axis] = -1;
+    share.reduction = *reduction;
+    share.shares *= h.mesh().axes[axis].size;
+    if (placement.op == "avg") share.factor /= h.mesh().axes[axis].size;
+  }
+  share.key.insert(share.key.end(), h.mesh().ranks.begin(), h.mesh().ranks.end());
+  return share;
+}
+
+Holders::Holders(const Dump& dump, std::vector<std::string> partly_held)
+    : dump_(dump), groups_(dump.groups()), partly_held_(std::move(partly_held)) {
+  for (const RankDump& rank : dump.ranks)
+    for (const auto& [name, gradient] : rank.gradients) listed_[name].push_back(rank.rank);
+}
+
+std::vector<Held> Holders::of(const std::string& name) {
+  const auto listed = listed_.find(name);
+  const bool nobody = listed == listed_.end();
+  std::vector<Held> held;
+  bool inferred = false;
+  for (const RankDump& rank : dump_.ranks) {
+    const auto found = rank.gradients.find(name);
+    const bool absent = found == rank.gradients.end();
+    if (!absent && found->second.elsewhere) continue;
+    if (absent && !nobody && (rank.lists_all || is_partly_held(name))) continue;
+    if (absent && !nobody && holds_others(rank, listed->second)) {
+      inferred = true;
+      continue;
+    }
+    held.push_back({rank.rank, &rank, absent ? nullptr : &found->second});
+  }
+  if (inferred) {
+    std::vector<int> ranks;
+    for (const Held& h : held) ranks.push_back(h.rank);
+    inferred_[ranks].insert(name);
+  }
+  return held;
+}
+
+bool Holders::matches(const std::string& name, const std::string& pattern) const {
+  if (fnmatch(pattern.c_str(), name.c_str(), 0) == 0) return true;
+  return std::any_of(dump_.ranks.begin(), dump_.ranks.end(), [&](const RankDump& rank) {
+    const auto shown = rank.shown.find(name);
+    return shown != rank.shown.end() &&
+           fnmatch(pattern.c_str(), shown->second.c_str(), 0) == 0;
+  });
+}
+
+bool Holders::is_partly_held(const std::string& name) const {
+  return std::any_of(partly_held_.begin(), partly_held_.end(),
+                     [&](const std::string& pattern) { return matches(name, pattern); });
+}
+
+// Something that no holder names: else the rank may only have left out what had no gradient.
+bool Holders::holds_others(const RankDump& rank, const std::vector<int>& holders) {
+  const auto [known, is_new] = holds_others_.try_emplace({rank.rank, holders}, false);
+  if (!is_new) return known->second;
+  for (const auto& [name, gradient] : rank.gradients) {
+    const std::vector<int>& others = listed_.at(name);
+    const auto names_it = [&](int h) {
+      return std::find(others.begin(), others.end(), h) != others.end();
+    };
+    if (std::none_of(holders.begin(), holders.end(), names_it)) return known->second = true;
+  }
+  return false;
+}
+
+}  // namespace distgrad::dumps

@@ -1,0 +1,78 @@
+// Which ranks have a parameter, which lack it, and which hold other parts of the model.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "dumps/differences.h"
+#include "dumps/dump.h"
+
+namespace distgrad::dumps {
+
+// What one rank has of a parameter.
+struct Held {
+  int rank;
+  const RankDump* dump;
+  const DumpGradient* gradient;  // null: not in the file
+
+  const DumpTensor* tensor() const {
+    return gradient && gradient->tensor ? &*gradient->tensor : nullptr;
+  }
+  const DumpLayout* layout() const {
+    return gradient && gradient->layout ? &*gradient->layout : nullptr;
+  }
+  const DumpMesh& mesh() const { return dump->meshes[layout()->mesh]; }
+  std::vector<int> ranks() const {
+    return rank == kWhole ? std::vector<int>{} : std::vector<int>{rank};
+  }
+};
+
+// What a rank's tensor is of one copy of its piece: all of it, or with Partial a share of what the
+// ranks with the same key make up together.
+struct Share {
+  std::vector<int> key;
+  int shares = 1;     // of the copy, this one included
+  double factor = 1;  // of the reduced shares
+  Stream::Reduction reduction = Stream::Reduction::kSum;
+};
+
+// "sum", "avg" or "mean", "max", "min", "product"; nothing for another word.
+std::optional<Stream::Reduction> reduction_named(const std::string& op);
+
+// Of a rank that says how its piece lies. Nothing, and why in `unclear`, for a Partial that nobody
+// can reduce.
+std::optional<Share> share_of(const Held&, std::string& unclear);
+
+class Holders {
+ public:
+  // Parameters that match a pattern (of a shell) may be absent on some ranks.
+  Holders(const Dump&, std::vector<std::string> partly_held);
+
+  // The ranks that have it or ought to, ascending. Left out is one that names other parameters in
+  // its place, as the stages of a pipeline do, and one whose file says that it is elsewhere.
+  std::vector<Held> of(const std::string& name);
+
+  const Dump& dump() const { return dump_; }
+  const std::vector<DumpGroups>& groups() const { return groups_; }
+  // Whether a pattern, as a shell's, fits the name: as a user knows it, or plain.
+  bool matches(const std::string& name, const std::string& pattern) const;
+  // The parameters that only the ranks of the key hold, where other ranks were left out only
+  // because they hold others.
+  const std::map<std::vector<int>, std::set<std::string>>& inferred() const { return inferred_; }
+
+ private:
+  bool is_partly_held(const std::string& name) const;
+  bool holds_others(const RankDump& rank, const std::vector<int>& holders);
+
+  const Dump& dump_;
+  std::vector<DumpGroups> groups_;
+  std::vector<std::string> partly_held_;
+  std::map<std::string, std::vector<int>> listed_;  // parameter -> the ranks that name it
+  std::map<std::pair<int, std::vector<int>>, bool> holds_others_;
+  std::map<std::vector<int>, std::set<std::string>> inferred_;
+};
+
+}  // namespace distgrad::dumps

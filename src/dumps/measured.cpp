@@ -1,0 +1,111 @@
+#include "dumps/measured.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "report/words.h"
+
+namespace distgrad::dumps {
+namespace {
+
+std::optional<Mistake> scaled(const Measured& m, std::size_t h, const FactorNames& names) {
+  const Differences& d = m.differences[h];
+  if (d.expected_squares <= 0 || !std::isfinite(d.product) || d.product == 0) return std::nullopt;
+  const double measured = d.product / d.expected_squares;
+  const auto fits = [&](const NamedFactor& factor) {
+    return m.explains(*m.holding(h).observed, h, factor.value, d.error_squares, factor.known);
+  };
+  const NamedFactor named = names.name(measured, m.factor_precision());
+  if (named.known && fits(named)) return Mistake{Mistake::Kind::kScaled, named, named.text};
+  // Every number is some other number times a constant.
+  const bool may_be_rounding = m.forgives_near && std::abs(measured - 1) <= m.near_bound.rtol;
+  const NamedFactor other = FactorNames::unnamed(measured);
+  if (m.holding(h).size() == 1 || may_be_rounding || !fits(other)) return std::nullopt;
+  return Mistake{Mistake::Kind::kScaled, other, other.text};
+}
+
+std::optional<Mistake> other_slice(const Measured& m, std::size_t h) {
+  const Holding& own = m.holding(h);
+  for (std::size_t other = 0; other < m.differences.size(); ++other) {
+    const Holding& theirs = m.holding(other);
+    if (other == h || theirs.box.extent != own.box.extent) continue;
+    if (theirs.box == own.box && !m.parameter.by_rank) continue;
+    if (m.explains(*own.observed, other, 1, m.differences[h].error_squares, true))
+      return Mistake{Mistake::Kind::kOtherSlice, {}, "the piece of " + ranks_text(theirs.ranks)};
+  }
+  return std::nullopt;
+}
+
+std::optional<Mistake> transposed(const Measured& m, std::size_t h) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 27;  // elements; both sides are held in memory
+  const Holding& own = m.holding(h);
+  if (own.box.extent.size() != 2 || own.box.extent[0] != own.box.extent[1] || own.size() > kMost)
+    return std::nullopt;
+  const std::int64_t n = own.box.extent[0];
+  std::vector<double> o(static_cast<std::size_t>(n * n)), e(o.size());
+  own.observed->read(0, n * n, o.data());
+  own.expected.read(0, n * n, e.data());
+  const double limit = m.bound.of_element(m.differences[h].max_expected);
+  double error_squares = 0;
+  for (std::int64_t row = 0; row < n; ++row)
+    for (std::int64_t column = 0; column < n; ++column) {
+      const double error = std::abs(o[row * n + column] - e[column * n + row]);
+      if (error > limit) return std::nullopt;
+      error_squares += error * error;
+    }
+  if (error_squares * 16 > m.differences[h].error_squares) return std::nullopt;
+  return Mistake{Mistake::Kind::kTransposed, {}, "the transpose of the reference"};
+}
+
+}  // namespace
+
+bool Measured::explains(const Stream& observed, std::size_t h, double factor, double error_squares,
+                        bool known) const {
+  // Of a mistake little is left under its explanation; of rounding as much as before.
+  constexpr double kLeft = 1.0 / 16;  // of the squares
+  return agrees(observed, holding(h).expected, factor,
+                known && forgives_near ? near_bound : bound, differences[h].max_expected,
+                kLeft * error_squares);
+}
+
+double Measured::factor_precision() const { return std::clamp(4 * bound.rtol, 1e-12, 0.03); }
+
+bool Measured::is_near_everywhere() const {
+  return std::all_of(differences.begin(), differences.end(),
+                     [&](const Differences& d) { return within(d, near_bound); });
+}
+
+Measured measured(const Parameter& p, const Tolerance& tolerance) {
+  Measured m{p, {}, {}, tolerance.forgives_near(p.dtype), {}};
+  const Bound loose = tolerance.bound(p.dtype, 0);
+  double whole = 0;
+  for (const Holding& h : p.holdings) {
+    Differences& d = m.differences.emplace_back();
+    if (h.observed)
+      d = measure(*h.observed, h.expected, loose);
+    else
+      d.max_expected = largest(h.expected);
+    whole = std::max(whole, d.max_expected);
+  }
+  m.bound = tolerance.bound(p.dtype, whole);
+  m.near_bound = tolerance.near_bound(p.dtype, whole);
+  return m;
+}
+
+Mistake mistake_of(const Measured& m, std::size_t h, const FactorNames& names) {
+  const Differences& d = m.differences[h];
+  const Holding& own = m.holding(h);
+  if (d.max_expected != 0 && (!own.observed || !own.lacking.empty()))
+    return {Mistake::Kind::kMissing, {}, "missing"};
+  if (!own.observed || within(d, m.bound)) return {Mistake::Kind::kNone, {}, ""};
+  if (d.strange > 0)
+    return {
+        Mistake::Kind::kNotFinite, {}, "NaN or infinite in places where the reference is not"};
+  if (d.max_observed == 0) return {Mistake::Kind::kZero, {}, "zero"};
+  if (auto found = scaled(m, h, names)) return *found;
+  if (auto found = other_slice(m, h)) return *found;
+  if (auto found = transposed(m, h)) return *found;
+  return {};
+}
+
+}  // namespace distgrad::dumps

@@ -1,0 +1,136 @@
+// In float16 and bfloat16 right gradients are not accused, and mistakes are still found and named.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "dumps/compare_dumps.h"
+#include "dumps/sample_dumps.h"
+
+namespace distgrad::dumps {
+namespace {
+
+using sample::numbers;
+using sample::plus;
+using sample::times;
+
+constexpr std::size_t kSize = 64;
+
+// A model of two parameters in bfloat16: `large`, always right on both ranks, and `w`. The numbers
+// of `w` are given; the reference's largest gradient is 1, that of `large`.
+struct Model {
+  Dump reference = sample::whole("large", sample::bfloat16({kSize}, numbers(kSize, 1)));
+  Dump observed = sample::by_rank("large", {sample::bfloat16({kSize}, numbers(kSize, 1)),
+                                            sample::bfloat16({kSize}, numbers(kSize, 1)),
+                                            sample::bfloat16({kSize}, numbers(kSize, 1))});
+
+  Model(const std::vector<float>& truth, const std::vector<std::vector<float>>& by_rank) {
+    const auto shape = [](const std::vector<float>& v) {
+      return Shape{static_cast<std::int64_t>(v.size())};
+    };
+    reference.ranks[0].gradients["w"].tensor = sample::bfloat16(shape(truth), truth);
+    for (std::size_t r = 0; r < by_rank.size(); ++r)
+      observed.ranks[r].gradients["w"].tensor = sample::bfloat16(shape(by_rank[r]), by_rank[r]);
+  }
+
+  DumpComparison compared(const Tolerance& tolerance = {}) const {
+    return compare_dumps(reference, observed, {.tolerance = tolerance});
+  }
+  ParameterResult w(const Tolerance& tolerance = {}) const {
+    return compared(tolerance).parameters.back();
+  }
+};
+
+std::vector<std::vector<float>> copies(const std::vector<float>& values) {
+  return {values, values, values};
+}
+
+TEST(Rounding, WhatIsZeroOnPaperIsNotJudged) {
+  const auto noise = times(numbers(kSize, 2), 1e-4f), other = times(numbers(kSize, 3), 1e-4f);
+  const Model model(noise, copies(other));
+  EXPECT_EQ(model.w().explanation, Explanation::kNoise) << model.w().headline;
+  EXPECT_TRUE(model.compared().all_right());
+  // Exactly zero where the reference has noise is right, too.
+  EXPECT_EQ(Model(noise, copies(times(noise, 0))).w().explanation, Explanation::kNoise);
+  EXPECT_EQ(Model(times(noise, 100), copies(times(noise, 0))).w().explanation, Explanation::kZero);
+}
+
+TEST(Rounding, AMistakeIsNamedHoweverSmallTheGradient) {
+  const auto small = times(numbers(kSize, 2), 1e-3f), share = times(numbers(kSize, 3), 1e-3f);
+  EXPECT_EQ(Model(small, copies(times(small, 3))).w().headline,
+            "3 times the reference (3 = the number of ranks) on every rank");
+  const Model shares(small, {share, times(plus(small, times(share, -1)), 0.25f),
+                             times(plus(small, times(share, -1)), 0.75f)});
+  EXPECT_EQ(shares.w().headline, "needs a sum over ranks 0-2");
+  EXPECT_FALSE(shares.compared().all_right());
+}
+
+TEST(Rounding, FactorsAreThoseThatTheDtypeCanShow) {
+  const auto truth = times(numbers(kSize, 2), 0.5f);
+  auto observed = times(truth, 2.9f / 3);  // a third, but for rounding on the way
+  for (std::size_t i = 0; i < kSize; ++i) observed[i] *= i % 2 == 0 ? 1.04f : 1.02f;
+  const ParameterResult r = Model(truth, copies(times(observed, 1.0f / 3))).w();
+  EXPECT_EQ(r.headline, "1/3 of the reference (3 = the number of ranks) on every rank");
+  EXPECT_EQ(r.factor, 1.0 / 3);
+}
+
+TEST(Rounding, AKnownFactorIsPreferredToOneThatIsFitted) {
+  const auto truth = numbers(kSize, 2);
+  auto observed = plus(times(truth, 2.97f), times(numbers(kSize, 3), 0.12f));  // 4 % off
+  EXPECT_EQ(Model(truth, copies(observed)).w().headline,
+            "3 times the reference (3 = the number of ranks) on every rank");
+  const auto share = numbers(kSize, 4);
+  const Model shares(truth, {share, plus(truth, times(share, -1)),
+                             plus(times(truth, 1.96f), times(numbers(kSize, 5), 0.12f))});
+  EXPECT_EQ(shares.w().headline, "needs the average over ranks 0-2");
+}
+
+TEST(Rounding, NearIsForgivenInAShortDtypeOnly) {
+  const auto truth = numbers(kSize, 2);
+  const auto near = plus(truth, times(numbers(kSize, 3), 0.05f));
+  const Model model(truth, copies(near));
+  EXPECT_EQ(model.w().explanation, Explanation::kClose);
+  EXPECT_TRUE(model.w().is_forgiven);
+  EXPECT_TRUE(model.compared().all_right());
+  // Not where the user says how much is allowed.
+  EXPECT_FALSE(model.compared({.rtol = 0.01}).all_right());
+  const auto in_float32 = [&](const std::vector<float>& values) {
+    return compare_dumps(sample::whole("w", sample::vector(truth)),
+                         sample::by_rank("w", {sample::vector(values), sample::vector(values)}),
+                         {});
+  };
+  EXPECT_FALSE(in_float32(plus(truth, times(numbers(kSize, 3), 1e-3f))).all_right());
+  EXPECT_TRUE(in_float32(plus(truth, times(numbers(kSize, 3), 1e-5f))).all_right());
+}
+
+TEST(Rounding, WhatIsFarOffIsNotForgiven) {
+  const auto truth = numbers(kSize, 2);
+  EXPECT_EQ(Model(truth, copies(plus(truth, times(numbers(kSize, 3), 0.3f)))).w().explanation,
+            Explanation::kUnexplained);
+  auto one_row = truth;  // one element off by a third: the norm hardly moves
+  one_row[9] += 0.33f;
+  EXPECT_EQ(Model(truth, copies(one_row)).w().explanation, Explanation::kUnexplained);
+  EXPECT_EQ(Model(truth, {truth, truth, plus(truth, times(numbers(kSize, 3), 0.3f))}).w().headline,
+            "wrong on rank 2, right on ranks 0, 1");
+}
+
+TEST(Rounding, ChanceExplainsNothing) {
+  // One or two numbers of pure noise may well be half or the negative of the others.
+  EXPECT_EQ(Model({2e-4f, -1e-4f}, copies({1e-4f, -5e-5f})).w().explanation, Explanation::kNoise);
+  EXPECT_EQ(Model({2e-4f}, copies({-2e-4f})).w().explanation, Explanation::kNoise);
+}
+
+TEST(Rounding, CopiesOfTheReferenceMayDifferByIt) {
+  Model model(numbers(kSize, 2), copies(numbers(kSize, 2)));
+  Dump reference = model.observed;
+  for (std::size_t r = 0; r < 3; ++r) {
+    const auto noise = times(numbers(kSize, 5 + static_cast<unsigned>(r)), 1e-4f);
+    reference.ranks[r].gradients["bias"].tensor = sample::bfloat16({kSize}, noise);
+    model.observed.ranks[r].gradients["bias"].tensor = sample::bfloat16({kSize}, noise);
+  }
+  for (const char* name : {"w", "large", "bias"})
+    sample::place(reference, name, sample::mesh({{"tp", 3}}), {kSize}, {{}});
+  const DumpComparison c = compare_dumps(reference, model.observed, {});
+  EXPECT_TRUE(c.all_right()) << c.parameters.front().headline;
+}
+
+}  // namespace
+}  // namespace distgrad::dumps

@@ -1,0 +1,67 @@
+"""One collective call, driven: its forward and backward again and again, with cotangents of the driver's choice."""
+
+import torch
+
+from .board import MOST_IN_STEP
+from .call import NotOffered
+from .strides import laid_out
+
+
+def drive(case, request):
+    """Fills in the case's result. Each time all ranks wait for each other: a collective that only some of them make in a
+    backward would else be paired with one of the next."""
+    if case.program["world_size"] > MOST_IN_STEP:
+        raise NotOffered(f"more than {MOST_IN_STEP} ranks have no place to wait for each other between two calls")
+    name = case.program["steps"][0]["collective"]["operand"]["text"]
+    operand = laid_out(case.held(name), _of_rank(request["operand_strides"], case.rank))
+    cotangents = case.held(request["cotangents"])
+    call = _Driven(case, name, operand, cotangents, _of_rank(request["cotangent_strides"], case.rank))
+    gradients = operand.new_zeros((len(cotangents), *operand.shape))
+    any_given = False
+    for place in range(len(cotangents)):
+        given = call.gradient(place)
+        if given is not None:
+            gradients[place] = given
+            any_given = True
+        case.board.wait_for_calls(place + 1, case.program["world_size"])
+    case.result["gradients"] = case.written([gradients if any_given else None])
+    case.result["steps"] = case.written([call.output])
+
+
+def _of_rank(strides, rank):
+    return strides[rank] if strides else []
+
+
+class _Driven:
+    def __init__(self, case, name, operand, cotangents, strides):
+        self._case = case
+        self._name = name
+        self._operand = operand
+        self._cotangents = cotangents
+        self._strides = strides
+        self.output = None
+
+    def gradient(self, place):
+        """Of a fresh leaf, from the cotangent at `place`."""
+        leaf = self._operand.detach().requires_grad_()
+        self._case.run_backward(self._case.subject.forward(lambda x: self._end(x, place), [leaf]))
+        return leaf.grad
+
+    def _end(self, leaf, place):
+        value = self._case.exchanged_alone(self._name, leaf)
+        if self.output is None:
+            self.output = value.detach().clone()
+        return _Start.apply(value, lambda like: laid_out(self._cotangents[place].to(like), self._strides))
+
+
+class _Start(torch.autograd.Function):
+    """What backward starts at: `value` gets the cotangent that `make` makes, and nobody else has it."""
+
+    @staticmethod
+    def forward(ctx, value, make):
+        ctx.make, ctx.dtype = make, value.dtype
+        return value.new_zeros(())
+
+    @staticmethod
+    def backward(ctx, _):
+        return ctx.make(ctx.dtype), None

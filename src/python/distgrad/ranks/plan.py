@@ -1,0 +1,100 @@
+"""A program before it runs: its expressions, which of its steps gradients go through, and its collectives as calls."""
+
+import functools
+
+from .call import Call
+from .frames import read_number
+from .language import Expression, InvalidExpression, inner_of_gradient_norm
+from .values import rank_names
+
+# Which options a kind takes: of the others the program has defaults that mean nothing.
+_TAKES_OP = ("all_reduce", "reduce", "reduce_scatter")
+_STACKS = ("all_gather", "gather")
+_CUTS = ("reduce_scatter", "scatter", "all_to_all", "slice")
+
+
+class InvalidAt(InvalidExpression):
+    """With the JSON pointer of the text."""
+
+    def __init__(self, pointer, message):
+        super().__init__(message)
+        self.pointer = pointer
+
+
+class Plan:
+    """The program's expressions, and which of its steps gradients go through. The same on every rank."""
+
+    def __init__(self, program):
+        known = set(rank_names(program, 0))
+        on_gradient = set()
+        for item in program["inputs"]:
+            known.add(item["name"])
+            if item.get("requires_grad", True):
+                on_gradient.add(item["name"])
+        self.steps = []  # by step a tuple of expressions: an operand's, or the arguments'
+        self.depends_on_gradient = []
+        self.arguments_on_gradient = []
+        self.has_code = any("call" in step for step in program["steps"])
+        for step in program["steps"]:
+            expressions = tuple(_compiled_at(e, frozenset(known)) for e in _expressions_of(step))
+            self.steps.append(expressions)
+            self.arguments_on_gradient.append([not on_gradient.isdisjoint(e.names) for e in expressions])
+            self.depends_on_gradient.append(any(self.arguments_on_gradient[-1]))
+            known.add(step["name"])
+            if self.depends_on_gradient[-1]:
+                on_gradient.add(step["name"])
+        inner = inner_of_gradient_norm(program["loss"]["text"])
+        self.loss_is_gradient_norm = inner is not None
+        if self.loss_is_gradient_norm and self.has_code:
+            raise InvalidAt(program["loss"]["pointer"], "a program that calls code has no squared_gradient_norm")
+        loss = program["loss"] if inner is None else {**program["loss"], "text": inner}
+        self.loss = _compiled_at(loss, frozenset(known))
+        self.reaches_loss = self._trace_back(program["steps"])
+
+    def _trace_back(self, steps):
+        reached = set(self.loss.names)
+        result = []
+        for step, expressions in zip(reversed(steps), reversed(self.steps)):
+            result.append(step["name"] in reached)
+            if result[-1]:
+                reached.update(*(e.names for e in expressions))
+        return result[::-1]
+
+
+def _expressions_of(step):
+    if "call" in step:
+        return step["call"]["args"]
+    return [step["expr"] if "expr" in step else step["collective"]["operand"]]
+
+
+def _compiled_at(expression, known):
+    try:
+        return _compiled(expression["text"], known)
+    except InvalidExpression as error:
+        raise InvalidAt(expression["pointer"], str(error)) from None
+
+
+@functools.lru_cache(maxsize=4096)
+def _compiled(text, known):
+    return Expression(text, known)
+
+
+def call_of(step, groups):
+    """None for a step that is no collective."""
+    spec = step.get("collective")
+    if spec is None:
+        return None
+    kind = spec["kind"]
+    takes_op = kind in _TAKES_OP
+    op = spec["op"] if takes_op else "sum"
+    return Call(
+        kind=kind,
+        step=step["name"],
+        op=op,
+        factor=read_number(spec["factor"]) if op == "premul_sum" else None,
+        root=spec["root"] if kind in ("reduce", "broadcast", "gather", "scatter") else 0,
+        dim=spec.get("dim") if kind in _STACKS else spec.get("dim", 0) if kind in _CUTS else None,
+        splits=tuple(map(tuple, spec["splits"])) if kind in _CUTS and spec.get("splits") else None,
+        pairs=tuple(map(tuple, spec["pairs"])) if kind == "send_recv" else None,
+        group=groups[spec["group"]],
+    )

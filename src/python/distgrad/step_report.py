@@ -1,0 +1,72 @@
+"""What check_step returns: the report of `distgrad compare`, by parameter."""
+
+import dataclasses
+
+from .driver import Report
+
+
+@dataclasses.dataclass
+class ParameterReport:
+    """One parameter: `finding` is None where its gradient is right.
+
+    `error` is the 2-norm of the difference over that of the truth, on the worst rank (inf where the truth is zero), `factor`
+    observed over truth where that is one number, `ranks` those that are wrong where it is not all, `notes` what else a reader
+    should know."""
+
+    name: str
+    finding: "str | None" = None
+    text: str = ""
+    error: float = 0.0
+    tolerance: float = 0.0
+    factor: "float | None" = None
+    ranks: tuple = ()
+    shape: tuple = ()
+    worst: str = ""  # "rank 1 [2, 0]: 0.5, truth 1"
+    notes: tuple = ()
+
+
+class StepReport(Report):
+    """Of check_step: `parameters` by name, `wrong` those that are, `vacuous` why a match shows nothing, or None. As a dict, the JSON
+    report of `distgrad compare` (docs/compare.md); str(report) is its text."""
+
+    def __init__(self, fields, text, backend):
+        self.world_size, self.backend, self.vacuous = fields["world_size"], backend, fields["vacuous"]
+        self.parameters = {p["name"]: _parameter(p) for p in fields["parameters"]}
+        super().__init__(fields, f"{self._head()}\n\n{text.strip()}")
+
+    @property
+    def wrong(self):
+        return [p for p in self.parameters.values() if p.finding]
+
+    def _head(self):
+        wrong, total = len(self.wrong), _count(len(self.parameters), "gradient")
+        head = f"{wrong} of {total} {'is' if wrong == 1 else 'are'} wrong" if wrong else f"{total}, all right"
+        return f"check_step: {head}, on {_count(self.world_size, 'rank')} ({self.backend})"
+
+
+def _parameter(fields):
+    good = fields["right"] or fields["forgiven"]
+    notes = list(fields["notes"]) + ([fields["text"]] if good and fields["text"] != "right" else [])
+    return ParameterReport(
+        name=fields["name"],
+        finding=None if good else fields["finding"] or fields["verdict"],
+        text=fields["text"],
+        error=float(fields["relative_error"]),
+        tolerance=fields["rtol"],
+        factor=None if fields["factor"] is None else float(fields["factor"]),
+        ranks=tuple(fields["ranks"]),
+        shape=tuple(fields["shape"]),
+        worst=_worst(fields["worst"]),
+        notes=tuple(notes),
+    )
+
+
+def _worst(worst):
+    if worst is None:
+        return ""
+    place = " ".join(filter(None, [f"rank {worst['ranks'][0]}" if worst["ranks"] else "", str(worst["index"] or "")]))
+    return f"{place}: {worst['observed']}, truth {worst['reference']}"
+
+
+def _count(n, what):
+    return f"{n} {what}" + ("" if n == 1 else "s")

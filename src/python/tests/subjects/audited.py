@@ -1,0 +1,149 @@
+"""Mistakes that an audit must find, each beside a right one: sizes of an exchange, subgroups of a parallel region, operands that
+are written into."""
+
+import torch
+import torch.distributed as dist
+
+
+class _Exchange(torch.autograd.Function):
+    """A mixture of experts' dispatch: so many rows to each rank, so many from each."""
+
+    swaps = True
+
+    @classmethod
+    def run(cls, x, input_split_sizes, output_split_sizes, group):
+        rows = x.shape[0] if output_split_sizes is None else sum(output_split_sizes)
+        y = x.new_empty((rows, *x.shape[1:]))
+        dist.all_to_all_single(y, x.contiguous(), output_split_sizes, input_split_sizes, group=group)
+        return y
+
+    @staticmethod
+    def forward(ctx, x, input_split_sizes, output_split_sizes, group, swaps):
+        ctx.given = input_split_sizes, output_split_sizes, group
+        ctx.swaps = swaps
+        return _Exchange.run(x, input_split_sizes, output_split_sizes, group)
+
+    @staticmethod
+    def backward(ctx, g):
+        sent, received, group = ctx.given
+        sizes = (received, sent) if ctx.swaps else (sent, received)
+        return _Exchange.run(g, *sizes, group), None, None, None, None
+
+
+def exchange(x, input_split_sizes=None, output_split_sizes=None, group=None):
+    return _Exchange.apply(x, input_split_sizes, output_split_sizes, group, True)
+
+
+def exchange_back_the_same_way(x, input_split_sizes=None, output_split_sizes=None, group=None):
+    return _Exchange.apply(x, input_split_sizes, output_split_sizes, group, False)
+
+
+def _summed(x, group=None):
+    y = x.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(y, group=group)
+    return y
+
+
+class _Enter(torch.autograd.Function):
+    """Megatron's f."""
+
+    @staticmethod
+    def forward(ctx, x, group, of_the_world):
+        ctx.group = None if of_the_world else group
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return _summed(g, ctx.group), None, None
+
+
+def enter(x, group=None):
+    return _Enter.apply(x, group, False)
+
+
+def enter_the_world(x, group=None):
+    return _Enter.apply(x, group, True)
+
+
+class _SumInto(torch.autograd.Function):
+    """Of its operand's memory, as it was not told otherwise."""
+
+    @staticmethod
+    def forward(ctx, x, clones):
+        x = x.clone() if clones else x.contiguous()
+        dist.all_reduce(x)
+        return x
+
+    @staticmethod
+    def backward(ctx, g):
+        return _summed(g), None
+
+
+def sum_of_a_clone(x):
+    return _SumInto.apply(x, True)
+
+
+def sum_into_operand(x):
+    return _SumInto.apply(x, False)
+
+
+class _SumOver(torch.autograd.Function):
+    """As it is found everywhere: contiguous() copies only what is not."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return _summed(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        g = g.contiguous()
+        dist.all_reduce(g)
+        return g
+
+
+def sum_over_cotangent(x):
+    return _SumOver.apply(x)
+
+
+class _SumUnseen(torch.autograd.Function):
+    """Past autograd's counting of what is written."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = x.contiguous()
+        dist.all_reduce(y.data)
+        return y.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        return _summed(g)
+
+
+def sum_into_data(x):
+    return _SumUnseen.apply(x)
+
+
+def sum_in_place(x):
+    """By contract: it returns nothing."""
+    dist.all_reduce(x)
+
+
+def sum_and_return_operand(x):
+    dist.all_reduce(x)
+    return x
+
+
+class _Divides(torch.autograd.Function):
+    """As DistributedDataParallel does already."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return _summed(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return _summed(g) / dist.get_world_size()
+
+
+def divided(x):
+    return _Divides.apply(x)

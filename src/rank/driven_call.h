@@ -1,0 +1,43 @@
+// One collective call whose backward is asked for again and again, from cotangents of the driver's
+// choice (Drive): what both ranks and the simulator make of the request, and the simulator's
+// answer.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "model/run_result.h"
+
+namespace distgrad {
+
+class DrivenCall {
+ public:
+  // Both must outlive this. Throws InvalidAt where the program is no such call.
+  DrivenCall(const Program&, const Drive&);
+
+  const Step& step() const { return program_.steps[0]; }
+  const Input& operand() const { return operand_; }
+
+  // In the program's dtype, the value alone: how it shall lie in memory is another question.
+  at::Tensor operand_on(int rank) const;
+  std::vector<at::Tensor> cotangents_on(int rank) const;  // K of them
+
+  Strides operand_strides(int rank) const { return of_rank(drive_.operand_strides, rank); }
+  Strides cotangent_strides(int rank) const { return of_rank(drive_.cotangent_strides, rank); }
+
+ private:
+  static Strides of_rank(const std::vector<Strides>& by_rank, int rank) {
+    return by_rank.empty() ? Strides() : by_rank.at(static_cast<std::size_t>(rank));
+  }
+
+  const Program& program_;
+  const Drive& drive_;
+  const Input& operand_;
+  const Input& cotangents_;
+};
+
+// What is right for a driven call. Throws as the rest of a simulation does: InvalidAt, c10::Error.
+Simulation simulate_driven(const SimulateRequest&);
+
+}  // namespace distgrad
