@@ -16,19 +16,19 @@ import traceback
 from .ranks.process import die_with_parent
 
 _POLL_S = 0.005
-_ENOUGH_S = 5  # for the other processes, once the one that counts is done
 _STACK_S = 0.3
 
 
 class Nursery:
     """Forks, watches, and ends. No process that it forked is left when run() is through.
 
-    work(name): what a process does. enough: the name of the one whose end is the end of all, None: all must be done.
-    grace_s: for the others' errors, once one has failed."""
+    work(name): what a process does. enough: names of those that count, None: all; that another one dies is theirs to notice.
+    grace_s: for the others, once one that counts has failed, any has raised, or all that count are done."""
 
     def __init__(self, folder, names, timeout_s, work, enough=None, grace_s=0.5):
         self._folder, self._names, self._timeout_s = folder, names, timeout_s
-        self._work, self._enough, self._grace_s = work, enough, grace_s
+        self._work, self._grace_s = work, grace_s
+        self._enough = set(names if enough is None else enough)
         self._processes = {}  # pid -> name, of those alive
         self._failures = []
 
@@ -63,7 +63,7 @@ class Nursery:
 
     def _watch(self):
         """Until all are done, or a while after the first failure, or too late."""
-        waiting = set(self._names)
+        waiting, is_ending = set(self._names), False
         end = time.monotonic() + self._timeout_s
         while waiting and time.monotonic() < end:
             dead = self._reap()
@@ -75,13 +75,14 @@ class Nursery:
                 elif not os.path.exists(self._path(name + ".done")):
                     continue
                 waiting.discard(name)
-                if name == self._enough:
-                    end = min(end, time.monotonic() + _ENOUGH_S)
-            if len(self._failures) == 1:
-                end = min(end, time.monotonic() + self._grace_s)
+            if not is_ending and (self._enough.isdisjoint(waiting) or any(map(self._ends_all, self._failures))):
+                is_ending, end = True, min(end, time.monotonic() + self._grace_s)
             time.sleep(_POLL_S)
-        if waiting and not self._failures:
+        if waiting & self._enough and not self._failures:
             self._tell_hang(waiting)
+
+    def _ends_all(self, failure):
+        return failure["kind"] == "exception" or failure["process"] in self._enough
 
     def _tell_hang(self, names):
         for pid, name in self._processes.items():

@@ -3,6 +3,8 @@
     python src/python/tests/test_gradcheck_command.py
 """
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -17,6 +19,7 @@ import torch
 PACKAGE = str(Path(__file__).resolve().parents[1])
 sys.path.insert(0, PACKAGE)
 
+from distgrad.gradient_check import command  # noqa: E402
 from distgrad.gradient_check.input_expressions import InvalidExpression, split_name, value_of  # noqa: E402
 
 FILE = textwrap.dedent("""
@@ -145,19 +148,26 @@ class Command(unittest.TestCase):
         self.assertIn("grad(layer.weight)_r", out)
 
     def test_what_it_cannot_run(self):
+        mine = os.path.join(self.folder, "mine.py")
         for arguments, words in (
-            (["mine.py:Sun", "--input", "ones(2)"], "mine.py has no 'Sun' (did you mean Sum?)"),
+            ([f"{mine}:Sun", "--input", "ones(2)"], "mine.py has no 'Sun'; it has Sum"),
             (["mien.py:Sum", "--input", "ones(2)"], "no such file: mien.py"),
             (["mine.py:Sum"], "no inputs: give --input EXPR"),
-            (["mine.py:Sum", "--input", "open('x')"], "--input open('x'): open is not a function"),
+            ([f"{mine}:Sum", "--input", "open('x')"], "--input open('x'): open is not a function"),
+            ([f"{mine}:Sum", "--input", "randn(2"], "--input randn(2: '(' was never closed"),
+            (["mine.py:Sum", "--input", "ones(2)", "--inputs", "made"], "--inputs makes all inputs"),
+            (["mine.py:Sum", "--input", "ones(2)", "--directions", "0"], "--directions is to be 1 at least"),
+            (["mine.py:Sum", "--input", "ones(2)", "--timeout", "-1"], "--timeout is to be above 0"),
             (["Sum", "--input", "ones(2)"], "'Sum' is not FILE:FUNCTION"),
             (["mine.py:Sum", "--ranks", "0", "--input", "ones(2)"], "--ranks is a number of ranks"),
         ):
             with self.subTest(words):
-                code, out, err = self.call(*arguments)
-                self.assertEqual((code, out), (2, ""))
-                self.assertIn(words, err)
-                self.assertEqual(len(err.strip().split("\n")), 1)
+                out, err = io.StringIO(), io.StringIO()
+                with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):  # torch is imported once
+                    code = command.main(arguments)
+                self.assertEqual((code, out.getvalue()), (2, ""), err.getvalue())
+                self.assertIn(words, err.getvalue())
+                self.assertEqual(len(err.getvalue().strip().split("\n")), 1)
 
     def test_a_function_that_raises(self):
         code, out, err = self.call("mine.py:printing", "--ranks", "2", "--input", "ones(2)")
@@ -167,7 +177,7 @@ class Command(unittest.TestCase):
 
     def test_ranks_of_torchrun(self):
         code, out, _ = self.call("mine.py:Sum", "--input", "randn(2, 3)", before=[
-            "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", "0", "-m"])
+            "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "--local-addr", "127.0.0.1", "-m"])
         self.assertEqual((code, out.count("gradcheck: right on 2 ranks")), (0, 1))
 
 

@@ -50,9 +50,7 @@ def gradcheck(
         with team:
             report = check(fn, inputs, dict(kwargs or {}), team, Options(rtol, basis, directions, float64))
     except Lost as lost:
-        report = GradcheckReport("error", team.size, team.backend, global_ranks=list(team.global_ranks), errors=[{
-            "ranks": [lost.silent], "doing": "in gradcheck", "text": "does not answer any more", "where": "",
-            "traceback": str(lost)}])
+        report = lost.report(team)
     if raise_exception and not report.right:
         raise GradcheckError(report)
     return report

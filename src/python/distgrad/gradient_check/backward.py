@@ -75,7 +75,7 @@ class Measurement:
                               for s in found.random)
         if found.is_linear or not self._remembers(found):
             if bool((constant != 0).any()):
-                self._note("not-linear", "cotangents of zero give a gradient that is not zero", rows=constant != 0)
+                self._note("other-backward", "cotangents of zero give a gradient that is not zero", rows=constant != 0)
             self._look_at_others(found)
         found.oddities, found.backwards = list(self._oddities.values()), self._count
         return found
@@ -156,7 +156,7 @@ class Measurement:
         for probe, row in zip(probes, rows):
             right = found.matrix @ probe.coefficients
             if not self._agree(row, right, self._room(found.matrix, probe.coefficients)):
-                self._note("not-linear", f"where {probe.output} alone has a part in the loss the gradient is another one",
+                self._note("other-backward", f"where {probe.output} alone has a part in the loss the gradient is another one",
                            rows=_apart(row, right))
 
     def _layout_probes(self, found):

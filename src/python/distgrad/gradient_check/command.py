@@ -9,6 +9,7 @@ import tempfile
 _DTYPES = ("float64", "float32", "bfloat16", "float16")
 _RIGHT, _WRONG, _USER, _BROKEN = 0, 1, 2, 3
 _CODES = {"right": _RIGHT, "wrong": _WRONG, "undecided": _BROKEN, "error": _BROKEN}
+_LEAVE_S = 5  # for the other ranks, once rank 0 is done
 _WHOLE_S = 3600  # for everything; a rank that hangs is told long before
 
 
@@ -20,6 +21,7 @@ def main(arguments=None):
     """The exit code: 0 right, 1 wrong, 2 the user's error, 3 not carried through, or not judged."""
     options = _parser().parse_args(arguments)
     try:
+        _check_options(options)
         joins = "RANK" in os.environ and "WORLD_SIZE" in os.environ and options.ranks is None
         result = _joined(options) if joins else _started(options)
     except UsersError as error:
@@ -59,6 +61,22 @@ def _parser():
     return parser
 
 
+def _check_options(options):
+    """What can be said without torch, which takes seconds to import."""
+    if ":" not in options.function:
+        raise UsersError(f"{options.function!r} is not FILE:FUNCTION, such as losses.py:GatherLayer.apply")
+    if not options.given and not options.inputs:
+        raise UsersError("no inputs: give --input EXPR for each argument of the function, or --inputs NAME")
+    if options.given and options.inputs:
+        raise UsersError("--inputs makes all inputs: --input and --constant cannot be given besides")
+    if options.ranks is not None and options.ranks < 1:
+        raise UsersError(f"--ranks is a number of ranks, not {options.ranks}")
+    if options.directions < 1:
+        raise UsersError(f"--directions is to be 1 at least, not {options.directions}")
+    if not options.timeout > 0:
+        raise UsersError(f"--timeout is to be above 0, not {options.timeout:g}")
+
+
 def _joined(options):
     """Under torchrun or a launcher like it. None on ranks other than 0."""
     import torch
@@ -80,11 +98,9 @@ def _started(options):
     from ..nursery import Nursery
 
     count = 4 if options.ranks is None else options.ranks
-    if count < 1:
-        raise UsersError(f"--ranks is a number of ranks, not {count}")
     with tempfile.TemporaryDirectory(prefix="distgrad-") as folder:
         names = [f"rank-{rank}" for rank in range(count)]
-        nursery = Nursery(folder, names, _WHOLE_S, lambda name: _be_rank(name, options, count, folder), enough=names[0])
+        nursery = Nursery(folder, names, _WHOLE_S, lambda name: _be_rank(name, options, count, folder), names[:1], _LEAVE_S)
         failures = nursery.run()
         for name in names:
             if nursery.output_of(name):
@@ -141,8 +157,6 @@ def prepared_inputs(options, rank, world_size):
     from ..ranks.call import SubjectError
 
     place, _, name = options.function.rpartition(":")
-    if not place:
-        raise UsersError(f"{options.function!r} is not FILE:FUNCTION, such as losses.py:GatherLayer.apply")
     try:
         module = adapters_loading.load_module(place)
         function = adapters_loading.find_name(module, name, place)
@@ -178,8 +192,6 @@ def _evaluated(options, rank, world_size, device):
     from .input_expressions import split_name, value_of
     from .nested import exchanged
 
-    if not options.given:
-        raise UsersError("no inputs: give --input EXPR for each argument of the function, or --inputs NAME")
     positional, named = [], {}
     for number, (kind, text) in enumerate(options.given):
         name, expression = split_name(text)

@@ -14,7 +14,7 @@ import torch
 
 from ..stepping import ECHOES
 from .coordinates import Coordinates
-from .subject import Subject
+from .subject import NotSupported, Subject
 from .team import told_frames
 
 _ECHOES = (*ECHOES, "Timed out waiting", "Application timeout caused pair closure")
@@ -85,9 +85,17 @@ class Executor:
                 result.values.append(value)
         except Exception as error:
             self._kept = None
-            result.failure = _failure(error, len(result.values), self._doing)
+            result.failure = self._failure(error, len(result.values))
         result.seconds = time.monotonic() - start
         return result
+
+    def _failure(self, error, index):
+        failure = _failure(error, index, self._doing)
+        hung_at = self._team.watch.hung_at
+        if not (failure.is_echo and hung_at):
+            return failure
+        text = f"not done after {self._team.timeout_s:g} s, but at"
+        return replace(failure, text=text, where="", traceback=hung_at, is_echo=False)
 
     # -- actions: each yields values
 
@@ -252,6 +260,7 @@ def _failure(error, index, doing):
     inside = os.path.dirname(torch.__file__)
     frames = [f for f in frames if not f.filename.startswith(inside)] or frames[-1:]
     where = f"{frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
-    text = traceback.format_exception_only(type(error), error)[-1].strip()
-    lines = traceback.format_list(frames) + traceback.format_exception_only(type(error), error)
+    said = traceback.format_exception_only(type(error), error)
+    text = str(error) if isinstance(error, NotSupported) else said[-1].strip()
+    lines = [*traceback.format_list(frames), *said] if frames else []
     return Failure(text, where, "".join(lines), index, doing, any(echo in text for echo in _ECHOES))

@@ -77,7 +77,7 @@ def number(c):
 def bases_of(pair):
     """Those in which the grids of this pair may be written, the plainest first."""
     found = [Base(lambda a, b: pair.identity[a][b], lambda names, a, k, b: f"{names.cotangent}_{_index(k)}")]
-    found += [base for base in (_slices(pair), _places(pair), _parts(pair), _common(pair)) if base]
+    found += [base for base in (_slices(pair), _places(pair), _common(pair), _parts(pair)) if base]
     found.append(Base(lambda a, b: None if pair.right_is_zero(a, b) else pair.right[a][b], _jacobian_term,
                       "J_{{k,r}}: the derivative of rank k's {output} by rank r's input"))
     return found

@@ -212,8 +212,8 @@ class Judgement:
             return
         if self._inputs.kind == "elements":
             self._judge_pairs()
-        if not self.paired and not any(f.name == "not-linear" for f in self.findings):
-            self.findings.append(Finding("not-linear", MEANINGS["not-linear"], **everyone))
+        if not self.paired:
+            self.findings.append(Finding("other-backward", MEANINGS["not-linear"], linear=False, **everyone))
 
     def _op_or_rounding(self, everyone):
         samples = self._backward.random

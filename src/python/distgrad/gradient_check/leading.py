@@ -73,7 +73,7 @@ def _errors(failures):
             for (doing, text, where, traceback), ranks in told.items()]
 
 
-
 def _short(text):
-    """Of Gloo's errors, without where in its sources they were made and what else may be."""
-    return re.sub(r"^RuntimeError: (\[\S+\] )?", "", text).partition(". This is")[0]
+    """Of Gloo's errors what is the same on all ranks that wait."""
+    text = re.sub(r"^RuntimeError: (\[\S+\] )?", "", text).partition(". This is")[0]
+    return re.sub(r" \[\S+\]:\d+$| for (recv|send) operation to complete$", "", text)

@@ -21,6 +21,10 @@ class CannotCheck(Exception):
     """There is nothing to check; the text says why."""
 
 
+class _IsRandom(Exception):
+    """The forward has no derivative to compare with."""
+
+
 @dataclass
 class Options:
     """basis: whether every element is tried, None: where there are few; directions: random ones else."""
@@ -47,8 +51,11 @@ class Check:
         self._outputs = self._judged(wide or first)
         if not any(self._outputs):
             raise CannotCheck("the function returns no floating-point tensor on any rank")
-        judgements = self._passes(wide is not None)
-        return self._report(judgements)
+        try:
+            return self._report(self._passes(wide is not None))
+        except _IsRandom:
+            finding = Finding("nondeterministic", "two runs of the forward at the same inputs differ: nothing was judged")
+            return GradcheckReport("undecided", self._session.size, findings=[finding], notes=self.notes)
 
     # -- the first runs
 
@@ -135,6 +142,8 @@ class Check:
         if derivative is None:
             groups = _same_elements(inputs)
             derivative = forward.Measurement(self._session.move, sizes, _spans(outputs), groups, computed).run()
+        if not derivative.repeats:
+            raise _IsRandom
         rtol = self._rtol(dtypes, derivative)
         names = [(name, [outputs.ranges[r, name] for r in range(self._session.size)]) for name in self._differentiable]
         measured = backward.Measurement(self._session, outputs.size, _spans(inputs), names, rtol).run()
@@ -220,10 +229,6 @@ class Check:
 
     def _tell_open(self, report, derivative):
         """What could not be judged."""
-        if not derivative.repeats:
-            report.findings.append(Finding("nondeterministic", "two runs of the forward at the same inputs differ"))
-            report.verdict = "undecided"
-            return
         kinks, unknown = int(derivative.kinks().sum()), float(derivative.open.double().mean())
         if kinks:
             self._note(f"Along {kinks} of {derivative.matrix.shape[1]} directions the function has a kink at these inputs:"

@@ -81,19 +81,26 @@ def wrong_group(pair) -> Optional[Mistake]:
 
 
 def missing_reduction(pair) -> Optional[Mistake]:
-    """Some ranks' cotangents arrive nowhere but, at most, on themselves."""
+    """What arrives is right, and some that should is absent."""
     grid = pair.coefficients()
     if grid is None:
         return None
     counted = [k for k in range(pair.ranks) if any(not pair.right_is_zero(r, k) for r in range(pair.ranks))]
     absent = [k for k in counted if all(grid[r][k] == 0 for r in range(pair.ranks))]
-    present = [k for k in counted if k not in absent]
-    if absent and present and all(_column_is_right(pair, k) for k in present):
-        return _mistake("missing-reduction", pair, f"the cotangent of rank{_s(absent)} is in no rank's gradient")
-    if _is_own_part(pair) and not (identity_backward(pair) or own_slice(pair)):
-        return _mistake("missing-reduction", pair, "each rank has only what its own cotangent gives: the other ranks'"
-                        " are absent")
-    return None
+    needed = [(r, k) for r, k in pair.pairs() if not pair.right_is_zero(r, k)]
+    if {grid[r][k] for r, k in needed} != {0, 1} or not _rest_is_right(pair, needed):
+        return None
+    lacking = {(r, k) for r, k in needed if grid[r][k] == 0}
+    if _is_own_part(pair):
+        text = "each rank has only what its own cotangent gives: the other ranks' are absent"
+    elif lacking == {(r, k) for r, k in needed if k in absent}:
+        text = f"the cotangent{'s' if len(absent) > 1 else ''} of rank{_s(absent)} {'are' if len(absent) > 1 else 'is'}" \
+               " in no rank's gradient"
+    elif lacking == {(r, k) for r, k in needed if r == k}:
+        text = "each rank has the other ranks' cotangents, and lacks its own"
+    else:
+        text = "some ranks lack some of the ranks' cotangents"
+    return _mistake("missing-reduction", pair, text)
 
 
 def forgotten_op(pair) -> Optional[Mistake]:
@@ -101,9 +108,17 @@ def forgotten_op(pair) -> Optional[Mistake]:
     if pair.ranks < 2 or any(pair.identity[r][k] is None or not pair.equals(r, k, pair.identity[r][k])
                              for r, k in pair.pairs()):
         return None
-    if _one_factor(pair) is not None or any(pair.right_is_zero(r, k) for r, k in pair.pairs()):
-        return None
+    if _one_factor(pair) not in (None, pair.ranks) or any(pair.right_is_zero(r, k) for r, k in pair.pairs()):
+        return None  # times any other number it is no average's either
     return _mistake("forgotten-op", pair, "the cotangents were summed, as if the forward had been a sum")
+
+
+def summed_twice(pair) -> Optional[Mistake]:
+    """N times the right one, where all ranks' gradients are alike."""
+    if pair.ranks < 2 or _one_factor(pair) != pair.ranks or not _is_summed_once_more(pair):
+        return None
+    return _mistake("double-reduction", pair, f"the gradient is {pair.ranks} times the right one, {pair.ranks} being the"
+                    " number of ranks: summed over the ranks once too often, or not divided where it should be")
 
 
 def scaled(pair) -> Optional[Mistake]:
@@ -121,7 +136,7 @@ def double_reduction(pair) -> Optional[Mistake]:
     if pair.ranks < 2:
         return None
     n = range(pair.ranks)
-    if _all_are(pair, lambda r, k: _sum([pair.right[q][k] for q in n], pair.right[r][k])):
+    if _is_summed_once_more(pair):
         return _mistake("double-reduction", pair, "the ranks' gradients were summed over the ranks once more")
     if _all_are(pair, lambda r, k: _sum([pair.right[r][j] for j in n], pair.right[r][k])):
         return _mistake("double-reduction", pair, "the cotangents were summed over the ranks once more")
@@ -175,6 +190,7 @@ TABLE = (
     missing_reduction,
     forgotten_op,
     precision,
+    summed_twice,
     scaled,
     double_reduction,
     wrong_slice,
@@ -207,8 +223,7 @@ def objectives(pair):
         if all(bool(((sum(pair.measured[r][k] for k in n) - sum(pair.right[r][k] for k in n) / pair.ranks).abs()
                      <= room[r]).all()) for r in n):
             found.add("replicated")
-    if _same_shapes(pair, by_column=False) and _all_are(
-            pair, lambda r, k: _sum([pair.right[q][k] for q in n], pair.right[r][k])):
+    if _same_shapes(pair, by_column=False) and _is_summed_once_more(pair):
         found.add("replicated input")
     return found
 
@@ -265,8 +280,8 @@ def _has_others_elements(pair):
         for r in range(pair.ranks))
 
 
-def _column_is_right(pair, k):
-    return all(pair.is_right(r, k) for r in range(pair.ranks))
+def _rest_is_right(pair, needed):
+    return all(pair.is_right(r, k) for r, k in pair.pairs() if (r, k) not in needed)
 
 
 def _one_factor(pair, ranks=None):
@@ -292,6 +307,11 @@ def _meaning(c, n):
     if c == Fraction(1, n):
         return f", {n} being the number of ranks: the ranks' cotangents were averaged, and not summed"
     return ": its sign is turned" if c == -1 else ""
+
+
+def _is_summed_once_more(pair):
+    """Whether every rank has what is right for all ranks, summed."""
+    return _all_are(pair, lambda r, k: _sum([row[k] for row in pair.right], pair.right[r][k]))
 
 
 def _all_are(pair, block_of):

@@ -97,7 +97,7 @@ def _finding_lines(finding):
 def _error_lines(error):
     ranks = error["ranks"]
     who = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
-    lines = [f"{who}, {error['doing']}: {error['text']}"]
+    lines = [f"{who}, {error['doing']}" + (f": {error['text']}" if error["text"] else "")]
     if error["where"]:
         lines.append(f"  at {error['where']}")
     if error["traceback"]:

@@ -5,8 +5,6 @@ from dataclasses import replace
 
 import torch
 
-from .report import GradcheckReport
-
 
 class Broken(Exception):
     """The function could not be run. failures: {rank: Failure, None where there was none}."""
@@ -73,12 +71,7 @@ class Session:
     def give_up(self, lost):
         """A rank does not answer: the report, which the others find in the store."""
         time.sleep(min(1.0, self._team.timeout_s / 2))  # for what it says of itself
-        stack = self._team.late(lost.silent)
-        told = f"not done after {self._team.timeout_s:g} s, but at" if stack else "does not answer any more"
-        error = {"ranks": [lost.silent], "doing": "in the function" if stack else "in gradcheck", "text": told,
-                 "where": "", "traceback": stack or str(lost)}
-        report = GradcheckReport("error", self.size, self._team.backend, errors=[error],
-                                 global_ranks=list(self._team.global_ranks))
+        report = lost.report(self._team, self._team.late(lost.silent))
         self._team.publish(report)
         return report
 

@@ -20,9 +20,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from .report import GradcheckReport
+
 _GRACE_S = 0.7  # for a rank's answer to an error, before it breaks its connections
 _MARGIN_S = 5.0
+_CONNECT_S = 30.0  # at least, for all ranks to call gradcheck
 _PACKET = 1 << 14  # bytes
+_TORCH_DISTRIBUTED = dist.__file__.rpartition("/")[0]
 _TAG, _POISON_TAG = 7205, 2**30 + 7205
 _kept = weakref.WeakKeyDictionary()  # group -> _Control: connecting takes longer than a check
 _connected = weakref.WeakKeyDictionary()  # group -> how often that was done
@@ -35,13 +39,20 @@ class Lost(RuntimeError):
         super().__init__(why)
         self.silent = silent
 
+    def report(self, team, stack=None):
+        """stack: where it hangs, if that is known."""
+        text = f"not done after {team.timeout_s:g} s, but at" if stack else "does not answer any more: it died, hangs, or left"
+        error = {"ranks": [self.silent], "doing": "in the function" if stack else "in gradcheck", "text": text, "where": "",
+                 "traceback": stack or ""}
+        return GradcheckReport("error", team.size, team.backend, errors=[error], global_ranks=list(team.global_ranks))
+
 
 class _Control:
     """Connections among the ranks of `group`. They are no group of torch.distributed's: new_group() counts groups for their
     names, and where only some ranks make one those that the caller makes next do not find each other."""
 
     def __init__(self, group, timeout):
-        self.timeout, self.checks = timeout, itertools.count()
+        self.checks = itertools.count()
         _connected[group] = _connected.get(group, 0) + 1
         store = c10d._world.pg_map[group][1]
         self.store = dist.PrefixStore(f"distgrad-gradcheck/{_connected[group]}", store)
@@ -61,6 +72,7 @@ class Team:
         self.backend = dist.get_backend(self.group)
         self.global_ranks = dist.get_process_group_ranks(self.group)
         self.timeout_s = timeout_s
+        self._patience_s = 3 * timeout_s + 60  # with a rank that is in the function, and will say itself if it is too long
         self._control = _control_of(self.group, timeout_s)
         self._check = next(self._control.checks)
         self.watch = Watch(self._tell_late, timeout_s)
@@ -100,7 +112,7 @@ class Team:
 
     def next_plan(self):
         """Raises Lost."""
-        return self._receive([0], 3 * self.timeout_s + 60)[0]
+        return self._receive([0], self._patience_s)[0]
 
     def _send(self, data, ranks):
         """A first packet of one size, which tells how much follows: few messages, as each wakes threads on both sides."""
@@ -110,20 +122,19 @@ class Team:
         for packet in (head, rest) if rest is not None else (head,):
             works = [(rank, self._started("send", packet, rank)) for rank in ranks]
             for rank, work in works:
-                self._wait_for(work, rank, self._control.timeout)
+                self._wait_for(work, rank, self._patience_s)
 
     def _receive(self, ranks, seconds):
-        wait = datetime.timedelta(seconds=seconds)
         heads = {rank: torch.empty(_PACKET, dtype=torch.uint8) for rank in ranks}
         works = {rank: self._started("recv", head, rank) for rank, head in heads.items()}
         values = []
         for rank, head in heads.items():
-            self._wait_for(works[rank], rank, wait)
+            self._wait_for(works[rank], rank, seconds)
             data = _bytes_of(head)
             size, data = int.from_bytes(data[:8], "little"), data[8:]
             if size > len(data):
                 rest = torch.empty(size - len(data), dtype=torch.uint8)
-                self._wait_for(self._started("recv", rest, rank), rank, wait)
+                self._wait_for(self._started("recv", rest, rank), rank, seconds)
                 data += _bytes_of(rest)
             values.append(pickle.loads(data))
         return values
@@ -135,19 +146,20 @@ class Team:
             raise Lost(rank, str(error)) from None
 
     @staticmethod
-    def _wait_for(work, rank, timeout):
+    def _wait_for(work, rank, seconds):
         try:
-            work.wait(timeout)
+            work.wait(datetime.timedelta(seconds=seconds))
         except RuntimeError as error:
             raise Lost(rank, str(error)) from None
 
     # -- when something is wrong
 
     def publish(self, outcome):
-        """For ranks that this one cannot send to any more."""
+        """For ranks that this one cannot send to any more; they look once their connection is closed."""
         self._forget()
         with contextlib.suppress(RuntimeError):
             self._control.store.set(self._key("outcome"), pickle.dumps(outcome))
+        _break_gloo(self._control.gloo, self.rank, self.size)
 
     def published(self):
         """What rank 0 published, if it did. Waits a while."""
@@ -205,6 +217,7 @@ class Watch:
         self._on_late, self._seconds = on_late, seconds
         self._main = threading.get_ident()
         self._since = None
+        self.hung_at = ""  # the stack, where that was not in a call of torch.distributed's, which waits for others
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="distgrad-gradcheck", daemon=True)
         self.is_late = False
@@ -228,8 +241,11 @@ class Watch:
             since = self._since
             if since is not None and time.monotonic() - since > self._seconds:
                 self.is_late = True
-                frame = sys._current_frames().get(self._main)
-                self._on_late("".join(traceback.format_list(told_frames(traceback.extract_stack(frame)))))
+                frames = told_frames(traceback.extract_stack(sys._current_frames().get(self._main)))
+                stack = "".join(traceback.format_list(frames))
+                if not any(f.filename.startswith(_TORCH_DISTRIBUTED) for f in frames):
+                    self.hung_at = stack
+                self._on_late(stack)
                 return
 
 
@@ -242,7 +258,7 @@ def told_frames(frames):
 
 def _control_of(group, timeout_s):
     if group not in _kept:
-        _kept[group] = _Control(group, datetime.timedelta(seconds=timeout_s))
+        _kept[group] = _Control(group, datetime.timedelta(seconds=max(timeout_s, _CONNECT_S)))
     return _kept[group]
 
 

@@ -24,7 +24,7 @@ def run(body, world_size=4, timeout_s=250, may_die=()):
     needed = [f"rank-{rank}" for rank in range(world_size) if rank not in may_die]
     with tempfile.TemporaryDirectory() as folder:
         nursery = Nursery(folder, [f"rank-{rank}" for rank in range(world_size)], timeout_s,
-                          lambda name: _be(name, body, world_size, folder), grace_s=timeout_s if may_die else 5)
+                          lambda name: _be(name, body, world_size, folder), needed)
         failures = [f for f in nursery.run() if f["process"] in needed]
         if failures:
             raise RuntimeError("\n".join(f"{f['process']}, {f['kind']}: {f['text']}\n{f['output']}" for f in failures))
