@@ -187,24 +187,26 @@ class Predicates(unittest.TestCase):
             return pair(ones(n), grid(n, block))
         self.assert_found("identity-backward", of(lambda r, k: r == k))
         self.assert_found("other-backward", of(lambda r, k: n * (r == k)))
-        self.assert_found("scaled", of(lambda r, k: n), words="4 times the right one, 4 being the number of ranks")
+        self.assert_found("double-reduction", of(lambda r, k: n), words="4 times the right one, 4 being the number of ranks")
         self.assert_found("scaled", of(lambda r, k: 1 / n), words="averaged")
         self.assert_found("scaled", of(lambda r, k: 3), words="3 times")
         self.assert_found("scaled", of(lambda r, k: 2 if r == 3 else 1), [3], "on rank 3")
         self.assert_found("missing-reduction", of(lambda r, k: k != 1), words="of rank 1 is in no rank's")
-        self.assert_found("missing-reduction", of(lambda r, k: k > 1), words="of ranks 0, 1 is in no rank's")
+        self.assert_found("missing-reduction", of(lambda r, k: k > 1), words="of ranks 0, 1 are in no rank's")
         self.assert_found("double-reduction", of(lambda r, k: 1 + (r == k)), words="each rank's own")
         self.assert_found("double-reduction", of(lambda r, k: 1 + (k == 2)), words="rank 2's")
         self.assert_found("wrong-group", of(lambda r, k: r // 2 == k // 2), words="{0, 1} and {2, 3}")
         self.assert_found("no-gradient", of(lambda r, k: 0), words="every rank")
         self.assert_found("no-gradient", of(lambda r, k: r not in (1, 2)), [1, 2])
-        self.assert_found("other-backward", of(lambda r, k: k <= r), [0, 1, 2])
+        self.assert_found("missing-reduction", of(lambda r, k: k <= r), [0, 1, 2], "some ranks lack")
+        self.assert_found("missing-reduction", of(lambda r, k: k != r), words="lacks its own")
 
     def test_two_ranks(self):
         """Where several predicates hold, the one that says most is told."""
         self.assert_found("identity-backward", pair(ones(2), [[1, 0], [0, 1]]))
         self.assert_found("missing-reduction", pair(ones(2), [[1, 0], [1, 0]]), words="rank 1")
-        self.assert_found("scaled", pair(ones(2), [[2, 2], [2, 2]]))
+        self.assert_found("double-reduction", pair(ones(2), [[2, 2], [2, 2]]))
+        self.assert_found("forgotten-op", pair([[0.5, 0.5]] * 2, ones(2)))
 
     def test_one_rank(self):
         self.assert_found("scaled", pair([[1]], [[2]]), words="2 times")
@@ -282,13 +284,6 @@ class Predicates(unittest.TestCase):
         self.assertEqual(of(lambda r, k: 1), set())
         copy = grid(n, lambda r, k: r == k)
         self.assertEqual(objectives(pair(copy, ones(n))), {"replicated input"})
-
-    def test_every_row_of_the_table_is_met(self):
-        from distgrad.gradient_check import predicates
-
-        source = Path(__file__).read_text()
-        for row in predicates.TABLE:
-            self.assertIn(f'"{row.__name__.replace("_", "-")}"', source)
 
 
 if __name__ == "__main__":
