@@ -81,7 +81,7 @@ def value(text, rank=0, number=0):
 class Expressions(unittest.TestCase):
     def test_tensors(self):
         self.assertEqual(value("arange(6.).reshape(2, 3) + rank", 2).tolist(), [[2, 3, 4], [5, 6, 7]])
-        self.assertEqual(value("torch.ones(2).T * world_size").tolist(), [4, 4])
+        self.assertEqual(value("torch.ones(2).flip(0) * world_size").tolist(), [4, 4])
         self.assertEqual(value("randn(4, 3)").shape, (4, 3))
         self.assertEqual(value("rand(rank + 1, 2) > 0.5", 2).dtype, torch.bool)
         self.assertEqual(value("randint(5, [3])").dtype, torch.int64)
@@ -154,6 +154,8 @@ class Command(unittest.TestCase):
             (["mien.py:Sum", "--input", "ones(2)"], "no such file: mien.py"),
             (["mine.py:Sum"], "no inputs: give --input EXPR"),
             ([f"{mine}:Sum", "--input", "open('x')"], "--input open('x'): open is not a function"),
+            ([f"{mine}:Sum", "--input", "arange(3)"], "no input requires grad on any rank"),
+            ([f"{mine}:Sum", "--input", "ones(2)", "--ranks", "100", "--backend", "nccl"], "100 ranks need a GPU each"),
             ([f"{mine}:Sum", "--input", "randn(2"], "--input randn(2: '(' was never closed"),
             (["mine.py:Sum", "--input", "ones(2)", "--inputs", "made"], "--inputs makes all inputs"),
             (["mine.py:Sum", "--input", "ones(2)", "--directions", "0"], "--directions is to be 1 at least"),
@@ -168,6 +170,27 @@ class Command(unittest.TestCase):
                 self.assertEqual((code, out.getvalue()), (2, ""), err.getvalue())
                 self.assertIn(words, err.getvalue())
                 self.assertEqual(len(err.getvalue().strip().split("\n")), 1)
+
+    def test_a_report_that_cannot_be_written(self):
+        code, out, err = self.call("mine.py:Sum", "--ranks", "2", "--input", "ones(2)", "--json", "no/such/folder.json")
+        self.assertEqual((code, err), (2, "gradcheck: --json no/such/folder.json: No such file or directory\n"))
+        self.assertIn("gradcheck: right", out)
+
+    def test_inputs_that_raise(self):
+        code, out, _ = self.call("mine.py:Sum", "--ranks", "2", "--inputs", "printing", "--json", "-")
+        self.assertEqual((code, json.loads(out)["verdict"]), (3, "error"))
+        self.assertIn("rank-0, rank-1: TypeError: printing() missing 1", json.loads(out)["text"])
+
+    @unittest.skipUnless("DISTGRAD" in os.environ, "needs the built distgrad")
+    def test_from_the_executable(self):
+        called = subprocess.run([os.environ["DISTGRAD"], "gradcheck", "mine.py:Wrong", "--python", sys.executable, "--input",
+                                 "scale=2", "--constant", "ones(1)"], cwd=self.folder, capture_output=True, text=True)
+        self.assertEqual((called.returncode, called.stdout, called.stderr),
+                         (2, "", "gradcheck: --constant ones(1): arguments without a name come first\n"))
+        called = subprocess.run([os.environ["DISTGRAD"], "gradcheck", "mine.py:Wrong", "--python", sys.executable, "--input",
+                                 "ones(1)", "--ranks=2"], cwd=self.folder, capture_output=True, text=True)
+        self.assertEqual(called.returncode, 1, called.stderr)
+        self.assertIn("gradcheck: wrong on 2 ranks", called.stdout)
 
     def test_a_function_that_raises(self):
         code, out, err = self.call("mine.py:printing", "--ranks", "2", "--input", "ones(2)")

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from distgrad.gradient_check.blocks import Pair, as_fraction, coefficient  # noqa: E402
 from distgrad.gradient_check.formulas import Names, bar, bases_of, formula  # noqa: E402
-from distgrad.gradient_check.predicates import mistakes_in, objectives  # noqa: E402
+from distgrad.gradient_check.predicates import mistake_in, objectives  # noqa: E402
 
 M = 3  # elements
 EYE = torch.eye(M, dtype=torch.float64)
@@ -48,7 +48,7 @@ def right_formula(p):
 
 
 def first(p):
-    return mistakes_in(p)[0]
+    return mistake_in(p)
 
 
 class Formulas(unittest.TestCase):

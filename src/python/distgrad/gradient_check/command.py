@@ -24,16 +24,16 @@ def main(arguments=None):
         _check_options(options)
         joins = "RANK" in os.environ and "WORLD_SIZE" in os.environ and options.ranks is None
         result = _joined(options) if joins else _started(options)
+        if result is None:  # not rank 0
+            return _RIGHT
+        if options.json != "-":
+            print(result["text"])
+        if options.json:
+            _write_json(options.json, result)
     except UsersError as error:
         print(f"gradcheck: {error}", file=sys.stderr)
         return _USER
-    if result is None:  # not rank 0
-        return _RIGHT
-    if options.json:
-        _write_json(options.json, result)
-    if options.json != "-":
-        print(result["text"])
-    return _CODES[result["verdict"]]
+    return _CODES[result["report"]["verdict"]]
 
 
 def _parser():
@@ -93,11 +93,13 @@ def _joined(options):
 
 def _started(options):
     """Starts the ranks, and tells what they printed and, where rank 0 has no result, what became of them."""
-    import torch  # noqa: F401: once, for all that are forked
+    import torch  # once, for all that are forked
 
     from ..nursery import Nursery
 
     count = 4 if options.ranks is None else options.ranks
+    if options.backend == "nccl" and torch.cuda.device_count() < count:
+        raise UsersError(f"--backend nccl: {count} ranks need a GPU each, and there are {torch.cuda.device_count()}")
     with tempfile.TemporaryDirectory(prefix="distgrad-") as folder:
         names = [f"rank-{rank}" for rank in range(count)]
         nursery = Nursery(folder, names, _WHOLE_S, lambda name: _be_rank(name, options, count, folder), names[:1], _LEAVE_S)
@@ -109,11 +111,19 @@ def _started(options):
             with open(os.path.join(folder, "result")) as file:
                 result = json.load(file)
         except FileNotFoundError:
-            texts = dict.fromkeys(f"{f['process']}: {f['text']}" for f in failures)
-            result = {"text": "\n".join(texts), "verdict": "error", "report": None}
+            result = _without_report(failures)
     if "users_error" in result:
         raise UsersError(result["users_error"])
     return result
+
+
+def _without_report(failures):
+    """Of ranks that did not come to the check: what --inputs makes or a module's constructor raised, or one died."""
+    ranks = {}
+    for f in failures:
+        ranks.setdefault(f["text"], []).append(f["process"])
+    text = "\n".join(f"{', '.join(names)}: {text}" for text, names in ranks.items())
+    return {"text": text, "report": {"verdict": "error", "text": text}}
 
 
 def _be_rank(name, options, count, folder):
@@ -128,7 +138,7 @@ def _be_rank(name, options, count, folder):
         result = _checked(options)
     except UsersError as error:
         result = {"users_error": str(error)}
-    if rank == 0 or "users_error" in result:
+    if rank == 0 or "users_error" in result:  # of the latter all ranks have one, or the first
         path = os.path.join(folder, "result")
         with open(f"{path}~{rank}", "w") as file:
             json.dump(result, file)
@@ -146,7 +156,9 @@ def _checked(options):
     function, inputs, kwargs = prepared_inputs(options, dist.get_rank(), dist.get_world_size())
     report = gradcheck(function, inputs, kwargs=kwargs, rtol=options.rtol, directions=options.directions, timeout_s=options.timeout,
                        raise_exception=False)
-    return {"text": str(report), "verdict": report.verdict, "report": report.to_dict()}
+    if [error["doing"] for error in report.errors] == ["arguments"]:
+        raise UsersError(report.errors[0]["text"])
+    return {"text": str(report), "report": report.to_dict()}
 
 
 def prepared_inputs(options, rank, world_size):
@@ -217,7 +229,7 @@ def _evaluated(options, rank, world_size, device):
 
 
 def _write_json(path, result):
-    text = json.dumps({key: value for key, value in result["report"].items()}, indent=1)
+    text = json.dumps(result["report"], indent=1)
     if path == "-":
         print(text)
         return

@@ -7,7 +7,7 @@ import torch
 
 from .blocks import Pair
 from .formulas import Names, bar, bases_of, formula, number
-from .predicates import MEANINGS, NARROWER, Mistake, mistakes_in, objectives
+from .predicates import MEANINGS, NARROWER, Mistake, mistake_in, objectives
 from .report import Finding
 
 _MOST_DETAILS = 3
@@ -86,11 +86,10 @@ class Judgement:
             self.legends += [told[1]] if told[1] and told[1] not in self.legends else []
 
     def _finding(self, pair, x, names):
-        mistakes = mistakes_in(pair)
-        first, also = mistakes[0], [m.name for m in mistakes[1:]]
+        first = mistake_in(pair)
         if self._is_only_at_kinks(pair):
-            first, also = Mistake("tie", "where the function has a kink (equal values, a zero) the gradient is none of those"
-                                  " that lie between the slopes of both sides", first.ranks), []
+            first = Mistake("tie", "where the function has a kink (equal values, a zero) the gradient is none of those"
+                                  " that lie between the slopes of both sides", first.ranks)
         bases = bases_of(pair)
         measured = formula(pair.measured, pair.room, bases, names)
         right = formula(pair.right, pair.room, bases, names)
@@ -101,7 +100,7 @@ class Judgement:
             first.name, first.text + self._why_missing(first, x), [x], [names.output], list(first.ranks),
             measured[0] if measured and not (right and measured[0] == right[0]) else [], right[0] if right else [],
             "; ".join(legends), grid and [[number(c) for c in row] for row in grid], self._backward.is_linear, details,
-            also, self.dtype)
+            self.dtype)
 
     def _why_missing(self, mistake, x):
         if mistake.name != "no-gradient":

@@ -22,10 +22,10 @@ class Mistake:
     ranks: tuple
 
 
-def mistakes_in(pair):
-    """Those that hold, in the table's order; other-backward where none does."""
-    found = [mistake for holds in TABLE if (mistake := holds(pair))]
-    return found or [Mistake("other-backward", MEANINGS["other-backward"], _wrong_rows(pair))]
+def mistake_in(pair):
+    """The first that holds; other-backward where none does."""
+    found = next((mistake for holds in TABLE if (mistake := holds(pair))), None)
+    return found or Mistake("other-backward", MEANINGS["other-backward"], _wrong_rows(pair))
 
 
 # By how much roundings on the way may be off, relative to what is rounded: a few eps, but not those of the next dtype.
@@ -180,7 +180,7 @@ def precision(pair) -> Optional[Mistake]:
     return None
 
 
-# Most specific first. A pair that is right is in none of them; mistakes_in() is not asked then.
+# Most specific first. A pair that is right is in none of them; mistake_in() is not asked then.
 TABLE = (
     no_gradient,
     zero_input,

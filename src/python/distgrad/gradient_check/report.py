@@ -23,7 +23,6 @@ class Finding:
     coefficients: Optional[list] = None
     linear: bool = True
     details: list = field(default_factory=list)
-    also: list = field(default_factory=list)
     dtype: str = ""
 
 
@@ -89,8 +88,6 @@ def _finding_lines(finding):
     text = finding.text[:1].upper() + finding.text[1:] + "."
     if not finding.linear and finding.right:
         text += " It is not linear in the cotangents; the formula is that of single ones."
-    if finding.also:
-        text += f" Also: {', '.join(finding.also)}."
     return lines + textwrap.wrap(text, _WIDTH, initial_indent="  ", subsequent_indent="  ")
 
 
