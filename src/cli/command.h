@@ -21,6 +21,7 @@ ExitCode audit_command(const Arguments&);
 ExitCode fuzz_command(const Arguments&);
 ExitCode compare_command(const Arguments&);
 ExitCode golden_command(const Arguments&);
+ExitCode gradcheck_command(const Arguments&);
 ExitCode init_command(const Arguments&);
 ExitCode repro_command(const Arguments&);
 ExitCode list_command(const Arguments&);

@@ -20,6 +20,7 @@ constexpr Command kCommands[] = {
     {"audit", "run one implementation through a battery for every collective", audit_command},
     {"fuzz", "run random programs and shrink what fails", fuzz_command},
     {"compare", "compare saved gradients with a reference, or two JSON reports", compare_command},
+    {"gradcheck", "measure a function's backward on several ranks, element by element", gradcheck_command},
     {"golden", "write, check or show changes of files that hold the true gradients", golden_command},
     {"init", "write a first scenario, and the schema that lets an editor check it", init_command},
     {"repro", "write a case as a Python script that needs torch alone, or reduced", repro_command},

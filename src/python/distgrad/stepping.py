@@ -151,7 +151,7 @@ def _run_processes(folder, request):
 
 
 # What a rank says when another one is gone: an echo of the cause.
-_ECHOES = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Gloo connect")
+ECHOES = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Gloo connect")
 
 
 def _failure_text(failures, timeout_s):
@@ -169,7 +169,7 @@ def _failure_text(failures, timeout_s):
 
 
 def _is_echo(failure):
-    return any(echo in failure["text"] for echo in _ECHOES)
+    return any(echo in failure["text"] for echo in ECHOES)
 
 
 def _who(names):

@@ -1,0 +1,88 @@
+// distgrad gradcheck [OPTION...] FILE:FUNCTION: becomes `python -m distgrad.gradcheck`, which needs no rank program.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "base/error.h"
+#include "cli/command.h"
+#include "cli/interpreters.h"
+#include "cli/parse_arguments.h"
+#include "pool/installation.h"
+
+namespace distgrad {
+namespace {
+
+constexpr const char* kExamples =
+    "Without --ranks, under torchrun, it joins the ranks that there are. Exit code 0: right, 1: wrong,\n"
+    "2: bad arguments, 3: a rank raised, died or hung, or nothing could be judged.\n"
+    "Examples:\n"
+    "  distgrad gradcheck losses.py:GatherLayer.apply --input 'randn(4, 3)'\n"
+    "  distgrad gradcheck layers.py:scaled --ranks 2 --input 'arange(6.) + rank' --constant 3\n";
+
+// The arguments but for --python, in their order: which --input comes before which --constant counts.
+Arguments without_python(const Arguments& arguments) {
+  Arguments kept;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i] == "--python") {
+      ++i;
+    } else if (!arguments[i].starts_with("--python=")) {
+      kept.push_back(arguments[i]);
+    }
+  }
+  return kept;
+}
+
+// Python finds the module in front of whatever else the user has there.
+void put_on_python_path(const std::filesystem::path& folder) {
+  const char* before = std::getenv("PYTHONPATH");
+  const std::string path = before && *before ? folder.string() + ":" + before : folder.string();
+  setenv("PYTHONPATH", path.c_str(), 1);
+}
+
+[[noreturn]] void become(const std::vector<std::string>& command) {
+  std::vector<char*> words;
+  for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
+  words.push_back(nullptr);
+  execv(words[0], words.data());
+  throw SystemError(fmt::format("{} does not run: {}", command[0], std::strerror(errno)));
+}
+
+}  // namespace
+
+ExitCode gradcheck_command(const Arguments& arguments) {
+  CLI::App app("Measure the backward of a function on several ranks, and compare it with its forward's derivative.",
+               "distgrad gradcheck");
+  std::string function, dtype, backend, python, inputs, json;
+  std::vector<std::string> given, constants;
+  int ranks = 4, directions = 16;
+  double rtol = 0, timeout = 60;
+  app.add_option("FUNCTION", function, "losses.py:GatherLayer.apply, or package.module:function")->required();
+  app.add_option("--ranks", ranks, "how many are started (default 4)")->type_name("N");
+  app.add_option("--input", given, "an argument of the function, or NAME=EXPR: randn(4,3), arange(6.)+rank, 3, None")
+      ->type_name("EXPR");
+  app.add_option("--constant", constants, "an argument that does not require grad")->type_name("EXPR");
+  app.add_option("--inputs", inputs, "a function of the file that returns the arguments")->type_name("NAME");
+  app.add_option("--dtype", dtype, "of tensors that expressions make (default float64)")->type_name("DTYPE");
+  app.add_option("--backend", backend, "gloo (default) or nccl")->type_name("NAME");
+  app.add_option("--rtol", rtol, "what rounding may do, relative to a gradient's largest element")->type_name("X");
+  app.add_option("--directions", directions, "random directions of large tensors (default 16)")->type_name("N");
+  app.add_option("--timeout", timeout, "seconds that a rank may wait for another (default 60)")->type_name("S");
+  app.add_option("--json", json, "the report as JSON; - is standard output")->type_name("FILE");
+  app.add_option("--python", python, "the interpreter; its torch runs the function")->type_name("PATH");
+  describe(app, kExamples);
+  if (const auto done = parse_arguments(app, arguments)) return *done;
+  Interpreters interpreters;
+  std::vector<std::string> command = {interpreters.find(python).path, "-m", "distgrad.gradcheck"};
+  const Arguments passed = without_python(arguments);
+  command.insert(command.end(), passed.begin(), passed.end());
+  std::error_code ignored;
+  const auto program = std::filesystem::weakly_canonical(python_ranks_of(executable_folder()), ignored);
+  put_on_python_path(program.parent_path().parent_path().parent_path());
+  become(command);
+}
+
+}  // namespace distgrad

@@ -1,0 +1,116 @@
+"""The right and the measured backward for one input and one output, as grids of blocks [to rank][from rank].
+
+A block maps rank k's cotangent of the output to rank r's gradient of the input, in the coordinates of the directions that
+were probed: the elements, or a few random directions. Ranks that lack the input or the output have blocks of no rows or no
+columns. Nothing here communicates, or knows a function.
+"""
+
+import math
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Optional
+
+import torch
+
+_MOST_DENOMINATOR = 64
+_EXACT = 1e-12
+
+
+@dataclass
+class Pair:
+    """right, measured: grids of float64 matrices. room: likewise, by how much elements of right ones may differ."""
+
+    right: list
+    measured: list
+    room: list
+    # The coordinates of the identity, where input and output have equally many elements; else None.
+    identity: Optional[list] = None
+    # Elements that finite differences could not decide (a kink): any value in [low, high] is right there. Grids, or None.
+    low: Optional[list] = None
+    high: Optional[list] = None
+    # By rank, of this input's element numbers: whether an operand on any rank is 0 there. None where not known.
+    zero_rows: Optional[list] = None
+    by_element: bool = True  # coordinates are elements
+    row_shapes: list = field(default_factory=list)  # of the input by rank, where known
+
+    def __post_init__(self):
+        self.ranks = len(self.right)
+        if self.identity is None:
+            self.identity = [[torch.eye(len(block), dtype=torch.float64) if block.shape[0] == block.shape[1] else None
+                              for block in row] for row in self.right]
+
+    def pairs(self):
+        return [(r, k) for r in range(self.ranks) for k in range(self.ranks)]
+
+    def is_right(self, r, k):
+        return bool((self.excess(r, k) <= 0).all())
+
+    def excess(self, r, k):
+        """Element by element, by how much the measured block is further from the right one than it may be; inf for NaN."""
+        measured, right, room = self.measured[r][k], self.right[r][k], self.room[r][k]
+        low = right if self.low is None else self.low[r][k]
+        high = right if self.high is None else self.high[r][k]
+        apart = torch.maximum(low - measured, measured - high)
+        return torch.where(apart.isnan(), torch.full_like(apart, math.inf), apart - room)
+
+    def wrong(self):
+        return [(r, k) for r, k in self.pairs() if not self.is_right(r, k)]
+
+    def equals(self, r, k, block, room=None):
+        """Whether the measured block is this one, within what it may be off."""
+        measured = self.measured[r][k]
+        if measured.shape != block.shape:
+            return False
+        allowed = self.room[r][k] if room is None else torch.maximum(self.room[r][k], room)
+        return bool(((measured - block).abs() <= allowed).all())
+
+    def is_zero(self, r, k):
+        return bool((self.measured[r][k].abs() <= self.room[r][k]).all())
+
+    def right_is_zero(self, r, k):
+        return bool((self.right[r][k].abs() <= self.room[r][k]).all())
+
+    def measured_coefficient(self, r, k, base):
+        return coefficient(self.measured[r][k], base, self.room[r][k])
+
+    def right_coefficient(self, r, k, base):
+        return coefficient(self.right[r][k], base, self.room[r][k])
+
+    def coefficients(self):
+        """[to][from], the measured blocks relative to the right ones; None where one number for each pair does not do."""
+        grid = [[self.relative(r, k) for k in range(self.ranks)] for r in range(self.ranks)]
+        return None if any(c is None for row in grid for c in row) else grid
+
+    def relative(self, r, k):
+        """The number by which the measured block is the right one; 0 where both are zero, None where there is none."""
+        if self.measured[r][k].isnan().any():
+            return None
+        if self.right_is_zero(r, k):
+            return Fraction(0) if self.is_zero(r, k) else None
+        return self.measured_coefficient(r, k, self.right[r][k])
+
+
+def coefficient(block, base, room):
+    """c with block = c * base within `room`, an exact fraction where it is near enough to one; None where there is none."""
+    if base is None or block.shape != base.shape:
+        return None
+    if bool((block.abs() <= room).all()):
+        return Fraction(0)
+    size = float((base * base).sum())
+    if not size > 0 or not bool(block.isfinite().all()):
+        return None
+    c = float((block * base).sum()) / size
+    if not bool(((block - c * base).abs() <= room * (1 + abs(c))).all()):
+        return None
+    return as_fraction(c, float(room.max()) / math.sqrt(size) + 1e-14)
+
+
+def as_fraction(c, error):
+    """The fraction of a small denominator that c is, or within `error` (relative to 1 or c) may be; else c. Of a vague number
+    only fractions of so small a denominator count that being near one is no accident."""
+    near = Fraction(c).limit_denominator(_MOST_DENOMINATOR)
+    if abs(float(near) - c) <= _EXACT * (1 + abs(c)):
+        return near
+    error *= 1 + abs(c)
+    near = Fraction(c).limit_denominator(int(min(_MOST_DENOMINATOR, max(1.0, math.sqrt(0.01 / error)))))
+    return near if abs(float(near) - c) <= error else c

@@ -1,0 +1,240 @@
+"""`python -m distgrad.gradcheck FILE:FUNCTION`: its arguments, the ranks that it starts or joins, and its exit code."""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+
+_DTYPES = ("float64", "float32", "bfloat16", "float16")
+_RIGHT, _WRONG, _USER, _BROKEN = 0, 1, 2, 3
+_CODES = {"right": _RIGHT, "wrong": _WRONG, "undecided": _BROKEN, "error": _BROKEN}
+_LEAVE_S = 5  # for the other ranks, once rank 0 is done
+_WHOLE_S = 3600  # for everything; a rank that hangs is told long before
+
+
+class UsersError(Exception):
+    """One line for the user."""
+
+
+def main(arguments=None):
+    """The exit code: 0 right, 1 wrong, 2 the user's error, 3 not carried through, or not judged."""
+    options = _parser().parse_args(arguments)
+    try:
+        _check_options(options)
+        joins = "RANK" in os.environ and "WORLD_SIZE" in os.environ and options.ranks is None
+        result = _joined(options) if joins else _started(options)
+        if result is None:  # not rank 0
+            return _RIGHT
+        if options.json != "-":
+            print(result["text"])
+        if options.json:
+            _write_json(options.json, result)
+    except UsersError as error:
+        print(f"gradcheck: {error}", file=sys.stderr)
+        return _USER
+    return _CODES[result["report"]["verdict"]]
+
+
+def _parser():
+    parser = argparse.ArgumentParser(
+        prog="python -m distgrad.gradcheck", allow_abbrev=False,
+        description="Measures the backward of a function on several ranks, and compares it with what its forward does.",
+        epilog="Under torchrun it joins the ranks that there are. Exit code: 0 right, 1 wrong, 2 bad arguments, 3 a rank"
+               " raised, died or hung, or nothing could be judged.")
+    parser.add_argument("function", metavar="FILE:FUNCTION", help="losses.py:GatherLayer.apply, or package.module:function;"
+                        " a Module class is instantiated without arguments")
+    parser.add_argument("--ranks", type=int, help="how many are started (default: 4)")
+    parser.add_argument("--input", action="append", default=[], metavar="[NAME=]EXPR", dest="given",
+                        type=lambda text: ("input", text), help="an argument of the function, in order, or by its name:"
+                        " randn(4,3), arange(6.).reshape(2,3)+rank, 3, None; floating tensors require grad")
+    parser.add_argument("--constant", action="append", metavar="[NAME=]EXPR", dest="given",
+                        type=lambda text: ("constant", text), help="an argument that does not require grad")
+    parser.add_argument("--inputs", metavar="NAME", help="a function of the file that returns the inputs; it may have the"
+                        " parameters rank and world_size")
+    parser.add_argument("--dtype", choices=_DTYPES, default="float64", help="of tensors that expressions make")
+    parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
+    parser.add_argument("--rtol", type=float, help="what rounding may do, relative to the largest element of a gradient")
+    parser.add_argument("--directions", type=int, default=16, help="random directions of large tensors (default: 16)")
+    parser.add_argument("--timeout", type=float, default=60, metavar="S", help="how long a rank may wait for another")
+    parser.add_argument("--json", metavar="FILE", help="writes the report as JSON; - is standard output")
+    return parser
+
+
+def _check_options(options):
+    """What can be said without torch, which takes seconds to import."""
+    if ":" not in options.function:
+        raise UsersError(f"{options.function!r} is not FILE:FUNCTION, such as losses.py:GatherLayer.apply")
+    if not options.given and not options.inputs:
+        raise UsersError("no inputs: give --input EXPR for each argument of the function, or --inputs NAME")
+    if options.given and options.inputs:
+        raise UsersError("--inputs makes all inputs: --input and --constant cannot be given besides")
+    if options.ranks is not None and options.ranks < 1:
+        raise UsersError(f"--ranks is a number of ranks, not {options.ranks}")
+    if options.directions < 1:
+        raise UsersError(f"--directions is to be 1 at least, not {options.directions}")
+    if not options.timeout > 0:
+        raise UsersError(f"--timeout is to be above 0, not {options.timeout:g}")
+
+
+def _joined(options):
+    """Under torchrun or a launcher like it. None on ranks other than 0."""
+    import torch
+    import torch.distributed as dist
+
+    if options.backend == "nccl":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
+    dist.init_process_group(options.backend)
+    result = _checked(options)
+    rank = dist.get_rank()
+    dist.destroy_process_group()
+    return None if rank else result
+
+
+def _started(options):
+    """Starts the ranks, and tells what they printed and, where rank 0 has no result, what became of them."""
+    import torch  # once, for all that are forked
+
+    from ..nursery import Nursery
+
+    count = 4 if options.ranks is None else options.ranks
+    if options.backend == "nccl" and torch.cuda.device_count() < count:
+        raise UsersError(f"--backend nccl: {count} ranks need a GPU each, and there are {torch.cuda.device_count()}")
+    with tempfile.TemporaryDirectory(prefix="distgrad-") as folder:
+        names = [f"rank-{rank}" for rank in range(count)]
+        nursery = Nursery(folder, names, _WHOLE_S, lambda name: _be_rank(name, options, count, folder), names[:1], _LEAVE_S)
+        failures = nursery.run()
+        for name in names:
+            if nursery.output_of(name):
+                print(f"{name} printed:\n{nursery.output_of(name)}", file=sys.stderr)
+        try:
+            with open(os.path.join(folder, "result")) as file:
+                result = json.load(file)
+        except FileNotFoundError:
+            result = _without_report(failures)
+    if "users_error" in result:
+        raise UsersError(result["users_error"])
+    return result
+
+
+def _without_report(failures):
+    """Of ranks that did not come to the check: what --inputs makes or a module's constructor raised, or one died."""
+    ranks = {}
+    for f in failures:
+        ranks.setdefault(f["text"], []).append(f["process"])
+    text = "\n".join(f"{', '.join(names)}: {text}" for text, names in ranks.items())
+    return {"text": text, "report": {"verdict": "error", "text": text}}
+
+
+def _be_rank(name, options, count, folder):
+    from ..nursery import join_group
+    from ..ranks.process import wait_for_a_free_core
+
+    rank = int(name.rpartition("-")[2])
+    wait_for_a_free_core()
+    try:
+        prepared_inputs(options, rank, count)  # what is wrong with the arguments is told before anybody waits
+        join_group(rank, count, options.backend, folder, options.timeout)
+        result = _checked(options)
+    except UsersError as error:
+        result = {"users_error": str(error)}
+    if rank == 0 or "users_error" in result:  # of the latter all ranks have one, or the first
+        path = os.path.join(folder, "result")
+        with open(f"{path}~{rank}", "w") as file:
+            json.dump(result, file)
+        os.rename(f"{path}~{rank}", path)
+
+
+def _checked(options):
+    """On a rank: the report as text and data."""
+    import torch
+    import torch.distributed as dist
+
+    from .api import gradcheck
+
+    torch.set_num_threads(1)
+    function, inputs, kwargs = prepared_inputs(options, dist.get_rank(), dist.get_world_size())
+    report = gradcheck(function, inputs, kwargs=kwargs, rtol=options.rtol, directions=options.directions, timeout_s=options.timeout,
+                       raise_exception=False)
+    if [error["doing"] for error in report.errors] == ["arguments"]:
+        raise UsersError(report.errors[0]["text"])
+    return {"text": str(report), "report": report.to_dict()}
+
+
+def prepared_inputs(options, rank, world_size):
+    """(function, its arguments, its keyword arguments). Raises UsersError."""
+    import torch
+
+    from ..ranks import adapters_loading
+    from ..ranks.call import SubjectError
+
+    place, _, name = options.function.rpartition(":")
+    try:
+        module = adapters_loading.load_module(place)
+        function = adapters_loading.find_name(module, name, place)
+        maker = options.inputs and adapters_loading.find_name(module, options.inputs, place)
+    except SubjectError as error:
+        raise UsersError(str(error)) from None
+    if isinstance(function, type) and issubclass(function, torch.autograd.Function):
+        function = function.apply
+    elif isinstance(function, type) and issubclass(function, torch.nn.Module):
+        torch.manual_seed(rank)
+        function = function().to(getattr(torch, options.dtype))
+    if not callable(function):
+        raise UsersError(f"{options.function} is a {type(function).__name__} and cannot be called")
+    device = torch.device("cuda", torch.cuda.current_device()) if options.backend == "nccl" else torch.device("cpu")
+    if isinstance(function, torch.nn.Module):
+        function = function.to(device)
+    if maker:
+        return function, _made(maker, rank, world_size), {}
+    return function, *_evaluated(options, rank, world_size, device)
+
+
+def _made(maker, rank, world_size):
+    import inspect
+
+    offered = {"rank": rank, "world_size": world_size}
+    return maker(**{k: v for k, v in offered.items() if k in inspect.signature(maker).parameters})
+
+
+def _evaluated(options, rank, world_size, device):
+    import torch
+
+    from ..ranks.language import InvalidExpression
+    from .input_expressions import split_name, value_of
+    from .nested import exchanged
+
+    positional, named = [], {}
+    for number, (kind, text) in enumerate(options.given):
+        name, expression = split_name(text)
+        try:
+            value = value_of(expression, number, rank, world_size, getattr(torch, options.dtype))
+        except InvalidExpression as error:
+            raise UsersError(f"--{kind} {text}: {error}") from None
+
+        def placed(_, leaf):
+            if not isinstance(leaf, torch.Tensor):
+                return leaf
+            leaf = leaf.detach().clone().to(device)
+            return leaf.requires_grad_(kind == "input" and leaf.is_floating_point())
+
+        value = exchanged(value, placed)
+        if name is not None:
+            named[name] = value
+        elif named:
+            raise UsersError(f"--{kind} {text}: arguments without a name come first")
+        else:
+            positional.append(value)
+    return tuple(positional), named
+
+
+def _write_json(path, result):
+    text = json.dumps(result["report"], indent=1)
+    if path == "-":
+        print(text)
+        return
+    try:
+        with open(path, "w") as file:
+            file.write(text + "\n")
+    except OSError as error:
+        raise UsersError(f"--json {path}: {error.strerror}") from None

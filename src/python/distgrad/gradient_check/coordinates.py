@@ -1,0 +1,107 @@
+"""The directions along which inputs are moved, and cotangents given: what the rows and columns of both maps are.
+
+    elements    one direction an element: a basis. What is right for it is right for everything linear.
+    blocks      a few random directions for each tensor of each rank
+    whole       a few random directions of all ranks' tensors together
+
+The ranks make their parts of a direction by themselves: it depends on the tensor's name, shape and number alone, in blocks
+not on the rank, so that blocks of different ranks can be compared. Rank 0 sees coordinates only.
+"""
+
+import zlib
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """What the ranks know of one tensor. scale: the size of the steps or numbers of its random directions."""
+
+    name: str
+    shape: tuple
+    scale: float = 1.0
+
+    def size(self):
+        return int(torch.Size(self.shape).numel())
+
+
+@dataclass
+class Coordinates:
+    """kind: "elements", "blocks" or "whole"; count: of random directions; tensors: by rank."""
+
+    kind: str
+    tensors: tuple
+    count: int = 0
+
+    def __post_init__(self):
+        self.ranges = {}  # (rank, name) -> the slice of its coordinates, in order
+        self.size = self.count if self.kind == "whole" else 0
+        for rank, tensors in enumerate(self.tensors):
+            for t in tensors:
+                extent = self.extent(t)
+                at = 0 if self.kind == "whole" else self.size
+                self.ranges[rank, t.name] = slice(at, at + extent)
+                self.size = max(self.size, at + extent)
+
+    def extent(self, tensor):
+        """The number of coordinates of one tensor of one rank."""
+        if self.kind == "whole":
+            return self.count
+        return tensor.size() if self.kind == "elements" else min(self.count, tensor.size())
+
+    def expand(self, rank, coefficients):
+        """This rank's tensors, float64, of the combination of directions with these coefficients; None for what is 0."""
+        return [self._combined(rank, t, coefficients[self.ranges[rank, t.name]]) for t in self.tensors[rank]]
+
+    def project(self, rank, values):
+        """What this rank contributes to assemble(): the products of its directions and its tensors (None: zero)."""
+        parts = []
+        for t, value in zip(self.tensors[rank], values):
+            if value is None:
+                parts.append(torch.zeros(self.extent(t), dtype=torch.float64))
+                continue
+            flat = value.detach().to("cpu", torch.float64).reshape(-1)
+            if self.kind == "elements":
+                parts.append(flat)
+            else:
+                products = [self._direction(rank, t, s).reshape(-1) @ flat for s in range(self.extent(t))]
+                parts.append(torch.stack(products) if products else torch.zeros(0, dtype=torch.float64))
+        if self.kind == "whole":
+            return sum(parts, torch.zeros(self.count, dtype=torch.float64))
+        return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
+
+    def assemble(self, by_rank):
+        """All coordinates, of what each rank's project() gave: of one vector, or of several as rows."""
+        return sum(by_rank) if self.kind == "whole" else torch.cat(by_rank, -1)
+
+    def identity(self, to, source, others):
+        """The block of the identity from `source` (a (rank, tensor) of the coordinates `others`) to `to`, one of these."""
+        if to[1].size() != source[1].size() or self.kind == "whole":
+            return None
+        rows = [self._direction(*to, s).reshape(-1) for s in range(self.extent(to[1]))]
+        columns = [others._direction(*source, s).reshape(-1) for s in range(others.extent(source[1]))]
+        if not rows:
+            return torch.zeros(0, 0, dtype=torch.float64)
+        return torch.stack(rows) @ torch.stack(columns).T
+
+    def _combined(self, rank, tensor, coefficients):
+        if not bool(coefficients.any()):
+            return None
+        if self.kind == "elements":
+            return coefficients.reshape(tensor.shape)
+        total = torch.zeros(tensor.shape, dtype=torch.float64)
+        for s, c in enumerate(coefficients.tolist()):
+            if c:
+                total += c * self._direction(rank, tensor, s)
+        return total
+
+    def _direction(self, rank, tensor, number):
+        """Numbers of both signs and of the size `scale`."""
+        owner = rank if self.kind == "whole" else ""
+        seed = zlib.crc32(f"{owner}/{tensor.name}/{tuple(tensor.shape)}/{number}".encode())
+        generator = torch.Generator().manual_seed(seed)
+        sign = 2.0 * torch.randint(0, 2, tensor.shape, generator=generator) - 1
+        size = torch.rand(tensor.shape, generator=generator, dtype=torch.float64) + 0.5
+        return tensor.scale * sign * size
+

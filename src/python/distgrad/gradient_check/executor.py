@@ -1,0 +1,266 @@
+"""One rank's end of a check: runs the function as a plan says, and reports coordinates.
+
+A plan is a list of probes that all ranks go through in the same order without talking to each other; what came out goes to rank
+0 afterwards. An exception ends a plan on the rank that it is raised on.
+"""
+
+import os
+import time
+import traceback
+from dataclasses import dataclass, field, replace
+from typing import Optional
+
+import torch
+
+from ..stepping import ECHOES
+from .coordinates import Coordinates
+from .subject import NotSupported, Subject
+from .team import told_frames
+
+_ECHOES = (*ECHOES, "Timed out waiting", "Application timeout caused pair closure")
+_MOST_VALUES = 4096  # of an input, that are sent to rank 0
+_JUNK = 1e3  # in memory between the elements of a cotangent
+_LATER = 3  # probes of a plan whose gradients are looked at again at its end
+
+
+@dataclass
+class Failure:
+    """An exception on one rank. index: of the probe; is_echo: told by the connection, as another rank is gone or waits."""
+
+    text: str
+    where: str
+    traceback: str
+    index: int
+    doing: str
+    is_echo: bool
+
+
+@dataclass
+class Result:
+    """Of a plan on one rank: a value for each probe that was done, and why it ended early."""
+
+    values: list = field(default_factory=list)
+    failure: Optional[Failure] = None
+    seconds: float = 0.0
+
+
+@dataclass
+class Probe:
+    """A backward run. coefficients: of the output's coordinates.
+
+    graph: "kept" (one graph for all of them), "own" (a forward for it alone), "used" (another forward and backward came
+    between), "together" (one backward for two calls, the other with reversed coefficients; the sum of both gradients).
+    layout: how the cotangents lie in memory, on rank `only` alone or on all (None); constant: all elements of a cotangent are
+    its first coefficient; output: the only one that takes part."""
+
+    coefficients: Optional[torch.Tensor]
+    graph: str = "kept"
+    layout: str = ""
+    only: Optional[int] = None
+    constant: bool = False
+    output: Optional[str] = None
+    doing: str = "backward"
+
+
+class Executor:
+    def __init__(self, subject, team):
+        """`subject` makes the Subject, which may raise."""
+        self._team, self._make_subject = team, subject
+        self.subject: Optional[Subject] = None
+        self._inputs: Optional[Coordinates] = None
+        self._outputs: Optional[Coordinates] = None
+        self._kept = None  # the run whose graph is used again and again
+        self._doing = ""
+
+    def restore(self):
+        if self.subject is not None:
+            self.subject.restore()
+
+    def run(self, action, *arguments):
+        """Result of one of the actions below."""
+        result, start = Result(), time.monotonic()
+        self._doing = "forward"
+        try:
+            for value in getattr(self, action)(*arguments):
+                result.values.append(value)
+        except Exception as error:
+            self._kept = None
+            result.failure = self._failure(error, len(result.values))
+        result.seconds = time.monotonic() - start
+        return result
+
+    def _failure(self, error, index):
+        failure = _failure(error, index, self._doing)
+        hung_at = self._team.watch.hung_at
+        if not (failure.is_echo and hung_at):
+            return failure
+        text = f"not done after {self._team.timeout_s:g} s, but at"
+        return replace(failure, text=text, where="", traceback=hung_at, is_echo=False)
+
+    # -- actions: each yields values
+
+    def start(self):
+        """The inputs, then what use() gives for the dtypes that they have."""
+        self.subject = self._make_subject()
+        yield [_described_input(leaf) for leaf in self.subject.leaves]
+        yield from self.use(None)
+
+    def use(self, dtype):
+        """From now on, in this dtype (None: as given). What the first forward in it gave."""
+        self._kept = None
+        self.subject.use(dtype)
+        run = self._forward()
+        start = time.monotonic()
+        self._forward()  # the first may have connected or compiled something
+        yield {"seconds": time.monotonic() - start, "outputs": [_described_output(o) for o in run.outputs],
+               "written": self.subject.written(run), "closed_over": self.subject.closed_over()}
+
+    def move(self, coordinates, moves):
+        """For each row, coefficients of the input's coordinates: the outputs' coordinates there. `coordinates`: of both from
+        now on, None: as before."""
+        self._inputs, self._outputs = coordinates or (self._inputs, self._outputs)
+        for row in moves:
+            run = self._forward(self._inputs.expand(self._team.rank, row))
+            yield self._outputs.project(self._team.rank, self._judged(run)).tolist()
+
+    def probe(self, coordinates, probes, coefficients):
+        """For each Probe, with its row of coefficients: the gradients' coordinates and what else was seen."""
+        self._inputs, self._outputs = coordinates or (self._inputs, self._outputs)
+        watched = []
+        for i, probe in enumerate(replace(p, coefficients=row) for p, row in zip(probes, coefficients)):
+            self._doing = probe.doing
+            seen = self._backward(self._runs_for(probe), probe)
+            if len(watched) < _LATER or i >= len(probes) - _LATER:
+                watched.append((seen["gradients"], seen["row"]))
+            # As numbers: tensors are slow to pickle one by one.
+            yield {**{key: value for key, value in seen.items() if key != "gradients"}, "row": seen["row"].tolist()}
+        self._doing = "backward"
+        yield [float((sum(self._project(g) for g in gradients) - row).nan_to_num().abs().max()) if len(row) else 0.0
+               for gradients, row in watched]
+
+    # -- runs
+
+    def _forward(self, moves=None):
+        return self._call(self.subject.prepared(moves))
+
+    def _call(self, prepared):
+        self._doing, doing = "forward", self._doing
+        with self._team.watch.one_call():
+            run = self.subject.call(prepared)
+        self._check_not_late()
+        self._doing = doing
+        return run
+
+    def _runs_for(self, probe):
+        """The runs whose backward is wanted."""
+        if probe.graph == "kept":
+            self._kept = self._kept or self._forward()
+            return [self._kept]
+        self._kept = None  # one graph at a time, as the parameters are written before each forward
+        if probe.graph == "together":
+            # Both operands before both calls: in backward the second call's gradient waits while the first's is made.
+            return [self._call(prepared) for prepared in [self.subject.prepared(), self.subject.prepared()]]
+        run = self._forward()
+        if probe.graph == "used":
+            other = self._forward(self._elsewhere())
+            self._backward([other], Probe(probe.coefficients.flip(0)))
+        return [run]
+
+    def _elsewhere(self):
+        """Moves of the tensors, as small as those of the forward, which the function took; parameters stay, as their memory
+        is that of the first run's graph."""
+        moves = []
+        for leaf in self.subject.leaves:
+            size = leaf.base.detach().to("cpu", torch.float64).abs()
+            least = float(size.square().mean().sqrt()) if size.numel() else 0.0
+            moves.append(None if leaf.is_parameter else size.clamp_min(least or 1.0) / 64)
+        return moves
+
+    def _backward(self, runs, probe):
+        probes = [probe, replace(probe, coefficients=probe.coefficients.flip(0))]
+        given = [(o, self._cotangent(o, t, p)) for run, p in zip(runs, probes) for o, t in self._with_cotangents(run, p)]
+        given = [(output, c, c.clone()) for output, c in given if c is not None]
+        with self._team.watch.one_call():
+            gradients = self.subject.backward(runs, [(o.tensor, c) for o, c, _ in given], probe.graph == "kept")
+        self._check_not_late()
+        leaves = self.subject.leaves
+        return {"row": sum(self._project(g) for g in gradients), "gradients": gradients, "rank": self._team.rank,
+                "written": [o.name for o, c, before in given if not torch.equal(c, before)],
+                "missing": [leaf.name for leaf, g in zip(leaves, gradients[0]) if g is None],
+                "inputs": self.subject.written(runs[0])}
+
+    def _with_cotangents(self, run, probe):
+        known = {t.name: x for t, x in zip(self._outputs.tensors[self._team.rank],
+                                           self._outputs.expand(self._team.rank, probe.coefficients))}
+        return [(output, known.get(output.name)) for output in run.differentiable()]
+
+    def _cotangent(self, output, value, probe):
+        if probe.output is not None and output.name != probe.output:
+            return None
+        y = output.tensor
+        if probe.constant and y.numel():
+            value = torch.full(y.shape, 0.0 if value is None else float(value.reshape(-1)[0]), dtype=torch.float64)
+        if value is None:
+            value = torch.zeros(y.shape, dtype=torch.float64)
+        layout = probe.layout if probe.only in (None, self._team.rank) else ""
+        return laid_out(value.to(y.device, y.dtype), layout)
+
+    def _judged(self, run):
+        by_name = {output.name: output.tensor for output in run.outputs}
+        for t in self._outputs.tensors[self._team.rank]:
+            if t.name not in by_name or tuple(by_name[t.name].shape) != t.shape:
+                now = "is absent" if t.name not in by_name else f"has the shape {list(by_name[t.name].shape)}"
+                raise TypeError(f"the function does not return the same each time: {t.name}, {list(t.shape)} at first, {now}")
+        return [by_name[t.name] for t in self._outputs.tensors[self._team.rank]]
+
+    def _project(self, gradients):
+        return self._inputs.project(self._team.rank, [_dense(g) for g in gradients])
+
+    def _check_not_late(self):
+        if self._team.watch.is_late and not self._team.gives_up_by_itself():
+            raise TimeoutError(f"not done after {self._team.timeout_s:g} s; its process group was aborted")
+
+
+def laid_out(x, layout):
+    """A copy, in this order of memory. "": contiguous; what cannot be laid out so is contiguous, too."""
+    if layout == "transposed" and x.dim() >= 2:
+        return x.transpose(-1, -2).clone(memory_format=torch.contiguous_format).transpose(-1, -2)
+    if layout == "sliced" and x.dim() >= 1 and x.numel():
+        room = torch.full((*x.shape[:-1], 2 * x.shape[-1] + 3), _JUNK, dtype=x.dtype, device=x.device)
+        place = room[..., 1:1 + 2 * x.shape[-1]:2]
+        return place.copy_(x)
+    if layout == "expanded" and x.numel():
+        # In memory as large as the tensor: what takes it for contiguous finds other numbers, and destroys nothing.
+        room = torch.full((x.numel(),), _JUNK, dtype=x.dtype, device=x.device)
+        room[0] = x.reshape(-1)[0]
+        return room.as_strided(x.shape, [0] * x.dim())
+    return x.clone(memory_format=torch.contiguous_format)
+
+
+def _dense(gradient):
+    if gradient is None or gradient.layout == torch.strided:
+        return gradient
+    return gradient.to_dense()
+
+
+def _described_input(leaf):
+    values = leaf.base.detach().to("cpu", torch.float64).reshape(-1)
+    size = float(values.square().mean().sqrt()) if len(values) else 0.0
+    return {"name": leaf.name, "shape": tuple(leaf.base.shape), "dtype": leaf.base.dtype, "size": size,
+            "device": leaf.base.device.type, "values": values if len(values) <= _MOST_VALUES else None}
+
+
+def _described_output(output):
+    y = output.tensor
+    return {"name": output.name, "shape": tuple(y.shape), "dtype": y.dtype, "requires_grad": y.requires_grad}
+
+
+def _failure(error, index, doing):
+    frames = told_frames(traceback.extract_tb(error.__traceback__))
+    inside = os.path.dirname(torch.__file__)
+    frames = [f for f in frames if not f.filename.startswith(inside)] or frames[-1:]
+    where = f"{frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
+    said = traceback.format_exception_only(type(error), error)
+    text = str(error) if isinstance(error, NotSupported) else said[-1].strip()
+    lines = [*traceback.format_list(frames), *said] if frames else []
+    return Failure(text, where, "".join(lines), index, doing, any(echo in text for echo in _ECHOES))

@@ -1,0 +1,339 @@
+"""A grid of blocks as a formula: `x̄_r = Σ_k ȳ_k`, `x̄_r = 4 ȳ_r`, `x̄_0 = ȳ_0 and x̄_r = 1/2 ȳ_r for the others`.
+
+Each block is looked up among known ones (the *base*): multiples of the identity, slices, places in a joined gradient, or the
+right blocks whatever they are. What is left is one coefficient for each pair of ranks, and a row of these has a text or
+several, in terms of r where it can be. The texts that cover most rows are taken.
+"""
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Callable, Optional
+
+from .blocks import coefficient
+
+_MOST_LINES = 4
+_MOST_TERMS = 3  # of a sum that is written out relative to r
+_SAYS_R = re.compile(r"(?<![A-Za-z])r(?![A-Za-z])")
+
+
+@dataclass(frozen=True)
+class Names:
+    """How the gradient of the input and the cotangent of the output are written."""
+
+    gradient: str = "x̄"
+    cotangent: str = "ȳ"
+    output: str = "y"
+
+
+def bar(name):
+    """The adjoint of a variable: x̄; of a longer name grad(name)."""
+    letter, digits = name[:1], name[1:]
+    if letter.isalpha() and (not digits or digits.isdigit()):
+        return unicodedata.normalize("NFC", letter + "\u0304") + digits
+    return f"grad({name})"
+
+
+@dataclass(frozen=True)
+class Base:
+    """What blocks are multiples of. block(a, b): the block of destination a and place b; None where there is none."""
+
+    block: Callable
+    term: Callable  # (names, destination, source, place) as text -> a term
+    legend: str = ""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A block of rank r's row: the coefficient, and which of the base's blocks it is a multiple of."""
+
+    coefficient: object
+    destination: int
+    place: int
+
+
+def formula(grid, room, bases, names):
+    """(lines of text, legend) of a grid of blocks, or None where no base has them."""
+    for base in bases:
+        rows = _rows(grid, room, base)
+        if rows is not None:
+            lines = _lines(rows, base, names)
+            if lines is not None:
+                return lines, _legend(base, names, lines)
+    return None
+
+
+def number(c):
+    """A coefficient as text."""
+    if isinstance(c, Fraction):
+        return str(c)
+    return f"{c:.6g}"
+
+
+# ---- bases
+
+
+def bases_of(pair):
+    """Those in which the grids of this pair may be written, the plainest first."""
+    found = [Base(lambda a, b: pair.identity[a][b], lambda names, a, k, b: f"{names.cotangent}_{_index(k)}")]
+    found += [base for base in (_slices(pair), _places(pair), _common(pair), _parts(pair)) if base]
+    found.append(Base(lambda a, b: None if pair.right_is_zero(a, b) else pair.right[a][b], _jacobian_term,
+                      "J_{{k,r}}: the derivative of rank k's {output} by rank r's input"))
+    return found
+
+
+def _jacobian_term(names, a, k, b):
+    return f"J_{{{k},{a}}}ᵀ {names.cotangent}_{_index(k)}"
+
+
+def _slices(pair):
+    """Where each rank's input went into the outputs as it is, by itself: an all_gather."""
+    found = _first_by(pair, lambda r, k: r)
+    if found is None or not all(_is_selection(block) for block in found.values()):
+        return None
+    return Base(lambda a, b: found.get(a), lambda names, a, k, b: f"{names.cotangent}_{_index(k)}[{a}]",
+                "{cotangent}_k[r]: the part of {cotangent}_k that comes from rank r")
+
+
+def _places(pair):
+    """Where each rank's output is a part of the inputs as it is: a reduce_scatter."""
+    found = _first_by(pair, lambda r, k: k)
+    if found is None or not all(_is_selection(block.T) for block in found.values()):
+        return None
+    return Base(lambda a, b: found.get(b), lambda names, a, k, b: f"[{names.cotangent}_{_index(k)}]_{_index(b)}",
+                "[...]_k: in the place that rank k's {output} was made from, 0 elsewhere")
+
+
+def _parts(pair):
+    """Where each rank's output is made of parts of all ranks' inputs as they are: an all_to_all."""
+    for r, k in pair.pairs():
+        ones = (pair.right[r][k] - 1).abs() < 1e-6
+        rest = pair.right[r][k].abs().masked_fill(ones, 0)
+        if pair.right_is_zero(r, k) or bool((rest > 1e-6).any() or (ones.sum(0) > 1).any() or (ones.sum(1) > 1).any()):
+            return None
+    return Base(lambda a, b: pair.right[a][b], lambda names, a, k, b: f"[{names.cotangent}_{_index(k)}[{a}]]_{_index(b)}",
+                "[{cotangent}_k[r]]_k: the part of {cotangent}_k that comes from rank r, in the place that it comes from")
+
+
+def _common(pair):
+    """Where all ranks' outputs depend on an input alike."""
+    found = _first_by(pair, lambda r, k: r, exact=True)
+    if found is None:
+        return None
+    return Base(lambda a, b: found.get(a), lambda names, a, k, b: f"J_{_index(a)}ᵀ {names.cotangent}_{_index(k)}",
+                "J_r: the derivative of {output}, the same on all ranks, by rank r's input")
+
+
+def _first_by(pair, key, exact=False):
+    """{rank: the first right block of it that is not zero}, where the others are multiples of it (or it). Else None."""
+    found = {}
+    for r, k in pair.pairs():
+        if pair.right_is_zero(r, k):
+            continue
+        block = found.setdefault(key(r, k), pair.right[r][k])
+        c = pair.right_coefficient(r, k, block)
+        if c is None or (exact and c != 1):
+            return None
+    return {rank: block if exact else block / block[block != 0][0] for rank, block in found.items()} or None
+
+
+def _is_selection(block):
+    """Whether each row has one 1 and nothing else, no two in one column."""
+    if block.shape[0] >= block.shape[1]:
+        return False
+    ones = (block - 1).abs() < 1e-6
+    rest = block.abs().masked_fill(ones, 0)
+    return bool((ones.sum(1) == 1).all() and (ones.sum(0) <= 1).all() and (rest < 1e-6).all())
+
+
+def _index(text):
+    return text if text.isalnum() else f"{{{text}}}"
+
+
+# ---- from blocks to entries
+
+
+def _rows(grid, room, base):
+    ranks = range(len(grid))
+    rows = []
+    for r in ranks:
+        row = [_entry(grid[r][k], room[r][k], base, r, k, ranks) for k in ranks]
+        if any(entry is False for entry in row):
+            return None
+        rows.append(row)
+    return rows
+
+
+def _entry(block, room, base, r, k, ranks) -> "Optional[Entry] | bool":
+    """None for a zero block, False for one that the base does not have."""
+    if block.isnan().any():
+        return False
+    if block.numel() == 0 or bool((block.abs() <= room).all()):
+        return None
+    others = [(a, k) for a in ranks if a != r] + [(r, b) for b in ranks if b != k]
+    others += [(a, b) for a in ranks for b in ranks if a != r and b != k]
+    for a, b in [(r, k), *others]:
+        c = coefficient(block, base.block(a, b), room)
+        if c is not None:
+            return Entry(c, a, b)
+    return False
+
+
+# ---- from entries to text
+
+
+def _lines(rows, base, names):
+    """The fewest texts that cover all rows; rows that differ by a factor alone share one. None where it takes too many."""
+    lines = _cover(rows, base, names)
+    if lines is not None and len(lines) <= 2:
+        return lines
+    factors = [next((e.coefficient for e in row if e), Fraction(0)) for row in rows]
+    scaled = [[e and Entry(e.coefficient / f, e.destination, e.place) for e in row] for row, f in zip(rows, factors)]
+    if all(factors) and len(set(map(number, factors))) > 1:
+        together = _cover(scaled, base, names)
+        if together is not None and len(together) == 1:
+            left, right = together[0].split(" = ", 1)
+            inner = f"({right})" if _is_sum(right) else right
+            return [f"{left} = c_r {inner}, c = ({', '.join(map(number, factors))})"]
+    return lines
+
+
+def _is_sum(text):
+    return " + " in text or " - " in text or text.startswith("-")
+
+
+def _cover(rows, base, names):
+    texts = [_row_texts(row, r, len(rows), base, names) for r, row in enumerate(rows)]
+    left, lines = set(range(len(rows))), []
+    while left:
+        if len(lines) == _MOST_LINES:
+            return None
+        count = {}
+        for r in sorted(left):
+            for place, text in enumerate(texts[r]):
+                covered, first = count.get(text, ((), place))
+                count[text] = (covered + (r,), max(first, place))
+        # Most rows first; then the text that its rows prefer.
+        text = min(count, key=lambda t: (-len(count[t][0]), count[t][1]))
+        lines.append((count[text][0], text))
+        left -= set(count[text][0])
+    if len(lines) == 1:
+        return [f"{names.gradient}_r = {lines[0][1]}"]
+    lines.sort(key=lambda line: line[0][0])
+    return [_one_line(names, covered, text, texts) for covered, text in lines]
+
+
+def _one_line(names, covered, text, texts):
+    """Of one rank without r, where that can be."""
+    plain = [t for t in texts[covered[0]] if not _SAYS_R.search(t)]
+    if len(covered) == 1 and plain:
+        return f"{names.gradient}_{covered[0]} = {plain[0]}"
+    return f"{names.gradient}_r = {text}, r = {', '.join(map(str, covered))}"
+
+
+def _row_texts(row, r, n, base, names):
+    """Texts that say this row, the best first."""
+    present = [k for k in range(n) if row[k]]
+    if not present:
+        return ["0"]
+    values = {k: row[k].coefficient for k in present}
+    destinations = _ways([row[k].destination for k in present], [r] * len(present), n, "r")
+    places = _ways([row[k].place for k in present], present, n, "k")
+    found = []
+    for a in destinations:
+        for b in places:
+            term = _term(base, names, a, b)
+            found += _sums(values, r, n, term) + _offsets(values, r, n, term)
+
+    def own_term(k):
+        return _term(base, names, str(row[k].destination), str(row[k].place))(str(k))
+
+    found.append(_written_out([(values[k], _term(base, names, a, b)(str(k))) for k in present
+                               for a in destinations[:1] for b in places[:1]] or
+                              [(values[k], own_term(k)) for k in present]))
+    return list(dict.fromkeys(found))
+
+
+def _term(base, names, destination, place):
+    """The text of a source's term."""
+    return lambda source: base.term(names, destination, source, place.replace("k", source))
+
+
+def _ways(found, to, n, letter):
+    """"r", "r+1", "2": how these ranks follow from those."""
+    steps = {(a - b) % n for a, b in zip(found, to)}
+    ways = [_shifted(letter, steps.pop(), n)] if len(steps) == 1 else []
+    return ways + ([str(found[0])] if len(set(found)) == 1 else [])
+
+
+def _shifted(letter, step, n):
+    if step == 0:
+        return letter
+    return f"{letter}-1" if step == n - 1 and n > 2 else f"{letter}+{step}"
+
+
+def _sums(values, r, n, term):
+    """With a Σ in them, or of one term; the plainest first."""
+    everywhere = [values.get(k, Fraction(0)) for k in range(n)]
+    found = []
+    if len(set(everywhere)) == 1 and n > 1:
+        found.append(_times(everywhere[0], f"Σ_k {term('k')}"))
+    if set(values) == {r}:
+        found.append(_times(values[r], term("r")))
+    return found + _all_but(everywhere, r, term) + _up_to(values, r, n, term)
+
+
+def _all_but(everywhere, r, term):
+    """One coefficient for all ranks but one: this one, or a certain one."""
+    n, found = len(everywhere), []
+    for odd in range(n) if n > 2 else ():
+        rest = [c for k, c in enumerate(everywhere) if k != odd]
+        c, there = rest[0], everywhere[odd]
+        if len(set(rest)) != 1 or not c or c == there:
+            continue
+        for name in (("r",) if odd == r else ()) + (str(odd),):
+            first = _times(c, f"Σ_{{k≠{name}}} {term('k')}")
+            if c == 1 and there > 1:
+                found.append(f"Σ_k {term('k')} + {_times(there - 1, term(name))}")
+            else:
+                found.append(first if not there else f"{first} {_signed(there, term(name))}")
+    return found
+
+
+def _up_to(values, r, n, term):
+    if len(set(values.values())) != 1:
+        return []
+    c = next(iter(values.values()))
+    ranges = {"k≤r": range(r + 1), "k≥r": range(r, n), "k<r": range(r), "k>r": range(r + 1, n)}
+    return [_times(c, f"Σ_{{{text}}} {term('k')}") for text, ranks in ranges.items() if set(values) == set(ranks)]
+
+
+def _offsets(values, r, n, term):
+    """Relative to r, each term written out."""
+    if len(values) > _MOST_TERMS or n < 2:
+        return []
+    steps = sorted((k - r) % n for k in values)
+    return [_written_out([(values[(r + s) % n], term(_shifted("r", s, n))) for s in steps])]
+
+
+def _written_out(terms):
+    (c, first), *others = terms
+    return " ".join([_times(c, first), *(_signed(c, text) for c, text in others)])
+
+
+def _times(c, text):
+    if c == 1:
+        return text
+    return f"-{text}" if c == -1 else f"{number(c)} {text}"
+
+
+def _signed(c, text):
+    return f"- {_times(-c, text)}" if c < 0 else f"+ {_times(c, text)}"
+
+
+def _legend(base, names, lines):
+    text = base.legend.format(output=names.output, cotangent=names.cotangent)
+    if any("r+" in line or "r-" in line for line in lines):
+        text = "; ".join(part for part in (text, "ranks counted modulo N") if part)
+    return text

@@ -1,0 +1,267 @@
+"""The derivative of the forward over all ranks, measured by rank 0 through a session: what the backward is to be the transpose of.
+
+First all coordinates are moved by 1/64 of their size, and random superpositions of them: if these are what the single moves
+add up to, the forward is affine and its derivative known to rounding. Else central differences with three step sizes, extrapolated,
+in which the error is seen from step to step; smaller steps where they disagree; and where the slopes of both sides stay apart, a kink.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+
+_FIRST = 2.0**-6
+_FIRST_NARROW = 8.0
+_SUPERPOSITIONS = 4
+_SMOOTH = 2.0**-8  # the largest step of differences, relative to the coordinate's size
+_NEARER = (2.0**-16, 2.0**-24)  # where that goes over a kink
+_NOISE_STEPS = (2.0**-6, 2.0**-11, 2.0**-16)
+_GOOD = 1e-8  # an error of this part of the largest derivative is small enough
+_KNOWN = 1e-4  # of a larger one nothing is known
+_KINK = 1e-4  # by how much the slopes of both sides differ, relative to them
+
+
+@dataclass
+class Derivative:
+    """matrix: [output coordinate, input coordinate]; error: by how much it may be off; affine: by output coordinate. low,
+    high: where a kink leaves the derivative open, the slopes of both sides. open: elements of which nothing is known."""
+
+    matrix: torch.Tensor
+    error: torch.Tensor
+    affine: torch.Tensor
+    low: torch.Tensor
+    high: torch.Tensor
+    open: torch.Tensor
+    evaluations: int = 0
+    # Combinations of input coordinates along which all is smooth, though each of them has a kink: (coordinates, slopes by
+    # output coordinate, errors).
+    together: list = field(default_factory=list)
+    repeats: bool = True  # whether two runs gave the same
+    noise: float = 0.0  # of the outputs, relative to them
+
+    def kinks(self):
+        return (self.high > self.low).any(0)
+
+
+class Measurement:
+    """sizes: of the input's coordinates; spans: slices of the output's coordinates, by tensor; groups: lists of input
+    coordinates that are the same element on several ranks."""
+
+    def __init__(self, move, sizes, spans, groups, eps):
+        self._move, self._sizes, self._spans, self._groups, self._eps = move, sizes, spans, groups, eps
+        self._count = len(sizes)
+        self._evaluations = 0
+
+    def run(self):
+        found = self._affine()
+        if found.repeats and not bool(found.affine.all()):
+            found = self._by_differences(found.affine)
+        found.evaluations = self._evaluations
+        return found
+
+    # -- affine?
+
+    def _affine(self):
+        # Nothing is lost to rounding by large steps where all is linear, and much by small ones in a narrow dtype.
+        step = self._sizes * (_FIRST if self._eps < 1e-12 else _FIRST_NARROW)
+        mixes = _superpositions(step)
+        values = self._values(torch.cat([torch.zeros(2, self._count, dtype=torch.float64), torch.diag(step), mixes]))
+        (base, again), moved, mixed = values[:2], values[2:2 + self._count], values[2 + self._count:]
+        self._base, size = base, self._size_of(values)
+        matrix = ((moved - base) / step[:, None]).T
+        room = 64 * self._eps * (size + mixes.abs() @ matrix.abs().T)
+        affine = ((mixed - base - mixes @ matrix.T).abs() <= room).all(0) & matrix.isfinite().all(1)
+        error = 4 * self._eps * (size[:, None] / step[None])
+        self._depends = (matrix.abs() > 16 * error) | ~matrix.isfinite()
+        same = ((base - again).abs() <= 64 * self._eps * size) | (base.isnan() & again.isnan())
+        return Derivative(matrix, error, affine, matrix, matrix, torch.zeros_like(matrix, dtype=torch.bool),
+                          repeats=bool(same.all()))
+
+    # -- differences
+
+    def _by_differences(self, affine):
+        size = self._size_of(self._base[None])
+        noise = torch.maximum(self._noise(), self._eps * size)
+        relative = float((noise / size.clamp_min(1e-300)).clamp_max(1).max())
+        first = min(0.5, max(_SMOOTH, relative**0.2))
+        slopes = self._slopes(_independent(self._depends), first, noise)
+        if not self._adds_up(slopes, first, noise):
+            slopes = self._slopes([[c] for c in range(self._count)], first, noise)
+        kink = slopes.kinks()
+        slopes.error = torch.where(kink, slopes.floor, slopes.error)
+        low = torch.where(kink, torch.minimum(slopes.below, slopes.above), slopes.value)
+        high = torch.where(kink, torch.maximum(slopes.below, slopes.above), slopes.value)
+        unknown = ~kink & slopes.is_unsure(_KNOWN)
+        return Derivative(slopes.value, slopes.error, affine, low, high, unknown, together=self._together(kink, noise),
+                          noise=relative)
+
+    def _slopes(self, groups, first, noise):
+        """Of all columns; those of a group are moved together, as no output depends on two of them."""
+        slopes = _Slopes.extrapolated(self._base, self._stencil(groups, (first, first / 2, first / 4)), noise)
+        columns = slopes.is_unsure(_GOOD).any(0).nonzero().flatten().tolist()
+        for nearer in _NEARER if columns else ():
+            stencil = self._stencil([[c] for c in columns], (nearer, nearer / 4))
+            slopes.take_better(_Slopes.pair(self._base, stencil, noise), columns)
+            columns = [c for c in columns if bool(slopes.is_unsure(_GOOD)[:, c].any())]
+            if not columns:
+                break
+        return slopes
+
+    def _adds_up(self, slopes, first, noise):
+        """Whether the slopes along random combinations of the columns that have no kink are the sums."""
+        sure = ~slopes.is_unsure(_KNOWN).any(0)
+        mixes = _superpositions(self._sizes * sure)[:_SUPERPOSITIONS // 2]
+        shares = (first, first / 2, first / 4)
+        values = self._values(torch.cat([sign * share * mixes for share in shares for sign in (1, -1)]))
+        values = values.reshape(len(shares), 2, len(mixes), -1)
+        h = torch.ones(len(mixes), dtype=torch.float64)
+        along = _Slopes.extrapolated(self._base, [(share * h, *pair) for share, pair in zip(shares, values)], noise)
+        expected = slopes.value[:, sure] @ mixes[:, sure].T
+        room = along.error + slopes.error[:, sure] @ mixes[:, sure].abs().T
+        largest = along.value.abs().nan_to_num().amax() if along.value.numel() else 0.0
+        off = (along.value - expected).abs() > 4 * room + _GOOD * largest
+        return not bool((off & ~along.is_unsure(_KNOWN)).any())
+
+    def _noise(self):
+        """By output coordinate: how far a value is off a smooth curve; from sixth differences along one direction, away from
+        the inputs to one side, as there may be a kink at them."""
+        sign = torch.randint(0, 2, (self._count,), generator=torch.Generator().manual_seed(5)) * 2.0 - 1
+        moves = torch.cat([torch.outer(torch.arange(1.0, 7.0, dtype=torch.float64) / 6, sign * self._sizes * step)
+                           for step in _NOISE_STEPS])
+        values = self._values(moves).reshape(len(_NOISE_STEPS), 6, -1)
+        binomial = torch.tensor([1.0, -6, 15, -20, 15, -6, 1], dtype=torch.float64)
+        found = []
+        for six in values:
+            seven = torch.cat([self._base[None], six])
+            sixth = (binomial @ seven).abs() / 924**0.5
+            # Where hardly anything changes the steps are within one rounding of a narrow dtype.
+            changes = (seven.diff(dim=0) != 0).sum(0) >= 4
+            found.append(torch.where(changes, sixth, torch.full_like(sixth, float("inf"))))
+        least = torch.stack(found).amin(0)
+        return self._by_span(torch.where(least.isfinite(), least, torch.zeros_like(least)))
+
+    def _stencil(self, groups, steps):
+        """[(step by column, values above, values below)], each [column, output], of the groups' columns in their order."""
+        columns = [c for group in groups for c in group]
+        place = [i for i, group in enumerate(groups) for _ in group]
+        moves = []
+        for step in steps:
+            for sign in (1, -1):
+                move = torch.zeros(len(groups), self._count, dtype=torch.float64)
+                move[place, columns] = sign * step * self._sizes[columns]
+                moves.append(move)
+        values = self._values(torch.cat(moves)).reshape(len(steps), 2, len(groups), -1)[:, :, place]
+        if len(groups) < len(columns):
+            values = torch.where(self._depends[:, columns].T, values, self._base)
+        order = torch.tensor(columns).argsort() if len(columns) == self._count else torch.arange(len(columns))
+        h = self._sizes[columns][order]
+        return [(step * h, values[i, 0][order], values[i, 1][order]) for i, step in enumerate(steps)]
+
+    def _together(self, kink, noise):
+        """Where several elements have a kink: the slopes as they move together, where those have none."""
+        columns = kink.any(0)
+        groups = [[c for c in group if bool(columns[c])] for group in [*self._groups, range(self._count)]]
+        groups = [list(g) for g in dict.fromkeys(tuple(g) for g in groups if len(g) > 1)]
+        if not groups:
+            return []
+        step = min(float(self._sizes[g].min()) for g in groups) * _NEARER[0]
+        moves = torch.zeros(len(groups), self._count, dtype=torch.float64)
+        for i, group in enumerate(groups):
+            moves[i, group] = step
+        values = self._values(torch.cat([moves, -moves, moves / 4, -moves / 4])).reshape(2, 2, len(groups), -1)
+        h = torch.full((len(groups),), step, dtype=torch.float64)
+        slopes = _Slopes.pair(self._base, [(h, *values[0]), (h / 4, *values[1])], noise)
+        smooth = ~slopes.kinks() & ~slopes.is_unsure(_KNOWN)
+        return [(group, torch.where(smooth[:, i], slopes.value[:, i], torch.full_like(slopes.value[:, i], float("nan"))),
+                 slopes.error[:, i]) for i, group in enumerate(groups)]
+
+    # -- what the outputs are measured by
+
+    def _values(self, moves):
+        self._evaluations += len(moves)
+        return self._move(moves)
+
+    def _size_of(self, values):
+        """By output coordinate, the largest value in its tensor."""
+        return self._by_span(values.abs().nan_to_num(posinf=0).amax(0))
+
+    def _by_span(self, x):
+        result = x.clone()
+        for span in self._spans:
+            if span.stop > span.start:
+                result[span] = x[span].max()
+        return result
+
+
+class _Slopes:
+    """Slopes [output, column], with what is known of their error and of both sides."""
+
+    def __init__(self, value, error, floor, below, above, gap_far, gap_near):
+        self.value, self.error, self.floor = value, error, floor
+        self.below, self.above, self._gap_far, self._gap_near = below, above, gap_far, gap_near
+
+    @classmethod
+    def extrapolated(cls, base, stencil, noise):
+        first, second, third = (_central(*s) for s in stencil)
+        rough, fine = (4 * second - first) / 3, (4 * third - second) / 3
+        floor = 4 * noise / stencil[2][0][:, None]
+        return cls._of(fine + (fine - rough) / 15, (fine - rough).abs() + floor, floor, base, stencil[0], stencil[2])
+
+    @classmethod
+    def pair(cls, base, stencil, noise):
+        far, near = (_central(*s) for s in stencil)
+        floor = 4 * noise / stencil[1][0][:, None]
+        return cls._of((16 * near - far) / 15, 4 * (near - far).abs() + floor, floor, base, *stencil)
+
+    @classmethod
+    def _of(cls, value, error, floor, base, far, near):
+        sides = [((above - base) / h[:, None], (base - below) / h[:, None]) for h, above, below in (far, near)]
+        gaps = [above - below for above, below in sides]
+        above, below = sides[1]
+        return cls(*(x.T for x in (value, error, floor.expand_as(value), below, above, *gaps)))
+
+    def kinks(self):
+        """Where the slopes of both sides do not come together as the step shrinks."""
+        apart = self._gap_near.abs()
+        sides = self.below.abs() + self.above.abs()
+        stays = (apart > 0.5 * self._gap_far.abs()) & (apart < 2 * self._gap_far.abs())
+        return stays & (apart > _KINK * sides + 16 * self.floor) & sides.isfinite()
+
+    def is_unsure(self, share):
+        largest = self.value.abs().nan_to_num(posinf=0).amax()
+        off = torch.where(self.error.isfinite(), self.error, torch.full_like(self.error, float("inf")))
+        return (off > share * largest + 2 * self.floor) | self.kinks() | ~self.value.isfinite()
+
+    def take_better(self, other, columns):
+        better = torch.zeros_like(self.value, dtype=torch.bool)
+        here = (other.error < self.error[:, columns]) | ~self.error[:, columns].isfinite() | self.kinks()[:, columns]
+        better[:, columns] = here & other.value.isfinite()
+        for name in ("value", "error", "floor", "below", "above", "_gap_far", "_gap_near"):
+            wide = getattr(self, name).clone()
+            wide[:, columns] = getattr(other, name)
+            setattr(self, name, torch.where(better, wide, getattr(self, name)))
+
+
+def _central(h, above, below):
+    return (above - below) / (2 * h[:, None])
+
+
+def _independent(depends):
+    """Groups of columns of which no two have a True in the same row."""
+    groups = []
+    for c in range(depends.shape[1]):
+        for taken, group in groups:
+            if not bool((taken & depends[:, c]).any()):
+                taken |= depends[:, c]
+                group.append(c)
+                break
+        else:
+            groups.append((depends[:, c].clone(), [c]))
+    return [group for _, group in groups]
+
+
+def _superpositions(step):
+    """Random combinations of all moves, of both signs; half of them the opposites of the others."""
+    generator = torch.Generator().manual_seed(3)
+    shares = torch.tensor([-1.0, -0.75, -0.5, 0.5, 0.75, 1.0], dtype=torch.float64)
+    half = shares[torch.randint(0, 6, (_SUPERPOSITIONS // 2, len(step)), generator=generator)] * step
+    return torch.cat([half, -half])

@@ -1,0 +1,316 @@
+"""From the two maps to findings: pairs of an input and an output, what is wrong with each, and how it is told."""
+
+import math
+import re
+
+import torch
+
+from .blocks import Pair
+from .formulas import Names, bar, bases_of, formula, number
+from .predicates import MEANINGS, NARROWER, Mistake, mistake_in, objectives
+from .report import Finding
+
+_MOST_DETAILS = 3
+_MOST_BLOCK = 3  # rows and columns of a block that is shown
+_OBJECTIVES = {
+    "replicated": 'one loss that every rank computes from it (objective "replicated")',
+    "mean": 'the mean of all ranks\' losses, each rank\'s loss undivided (objective "mean")',
+    "replicated input": "an input that is one tensor of which every rank holds a copy: each copy has the gradient of all",
+}
+
+
+class Judgement:
+    """Of one dtype's pass. inputs, outputs: Coordinates; derivative, backward: what was measured; rtol: what rounding may
+    do, relative to the largest; values: by (rank, input's name), the elements, where known."""
+
+    def __init__(self, inputs, outputs, derivative, backward, rtol, values, dtype):
+        self._inputs, self._outputs = inputs, outputs
+        self._backward = backward
+        self._rtol, self._values = rtol, values
+        self.dtype, self.derivative, self.kind = dtype, derivative, inputs.kind
+        self.paired = 0  # findings that are about pairs of an input and an output
+        self._ranks = len(inputs.tensors)
+        self.findings = []
+        self.formulas, self.legends = {}, []
+        self.right_for = set()
+        self.notes = [f"{_capital(o.text)}." for o in backward.oddities if not o.is_wrong]
+        self._room_of_all = self._rooms()
+
+    def run(self):
+        odd = [o for o in self._backward.oddities if o.is_wrong]
+        unsteady = any(o.name in ("nondeterministic", "stale-or-aliased") and o.rows is not None for o in odd)
+        for oddity in odd:
+            rows = range(len(self._backward.matrix)) if oddity.rows is None else oddity.rows.nonzero().flatten().tolist()
+            ranks = self._ranks_of(rows)
+            self.findings.append(Finding(oddity.name, oddity.text, ranks=ranks, dtype=self.dtype))
+        if self._backward.is_linear:
+            self._judge_pairs()
+        elif not unsteady:
+            self._judge_nonlinear()
+        return self
+
+    # -- pairs
+
+    def _judge_pairs(self):
+        found, right_for = [], []
+        if self._inputs.kind == "whole":
+            self.findings += self._of_the_whole()
+            return
+        for x, inputs in _variables(self._inputs).items():
+            for y, outputs in _variables(self._outputs).items():
+                pair = self._pair(inputs, outputs)
+                names = Names(bar(x), bar(y), y)
+                if not pair.wrong():
+                    self._tell_right(pair, x, names)
+                    continue
+                right_for.append(objectives(pair))
+                found.append(self._finding(pair, x, names))
+        if right_for:
+            self.right_for = set.intersection(*right_for)
+        merged = _merged(found)
+        self.paired = len(merged)
+        self.findings += merged + ([] if found else self._ties())
+
+    def _of_the_whole(self):
+        d = self.derivative
+        pair = Pair([[d.matrix.T]], [[self._backward.matrix]], [[self._room_of_all]], [[None]], by_element=False)
+        wrong = pair.excess(0, 0)[~d.open.T & (d.low == d.high).T] > 0
+        return [Finding("other-backward", MEANINGS["other-backward"])] if bool(wrong.any()) else []
+
+    def _tell_right(self, pair, x, names):
+        if all(pair.right_is_zero(r, k) for r, k in pair.pairs()):
+            return
+        told = formula(pair.right, pair.room, bases_of(pair), names)
+        if told:
+            self.formulas[f"{names.output}, {x}"] = told[0]
+            self.legends += [told[1]] if told[1] and told[1] not in self.legends else []
+
+    def _finding(self, pair, x, names):
+        first = mistake_in(pair)
+        if self._is_only_at_kinks(pair):
+            first = Mistake("tie", "where the function has a kink (equal values, a zero) the gradient is none of those"
+                                  " that lie between the slopes of both sides", first.ranks)
+        bases = bases_of(pair)
+        measured = formula(pair.measured, pair.room, bases, names)
+        right = formula(pair.right, pair.room, bases, names)
+        grid = pair.coefficients()
+        details = [] if measured and measured[0] != (right and right[0]) else self._details(pair, names, grid)
+        legends = dict.fromkeys(told[1] for told in (measured, right) if told and told[1])
+        return Finding(
+            first.name, first.text + self._why_missing(first, x), [x], [names.output], list(first.ranks),
+            measured[0] if measured and not (right and measured[0] == right[0]) else [], right[0] if right else [],
+            "; ".join(legends), grid and [[number(c) for c in row] for row in grid], self._backward.is_linear, details,
+            self.dtype)
+
+    def _why_missing(self, mistake, x):
+        if mistake.name != "no-gradient":
+            return ""
+        none = [rank for rank in mistake.ranks if any(
+            (rank, name) in self._backward.missing for name in _variables(self._inputs)[x])]
+        return f" (None on rank{'s' if len(none) > 1 else ''} {', '.join(map(str, none))})" if none else ""
+
+    def _details(self, pair, names, grid):
+        if grid is not None:
+            rows = ["[" + ", ".join(number(c) for c in row) + "]" for row in grid]
+            return ["coefficients relative to the right backward, [to rank][from rank]:", *(f"  {row}" for row in rows)]
+        lines = []
+        worst = sorted(pair.wrong(), key=lambda rk: -float(pair.excess(*rk).max()))[:_MOST_DETAILS]
+        for r, k in worst:
+            measured, right = pair.measured[r][k], pair.right[r][k]
+            if max(measured.shape) <= _MOST_BLOCK:
+                lines.append(f"to rank {r}, from rank {k}: measured {_matrix(measured)}, right {_matrix(right)}")
+                continue
+            i, j = divmod(int(pair.excess(r, k).reshape(-1).argmax()), measured.shape[1])
+            what = "element" if pair.by_element else "direction"
+            lines.append(f"to rank {r} {what} {i}, from rank {k} {what} {j}: measured {float(measured[i, j]):.6g},"
+                         f" right {float(right[i, j]):.6g}")
+        return lines
+
+    def _pair(self, inputs, outputs):
+        """The blocks of one variable each, by rank."""
+        ranks = range(self._ranks)
+        rows = [_span(self._inputs, r, inputs) for r in ranks]
+        columns = [_span(self._outputs, k, outputs) for k in ranks]
+
+        def grid(matrix):
+            return [[matrix[rows[r], columns[k]] for k in ranks] for r in ranks]
+
+        d = self.derivative
+        low, high = d.low.T.clone(), d.high.T.clone()
+        low[d.open.T], high[d.open.T] = -math.inf, math.inf
+        right, has_kinks = grid(d.matrix.T), bool((high > low).any())
+        return Pair(right, grid(self._backward.matrix), grid(self._room_of_all), self._identities(inputs, outputs, right),
+                    grid(low) if has_kinks else None, grid(high) if has_kinks else None, self._zero_rows(inputs, rows),
+                    self._inputs.kind == "elements", [self._shape(r, inputs) for r in ranks])
+
+    def _identities(self, inputs, outputs, right):
+        if self._inputs.kind == "elements":
+            return None
+        tensors = [{t.name: t for t in tensors} for tensors in self._inputs.tensors]
+        others = [{t.name: t for t in tensors} for tensors in self._outputs.tensors]
+        only = len(inputs) == 1 and len(outputs) == 1
+        return [[self._inputs.identity((r, tensors[r][inputs[0]]), (k, others[k][outputs[0]]), self._outputs)
+                 if only and inputs[0] in tensors[r] and outputs[0] in others[k] else None
+                 for k in range(self._ranks)] for r in range(self._ranks)]
+
+    def _rooms(self):
+        """By how much each element of the two maps may differ: what differences are off by, and what rounding may do."""
+        right = self.derivative.matrix.T.abs().nan_to_num(posinf=0)
+        right = right + 0 * self._backward.matrix.nan_to_num(posinf=0, neginf=0)
+        rows, columns = _largest(right, self._inputs, 0), _largest(right, self._outputs, 1)
+        size = torch.maximum(rows, columns) + right.max() / 256 if right.numel() else right
+        return self._rtol * size + self.derivative.error.T.nan_to_num(nan=math.inf)
+
+    def _zero_rows(self, inputs, rows):
+        """By rank, the elements at which any rank's input is 0."""
+        if self._inputs.kind != "elements" or len(inputs) != 1:
+            return None
+        values = [self._values.get((r, inputs[0])) for r in range(self._ranks)]
+        if any(v is None for v in values) or len({len(v) for v in values}) != 1:
+            return None
+        zero = torch.stack([v == 0 for v in values]).any(0)
+        return [zero for _ in values]
+
+    def _shape(self, rank, names):
+        return next((t.shape for t in self._inputs.tensors[rank] if [t.name] == names), ())
+
+    # -- kinks
+
+    def _is_only_at_kinks(self, pair):
+        if pair.low is None:
+            return False
+        return all(bool((pair.excess(r, k) <= 0)[pair.high[r][k] <= pair.low[r][k]].all()) for r, k in pair.pairs())
+
+    def _ties(self):
+        """Elements with a kink each whose shares do not add up to the slope as they move together."""
+        for columns, slopes, errors in self.derivative.together:
+            gradient = self._backward.matrix[columns].sum(0)
+            room = errors + self._room_of_all[columns].amax(0) + self._rtol * gradient.abs()
+            off = ((gradient - slopes).abs() > room) & slopes.isfinite()
+            if not bool(off.any()):
+                continue
+            b = int(off.nonzero()[0])
+            ranks = self._ranks_of(columns)
+            text = (f"where values are equal or the function has another kink, the shares of {len(columns)} elements add up"
+                    f" to {float(gradient[b]):.6g}; moved together they change the output by {float(slopes[b]):.6g}")
+            return [Finding("tie", text, ranks=ranks, dtype=self.dtype)]
+        return []
+
+    def _ranks_of(self, coordinates):
+        return sorted({rank for (rank, _), span in self._inputs.ranges.items()
+                       if any(span.start <= c < span.stop for c in coordinates)})
+
+    # -- not linear
+
+    def _judge_nonlinear(self):
+        """By the samples, where they tell what it is; else by what single cotangents give, where those are elements."""
+        everyone = {"ranks": list(range(self._ranks)), "dtype": self.dtype}
+        told = self._op_or_rounding(everyone)
+        if told:
+            self.findings.append(told)
+            return
+        if self._inputs.kind == "elements":
+            self._judge_pairs()
+        if not self.paired:
+            self.findings.append(Finding("other-backward", MEANINGS["not-linear"], linear=False, **everyone))
+
+    def _op_or_rounding(self, everyone):
+        samples = self._backward.random
+        for op in ("product", "max", "min"):
+            if self._inputs.kind == "elements" and all(self._is_op(op, s) for s in samples):
+                text = f"{MEANINGS['same-op-backward']}: their {op} over the ranks"
+                return Finding("same-op-backward", text, linear=False, measured=[f"x̄_r = {op}_k ȳ_k"], **everyone)
+        for dtype, share in NARROWER.items():
+            if all(self._is_rounded(s, share) for s in samples):
+                return Finding("precision", f"the gradient is off by roundings of {str(dtype)[6:]} size", **everyone)
+        return None
+
+    def _is_op(self, op, sample):
+        """Whether each rank's gradient is this op over all ranks' cotangents, element by element."""
+        if len(set(map(len, self._inputs.tensors + self._outputs.tensors))) != 1 or len(self._inputs.tensors[0]) != 1:
+            return False
+        gradients, cotangents = self._by_rank(self._inputs, sample.gradient), self._by_rank(self._outputs, sample.cotangent)
+        if len({len(v) for v in gradients + cotangents}) != 1:
+            return False
+        g = torch.stack(cotangents)
+        right = {"product": g.prod(0), "max": g.amax(0), "min": g.amin(0)}[op]
+        return all(bool(((x - right).abs() <= 16 * self._rtol * right.abs().max()).all()) for x in gradients)
+
+    def _by_rank(self, coordinates, vector):
+        return [vector[coordinates.ranges[r, coordinates.tensors[r][0].name]] for r in range(self._ranks)]
+
+    def _is_rounded(self, sample, share):
+        size = self._backward.matrix.abs() @ sample.cotangent.abs()
+        return bool(((sample.gradient - self._backward.matrix @ sample.cotangent).abs() <= share * size).all())
+
+
+def objective_texts(names):
+    return [text for name, text in _OBJECTIVES.items() if name in names]
+
+
+def list_of(names, count):
+    """{name: members}: lists of as many tensors as there are ranks, which are one variable."""
+    found = {}
+    for name in names:
+        match = re.fullmatch(r"(.*?)(?:\[(\d+)\]|(\d+))", name)
+        if match and match[1] and match[1] not in names:
+            found.setdefault(match[1], []).append(name)
+    return {root: members for root, members in found.items() if len(members) == count > 1}
+
+
+def _variables(coordinates):
+    """{variable: names of tensors}, in order."""
+    names = list(dict.fromkeys(t.name for tensors in coordinates.tensors for t in tensors))
+    if coordinates.kind == "elements":
+        lists = list_of(names, len(coordinates.tensors))
+    else:
+        lists = {}
+    of_list = {member: root for root, members in lists.items() for member in members}
+    return {of_list.get(name, name): lists.get(of_list.get(name), [name]) for name in names}
+
+
+def _span(coordinates, rank, names):
+    spans = [coordinates.ranges[rank, name] for name in names if (rank, name) in coordinates.ranges]
+    return slice(spans[0].start, spans[-1].stop) if spans else slice(0, 0)
+
+
+def _largest(matrix, coordinates, dim):
+    """Element by element the largest of its row (dim 0) or column (1), and of those of the other ranks' same tensor."""
+    size = matrix.amax(1 - dim) if matrix.numel() else matrix.new_zeros(matrix.shape[dim])
+    result = size.clone()
+    by_name = {}
+    for (_, name), span in coordinates.ranges.items():
+        by_name.setdefault((name, span.stop - span.start), []).append(span)
+    for spans in by_name.values():
+        most = torch.stack([size[span] for span in spans]).amax(0)
+        for span in spans:
+            result[span] = most
+    return result.unsqueeze(1 - dim).expand_as(matrix)
+
+
+def _merged(findings):
+    """Those of several inputs or outputs that say the same become one."""
+    kept = {}
+    for f in findings:
+        plain = [_anonymous(line, f) for line in f.measured + ["|"] + f.right]
+        key = (f.name, f.text, tuple(f.ranks), tuple(plain), tuple(f.details))
+        if key not in kept:
+            kept[key] = f
+            continue
+        kept[key].inputs += [x for x in f.inputs if x not in kept[key].inputs]
+        kept[key].outputs += [y for y in f.outputs if y not in kept[key].outputs]
+    return list(kept.values())
+
+
+def _anonymous(line, finding):
+    return line.replace(bar(finding.inputs[0]), "X").replace(bar(finding.outputs[0]), "Y")
+
+
+def _matrix(block):
+    if block.shape == (1, 1):
+        return f"{float(block):.6g}"
+    return "[" + ", ".join("[" + ", ".join(f"{x:.6g}" for x in row) + "]" for row in block.tolist()) + "]"
+
+
+def _capital(text):
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,276 @@
+"""What is tried, in which order and dtypes, and with how many directions."""
+
+from dataclasses import dataclass
+from typing import Optional
+
+import torch
+
+from . import backward, forward
+from .coordinates import Coordinates, Tensor
+from .judging import Judgement, list_of, objective_texts
+from .report import Finding, GradcheckReport
+
+_ULPS = {8: 4096, 4: 512, 2: 8}  # that rounding may do, relative to the largest; by bytes of an element
+_MOST_ELEMENTS = 256  # of all ranks' inputs, and of their outputs, that are tried one by one
+_MOST_SECONDS = 30.0  # that this may take, by the first run's time
+_BY_TENSOR = 4  # random directions of each tensor, where a mistake is looked for
+_BLIND = 0.2  # of the largest derivative: by so much differences must not be off
+
+
+class CannotCheck(Exception):
+    """There is nothing to check; the text says why."""
+
+
+class _IsRandom(Exception):
+    """The forward has no derivative to compare with."""
+
+
+@dataclass
+class Options:
+    """basis: whether every element is tried, None: where there are few; directions: random ones else."""
+
+    rtol: Optional[float] = None
+    basis: Optional[bool] = None
+    directions: int = 16
+    float64: bool = True
+
+
+class Check:
+    def __init__(self, session, options):
+        self._session, self._options = session, options
+        self.notes, self._shown = [], []
+
+    def run(self):
+        started, _ = self._session.run("start")
+        self._inputs = [result.values[0] for result in started]
+        if not any(self._inputs):
+            raise CannotCheck("no input requires grad on any rank")
+        first = self._told([result.values[1] for result in started])
+        narrow = min(i["dtype"].itemsize for inputs in self._inputs for i in inputs) < 8
+        wide = self._first_in_float64() if narrow and self._options.float64 else None
+        self._outputs = self._judged(wide or first)
+        if not any(self._outputs):
+            raise CannotCheck("the function returns no floating-point tensor on any rank")
+        try:
+            return self._report(self._passes(wide is not None))
+        except _IsRandom:
+            finding = Finding("nondeterministic", "two runs of the forward at the same inputs differ: nothing was judged")
+            return GradcheckReport("undecided", self._session.size, findings=[finding], notes=self.notes)
+
+    # -- the first runs
+
+    def _told(self, found):
+        """The outputs by rank, of what the first run in a dtype gave on each."""
+        self._seconds = min(on_rank["seconds"] for on_rank in found)
+        for name in dict.fromkeys(name for on_rank in found for name in on_rank["written"]):
+            self._note(f"The function writes to its input {name}.")
+        if any(on_rank["closed_over"] for on_rank in found):
+            self._note("The function uses tensors that require grad and are no inputs: their gradients were not checked.")
+        return [on_rank["outputs"] for on_rank in found]
+
+    def _first_in_float64(self):
+        """The outputs in float64; None where the function does not take it."""
+        results, failures = self._session.run("use", torch.float64, tolerate=0)
+        if not failures:
+            return self._told([result.values[0] for result in results])
+        causes = [failure for failure in failures.values() if not failure.is_echo]
+        if len(causes) < self._session.size:
+            raise self._session.broken(failures)
+        self._note(f"The function does not take float64: {causes[0].text}")
+        self._session.run("use", None)
+        return None
+
+    def _judged(self, by_rank):
+        """By rank the outputs that are judged, as Tensors: those that require grad somewhere, or all where none does."""
+        names = list(dict.fromkeys(o["name"] for outputs in by_rank for o in outputs))
+        judged = {o["name"] for outputs in by_rank for o in outputs if o["requires_grad"]} or set(names)
+        lists = list_of(names, len(by_rank))
+        judged |= {name for members in lists.values() if judged & set(members) for name in members}
+        for name in names:
+            without = [r for r, outputs in enumerate(by_rank) for o in outputs
+                       if o["name"] == name and not o["requires_grad"]]
+            if without:
+                told = "" if name in judged else ": it was not checked"
+                self._note(f"{name} does not require grad on rank{_s(without)}{told}.")
+        self._tell_structures(by_rank)
+        self._differentiable = [name for name in names if name in judged and all(
+            any(o["name"] == name and o["requires_grad"] for o in outputs) for outputs in by_rank)]
+        self._dtypes = [o["dtype"] for outputs in by_rank for o in outputs if o["name"] in judged]
+        return [[Tensor(o["name"], o["shape"]) for o in outputs if o["name"] in judged] for outputs in by_rank]
+
+    def _tell_structures(self, by_rank):
+        kinds = {}
+        for rank, outputs in enumerate(by_rank):
+            kinds.setdefault(tuple(o["name"] for o in outputs), []).append(rank)
+        if len(kinds) > 1:
+            told = [f"rank{_s(ranks)}: {', '.join(names) or 'no tensor'}" for names, ranks in kinds.items()]
+            self._note(f"The ranks return different structures: {'; '.join(told)}.")
+
+    # -- passes
+
+    def _passes(self, has_wide):
+        kind = "elements" if self._is_small() else "whole"
+        judgements, derivative = [], None
+        for dtype in (torch.float64, None) if has_wide else (None,):
+            if judgements:
+                self._session.run("use", None)
+            judgement, derivative = self._pass(kind, dtype, derivative)
+            if kind == "whole" and judgement.findings and not self._session.broken_by:
+                kind = "blocks"
+                judgement, derivative = self._pass(kind, dtype, None)
+            judgements.append(judgement)
+            if self._session.broken_by:
+                break
+        return judgements
+
+    def _is_small(self):
+        if self._options.basis is not None:
+            return self._options.basis
+        inputs = sum(torch.Size(i["shape"]).numel() for on_rank in self._inputs for i in on_rank)
+        outputs = sum(t.size() for on_rank in self._outputs for t in on_rank)
+        quick = (7 * inputs + 2 * outputs) * self._seconds <= _MOST_SECONDS
+        return max(inputs, outputs) <= _MOST_ELEMENTS and quick and all(
+            i["values"] is not None for on_rank in self._inputs for i in on_rank)
+
+    def _pass(self, kind, dtype, derivative):
+        """(Judgement, Derivative) in one dtype; the derivative is that of the wider one where there is one."""
+        inputs, outputs, sizes = self._coordinates(kind)
+        self._session.use_coordinates(inputs, outputs)
+        dtypes = [i["dtype"] for on_rank in self._inputs for i in on_rank] if dtype is None else [dtype]
+        eps = max(torch.finfo(d).eps for d in dtypes)
+        computed = max([eps] + [torch.finfo(d).eps for d in self._dtypes if dtype is not None])
+        if derivative is None:
+            groups = _same_elements(inputs)
+            derivative = forward.Measurement(self._session.move, sizes, _spans(outputs), groups, computed).run()
+        if not derivative.repeats:
+            raise _IsRandom
+        rtol = self._rtol(dtypes, derivative)
+        names = [(name, [outputs.ranges[r, name] for r in range(self._session.size)]) for name in self._differentiable]
+        measured = backward.Measurement(self._session, outputs.size, _spans(inputs), names, rtol).run()
+        name = str(dtype or max(dtypes, key=lambda d: torch.finfo(d).eps))[6:]
+        judgement = Judgement(inputs, outputs, derivative, measured, rtol, self._values(), name).run()
+        self._tell_shown(kind, name, inputs, outputs, derivative, measured)
+        return judgement, derivative
+
+    def _rtol(self, dtypes, derivative):
+        """What rounding may do, relative to the largest: of the inputs' dtypes, or of the one that the forward computes in."""
+        if self._options.rtol is not None:
+            return self._options.rtol
+        inside = [d for d in (torch.bfloat16, torch.float16, torch.float32) if derivative.noise > torch.finfo(d).eps / 64]
+        widest = max((torch.finfo(d).eps for d in dtypes))
+        if inside and torch.finfo(inside[0]).eps > widest:
+            self._note(f"The forward computes in about {str(inside[0])[6:]}: the backward was held to that.")
+        return max(_ULPS[d.itemsize] * torch.finfo(d).eps for d in [*dtypes, *inside[:1]])
+
+    def _coordinates(self, kind):
+        count = {"elements": 0, "blocks": _BY_TENSOR, "whole": self._options.directions}[kind]
+        scales = {}
+        for on_rank in self._inputs:
+            for i in on_rank:
+                scales[i["name"]] = max(scales.get(i["name"], 0.0), i["size"])
+        tensors = [[Tensor(i["name"], i["shape"], scales[i["name"]] or 1.0) for i in on_rank] for on_rank in self._inputs]
+        inputs, outputs = Coordinates(kind, tensors, count), Coordinates(kind, self._outputs, count)
+        return inputs, outputs, self._sizes(kind, inputs)
+
+    def _sizes(self, kind, inputs):
+        """By input coordinate: the element's size; the tensor's where that is larger; 1 where all is 0. Powers of two, so
+        that elements move by what they are to move by."""
+        if kind != "elements":
+            return torch.ones(inputs.size, dtype=torch.float64)
+        sizes = [i["values"].abs().clamp_min(i["size"]) for on_rank in self._inputs for i in on_rank]
+        flat = torch.cat(sizes) if sizes else torch.zeros(0, dtype=torch.float64)
+        return torch.where(flat.isfinite() & (flat > 0), flat, torch.ones_like(flat)).log2().ceil().exp2()
+
+    def _values(self):
+        return {(rank, i["name"]): i["values"] for rank, on_rank in enumerate(self._inputs) for i in on_rank
+                if i["values"] is not None}
+
+    # -- what is told
+
+    def _tell_shown(self, kind, dtype, inputs, outputs, derivative, measured):
+        told = {"elements": f"a basis of {outputs.size} cotangents", "whole": f"{outputs.size} random cotangents",
+                "blocks": f"{_BY_TENSOR} random cotangents of each output of each rank"}[kind]
+        linear = "linear" if measured.is_linear else "not linear"
+        graphs = ", each over a graph of its own" if measured.graph == "own" else ""
+        self._show(f"backward in {dtype}: {told}; {linear} in {len(measured.random)} random combinations"
+                   f" ({measured.backwards} backwards{graphs})")
+        told = {"elements": f"each of {inputs.size} elements", "whole": f"{inputs.size} random directions",
+                "blocks": f"{_BY_TENSOR} random directions of each input of each rank"}[kind]
+        way = "affine, so exact" if bool(derivative.affine.all()) else \
+            f"central differences, off by at most {_relative_error(derivative):.0e} of the largest"
+        self._show(f"forward: the derivative along {told}; {way} ({derivative.evaluations} runs)")
+
+    def _tell_claim(self, report, judgement):
+        if report.verdict == "right":
+            every = judgement.kind == "elements" and not bool(judgement.derivative.open.any())
+            self._show("so at these inputs it is right for every cotangent" if every else
+                       "so at these inputs it is right for these cotangents, and along these directions")
+
+    def _report(self, judgements):
+        findings, derivative = [], judgements[0].derivative
+        for judgement in judgements:
+            known = {(f.name, tuple(f.measured), f.text) for f in findings}
+            findings += [f for f in judgement.findings if (f.name, tuple(f.measured), f.text) not in known]
+            for note in judgement.notes:
+                self._note(note)
+        first = judgements[0]
+        report = GradcheckReport("wrong" if findings else "right", self._session.size,
+                                 dtypes=[j.dtype for j in judgements], findings=findings,
+                                 right_for=objective_texts(first.right_for) if len(findings) == first.paired else [])
+        if not findings:
+            report.formulas, report.legends = first.formulas, first.legends
+        self._tell_open(report, derivative)
+        self._tell_claim(report, first)
+        report.notes, report.shown = self.notes, self._shown
+        if len(judgements) == 1 or len({f.dtype for f in findings}) <= 1 and judgements[0].findings:
+            for f in findings:
+                f.dtype = ""
+        return report
+
+    def _tell_open(self, report, derivative):
+        """What could not be judged."""
+        kinks, unknown = int(derivative.kinks().sum()), float(derivative.open.double().mean())
+        if kinks:
+            self._note(f"Along {kinks} of {derivative.matrix.shape[1]} directions the function has a kink at these inputs:"
+                       " there any gradient between the slopes of both sides counts as right.")
+        if unknown:
+            self._note(f"{unknown:.0%} of the derivatives could not be found by differences (a jump, or noise): not judged.")
+        if report.verdict == "right" and (unknown == 1 or _relative_error(derivative) > _BLIND):
+            report.verdict = "undecided"
+            report.formulas = {}
+            self._note("The forward is too noisy, or jumps: its derivative is not known well enough to judge.")
+
+    def _note(self, text):
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def _show(self, text):
+        if text not in self._shown:
+            self._shown.append(text)
+
+
+def _relative_error(derivative):
+    known = ~derivative.open
+    largest = derivative.matrix.abs().nan_to_num(posinf=0)[known]
+    if not largest.numel() or not float(largest.max()):
+        return 0.0
+    return float(derivative.error[known].nan_to_num(posinf=0).max() / largest.max())
+
+
+def _spans(coordinates):
+    """Of each tensor; in "whole" they are one."""
+    return [slice(*ends) for ends in dict.fromkeys((s.start, s.stop) for s in coordinates.ranges.values())]
+
+
+def _same_elements(inputs):
+    """Lists of coordinates: the same element of a tensor that several ranks have in one size."""
+    if inputs.kind != "elements":
+        return []
+    alike = {}
+    for (_, name), span in inputs.ranges.items():
+        alike.setdefault((name, span.stop - span.start), []).append(span)
+    return [[span.start + i for span in spans] for (_, size), spans in alike.items() for i in range(size) if len(spans) > 1]
+
+
+def _s(ranks):
+    return f"{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

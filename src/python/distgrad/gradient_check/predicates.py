@@ -1,0 +1,400 @@
+"""What is wrong with a measured backward: a table of pure functions on it and the right one.
+
+Each takes a Pair and gives a Mistake, or None where it does not hold. Several may hold of one pair: they then say the same
+thing, and the first in the table is told, being the most specific. What is in no row is `other-backward`.
+"""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Optional
+
+import torch
+
+from .formulas import number
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """text: what the backward does, in one sentence that stands alone. ranks: whose gradients are wrong by it."""
+
+    name: str
+    text: str
+    ranks: tuple
+
+
+def mistake_in(pair):
+    """The first that holds; other-backward where none does."""
+    found = next((mistake for holds in TABLE if (mistake := holds(pair))), None)
+    return found or Mistake("other-backward", MEANINGS["other-backward"], _wrong_rows(pair))
+
+
+# By how much roundings on the way may be off, relative to what is rounded: a few eps, but not those of the next dtype.
+NARROWER = {dtype: few * torch.finfo(dtype).eps
+            for dtype, few in ((torch.float32, 4), (torch.float16, 1), (torch.bfloat16, 4))}
+
+
+# ---- the rows of the table
+
+
+def no_gradient(pair) -> Optional[Mistake]:
+    """Zero on some ranks where the right one is not, and right on the others."""
+    ranks = _wrong_rows(pair)
+    if not ranks or not all(pair.is_zero(r, k) for r in ranks for k in range(pair.ranks)):
+        return None
+    return Mistake("no-gradient", f"{_on(ranks, pair)} the gradient is zero or missing where the right one is not", ranks)
+
+
+def identity_backward(pair) -> Optional[Mistake]:
+    """Each rank's own cotangent as it is, or what it alone makes of an output that is the same on all ranks."""
+    if not _drops_others(pair):
+        return None
+    if all(pair.identity[r][r] is not None and pair.equals(r, r, pair.identity[r][r]) for r in range(pair.ranks)):
+        return _mistake("identity-backward", pair, "each rank's own cotangent was passed on as it is, and the other ranks'"
+                        " were dropped")
+    if _is_own_part(pair) and _outputs_alike(pair) and not _has_others_elements(pair):
+        return _mistake("identity-backward", pair, "each rank went on with its own cotangent, and the other ranks' were"
+                        " dropped")
+    return None
+
+
+def own_slice(pair) -> Optional[Mistake]:
+    """What each rank's own loss saw of what it gave."""
+    if _is_own_part(pair) and _outputs_alike(pair) and _has_others_elements(pair):
+        return _mistake("own-slice", pair, "each rank got only what its own loss saw of the part that it gave: the other"
+                        " ranks' cotangents of that part were dropped")
+    return None
+
+
+def wrong_group(pair) -> Optional[Mistake]:
+    """The ranks fall into several groups, each of which is right for itself."""
+    grid = pair.coefficients()
+    if grid is None:
+        return None
+    members = [frozenset(k for k in range(pair.ranks) if grid[r][k] == 1) for r in range(pair.ranks)]
+    parts = sorted({tuple(sorted(m)) for m in members})
+    disjoint = sum(map(len, parts)) == pair.ranks and all(r in m for r, m in enumerate(members))
+    others_dropped = all(grid[r][k] in (0, 1) for r, k in pair.pairs())
+    if not (disjoint and others_dropped and 1 < len(parts) < pair.ranks):
+        return None
+    told = " and ".join("{" + ", ".join(map(str, part)) + "}" for part in parts)
+    return _mistake("wrong-group", pair, f"the cotangents were reduced over the ranks {told} by themselves")
+
+
+def missing_reduction(pair) -> Optional[Mistake]:
+    """What arrives is right, and some that should is absent."""
+    grid = pair.coefficients()
+    if grid is None:
+        return None
+    counted = [k for k in range(pair.ranks) if any(not pair.right_is_zero(r, k) for r in range(pair.ranks))]
+    absent = [k for k in counted if all(grid[r][k] == 0 for r in range(pair.ranks))]
+    needed = [(r, k) for r, k in pair.pairs() if not pair.right_is_zero(r, k)]
+    if {grid[r][k] for r, k in needed} != {0, 1} or not _rest_is_right(pair, needed):
+        return None
+    lacking = {(r, k) for r, k in needed if grid[r][k] == 0}
+    if _is_own_part(pair):
+        text = "each rank has only what its own cotangent gives: the other ranks' are absent"
+    elif lacking == {(r, k) for r, k in needed if k in absent}:
+        text = f"the cotangent{'s' if len(absent) > 1 else ''} of rank{_s(absent)} {'are' if len(absent) > 1 else 'is'}" \
+               " in no rank's gradient"
+    elif lacking == {(r, k) for r, k in needed if r == k}:
+        text = "each rank has the other ranks' cotangents, and lacks its own"
+    else:
+        text = "some ranks lack some of the ranks' cotangents"
+    return _mistake("missing-reduction", pair, text)
+
+
+def forgotten_op(pair) -> Optional[Mistake]:
+    """The backward of a sum, for something else."""
+    if pair.ranks < 2 or any(pair.identity[r][k] is None or not pair.equals(r, k, pair.identity[r][k])
+                             for r, k in pair.pairs()):
+        return None
+    if _one_factor(pair) not in (None, pair.ranks) or any(pair.right_is_zero(r, k) for r, k in pair.pairs()):
+        return None  # times any other number it is no average's either
+    return _mistake("forgotten-op", pair, "the cotangents were summed, as if the forward had been a sum")
+
+
+def summed_twice(pair) -> Optional[Mistake]:
+    """N times the right one, where all ranks' gradients are alike."""
+    if pair.ranks < 2 or _one_factor(pair) != pair.ranks or not _is_summed_once_more(pair):
+        return None
+    return _mistake("double-reduction", pair, f"the gradient is {pair.ranks} times the right one, {pair.ranks} being the"
+                    " number of ranks: summed over the ranks once too often, or not divided where it should be")
+
+
+def scaled(pair) -> Optional[Mistake]:
+    """One number times the right one, on all ranks or on some."""
+    ranks = _wrong_rows(pair)
+    c = _one_factor(pair, ranks)
+    if c is None or c == 0:
+        return None
+    return Mistake("scaled", f"{_on(ranks, pair)} the gradient is {number(c)} times the right one{_meaning(c, pair.ranks)}",
+                   ranks)
+
+
+def double_reduction(pair) -> Optional[Mistake]:
+    """What a reduction too many gives, before or after the right backward; or some cotangents counted twice."""
+    if pair.ranks < 2:
+        return None
+    n = range(pair.ranks)
+    if _is_summed_once_more(pair):
+        return _mistake("double-reduction", pair, "the ranks' gradients were summed over the ranks once more")
+    if _all_are(pair, lambda r, k: _sum([pair.right[r][j] for j in n], pair.right[r][k])):
+        return _mistake("double-reduction", pair, "the cotangents were summed over the ranks once more")
+    grid = pair.coefficients()
+    if grid is None:
+        return None
+    held = {grid[r][k] for r, k in pair.pairs() if not pair.right_is_zero(r, k)}
+    if held != {1, 2}:
+        return None
+    return _mistake("double-reduction", pair, "some cotangents are counted twice" + _whose_twice(grid, pair))
+
+
+def wrong_slice(pair) -> Optional[Mistake]:
+    """The right blocks, or elements of theirs, in other places."""
+    found = _other_ranks_blocks(pair) or _other_elements(pair)
+    return found and _mistake("wrong-slice", pair, found)
+
+
+def zero_input(pair) -> Optional[Mistake]:
+    """Wrong where an operand is 0, and nowhere else."""
+    if pair.zero_rows is None or not any(bool(rows.any()) for rows in pair.zero_rows):
+        return None
+    for r, k in pair.pairs():
+        wrong = pair.excess(r, k) > 0
+        if bool(wrong[~pair.zero_rows[r]].any()):
+            return None
+        if not bool((pair.measured[r][k][wrong].isnan() | (pair.measured[r][k][wrong] == 0)).all()):
+            return None
+    return _mistake("zero-input", pair, "the gradient is 0 or NaN where an input is 0, and right elsewhere: a division by"
+                    " the input")
+
+
+def precision(pair) -> Optional[Mistake]:
+    """Right within the rounding of a narrower dtype."""
+    for dtype, share in NARROWER.items():
+        if not all(_near(pair, r, k, share) for r, k in pair.pairs()):
+            continue
+        rounded = all(bool((m.to(dtype).to(m.dtype) == m).all()) for row in pair.measured for m in row)
+        if rounded or _one_factor(pair) is None:
+            return _mistake("precision", pair, f"the gradient is off by roundings of {str(dtype)[6:]} size")
+    return None
+
+
+# Most specific first. A pair that is right is in none of them; mistake_in() is not asked then.
+TABLE = (
+    no_gradient,
+    zero_input,
+    identity_backward,
+    own_slice,
+    wrong_group,
+    missing_reduction,
+    forgotten_op,
+    precision,
+    summed_twice,
+    scaled,
+    double_reduction,
+    wrong_slice,
+)
+
+# What each finding means. The first are the table's, the others are about how the backward behaves from call to call.
+MEANINGS = {
+    "other-backward": "the backward is another linear map than the right one",
+    "contiguity": "wrong only where the cotangent is not contiguous in memory",
+    "nondeterministic": "two equal runs give different results",
+    "stale-or-aliased": "a buffer is reused, changed later, or a cotangent modified in place",
+    "same-op-backward": "the backward applied the collective's own reduction to the cotangents",
+    "not-linear": "the backward is not linear in the cotangents",
+}
+
+
+# ---- right for what
+
+
+def objectives(pair):
+    """For which other objectives the measured backward is the right one: "mean", "replicated", "replicated input"."""
+    if pair.ranks < 2 or not pair.wrong():
+        return set()
+    n = range(pair.ranks)
+    found = set()
+    if _one_factor(pair) == Fraction(1, pair.ranks):
+        found.add("mean")
+    if _same_shapes(pair, by_column=True):
+        room = [sum(pair.room[r][k] for k in n) for r in n]
+        if all(bool(((sum(pair.measured[r][k] for k in n) - sum(pair.right[r][k] for k in n) / pair.ranks).abs()
+                     <= room[r]).all()) for r in n):
+            found.add("replicated")
+    if _same_shapes(pair, by_column=False) and _is_summed_once_more(pair):
+        found.add("replicated input")
+    return found
+
+
+def _same_shapes(pair, by_column):
+    """Whether all ranks have the output (or the input) in one size, and not none."""
+    sizes = {pair.right[r][k].shape[1 if by_column else 0] for r, k in pair.pairs()}
+    return len(sizes) == 1 and 0 not in sizes
+
+
+# ---- what they are made of
+
+
+def _mistake(name, pair, text):
+    return Mistake(name, text, _wrong_rows(pair))
+
+
+def _wrong_rows(pair):
+    return tuple(sorted({r for r, _ in pair.wrong()}))
+
+
+def _on(ranks, pair):
+    if len(ranks) == pair.ranks:
+        return "on every rank"
+    return f"on rank{_s(ranks)}"
+
+
+def _s(ranks):
+    return f"{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def _drops_others(pair):
+    """Whether no rank has anything of another's cotangent though some should."""
+    apart = [(r, k) for r, k in pair.pairs() if r != k]
+    return all(pair.is_zero(r, k) for r, k in apart) and any(not pair.right_is_zero(r, k) for r, k in apart)
+
+
+def _is_own_part(pair):
+    return (_drops_others(pair) and all(pair.is_right(r, r) for r in range(pair.ranks))
+            and any(not pair.is_zero(r, r) for r in range(pair.ranks)))
+
+
+def _outputs_alike(pair):
+    """Whether each input goes into all ranks' outputs alike."""
+    return all(pair.right[r][k].shape == pair.right[r][r].shape
+               and bool(((pair.right[r][k] - pair.right[r][r]).abs() <= pair.room[r][k] + pair.room[r][r]).all())
+               for r, k in pair.pairs())
+
+
+def _has_others_elements(pair):
+    """Whether the outputs have elements that only other ranks' inputs go to."""
+    return pair.by_element and any(
+        bool((pair.right[r][r].abs() <= pair.room[r][r]).all(0).any()) and not pair.right_is_zero(r, r)
+        for r in range(pair.ranks))
+
+
+def _rest_is_right(pair, needed):
+    return all(pair.is_right(r, k) for r, k in pair.pairs() if (r, k) not in needed)
+
+
+def _one_factor(pair, ranks=None):
+    """The number that all blocks of these ranks (all) are of the right ones; None where there is none."""
+    found = set()
+    for r in range(pair.ranks) if ranks is None else ranks:
+        for k in range(pair.ranks):
+            c = pair.relative(r, k)
+            if c is None:
+                return None
+            if not pair.right_is_zero(r, k):
+                found.add(c)
+    if len(found) == 1:
+        return found.pop()
+    mean = sum(map(float, found)) / len(found) if found else 0
+    near = bool(found) and all(abs(float(c) - mean) <= 1e-9 * abs(mean) for c in found)
+    return mean if near else None
+
+
+def _meaning(c, n):
+    if c == n:
+        return f", {n} being the number of ranks: summed over the ranks once too often, or not divided where it should be"
+    if c == Fraction(1, n):
+        return f", {n} being the number of ranks: the ranks' cotangents were averaged, and not summed"
+    return ": its sign is turned" if c == -1 else ""
+
+
+def _is_summed_once_more(pair):
+    """Whether every rank has what is right for all ranks, summed."""
+    return _all_are(pair, lambda r, k: _sum([row[k] for row in pair.right], pair.right[r][k]))
+
+
+def _all_are(pair, block_of):
+    for r, k in pair.pairs():
+        block = block_of(r, k)
+        if block is None or not pair.equals(r, k, block, pair.room[r][k] * pair.ranks):
+            return False
+    return bool(pair.wrong())
+
+
+def _sum(blocks, like):
+    return sum(blocks) if all(block.shape == like.shape for block in blocks) else None
+
+
+def _whose_twice(grid, pair):
+    twice = {(r, k) for r, k in pair.pairs() if grid[r][k] == 2}
+    if twice == {(r, r) for r in range(pair.ranks)}:
+        return ": each rank's own"
+    sources = sorted({k for _, k in twice})
+    return f": rank{_s(sources)}'s" if len(sources) < pair.ranks else ""
+
+
+def _other_ranks_blocks(pair):
+    """What the backward does, where each block is the right one of other ranks."""
+    n = pair.ranks
+    moved = False
+    for r, k in pair.pairs():
+        if pair.is_zero(r, k) and pair.right_is_zero(r, k):
+            continue
+        ways = [(r, k)] + [(a, b) for a, b in pair.pairs() if (a, b) != (r, k)]
+        way = next(((a, b) for a, b in ways if not pair.right_is_zero(a, b) and pair.equals(r, k, pair.right[a][b])), None)
+        if way is None and not pair.is_zero(r, k):
+            return None
+        moved |= way is not None and way != (r, k) and not pair.is_right(r, k)
+    return "ranks got what belongs to other ranks" if moved and n > 1 else None
+
+
+def _other_elements(pair):
+    """Likewise, where each rank's gradient has the right elements in another order."""
+    if not pair.by_element:
+        return None
+    orders = {}
+    for r in range(pair.ranks):
+        right, measured = torch.cat(pair.right[r], 1), torch.cat(pair.measured[r], 1)
+        room = torch.cat(pair.room[r], 1)
+        order = _order_of(measured, right, room)
+        if order is None:
+            return None
+        orders[r] = order
+    moved = [r for r, order in orders.items() if order != sorted(order)]
+    if not moved:
+        return None
+    r = moved[0]
+    if all(r < len(pair.row_shapes) and orders[r] in _read_transposed(pair.row_shapes[r]) for r in moved):
+        return f"{_on(moved, pair)} the elements of the gradient are in another order: that of the transposed tensor"
+    return f"{_on(moved, pair)} the elements of the gradient are in another order: on rank {r} {_listed(orders[r])}"
+
+
+def _order_of(measured, right, room):
+    """Which row of the right one each measured row is; None where they are no permutation."""
+    order = []
+    for i, row in enumerate(measured):
+        ways = [i, *(j for j in range(len(right)) if j != i)]
+        way = next((j for j in ways if j not in order and bool(((row - right[j]).abs() <= room[i]).all())), None)
+        if way is None:
+            return None
+        order.append(way)
+    return order
+
+
+def _read_transposed(shape):
+    """The orders in which a contiguous tensor's elements come where a transposed one is taken for it, or the reverse."""
+    if len(shape) != 2:
+        return []
+    numbers = torch.arange(int(torch.Size(shape).numel())).reshape(shape)
+    return [numbers.T.reshape(-1).tolist(), numbers.reshape(shape[1], shape[0]).T.reshape(-1).tolist()]
+
+
+def _listed(order):
+    text = ", ".join(map(str, order[:12]))
+    return f"({text}{', ...' if len(order) > 12 else ''})"
+
+
+def _near(pair, r, k, share):
+    measured, right = pair.measured[r][k], pair.right[r][k]
+    return bool(((measured - right).abs() <= pair.room[r][k] + share * right.abs()).all())

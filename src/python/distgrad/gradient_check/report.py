@@ -1,0 +1,115 @@
+"""What gradcheck found, as data and as text. Needs no torch."""
+
+import textwrap
+from dataclasses import asdict, dataclass, field
+from typing import Optional
+
+_WIDTH = 100
+
+
+@dataclass
+class Finding:
+    """One mistake. measured, right: formulas, a line each (empty where there is none); coefficients: [to rank][from rank]
+    relative to the right backward, as text ("1", "1/4"), None where one number for each pair of ranks does not do."""
+
+    name: str
+    text: str
+    inputs: list = field(default_factory=list)
+    outputs: list = field(default_factory=list)
+    ranks: list = field(default_factory=list)
+    measured: list = field(default_factory=list)
+    right: list = field(default_factory=list)
+    legend: str = ""
+    coefficients: Optional[list] = None
+    linear: bool = True
+    details: list = field(default_factory=list)
+    dtype: str = ""
+
+
+@dataclass
+class GradcheckReport:
+    """verdict: "right", "wrong", "undecided" (it could be run, but not judged) or "error" (it could not be run). The same on
+    every rank; str() is the text."""
+
+    verdict: str
+    ranks: int
+    backend: str = ""
+    dtypes: list = field(default_factory=list)
+    findings: list = field(default_factory=list)
+    # Of a right backward, {"x, y": lines}: what it does.
+    formulas: dict = field(default_factory=dict)
+    legends: list = field(default_factory=list)
+    right_for: list = field(default_factory=list)
+    shown: list = field(default_factory=list)
+    notes: list = field(default_factory=list)
+    # With verdict "error": {"ranks", "doing", "text", "where", "traceback"}, the cause first.
+    errors: list = field(default_factory=list)
+    global_ranks: list = field(default_factory=list)
+
+    @property
+    def right(self):
+        return self.verdict == "right"
+
+    def to_dict(self):
+        """Of lists, dicts, texts and numbers, for json.dumps()."""
+        return {**asdict(self), "right": self.right}
+
+    def __str__(self):
+        lines = [self._headline()]
+        for error in self.errors:
+            lines += ["", *_error_lines(error)]
+        for finding in self.findings:
+            lines += ["", *_finding_lines(finding)]
+        if self.formulas:
+            lines += [f"  {line}" for formula in self.formulas.values() for line in formula]
+            lines += [f"    {legend}" for legend in self.legends]
+        rows = [("right for", text) for text in self.right_for] + [("shown", text) for text in self.shown]
+        rows += [("note", text) for text in self.notes]
+        return "\n".join(lines + ([""] if rows else []) + _rows(rows))
+
+    def _headline(self):
+        where = ", ".join(part for part in (self.backend, *self.dtypes) if part)
+        told = {"right": "right", "wrong": "wrong", "undecided": "not judged", "error": "could not be carried through"}
+        names = list(dict.fromkeys(finding.name for finding in self.findings))
+        names = f": {', '.join(names)}" if names else ""
+        group = "" if self.global_ranks in ([], list(range(self.ranks))) else f" {self.global_ranks}"
+        count = f"{self.ranks} rank{'s' if self.ranks > 1 else ''}{group}"
+        return f"gradcheck: {told[self.verdict]} on {count}" + (f" ({where})" if where else "") + names
+
+
+def _finding_lines(finding):
+    about = f"{', '.join(finding.outputs)} -> {', '.join(finding.inputs)}" if finding.inputs else ""
+    head = "   ".join(part for part in (finding.name, about, f"in {finding.dtype}" if finding.dtype else "") if part)
+    rows = [("measured", line) for line in finding.measured] + [("right", line) for line in finding.right]
+    lines = [head, *(f"  {line}" for line in _rows(rows))]
+    if finding.legend:
+        lines += textwrap.wrap(finding.legend, _WIDTH, initial_indent="    ", subsequent_indent="    ")
+    lines += [f"  {line}" for line in finding.details]
+    text = finding.text[:1].upper() + finding.text[1:] + "."
+    if not finding.linear and finding.right:
+        text += " It is not linear in the cotangents; the formula is that of single ones."
+    return lines + textwrap.wrap(text, _WIDTH, initial_indent="  ", subsequent_indent="  ")
+
+
+def _error_lines(error):
+    ranks = error["ranks"]
+    who = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+    lines = [f"{who}, {error['doing']}" + (f": {error['text']}" if error["text"] else "")]
+    if error["where"]:
+        lines.append(f"  at {error['where']}")
+    if error["traceback"]:
+        lines += textwrap.indent(error["traceback"].rstrip(), "    ").split("\n")
+    return lines
+
+
+def _rows(rows):
+    """[(title, text)] with the titles in a column, each told once."""
+    width = max((len(title) for title, _ in rows), default=0) + 3
+    lines, last = [], None
+    for title, text in rows:
+        shown = title if title != last else ""
+        wrapped = textwrap.wrap(text, _WIDTH - width, break_on_hyphens=False) or [""]
+        lines.append(f"{shown:<{width}}{wrapped[0]}")
+        lines += [" " * width + more for more in wrapped[1:]]
+        last = title
+    return lines

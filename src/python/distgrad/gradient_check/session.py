@@ -1,0 +1,80 @@
+"""What rank 0 asks of all ranks: actions of the executor, with the results brought together."""
+
+import time
+from dataclasses import replace
+
+import torch
+
+
+class Broken(Exception):
+    """The function could not be run. failures: {rank: Failure, None where there was none}."""
+
+    def __init__(self, failures):
+        super().__init__("could not be run")
+        self.failures = failures
+
+
+class Session:
+    def __init__(self, team, executor):
+        self._team, self._executor = team, executor
+        self.size = team.size
+        self.broken_by = None  # {rank: Failure} that leave the group under test unusable
+        self.inputs = self.outputs = None
+        self._untold = None  # coordinates that the other ranks do not know yet
+
+    def run(self, action, *arguments, tolerate=None):
+        """([Result by rank], {rank: Failure}). From probe number `tolerate` on a failure is no error."""
+        if self.broken_by:
+            raise Broken(self.broken_by)
+        self._team.send_to_all((action, *arguments))
+        own = self._executor.run(action, *arguments)
+        results = self._team.collect(own, own.failure, own.seconds)
+        failures = {rank: r.failure for rank, r in enumerate(results) if r.failure}
+        if failures and (tolerate is None or min(f.index for f in failures.values()) < tolerate):
+            raise self.broken(failures)
+        return results, failures
+
+    def broken(self, failures):
+        return Broken({rank: failures.get(rank) for rank in range(self.size)})
+
+    def note_broken(self, failures):
+        """The group cannot be used any more; what was found until now is judged all the same."""
+        self.broken_by = failures
+
+    def use_coordinates(self, inputs, outputs):
+        self.inputs, self.outputs = inputs, outputs
+        self._untold = (inputs, outputs)
+
+    def move(self, moves):
+        """The outputs' coordinates, by row of `moves`: coefficients of the input's coordinates."""
+        results, _ = self.run("move", self._to_tell(), moves)
+        return self.outputs.assemble([_rows(r.values) for r in results])
+
+    def probe(self, probes, tolerate=None):
+        """(values by probe and rank, failures, by how much a gradient changed after its backward)."""
+        coefficients = torch.stack([p.coefficients for p in probes])
+        plain = [replace(p, coefficients=None) for p in probes]
+        results, failures = self.run("probe", self._to_tell(), plain, coefficients, tolerate=tolerate)
+        done = min(min(len(r.values), len(probes)) for r in results)
+        values = [[r.values[i] for r in results] for i in range(done)]
+        later = max((x for r in results if not r.failure for x in r.values[-1]), default=0.0)
+        return values, failures, later
+
+    def assemble_gradients(self, values):
+        """The gradients' coordinates, a row for each probe, of the first that probe() returned."""
+        return self.inputs.assemble([_rows([seen[rank]["row"] for seen in values]) for rank in range(self.size)])
+
+    def _to_tell(self):
+        untold, self._untold = self._untold, None
+        return untold
+
+    def give_up(self, lost):
+        """A rank does not answer: the report, which the others find in the store."""
+        time.sleep(min(1.0, self._team.timeout_s / 2))  # for what it says of itself
+        report = lost.report(self._team, self._team.late(lost.silent))
+        self._team.publish(report)
+        return report
+
+
+def _rows(lists):
+    return torch.tensor(lists, dtype=torch.float64).reshape(len(lists), -1)

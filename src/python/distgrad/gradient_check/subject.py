@@ -1,0 +1,339 @@
+"""The function under test and its inputs on this rank: run forward at moved inputs, and backward with given cotangents.
+
+Every forward gets fresh copies of the inputs and the same random numbers, so that nothing of one run is in the next but what
+the function itself keeps, and the caller's tensors stay as they are. Parameters and buffers of modules are where they are:
+they are written before each forward, and put back by restore().
+"""
+
+import inspect
+import random
+from dataclasses import dataclass
+from typing import Optional
+
+import torch
+
+from . import nested
+
+
+class NotSupported(TypeError):
+    """An input or output of a kind that cannot be checked; the text says what to do instead."""
+
+
+@dataclass
+class Leaf:
+    """One input that requires grad: a tensor among the arguments, or a parameter of a module."""
+
+    name: str
+    home: torch.Tensor  # the caller's tensor or parameter
+    is_parameter: bool
+    data: Optional[torch.Tensor] = None  # of a parameter: what it held
+    grad: Optional[torch.Tensor] = None  # likewise
+    base: Optional[torch.Tensor] = None  # the value in the dtype of this pass, contiguous or as strided as `home`
+
+
+@dataclass
+class Output:
+    name: str
+    tensor: torch.Tensor
+
+
+@dataclass
+class Prepared:
+    """The arguments of one call. inputs: by leaf the tensor whose .grad is its gradient; given: [(name, what the function
+    gets, a copy of it)]."""
+
+    args: tuple
+    kwargs: dict
+    inputs: list
+    given: list
+
+
+@dataclass
+class Run:
+    """A call that was made. other_leaves: tensors that it closes over and that require grad."""
+
+    outputs: list
+    inputs: list
+    given: list
+    other_leaves: list
+
+    def differentiable(self):
+        return [output for output in self.outputs if output.tensor.requires_grad]
+
+
+class Subject:
+    def __init__(self, function, inputs, kwargs):
+        """inputs: a tuple of positional arguments, or the one argument; kwargs: keyword arguments."""
+        self._function, self._kwargs = function, kwargs
+        self._args = inputs if isinstance(inputs, tuple) and not hasattr(inputs, "_fields") else (inputs,)
+        self._names = parameter_names(function, len(self._args))
+        self.leaves = []
+        self._constants = {}  # id of the caller's tensor -> (name, tensor)
+        self._held = []  # (buffer or frozen parameter, its data as the caller has it)
+        self._find_inputs()
+        self._others = []  # closed-over leaves whose .grad is put back: (tensor, grad)
+        self._random = _RandomState(self._devices())
+        self.use(None)
+
+    def use(self, dtype):
+        """From now on floating inputs of less than float64 are in `dtype`; None: as they were given."""
+        self._dtype = dtype
+        for leaf in self.leaves:
+            value = leaf.data if leaf.is_parameter else leaf.home.detach()
+            leaf.base = _cast(value, dtype).clone()
+            if leaf.is_parameter:
+                leaf.home.data = leaf.base.clone()
+        for tensor, data in self._held:
+            tensor.data = _cast(data, dtype).clone()
+
+    def restore(self):
+        """Parameters, buffers, .grad and random numbers as the caller left them."""
+        for leaf in self.leaves:
+            if leaf.is_parameter:
+                leaf.home.grad = None  # it may be of another dtype
+                leaf.home.data = leaf.data
+                leaf.home.grad = leaf.grad
+        for tensor, data in self._held:
+            tensor.data = data
+        for tensor, grad in self._others:
+            tensor.grad = grad
+        self._random.reset()
+
+    def prepared(self, moves=None):
+        """Fresh inputs for one call. `moves`: by leaf, what is added to it, in float64, or None."""
+        inputs, given, made = [], [], {}
+        for i, leaf in enumerate(self.leaves):
+            moved = self._moved(leaf, moves and moves[i])
+            if leaf.is_parameter:
+                leaf.home.data.copy_(moved)
+                inputs.append(leaf.home)
+            else:
+                inputs.append(moved.requires_grad_())
+                made[id(leaf.home)] = operand = _as_strided_like(leaf.home, inputs[-1])
+                given.append((leaf.name, operand, moved))
+        for key, (name, tensor) in self._constants.items():
+            made[key] = _cast(tensor.detach(), self._dtype).clone()
+            given.append((name, made[key], tensor))
+        args, kwargs = nested.exchanged((self._args, self._kwargs), lambda _, leaf: made.get(id(leaf), leaf))
+        return Prepared(args, kwargs, inputs, given)
+
+    def call(self, prepared):
+        self._random.reset()
+        for tensor, data in self._held:
+            tensor.data.copy_(data)
+        with torch.enable_grad():
+            result = self._function(*prepared.args, **prepared.kwargs)
+        run = Run(_outputs_of(result), prepared.inputs, prepared.given, [])
+        self._note_other_leaves(run)
+        return run
+
+    def backward(self, runs, pairs, retain):
+        """By run and leaf the gradient or None; a parameter's, that all runs share, is in the first. pairs: (output, its
+        cotangent)."""
+        for run in runs:
+            for tensor in [*run.inputs, *run.other_leaves]:
+                tensor.grad = None
+        if pairs:
+            _Loss.apply([c for _, c in pairs], *(y for y, _ in pairs)).backward(retain_graph=retain)
+        gradients, seen = [], set()
+        for run in runs:
+            gradients.append([None if id(tensor) in seen else tensor.grad for tensor in run.inputs])
+            seen |= set(map(id, run.inputs))
+        return gradients
+
+    def written(self, run):
+        """Names of inputs that no longer hold what the function was given."""
+        return [name for name, now, before in run.given if not _holds(now, before)]
+
+    # -- inputs
+
+    def _find_inputs(self):
+        seen = set()
+        owner = getattr(self._function, "__self__", None)
+        for module in (self._function, owner):
+            if isinstance(module, torch.nn.Module):
+                self._add_module("", module, seen)
+        for root in (self._args, self._kwargs):
+            for path, leaf in nested.leaves_of(root):
+                self._add_input(nested.text_of(path, self._names), leaf, seen)
+
+    def _add_input(self, name, leaf, seen):
+        if isinstance(leaf, torch.nn.Module):
+            self._add_module(name, leaf, seen)
+        if not isinstance(leaf, torch.Tensor) or id(leaf) in seen:
+            return
+        seen.add(id(leaf))
+        _check_kind(name, leaf)
+        if leaf.requires_grad:
+            self.leaves.append(Leaf(name, leaf, False))
+        else:
+            self._constants[id(leaf)] = (name, leaf)
+
+    def _add_module(self, prefix, module, seen):
+        if id(module) in seen:
+            return
+        seen.add(id(module))
+        for name, parameter in module.named_parameters(prefix):
+            if id(parameter) in seen:
+                continue
+            seen.add(id(parameter))
+            _check_kind(name, parameter)
+            if parameter.requires_grad:
+                self.leaves.append(Leaf(name, parameter, True, parameter.data, parameter.grad))
+            else:
+                self._held.append((parameter, parameter.data))
+        for buffer in module.buffers():
+            if id(buffer) not in seen:
+                seen.add(id(buffer))
+                self._held.append((buffer, buffer.data))
+
+    def _moved(self, leaf, move):
+        if move is None:
+            return leaf.base.detach().clone()
+        moved = leaf.base.to(torch.float64) + move.to(leaf.base.device).reshape(leaf.base.shape)
+        return moved.to(leaf.base.dtype)
+
+    def _devices(self):
+        tensors = [leaf.home for leaf in self.leaves] + [tensor for _, tensor in self._constants.values()]
+        return sorted({tensor.device.index for tensor in tensors if tensor.is_cuda})
+
+    def _note_other_leaves(self, run):
+        own = {id(tensor) for tensor in run.inputs}
+        known = {id(tensor) for tensor, _ in self._others}
+        for tensor in _graph_leaves([output.tensor for output in run.differentiable()]):
+            if id(tensor) in own:
+                continue
+            run.other_leaves.append(tensor)
+            if id(tensor) not in known:
+                self._others.append((tensor, tensor.grad))
+
+    def closed_over(self):
+        return len(self._others)
+
+
+def parameter_names(function, count):
+    """What the first `count` positional arguments are called: by the function, else x, or x0, x1, ..."""
+    plain = ["x"] if count == 1 else [f"x{i}" for i in range(count)]
+    named = function.forward if isinstance(function, torch.nn.Module) else function
+    owner = getattr(function, "__self__", None)
+    skip = 0
+    if isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
+        named, skip = owner.forward, 0 if _has_setup_context(owner) else 1
+    try:
+        parameters = list(inspect.signature(named).parameters.values())[skip:]
+    except (TypeError, ValueError):
+        return plain
+    positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return positional[:count] + plain[len(positional):]
+
+
+def _has_setup_context(function):
+    return function.setup_context is not torch.autograd.Function.setup_context
+
+
+# ---- tensors
+
+
+def _check_kind(name, tensor):
+    if type(tensor).__name__ == "DTensor":
+        raise NotSupported(f"{name} is a DTensor: check a function of local tensors, with to_local() and from_local()")
+    if tensor.is_complex() and tensor.requires_grad:
+        raise NotSupported(f"{name} is complex: check a function of real tensors, with torch.view_as_real()")
+    if tensor.requires_grad and tensor.layout != torch.strided:
+        raise NotSupported(f"{name} is of layout {tensor.layout}; only strided tensors can be moved")
+
+
+def _outputs_of(result):
+    outputs = []
+    leaves = nested.leaves_of(result)
+    names = ["y"] if len(leaves) == 1 and not leaves[0][0] else None
+    for path, leaf in leaves:
+        if not isinstance(leaf, torch.Tensor):
+            continue
+        name = names[0] if names else _output_name(path)
+        _check_kind(name, leaf)
+        if leaf.is_floating_point():
+            outputs.append(Output(name, leaf))
+    return outputs
+
+
+def _output_name(path):
+    """y0 of a tuple or list, logits of a dict, y0[1] and logits[0] below."""
+    first = f"y{path[0]}" if isinstance(path[0], int) else str(path[0])
+    return nested.text_of((first, *path[1:]))
+
+
+def _cast(tensor, dtype):
+    """To a wider floating dtype; integers, masks and what is as wide stay."""
+    if dtype is None or not tensor.is_floating_point() or tensor.dtype.itemsize >= dtype.itemsize:
+        return tensor
+    return tensor.to(dtype)
+
+
+class _Loss(torch.autograd.Function):
+    """A scalar whose backward gives the outputs these cotangents, as they are. torch.autograd.backward() would import sympy
+    for that, which takes longer than a check."""
+
+    @staticmethod
+    def forward(ctx, cotangents, *outputs):
+        ctx.cotangents = cotangents
+        return outputs[0].new_zeros(())
+
+    @staticmethod
+    def backward(ctx, _):
+        return None, *ctx.cotangents
+
+
+class _Strided(torch.autograd.Function):
+    """A copy with other strides: no view, so that it may be written to."""
+
+    @staticmethod
+    def forward(ctx, x, strides):
+        return torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device).copy_(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g, None
+
+
+def _as_strided_like(original, leaf):
+    """A copy of the leaf that is no leaf, as an operand in a model is none, in the memory order of the caller's tensor."""
+    overlaps = any(stride == 0 and size > 1 for stride, size in zip(original.stride(), original.shape))
+    if original.is_contiguous() or overlaps:
+        return leaf.clone(memory_format=torch.contiguous_format)
+    return _Strided.apply(leaf, original.stride())
+
+
+def _holds(now, before):
+    now, before = now.detach(), before.detach().to(now.dtype)
+    same = now == before
+    return bool(same.all()) or bool((same | (now != now) & (before != before)).all())
+
+
+def _graph_leaves(outputs):
+    """The tensors that backward from these accumulates into."""
+    found, seen = [], set()
+    waiting = [tensor.grad_fn for tensor in outputs if tensor.grad_fn is not None]
+    while waiting:
+        node = waiting.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if isinstance(variable, torch.Tensor):
+            found.append(variable)
+        waiting += [below for below, _ in node.next_functions if below is not None]
+    return found
+
+
+class _RandomState:
+    def __init__(self, devices):
+        self._python = random.getstate()
+        self._cpu = torch.get_rng_state()
+        self._cuda = [(device, torch.cuda.get_rng_state(device)) for device in devices]
+
+    def reset(self):
+        random.setstate(self._python)
+        torch.set_rng_state(self._cpu)
+        for device, state in self._cuda:
+            torch.cuda.set_rng_state(state, device)

@@ -1,0 +1,305 @@
+"""The ranks of a check among themselves: a Gloo group of their own, in which rank 0 leads.
+
+Rank 0 sends plans and gets results; nobody waits in the group under test but the function itself. When a rank raises while others
+are inside one of the function's collectives, it breaks its connections of the group under test after a while, so that they
+raise, too. When a rank is not heard of any more, what it was doing when it became late is in the store.
+"""
+
+import contextlib
+import ctypes
+import datetime
+import itertools
+import pickle
+import sys
+import threading
+import time
+import traceback
+import weakref
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from .report import GradcheckReport
+
+_GRACE_S = 0.7  # for a rank's answer to an error, before it breaks its connections
+_MARGIN_S = 5.0
+_CONNECT_S = 30.0  # at least, for all ranks to call gradcheck
+_PACKET = 1 << 14  # bytes
+_TORCH_DISTRIBUTED = dist.__file__.rpartition("/")[0]
+_TAG, _POISON_TAG = 7205, 2**30 + 7205
+_kept = weakref.WeakKeyDictionary()  # group -> _Control: connecting takes longer than a check
+_connected = weakref.WeakKeyDictionary()  # group -> how often that was done
+
+
+class Lost(RuntimeError):
+    """A rank did not answer. silent: its rank in the group under test."""
+
+    def __init__(self, silent, why):
+        super().__init__(why)
+        self.silent = silent
+
+    def report(self, team, stack=None):
+        """stack: where it hangs, if that is known."""
+        text = f"not done after {team.timeout_s:g} s, but at" if stack else "does not answer any more: it died, hangs, or left"
+        error = {"ranks": [self.silent], "doing": "in the function" if stack else "in gradcheck", "text": text, "where": "",
+                 "traceback": stack or ""}
+        return GradcheckReport("error", team.size, team.backend, errors=[error], global_ranks=list(team.global_ranks))
+
+
+class _Control:
+    """Connections among the ranks of `group`. They are no group of torch.distributed's: new_group() counts groups for their
+    names, and where only some ranks make one those that the caller makes next do not find each other."""
+
+    def __init__(self, group, timeout):
+        self.checks = itertools.count()
+        _connected[group] = _connected.get(group, 0) + 1
+        store = c10d._world.pg_map[group][1]
+        self.store = dist.PrefixStore(f"distgrad-gradcheck/{_connected[group]}", store)
+        try:
+            self.gloo = dist.ProcessGroupGloo(self.store, dist.get_rank(group), dist.get_world_size(group), timeout)
+        except RuntimeError as error:
+            raise RuntimeError(f"gradcheck: the ranks of the group did not all call it within {timeout.total_seconds():g} s"
+                               f" ({str(error).splitlines()[0]})") from None
+
+
+class Team:
+    """This rank's end. Used as a context: inside it Gloo groups wait at most `timeout_s`."""
+
+    def __init__(self, group, timeout_s):
+        self.group = group or dist.group.WORLD
+        self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
+        self.backend = dist.get_backend(self.group)
+        self.global_ranks = dist.get_process_group_ranks(self.group)
+        self.timeout_s = timeout_s
+        self._patience_s = 3 * timeout_s + 60  # with a rank that is in the function, and will say itself if it is too long
+        self._control = _control_of(self.group, timeout_s)
+        self._check = next(self._control.checks)
+        self.watch = Watch(self._tell_late, timeout_s)
+        self._timeouts = []
+
+    def __enter__(self):
+        for backend in _gloo_backends():
+            self._timeouts.append((backend, backend.options._timeout))
+            backend._set_default_timeout(datetime.timedelta(seconds=self.timeout_s))
+        self.watch.start()
+        return self
+
+    def __exit__(self, *_):
+        self.watch.stop()
+        for backend, timeout in self._timeouts:
+            backend._set_default_timeout(timeout)
+
+    def leads(self):
+        return self.rank == 0
+
+    # -- messages
+
+    def send_to_all(self, value):
+        """From rank 0. Raises Lost."""
+        self._send(pickle.dumps(value), range(1, self.size))
+
+    def collect(self, own, failure, seconds):
+        """By rank what each gave. `seconds`: that this rank's own part took. Raises Lost."""
+        wait = self.timeout_s + min(_MARGIN_S, self.timeout_s) + seconds
+        with self._breaking_later(failure):
+            return [own, *self._receive(range(1, self.size), wait)]
+
+    def give(self, value, failure):
+        """To rank 0, which may be waiting for this one in the group under test. Raises Lost."""
+        with self._breaking_later(failure):
+            self._send(pickle.dumps(value), [0])
+
+    def next_plan(self):
+        """Raises Lost."""
+        return self._receive([0], self._patience_s)[0]
+
+    def _send(self, data, ranks):
+        """A first packet of one size, which tells how much follows: few messages, as each wakes threads on both sides."""
+        head = torch.frombuffer(bytearray(len(data).to_bytes(8, "little") + data[:_PACKET - 8].ljust(_PACKET - 8)),
+                                dtype=torch.uint8)
+        rest = torch.frombuffer(bytearray(data[_PACKET - 8:]), dtype=torch.uint8) if len(data) > _PACKET - 8 else None
+        for packet in (head, rest) if rest is not None else (head,):
+            works = [(rank, self._started("send", packet, rank)) for rank in ranks]
+            for rank, work in works:
+                self._wait_for(work, rank, self._patience_s)
+
+    def _receive(self, ranks, seconds):
+        heads = {rank: torch.empty(_PACKET, dtype=torch.uint8) for rank in ranks}
+        works = {rank: self._started("recv", head, rank) for rank, head in heads.items()}
+        values = []
+        for rank, head in heads.items():
+            self._wait_for(works[rank], rank, seconds)
+            data = _bytes_of(head)
+            size, data = int.from_bytes(data[:8], "little"), data[8:]
+            if size > len(data):
+                rest = torch.empty(size - len(data), dtype=torch.uint8)
+                self._wait_for(self._started("recv", rest, rank), rank, seconds)
+                data += _bytes_of(rest)
+            values.append(pickle.loads(data))
+        return values
+
+    def _started(self, operation, tensor, rank):
+        try:
+            return getattr(self._control.gloo, operation)([tensor], rank, _TAG)
+        except (RuntimeError, ValueError) as error:
+            raise Lost(rank, str(error)) from None
+
+    @staticmethod
+    def _wait_for(work, rank, seconds):
+        try:
+            work.wait(datetime.timedelta(seconds=seconds))
+        except RuntimeError as error:
+            raise Lost(rank, str(error)) from None
+
+    # -- when something is wrong
+
+    def publish(self, outcome):
+        """For ranks that this one cannot send to any more; they look once their connection is closed."""
+        self._forget()
+        with contextlib.suppress(RuntimeError):
+            self._control.store.set(self._key("outcome"), pickle.dumps(outcome))
+        _break_gloo(self._control.gloo, self.rank, self.size)
+
+    def published(self):
+        """What rank 0 published, if it did. Waits a while."""
+        self._forget()
+        key = self._key("outcome")
+        with contextlib.suppress(RuntimeError):
+            self._control.store.wait([key], datetime.timedelta(seconds=min(_MARGIN_S, self.timeout_s)))
+            return pickle.loads(self._control.store.get(key))
+        return None
+
+    def late(self, rank):
+        """Where a rank was when it had been in one call for `timeout_s`; None where it was not so long in one."""
+        with contextlib.suppress(RuntimeError):
+            key = self._key(f"late/{rank}")
+            if self._control.store.check([key]):
+                return pickle.loads(self._control.store.get(key))
+        return None
+
+    def _tell_late(self, stack):
+        with contextlib.suppress(RuntimeError):
+            self._control.store.set(self._key(f"late/{self.rank}"), pickle.dumps(stack))
+        if not self.gives_up_by_itself():
+            _break(self.group, self.rank, self.size)
+
+    def gives_up_by_itself(self):
+        """Whether a collective of the group under test raises when it has waited too long."""
+        return all(map(_is_gloo, _backends_of(self.group)))
+
+    @contextlib.contextmanager
+    def _breaking_later(self, failure):
+        """After a failure of this rank: the others may be waiting for it, and cannot be asked. At once where a connection
+        is closed already."""
+        grace = 0 if failure is not None and failure.is_echo else _GRACE_S
+        timer = threading.Timer(grace, _break, (self.group, self.rank, self.size))
+        timer.daemon = True
+        if failure is not None and self.size > 1:
+            timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _key(self, what):
+        return f"{self._check}/{what}"
+
+    def _forget(self):
+        """The control group is of no use after a message that did not come."""
+        _kept.pop(self.group, None)
+
+
+class Watch:
+    """Notices, in a thread of its own, that the main thread has been in one call for too long; once a check."""
+
+    def __init__(self, on_late, seconds):
+        self._on_late, self._seconds = on_late, seconds
+        self._main = threading.get_ident()
+        self._since = None
+        self.hung_at = ""  # the stack, where that was not in a call of torch.distributed's, which waits for others
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="distgrad-gradcheck", daemon=True)
+        self.is_late = False
+
+    def start(self):
+        self._thread.start()
+
+    def stop(self):
+        self._stop.set()
+
+    @contextlib.contextmanager
+    def one_call(self):
+        self._since = time.monotonic()
+        try:
+            yield
+        finally:
+            self._since = None
+
+    def _run(self):
+        while not self._stop.wait(min(0.5, self._seconds / 4)):
+            since = self._since
+            if since is not None and time.monotonic() - since > self._seconds:
+                self.is_late = True
+                frames = told_frames(traceback.extract_stack(sys._current_frames().get(self._main)))
+                stack = "".join(traceback.format_list(frames))
+                if not any(f.filename.startswith(_TORCH_DISTRIBUTED) for f in frames):
+                    self.hung_at = stack
+                self._on_late(stack)
+                return
+
+
+def told_frames(frames):
+    """Of a stack: from the user's function on."""
+    here = __file__.rpartition("/")[0]
+    last = max((i for i, f in enumerate(frames) if f.filename.startswith(here)), default=-1)
+    return frames[last + 1:]
+
+
+def _control_of(group, timeout_s):
+    if group not in _kept:
+        _kept[group] = _Control(group, datetime.timedelta(seconds=max(timeout_s, _CONNECT_S)))
+    return _kept[group]
+
+
+def _gloo_backends():
+    return list({id(b): b for group in list(c10d._world.pg_map) for b in _backends_of(group) if _is_gloo(b)}.values())
+
+
+def _backends_of(group):
+    found = []
+    for device in group._device_types:
+        with contextlib.suppress(RuntimeError):
+            found.append(group._get_backend(device))
+    return found
+
+
+def _is_gloo(backend):
+    return hasattr(dist, "ProcessGroupGloo") and isinstance(backend, dist.ProcessGroupGloo)
+
+
+def _break(group, rank, size):
+    """Ends what the group is waiting for, here and on the other ranks. It cannot be used any more."""
+    backends = _backends_of(group)
+    for backend in backends:
+        if _is_gloo(backend):
+            _break_gloo(backend, rank, size)
+    if not all(map(_is_gloo, backends)):
+        with contextlib.suppress(RuntimeError):
+            group.abort()
+
+
+def _break_gloo(backend, rank, size):
+    """Gloo closes all connections of a rank in which one wait was too long."""
+    for other in range(size):
+        if other == rank:
+            continue
+        try:
+            backend.recv([torch.zeros(1)], other, _POISON_TAG).wait(datetime.timedelta(milliseconds=1))
+        except RuntimeError as error:  # a connection that is closed already closes no others
+            if "Timed out" in str(error):
+                return
+
+
+def _bytes_of(tensor):
+    return ctypes.string_at(tensor.data_ptr(), tensor.numel())

@@ -1,0 +1,187 @@
+"""Forked processes that each do some work in a folder: watched, and ended with all that they started.
+
+In the folder each process NAME leaves NAME.done once it is through, or NAME.error, a traceback; NAME.out, what it printed;
+NAME.stack, where it hung.
+"""
+
+import contextlib
+import datetime
+import faulthandler
+import os
+import signal
+import sys
+import time
+import traceback
+
+from .ranks.process import die_with_parent
+
+_POLL_S = 0.005
+_STACK_S = 0.3
+
+
+class Nursery:
+    """Forks, watches, and ends. No process that it forked is left when run() is through.
+
+    work(name): what a process does. enough: names of those that count, None: all; that another one dies is theirs to notice.
+    grace_s: for the others, once one that counts has failed, any has raised, or all that count are done."""
+
+    def __init__(self, folder, names, timeout_s, work, enough=None, grace_s=0.5):
+        self._folder, self._names, self._timeout_s = folder, names, timeout_s
+        self._work, self._grace_s = work, grace_s
+        self._enough = set(names if enough is None else enough)
+        self._processes = {}  # pid -> name, of those alive
+        self._failures = []
+
+    def run(self):
+        """What failed: [{"process", "kind": "exception", "crash" or "hang", "text", "output"}]."""
+        gate, self._gate_end = os.pipe()
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+        try:
+            for name in self._names:
+                self._fork(name, gate)
+            self._watch()
+        finally:
+            self._kill()
+        return self._failures
+
+    def output_of(self, name):
+        return self._text(name + ".out")
+
+    def _fork(self, name, gate):
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                os.close(self._gate_end)
+                _be(name, self._folder, self._work, gate, parent)
+            finally:
+                os._exit(1)
+        with contextlib.suppress(OSError):  # the child does it too, and may have ended
+            os.setpgid(pid, pid)
+        self._processes[pid] = name
+
+    def _watch(self):
+        """Until all are done, or a while after the first failure, or too late."""
+        waiting, is_ending = set(self._names), False
+        end = time.monotonic() + self._timeout_s
+        while waiting and time.monotonic() < end:
+            dead = self._reap()
+            for name in sorted(waiting):
+                if os.path.exists(self._path(name + ".error")):
+                    self._fail(name, "exception", self._text(name + ".error"))
+                elif name in dead and not os.path.exists(self._path(name + ".done")):
+                    self._fail(name, "crash", _status_text(dead[name]))
+                elif not os.path.exists(self._path(name + ".done")):
+                    continue
+                waiting.discard(name)
+            if not is_ending and (self._enough.isdisjoint(waiting) or any(map(self._ends_all, self._failures))):
+                is_ending, end = True, min(end, time.monotonic() + self._grace_s)
+            time.sleep(_POLL_S)
+        if waiting & self._enough and not self._failures:
+            self._tell_hang(waiting)
+
+    def _ends_all(self, failure):
+        return failure["kind"] == "exception" or failure["process"] in self._enough
+
+    def _tell_hang(self, names):
+        for pid, name in self._processes.items():
+            if name in names:
+                os.kill(pid, signal.SIGUSR1)
+        time.sleep(_STACK_S)
+        for name in sorted(names):
+            self._fail(name, "hang", "\n".join(line for line in self._text(name + ".stack").split("\n") if _is_told(line)))
+
+    def _reap(self):
+        dead = {}
+        for pid in list(self._processes):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                dead[self._processes.pop(pid)] = status
+                _kill_group(pid)  # what it started
+        return dead
+
+    def _kill(self):
+        for pid in self._processes:
+            _kill_group(pid)
+        for pid in self._processes:
+            os.waitpid(pid, 0)
+        self._processes.clear()
+
+    def _fail(self, name, kind, text):
+        self._failures.append({"process": name, "kind": kind, "text": text, "output": self._text(name + ".out")[-4096:]})
+
+    def _path(self, name):
+        return os.path.join(self._folder, name)
+
+    def _text(self, name):
+        try:
+            with open(self._path(name), errors="replace") as file:
+                return file.read().strip()
+        except FileNotFoundError:
+            return ""
+
+
+def _is_told(line):
+    """Of a line of a stack: whether it is the user's or torch's."""
+    return f'"{os.path.dirname(os.path.abspath(__file__))}' not in line and 'File "<string>"' not in line
+
+
+def _kill_group(pid):
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _status_text(status):
+    if os.WIFSIGNALED(status):
+        return f"killed by {signal.Signals(os.WTERMSIG(status)).name}"
+    return f"ended with exit status {os.waitstatus_to_exitcode(status)}"
+
+
+def _be(name, folder, work, gate, parent):
+    """One process. Never returns."""
+    die_with_parent()
+    if os.getppid() != parent:
+        os._exit(0)
+    with contextlib.suppress(OSError):
+        os.setpgid(0, 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # what Ctrl-C means is the caller's decision
+    path = os.path.join(folder, name)
+    output = os.open(path + ".out", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    stack = open(path + ".stack", "w")
+    faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
+    try:
+        work(name)
+        open(path + ".done", "w").close()
+    except BaseException as error:  # SystemExit too
+        with open(path + ".error~", "w") as file:
+            file.write(_traceback(error))
+        os.rename(path + ".error~", path + ".error")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.read(gate, 1)  # others may still need this end of their connections
+    os._exit(0)
+
+
+def _traceback(error):
+    here = os.path.dirname(os.path.abspath(__file__))
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(here)]
+    lines = ["Traceback (most recent call last):\n"] + traceback.format_list(frames) if frames else []
+    return "".join(lines + traceback.format_exception_only(type(error), error))
+
+
+def join_group(rank, world_size, backend, folder, timeout_s):
+    """torch.distributed's default group of these ranks, over loopback unless the environment says otherwise."""
+    import torch
+    import torch.distributed as dist
+
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    # As under torchrun, for the user's code that looks.
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(world_size))
+    if "nccl" in backend:
+        torch.cuda.set_device(rank % torch.cuda.device_count())
+    store = dist.FileStore(os.path.join(folder, "store"), world_size)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size,
+                            timeout=datetime.timedelta(seconds=timeout_s))

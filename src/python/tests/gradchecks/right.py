@@ -1,0 +1,274 @@
+"""Functions of unusual form whose backward is right: none may be accused."""
+
+import warnings
+from collections import namedtuple
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from .parts import Case, exchanged, function, gathered, group, matrix, max_of, me, n, product_of, reduced, right_gather, right_sum, \
+    rooted, scattered
+
+SUM = ("x̄_r = Σ_k ȳ_k",)
+ALL = (1, 3, 4)
+
+
+def square():
+    return matrix(n(), 2)
+
+
+right_product = function(product_of, lambda g, x: reduced(g) * product_of(x) / x)
+right_max = function(max_of, lambda g, x: reduced(g) * (x == max_of(x)) / reduced((x == max_of(x)).to(x.dtype)))
+right_scatter = function(scattered, lambda g, x: gathered(g))
+right_exchange = function(exchanged, lambda g, x: exchanged(g))
+right_root = function(rooted, lambda g, x: reduced(g) * (me() == 0))
+
+
+def in_place_on_own_copy(x):
+    y = x.clone()
+    y *= 2
+    y[0] = 0
+    return right_sum(y.add_(1))
+
+
+def in_place_on_the_input(x):
+    x.mul_(3)
+    return right_sum(x)
+
+
+def of_views(x):
+    return right_sum(x.t()[1:]).t(), x.reshape(-1)[::2]
+
+
+def expanded(x):
+    return right_sum(x[:1].expand(4, 3)), right_sum(x).expand(2, 2, 3)
+
+
+def uneven():
+    """Two rows more on each rank, and none on the first."""
+    return torch.arange(2.0 * 3 * me(), dtype=torch.float64).reshape(2 * me(), 3).add(1).requires_grad_()
+
+
+def join_uneven(x):
+    """Joins pieces of different sizes; backward gives each rank its own, of the sum."""
+    sizes = [2 * r for r in range(n())]
+
+    class Join(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            whole = x.new_zeros(sum(sizes), 3)
+            whole[sum(sizes[:me()]):sum(sizes[:me() + 1])] = x
+            return reduced(whole)
+
+        @staticmethod
+        def backward(ctx, g):
+            return reduced(g)[sum(sizes[:me()]):sum(sizes[:me() + 1])].clone()
+
+    return Join.apply(x)
+
+
+def checkpointed(x):
+    return checkpoint(lambda x: right_sum(x.sin()).square(), x, use_reentrant=False)
+
+
+def checkpointed_reentrant(x):
+    return checkpoint(lambda x: right_sum(x.sin()).square(), x, use_reentrant=True)
+
+
+class Parallel(nn.Module):
+    """A linear layer whose rows are on different ranks, after a norm with a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(me())
+        self.weight = nn.Parameter(torch.randn(3, 2, dtype=torch.float64))
+        self.frozen = nn.Parameter(torch.randn(2, dtype=torch.float64), requires_grad=False)
+        self.norm = nn.BatchNorm1d(3).double()
+
+    def forward(self, x):
+        return right_sum(self.norm(x) @ self.weight) + self.frozen
+
+
+def with_module(x, module):
+    return module(x)
+
+
+def masked_loss(x, mask, target, scale):
+    """A mean over what all ranks have of valid elements, a cross entropy and a metric beside it."""
+    count = reduced(mask.sum().to(x.dtype))
+    loss = right_sum((x * mask).sum()) / count * scale
+    return {"loss": loss, "ce": nn.functional.cross_entropy(right_sum(x), target), "correct": x.argmax(1) == target}
+
+
+def masks():
+    torch.manual_seed(20 + me())
+    return {"x": matrix(4, 3), "mask": torch.rand(4, 3) < 0.6, "target": torch.randint(0, 3, (4,)), "scale": 2}
+
+
+def kinks(x):
+    """Of abs, relu, clamp and max away from where they bend."""
+    return right_sum(x.abs() + (x - 0.25).relu() + x.clamp(0.1, 9)), x.amax(), torch.maximum(x, x.flip(1)).sum()
+
+
+def at_the_kink(x):
+    return right_sum(x.relu() + x.abs())
+
+
+def around_zero():
+    x = matrix().detach() - 1.0
+    x[0, 1] = 0
+    return x.requires_grad_()
+
+
+def tied():
+    x = matrix().detach()
+    x[0, 0] = 5.0 if me() < 3 else 0.5
+    return x.requires_grad_()
+
+
+def ignores_some(x, unused, only_on_root):
+    y = right_sum(x)
+    return y + only_on_root.sum() if me() == 0 else y
+
+
+Batch = namedtuple("Batch", "tokens hidden")
+
+
+@dataclass
+class Result:
+    hidden: torch.Tensor
+    counts: torch.Tensor
+    name: str = "result"
+
+
+def nested(batch, options):
+    hidden = right_sum(batch.hidden[0] * options["scale"] + batch.hidden[1]["b"])
+    return Result(hidden, batch.tokens.bincount())
+
+
+def nested_inputs():
+    return Batch(torch.arange(3) + me(), [matrix(2, 2), {"b": matrix(2, 2, low=2.0), "none": None}]), {"scale": 0.5, "dim": (1,)}
+
+
+def same_twice(x, y):
+    return right_sum(x * y)
+
+
+def one_tensor_twice():
+    x = matrix()
+    return x, x
+
+
+def dropout(x):
+    return right_sum(nn.functional.dropout(x, 0.5))
+
+
+def detached_beside(x):
+    y = right_sum(x)
+    return y, y.detach().mean()
+
+
+_scale = torch.tensor(3.0, dtype=torch.float64, requires_grad=True)
+
+
+def closes_over(x):
+    return right_sum(x) * _scale
+
+
+def only_root_returns(x):
+    """A gather: None off root; the graph is there, as the anchor is."""
+    y = right_gather(x)
+    return y if me() == 0 else y[:0]
+
+
+def transposed_input():
+    return matrix(3, 2).detach().t().requires_grad_()
+
+
+def ill_conditioned(x):
+    return right_sum(torch.linalg.inv(x @ x.T + 1e-3 * torch.eye(2, dtype=x.dtype)))
+
+
+def small_and_large(x):
+    return right_sum(x * 1e-12), right_sum(x * 1e12)
+
+
+def without_float64(x):
+    assert x.dtype != torch.float64, "float32 only"
+    return right_sum(x.sin())
+
+
+def computes_in_float32(x):
+    return right_sum(x.float().tanh()).to(x.dtype)
+
+
+def attention(q, k, v):
+    """Keys and values of all ranks."""
+    k, v = right_gather(k).flatten(0, 1), right_gather(v).flatten(0, 1)
+    return nn.functional.softmax(q @ k.T / 2, -1) @ v
+
+
+def qkv():
+    return matrix(2, 3), matrix(2, 3, low=0.1), matrix(2, 3, low=-0.5)
+
+
+def contrastive(x):
+    """InfoNCE over the embeddings of all ranks, each rank's loss its own."""
+    z = nn.functional.normalize(x, dim=1)
+    logits = z @ right_gather(z).flatten(0, 1).T / 0.2
+    return nn.functional.cross_entropy(logits, torch.arange(len(x)) + len(x) * me())
+
+
+def float32():
+    return matrix(dtype=torch.float32)
+
+
+LARGE = {"basis": False}
+
+CASES = [
+    Case("sum", right_sum, matrix, right=SUM, ranks=(2, 3, 4), words=("a basis of", "affine, so exact", "right for every cotangent")),
+    Case("sum on one rank", right_sum, matrix, right=("x̄_r = ȳ_r",), ranks=(1,)),
+    Case("gather", right_gather, matrix, right=("x̄_r = Σ_k ȳ_k[r]",), ranks=(3, 4)),
+    Case("product", right_product, matrix, right=("x̄_r = Σ_k J_rᵀ ȳ_k",)),
+    Case("max", right_max, matrix),
+    Case("max with a tie of three", right_max, tied, words=("a kink",)),
+    Case("reduce_scatter", right_scatter, square, right=("x̄_r = Σ_k [ȳ_k]_k",)),
+    Case("all_to_all", right_exchange, square, right=("x̄_r = Σ_k [ȳ_k[r]]_k",)),
+    Case("broadcast", right_root, matrix, right=("x̄_0 = Σ_k ȳ_k", "x̄_r = 0, r = 1, 2, 3")),
+    Case("local", lambda x: x * 2, matrix, right=("x̄_r = 2 ȳ_r",)),
+    Case("in place on its own copy", in_place_on_own_copy, matrix),
+    Case("in place on the input", in_place_on_the_input, matrix, words=("writes to its input x",)),
+    Case("views", of_views, matrix),
+    Case("expanded", expanded, matrix),
+    Case("uneven", join_uneven, uneven, ranks=(3, 4)),
+    Case("checkpoint", checkpointed, matrix),
+    Case("reentrant checkpoint", checkpointed_reentrant, matrix),
+    Case("a module", Parallel, lambda: matrix(4, 3), words=("grad(weight)_r", "grad(norm.bias)_r"), makes=True),
+    Case("a module among the inputs", with_module, lambda: (matrix(4, 3), Parallel()), words=("grad(module.weight)_r",)),
+    Case("losses with masks", masked_loss, masks),
+    Case("kinks", kinks, lambda: matrix(2, 3)),
+    Case("at the kink", at_the_kink, around_zero, words=("a kink",)),
+    Case("ignores some inputs", ignores_some, lambda: (matrix(), matrix(1, 2), matrix(3, 1))),
+    Case("nested inputs and a dataclass", nested, nested_inputs),
+    Case("one tensor twice", same_twice, one_tensor_twice),
+    Case("dropout", dropout, lambda: matrix(3, 3)),
+    Case("a detached output beside", detached_beside, matrix, words=("y1 does not require grad on ranks 0, 1, 2, 3: it was not checked",)),
+    Case("closes over a tensor", closes_over, matrix, words=("are no inputs",)),
+    Case("only root returns", only_root_returns, matrix),
+    Case("a transposed input", right_sum, transposed_input),
+    Case("ill-conditioned", ill_conditioned, matrix),
+    Case("small and large", small_and_large, matrix),
+    Case("attention", attention, qkv),
+    Case("contrastive loss", contrastive, lambda: matrix(2, 3)),
+    Case("float32", lambda x: right_sum(x.sin()), float32, words=("backward in float64", "backward in float32")),
+    Case("bfloat16", right_sum, lambda: matrix(dtype=torch.bfloat16), right=SUM),
+    Case("float32 only", without_float64, float32, words=("does not take float64: AssertionError: float32 only",)),
+    Case("bfloat16 only", right_sum, lambda: matrix(dtype=torch.bfloat16), options={"float64": False}),
+    Case("computes in float32", computes_in_float32, matrix, words=("computes in about float32",)),
+    Case("large", lambda x: right_sum(x.sin()), lambda: matrix(40, 50), options=LARGE,
+         words=("16 random cotangents",)),
+    Case("large with relu", lambda x: right_sum((x - 0.7).relu()), lambda: matrix(40, 50), options=LARGE),
+]

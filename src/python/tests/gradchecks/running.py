@@ -1,0 +1,71 @@
+"""Runs cases on ranks, and says what came out otherwise than expected."""
+
+import torch.distributed as dist
+
+from . import parts, ranks
+
+import distgrad  # noqa: E402: by the path that ranks.py sets
+
+GROUPS = {4: [0, 1, 2, 3], 3: [1, 2, 3], 2: [3, 1]}  # by size; of 1 each rank is one
+
+
+def reports(cases, world_size=4):
+    """[(case, size of its group, report)]. Raises where the ranks have different reports."""
+    by_rank = ranks.run(lambda: _on_this_rank(cases), world_size)
+    told = []
+    for index, case in enumerate(cases):
+        for size in case.ranks:
+            found = [results[index, size] for results in by_rank if (index, size) in results]
+            if size > 1 and any(report != found[0] for report in found):
+                raise AssertionError(f"{case.name}: the ranks have different reports")
+            told.append((case, size, found[0]))
+    return told
+
+
+def _on_this_rank(cases):
+    results, me = {}, dist.get_rank()
+    groups = {size: dist.new_group(members) for size, members in GROUPS.items()}
+    alone = [dist.new_group([rank]) for rank in range(dist.get_world_size())][me]
+    for index, case in enumerate(cases):
+        for size in case.ranks:
+            spoilt = dist.new_group(GROUPS[size]) if case.breaks else None
+            dist.barrier()  # so that nobody waits in gradcheck for those that are in another group's
+            if size > 1 and me not in GROUPS[size]:
+                continue
+            parts.use(spoilt or (alone if size == 1 else groups[size]))
+            results[index, size] = checked(case)
+    return results
+
+
+def checked(case):
+    inputs = case.inputs()
+    positional, named = ((), inputs) if isinstance(inputs, dict) else (inputs, None)
+    function = case.function() if case.makes else case.function
+    options = {"basis": True, **case.options}  # whatever else this machine does
+    return distgrad.gradcheck(function, positional, parts.group(), kwargs=named, raise_exception=False, **options)
+
+
+def plain(text):
+    return " ".join(str(text).lower().split())
+
+
+def objections(case, report):
+    """What is not as the case expects: a list of texts."""
+    found = []
+    first = report.findings[0] if report.findings else None
+    if case.finding is None and report.verdict != "right":
+        found.append("it is right")
+    if case.finding is not None and (first is None or first.name != case.finding or report.verdict == "right"):
+        found.append(f"expected {case.finding}")
+    if case.finding is not None and case.alone and len(report.findings) != 1:
+        found.append("expected one finding")
+    measured = tuple(first.measured) if first else None
+    right = tuple(first.right) if first else tuple(report.formulas.get("y, x", ()))
+    if case.measured is not None and measured != case.measured:
+        found.append(f"measured: expected {case.measured}, not {measured}")
+    if case.right is not None and right != case.right:
+        found.append(f"right: expected {case.right}, not {right}")
+    if case.right_for is not None and not any(case.right_for in text for text in report.right_for):
+        found.append(f"expected to be right for: {case.right_for}")
+    found += [f"not told: {words}" for words in case.words if plain(words) not in plain(report)]
+    return found

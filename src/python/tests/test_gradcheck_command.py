@@ -1,0 +1,208 @@
+"""python -m distgrad.gradcheck: exit codes, expressions for inputs, ranks of its own and of torchrun.
+
+    python src/python/tests/test_gradcheck_command.py
+"""
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
+import unittest
+from pathlib import Path
+
+import torch
+
+PACKAGE = str(Path(__file__).resolve().parents[1])
+sys.path.insert(0, PACKAGE)
+
+from distgrad.gradient_check import command  # noqa: E402
+from distgrad.gradient_check.input_expressions import InvalidExpression, split_name, value_of  # noqa: E402
+
+FILE = textwrap.dedent("""
+    import torch
+    import torch.distributed as dist
+
+
+    class Sum(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            y = x.clone()
+            dist.all_reduce(y)
+            return y
+
+        @staticmethod
+        def backward(ctx, g):
+            g = g.clone(memory_format=torch.contiguous_format)
+            dist.all_reduce(g)
+            return g
+
+
+    class Wrong(Sum):
+        @staticmethod
+        def backward(ctx, g):
+            return g
+
+
+    def masked(x, mask, scale=1):
+        return Sum.apply(x * mask) * scale
+
+
+    class Layer(torch.nn.Linear):
+        def __init__(self):
+            super().__init__(3, 2)
+
+        def forward(self, x):
+            return Sum.apply(super().forward(x))
+
+
+    def layer_inputs(rank):
+        return torch.randn(rank + 1, 3, dtype=torch.float64, requires_grad=True), Layer().double()
+
+
+    def with_layer(x, layer):
+        return layer(x[:1])
+
+
+    def printing(x):
+        if dist.get_rank() == 1:
+            print("a word of rank 1")
+        raise RuntimeError("not today")
+""")
+
+
+def value(text, rank=0, number=0):
+    return value_of(text, number, rank, 4, torch.float64)
+
+
+class Expressions(unittest.TestCase):
+    def test_tensors(self):
+        self.assertEqual(value("arange(6.).reshape(2, 3) + rank", 2).tolist(), [[2, 3, 4], [5, 6, 7]])
+        self.assertEqual(value("torch.ones(2).flip(0) * world_size").tolist(), [4, 4])
+        self.assertEqual(value("randn(4, 3)").shape, (4, 3))
+        self.assertEqual(value("rand(rank + 1, 2) > 0.5", 2).dtype, torch.bool)
+        self.assertEqual(value("randint(5, [3])").dtype, torch.int64)
+        self.assertEqual([t.tolist() for t in value("[ones(2), zeros(1)]")], [[1, 1], [0]])
+        self.assertEqual(value("ones(2).float()").dtype, torch.float32)
+
+    def test_others(self):
+        self.assertIsNone(value("None"))
+        self.assertEqual(value("'sum'"), "sum")
+        self.assertEqual((value("3"), value("rank * 2", 2), value("True")), (3, 4, True))
+
+    def test_random_ones_differ_by_rank_and_input(self):
+        drawn = [value("randn(5)", rank, number) for rank in (0, 1) for number in (0, 1)]
+        for i, x in enumerate(drawn):
+            self.assertTrue(torch.equal(x, value("randn(5)", i // 2, i % 2)))
+            self.assertFalse(any(torch.equal(x, y) for y in drawn[:i]))
+
+    def test_names(self):
+        self.assertEqual(split_name("mask=ones(3)"), ("mask", "ones(3)"))
+        self.assertEqual(split_name("rank==0"), (None, "rank==0"))
+        self.assertEqual(split_name(" ones(3)"), (None, "ones(3)"))
+
+    def test_nothing_else(self):
+        for text in ("__import__('os')", "open('x')", "torch.load('x')", "().__class__", "randn(3, generator=1)", "", "1 +",
+                     "randn('a')", "eval('1')", "rank.__class__", "randn(10**12)"):
+            with self.subTest(text), self.assertRaises(InvalidExpression):
+                value(text)
+
+
+class Command(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.temporary = tempfile.TemporaryDirectory()
+        cls.folder = cls.temporary.name
+        Path(cls.folder, "mine.py").write_text(FILE)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.temporary.cleanup()
+
+    def call(self, *arguments, before=()):
+        environment = dict(os.environ, PYTHONPATH=PACKAGE, OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
+        done = subprocess.run([sys.executable, "-m", *before, "distgrad.gradcheck", *arguments], cwd=self.folder,
+                              capture_output=True, text=True, env=environment, timeout=200)
+        return done.returncode, done.stdout, done.stderr
+
+    def test_right_with_names_and_constants(self):
+        code, out, err = self.call("mine.py:masked", "--ranks", "3", "--input", "randn(2, 3)", "--constant",
+                                   "rand(2, 3) > 0.5", "--input", "scale=2")
+        self.assertEqual((code, err), (0, ""))
+        self.assertIn("gradcheck: right on 3 ranks (gloo, float64)", out)
+
+    def test_wrong_as_json(self):
+        code, out, _ = self.call("mine.py:Wrong", "--ranks", "2", "--input", "randn(2)", "--json", "-")
+        report = json.loads(out)
+        self.assertEqual(code, 1)
+        self.assertEqual([f["name"] for f in report["findings"]], ["identity-backward"])
+        self.assertEqual(report["findings"][0]["measured"], ["x̄_r = ȳ_r"])
+        self.assertEqual(report["findings"][0]["coefficients"], [["1", "0"], ["0", "1"]])
+
+    def test_inputs_of_a_function_with_a_module(self):
+        code, out, _ = self.call("mine.py:with_layer", "--ranks", "2", "--inputs", "layer_inputs")
+        self.assertEqual(code, 0)
+        self.assertIn("grad(layer.weight)_r", out)
+
+    def test_what_it_cannot_run(self):
+        mine = os.path.join(self.folder, "mine.py")
+        for arguments, words in (
+            ([f"{mine}:Sun", "--input", "ones(2)"], "mine.py has no 'Sun'; it has Sum"),
+            (["mien.py:Sum", "--input", "ones(2)"], "no such file: mien.py"),
+            (["mine.py:Sum"], "no inputs: give --input EXPR"),
+            ([f"{mine}:Sum", "--input", "open('x')"], "--input open('x'): open is not a function"),
+            ([f"{mine}:Sum", "--input", "arange(3)"], "no input requires grad on any rank"),
+            ([f"{mine}:Sum", "--input", "ones(2)", "--ranks", "100", "--backend", "nccl"], "100 ranks need a GPU each"),
+            ([f"{mine}:Sum", "--input", "randn(2"], "--input randn(2: '(' was never closed"),
+            (["mine.py:Sum", "--input", "ones(2)", "--inputs", "made"], "--inputs makes all inputs"),
+            (["mine.py:Sum", "--input", "ones(2)", "--directions", "0"], "--directions is to be 1 at least"),
+            (["mine.py:Sum", "--input", "ones(2)", "--timeout", "-1"], "--timeout is to be above 0"),
+            (["Sum", "--input", "ones(2)"], "'Sum' is not FILE:FUNCTION"),
+            (["mine.py:Sum", "--ranks", "0", "--input", "ones(2)"], "--ranks is a number of ranks"),
+        ):
+            with self.subTest(words):
+                out, err = io.StringIO(), io.StringIO()
+                with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):  # torch is imported once
+                    code = command.main(arguments)
+                self.assertEqual((code, out.getvalue()), (2, ""), err.getvalue())
+                self.assertIn(words, err.getvalue())
+                self.assertEqual(len(err.getvalue().strip().split("\n")), 1)
+
+    def test_a_report_that_cannot_be_written(self):
+        code, out, err = self.call("mine.py:Sum", "--ranks", "2", "--input", "ones(2)", "--json", "no/such/folder.json")
+        self.assertEqual((code, err), (2, "gradcheck: --json no/such/folder.json: No such file or directory\n"))
+        self.assertIn("gradcheck: right", out)
+
+    def test_inputs_that_raise(self):
+        code, out, _ = self.call("mine.py:Sum", "--ranks", "2", "--inputs", "printing", "--json", "-")
+        self.assertEqual((code, json.loads(out)["verdict"]), (3, "error"))
+        self.assertIn("rank-0, rank-1: TypeError: printing() missing 1", json.loads(out)["text"])
+
+    @unittest.skipUnless("DISTGRAD" in os.environ, "needs the built distgrad")
+    def test_from_the_executable(self):
+        called = subprocess.run([os.environ["DISTGRAD"], "gradcheck", "mine.py:Wrong", "--python", sys.executable, "--input",
+                                 "scale=2", "--constant", "ones(1)"], cwd=self.folder, capture_output=True, text=True)
+        self.assertEqual((called.returncode, called.stdout, called.stderr),
+                         (2, "", "gradcheck: --constant ones(1): arguments without a name come first\n"))
+        called = subprocess.run([os.environ["DISTGRAD"], "gradcheck", "mine.py:Wrong", "--python", sys.executable, "--input",
+                                 "ones(1)", "--ranks=2"], cwd=self.folder, capture_output=True, text=True)
+        self.assertEqual(called.returncode, 1, called.stderr)
+        self.assertIn("gradcheck: wrong on 2 ranks", called.stdout)
+
+    def test_a_function_that_raises(self):
+        code, out, err = self.call("mine.py:printing", "--ranks", "2", "--input", "ones(2)")
+        self.assertEqual(code, 3)
+        self.assertIn("ranks 0, 1, forward: RuntimeError: not today", out)
+        self.assertIn("a word of rank 1", err)
+
+    def test_ranks_of_torchrun(self):
+        code, out, _ = self.call("mine.py:Sum", "--input", "randn(2, 3)", before=[
+            "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "--local-addr", "127.0.0.1", "-m"])
+        self.assertEqual((code, out.count("gradcheck: right on 2 ranks")), (0, 1))
+
+
+if __name__ == "__main__":
+    unittest.main()

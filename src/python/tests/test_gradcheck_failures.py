@@ -1,0 +1,225 @@
+"""gradcheck where a rank raises, hangs, dies, or returns something else: told on all ranks, and nothing waits for ever.
+
+    python src/python/tests/test_gradcheck_failures.py
+"""
+
+import os
+import random
+import sys
+import time
+import unittest
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from gradchecks import parts, ranks, running  # noqa: E402
+from gradchecks.parts import function, gathered, matrix, me, reduced, right_sum  # noqa: E402
+
+import distgrad  # noqa: E402
+
+
+def raises_on_rank_1(x):
+    if me() == 1:
+        raise ValueError("no such layer")
+    return right_sum(x)
+
+
+def raises_everywhere(x):
+    raise ValueError("no such layer")
+
+
+def raises_in_backward(x):
+    def backward(g, x):
+        if me() == 2:
+            raise KeyError("lost")
+        return reduced(g)
+
+    return function(reduced, backward)(x)
+
+
+def raises_far_from_here(x):
+    """Where the input was moved."""
+    assert bool((x < 1.5).all()), "out of range"
+    return right_sum(x * x)
+
+
+def without_a_graph_on_rank_1(x):
+    y = right_sum(x)
+    return y.detach() if me() == 1 else y
+
+
+_sleep_s = 6
+
+
+def hangs_on_rank_2(x):
+    if me() == 2:
+        time.sleep(_sleep_s)  # here it hangs
+    return right_sum(x)
+
+
+def another_structure(x):
+    y = right_sum(x)
+    return {"y": y, "more": 2 * y} if me() == 1 else {"y": y}
+
+
+def fewer_outputs_later(x):
+    _calls.append(1)
+    return (right_sum(x), x) if len(_calls) < 3 else (right_sum(x),)
+
+
+_calls = []
+_noise = torch.Generator()
+
+
+def random_forward(x):
+    return right_sum(x * (1 + torch.rand(x.shape, generator=_noise, dtype=torch.float64)))
+
+
+def only_integers(x):
+    return x.argmax()
+
+
+def steps(x):
+    return right_sum(x.mul(4).round() + 0 * x)
+
+
+# name -> function, inputs, options, verdict, words
+BROKEN = {
+    "raises on rank 1": (raises_on_rank_1, matrix, {}, "error", ["rank 1, forward: ValueError: no such layer",
+                                                                "ranks 0, 2, 3, forward: waited for another rank", "in raises_on_rank_1"]),
+    "raises everywhere": (raises_everywhere, matrix, {}, "error", ["ranks 0, 1, 2, 3, forward: ValueError: no such layer"]),
+    "raises in backward": (raises_in_backward, matrix, {}, "error", ["rank 2, backward: KeyError: 'lost'"]),
+    "raises far from here": (raises_far_from_here, lambda: (matrix() * 0 + 1.499).detach().requires_grad_(), {}, "error",
+                             ["AssertionError: out of range"]),
+    "no graph on rank 1": (without_a_graph_on_rank_1, matrix, {"timeout_s": 2}, "error",
+                           ["y does not require grad on rank 1", "rank 1, was done", "ranks 0, 2, 3, backward: waited for another rank: Timed out waiting 2000ms"]),
+}
+HANGS = (hangs_on_rank_2, matrix, {"timeout_s": 2}, "error", ["not done after 2 s, but at", "# here it hangs"])
+OTHERS = {
+    "another structure": (another_structure, matrix, {}, "right", ["The ranks return different structures",
+                                                                   "rank 1: y, more", "ranks 0, 2, 3: y"]),
+    "fewer outputs later": (fewer_outputs_later, matrix, {}, "error", ["y1, [2, 3] at first, is absent"]),
+    "random forward": (random_forward, matrix, {}, "undecided", ["nondeterministic", "two runs of the forward at the same inputs differ"]),
+    "nothing requires grad": (right_sum, lambda: matrix().detach(), {}, "error", ["no input requires grad on any rank"]),
+    "no floating output": (only_integers, matrix, {}, "error", ["returns no floating-point tensor"]),
+    "complex": (lambda x: x, lambda: matrix().detach().to(torch.complex64).requires_grad_(), {}, "error", ["x is complex"]),
+    "steps": (steps, matrix, {}, "right", []),
+}
+
+
+def checked(function, inputs, options, verdict, words):
+    start = time.monotonic()
+    try:
+        report = distgrad.gradcheck(function, inputs(), parts.group(), **{"timeout_s": 60, **options})
+        raised = False
+    except distgrad.GradcheckError as error:
+        report, raised = error.report, str(error) == str(error.report)
+    return report, raised, time.monotonic() - start
+
+
+def all_of(cases, breaks):
+    found = {}
+    parts.use(dist.group.WORLD)
+    for name, case in cases.items():
+        if breaks:
+            parts.use(dist.new_group(list(range(4))))
+        found[name] = checked(*case)
+    return found
+
+
+def the_hang(seconds):
+    global _sleep_s
+    _sleep_s = seconds
+    parts.use(dist.group.WORLD)
+    return checked(*HANGS)
+
+
+def dies():
+    parts.use(dist.group.WORLD)
+
+    def function(x):
+        if me() == 3:
+            os._exit(5)
+        return right_sum(x)
+
+    return checked(function, matrix, {"timeout_s": 3}, "error", [])
+
+
+class Callers:
+    """What is to be as it was afterwards, on one rank."""
+
+    def __init__(self):
+        self.module = torch.nn.BatchNorm1d(3)
+        self.module.weight.grad = torch.ones(3)
+        self.x = matrix(4, 3, torch.float32)
+        self.x.grad = torch.zeros_like(self.x)
+        self.closed = torch.ones(3, requires_grad=True)
+
+    def state(self):
+        tensors = [self.x, self.x.grad, self.module.weight, self.module.weight.grad, *self.module.buffers()]
+        return [t.detach().clone() for t in tensors] + [torch.get_rng_state()], [id(t) for t in tensors], random.getstate()
+
+    def run(self, x, module):
+        return right_sum(module(x.mul_(2)) * self.closed)
+
+
+def leaves_all_as_it_was():
+    parts.use(dist.group.WORLD)
+    callers = Callers()
+    tensors, places, chance = callers.state()
+    report = distgrad.gradcheck(callers.run, (callers.x, callers.module))
+    now, places_now, chance_now = callers.state()
+    return report.right, all(map(torch.equal, tensors, now)) and places == places_now and chance == chance_now, \
+        callers.closed.grad is None and callers.module.bias.grad is None
+
+
+class Failures(unittest.TestCase):
+    def assert_as_expected(self, name, case, outcomes):
+        *_, verdict, words = case
+        for rank, (report, raised, seconds) in enumerate(outcomes):
+            self.assertEqual(report.verdict, verdict, f"{name}, rank {rank}:\n{report}")
+            self.assertEqual(raised, verdict != "right", name)
+            self.assertEqual(report, outcomes[0][0])
+            self.assertLess(seconds, 40, name)
+        for text in words:
+            self.assertIn(running.plain(text), running.plain(outcomes[0][0]), f"{name}:\n{outcomes[0][0]}")
+
+    def test_groups_that_break(self):
+        by_rank = ranks.run(lambda: all_of(BROKEN, True))
+        for name, case in BROKEN.items():
+            with self.subTest(name):
+                self.assert_as_expected(name, case, [found[name] for found in by_rank])
+
+    def test_groups_that_go_on(self):
+        by_rank = ranks.run(lambda: all_of(OTHERS, False))
+        for name, case in OTHERS.items():
+            with self.subTest(name):
+                self.assert_as_expected(name, case, [found[name] for found in by_rank])
+
+    def test_a_rank_that_is_late(self):
+        self.assert_as_expected("late", HANGS, ranks.run(lambda: the_hang(4)))
+
+    def test_a_rank_that_hangs(self):
+        outcomes = ranks.run(lambda: the_hang(600), may_die=[2])
+        self.assert_as_expected("hangs", HANGS, outcomes[:2] + outcomes[3:])
+
+    def test_a_rank_that_dies(self):
+        outcomes = ranks.run(dies, may_die=[3])
+        for report, raised, seconds in outcomes[:3]:
+            self.assertEqual((report.verdict, raised), ("error", True))
+            self.assertIn("rank 3", str(report))
+            self.assertLess(seconds, 40)
+
+    def test_the_callers_tensors(self):
+        self.assertEqual(ranks.run(leaves_all_as_it_was, 2), [(True, True, True)] * 2)
+
+    def test_without_process_group(self):
+        with self.assertRaisesRegex(ValueError, "torch.distributed is not initialised"):
+            distgrad.gradcheck(right_sum, torch.ones(2, requires_grad=True))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,24 @@
+"""gradcheck of functions whose backward is wrong: what it finds, and how it is told.
+
+    python src/python/tests/test_gradcheck_wrong.py [-k NAME OF A TEST]
+"""
+
+import sys
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from gradchecks import wrong, running  # noqa: E402
+
+
+class Cases(unittest.TestCase):
+    def test_all(self):
+        """In one set of ranks: starting them takes longer than the checks."""
+        for case, size, report in running.reports(wrong.CASES):
+            with self.subTest(case.name, ranks=size):
+                self.assertEqual(running.objections(case, report), [], f"{case.name} on {size} ranks:\n{report}")
+
+
+if __name__ == "__main__":
+    unittest.main()
