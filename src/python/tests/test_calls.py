@@ -53,7 +53,7 @@ RIGHT = {
     "float32_buffer": None,
     "through_bfloat16": None,
     "autocast": None,
-    "gathers_into_buffers": "too noisy at this value: it is rounded to bfloat16 in right.py",
+    "gathers_into_buffers": "too noisy at this value: it is rounded to float32 in right.py",
 }
 
 WRONG = ["identity_backward", "own_slice", "in_place", "simcse", "summed_twice", "identity_beside_detach",
