@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
-from .hooks import place
+from .places import place
 from .rounding import without_dynamo
 
 _WIDE = torch.float64
