@@ -105,7 +105,8 @@ def check_step(
 
 def _where(fields, folder, request):
     """What a second, watched run says of where the mistake is; None where nothing is wrong."""
-    wrong = [p["name"] for p in fields["parameters"] if not p["right"] and not p["forgiven"]]
+    wrong = {p["name"]: p["factor"] if p["verdict"] == "scaled" else None
+             for p in fields["parameters"] if not p["right"] and not p["forgiven"]}
     if not wrong:
         return None
     again = os.path.join(folder, "again")

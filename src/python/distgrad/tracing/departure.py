@@ -22,7 +22,8 @@ class Departure:
     others: list = dataclasses.field(default_factory=list)  # wrong ones elsewhere
     compared: int = 0  # modules
     factors: dict = dataclasses.field(default_factory=dict)  # by rank: how many times the single run's its backward is
-    uncovered: str = ""
+    data: list = dataclasses.field(default_factory=list)  # what is odd about the data that the ranks compute with
+    parted: bool = False  # whether each part of the data is computed once
     losses: dict = dataclasses.field(default_factory=dict)
 
 
@@ -32,12 +33,14 @@ class Finder:
         self._single, self._ranks, self._wrong = single, ranks, wrong
         self.all = joined(single["outputs"], [trace["outputs"] for trace in ranks])
         self._known = [one for one in self.all if one.pieces]
+        self._factors = {}
+        self._data = self._leave_out_other_passes()
 
     def departure(self):
         found = self._forward() or self._backward() or self._after()
         found.compared = len({one.name for one in self._known})
         found.losses = self._losses()
-        found.uncovered = self._uncovered()
+        found.data, found.parted = self._looked_at_data()
         self._place_parameters(found)
         return found
 
@@ -58,20 +61,55 @@ class Finder:
         calls = self._between(before, first, ranks[0] if ranks else 0)
         return Departure("forward", first.name, before.name if before else "", "output", ranks, calls)
 
-    def _uncovered(self):
-        """Rows of the truth that no rank computes, as where all have the same data."""
+    def _leave_out_other_passes(self):
+        """Passes over data that the single run does not have, beside others that it has: they say nothing of where forward departs."""
+        if not self._known:
+            return []
+        calls = {}
+        for piece in [p for one in self._known if one.name == self._known[0].name for p in one.pieces]:
+            calls.setdefault(piece.rank, {}).setdefault(piece.record["call"], []).append(piece.place is not None)
+        other = {(rank, call) for rank, found in calls.items() for call, right in found.items()
+                 if not any(right) and any(map(all, found.values()))}
+        if not other or not self._is_covered({one.position: [p for p in one.pieces if p.key not in other]
+                                              for one in self._known if one.name == self._known[0].name}):
+            return []
         for one in self._known:
-            if not one.is_equal or any(piece.group for piece in one.pieces):
-                continue
-            calls = [other for other in self._known if other.name == one.name and other.truth["index"] == one.truth["index"]]
-            if len(calls) > 1:
-                return ""
-            mask = sum(piece.place.mask(one.truth["value"]) for piece in one.pieces)
-            if bool((mask == 0).any()):
-                rows = (mask == 0).flatten(1).any(1).nonzero().flatten().tolist() if mask.dim() > 1 else []
-                return f"{one.name}: " + (f"rows {_runs(rows)} of {len(mask)}" if rows else "a part") + " are computed by no rank"
-            return ""
-        return ""
+            one.pieces = [p for p in one.pieces if p.key not in other]
+        self._known = [one for one in self._known if one.pieces]
+        passes = ", ".join(sorted({f"pass {call + 1} of {len(calls[rank])}" for rank, call in other}))
+        return [f"{passes}{self._on(sorted({rank for rank, _ in other}))} is over data that the single run does not have;"
+                " if it is not to count, its gradients are left over (zero_grad)"]
+
+    def _on(self, ranks):
+        return " on every rank" if len(ranks) == len(self._ranks) else f" on {_ranks(ranks)}"
+
+    def _is_covered(self, pieces):
+        """Whether all of the outputs, by position, are in the pieces."""
+        return all(found and all(p.place is not None for p in found)
+                   and not bool((_counts(found, self.all[position].truth["value"]) == 0).any()) for position, found in pieces.items())
+
+    def _looked_at_data(self):
+        """(texts, whether each part is computed once), of the first module of which each rank has a part."""
+        first = next((one for one in self._known if one.is_equal and not any(p.group for p in one.pieces)), None)
+        if first is None or first.truth["value"].dim() < 1:
+            return self._data, False
+        if len([o for o in self._known if o.name == first.name and o.truth["index"] == first.truth["index"]]) > 1:
+            return self._data, False
+        whole, texts = first.truth["value"], list(self._data)
+        counts = _counts(first.pieces, whole)
+        rows = counts.flatten(1) if whole.dim() > 1 else counts[:, None]
+        if bool((counts == 0).any()):
+            none = _runs((rows == 0).any(1).nonzero().flatten().tolist())
+            texts.append(f"{first.name}: rows {none} of {len(whole)} are computed by no rank")
+        for rank in range(len(self._ranks)):
+            own = [p for p in first.pieces if p.rank == rank]
+            if len(own) > 1 and bool((_counts(own, whole) > 1).any()):
+                texts.append(f"{first.name}: rank {rank} computes the same rows in several passes")
+                break
+        if bool((counts > 0).all()) and int(counts.max()) != int(counts.min()):
+            many = _runs((rows > counts.min()).any(1).nonzero().flatten().tolist())
+            texts.append(f"{first.name}: rows {many} of {len(whole)} are computed more often than the others")
+        return texts, bool((counts == 1).all())
 
     # -- backward
 
@@ -87,7 +125,7 @@ class Finder:
                 stage = "backward" if after is not None else "loss"
                 return Departure(stage, one.name, after.name if after else "", how, ranks, calls, factors=_by_rank(reference))
             reference, after = state, one
-        self._factors = _by_rank(reference)
+        self._factors = _by_rank(reference)  # of what runs first
         if after is None:
             return Departure("unknown", how="of no module are gradients known in both runs")
         return None
@@ -138,6 +176,15 @@ class Finder:
             (found.upstream if is_upstream else found.others).append(name)
 
 
+def _counts(pieces, whole):
+    """Of each element of the whole, how many of the pieces it is in."""
+    return sum(piece.place.mask(whole) for piece in pieces)
+
+
+def _ranks(ranks):
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
+
+
 def _position_of(parameter, positions):
     parts = parameter.split(".")[:-1]
     while parts:
@@ -160,13 +207,20 @@ def _difference(state, reference):
     if state.kind == reference.kind:
         now, then = _by_rank(state), _by_rank(reference)
         ratios = {rank: now[rank] / then[rank] for rank in now if rank in then}
+        if not ratios and _are_alike(now.values()) and _are_alike(then.values()):  # stages of a pipeline
+            ratio = next(iter(now.values())) / next(iter(then.values()))
+            ratios = dict.fromkeys(now, ratio)
         far = {rank: ratio for rank, ratio in ratios.items() if abs(ratio - 1) > _SAME}
         if far:
             values = list(far.values())
-            alike = len(far) == len(ratios) and max(values) - min(values) <= _SAME * abs(values[0])
+            alike = len(far) == len(ratios) and _are_alike(values)
             many = f"{values[0]:.4g}" if alike else ", ".join(f"{v:.4g}" for v in values)
             return f"has {many} times the gradient that it should have by what comes behind it", () if alike else tuple(far)
     return "", ()
+
+
+def _are_alike(values):
+    return max(values) - min(values) <= _SAME * max(map(abs, values))
 
 
 def _by_rank(state):

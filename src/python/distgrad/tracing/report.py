@@ -5,13 +5,14 @@ _MOST_CALLS = 5
 _SAME = 1e-3
 
 
-def texts(departure, shares, clipped_in_single, clipped_by_rank):
-    """Lines."""
+def texts(departure, shares, clipped_in_single, clipped_by_rank, factor):
+    """Lines. `factor`: observed over truth, of all wrong gradients; None where that is not one number."""
     departure.ranks = departure.ranks if len(departure.ranks) < len(clipped_by_rank) else ()  # all: not worth a word
     lines = [_departure(departure)]
-    if departure.uncovered:
-        lines.append(f"Data: {departure.uncovered}.")
-    if departure.upstream and departure.stage in ("backward", "forward"):
+    lines += [f"Data: {text}." for text in departure.data]
+    if departure.stage == "after" and departure.parted:
+        lines += _after(departure.factors, factor)
+    if departure.upstream and departure.stage == "backward":
         lines.append(f"Wrong upstream of there: {_names(departure.upstream)}.")
     if departure.others:
         lines.append("Wrong although backward is right at their modules' outputs, so that what comes after backward is to be looked at: "
@@ -40,8 +41,23 @@ def _departure(d):
                 f" {d.module}, whose output{on} {d.how}. "
                 + (f"Between both lies: {calls}." if calls else "No call that communicates lies between both."))
     return (f"Forward and backward are right in all {d.compared} modules{_times(d.factors)}: what is wrong happens to the parameters'"
-            " gradients (hooks, accumulation, reduction, scaling, clipping), or in parameters used outside of these modules"
+            " gradients (accumulation, hooks, reduction, scaling, clipping), or to parameters used outside of these modules"
             + (f". After backward, or from its hooks: {calls}." if calls else ". Nothing communicates after backward."))
+
+
+def _after(factors, factor):
+    """What becomes of the ranks' parts, where all gradients are wrong by one factor."""
+    values = list(factors.values())
+    if factor is None or not values or max(values) - min(values) > 0.01 * abs(values[0]):
+        return []
+    behind = factor / values[0]
+    what = "added up" if abs(behind - 1) <= 0.01 else f"added up and multiplied by {_ratio(behind)}"
+    return [f"The ranks' parts, each {values[0]:.4g} times that of the single run, are {what} in the end: {_ratio(factor)} times the truth."]
+
+
+def _ratio(x):
+    inverse = 1 / x
+    return f"1/{round(inverse)}" if abs(inverse) > 1.5 and abs(inverse - round(inverse)) < 0.01 * abs(inverse) else f"{x:.4g}"
 
 
 def _times(factors):

@@ -183,7 +183,7 @@ def meaning(weights, parts, world_size):
         return _meaning_of(rows[0], parts, weights.precision)
     own = all(_is_of(row, [p.rank is not None and rank in p.ranks for p in parts], weights.precision)
               for rank, row in weights.by_rank.items())
-    return "on each rank the gradient of its own data alone: nothing is reduced" if own else ""
+    return "on each rank the gradient of its own data alone: not reduced over the ranks that have other data" if own else ""
 
 
 def _is_of(row, chosen, precision):

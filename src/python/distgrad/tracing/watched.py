@@ -32,6 +32,7 @@ class WatchedRank:
 
 class WatchedSingle:
     def __init__(self, paths, result, wrong):
+        """`wrong`: the wrong parameters in model order, and the factors that they are wrong by, or None."""
         self._paths, self._result, self._wrong = paths, result, wrong
         self._recording = Recording(keeps_graph=True)
 
@@ -56,17 +57,22 @@ class WatchedSingle:
 
     def finish(self, found):
         trace = self._recording.trace()
-        departure = Finder(trace, self._ranks, self._wrong).departure()
+        departure = Finder(trace, self._ranks, list(self._wrong)).departure()
         parts = self._cutter.parts
-        weights = weights_of(parts, [rank["gradients"] for rank in self._ranks], self._wrong) if parts else []
+        weights = weights_of(parts, [rank["gradients"] for rank in self._ranks], list(self._wrong)) if parts else []
         shares = [{"parameters": w.parameters, "weights": w.by_rank, "meaning": said}
                   for w in weights if (said := meaning(w, parts, len(self._ranks)))]
         clippings = [[e for e in t["events"] if e["kind"] == "clipping"] for t in [trace, *self._ranks]]
         where = {"departure": dataclasses.asdict(departure),
                  "parts": [{"ranks": p.ranks, "call": p.call, "tokens": p.tokens} for p in parts], "shares": shares}
-        where["text"] = texts(departure, shares, clippings[0], clippings[1:])
+        where["text"] = texts(departure, shares, clippings[0], clippings[1:], self._factor())
         with open(self._result, "w") as file:
             json.dump(where, file)
+
+
+    def _factor(self):
+        factors = list(self._wrong.values())
+        return factors[0] if factors and None not in factors and max(factors) - min(factors) <= 0.01 * abs(factors[0]) else None
 
 
 def watched(name, folder, request, single):
