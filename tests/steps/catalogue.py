@@ -5,6 +5,9 @@ import dataclasses
 import functools
 from typing import Callable
 
+from families import (
+    clip, context, data_parallel, routed, sharded, tied, vocabulary, whole_clip, whole_context, whole_data_parallel, whole_routed,
+    whole_sharded, whole_tied, whole_vocabulary)
 from models import Experts, Mlp, Transformer, rows, text
 from steps import (
     by_hand, centred, ddp, experts, fsdp, gathered, masked_text, megatron, pipeline, sequence_by_hand, tensor_parallel, whole,
@@ -46,6 +49,14 @@ RIGHT = {
     "mean of the batch": _step(centred, single=whole_centred),
     "pipeline": _step(pipeline, single=WHOLE[ROWS]),
     "experts": _step(experts, single=functools.partial(whole, Experts, rows)),
+    "DDP, penalty": _step(data_parallel, single=whole_data_parallel, micro_batches=2),
+    "HSDP, clipped": _step(sharded, single=functools.partial(whole_sharded, clip=True), clip=True, worlds=(4,)),
+    "context parallel, gathered": _step(context, single=whole_context),
+    "context parallel, Ulysses": _step(context, single=whole_context, ulysses=True),
+    "vocabulary parallel": _step(vocabulary, single=whole_vocabulary),
+    "routed experts": _step(routed, single=whole_routed, worlds=(4,)),
+    "pipeline with a tied embedding": _step(tied, single=whole_tied, worlds=(2,)),
+    "contrastive, with a temperature": _step(clip, single=whole_clip),
 }
 
 

@@ -21,6 +21,7 @@ import torch.distributed as dist
 
 from catalogue import RIGHT, WRONG
 from distgrad.saving import save_gradients
+from families import sharded
 from steps import Run, tensor_parallel
 
 DISTGRAD = os.environ.get("DISTGRAD", "distgrad")
@@ -36,7 +37,7 @@ def be_rank(rank, world_size, root, dtype, seeds):
     store = dist.FileStore(os.path.join(root, f"store{world_size}"), world_size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
     # What a DeviceMesh leaves behind cannot be ended: its steps are the last.
-    for key, step in sorted(STEPS.items(), key=lambda item: item[1].parallel.func is tensor_parallel):
+    for key, step in sorted(STEPS.items(), key=lambda item: item[1].parallel.func in (tensor_parallel, sharded)):
         for seed in seeds if world_size in step.worlds else ():
             found = step.parallel(Run(seed, dtype, rank, world_size))
             save_gradients(found, folder_of(root, key, seed, f"{world_size}_ranks"))

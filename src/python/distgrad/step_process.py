@@ -45,11 +45,13 @@ def _run_and_save(name, folder, request):
     torch.set_num_threads(1)
     random.seed(request["seed"])
     torch.manual_seed(request["seed"])
-    watch = Watch()
+    watch, tracing = Watch(), _tracing(name, folder, request)
     if rank is not None:
         # The time-out of the check comes first.
         join_group(rank, request["world_size"], request["backend"], folder, request["timeout_s"] + 60)
         watch.start()
+    if tracing:
+        tracing.start()
     function = transport.loads(request["single" if rank is None else "parallel"])
     torch.manual_seed(request["seed"])  # importing the user's module may have drawn
     found = _call(function, rank, request["world_size"])
@@ -57,6 +59,17 @@ def _run_and_save(name, folder, request):
         raise TypeError(f"{name}: the function returned a {type(found).__name__}; it is to return {{parameter: gradient}}")
     reached = sum(gradient is not None for gradient in found.values())
     saving.save(found, os.path.join(folder, SINGLE if rank is None else "ranks"), **watch.described(reached))
+    if tracing:
+        tracing.finish(found)
+
+
+def _tracing(name, folder, request):
+    """Of the second run, after a mismatch; else None."""
+    if "wrong" not in request:
+        return None
+    from .tracing.watched import watched
+
+    return watched(name, folder, request, SINGLE)
 
 
 def _call(function, rank, world_size):

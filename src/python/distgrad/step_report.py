@@ -1,6 +1,7 @@
 """What check_step returns: the report of `distgrad compare`, by parameter."""
 
 import dataclasses
+import textwrap
 
 from .driver import Report
 
@@ -26,13 +27,18 @@ class ParameterReport:
 
 
 class StepReport(Report):
-    """Of check_step: `parameters` by name, `wrong` those that are, `vacuous` why a match shows nothing, or None. As a dict, the JSON
-    report of `distgrad compare` (docs/compare.md); str(report) is its text."""
+    """Of check_step: `parameters` by name, `wrong` those that are, `vacuous` why a match shows nothing, or None, `where` what a second
+    run says of where the mistake is, or None (docs/whole-steps.md). As a dict, the JSON report of `distgrad compare`
+    (docs/compare.md), with "where"; str(report) is its text."""
 
-    def __init__(self, fields, text, backend):
+    def __init__(self, fields, text, backend, where=None):
         self.world_size, self.backend, self.vacuous = fields["world_size"], backend, fields["vacuous"]
+        self.where = where
         self.parameters = {p["name"]: _parameter(p) for p in fields["parameters"]}
-        super().__init__(fields, f"{self._head()}\n\n{text.strip()}")
+        parts = [self._head(), text.strip()]
+        if where:
+            parts.append("Where:\n" + "\n".join(_wrapped(line) for line in where["text"]))
+        super().__init__({**fields, "where": where}, "\n\n".join(parts))
 
     @property
     def wrong(self):
@@ -42,6 +48,10 @@ class StepReport(Report):
         wrong, total = len(self.wrong), _count(len(self.parameters), "gradient")
         head = f"{wrong} of {total} {'is' if wrong == 1 else 'are'} wrong" if wrong else f"{total}, all right"
         return f"check_step: {head}, on {_count(self.world_size, 'rank')} ({self.backend})"
+
+
+def _wrapped(line):
+    return textwrap.fill(line, 100, initial_indent="- ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def _parameter(fields):

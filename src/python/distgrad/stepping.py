@@ -94,12 +94,43 @@ def check_step(
                    "reduce": [f"{pattern}={op}" for pattern, op in (reduce or {}).items()],
                    "count": [f"{name}={n}" for name, n in (counts or {}).items()]}
         good, fields, text = compare("single", "ranks", options, folder)
-    report = StepReport(fields, text, backend)
+        where = _where(fields, folder, request) if not good and callable(single) else None
+    report = StepReport(fields, text, backend, where)
     if not good:
         error = AssertionError(str(report))
         error.report = report
         raise error
     return report
+
+
+def _where(fields, folder, request):
+    """What a second, watched run says of where the mistake is; None where nothing is wrong."""
+    wrong = {p["name"]: p["factor"] if p["verdict"] == "scaled" else None
+             for p in fields["parameters"] if not p["right"] and not p["forgiven"]}
+    if not wrong:
+        return None
+    again = os.path.join(folder, "again")
+    os.mkdir(again)
+    with open(os.path.join(again, "request"), "wb") as file:
+        pickle.dump({**request, "wrong": wrong}, file)
+    try:
+        _run_processes(again, request)
+    except RankError as error:
+        return {"text": [f"It was not found where it begins, as the second, watched run failed: {str(error).splitlines()[-1]}"]}
+    with open(os.path.join(again, "where")) as file:
+        where = json.load(file)
+    if any(_content(os.path.join(again, name)) != _content(os.path.join(folder, name)) for name in _saved(folder)):
+        where["text"].append("The second run, which this is from, gave other gradients than the first: the step is not deterministic.")
+    return where
+
+
+def _saved(folder):
+    return [os.path.join(what, name) for what in ("ranks", "single") for name in sorted(os.listdir(os.path.join(folder, what)))]
+
+
+def _content(path):
+    with open(path, "rb") as file:
+        return file.read()
 
 
 def _check_arguments(parallel, single, world_size, reduce, counts, timeout_s):

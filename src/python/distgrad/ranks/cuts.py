@@ -16,7 +16,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from .hooks import leaving_out, place
+from .hooks import leaving_out
+from .places import place
 from .rounding import without_dynamo
 
 _MOST_JACOBIAN = 1 << 18  # elements; a larger Function is not linearised

@@ -2,7 +2,8 @@
 
 All ranks move the same element of the same leaf, run forward, and gather their losses, so that all decide alike. Where two
 step sizes do not agree, or the slopes of both sides differ, the loss has a kink or jump, and the element is undecided. What
-the code takes out of autograd (cuts.py) is held fixed in a second pass: that is the derivative the user means.
+the code takes out of autograd (cuts.py) is held fixed in a second pass: that is the derivative the user means. Casts to
+narrower dtypes (narrowing.py) are left out, and where that cannot be done the steps are as large as the noise asks for.
 """
 
 import contextlib
@@ -11,16 +12,12 @@ import torch
 
 from . import exchange, hooks
 from .cuts import Cuts
+from .narrowing import Narrowing
 from .plan import InvalidAt
-from .rounding import RUNS, Rounding, Spread, bound_of
+from .rounding import RUNS, Rounding, Spread, bound_of, roundoff
+from .slopes import LARGE_STEPS, STEPS, Slope, weighted
 from .values import held_of, is_local, leaf_of
 
-# Step sizes, relative to the element: pairs of which the second is a quarter of the first. A pair is taken where both give
-# the same slope, which they do unless a kink or jump lies between; then the next, smaller one.
-_STEPS = (2.0**-14, 2.0**-20, 2.0**-26)
-_AGREES = 1e-4
-_KINK = 1e-4  # by how much the slopes of both sides differ, relative to them
-_NOISE = 64 * 2.0**-53  # of a loss, relative to it
 _OF_OWN = 1e-6  # of the largest element: what the ranks' own gradients may be off by
 _SEEN = 1e-8  # of the largest element: what differences along a direction show
 
@@ -68,9 +65,13 @@ class _Measurement:
                        for item in self._items}
         self._loss_is_checked = False
         self._move = None  # by input's name, what is added to this rank's leaf
+        self._narrowing = Narrowing()
+        self._dtype = case.program["dtype"]  # whose roundings the ranks' own results have
+        self._in_wide = contextlib.nullcontext  # makes what every run is under
+        self._noise = None  # of the losses, by rank, where casts make some that cannot be left out
 
     def run(self):
-        losses = self._losses()
+        losses = self._leave_out_casts(self._losses(self._narrowing.watching))
         cuts = Cuts()
         again = self._losses(cuts.recording)
         steps = [exchange.all_gather_uneven(self._world, value) for value in self._case.told]
@@ -86,6 +87,38 @@ class _Measurement:
             reply = self._by_element(cuts, losses, steps, elements, undecided)
         reply["undecided"] = undecided
         return reply
+
+    def _leave_out_casts(self, losses):
+        """The losses as if nothing were cast to a narrower dtype; as they are where that cannot be done."""
+        casts, dtypes = self._gathered(self._narrowing.casts), self._gathered(self._narrowing.dtypes)
+        self._narrowing.casts, self._narrowing.dtypes = casts, dtypes
+        if not casts:
+            return losses
+        self._dtype = self._narrowing.narrowest(self._dtype)
+        unit, failed, wide = roundoff(self._dtype), False, losses
+        self._in_wide = self._narrowing.widening
+        try:
+            wide = self._losses()
+        except Exception:  # code that asks for the dtype, or a kernel for one; on all ranks, which run alike
+            failed = True
+        close = (wide - losses).abs() <= 64 * unit * losses.abs().max()
+        if self._everywhere(failed) or not bool((close | ~losses.isfinite()).all()):
+            self._in_wide, wide, lost = contextlib.nullcontext, losses, casts
+        else:
+            lost = self._narrowing.lost = self._gathered(self._narrowing.lost)
+        if lost:
+            self._narrowing.lost = lost
+            self._noise = self._measured_noise(wide, unit)
+        return wide
+
+    def _measured_noise(self, losses, unit):
+        """By rank, how far a loss lies off a line through losses so near that only roundings tell them apart."""
+        noise, scales = unit * losses.abs(), self._scales()
+        for direction in range(DIRECTIONS):
+            along = self._direction(direction, scales)
+            for by in (2 * unit, 8 * unit, 32 * unit):
+                noise = torch.maximum(noise, (self._moved_along(along, by) + self._moved_along(along, -by) - 2 * losses).abs())
+        return noise
 
     def _by_element(self, cuts, losses, steps, elements, undecided):
         chosen, own = range(len(elements)), None
@@ -109,10 +142,12 @@ class _Measurement:
     def _leave_out_noise(self, slopes):
         """Where differences are known to so few digits that a mistake could hide in them, nothing is known."""
         weights = self._rows[0]
-        largest = max((abs(float(_weighted(s.value, weights))) for s in slopes.values() if not s.why), default=0.0)
+        largest = max((abs(float(weighted(s.value, weights))) for s in slopes.values() if not s.why), default=0.0)
         for slope in slopes.values():
-            if not slope.why and float(_weighted(slope.error, weights.abs())) > _NOISY * largest > 0:
+            if not slope.why and float(weighted(slope.error, weights.abs())) > _NOISY * largest > 0:
                 slope.why = "finite differences are too noisy at this value"
+                if self._noise is not None:
+                    slope.why += f": it is rounded to {', '.join(self._narrowing.lost[:3])}"
                 slope.error = 1e-7 * slope.value.abs()
 
     def _sample(self, count):
@@ -123,13 +158,13 @@ class _Measurement:
         values = torch.zeros(len(self._rows), count, dtype=torch.float64) if own is None else own.clone()
         errors = torch.full((count,), float("inf") if own is not None else 0.0, dtype=torch.float64)
         for i, slope in slopes.items():
-            values[:, i] = torch.stack([_weighted(slope.value, row) for row in self._rows])
-            errors[i] = _weighted(slope.error, self._rows[0].abs())
+            values[:, i] = torch.stack([weighted(slope.value, row) for row in self._rows])
+            errors[i] = weighted(slope.error, self._rows[0].abs())
         return values, errors
 
     def _why_sample_says_nothing(self, slopes, own):
         for i, slope in slopes.items():
-            if abs(float(_weighted(slope.value, self._rows[0]) - own[0][i])) > _OF_OWN * float(own[0].abs().amax()):
+            if abs(float(weighted(slope.value, self._rows[0]) - own[0][i])) > _OF_OWN * float(own[0].abs().amax()):
                 return []
         return ["along a random direction the slope is not that of the gradient, but none of the elements that were looked"
                 " at shows where"]
@@ -139,22 +174,22 @@ class _Measurement:
     def _confirmed(self, elements, losses):
         """The gradients that the ranks' own backward gives, where finite differences along random directions confirm them
         for every objective. None where they do not, and where there are so few elements that each can be looked at."""
-        if len(elements) <= FEW_ELEMENTS or not self._is_plain():
+        if len(elements) <= FEW_ELEMENTS or not self._is_plain() or self._noise is not None:
             return None
         own = self._own_gradients()
         scales = self._scales()
         for direction in range(DIRECTIONS):
             along = self._direction(direction, scales)
-            for step in _STEPS:
+            for step in STEPS:
                 moves = [self._moved_along(along, by * step) for by in (1, -1, 0.25, -0.25)]
-                slope = _Slope(losses, step, *moves)
+                slope = Slope(losses, step, *moves)
                 if slope.agrees(self._rows[0]):
                     break
             slope.look_for_kink(self._rows[0])
             flat = torch.cat([x.reshape(-1) for _, parts in along for x in parts])
             for row, gradient in zip(self._rows, own):
-                apart = abs(float(_weighted(slope.value, row) - gradient @ flat))
-                allowed = float(_weighted(slope.error, row.abs())) + 1e-7 * float((gradient * flat).norm())
+                apart = abs(float(weighted(slope.value, row) - gradient @ flat))
+                allowed = float(weighted(slope.error, row.abs())) + 1e-7 * float((gradient * flat).norm())
                 if slope.why or not apart <= allowed:
                     return None
         return own
@@ -183,8 +218,9 @@ class _Measurement:
         rows = []
         for row in self._rows.tolist():
             self._case.make_leaves(self._value)
-            loss, reached = self._case.forward()
-            self._case.backward(loss, reached, row[self._case.rank])
+            with self._in_wide():
+                loss, reached = self._case.forward()
+                self._case.backward(loss, reached, row[self._case.rank])
             grads = [torch.zeros_like(x) if x.grad is None else x.grad for _, x in self._case.leaves]
             rows.append(self._on_leaves(grads))
         return torch.stack(rows)
@@ -194,7 +230,7 @@ class _Measurement:
     def _losses(self, watched=contextlib.nullcontext):
         """By rank; on every rank the same. `watched` makes what forward runs under."""
         self._case.make_leaves(self._value)
-        with watched():
+        with self._in_wide(), watched():
             loss, _ = self._case.forward()
         if not self._loss_is_checked:
             self._check_shape_of(loss)
@@ -241,14 +277,16 @@ class _Measurement:
         item, part, element = place
         scale = self._scale(item, part, element)
         weights = self._rows[0]
-        found = None
-        for step in _STEPS:
+        found = []
+        for step in STEPS if self._noise is None else LARGE_STEPS:
             h = scale * step
-            found = _Slope(base, h, *(self._moved(item, part, element, by, watched) for by in (h, -h, h / 4, -h / 4)))
-            if found.agrees(weights):
+            moved = (self._moved(item, part, element, by, watched) for by in (h, -h, h / 4, -h / 4))
+            found.append(Slope(base, h, *moved, noise=self._noise))
+            if self._noise is None and found[-1].agrees(weights):
                 break
-        found.look_for_kink(weights)
-        return found
+        best = found[-1] if self._noise is None else min(found, key=lambda s: float(weighted(s.error, weights.abs())))
+        best.look_for_kink(weights)
+        return best
 
     def _reply(self, losses, steps, rows, errors, whys):
         """`rows`: the gradients by objective; `errors`: of the first; `whys`: places whose slope is not known, and why."""
@@ -322,8 +360,8 @@ class _Measurement:
             without = self._own_gradients()[0]
         slack = _OF_OWN * float(without.abs().nan_to_num(posinf=0).amax())
         for i, slope in slopes.items():
-            apart = abs(float(_weighted(slope.value, self._rows[0]) - without[i]))
-            if not slope.why and not apart <= slack + float(_weighted(slope.error, self._rows[0].abs())):
+            apart = abs(float(weighted(slope.value, self._rows[0]) - without[i]))
+            if not slope.why and not apart <= slack + float(weighted(slope.error, self._rows[0].abs())):
                 return
         reply["held"] = self._by_input(with_hooks)
         reply["cuts"] = reply.get("cuts", []) + [f"a hook: {text}" for text in changing]
@@ -344,7 +382,7 @@ class _Measurement:
 
     def _rounding(self, losses, steps, gradient):
         """Bounds of the gradient's elements, of the losses and of the steps; and where rounding decides the gradient."""
-        dtype = self._case.program["dtype"]
+        dtype = self._dtype
         flat = [losses, *(x for values in steps for x in values)]
         spread, gradient_spread = Spread(flat), torch.zeros_like(gradient)
         plain = None
@@ -371,11 +409,7 @@ class _Measurement:
         """The ranks' own gradients (zeros where missing), losses and steps of a run in which roundings are made."""
         case = self._case
         case.make_leaves(self._value)
-        if mode:
-            with mode:
-                loss, reached = case.forward()
-                case.backward(loss, reached)
-        else:
+        with self._in_wide(), mode or contextlib.nullcontext():
             loss, reached = case.forward()
             case.backward(loss, reached)
         gradients = [torch.zeros_like(x) if g is None else g for g, (_, x) in zip(case.gradients(), case.leaves)]
@@ -410,51 +444,6 @@ class _Measurement:
         return list(dict.fromkeys(text for some in lists for text in some))
 
 
-class _Slope:
-    """The slopes of all ranks' losses in one element, from the losses at +h, -h, +h/4 and -h/4."""
-
-    def __init__(self, base, h, up, down, up_near, down_near):
-        self._h = h
-        self._base = base
-        self._far, self._near = (up - down) / (2 * h), (up_near - down_near) / (h / 2)
-        self._gaps = (up - 2 * base + down) / h, (up_near - 2 * base + down_near) / (h / 4)
-        self._sides = (base - down_near) / (h / 4), (up_near - base) / (h / 4)
-        self._noise = _NOISE * torch.stack([base, up, down]).abs().nan_to_num(posinf=0).amax(0) / (h / 4)
-        self.value = (16 * self._near - self._far) / 15
-        self.error = 4 * (self._near - self._far).abs() + self._noise
-        self.why = ""
-
-    def agrees(self, weights):
-        apart = _weighted((self._near - self._far)[None], weights).abs()
-        size = _weighted(self._near[None], weights).abs()
-        return bool(apart <= _AGREES * size + 8 * _weighted(self._noise[None], weights.abs()))
-
-    def look_for_kink(self, weights):
-        far, near = (abs(float(_weighted(g[None], weights))) for g in self._gaps)
-        below, above = (float(_weighted(s[None], weights)) for s in self._sides)
-        noise = float(_weighted(self._noise[None], weights.abs()))
-        if not all(map(_is_finite, (far, near, below, above))):
-            self.why = "the loss is not finite beside this value"
-        elif not self.agrees(weights) and near > 2 * far:
-            self.why = "the loss jumps at this value"
-        elif near > 0.5 * far and near > _KINK * (abs(below) + abs(above)) + 8 * noise:
-            self.why = f"the loss has a kink at this value: its slope is {below:.4g} below and {above:.4g} above"
-        elif not self.agrees(weights):
-            self.why = "finite differences with different steps do not agree on the slope at this value"
-        if self.why:  # no bound: what is meant here is not known, and nothing is near enough to it
-            self.error = 1e-7 * self.value.abs()
-        self.error = self.error.nan_to_num(nan=0, posinf=0)
-
-
 def _undecided(place, why):
     item, part, element = place
     return {"input": item["name"], "part": part, "element": element, "why": why}
-
-
-def _is_finite(x):
-    return x - x == 0
-
-
-def _weighted(by_rank, weights):
-    """Sums over the ranks' losses, those of weight 0 left out: they may be infinite."""
-    return torch.where(weights != 0, by_rank * weights, torch.zeros_like(by_rank)).sum(-1)

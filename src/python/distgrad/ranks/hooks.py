@@ -16,6 +16,8 @@ import torch
 from torch.distributed import distributed_c10d as c10d
 from torch.utils._pytree import tree_flatten, tree_map
 
+from .places import place
+
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 
@@ -62,20 +64,6 @@ def leaving_out(texts=None):
         yield
     finally:
         _left_out = frozenset()
-
-
-def place():
-    """The line of the user's code, "layer.py:12"."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code.co_filename == "<expression>":
-            return "an expression"
-        file = os.path.abspath(frame.f_code.co_filename)
-        library = os.sep + "lib" + os.sep + "python" in file and "-packages" + os.sep not in file
-        if not library and not file.startswith((_HERE, _TORCH)):
-            return f"{os.path.basename(file)}:{frame.f_lineno}"
-        frame = frame.f_back
-    return "a library"
 
 
 def _watch(owner, name):

@@ -11,10 +11,14 @@ from torch.utils._pytree import tree_map
 
 RUNS = 4
 _MARGIN = 16
-_ROUNDOFFS = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}
-_FEW_BITS = {"float64": 2.0**40, "float32": 2.0**18, "bfloat16": 2.0**6, "float16": 2.0**8}  # 3/4 of the significand
+_ROUNDOFFS = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11,
+              "float8_e4m3fn": 2.0**-4, "float8_e4m3fnuz": 2.0**-4, "float8_e5m2": 2.0**-3, "float8_e5m2fnuz": 2.0**-3,
+              "float8_e8m0fnu": 2.0**-1}
+# 3/4 of the significand
+_FEW_BITS = dict.fromkeys(_ROUNDOFFS, 2.0**2) | {"float64": 2.0**40, "float32": 2.0**18, "bfloat16": 2.0**6, "float16": 2.0**8}
 # From here on, relative to the tensor's largest value, a rounding does not blur an element but decides it: a branch.
-_DECIDES = {"float64": 2.0**-20, "float32": 2.0**-12, "bfloat16": 2.0**-4, "float16": 2.0**-5}
+_DECIDES = dict.fromkeys(_ROUNDOFFS, 2.0**-2) | {"float64": 2.0**-20, "float32": 2.0**-12, "bfloat16": 2.0**-4,
+                                                 "float16": 2.0**-5}
 
 _EXACT = frozenset(
     """

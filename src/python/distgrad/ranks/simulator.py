@@ -4,6 +4,8 @@ Collectives beside the calls are those of joint.py, inputs that are replicated o
 `simulate`, for programs with calls; all others have the simulator in C++, which also replays rules.
 """
 
+import contextlib
+
 import torch
 
 from .call import RankGroup, SubjectError
@@ -11,6 +13,7 @@ from .code import Code, checked_for_all, seed
 from .frames import number
 from .joint import joint
 from .language import Expression, InvalidExpression
+from .narrowing import Narrowing
 from .plan import InvalidAt, Plan, call_of
 from .rounding import RUNS, Rounding, Spread, bound_of
 from .runner import message_of
@@ -60,6 +63,7 @@ class _Simulation:
         self._frame = frame
         self._writer = writer
         self._rows = [frame.numbers(row) for row in request["weights"]]
+        self._narrowing = Narrowing()
 
     def run(self):
         if self._request["rules"] or self._request["leaves_by_rank"]:
@@ -70,6 +74,12 @@ class _Simulation:
         for leaf in self._leaves:
             leaf.attach()
         self._code = Code()
+        with self._narrowing.watching():
+            self._forward()
+        with self._narrowing.widening() if self._narrowing.casts else contextlib.nullcontext():
+            return self._reply()
+
+    def _reply(self):
         losses, told = self._forward()
         reply = {"losses": self._numbers([float(x) for x in losses])}
         gradients = [self._gradients(losses, row, self._wanted()) for row in self._rows]
@@ -170,14 +180,14 @@ class _Simulation:
     def _bounds(self, losses, told, gradient):
         flat = [*losses, *(x for _, values in told for x in values)]
         plain = [x.detach() for x in flat] + gradient
-        spread = Spread(plain)
+        spread, dtype = Spread(plain), self._narrowing.narrowest(self._program["dtype"])
         for run in range(RUNS):
-            with Rounding(self._program["dtype"], run):
+            with Rounding(dtype, run):
                 again, told_again = self._forward()
                 rows = self._gradients(again, self._rows[0], self._wanted())
             spread.add([x.detach() for x in [*again, *(x for _, values in told_again for x in values)]] + rows)
         roundings = self._size + len(self._program["steps"]) + 1
-        bounds, decided = zip(*(bound_of(s, x, self._program["dtype"], roundings) for s, x in zip(spread.raw(), plain)))
+        bounds, decided = zip(*(bound_of(s, x, dtype, roundings) for s, x in zip(spread.raw(), plain)))
         forward, at = iter(bounds), len(flat)
         reply = {"loss_bounds": self._numbers([float(next(forward)) for _ in losses]),
                  "steps": [{"step": name, "by_rank": [self._writer.tensor(x) for x in values],

@@ -236,3 +236,63 @@ def dtensor(x, w):
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     whole = DTensor.from_local(x * w, mesh, [Shard(0)]).redistribute(mesh, [Replicate()])
     return whole.to_local(grad_placements=[Partial()])  # each rank's loss has a gradient of its own
+
+
+# What is computed in a narrower dtype on purpose: the derivative of a cast is that of the identity.
+def squares_in_float32(x, w):
+    return all_sum(x * w).float() ** 2 + x
+
+
+def rms_norm(x, w):
+    h = all_sum(x).float()
+    h = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-6)
+    return w * h.to(x.dtype)
+
+
+def cross_entropy_in_float32(x, w):
+    logits = all_sum(torch.tanh(x * w)).float()
+    return torch.nn.functional.cross_entropy(logits[None], torch.tensor([1])).reshape(1)
+
+
+_BUFFER = torch.tensor([0.3, 0.7, 1.1, 1.3])
+
+
+def float32_buffer(x, w):
+    return all_sum((x * w).float() * _BUFFER)
+
+
+def through_bfloat16(x, w):
+    return all_sum((x * w).bfloat16()).to(x.dtype)
+
+
+def autocast(x, w):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        weight = torch.arange(12.0).reshape(3, 4) / 7
+        return torch.nn.functional.linear(all_sum(x * w).float(), weight).float()
+
+
+# These cannot run in float64: one asks for the dtype, one gathers into what is float32 already.
+def asks_for_float32(x, w):
+    y = all_sum(x * w).float()
+    assert y.dtype == torch.float32
+    return torch.sin(0.3 * y)
+
+
+_GATHERED = [torch.zeros(4) for _ in range(2)]
+
+
+class _GatherIntoBuffers(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        dist.all_gather(_GATHERED, x.float())
+        return torch.cat(_GATHERED)
+
+    @staticmethod
+    def backward(ctx, g):
+        g = g.contiguous()
+        dist.all_reduce(g)
+        return g.chunk(2)[dist.get_rank()]
+
+
+def gathers_into_buffers(x, w):
+    return _GatherIntoBuffers.apply(torch.tanh(x * w))

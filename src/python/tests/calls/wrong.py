@@ -130,3 +130,24 @@ def reducing_hook_that_averages(x, w):
     p = x * w
     p.register_hook(average)
     return torch.tanh(_Identity.apply(p))
+
+
+# Beside casts, which are no excuse.
+def identity_in_float32(x, w):
+    return _Identity.apply(x * w).float() ** 2
+
+
+def identity_before_a_norm_in_float32(x, w):
+    h = _Identity.apply(x).float()
+    h = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + 1e-6)
+    return w * h.to(x.dtype)
+
+
+def identity_through_bfloat16(x, w):
+    return _Identity.apply((x * w).bfloat16()).to(x.dtype)
+
+
+def identity_that_asks_for_float32(x, w):
+    y = _Identity.apply(x * w).float()
+    assert y.dtype == torch.float32
+    return torch.sin(0.3 * y)

@@ -1,0 +1,112 @@
+"""Casts of float64 to narrower dtypes in the code whose derivative is measured: loss(logits.float()), a norm in float32.
+
+Finite differences see the rounding of such a cast as noise, or as steps, though its derivative is that of the identity. So
+`watching()` notes whether a run has any, and under `widening()` the code runs as if all its numbers were float64. What
+that cannot reach, a float32 buffer that is written to, is noted in `lost`.
+"""
+
+import contextlib
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map
+
+from .places import place
+from .rounding import without_dynamo
+
+_WIDE = torch.float64
+
+
+class Narrowing:
+    def __init__(self):
+        self.dtypes = []  # what was cast to
+        self.casts = []  # where: "float32 in layer.py:12"
+        self.lost = []  # those that widening left
+
+    @contextlib.contextmanager
+    def watching(self):
+        with _Mode(self, widens=False):
+            yield
+
+    @contextlib.contextmanager
+    def widening(self):
+        with _Mode(self, widens=True):
+            yield
+
+    def narrowest(self, dtype):
+        """The name of the dtype of fewest digits: `dtype` or one that was cast to."""
+        return str(max([getattr(torch, dtype), *self.dtypes], key=lambda d: torch.finfo(d).eps)).removeprefix("torch.")
+
+    def note(self, dtypes, widens):
+        for dtype in dtypes:
+            text = f"{str(dtype).removeprefix('torch.')} in {place()}"
+            for found in [self.casts] + [self.lost] * widens:
+                if text not in found:
+                    found.append(text)
+            if dtype not in self.dtypes:
+                self.dtypes.append(dtype)
+
+
+class _Mode(TorchDispatchMode):
+    def __init__(self, narrowing, widens):
+        super().__init__()
+        self._narrowing = narrowing
+        self._widens = widens
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func.namespace != "aten":
+            return func(*args, **kwargs)
+        given = {x.dtype for x in tree_flatten((args, kwargs))[0] if isinstance(x, torch.Tensor) and x.is_floating_point()}
+        written = _written(func, args, kwargs)
+        if not self._widens:
+            result = func(*args, **kwargs)
+            self._narrowing.note([d for d in _narrow_dtypes(result, written) if _is_narrower(d, given)], widens=False)
+            return result
+        if _WIDE in given:
+            if _is_narrow_dtype(kwargs.get("dtype")):
+                self._narrowing.note([kwargs["dtype"]], widens=False)
+                kwargs = {**kwargs, "dtype": _WIDE}
+            self._narrowing.note(_narrow_dtypes(None, written), widens=True)
+            args, kwargs = tree_map(lambda x: _widened(x, written), (args, kwargs))
+        result = func(*args, **kwargs)
+        return result if _gives_alias(func) else tree_map(lambda x: _widened(x, written), result)
+
+    without_dynamo(__torch_dispatch__)
+
+
+def _is_narrower(dtype, than):
+    """Than some: also a cast from float32 to bfloat16, as autocast makes, is one."""
+    return any(torch.finfo(dtype).eps > torch.finfo(other).eps for other in than)
+
+
+def _is_narrow_dtype(dtype):
+    return isinstance(dtype, torch.dtype) and dtype.is_floating_point and dtype != _WIDE
+
+
+def _is_narrow(x):
+    return isinstance(x, torch.Tensor) and _is_narrow_dtype(x.dtype)
+
+
+def _widened(x, written):
+    return x.to(_WIDE) if _is_narrow(x) and not any(x is y for y in written) else x
+
+
+def _narrow_dtypes(result, written):
+    return [x.dtype for x in tree_flatten((result, written))[0] if _is_narrow(x)]
+
+
+def _written(func, args, kwargs):
+    """The tensors that the operator writes to."""
+    if not func._schema.is_mutable:
+        return []
+    names = func._schema.arguments
+    given = dict(zip((a.name for a in names), args)) | kwargs
+    found = [given[a.name] for a in names if a.alias_info is not None and a.alias_info.is_write and a.name in given]
+    return [x for x in tree_flatten(found)[0] if isinstance(x, torch.Tensor)]
+
+
+def _gives_alias(func):
+    """Whether what it gives shares memory with what it got; a copy of that would not be written through."""
+    name = func._schema.name
+    return name != "aten::lift_fresh" and any(r.alias_info is not None for r in func._schema.returns)

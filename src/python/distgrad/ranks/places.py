@@ -1,0 +1,23 @@
+"""Where in the user's code something happens."""
+
+import os
+import sys
+
+import torch
+
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+
+
+def place():
+    """The line of the user's code that is running, "layer.py:12"."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename == "<expression>":
+            return "an expression"
+        file = os.path.abspath(frame.f_code.co_filename)
+        library = os.sep + "lib" + os.sep + "python" in file and "-packages" + os.sep not in file
+        if not library and not file.startswith((_HERE, _TORCH)):
+            return f"{os.path.basename(file)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "a library"

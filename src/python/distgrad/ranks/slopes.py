@@ -1,0 +1,59 @@
+"""Slopes by finite differences."""
+
+import torch
+
+# Step sizes, relative to the element: pairs of which the second is a quarter of the first. A pair is taken where both give
+# the same slope, which they do unless a kink or jump lies between; then the next, smaller one.
+STEPS = (2.0**-14, 2.0**-20, 2.0**-26)
+LARGE_STEPS = (2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8, 2.0**-10)  # where losses are noisy
+_AGREES = 1e-4
+_KINK = 1e-4  # by how much the slopes of both sides differ, relative to them
+_NOISE = 64 * 2.0**-53  # of a loss, relative to it
+
+
+class Slope:
+    """The slopes of all ranks' losses in one element, from the losses at +h, -h, +h/4 and -h/4.
+
+    `noise`: of these losses, by rank, where it is more than float64's."""
+
+    def __init__(self, base, h, up, down, up_near, down_near, noise=None):
+        self._h = h
+        self._base = base
+        self._far, self._near = (up - down) / (2 * h), (up_near - down_near) / (h / 2)
+        self._gaps = (up - 2 * base + down) / h, (up_near - 2 * base + down_near) / (h / 4)
+        self._sides = (base - down_near) / (h / 4), (up_near - base) / (h / 4)
+        least = _NOISE * torch.stack([base, up, down]).abs().nan_to_num(posinf=0).amax(0)
+        self._noise = (least if noise is None else torch.maximum(noise, least)) / (h / 4)
+        self.value = (16 * self._near - self._far) / 15
+        self.error = 4 * (self._near - self._far).abs() + self._noise
+        self.why = ""
+
+    def agrees(self, weights):
+        apart = weighted((self._near - self._far)[None], weights).abs()
+        size = weighted(self._near[None], weights).abs()
+        return bool(apart <= _AGREES * size + 8 * weighted(self._noise[None], weights.abs()))
+
+    def look_for_kink(self, weights):
+        far, near = (abs(float(weighted(g[None], weights))) for g in self._gaps)
+        below, above = (float(weighted(s[None], weights)) for s in self._sides)
+        noise = float(weighted(self._noise[None], weights.abs()))
+        if not all(map(_is_finite, (far, near, below, above))):
+            self.why = "the loss is not finite beside this value"
+        elif not self.agrees(weights) and near > 2 * far:
+            self.why = "the loss jumps at this value"
+        elif near > 0.5 * far and near > _KINK * (abs(below) + abs(above)) + 8 * noise:
+            self.why = f"the loss has a kink at this value: its slope is {below:.4g} below and {above:.4g} above"
+        elif not self.agrees(weights):
+            self.why = "finite differences with different steps do not agree on the slope at this value"
+        if self.why:  # no bound: what is meant here is not known, and nothing is near enough to it
+            self.error = 1e-7 * self.value.abs()
+        self.error = self.error.nan_to_num(nan=0, posinf=0)
+
+
+def _is_finite(x):
+    return x - x == 0
+
+
+def weighted(by_rank, weights):
+    """Sums over the ranks' losses, those of weight 0 left out: they may be infinite."""
+    return torch.where(weights != 0, by_rank * weights, torch.zeros_like(by_rank)).sum(-1)

@@ -1,0 +1,136 @@
+"""The single run's outputs of modules, each beside what the ranks have of it."""
+
+import dataclasses
+
+from .joining import Place, groupings, off, place_of, tolerance_of
+
+
+@dataclasses.dataclass
+class Piece:
+    """What one rank had of it in one call of the module. `place` is None where it is nowhere in the truth."""
+
+    rank: int
+    record: dict
+    place: "Place | None" = None
+    group: tuple = ()  # of a sum: the ranks that it goes over
+
+    @property
+    def gradient(self):
+        return self.record["gradient"]
+
+    @property
+    def key(self):
+        return (self.rank, self.record["call"])
+
+
+@dataclasses.dataclass
+class Joined:
+    name: str
+    position: int
+    truth: dict
+    pieces: list
+
+    @property
+    def is_equal(self):
+        return bool(self.pieces) and all(piece.place is not None for piece in self.pieces)
+
+    @property
+    def differs(self):
+        return any(piece.place is None for piece in self.pieces)
+
+
+def joined(single, ranks):
+    """`single`: its outputs in the order of time; `ranks`: by rank, theirs."""
+    by_name = {}
+    for position, truth in enumerate(single):
+        by_name.setdefault((truth["module"], truth["index"]), []).append(Joined(truth["module"], position, truth, []))
+    for rank, outputs in enumerate(ranks):
+        for record in outputs:
+            candidates = by_name.get((record["module"], record["index"]))
+            if candidates:
+                _assign(Piece(rank, record), candidates)
+    for candidates in by_name.values():
+        for one in candidates:
+            if one.differs:
+                _look_for_sums(one, len(ranks))
+    return sorted((one for candidates in by_name.values() for one in candidates), key=lambda one: one.position)
+
+
+def _assign(piece, candidates):
+    own = [c for c in candidates if c.truth["call"] == piece.record["call"]] or candidates[:1]
+    for candidate in own + [c for c in candidates if c not in own]:
+        piece.place = place_of(piece.record["value"], piece.record["at"], candidate.truth["value"])
+        if piece.place is not None:
+            candidate.pieces.append(piece)
+            return
+    own[0].pieces.append(piece)
+
+
+def _look_for_sums(one, world_size):
+    """Of what no rank has, such as the output of a layer that is cut along its input's features, the ranks' sum may be right."""
+    calls = {}
+    for piece in one.pieces:
+        calls.setdefault(piece.record["call"], {})[piece.rank] = piece
+    for groups in groupings(world_size):
+        found = []
+        for by_rank in calls.values():
+            found += [_place_of_sum([by_rank.get(rank) for rank in ranks], one.truth["value"]) for ranks in groups]
+        if found and all(place is not None for _, place in found):
+            for pieces, place in found:
+                for piece in pieces:
+                    piece.place, piece.group = place, tuple(p.rank for p in pieces)
+            return
+
+
+def _place_of_sum(pieces, whole):
+    if any(piece is None for piece in pieces) or len({piece.record["value"].shape for piece in pieces}) > 1:
+        return pieces, None
+    total = sum(piece.record["value"].double() for piece in pieces).to(pieces[0].record["value"].dtype)
+    return pieces, place_of(total, None, whole)
+
+
+# --- Gradients
+
+
+@dataclasses.dataclass
+class Backward:
+    """What the ranks' gradients of an output are beside the truth's.
+
+    kind: "own" (each piece's is a multiple of its part of the truth's), "shares" (those of ranks that have the same part sum up
+    to a multiple), "wrong", "missing", or "unknown". `factors`: the multiples by (rank, call), or of shares by the part."""
+
+    kind: str
+    factors: dict = dataclasses.field(default_factory=dict)
+    ranks: tuple = ()  # that are wrong
+
+
+def backward_of(one):
+    truth = one.truth["gradient"]
+    if truth is None or not bool(truth.any()) or not one.is_equal:
+        return Backward("unknown")
+    told = [p for p in one.pieces if bool(p.place.of(truth).any())]
+    if not told:
+        return Backward("unknown")
+    without = sorted({p.rank for p in told if p.gradient is None})
+    if without:
+        return Backward("missing", ranks=tuple(without))
+    factors = {p.key: _factor(p.gradient, p.place.of(truth)) for p in told}
+    if all(f is not None for f in factors.values()):
+        return Backward("own", factors)
+    parts = {}
+    for piece in told:
+        parts.setdefault((piece.record["call"], piece.place.key), []).append(piece)
+    shared = {key: _factor(sum(p.gradient.double() for p in pieces).to(pieces[0].gradient.dtype), pieces[0].place.of(truth))
+              for key, pieces in parts.items()}
+    if all(len(pieces) > 1 for pieces in parts.values()) and all(f is not None for f in shared.values()):
+        return Backward("shares", shared)
+    return Backward("wrong", ranks=tuple(sorted({key[0] for key, f in factors.items() if f is None})))
+
+
+def _factor(gradient, truth):
+    """Of which multiple of the truth it is; None: of none."""
+    g, t = gradient.double(), truth.double()
+    factor = float((g * t).sum() / (t * t).sum())
+    if factor == 0 or not off(g / factor, t) <= tolerance_of(gradient, truth):
+        return None
+    return factor

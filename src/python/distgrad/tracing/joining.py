@@ -1,0 +1,109 @@
+"""Where in the single run's tensor a rank's lies: a piece, rows in another order, or a share of a sum."""
+
+import itertools
+
+import torch
+
+_MOST_PLACES = 256
+_MOST_WORK = 1 << 26  # multiplications
+TOLERANCES = {torch.float64: 1e-7, torch.float32: 2e-3, torch.float16: 0.03, torch.bfloat16: 0.1}
+
+
+def tolerance_of(*tensors):
+    """Of the 2-norm of what the coarsest of these dtypes leaves of a difference."""
+    return max(TOLERANCES.get(x.dtype, 0.1) for x in tensors)
+
+
+def off(x, truth):
+    """The 2-norm of the difference over that of the truth."""
+    x, truth = x.double(), truth.double()
+    size = float(truth.norm())
+    return float((x - truth).norm()) / size if size else (float("inf") if bool(x.any()) else 0.0)
+
+
+class Place:
+    """Of every dim the indices in the whole."""
+
+    def __init__(self, indices):
+        self.indices = indices
+
+    def of(self, whole):
+        return whole[torch.meshgrid(*self.indices, indexing="ij")] if self.indices else whole
+
+    def mask(self, whole):
+        mask = torch.zeros_like(whole)
+        if self.indices:
+            mask[torch.meshgrid(*self.indices, indexing="ij")] = 1
+        else:
+            mask.fill_(1)
+        return mask
+
+    @property
+    def key(self):
+        return tuple(tuple(i.tolist()) for i in self.indices)
+
+
+def place_of(value, at, whole):
+    """None where it is nowhere in it. `at`: where it begins, where that is known."""
+    if value.dim() != whole.dim() or any(a > b for a, b in zip(value.shape, whole.shape)) or value.numel() == 0:
+        return None
+    limit = tolerance_of(value, whole)
+    begins = [tuple(at)] if isinstance(at, tuple) else _begins(value.shape, whole.shape)
+    best, least = None, limit
+    for begin in begins:
+        if any(b + n > most for b, n, most in zip(begin, value.shape, whole.shape)):
+            continue
+        place = Place([torch.arange(b, b + n) for b, n in zip(begin, value.shape)])
+        error = off(value, place.of(whole))
+        if error <= least:
+            best, least = place, error
+    return best if best is not None or isinstance(at, tuple) else _reordered(value, whole, limit)
+
+
+def _begins(shape, whole):
+    choices = []
+    for n, most in zip(shape, whole):
+        steps = {most - n} | {k * n for k in range(most // n)}
+        choices.append(sorted(steps))
+    return list(itertools.islice(itertools.product(*choices), _MOST_PLACES))
+
+
+def _reordered(value, whole, limit):
+    """Rows of one dim in another order or with a stride, each another one."""
+    differing = [d for d in range(value.dim()) if value.shape[d] != whole.shape[d]]
+    if len(differing) > 1:
+        return None
+    for dim in differing or range(min(value.dim(), 2)):
+        rows, all_rows = (x.movedim(dim, 0).flatten(1).double() for x in (value, whole))
+        if len(rows) * len(all_rows) * all_rows.shape[1] > _MOST_WORK or len(rows) < 2:
+            continue
+        found = _matched(rows, all_rows, limit)
+        if found is not None:
+            return Place([found if d == dim else torch.arange(n) for d, n in enumerate(value.shape)])
+    return None
+
+
+def _matched(rows, all_rows, limit):
+    distances = torch.cdist(rows, all_rows, compute_mode="donot_use_mm_for_euclid_dist")
+    sizes, taken, found = rows.norm(dim=1), set(), []
+    for i in range(len(rows)):
+        for j in distances[i].argsort().tolist():
+            if float(distances[i][j]) > limit * float(sizes[i]):
+                return None
+            if j not in taken:
+                taken.add(j)
+                found.append(j)
+                break
+        else:
+            return None
+    return torch.tensor(found)
+
+
+def groupings(world_size):
+    """Of the ranks: neighbours, then those a stride apart, of every size that divides."""
+    for size in range(2, world_size + 1):
+        if world_size % size == 0:
+            yield [list(range(a, a + size)) for a in range(0, world_size, size)]
+            stride = world_size // size
+            if 1 < stride:
+                yield [list(range(a, world_size, stride)) for a in range(stride)]

@@ -1,0 +1,217 @@
+"""What a process computes while its step runs: the outputs of its modules and their gradients, the calls that communicate, the
+custom Functions, the losses, and what clips gradients. Nothing that is watched is changed: values are copied.
+"""
+
+import functools
+import gc
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
+
+from ..ranks.places import place
+from ..ranks.rounding import without_dynamo
+
+_MOST_BYTES = 1 << 28  # of copies in one process; what comes later is left out
+_MOST_TENSORS = 4  # of one module's output
+_WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+_SILENT = ("barrier", "wait_tensor", "monitored_barrier_", "_wrap_tensor_autograd")
+
+
+class Output:
+    """A tensor that a module gave; `at` is where of the whole the DTensor's local piece begins, None of a plain tensor."""
+
+    def __init__(self, module, call, index, value, at, event):
+        self.module, self.call, self.index, self.event = module, call, index, event
+        self.value, self.at = value, at
+        self.gradient = None
+        self.tensor = None  # itself; the single run's graph goes on from it
+
+
+class Recording:
+    def __init__(self, keeps_graph=False):
+        self.outputs = []
+        self.events = []  # dicts, in the order of time
+        self.paused = False
+        self.after_backward = None  # called with this recording, at each end of a backward
+        self._keeps_graph = keeps_graph
+        self._bytes = 0
+        self._calls = {}  # module's id -> how often
+        self._modules = {}  # module's id -> it
+        self._alive = {}  # likewise, of all modules when the first backward began: the model may be gone when the step ends
+
+    def start(self):
+        """Before any of the user's modules is imported, as these may bind what is replaced here to names of their own."""
+        torch.nn.modules.module.register_module_forward_hook(self._module_gave)
+        self._watch_functions()
+        self._watch_backward()
+        self._watch_clipping()
+        _Exchanges(self).__enter__()  # until the process ends
+
+    def note(self, kind, what, **more):
+        if not self.paused:
+            phase = "backward" if in_backward() else "forward"
+            self.events.append({"kind": kind, "what": what, "place": place(), "phase": phase, **more})
+
+    # -- modules
+
+    def _module_gave(self, module, _, output):
+        if self.paused or in_backward():  # a checkpoint's recomputation
+            return
+        call = self._calls.get(id(module), 0)
+        self._calls[id(module)], self._modules[id(module)] = call + 1, module
+        tensors = [x for x in tree_flatten(output)[0] if isinstance(x, torch.Tensor) and x.is_floating_point()]
+        for index, x in enumerate(tensors[:_MOST_TENSORS]):
+            value, at = local_piece(x)
+            self._bytes += value.numel() * value.element_size()
+            if self._bytes > _MOST_BYTES:
+                return
+            entry = Output(id(module), call, index, value, at, len(self.events))
+            self.outputs.append(entry)
+            if self._keeps_graph:
+                entry.tensor = x
+            if x.requires_grad:
+                x.register_hook(functools.partial(self._gradient_came, entry))
+
+    def _gradient_came(self, entry, gradient):
+        if not self.paused:
+            value, at = local_piece(gradient)
+            if at == "partial" and entry.at != "partial":
+                return
+            entry.gradient = value if entry.gradient is None else entry.gradient + value
+
+    # -- functions of torch
+
+    def _watch_functions(self):
+        original = vars(torch.autograd.Function)["apply"]
+
+        def apply(cls, *args, **kwargs):
+            if not in_backward() and not cls.__module__.startswith("torch."):
+                self.note("function", cls.__name__)
+            return original.__get__(None, cls)(*args, **kwargs)
+
+        apply.__name__, apply.__qualname__ = "apply", original.__get__(None, torch.autograd.Function).__qualname__
+        torch.autograd.Function.apply = classmethod(apply)
+
+    def _watch_backward(self):
+        original = torch.autograd.backward
+
+        @functools.wraps(original)
+        def backward(tensors, grad_tensors=None, retain_graph=None, create_graph=False, **kwargs):
+            nested = in_backward()  # a checkpoint's
+            if not nested:
+                roots = [x for x in tree_flatten(tensors)[0] if isinstance(x, torch.Tensor)]
+                value = float(local_piece(roots[0])[0]) if len(roots) == 1 and roots[0].numel() == 1 else None
+                self.note("loss", "backward", value=value)
+                self._keep_modules()
+            original(tensors, grad_tensors, retain_graph or self._keeps_graph or None, create_graph, **kwargs)
+            if not nested and self.after_backward:
+                self.after_backward(self)
+
+        torch.autograd.backward = backward
+
+    def _watch_clipping(self):
+        original = torch.nn.utils.clip_grad_norm_
+
+        @functools.wraps(original)
+        def clip(parameters, max_norm, *args, **kwargs):
+            norm = original(parameters, max_norm, *args, **kwargs)
+            seen = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+            self.note("clipping", "clip_grad_norm_", norm=float(seen), most=float(max_norm))
+            return norm
+
+        torch.nn.utils.clip_grad_norm_ = clip
+        torch.nn.utils.clip_grad.clip_grad_norm_ = clip
+
+    # -- names
+
+    def names(self):
+        """By id, of the modules that were called: as named_modules has them, without wrappers."""
+        self._keep_modules()
+        found, parents = {}, set()
+        alive = list({**self._alive, **self._modules}.values())
+        for module in alive:
+            parents.update(id(child) for child in module._modules.values() if child is not None)
+        roots = sorted((m for m in alive if id(m) not in parents), key=self._first_call)
+        for root in roots:
+            for name, module in root.named_modules():
+                found.setdefault(id(module), plain(name) or f"({type(module).__name__})")
+        return found
+
+    def _keep_modules(self):
+        if not self._alive:
+            self._alive = {id(m): m for m in gc.get_objects() if _is_module(m)}
+
+    def _first_call(self, root):
+        order = {key: i for i, key in enumerate(self._modules)}
+        return min((order.get(id(m), len(order)) for m in root.modules()), default=len(order))
+
+    def parameters(self):
+        """By name, of all modules that were called."""
+        found = {}
+        names = self.names()
+        for key, module in self._modules.items():
+            prefix = names[key]
+            for name, parameter in module.named_parameters():
+                full = plain(name if prefix.startswith("(") else f"{prefix}.{name}")
+                if parameter.requires_grad:
+                    found.setdefault(full, parameter)
+        return found
+
+    def trace(self):
+        """Plain values, to be saved."""
+        names = self.names()
+        outputs = [{"module": names[o.module], "call": o.call, "index": o.index, "value": o.value, "at": o.at,
+                    "gradient": o.gradient, "event": o.event} for o in self.outputs]
+        return {"outputs": outputs, "events": self.events}
+
+
+class _Exchanges(TorchDispatchMode):
+    def __init__(self, recording):
+        super().__init__()
+        self._recording = recording
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace in ("c10d", "_c10d_functional", "_c10d_functional_autograd"):
+            name = func._schema.name.partition("::")[2]
+            if name not in _SILENT:
+                self._recording.note("communication", name.rstrip("_").removeprefix("_"))
+        return func(*args, **(kwargs or {}))
+
+    without_dynamo(__torch_dispatch__)
+
+
+def in_backward():
+    return torch._C._current_graph_task_id() != -1
+
+
+def plain(name):
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+
+
+def local_piece(x):
+    """(a copy of what this process has of the tensor, where that begins in the whole: None of a plain tensor, "partial" of a share)"""
+    x, at = x.detach(), None
+    if hasattr(x, "placements") and hasattr(x, "device_mesh"):
+        at = _offset(x)
+        x = x.to_local()
+    if hasattr(x, "trigger_wait"):
+        x = x.trigger_wait()
+    return x.to(device="cpu", copy=True), at
+
+
+def _offset(x):
+    if any(p.is_partial() for p in x.placements):
+        return "partial"
+    if all(p.is_replicate() for p in x.placements):
+        return (0,) * x.dim()
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    return tuple(compute_local_shape_and_global_offset(x.shape, x.device_mesh, x.placements)[1])
+
+
+def _is_module(x):
+    try:
+        return isinstance(x, torch.nn.Module) and "_modules" in x.__dict__
+    except Exception:  # objects that pretend to be others
+        return False

@@ -1,0 +1,118 @@
+"""What departure.py and shares.py found, in words."""
+
+_MOST_NAMES = 6
+_MOST_CALLS = 5
+_SAME = 1e-3
+
+
+def texts(departure, shares, clipped_in_single, clipped_by_rank, factor):
+    """Lines. `factor`: observed over truth, of all wrong gradients; None where that is not one number."""
+    departure.ranks = departure.ranks if len(departure.ranks) < len(clipped_by_rank) else ()  # all: not worth a word
+    lines = [_departure(departure)]
+    lines += [f"Data: {text}." for text in departure.data]
+    if departure.stage == "after" and departure.parted:
+        lines += _after(departure.factors, factor)
+    if departure.upstream and departure.stage == "backward":
+        lines.append(f"Wrong upstream of there: {_names(departure.upstream)}.")
+    if departure.others:
+        lines.append("Wrong although backward is right at their modules' outputs, so that what comes after backward is to be looked at: "
+                     f"{_names(departure.others)}.")
+    if departure.stage == "loss":
+        lines += _losses(departure.losses)
+    for share in shares:
+        lines.append(f"{_names(share['parameters'])}: {share['meaning']}.")
+    return lines + _clipping(clipped_in_single, clipped_by_rank)
+
+
+def _departure(d):
+    on = f" on {_ranks(d.ranks)}" if d.ranks else ""
+    calls = "; ".join(d.calls[:_MOST_CALLS]) + ("; ..." if len(d.calls) > _MOST_CALLS else "")
+    if d.stage == "unknown":
+        return f"Nothing is known of where it begins: {d.how}."
+    if d.stage == "forward":
+        begin = f"Forward is right up to the output of {d.before}, and departs in that of" if d.before else "Forward departs at once, in the output of"
+        return f"{begin} {d.module}{on}. " + (f"There lies: {calls}." if calls else "No call that communicates lies there.")
+    if d.stage == "loss":
+        what = "the loss is right, its backward departs" if _is_right(d.losses) else "the loss departs, or its backward"
+        return (f"Forward is right in all {d.compared} modules, {what}: the output of {d.module}{on} {d.how}. "
+                + (f"Behind it lies: {calls}." if calls else "No call that communicates lies behind it."))
+    if d.stage == "backward":
+        return (f"Forward is right in all {d.compared} modules; backward is right down to the output of {d.before}, and departs at"
+                f" {d.module}, whose output{on} {d.how}. "
+                + (f"Between both lies: {calls}." if calls else "No call that communicates lies between both."))
+    return (f"Forward and backward are right in all {d.compared} modules{_times(d.factors)}: what is wrong happens to the parameters'"
+            " gradients (accumulation, hooks, reduction, scaling, clipping), or to parameters used outside of these modules"
+            + (f". After backward, or from its hooks: {calls}." if calls else ". Nothing communicates after backward."))
+
+
+def _after(factors, factor):
+    """What becomes of the ranks' parts, where all gradients are wrong by one factor."""
+    values = list(factors.values())
+    if factor is None or not values or max(values) - min(values) > 0.01 * abs(values[0]):
+        return []
+    behind = factor / values[0]
+    what = "added up" if abs(behind - 1) <= 0.01 else f"added up and multiplied by {_ratio(behind)}"
+    return [f"The ranks' parts, each {values[0]:.4g} times that of the single run, are {what} in the end: {_ratio(factor)} times the truth."]
+
+
+def _ratio(x):
+    inverse = 1 / x
+    return f"1/{round(inverse)}" if abs(inverse) > 1.5 and abs(inverse - round(inverse)) < 0.01 * abs(inverse) else f"{x:.4g}"
+
+
+def _times(factors):
+    values = list(factors.values())
+    if not values or all(abs(v - 1) <= _SAME for v in values):
+        return ""
+    if max(values) - min(values) <= 0.01 * max(map(abs, values)):
+        return f", where the ranks' losses weigh their parts {values[0]:.4g} times"
+    return ", where the ranks' losses weigh their parts " + ", ".join(f"{v:.4g} (rank {r})" for r, v in factors.items()) + " times"
+
+
+def _is_right(losses):
+    """Whether the ranks' are equal to the single run's, or their mean or sum is."""
+    if not losses:
+        return False
+    ranks, single = losses["ranks"], losses["single"]
+    candidates = [[sum(ranks)], [sum(ranks) / len(ranks)], ranks]
+    return any(all(abs(x - single) <= _SAME * abs(single) for x in c) for c in candidates)
+
+
+def _losses(losses):
+    if not losses:
+        return []
+    values = ", ".join(f"{x:.6g}" for x in losses["ranks"][:8]) + (", ..." if len(losses["ranks"]) > 8 else "")
+    return [f"Losses: {values} on the ranks, {losses['single']:.6g} in the single run."]
+
+
+def _clipping(single, ranks):
+    """What clip_grad_norm_ saw."""
+    if not single and not any(ranks):
+        return []
+    if bool(single) != any(map(bool, ranks)):
+        where = "in the single run alone" if single else f"on {_ranks([i for i, r in enumerate(ranks) if r])} alone"
+        return [f"Gradients are clipped {where}, by {_place(single, ranks)}."]
+    if not all(ranks):
+        return [f"Gradients are clipped on {_ranks([i for i, r in enumerate(ranks) if r])} alone, by {_place(single, ranks)}."]
+    norms, truth = [r[-1]["norm"] for r in ranks], single[-1]["norm"]
+    if all(abs(n - truth) <= 0.02 * truth for n in norms):
+        return []
+    text = f"{_place(single, ranks)} saw the norms {', '.join(f'{n:.4g}' for n in norms[:8])} on the ranks, {truth:.4g} in the single run"
+    whole = sum(n * n for n in norms) ** 0.5
+    if abs(whole - truth) <= 0.02 * truth:
+        text += ": those of the ranks' own pieces, not that of all"
+    return [text + "."]
+
+
+def _place(single, ranks):
+    event = next((r[-1] for r in ranks if r), None) or single[-1]
+    return f"{event['what']} in {event['place']}"
+
+
+def _names(names):
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more
+
+
+def _ranks(ranks):
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))

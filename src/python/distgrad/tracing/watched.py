@@ -1,0 +1,84 @@
+"""The watched run of one process. The ranks leave NAME.trace; the single run begins when all are there, and draws the conclusions,
+since parts of its gradient can be asked of its graph alone: `where`, in JSON."""
+
+import dataclasses
+import json
+import os
+import time
+
+import torch
+
+from .departure import Finder
+from .recording import Recording, local_piece
+from .report import texts
+from .shares import Cutter, meaning, weights_of
+
+_POLL_S = 0.01
+
+
+class WatchedRank:
+    def __init__(self, path):
+        self._path = path
+        self._recording = Recording()
+
+    def start(self):
+        self._recording.start()
+
+    def finish(self, found):
+        gradients = {name: local_piece(g) for name, g in found.items() if g is not None}
+        torch.save({**self._recording.trace(), "gradients": gradients}, self._path + "~")
+        os.rename(self._path + "~", self._path)
+
+
+class WatchedSingle:
+    def __init__(self, paths, result, wrong):
+        """`wrong`: the wrong parameters in model order, and the factors that they are wrong by, or None."""
+        self._paths, self._result, self._wrong = paths, result, wrong
+        self._recording = Recording(keeps_graph=True)
+
+    def start(self):
+        while not all(os.path.exists(path) for path in self._paths):  # a rank that fails ends this process
+            time.sleep(_POLL_S)
+        self._ranks = [torch.load(path, weights_only=False) for path in self._paths]
+        self._cutter = Cutter(self._ranks)
+        self._backwards = 0
+        self._recording.after_backward = self._cut
+        self._recording.start()
+
+    def _cut(self, recording):
+        self._backwards += 1
+        if self._backwards > 1:  # parts of several backwards
+            self._cutter.parts = []
+            return
+        try:
+            self._cutter.cut(recording)
+        except RuntimeError:  # a graph that can be gone through once only
+            self._cutter.parts = []
+
+    def finish(self, found):
+        trace = self._recording.trace()
+        departure = Finder(trace, self._ranks, list(self._wrong)).departure()
+        parts = self._cutter.parts
+        weights = weights_of(parts, [rank["gradients"] for rank in self._ranks], list(self._wrong)) if parts else []
+        shares = [{"parameters": w.parameters, "weights": w.by_rank, "meaning": said}
+                  for w in weights if (said := meaning(w, parts, len(self._ranks)))]
+        clippings = [[e for e in t["events"] if e["kind"] == "clipping"] for t in [trace, *self._ranks]]
+        where = {"departure": dataclasses.asdict(departure),
+                 "parts": [{"ranks": p.ranks, "call": p.call, "tokens": p.tokens} for p in parts], "shares": shares}
+        where["text"] = texts(departure, shares, clippings[0], clippings[1:], self._factor())
+        with open(self._result, "w") as file:
+            json.dump(where, file)
+
+
+    def _factor(self):
+        factors = list(self._wrong.values())
+        return factors[0] if factors and None not in factors and max(factors) - min(factors) <= 0.01 * abs(factors[0]) else None
+
+
+def watched(name, folder, request, single):
+    """What watches the process `name`; `single` is the single run's."""
+    path = os.path.join(folder, name + ".trace")
+    if name != single:
+        return WatchedRank(path)
+    paths = [os.path.join(folder, f"rank-{rank}.trace") for rank in range(request["world_size"])]
+    return WatchedSingle(paths, os.path.join(folder, "where"), request["wrong"])

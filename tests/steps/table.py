@@ -1,0 +1,109 @@
+"""Asks check_step about the planted mistakes (planted.py), and writes the table of docs/whole-steps.md.
+
+    DISTGRAD=build/release-2.15.0/bin/distgrad python tests/steps/table.py [--only TEXT ...] [--show] [--dtype float32] [--write FILE]
+
+Exit code 1 where a mistake is missed, placed wrongly, or, with --only, neither named nor placed.
+"""
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src" / "python"))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import distgrad  # noqa: E402
+
+
+def ask(name, dtype):
+    """check_step's report of the planted mistake; None where it passes. Its functions look for the step by name, in each process."""
+    from planted import PLANTED
+
+    world_size = PLANTED[name].step.worlds[-1]
+
+    def parallel(rank, world_size):
+        import torch
+
+        from planted import PLANTED
+        from steps import Run
+
+        return PLANTED[name].step.parallel(Run(0, getattr(torch, dtype), rank, world_size))
+
+    def single():
+        import torch
+
+        from planted import PLANTED
+        from steps import Run
+
+        return PLANTED[name].step.single(Run(0, getattr(torch, dtype)))
+
+    try:
+        distgrad.check_step(parallel, single, world_size, timeout_s=200)
+    except AssertionError as error:
+        return error.report
+
+
+def answer(planted, report):
+    """(named, placed, misplaced, the line of the report that is shown)."""
+    if report is None:
+        return False, False, False, "passes"
+    where = report.where["text"]
+    flat = " ".join(str(report).split())
+    stage = report.where["departure"]["stage"] if "departure" in report.where else "unknown"
+    named = bool(re.search(planted.names, flat))
+    is_stage = stage == planted.stage
+    placed = is_stage and bool(re.search(planted.place, " ".join(where)))
+    # A loss that weighs the data otherwise shows in what becomes of the gradients, too.
+    misplaced = not is_stage and not named and stage != "unknown"
+    said = next((line for line in [*report["groups"][0]["text"].split("\n"), *where] if re.search(planted.names, line)), None)
+    return named, placed, misplaced, said or where[0]
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--show", action="store_true")
+    parser.add_argument("--results", help="a JSON file that results are added to, and taken from where they are there")
+    parser.add_argument("--write", help="a file that the table is written to")
+    options = parser.parse_args()
+    from planted import PLANTED
+
+    names = [n for n in PLANTED if not options.only or any(text in n for text in options.only)]
+    kept = Path(options.results) if options.results else None
+    results = json.loads(kept.read_text()) if kept and kept.exists() else {}
+    for name in names:
+        if name not in results:
+            report = ask(name, options.dtype)
+            results[name] = answer(PLANTED[name], report)
+            named, placed, misplaced, said = results[name]
+            what = "named" if named else "placed" if placed else "WRONG" if misplaced else "MISSED" if report is None else "neither"
+            print(f"{what:8}{name}: {said}", flush=True)
+            if options.show:
+                print(report, "\n", flush=True)
+            if kept:
+                kept.write_text(json.dumps(results))
+    found = [results[name] for name in names]
+    good = sum(n or p for n, p, _, _ in found)
+    wrong = sum(m for _, _, m, _ in found)
+    missed = sum(said == "passes" for *_, said in found)
+    summary = (f"{len(found)} mistakes in {options.dtype}: {sum(n for n, *_ in found)} named, {good} named or placed, {wrong} placed wrongly,"
+               f" {missed} missed")
+    print(summary)
+    if options.write:
+        Path(options.write).write_text("\n".join(rows(names, PLANTED, results)) + "\n")
+    return 1 if wrong or missed or (options.only and good < len(found)) else 0
+
+
+def rows(names, planted, results):
+    lines = ["| step: mistake | what it is | where | named | placed |", "| --- | --- | --- | --- | --- |"]
+    for name in names:
+        named, placed, _, _ = results[name]
+        lines.append(f"| {name} | {planted[name].cause} | {planted[name].stage} | {'yes' if named else ''} | {'yes' if placed else ''} |")
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main())
