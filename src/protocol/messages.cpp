@@ -1,6 +1,7 @@
 #include "protocol/messages.h"
 
 #include "protocol/board.h"
+#include "protocol/noted_call_json.h"
 #include "protocol/payload.h"
 #include "protocol/program_codec.h"
 
@@ -446,7 +447,7 @@ SharedFrame encode_request(std::uint64_t id, const RunRequest& request) {
 }
 
 SharedFrame encode(const WorkReply& reply) {
-  const auto& [id, what, error, output, elapsed_ns] = reply;
+  const auto& [id, what, error, output, elapsed_ns, entered] = reply;  // ours enter what the program says
   PayloadWriter out;
   Json json = std::visit([&](const auto& result) { return write_result(result, out); }, what);
   json["kind"] = std::holds_alternative<Simulation>(what) ? "simulation" : "result";
@@ -501,6 +502,8 @@ Decoded<WorkReply> decode_reply(const Frame& frame) {
     reply.id = read_id(field(json, "id"));
     reply.elapsed_ns = read_integer(field(json, "elapsed_ns"), 0, std::numeric_limits<std::int64_t>::max());
     if (const Json* output = optional_field(json, "output")) reply.output = read_text(*output);
+    if (const Json* entered = optional_field(json, "entered"))
+      for (const Json& call : read_list(*entered)) reply.entered.push_back(read_noted_call(call));
     if (kind == "result") {
       reply.what = read_rank_result(json, in);
     } else if (kind == "simulation") {
