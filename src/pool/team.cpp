@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/child_process.h"
 #include "base/clock.h"
@@ -530,6 +531,17 @@ Team::Failure Team::make_failure(InFlight* failed, RankError error) {
     failure.job = std::move(failed->job);
   }
   return failure;
+}
+
+std::optional<Completion> Team::lose_zygote(const std::string& how) {
+  InFlight* running = oldest_unfinished();
+  const bool begun = running && std::any_of(workers_.begin(), workers_.end(), [&](const Worker& w) {
+    return w.answered >= running->id || slot(w.rank).case_id >= running->id;
+  });
+  if (!begun || kind_.role == WorkerRole::kSimulator) return std::nullopt;
+  if (!std::exchange(running->job->is_second_run, true)) return std::nullopt;
+  RankError error{"crash", 0, "", "twice, while this case ran, the process that starts the ranks ended: " + how};
+  return make_failure(running, std::move(error)).completion;
 }
 
 std::vector<std::unique_ptr<Job>> Team::take_unanswered() {

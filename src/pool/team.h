@@ -58,6 +58,10 @@ class Team {
   std::optional<Failure> find_failure();
   std::vector<std::unique_ptr<Job>> take_unanswered();
 
+  // The zygote is gone, and the workers with it. The case that was being worked on is to run once more, alone; the second
+  // time it is an error of that case. Call before take_unanswered().
+  std::optional<Completion> lose_zygote(const std::string& how);
+
   // When find_failure() may have something new to say without anything being received.
   std::int64_t next_look_ns() const;
 

@@ -103,12 +103,21 @@ Json write_error(const RankError& error) {
   return json;
 }
 
+// What a rank says is its word, and may be of any length.
+std::string cut(const std::string& text) {
+  constexpr std::size_t kLongest = 32 << 10;
+  if (text.size() <= kLongest) return text;
+  std::size_t end = kLongest;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;  // no part of a character
+  return text.substr(0, end) + "... (" + std::to_string(text.size() - end) + " bytes left out)";
+}
+
 RankError read_error(const Json& json) {
   RankError error;
   error.kind = read_text(field(json, "kind"));
   error.rank = read_int(field(json, "rank"));
   error.step = read_text(field(json, "step"));
-  error.message = read_text(field(json, "message"));
+  error.message = cut(read_text(field(json, "message")));
   if (const Json* in_backward = optional_field(json, "in_backward")) error.in_backward = read_bool(*in_backward);
   return error;
 }
