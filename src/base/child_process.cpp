@@ -19,6 +19,8 @@ extern char** environ;
 namespace distgrad {
 namespace {
 
+std::set<pid_t> started;  // by the one thread that starts any
+
 std::vector<std::string> merged_environment(const ChildCommand& command) {
   std::vector<std::string> result;
   for (char** entry = environ; *entry; ++entry) {
@@ -79,8 +81,12 @@ pid_t start_child(const ChildCommand& command) {
   if (child == 0)
     become(command, parent, const_cast<char**>(argument_pointers.data()),
            const_cast<char**>(environment_pointers.data()));
+  started.insert(child);
   return child;
 }
+
+std::set<pid_t> started_children() { return started; }
+void forget_child(pid_t child) { started.erase(child); }
 
 std::string signal_description(int signal) {
   const char* name = sigabbrev_np(signal);

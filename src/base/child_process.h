@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,6 +23,10 @@ inline constexpr int kInheritedFd = 3;
 // the thread that called this dies. When the executable cannot be run, the child says so on its standard error and exits
 // with 127. Throws SystemError when there can be no child.
 pid_t start_child(const ChildCommand&);
+
+// Those that start_child() made and that were not given to forget_child().
+std::set<pid_t> started_children();
+void forget_child(pid_t);  // it was waited for
 
 // "SIGSEGV (segmentation fault)", or "signal 77".
 std::string signal_description(int signal);

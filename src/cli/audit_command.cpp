@@ -21,6 +21,7 @@
 #include "model/subject_text.h"
 #include "scenario/scenario_text.h"
 #include "scenario/subject_name.h"
+#include "cli/say.h"
 
 namespace distgrad {
 namespace {
@@ -116,7 +117,7 @@ void write_failures(const std::vector<Judgement>& judgements, const std::string&
     });
     const std::string file = folder + "/" + file_name(j.name, j.function, several) + ".json";
     write_file_atomically(file, scenario_text(scenario_of(j.smallest_failure->trial, j.smallest_failure->result.which.subject)));
-    fmt::print("{}: run it with  distgrad run --allow-code {}\n", j.name, file);
+    say("{}: run it with  distgrad run --allow-code {}\n", j.name, file);
   }
 }
 
@@ -144,7 +145,7 @@ ExitCode exit_code(const std::vector<Judgement>& judgements, bool is_strictly_ri
 }
 
 ExitCode interrupted(int signal) {
-  fmt::print(stderr, "distgrad: interrupted\n");
+  complain("distgrad: interrupted\n");
   return static_cast<ExitCode>(128 + signal);  // as shells say it
 }
 
@@ -202,7 +203,7 @@ ExitCode audit_command(const Arguments& arguments) {
   table.unusable.insert(table.unusable.end(), audit.unusable().begin(), audit.unusable().end());
   const std::string complaint =
       options.strict ? strict_complaint(judgements, tally_of(judgements, table.unusable.size(), table.lacking.size()), options.objective) : "";
-  if (options.json != "-") fmt::print("{}{}", audit_text(judgements, table), complaint);
+  if (options.json != "-") say("{}{}", audit_text(judgements, table), complaint);
   if (!options.json.empty()) write_file_atomically(options.json, audit_json(judgements, table));
   if (!options.out.empty()) write_failures(judgements, options.out);
   return exit_code(judgements, complaint.empty());

@@ -47,6 +47,7 @@ CapturedChild run_captured(ChildCommand command, int timeout_s, const std::funct
   }
   while (::waitpid(child, &result.wait_status, 0) < 0 && errno == EINTR) {
   }
+  forget_child(child);
   return result;
 }
 

@@ -7,8 +7,10 @@
 #include "base/did_you_mean.h"
 #include "base/error.h"
 #include "base/version.h"
+#include "base/visible_text.h"
 #include "cli/command.h"
 #include "cli/parse_arguments.h"
+#include "cli/say.h"
 
 namespace distgrad {
 namespace {
@@ -64,7 +66,7 @@ void print_overview() {
       "distgrad COMMAND --help tells more. Examples:\n"
       "  distgrad run scenarios\n"
       "  distgrad run --subject torch_nn,in_place --world-size 2,3,4 scenarios/debate\n";
-  std::fputs(text.c_str(), stdout);
+  put(text);
 }
 
 }  // namespace
@@ -86,7 +88,7 @@ ExitCode version_command(const Arguments& arguments) {
   CLI::App app("Print the version, and that of the torch it was built with.", "distgrad version");
   describe(app, "Example: distgrad version\n");
   if (const auto done = parse_arguments(app, arguments)) return *done;
-  fmt::print("distgrad {}{}{}\n", kVersion, kTorchVersion.empty() ? "" : ", built with torch ",
+  say("distgrad {}{}{}\n", kVersion, kTorchVersion.empty() ? "" : ", built with torch ",
              kTorchVersion);
   return ExitCode::kAsExpected;
 }
@@ -98,12 +100,15 @@ int run_main(const Arguments& arguments) {
       return static_cast<int>(ExitCode::kUserError);
     }
     const Command& command = known_command(arguments[0]);
-    return static_cast<int>(command.function({arguments.begin() + 1, arguments.end()}));
+    const ExitCode code = command.function({arguments.begin() + 1, arguments.end()});
+    if (output_problem().empty()) return static_cast<int>(code);
+    complain("distgrad: cannot write standard output: {}\n", output_problem());
+    return std::max(static_cast<int>(code), static_cast<int>(ExitCode::kUserError));
   } catch (const UserError& e) {
-    fmt::print(stderr, "distgrad: {}\n", e.what());
+    complain("distgrad: {}\n", visible_text(e.what(), Lines::kKept));
     return static_cast<int>(ExitCode::kUserError);
   } catch (const std::exception& e) {
-    fmt::print(stderr, "distgrad: {}\n", e.what());
+    complain("distgrad: {}\n", visible_text(e.what(), Lines::kKept));
     return static_cast<int>(ExitCode::kBroken);
   }
 }

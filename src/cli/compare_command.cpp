@@ -14,6 +14,7 @@
 #include "dumps/report_changes.h"
 #include "report/json.h"
 #include "report/words.h"
+#include "cli/say.h"
 
 namespace distgrad {
 namespace {
@@ -144,7 +145,7 @@ ExitCode compare_command(const Arguments& arguments) {
   if (const auto done = parse(arguments, options)) return *done;
   const Outcome outcome =
       dumps::is_report(options.reference) ? compare_reports(options) : compare_gradients(options);
-  if (options.json != "-") std::fputs(outcome.text.c_str(), stdout);
+  if (options.json != "-") put(outcome.text);
   if (!options.json.empty()) write_file_atomically(options.json, json_text(outcome.json));
   return outcome.good ? ExitCode::kAsExpected : ExitCode::kNotAsExpected;
 }

@@ -5,6 +5,7 @@
 #include "cli/command.h"
 #include "cli/completion.h"
 #include "cli/parse_arguments.h"
+#include "cli/say.h"
 
 namespace distgrad {
 
@@ -18,7 +19,7 @@ ExitCode completion_command(const Arguments& arguments) {
   if (const auto done = parse_arguments(app, arguments)) return *done;
   if (shell != "bash")
     throw UserError("completion: there is one for bash, and none for \"" + shell + "\"");
-  std::fputs(bash_completion().c_str(), stdout);
+  put_raw(bash_completion());
   return ExitCode::kAsExpected;
 }
 

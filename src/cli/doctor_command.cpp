@@ -27,6 +27,7 @@
 #include "cli/parse_arguments.h"
 #include "pool/workshop.h"
 #include "report/words.h"
+#include "cli/say.h"
 
 namespace distgrad {
 namespace {
@@ -230,9 +231,9 @@ Line nccl_line(const Probe& probe) {
 
 void print(const Line& line) {
   constexpr std::string_view kWords[] = {"ok  ", "note", "MISS"};
-  fmt::print("{}  {:10}{}\n", kWords[static_cast<std::size_t>(line.finding)], line.what,
+  say("{}  {:10}{}\n", kWords[static_cast<std::size_t>(line.finding)], line.what,
              for_terminal(line.text));
-  if (!line.remedy.empty()) fmt::print("      {:10}-> {}\n", "", line.remedy);
+  if (!line.remedy.empty()) say("      {:10}-> {}\n", "", line.remedy);
 }
 
 Line rank_line(const std::string& executable) {
@@ -281,7 +282,7 @@ ExitCode doctor_command(const Arguments& arguments) {
     if (!test.table.empty())
       tables += fmt::format("\nThe collectives of {}:\n{}", backend, test.table);
   }
-  fmt::print("{}", tables);
+  say("{}", tables);
   return missing ? ExitCode::kBroken : ExitCode::kAsExpected;
 }
 

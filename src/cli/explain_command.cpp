@@ -20,6 +20,7 @@
 #include "model/backends.h"
 #include "report/summary.h"
 #include "report/words.h"
+#include "cli/say.h"
 
 namespace distgrad {
 namespace {
@@ -127,11 +128,11 @@ ExitCode explain_command(const Arguments& arguments) {
   Listener listener(report);
   verify(loaded.cases, {.interpreters = &interpreters}, listener);
   if (const int signal = interrupted_by()) {
-    fmt::print(stderr, "distgrad: interrupted\n");
+    complain("distgrad: interrupted\n");
     return static_cast<ExitCode>(128 + signal);  // as shells say it
   }
   for (const CaseResult& result : report.cases)
-    std::fputs(explain_text(listener.explanation, result, text_options(options)).c_str(), stdout);
+    put(explain_text(listener.explanation, result, text_options(options)));
   report.summary = summary_of(report.cases);
   return exit_code_of(report, false);
 }

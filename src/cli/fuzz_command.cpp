@@ -24,6 +24,7 @@
 #include "scenario/case_id.h"
 #include "scenario/scenario_text.h"
 #include "scenario/subject_name.h"
+#include "cli/say.h"
 
 namespace distgrad {
 namespace {
@@ -198,14 +199,14 @@ class Reporter : public FuzzListener {
   void on_failure(const FuzzFailure& failure) override {
     erase();
     const std::string path = write(failure);
-    fmt::print(
+    say(
         "FAIL  {}{}   {}{}{}\n", several() ? failure.key.subject + "  " : "", heading(failure.key),
         failure.is_probe ? "asked before any program" : fmt::format("program {}", failure.index),
         failure.shrinks
             ? fmt::format(", {} smaller", count_text(static_cast<long>(failure.shrinks), "step"))
             : "",
         failure.is_minimal ? "" : ", not yet minimal");
-    fmt::print("{}      {}\n", wrapped(for_terminal(failure.text), 6, 100), path);
+    say("{}      {}\n", wrapped(for_terminal(failure.text), 6, 100), path);
     std::fflush(stdout);
     paths_[failure.key] = path;
   }
@@ -214,7 +215,7 @@ class Reporter : public FuzzListener {
     if (!is_terminal_ || std::chrono::steady_clock::now() < next_line_) return;
     next_line_ = std::chrono::steady_clock::now() + std::chrono::milliseconds(200);
     const std::string line = fmt::format("{} programs, {} found", tally.programs, failures);
-    fmt::print(stderr, "\r{}\x1b[K", line);
+    complain("\r{}\x1b[K", line);
     std::fflush(stderr);
     visible_ = true;
   }
@@ -222,7 +223,7 @@ class Reporter : public FuzzListener {
   std::size_t found() const { return paths_.size(); }
 
   void erase() {
-    if (visible_) fmt::print(stderr, "\r\x1b[K");
+    if (visible_) complain("\r\x1b[K");
     visible_ = false;
   }
 
@@ -260,9 +261,9 @@ void print_table(const std::map<FuzzKey, FuzzFailure>& by_key, bool several) {
   std::stable_sort(failures.begin(), failures.end(),
                    [](const auto* a, const auto* b) { return a->count > b->count; });
   if (failures.size() < 2) return;
-  fmt::print("\nprograms  what\n");
+  say("\nprograms  what\n");
   for (const FuzzFailure* f : failures)
-    fmt::print("{:8}  {}{}\n", f->count, several ? f->key.subject + "  " : "", heading(f->key));
+    say("{:8}  {}{}\n", f->count, several ? f->key.subject + "  " : "", heading(f->key));
 }
 
 struct Result {
@@ -282,8 +283,8 @@ void print_summary(const Result& result, const Options& options, const Lists& li
   add(tally.broken, "broken");
   add(tally.disputed, "disputed");
   add(tally.skipped, "skipped");
-  if (result.found > 0) fmt::print("\n");
-  fmt::print(
+  if (result.found > 0) say("\n");
+  say(
       "{}: {}; {} in {} ({:.0f}/s).\n",
       options.simulate ? "simulated" : fmt::format("{}", fmt::join(options.fuzz.subjects, ", ")),
       count_text(tally.programs, "program"), counts, seconds_text(result.elapsed_s),
@@ -292,19 +293,19 @@ void print_summary(const Result& result, const Options& options, const Lists& li
   for (const auto& [why, n] : tally.why_skipped) reasons.emplace_back(-n, why);
   std::sort(reasons.begin(), reasons.end());
   for (std::size_t i = 0; i < reasons.size() && i < 3; ++i)
-    fmt::print("skipped: {}: {}\n", -reasons[i].first, for_terminal(reasons[i].second));
+    say("skipped: {}: {}\n", -reasons[i].first, for_terminal(reasons[i].second));
   for (const auto& [raised, what] : tally.not_drawn) {
     const auto& [subject, message] = raised;
-    fmt::print("not drawn, as {} raises: {}: {}\n", subject, fmt::join(what, ", "),
+    say("not drawn, as {} raises: {}: {}\n", subject, fmt::join(what, ", "),
                for_terminal(first_line(message)));
   }
-  fmt::print("{} Again: {}\n",
+  say("{} Again: {}\n",
              result.found == 0 ? "Nothing found." : fmt::format("{} found.", result.found),
              again_text(options, lists, tally.drawn));
   if (result.found == 0) return;
   const bool code =
       std::any_of(options.fuzz.subjects.begin(), options.fuzz.subjects.end(), is_foreign_code);
-  fmt::print("Each by itself: distgrad run {}{}{}\n", options.simulate ? "--simulate " : "",
+  say("Each by itself: distgrad run {}{}{}\n", options.simulate ? "--simulate " : "",
              code ? "--allow-code " : "", as_typed(options.out));
 }
 
@@ -335,7 +336,7 @@ ExitCode fuzz_command(const Arguments& arguments) {
   const Interrupts interrupts;
   Interpreters interpreters;
   Reporter reporter(options);
-  fmt::print("seed {}\n", options.fuzz.seed);
+  say("seed {}\n", options.fuzz.seed);
   std::fflush(stdout);
   Result result;
   if (options.simulate) {
@@ -354,7 +355,7 @@ ExitCode fuzz_command(const Arguments& arguments) {
   print_summary(result, options, lists);
   if (const int signal = interrupted_by()) {
     std::fflush(stdout);
-    fmt::print(stderr, "distgrad: interrupted\n");
+    complain("distgrad: interrupted\n");
     return static_cast<ExitCode>(128 + signal);  // as shells say it
   }
   return exit_code(result.tally, options.allow_empty);

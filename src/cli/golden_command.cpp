@@ -21,6 +21,7 @@
 #include "golden/record.h"
 #include "golden/store.h"
 #include "report/words.h"
+#include "cli/say.h"
 
 namespace distgrad {
 namespace {
@@ -274,20 +275,20 @@ void print_table(const std::vector<golden::ValueDifference>& values, std::size_t
     for (std::size_t i = 0; i < row.size(); ++i)
       line +=
           (i < 4 ? " " + padded(row[i], widths[i]) : " " + padded_left(row[i], widths[i])) + " ";
-    fmt::print("{}\n", line.substr(0, line.find_last_not_of(' ') + 1));
+    say("{}\n", line.substr(0, line.find_last_not_of(' ') + 1));
   }
   if (values.size() > most)
-    fmt::print("  ... and {} more; --full shows them\n", values.size() - most);
+    say("  ... and {} more; --full shows them\n", values.size() - most);
 }
 
 void print_differences(const golden::Differences& differences, const GoldenOptions& options) {
   constexpr std::size_t kNotes = 8;
   for (std::size_t i = 0; i < differences.notes.size(); ++i) {
     if (i == kNotes && !options.full) {
-      fmt::print("  ... and {} more; --full shows them\n", differences.notes.size() - kNotes);
+      say("  ... and {} more; --full shows them\n", differences.notes.size() - kNotes);
       break;
     }
-    fmt::print("  {}\n", for_terminal(differences.notes[i]));
+    say("  {}\n", for_terminal(differences.notes[i]));
   }
   const std::size_t most = options.full                      ? differences.values.size()
                            : options.action == Action::kDiff ? 20
@@ -296,7 +297,7 @@ void print_differences(const golden::Differences& differences, const GoldenOptio
 }
 
 void print_line(const char* status, const std::string& path, const std::string& what) {
-  fmt::print("{:8}  {}{}{}\n", status, for_terminal(path), what.empty() ? "" : "   ", what);
+  say("{:8}  {}{}{}\n", status, on_one_line(path), what.empty() ? "" : "   ", what);
 }
 
 std::string change_text(const Standing& standing) {
@@ -376,9 +377,9 @@ void print_summary(const Counts& counts, const GoldenOptions& options, double el
   add(counts.orphaned, updates ? "removed" : "without a scenario");
   add(counts.refused, "refused");
   add(counts.broken, "not simulated");
-  fmt::print("{} in {}.\n", text, seconds_text(elapsed_s));
+  say("{} in {}.\n", text, seconds_text(elapsed_s));
   if (!updates && counts.missing + counts.differ + counts.orphaned > 0)
-    fmt::print("`distgrad golden update` accepts what the simulation gives now{}.\n",
+    say("`distgrad golden update` accepts what the simulation gives now{}.\n",
                options.action == Action::kCheck ? "; `distgrad golden diff` shows more of it" : "");
 }
 
@@ -415,7 +416,7 @@ ExitCode golden_command(const Arguments& arguments) {
           .replace_truth = {}},
          truths);
   if (const int signal = interrupted_by()) {
-    fmt::print(stderr, "distgrad: interrupted; nothing was written\n");
+    complain("distgrad: interrupted; nothing was written\n");
     return static_cast<ExitCode>(128 + signal);  // as shells say it
   }
   for (auto& [path, entry] : entries) settle(entry, options, counts);

@@ -9,6 +9,7 @@
 #include "cli/parse_arguments.h"
 #include "report/words.h"
 #include "scenario/schema.h"
+#include "cli/say.h"
 
 namespace distgrad {
 namespace {
@@ -66,7 +67,7 @@ std::string word(const std::string& path) {
 }
 
 void tell_what_next(const std::string& file) {
-  fmt::print(
+  say(
       "\n"
       "Next:\n"
       "  distgrad run {0}             # three implementations, as the file expects\n"
@@ -98,10 +99,10 @@ ExitCode init_command(const Arguments& arguments) {
                     file.string(), word(file.string())));
   make_folder(file.parent_path());
   write_file_atomically(file.string(), kFirstScenario);
-  fmt::print("wrote {}\n", for_terminal(file.string()));
+  say("wrote {}\n", for_terminal(file.string()));
   if (!is_there(schema)) {
     write_file_atomically(schema.string(), scenario_schema());
-    fmt::print("wrote {}, with which an editor completes and checks keys\n",
+    say("wrote {}, with which an editor completes and checks keys\n",
                for_terminal(schema.string()));
   }
   tell_what_next(file.string());

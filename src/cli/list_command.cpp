@@ -18,6 +18,7 @@
 #include "pool/workshop.h"
 #include "report/json.h"
 #include "report/words.h"
+#include "base/output.h"
 
 namespace distgrad {
 namespace {
@@ -150,7 +151,7 @@ const std::vector<Subject>& subjects_of_list() {
 
 std::string shown_text(const Json& value) {
   if (value.is_null()) return "";
-  if (value.is_string()) return for_terminal(value.get<std::string>());
+  if (value.is_string()) return on_one_line(value.get<std::string>());
   std::string text;
   for (const Json& item : value) text += (text.empty() ? "" : ", ") + item.get<std::string>();
   return text;
@@ -215,8 +216,8 @@ ExitCode list_command(const Arguments& arguments) {
   if (!paths.empty() && !subject.takes_paths)
     throw UserError(fmt::format("list: {} takes no path", what));
   const Listing listing = subject.function(paths);
-  std::fputs((as_json ? json_text(listing.rows) : table(listing.rows, subject.shown)).c_str(),
-             stdout);
+  if (as_json) put_raw(json_text(listing.rows));
+  else put(table(listing.rows, subject.shown));
   tell_invalid(listing.invalid);
   return listing.invalid.empty() ? ExitCode::kAsExpected : ExitCode::kUserError;
 }

@@ -11,6 +11,7 @@
 #include "scenario/find.h"
 #include "scenario/invalid_scenario.h"
 #include "scenario/parse.h"
+#include "cli/say.h"
 
 namespace distgrad {
 
@@ -37,7 +38,7 @@ Loaded load_cases(const std::vector<std::string>& paths, const Overrides& overri
 }
 
 void tell_invalid(std::span<const InvalidFile> invalid) {
-  for (const InvalidFile& file : invalid) fmt::print(stderr, "{}\n", line_of(file));
+  for (const InvalidFile& file : invalid) complain("{}\n", line_of(file));
 }
 
 }  // namespace distgrad

@@ -8,6 +8,7 @@
 
 #include "base/did_you_mean.h"
 #include "base/error.h"
+#include "cli/say.h"
 
 namespace distgrad {
 namespace {
@@ -115,7 +116,7 @@ std::optional<ExitCode> parse_arguments(CLI::App& app, const Arguments& argument
   try {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
   } catch (const CLI::CallForHelp&) {
-    std::fputs(app.help().c_str(), stdout);
+    put(app.help());
     return ExitCode::kAsExpected;
   } catch (const CLI::ParseError& e) {
     throw UserError(fmt::format("{}: {}", app.get_name().substr(sizeof("distgrad")), e.what()));

@@ -27,6 +27,8 @@
 #include "scenario/cases.h"
 #include "scenario/parse.h"
 #include "scenario/scenario_text.h"
+#include "base/visible_text.h"
+#include "cli/say.h"
 
 namespace distgrad {
 namespace {
@@ -207,7 +209,7 @@ std::string script_of(const Kept& kept, ForeignCode& foreign) {
 }
 
 ExitCode interrupted(int signal) {
-  fmt::print(stderr, "distgrad: interrupted\n");
+  complain("distgrad: interrupted\n");
   return static_cast<ExitCode>(128 + signal);  // as shells say it
 }
 
@@ -232,7 +234,7 @@ bool write_scripts(const std::vector<Case>& cases, const Listener& listener,
       write_file_atomically(path, script_of(kept->second, foreign));
     } catch (const UserError& e) {
       if (!folder) throw;
-      fmt::print(stderr, "distgrad: {}: {}\n", which.id, e.what());
+      complain("distgrad: {}: {}\n", visible_text(which.id, Lines::kEscaped), visible_text(e.what(), Lines::kKept));
       all = false;
     }
   }

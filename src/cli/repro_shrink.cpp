@@ -12,6 +12,7 @@
 #include "scenario/parse.h"
 #include "scenario/read_file.h"
 #include "shrink/shrink.h"
+#include "cli/say.h"
 
 namespace distgrad {
 namespace {
@@ -91,13 +92,12 @@ class Runs {
 };
 
 void tell(const Shrunk& shrunk, const Json& before) {
-  fmt::print(stderr, "{} of {} characters left after {} reductions; {} scenarios were run\n",
+  complain("{} of {} characters left after {} reductions; {} scenarios were run\n",
              shrunk.document.dump().size(), before.dump().size(), shrunk.reductions.size(),
              shrunk.tried);
-  for (const std::string& reduction : shrunk.reductions) fmt::print(stderr, "  {}\n", reduction);
+  for (const std::string& reduction : shrunk.reductions) complain("  {}\n", reduction);
   if (!shrunk.is_minimal)
-    fmt::print(stderr,
-               "distgrad: stopped before it was minimal; --shrink on what is written goes on\n");
+    complain("distgrad: stopped before it was minimal; --shrink on what is written goes on\n");
 }
 
 }  // namespace
@@ -127,13 +127,13 @@ Json shrunk_document(const Case& which, const CaseResult& result, Interpreters& 
   const bool terminal = ::isatty(STDERR_FILENO) == 1;
   if (terminal)
     options.on_progress = [](const ShrinkProgress& progress) {
-      fmt::print(stderr, "\r\033[K{} run, {} reductions: {:.60}", progress.tried, progress.kept,
+      complain("\r\033[K{} run, {} reductions: {:.60}", progress.tried, progress.kept,
                  progress.last);
       std::fflush(stderr);
     };
   Shrunk shrunk = shrink(
       document, [&](const std::vector<Json>& documents) { return runs(documents); }, options);
-  if (terminal) fmt::print(stderr, "\r\033[K");
+  if (terminal) complain("\r\033[K");
   tell(shrunk, document);
   return shrunk.document;
 }

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/interrupts.h"
 #include "base/version.h"
+#include "base/visible_text.h"
 #include "cli/accelerators.h"
 #include "cli/color.h"
 #include "cli/command.h"
@@ -32,6 +33,7 @@
 #include "report/summary.h"
 #include "report/text.h"
 #include "report/words.h"
+#include "cli/say.h"
 
 namespace distgrad {
 namespace {
@@ -90,7 +92,7 @@ bool write_reports(const RunOptions& options, const Report& report, const Format
     try {
       write_file_atomically(file.path, file.format->text(report, context));
     } catch (const UserError& e) {
-      fmt::print(stderr, "distgrad: {}\n", e.what());
+      complain("distgrad: {}\n", visible_text(e.what(), Lines::kKept));
       all_written = false;
     }
   }
@@ -101,9 +103,9 @@ bool write_reports(const RunOptions& options, const Report& report, const Format
 void annotate(const RunOptions& options, const Report& report, const FormatContext& context) {
   const char* on_github = std::getenv("GITHUB_ACTIONS");
   if (on_github == nullptr || *on_github == '\0') return;
-  std::FILE* stream = options.prints_report() ? stderr : stdout;
-  std::fputs(github_annotations(report, context).c_str(), stream);
-  std::fflush(stream);
+  const std::string commands = github_annotations(report, context);
+  if (!options.prints_report()) return put_raw(commands);
+  std::fputs(commands.c_str(), stderr);
 }
 
 // Why not all cases were run; empty where all were. `signal`: that interrupted the run, or 0.
@@ -171,7 +173,7 @@ class Progress : public VerifyListener {
   void print(const std::string& text) {
     if (!prints_ || text.empty()) return;
     status_.erase();
-    std::fputs(text.c_str(), stdout);
+    put(text);
     std::fflush(stdout);
   }
 
@@ -250,7 +252,7 @@ ExitCode run_command(const Arguments& arguments) {
   if (wants_ways) context.ways = &ways;
   const bool all_written = write_reports(options, report, context);
   annotate(options, report, context);
-  if (!context.ended_early.empty()) fmt::print(stderr, "distgrad: {}\n", context.ended_early);
+  if (!context.ended_early.empty()) complain("distgrad: {}\n", visible_text(context.ended_early, Lines::kKept));
   if (signal != 0) return static_cast<ExitCode>(128 + signal);  // as shells say it
   return failure.empty() ? exit_code(options, report, all_written) : ExitCode::kBroken;
 }

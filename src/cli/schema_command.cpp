@@ -8,6 +8,7 @@
 #include "report/json.h"
 #include "report/schema.h"
 #include "scenario/schema.h"
+#include "cli/say.h"
 
 namespace distgrad {
 
@@ -29,7 +30,7 @@ ExitCode schema_command(const Arguments& arguments) {
   else
     throw UserError("schema: there is one of \"scenario\", \"report\" and \"golden\", none of \"" +
                     which + "\"");
-  std::fputs(text.c_str(), stdout);
+  put_raw(text);
   return ExitCode::kAsExpected;
 }
 

@@ -59,7 +59,20 @@ class Verification {
         programs_(programs),
         workshop_(workshop) {}
 
+  // However it ends, what was finished is handed on.
   void run() {
+    try {
+      run_all();
+    } catch (const Interrupted&) {
+    } catch (const SystemError&) {
+      hand_on_rest();
+      throw;
+    }
+    hand_on_rest();
+  }
+
+ private:
+  void run_all() {
     sort_into_meanings();
     if (!options_.simulate_only && !meanings_.empty()) prepare_for(cases_[meanings_.front()->cases.front()]);
     submit_more();
@@ -76,7 +89,6 @@ class Verification {
     }
   }
 
- private:
   void prepare_for(const Case& c) {
     workshop_.prepare(c.world_size, programs_.of(c), transport_of(c.backend, c.device));
   }
@@ -429,6 +441,12 @@ class Verification {
 
   static bool is_failure(const CaseResult& r) { return r.broken || r.as_expected == false; }
 
+  // What was finished out of order, where the run ends before what comes first.
+  void hand_on_rest() {
+    for (; !is_over_ && next_ < outcomes_.size(); ++next_)
+      if (outcomes_[next_] && *outcomes_[next_]) listener_.on_result(std::move(**outcomes_[next_]));
+  }
+
   // What is finished is handed on in the order of the cases. Nothing: the case was invalid.
   void finish(std::size_t i, std::optional<CaseResult> result) {
     if (result && is_failure(*result)) ++failed_;
@@ -480,10 +498,7 @@ Verifier::~Verifier() = default;
 
 void Verifier::verify(std::span<const Case> cases, VerifyListener& listener) {
   listener_ = &listener;
-  try {
-    Verification(cases, options_, listener, machinery_->programs, machinery_->workshop).run();
-  } catch (const Interrupted&) {
-  }
+  Verification(cases, options_, listener, machinery_->programs, machinery_->workshop).run();
   listener_ = nullptr;
 }
 

@@ -5,12 +5,15 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/json_depth.h"
 #include "golden/golden_file.h"
 
 namespace distgrad::golden {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr int kDeepest = 100;  // a tensor has 64 dimensions at most
 
 // What is wrong with the file, without its name.
 struct Unreadable {
@@ -142,6 +145,7 @@ CaseRecord case_record(const Json& json) {
 
 GoldenFile parse_golden(std::string_view text, const std::string& where) {
   try {
+    if (is_nested_deeper(text, kDeepest)) throw Unreadable{"it is nested too deeply"};
     const Json json = Json::parse(text.begin(), text.end());
     if (!json.is_object() || !json.contains("scenario_sha256") || member(json, "format") != 1)
       throw Unreadable{"not a golden file of format 1"};

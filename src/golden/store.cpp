@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <sstream>
+#include <cerrno>
 
 #include "base/error.h"
+#include "base/regular_file.h"
 #include "golden/canonical.h"
 #include "golden/difference.h"
 #include "golden/record.h"
@@ -20,6 +20,8 @@ namespace distgrad::golden {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr std::size_t kMostGoldenBytes = 256 << 20;
 
 fs::path clean(const fs::path& path) {
   const fs::path absolute = fs::absolute(path).lexically_normal();
@@ -98,12 +100,10 @@ std::string scenario_sha256(const std::string& path) {
 }
 
 std::optional<std::string> read_if_there(const std::string& path) {
-  std::error_code ignored;
-  if (!fs::exists(path, ignored)) return std::nullopt;
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  if (!in || !(text << in.rdbuf())) throw UserError(path + ": cannot be read");
-  return text.str();
+  FileContent content = read_regular_file(path, kMostGoldenBytes);
+  if (content.problem.empty()) return std::move(content.text);
+  if (content.error == ENOENT || content.error == ENOTDIR) return std::nullopt;
+  throw UserError(path + ": " + content.problem);
 }
 
 std::string put_in_place(const CaseRecord& c, const Program&, Simulation& simulation) {

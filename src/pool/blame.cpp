@@ -6,6 +6,8 @@
 #include <array>
 #include <string_view>
 
+#include "pool/stalled.h"
+
 namespace distgrad {
 namespace {
 
@@ -41,7 +43,9 @@ std::string doing(const Program& program, const RankPlace& place, bool plural) {
   }
   const bool waits = in_collective(program, place) || place.phase == Phase::kConnect || place.phase == Phase::kSync;
   const std::string_view verb = waits ? (plural ? "wait" : "waits") : (plural ? "are" : "is");
-  return fmt::format("{} in {}", verb, place_text(program, place));
+  const std::string text = fmt::format("{} in {}", verb, place_text(program, place));
+  const bool is_odd = !place.seen_at.empty() && !(waits && place.seen_at == "asleep");
+  return !is_odd ? text : fmt::format("{} ({})", text, place.seen_at);
 }
 
 // The last lines that a dead rank wrote, in one.
@@ -82,6 +86,12 @@ std::string place_text(const Program& program, const RankPlace& place) {
 }
 
 RankError hang_error(const Program& program, std::span<const RankPlace> places, double timeout_s) {
+  std::optional<RankError> seen = difference_error(program, places);
+  if (!seen) seen = absence_error(program, places);
+  if (seen) {
+    seen->message = fmt::format("not done after {:g} s: {}", timeout_s, seen->message);
+    return *seen;
+  }
   struct Together {
     const RankPlace* place;
     std::vector<int> ranks;

@@ -1,12 +1,14 @@
 // Which error explains a case that some rank did not get through, and in which words. Functions from values to values.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "model/run_result.h"
 #include "protocol/board.h"
+#include "protocol/noted_call.h"
 
 namespace distgrad {
 
@@ -17,12 +19,15 @@ struct RankPlace {
   State state = State::kNotBegun;
   int step = -1;  // as on the board
   Phase phase = Phase::kIdle;
+  std::optional<NotedCall> call = {};  // that its code is in, where it notes that
+  std::string seen_at = {};            // "loss.py:41 in f: time.sleep(1000), asleep": what was seen of who does not get on
 };
 
 // "step y (all_reduce), forward", "the loss, backward", "the all-reduce of gradients (sync)", ...
 std::string place_text(const Program&, const RankPlace&);
 
-// Of a case that took longer than its time: a desync where ranks wait in different collectives, else a hang.
+// Of a case that took longer than its time: what the ranks' notes show (stalled.h), else a desync where ranks wait in
+// different collectives, else a hang.
 RankError hang_error(const Program&, std::span<const RankPlace> places, double timeout_s);
 
 // Of a rank that died; `output` is what it wrote during the case.

@@ -45,6 +45,12 @@ void sleep_for_ever() {
   for (;;) pause();
 }
 
+// Not in the rank's process group, and with all its descriptors.
+void be_daemon() {
+  setsid();
+  sleep_for_ever();
+}
+
 // Past the handlers that sanitizers install.
 void die_by(int signal) {
   ::signal(signal, SIG_DFL);
@@ -85,6 +91,9 @@ void act(std::string_view action, std::string_view argument, const Place& place)
   else if (action == "poison") poisoned = true;
   else if (action == "fragile" && poisoned) std::abort();
   else if (action == "child" && fork() == 0) sleep_for_ever();
+  else if (action == "daemon" && fork() == 0) be_daemon();
+  else if (action == "forge_case") place.slot->case_id = 1'000'000;
+  else if (action == "forge_start") place.slot->started_ns = std::int64_t{1} << 62;
   else if (action == "step") place.slot->step = integer(argument);
   else if (action == "forward") place.slot->phase = Phase::kForward;
   else if (action == "backward") place.slot->phase = Phase::kBackward;

@@ -5,10 +5,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/child_process.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "pool/rank_sight.h"
+#include "pool/stalled.h"
 
 namespace distgrad {
 namespace {
@@ -25,6 +28,11 @@ constexpr std::size_t kWindowBytes = 64 << 20;
 constexpr std::int64_t kGraceNs = 200 * kMillisecond;
 constexpr std::int64_t kExitReportNs = 2 * kSecond;   // between the end of a socket and the zygote's report
 constexpr std::int64_t kLookNs = 100 * kMillisecond;
+// How long ranks that wait for each other, or for one that is stopped, are left alone before they are said to be stuck.
+constexpr std::int64_t kDeadlockNs = 300 * kMillisecond;
+constexpr std::int64_t kStoppedNs = 2 * kSecond;
+// A machine that has no core for the ranks makes a case's time longer, up to so many times.
+constexpr int kMostPatience = 5;
 constexpr std::int64_t kBeginNs = 60 * kSecond;       // for workers to begin their first case
 
 constexpr std::int64_t kLoadNs = 900 * kSecond;       // for the user's code to be imported: builds of extensions take minutes
@@ -107,7 +115,7 @@ Team::Team(ZygoteProcess& zygote, TeamKind kind) : zygote_(zygote), kind_(kind) 
     auto [ours, theirs] = make_socket_pair();
     auto output = std::make_shared<const UniqueFd>(create_output_file());
     const std::uint64_t name = zygote.fork_worker(kind.role, rank, kind.world_size, kind.transport, std::move(theirs), board, output);
-    workers_.push_back({name, rank, Channel(std::move(ours)), std::move(output), 0, true, 0, {}, {}, 0, 0});
+    workers_.push_back({name, rank, Channel(std::move(ours)), std::move(output), 0, true, 0, {}, 0, {}, 0, 0});
   }
 }
 
@@ -167,7 +175,17 @@ bool Team::on_event(const ZygoteEvent& event) {
     const auto worker = found(exited->worker);
     if (worker == workers_.end()) return false;
     worker->wait_status = exited->wait_status;
+    if (worker->is_open) receive(*worker);  // what it said before
+    // Its socket need not come to an end: a process that it started may hold the other one.
+    if (worker->is_open) worker->closed_ns = monotonic_ns();
+    worker->is_open = false;
     next_look_ns_ = 0;
+    return true;
+  }
+  if (const auto* forked = std::get_if<WorkerForked>(&event)) {
+    const auto worker = found(forked->worker);
+    if (worker == workers_.end()) return false;
+    worker->pid = static_cast<pid_t>(forked->pid);
     return true;
   }
   if (const auto* failed = std::get_if<ForkFailed>(&event)) {
@@ -225,7 +243,16 @@ void Team::take_reply(Worker& worker, WorkReply reply) {
   answered->replies[worker.rank] = std::move(reply);
   ++answered->answered;
   if (failing_since_ns_ != 0) next_look_ns_ = 0;  // it may be what the failure waits for
-  if (error) fail_worker(worker, worker.answered, *error);
+  if (error) return fail_worker(worker, worker.answered, *error);
+  if (answered->answered == workers_.size()) compare_entered(*answered);
+}
+
+// Of a case that all have answered: ranks that were not in the same collectives are out of step, though nothing broke.
+void Team::compare_entered(InFlight& done) {
+  std::vector<std::vector<NotedCall>> entered;
+  for (auto& reply : done.replies) entered.push_back(std::move(reply->entered));
+  std::optional<RankError> error = silent_difference(done.job->program(), entered);
+  if (error) fail_worker(workers_[static_cast<std::size_t>(error->rank)], done.id, std::move(*error));
 }
 
 void Team::fail_worker(Worker& worker, std::uint64_t id, RankError error) {
@@ -294,6 +321,7 @@ RankPlace Team::place(const Worker& worker, const InFlight& in_flight) const {
     place.state = RankPlace::State::kFinished;
   else if (current == in_flight.id)
     place.state = RankPlace::State::kRunning;
+  place.call = read_note(calls(worker.rank));
   return place;
 }
 
@@ -303,54 +331,131 @@ bool Team::is_finished_by_all(const InFlight& in_flight) const {
   });
 }
 
-// The oldest case that some worker is not through with, if its time is up. Its clock starts when its first worker begins.
-Team::InFlight* Team::overdue(std::int64_t now) {
+// The oldest case that some worker is not through with. A worker is believed to be through with cases that it has not
+// answered yet, since replies are collected, but for as long as a case takes.
+Team::InFlight* Team::oldest_unfinished() {
   const auto oldest = std::find_if(in_flight_.begin(), in_flight_.end(),
                                    [&](const InFlight& f) { return !is_finished_by_all(f); });
-  if (oldest == in_flight_.end()) return nullptr;
-  for (const Worker& worker : workers_) {
-    const RankSlot& slot = this->slot(worker.rank);
-    const std::uint64_t current = slot.case_id;
-    if (current < oldest->id) continue;
-    const std::int64_t began = current == oldest->id ? slot.started_ns.load() : now;  // `now`: it is past it already
-    oldest->started_ns = oldest->started_ns == 0 ? began : std::min(oldest->started_ns, began);
+  if (oldest != in_flight_.end()) return &*oldest;
+  return in_flight_.empty() ? nullptr : &in_flight_.front();
+}
+
+void Team::look_at_clock(InFlight& in_flight, std::int64_t now) {
+  const bool begun = std::any_of(workers_.begin(), workers_.end(), [&](const Worker& worker) {
+    return worker.answered >= in_flight.id || slot(worker.rank).case_id >= in_flight.id;
+  });
+  if (begun && in_flight.started_ns == 0) {
+    in_flight.started_ns = now;
+    in_flight.waited_for_core_ns = time_without_core_ns(in_flight);
   }
-  if (loading_since_ns(*oldest) != 0) oldest->loading_ns = now;
+  if (!is_loading(in_flight)) return;
+  in_flight.loading_ns = now;
+  if (in_flight.first_loading_ns == 0) in_flight.first_loading_ns = now;
+}
+
+// What all workers have waited for a core since the case began: so much longer it may take, whoever waited for whom.
+std::int64_t Team::time_without_core_ns(const InFlight& in_flight) const {
+  std::int64_t total = 0;
+  for (const Worker& worker : workers_)
+    if (worker.pid > 1 && !worker.wait_status) total += waited_for_core_ns(worker.pid);
+  return std::max<std::int64_t>(0, total - in_flight.waited_for_core_ns);
+}
+
+// The oldest case that is not done, if its time is up. Its clock starts when its first worker begins.
+Team::InFlight* Team::overdue(std::int64_t now) {
+  for (InFlight& f : in_flight_) look_at_clock(f, now);
+  InFlight* oldest = oldest_unfinished();
+  if (!oldest) return nullptr;
   const std::int64_t started = oldest->began_ns();
   constexpr double kLongest = 1e9;  // seconds; more would not fit in nanoseconds
   const auto limit = static_cast<std::int64_t>(std::min(oldest->job->timeout_s, kLongest) * 1e9);
   // Before its first case a worker has to be forked and to load; later ones begin as soon as the last one is done.
-  const std::int64_t deadline = started ? started + limit : oldest->sent_ns + kBeginNs + limit;
-  if (now >= deadline) return &*oldest;
+  std::int64_t deadline = started ? started + limit : oldest->sent_ns + kBeginNs + limit;
+  if (now >= deadline)
+    deadline += std::min(time_without_core_ns(*oldest), (kMostPatience - 1) * std::min(limit, kLoadNs));
+  if (now >= deadline) return oldest;
   next_look_ns_ = std::min(now + kLookNs, deadline);
   return nullptr;
 }
 
-std::int64_t Team::loading_since_ns(const InFlight& in_flight) const {
-  std::int64_t since = 0;
-  for (const Worker& worker : workers_) {
+bool Team::is_loading(const InFlight& in_flight) const {
+  return std::any_of(workers_.begin(), workers_.end(), [&](const Worker& worker) {
     const RankSlot& slot = this->slot(worker.rank);
-    if (!worker.is_open || slot.case_id != in_flight.id || slot.phase != Phase::kLoad) continue;
-    since = since == 0 ? slot.started_ns.load() : std::min(since, slot.started_ns.load());
-  }
-  return since;
+    return worker.is_open && worker.answered < in_flight.id && slot.case_id == in_flight.id && slot.phase == Phase::kLoad;
+  });
 }
 
 Team::InFlight* Team::loading_for_too_long(std::int64_t now) {
   const auto found = std::find_if(in_flight_.begin(), in_flight_.end(), [&](const InFlight& f) {
-    const std::int64_t since = loading_since_ns(f);
     const double limit = std::max(static_cast<double>(kLoadNs), f.job->timeout_s * 1e9);
-    return since != 0 && static_cast<double>(now - since) > limit;
+    return f.first_loading_ns != 0 && is_loading(f) && static_cast<double>(now - f.first_loading_ns) > limit;
   });
   return found == in_flight_.end() ? nullptr : &*found;
+}
+
+std::vector<RankPlace> Team::places(const InFlight& in_flight) const {
+  std::vector<RankPlace> places;
+  for (const Worker& worker : workers_) places.push_back(place(worker, in_flight));
+  return places;
+}
+
+// With what can be seen of those that the others wait for.
+std::vector<RankPlace> Team::places_seen(const InFlight& in_flight) const {
+  std::vector<RankPlace> places = this->places(in_flight);
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    RankPlace& place = places[i];
+    const Worker& worker = workers_[i];
+    const bool waits = place.call && place.call->waits;
+    if (place.state != RankPlace::State::kRunning || waits || worker.pid <= 1 || worker.wait_status) continue;
+    const std::string state = state_text(process_state(worker.pid));
+    std::string at = place.call ? place_in_stack(stack_of(worker.pid, worker.output->get())) : "";
+    if (!state.empty()) at += (at.empty() ? "" : ", ") + state;
+    place.seen_at = std::move(at);
+  }
+  return places;
+}
+
+// Where the ranks can never go on. That they stand still is seen from nothing having changed for a while.
+std::optional<RankError> Team::deadlock(const InFlight& in_flight, std::int64_t now) {
+  const std::vector<RankPlace> places = this->places(in_flight);
+  bool stopped = false;
+  for (const int rank : awaited_ranks(places)) {
+    const Worker& worker = workers_[static_cast<std::size_t>(rank)];
+    stopped = stopped || (worker.pid > 1 && process_state(worker.pid) == 'T');
+  }
+  std::string state;
+  if (stopped || is_deadlock(in_flight.job->program(), places))
+    for (const RankPlace& p : places)
+      state += fmt::format("{}:{}:{}:{} ", in_flight.id, static_cast<int>(p.state), p.call ? p.call->version : 0, p.call && p.call->waits);
+  if (state.empty() || state != last_state_) {
+    last_state_ = state;
+    stuck_since_ns_ = now;
+    return std::nullopt;
+  }
+  if (now - stuck_since_ns_ < (stopped ? kStoppedNs : kDeadlockNs)) return std::nullopt;
+  const std::vector<RankPlace> seen = places_seen(in_flight);
+  std::optional<RankError> error = difference_error(in_flight.job->program(), seen);
+  if (!error) error = absence_error(in_flight.job->program(), seen);
+  if (error) error->message += "; they can never go on";
+  return error;
+}
+
+// An error that ranks die of, or hear of, where they differ in a collective: the difference is what it comes from.
+RankError Team::of_difference(const InFlight& in_flight, RankError error) const {
+  if (error.kind == "exception" && !is_echo(error)) return error;
+  if (error.kind == "subject") return error;
+  std::optional<RankError> difference = difference_error(in_flight.job->program(), places(in_flight));
+  if (!difference) return error;
+  difference->message += fmt::format("; rank {}: {}", error.rank, error.message);
+  return *difference;
 }
 
 std::optional<Team::Loading> Team::loading() const {
   if (in_flight_.empty()) return std::nullopt;
   const auto* request = std::get_if<RunRequest>(&in_flight_.front().job->request);
-  const std::int64_t since = request ? loading_since_ns(in_flight_.front()) : 0;
-  if (since == 0) return std::nullopt;
-  return Loading{request->subject, static_cast<double>(monotonic_ns() - since) * 1e-9};
+  const InFlight& first = in_flight_.front();
+  if (!request || first.first_loading_ns == 0 || !is_loading(first)) return std::nullopt;
+  return Loading{request->subject, static_cast<double>(monotonic_ns() - first.first_loading_ns) * 1e-9};
 }
 
 // A worker whose socket is closed and which has not told an error: once its end is reported, that is one.
@@ -381,13 +486,13 @@ std::optional<Team::Failure> Team::find_failure() {
     return make_failure(stuck, {"subject", -1, "", fmt::format("its import or setup takes more than {:g} s", limit_s)});
   }
   if (InFlight* late = overdue(now)) {
-    std::vector<RankPlace> places;
-    for (const Worker& worker : workers_) places.push_back(place(worker, *late));
-    RankError error = hang_error(late->job->program(), places, late->job->timeout_s);
+    RankError error = hang_error(late->job->program(), places_seen(*late), late->job->timeout_s);
     if (kind_.role == WorkerRole::kSimulator)
       error.message = fmt::format("the simulation was not done after {:g} s", late->job->timeout_s);
     return make_failure(late, std::move(error));
   }
+  if (InFlight* oldest = kind_.role == WorkerRole::kRank ? oldest_unfinished() : nullptr)
+    if (auto error = deadlock(*oldest, now)) return make_failure(oldest, std::move(*error));
   return std::nullopt;
 }
 
@@ -411,7 +516,7 @@ std::optional<Team::Failure> Team::failure_of_workers(std::int64_t now) {
   // A worker that died between two cases, while others have not answered the first: that one is to blame, if any.
   InFlight* blamed = in_flight(id);
   if (!blamed && !in_flight_.empty()) blamed = &in_flight_.front();
-  return make_failure(blamed, first_cause(errors));
+  return make_failure(blamed, blamed ? of_difference(*blamed, first_cause(errors)) : first_cause(errors));
 }
 
 Team::Failure Team::make_failure(InFlight* failed, RankError error) {
@@ -426,6 +531,17 @@ Team::Failure Team::make_failure(InFlight* failed, RankError error) {
     failure.job = std::move(failed->job);
   }
   return failure;
+}
+
+std::optional<Completion> Team::lose_zygote(const std::string& how) {
+  InFlight* running = oldest_unfinished();
+  const bool begun = running && std::any_of(workers_.begin(), workers_.end(), [&](const Worker& w) {
+    return w.answered >= running->id || slot(w.rank).case_id >= running->id;
+  });
+  if (!begun || kind_.role == WorkerRole::kSimulator) return std::nullopt;
+  if (!std::exchange(running->job->is_second_run, true)) return std::nullopt;
+  RankError error{"crash", 0, "", "twice, while this case ran, the process that starts the ranks ended: " + how};
+  return make_failure(running, std::move(error)).completion;
 }
 
 std::vector<std::unique_ptr<Job>> Team::take_unanswered() {

@@ -58,6 +58,10 @@ class Team {
   std::optional<Failure> find_failure();
   std::vector<std::unique_ptr<Job>> take_unanswered();
 
+  // The zygote is gone, and the workers with it. The case that was being worked on is to run once more, alone; the second
+  // time it is an error of that case. Call before take_unanswered().
+  std::optional<Completion> lose_zygote(const std::string& how);
+
   // When find_failure() may have something new to say without anything being received.
   std::int64_t next_look_ns() const;
 
@@ -78,6 +82,7 @@ class Team {
     bool is_open = true;         // its socket
     std::int64_t closed_ns = 0;
     std::optional<int> wait_status;
+    pid_t pid = 0;               // once the zygote has told it
     // What went wrong, and in which case (an id).
     std::optional<RankError> error;
     std::uint64_t error_id = 0;
@@ -90,23 +95,35 @@ class Team {
     std::vector<std::optional<WorkReply>> replies;  // by rank
     std::size_t answered = 0;
     std::size_t weight = 0;        // bytes
+    // By the driver's own clock: what stands on the board is the rank's word.
     std::int64_t sent_ns = 0;
-    std::int64_t started_ns = 0;   // when its first worker began it, as far as known; 0: not yet
+    std::int64_t started_ns = 0;   // when a worker was first seen to have begun it; 0: none was
     std::int64_t loading_ns = 0;   // when a worker was last seen to import its subject; 0: none was
+    std::int64_t first_loading_ns = 0;
+    std::int64_t waited_for_core_ns = 0;  // what the workers had waited for a core when it began
     std::int64_t began_ns() const { return std::max(started_ns, loading_ns); }  // of the case's own time
   };
 
   const RankSlot& slot(int rank) const { return reinterpret_cast<const Board*>(board_.get())->ranks[rank]; }
+  const CallSlot& calls(int rank) const { return reinterpret_cast<const Board*>(board_.get())->calls[rank]; }
   int told_rank(const Worker& worker) const { return kind_.role == WorkerRole::kSimulator ? -1 : worker.rank; }
   InFlight* in_flight(std::uint64_t id);
   void receive(Worker& worker);
   void take_reply(Worker& worker, WorkReply reply);
+  void compare_entered(InFlight& done);
   void fail_worker(Worker& worker, std::uint64_t id, RankError error);
   void judge_dead_worker(Worker& worker, std::int64_t now);
   RankPlace place(const Worker& worker, const InFlight& in_flight) const;
   bool is_finished_by_all(const InFlight& in_flight) const;
-  std::int64_t loading_since_ns(const InFlight& in_flight) const;  // when the first worker that still loads began; 0: none does
+  bool is_loading(const InFlight& in_flight) const;  // some worker imports its subject
+  InFlight* oldest_unfinished();
+  void look_at_clock(InFlight& in_flight, std::int64_t now);
   InFlight* overdue(std::int64_t now);
+  std::int64_t time_without_core_ns(const InFlight& in_flight) const;
+  std::optional<RankError> deadlock(const InFlight& in_flight, std::int64_t now);
+  std::vector<RankPlace> places(const InFlight& in_flight) const;
+  std::vector<RankPlace> places_seen(const InFlight& in_flight) const;
+  RankError of_difference(const InFlight& in_flight, RankError error) const;
   InFlight* loading_for_too_long(std::int64_t now);
   std::optional<Failure> failure_of_workers(std::int64_t now);
   Failure make_failure(InFlight* failed, RankError error);
@@ -123,6 +140,8 @@ class Team {
   bool is_broken_ = false;  // a failure has been told: whatever still runs is to be killed
   std::int64_t failing_since_ns_ = 0;
   std::int64_t next_look_ns_ = 0;
+  std::string last_state_;           // of ranks that looked stuck
+  std::int64_t stuck_since_ns_ = 0;  // when they were first seen so
 };
 
 }  // namespace distgrad

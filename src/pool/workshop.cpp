@@ -11,6 +11,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/adopted_children.h"
 #include "base/child_process.h"
 #include "base/clock.h"
 #include "base/error.h"
@@ -36,10 +37,18 @@ constexpr std::size_t kSharedWindow = 8;
 Workshop::Workshop(WorkshopOptions options) : options_(std::move(options)), zygotes_(options_.rank_commands.size()) {
   if (options_.simulators <= 0) options_.simulators = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   raise_descriptor_limit();
+  children_before_ = current_children();  // a shell's that became this process
+  adopt_orphans();
   start_team({});
 }
 
-Workshop::~Workshop() = default;  // teams first, then zygotes, which end all workers
+Workshop::~Workshop() {
+  teams_.clear();
+  zygotes_.clear();  // which end all workers, and what these left; of one that was killed it is ours now
+  std::set<pid_t> kept = started_children();
+  kept.merge(children_before_);
+  end_children_but(kept);
+}
 
 void Workshop::prepare(int world_size, int rank_program, const std::string& transport) {
   const TeamKind kind{rank_program, WorkerRole::kRank, world_size, transport};
@@ -263,23 +272,35 @@ void Workshop::serve_zygotes() {
     for (const ZygoteEvent& event : zygotes_[i]->exchange())
       for (const auto& team : teams_)
         if (&team->zygote() == zygotes_[i].get() && team->on_event(event)) break;
-    if (zygotes_[i]->has_ended()) replace_zygote(static_cast<int>(i));
-    else if (!zygotes_[i]->is_ready() && monotonic_ns() > zygotes_[i]->started_ns() + kLoadNs)
+    if (const std::string why = zygotes_[i]->why_silent(); !why.empty()) {
+      zygotes_[i]->end_now();
+      replace_zygote(static_cast<int>(i), why);
+    } else if (zygotes_[i]->has_ended()) {
+      replace_zygote(static_cast<int>(i), "");
+    } else if (!zygotes_[i]->is_ready() && monotonic_ns() > zygotes_[i]->started_ns() + kLoadNs) {
       throw SystemError(options_.rank_commands[i][0] + " does not get ready");
+    }
   }
 }
 
-// A zygote that never got ready never will; one that was killed takes its workers with it, and no case is to blame.
-void Workshop::replace_zygote(int rank_program) {
+// A zygote that never got ready never will; one that was killed takes its workers with it. The case that ran then runs
+// again, alone; where that ends a zygote, too, it is its doing.
+void Workshop::replace_zygote(int rank_program, const std::string& why) {
   auto& zygote = zygotes_[static_cast<std::size_t>(rank_program)];
+  const std::string how = why.empty() ? zygote->end_text() : why;
   if (!zygote->is_ready() || ++zygotes_lost_ > kMaxZygotesLost)
-    throw SystemError(cannot_run(zygote->command()[0], zygote->end_text()));
+    throw SystemError(cannot_run(zygote->command()[0], how));
   for (auto it = teams_.begin(); it != teams_.end();) {
     if (&(*it)->zygote() != zygote.get()) {
       ++it;
       continue;
     }
+    std::optional<Completion> blamed = (*it)->lose_zygote(how);
     requeue((*it)->take_unanswered());
+    if (blamed) {
+      done_.push_back(std::move(*blamed));
+      zygotes_lost_ = 0;
+    }
     it = teams_.erase(it);
   }
   zygote.reset();

@@ -17,6 +17,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -83,7 +84,7 @@ class Workshop {
   void retire_idle_teams(int room_for);
   int poll_timeout_ms(Patience patience) const;
   void serve_zygotes();
-  void replace_zygote(int rank_program);
+  void replace_zygote(int rank_program, const std::string& why);
   void collect();
   void tell_of_loading();
   bool settle_failure(Team& team);
@@ -91,6 +92,7 @@ class Workshop {
   std::optional<Completion> take_done(std::optional<Ticket> ticket);
 
   WorkshopOptions options_;
+  std::set<pid_t> children_before_;
   std::vector<std::unique_ptr<ZygoteProcess>> zygotes_;  // by rank program; teams refer to them
   std::list<std::unique_ptr<Team>> teams_;               // the last used is last
   std::map<TeamKind, Jobs> waiting_;

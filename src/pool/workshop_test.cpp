@@ -273,6 +273,17 @@ TEST_F(WorkshopTest, WhatASubjectTakesToBeImportedIsNoPartOfTheCasesTime) {
   EXPECT_EQ(run(request(2, "*: load; 1: segv; *: hang"), 2).error.value().kind, "subject");
 }
 
+TEST_F(WorkshopTest, WhatARankWritesOnTheBoardDoesNotStopTheClock) {
+  EXPECT_EQ(run(request(2, "*: forge_case; *: hang"), 0.3).error.value().kind, "hang");
+  EXPECT_EQ(run(request(2, "1: forge_start; *: hang"), 0.3).error.value().kind, "hang");
+}
+
+TEST_F(WorkshopTest, ADeathIsNoticedThoughAnotherProcessHoldsTheSocket) {
+  const DistributedRun done = run(request(2, "1: daemon; 1: kill; 0: hang"), 100);
+  EXPECT_EQ(done.error.value().kind, "crash");
+  EXPECT_EQ(done.error->rank, 1);
+}
+
 TEST_F(WorkshopTest, RanksOutOfStep) {
   const std::string script = "0: step 1; 1: step 2; *: forward; *: hang";
   EXPECT_EQ(run(request(2, script), 0.3).error.value().kind, "desync");

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/memory_file.h"
+#include "pool/rank_sight.h"
 
 namespace distgrad {
 namespace {
@@ -32,6 +34,9 @@ std::vector<std::pair<std::string, std::string>> environment() {
 }
 
 constexpr int kEndMs = 5000;  // it only has to kill and reap
+// How long a request to fork may wait: of one that is stopped, and of one that is only slow.
+constexpr std::int64_t kStoppedNs = std::int64_t{2} * 1'000'000'000;
+constexpr std::int64_t kForkNs = std::int64_t{60} * 1'000'000'000;
 
 std::shared_ptr<const UniqueFd> shared(UniqueFd fd) { return std::make_shared<const UniqueFd>(std::move(fd)); }
 
@@ -56,12 +61,15 @@ int ZygoteProcess::wait_for_end() {
   const UniqueFd process(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
   pollfd fd{process.get(), POLLIN, 0};
   int ready = 0;
+  // One that is stopped does not hear that it is to end, and its workers die with it.
+  const bool is_stopped = process_state(pid_) == 'T';
   do {
-    ready = poll(&fd, 1, kEndMs);
+    ready = poll(&fd, 1, is_stopped ? 0 : kEndMs);
   } while (ready < 0 && errno == EINTR);
   if (ready <= 0) kill(pid_, SIGKILL);
   int status = 0;
   while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {}
+  forget_child(pid_);
   pid_ = 0;
   return status;
 }
@@ -70,6 +78,8 @@ std::uint64_t ZygoteProcess::fork_worker(WorkerRole role, int rank, int world_si
                                          std::shared_ptr<const UniqueFd> board,
                                          std::shared_ptr<const UniqueFd> output) {
   const std::uint64_t worker = ++last_worker_;
+  if (unforked_.empty()) waiting_since_ns_ = monotonic_ns();
+  unforked_.insert(worker);
   control_->queue(encode(ForkWorker{worker, role, rank, world_size, std::move(exec)},
                          {shared(std::move(socket)), std::move(board), std::move(output)}));
   return worker;
@@ -104,8 +114,26 @@ std::vector<ZygoteEvent> ZygoteProcess::exchange() {
         throw SystemError(command_[0] + " speaks version " + std::to_string(ready->protocol) +
                           " of the rank protocol, not " + std::to_string(kProtocolVersion));
     }
+    if (const auto* forked = std::get_if<WorkerForked>(&*event.value)) answered(forked->worker);
+    if (const auto* failed = std::get_if<ForkFailed>(&*event.value)) answered(failed->worker);
     events.push_back(std::move(*event.value));
   }
+}
+
+void ZygoteProcess::answered(std::uint64_t worker) {
+  unforked_.erase(worker);
+  waiting_since_ns_ = monotonic_ns();
+}
+
+std::string ZygoteProcess::why_silent() const {
+  if (!is_ready_ || has_ended_ || unforked_.empty()) return "";
+  const std::int64_t silent = monotonic_ns() - std::max(waiting_since_ns_, started_ns_);
+  if (silent > kStoppedNs && process_state(pid_) == 'T') return "was stopped";
+  return silent > kForkNs ? "does not answer" : "";
+}
+
+void ZygoteProcess::end_now() {
+  if (pid_ > 0) kill(pid_, SIGKILL);
 }
 
 std::string ZygoteProcess::end_text() {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -44,11 +45,16 @@ class ZygoteProcess {
   pid_t pid() const { return pid_; }
   const std::vector<std::string>& command() const { return command_; }
 
+  // Why nothing is to be expected of it any more: it was asked for a worker and gives none. Else empty.
+  std::string why_silent() const;
+  void end_now();
+
   // How it ended and what it had to say about it; only after has_ended().
   std::string end_text();
 
  private:
   int wait_for_end();
+  void answered(std::uint64_t worker);
 
   std::vector<std::string> command_;
   UniqueFd output_;
@@ -56,6 +62,8 @@ class ZygoteProcess {
   pid_t pid_ = 0;
   std::int64_t started_ns_ = 0;
   std::uint64_t last_worker_ = 0;
+  std::set<std::uint64_t> unforked_;   // workers asked for
+  std::int64_t waiting_since_ns_ = 0;  // for the next of them
   bool is_ready_ = false;
   bool has_ended_ = false;
   std::string torch_;

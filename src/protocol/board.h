@@ -18,16 +18,26 @@ struct RankSlot {
   std::atomic<Phase> phase{Phase::kIdle};
 };
 
+// Which collective a rank is in, of those that its user's code enters (protocol/noted_call.h reads it). The text is written
+// between two odd-and-even steps of `version`, 0 of a rank that writes none.
+struct CallSlot {
+  std::atomic<std::uint32_t> version{0};
+  std::atomic<std::int32_t> waits{0};  // 1: in the call, or waiting for what it began
+  char text[4088] = {};                // JSON, ended by a 0
+};
+
 inline constexpr int kMaxRanks = 1024;
 
 struct Board {
   std::atomic<std::int32_t> store_port{0};  // set by rank 0 once its store listens on loopback
   RankSlot ranks[kMaxRanks];
+  CallSlot calls[kMaxRanks];
 };
 
 // Ranks in other languages write by these offsets (docs/protocol.md).
 static_assert(std::atomic<std::int64_t>::is_always_lock_free);
 static_assert(sizeof(RankSlot) == 24 && offsetof(Board, ranks) == 8);
 static_assert(offsetof(RankSlot, started_ns) == 8 && offsetof(RankSlot, step) == 16 && offsetof(RankSlot, phase) == 20);
+static_assert(sizeof(CallSlot) == 4096 && offsetof(CallSlot, text) == 8 && offsetof(Board, calls) == 8 + 24 * kMaxRanks);
 
 }  // namespace distgrad

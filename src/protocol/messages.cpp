@@ -1,6 +1,7 @@
 #include "protocol/messages.h"
 
 #include "protocol/board.h"
+#include "protocol/noted_call_json.h"
 #include "protocol/payload.h"
 #include "protocol/program_codec.h"
 
@@ -102,12 +103,21 @@ Json write_error(const RankError& error) {
   return json;
 }
 
+// What a rank says is its word, and may be of any length.
+std::string cut(const std::string& text) {
+  constexpr std::size_t kLongest = 32 << 10;
+  if (text.size() <= kLongest) return text;
+  std::size_t end = kLongest;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;  // no part of a character
+  return text.substr(0, end) + "... (" + std::to_string(text.size() - end) + " bytes left out)";
+}
+
 RankError read_error(const Json& json) {
   RankError error;
   error.kind = read_text(field(json, "kind"));
   error.rank = read_int(field(json, "rank"));
   error.step = read_text(field(json, "step"));
-  error.message = read_text(field(json, "message"));
+  error.message = cut(read_text(field(json, "message")));
   if (const Json* in_backward = optional_field(json, "in_backward")) error.in_backward = read_bool(*in_backward);
   return error;
 }
@@ -446,7 +456,7 @@ SharedFrame encode_request(std::uint64_t id, const RunRequest& request) {
 }
 
 SharedFrame encode(const WorkReply& reply) {
-  const auto& [id, what, error, output, elapsed_ns] = reply;
+  const auto& [id, what, error, output, elapsed_ns, entered] = reply;  // ours enter what the program says
   PayloadWriter out;
   Json json = std::visit([&](const auto& result) { return write_result(result, out); }, what);
   json["kind"] = std::holds_alternative<Simulation>(what) ? "simulation" : "result";
@@ -501,6 +511,8 @@ Decoded<WorkReply> decode_reply(const Frame& frame) {
     reply.id = read_id(field(json, "id"));
     reply.elapsed_ns = read_integer(field(json, "elapsed_ns"), 0, std::numeric_limits<std::int64_t>::max());
     if (const Json* output = optional_field(json, "output")) reply.output = read_text(*output);
+    if (const Json* entered = optional_field(json, "entered"))
+      for (const Json& call : read_list(*entered)) reply.entered.push_back(read_noted_call(call));
     if (kind == "result") {
       reply.what = read_rank_result(json, in);
     } else if (kind == "simulation") {

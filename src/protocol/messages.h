@@ -12,6 +12,7 @@
 
 #include "model/run_result.h"
 #include "protocol/frame.h"
+#include "protocol/noted_call.h"
 
 namespace distgrad {
 
@@ -83,6 +84,7 @@ struct WorkReply {
   std::optional<RankError> error;  // of a simulation; a rank's is in its RankResult
   std::string output;              // what standard output and error got since the last reply, bounded
   std::int64_t elapsed_ns = 0;
+  std::vector<NotedCall> entered = {};  // collectives, in their order; the first ones of very many
 };
 
 SharedFrame encode(const ZygoteRequest&, std::vector<std::shared_ptr<const UniqueFd>> fds = {});

@@ -446,7 +446,7 @@ std::string decode_error(const std::string& header, std::vector<double> payload 
 
 TEST(Messages, WhatIsNoMessage) {
   EXPECT_EQ(decode_error("{"), "a frame's header is not JSON");
-  EXPECT_EQ(decode_error("[]"), "not an object: []");
+  EXPECT_EQ(decode_error("[]"), "not an object: a list");
   EXPECT_EQ(decode_error("{}"), "\"kind\" is missing");
   EXPECT_EQ(decode_error(R"({"kind":"result","id":-1})"), "not a non-negative integer: -1");
   EXPECT_EQ(decode_error(R"({"kind":"nonsense","id":1,"elapsed_ns":0})"), "unknown message \"nonsense\"");
@@ -456,6 +456,13 @@ std::string tensor_error(const std::string& tensor, std::vector<double> payload)
   return decode_error(R"({"kind":"result","id":1,"elapsed_ns":0,"loss":1,"loss_shape":[],"gradients":[)" + tensor +
                           R"(],"steps":[],"warnings":[],"composed":[],"skipped":""})",
                       std::move(payload));
+}
+
+TEST(Messages, NestingIsRefusedBeforeItIsWalkedThrough) {
+  const std::string deep(1'000'000, '[');
+  EXPECT_EQ(decode_error(deep), "a frame's header is nested too deeply");
+  EXPECT_EQ(decode_error(R"({"kind":)" + deep), "a frame's header is nested too deeply");
+  EXPECT_NE(decode_error('"' + deep + '"'), "a frame's header is nested too deeply") << "brackets in a text";
 }
 
 TEST(Messages, StridesThatNoTensorHas) {

@@ -2,7 +2,22 @@
 
 #include <cmath>
 
+#include "base/json_depth.h"
+
 namespace distgrad {
+namespace {
+
+constexpr int kDeepest = 64;
+
+// A value that is not what it should be, as a message shows it.
+std::string shown(const Json& json) {
+  constexpr std::size_t kLongest = 80;
+  if (json.is_structured()) return json.is_array() ? "a list" : "an object";
+  if (const auto* text = json.get_ptr<const std::string*>(); text && text->size() > kLongest) return "a long text";
+  return header_text(json);
+}
+
+}  // namespace
 
 std::size_t PayloadWriter::add(std::span<const double> values) {
   const std::size_t at = size_;
@@ -69,31 +84,31 @@ double read_number(const Json& json) {
 }
 
 std::int64_t read_integer(const Json& json, std::int64_t low, std::int64_t high) {
-  if (!json.is_number_integer()) throw BadMessage("not an integer: " + header_text(json));
+  if (!json.is_number_integer()) throw BadMessage("not an integer: " + shown(json));
   const bool too_large = json.is_number_unsigned() &&
                          json.get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
   const std::int64_t value = too_large ? 0 : json.get<std::int64_t>();
-  if (too_large || value < low || value > high) throw BadMessage("an integer is out of range: " + header_text(json));
+  if (too_large || value < low || value > high) throw BadMessage("an integer is out of range: " + shown(json));
   return value;
 }
 
 std::uint64_t read_id(const Json& json) {
-  if (!json.is_number_unsigned()) throw BadMessage("not a non-negative integer: " + header_text(json));
+  if (!json.is_number_unsigned()) throw BadMessage("not a non-negative integer: " + shown(json));
   return json.get<std::uint64_t>();
 }
 
 const std::string& read_text(const Json& json) {
   if (const auto* text = json.get_ptr<const std::string*>()) return *text;
-  throw BadMessage("not a text: " + header_text(json));
+  throw BadMessage("not a text: " + shown(json));
 }
 
 bool read_bool(const Json& json) {
-  if (!json.is_boolean()) throw BadMessage("not true or false: " + header_text(json));
+  if (!json.is_boolean()) throw BadMessage("not true or false: " + shown(json));
   return json.get<bool>();
 }
 
 const Json& read_list(const Json& json) {
-  if (!json.is_array()) throw BadMessage("not a list: " + header_text(json));
+  if (!json.is_array()) throw BadMessage("not a list: " + shown(json));
   return json;
 }
 
@@ -104,7 +119,7 @@ const Json& field(const Json& object, const char* name) {
 }
 
 const Json* optional_field(const Json& object, const char* name) {
-  if (!object.is_object()) throw BadMessage("not an object: " + header_text(object));
+  if (!object.is_object()) throw BadMessage("not an object: " + shown(object));
   const auto found = object.find(name);
   return found == object.end() ? nullptr : &*found;
 }
@@ -112,6 +127,7 @@ const Json* optional_field(const Json& object, const char* name) {
 std::string header_text(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 Json parse_header(const std::string& text) {
+  if (is_nested_deeper(text, kDeepest)) throw BadMessage("a frame's header is nested too deeply");
   Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) throw BadMessage("a frame's header is not JSON");
   return json;

@@ -7,6 +7,8 @@
 #include <chrono>
 #include <thread>
 
+#include "backends/loopback_listener.h"
+
 namespace distgrad {
 
 GroupConnections::GroupConnections(int rank, int world_size, Board* board, const std::string& backend,
@@ -25,7 +27,9 @@ c10::intrusive_ptr<c10d::Store> GroupConnections::store() {
       std::this_thread::sleep_for(std::chrono::microseconds(200));
     options.port = static_cast<std::uint16_t>(board_->store_port.load(std::memory_order_acquire));
   } else {
-    options.port = 0;  // any free one
+    LoopbackListener listener = listen_on_loopback();
+    options.port = listener.port;
+    options.masterListenFd = listener.socket.release();
   }
   auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
   if (rank_ == 0) board_->store_port.store(store->getPort(), std::memory_order_release);

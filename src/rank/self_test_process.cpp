@@ -15,6 +15,7 @@
 #include <new>
 #include <thread>
 
+#include "backends/loopback_listener.h"
 #include "backends/backend_on_rank.h"
 #include "backends/self_test.h"
 #include "model/backends.h"
@@ -35,7 +36,11 @@ int one_rank(const std::string& backend, int rank, std::atomic<int>& port) {
     c10d::TCPStoreOptions options;
     options.isServer = rank == 0;
     options.waitWorkers = false;
-    options.port = 0;
+    if (rank == 0) {
+      LoopbackListener listener = listen_on_loopback();
+      options.port = listener.port;
+      options.masterListenFd = listener.socket.release();
+    }
     while (rank != 0 && port == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     if (rank != 0) options.port = static_cast<std::uint16_t>(port.load());
     auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);

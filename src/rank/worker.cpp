@@ -197,6 +197,7 @@ void wait_for_a_free_core() {
 
 void be_worker(WorkerStart start, const WorkerFunctions& functions) {
   signal(SIGINT, SIG_IGN);
+  signal(SIGUSR1, SIG_IGN);  // asks ranks in Python for their stack
   signal(SIGPIPE, SIG_IGN);  // as in Python: a peer's death is an error of the connection, not a second death
   name_process(start);
   wait_for_a_free_core();

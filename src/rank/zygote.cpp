@@ -20,6 +20,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/adopted_children.h"
 #include "base/error.h"
 #include "protocol/channel.h"
 
@@ -159,7 +160,7 @@ class Zygote {
 
   void kill_all() {
     for (const auto& [pid, name] : workers_) kill(-pid, SIGKILL);
-    while (wait(nullptr) > 0 || errno == EINTR) {}
+    end_children_but({});
   }
 
   pid_t zygote_pid_;
@@ -195,6 +196,7 @@ void be_zygote(int control_fd, const WorkerFunctions& functions) {
     prctl(PR_SET_NAME, "dg zygote");
     const rlimit no_core_files{0, 0};
     setrlimit(RLIMIT_CORE, &no_core_files);
+    adopt_orphans();
     if (functions.prepare) functions.prepare();
     if (std::optional<WorkerStart> worker = serve_zygote(std::move(control), functions))
       be_worker(std::move(*worker), functions);

@@ -22,7 +22,7 @@ std::string durations_text(const Report& report, std::size_t count) {
                                       : fmt::format("The {} slowest cases:\n", cases.size());
   for (const CaseResult* r : cases)
     out += fmt::format("  {}  {}\n", padded_left(seconds_text(r->elapsed_s), 9),
-                       for_terminal(r->which.id));
+                       on_one_line(r->which.id));
   return out;
 }
 

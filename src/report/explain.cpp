@@ -281,7 +281,7 @@ std::string explain_text(const Explanation& e, const CaseResult& result, TextOpt
   if (!e.setting.empty()) out += wrapped(for_terminal(e.setting), 2, options.width);
   if (!e.values.empty()) {
     out += section("The program") + legend(e, options) + "\n" + ProgramText(e, options).text();
-    for (const std::string& remark : e.remarks) out += wrapped(remark, 2, options.width);
+    for (const std::string& remark : e.remarks) out += wrapped(for_terminal(remark), 2, options.width);
   }
   if (!e.parting.empty()) {
     out += section("Where observed and true values part") +
@@ -290,7 +290,7 @@ std::string explain_text(const Explanation& e, const CaseResult& result, TextOpt
       out += wrapped(for_terminal("Measured: " + e.measured), 2, options.width);
   }
   out += section("What came of it") + report.substr(first_line);
-  return out + fmt::format("\nAgain: {} {}\n", options.again, shell_quoted(result.which.id));
+  return out + fmt::format("\nAgain: {} {}\n", options.again, on_one_line(shell_quoted(result.which.id)));
 }
 
 }  // namespace distgrad

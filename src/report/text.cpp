@@ -263,7 +263,7 @@ std::string detail(const CaseResult& r, const TextOptions& options) {
   out += output_text(r, options);
   if (options.verbose)
     out += bounds_text(r, options) + "  took " + seconds_text(r.elapsed_s) + "\n";
-  return out;
+  return for_terminal(out);  // names, expressions and messages in it are others' words
 }
 
 // --- The whole run ---
@@ -271,7 +271,7 @@ std::string detail(const CaseResult& r, const TextOptions& options) {
 std::string again_text(const Report& report, const TextOptions& options) {
   std::vector<std::string> ids;
   for (const CaseResult& r : report.cases)
-    if (is_wrong(r)) ids.push_back(shell_quoted(r.which.id));
+    if (is_wrong(r)) ids.push_back(on_one_line(shell_quoted(r.which.id)));
   if (ids.empty()) return {};
   if (ids.size() <= kNamesAgain)
     return fmt::format("Again: {} {}", options.again, fmt::join(ids, " "));
@@ -313,7 +313,7 @@ std::string notes_text(const Report& report, const TextOptions& options) {
   }
   std::string out;
   for (const auto& [note, count] : counts)
-    out += wrapped(fmt::format("Note ({}): {}", count_text(count, "case"), note), 0, options.width);
+    out += wrapped(fmt::format("Note ({}): {}", count_text(count, "case"), for_terminal(note)), 0, options.width);
   return out;
 }
 
@@ -360,7 +360,7 @@ std::string TextReport::folded_lines() {
   for (const std::string& group : groups_) {
     const std::size_t bar = group.find('|');
     const std::string what = group.substr(bar + 1);
-    out += fmt::format("{}  {}   {}{}{}\n", group.substr(0, bar), for_terminal(file_),
+    out += fmt::format("{}  {}   {}{}{}\n", group.substr(0, bar), on_one_line(file_),
                        count_text(group_sizes_[group], "case"), what == "as expected" ? " " : ": ",
                        for_terminal(what));
   }

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/visible_text.h"
+
 namespace distgrad {
 namespace {
 
@@ -132,28 +134,9 @@ std::string indented(std::string_view text, std::size_t indent) {
   return out;
 }
 
-std::string for_terminal(std::string_view text) {
-  std::string out;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    const auto next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : 0);
-    if ((byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7f)
-      out += fmt::format("\\x{:02x}", byte);
-    else if (byte == 0xC2 && next >= 0x80 &&
-             next < 0xA0)  // the same control characters once more, as UTF-8
-      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[++i]));
-    else
-      out += text[i];
-  }
-  return out;
-}
+std::string for_terminal(std::string_view text) { return visible_text(text, Lines::kKept); }
 
-std::string on_one_line(std::string_view text) {
-  std::string out;
-  for (const char c : for_terminal(text))
-    out += c == '\n' ? "\\x0a" : c == '\t' ? "\\x09" : std::string(1, c);
-  return out;
-}
+std::string on_one_line(std::string_view text) { return visible_text(text, Lines::kEscaped); }
 
 std::string short_formula(const std::string& formula) {
   constexpr std::size_t kShown = 4;

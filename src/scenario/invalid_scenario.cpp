@@ -1,5 +1,9 @@
 #include "scenario/invalid_scenario.h"
 
+#include <algorithm>
+#include <string_view>
+
+#include "base/visible_text.h"
 #include "scenario/printable.h"
 
 namespace distgrad {
@@ -10,6 +14,17 @@ std::string lines_of(const std::vector<InvalidFile>& problems) {
   for (const InvalidFile& problem : problems)
     lines += (lines.empty() ? "" : "\n") + line_of(problem);
   return lines;
+}
+
+// What a stranger wrote begins no line.
+std::string behind_bars(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    out += "\n  | " + std::string(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return out;
 }
 
 }  // namespace
@@ -23,9 +38,8 @@ std::string line_of(const InvalidFile& problem) {
     line +=
         std::to_string(problem.position.line) + ":" + std::to_string(problem.position.column) + ":";
   if (!problem.pointer.empty()) line += " " + printable(problem.pointer, kLongestPath) + ":";
-  line += " " + problem.message;
-  if (!problem.caret.empty()) line += "\n" + problem.caret;
-  return line;
+  line += " " + visible_text(problem.message, Lines::kKept);
+  return line + behind_bars(visible_text(problem.caret, Lines::kKept));
 }
 
 }  // namespace distgrad

@@ -16,6 +16,8 @@ from distgrad.ranks.frames import Channel, FrameWriter  # noqa: E402
 
 OUTPUT_BYTES = 16 << 20
 
+BOARD_BYTES = 8 + (24 + 4096) * 1024
+
 
 def memfd(size):
     fd = os.memfd_create("test", os.MFD_CLOEXEC)
@@ -60,7 +62,7 @@ class Driver:
         return Rank(ours, output, self.event())
 
     def team(self, size):
-        board = memfd(8 + 24 * 1024)
+        board = memfd(BOARD_BYTES)
         return [self.fork(i + 1, i, size, board) for i in range(size)], board
 
     def run(self, size, cases):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from small_driver import Driver, memfd, pack
+from small_driver import BOARD_BYTES, Driver, memfd, pack
 
 from distgrad.ranks.frames import BadFrame, Channel, FrameWriter
 
@@ -170,7 +170,7 @@ class Protocol(unittest.TestCase):
         self.driver.end(ranks)
 
     def test_an_unknown_role_is_refused(self):
-        board = memfd(8 + 24 * 1024)
+        board = memfd(BOARD_BYTES)
         refused = self.driver.fork(77, 0, 1, board, role="referee").forked
         self.assertEqual((refused["kind"], refused["worker"]), ("fork_failed", 77))
 

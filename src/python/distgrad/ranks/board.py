@@ -10,6 +10,8 @@ IDLE, CONNECT, FORWARD, BACKWARD, SYNC, REPLY, LOAD = range(7)
 
 MOST_IN_STEP = 512  # ranks: the slots behind theirs are free, for the numbers of calls that they have driven
 _CALLS = 8 + 24 * MOST_IN_STEP
+_NOTES = 8 + 24 * 1024  # behind all slots
+_NOTE_BYTES = 4096
 _YIELDS = 200  # looks at the others before each takes a sleep
 _LOOK_S = 50e-6
 
@@ -29,6 +31,25 @@ class Board:
         if rank < MOST_IN_STEP:
             self._calls = ctypes.c_uint64.from_buffer(self._memory, _CALLS + 8 * rank)
             self._calls.value = 0
+        note = _NOTES + _NOTE_BYTES * rank
+        self._note = slice(note + 8, note + _NOTE_BYTES)
+        self._note_version = ctypes.c_uint32.from_buffer(self._memory, note)
+        self._waits = ctypes.c_int32.from_buffer(self._memory, note + 4)
+        self.note("", False)
+
+    def note(self, text, waits):
+        """Which collective this rank is in (noting.py). Text that is too long is left out."""
+        room = self._note.stop - self._note.start
+        content = text.encode("utf-8", "replace")
+        if len(content) >= room:
+            content = b""
+        self._note_version.value += 1  # odd: being written
+        self._memory[self._note.start : self._note.start + len(content) + 1] = content + b"\0"
+        self._waits.value = int(waits)
+        self._note_version.value += 1
+
+    def set_waits(self, waits):
+        self._waits.value = int(waits)
 
     def all_are_through(self, case_id, world_size):
         """Whether every rank has done what it does in this case, if only raised an error."""
@@ -60,6 +81,7 @@ class Board:
 
     def begin(self, case_id, now_ns):
         self.enter(-1, IDLE)
+        self.set_waits(False)
         self._started_ns.value = now_ns
         self._case_id.value = case_id  # last: who sees it sees the others
 

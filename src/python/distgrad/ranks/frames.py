@@ -80,13 +80,21 @@ class FrameWriter:
 
     def frame(self, header):
         """(bytes, descriptor or None). The descriptor is the caller's to close once the bytes are sent."""
-        text = json.dumps(header, allow_nan=False).encode("utf-8", "replace")
+        text = _utf8(json.dumps(header, allow_nan=False, ensure_ascii=False))
         size = 8 * self._count
         if size < _SHARE_FROM:
             prefix = _PREFIX.pack(_MAGIC, 0, len(text), 0, size)
             return b"".join([prefix, text, *map(_bytes_of, self._tensors)]), None
         prefix = _PREFIX.pack(_MAGIC, _SHARED, len(text), 1, size)
         return prefix + text, _sealed_file(self._tensors)
+
+
+def _utf8(text):
+    """With U+FFFD for what is no character: half a surrogate pair, as in a user's exception of undecodable bytes."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
 
 
 def _bytes_of(packed):

@@ -7,6 +7,7 @@ store listens on loopback and its port is published on the board.
 import datetime
 import inspect
 import os
+import socket
 import time
 
 import torch.distributed as dist
@@ -64,13 +65,24 @@ class Groups:
         serves = self._rank == 0
         while not serves and self._board.store_port == 0:
             time.sleep(_WAIT_S)  # rank 0 is up within milliseconds; if it never comes the driver ends this process
-        port = 0 if serves else self._board.store_port  # 0: any free one
-        store = dist.TCPStore("127.0.0.1", port, None, serves, _TIMEOUT, wait_for_workers=False)
+        store = _serving_store() if serves else _client_of(self._board.store_port)
         if serves:
             self._board.store_port = store.port
         # For the user's code that looks at them, as under torchrun.
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(store.port))
         return store
+
+
+def _client_of(port):
+    return dist.TCPStore("127.0.0.1", port, None, False, _TIMEOUT, wait_for_workers=False)
+
+
+def _serving_store():
+    """Listens on loopback alone: by itself a TCPStore listens on every address, for whoever comes."""
+    listening = socket.create_server(("127.0.0.1", 0), backlog=socket.SOMAXCONN)
+    port = listening.getsockname()[1]
+    return dist.TCPStore("127.0.0.1", port, None, True, _TIMEOUT, wait_for_workers=False,
+                         master_listen_fd=listening.detach())
 
 
 def _subgroup(ranks, rank):

@@ -1,14 +1,44 @@
 """How a process stands to the kernel: its name, its end, its place among others."""
 
+import contextlib
 import ctypes
 import os
 import signal
 
-_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+_PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
+_GENERATIONS = 100  # what forks faster than it is killed
 
 
 def die_with_parent():
     _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+
+
+def adopt_orphans():
+    """What code under test starts in a session of its own becomes this process's child when its parent ends."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_children():
+    """Kills all children and waits for them, and for what they leave behind in turn."""
+    for _ in range(_GENERATIONS):
+        found = _children()
+        if not found:
+            return
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+
+
+def _children():
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            with open(f"/proc/{name}/stat", "rb") as file:
+                if int(file.read().rpartition(b")")[2].split()[1]) == os.getpid():
+                    found.append(int(name))
+    return found
 
 
 def set_name(name):

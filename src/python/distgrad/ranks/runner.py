@@ -30,6 +30,7 @@ from .plan import Plan, call_of
 from .values import DTYPES, part_of, rank_names, value_on
 
 _TRACEBACK_LINES = 15
+_LONGEST_MESSAGE = 8192
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _IGNORED_WARNINGS = (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning)
@@ -348,7 +349,7 @@ def _texts_of(caught):
     for warning in caught:
         text = re.sub(r"\s*\(Triggered internally at [^)]*\)\s*$", "", str(warning.message))
         if _OWN_WARNING not in text:
-            texts[text] = None
+            texts[_cut(text)] = None
     return list(texts)
 
 
@@ -358,7 +359,7 @@ def _kind_of(error):
         return "subject"
     if isinstance(error, NeedsFreshRank):
         return "backend"
-    text = str(error)
+    text = _text_of(error)
     transport = isinstance(error, RuntimeError) and any(words in text for words in _TRANSPORT_WORDS)
     if not transport and not isinstance(error, dist.DistError):
         return "exception"
@@ -367,13 +368,29 @@ def _kind_of(error):
 
 def message_of(error):
     if isinstance(error, (SubjectError, InvalidExpression)):
-        return str(error)
+        return _cut(str(error))
     first = traceback.format_exception_only(type(error), error)[-1].strip()
     if not isinstance(error, SyntaxError):
-        first = f"{type(error).__name__}: {error}"
+        first = f"{type(error).__name__}: {_text_of(error)}"
+    first = _cut(first)
     frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_users(f.filename)]
     lines = "".join(traceback.format_list(frames)).splitlines()[-_TRACEBACK_LINES:]
     return "\n".join([first, *lines])
+
+
+def _text_of(error):
+    try:
+        return str(error)
+    except Exception as other:
+        return f"(its text cannot be made: {type(other).__name__})"
+
+
+def _cut(text):
+    left_out = len(text) - _LONGEST_MESSAGE
+    if left_out <= 0:
+        return text
+    half = _LONGEST_MESSAGE // 2
+    return f"{text[:half]} ... ({left_out} characters left out) ... {text[-half:]}"
 
 
 def _is_users(file):

@@ -12,7 +12,7 @@ import torch
 
 from . import board as places
 from . import times
-from . import debugging
+from . import debugging, noting
 from .board import Board
 from .frames import BadFrame, Channel, FrameWriter
 from .process import set_name, wait_for_a_free_core
@@ -36,6 +36,7 @@ class CapturedOutput:
             # By lines: nothing is lost in a crash, and the order of lines is kept.
             stream.reconfigure(line_buffering=True, errors="backslashreplace")
         faulthandler.enable(2)  # a segmentation fault tells its Python line; the signal stays what it was
+        faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)  # where it is, for the driver
         self._flush_c = ctypes.CDLL(None).fflush
 
     def take(self):
@@ -61,6 +62,7 @@ class Worker:
         os.close(board)
         self._output = CapturedOutput(output)
         self._channel = Channel(socket)
+        self._take_entered = noting.install(self._board) if role == "rank" else list
         self._runs = Simulator() if role == "simulator" else Runner(rank, world_size, self._board)
         self._peers = 0 if role == "simulator" else world_size
         self._case_id = 0  # of the last case
@@ -113,6 +115,7 @@ class Worker:
         reply = {"kind": "simulation" if request["kind"] == "simulate" else "result", "id": request["id"], **result}
         reply["elapsed_ns"] = time.monotonic_ns() - started - reply.pop("loading_ns", 0)
         reply["output"] = self._output.take()
+        reply["entered"] = self._take_entered()
         self._board.set_phase(places.REPLY)
         return writer.frame(reply), "error" in result
 

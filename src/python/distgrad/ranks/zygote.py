@@ -11,7 +11,7 @@ import signal
 import sys
 
 from . import times
-from .process import die_with_parent, set_name
+from .process import adopt_orphans, die_with_parent, end_children, set_name
 
 
 class Zygote:
@@ -136,8 +136,7 @@ class Zygote:
     def _kill_all(self):
         for pid in self._workers:
             _kill_group(pid)
-        for pid in self._workers:
-            os.waitpid(pid, 0)
+        end_children()
 
 
 def _set_group(pid):
@@ -166,6 +165,7 @@ def main(arguments):
     os.environ["OMP_NUM_THREADS"] = "1"  # also: a pool of threads would not survive the fork
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
+    adopt_orphans()
     torch, worker = _load(preload)
     times.write()
     start = Zygote(int(arguments[1])).serve(torch.__version__)

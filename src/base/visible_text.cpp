@@ -1,0 +1,84 @@
+#include "base/visible_text.h"
+
+#include <array>
+#include <cstdint>
+#include <cstdio>
+
+namespace distgrad {
+namespace {
+
+struct Character {
+  std::uint32_t code = 0;
+  std::size_t bytes = 0;  // 0: no UTF-8
+};
+
+// RFC 3629: no overlong forms, no surrogates, nothing above U+10FFFF.
+Character first_of(std::string_view text) {
+  const auto at = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char first = at(0);
+  if (first < 0x80) return {first, 1};
+  const std::size_t bytes = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
+  if (first < 0xC2 || first > 0xF4 || text.size() < bytes) return {};
+  std::uint32_t code = first & (0xFFu >> (bytes + 1));
+  for (std::size_t i = 1; i < bytes; ++i) {
+    if ((at(i) & 0xC0) != 0x80) return {};
+    code = code << 6 | (at(i) & 0x3Fu);
+  }
+  constexpr std::array<std::uint32_t, 5> kSmallest = {0, 0, 0x80, 0x800, 0x10000};
+  const bool surrogate = code >= 0xD800 && code <= 0xDFFF;
+  if (code < kSmallest[bytes] || surrogate || code > 0x10FFFF) return {};
+  return {code, bytes};
+}
+
+// Characters that show nothing themselves and change how others are shown.
+bool is_hidden(std::uint32_t c) {
+  struct Range {
+    std::uint32_t first, last;
+  };
+  constexpr std::array kRanges = {
+      Range{0x7F, 0x9F},     Range{0xAD, 0xAD},     Range{0x61C, 0x61C},   Range{0x180B, 0x180F},  Range{0x200B, 0x200F},
+      Range{0x2028, 0x202E}, Range{0x2060, 0x206F}, Range{0xFE00, 0xFE0F}, Range{0xFEFF, 0xFEFF},  Range{0xFFF0, 0xFFFB},
+      Range{0xFFFE, 0xFFFF}, Range{0xE0000, 0xE0FFF}};
+  for (const Range& range : kRanges)
+    if (c >= range.first && c <= range.last) return true;
+  return false;
+}
+
+std::string escape(std::uint32_t code) {
+  std::array<char, 16> text{};
+  std::snprintf(text.data(), text.size(), code < 0x100 ? "\\x%02x" : code < 0x10000 ? "\\u%04x" : "\\U%08x", code);
+  return text.data();
+}
+
+constexpr std::string_view kBlanks = " \t\r\v\f";
+
+}  // namespace
+
+std::string visible_text(std::string_view text, Lines lines, std::size_t longest) {
+  std::string out;
+  for (std::size_t shown = 0; !text.empty(); ++shown) {
+    if (shown == longest) return out + "...";
+    const Character c = first_of(text);
+    const bool is_break = c.code == '\n' || c.code == '\t';
+    if (c.bytes == 0) out += escape(static_cast<unsigned char>(text[0]));
+    else if (is_break ? lines == Lines::kEscaped : c.code < 0x20 || is_hidden(c.code)) out += escape(c.code);
+    else out += text.substr(0, c.bytes);
+    text.remove_prefix(c.bytes == 0 ? 1 : c.bytes);
+  }
+  return out;
+}
+
+std::string without_commands(std::string_view text, std::string_view line_so_far) {
+  std::string out;
+  bool only_blanks = line_so_far.find_first_not_of(kBlanks) == line_so_far.npos;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const std::string_view rest = text.substr(i);
+    if (only_blanks && rest.starts_with("::")) out += "\\x3a";
+    else if (rest.starts_with("##[") || rest.starts_with("##vso[")) out += "\\x23";
+    else out += text[i];
+    only_blanks = text[i] == '\n' || (only_blanks && kBlanks.find(text[i]) != kBlanks.npos);
+  }
+  return out;
+}
+
+}  // namespace distgrad

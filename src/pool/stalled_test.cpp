@@ -1,0 +1,243 @@
+#include "pool/stalled.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+namespace distgrad {
+namespace {
+
+using State = RankPlace::State;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::StartsWith;
+
+Program one_step(int world_size) {
+  Program program;
+  program.world_size = world_size;
+  CollectiveCall call;
+  call.kind = CollectiveKind::kAllReduce;
+  program.steps.push_back({"y", "", call});
+  return program;
+}
+
+// A rank of three that waits in the world's `number`-th collective.
+RankPlace waits(int rank, std::uint64_t number = 1) {
+  NotedCall call;
+  call.version = 2;
+  call.waits = true;
+  call.kind = "all_reduce";
+  call.op = "sum";
+  call.dtype = "float64";
+  call.shape = {2, 2};
+  call.sizes_agree = true;
+  call.place = "loss.py:41";
+  call.group = "world";
+  call.ranks = {0, 1, 2};
+  call.number = number;
+  call.entered = {{"world", number}};
+  call.recent = {call};
+  return {rank, State::kRunning, 0, Phase::kForward, call};
+}
+
+// Not in a collective, having entered so many.
+RankPlace computes(int rank, std::uint64_t entered, State state = State::kRunning) {
+  RankPlace place = waits(rank, entered);
+  place.call->waits = false;
+  if (entered == 0) place.call->entered.clear();
+  place.state = state;
+  return place;
+}
+
+RankPlace waits_in_pair(int rank, std::vector<int> ranks, std::uint64_t of_world = 0) {
+  RankPlace place = waits(rank);
+  place.call->group = "pair";
+  place.call->ranks = std::move(ranks);
+  place.call->entered = {{"pair", 1}};
+  place.call->recent = {*place.call};
+  if (of_world > 0) place.call->entered["world"] = of_world;
+  return place;
+}
+
+TEST(Stalled, WhoHasNotEnteredIsNamedWithWhereItIs) {
+  RankPlace asleep = computes(2, 0);
+  asleep.seen_at = "loss.py:9 in f: time.sleep(1000), asleep";
+  const std::vector<RankPlace> places = {waits(0), waits(1), asleep};
+  const RankError error = absence_error(one_step(3), places).value();
+  EXPECT_EQ(error.kind, "hang");
+  EXPECT_EQ(error.rank, 2);
+  EXPECT_EQ(error.step, "y");
+  EXPECT_EQ(error.message,
+            "rank 2 (loss.py:9 in f: time.sleep(1000), asleep) has not entered all_reduce sum of float64 [2, 2], where "
+            "ranks 0, 1 (loss.py:41) wait; step y (all_reduce), forward");
+  EXPECT_THAT(awaited_ranks(places), ElementsAre(2));
+  EXPECT_FALSE(difference_error(one_step(3), places));
+  EXPECT_FALSE(is_deadlock(one_step(3), places)) << "it may come yet";
+}
+
+TEST(Stalled, WhoIsThroughWithTheCaseWillNeverCome) {
+  const std::vector<RankPlace> places = {waits(0, 4), computes(1, 3, State::kFinished), waits(2, 4)};
+  EXPECT_TRUE(is_deadlock(one_step(3), places));
+  const RankError error = absence_error(one_step(3), places).value();
+  EXPECT_EQ(error.rank, 1);
+  EXPECT_THAT(error.message, HasSubstr("rank 1 (loss.py:41) has finished the case and never entered all_reduce"));
+}
+
+TEST(Stalled, AllInOneCollectiveAlikeGoOn) {
+  const std::vector<RankPlace> places = {waits(0), waits(1), waits(2)};
+  EXPECT_FALSE(is_deadlock(one_step(3), places));
+  EXPECT_FALSE(absence_error(one_step(3), places));
+  EXPECT_FALSE(difference_error(one_step(3), places));
+  EXPECT_THAT(awaited_ranks(places), IsEmpty());
+}
+
+TEST(Stalled, WhoHasLeftAlreadyIsNotAbsent) {
+  // As the root of a broadcast, which is through first, and computes or has finished.
+  for (const RankPlace& left : {computes(0, 1), computes(0, 1, State::kFinished), waits(0, 2)}) {
+    const std::vector<RankPlace> places = {left, waits(1), waits(2)};
+    EXPECT_FALSE(is_deadlock(one_step(3), places));
+  }
+}
+
+TEST(Stalled, EachDifferenceIsSaidOfTheMinority) {
+  const auto message = [](auto change) {
+    std::vector<RankPlace> places = {waits(0), waits(1), waits(2)};
+    change(*places[1].call);
+    EXPECT_TRUE(is_deadlock(one_step(3), places));
+    const RankError error = difference_error(one_step(3), places).value_or(RankError{});
+    EXPECT_EQ(error.kind, "desync");
+    EXPECT_EQ(error.rank, 1);
+    return error.message;
+  };
+  EXPECT_EQ(message([](NotedCall& c) { c.shape = {3}; }),
+            "the ranks differ in what should be one collective: rank 1 (loss.py:41) is in all_reduce sum of float64 [3]; "
+            "ranks 0, 2 (loss.py:41) are in all_reduce sum of float64 [2, 2]; step y (all_reduce), forward");
+  EXPECT_THAT(message([](NotedCall& c) { c.kind = "all_gather"; }), HasSubstr("rank 1 (loss.py:41) is in all_gather"));
+  EXPECT_THAT(message([](NotedCall& c) { c.op = "max"; }), HasSubstr("is in all_reduce max of"));
+  EXPECT_THAT(message([](NotedCall& c) { c.dtype = "float32"; }), HasSubstr("of float32 [2, 2]; ranks 0, 2"));
+  EXPECT_THAT(message([](NotedCall& c) { c.root = 2; }), HasSubstr("[2, 2], root 2; ranks 0, 2"));
+}
+
+TEST(Stalled, WhoLeftWithAnotherSizeIsNamedThoughItIsFurtherOn) {
+  RankPlace further = waits(1, 2);
+  further.call->recent = {waits(1, 1).call.value(), further.call.value()};
+  further.call->recent[0].shape = {2};
+  const std::vector<RankPlace> places = {waits(0), further, waits(2)};
+  EXPECT_TRUE(is_deadlock(one_step(3), places));
+  EXPECT_THAT(difference_error(one_step(3), places).value().message,
+              HasSubstr("rank 1 (loss.py:41) is in all_reduce sum of float64 [2]; ranks 0, 2"));
+}
+
+TEST(Stalled, OneCollectiveTooManyIsTheDoingOfWhoIsInIt) {
+  const std::vector<RankPlace> places = {computes(0, 3, State::kFinished), computes(1, 3, State::kFinished), waits(2, 4)};
+  EXPECT_EQ(absence_error(one_step(3), places).value().rank, 2);
+}
+
+TEST(Stalled, WhatAllAreThroughWithIsLookedAtToo) {
+  std::vector<std::vector<NotedCall>> entered;
+  for (int rank = 0; rank < 3; ++rank) entered.push_back({*waits(rank, 1).call, *waits(rank, 2).call});
+  EXPECT_FALSE(silent_difference(one_step(3), entered));
+  entered[2][1].shape = {9};  // would have failed
+  entered[1].pop_back();      // told of the first ones only
+  EXPECT_FALSE(silent_difference(one_step(3), entered));
+  entered[0][0].op = "max";
+  const RankError error = silent_difference(one_step(3), entered).value();
+  EXPECT_EQ(error.kind, "desync");
+  EXPECT_EQ(error.rank, 0);
+  EXPECT_THAT(error.message, HasSubstr("rank 0 (loss.py:41) is in all_reduce max of float64 [2, 2]; ranks 1, 2"));
+}
+
+TEST(Stalled, WhoFailedInACollectiveIsComparedToo) {
+  std::vector<RankPlace> places = {waits(0), waits(1), waits(2)};
+  places[0].state = State::kFinished;  // it raised, and has told so
+  places[2].call->dtype = "float32";
+  EXPECT_EQ(difference_error(one_step(3), places).value().rank, 2);
+}
+
+TEST(Stalled, WhatMayDifferIsNoDifference) {
+  std::vector<RankPlace> places = {waits(0), waits(1), waits(2)};
+  places[1].call->shape = {4};  // as many elements
+  places[2].call->place = "loss.py:57";
+  EXPECT_FALSE(difference_error(one_step(3), places));
+  for (RankPlace& place : places) place.call->sizes_agree = false;  // all_to_all
+  places[1].call->shape = {7};
+  EXPECT_FALSE(difference_error(one_step(3), places));
+}
+
+TEST(Stalled, OfTwoRanksBothAreNamed) {
+  std::vector<RankPlace> places = {waits(0), waits(1)};
+  for (RankPlace& place : places) place.call->ranks = {0, 1};
+  places[1].call->op = "max";
+  const std::string message = difference_error(one_step(2), places).value().message;
+  EXPECT_THAT(message, HasSubstr("rank 0 (loss.py:41) is in all_reduce sum"));
+  EXPECT_THAT(message, HasSubstr("rank 1 (loss.py:41) is in all_reduce max"));
+}
+
+TEST(Stalled, GroupsInAnotherOrder) {
+  const std::vector<RankPlace> places = {waits(0), waits(1), waits_in_pair(2, {1, 2})};
+  EXPECT_TRUE(is_deadlock(one_step(3), places));
+  const RankError error = absence_error(one_step(3), places).value();
+  EXPECT_EQ(error.kind, "desync");
+  EXPECT_EQ(error.rank, 2);
+  EXPECT_THAT(error.message, StartsWith("the ranks wait for each other in different collectives: rank 2 (loss.py:41) is in "
+                                        "all_reduce sum of float64 [2, 2], in the group of ranks 1, 2; ranks 0, 1"));
+}
+
+TEST(Stalled, AGroupThatCanGoOnIsNoDeadlock) {
+  const std::vector<RankPlace> places = {waits(0), waits_in_pair(1, {1, 2}), waits_in_pair(2, {1, 2})};
+  EXPECT_FALSE(is_deadlock(one_step(3), places));
+}
+
+TEST(Stalled, WithoutNotesNothingIsSaid) {
+  std::vector<RankPlace> places = {waits(0), waits(1), waits(2)};
+  places[2].call.reset();
+  EXPECT_FALSE(absence_error(one_step(3), places));
+  EXPECT_FALSE(is_deadlock(one_step(3), places));
+  places[2] = {2, State::kNotBegun, -1, Phase::kIdle};
+  EXPECT_FALSE(is_deadlock(one_step(3), places));
+}
+
+TEST(Stalled, SendAndReceiveAreNotJudged) {
+  std::vector<RankPlace> places = {waits(0), waits(1), computes(2, 0, State::kFinished)};
+  for (RankPlace& place : places) place.call->is_between_two = true;
+  EXPECT_FALSE(is_deadlock(one_step(3), places));
+}
+
+// --- The note, which a rank may fill with anything ---
+
+std::optional<NotedCall> read(const std::string& text, std::uint32_t version = 2) {
+  auto slot = std::make_unique<CallSlot>();
+  std::memcpy(slot->text, text.data(), std::min(text.size(), sizeof slot->text));
+  slot->waits = 1;
+  slot->version = version;
+  return read_note(*slot);
+}
+
+constexpr const char* kNote =
+    R"({"kind": "broadcast", "op": "", "dtype": "float32", "shape": [3], "sizes_agree": true, "root": 1, "in_backward": true,
+        "place": "a.py:1", "group": "0", "ranks": [0, 1], "is_between_two": false, "number": 7,
+        "entered": [{"group": "0", "calls": 7}], "recent": []})";
+
+TEST(Note, IsRead) {
+  const NotedCall call = read(kNote).value();
+  EXPECT_EQ(call.kind, "broadcast");
+  EXPECT_EQ(call.root, 1);
+  EXPECT_EQ(call.number, 7u);
+  EXPECT_TRUE(call.waits && call.in_backward && call.sizes_agree);
+  EXPECT_THAT(call.ranks, ElementsAre(0, 1));
+}
+
+TEST(Note, OfAnythingElseIsNone) {
+  EXPECT_FALSE(read(kNote, 0)) << "of a rank that writes none";
+  EXPECT_FALSE(read(kNote, 3)) << "while it is written";
+  EXPECT_FALSE(read(std::string(kNote).substr(0, 80)));
+  EXPECT_FALSE(read(std::string(4000, '[')));
+  EXPECT_FALSE(read(R"({"kind": 7})"));
+  EXPECT_FALSE(read("\xff\xfe"));
+  EXPECT_FALSE(read("").value().waits) << "nothing entered yet";
+}
+
+}  // namespace
+}  // namespace distgrad

@@ -1,0 +1,12 @@
+// A collective as ranks write it on the board and in replies. Included by the codecs only.
+#pragma once
+
+#include "protocol/noted_call.h"
+#include "protocol/payload.h"
+
+namespace distgrad {
+
+// Without what only a note has. Throws BadMessage.
+NotedCall read_noted_call(const Json&);
+
+}  // namespace distgrad

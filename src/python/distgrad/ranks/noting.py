@@ -1,0 +1,218 @@
+"""Says on the board which collective this rank enters, from where, and whether it waits in it: for the driver, which looks when
+a case takes long or a rank has died. It changes nothing of the call and never raises.
+
+What is watched are the methods of torch's ProcessGroup, which every collective that Python calls comes by, dist.all_reduce as
+well as group.allreduce; so no function of torch.distributed becomes another one. What C++ calls by itself, as DDP's reducer and
+the functional collectives do, is not seen.
+"""
+
+import functools
+import json
+import math
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+
+_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_MOST_GROUPS = 8  # whose numbers of calls are told
+_MOST_RECENT = 4
+_MOST_TOLD = 100  # calls of a case
+_MOST_PENDING = 256
+
+# ProcessGroup's method -> kind, the argument that holds this rank's operand, whether all ranks give as much.
+_METHODS = {
+    "allreduce": ("all_reduce", 0, True),
+    "allreduce_coalesced": ("all_reduce", 0, True),
+    "broadcast": ("broadcast", 0, True),
+    "reduce": ("reduce", 0, True),
+    "allgather": ("all_gather", 1, True),
+    "_allgather_base": ("all_gather", 1, True),
+    "all_gather_single": ("all_gather", 1, True),
+    "allgather_into_tensor_coalesced": ("all_gather", 1, True),
+    "reduce_scatter": ("reduce_scatter", 1, True),
+    "_reduce_scatter_base": ("reduce_scatter", 1, True),
+    "reduce_scatter_single": ("reduce_scatter", 1, True),
+    "reduce_scatter_tensor_coalesced": ("reduce_scatter", 1, True),
+    "gather": ("gather", 1, True),
+    "scatter": ("scatter", 0, True),
+    "alltoall": ("all_to_all", 1, False),
+    "alltoall_base": ("all_to_all", 1, False),
+    "all_to_all_single": ("all_to_all", 1, False),
+    "barrier": ("barrier", None, False),
+    "send": ("send", 0, False),
+    "recv": ("recv", 0, False),
+    "recv_anysource": ("recv", 0, False),
+}
+_BETWEEN_TWO = ("send", "recv")
+_ROOTED = ("broadcast", "reduce", "gather", "scatter")
+_REDUCING = ("all_reduce", "reduce", "reduce_scatter")
+
+
+class _Notes:
+    def __init__(self, board):
+        self._board = board
+        self._entered = {}  # group's name -> number of collectives
+        self._recent = {}  # group's name -> its last calls
+        self._pending = {}  # id of a Work -> the text of what it is of
+        self._current = ""
+        self._told = []  # of this case
+
+    def enter(self, method, group, arguments, options):
+        self._current = self._text(method, group, arguments, options)
+        self._board.note(self._current, True)
+
+    def leave(self, work):
+        """The call has returned, if it was only begun."""
+        if work is not None:
+            if len(self._pending) >= _MOST_PENDING:
+                self._pending.clear()
+            self._pending[id(work)] = self._current
+        self._board.set_waits(False)
+
+    def wait(self, work):
+        text = self._pending.pop(id(work), None)
+        if text is None:
+            return False
+        if text != self._current:
+            self._board.note(text, True)
+            self._current = text
+        self._board.set_waits(True)
+        return True
+
+    def waited(self):
+        self._board.set_waits(False)
+
+    def take(self):
+        """The collectives entered since the last call."""
+        told, self._told = self._told, []
+        return told
+
+    def _text(self, method, group, arguments, options):
+        kind, operand, sizes_agree = _METHODS[method]
+        name = group.group_name
+        if kind not in _BETWEEN_TWO:
+            self._entered[name] = self._entered.pop(name, 0) + 1  # the last used is last
+        ranks = list(dist.get_process_group_ranks(group))
+        dtype, shape = _dtype_and_shape(arguments, operand)
+        call = {
+            "kind": kind,
+            "op": _op(arguments, options) if kind in _REDUCING else "",
+            "dtype": dtype,
+            "shape": shape,
+            "sizes_agree": sizes_agree and group.name() == "gloo",
+            "root": _root(arguments, options, ranks) if kind in _ROOTED else -1,
+            "in_backward": _is_in_backward(),
+            "place": _place(),
+            "group": name,
+            "ranks": ranks,
+            "is_between_two": kind in _BETWEEN_TWO,
+            "number": self._entered.get(name, 0),
+        }
+        if len(self._told) < _MOST_TOLD:
+            self._told.append(call)
+        if kind not in _BETWEEN_TWO:
+            self._recent[name] = [*self._recent.get(name, ())[1 - _MOST_RECENT :], call]
+        entered = [{"group": g, "calls": n} for g, n in list(self._entered.items())[-_MOST_GROUPS:]]
+        return json.dumps({**call, "entered": entered, "recent": self._recent.get(name, [])})
+
+
+def install(board):
+    """In a rank, before any of the user's code. Once a process. A function that gives what was entered since its last call."""
+    notes = _Notes(board)
+    for method in _METHODS:
+        original = getattr(dist.ProcessGroup, method, None)
+        if original is not None:
+            setattr(dist.ProcessGroup, method, _noted(method, original, notes))
+    dist.Work.wait = _waited(dist.Work.wait, notes)
+    return notes.take
+
+
+def _noted(method, original, notes):
+    @functools.wraps(original)
+    def call(group, *arguments, **options):
+        try:
+            notes.enter(method, group, arguments, options)
+        except Exception:  # of a group or arguments of another kind: nothing is known of this call
+            notes.waited()
+        work = original(group, *arguments, **options)  # where it raises, the note says that it was in it
+        notes.leave(work)
+        return work
+
+    return call
+
+
+def _waited(original, notes):
+    @functools.wraps(original)
+    def wait(work, *arguments, **options):
+        is_known = notes.wait(work)
+        done = original(work, *arguments, **options)
+        if is_known:
+            notes.waited()
+        return done
+
+    return wait
+
+
+def _dtype_and_shape(arguments, operand):
+    if operand is None or operand >= len(arguments):
+        return "", []
+    tensors = _tensors_in(arguments[operand])
+    if not tensors:
+        return "", []
+    shape = list(tensors[0].shape)
+    if any(x.shape != tensors[0].shape for x in tensors):
+        shape = [sum(math.prod(x.shape) for x in tensors)]
+    elif len(tensors) > 1:
+        shape = [len(tensors), *shape]
+    return str(tensors[0].dtype)[len("torch."):], shape
+
+
+def _tensors_in(value):
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [x for item in value for x in _tensors_in(item)] if isinstance(value, (list, tuple)) else []
+
+
+def _options(arguments, options):
+    return [x for x in (*arguments, *options.values()) if type(x).__name__.endswith("Options")]
+
+
+def _op(arguments, options):
+    for opts in _options(arguments, options):
+        if hasattr(opts, "reduceOp"):
+            return _op_name(opts.reduceOp)
+    for x in (*arguments, *options.values()):
+        if isinstance(x, (dist.ReduceOp, dist.ReduceOp.RedOpType)):
+            return _op_name(x)
+    return "sum"
+
+
+def _op_name(op):
+    return str(getattr(op, "op", op)).rpartition(".")[2].rstrip(">").split(":")[0].lower()
+
+
+def _root(arguments, options, ranks):
+    for opts in _options(arguments, options):
+        if hasattr(opts, "rootRank"):
+            return ranks[opts.rootRank]
+    numbers = [x for x in (*arguments, *options.values()) if isinstance(x, int) and not isinstance(x, bool)]
+    return ranks[numbers[0]] if numbers else -1
+
+
+def _is_in_backward():
+    current = getattr(torch._C, "_current_graph_task_id", None)
+    return current is not None and current() != -1
+
+
+def _place():
+    """The innermost line of the user's code."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith((_HERE, _TORCH, "<")):
+            return f"{os.path.basename(file)}:{frame.f_lineno}"[-200:]
+        frame = frame.f_back
+    return ""
