@@ -265,6 +265,7 @@ Json row_json(const Judgement& j) {
 
 Json summary_json(const AuditTally& t) {
   return {{"offered", t.offered},           {"wrong", t.wrong},
+          {"wrong_for_mean", t.wrong_for_mean},
           {"refused_in_backward", t.refused_in_backward}, {"disputed", t.disputed},
           {"tried_in_part", t.tried_in_part}, {"not_tried", t.not_tried},
           {"not_offered", t.not_offered}};

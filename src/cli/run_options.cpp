@@ -126,16 +126,27 @@ std::vector<ReportFile> read_reports(const std::vector<std::string>& paths) {
   return reports;
 }
 
-// Several subjects for one collective each are one subject.
+// Subjects for one collective each are one subject, as long as each is for another collective; one more for a collective that has
+// one already begins the next.
 void join_parts(std::vector<std::string>& subjects) {
-  std::string joined;
-  for (const std::string& subject : subjects)
-    if (!parts_by_kind(subject).empty()) joined += (joined.empty() ? "" : "+") + subject;
-  if (joined.empty()) return;
-  if (const std::string why = problem_with_subject(joined); !why.empty())
-    throw UserError("run: --subject: " + why);
+  std::vector<std::string> joined;
+  std::set<CollectiveKind> taken;
+  for (const std::string& subject : subjects) {
+    const auto parts = parts_by_kind(subject);
+    if (parts.empty()) continue;
+    const bool is_next = joined.empty() || std::any_of(parts.begin(), parts.end(), [&](const auto& part) { return taken.contains(part.first); });
+    if (is_next) {
+      joined.push_back(subject);
+      taken.clear();
+    } else {
+      joined.back() += "+" + subject;
+    }
+    for (const auto& [kind, part] : parts) taken.insert(kind);
+  }
+  for (const std::string& subject : joined)
+    if (const std::string why = problem_with_subject(subject); !why.empty()) throw UserError("run: --subject: " + why);
   std::erase_if(subjects, [](const std::string& s) { return !parts_by_kind(s).empty(); });
-  subjects.push_back(joined);
+  subjects.insert(subjects.end(), joined.begin(), joined.end());
 }
 
 void read_lists(const Lists& lists, RunOptions& options) {

@@ -54,6 +54,8 @@ std::string existing_path_hint(const std::string& path) {
 }  // namespace
 
 std::string read_scenario_file(const std::string& path) {
+  if (fs::path(path).extension() == ".py")
+    refuse(path, "is Python and no scenario; `distgrad audit python:" + printable(path, kLongestPath) + "` tests the collectives in it");
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
   if (!file) {
     if (errno == ENOENT || errno == ENOTDIR)
