@@ -22,7 +22,7 @@ def parallel(rank, world_size):  # torch.distributed is initialised
     return {name: p.grad for name, p in model.named_parameters()}
 
 
-def single():
+def single():  # in a process without torch.distributed
     model = make_model()
     model(batch()).square().mean().backward()
     return {name: p.grad for name, p in model.named_parameters()}

@@ -80,6 +80,11 @@ TEST(RunOptions, SubjectsForOneCollectiveEachAreOneUntilOneHasTwo) {
             "run: --subject: all_gather is given twice in \"all_gather=simclr+all_gather=torch_nn\"");
 }
 
+TEST(RunOptions, ShortNames) {
+  EXPECT_TRUE(parsed({"-v"}).verbose);
+  EXPECT_TRUE(parsed({"-q", "a.json"}).quiet);
+}
+
 TEST(RunOptions, AShardIsAPartOfAWhole) {
   for (const char* wrong : {"0/4", "5/4", "1/0", "1", "/", "a/b", "1/4x", "-1/4", "1/4/2", " 1/4"})
     EXPECT_EQ(complaint({"--shard", wrong}),

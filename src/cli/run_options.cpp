@@ -62,15 +62,15 @@ void add_options(CLI::App& app, RunOptions& options, Lists& lists) {
   app.add_option("--jobs", options.jobs, "run so many cases side by side (default 1)")
       ->type_name("N");
   app.add_option("--shard", lists.shard, "the i-th of n parts of the cases")->type_name("I/N");
-  app.add_option("--durations", options.durations, "tell the N slowest cases")->type_name("N");
+  app.add_option("--durations", options.durations, "list the N slowest cases")->type_name("N");
   lists.report_paths.resize(report_formats().size());
   for (std::size_t i = 0; i < report_formats().size(); ++i)
     app.add_option(std::string(report_formats()[i]->option), lists.report_paths[i],
                    std::string(report_formats()[i]->help))
         ->type_name("FILE");
   app.add_flag("--full", options.full, "show all ranks and elements");
-  app.add_flag("--quiet", options.quiet, "only failures and the summary");
-  app.add_flag("--verbose", options.verbose, "every case in full");
+  app.add_flag("-q,--quiet", options.quiet, "only failures and the summary");
+  app.add_flag("-v,--verbose", options.verbose, "every case in full");
   app.add_option("--color", lists.color, "auto, always or never")->type_name("WHEN");
 }
 

@@ -8,7 +8,7 @@ Run by a python that has torch. Each page has a folder of its own, a copy of doc
     ```console   "$ command" and what it prints. "..." stands for whatever it prints there; times and addresses are not compared
     ```sh        commands that succeed; nothing is compared
     ```python    lines of a file of docs/examples
-    ```json      a scenario (one that has "objective") is simulated
+    ```json      a scenario (one that has "objective") is simulated, and is the file that the line above it names
 
 `--write` puts what was printed in the place of an output that differs: look at the difference before it is committed.
 """
@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -36,9 +37,9 @@ NOT_RUN = {
     r"distgrad .*(nccl|cuda)": "needs a GPU",
     r"distgrad .*library:build/": "needs a library that is built for it: tests/operators",
     r"distgrad run .*--timeout 3600": "stops at a breakpoint: src/python/tests/test_debugging.py",
-    r"distgrad (fuzz .*--seconds|golden)": "takes long, or writes beside the scenarios",
+    r"distgrad (fuzz .*--seconds|golden|run --golden)": "takes long, or writes beside the scenarios: tests/golden",
     r"distgrad doctor": "tells of the machine",
-    r"build/torch": "needs a build folder",
+    r"build/": "needs a build folder",
 }
 
 
@@ -113,6 +114,7 @@ class Commands:
 
     def __init__(self):
         self._done, self._lock = {}, threading.Lock()
+        self.times = []
 
     def run(self, command, folder):
         if not re.match(r"distgrad (audit|run|explain|list|help|version|schema) ?(?!.*(--out|--html|--json|failing|repro))", command):
@@ -127,10 +129,11 @@ class Commands:
                 future.set_exception(error)
         return future.result()
 
-    @staticmethod
-    def _run(command, folder):
+    def _run(self, command, folder):
+        started = time.monotonic()
         done = subprocess.run(["bash", "-c", command], cwd=folder, env=environment(), text=True, timeout=240,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.times.append((time.monotonic() - started, command))
         text = NOISE.sub("", done.stdout).replace(f"{folder}/", "").replace(str(SOURCES) + "/", "")
         return done.returncode, text.strip("\n")
 
@@ -141,18 +144,20 @@ def why_not_run(command):
     return next((why for pattern, why in NOT_RUN.items() if re.match(pattern, command)), None)
 
 
-def problem_with_python(block):
+def problem_with_python(block, folder):
     """None where all of it stands in a file; "..." is for what is left out."""
-    parts = [part.strip("\n") for part in block.text.split("...\n")]
-    for file in sorted((SOURCES / "docs").rglob("*.py")):
-        text, at = file.read_text(), 0
+    def plain(text):
+        return "\n".join(line.strip() for line in text.split("\n"))
+    parts = [plain(part).strip("\n") for part in block.text.split("...\n")]
+    for file in [*sorted((SOURCES / "docs").rglob("*.py")), *Path(folder).glob("*.py")]:
+        text, at = plain(file.read_text()), 0
         for part in parts:
             at = text.find(part, at)
             if at < 0:
                 break
         else:
             return None
-    return "no file below docs has these lines"
+    return "no file below docs, and none that the commands before it wrote, has these lines"
 
 
 class Page:
@@ -182,6 +187,10 @@ class Page:
         for number, line in enumerate(text.split("\n"), 1):
             if re.match(r" {4}(\$ )?distgrad ", line):
                 self._tell(number, "a command that is not in a ```console or ```sh block is not tried")
+        for name, shown in re.findall(r"`((?:scenarios|examples)/[\w/.-]+\.json)`[^\n]*\n+```json\n(.*?)```", text, re.DOTALL):
+            file = SOURCES / name if name.startswith("scenarios") else SOURCES / "docs" / name
+            if json.loads(file.read_text()) != json.loads(shown):
+                self._tell(0, f"{name} is another one than the page shows")
 
     def _check_block(self, block, folder):
         if block.language == "console":
@@ -194,7 +203,7 @@ class Page:
                     if code != 0:
                         self._tell(block.line, f"{command}: exit code {code}\n{printed}")
         elif block.language == "python":
-            if problem := problem_with_python(block):
+            if problem := problem_with_python(block, folder):
                 self._tell(block.line, problem)
         elif block.language == "json":
             self._keep_scenario(block)
@@ -251,6 +260,8 @@ def main():
     problems += check_scenarios(pages)
     for problem in problems:
         print(problem)
+    for seconds, command in sorted(commands.times, reverse=True)[:5]:
+        print(f"{seconds:.1f} s  {command}")
     print(f"{sum(page.ran for page in pages)} commands on {len(pages)} pages, {len(problems)} problems")
     return 1 if problems else 0
 
