@@ -288,6 +288,15 @@ TEST(Judgement, OneBackwardThatRaisesDiesOrHangsIsWrong) {
   EXPECT_FALSE(judged(results).wrong) << "in forward it is told, and no more";
 }
 
+TEST(Judgement, WhatIsRightForOneLossIsCountedAsWrongForDistributedDataParallel) {
+  Judgement j = judged({result(kSum, Verdict::kMismatch, "own-slice"), result(kMean, Verdict::kMismatch, "own-slice"),
+                        result(kOneLoss, Verdict::kMatch)});
+  EXPECT_FALSE(j.wrong);
+  EXPECT_THAT(audit_text({j}, {.subject = "m"}), HasSubstr("0 wrong, 1 wrong for mean (DistributedDataParallel) in "));
+  j = judged({result(kSum, Verdict::kMatch), result(kMean, Verdict::kMatch), result(kOneLoss, Verdict::kMatch)});
+  EXPECT_THAT(audit_text({j}, {.subject = "m"}), HasSubstr("1 collective offered, 0 wrong in "));
+}
+
 TEST(Judgement, ARefusalInBackwardIsToldAndCounted) {
   std::vector<TrialResult> results(8, result(kSum, Verdict::kMatch));
   results.push_back(failed("exception", "IndexError: slice() cannot be applied to a 0-dim tensor.", true));

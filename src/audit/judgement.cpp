@@ -159,7 +159,7 @@ constexpr std::pair<Aspect, const char*> kMeaningOfFailure[] = {
     {Aspect::kDoubleBackward,
      "Its gradient is right, and the gradient of that is not: its backward is cut off from the graph, as a plain "
      "torch.distributed call, .detach() or .data in it does. Build it of differentiable collectives, or mark it with "
-     "@once_differentiable, so that who differentiates twice is told."},
+     "@once_differentiable, so that differentiating twice raises."},
 };
 
 void blame_surroundings(Judgement& j, const std::vector<TrialResult>& results) {

@@ -88,9 +88,9 @@ std::string legend_text(const std::vector<Judgement>& judgements, std::size_t wi
 std::string formulas_text(const std::vector<Judgement>& judgements, std::size_t width) {
   for (const Judgement& j : judgements)
     if (j.offered && j.measured)
-      return "\n" + wrapped(fmt::format("x̄_r = ...: what the backward gives rank r's operand for the cotangents ȳ_k that arrive at the "
-                                        "ranks' outputs, measured on {} ranks with {} (numbers differ by line). A linear "
-                                        "backward is known for every cotangent of these shapes by its answers to a basis.",
+      return "\n" + wrapped(fmt::format("x̄_r is the gradient that the backward gives rank r's operand, ȳ_k the cotangent of rank k's "
+                                        "output. Measured on {} ranks with {}; the numbers differ by line. Where the backward "
+                                        "is linear, this settles it for every cotangent of these shapes.",
                                         j.measured->ranks.size(), j.measured->shown_by),
                             0, width);
   return "";
@@ -265,6 +265,7 @@ Json row_json(const Judgement& j) {
 
 Json summary_json(const AuditTally& t) {
   return {{"offered", t.offered},           {"wrong", t.wrong},
+          {"wrong_for_mean", t.wrong_for_mean},
           {"refused_in_backward", t.refused_in_backward}, {"disputed", t.disputed},
           {"tried_in_part", t.tried_in_part}, {"not_tried", t.not_tried},
           {"not_offered", t.not_offered}};

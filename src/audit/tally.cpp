@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "report/words.h"
 
 namespace distgrad {
@@ -15,6 +17,7 @@ AuditTally tally_of(const std::vector<Judgement>& judgements, std::size_t unusab
     const auto any = [&](Outcome o) { return count_of(j.counts, o) > 0; };
     t.offered += j.offered;
     t.wrong += j.wrong;
+    t.wrong_for_mean += !j.wrong && std::find(j.wrong_for.begin(), j.wrong_for.end(), "mean") != j.wrong_for.end();
     t.refused_in_backward += any(Outcome::kRefusedInBackward);
     t.disputed += any(Outcome::kDisputed);
     t.tried_in_part += j.offered && (any(Outcome::kRefused) || any(Outcome::kRaises) || any(Outcome::kBreaks));
@@ -28,6 +31,7 @@ std::string tally_text(const AuditTally& t) {
   const auto add = [&](int number, const char* what) {
     if (number > 0) text += fmt::format(", {} {}", number, what);
   };
+  add(t.wrong_for_mean, "wrong for mean (DistributedDataParallel)");
   add(t.refused_in_backward, "refused in backward");
   add(t.disputed, "disputed");
   add(t.tried_in_part, "tried in part");

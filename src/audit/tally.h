@@ -12,6 +12,7 @@ namespace distgrad {
 struct AuditTally {
   int offered = 0;
   int wrong = 0;
+  int wrong_for_mean = 0;  // not among the wrong: right for another objective, and none was asked for
   int refused_in_backward = 0;
   int disputed = 0;
   int tried_in_part = 0;  // some case is refused, raises in forward, or its ranks die there

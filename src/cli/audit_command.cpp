@@ -18,6 +18,7 @@
 #include "cli/audit_run.h"
 #include "cli/command.h"
 #include "cli/parse_arguments.h"
+#include "cli/terminal.h"
 #include "model/subject_text.h"
 #include "scenario/scenario_text.h"
 #include "scenario/subject_name.h"
@@ -30,7 +31,7 @@ constexpr const char* kExamples =
     "Examples:\n"
     "  distgrad audit python:torch.distributed.nn.functional\n"
     "  distgrad audit all_gather=python:my_layers.py:GatherLayer.apply --out failing\n"
-    "  distgrad audit --strict --objective mean --op sum all_reduce=python:comm.py:all_reduce\n";
+    "  distgrad audit --strict --objective mean all_reduce=python:comm.py:all_reduce\n";
 
 std::string choices_hint(const std::string& text, const std::vector<std::string>& known) {
   const std::string hint = did_you_mean(text, known);
@@ -160,7 +161,7 @@ void add_options(CLI::App& app, AuditOptions& options) {
   app.add_flag("--strict", options.strict, "exit code 1 also for what is refused, disputed, not offered");
   list("--without", options.without, "NAME,...", "leave out these aspects (columns) or cases");
   list("--aspects", options.aspect_names, "ASPECT,...", "also: checkpoint, autocast, async, compile, double-backward; all");
-  app.add_option("--world-size", options.world_size, "every case on so many ranks")->type_name("N")->check(CLI::Range(1, 64));
+  app.add_option("--world-size", options.world_size, "every case on so many ranks")->type_name("N")->check(CLI::Range(1, 64).description(""));
   app.add_option("--python", options.python, "the interpreter for a subject in Python")->type_name("PATH");
   app.add_option("--out", options.out, "write the smallest failing cases there, as scenario files")->type_name("DIR");
   app.add_option("--battery", options.battery, "write all cases there, as scenario files, and run none")->type_name("DIR");
@@ -200,6 +201,7 @@ ExitCode audit_command(const Arguments& arguments) {
                      .lacking = plan.lacking,
                      .not_asked = plan.not_asked,
                      .unusable = plan.unusable};
+  table.width = terminal_width(table.width);
   table.unusable.insert(table.unusable.end(), audit.unusable().begin(), audit.unusable().end());
   const std::string complaint =
       options.strict ? strict_complaint(judgements, tally_of(judgements, table.unusable.size(), table.lacking.size()), options.objective) : "";

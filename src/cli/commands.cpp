@@ -18,16 +18,16 @@ namespace {
 // In the order that `distgrad help` prints them.
 constexpr Command kCommands[] = {
     {"run", "run scenario files, folders or single cases, and report", run_command},
-    {"explain", "one case in full: values and cotangents by rank, where they part, and why", explain_command},
+    {"explain", "show one case in full: values, cotangents, and where they part", explain_command},
     {"audit", "run one implementation through a battery for every collective", audit_command},
     {"fuzz", "run random programs and shrink what fails", fuzz_command},
     {"compare", "compare saved gradients with a reference, or two JSON reports", compare_command},
     {"gradcheck", "measure a function's backward on several ranks, element by element", gradcheck_command},
     {"golden", "write, check or show changes of files that hold the true gradients", golden_command},
-    {"init", "write a first scenario, and the schema that lets an editor check it", init_command},
+    {"init", "write a first scenario, and the schema for editors", init_command},
     {"repro", "write a case as a Python script that needs torch alone, or reduced", repro_command},
     {"list", "what there is: scenarios, cases, collectives, subjects, ...", list_command},
-    {"schema", "print the JSON Schema of scenario files, the JSON report or golden files", schema_command},
+    {"schema", "print the JSON Schema of scenarios, reports or golden files", schema_command},
     {"doctor", "what was found, what is missing, and a self-test of the backend", doctor_command},
     {"completion", "print the completion of a shell", completion_command},
     {"version", "print the version", version_command},
@@ -54,8 +54,8 @@ const Command& known_command(std::string_view name) {
 
 void print_overview() {
   std::string text =
-      "distgrad checks gradients through distributed collectives against a simulation of all "
-      "ranks.\n"
+      "distgrad checks gradients through distributed collectives against a simulation\n"
+      "of all ranks.\n"
       "\n"
       "Usage: distgrad COMMAND [OPTION...]\n"
       "\n";
@@ -64,8 +64,9 @@ void print_overview() {
   text +=
       "\n"
       "distgrad COMMAND --help tells more. Examples:\n"
-      "  distgrad run scenarios\n"
-      "  distgrad run --subject torch_nn,in_place --world-size 2,3,4 scenarios/debate\n";
+      "  distgrad audit all_gather=python:losses.py:GatherLayer.apply\n"
+      "  distgrad compare reference/ grads/\n"
+      "  distgrad init && distgrad run\n";
   put(text);
 }
 

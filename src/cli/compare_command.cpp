@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "cli/command.h"
 #include "cli/parse_arguments.h"
+#include "cli/terminal.h"
 #include "dumps/comparison_report.h"
 #include "dumps/read_dump.h"
 #include "dumps/report_changes.h"
@@ -125,7 +126,7 @@ Outcome compare_gradients(const CompareOptions& options) {
   const dumps::DumpComparison comparison =
       dumps::compare_dumps(dumps::read_dump({&options.reference, 1}),
                            dumps::read_dump(options.observed), options.comparison);
-  return {dumps::comparison_text(comparison, {options.full}), dumps::comparison_json(comparison),
+  return {dumps::comparison_text(comparison, {options.full, terminal_width(100)}), dumps::comparison_json(comparison),
           comparison.all_right() && (comparison.vacuous.empty() || !options.strict)};
 }
 

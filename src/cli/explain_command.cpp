@@ -17,6 +17,7 @@
 #include "cli/load.h"
 #include "cli/parse_arguments.h"
 #include "cli/run_options.h"
+#include "cli/terminal.h"
 #include "model/backends.h"
 #include "report/summary.h"
 #include "report/words.h"
@@ -100,6 +101,7 @@ TextOptions text_options(const RunOptions& options) {
   TextOptions text;
   text.color = wants_color(options.color);
   text.full = options.full;
+  text.width = terminal_width(text.width);
   text.again = "distgrad explain" + again_text(options).substr(std::string_view("distgrad run").size());
   if (options.full) text.again += " --full";
   return text;

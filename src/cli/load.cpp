@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <map>
 #include <set>
 
+#include "base/error.h"
 #include "base/version.h"
 #include "scenario/cases.h"
 #include "scenario/find.h"
@@ -15,11 +17,22 @@
 
 namespace distgrad {
 
+namespace {
+
+void check_default_folder(const std::string& folder) {
+  std::error_code ignored;
+  if (std::filesystem::exists(folder, ignored)) return;
+  throw UserError(fmt::format("there is no folder \"{}\" here; `distgrad init` writes a first scenario into it", folder));
+}
+
+}  // namespace
+
 Loaded load_cases(const std::vector<std::string>& paths, const Overrides& overrides) {
   Loaded loaded;
   std::map<std::string, const Scenario*> by_path;  // null: invalid, and told
   std::set<std::string> ids;
   const std::vector<std::string> default_paths = {"scenarios"};
+  if (paths.empty()) check_default_folder(default_paths.front());
   for (const CaseSelection& selection : find_scenarios(paths.empty() ? default_paths : paths)) {
     const auto [known, is_new] = by_path.emplace(selection.path, nullptr);
     if (is_new) {

@@ -9,9 +9,12 @@
 #include "base/did_you_mean.h"
 #include "base/error.h"
 #include "cli/say.h"
+#include "report/words.h"
 
 namespace distgrad {
 namespace {
+
+constexpr std::size_t kHelpWidth = 80;
 
 std::string usage_of(const CLI::Option& positional) {
   std::string text = positional.get_name(true);
@@ -37,7 +40,15 @@ class Help : public CLI::Formatter {
     return text + "\n";
   }
   std::string make_description(const CLI::App* app) const override {
-    return app->get_description() + "\n\n";
+    return wrapped(app->get_description(), 0, kHelpWidth) + "\n";
+  }
+  // Text that does not fit goes on in its own column.
+  std::string make_option(const CLI::Option* option, bool is_positional) const override {
+    const std::size_t column = get_column_width();
+    const std::string name = "  " + make_option_name(option, is_positional) + make_option_opts(option);
+    std::string text = wrapped(make_option_desc(option), column, kHelpWidth);
+    if (name.size() >= column) return name + "\n" + text;
+    return text.replace(0, name.size(), name);
   }
   std::string make_footer(const CLI::App* app) const override { return app->get_footer(); }
   std::string make_group(std::string, bool is_positional,

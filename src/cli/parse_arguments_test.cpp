@@ -68,6 +68,23 @@ TEST(RunOptions, EverythingElse) {
   EXPECT_EQ(again_text(options), "distgrad run --simulate --timeout 2.5 --strict");
 }
 
+TEST(RunOptions, SubjectsForOneCollectiveEachAreOneUntilOneHasTwo) {
+  const auto subjects = [](const Arguments& arguments) { return parsed(arguments).overrides.subjects; };
+  EXPECT_THAT(subjects({"--subject", "all_gather=simclr", "--subject", "torch_nn", "--subject", "all_reduce=in_place"}),
+              ElementsAre("torch_nn", "all_gather=simclr+all_reduce=in_place"));
+  EXPECT_THAT(subjects({"--subject", "all_gather=simclr", "--subject", "all_gather=torch_nn"}),
+              ElementsAre("all_gather=simclr", "all_gather=torch_nn"));
+  EXPECT_THAT(subjects({"--subject", "all_gather=simclr+all_reduce=in_place,all_reduce=torch_nn", "--subject", "broadcast=in_place"}),
+              ElementsAre("all_gather=simclr+all_reduce=in_place", "all_reduce=torch_nn+broadcast=in_place"));
+  EXPECT_EQ(complaint({"--subject", "all_gather=simclr+all_gather=torch_nn"}),
+            "run: --subject: all_gather is given twice in \"all_gather=simclr+all_gather=torch_nn\"");
+}
+
+TEST(RunOptions, ShortNames) {
+  EXPECT_TRUE(parsed({"-v"}).verbose);
+  EXPECT_TRUE(parsed({"-q", "a.json"}).quiet);
+}
+
 TEST(RunOptions, AShardIsAPartOfAWhole) {
   for (const char* wrong : {"0/4", "5/4", "1/0", "1", "/", "a/b", "1/4x", "-1/4", "1/4/2", " 1/4"})
     EXPECT_EQ(complaint({"--shard", wrong}),

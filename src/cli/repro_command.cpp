@@ -37,8 +37,8 @@ constexpr std::size_t kCasesTold = 8;
 
 constexpr const char* kExamples =
     "Examples:\n"
-    "  distgrad repro 'scenarios/life/simclr.json:subject=simclr,world_size=2' -o repro.py\n"
-    "  distgrad repro --shrink mine/gather.json --subject python:losses.py:GatherLayer.apply\n";
+    "  distgrad repro 'mine/gather.json:subject=simclr,world_size=2' -o repro.py\n"
+    "  distgrad repro --shrink mine/gather.json --subject torch_nn\n";
 
 struct ReproOptions {
   RunOptions run;

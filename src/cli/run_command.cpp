@@ -22,6 +22,7 @@
 #include "cli/meaning.h"
 #include "cli/python_times.h"
 #include "cli/run_options.h"
+#include "cli/terminal.h"
 #include "cli/verify.h"
 #include "cli/worst_ways.h"
 #include "golden/store.h"
@@ -43,6 +44,7 @@ TextOptions text_options(const RunOptions& options) {
   const bool is_terminal = ::isatty(STDOUT_FILENO) == 1;
   text.color = wants_color(options.color);
   text.align = is_terminal;
+  text.width = terminal_width(text.width);
   text.quiet = options.quiet;
   text.verbose = options.verbose;
   text.full = options.full;

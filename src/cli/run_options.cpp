@@ -62,15 +62,15 @@ void add_options(CLI::App& app, RunOptions& options, Lists& lists) {
   app.add_option("--jobs", options.jobs, "run so many cases side by side (default 1)")
       ->type_name("N");
   app.add_option("--shard", lists.shard, "the i-th of n parts of the cases")->type_name("I/N");
-  app.add_option("--durations", options.durations, "tell the N slowest cases")->type_name("N");
+  app.add_option("--durations", options.durations, "list the N slowest cases")->type_name("N");
   lists.report_paths.resize(report_formats().size());
   for (std::size_t i = 0; i < report_formats().size(); ++i)
     app.add_option(std::string(report_formats()[i]->option), lists.report_paths[i],
                    std::string(report_formats()[i]->help))
         ->type_name("FILE");
   app.add_flag("--full", options.full, "show all ranks and elements");
-  app.add_flag("--quiet", options.quiet, "only failures and the summary");
-  app.add_flag("--verbose", options.verbose, "every case in full");
+  app.add_flag("-q,--quiet", options.quiet, "only failures and the summary");
+  app.add_flag("-v,--verbose", options.verbose, "every case in full");
   app.add_option("--color", lists.color, "auto, always or never")->type_name("WHEN");
 }
 
@@ -126,16 +126,27 @@ std::vector<ReportFile> read_reports(const std::vector<std::string>& paths) {
   return reports;
 }
 
-// Several subjects for one collective each are one subject.
+// Subjects for one collective each are one subject, as long as each is for another collective; one more for a collective that has
+// one already begins the next.
 void join_parts(std::vector<std::string>& subjects) {
-  std::string joined;
-  for (const std::string& subject : subjects)
-    if (!parts_by_kind(subject).empty()) joined += (joined.empty() ? "" : "+") + subject;
-  if (joined.empty()) return;
-  if (const std::string why = problem_with_subject(joined); !why.empty())
-    throw UserError("run: --subject: " + why);
+  std::vector<std::string> joined;
+  std::set<CollectiveKind> taken;
+  for (const std::string& subject : subjects) {
+    const auto parts = parts_by_kind(subject);
+    if (parts.empty()) continue;
+    const bool is_next = joined.empty() || std::any_of(parts.begin(), parts.end(), [&](const auto& part) { return taken.contains(part.first); });
+    if (is_next) {
+      joined.push_back(subject);
+      taken.clear();
+    } else {
+      joined.back() += "+" + subject;
+    }
+    for (const auto& [kind, part] : parts) taken.insert(kind);
+  }
+  for (const std::string& subject : joined)
+    if (const std::string why = problem_with_subject(subject); !why.empty()) throw UserError("run: --subject: " + why);
   std::erase_if(subjects, [](const std::string& s) { return !parts_by_kind(s).empty(); });
-  subjects.push_back(joined);
+  subjects.insert(subjects.end(), joined.begin(), joined.end());
 }
 
 void read_lists(const Lists& lists, RunOptions& options) {

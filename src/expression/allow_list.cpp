@@ -328,6 +328,8 @@ const Refusal kRefusals[] = {
       "register_hook", "requires_grad", "retain_grad", "set_grad_enabled"}},
     {"scenarios run on the device that distgrad chooses", {"cpu", "cuda", "device", "pin_memory"}},
     {"its running statistics change in place", {"batch_norm", "instance_norm"}},
+    {"write x / torch.linalg.vector_norm(x, dim=1, keepdim=True).clamp_min(1e-12)", {"normalize"}},
+    {"write torch.softmax(q @ k.mT / q.shape[-1] ** 0.5, -1) @ v", {"scaled_dot_product_attention"}},
     {"",
      {"as_strided",
       "as_tensor",

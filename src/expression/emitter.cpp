@@ -4,6 +4,7 @@
 #include <torch/csrc/jit/ir/constants.h>
 
 #include <iterator>
+#include <utility>
 
 #include "base/did_you_mean.h"
 #include "expression/emission.h"
@@ -13,6 +14,16 @@ namespace distgrad {
 namespace {
 
 using Kind = Syntax::Kind;
+
+// What scripts import under a name of its own.
+constexpr std::pair<std::string_view, std::string_view> kImported[] = {
+    {"F", "write torch.nn.functional"},
+    {"nn", "write torch.nn.functional; modules are not part of the language"},
+    {"np", "write torch's functions"},
+    {"numpy", "write torch's functions"},
+    {"math", "write torch's functions and constants, as in torch.sqrt(x) and torch.pi"},
+    {"dist", "a collective is a step of its own, as in { \"y\": { \"all_reduce\": \"x\" } }"},
+};
 
 struct TensorOperator {
   std::string_view sign;
@@ -124,6 +135,8 @@ Value* Emitter::name(const Syntax& node) {
 }
 
 std::string Emitter::unknown_name(const std::string& text) const {
+  for (const auto& [name, instead] : kImported)
+    if (name == text) return "unknown name \"" + text + "\"; " + std::string(instead);
   std::string message = "unknown name \"" + text + "\"" + did_you_mean(text, all_names_);
   std::string names;
   for (const std::string& known : all_names_) names += (names.empty() ? "" : ", ") + known;

@@ -252,6 +252,11 @@ TEST(ExpressionRefusal, SaysWhatAndWhere) {
       {"x + xy",
        "unknown name \"xy\"; did you mean \"x\"? names here: parts, rank, world_size, x, xx\nx + "
        "xy\n    ^"},
+      {"F.relu(x)", "unknown name \"F\"; write torch.nn.functional\nF.relu(x)\n^"},
+      {"torch.nn.functional.normalize(x)",
+       "torch.nn.functional.normalize is not a pure tensor function and is not allowed in a scenario; write "
+       "x / torch.linalg.vector_norm(x, dim=1, keepdim=True).clamp_min(1e-12)\n"
+       "torch.nn.functional.normalize(x)\n                    ^"},
       {"x +", "expected an expression before the end\nx +\n   ^"},
       {"(x + 1", "expected ')' before the end\n(x + 1\n      ^"},
       {"x + 1)", "expected an operator, not ')'\nx + 1)\n     ^"},

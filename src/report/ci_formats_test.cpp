@@ -86,14 +86,15 @@ CaseResult placed(const char* step, const char* file = "/src/deep/p.json") {
 
 TEST(WorstFirst, BrokenThenTheLargestErrorThenTheRest) {
   CaseResult small = sample::in_place_mismatch("small.json");
-  small.gradients[0].max_rel_error = 0.1;
+  small.gradients[0].max_abs_error = 6;  // of 60
+  small.gradients[0].max_rel_error = 1e9;   // of an element that is nearly zero
   CaseResult nan = sample::in_place_mismatch("nan.json");
   nan.gradients[0].max_rel_error = NAN;
   CaseResult equal = sample::in_place_mismatch("equal.json");  // a wrong one besides a right one
-  equal.gradients[0].max_rel_error = 0.2;
+  equal.gradients[0].max_abs_error = 12;
   equal.gradients.push_back(equal.gradients[0]);
   equal.gradients[1].equal = true;
-  equal.gradients[1].max_rel_error = 1e9;
+  equal.gradients[1].max_abs_error = 1e9;
   const Report report =
       report_of({sample::match("a.json"), mended(), small, sample::in_place_mismatch("half.json"),
                  equal, nan, sample::hang("h.json", ""), disputed(), expected_mismatch()});
@@ -198,7 +199,7 @@ TEST(Markdown, TenThousandFailuresFitAndWhatDoesNotIsCounted) {
     CaseResult r = sample::in_place_mismatch("many.json");
     r.which.id =
         fmt::format("many.json:subject=in_place,world_size={},{}", i, std::string(i % 97, 'x'));
-    r.gradients[0].max_rel_error = i;
+    r.gradients[0].max_abs_error = i;
     r.output = {std::string(20'000, '`')};
     cases.push_back(std::move(r));
   }

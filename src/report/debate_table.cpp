@@ -304,6 +304,7 @@ struct Grid {
   std::vector<std::string> notes;               // by line
   std::size_t label_width = 0;
   std::vector<std::size_t> widths;
+  std::size_t observed = 0, declared = 0;  // the lines to compare where what differs is coloured; 0: none
 
   std::size_t width_of_columns(std::size_t first, std::size_t last) const {
     std::size_t width = kIndent + label_width;
@@ -339,12 +340,20 @@ Grid grid_of(const std::string& title, const std::vector<Row>& rows,
   return grid;
 }
 
+// A cell of the observed row that reads otherwise than that of the declared one.
+bool is_off(const Grid& grid, std::size_t column, std::size_t line) {
+  return grid.observed == line && grid.declared != 0 && grid.cells[column][line] != grid.cells[column][grid.declared];
+}
+
 std::string block(const Grid& grid, std::size_t first, std::size_t last, bool with_notes) {
+  constexpr std::string_view kRed = "\033[31m", kPlain = "\033[0m";
   std::string out;
   for (std::size_t line = 0; line < grid.labels.size(); ++line) {
     std::string text = std::string(kIndent, ' ') + padded(grid.labels[line], grid.label_width);
-    for (std::size_t i = first; i < last; ++i)
-      text += std::string(kGap, ' ') + padded_left(grid.cells[i][line], grid.widths[i]);
+    for (std::size_t i = first; i < last; ++i) {
+      const std::string cell = padded_left(grid.cells[i][line], grid.widths[i]);
+      text += std::string(kGap, ' ') + (is_off(grid, i, line) ? fmt::format("{}{}{}", kRed, cell, kPlain) : cell);
+    }
     if (with_notes && !grid.notes[line].empty()) text += std::string(kGap, ' ') + grid.notes[line];
     out += text + '\n';
   }
@@ -410,6 +419,12 @@ Debate debate_of(const GradientComparison& original, const DebateOptions& option
   if (!all.whole() && rows.front().parts.size() == 1) title += ", " + all.part_name(0);
   const int digits = options.full ? kShortest : digits_needed(c, rows, columns, options.declared);
   Debate debate{grid_of(title, rows, columns, digits), ""};
+  if (options.color && !c.equal) {
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      if (rows[i].label == "observed") debate.grid.observed = i + 1;
+      if (rows[i].label == options.declared) debate.grid.declared = i + 1;
+    }
+  }
   if (columns.size() < total)
     debate.remark = fmt::format("{} of {} {} shown, those furthest off; {}", columns.size(), total,
                                 all.whole() ? "ranks" : "elements",

@@ -14,6 +14,7 @@ struct DebateOptions {
   std::string declared;  // the declared objective, as spelt
   bool full = false;     // every rank and element
   std::size_t width = 100;
+  bool color = false;  // what was observed and is not what the declared objective gives is red
 };
 
 // Lines indented by two, each ended. Tensors of up to 8 elements are shown whole, of larger ones

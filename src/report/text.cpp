@@ -9,11 +9,13 @@
 #include "base/lines.h"
 #include "report/debate_table.h"
 #include "report/words.h"
+#include "report/worst_first.h"
 
 namespace distgrad {
 namespace {
 
 constexpr std::size_t kFoldAbove = 60;   // cases; a screen or two
+constexpr int kAlike = 3;                // of one finding, shown where cases are folded
 constexpr std::size_t kWidestName = 72;  // longer ones stick out rather than push all others away
 constexpr std::size_t kTables = 4;       // inputs shown without --full
 constexpr std::size_t kOutputLines = 20;
@@ -125,7 +127,7 @@ std::string tables(const CaseResult& r, const TextOptions& options) {
       continue;
     }
     ++shown;
-    out += debate_table(g, {spelled(r.which.objective), options.full, options.width});
+    out += debate_table(g, {spelled(r.which.objective), options.full, options.width, options.color});
   }
   if (!others.empty())
     out += wrapped(fmt::format("Not shown (--full does): {}.", fmt::join(others, ", ")), 2,
@@ -317,6 +319,32 @@ std::string notes_text(const Report& report, const TextOptions& options) {
   return out;
 }
 
+// What failures have in common: "own-slice (all_gather)", "crash", "match, though the file expects mismatch".
+std::string finding_name(const CaseResult& r) {
+  if (r.verdict == Verdict::kError) return r.error ? r.error->kind : "error";
+  if (r.verdict == Verdict::kMismatch && !r.findings.empty()) {
+    const Finding& first = r.findings.front();
+    return first.collective.empty() ? first.rule : fmt::format("{} ({})", first.rule, first.collective);
+  }
+  return outcome_text(r);
+}
+
+// The last line of a run with several failures: which they are, the most frequent first.
+template <class Failures>
+std::string by_finding(const Failures& failures, const TextOptions& options) {
+  std::vector<std::pair<int, std::string>> counts;
+  int all = 0;
+  for (const auto& [finding, alike] : failures) {
+    counts.emplace_back(-alike.cases, finding);
+    all += alike.cases;
+  }
+  if (all < 2) return {};
+  std::sort(counts.begin(), counts.end());
+  std::vector<std::string> texts;
+  for (const auto& [count, finding] : counts) texts.push_back(fmt::format("{} {}", -count, for_terminal(finding)));
+  return wrapped(fmt::format("By finding: {}.", fmt::join(texts, ", ")), 0, options.width);
+}
+
 }  // namespace
 
 std::string case_text(const CaseResult& r, const TextOptions& options, std::size_t id_width) {
@@ -336,6 +364,7 @@ TextReport::TextReport(TextOptions options, std::span<const Case> cases)
 
 std::string TextReport::add(const CaseResult& r) {
   const bool wrong = is_wrong(r);
+  const bool is_shown = !wrong || is_among_the_first(r) || options_.full;
   if (options_.quiet && !wrong) return {};
   if (!folds_) return case_text(r, options_, id_width_);
   std::string out;
@@ -345,7 +374,7 @@ std::string TextReport::add(const CaseResult& r) {
     file_ = file;
   }
   if (wrong) {
-    detailed_ += case_text(r, options_);
+    if (is_shown) detailed_ += case_text(r, options_);
     return out;
   }
   const Status status = status_of(r);
@@ -371,11 +400,29 @@ std::string TextReport::folded_lines() {
   return out;
 }
 
+bool TextReport::is_among_the_first(const CaseResult& wrong) {
+  Alike& alike = failures_[finding_name(wrong)];
+  const auto bad = badness(wrong);
+  if (alike.cases == 0 || bad > alike.badness) alike.worst = wrong.which.id, alike.badness = bad;
+  return ++alike.cases <= kAlike;
+}
+
+// How many more there are of each finding.
+std::string TextReport::alike_lines() const {
+  std::string out;
+  for (const auto& [finding, alike] : failures_) {
+    if (!folds_ || options_.full || alike.cases <= kAlike) continue;
+    out += fmt::format("...   {} more: {} (--full shows all)\n", count_text(alike.cases - kAlike, "case"), for_terminal(finding));
+    out += wrapped("The worst of them all: " + on_one_line(alike.worst), 6, options_.width);
+  }
+  return out;
+}
+
 std::string TextReport::finish(const Report& report) {
-  std::string out = folded_lines();
+  std::string out = folded_lines() + alike_lines();
   if (!options_.quiet && !report.cases.empty()) out += "\n";
   if (!options_.quiet) out += notes_text(report, options_);
-  return out + summary_text(report, options_);
+  return out + summary_text(report, options_) + by_finding(failures_, options_);
 }
 
 std::string text_report(const Report& report, const TextOptions& options) {

@@ -5,6 +5,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "model/report.h"
@@ -26,7 +27,8 @@ struct TextOptions {
 
 // The report of a run as it goes on: add() takes the cases in their order and returns what can be
 // printed by now. Where there are many cases, those of a file that came out as expected are one
-// line ("36 cases as expected"); anything else always has a line of its own.
+// line ("36 cases as expected"). Of those that failed with one finding the first few are shown, and
+// the others are counted at the end. Anything else always has a line of its own.
 class TextReport {
  public:
   TextReport(TextOptions options, std::span<const Case> cases);
@@ -36,7 +38,17 @@ class TextReport {
   std::string finish(const Report& report);
 
  private:
+  // One finding that many cases have.
+  struct Alike {
+    int cases = 0;
+    std::string worst;  // the name of the case that is furthest off
+    std::pair<int, double> badness;
+  };
+
   std::string folded_lines();
+  std::string alike_lines() const;
+  // Counts it; whether it is one of the first with its finding, which are shown.
+  bool is_among_the_first(const CaseResult& wrong);
 
   TextOptions options_;
   bool folds_;
@@ -45,6 +57,7 @@ class TextReport {
   std::vector<std::string> groups_;  // its "as expected", "skipped: WHY", in the order they came up
   std::map<std::string, int> group_sizes_;
   std::string detailed_;  // its cases that have a line of their own
+  std::map<std::string, Alike> failures_;  // by finding_name()
 };
 
 // All at once.

@@ -80,6 +80,14 @@ TEST(TextReport, ColorsOnlyTheStatus) {
               HasSubstr("\033[32mok  \033[0m  a.json   match\n"));
 }
 
+TEST(TextReport, ColorMarksWhatDiffers) {
+  TextOptions options;
+  options.color = true;
+  const std::string text = case_text(sample::in_place_mismatch(), options);
+  EXPECT_THAT(text, HasSubstr("  observed     \033[31m    20\033[0m   \033[31m    30\033[0m\n"));
+  EXPECT_THAT(text, HasSubstr("  mean             20       30   = observed"));
+}
+
 TEST(TextReport, QuietKeepsFailuresAndTheSummary) {
   TextOptions options;
   options.quiet = true;
@@ -219,6 +227,26 @@ TEST(TextReport, ManyCasesAreFoldedByFileAndFailuresAreNot) {
   verbose.verbose = true;
   EXPECT_THAT(text_report(report_of(cases), verbose),
               HasSubstr("ok    a.json:world_size=69   match\n"));
+}
+
+TEST(TextReport, OfManyFailuresWithOneFindingTheFirstAreShownAndTheWorstIsNamed) {
+  std::vector<CaseResult> cases;
+  for (int i = 0; i < 100; ++i) {
+    cases.push_back(sample::in_place_mismatch("b" + std::to_string(i) + ".json"));
+    cases.back().gradients[0].max_abs_error = i == 70 ? 50 : 20;
+  }
+  cases.push_back(sample::hang("h.json", ""));
+  const std::string text = text_report(report_of(cases), {});
+  EXPECT_THAT(text, HasSubstr("FAIL  b2.json"));
+  EXPECT_THAT(text, Not(HasSubstr("FAIL  b3.json")));
+  EXPECT_THAT(text, HasSubstr("...   97 cases more: identity-backward (all_reduce) (--full shows all)\n"
+                              "      The worst of them all: b70.json:subject=in_place\n"));
+  EXPECT_THAT(text, testing::EndsWith("\nBy finding: 100 identity-backward (all_reduce), 1 hang.\n"));
+  TextOptions full;
+  full.full = true;
+  EXPECT_THAT(text_report(report_of(cases), full), HasSubstr("FAIL  b99.json"));
+  cases.resize(40);
+  EXPECT_THAT(text_report(report_of(cases), {}), HasSubstr("FAIL  b39.json")) << "few cases are not folded";
 }
 
 TEST(TextReport, AnInvalidFileCountsOnceHoweverMuchIsWrongWithIt) {

@@ -15,13 +15,27 @@ int severity(const CaseResult& r) {
   return r.verdict == Verdict::kMismatch ? 1 : 0;
 }
 
+double largest_element(const GradientComparison& g) {
+  double largest = 0;
+  const auto consider = [&](const std::optional<Array>& part) {
+    if (!part) return;
+    for (const double x : part->values())
+      if (std::isfinite(x)) largest = std::max(largest, std::abs(x));
+  };
+  for (const auto& part : g.truth_by_rank) consider(part);
+  consider(g.truth_full);
+  return largest;
+}
+
+// Relative to the input's largest element: beside its own, an element that is nearly zero would be the worst of all.
 double largest_error(const CaseResult& r) {
   double largest = 0;
   for (const GradientComparison& g : r.gradients) {
     if (g.equal) continue;
     // Not a number sorts nowhere, and is as wrong as a gradient gets.
-    if (std::isnan(g.max_rel_error)) return std::numeric_limits<double>::infinity();
-    largest = std::max(largest, g.max_rel_error);
+    if (std::isnan(g.max_abs_error) || std::isnan(g.max_rel_error)) return std::numeric_limits<double>::infinity();
+    const double scale = largest_element(g);
+    largest = std::max(largest, scale > 0 ? g.max_abs_error / scale : g.max_rel_error);
   }
   return largest;
 }

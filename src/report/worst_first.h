@@ -9,7 +9,7 @@
 namespace distgrad {
 
 // How bad it is, the larger the worse: broken above mismatch above all else, then the largest
-// relative error.
+// error, relative to the input's largest element.
 std::pair<int, double> badness(const CaseResult&);
 
 // Those that are broken or not as expected: broken ones, then mismatches, the largest relative

@@ -75,6 +75,17 @@ TEST(CaseId, ACommaThatASubjectStandsBehindSeparatesSubjects) {
   EXPECT_EQ(error_of([&] { subjects("python:f.py:g,torchnn"); }), "unknown subject \"torchnn\"; did you mean \"torch_nn\"?");
 }
 
+TEST(CaseId, TellsHowCodeIsNamed) {
+  const auto error = [](const std::string& subject) { return error_of([&] { parse_case_id("f.json:subject=" + subject); }); };
+  EXPECT_EQ(error("losses.py"), "unknown subject \"losses.py\"; did you mean \"python:losses.py\"?");
+  EXPECT_EQ(error("all_gather=losses.py:Gather.apply"),
+            "unknown subject \"losses.py:Gather.apply\"; did you mean \"python:losses.py:Gather.apply\"?");
+  EXPECT_EQ(error("my_package.comm:gather"), "unknown subject \"my_package.comm:gather\"; did you mean \"python:my_package.comm:gather\"?");
+  EXPECT_EQ(error("torch"), "unknown subject \"torch\"; did you mean \"python:torch.distributed.nn.functional\"?");
+  EXPECT_EQ(error("ops.so:mine::sum"), "unknown subject \"ops.so:mine::sum\"; did you mean \"library:ops.so:mine::sum\"?");
+  EXPECT_THAT(error("mydist"), testing::HasSubstr("code is python:FILE.py"));
+}
+
 TEST(CaseId, TellsWrongValues) {
   const auto error = [](const char* text) { return error_of([&] { parse_case_id(text); }); };
   EXPECT_EQ(error("f.json:world_size=two"),

@@ -218,6 +218,10 @@ TEST_F(Files, ThatAreMissingNameTheirNeighbour) {
               HasSubstr("there is no such file or folder"));
 }
 
+TEST_F(Files, ThatArePythonAreForAnAudit) {
+  EXPECT_THAT(message_for(folder_ / "losses.py"), HasSubstr("`distgrad audit python:" + (folder_ / "losses.py").string() + "`"));
+}
+
 TEST_F(Files, ThatAreFoldersOrDevicesAreRefused) {
   EXPECT_THAT(message_for(folder_), HasSubstr("is a folder; name a scenario file in it"));
   EXPECT_THAT(message_for("/dev/zero"), HasSubstr("is no regular file"));

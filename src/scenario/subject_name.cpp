@@ -84,6 +84,19 @@ std::string problem_with_library(std::string_view target) {
   return {};
 }
 
+// For who leaves out what tells code from a built-in name: "losses.py", "torch.distributed", "ops.so:mine::all_reduce".
+std::string what_code_is_called(std::string_view subject) {
+  const std::string_view file = subject.substr(0, subject.find(':'));
+  const auto meant = [&](const std::string& text) { return "; did you mean " + in_quotes(text) + "?"; };
+  if (file.ends_with(".py")) return meant("python:" + std::string(subject));
+  if (file.ends_with(".so")) return meant("library:" + std::string(subject));
+  if (file.ends_with(".json")) return "; `distgrad run` takes scenario files";
+  if (file == "torch" || file == "torch.nn" || file == "torch.distributed.nn")
+    return meant("python:torch.distributed.nn.functional");
+  const bool is_dotted = file.find('.') != file.npos && file.find('/') == file.npos;
+  return is_dotted ? meant("python:" + std::string(subject)) : "";
+}
+
 std::string problem_with_part(std::string_view subject) {
   constexpr std::string_view kPython = "python:", kLibrary = "library:";
   if (subject.starts_with(kPython)) return problem_with_python(subject.substr(kPython.size()));
@@ -92,8 +105,10 @@ std::string problem_with_part(std::string_view subject) {
   if (const auto [name, mode] = split_mode(subject); mode && is_built_in(name))
     return fmt::format("{}: only a subject in Python has a mode; python:reference and python:in_place are in Python, too",
                        in_quotes(subject));
-  std::string hint = did_you_mean(subject, built_in_names());
-  if (hint.empty()) hint = "; `distgrad list subjects` shows all";
+  std::string hint = what_code_is_called(subject);
+  if (hint.empty()) hint = did_you_mean(subject, built_in_names());
+  if (hint.empty())
+    hint = "; `distgrad list subjects` shows all; code is python:FILE.py or python:MODULE";
   return "unknown subject " + in_quotes(subject) + hint;
 }
 
