@@ -24,9 +24,9 @@ bool is_dead_end(const CaseResult& r) { return r.verdict == Verdict::kSkipped ||
 // What comes of a batch of cases, by their names.
 class Collector : public VerifyListener {
  public:
-  // `measured`: the names of the cases whose call's backward is to be measured.
-  Collector(StatusLine& status, std::size_t before, const std::vector<std::string>& measured)
-      : status_(status), before_(before), wanted_(measured.begin(), measured.end()) {}
+  // `wanted`: the names of the cases whose call's backward is to be measured.
+  Collector(StatusLine& status, std::size_t before, const std::vector<std::string>& wanted)
+      : status_(status), before_(before), wanted_(wanted.begin(), wanted.end()) {}
   void on_conclusion(const Conclusion& c) override {
     if (!wanted_.contains(c.which.id) || !c.run || is_dead_end(c.result)) return;
     for (const Step& step : c.asked.program.steps) {

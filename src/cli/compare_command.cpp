@@ -45,7 +45,7 @@ double tolerance_value(const std::string& text, const char* option) {
 }
 
 // "micro-batches=4".
-dumps::NamedCount count_value(const std::string& text) {
+NamedCount count_value(const std::string& text) {
   const std::size_t at = text.rfind('=');
   const std::string digits = at == std::string::npos ? "" : text.substr(at + 1);
   const bool good = at > 0 && !digits.empty() && digits.size() < 7 &&

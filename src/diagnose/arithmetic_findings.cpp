@@ -193,25 +193,24 @@ std::optional<Finding> scaled_finding(const Evidence& evidence,
   if (!scaling->common) {
     std::vector<std::string> each;
     for (const auto& [input, factor] : scaling->by_input)
-      each.push_back(fmt::format("that of {} is {} the truth",
-                                 evidence.comparison().gradients[input].input,
-                                 factor_phrase(evidence.program(), factor)));
+      each.push_back(fmt::format("that of {} is {}", evidence.comparison().gradients[input].input,
+                                 factor_of_exact(evidence.program(), factor).of("the truth")));
     finding.text = "Each gradient is the truth times a constant of its own: " + enumeration(each) +
                    ". Look for what sums or divides one of them and not the other.";
     return finding;
   }
   const double factor = *scaling->common;
-  const std::string meaning = meaning_of_factor(evidence.program(), factor);
-  finding.text = how_they_differ(evidence, scaling) + ".";
+  const NamedFactor named = factor_of_exact(evidence.program(), factor);
+  finding.text = how_they_differ(evidence, scaling) +
+                 (named.meaning.empty() ? "." : " (" + named.meaning + ").");
   if (factor == 0) {
     finding.text += " Nothing of the loss's cotangent came through.";
-  } else if (!meaning.empty()) {
-    finding.text += fmt::format(
-        " That factor is {}: {}.", meaning,
-        std::abs(factor) > 1
-            ? "look for cotangents or gradients that are summed once too often, or a division by "
-              "the size that is missing"
-            : "look for a sum over the ranks that is missing, or a division by the size too many");
+  } else if (named.is_size) {
+    finding.text += std::abs(factor) > 1
+                        ? " Look for cotangents or gradients that are summed once too often, or a "
+                          "division by the size that is missing."
+                        : " Look for a sum over the ranks that is missing, or a division by the size "
+                          "too many.";
   } else if (factor < 0) {
     finding.text += " The sign is turned: look for a minus in a backward.";
   }

@@ -166,13 +166,4 @@ double snapped(double number, double relative_error) {
   return number;
 }
 
-std::string fraction(double number) {
-  for (int denominator = 1; denominator <= kLargestDenominator; ++denominator) {
-    const double numerator = number * denominator, nearest = std::nearbyint(numerator);
-    if (nearest == 0 || std::abs(numerator - nearest) > 0x1p-48 * std::abs(nearest)) continue;
-    return denominator == 1 ? fmt::format("{}", nearest) : fmt::format("{}/{}", nearest, denominator);
-  }
-  return fmt::format("{:.6g}", number);
-}
-
 }  // namespace distgrad

@@ -48,7 +48,5 @@ std::optional<std::vector<std::vector<double>>> coefficients(const Blocks& measu
 
 // The nearest fraction with a small denominator where the number is one, within the error.
 double snapped(double number, double relative_error);
-// "3", "1/3", "0.25173"; with its sign.
-std::string fraction(double number);
 
 }  // namespace distgrad

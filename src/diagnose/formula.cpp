@@ -9,6 +9,8 @@
 #include <numeric>
 #include <set>
 
+#include "base/number_text.h"
+
 namespace distgrad {
 namespace {
 
@@ -139,7 +141,7 @@ View view_of(const Measurement& m, const Blocks& blocks, bool counts_in_groups =
 std::string coefficient(double number, bool is_first) {
   const std::string sign = number < 0 ? (is_first ? "−" : " − ") : (is_first ? "" : " + ");
   const double size = std::abs(number);
-  return sign + (size == 1 ? "" : fraction(size) + " ");
+  return sign + (size == 1 ? "" : ratio_text(size) + " ");
 }
 
 std::string subscript(const std::string& index) {
@@ -148,7 +150,7 @@ std::string subscript(const std::string& index) {
 
 std::string list_of(const std::vector<double>& numbers) {
   std::vector<std::string> texts;
-  for (const double n : numbers) texts.push_back(n == 0 ? "0" : (n < 0 ? "−" : "") + fraction(std::abs(n)));
+  for (const double n : numbers) texts.push_back(n == 0 ? "0" : (n < 0 ? "−" : "") + ratio_text(std::abs(n)));
   return fmt::format("[{}]", fmt::join(texts, ", "));
 }
 

@@ -84,7 +84,7 @@ std::optional<Finding> truth_finding(const Evidence& evidence) {
       "The file's truth for {} is {}, the program gives {}{}. Either the figure is wrong, or the "
       "steps, the loss or the objective are not what was meant.",
       guarded_value(*d), element_phrase(d->wanted, d->index), element_phrase(d->simulated, d->index),
-      d->factor ? ", " + factor_phrase(evidence.program(), *d->factor) + " the file's" : "");
+      d->factor ? ", " + factor_of_exact(evidence.program(), *d->factor).of("the file's") : "");
   return finding;
 }
 
@@ -106,8 +106,8 @@ std::optional<Finding> program_finding(const Evidence& evidence) {
   finding.text = fmt::format("{} {}, single_device gives {}", what,
                              element_phrase(d->simulated, d->index), element_phrase(d->wanted, d->index));
   if (d->factor)
-    finding.text += fmt::format("; all of it is {} what it should be",
-                                factor_phrase(evidence.program(), *d->factor));
+    finding.text += "; all of it is " +
+                    factor_of_exact(evidence.program(), *d->factor).of("what it should be");
   finding.text +=
       ". No backward rule can mend that: look for a size that is divided by twice or not at all, "
       "an average of averages over unequal pieces, or a term that every rank adds.";
@@ -160,8 +160,7 @@ std::optional<Finding> forward_finding(const Evidence& evidence) {
       "of the ranks and the buffers of the collective, and whether an asynchronous one is waited "
       "for.",
       what, enumeration(values),
-      factor ? fmt::format("; all of it is {} what it should be",
-                           factor_phrase(evidence.program(), *factor))
+      factor ? "; all of it is " + factor_of_exact(evidence.program(), *factor).of("what it should be")
              : narrowness_phrase(*d));
   return finding;
 }

@@ -205,9 +205,7 @@ std::string is_scaled(const Look& look) {
   if (is_by_group_size(look, true)) return "is the right one divided by the group's size.";
   const auto factor = common_factor(look);
   if (!factor || *factor == 1) return "";
-  const std::string meaning = meaning_of_factor(*look.m.program, *factor);
-  return fmt::format("is the right one times {}{}.", (*factor < 0 ? "−" : "") + fraction(std::abs(*factor)),
-                     meaning.empty() ? "" : ", " + meaning);
+  return "is " + factor_of_exact(*look.m.program, *factor).of("the right one") + ".";
 }
 
 std::string sums_over_all(const Look& look) {

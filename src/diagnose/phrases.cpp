@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/number_text.h"
 #include "gradients/closeness.h"
 
 namespace distgrad {
@@ -12,7 +13,6 @@ namespace {
 
 constexpr std::size_t kShownElements = 6;
 constexpr std::size_t kShownRanks = 8;
-constexpr int kLargestDenominator = 64;
 
 // Whether all that differs is zero, as off the root of a reduce, while some rank has what it
 // should.
@@ -42,7 +42,7 @@ std::string names_of(const Evidence& evidence, const std::vector<std::size_t>& i
 
 }  // namespace
 
-std::string number_phrase(double value) { return fmt::format("{:.6g}", value); }
+std::string number_phrase(double value) { return number_text(value, 6); }
 
 std::string array_phrase(const Array& array) {
   if (array.shape().empty()) return number_phrase(array[0]);
@@ -74,25 +74,9 @@ std::string on_ranks(const std::vector<int>& ranks, int world_size) {
   return fmt::format("on {} {}", ranks.size() == 1 ? "rank" : "ranks", enumeration(words));
 }
 
-std::string ratio_phrase(double factor) {
-  for (int denominator = 1; denominator <= kLargestDenominator; ++denominator) {
-    const double numerator = factor * denominator;
-    const double nearest = std::nearbyint(numerator);
-    if (nearest == 0 || std::abs(numerator - nearest) > 1e-9 * std::abs(nearest)) continue;
-    if (denominator == 1) return fmt::format("{} times", nearest);
-    return fmt::format("{}/{} of", nearest, denominator);
-  }
-  return number_phrase(factor) + " times";
-}
-
 std::string element_phrase(const Array& array, const std::vector<std::int64_t>& index) {
   if (array.size() == 0 || index.size() != array.shape().size()) return array_phrase(array);
   return number_phrase(array[element_of(array.shape(), index)]);
-}
-
-std::string factor_phrase(const Program& program, double factor) {
-  const std::string meaning = meaning_of_factor(program, factor);
-  return ratio_phrase(factor) + (meaning.empty() ? "" : " (" + meaning + ")");
 }
 
 std::string how_they_differ(const Evidence& evidence, const std::optional<Scaling>& scaling) {
@@ -108,7 +92,8 @@ std::string how_they_differ(const Evidence& evidence, const std::optional<Scalin
   if (scaling && scaling->common) {
     const std::string where = world_size == 1 ? "" : " on every rank";
     if (*scaling->common == 0) return fmt::format("{} {} zero{}", subject, be, where);
-    return fmt::format("{} {} {} the truth{}", subject, be, ratio_phrase(*scaling->common), where);
+    return fmt::format("{} {} {} the truth{}", subject, be,
+                       factor_of_exact(evidence.program(), *scaling->common).amount, where);
   }
   const std::string where = on_ranks(evidence.differing_ranks(), world_size);
   if (are_zero_where_they_differ(evidence))

@@ -25,12 +25,6 @@ std::string enumeration(const std::vector<std::string>& words);
 // "on every rank", "on rank 2", "on ranks 0 and 3"; many are counted: "on 12 of 64 ranks".
 std::string on_ranks(const std::vector<int>& ranks, int world_size);
 
-// "4 times", "1/4 of", "0.37 times"; "0 times" never occurs (see how_they_differ).
-std::string ratio_phrase(double factor);
-
-// "1/4 of (1 / the world size)": with the meaning of the factor, where it has one.
-std::string factor_phrase(const Program&, double factor);
-
 // "The gradients are 1/2 of the truth on every rank", "The gradient of w is zero on every rank",
 // "The gradients of w and b differ from the truth on rank 1": no full stop.
 std::string how_they_differ(const Evidence&, const std::optional<Scaling>&);

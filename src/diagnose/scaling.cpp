@@ -10,33 +10,20 @@
 namespace distgrad {
 namespace {
 
-struct NamedSize {
-  double size;
-  std::string name;
-};
-
-// The world first: a group that is as large needs no mention.
-std::vector<NamedSize> sizes_in(const Program& program) {
-  std::vector<NamedSize> sizes = {{static_cast<double>(program.world_size), "the world size"}};
+FactorNames names_in(const Program& program) {
+  std::vector<NamedCount> counts;
   for (const Group& group : program.groups) {
     if (group.partition.empty()) continue;
-    const auto size = static_cast<double>(group.partition[0].size());
-    const bool uneven =
-        std::any_of(group.partition.begin(), group.partition.end(),
-                    [&](const auto& list) { return static_cast<double>(list.size()) != size; });
-    const bool known =
-        std::any_of(sizes.begin(), sizes.end(), [&](const NamedSize& s) { return s.size == size; });
-    if (!uneven && !known) sizes.push_back({size, "the size of group " + group.name});
+    const std::size_t size = group.partition[0].size();
+    const bool is_even = std::all_of(group.partition.begin(), group.partition.end(),
+                                     [&](const auto& list) { return list.size() == size; });
+    const bool is_world = group.partition.size() == 1 && static_cast<int>(size) == program.world_size;
+    if (is_even && !is_world)
+      counts.push_back({(group.is_mesh_axis ? "" : "group ") + group.name, static_cast<int>(size),
+                        NamedCount::Kind::kAxis});
   }
-  return sizes;
-}
-
-std::vector<double> likely_factors(const Program& program) {
-  std::vector<double> factors = {0, -1};
-  for (const NamedSize& s : sizes_in(program))
-    for (const double f : {s.size, 1 / s.size, s.size * s.size, 1 / (s.size * s.size)})
-      factors.push_back(f);
-  return factors;
+  counts.push_back({"ranks", program.world_size, NamedCount::Kind::kOther});
+  return {std::move(counts), program.dtype == DType::kFloat16 || program.dtype == DType::kBFloat16};
 }
 
 double bound_at(const ComparedPart& part, std::int64_t i) {
@@ -99,11 +86,14 @@ std::optional<double> factor_of(const Program& program,
   const auto ratio = ratio_of(parts, roundoff);
   if (!ratio || !std::isfinite(ratio->value)) return std::nullopt;
   if (std::abs(ratio->value - 1) <= ratio->error) return std::nullopt;
-  for (const double likely : likely_factors(program))
-    if (std::abs(ratio->value - likely) <= ratio->error && all_are(likely, 0, parts, roundoff))
-      return likely;
+  if (std::abs(ratio->value) <= ratio->error && all_are(0, 0, parts, roundoff)) return 0;
+  const NamedFactor named =
+      names_in(program).name(ratio->value, ratio->error / std::abs(ratio->value));
   // One element is always some number times the truth.
-  if (nonzero_elements(parts) < 2) return std::nullopt;
+  const bool is_shown = nonzero_elements(parts) > 1;
+  const bool is_telling = named.is_size || named.value == -1 || (named.known && is_shown);
+  if (is_telling && all_are(named.value, 0, parts, roundoff)) return named.value;
+  if (!is_shown) return std::nullopt;
   return all_are(ratio->value, ratio->error, parts, roundoff) ? std::optional(ratio->value)
                                                               : std::nullopt;
 }
@@ -136,15 +126,9 @@ std::optional<Scaling> scaling_of(const Evidence& evidence) {
   return scaling;
 }
 
-std::string meaning_of_factor(const Program& program, double factor) {
-  for (const NamedSize& s : sizes_in(program)) {
-    if (s.size == 1) continue;
-    if (factor == s.size) return s.name;
-    if (factor == 1 / s.size) return "1 / " + s.name;
-    if (factor == s.size * s.size) return s.name + ", squared";
-    if (factor == 1 / (s.size * s.size)) return "1 / " + s.name + ", squared";
-  }
-  return "";
+NamedFactor factor_of_exact(const Program& program, double factor) {
+  constexpr double kPrecision = 1e-9;
+  return names_in(program).name(factor, kPrecision);
 }
 
 }  // namespace distgrad

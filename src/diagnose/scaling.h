@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "diagnose/evidence.h"
+#include "gradients/factor_names.h"
 
 namespace distgrad {
 
@@ -19,11 +20,11 @@ struct Scaling {
 
 // Nothing where some gradient that differs is no multiple of the truth, is missing, or the truth is
 // 0 everywhere. Elements that are 0 in the truth must be 0 and say nothing of the factor. A factor
-// within its error of a world's or group's size, or of its inverse, is taken for that; another one
-// needs two elements to show it.
+// within its error of one that has a name is taken for that; another one needs two elements to show
+// it.
 std::optional<Scaling> scaling_of(const Evidence&);
 
-// "the world size", "1 / the size of group tp", ...; empty for another constant.
-std::string meaning_of_factor(const Program&, double factor);
+// What a factor that is known exactly is, of this program's ranks and groups.
+NamedFactor factor_of_exact(const Program&, double factor);
 
 }  // namespace distgrad

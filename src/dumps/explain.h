@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "dumps/factors.h"
+#include "gradients/factor_names.h"
 #include "dumps/parameter.h"
 
 namespace distgrad::dumps {

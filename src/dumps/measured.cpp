@@ -8,6 +8,8 @@
 namespace distgrad::dumps {
 namespace {
 
+constexpr std::string_view kReference = "the reference";
+
 std::optional<Mistake> scaled(const Measured& m, std::size_t h, const FactorNames& names) {
   const Differences& d = m.differences[h];
   if (d.expected_squares <= 0 || !std::isfinite(d.product) || d.product == 0) return std::nullopt;
@@ -16,12 +18,12 @@ std::optional<Mistake> scaled(const Measured& m, std::size_t h, const FactorName
     return m.explains(*m.holding(h).observed, h, factor.value, d.error_squares, factor.known);
   };
   const NamedFactor named = names.name(measured, m.factor_precision());
-  if (named.known && fits(named)) return Mistake{Mistake::Kind::kScaled, named, named.text};
+  if (named.known && fits(named)) return Mistake{Mistake::Kind::kScaled, named, named.of(kReference)};
   // Every number is some other number times a constant.
   const bool may_be_rounding = m.forgives_near && std::abs(measured - 1) <= m.near_bound.rtol;
   const NamedFactor other = FactorNames::unnamed(measured);
   if (m.holding(h).size() == 1 || may_be_rounding || !fits(other)) return std::nullopt;
-  return Mistake{Mistake::Kind::kScaled, other, other.text};
+  return Mistake{Mistake::Kind::kScaled, other, other.of(kReference)};
 }
 
 std::optional<Mistake> other_slice(const Measured& m, std::size_t h) {

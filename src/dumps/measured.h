@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "dumps/factors.h"
+#include "gradients/factor_names.h"
 #include "dumps/parameter.h"
 
 namespace distgrad::dumps {

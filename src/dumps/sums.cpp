@@ -222,7 +222,7 @@ class SumSearch {
 std::string MissingSum::text() const {
   std::string text = fmt::format("needs {} over {}", is_mean ? "the average" : "a sum", over);
   if (own_slices) text = "has only each rank's own slice, and zeros elsewhere: " + text;
-  return factor.text.empty() ? text : text + ", which is then " + factor.text;
+  return factor.amount.empty() ? text : text + ", which is then " + factor.of("the reference");
 }
 
 std::optional<MissingSum> missing_sum(const Measured& m, const std::vector<Mistake>& mistakes,

@@ -252,20 +252,19 @@ std::string bounds_text(const CaseResult& r, const TextOptions& options) {
   return out;
 }
 
+// Expressions, messages and names of files in it are others' words. A table has none, and colours.
 std::string detail(const CaseResult& r, const TextOptions& options) {
-  std::string out;
-  out += measured_text(r, options);
-  if (options.verbose) out += losses_text(r);
-  out += tables(r, options);
-  out += error_text(r);
-  out += findings_text(r, options);
-  out += why_text(r, options);
-  for (const std::string& note : r.notes) out += wrapped("note: " + note, 2, options.width);
-  out += warnings_text(r, options);
-  out += output_text(r, options);
+  std::string above = measured_text(r, options), below;
+  if (options.verbose) above += losses_text(r);
+  below += error_text(r);
+  below += findings_text(r, options);
+  below += why_text(r, options);
+  for (const std::string& note : r.notes) below += wrapped("note: " + note, 2, options.width);
+  below += warnings_text(r, options);
+  below += output_text(r, options);
   if (options.verbose)
-    out += bounds_text(r, options) + "  took " + seconds_text(r.elapsed_s) + "\n";
-  return for_terminal(out);  // names, expressions and messages in it are others' words
+    below += bounds_text(r, options) + "  took " + seconds_text(r.elapsed_s) + "\n";
+  return for_terminal(above) + tables(r, options) + for_terminal(below);
 }
 
 // --- The whole run ---

@@ -1,13 +1,15 @@
-// What a constant factor between observed and reference gradients is the size of.
+// What a constant factor between two gradients is, in words: a size that there is in the run, or its
+// inverse; a small ratio; the number itself.
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
-namespace distgrad::dumps {
+namespace distgrad {
 
-// Something that there is in the run, and how often: an axis, a process group, the ranks, the
-// micro-batches that the user counted.
+// Something that there is in the run, and how often: an axis, a group, the ranks, the micro-batches
+// that the user counted.
 struct NamedCount {
   enum class Kind { kAxis, kOther };  // text: "the size of dp or tp", "the number of ranks"
   std::string name;
@@ -19,7 +21,11 @@ struct NamedFactor {
   double value = 1;
   bool known = false;  // a size, an inverse of one, a small ratio, a loss scale, -1
   bool is_size = false;
-  std::string text;  // "1/4 of the reference (4 = the number of ranks)"
+  std::string amount;   // "1/4 of", "3 times", "the negative of"
+  std::string meaning;  // "4 = the number of ranks"; empty: nothing is that
+
+  // `whole`: "the reference". "1/4 of the reference (4 = the number of ranks)"
+  std::string of(std::string_view whole) const;
 };
 
 class FactorNames {
@@ -42,4 +48,4 @@ class FactorNames {
   bool narrow_;
 };
 
-}  // namespace distgrad::dumps
+}  // namespace distgrad

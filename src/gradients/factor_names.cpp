@@ -1,15 +1,16 @@
-#include "dumps/factors.h"
+#include "gradients/factor_names.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <optional>
 #include <set>
 
-#include "report/words.h"
+#include "base/number_text.h"
 
-namespace distgrad::dumps {
+namespace distgrad {
 namespace {
 
 constexpr double kLeastLossScale = 1024;  // of a GradScaler, which starts at 65536 and halves
@@ -27,8 +28,8 @@ std::optional<int> size_near(double magnitude, double precision) {
   return fits ? std::optional(static_cast<int>(size)) : std::nullopt;
 }
 
-std::string amount_text(double value) {
-  return ratio_text(value) + (value < 1 ? " of the reference" : " times the reference");
+std::string amount_text(double magnitude) {
+  return ratio_text(magnitude) + (magnitude < 1 ? " of" : " times");
 }
 
 std::optional<double> small_ratio_near(double magnitude, double precision, bool narrow) {
@@ -43,29 +44,31 @@ std::optional<double> small_ratio_near(double magnitude, double precision, bool 
 
 }  // namespace
 
+std::string NamedFactor::of(std::string_view whole) const {
+  return fmt::format("{} {}{}", amount, whole, meaning.empty() ? "" : " (" + meaning + ")");
+}
+
 NamedFactor FactorNames::name(double measured, double precision) const {
   const double sign = measured < 0 ? -1 : 1;
   const double magnitude = std::abs(measured);
-  const auto named = [&](double value, bool is_size, const std::string& why) {
-    const std::string text = (sign < 0 ? "minus " : "") + amount_text(value);
-    return NamedFactor{sign * value, true, is_size, text + why};
+  const auto named = [&](double value, bool is_size, std::string meaning) {
+    return NamedFactor{sign * value, true, is_size, (sign < 0 ? "minus " : "") + amount_text(value),
+                       std::move(meaning)};
   };
-  if (is_near(measured, -1, precision)) return {-1, true, false, "the negative of the reference"};
+  if (is_near(measured, -1, precision)) return {-1, true, false, "the negative of", ""};
   const auto size = size_near(magnitude, precision);
   const double exact = !size ? 0 : magnitude >= 1 ? *size : 1.0 / *size;
-  if (size) {
+  if (size)
     if (const std::string what = sized(*size); !what.empty())
-      return named(exact, true, fmt::format(" ({} = {})", *size, what));
-  }
+      return named(exact, true, fmt::format("{} = {}", *size, what));
   const double power = std::exp2(std::round(std::log2(magnitude)));
   if (power >= kLeastLossScale && is_near(magnitude, power, precision))
     return named(power, false,
-                 fmt::format(" (2^{}: a loss scale that was not taken out again?)",
+                 fmt::format("2^{}: a loss scale that was not taken out again?",
                              number_text(std::log2(power))));
-  if (size) {
+  if (size)
     if (const std::string what = product_of(*size); !what.empty())
-      return named(exact, true, fmt::format(" (nothing here is {0}; {0} = {1})", *size, what));
-  }
+      return named(exact, true, fmt::format("nothing here is {0}; {0} = {1}", *size, what));
   if (const auto ratio = small_ratio_near(magnitude, std::min(precision, 5e-3), narrow_))
     return named(*ratio, false, "");
   return unnamed(measured);
@@ -74,7 +77,7 @@ NamedFactor FactorNames::name(double measured, double precision) const {
 NamedFactor FactorNames::unnamed(double measured) {
   int digits = 3;  // or as many as it takes not to look like 1
   while (digits < 17 && number_text(std::abs(measured), digits) == "1") ++digits;
-  return {measured, false, false, number_text(measured, digits) + " times the reference"};
+  return {measured, false, false, number_text(measured, digits) + " times", ""};
 }
 
 // What has that size: "the size of dp or tp, or the number of ranks"; empty: nothing.
@@ -104,4 +107,4 @@ std::string FactorNames::product_of(int size) const {
   return fmt::format("{}, with {}", fmt::join(products, " or "), fmt::join(legend, ", "));
 }
 
-}  // namespace distgrad::dumps
+}  // namespace distgrad

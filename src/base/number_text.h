@@ -1,0 +1,16 @@
+// Numbers as text: the shortest that reads back, or as a person would say a ratio.
+#pragma once
+
+#include <string>
+
+namespace distgrad {
+
+inline constexpr int kShortest = 0;  // as many digits as reading the number back needs
+
+// "20", "0.333333" (digits 6), "1e-07", "nan", "inf", "-inf".
+std::string number_text(double value, int digits = kShortest);
+
+// "1/2", "3", "0.37": a ratio as a person would say it; fractions up to 1/64 are found.
+std::string ratio_text(double ratio);
+
+}  // namespace distgrad
