@@ -129,8 +129,10 @@ class Measurement:
             self._note("contiguity", f"backward raises where the cotangent is not contiguous ({told}): {text}")
 
     def _graph_probes(self, found):
+        if found.graph == "own":  # as under DistributedDataParallel: each forward is followed by its backward, once
+            return []
         cotangent = self._random()
-        kinds = ["own", *_OTHER_GRAPHS] if found.graph == "kept" else list(_OTHER_GRAPHS)
+        kinds = ["own", *_OTHER_GRAPHS]
         return [Probe(cotangent, found.graph), Probe(cotangent.flip(0), found.graph)] + [Probe(cotangent, k) for k in kinds]
 
     def _look_at_graphs(self, found, probes, rows):

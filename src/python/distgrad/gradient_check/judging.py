@@ -16,6 +16,8 @@ _OBJECTIVES = {
     "replicated": 'one loss that every rank computes from it (objective "replicated")',
     "mean": 'the mean of all ranks\' losses, each rank\'s loss undivided (objective "mean")',
     "replicated input": "an input that is one tensor of which every rank holds a copy: each copy has the gradient of all",
+    "mean, replicated input": "the mean of all ranks' losses, and an input that is one tensor of which every rank holds a"
+                              " copy: DistributedDataParallel",
 }
 
 
@@ -261,10 +263,7 @@ def list_of(names, count):
 def _variables(coordinates):
     """{variable: names of tensors}, in order."""
     names = list(dict.fromkeys(t.name for tensors in coordinates.tensors for t in tensors))
-    if coordinates.kind == "elements":
-        lists = list_of(names, len(coordinates.tensors))
-    else:
-        lists = {}
+    lists = list_of(names, len(coordinates.tensors))
     of_list = {member: root for root, members in lists.items() for member in members}
     return {of_list.get(name, name): lists.get(of_list.get(name), [name]) for name in names}
 

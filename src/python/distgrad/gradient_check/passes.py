@@ -45,12 +45,16 @@ class Check:
         self._inputs = [result.values[0] for result in started]
         if not any(self._inputs):
             raise CannotCheck("no input requires grad on any rank")
+        if not any(torch.Size(i["shape"]).numel() for inputs in self._inputs for i in inputs):
+            raise CannotCheck("no input that requires grad has an element on any rank")
         first = self._told([result.values[1] for result in started])
         narrow = min(i["dtype"].itemsize for inputs in self._inputs for i in inputs) < 8
         wide = self._first_in_float64() if narrow and self._options.float64 else None
         self._outputs = self._judged(wide or first)
         if not any(self._outputs):
             raise CannotCheck("the function returns no floating-point tensor on any rank")
+        if not any(t.size() for outputs in self._outputs for t in outputs):
+            raise CannotCheck("the function returns no tensor with an element on any rank")
         try:
             return self._report(self._passes(wide is not None))
         except _IsRandom:
@@ -196,7 +200,8 @@ class Check:
                    f" ({measured.backwards} backwards{graphs})")
         told = {"elements": f"each of {inputs.size} elements", "whole": f"{inputs.size} random directions",
                 "blocks": f"{_BY_TENSOR} random directions of each input of each rank"}[kind]
-        way = "affine, so exact" if bool(derivative.affine.all()) else \
+        exact = "affine, so exact" if not derivative.noise else "affine within its roundings"
+        way = exact if bool(derivative.affine.all()) else \
             f"central differences, off by at most {_relative_error(derivative):.0e} of the largest"
         self._show(f"forward: the derivative along {told}; {way} ({derivative.evaluations} runs)")
 

@@ -211,7 +211,7 @@ MEANINGS = {
 
 
 def objectives(pair):
-    """For which other objectives the measured backward is the right one: "mean", "replicated", "replicated input"."""
+    """For which other objectives the measured backward is the right one: "mean", "replicated", ..."""
     if pair.ranks < 2 or not pair.wrong():
         return set()
     n = range(pair.ranks)
@@ -223,8 +223,11 @@ def objectives(pair):
         if all(bool(((sum(pair.measured[r][k] for k in n) - sum(pair.right[r][k] for k in n) / pair.ranks).abs()
                      <= room[r]).all()) for r in n):
             found.add("replicated")
-    if _same_shapes(pair, by_column=False) and _is_summed_once_more(pair):
-        found.add("replicated input")
+    if _same_shapes(pair, by_column=False):
+        if _is_summed_once_more(pair):
+            found.add("replicated input")
+        if _is_summed_once_more(pair, pair.ranks):
+            found.add("mean, replicated input")
     return found
 
 
@@ -275,7 +278,7 @@ def _outputs_alike(pair):
 
 def _has_others_elements(pair):
     """Whether the outputs have elements that only other ranks' inputs go to."""
-    return pair.by_element and any(
+    return any(
         bool((pair.right[r][r].abs() <= pair.room[r][r]).all(0).any()) and not pair.right_is_zero(r, r)
         for r in range(pair.ranks))
 
@@ -309,9 +312,9 @@ def _meaning(c, n):
     return ": its sign is turned" if c == -1 else ""
 
 
-def _is_summed_once_more(pair):
-    """Whether every rank has what is right for all ranks, summed."""
-    return _all_are(pair, lambda r, k: _sum([row[k] for row in pair.right], pair.right[r][k]))
+def _is_summed_once_more(pair, divisor=1):
+    """Whether every rank has what is right for all ranks, summed (and divided)."""
+    return _all_are(pair, lambda r, k: _sum([row[k] / divisor for row in pair.right], pair.right[r][k]))
 
 
 def _all_are(pair, block_of):
