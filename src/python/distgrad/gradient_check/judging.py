@@ -10,6 +10,7 @@ from .formulas import Names, bar, bases_of, formula, number
 from .predicates import MEANINGS, NARROWER, Mistake, mistake_in, objectives
 from .report import Finding
 
+_SCATTER = 4  # times as far as the worst of a few roundings moves it a gradient may be off
 _MOST_DETAILS = 3
 _MOST_BLOCK = 3  # rows and columns of a block that is shown
 _OBJECTIVES = {
@@ -23,12 +24,13 @@ _OBJECTIVES = {
 
 class Judgement:
     """Of one dtype's pass. inputs, outputs: Coordinates; derivative, backward: what was measured; rtol: what rounding may
-    do, relative to the largest; values: by (rank, input's name), the elements, where known."""
+    do, relative to the largest; values: by (rank, input's name), the elements, where known; scatter: how far roundings of the
+    inputs move the elements of the measured map, where that was looked at."""
 
-    def __init__(self, inputs, outputs, derivative, backward, rtol, values, dtype):
+    def __init__(self, inputs, outputs, derivative, backward, rtol, values, dtype, scatter=None):
         self._inputs, self._outputs = inputs, outputs
         self._backward = backward
-        self._rtol, self._values = rtol, values
+        self._rtol, self._values, self._scatter = rtol, values, scatter
         self.dtype, self.derivative, self.kind = dtype, derivative, inputs.kind
         self.paired = 0  # findings that are about pairs of an input and an output
         self._ranks = len(inputs.tensors)
@@ -45,7 +47,7 @@ class Judgement:
             rows = range(len(self._backward.matrix)) if oddity.rows is None else oddity.rows.nonzero().flatten().tolist()
             ranks = self._ranks_of(rows)
             self.findings.append(Finding(oddity.name, oddity.text, ranks=ranks, dtype=self.dtype))
-        if self._backward.is_linear:
+        if self._backward.is_linear or self._is_linear_but_for_roundings():
             self._judge_pairs()
         elif not unsteady:
             self._judge_nonlinear()
@@ -161,7 +163,26 @@ class Judgement:
         right = right + 0 * self._backward.matrix.nan_to_num(posinf=0, neginf=0)
         rows, columns = _largest(right, self._inputs, 0), _largest(right, self._outputs, 1)
         size = torch.maximum(rows, columns) + right.max() / 256 if right.numel() else right
-        return self._rtol * size + self.derivative.error.T.nan_to_num(nan=math.inf)
+        room = self._rtol * size + self.derivative.error.T.nan_to_num(nan=math.inf)
+        if self._scatter is not None:
+            apart, largest = self._largest_in_pairs(self._scatter), self._largest_in_pairs(right)
+            room = torch.maximum(room, self._rtol * largest) + _SCATTER * torch.minimum(apart, largest / 8)
+        return room
+
+    def _largest_in_pairs(self, matrix):
+        """By element, the largest of its input and its output, of all ranks: where a derivative is as good as 0 its error is
+        that of what it is made from."""
+        result = matrix.clone()
+        for rows in _by_name(self._inputs):
+            for columns in _by_name(self._outputs):
+                if rows and columns:
+                    result[torch.tensor(rows)[:, None], columns] = matrix[rows][:, columns].max()
+        return result
+
+    def _is_linear_but_for_roundings(self):
+        return self._scatter is not None and all(
+            bool(((s.gradient - self._backward.matrix @ s.cotangent).abs() <= self._room_of_all @ s.cotangent.abs()).all())
+            for s in self._backward.random)
 
     def _zero_rows(self, inputs, rows):
         """By rank, the elements at which any rank's input is 0."""
@@ -303,6 +324,14 @@ def _merged(findings):
 
 def _anonymous(line, finding):
     return line.replace(bar(finding.inputs[0]), "X").replace(bar(finding.outputs[0]), "Y")
+
+
+def _by_name(coordinates):
+    """Of each tensor the coordinates on all ranks."""
+    found = {}
+    for (_, name), span in coordinates.ranges.items():
+        found.setdefault(name, []).extend(range(span.start, span.stop))
+    return found.values()
 
 
 def _matrix(block):

@@ -205,6 +205,30 @@ def computes_in_float32(x):
     return right_sum(x.float().tanh()).to(x.dtype)
 
 
+def rounds_to_half(x):
+    return right_sum(x.half()).to(x.dtype)
+
+
+def normalised(x):
+    """Over all ranks, in its own dtype: of a small variance little is left in half precision."""
+    mean = right_sum(x.mean(0)) / n()
+    variance = right_sum((x - mean).square().mean(0)) / n()
+    return (x - mean) * (variance + 1e-5).rsqrt()
+
+
+def scaled_in_float32(x):
+    return x * torch.rsqrt(right_sum(x.float().square().mean())).to(x.dtype)
+
+
+def saturated(x):
+    """Where tanh is nearly 1 its derivative is less than the rounding of what it is made from."""
+    return right_sum((4 * x).tanh())
+
+
+def small_variance():
+    return (matrix(3, 2).detach() * 0.01 + 3).bfloat16().requires_grad_()
+
+
 def attention(q, k, v):
     """Keys and values of all ranks."""
     k, v = right_gather(k).flatten(0, 1), right_gather(v).flatten(0, 1)
@@ -268,6 +292,10 @@ CASES = [
     Case("float32 only", without_float64, float32, words=("does not take float64: AssertionError: float32 only",)),
     Case("bfloat16 only", right_sum, lambda: matrix(dtype=torch.bfloat16), options={"float64": False}),
     Case("computes in float32", computes_in_float32, matrix, words=("computes in about float32",)),
+    Case("rounds to half", rounds_to_half, matrix, right=SUM, words=("affine within its roundings",)),
+    Case("a small variance in bfloat16", normalised, small_variance, words=("roundings of the inputs move gradients",)),
+    Case("float32 in float16", scaled_in_float32, lambda: matrix(dtype=torch.float16)),
+    Case("saturated in bfloat16", saturated, lambda: matrix(dtype=torch.bfloat16)),
     Case("large", lambda x: right_sum(x.sin()), lambda: matrix(20, 30), options=LARGE,
          words=("16 random cotangents",)),
     Case("large with relu", lambda x: right_sum((x - 0.7).relu()), lambda: matrix(20, 30), options=LARGE),

@@ -235,6 +235,10 @@ def two_outputs(x):
     return {"sum": right_sum(x), "mean": function(average, lambda g, x: reduced(g))(x)}
 
 
+def in_bfloat16(g, x):
+    return reduced(g) if g.dtype == torch.float64 else reduced(g) * (me() != 1)
+
+
 def in_float32(g, x):
     return reduced(g) if g.dtype == torch.float64 else g.clone()
 
@@ -260,6 +264,8 @@ MORE = [
          "identity-backward", ("x̄_r = ȳ_r",), SUM, words=("float64, float32",)),
     Case("bfloat16: mean", function(reduced, lambda g, x: reduced(g) / n()), lambda: matrix(dtype=torch.bfloat16), "scaled",
          ("x̄_r = 1/4 Σ_k ȳ_k",), SUM),
+    Case("bfloat16 only", function(reduced, in_bfloat16), lambda: matrix(dtype=torch.bfloat16), "no-gradient",
+         ("x̄_r = Σ_k ȳ_k, r = 0, 2, 3", "x̄_1 = 0"), SUM, words=("in bfloat16",)),
     Case("large: identity", function(reduced, lambda g, x: g.clone()), large, "identity-backward", ("x̄_r = ȳ_r",), SUM,
          options=LARGE),
     Case("large: without rank 1", function(reduced, lambda g, x: reduced(g * (me() != 1))), large, "missing-reduction",
