@@ -7,7 +7,7 @@ import torch
 
 from .blocks import Pair
 from .formulas import Names, bar, bases_of, formula, number
-from .predicates import MEANINGS, NARROWER, Mistake, mistake_in, objectives
+from .predicates import ANOTHER_MAP, NARROWER, Mistake, mistake_in, objectives
 from .report import Finding
 
 _SCATTER = 4  # times as far as the worst of a few roundings moves it a gradient may be off
@@ -79,7 +79,7 @@ class Judgement:
         d = self.derivative
         pair = Pair([[d.matrix.T]], [[self._backward.matrix]], [[self._room_of_all]], [[None]], by_element=False)
         wrong = pair.excess(0, 0)[~d.open.T & (d.low == d.high).T] > 0
-        return [Finding("other-backward", MEANINGS["other-backward"])] if bool(wrong.any()) else []
+        return [Finding("other-backward", ANOTHER_MAP)] if bool(wrong.any()) else []
 
     def _tell_right(self, pair, x, names):
         if all(pair.right_is_zero(r, k) for r, k in pair.pairs()):
@@ -235,13 +235,13 @@ class Judgement:
         if self._inputs.kind == "elements":
             self._judge_pairs()
         if not self.paired:
-            self.findings.append(Finding("other-backward", MEANINGS["not-linear"], linear=False, **everyone))
+            self.findings.append(Finding("other-backward", "the backward is not linear in the cotangents", linear=False, **everyone))
 
     def _op_or_rounding(self, everyone):
         samples = self._backward.random
         for op in ("product", "max", "min"):
             if self._inputs.kind == "elements" and all(self._is_op(op, s) for s in samples):
-                text = f"{MEANINGS['same-op-backward']}: their {op} over the ranks"
+                text = f"the backward applied the collective's own reduction to the cotangents: their {op} over the ranks"
                 return Finding("same-op-backward", text, linear=False, measured=[f"x̄_r = {op}_k ȳ_k"], **everyone)
         for dtype, share in NARROWER.items():
             if all(self._is_rounded(s, share) for s in samples):

@@ -22,10 +22,13 @@ class Mistake:
     ranks: tuple
 
 
+ANOTHER_MAP = "the backward is another linear map than the right one"
+
+
 def mistake_in(pair):
     """The first that holds; other-backward where none does."""
     found = next((mistake for holds in TABLE if (mistake := holds(pair))), None)
-    return found or Mistake("other-backward", MEANINGS["other-backward"], _wrong_rows(pair))
+    return found or Mistake("other-backward", ANOTHER_MAP, _wrong_rows(pair))
 
 
 # By how much roundings on the way may be off, relative to what is rounded: a few eps, but not those of the next dtype.
@@ -195,16 +198,6 @@ TABLE = (
     double_reduction,
     wrong_slice,
 )
-
-# What each finding means. The first are the table's, the others are about how the backward behaves from call to call.
-MEANINGS = {
-    "other-backward": "the backward is another linear map than the right one",
-    "contiguity": "wrong only where the cotangent is not contiguous in memory",
-    "nondeterministic": "two equal runs give different results",
-    "stale-or-aliased": "a buffer is reused, changed later, or a cotangent modified in place",
-    "same-op-backward": "the backward applied the collective's own reduction to the cotangents",
-    "not-linear": "the backward is not linear in the cotangents",
-}
 
 
 # ---- right for what
