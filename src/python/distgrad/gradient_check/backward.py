@@ -63,7 +63,17 @@ class Measurement:
         self._oddities, self._count = {}, 0
         self._generator = torch.Generator().manual_seed(11)
 
-    def run(self):
+    def scatter(self, found, share):
+        """By element of the matrix, how far it moves where the inputs are off by roundings of this relative size."""
+        units = torch.eye(self._columns, dtype=torch.float64)
+        apart = torch.zeros_like(found.matrix)
+        for nudge in (share, -share):
+            values, _ = self._probe([Probe(c, "own", nudge=nudge) for c in units])
+            apart = torch.maximum(apart, (self._session.assemble_gradients(values).T - found.matrix).abs())
+        return apart.nan_to_num(posinf=0)
+
+    def run(self, others=True):
+        """others: whether other graphs and layouts are looked at, too."""
         zero = torch.zeros(self._columns, dtype=torch.float64)
         random = [self._random() for _ in range(_RANDOM)]
         units = torch.eye(self._columns, dtype=torch.float64)
@@ -76,7 +86,8 @@ class Measurement:
         if found.is_linear or not self._remembers(found):
             if bool((constant != 0).any()):
                 self._note("other-backward", "cotangents of zero give a gradient that is not zero", rows=constant != 0)
-            self._look_at_others(found)
+            if others:
+                self._look_at_others(found)
         found.oddities, found.backwards = list(self._oddities.values()), self._count
         return found
 
@@ -129,8 +140,10 @@ class Measurement:
             self._note("contiguity", f"backward raises where the cotangent is not contiguous ({told}): {text}")
 
     def _graph_probes(self, found):
+        if found.graph == "own":  # as under DistributedDataParallel: each forward is followed by its backward, once
+            return []
         cotangent = self._random()
-        kinds = ["own", *_OTHER_GRAPHS] if found.graph == "kept" else list(_OTHER_GRAPHS)
+        kinds = ["own", *_OTHER_GRAPHS]
         return [Probe(cotangent, found.graph), Probe(cotangent.flip(0), found.graph)] + [Probe(cotangent, k) for k in kinds]
 
     def _look_at_graphs(self, found, probes, rows):

@@ -14,6 +14,9 @@ from dataclasses import dataclass
 import torch
 
 
+_MOST_KEPT = 1 << 24  # elements of directions, 8 bytes each
+
+
 @dataclass(frozen=True)
 class Tensor:
     """What the ranks know of one tensor. scale: the size of the steps or numbers of its random directions."""
@@ -36,6 +39,7 @@ class Coordinates:
 
     def __post_init__(self):
         self.ranges = {}  # (rank, name) -> the slice of its coordinates, in order
+        self._made, self._made_elements = {}, 0  # directions, as long as they are not too many
         self.size = self.count if self.kind == "whole" else 0
         for rank, tensors in enumerate(self.tensors):
             for t in tensors:
@@ -96,9 +100,23 @@ class Coordinates:
                 total += c * self._direction(rank, tensor, s)
         return total
 
+    def __getstate__(self):
+        return {**self.__dict__, "_made": {}, "_made_elements": 0}
+
     def _direction(self, rank, tensor, number):
         """Numbers of both signs and of the size `scale`."""
         owner = rank if self.kind == "whole" else ""
+        key = owner, tensor, number
+        if key not in self._made:
+            direction = self._made_direction(owner, tensor, number)
+            if self._made_elements + tensor.size() > _MOST_KEPT:
+                return direction
+            self._made[key] = direction
+            self._made_elements += tensor.size()
+        return self._made[key]
+
+    @staticmethod
+    def _made_direction(owner, tensor, number):
         seed = zlib.crc32(f"{owner}/{tensor.name}/{tuple(tensor.shape)}/{number}".encode())
         generator = torch.Generator().manual_seed(seed)
         sign = 2.0 * torch.randint(0, 2, tensor.shape, generator=generator) - 1

@@ -51,7 +51,8 @@ class Probe:
     graph: "kept" (one graph for all of them), "own" (a forward for it alone), "used" (another forward and backward came
     between), "together" (one backward for two calls, the other with reversed coefficients; the sum of both gradients).
     layout: how the cotangents lie in memory, on rank `only` alone or on all (None); constant: all elements of a cotangent are
-    its first coefficient; output: the only one that takes part."""
+    its first coefficient; output: the only one that takes part. nudge: a forward of its own at inputs that are moved by one
+    rounding of this relative size (0: not)."""
 
     coefficients: Optional[torch.Tensor]
     graph: str = "kept"
@@ -59,6 +60,7 @@ class Probe:
     only: Optional[int] = None
     constant: bool = False
     output: Optional[str] = None
+    nudge: float = 0.0
     doing: str = "backward"
 
 
@@ -160,11 +162,15 @@ class Executor:
         if probe.graph == "together":
             # Both operands before both calls: in backward the second call's gradient waits while the first's is made.
             return [self._call(prepared) for prepared in [self.subject.prepared(), self.subject.prepared()]]
-        run = self._forward()
+        run = self._forward(self._nudges(probe.nudge) if probe.nudge else None)
         if probe.graph == "used":
             other = self._forward(self._elsewhere())
             self._backward([other], Probe(probe.coefficients.flip(0)))
         return [run]
+
+    def _nudges(self, share):
+        return [torch.where(torch.arange(leaf.base.numel()).reshape(leaf.base.shape) % 3 == 0, -share, share)
+                * leaf.base.detach().to("cpu", torch.float64) for leaf in self.subject.leaves]
 
     def _elsewhere(self):
         """Moves of the tensors, as small as those of the forward, which the function took; parameters stay, as their memory

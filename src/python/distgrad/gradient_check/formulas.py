@@ -227,6 +227,8 @@ def _cover(rows, base, names):
 def _one_line(names, covered, text, texts):
     """Of one rank without r, where that can be."""
     plain = [t for t in texts[covered[0]] if not _SAYS_R.search(t)]
+    if "r+" not in text and "r-" not in text:
+        plain.append(_SAYS_R.sub(str(covered[0]), text))
     if len(covered) == 1 and plain:
         return f"{names.gradient}_{covered[0]} = {plain[0]}"
     return f"{names.gradient}_r = {text}, r = {', '.join(map(str, covered))}"
@@ -239,6 +241,7 @@ def _row_texts(row, r, n, base, names):
         return ["0"]
     values = {k: row[k].coefficient for k in present}
     destinations = _ways([row[k].destination for k in present], [r] * len(present), n, "r")
+    destinations += ["k"] if len(present) > 1 and all(row[k].destination == k for k in present) else []
     places = _ways([row[k].place for k in present], present, n, "k")
     found = []
     for a in destinations:
@@ -257,7 +260,7 @@ def _row_texts(row, r, n, base, names):
 
 def _term(base, names, destination, place):
     """The text of a source's term."""
-    return lambda source: base.term(names, destination, source, place.replace("k", source))
+    return lambda source: base.term(names, destination.replace("k", source), source, place.replace("k", source))
 
 
 def _ways(found, to, n, letter):

@@ -15,6 +15,7 @@ _SUPERPOSITIONS = 4
 _SMOOTH = 2.0**-8  # the largest step of differences, relative to the coordinate's size
 _NEARER = (2.0**-16, 2.0**-24)  # where that goes over a kink
 _NOISE_STEPS = (2.0**-6, 2.0**-11, 2.0**-16)
+_ROUGH = 1e-5  # of the outputs: more noise than that is half precision inside
 _GOOD = 1e-8  # an error of this part of the largest derivative is small enough
 _KNOWN = 1e-4  # of a larger one nothing is known
 _KINK = 1e-4  # by how much the slopes of both sides differ, relative to them
@@ -52,36 +53,44 @@ class Measurement:
         self._evaluations = 0
 
     def run(self):
-        found = self._affine()
+        found = self._affine(self._eps)
         if found.repeats and not bool(found.affine.all()):
-            found = self._by_differences(found.affine)
+            noise, relative = self._noise_and_share()
+            # Of what is affine but for roundings inside differences would tell little.
+            rough = self._affine(relative) if relative > _ROUGH else found
+            found = rough if bool(rough.affine.all()) else self._by_differences(found.affine, noise, relative)
+            found.noise = relative
         found.evaluations = self._evaluations
         return found
 
     # -- affine?
 
-    def _affine(self):
+    def _affine(self, eps):
         # Nothing is lost to rounding by large steps where all is linear, and much by small ones in a narrow dtype.
-        step = self._sizes * (_FIRST if self._eps < 1e-12 else _FIRST_NARROW)
-        mixes = _superpositions(step)
+        step = self._sizes * (_FIRST if eps < 1e-12 else _FIRST_NARROW)
+        # Other shares than powers of two where these are exact: rounding within would leave the steps themselves alone.
+        mixes = _superpositions(step, dyadic=eps > 1e-12)
         values = self._values(torch.cat([torch.zeros(2, self._count, dtype=torch.float64), torch.diag(step), mixes]))
         (base, again), moved, mixed = values[:2], values[2:2 + self._count], values[2 + self._count:]
         self._base, size = base, self._size_of(values)
         matrix = ((moved - base) / step[:, None]).T
-        room = 64 * self._eps * (size + mixes.abs() @ matrix.abs().T)
+        room = 64 * eps * (size + (mixes.abs() + self._sizes) @ matrix.abs().T)
         affine = ((mixed - base - mixes @ matrix.T).abs() <= room).all(0) & matrix.isfinite().all(1)
-        error = 4 * self._eps * (size[:, None] / step[None])
+        error = 4 * eps * (size[:, None] / step[None])
         self._depends = (matrix.abs() > 16 * error) | ~matrix.isfinite()
-        same = ((base - again).abs() <= 64 * self._eps * size) | (base.isnan() & again.isnan())
+        same = ((base - again).abs() <= 64 * eps * size) | (base.isnan() & again.isnan())
         return Derivative(matrix, error, affine, matrix, matrix, torch.zeros_like(matrix, dtype=torch.bool),
                           repeats=bool(same.all()))
 
     # -- differences
 
-    def _by_differences(self, affine):
+    def _noise_and_share(self):
+        """By output coordinate; and the largest relative to its output."""
         size = self._size_of(self._base[None])
         noise = torch.maximum(self._noise(), self._eps * size)
-        relative = float((noise / size.clamp_min(1e-300)).clamp_max(1).max())
+        return noise, float((noise / size.clamp_min(1e-300)).clamp_max(1).max())
+
+    def _by_differences(self, affine, noise, relative):
         first = min(0.5, max(_SMOOTH, relative**0.2))
         slopes = self._slopes(_independent(self._depends), first, noise)
         if not self._adds_up(slopes, first, noise):
@@ -91,8 +100,7 @@ class Measurement:
         low = torch.where(kink, torch.minimum(slopes.below, slopes.above), slopes.value)
         high = torch.where(kink, torch.maximum(slopes.below, slopes.above), slopes.value)
         unknown = ~kink & slopes.is_unsure(_KNOWN)
-        return Derivative(slopes.value, slopes.error, affine, low, high, unknown, together=self._together(kink, noise),
-                          noise=relative)
+        return Derivative(slopes.value, slopes.error, affine, low, high, unknown, together=self._together(kink, noise))
 
     def _slopes(self, groups, first, noise):
         """Of all columns; those of a group are moved together, as no output depends on two of them."""
@@ -259,9 +267,11 @@ def _independent(depends):
     return [group for _, group in groups]
 
 
-def _superpositions(step):
+def _superpositions(step, dyadic=True):
     """Random combinations of all moves, of both signs; half of them the opposites of the others."""
     generator = torch.Generator().manual_seed(3)
-    shares = torch.tensor([-1.0, -0.75, -0.5, 0.5, 0.75, 1.0], dtype=torch.float64)
-    half = shares[torch.randint(0, 6, (_SUPERPOSITIONS // 2, len(step)), generator=generator)] * step
+    shape = (_SUPERPOSITIONS // 2, len(step))
+    sign = 2.0 * torch.randint(0, 2, shape, generator=generator) - 1
+    size = torch.rand(shape, generator=generator, dtype=torch.float64)
+    half = sign * (0.5 + ((size * 3).floor() / 4 if dyadic else size / 2)) * step
     return torch.cat([half, -half])

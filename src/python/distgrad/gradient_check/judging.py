@@ -7,26 +7,30 @@ import torch
 
 from .blocks import Pair
 from .formulas import Names, bar, bases_of, formula, number
-from .predicates import MEANINGS, NARROWER, Mistake, mistake_in, objectives
+from .predicates import ANOTHER_MAP, NARROWER, Mistake, mistake_in, objectives
 from .report import Finding
 
+_SCATTER = 4  # times as far as the worst of a few roundings moves it a gradient may be off
 _MOST_DETAILS = 3
 _MOST_BLOCK = 3  # rows and columns of a block that is shown
 _OBJECTIVES = {
     "replicated": 'one loss that every rank computes from it (objective "replicated")',
     "mean": 'the mean of all ranks\' losses, each rank\'s loss undivided (objective "mean")',
     "replicated input": "an input that is one tensor of which every rank holds a copy: each copy has the gradient of all",
+    "mean, replicated input": "the mean of all ranks' losses, and an input that is one tensor of which every rank holds a"
+                              " copy: DistributedDataParallel",
 }
 
 
 class Judgement:
     """Of one dtype's pass. inputs, outputs: Coordinates; derivative, backward: what was measured; rtol: what rounding may
-    do, relative to the largest; values: by (rank, input's name), the elements, where known."""
+    do, relative to the largest; values: by (rank, input's name), the elements, where known; scatter: how far roundings of the
+    inputs move the elements of the measured map, where that was looked at."""
 
-    def __init__(self, inputs, outputs, derivative, backward, rtol, values, dtype):
+    def __init__(self, inputs, outputs, derivative, backward, rtol, values, dtype, scatter=None):
         self._inputs, self._outputs = inputs, outputs
         self._backward = backward
-        self._rtol, self._values = rtol, values
+        self._rtol, self._values, self._scatter = rtol, values, scatter
         self.dtype, self.derivative, self.kind = dtype, derivative, inputs.kind
         self.paired = 0  # findings that are about pairs of an input and an output
         self._ranks = len(inputs.tensors)
@@ -43,7 +47,7 @@ class Judgement:
             rows = range(len(self._backward.matrix)) if oddity.rows is None else oddity.rows.nonzero().flatten().tolist()
             ranks = self._ranks_of(rows)
             self.findings.append(Finding(oddity.name, oddity.text, ranks=ranks, dtype=self.dtype))
-        if self._backward.is_linear:
+        if self._backward.is_linear or self._is_linear_but_for_roundings():
             self._judge_pairs()
         elif not unsteady:
             self._judge_nonlinear()
@@ -75,7 +79,7 @@ class Judgement:
         d = self.derivative
         pair = Pair([[d.matrix.T]], [[self._backward.matrix]], [[self._room_of_all]], [[None]], by_element=False)
         wrong = pair.excess(0, 0)[~d.open.T & (d.low == d.high).T] > 0
-        return [Finding("other-backward", MEANINGS["other-backward"])] if bool(wrong.any()) else []
+        return [Finding("other-backward", ANOTHER_MAP)] if bool(wrong.any()) else []
 
     def _tell_right(self, pair, x, names):
         if all(pair.right_is_zero(r, k) for r, k in pair.pairs()):
@@ -159,7 +163,26 @@ class Judgement:
         right = right + 0 * self._backward.matrix.nan_to_num(posinf=0, neginf=0)
         rows, columns = _largest(right, self._inputs, 0), _largest(right, self._outputs, 1)
         size = torch.maximum(rows, columns) + right.max() / 256 if right.numel() else right
-        return self._rtol * size + self.derivative.error.T.nan_to_num(nan=math.inf)
+        room = self._rtol * size + self.derivative.error.T.nan_to_num(nan=math.inf)
+        if self._scatter is not None:
+            apart, largest = self._largest_in_pairs(self._scatter), self._largest_in_pairs(right)
+            room = torch.maximum(room, self._rtol * largest) + _SCATTER * torch.minimum(apart, largest / 8)
+        return room
+
+    def _largest_in_pairs(self, matrix):
+        """By element, the largest of its input and its output, of all ranks: where a derivative is as good as 0 its error is
+        that of what it is made from."""
+        result = matrix.clone()
+        for rows in _by_name(self._inputs):
+            for columns in _by_name(self._outputs):
+                if rows and columns:
+                    result[torch.tensor(rows)[:, None], columns] = matrix[rows][:, columns].max()
+        return result
+
+    def _is_linear_but_for_roundings(self):
+        return self._scatter is not None and all(
+            bool(((s.gradient - self._backward.matrix @ s.cotangent).abs() <= self._room_of_all @ s.cotangent.abs()).all())
+            for s in self._backward.random)
 
     def _zero_rows(self, inputs, rows):
         """By rank, the elements at which any rank's input is 0."""
@@ -212,13 +235,13 @@ class Judgement:
         if self._inputs.kind == "elements":
             self._judge_pairs()
         if not self.paired:
-            self.findings.append(Finding("other-backward", MEANINGS["not-linear"], linear=False, **everyone))
+            self.findings.append(Finding("other-backward", "the backward is not linear in the cotangents", linear=False, **everyone))
 
     def _op_or_rounding(self, everyone):
         samples = self._backward.random
         for op in ("product", "max", "min"):
             if self._inputs.kind == "elements" and all(self._is_op(op, s) for s in samples):
-                text = f"{MEANINGS['same-op-backward']}: their {op} over the ranks"
+                text = f"the backward applied the collective's own reduction to the cotangents: their {op} over the ranks"
                 return Finding("same-op-backward", text, linear=False, measured=[f"x̄_r = {op}_k ȳ_k"], **everyone)
         for dtype, share in NARROWER.items():
             if all(self._is_rounded(s, share) for s in samples):
@@ -261,10 +284,7 @@ def list_of(names, count):
 def _variables(coordinates):
     """{variable: names of tensors}, in order."""
     names = list(dict.fromkeys(t.name for tensors in coordinates.tensors for t in tensors))
-    if coordinates.kind == "elements":
-        lists = list_of(names, len(coordinates.tensors))
-    else:
-        lists = {}
+    lists = list_of(names, len(coordinates.tensors))
     of_list = {member: root for root, members in lists.items() for member in members}
     return {of_list.get(name, name): lists.get(of_list.get(name), [name]) for name in names}
 
@@ -304,6 +324,14 @@ def _merged(findings):
 
 def _anonymous(line, finding):
     return line.replace(bar(finding.inputs[0]), "X").replace(bar(finding.outputs[0]), "Y")
+
+
+def _by_name(coordinates):
+    """Of each tensor the coordinates on all ranks."""
+    found = {}
+    for (_, name), span in coordinates.ranges.items():
+        found.setdefault(name, []).extend(range(span.start, span.stop))
+    return found.values()
 
 
 def _matrix(block):

@@ -1,6 +1,7 @@
 """What is tried, in which order and dtypes, and with how many directions."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Optional
 
 import torch
@@ -14,6 +15,7 @@ _ULPS = {8: 4096, 4: 512, 2: 8}  # that rounding may do, relative to the largest
 _MOST_ELEMENTS = 256  # of all ranks' inputs, and of their outputs, that are tried one by one
 _MOST_SECONDS = 30.0  # that this may take, by the first run's time
 _BY_TENSOR = 4  # random directions of each tensor, where a mistake is looked for
+_NARROW = 1e-12  # the eps of float64 is less, that of others more
 _BLIND = 0.2  # of the largest derivative: by so much differences must not be off
 
 
@@ -45,12 +47,16 @@ class Check:
         self._inputs = [result.values[0] for result in started]
         if not any(self._inputs):
             raise CannotCheck("no input requires grad on any rank")
+        if not any(torch.Size(i["shape"]).numel() for inputs in self._inputs for i in inputs):
+            raise CannotCheck("no input that requires grad has an element on any rank")
         first = self._told([result.values[1] for result in started])
         narrow = min(i["dtype"].itemsize for inputs in self._inputs for i in inputs) < 8
         wide = self._first_in_float64() if narrow and self._options.float64 else None
         self._outputs = self._judged(wide or first)
         if not any(self._outputs):
             raise CannotCheck("the function returns no floating-point tensor on any rank")
+        if not any(t.size() for outputs in self._outputs for t in outputs):
+            raise CannotCheck("the function returns no tensor with an element on any rank")
         try:
             return self._report(self._passes(wide is not None))
         except _IsRandom:
@@ -114,7 +120,7 @@ class Check:
         for dtype in (torch.float64, None) if has_wide else (None,):
             if judgements:
                 self._session.run("use", None)
-            judgement, derivative = self._pass(kind, dtype, derivative)
+            judgement, derivative = self._pass(kind, dtype, derivative, is_first=not judgements)
             if kind == "whole" and judgement.findings and not self._session.broken_by:
                 kind = "blocks"
                 judgement, derivative = self._pass(kind, dtype, None)
@@ -132,7 +138,7 @@ class Check:
         return max(inputs, outputs) <= _MOST_ELEMENTS and quick and all(
             i["values"] is not None for on_rank in self._inputs for i in on_rank)
 
-    def _pass(self, kind, dtype, derivative):
+    def _pass(self, kind, dtype, derivative, is_first=True):
         """(Judgement, Derivative) in one dtype; the derivative is that of the wider one where there is one."""
         inputs, outputs, sizes = self._coordinates(kind)
         self._session.use_coordinates(inputs, outputs)
@@ -144,23 +150,32 @@ class Check:
             derivative = forward.Measurement(self._session.move, sizes, _spans(outputs), groups, computed).run()
         if not derivative.repeats:
             raise _IsRandom
-        rtol = self._rtol(dtypes, derivative)
+        rtol, rounding = self._rtol(dtypes, derivative)
         names = [(name, [outputs.ranges[r, name] for r in range(self._session.size)]) for name in self._differentiable]
-        measured = backward.Measurement(self._session, outputs.size, _spans(inputs), names, rtol).run()
+        measurement = backward.Measurement(self._session, outputs.size, _spans(inputs), names, rtol)
+        measured = measurement.run(others=is_first)
         name = str(dtype or max(dtypes, key=lambda d: torch.finfo(d).eps))[6:]
-        judgement = Judgement(inputs, outputs, derivative, measured, rtol, self._values(), name).run()
+        judge = partial(Judgement, inputs, outputs, derivative, measured, rtol, self._values(), name)
+        judgement = judge().run()
+        if judgement.findings and rounding > _NARROW and self._options.rtol is None and not self._session.broken_by:
+            # What is badly conditioned rounds by more than any fixed tolerance: is it off by more than roundings move it?
+            scatter = measurement.scatter(measured, rounding)
+            judgement = judge(scatter).run()
+            self._note(f"In {name} roundings of the inputs move gradients by up to {_share(scatter, measured.matrix):.1%} of"
+                       " the largest: the backward was held to a few times that.")
         self._tell_shown(kind, name, inputs, outputs, derivative, measured)
         return judgement, derivative
 
     def _rtol(self, dtypes, derivative):
-        """What rounding may do, relative to the largest: of the inputs' dtypes, or of the one that the forward computes in."""
-        if self._options.rtol is not None:
-            return self._options.rtol
-        inside = [d for d in (torch.bfloat16, torch.float16, torch.float32) if derivative.noise > torch.finfo(d).eps / 64]
+        """What rounding may do, relative to the largest: of the inputs' dtypes, or of the one that the forward computes in.
+        And the eps of that."""
+        inside = [d for d in (torch.bfloat16, torch.float16, torch.float32) if derivative.noise > torch.finfo(d).eps / 256]
         widest = max((torch.finfo(d).eps for d in dtypes))
         if inside and torch.finfo(inside[0]).eps > widest:
             self._note(f"The forward computes in about {str(inside[0])[6:]}: the backward was held to that.")
-        return max(_ULPS[d.itemsize] * torch.finfo(d).eps for d in [*dtypes, *inside[:1]])
+        used = [*dtypes, *inside[:1]]
+        rtol = max(_ULPS[d.itemsize] * torch.finfo(d).eps for d in used)
+        return rtol if self._options.rtol is None else self._options.rtol, max(torch.finfo(d).eps for d in used)
 
     def _coordinates(self, kind):
         count = {"elements": 0, "blocks": _BY_TENSOR, "whole": self._options.directions}[kind]
@@ -196,7 +211,8 @@ class Check:
                    f" ({measured.backwards} backwards{graphs})")
         told = {"elements": f"each of {inputs.size} elements", "whole": f"{inputs.size} random directions",
                 "blocks": f"{_BY_TENSOR} random directions of each input of each rank"}[kind]
-        way = "affine, so exact" if bool(derivative.affine.all()) else \
+        exact = "affine, so exact" if not derivative.noise else "affine within its roundings"
+        way = exact if bool(derivative.affine.all()) else \
             f"central differences, off by at most {_relative_error(derivative):.0e} of the largest"
         self._show(f"forward: the derivative along {told}; {way} ({derivative.evaluations} runs)")
 
@@ -255,6 +271,11 @@ def _relative_error(derivative):
     if not largest.numel() or not float(largest.max()):
         return 0.0
     return float(derivative.error[known].nan_to_num(posinf=0).max() / largest.max())
+
+
+def _share(part, whole):
+    largest = float(whole.abs().nan_to_num(posinf=0).max()) if whole.numel() else 0.0
+    return float(part.max()) / largest if largest else 0.0
 
 
 def _spans(coordinates):

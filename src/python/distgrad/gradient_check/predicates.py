@@ -22,10 +22,13 @@ class Mistake:
     ranks: tuple
 
 
+ANOTHER_MAP = "the backward is another linear map than the right one"
+
+
 def mistake_in(pair):
     """The first that holds; other-backward where none does."""
     found = next((mistake for holds in TABLE if (mistake := holds(pair))), None)
-    return found or Mistake("other-backward", MEANINGS["other-backward"], _wrong_rows(pair))
+    return found or Mistake("other-backward", ANOTHER_MAP, _wrong_rows(pair))
 
 
 # By how much roundings on the way may be off, relative to what is rounded: a few eps, but not those of the next dtype.
@@ -196,22 +199,12 @@ TABLE = (
     wrong_slice,
 )
 
-# What each finding means. The first are the table's, the others are about how the backward behaves from call to call.
-MEANINGS = {
-    "other-backward": "the backward is another linear map than the right one",
-    "contiguity": "wrong only where the cotangent is not contiguous in memory",
-    "nondeterministic": "two equal runs give different results",
-    "stale-or-aliased": "a buffer is reused, changed later, or a cotangent modified in place",
-    "same-op-backward": "the backward applied the collective's own reduction to the cotangents",
-    "not-linear": "the backward is not linear in the cotangents",
-}
-
 
 # ---- right for what
 
 
 def objectives(pair):
-    """For which other objectives the measured backward is the right one: "mean", "replicated", "replicated input"."""
+    """For which other objectives the measured backward is the right one: "mean", "replicated", ..."""
     if pair.ranks < 2 or not pair.wrong():
         return set()
     n = range(pair.ranks)
@@ -223,8 +216,11 @@ def objectives(pair):
         if all(bool(((sum(pair.measured[r][k] for k in n) - sum(pair.right[r][k] for k in n) / pair.ranks).abs()
                      <= room[r]).all()) for r in n):
             found.add("replicated")
-    if _same_shapes(pair, by_column=False) and _is_summed_once_more(pair):
-        found.add("replicated input")
+    if _same_shapes(pair, by_column=False):
+        if _is_summed_once_more(pair):
+            found.add("replicated input")
+        if _is_summed_once_more(pair, pair.ranks):
+            found.add("mean, replicated input")
     return found
 
 
@@ -275,7 +271,7 @@ def _outputs_alike(pair):
 
 def _has_others_elements(pair):
     """Whether the outputs have elements that only other ranks' inputs go to."""
-    return pair.by_element and any(
+    return any(
         bool((pair.right[r][r].abs() <= pair.room[r][r]).all(0).any()) and not pair.right_is_zero(r, r)
         for r in range(pair.ranks))
 
@@ -309,9 +305,9 @@ def _meaning(c, n):
     return ": its sign is turned" if c == -1 else ""
 
 
-def _is_summed_once_more(pair):
-    """Whether every rank has what is right for all ranks, summed."""
-    return _all_are(pair, lambda r, k: _sum([row[k] for row in pair.right], pair.right[r][k]))
+def _is_summed_once_more(pair, divisor=1):
+    """Whether every rank has what is right for all ranks, summed (and divided)."""
+    return _all_are(pair, lambda r, k: _sum([row[k] / divisor for row in pair.right], pair.right[r][k]))
 
 
 def _all_are(pair, block_of):
