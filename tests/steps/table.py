@@ -7,6 +7,7 @@ Exit code 1 where a mistake is missed, placed wrongly, or, with --only, neither 
 
 import argparse
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -14,14 +15,40 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src" / "python"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import torch.distributed.fsdp  # noqa: E402, F401: once, for all that are forked
+import torch.distributed.tensor.parallel  # noqa: E402, F401
+
 import distgrad  # noqa: E402
+from distgrad import step_process, stepping  # noqa: E402
+
+
+def run_forked(folder, request):
+    """As stepping._run_processes, by a fork of this process, which runs no autograd: torch is imported once."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setsid()
+            step_process.main(folder, str(parent))
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    failures = json.loads(Path(folder, "outcome").read_text())
+    if failures:
+        raise distgrad.RankError(stepping._failure_text(failures, request["timeout_s"]), failures)
+
+
+stepping._run_processes = run_forked
+
+
+from planted import PLANTED  # noqa: E402
+
+WORLDS = {name: planted.step.worlds[-1] for name, planted in PLANTED.items()}
 
 
 def ask(name, dtype):
     """check_step's report of the planted mistake; None where it passes. Its functions look for the step by name, in each process."""
-    from planted import PLANTED
-
-    world_size = PLANTED[name].step.worlds[-1]
+    world_size = WORLDS[name]
 
     def parallel(rank, world_size):
         import torch
@@ -69,8 +96,6 @@ def main():
     parser.add_argument("--results", help="a JSON file that results are added to, and taken from where they are there")
     parser.add_argument("--write", help="a file that the table is written to")
     options = parser.parse_args()
-    from planted import PLANTED
-
     names = [n for n in PLANTED if not options.only or any(text in n for text in options.only)]
     kept = Path(options.results) if options.results else None
     results = json.loads(kept.read_text()) if kept and kept.exists() else {}

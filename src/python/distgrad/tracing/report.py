@@ -8,10 +8,8 @@ _SAME = 1e-3
 def texts(departure, shares, clipped_in_single, clipped_by_rank, factor):
     """Lines. `factor`: observed over truth, of all wrong gradients; None where that is not one number."""
     departure.ranks = departure.ranks if len(departure.ranks) < len(clipped_by_rank) else ()  # all: not worth a word
-    lines = [_departure(departure)]
+    lines = [_departure(departure, factor)]
     lines += [f"Data: {text}." for text in departure.data]
-    if departure.stage == "after" and departure.parted:
-        lines += _after(departure.factors, factor)
     if departure.upstream and departure.stage == "backward":
         lines.append(f"Wrong upstream of there: {_names(departure.upstream)}.")
     if departure.others:
@@ -24,7 +22,7 @@ def texts(departure, shares, clipped_in_single, clipped_by_rank, factor):
     return lines + _clipping(clipped_in_single, clipped_by_rank)
 
 
-def _departure(d):
+def _departure(d, factor):
     on = f" on {_ranks(d.ranks)}" if d.ranks else ""
     calls = "; ".join(d.calls[:_MOST_CALLS]) + ("; ..." if len(d.calls) > _MOST_CALLS else "")
     if d.stage == "unknown":
@@ -40,19 +38,22 @@ def _departure(d):
         return (f"Forward is right in all {d.compared} modules; backward is right down to the output of {d.before}, and departs at"
                 f" {d.module}, whose output{on} {d.how}. "
                 + (f"Between both lies: {calls}." if calls else "No call that communicates lies between both."))
+    if d.stage == "weights":
+        return f"Forward and backward are right in all {d.compared} modules, but the ranks' losses do not weigh alike{_times(d.factors)}."
+    behind = f". After backward, or from its hooks: {calls}." if calls else ". Nothing communicates after backward."
+    if d.parted and d.factors and factor is not None:
+        return (f"Forward and backward are right in all {d.compared} modules, so that it is a factor: {_after(d.factors, factor)}" + behind)
     return (f"Forward and backward are right in all {d.compared} modules{_times(d.factors)}: what is wrong happens to the parameters'"
             " gradients (accumulation, hooks, reduction, scaling, clipping), or to parameters used outside of these modules"
-            + (f". After backward, or from its hooks: {calls}." if calls else ". Nothing communicates after backward."))
+            + behind)
 
 
 def _after(factors, factor):
     """What becomes of the ranks' parts, where all gradients are wrong by one factor."""
-    values = list(factors.values())
-    if factor is None or not values or max(values) - min(values) > 0.01 * abs(values[0]):
-        return []
-    behind = factor / values[0]
+    weight = next(iter(factors.values()))
+    behind = factor / weight
     what = "added up" if abs(behind - 1) <= 0.01 else f"added up and multiplied by {_ratio(behind)}"
-    return [f"The ranks' parts, each {values[0]:.4g} times that of the single run, are {what} in the end: {_ratio(factor)} times the truth."]
+    return f"the ranks' losses weigh their parts {_ratio(weight)} times, and in the end these are {what}"
 
 
 def _ratio(x):
@@ -66,7 +67,7 @@ def _times(factors):
         return ""
     if max(values) - min(values) <= 0.01 * max(map(abs, values)):
         return f", where the ranks' losses weigh their parts {values[0]:.4g} times"
-    return ", where the ranks' losses weigh their parts " + ", ".join(f"{v:.4g} (rank {r})" for r, v in factors.items()) + " times"
+    return ": they weigh their parts " + ", ".join(f"{v:.4g} (rank {r})" for r, v in sorted(factors.items())) + " times"
 
 
 def _is_right(losses):
