@@ -81,6 +81,7 @@ class Shares(unittest.TestCase):
         parts = parts_of([8, 8, 8]) + [Part([], 0, 0, {"w": numbers(9, 5, seed=99)}, is_other_term=True)]
         self.assertEqual(said_of(parts, [[1, 1, 1, 3]] * 3), ["the term of the loss that does not go through the output of head counts 3 times as much as the rest"])
         self.assertEqual(said_of(parts, [[1, 1, 1, 0]] * 3), ["the term of the loss that does not go through the output of head does not count"])
+        self.assertIn("counts 0.03 times", said_of(parts, [[1, 1, 1, 0.03]] * 3)[0])
         self.assertNotIn("term", said_of(parts, [[1, 0, 0, 3]] * 3)[0])  # beside a part of the data nothing can be said
 
     def test_what_is_no_sum_of_parts(self):
@@ -151,6 +152,19 @@ class Departures(unittest.TestCase):
         self.assertEqual((found.stage, {r: round(f, 9) for r, f in found.factors.items()}), ("after", {0: 3.0, 1: 3.0, 2: 3.0}))
         found = self.found(self.ranks(lambda rank, n, v, g: (v, g * (rank + 1))))
         self.assertEqual(found.stage, "weights")
+
+    def test_clipping_by_the_norms_of_pieces(self):
+        def clipped(*norms):
+            return [[{"what": "clip_grad_norm_", "place": "model.py:8", "norm": n, "eps": 1e-7}] for n in norms]
+
+        def said(truth, *norms):
+            return texts(self.found(self.ranks()), [], clipped(truth)[0], clipped(*norms), None)[1:]
+
+        self.assertEqual(said(5.0, 3.0, 4.0), ["clip_grad_norm_ in model.py:8 saw the norms 3, 4 on the ranks, 5 in the single run: those of the"
+                                               " ranks' own pieces, not that of all."])
+        self.assertIn("own pieces", said(5.0, 3.0, 4.0, 3.0, 4.0)[0])  # twice, as under HSDP
+        self.assertTrue(said(5.0, 3.0, 4.5)[0].endswith("3, 4.5 on the ranks, 5 in the single run."))
+        self.assertEqual(said(5.0, 5.0, 5.000001), [])
 
     def test_rows_that_no_rank_has(self):
         traces = self.ranks()

@@ -117,7 +117,7 @@ class Recording:
         def clip(parameters, max_norm, *args, **kwargs):
             norm = original(parameters, max_norm, *args, **kwargs)
             seen = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-            self.note("clipping", "clip_grad_norm_", norm=float(seen), most=float(max_norm))
+            self.note("clipping", "clip_grad_norm_", norm=float(seen), eps=torch.finfo(seen.dtype).eps)
             return norm
 
         torch.nn.utils.clip_grad_norm_ = clip

@@ -1,8 +1,12 @@
 """What departure.py and shares.py found, in words."""
 
+from .joining import groupings
+
 _MOST_NAMES = 6
 _MOST_CALLS = 5
-_SAME = 1e-3
+_SAME = 1e-5  # losses; where they are further apart than that, it is left open whether rounding or a mistake did it
+_SAME_FACTOR = 1e-3
+_LEAST = 1e-4  # relative: of norms, what is no rounding in any dtype but the short ones
 
 
 def texts(departure, shares, clipped_in_single, clipped_by_rank, factor):
@@ -53,7 +57,8 @@ def _after(factors, factor):
     weight = next(iter(factors.values()))
     behind = factor / weight
     what = "added up" if abs(behind - 1) <= 0.01 else f"added up and multiplied by {_ratio(behind)}"
-    return f"the ranks' losses weigh their parts {_ratio(weight)} times, and in the end these are {what}"
+    times = "as the single run does" if abs(weight - 1) <= _SAME_FACTOR else f"{_ratio(weight)} times"
+    return f"the ranks' losses weigh their parts {times}, and in the end these are {what}"
 
 
 def _ratio(x):
@@ -63,7 +68,7 @@ def _ratio(x):
 
 def _times(factors):
     values = list(factors.values())
-    if not values or all(abs(v - 1) <= _SAME for v in values):
+    if not values or all(abs(v - 1) <= _SAME_FACTOR for v in values):
         return ""
     if max(values) - min(values) <= 0.01 * max(map(abs, values)):
         return f", where the ranks' losses weigh their parts {values[0]:.4g} times"
@@ -96,11 +101,12 @@ def _clipping(single, ranks):
     if not all(ranks):
         return [f"Gradients are clipped on {_ranks([i for i, r in enumerate(ranks) if r])} alone, by {_place(single, ranks)}."]
     norms, truth = [r[-1]["norm"] for r in ranks], single[-1]["norm"]
-    if all(abs(n - truth) <= 0.02 * truth for n in norms):
+    slack = max(_LEAST, 4 * max(event["eps"] for event in [single[-1], *(r[-1] for r in ranks)]))
+    if all(abs(n - truth) <= slack * truth for n in norms):
         return []
     text = f"{_place(single, ranks)} saw the norms {', '.join(f'{n:.4g}' for n in norms[:8])} on the ranks, {truth:.4g} in the single run"
-    whole = sum(n * n for n in norms) ** 0.5
-    if abs(whole - truth) <= 0.02 * truth:
+    if any(all(abs(sum(norms[r] ** 2 for r in group) ** 0.5 - truth) <= slack * truth for group in groups)
+           for groups in groupings(len(norms))):
         text += ": those of the ranks' own pieces, not that of all"
     return [text + "."]
 

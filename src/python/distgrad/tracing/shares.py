@@ -211,7 +211,7 @@ def _meaning_of_other_term(rows, data, parts, precision, module):
     ratio = other / mean
     if abs(ratio - 1) <= 5 * precision:
         return ""
-    many = "does not count" if abs(ratio) <= 5 * precision else f"counts {ratio:.3g} times as much as the rest"
+    many = "does not count" if abs(ratio) <= precision / 3 else f"counts {ratio:.3g} times as much as the rest"
     return f"the term of the loss that does not go through the output of {module} {many}"
 
 
