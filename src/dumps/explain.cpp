@@ -8,6 +8,7 @@
 #include <map>
 
 #include "dumps/measured.h"
+#include "dumps/rearranged.h"
 #include "dumps/sums.h"
 #include "report/words.h"
 
@@ -76,6 +77,7 @@ class Explaining {
     if (all_are(Kind::kNone)) return judge_right(m);
     if (lacks_shares(mistakes) || is_uniform(m, mistakes)) return;
     if (const auto sum = missing_sum(m, mistakes, names_)) return say_sum(*sum);
+    if (is_rearranged(m, mistakes)) return;
     if (!all_are(Kind::kUnknown)) return say_some_ranks(m, mistakes);
     judge_unexplained(m);
   }
@@ -216,6 +218,29 @@ class Explaining {
     say(Explanation::kSum, sum.text());
   }
 
+  bool is_rearranged(const Measured& m, const std::vector<Mistake>& mistakes) {
+    const auto is = [&](Kind kind) {
+      return [kind](const Mistake& mistake) { return mistake.kind == kind; };
+    };
+    const auto unknown = std::count_if(mistakes.begin(), mistakes.end(), is(Kind::kUnknown));
+    const auto right = std::count_if(mistakes.begin(), mistakes.end(), is(Kind::kNone));
+    if (unknown == 0 || unknown + right != static_cast<std::ptrdiff_t>(mistakes.size()) ||
+        m.is_near_everywhere())
+      return false;
+    if (right == 0)
+      if (const auto sum = summed_parts(m, names_)) {
+        r_.axis = sum->axis;
+        note_factor(sum->factor);
+        say(Explanation::kSummedParts, "each rank holds " + sum->text);
+        return true;
+      }
+    const std::optional<std::string> rows = reordered_rows(m);
+    if (!rows) return false;
+    r_.kind = "the right rows in another order";
+    say(Explanation::kOtherSlice, *rows);
+    return true;
+  }
+
   // --- Not all alike ---
 
   void say_some_ranks(const Measured& m, const std::vector<Mistake>& mistakes) {
@@ -315,7 +340,7 @@ class Explaining {
   ParameterResult r_;
 };
 
-constexpr std::array<ExplanationRow, 17> kRows = {{
+constexpr std::array<ExplanationRow, 18> kRows = {{
     {Explanation::kRight, "right", "", ""},
     {Explanation::kNoise, "noise", "", ""},
     {Explanation::kClose, "close", "precision",
@@ -327,6 +352,10 @@ constexpr std::array<ExplanationRow, 17> kRows = {{
      "Each rank holds only its own share: the gradient was not reduced over these ranks."},
     {Explanation::kOtherSlice, "other-slice", "wrong-slice",
      "The pieces are right and in the wrong order: look at how slices are assigned to ranks."},
+    {Explanation::kSummedParts, "summed-parts", "wrong-group",
+     "Reduced over ranks that hold other parts of the parameter: over an axis along which it is cut "
+     "nothing is to be "
+     "reduced."},
     {Explanation::kTransposed, "transposed", "unexplained",
      "The tensor is stored the other way round."},
     {Explanation::kZero, "zero", "no-gradient",

@@ -18,7 +18,8 @@ enum class Explanation {
   kClose,  // differs by more than the tolerance and by less than a short dtype's rounding
   kScaled,
   kSum,         // needs a sum, or a mean, over ranks
-  kOtherSlice,  // each rank holds another one's piece
+  kOtherSlice,  // each rank holds another one's piece, or rows in another order
+  kSummedParts,  // reduced over ranks that hold other parts of it
   kTransposed,
   kZero,
   kMissing,  // None, or absent, where the reference has a gradient

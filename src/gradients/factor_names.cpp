@@ -87,8 +87,10 @@ std::string FactorNames::sized(int size) const {
     if (c.count == size && c.kind == NamedCount::Kind::kAxis) axes.push_back(c.name);
   if (!axes.empty()) parts.push_back(fmt::format("the size of {}", fmt::join(axes, " or ")));
   for (const NamedCount& c : counts_)
-    if (c.count == size && c.kind == NamedCount::Kind::kOther)
-      parts.push_back("the number of " + c.name);
+    if (c.count == size && c.kind == NamedCount::Kind::kOther) {
+      const std::string what = "the number of " + c.name;
+      if (std::find(parts.begin(), parts.end(), what) == parts.end()) parts.push_back(what);
+    }
   return fmt::format("{}", fmt::join(parts, ", or "));
 }
 

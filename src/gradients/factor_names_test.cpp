@@ -25,6 +25,14 @@ TEST(FactorNames, EverythingOfThatSizeIsNamed) {
   EXPECT_TRUE(names.name(0.25, kWide).is_size);
 }
 
+TEST(FactorNames, WhatIsThereTwiceIsNamedOnce) {
+  const FactorNames groups({{"ranks of a process group", 2, kOther},
+                            {"ranks of a process group", 2, kOther}},
+                           false);
+  EXPECT_EQ(groups.name(2, kWide).text,
+            "2 times the reference (2 = the number of ranks of a process group)");
+}
+
 TEST(FactorNames, ProductsOnlyWhereNothingElseFits) {
   EXPECT_EQ(names.name(64, kWide).of("the reference"),
             "64 times the reference (nothing here is 64; 64 = 8 x 8, with 8 = the number of ranks)");

@@ -1,6 +1,7 @@
 """Mistakes planted in steps, with where they are and what they are, as they were written down before check_step was asked.
 
-`stage` is where the run leaves the right one: "forward", "loss" (its value or its backward), "backward", "after". `cause` is for the
+`stage` is where the run leaves the right one: "forward", "loss" (its value or its backward), "weights" (of the ranks' losses), "backward",
+"after". `cause` is for the
 reader. A report names a mistake where `names`, a pattern, is in it, and places it where the stage is right and `place` is in what it
 says of where: the line of the call, or the module.
 """
@@ -32,8 +33,7 @@ def _new(function, single, world, mistake, stage, cause, names="(?!)", place="(?
     return {f"{function.__name__.replace('_', ' ')}: {mistake}": Planted(step, stage, cause, names, place)}
 
 
-_TIMES, _SUM = r"{} of the reference|{} times the reference", r"needs (a sum|the average|an average) over"
-_OWN = r"of its own data alone"
+_SUM = r"needs (a sum|the average) over"
 
 PLANTED = {
     **_old("by_hand: not divided", "after", "summed, not averaged", "4 times the reference"),
@@ -47,7 +47,7 @@ PLANTED = {
     **_old("by_hand: a rank is stale", "after", "rank 1 keeps its own gradients", r"wrong on rank 1, right on ranks 0, 2, 3"),
     **_old("by_hand: last micro-batch only", "after", "zero_grad between micro-batches", r"only the last of 4 micro-batches"),
     **_old("by_hand: micro-batches added", "after", "the loss is not divided by the number of micro-batches", r"the number of backward passes"),
-    **_old("by_hand: tokens not counted", "loss", "each rank's mean is over its own tokens", r"divided by its own number of tokens"),
+    **_old("by_hand: tokens not counted", "weights", "each rank's mean is over its own tokens", r"divided by its own number of tokens"),
     **_old("ddp: divided twice", "after", "the loss is divided by the ranks, and DDP averages", "1/4 of the reference"),
     **_old("fsdp: not divided", "after", "the loss is multiplied by the number of ranks", "4 times the reference"),
     **_old("megatron: identity backward", "backward", "the copy into the tensor parallel region does not sum in backward", _SUM, r"departs at final[\s\S]*Copy in"),
@@ -57,7 +57,7 @@ PLANTED = {
     **_old("sequence_by_hand: norm not reduced", "after", "the norms are not reduced over the sequence's parts", rf"{_SUM}"),
     **_old("gathered: own slice", "loss", "the gather's backward keeps the own slice", place=r"Gather in steps.py"),
     **_old("gathered: detached", "loss", "the gather has no backward", place=r"Gather in steps.py"),
-    **_old("gathered: labels without offset", "loss", "labels of rank 0 on all ranks", r"loss departs"),
+    **_old("gathered: labels without offset", "loss", "labels of rank 0 on all ranks", place=r"the loss departs"),
     **_old("centred: identity backward under averaging", "after", "averaged where the shares are to be summed", "1/4 of the reference"),
     **_old("centred: loss counted by every rank", "after", "every rank's loss is the whole one", "4 times the reference"),
     **_old("pipeline: every stage divides", "backward", "stage 0 divides by the micro-batches, as stage 1 does", "1/2 of the reference", r"departs at norm"),
@@ -68,13 +68,13 @@ PLANTED = {
     **_new(data_parallel, whole_data_parallel, 4, "head not broadcast", "forward", "rank 1 has another head", place=r"departs in that of head on rank 1"),
     **_new(data_parallel, whole_data_parallel, 4, "frozen by accident", "after", "final.bias does not require a gradient", r"final.bias *no gradient"),
     **_new(data_parallel, whole_data_parallel, 4, "hook that adds up", "after", "a communication hook that does not divide", "4 times the reference"),
-    **_new(data_parallel, whole_data_parallel, 4, "hook in half the ranks", "after", "a communication hook that reduces within pairs", r"process groups?|what counts|other data"),
+    **_new(data_parallel, whole_data_parallel, 4, "hook in half the ranks", "after", "a communication hook that reduces within pairs", r"reduced within ranks 0, 1 and within ranks 2, 3 alone"),
     **_new(data_parallel, whole_data_parallel, 4, "the same data everywhere", "after", "every rank has rank 0's rows", r"rows 4-15 of 16 are computed by no rank"),
     **_new(data_parallel, whole_data_parallel, 4, "a rank has another's data", "after", "rank 1 has rank 0's rows", r"rows 4-7 of 16 are computed by no rank"),
-    **_new(data_parallel, whole_data_parallel, 4, "targets not shifted", "loss", "the targets are the tokens themselves", r"the loss departs"),
+    **_new(data_parallel, whole_data_parallel, 4, "targets not shifted", "loss", "the targets are the tokens themselves", place=r"the loss departs"),
     **_new(data_parallel, whole_data_parallel, 4, "a row dropped", "after", "the last row of each rank is left out", r"rows 3, 7, 11, 15 of 16 are computed by no rank"),
-    **_new(data_parallel, whole_data_parallel, 4, "synchronised at the first", "after", "DDP synchronises at the first micro-batch, not at the last", place=r"after", micro_batches=2),
-    **_new(data_parallel, whole_data_parallel, 4, "sum of the tokens", "after", "the loss is a sum, not a mean", r"128|32|weigh"),
+    **_new(data_parallel, whole_data_parallel, 4, "synchronised at the first", "after", "DDP synchronises at the first micro-batch, not at the last", r"micro-batch 2 is not reduced over the ranks", micro_batches=2),
+    **_new(data_parallel, whole_data_parallel, 4, "sum of the tokens", "after", "the loss is a sum, not a mean", r"counts 0\.\d+ times as much as the rest"),
     **_new(data_parallel, whole_data_parallel, 4, "penalty on every rank", "loss", "a term of the loss is multiplied by the ranks", r"term"),
     **_new(data_parallel, whole_data_parallel, 4, "penalty in every micro-batch", "loss", "a term of the loss is not divided by the micro-batches", r"term", micro_batches=2),
     **_new(data_parallel, functools.partial(whole_data_parallel, clip=True), 4, "clipped before the reduction", "after", "each rank clips its own gradient", r"clip_grad_norm_ in families.py:\d+ saw the norms"),
@@ -83,7 +83,7 @@ PLANTED = {
 
     **_new(sharded, whole_sharded, 4, "norms ignored", "after", "FSDP ignores the norms, which nobody reduces", _SUM),
     **_new(sharded, whole_sharded, 4, "divided by the shards alone", "after", "the gradient divide factor is the number of shards", "2 times the reference"),
-    **_new(sharded, whole_sharded, 4, "replicas not reduced", "after", "no all-reduce among replicas", rf"{_SUM} replicate|other data"),
+    **_new(sharded, whole_sharded, 4, "replicas not reduced", "after", "no all-reduce among replicas", r"needs (a sum|the average) over replicate", r"reduce_scatter_base in families.py"),
     **_new(sharded, whole_sharded, 4, "loss times the ranks", "after", "the loss is multiplied by the ranks", "4 times the reference"),
     **_new(sharded, functools.partial(whole_sharded, clip=True), 4, "clipped by the pieces", "after", "each rank clips by the norm of its pieces", r"clip_grad_norm_ in families.py:\d+ saw the norms"),
 
@@ -129,7 +129,7 @@ PLANTED = {
     **_new(clip, whole_clip, 4, "own slice", "loss", "the gather's backward keeps the own slice", place=r"GatherRows in"),
     **_new(clip, whole_clip, 4, "averaged", "loss", "the gather's backward averages", place=r"GatherRows in"),
     **_new(clip, whole_clip, 4, "gathered under no_grad", "loss", "the others' rows have no gradient", place=r"GatherRows in"),
-    **_new(clip, whole_clip, 4, "own negatives", "loss", "each rank's loss has its own rows as negatives", r"the loss departs"),
-    **_new(clip, whole_clip, 4, "one side without offset", "loss", "one side's labels are those of rank 0", r"the loss departs"),
+    **_new(clip, whole_clip, 4, "own negatives", "loss", "each rank's loss has its own rows as negatives", place=r"the loss departs"),
+    **_new(clip, whole_clip, 4, "one side without offset", "loss", "one side's labels are those of rank 0", place=r"the loss departs"),
     **_new(clip, whole_clip, 4, "scale not reduced", "after", "the temperature's gradient is not reduced", rf"scale *{_SUM}"),
 }

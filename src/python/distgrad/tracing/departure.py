@@ -9,7 +9,7 @@ _SAME = 0.05  # factors
 
 @dataclasses.dataclass
 class Departure:
-    """stage: "forward", "loss", "backward", "after" backward, or "unknown". `module`: whose output, or output's gradient, is the
+    """stage: "forward", "loss", "weights" (of the ranks' losses), "backward", "after" backward, or "unknown". `module`: whose output, or output's gradient, is the
     first that is wrong; `before`: the last that is right; `calls`: what communicates, and the Functions, between both."""
 
     stage: str
@@ -35,6 +35,9 @@ class Finder:
         self._known = [one for one in self.all if one.pieces]
         self._factors = {}
         self._data = self._leave_out_other_passes()
+        self._positions = {}  # of the modules' last outputs
+        for one in self._known:
+            self._positions[one.name] = max(one.position, self._positions.get(one.name, -1))
 
     def departure(self):
         found = self._forward() or self._backward() or self._after()
@@ -120,8 +123,8 @@ class Finder:
             if state.kind == "unknown":
                 continue
             how, ranks = _difference(state, reference)
-            if how:
-                calls = self._between(one, after, ranks[0] if ranks else one.pieces[0].rank)
+            if how and self._has_wrong_upstream(one):
+                after, calls = self._behind(one, after, ranks[0] if ranks else one.pieces[0].rank)
                 stage = "backward" if after is not None else "loss"
                 return Departure(stage, one.name, after.name if after else "", how, ranks, calls, factors=_by_rank(reference))
             reference, after = state, one
@@ -129,6 +132,33 @@ class Finder:
         if after is None:
             return Departure("unknown", how="of no module are gradients known in both runs")
         return None
+
+    def _has_wrong_upstream(self, one):
+        """Whether a wrong gradient goes through there; as far as it is known where the parameters are used."""
+        owners = [owner for name in self._wrong if (owner := _position_of(name, self._positions)) is not None]
+        return not owners or min(owners) <= one.position
+
+    def _behind(self, one, after, rank):
+        """(the first output that is computed from this one, and has calls between both; those calls)."""
+        if after is None:
+            return None, self._between(one, None, rank)
+        consumers = self._consumers(one) or [after]
+        for consumer in consumers:
+            if calls := self._between(one, consumer, rank):
+                return consumer, calls
+        return consumers[0], []
+
+    def _consumers(self, one):
+        """What both runs have of what is computed from it, in order."""
+        at = {known.position: known for known in self._known if known.is_equal}
+        waiting, seen = list(one.truth.get("consumers", ())), set()
+        while waiting:
+            position = waiting.pop()
+            if position not in seen:
+                seen.add(position)
+                if position not in at:
+                    waiting += self._single["outputs"][position].get("consumers", ())
+        return [at[position] for position in sorted(seen) if position in at]
 
     def _after(self):
         """All modules are right."""
@@ -138,7 +168,9 @@ class Finder:
         behind = events[ends[-1] + 1:] if ends else []
         calls = _named([e for e in behind if e["kind"] in ("communication", "function")])
         hooks = _named([e for e in events if e["kind"] == "communication" and e["phase"] == "backward"])
-        return Departure("after", calls=calls + [c for c in hooks if c not in calls], factors=self._factors)
+        factors = self._factors
+        stage = "after" if not factors or _are_alike(factors.values()) else "weights"
+        return Departure(stage, calls=calls + [c for c in hooks if c not in calls], factors=factors)
 
     # -- what lies there
 
@@ -162,14 +194,11 @@ class Finder:
     # -- parameters
 
     def _place_parameters(self, found):
-        positions = {}
-        for one in self._known:
-            positions[one.name] = max(one.position, positions.get(one.name, -1))
         if found.stage not in ("backward", "forward", "loss"):
             return
         at = max((one.position for one in self._known if one.name == found.module), default=-1)
         for name in self._wrong:
-            owner = _position_of(name, positions)
+            owner = _position_of(name, self._positions)
             is_upstream = found.stage != "backward" or (owner is not None and owner <= at)
             if owner is None and found.stage == "backward":
                 continue  # its module was not watched
@@ -200,11 +229,9 @@ def _difference(state, reference):
         return "has no gradient", state.ranks
     if state.kind == "wrong":
         return "has another gradient", state.ranks
-    if reference is None:
-        return "", ()
-    if state.kind == "shares" and reference.kind == "own":
+    if state.kind == "shares" and (reference is None or reference.kind == "own"):
         return "has a share of its gradient on each rank, whose sum is right", ()
-    if state.kind == reference.kind:
+    if reference is not None and state.kind == reference.kind:
         now, then = _by_rank(state), _by_rank(reference)
         ratios = {rank: now[rank] / then[rank] for rank in now if rank in then}
         if not ratios and _are_alike(now.values()) and _are_alike(then.values()):  # stages of a pipeline

@@ -117,7 +117,7 @@ class Recording:
         def clip(parameters, max_norm, *args, **kwargs):
             norm = original(parameters, max_norm, *args, **kwargs)
             seen = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-            self.note("clipping", "clip_grad_norm_", norm=float(seen), most=float(max_norm))
+            self.note("clipping", "clip_grad_norm_", norm=float(seen), eps=torch.finfo(seen.dtype).eps)
             return norm
 
         torch.nn.utils.clip_grad_norm_ = clip
@@ -158,11 +158,31 @@ class Recording:
                     found.setdefault(full, parameter)
         return found
 
+    def _consumers(self):
+        """By an output's position, those of the later outputs that are computed from it with no other between; of a run whose graph
+        is kept."""
+        nodes, found = {}, {}
+        for i, output in enumerate(self.outputs):
+            if output.tensor is None or output.tensor.grad_fn is None:
+                continue
+            waiting, seen = [output.tensor.grad_fn], set()
+            while waiting:
+                node = waiting.pop()
+                if node is None or node in seen:
+                    continue
+                seen.add(node)
+                for other in nodes.get(node, ()):
+                    found.setdefault(other, []).append(i)
+                if node not in nodes:
+                    waiting += [following for following, _ in node.next_functions]
+            nodes.setdefault(output.tensor.grad_fn, []).append(i)
+        return found
+
     def trace(self):
         """Plain values, to be saved."""
-        names = self.names()
+        names, consumers = self.names(), self._consumers()
         outputs = [{"module": names[o.module], "call": o.call, "index": o.index, "value": o.value, "at": o.at,
-                    "gradient": o.gradient, "event": o.event} for o in self.outputs]
+                    "gradient": o.gradient, "event": o.event, "consumers": consumers.get(i, [])} for i, o in enumerate(self.outputs)]
         return {"outputs": outputs, "events": self.events}
 
 

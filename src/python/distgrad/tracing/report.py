@@ -1,17 +1,19 @@
 """What departure.py and shares.py found, in words."""
 
+from .joining import groupings
+
 _MOST_NAMES = 6
 _MOST_CALLS = 5
-_SAME = 1e-3
+_SAME = 1e-5  # losses; where they are further apart than that, it is left open whether rounding or a mistake did it
+_SAME_FACTOR = 1e-3
+_LEAST = 1e-4  # relative: of norms, what is no rounding in any dtype but the short ones
 
 
 def texts(departure, shares, clipped_in_single, clipped_by_rank, factor):
     """Lines. `factor`: observed over truth, of all wrong gradients; None where that is not one number."""
     departure.ranks = departure.ranks if len(departure.ranks) < len(clipped_by_rank) else ()  # all: not worth a word
-    lines = [_departure(departure)]
+    lines = [_departure(departure, factor)]
     lines += [f"Data: {text}." for text in departure.data]
-    if departure.stage == "after" and departure.parted:
-        lines += _after(departure.factors, factor)
     if departure.upstream and departure.stage == "backward":
         lines.append(f"Wrong upstream of there: {_names(departure.upstream)}.")
     if departure.others:
@@ -24,7 +26,7 @@ def texts(departure, shares, clipped_in_single, clipped_by_rank, factor):
     return lines + _clipping(clipped_in_single, clipped_by_rank)
 
 
-def _departure(d):
+def _departure(d, factor):
     on = f" on {_ranks(d.ranks)}" if d.ranks else ""
     calls = "; ".join(d.calls[:_MOST_CALLS]) + ("; ..." if len(d.calls) > _MOST_CALLS else "")
     if d.stage == "unknown":
@@ -40,19 +42,23 @@ def _departure(d):
         return (f"Forward is right in all {d.compared} modules; backward is right down to the output of {d.before}, and departs at"
                 f" {d.module}, whose output{on} {d.how}. "
                 + (f"Between both lies: {calls}." if calls else "No call that communicates lies between both."))
+    if d.stage == "weights":
+        return f"Forward and backward are right in all {d.compared} modules, but the ranks' losses do not weigh alike{_times(d.factors)}."
+    behind = f". After backward, or from its hooks: {calls}." if calls else ". Nothing communicates after backward."
+    if d.parted and d.factors and factor is not None:
+        return (f"Forward and backward are right in all {d.compared} modules, so that it is a factor: {_after(d.factors, factor)}" + behind)
     return (f"Forward and backward are right in all {d.compared} modules{_times(d.factors)}: what is wrong happens to the parameters'"
             " gradients (accumulation, hooks, reduction, scaling, clipping), or to parameters used outside of these modules"
-            + (f". After backward, or from its hooks: {calls}." if calls else ". Nothing communicates after backward."))
+            + behind)
 
 
 def _after(factors, factor):
     """What becomes of the ranks' parts, where all gradients are wrong by one factor."""
-    values = list(factors.values())
-    if factor is None or not values or max(values) - min(values) > 0.01 * abs(values[0]):
-        return []
-    behind = factor / values[0]
+    weight = next(iter(factors.values()))
+    behind = factor / weight
     what = "added up" if abs(behind - 1) <= 0.01 else f"added up and multiplied by {_ratio(behind)}"
-    return [f"The ranks' parts, each {values[0]:.4g} times that of the single run, are {what} in the end: {_ratio(factor)} times the truth."]
+    times = "as the single run does" if abs(weight - 1) <= _SAME_FACTOR else f"{_ratio(weight)} times"
+    return f"the ranks' losses weigh their parts {times}, and in the end these are {what}"
 
 
 def _ratio(x):
@@ -62,11 +68,11 @@ def _ratio(x):
 
 def _times(factors):
     values = list(factors.values())
-    if not values or all(abs(v - 1) <= _SAME for v in values):
+    if not values or all(abs(v - 1) <= _SAME_FACTOR for v in values):
         return ""
     if max(values) - min(values) <= 0.01 * max(map(abs, values)):
         return f", where the ranks' losses weigh their parts {values[0]:.4g} times"
-    return ", where the ranks' losses weigh their parts " + ", ".join(f"{v:.4g} (rank {r})" for r, v in factors.items()) + " times"
+    return ": they weigh their parts " + ", ".join(f"{v:.4g} (rank {r})" for r, v in sorted(factors.items())) + " times"
 
 
 def _is_right(losses):
@@ -95,11 +101,12 @@ def _clipping(single, ranks):
     if not all(ranks):
         return [f"Gradients are clipped on {_ranks([i for i, r in enumerate(ranks) if r])} alone, by {_place(single, ranks)}."]
     norms, truth = [r[-1]["norm"] for r in ranks], single[-1]["norm"]
-    if all(abs(n - truth) <= 0.02 * truth for n in norms):
+    slack = max(_LEAST, 4 * max(event["eps"] for event in [single[-1], *(r[-1] for r in ranks)]))
+    if all(abs(n - truth) <= slack * truth for n in norms):
         return []
     text = f"{_place(single, ranks)} saw the norms {', '.join(f'{n:.4g}' for n in norms[:8])} on the ranks, {truth:.4g} in the single run"
-    whole = sum(n * n for n in norms) ** 0.5
-    if abs(whole - truth) <= 0.02 * truth:
+    if any(all(abs(sum(norms[r] ** 2 for r in group) ** 0.5 - truth) <= slack * truth for group in groups)
+           for groups in groupings(len(norms))):
         text += ": those of the ranks' own pieces, not that of all"
     return [text + "."]
 

@@ -23,6 +23,7 @@ class Part:
     call: int
     tokens: int
     gradients: dict = dataclasses.field(default_factory=dict)  # by parameter
+    is_other_term: bool = False
 
     @property
     def rank(self):
@@ -31,7 +32,7 @@ class Part:
 
 @dataclasses.dataclass
 class Weights:
-    """Of parameters: `by_rank`, for each rank the weights of the parts."""
+    """Of parameters: `by_rank`, for each rank the weights of the parts, None of a part that they have nothing of."""
 
     parameters: list
     by_rank: dict
@@ -68,25 +69,24 @@ class Cutter:
         pieces = [(one, piece) for one in together for piece in one.pieces]
         if not pieces or any(piece.place is None or piece.group for _, piece in pieces):
             return False
-        masks = {}
+        places = {}
         for one, piece in pieces:
-            key = (one.position, piece.place.key)
-            if key not in masks:
-                masks[key] = (one, piece.place.mask(one.truth["value"]), [], piece.record["call"])
-            if piece.rank not in masks[key][2]:
-                masks[key][2].append(piece.rank)
-        parts = [self._part(truths, parameters, {one.position: mask}, ranks, call) for one, mask, ranks, call in masks.values()]
-        if not 1 < len(parts) <= _MOST_PARTS:
-            return False
-        rest = {one.position: 1 - sum([m for o, m, _, _ in masks.values() if o is one], torch.zeros_like(one.truth["value"]))
-                for one in together}
+            entry = places.setdefault((one.position, piece.place.key), (one, piece, set()))
+            entry[2].add(piece.rank)
+        masks = {}  # by the ranks and the call: one for each output
+        for one, piece, ranks in places.values():
+            mine, whole = masks.setdefault((tuple(sorted(ranks)), piece.record["call"]), {}), one.truth["value"]
+            mine[one.position] = mine.get(one.position, torch.zeros_like(whole)) + piece.place.mask(whole)
+        rest = {one.position: 1 - sum(m[one.position] for m in masks.values() if one.position in m) for one in together}
         if any(bool((mask < 0).any()) for mask in rest.values()):
             return False  # they overlap
         if any(bool((mask * truths[at]["gradient"]).any()) for at, mask in rest.items()):
-            parts.append(self._part(truths, parameters, rest, [], 0))
-        if not self._is_whole(parts, parameters):
+            masks[((), 0)] = rest
+        if len(masks) > _MOST_PARTS:
             return False
-        self.parts = parts
+        parts = [self._part(truths, parameters, mask, list(ranks), call) for (ranks, call), mask in masks.items()]
+        self._add_other_terms(parts, parameters)
+        self.parts = parts if len(parts) > 1 else []
         return True
 
     @staticmethod
@@ -94,23 +94,22 @@ class Cutter:
         cotangents = [t["gradient"] * masks[i].to(t["gradient"].dtype) if i in masks else torch.zeros_like(t["gradient"])
                       for i, t in enumerate(truths)]
         tensors = [t["output"].tensor for t in truths]
-        found = torch.autograd.grad(tensors, list(parameters.values()), cotangents, retain_graph=True, allow_unused=True)
+        there = [c.to(x.device) for c, x in zip(cotangents, tensors)]
+        found = torch.autograd.grad(tensors, list(parameters.values()), there, retain_graph=True, allow_unused=True)
         tokens = sum(int((c.flatten(0, -2).abs().amax(-1) > 0).sum()) if c.dim() > 1 else int((c != 0).sum()) for c in cotangents)
-        return Part(ranks, call, tokens, {n: None if g is None else g.detach().double() for n, g in zip(parameters, found)})
+        return Part(ranks, call, tokens, {n: None if g is None else g.detach().cpu().double() for n, g in zip(parameters, found)})
 
     @staticmethod
-    def _is_whole(parts, parameters):
-        """Whether the parts sum up to the gradient; parameters of which they do not are left out."""
-        whole = False
+    def _add_other_terms(parts, parameters):
+        """What does not go through the module's output: other terms of the loss."""
+        other = Part([], 0, 0, is_other_term=True)
         for name, parameter in parameters.items():
-            total = sum((p.gradients[name] for p in parts if p.gradients[name] is not None), torch.zeros_like(parameter.grad).double())
-            truth = parameter.grad.double()
-            if not float((total - truth).norm()) <= TOLERANCES.get(parameter.dtype, 0.1) * float(truth.norm()):
-                for part in parts:
-                    part.gradients[name] = None
-            elif bool(truth.any()):
-                whole = True
-        return whole
+            truth = parameter.grad.cpu().double()
+            left = truth - sum((p.gradients[name] for p in parts if p.gradients[name] is not None), torch.zeros_like(truth))
+            if float(left.norm()) > TOLERANCES.get(parameter.dtype, 0.1) * float(truth.norm()):
+                other.gradients[name] = left
+        if other.gradients:
+            parts.append(other)
 
 
 def weights_of(parts, observed, wrong):
@@ -135,22 +134,22 @@ _NOTHING = object()
 
 
 def _solved(parts, name, tensor, at):
-    columns = [p.gradients.get(name) for p in parts]
-    if any(c is None for c in columns) or at == "partial":
+    chosen = [i for i, p in enumerate(parts) if p.gradients.get(name) is not None and bool(p.gradients[name].any())]
+    columns = [parts[i].gradients[name] for i in chosen]
+    if not columns or at == "partial":
         return None, 0
     if isinstance(at, tuple):
         if tensor.numel() == 0:
             return _NOTHING, 0
         columns = [c[tuple(slice(b, b + n) for b, n in zip(at, tensor.shape))] for c in columns]
-    if any(c.shape != tensor.shape for c in columns) or tensor.numel() < _FEW * len(parts):
+    if any(c.shape != tensor.shape for c in columns) or tensor.numel() < _FEW * len(columns):
         return None, 0
     a = torch.stack([c.reshape(-1) for c in columns], 1)
     b, precision = tensor.double().reshape(-1), TOLERANCES.get(tensor.dtype, 0.1)
     if not bool(torch.isfinite(b).all()):
         return None, 0
     sizes = a.norm(dim=0)
-    used = sizes > 0
-    if not bool(used.all()):
+    if not bool((sizes > 0).all()):
         return None, 0
     values = torch.linalg.svdvals(a / sizes)
     if float(values[-1]) < max(_SPAN, precision) * float(values[0]):
@@ -158,32 +157,83 @@ def _solved(parts, name, tensor, at):
     solution = torch.linalg.lstsq(a, b[:, None]).solution[:, 0]
     if not float((a @ solution - b).norm()) <= precision * max(float(b.norm()), float(a.sum(1).norm()) * 1e-6):
         return None, 0
-    return [float(x) for x in solution], max(0.01, precision)
+    weights = [None] * len(parts)
+    for i, x in zip(chosen, solution):
+        weights[i] = float(x)
+    return weights, max(0.01, precision)
 
 
 def _gather(found, name, by_rank, precision):
     for group in found:
         if group.by_rank.keys() == by_rank.keys() and all(_alike(group.by_rank[r], by_rank[r], precision) for r in by_rank):
             group.parameters.append(name)
+            for rank, row in by_rank.items():
+                group.by_rank[rank] = [y if x is None else x for x, y in zip(group.by_rank[rank], row)]
             return
     found.append(Weights([name], by_rank, precision))
 
 
 def _alike(a, b, precision):
-    return max(abs(x - y) for x, y in zip(a, b)) <= 2 * precision * max(map(abs, a + b))
+    both = [(x, y) for x, y in zip(a, b) if x is not None and y is not None]
+    most = max((abs(x) for pair in both for x in pair), default=0.0)
+    return bool(both) and all(abs(x - y) <= 2 * precision * most for x, y in both)
 
 
 # --- In words
 
 
-def meaning(weights, parts, world_size):
-    """What the weights say; empty where they say no more than a factor does."""
-    rows = list(weights.by_rank.values())
-    if all(_alike(row, rows[0], weights.precision) for row in rows):
-        return _meaning_of(rows[0], parts, weights.precision)
-    own = all(_is_of(row, [p.rank is not None and rank in p.ranks for p in parts], weights.precision)
-              for rank, row in weights.by_rank.items())
-    return "on each rank the gradient of its own data alone: not reduced over the ranks that have other data" if own else ""
+def meaning(weights, parts, module):
+    """What the weights say; empty where they say no more than a factor does. `module`: at whose output the gradient was cut."""
+    ranks = list(weights.by_rank)
+    rows, precision = [weights.by_rank[r] for r in ranks], weights.precision
+    data = [i for i, p in enumerate(parts) if not p.is_other_term and rows[0][i] is not None]
+    said = []
+    if data:
+        of_data = [[row[i] for i in data] for row in rows]
+        theirs = [parts[i] for i in data]
+        if all(_alike(row, of_data[0], precision) for row in of_data):
+            said.append(_meaning_of(of_data[0], theirs, precision))
+        else:
+            said.append(_meaning_by_rank(dict(zip(ranks, of_data)), theirs, precision))
+    said.append(_meaning_of_other_term(rows, data, parts, precision, module))
+    return "; ".join(filter(None, said))
+
+
+def _meaning_of_other_term(rows, data, parts, precision, module):
+    at = next((i for i, p in enumerate(parts) if p.is_other_term), None)
+    if at is None or rows[0][at] is None or not data:
+        return ""
+    other, mean = rows[0][at], sum(rows[0][i] for i in data) / len(data)
+    if any(abs(row[i] - mean) > 3 * precision * abs(mean) for row in rows for i in data):
+        return ""  # against a part of the data nothing can be said
+    if not mean or any(abs(row[at] - other) > 3 * precision * max(abs(mean), abs(other)) for row in rows):
+        return ""
+    ratio = other / mean
+    if abs(ratio - 1) <= 5 * precision:
+        return ""
+    many = "does not count" if abs(ratio) <= precision / 3 else f"counts {ratio:.3g} times as much as the rest"
+    return f"the term of the loss that does not go through the output of {module} {many}"
+
+
+def _meaning_by_rank(rows, parts, precision):
+    """Where the ranks' differ."""
+    calls = sorted({p.call for p in parts})
+    states = {}
+    for call in calls:
+        mine = [i for i, p in enumerate(parts) if p.call == call]
+        groups = {tuple(r for i in mine if abs(row[i]) > 3 * precision * max(map(abs, row)) for r in parts[i].ranks)
+                  for rank, row in rows.items()}
+        own = all(_is_of([row[i] for i in mine], [rank in parts[i].ranks for i in mine], precision) for rank, row in rows.items())
+        states[call] = "own" if own else "all" if len(groups) == 1 else tuple(sorted(groups))
+    if set(states.values()) == {"own"}:
+        return "on each rank the gradient of its own data alone: not reduced over the ranks that have other data"
+    if set(states.values()) == {"own", "all"}:
+        names = {state: ", ".join(str(c + 1) for c in calls if states[c] == state) for state in ("own", "all")}
+        return f"micro-batch {names['own']} is not reduced over the ranks, micro-batch {names['all']} is"
+    groups = states[calls[0]]
+    if len(calls) == 1 and isinstance(groups, tuple) and all(len(g) > 1 for g in groups):
+        return "reduced within " + " and within ".join("ranks " + ", ".join(map(str, g)) for g in groups) + " alone"
+    return ""
 
 
 def _is_of(row, chosen, precision):

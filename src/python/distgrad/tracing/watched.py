@@ -61,7 +61,7 @@ class WatchedSingle:
         parts = self._cutter.parts
         weights = weights_of(parts, [rank["gradients"] for rank in self._ranks], list(self._wrong)) if parts else []
         shares = [{"parameters": w.parameters, "weights": w.by_rank, "meaning": said}
-                  for w in weights if (said := meaning(w, parts, len(self._ranks)))]
+                  for w in weights if (said := meaning(w, parts, self._cutter.module))]
         clippings = [[e for e in t["events"] if e["kind"] == "clipping"] for t in [trace, *self._ranks]]
         where = {"departure": dataclasses.asdict(departure),
                  "parts": [{"ranks": p.ranks, "call": p.call, "tokens": p.tokens} for p in parts], "shares": shares}

@@ -1,0 +1,191 @@
+#include "dumps/rearranged.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <vector>
+
+#include "report/words.h"
+
+namespace distgrad::dumps {
+namespace {
+
+constexpr double kLeft = 1.0 / 16;  // of the squares of the errors, as of every explanation
+
+using Group = std::vector<std::size_t>;  // of holdings
+
+// --- Sums of parts ---
+
+// What the group's parts should add up to, each counted once; absent where they are no parts.
+std::optional<Stream> parts_of(const Measured& m, const Group& group) {
+  Stream sum;
+  std::vector<const Box*> boxes;
+  for (const std::size_t h : group) {
+    const Holding& holding = m.holding(h);
+    if (!holding.observed || holding.box.extent != m.holding(group[0]).box.extent)
+      return std::nullopt;
+    const bool is_new = std::none_of(boxes.begin(), boxes.end(),
+                                     [&](const Box* box) { return *box == holding.box; });
+    if (!is_new) continue;
+    boxes.push_back(&holding.box);
+    sum.terms.insert(sum.terms.end(), holding.expected.terms.begin(), holding.expected.terms.end());
+  }
+  if (boxes.size() < 2) return std::nullopt;
+  return sum;
+}
+
+std::optional<NamedFactor> factor_over(const Measured& m, const AxisGroups& axis,
+                                       const FactorNames& names) {
+  constexpr std::int64_t kTelling = 8;  // elements; fewer are a multiple of any by chance
+  std::optional<NamedFactor> factor;
+  for (const Group& group : axis.groups) {
+    const std::optional<Stream> sum = parts_of(m, group);
+    if (!sum || sum->size() < kTelling) return std::nullopt;
+    for (const std::size_t h : group) {
+      const Differences d = measure(*m.holding(h).observed, *sum, m.bound);
+      if (d.expected_squares <= 0 || !std::isfinite(d.product) || d.product == 0)
+        return std::nullopt;
+      if (!factor) factor = names.name(d.product / d.expected_squares, m.factor_precision());
+      if (!agrees(*m.holding(h).observed, *sum, factor->value, m.bound, d.max_expected,
+                  kLeft * m.differences[h].error_squares))
+        return std::nullopt;
+    }
+  }
+  return factor;
+}
+
+// --- Rows ---
+
+struct Row {
+  std::int64_t at;  // in the whole tensor
+  const double* values;
+};
+
+class Rows {
+ public:
+  explicit Rows(const Measured& m) : m_(m) {}
+
+  // False where the pieces are not rows of the whole, or are too large.
+  bool read() {
+    constexpr std::int64_t kMost = std::int64_t{1} << 24;  // elements in memory
+    if (m_.parameter.by_rank || m_.parameter.shape.empty()) return false;
+    length_ = element_count(m_.parameter.shape) / std::max<std::int64_t>(1, m_.parameter.shape[0]);
+    std::int64_t total = 0;
+    for (std::size_t h = 0; h < m_.differences.size(); ++h) {
+      const Holding& holding = m_.holding(h);
+      if (!holding.observed || !holds_rows(holding.box)) return false;
+      total += holding.size();
+    }
+    if (total > kMost || length_ == 0) return false;
+    std::map<std::int64_t, bool> seen;
+    for (std::size_t h = 0; h < m_.differences.size(); ++h) {
+      const Box& box = m_.holding(h).box;
+      kept_.emplace_back(static_cast<std::size_t>(m_.holding(h).size()));
+      m_.holding(h).expected.read(0, m_.holding(h).size(), kept_.back().data());
+      for (std::int64_t row = 0; row < box.extent[0]; ++row)
+        if (seen.emplace(box.offset[0] + row, true).second)
+          truth_.push_back({box.offset[0] + row, kept_.back().data() + row * length_});
+    }
+    constexpr std::size_t kFewest = 8;  // numbers; fewer are in another order by chance
+    if (truth_.size() < 2 || truth_.size() * static_cast<std::size_t>(length_) < kFewest)
+      return false;
+    std::sort(truth_.begin(), truth_.end(),
+              [](const Row& a, const Row& b) { return a.values[0] < b.values[0]; });
+    return true;
+  }
+
+  // The rows of the whole that the holding's are, in its order; empty: they are none.
+  std::vector<std::int64_t> of(std::size_t h) const {
+    const Holding& holding = m_.holding(h);
+    std::vector<double> values(static_cast<std::size_t>(holding.size()));
+    holding.observed->read(0, holding.size(), values.data());
+    std::vector<bool> taken(truth_.size());
+    std::vector<std::int64_t> found;
+    for (std::int64_t row = 0; row < holding.box.extent[0]; ++row) {
+      const auto at = match(values.data() + row * length_, taken);
+      if (at == truth_.size()) return {};
+      taken[at] = true;
+      found.push_back(truth_[at].at);
+    }
+    return found;
+  }
+
+ private:
+  bool holds_rows(const Box& box) const {
+    if (box.full != m_.parameter.shape) return false;
+    for (std::size_t dim = 1; dim < box.extent.size(); ++dim)
+      if (box.extent[dim] != m_.parameter.shape[dim]) return false;
+    return true;
+  }
+
+  std::size_t match(const double* values, const std::vector<bool>& taken) const {
+    const double limit = m_.bound.of_element(largest());
+    auto at = std::lower_bound(truth_.begin(), truth_.end(), values[0] - limit,
+                               [](const Row& row, double v) { return row.values[0] < v; });
+    for (; at != truth_.end() && at->values[0] <= values[0] + limit; ++at) {
+      const auto index = static_cast<std::size_t>(at - truth_.begin());
+      if (!taken[index] && std::equal(values, values + length_, at->values, [&](double a, double b) {
+            return std::abs(a - b) <= limit;
+          }))
+        return index;
+    }
+    return truth_.size();
+  }
+
+  double largest() const {
+    double found = 0;
+    for (const Differences& d : m_.differences) found = std::max(found, d.max_expected);
+    return found;
+  }
+
+  const Measured& m_;
+  std::int64_t length_ = 0;
+  std::vector<std::vector<double>> kept_;
+  std::vector<Row> truth_;
+};
+
+}  // namespace
+
+std::optional<SummedParts> summed_parts(const Measured& m, const FactorNames& names) {
+  if (m.parameter.by_rank) return std::nullopt;
+  for (const AxisGroups& axis : m.parameter.axes) {
+    if (axis.groups.empty()) continue;
+    std::size_t held = 0;
+    for (const Group& group : axis.groups) held += group.size();
+    if (held != m.differences.size()) continue;
+    const std::optional<NamedFactor> factor = factor_over(m, axis, names);
+    if (!factor) continue;
+    const bool is_all = axis.kind == AxisGroups::Kind::kAll;
+    std::string text = fmt::format("the sum over {} of the pieces that they should hold",
+                                   is_all ? "all ranks" : "the ranks of " + axis.name);
+    if (std::abs(factor->value - 1) > 1e-3)
+      text = fmt::format("{:.4g} times {}", factor->value, text);
+    return SummedParts{axis.name, std::move(text), *factor};
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> reordered_rows(const Measured& m) {
+  Rows rows(m);
+  if (!rows.read()) return std::nullopt;
+  std::string text;
+  for (std::size_t h = 0; h < m.differences.size(); ++h) {
+    const std::vector<std::int64_t> found = rows.of(h);
+    if (found.empty() && m.holding(h).size() > 0) return std::nullopt;
+    std::vector<std::string> parts;
+    for (std::size_t i = 0; i < found.size() && parts.size() < 3; ++i) {
+      const std::int64_t own = m.holding(h).box.offset[0] + static_cast<std::int64_t>(i);
+      if (found[i] != own) parts.push_back(fmt::format("{} is {}", own, found[i]));
+    }
+    if (parts.empty() || !text.empty()) continue;
+    text = "the right rows in another order: ";
+    if (!m.holding(h).ranks.empty()) text += "on " + ranks_text(m.holding(h).ranks) + " ";
+    text += fmt::format("row {} of the reference, ...", fmt::join(parts, ", "));
+  }
+  if (text.empty()) return std::nullopt;
+  return text;
+}
+
+}  // namespace distgrad::dumps

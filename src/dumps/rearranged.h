@@ -1,0 +1,24 @@
+// Pieces that are made of the right numbers, and not of those that belong there.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "dumps/measured.h"
+
+namespace distgrad::dumps {
+
+// Each rank holds the sum of what ranks with other parts of the tensor should hold: it was reduced
+// along an axis over which it is cut.
+struct SummedParts {
+  std::string axis;
+  std::string text;
+  NamedFactor factor;
+};
+std::optional<SummedParts> summed_parts(const Measured&, const FactorNames&);
+
+// Rows of the first dimension, each right, in another order; of the rank itself or of others. What
+// is to be said of the first ones.
+std::optional<std::string> reordered_rows(const Measured&);
+
+}  // namespace distgrad::dumps

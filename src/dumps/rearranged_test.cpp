@@ -1,0 +1,78 @@
+// Pieces that are sums of other ranks' pieces, and rows in another order.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "dumps/compare_dumps.h"
+#include "dumps/sample_dumps.h"
+
+namespace distgrad::dumps {
+namespace {
+
+using sample::numbers;
+using sample::plus;
+using sample::times;
+using testing::HasSubstr;
+using Kind = DumpPlacement::Kind;
+
+constexpr std::size_t kRows = 6, kColumns = 5;
+const std::vector<float> truth = numbers(kRows * kColumns, 1);
+
+ParameterResult only(const Dump& observed) {
+  const Dump reference = sample::whole("w", sample::tensor({kRows, kColumns}, truth));
+  return compare_dumps(reference, observed, {}).parameters.at(0);
+}
+
+// Rows of the truth, in this order.
+std::vector<float> rows(const std::vector<std::size_t>& order) {
+  std::vector<float> values;
+  for (const std::size_t row : order)
+    values.insert(values.end(), truth.begin() + static_cast<std::ptrdiff_t>(row * kColumns),
+                  truth.begin() + static_cast<std::ptrdiff_t>((row + 1) * kColumns));
+  return values;
+}
+
+// On a mesh of dp and tp (3 ranks), cut over tp.
+Dump pieces(const std::vector<std::vector<float>>& by_rank) {
+  std::vector<std::optional<DumpTensor>> tensors;
+  for (const auto& values : by_rank) tensors.emplace_back(sample::tensor({2, kColumns}, values));
+  Dump dump = sample::by_rank("w", std::move(tensors));
+  const auto dp = static_cast<int>(by_rank.size() / 3);
+  sample::place(dump, "w", sample::mesh({{"dp", dp}, {"tp", 3}}), {kRows, kColumns},
+                {{Kind::kReplicate, 0, 1, ""}, {Kind::kShard, 0, 1, ""}});
+  return dump;
+}
+
+TEST(Rearranged, PiecesReducedOverTheAxisThatCutsThemAreNamed) {
+  const std::vector<float> sum = plus(plus(rows({0, 1}), rows({2, 3})), rows({4, 5}));
+  const ParameterResult r = only(pieces(std::vector<std::vector<float>>(6, times(sum, 0.5f))));
+  EXPECT_EQ(r.explanation, Explanation::kSummedParts) << r.headline;
+  EXPECT_EQ(r.finding, "wrong-group");
+  EXPECT_EQ(r.axis, "tp");
+  EXPECT_THAT(r.headline, HasSubstr("0.5 times the sum over the ranks of tp of the pieces"));
+}
+
+TEST(Rearranged, ASumOfSomePiecesIsNotThatOfAll) {
+  const std::vector<float> sum = plus(rows({0, 1}), rows({2, 3}));
+  const ParameterResult r = only(pieces(std::vector<std::vector<float>>(3, sum)));
+  EXPECT_EQ(r.explanation, Explanation::kUnexplained) << r.headline;
+}
+
+TEST(Rearranged, RowsInAnotherOrderAreNamed) {
+  const ParameterResult r = only(pieces({rows({3, 0}), rows({2, 5}), rows({4, 1})}));
+  EXPECT_EQ(r.explanation, Explanation::kOtherSlice) << r.headline;
+  EXPECT_EQ(r.finding, "wrong-slice");
+  EXPECT_THAT(r.headline, HasSubstr("on rank 0 row 0 is 3, 1 is 0 of the reference"));
+}
+
+TEST(Rearranged, ARowThatIsNobodysIsNoOrder) {
+  std::vector<float> wrong = rows({3, 0});
+  wrong[7] += 0.25f;
+  const ParameterResult r = only(pieces({wrong, rows({2, 5}), rows({4, 1})}));
+  EXPECT_EQ(r.explanation, Explanation::kUnexplained) << r.headline;
+  // Nor does one row stand for two.
+  const ParameterResult twice = only(pieces({rows({3, 3}), rows({2, 5}), rows({4, 1})}));
+  EXPECT_EQ(twice.explanation, Explanation::kUnexplained) << twice.headline;
+}
+
+}  // namespace
+}  // namespace distgrad::dumps

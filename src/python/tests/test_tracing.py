@@ -1,0 +1,198 @@
+"""Where a rank's tensor lies in the single run's, what a gradient is made of, and where two traces part; in one process."""
+
+import sys
+import unittest
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from distgrad.tracing.departure import Finder  # noqa: E402
+from distgrad.tracing.joining import place_of  # noqa: E402
+from distgrad.tracing.recording import Recording  # noqa: E402
+from distgrad.tracing.report import texts  # noqa: E402
+from distgrad.tracing.shares import Part, meaning, weights_of  # noqa: E402
+
+
+def numbers(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+class Places(unittest.TestCase):
+    def rows(self, value, whole, at=None):
+        place = place_of(value, at, whole)
+        return None if place is None else [i.tolist() for i in place.indices]
+
+    def test_pieces_strides_and_orders(self):
+        whole = numbers(7, 4, 6)
+        self.assertEqual(self.rows(whole[4:], whole)[0], [4, 5, 6])
+        self.assertEqual(self.rows(whole[:, 2:4, 3:], whole)[1:], [[2, 3], [3, 4, 5]])
+        self.assertEqual(self.rows(whole[1::3], whole)[0], [1, 4])
+        self.assertEqual(self.rows(whole[:, [3, 0, 2, 1]], whole)[1], [3, 0, 2, 1])
+        self.assertEqual(self.rows(whole[[0, 6, 2]].transpose(1, 2).contiguous().transpose(1, 2), whole)[0], [0, 6, 2])
+
+    def test_what_is_nowhere(self):
+        whole = numbers(7, 4)
+        changed = whole[2:4].clone()
+        changed[1, 1] += 1e-3
+        self.assertIsNone(self.rows(changed, whole))
+        self.assertIsNone(self.rows(whole[[2, 2]], whole))  # one row for two
+        self.assertIsNone(self.rows(whole[2:4], whole, at=(0, 0)))  # a DTensor says where it lies
+        self.assertIsNone(self.rows(numbers(8, 4), whole))
+
+    def test_rounding_is_no_difference(self):
+        whole = numbers(8, 16)
+        self.assertEqual(self.rows(whole[4:].bfloat16(), whole)[0], [4, 5, 6, 7])
+
+
+def parts_of(tokens, calls=1, ranks=3):
+    made = []
+    for rank in range(ranks):
+        for call in range(calls):
+            made.append(Part([rank], call, tokens[rank], {"w": numbers(9, 5, seed=10 * rank + call), "b": numbers(40, seed=50 + 10 * rank + call)}))
+    return made
+
+
+def said_of(parts, weights_by_rank, name="w"):
+    observed = []
+    for row in weights_by_rank:
+        observed.append({name: (sum(x * p.gradients[name] for x, p in zip(row, parts)), None)})
+    return [meaning(w, parts, "head") for w in weights_of(parts, observed, [name])]
+
+
+class Shares(unittest.TestCase):
+    def test_weights_that_say_something(self):
+        parts = parts_of([8, 12, 24])
+        self.assertEqual(said_of(parts, [[3.0, 2.0, 1.0]] * 3), ["each part is divided by its own number of tokens: rank 0 8, rank 1 12, rank 2 24"])
+        self.assertEqual(said_of(parts, [[1.0, 1.0, 0.0]] * 3), ["what does not count: rank 2"])
+        self.assertIn("not reduced over the ranks that have other data", said_of(parts, [[3, 0, 0], [0, 3, 0], [0, 0, 3]])[0])
+        self.assertEqual(said_of(parts, [[0.5, 0.7, 1.9]] * 3), ["weights 0.5 (rank 0), 0.7 (rank 1), 1.9 (rank 2)"])
+        self.assertEqual(said_of(parts, [[2, 2, 2]] * 3), [""])  # a factor, which compare names
+
+    def test_micro_batches_and_groups(self):
+        parts = parts_of([8] * 4, calls=2, ranks=2)
+        self.assertEqual(said_of(parts, [[0, 1, 0, 1]] * 2), ["only the last of 2 micro-batches counts"])
+        self.assertEqual(said_of(parts, [[1, 2, 1, 0], [1, 0, 1, 2]]), ["micro-batch 2 is not reduced over the ranks, micro-batch 1 is"])
+        four = parts_of([8] * 4, ranks=4)
+        self.assertEqual(said_of(four, [[2, 2, 0, 0]] * 2 + [[0, 0, 2, 2]] * 2), ["reduced within ranks 0, 1 and within ranks 2, 3 alone"])
+
+    def test_another_term(self):
+        parts = parts_of([8, 8, 8]) + [Part([], 0, 0, {"w": numbers(9, 5, seed=99)}, is_other_term=True)]
+        self.assertEqual(said_of(parts, [[1, 1, 1, 3]] * 3), ["the term of the loss that does not go through the output of head counts 3 times as much as the rest"])
+        self.assertEqual(said_of(parts, [[1, 1, 1, 0]] * 3), ["the term of the loss that does not go through the output of head does not count"])
+        self.assertIn("counts 0.03 times", said_of(parts, [[1, 1, 1, 0.03]] * 3)[0])
+        self.assertNotIn("term", said_of(parts, [[1, 0, 0, 3]] * 3)[0])  # beside a part of the data nothing can be said
+
+    def test_what_is_no_sum_of_parts(self):
+        parts = parts_of([8, 8, 8])
+        self.assertEqual(weights_of(parts, [{"w": (numbers(9, 5, seed=77), None)}] * 3, ["w"]), [])
+        few = [Part([r], 0, 8, {"w": numbers(3, seed=r)}) for r in range(3)]  # three numbers are a sum of any three
+        self.assertEqual(weights_of(few, [{"w": (numbers(3, seed=9), None)}] * 3, ["w"]), [])
+
+    def test_a_piece_of_a_tensor(self):
+        parts = parts_of([8, 8, 8])
+        whole = sum(x * p.gradients["w"] for x, p in zip([1, 1, 0], parts))
+        observed = [{"w": (whole[3 * r:3 * r + 3], (3 * r, 0))} for r in range(3)]
+        self.assertEqual([meaning(w, parts, "head") for w in weights_of(parts, observed, ["w"])], ["what does not count: rank 2"])
+
+
+def output(module, value, gradient, event, consumers=()):
+    return {"module": module, "call": 0, "index": 0, "value": value, "at": None, "gradient": gradient, "event": event,
+            "consumers": list(consumers)}
+
+
+CALL = {"kind": "function", "what": "Gather", "place": "model.py:7", "phase": "forward"}
+LOSS = {"kind": "loss", "what": "backward", "place": "model.py:9", "phase": "forward", "value": 1.0}
+
+
+class Departures(unittest.TestCase):
+    """Three ranks, each with two of six rows; a, then Gather, then b."""
+
+    def setUp(self):
+        self.values = {"a": numbers(6, 4, seed=1), "b": numbers(6, 4, seed=2)}
+        self.gradients = {"a": numbers(6, 4, seed=3), "b": numbers(6, 4, seed=4)}
+        outputs = [output(n, self.values[n], self.gradients[n], i, [1] if n == "a" else ()) for i, n in enumerate("ab")]
+        self.single = {"outputs": outputs, "events": [LOSS]}
+
+    def ranks(self, change=lambda rank, name, value, gradient: (value, gradient)):
+        traces = []
+        for rank in range(3):
+            rows = slice(2 * rank, 2 * rank + 2)
+            outputs = [output(n, *change(rank, n, self.values[n][rows], 3 * self.gradients[n][rows]), event) for n, event in (("a", 0), ("b", 1))]
+            traces.append({"outputs": outputs, "events": [CALL, LOSS]})
+        return traces
+
+    def found(self, traces, wrong=("a.weight",)):
+        return Finder(self.single, traces, list(wrong)).departure()
+
+    def test_backward(self):
+        found = self.found(self.ranks(lambda rank, n, v, g: (v, g.flip(0) if n == "a" and rank == 1 else g)))
+        self.assertEqual((found.stage, found.module, found.before, found.ranks), ("backward", "a", "b", (1,)))
+        self.assertEqual(found.calls, ["Gather in model.py:7"])
+        self.assertEqual(found.upstream, ["a.weight"])
+        text = texts(found, [], [], [[]] * 3, None)[0]
+        self.assertIn("right down to the output of b, and departs at a, whose output on rank 1 has another gradient", text)
+
+    def test_a_factor_in_backward(self):
+        found = self.found(self.ranks(lambda rank, n, v, g: (v, g / 3 if n == "a" else g)))
+        self.assertEqual((found.stage, found.module), ("backward", "a"))
+        self.assertIn("has 0.3333 times the gradient", found.how)
+
+    def test_a_departure_that_reaches_no_wrong_gradient_is_none(self):
+        found = self.found(self.ranks(lambda rank, n, v, g: (v, g.flip(0) if n == "a" else g)), wrong=["b.weight"])
+        self.assertEqual(found.stage, "after")
+
+    def test_forward_loss_and_after(self):
+        found = self.found(self.ranks(lambda rank, n, v, g: (v + 1 if n == "b" and rank == 2 else v, g)))
+        self.assertEqual((found.stage, found.module, found.before, found.ranks), ("forward", "b", "a", (2,)))
+        found = self.found(self.ranks(lambda rank, n, v, g: (v, g.flip(0))))
+        self.assertEqual((found.stage, found.module), ("loss", "b"))
+        found = self.found(self.ranks())
+        self.assertEqual((found.stage, {r: round(f, 9) for r, f in found.factors.items()}), ("after", {0: 3.0, 1: 3.0, 2: 3.0}))
+        found = self.found(self.ranks(lambda rank, n, v, g: (v, g * (rank + 1))))
+        self.assertEqual(found.stage, "weights")
+
+    def test_clipping_by_the_norms_of_pieces(self):
+        def clipped(*norms):
+            return [[{"what": "clip_grad_norm_", "place": "model.py:8", "norm": n, "eps": 1e-7}] for n in norms]
+
+        def said(truth, *norms):
+            return texts(self.found(self.ranks()), [], clipped(truth)[0], clipped(*norms), None)[1:]
+
+        self.assertEqual(said(5.0, 3.0, 4.0), ["clip_grad_norm_ in model.py:8 saw the norms 3, 4 on the ranks, 5 in the single run: those of the"
+                                               " ranks' own pieces, not that of all."])
+        self.assertIn("own pieces", said(5.0, 3.0, 4.0, 3.0, 4.0)[0])  # twice, as under HSDP
+        self.assertTrue(said(5.0, 3.0, 4.5)[0].endswith("3, 4.5 on the ranks, 5 in the single run."))
+        self.assertEqual(said(5.0, 5.0, 5.000001), [])
+
+    def test_rows_that_no_rank_has(self):
+        traces = self.ranks()
+        traces[2]["outputs"] = traces[0]["outputs"]
+        self.assertIn("a: rows 4-5 of 6 are computed by no rank", self.found(traces).data)
+
+
+class Watching(unittest.TestCase):
+    def test_watching_changes_nothing(self):
+        def gradients(recording):
+            torch.manual_seed(0)
+            model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3)).double()
+            hooks = []
+            if recording:
+                hooks.append(torch.nn.modules.module.register_module_forward_hook(recording._module_gave))
+            x = model(numbers(6, 4))
+            x += 1  # in place, behind what is watched
+            x.square().sum().backward()
+            for hook in hooks:
+                hook.remove()
+            return [p.grad for p in model.parameters()]
+
+        recording = Recording()
+        for watched, plain in zip(gradients(recording), gradients(None)):
+            self.assertTrue(torch.equal(watched, plain))
+        self.assertEqual([o.call for o in recording.outputs], [0, 0, 0, 0])
+        self.assertTrue(all(o.gradient is not None for o in recording.outputs))
+
+
+if __name__ == "__main__":
+    unittest.main()
