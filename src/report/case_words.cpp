@@ -50,4 +50,13 @@ std::string problem_text(const InvalidFile& f) {
   return f.caret.empty() ? text : text + "\n" + f.caret;
 }
 
+std::string nothing_wrong(const Summary& sum) {
+  const std::string all = count_text(sum.cases, "case");
+  if (sum.skipped + sum.disputed == 0) return all + ", all as expected";
+  std::string text = fmt::format("{}: {} as expected", all, sum.as_expected);
+  if (sum.skipped > 0) text += fmt::format(", {} skipped", sum.skipped);
+  if (sum.disputed > 0) text += fmt::format(", {} disputed", sum.disputed);
+  return text;
+}
+
 }  // namespace distgrad

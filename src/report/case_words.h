@@ -15,6 +15,9 @@ std::string headline(const CaseResult&);
 // is wrong with it. Cut to a length that CI pages bear, and then says so.
 std::string told_alone(const CaseResult&, const FormatContext&);
 
+// Of a run that ran something and in which nothing is wrong: "3 cases, all as expected", "5 cases: 3 as expected, 2 skipped".
+std::string nothing_wrong(const Summary&);
+
 // "mine/sum.json:3:5: /steps/0: what is wrong", with the caret below where there is one.
 std::string problem_text(const InvalidFile&);
 

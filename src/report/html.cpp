@@ -11,6 +11,7 @@
 #include "model/findings.h"
 #include "report/case_words.h"
 #include "report/html_data.h"
+#include "report/html_matrix.h"
 #include "report/html_templates.h"
 #include "report/markup.h"
 #include "report/words.h"
@@ -22,9 +23,7 @@ namespace {
 constexpr std::size_t kListed = 2000;  // failures, for readers without scripts
 constexpr std::size_t kProblems = 200;
 constexpr std::size_t kNotes = 50;
-
-// In elements and in attributes in quotes.
-std::string escaped(std::string_view text) { return markup_escaped(text, "\"'"); }
+constexpr std::size_t kPrograms = 8;   // named beside a finding
 
 // "{{name}}" by its value. What was put in is not looked at again.
 std::string filled(std::string_view form, const std::map<std::string_view, std::string>& values) {
@@ -56,7 +55,7 @@ std::string headline_of(const Report& report, const FormatContext& context) {
   const std::string all = count_text(sum.cases, "case");
   if (!wrong.empty()) return fmt::format("{}, of {}", fmt::join(wrong, ", "), all);
   if (sum.cases == 0 || (sum.as_expected == 0 && sum.disputed == 0)) return "Nothing ran";
-  return fmt::format("{}, none that is not as expected", all);
+  return nothing_wrong(sum);
 }
 
 struct Count {
@@ -94,13 +93,28 @@ std::string verdicts_html(const Report& report) {
   return out;
 }
 
+// The programs that show a finding, those with the most cases first.
+std::string programs_html(std::string_view finding, const std::map<std::string, int>& files) {
+  std::vector<std::pair<int, std::string>> by_count;
+  for (const auto& [file, count] : files) by_count.emplace_back(-count, file);
+  std::sort(by_count.begin(), by_count.end());
+  std::vector<std::string> shown;
+  for (std::size_t i = 0; i < std::min(kPrograms, by_count.size()); ++i)
+    shown.push_back(fmt::format("<a href=\"#finding={}&amp;file={}\">{}</a> ({})", finding, encoded(by_count[i].second),
+                                html_escaped(by_count[i].second), -by_count[i].first));
+  if (by_count.size() > kPrograms) shown.push_back(fmt::format("{} more", by_count.size() - kPrograms));
+  return shown.empty() ? "" : fmt::format("<p>in {}</p>", fmt::join(shown, ", "));
+}
+
 // By the first finding of each case, as the list and its filter have it.
 std::string findings_html(const Report& report) {
   std::map<std::string_view, std::pair<int, int>> counts;  // as expected, not
+  std::map<std::string_view, std::map<std::string, int>> files;  // of those that are not
   for (const CaseResult& r : report.cases)
     if (!r.findings.empty()) {
       auto& [expected, not_expected] = counts[r.findings.front().rule];
       ++(is_wrong(r) ? not_expected : expected);
+      if (is_wrong(r)) ++files[r.findings.front().rule][r.which.scenario->file];
     }
   std::string out;
   for (const FindingRow& row : kFindings) {
@@ -110,8 +124,9 @@ std::string findings_html(const Report& report) {
     out += fmt::format(
         "<tr><th scope=\"row\"><a "
         "href=\"#finding={0}\">{0}</a></th><td>{1}</td><td>{2}</td><td>{3}</td>"
-        "<td class=\"prose\">{4}</td></tr>\n",
-        row.name, expected + not_expected, expected, not_expected, escaped(row.meaning));
+        "<td class=\"prose\">{4}{5}</td></tr>\n",
+        row.name, expected + not_expected, expected, not_expected, html_prose(row.meaning),
+        programs_html(row.name, files[row.name]));
   }
   if (out.empty()) return {};
   return "<h3>By finding</h3>\n<table class=\"counts\"><thead><tr><th "
@@ -126,7 +141,7 @@ std::string problems_html(const Report& report) {
   std::string out = "<h3>Files and subjects that cannot be used</h3>\n<ul class=\"problems\">\n";
   const std::size_t shown = std::min(kProblems, report.invalid.size());
   for (std::size_t i = 0; i < shown; ++i)
-    out += "<li><pre>" + escaped(problem_text(report.invalid[i])) + "</pre></li>\n";
+    out += "<li><pre>" + html_escaped(problem_text(report.invalid[i])) + "</pre></li>\n";
   if (shown < report.invalid.size())
     out += fmt::format("<li>... and {} more, left out here</li>\n", report.invalid.size() - shown);
   return out + "</ul>\n";
@@ -142,7 +157,7 @@ std::string notes_html(const Report& report) {
   std::size_t shown = 0;
   for (const auto& [note, count] : counts) {
     if (shown++ == kNotes) break;
-    out += fmt::format("<li>{}: {}</li>\n", count_text(count, "case"), escaped(note));
+    out += fmt::format("<li>{}: {}</li>\n", count_text(count, "case"), html_prose(note));
   }
   if (counts.size() > kNotes)
     out += fmt::format("<li>... and {} more notes</li>\n", counts.size() - kNotes);
@@ -152,7 +167,7 @@ std::string notes_html(const Report& report) {
 // How far the file goes.
 std::string limits_html(const Report& report, const FormatContext& context, const HtmlData& data) {
   std::string out;
-  const auto line = [&](const std::string& text) { out += "<li>" + escaped(text) + "</li>\n"; };
+  const auto line = [&](const std::string& text) { out += "<li>" + html_prose(text) + "</li>\n"; };
   if (data.without_details > 0)
     line(fmt::format(
         "{} of {} cases are in the list alone, those that matter least: with their details "
@@ -180,7 +195,7 @@ std::string limits_html(const Report& report, const FormatContext& context, cons
 std::string run_html(const Report& report, const FormatContext& context) {
   std::string out;
   const auto row = [&](std::string_view name, const std::string& value) {
-    if (!value.empty()) out += fmt::format("<dt>{}</dt><dd>{}</dd>\n", name, escaped(value));
+    if (!value.empty()) out += fmt::format("<dt>{}</dt><dd>{}</dd>\n", name, html_escaped(value));
   };
   row("command", report.command);
   row("took", seconds_text(report.summary.elapsed_s));
@@ -194,12 +209,12 @@ std::string run_html(const Report& report, const FormatContext& context) {
 
 std::string failures_html(const Report& report) {
   const std::vector<const CaseResult*> wrong = worst_first(report);
-  if (wrong.empty()) return "<p>No case is other than expected.</p>\n";
+  if (wrong.empty()) return "<p>All cases came out as expected.</p>\n";
   std::string out = "<h2>Not as expected, the worst first</h2>\n<ul>\n";
   const std::size_t shown = std::min(kListed, wrong.size());
   for (std::size_t i = 0; i < shown; ++i)
     out += fmt::format("<li><b>{}</b> <code>{}</code>: {}</li>\n", status_word(*wrong[i]),
-                       escaped(wrong[i]->which.id), escaped(headline(*wrong[i])));
+                       html_escaped(wrong[i]->which.id), html_escaped(headline(*wrong[i])));
   if (shown < wrong.size()) out += fmt::format("<li>... and {} more</li>\n", wrong.size() - shown);
   return out + "</ul>\n";
 }
@@ -226,11 +241,11 @@ std::string html_report(const Report& report, const FormatContext& context) {
   const HtmlData data = html_data(report, context);
   const bool is_wrong_run = report.summary.not_as_expected > 0 || report.summary.broken > 0 ||
                             !report.invalid.empty() || context.broken_off;
-  const std::string headline = escaped(headline_of(report, context));
+  const std::string headline = html_escaped(headline_of(report, context));
   const std::string early =
       context.ended_early.empty()
           ? ""
-          : "<p class=\"early\"><b>Not complete</b>: " + escaped(context.ended_early) + ".</p>";
+          : "<p class=\"early\"><b>Not complete</b>: " + html_escaped(context.ended_early) + ".</p>";
   return filled(kReport_html, {{"title", "distgrad: " + headline},
                                {"css", std::string(kReport_css)},
                                {"state", is_wrong_run ? "wrong" : "right"},
@@ -238,6 +253,7 @@ std::string html_report(const Report& report, const FormatContext& context) {
                                {"early", early},
                                {"counts", counts_html(report)},
                                {"verdicts", verdicts_html(report)},
+                               {"matrix", matrix_html(report)},
                                {"findings", findings_html(report)},
                                {"problems", problems_html(report)},
                                {"notes", notes_html(report)},

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 #include <vector>
 
 #include "report/markup.h"
@@ -17,8 +18,6 @@ constexpr std::size_t kFiles = 300, kSubjects = 40;
 constexpr std::size_t kColors = 6;  // as in report.css; the findings beyond share the last
 
 using Cases = std::vector<const CaseResult*>;
-
-std::string escaped(std::string_view text) { return markup_escaped(text, "\"'"); }
 
 struct Matrix {
   std::vector<std::string> files, subjects;  // in the report's order, files with failures first
@@ -80,7 +79,7 @@ std::string cell_html(const Matrix& m, const std::string& file, const std::strin
   const std::string of_finding = color == m.colors.end() ? "" : fmt::format(" c{}", color->second);
   const std::string count = wrong > 1 ? fmt::format(" <small>{}</small>", wrong) : "";
   return fmt::format("<td class=\"{}{}\"><a href=\"#file={}&amp;subject={}\" title=\"{}\">{}{}</a></td>", wrong > 0 ? "off" : "as-expected",
-                     of_finding, encoded(file), encoded(subject), escaped(outcome_text(worst)), escaped(word_of(worst)), count);
+                     of_finding, encoded(file), encoded(subject), html_escaped(outcome_text(worst)), html_escaped(word_of(worst)), count);
 }
 
 }  // namespace
@@ -98,10 +97,10 @@ std::string matrix_html(const Report& report) {
   if (m.files.size() < 2 || m.subjects.size() < 2) return {};
   const std::size_t columns = std::min(kSubjects, m.subjects.size()), rows = std::min(kFiles, m.files.size());
   std::string out = "<h3>By scenario and subject</h3>\n<div class=\"wide\"><table class=\"matrix-of-cases\"><thead><tr><td></td>";
-  for (std::size_t s = 0; s < columns; ++s) out += fmt::format("<th scope=\"col\">{}</th>", escaped(m.subjects[s]));
+  for (std::size_t s = 0; s < columns; ++s) out += fmt::format("<th scope=\"col\">{}</th>", html_escaped(m.subjects[s]));
   out += "</tr></thead><tbody>\n";
   for (std::size_t f = 0; f < rows; ++f) {
-    out += fmt::format("<tr><th scope=\"row\">{}</th>", escaped(m.files[f]));
+    out += fmt::format("<tr><th scope=\"row\">{}</th>", html_escaped(m.files[f]));
     for (std::size_t s = 0; s < columns; ++s) out += cell_html(m, m.files[f], m.subjects[s]);
     out += "</tr>\n";
   }

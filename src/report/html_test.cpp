@@ -11,6 +11,7 @@
 #include "report/heat_map.h"
 #include "report/html_case.h"
 #include "report/html_data.h"
+#include "report/markup.h"
 #include "report/sample_cases.h"
 #include "report/summary.h"
 
@@ -287,6 +288,28 @@ TEST(Html, SizeIsBoundedAndSaysSo) {
       html, HasSubstr(fmt::format("{} of 301 cases are in the list alone", data.without_details)));
   const json index = json::parse(data.index);
   EXPECT_EQ(index["cases"].back()[9], 0) << "the broken one is in the first piece";
+}
+
+TEST(Html, OfSeveralFilesAndSubjectsTheSummaryHasAMatrix) {
+  CaseResult bad = sample::in_place_mismatch("a&b.json");
+  CaseResult known = sample::in_place_mismatch("known.json");
+  known.as_expected = true;
+  known.which.expected.verdict = "mismatch";
+  const Report report = report_of({sample::match("right.json", ":subject=torch_nn", "torch_nn"), known, bad, bad,
+                                   sample::match("a&b.json", ":subject=torch_nn", "torch_nn")});
+  const std::string html = html_report(report, {});
+  EXPECT_EQ(nesting_problem(html), "");
+  EXPECT_THAT(html, HasSubstr("<td class=\"off c0\"><a href=\"#file=a%26b.json&amp;subject=in_place\""));
+  EXPECT_THAT(html, HasSubstr(">identity-backward <small>2</small></a>"));
+  EXPECT_THAT(html, HasSubstr("<td class=\"as-expected c0\"><a href=\"#file=known.json&amp;subject=in_place\""));
+  EXPECT_LT(html.find("<th scope=\"row\">a&amp;b.json"), html.find("<th scope=\"row\">right.json")) << "failures first";
+  EXPECT_THAT(html, HasSubstr("in <a href=\"#finding=identity-backward&amp;file=a%26b.json\">a&amp;b.json</a> (2)"));
+  EXPECT_THAT(html_report(report_of({bad}), {}), Not(HasSubstr("By scenario and subject")));
+}
+
+TEST(Html, BackticksAreCode) {
+  EXPECT_EQ(html_prose("a `sync` & `x<y` b"), "a <code>sync</code> &amp; <code>x&lt;y</code> b");
+  EXPECT_EQ(html_prose("one ` alone"), "one ` alone");
 }
 
 }  // namespace

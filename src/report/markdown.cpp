@@ -92,7 +92,7 @@ std::string title(const Report& report, const FormatContext& context) {
   const std::string all = count_text(sum.cases, "case");
   if (!wrong.empty()) return fmt::format("## distgrad: {}, of {}\n\n", fmt::join(wrong, ", "), all);
   if (sum.as_expected == 0 && sum.disputed == 0) return "## distgrad: nothing ran\n\n";
-  return fmt::format("## distgrad: {}, none that is not as expected\n\n", all);
+  return fmt::format("## distgrad: {}\n\n", nothing_wrong(sum));
 }
 
 std::string counts(const Report& report) {

@@ -10,4 +10,10 @@ namespace distgrad {
 // the quotes and line breaks that an attribute would not keep.
 std::string markup_escaped(std::string_view text, std::string_view also = {});
 
+// For HTML's elements, and attributes in quotes.
+std::string html_escaped(std::string_view text);
+
+// The same of prose, with what stands between backticks as code.
+std::string html_prose(std::string_view text);
+
 }  // namespace distgrad

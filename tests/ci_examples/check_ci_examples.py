@@ -110,6 +110,13 @@ def check_skipped():
     expect(distgrad(*GATE), 1, "simclr does not offer all_reduce")
 
 
+def check_audit():
+    Path("layers.py").write_text(LAYER % OWN_SLICE)
+    cheap = ["--without", "groups,shape,dtype,graph,operand,cotangent,dim", "--world-size", "2"]
+    expect(distgrad("audit", *cheap, "--strict", "--python", sys.executable, "all_gather=python:layers.py:Gather.apply"), 1,
+           "0 wrong, 1 wrong for mean (DistributedDataParallel)", "strict: all_gather not right for mean")
+
+
 def check_vanished():
     expect(distgrad("run", "--json", "yesterday.json", "scenarios"), 0)
     edit(lambda s: s["subjects"].pop("torch_nn"))

@@ -140,6 +140,22 @@ class Commands:
 
 # ---- a page
 
+def anchors_of(file):
+    """Of the headings, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def problem_with_link(file, target):
+    path, _, anchor = target.partition("#")
+    aim = (file.parent / path).resolve() if path else file
+    if not aim.exists():
+        return f"{target}: there is no such file"
+    if anchor and aim.suffix == ".md" and anchor not in anchors_of(aim):
+        return f"{target}: there is no such heading"
+    return None
+
+
 def why_not_run(command):
     return next((why for pattern, why in NOT_RUN.items() if re.match(pattern, command)), None)
 
@@ -184,6 +200,9 @@ class Page:
         self.problems.append(f"{self.name}:{line}: {what}")
 
     def _check_rest(self, text):
+        for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL)):
+            if not target.startswith("http") and (problem := problem_with_link(self._file, target)):
+                self._tell(0, problem)
         for number, line in enumerate(text.split("\n"), 1):
             if re.match(r" {4}(\$ )?distgrad ", line):
                 self._tell(number, "a command that is not in a ```console or ```sh block is not tried")

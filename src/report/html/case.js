@@ -39,8 +39,8 @@ function findingPart(finding, isFirst) {
   return el("div", { class: isFirst ? "finding first" : "finding" },
     el("h4", null, el("a", { href: "#finding=" + encodeURIComponent(finding.rule), text: finding.rule }), placeOf(finding),
       el("small", { text: facts.filter(Boolean).join("; ") })),
-    el("p", { text: shared(finding.text) }), measuredPart(finding.measured),
-    isFirst && help ? el("details", null, el("summary", { text: "What usually causes it, and what to change" }), el("p", { text: help[1] })) : null);
+    el("p", null, prose(shared(finding.text))), measuredPart(finding.measured),
+    isFirst && help ? el("details", null, el("summary", { text: "What usually causes it, and what to change" }), el("p", null, prose(help[1]))) : null);
 }
 
 // The first, and what else explains the data or goes with it.
@@ -98,7 +98,7 @@ function lossesOf(details) {
 }
 
 function listOf(title, lines) {
-  return lines && lines.length ? el("div", null, el("h4", { text: title }), el("ul", null, lines.map((line) => el("li", { text: shared(line) })))) : null;
+  return lines && lines.length ? el("div", null, el("h4", { text: title }), el("ul", null, lines.map((line) => el("li", null, prose(shared(line)))))) : null;
 }
 
 function restOf(c, details) {
@@ -140,7 +140,7 @@ function caseParts(c) {
     return [head, programOf(c, null), el("p", { class: "legend", text: "There was no room for the details of this case in the file: the command above shows them." })];
   const [finding, also] = findingsOf(details);
   const tellsWhy = details.why && (c.verdict >= 3 || (isWrong(c) && shared(details.expected) !== "match"));
-  return [head, tellsWhy ? el("p", { class: "why", text: shared(details.why) }) : null, errorOf(details), finding,
+  return [head, tellsWhy ? el("p", { class: "why" }, prose(shared(details.why))) : null, errorOf(details), finding,
     details.way ? wayOf(details.way) : noWay(c, details), also, inputsOf(details), programOf(c, details), restOf(c, details)].filter(Boolean);
 }
 

@@ -19,6 +19,13 @@ function el(tag, attributes, ...children) {
 
 function byId(id) { return document.getElementById(id); }
 
+// Prose as nodes: what stands between backticks is code.
+function prose(text) {
+  const parts = String(text || "").split("`");
+  if (parts.length % 2 === 0) return [String(text)];
+  return parts.map((part, i) => i % 2 ? el("code", { text: part }) : part);
+}
+
 // As a POSIX shell takes it.
 function shellQuoted(word) { return "'" + word.replace(/'/g, "'\\''") + "'"; }
 
