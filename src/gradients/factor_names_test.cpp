@@ -29,7 +29,7 @@ TEST(FactorNames, WhatIsThereTwiceIsNamedOnce) {
   const FactorNames groups({{"ranks of a process group", 2, kOther},
                             {"ranks of a process group", 2, kOther}},
                            false);
-  EXPECT_EQ(groups.name(2, kWide).text,
+  EXPECT_EQ(groups.name(2, kWide).of("the reference"),
             "2 times the reference (2 = the number of ranks of a process group)");
 }
 
