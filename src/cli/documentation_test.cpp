@@ -45,6 +45,7 @@ TEST(Documentation, HasTheOptionsOfRunAndNoOther) {
   const std::string help = testing::internal::GetCapturedStdout();
   auto offered = options_in(help, kOption);
   EXPECT_GT(offered.size(), 10u);
+  EXPECT_EQ(offered.erase("--help"), 1u);  // every command's
   EXPECT_EQ(options_in(documentation(), "^\\| `(--[a-z-]+)"), offered);
 }
 

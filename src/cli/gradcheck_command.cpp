@@ -17,11 +17,12 @@ namespace distgrad {
 namespace {
 
 constexpr const char* kExamples =
-    "Without --ranks, under torchrun, it joins the ranks that there are. Exit code 0: right, 1: wrong,\n"
-    "2: bad arguments, 3: a rank raised, died or hung, or nothing could be judged.\n"
+    "Without --ranks, under torchrun, it joins the ranks that there are.\n"
+    "Exit code 0: right, 1: wrong, 2: bad arguments, 3: a rank raised, died or\n"
+    "hung, or nothing could be judged.\n"
     "Examples:\n"
     "  distgrad gradcheck losses.py:GatherLayer.apply --input 'randn(4, 3)'\n"
-    "  distgrad gradcheck layers.py:scaled --ranks 2 --input 'arange(6.) + rank' --constant 3\n";
+    "  distgrad gradcheck layers.py:scaled --input 'arange(6.)+rank' --constant 3\n";
 
 // The arguments but for --python, in their order: which --input comes before which --constant counts.
 Arguments without_python(const Arguments& arguments) {
