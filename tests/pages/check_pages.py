@@ -89,6 +89,7 @@ def shown_commands(block):
 # ---- what is printed
 
 TIME = r"\d+(?:\.\d+)?(?:e-\d+)? (?:m?s|min)(?: \d+ s)?"
+ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
 NOISE = re.compile(r"^(\[W|W\d{4} ).*\n", re.MULTILINE)
 
 
@@ -98,13 +99,14 @@ def pattern_of(output):
         text = re.sub(r"\bin " + TIME, "in @TIME@", text)
         text = re.sub(r"took " + TIME, "took @TIME@", text)
         return re.escape(text).replace("@TIME@", TIME)
-    text = "\n".join(output).strip("\n")
+    text = ADDRESS.sub("ADDRESS", "\n".join(output).strip("\n"))
     text = re.sub(r"\s+in\s+(" + TIME.replace(" ", r"\s+") + ")", r" in \1", text)  # wrapped by its length
     pattern = r"[^\0]*?".join(escaped(part) for part in text.split("..."))
     return pattern
 
 
 def fits(output, printed):
+    printed = ADDRESS.sub("ADDRESS", printed)
     printed = re.sub(r"\s+in\s+(" + TIME.replace(" ", r"\s+") + ")", lambda m: " in " + " ".join(m[1].split()), printed)
     return re.fullmatch(pattern_of(output), printed) is not None
 
