@@ -176,6 +176,19 @@ def leaves_all_as_it_was():
         callers.closed.grad is None and callers.module.bias.grad is None
 
 
+def groups_made_afterwards():
+    """A check among some ranks alone leaves no trace in what torch.distributed counts."""
+    pair = dist.new_group([1, 3])
+    if dist.get_rank() in (1, 3):
+        parts.use(pair)
+        distgrad.gradcheck(right_sum, matrix(), pair)
+    three = dist.new_group([0, 1, 2])
+    x = torch.ones(1)
+    if dist.get_rank() < 3:
+        dist.all_reduce(x, group=three)
+    return x.item()
+
+
 class Failures(unittest.TestCase):
     def assert_as_expected(self, name, case, outcomes):
         *_, verdict, words = case
@@ -215,6 +228,9 @@ class Failures(unittest.TestCase):
 
     def test_the_callers_tensors(self):
         self.assertEqual(ranks.run(leaves_all_as_it_was, 2), [(True, True, True)] * 2)
+
+    def test_groups_made_afterwards(self):
+        self.assertEqual(ranks.run(groups_made_afterwards, timeout_s=100), [3, 3, 3, 1])
 
     def test_without_process_group(self):
         with self.assertRaisesRegex(ValueError, "torch.distributed is not initialised"):
