@@ -46,6 +46,14 @@ def raises_far_from_here(x):
     return right_sum(x * x)
 
 
+def sends_to_nobody(x):
+    """Gloo waits half an hour for the other end of a send, whatever a group's time-out."""
+    y = right_sum(x)
+    if me() == 3:
+        dist.send(x.detach().clone(), 2, parts.group())
+    return y
+
+
 def without_a_graph_on_rank_1(x):
     y = right_sum(x)
     return y.detach() if me() == 1 else y
@@ -94,6 +102,7 @@ BROKEN = {
     "raises in backward": (raises_in_backward, matrix, {}, "error", ["rank 2, backward: KeyError: 'lost'"]),
     "raises far from here": (raises_far_from_here, lambda: (matrix() * 0 + 1.499).detach().requires_grad_(), {}, "error",
                              ["AssertionError: out of range"]),
+    "a send that nobody receives": (sends_to_nobody, matrix, {"timeout_s": 2}, "error", ["rank 3"]),
     "no graph on rank 1": (without_a_graph_on_rank_1, matrix, {"timeout_s": 2}, "error",
                            ["y does not require grad on rank 1", "rank 1, was done", "ranks 0, 2, 3, backward: waited for another rank: Timed out waiting 2000ms"]),
 }
