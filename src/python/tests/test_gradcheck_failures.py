@@ -46,6 +46,14 @@ def raises_far_from_here(x):
     return right_sum(x * x)
 
 
+def sends_to_nobody(x):
+    """Gloo waits half an hour for the other end of a send, whatever a group's time-out."""
+    y = right_sum(x)
+    if me() == 3:
+        dist.send(x.detach().clone(), 2, parts.group())
+    return y
+
+
 def without_a_graph_on_rank_1(x):
     y = right_sum(x)
     return y.detach() if me() == 1 else y
@@ -94,6 +102,7 @@ BROKEN = {
     "raises in backward": (raises_in_backward, matrix, {}, "error", ["rank 2, backward: KeyError: 'lost'"]),
     "raises far from here": (raises_far_from_here, lambda: (matrix() * 0 + 1.499).detach().requires_grad_(), {}, "error",
                              ["AssertionError: out of range"]),
+    "a send that nobody receives": (sends_to_nobody, matrix, {"timeout_s": 2}, "error", ["rank 3"]),
     "no graph on rank 1": (without_a_graph_on_rank_1, matrix, {"timeout_s": 2}, "error",
                            ["y does not require grad on rank 1", "rank 1, was done", "ranks 0, 2, 3, backward: waited for another rank: Timed out waiting 2000ms"]),
 }
@@ -176,6 +185,19 @@ def leaves_all_as_it_was():
         callers.closed.grad is None and callers.module.bias.grad is None
 
 
+def groups_made_afterwards():
+    """A check among some ranks alone leaves no trace in what torch.distributed counts."""
+    pair = dist.new_group([1, 3])
+    if dist.get_rank() in (1, 3):
+        parts.use(pair)
+        distgrad.gradcheck(right_sum, matrix(), pair)
+    three = dist.new_group([0, 1, 2])
+    x = torch.ones(1)
+    if dist.get_rank() < 3:
+        dist.all_reduce(x, group=three)
+    return x.item()
+
+
 class Failures(unittest.TestCase):
     def assert_as_expected(self, name, case, outcomes):
         *_, verdict, words = case
@@ -215,6 +237,9 @@ class Failures(unittest.TestCase):
 
     def test_the_callers_tensors(self):
         self.assertEqual(ranks.run(leaves_all_as_it_was, 2), [(True, True, True)] * 2)
+
+    def test_groups_made_afterwards(self):
+        self.assertEqual(ranks.run(groups_made_afterwards, timeout_s=100), [3, 3, 3, 1])
 
     def test_without_process_group(self):
         with self.assertRaisesRegex(ValueError, "torch.distributed is not initialised"):

@@ -75,7 +75,7 @@ class Team:
         self._patience_s = 3 * timeout_s + 60  # with a rank that is in the function, and will say itself if it is too long
         self._control = _control_of(self.group, timeout_s)
         self._check = next(self._control.checks)
-        self.watch = Watch(self._tell_late, timeout_s)
+        self.watch = Watch(self._tell_late, lambda: _break(self.group, self.rank, self.size), timeout_s)
         self._timeouts = []
 
     def __enter__(self):
@@ -181,8 +181,6 @@ class Team:
     def _tell_late(self, stack):
         with contextlib.suppress(RuntimeError):
             self._control.store.set(self._key(f"late/{self.rank}"), pickle.dumps(stack))
-        if not self.gives_up_by_itself():
-            _break(self.group, self.rank, self.size)
 
     def gives_up_by_itself(self):
         """Whether a collective of the group under test raises when it has waited too long."""
@@ -213,8 +211,10 @@ class Team:
 class Watch:
     """Notices, in a thread of its own, that the main thread has been in one call for too long; once a check."""
 
-    def __init__(self, on_late, seconds):
-        self._on_late, self._seconds = on_late, seconds
+    def __init__(self, on_late, on_stuck, seconds):
+        """on_stuck(): a while after on_late(stack), where the call goes on: Gloo's collectives give up by themselves, its
+        sends and receives do not."""
+        self._on_late, self._on_stuck, self._seconds = on_late, on_stuck, seconds
         self._main = threading.get_ident()
         self._since = None
         self.hung_at = ""  # the stack, where that was not in a call of torch.distributed's, which waits for others
@@ -246,6 +246,8 @@ class Watch:
                 if not any(f.filename.startswith(_TORCH_DISTRIBUTED) for f in frames):
                     self.hung_at = stack
                 self._on_late(stack)
+                if not self._stop.wait(_GRACE_S) and self._since == since:
+                    self._on_stuck()
                 return
 
 

@@ -70,6 +70,37 @@ def join_uneven(x):
     return Join.apply(x)
 
 
+SENT = [[1, 2, 0, 1], [2, 1, 1, 0], [0, 3, 1, 1], [1, 0, 2, 2]]  # rows from rank to rank
+
+
+def exchange_uneven(x, sent, received):
+    def moved(x, sent, received):
+        y = x.new_empty(sum(received), *x.shape[1:])
+        dist.all_to_all_single(y, x.contiguous(), received, sent, group=group())
+        return y
+
+    return function(lambda x: moved(x, sent, received), lambda g, x: moved(g, received, sent))(x)
+
+
+def experts(x):
+    """Tokens go to the experts of other ranks, in uneven parts, and come back."""
+    sent, received = SENT[me()], [row[me()] for row in SENT]
+    return exchange_uneven((exchange_uneven(x, sent, received) * (1 + me())).tanh(), received, sent)
+
+
+def stages(x):
+    """A pipeline: each rank sends to the next one, and gets its cotangent from there."""
+    def shifted(x, to, source):
+        y = torch.zeros(x.shape, dtype=x.dtype)
+        works = [dist.isend(x.contiguous(), to, group())] if 0 <= to < n() else []
+        works += [dist.irecv(y, source, group())] if 0 <= source < n() else []
+        for work in works:
+            work.wait()
+        return y
+
+    return function(lambda x: shifted(x, me() + 1, me() - 1), lambda g, x: shifted(g, me() - 1, me() + 1))(2 * x)
+
+
 def checkpointed(x):
     return checkpoint(lambda x: right_sum(x.sin()).square(), x, use_reentrant=False)
 
@@ -268,6 +299,8 @@ CASES = [
     Case("views", of_views, matrix),
     Case("expanded", expanded, matrix),
     Case("uneven", join_uneven, uneven, ranks=(3,)),
+    Case("experts", experts, lambda: matrix(sum(SENT[me()]), 1)),
+    Case("pipeline", stages, matrix),
     Case("checkpoint", checkpointed, matrix),
     Case("reentrant checkpoint", checkpointed_reentrant, matrix),
     Case("a module", Parallel, lambda: matrix(3, 2), words=("grad(weight)_r", "grad(norm.bias)_r"), makes=True),
