@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/interrupts.h"
+#include "base/limits.h"
 #include "pool/installation.h"
 
 namespace distgrad {
@@ -74,6 +75,7 @@ Ticket Workshop::run(RunRequest request, double timeout_s, int rank_program) {
 
 Ticket Workshop::submit(std::unique_ptr<Job> job, Turn turn) {
   job->ticket = ++last_ticket_;
+  if (limits().case_s > 0) job->timeout_s = std::min(job->timeout_s, limits().case_s);
   ++outstanding_;
   Jobs& jobs = waiting_[job->kind];
   if (turn == Turn::kNext) jobs.push_front(std::move(job));
