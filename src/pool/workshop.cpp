@@ -24,7 +24,7 @@ namespace {
 
 constexpr int kKeptRanks = 24;       // idle ranks that are kept for a world size to come back
 constexpr int kMaxZygotesLost = 3;   // in a row, without a case being completed
-constexpr std::int64_t kLoadNs = std::int64_t{60} * 1'000'000'000;  // for a zygote to say that it is ready
+constexpr std::int64_t kLoadNs = std::int64_t{300} * 1'000'000'000;  // for a zygote to say that it is ready, on a busy machine
 
 // Filling up costs a system call a rank: not with every reply, but before the workers run out.
 constexpr std::size_t kRefillBelow = 48;
