@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -61,6 +62,9 @@ std::vector<char*> pointers(std::vector<std::string>& strings) {
     dup2(output, STDERR_FILENO);
   }
   if (inherited >= 0) dup2(inherited, kInheritedFd);
+
+  // What this process was given by its caller is no business of the child's.
+  syscall(SYS_close_range, static_cast<unsigned>(inherited >= 0 ? kInheritedFd + 1 : kInheritedFd), ~0U, 0U);
 
   execve(arguments[0], arguments, environment);
   const char* reason = strerror(errno);

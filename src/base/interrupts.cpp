@@ -2,12 +2,15 @@
 
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <cmath>
 #include <cstdint>
 
 #include "base/error.h"
@@ -15,7 +18,7 @@
 namespace distgrad {
 namespace {
 
-constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP};
+constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP, SIGALRM};
 std::atomic<int> first_signal{0};
 std::atomic<std::int64_t> first_ms{0};
 std::atomic<int> event{-1};
@@ -64,6 +67,13 @@ Interrupts::Interrupts() {
 Interrupts::~Interrupts() {
   for (std::size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &previous[i], nullptr);
   close(event.exchange(-1));
+}
+
+void interrupt_after(double seconds) {
+  itimerval timer{};
+  timer.it_value.tv_sec = static_cast<time_t>(seconds);
+  timer.it_value.tv_usec = std::max<suseconds_t>(1, static_cast<suseconds_t>((seconds - std::floor(seconds)) * 1e6));
+  setitimer(ITIMER_REAL, &timer, nullptr);
 }
 
 int interrupted_by() { return first_signal; }

@@ -21,4 +21,8 @@ int interrupted_by();
 // Becomes readable with the first signal; -1 while there is no Interrupts object.
 int interrupts_fd();
 
+
+// Interrupts this process by SIGALRM after so many seconds, once there is an Interrupts, or ends it.
+void interrupt_after(double seconds);
+
 }  // namespace distgrad

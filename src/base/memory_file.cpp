@@ -16,7 +16,10 @@ namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
 
-SystemError failed(const char* call) { return SystemError(std::string(call) + ": " + std::strerror(errno)); }
+SystemError failed(const char* call) {
+  const char* remedy = errno == EMFILE ? "; raise the number of open files (ulimit -n) or use fewer ranks" : "";
+  return SystemError(std::string(call) + ": " + std::strerror(errno) + remedy);
+}
 
 MappedMemory map(int fd, std::size_t size, int protection, int flags) {
   void* memory = mmap(nullptr, size, protection, flags, fd, 0);

@@ -17,6 +17,7 @@
 #include "base/interrupts.h"
 #include "cli/audit_run.h"
 #include "cli/command.h"
+#include "cli/guards.h"
 #include "cli/parse_arguments.h"
 #include "cli/terminal.h"
 #include "model/subject_text.h"
@@ -174,8 +175,10 @@ ExitCode audit_command(const Arguments& arguments) {
   CLI::App app("Run one implementation through a battery for every collective that it offers.", "distgrad audit");
   AuditOptions options;
   add_options(app, options);
+  const GuardOptions guards(app);
   describe(app, kExamples);
   if (const auto done = parse_arguments(app, arguments)) return *done;
+  guards.apply("audit");
   options.aspects = requested_aspects(options.aspect_names);
   check(options);
 

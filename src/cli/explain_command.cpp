@@ -15,6 +15,7 @@
 #include "cli/command.h"
 #include "cli/explanation.h"
 #include "cli/load.h"
+#include "cli/guards.h"
 #include "cli/parse_arguments.h"
 #include "cli/run_options.h"
 #include "cli/terminal.h"
@@ -55,6 +56,7 @@ std::optional<ExitCode> check_arguments(const Arguments& arguments) {
   option("--python", "PATH", "the interpreter for a subject in Python");
   app.add_flag("--allow-code", flag, "run code that the scenario file names");
   option("--timeout", "S", "seconds for the case");
+  const GuardOptions guards(app);  // run's apply them
   app.add_flag("--full", flag, "show all ranks and elements");
   option("--color", "WHEN", "auto, always or never");
   describe(app, kExamples);

@@ -17,6 +17,7 @@
 #include "base/lines.h"
 #include "cli/command.h"
 #include "cli/fuzzer.h"
+#include "cli/guards.h"
 #include "cli/parse_arguments.h"
 #include "cli/simulated_fuzz.h"
 #include "model/subject_text.h"
@@ -326,8 +327,10 @@ ExitCode fuzz_command(const Arguments& arguments) {
   Options options;
   Lists lists;
   add_options(app, options, lists);
+  const GuardOptions guards(app);
   describe(app, kExamples);
   if (const auto done = parse_arguments(app, arguments)) return *done;
+  guards.apply("fuzz");
   options.fuzz.seed = read_seed(lists.seed);
   read_lists(lists, options.fuzz);
   check(lists, options);

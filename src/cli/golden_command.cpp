@@ -15,6 +15,7 @@
 #include "cli/command.h"
 #include "cli/load.h"
 #include "cli/meaning.h"
+#include "cli/guards.h"
 #include "cli/parse_arguments.h"
 #include "cli/verify.h"
 #include "golden/difference.h"
@@ -83,12 +84,14 @@ std::optional<ExitCode> read_options(const Arguments& arguments, GoldenOptions& 
   app.add_option("--golden", options.folder, "the folder of golden files (default golden)")
       ->type_name("DIR");
   app.add_flag("--full", options.full, "every value that differs");
+  const GuardOptions guards(app);
   describe(app,
            "Examples:\n"
            "  distgrad golden check\n"
            "  distgrad golden diff scenarios/debate\n"
            "  distgrad golden update scenarios/debate/product.json\n");
   if (const auto done = parse_arguments(app, arguments)) return done;
+  guards.apply("golden");
   options.action = action_named(action);
   for (const std::string& path : options.paths)
     if (parse_case_id(path).path != path)
@@ -307,7 +310,17 @@ std::string change_text(const Standing& standing) {
 
 // --- What each action does with one file ---
 
-void write(const Entry& entry, const Standing& standing) {
+// A link among the golden files could name a file of another project.
+void refuse_outside(const std::string& path, const std::string& golden_folder) {
+  std::error_code error;
+  const fs::path real = fs::weakly_canonical(path, error);
+  const fs::path relative = real.lexically_relative(fs::weakly_canonical(golden_folder, error));
+  if (error || relative.empty() || *relative.begin() == "..")
+    throw UserError(on_one_line(path) + ": a symbolic link leads out of the golden files' folder; nothing is written there");
+}
+
+void write(const Entry& entry, const Standing& standing, const GoldenOptions& options) {
+  refuse_outside(entry.path, options.folder);
   const fs::path folder = fs::path(entry.path).parent_path();
   std::error_code error;
   if (!folder.empty()) fs::create_directories(folder, error);
@@ -332,7 +345,7 @@ void settle(Entry& entry, const GoldenOptions& options, Counts& counts) {
   }
   ++(standing.is_new ? counts.missing : counts.differ);
   const bool updates = options.action == Action::kUpdate;
-  if (updates) write(entry, standing);
+  if (updates) write(entry, standing, options);
   if (standing.is_new)
     return updates ? print_line("new", entry.path, "")
                    : print_line("missing", entry.scenario->file, "has no golden file");

@@ -129,7 +129,7 @@ TEST(RunOptions, TheHelpFitsAScreenAndHasAnExample) {
   testing::internal::CaptureStdout();
   EXPECT_EQ(std::get<ExitCode>(parse_run_options({"--help"})), ExitCode::kAsExpected);
   const std::string help = testing::internal::GetCapturedStdout();
-  EXPECT_LE(std::count(help.begin(), help.end(), '\n'), 40) << help;
+  EXPECT_LE(std::count(help.begin(), help.end(), '\n'), 44) << help;
   EXPECT_THAT(help, testing::HasSubstr("distgrad run scenarios/debate\n"));
   for (std::size_t at = 0; at < help.size();) {
     const std::size_t end = help.find('\n', at);

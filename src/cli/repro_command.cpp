@@ -17,6 +17,7 @@
 #include "base/version.h"
 #include "cli/command.h"
 #include "cli/load.h"
+#include "cli/guards.h"
 #include "cli/parse_arguments.h"
 #include "cli/repro_calls.h"
 #include "cli/repro_shrink.h"
@@ -82,8 +83,10 @@ std::variant<ReproOptions, ExitCode> parse_repro_options(const Arguments& argume
   option("--timeout", "S", "seconds for the case");
   bool allow_code = false;
   app.add_flag("--allow-code", allow_code, "run code that the scenario file names");
+  const GuardOptions guards(app);
   describe(app, kExamples);
   if (const auto done = parse_arguments(app, arguments)) return *done;
+  guards.apply("repro");
   if (allow_code) for_run.push_back("--allow-code");
   for_run.insert(for_run.end(), paths.begin(), paths.end());
   try {

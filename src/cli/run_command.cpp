@@ -1,5 +1,6 @@
 // distgrad run [OPTION...] [PATH...]
 #include <fmt/format.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -116,7 +117,9 @@ std::string early_end(const RunOptions& options, const Report& report, std::size
   const bool stopped = options.fail_fast && report.cases.size() < cases && !report.cases.empty() &&
                        is_wrong(report.cases.back());
   std::string why;
-  if (signal != 0)
+  if (signal == SIGALRM)
+    why = "the time of --total-timeout is over";
+  else if (signal != 0)
     why = "interrupted";
   else if (!failure.empty())
     why = failure;

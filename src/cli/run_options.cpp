@@ -9,6 +9,7 @@
 
 #include "base/did_you_mean.h"
 #include "base/error.h"
+#include "cli/guards.h"
 #include "cli/parse_arguments.h"
 #include "model/subject_text.h"
 #include "report/words.h"
@@ -178,6 +179,7 @@ std::variant<RunOptions, ExitCode> parse_run_options(const Arguments& arguments)
   RunOptions options;
   Lists lists;
   add_options(app, options, lists);
+  const GuardOptions guards(app);
   describe(app, kExamples);
   if (const auto done = parse_arguments(app, arguments)) return *done;
   read_lists(lists, options);
@@ -191,6 +193,7 @@ std::variant<RunOptions, ExitCode> parse_run_options(const Arguments& arguments)
         "run: either --simulate or --golden; `distgrad golden check` compares simulations with "
         "golden files");
   if (options.quiet && options.verbose) throw UserError("run: either --quiet or --verbose");
+  guards.apply("run");
   return options;
 }
 

@@ -300,6 +300,10 @@ TEST(ExpressionRefusal, SaysWhatAndWhere) {
       {"torch.full((2,), torch.float32)",
        "a data type stands only in dtype=..., x.to(...), == and !=\ntorch.full((2,), "
        "torch.float32)\n      ^"},
+      {"torch.zeros(torch.float64)",
+       "a data type stands only in dtype=..., x.to(...), == and !=\ntorch.zeros(torch.float64)\n      ^"},
+      {"torch.ones(4).view(torch.int64)",
+       "a data type stands only in dtype=..., x.to(...), == and !=\ntorch.ones(4).view(torch.int64)\n              ^"},
       {"torch.zeros(2, dtype=3)",
        "dtype must be a data type such as torch.float32\ntorch.zeros(2, dtype=3)\n      ^"},
       {"rank.abs()", "an int has no method abs\nrank.abs()\n     ^"},

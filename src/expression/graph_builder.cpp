@@ -351,9 +351,15 @@ Value* GraphBuilder::insert_operator(const std::shared_ptr<torch::jit::Operator>
 // Data types are ints to TorchScript; here an int is none and none is an int.
 void GraphBuilder::check_inputs(const c10::FunctionSchema& schema,
                                 const std::vector<Value*>& inputs, std::size_t place) const {
+  // TorchScript makes a list of what stands for a size: torch.zeros(torch.float64).
+  const auto refuse_in_list = [&](Value* value) {
+    if (value->node()->kind() != torch::jit::prim::ListConstruct) return;
+    for (Value* element : value->node()->inputs()) refuse_dtype(element, place);
+  };
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const c10::Argument& argument = schema.arguments()[i];
     const bool is_dtype = dtypes_.contains(inputs[i]);
+    refuse_in_list(inputs[i]);
     if (argument.name() == "dtype") {
       const bool is_default =
           argument.default_value() && torch::jit::toIValue(inputs[i]) == argument.default_value();

@@ -164,6 +164,7 @@ TEST(GoldenText, SaysWhatItCannotRead) {
     return std::string();
   };
   EXPECT_THAT(why("{"), HasSubstr("g.json: not JSON"));
+  EXPECT_THAT(why(std::string(1'000'000, '[').c_str()), HasSubstr("nested too deeply"));
   EXPECT_THAT(why("[]"), HasSubstr("not a golden file of format 1"));
   EXPECT_THAT(why(R"({"format":2,"scenario_sha256":"","cases":[]})"), HasSubstr("format 1"));
   EXPECT_THAT(why(R"({"format":1,"scenario_sha256":"","cases":[{}]})"), HasSubstr("\"objective\""));

@@ -92,6 +92,8 @@ void act(std::string_view action, std::string_view argument, const Place& place)
   else if (action == "fragile" && poisoned) std::abort();
   else if (action == "child" && fork() == 0) sleep_for_ever();
   else if (action == "daemon" && fork() == 0) be_daemon();
+  else if (action == "kill_zygote") kill(getppid(), SIGKILL);
+  else if (action == "stop_zygote") kill(getppid(), SIGSTOP);
   else if (action == "forge_case") place.slot->case_id = 1'000'000;
   else if (action == "forge_start") place.slot->started_ns = std::int64_t{1} << 62;
   else if (action == "step") place.slot->step = integer(argument);

@@ -47,7 +47,7 @@ std::string source_line(const std::string& path, int number) {
 }
 
 bool is_users(std::string_view path) {
-  return path.find("/distgrad/") == path.npos && path.find("/torch/") == path.npos && !path.starts_with('<');
+  return path.find("/distgrad/ranks/") == path.npos && path.find("-packages/torch/") == path.npos && !path.starts_with('<');
 }
 
 }  // namespace

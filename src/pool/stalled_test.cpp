@@ -5,6 +5,8 @@
 
 #include <cstring>
 
+#include "pool/rank_sight.h"
+
 namespace distgrad {
 namespace {
 
@@ -203,6 +205,15 @@ TEST(Stalled, SendAndReceiveAreNotJudged) {
   std::vector<RankPlace> places = {waits(0), waits(1), computes(2, 0, State::kFinished)};
   for (RankPlace& place : places) place.call->is_between_two = true;
   EXPECT_FALSE(is_deadlock(one_step(3), places));
+}
+
+TEST(PlaceInStack, IsTheInnermostLineOfTheUsers) {
+  const std::string stack =
+      "Current thread 0x1 (most recent call first):\n  File \"/v/lib/site-packages/torch/autograd/graph.py\", line 3 in run\n"
+      "  File \"<string>\", line 1 in x\n  File \"/home/me/torch/loss.py\", line 41 in f\n  File \"/home/me/a.py\", line 2 in g\n"
+      "  File \"/v/lib/site-packages/distgrad/ranks/runner.py\", line 9 in run\n";
+  EXPECT_EQ(place_in_stack(stack), "loss.py:41 in f");
+  EXPECT_EQ(place_in_stack("no stack\n  File \"unfinished"), "");
 }
 
 // --- The note, which a rank may fill with anything ---

@@ -1,5 +1,7 @@
 #include "pool/team.h"
 
+#include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -10,6 +12,7 @@
 #include "base/child_process.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/limits.h"
 #include "pool/rank_sight.h"
 #include "pool/stalled.h"
 
@@ -107,6 +110,7 @@ std::string misfit(const Job& job, int rank, const WorkReply& reply) {
 }  // namespace
 
 Team::Team(ZygoteProcess& zygote, TeamKind kind) : zygote_(zygote), kind_(kind) {
+  memory_kills_before_ = out_of_memory_kills();
   if (kind.world_size > kMaxRanks) throw SystemError(fmt::format("at most {} ranks can run", kMaxRanks));
   auto board = std::make_shared<const UniqueFd>(create_memory_file("distgrad-board"));
   if (ftruncate(board->get(), sizeof(Board)) != 0) throw SystemError("no memory for the board");
@@ -465,7 +469,10 @@ void Team::judge_dead_worker(Worker& worker, std::int64_t now) {
     next_look_ns_ = worker.closed_ns + kExitReportNs;
     return;
   }
-  const std::string how = worker.wait_status ? exit_description(*worker.wait_status) : "closed its connection";
+  std::string how = worker.wait_status ? exit_description(*worker.wait_status) : "closed its connection";
+  const bool was_killed = worker.wait_status && WIFSIGNALED(*worker.wait_status) && WTERMSIG(*worker.wait_status) == SIGKILL;
+  if (was_killed && out_of_memory_kills() > memory_kills_before_)
+    how += ", as the machine had no memory left; --max-memory makes it an error of the rank";
   // In which case: the one on the board, unless that one is answered.
   const std::uint64_t id = std::max(slot(worker.rank).case_id.load(), worker.answered + 1);
   RankError error{"crash", worker.rank, "", how};

@@ -137,6 +137,7 @@ class Team {
   std::uint64_t last_id_ = 0;
   std::size_t weight_in_flight_ = 0;
   int errors_ = 0;
+  std::uint64_t memory_kills_before_ = 0;
   bool is_broken_ = false;  // a failure has been told: whatever still runs is to be killed
   std::int64_t failing_since_ns_ = 0;
   std::int64_t next_look_ns_ = 0;

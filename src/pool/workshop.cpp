@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/interrupts.h"
+#include "base/limits.h"
 #include "pool/installation.h"
 
 namespace distgrad {
@@ -23,7 +24,7 @@ namespace {
 
 constexpr int kKeptRanks = 24;       // idle ranks that are kept for a world size to come back
 constexpr int kMaxZygotesLost = 3;   // in a row, without a case being completed
-constexpr std::int64_t kLoadNs = std::int64_t{60} * 1'000'000'000;  // for a zygote to say that it is ready
+constexpr std::int64_t kLoadNs = std::int64_t{300} * 1'000'000'000;  // for a zygote to say that it is ready, on a busy machine
 
 // Filling up costs a system call a rank: not with every reply, but before the workers run out.
 constexpr std::size_t kRefillBelow = 48;
@@ -74,6 +75,7 @@ Ticket Workshop::run(RunRequest request, double timeout_s, int rank_program) {
 
 Ticket Workshop::submit(std::unique_ptr<Job> job, Turn turn) {
   job->ticket = ++last_ticket_;
+  if (limits().case_s > 0) job->timeout_s = std::min(job->timeout_s, limits().case_s);
   ++outstanding_;
   Jobs& jobs = waiting_[job->kind];
   if (turn == Turn::kNext) jobs.push_front(std::move(job));

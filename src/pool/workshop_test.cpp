@@ -284,6 +284,22 @@ TEST_F(WorkshopTest, ADeathIsNoticedThoughAnotherProcessHoldsTheSocket) {
   EXPECT_EQ(done.error->rank, 1);
 }
 
+TEST_F(WorkshopTest, WhoEndsTheZygoteIsFoundOutAndTheOthersRun) {
+  const Ticket before = workshop_->run(request(2, ""), 100);
+  const Ticket killer = workshop_->run(request(2, "1: kill_zygote; *: hang"), 100);
+  const Ticket after = workshop_->run(request(2, ""), 100);
+  EXPECT_FALSE(std::get<DistributedRun>(workshop_->wait(before)->result).error);
+  const RankError error = std::get<DistributedRun>(workshop_->wait(killer)->result).error.value();
+  EXPECT_EQ(error.kind, "crash");
+  EXPECT_THAT(error.message, HasSubstr("twice, while this case ran, the process that starts the ranks ended: killed by SIGKILL"));
+  EXPECT_FALSE(std::get<DistributedRun>(workshop_->wait(after)->result).error);
+}
+
+TEST_F(WorkshopTest, AZygoteThatIsStoppedIsReplaced) {
+  EXPECT_EQ(run(request(2, "1: stop_zygote; 1: exit 3"), 100).error.value().rank, 1);
+  EXPECT_FALSE(run(request(3, ""), 100).error) << "for which new ranks are needed";
+}
+
 TEST_F(WorkshopTest, RanksOutOfStep) {
   const std::string script = "0: step 1; 1: step 2; *: forward; *: hang";
   EXPECT_EQ(run(request(2, script), 0.3).error.value().kind, "desync");

@@ -5,13 +5,16 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <thread>
 #include <utility>
 
 #include "base/clock.h"
+#include "base/limits.h"
 #include "base/memory_file.h"
 #include "model/subject_text.h"
 #include "protocol/channel.h"
@@ -195,7 +198,15 @@ void wait_for_a_free_core() {
 
 }  // namespace
 
+// Simulators have the whole limit, the ranks of a world share it. CUDA reserves addresses as if they were memory.
+static void limit_memory(const WorkerStart& start) {
+  const char* given = std::getenv(kMemoryVariable);
+  if (given && start.transport.empty())
+    limit_memory(std::strtoull(given, nullptr, 10) / static_cast<std::uint64_t>(std::max(1, start.world_size)));
+}
+
 void be_worker(WorkerStart start, const WorkerFunctions& functions) {
+  limit_memory(start);
   signal(SIGINT, SIG_IGN);
   signal(SIGUSR1, SIG_IGN);  // asks ranks in Python for their stack
   signal(SIGPIPE, SIG_IGN);  // as in Python: a peer's death is an error of the connection, not a second death

@@ -125,6 +125,17 @@ class GoldenFiles(unittest.TestCase):
         self.assertEqual(self.path(GOLDEN).read_text(), '{"mine": 1}')
         self.assertEqual(self.path("golden/other.json").read_text(), '{"mine": 2}')
 
+    def test_nothing_is_written_through_a_link_to_elsewhere(self):
+        for made in ("golden/scenarios", "other"):
+            self.path(made).mkdir(parents=True)
+        self.path(GOLDEN).symlink_to("../../other/a.json")
+        self.expect(2, "golden", "update", says=["a symbolic link leads out of the golden files' folder"])
+        self.path(GOLDEN).unlink()
+        self.path("golden/scenarios").rmdir()
+        self.path("golden/scenarios").symlink_to("../other")
+        self.expect(2, "golden", "update", says=["a symbolic link leads out of the golden files' folder"])
+        self.assertEqual(list(self.path("other").iterdir()), [])
+
     def test_mistakes_on_the_command_line(self):
         self.expect(2, "golden", "chekc", says=['did you mean "check"?'])
         self.expect(2, "golden", "check", "scenarios/a.json:world_size=2", says=["whole file"])

@@ -178,7 +178,7 @@ class Calls(unittest.TestCase):
                          dict.fromkeys(("loss", "replicated", "synchronised", "large"), "match"))
 
     def test_what_breaks_costs_its_case_only(self):
-        for name in ("raises", "exits", "dies", "blocks", "leaves_a_thread", "leaves_another_dtype_and_folder"):
+        for name in ("raises", "raises_odd_text", "raises_a_book", "exits", "dies", "blocks", "leaves_a_thread", "leaves_another_dtype_and_folder"):
             self.write(name, scenario(f"python:broken.py:{name}", "python:joint.py:all_sum",
                                       timeout_s=3))
         self.write("z_right", scenario("python:right.py:plain", "python:joint.py:plain"))
@@ -190,6 +190,12 @@ class Calls(unittest.TestCase):
         self.assertIn("no such luck", cases["raises"]["error"]["message"])
         self.assertIn("broken.py", cases["raises"]["error"]["message"])
         self.assertEqual(kinds["exits"], "exception")
+        self.assertIn("half a pair: \ufffd, and", cases["raises_odd_text"]["error"]["message"])
+        self.assertNotIn("\x1b", output)
+        book = cases["raises_a_book"]["error"]["message"]
+        self.assertLess(len(book), 20_000)
+        self.assertIn("characters left out", book)
+        self.assertIn("the end", book)
         self.assertEqual(kinds["dies"], "crash")
         self.assertEqual(kinds["blocks"], "hang")
         self.assertIn("left a thread running", str(cases["leaves_a_thread"]["warnings"]))

@@ -3,6 +3,7 @@
 import ctypes
 import faulthandler
 import os
+import resource
 import signal
 import sys
 import time
@@ -123,6 +124,7 @@ class Worker:
 def be_worker(role, rank, world_size, socket, board, output):
     """Never returns."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # what Ctrl-C means is the driver's decision
+    _limit_memory(world_size)
     set_name("dg simulator" if role == "simulator" else f"dg rank {rank}/{world_size}")
     wait_for_a_free_core()
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(world_size))
@@ -147,6 +149,19 @@ def be_worker(role, rank, world_size, socket, board, output):
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)  # without tear-down: connections may wait for peers, and libtorch takes its time
+
+
+def _limit_memory(world_size):
+    """The ranks of a world share what the driver allows (--max-memory). CUDA reserves addresses as if they were memory: once it is
+    there, nothing is limited."""
+    allowed = int(os.environ.get("DISTGRAD_MAX_MEMORY", 0)) // max(1, world_size)
+    if not allowed or torch.cuda.is_available():
+        return
+    with open("/proc/self/status") as file:
+        held = 1024 * next(int(line.split()[1]) for line in file if line.startswith("VmData:"))
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = held + allowed if most == resource.RLIM_INFINITY else min(held + allowed, most)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
 def _save_coverage():

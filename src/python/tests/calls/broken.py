@@ -12,6 +12,14 @@ def raises(x, w):
     raise ValueError("no such luck")
 
 
+def raises_odd_text(x, w):
+    raise ValueError("half a pair: \ud800, and \x1b[31mred")
+
+
+def raises_a_book(x, w):
+    raise ValueError("a" * 1_000_000 + " the end")
+
+
 def exits(x, w):
     raise SystemExit(5)
 

@@ -1,0 +1,140 @@
+#include "base/sandbox.h"
+
+#include <fcntl.h>
+#include <net/if.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/unique_fd.h"
+
+extern char** environ;
+
+namespace distgrad {
+namespace {
+
+// Nothing that could be a secret.
+constexpr std::array<std::string_view, 21> kKeptVariables = {
+    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TERM", "COLUMNS", "NO_COLOR", "TMPDIR", "TZ", "PYTHONPATH",
+    "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "CC", "CXX",
+    "GITHUB_ACTIONS"};
+
+[[noreturn]] void refuse(const std::string& what, int error) {
+  throw UserError("--sandbox: this system does not let distgrad " + what + ": " + std::strerror(error) +
+                  "; it takes unprivileged user namespaces (sysctl kernel.unprivileged_userns_clone=1, "
+                  "kernel.apparmor_restrict_unprivileged_userns=0), and in a container its own /proc");
+}
+
+void write_text(const char* path, const std::string& text) {
+  const UniqueFd file(open(path, O_WRONLY | O_CLOEXEC));
+  if (!file || write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
+    refuse(std::string("write ") + path, errno);
+}
+
+void map_user(uid_t user, gid_t group) {
+  write_text("/proc/self/setgroups", "deny");
+  write_text("/proc/self/uid_map", std::to_string(user) + " " + std::to_string(user) + " 1");
+  write_text("/proc/self/gid_map", std::to_string(group) + " " + std::to_string(group) + " 1");
+}
+
+void raise_loopback() {
+  const UniqueFd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  ifreq request{};
+  std::strcpy(request.ifr_name, "lo");
+  if (!socket || ioctl(socket.get(), SIOCGIFFLAGS, &request) != 0) refuse("find a loopback interface", errno);
+  request.ifr_flags = static_cast<short>(request.ifr_flags | IFF_UP | IFF_RUNNING);
+  if (ioctl(socket.get(), SIOCSIFFLAGS, &request) != 0) refuse("raise a loopback interface", errno);
+}
+
+// /proc of the new process namespace: else it would show the processes of the old one.
+void mount_proc() {
+  if (mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) refuse("change mounts", errno);
+  if (mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) != 0) refuse("mount /proc", errno);
+}
+
+void clean_environment() {
+  std::vector<std::string> removed;
+  for (char** entry = environ; *entry; ++entry) {
+    const std::string_view name = std::string_view(*entry).substr(0, std::string_view(*entry).find('='));
+    const bool kept = std::find(kKeptVariables.begin(), kKeptVariables.end(), name) != kKeptVariables.end() ||
+                      name.starts_with("LC_") || name.starts_with("DISTGRAD_");
+    if (!kept) removed.emplace_back(name);
+  }
+  for (const std::string& name : removed) unsetenv(name.c_str());
+}
+
+// What the first process of the namespace could not do is said to the one that waits: 0 and nothing, or a text.
+void enter_as_first(int report) {
+  try {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    mount_proc();
+    raise_loopback();
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) refuse("give up privileges", errno);
+    clean_environment();
+  } catch (const UserError& e) {
+    [[maybe_unused]] const ssize_t n = write(report, e.what(), std::strlen(e.what()));
+    _exit(2);
+  }
+  syscall(SYS_close_range, 3U, ~0U, 0U);  // the report among them
+}
+
+pid_t inner = 0;
+
+void hand_on(int signal) { kill(inner, signal); }
+
+[[noreturn]] void wait_for_inner() {
+  int status = 0;
+  while (waitpid(inner, &status, 0) < 0 && errno == EINTR) {}
+  if (WIFSIGNALED(status)) {
+    signal(WTERMSIG(status), SIG_DFL);
+    raise(WTERMSIG(status));
+  }
+  _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 3);
+}
+
+}  // namespace
+
+void enter_sandbox() {
+  const uid_t user = geteuid();
+  const gid_t group = getegid();
+  if (unshare(CLONE_NEWUSER | CLONE_NEWNET | CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC) != 0)
+    refuse("make namespaces", errno);
+  map_user(user, group);
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) refuse("make a pipe", errno);
+  const UniqueFd reading(ends[0]);
+  UniqueFd writing(ends[1]);
+  std::fflush(nullptr);
+  inner = fork();
+  if (inner < 0) refuse("start a process", errno);
+  if (inner == 0) return enter_as_first(writing.release());
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::signal(signal, hand_on);
+  writing.reset();
+  std::string problem(4096, '\0');
+  const ssize_t n = read(reading.get(), problem.data(), problem.size());
+  if (n > 0) {
+    waitpid(inner, nullptr, 0);
+    throw UserError(problem.substr(0, static_cast<std::size_t>(n)));
+  }
+  wait_for_inner();
+}
+
+}  // namespace distgrad

@@ -1,0 +1,16 @@
+// libFuzzer's entry: any bytes are a golden file or are refused as a user's error. Built and run as the parser's
+// (src/scenario/parse_fuzz.cpp).
+#include <cstdint>
+#include <string_view>
+
+#include "base/error.h"
+#include "golden/golden_file.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  try {
+    distgrad::golden::parse_golden({reinterpret_cast<const char*>(data), size}, "fuzzed.json");
+  } catch (const distgrad::UserError&) {
+    // What a wrong file is answered with.
+  }
+  return 0;
+}

@@ -1,0 +1,27 @@
+// libFuzzer's entry: whatever a rank or a zygote sends is a message or is refused, and what it notes on the board is a note
+// or none. Built and run as the parser's (src/scenario/parse_fuzz.cpp).
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+
+#include "protocol/messages.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  distgrad::Frame frame;
+  frame.header.assign(reinterpret_cast<const char*>(data), size);
+  distgrad::decode_reply(frame);
+  distgrad::decode_zygote_event(frame);
+
+  distgrad::FrameParser parser;
+  const auto room = parser.room(size);
+  std::memcpy(room.data(), data, size);
+  parser.commit(size);
+  while (std::holds_alternative<distgrad::Frame>(parser.next())) {}
+
+  auto slot = std::make_unique<distgrad::CallSlot>();
+  std::memcpy(slot->text, data, std::min(size, sizeof slot->text));
+  slot->version = 2;
+  distgrad::read_note(*slot);
+  return 0;
+}
