@@ -124,7 +124,7 @@ class Finder:
                 continue
             how, ranks = _difference(state, reference)
             if how and self._has_wrong_upstream(one):
-                after, calls = self._behind(one, after, ranks[0] if ranks else one.pieces[0].rank)
+                after, calls = self._behind(one, after, ranks[0] if ranks else one.pieces[0].rank, state.kind == "missing")
                 stage = "backward" if after is not None else "loss"
                 return Departure(stage, one.name, after.name if after else "", how, ranks, calls, factors=_by_rank(reference))
             reference, after = state, one
@@ -138,13 +138,14 @@ class Finder:
         owners = [owner for name in self._wrong if (owner := _position_of(name, self._positions)) is not None]
         return not owners or min(owners) <= one.position
 
-    def _behind(self, one, after, rank):
-        """(the first output that is computed from this one, and has calls between both; those calls)."""
+    def _behind(self, one, after, rank, is_cut):
+        """(the first output that is computed from this one, and has calls between both; those calls). Where the graph `is_cut` the
+        first of all."""
         if after is None:
             return None, self._between(one, None, rank)
         consumers = self._consumers(one) or [after]
         for consumer in consumers:
-            if calls := self._between(one, consumer, rank):
+            if (calls := self._between(one, consumer, rank)) or is_cut:
                 return consumer, calls
         return consumers[0], []
 
