@@ -9,7 +9,7 @@ _SAME = 0.05  # factors
 
 @dataclasses.dataclass
 class Departure:
-    """stage: "forward", "loss", "weights" (of the ranks' losses), "backward", "after" backward, or "unknown". `module`: whose output, or output's gradient, is the
+    """stage: "forward", "loss", "weights" (of the ranks' losses), "term" (another one of the loss), "backward", "after" backward, or "unknown". `module`: whose output, or output's gradient, is the
     first that is wrong; `before`: the last that is right; `calls`: what communicates, and the Functions, between both."""
 
     stage: str
@@ -28,8 +28,9 @@ class Departure:
 
 
 class Finder:
-    def __init__(self, single, ranks, wrong):
-        """`single`, `ranks`: traces; `wrong`: the wrong parameters' names, in model order."""
+    def __init__(self, single, ranks, wrong, factor=None):
+        """`single`, `ranks`: traces; `wrong`: the wrong parameters' names, in model order; `factor`: that all of them are wrong by."""
+        self._factor = factor
         self._single, self._ranks, self._wrong = single, ranks, wrong
         self.all = joined(single["outputs"], [trace["outputs"] for trace in ranks])
         self._known = [one for one in self.all if one.pieces]
@@ -170,8 +171,19 @@ class Finder:
         calls = _named([e for e in behind if e["kind"] in ("communication", "function")])
         hooks = _named([e for e in events if e["kind"] == "communication" and e["phase"] == "backward"])
         factors = self._factors
+        if self._is_there_from_the_loss(factors):
+            last = next(one for one in reversed(self._known) if backward_of(one).kind != "unknown")
+            how = f"has {next(iter(factors.values())):.4g} times its gradient"
+            return Departure("loss", last.name, "", how, (), self._between(last, None, rank), factors=factors)
         stage = "after" if not factors or _are_alike(factors.values()) else "weights"
         return Departure(stage, calls=calls + [c for c in hooks if c not in calls], factors=factors)
+
+    def _is_there_from_the_loss(self, factors):
+        """Whether the factor that all gradients are wrong by is that of the last module's, where the ranks do not share the data: what
+        comes after backward has no part in it."""
+        if self._factor is None or not factors or self._looked_at_data()[1]:
+            return False
+        return abs(self._factor - 1) > _SAME and all(abs(f / self._factor - 1) <= _SAME for f in factors.values())
 
     # -- what lies there
 

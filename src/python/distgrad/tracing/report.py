@@ -42,6 +42,8 @@ def _departure(d, factor):
         return (f"Forward is right in {_all(d.compared)}; backward is right down to the output of {d.before}, and departs at"
                 f" {d.module}, whose output{on} {d.how}. "
                 + (f"Between both lies: {calls}." if calls else "No call that communicates lies between both."))
+    if d.stage == "term":
+        return f"Forward and backward are right in {_all(d.compared)}, but another term of the loss counts otherwise."
     if d.stage == "weights":
         return f"Forward and backward are right in {_all(d.compared)}, but the ranks' losses do not weigh alike{_times(d.factors)}."
     behind = f". After backward, or from its hooks: {calls}." if calls else ". Nothing communicates after backward."
