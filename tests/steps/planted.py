@@ -9,10 +9,11 @@ says of where: the line of the call, or the module.
 import dataclasses
 import functools
 
-from catalogue import WRONG, Step
+from catalogue import TEXT, WHOLE, WRONG, Step
 from families import (
     clip, context, data_parallel, routed, sharded, tied, vocabulary, whole_clip, whole_context, whole_data_parallel, whole_routed,
     whole_sharded, whole_tied, whole_vocabulary)
+from steps import tensor_parallel
 
 
 @dataclasses.dataclass
@@ -86,6 +87,9 @@ PLANTED = {
     **_new(sharded, whole_sharded, 4, "replicas not reduced", "after", "no all-reduce among replicas", r"needs (a sum|the average) over replicate", r"reduce_scatter_base in families.py"),
     **_new(sharded, whole_sharded, 4, "loss times the ranks", "after", "the loss is multiplied by the ranks", "4 times the reference"),
     **_new(sharded, functools.partial(whole_sharded, clip=True), 4, "clipped by the pieces", "after", "each rank clips by the norm of its pieces", r"clip_grad_norm_ in families.py:\d+ saw the norms"),
+
+    **_new(tensor_parallel, WHOLE[TEXT], 4, "pieces averaged", "after", "all gradients are averaged over tp, those of pieces, too", r"the sum over (all ranks|the ranks of tp) of the pieces"),
+    **_new(tensor_parallel, WHOLE[TEXT], 4, "a layer detached", "backward", "the second layer's input is detached", r"layers.0[\s\S]*no gradient on every rank", r"departs at layers.0\b"),
 
     **_new(context, whole_context, 4, "own slice", "backward", "the gather of keys and values keeps the own slice in backward", place=r"GatherSequence in"),
     **_new(context, whole_context, 4, "averaged", "backward", "the gather's backward averages", place=r"GatherSequence in"),

@@ -126,7 +126,7 @@ def fsdp(kind, batch, run, micro_batches=1, scale=0):
 # --- Tensor parallel ---
 
 
-def tensor_parallel(run, sequence=False, shard=False):
+def tensor_parallel(run, sequence=False, shard=False, mistake=None):
     """DTensors over tp; with `sequence` the norms see a part of the sequence, with `shard` FSDP2 over dp."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -153,7 +153,14 @@ def tensor_parallel(run, sequence=False, shard=False):
         for layer in [*model.layers, model]:
             fully_shard(layer, mesh=mesh["dp"])
     x, target = part(text, run, mesh.get_local_rank("dp"), dp)
+    if mistake == "a layer detached":
+        model.layers[1].register_forward_pre_hook(lambda _, args: tuple(a.detach() for a in args))
     loss_of(model(x), target).backward()
+    if mistake == "pieces averaged":
+        for p in model.parameters():
+            local = p.grad.to_local() if hasattr(p.grad, "to_local") else p.grad
+            dist.all_reduce(local)
+            local /= run.world_size
     return gradients(model)
 
 

@@ -85,7 +85,7 @@ def judged(planted, answer):
     stages = {answer["stage"], planted.stage}
     named = bool(re.search(planted.names, " ".join(answer["text"].split())))
     # Behind the last module that both runs have, a call's backward is the loss's; a term of the loss may be one of a module inside.
-    is_there = len(stages) == 1 or stages == {"loss", "backward"}
+    is_there = len(stages) == 1 or stages in ({"loss", "backward"}, {"loss", "term"})
     placed = is_there and bool(re.search(planted.place, " ".join(answer["where"])))
     is_astray = not is_there or (len(stages) > 1 and not (named or placed))
     return named, placed, is_astray and answer["stage"] not in ("unknown", "passes")

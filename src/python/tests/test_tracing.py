@@ -153,6 +153,16 @@ class Departures(unittest.TestCase):
         found = self.found(self.ranks(lambda rank, n, v, g: (v, g * (rank + 1))))
         self.assertEqual(found.stage, "weights")
 
+    def test_a_factor_that_is_there_from_the_loss(self):
+        traces = []
+        for rank in range(3):  # all have all rows
+            outputs = [output(n, self.values[n], 3 * self.gradients[n], event) for n, event in (("a", 0), ("b", 0))]
+            traces.append({"outputs": outputs, "events": [CALL, LOSS]})
+        found = Finder(self.single, traces, ["a.weight"], 3.0).departure()
+        self.assertEqual((found.stage, found.module, found.calls), ("loss", "b", ["Gather in model.py:7"]))
+        self.assertEqual(Finder(self.single, traces, ["a.weight"], 9.0).departure().stage, "after")
+        self.assertEqual(Finder(self.single, self.ranks(), ["a.weight"], 3.0).departure().stage, "after")  # a sum of parts
+
     def test_clipping_by_the_norms_of_pieces(self):
         def clipped(*norms):
             return [[{"what": "clip_grad_norm_", "place": "model.py:8", "norm": n, "eps": 1e-7}] for n in norms]

@@ -9,7 +9,7 @@ _SAME = 0.05  # factors
 
 @dataclasses.dataclass
 class Departure:
-    """stage: "forward", "loss", "weights" (of the ranks' losses), "backward", "after" backward, or "unknown". `module`: whose output, or output's gradient, is the
+    """stage: "forward", "loss", "weights" (of the ranks' losses), "term" (another one of the loss), "backward", "after" backward, or "unknown". `module`: whose output, or output's gradient, is the
     first that is wrong; `before`: the last that is right; `calls`: what communicates, and the Functions, between both."""
 
     stage: str
@@ -28,8 +28,9 @@ class Departure:
 
 
 class Finder:
-    def __init__(self, single, ranks, wrong):
-        """`single`, `ranks`: traces; `wrong`: the wrong parameters' names, in model order."""
+    def __init__(self, single, ranks, wrong, factor=None):
+        """`single`, `ranks`: traces; `wrong`: the wrong parameters' names, in model order; `factor`: that all of them are wrong by."""
+        self._factor = factor
         self._single, self._ranks, self._wrong = single, ranks, wrong
         self.all = joined(single["outputs"], [trace["outputs"] for trace in ranks])
         self._known = [one for one in self.all if one.pieces]
@@ -124,7 +125,7 @@ class Finder:
                 continue
             how, ranks = _difference(state, reference)
             if how and self._has_wrong_upstream(one):
-                after, calls = self._behind(one, after, ranks[0] if ranks else one.pieces[0].rank)
+                after, calls = self._behind(one, after, ranks[0] if ranks else one.pieces[0].rank, state.kind == "missing")
                 stage = "backward" if after is not None else "loss"
                 return Departure(stage, one.name, after.name if after else "", how, ranks, calls, factors=_by_rank(reference))
             reference, after = state, one
@@ -138,13 +139,14 @@ class Finder:
         owners = [owner for name in self._wrong if (owner := _position_of(name, self._positions)) is not None]
         return not owners or min(owners) <= one.position
 
-    def _behind(self, one, after, rank):
-        """(the first output that is computed from this one, and has calls between both; those calls)."""
+    def _behind(self, one, after, rank, is_cut):
+        """(the first output that is computed from this one, and has calls between both; those calls). Where the graph `is_cut` the
+        first of all."""
         if after is None:
             return None, self._between(one, None, rank)
         consumers = self._consumers(one) or [after]
         for consumer in consumers:
-            if calls := self._between(one, consumer, rank):
+            if (calls := self._between(one, consumer, rank)) or is_cut:
                 return consumer, calls
         return consumers[0], []
 
@@ -169,8 +171,19 @@ class Finder:
         calls = _named([e for e in behind if e["kind"] in ("communication", "function")])
         hooks = _named([e for e in events if e["kind"] == "communication" and e["phase"] == "backward"])
         factors = self._factors
+        if self._is_there_from_the_loss(factors):
+            last = next(one for one in reversed(self._known) if backward_of(one).kind != "unknown")
+            how = f"has {next(iter(factors.values())):.4g} times its gradient"
+            return Departure("loss", last.name, "", how, (), self._between(last, None, rank), factors=factors)
         stage = "after" if not factors or _are_alike(factors.values()) else "weights"
         return Departure(stage, calls=calls + [c for c in hooks if c not in calls], factors=factors)
+
+    def _is_there_from_the_loss(self, factors):
+        """Whether the factor that all gradients are wrong by is that of the last module's, where the ranks do not share the data: what
+        comes after backward has no part in it."""
+        if self._factor is None or not factors or self._looked_at_data()[1]:
+            return False
+        return abs(self._factor - 1) > _SAME and all(abs(f / self._factor - 1) <= _SAME for f in factors.values())
 
     # -- what lies there
 

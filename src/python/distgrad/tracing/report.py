@@ -36,20 +36,26 @@ def _departure(d, factor):
         return f"{begin} {d.module}{on}. " + (f"There lies: {calls}." if calls else "No call that communicates lies there.")
     if d.stage == "loss":
         what = "the loss is right, its backward departs" if _is_right(d.losses) else "the loss departs, or its backward"
-        return (f"Forward is right in all {d.compared} modules, {what}: the output of {d.module}{on} {d.how}. "
+        return (f"Forward is right in {_all(d.compared)}, {what}: the output of {d.module}{on} {d.how}. "
                 + (f"Behind it lies: {calls}." if calls else "No call that communicates lies behind it."))
     if d.stage == "backward":
-        return (f"Forward is right in all {d.compared} modules; backward is right down to the output of {d.before}, and departs at"
+        return (f"Forward is right in {_all(d.compared)}; backward is right down to the output of {d.before}, and departs at"
                 f" {d.module}, whose output{on} {d.how}. "
                 + (f"Between both lies: {calls}." if calls else "No call that communicates lies between both."))
+    if d.stage == "term":
+        return f"Forward and backward are right in {_all(d.compared)}, but another term of the loss counts otherwise."
     if d.stage == "weights":
-        return f"Forward and backward are right in all {d.compared} modules, but the ranks' losses do not weigh alike{_times(d.factors)}."
+        return f"Forward and backward are right in {_all(d.compared)}, but the ranks' losses do not weigh alike{_times(d.factors)}."
     behind = f". After backward, or from its hooks: {calls}." if calls else ". Nothing communicates after backward."
     if d.parted and d.factors and factor is not None:
-        return (f"Forward and backward are right in all {d.compared} modules, so that it is a factor: {_after(d.factors, factor)}" + behind)
-    return (f"Forward and backward are right in all {d.compared} modules{_times(d.factors)}: what is wrong happens to the parameters'"
+        return (f"Forward and backward are right in {_all(d.compared)}, so that it is a factor: {_after(d.factors, factor)}" + behind)
+    return (f"Forward and backward are right in {_all(d.compared)}{_times(d.factors)}: what is wrong happens to the parameters'"
             " gradients (accumulation, hooks, reduction, scaling, clipping), or to parameters used outside of these modules"
             + behind)
+
+
+def _all(modules):
+    return f"all {modules} modules" if modules > 1 else "the one module that both runs have"
 
 
 def _after(factors, factor):

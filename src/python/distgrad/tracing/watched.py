@@ -57,11 +57,13 @@ class WatchedSingle:
 
     def finish(self, found):
         trace = self._recording.trace()
-        departure = Finder(trace, self._ranks, list(self._wrong)).departure()
+        departure = Finder(trace, self._ranks, list(self._wrong), self._factor()).departure()
         parts = self._cutter.parts
         weights = weights_of(parts, [rank["gradients"] for rank in self._ranks], list(self._wrong)) if parts else []
         shares = [{"parameters": w.parameters, "weights": w.by_rank, "meaning": said}
                   for w in weights if (said := meaning(w, parts, self._cutter.module))]
+        if departure.stage == "after" and any("term of the loss" in share["meaning"] for share in shares):
+            departure.stage = "term"
         clippings = [[e for e in t["events"] if e["kind"] == "clipping"] for t in [trace, *self._ranks]]
         where = {"departure": dataclasses.asdict(departure),
                  "parts": [{"ranks": p.ranks, "call": p.call, "tokens": p.tokens} for p in parts], "shares": shares}
