@@ -43,9 +43,8 @@ TEST(Documentation, HasTheOptionsOfRunAndNoOther) {
   testing::internal::CaptureStdout();
   run_command({"--help"});
   const std::string help = testing::internal::GetCapturedStdout();
-  auto offered = options_in(help, kOption);
+  const auto offered = options_in(help, kOption);
   EXPECT_GT(offered.size(), 10u);
-  EXPECT_EQ(offered.erase("--help"), 1u);  // every command's
   EXPECT_EQ(options_in(documentation(), "^\\| `(--[a-z-]+)"), offered);
 }
 
