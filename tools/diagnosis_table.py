@@ -179,7 +179,7 @@ MUTANTS = {
     "multiplied": (("scaled", "double-reduction", "forgotten-op"), lambda k, op: k in COMMUNICATES),
     "out_over_x": (("zero-input", "missing-reduction"), lambda k, op: k == "all_reduce" and op == "product"),
     "own_full_to_ties": (("tie", "missing-reduction"), lambda k, op: k == "all_reduce" and op in ("min", "max")),
-    "full_to_ties": (("tie",), lambda k, op: k == "all_reduce" and op in ("min", "max")),
+    "full_to_ties": (("tie", "forgotten-op"), lambda k, op: k == "all_reduce" and op in ("min", "max")),
     "leftovers": (("stale-or-aliased",), lambda k, op: k == "broadcast"),
     "own_part": (("missing-reduction", "no-gradient", "identity-backward"), lambda k, op: k in COMMUNICATES and k != "all_gather" and (k, op) != ("all_reduce", "sum")),
     "others_part": (("missing-reduction", "no-gradient"), lambda k, op: k in COMMUNICATES),
