@@ -312,8 +312,10 @@ std::string change_text(const Standing& standing) {
 
 // A link among the golden files could name a file of another project.
 void refuse_outside(const std::string& path, const std::string& golden_folder) {
-  std::error_code error;
-  const fs::path real = fs::weakly_canonical(path, error);
+  std::error_code error, not_a_link;
+  const fs::path target = fs::read_symlink(path, not_a_link);  // of a link whose target is not there, too
+  const fs::path meant = not_a_link ? fs::path(path) : fs::path(path).parent_path() / target;
+  const fs::path real = fs::weakly_canonical(meant, error);
   const fs::path relative = real.lexically_relative(fs::weakly_canonical(golden_folder, error));
   if (error || relative.empty() || *relative.begin() == "..")
     throw UserError(on_one_line(path) + ": a symbolic link leads out of the golden files' folder; nothing is written there");
