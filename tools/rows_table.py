@@ -50,7 +50,7 @@ KNOWN = (
           "gather and scatter compare the rank in the group with the global root"),
     Known("torch_nn", "^broadcast/(blocks|strided|out-of-order|unequal|root-1-of-a-subgroup)|broadcast_group|sync_where_one_part",
           "mismatch", "broadcast's backward compares the rank in the group with the global root", before=(2, 15)),
-    Known("torch_nn", "reduce_scatter[a-z_]*/uneven|reduce_scatter_splits", ("crash", "exception: RuntimeError"),
+    Known("torch_nn", "reduce_scatter[a-z_]*/uneven|reduce_scatter_splits", ("crash", "exception: RuntimeError", "desync: the ranks differ"),
           "reduce_scatter's backward gathers chunks of one size only"),
     Known("torch_nn", "^gather/(dim-|expanded-|sliced-|transposed-)|gather_dim1_root2|gather_ones", "mismatch",
           "gather's backward scatters cotangents that are not contiguous"),
