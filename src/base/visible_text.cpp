@@ -4,31 +4,10 @@
 #include <cstdint>
 #include <cstdio>
 
+#include "base/utf8.h"
+
 namespace distgrad {
 namespace {
-
-struct Character {
-  std::uint32_t code = 0;
-  std::size_t bytes = 0;  // 0: no UTF-8
-};
-
-// RFC 3629: no overlong forms, no surrogates, nothing above U+10FFFF.
-Character first_of(std::string_view text) {
-  const auto at = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char first = at(0);
-  if (first < 0x80) return {first, 1};
-  const std::size_t bytes = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-  if (first < 0xC2 || first > 0xF4 || text.size() < bytes) return {};
-  std::uint32_t code = first & (0xFFu >> (bytes + 1));
-  for (std::size_t i = 1; i < bytes; ++i) {
-    if ((at(i) & 0xC0) != 0x80) return {};
-    code = code << 6 | (at(i) & 0x3Fu);
-  }
-  constexpr std::array<std::uint32_t, 5> kSmallest = {0, 0, 0x80, 0x800, 0x10000};
-  const bool surrogate = code >= 0xD800 && code <= 0xDFFF;
-  if (code < kSmallest[bytes] || surrogate || code > 0x10FFFF) return {};
-  return {code, bytes};
-}
 
 // Characters that show nothing themselves and change how others are shown.
 bool is_hidden(std::uint32_t c) {
@@ -58,7 +37,7 @@ std::string visible_text(std::string_view text, Lines lines, std::size_t longest
   std::string out;
   for (std::size_t shown = 0; !text.empty(); ++shown) {
     if (shown == longest) return out + "...";
-    const Character c = first_of(text);
+    const Character c = first_character(text);
     const bool is_break = c.code == '\n' || c.code == '\t';
     if (c.bytes == 0) out += escape(static_cast<unsigned char>(text[0]));
     else if (is_break ? lines == Lines::kEscaped : c.code < 0x20 || is_hidden(c.code)) out += escape(c.code);

@@ -5,6 +5,7 @@ import socket
 import struct
 import subprocess
 import sys
+import unittest
 from pathlib import Path
 
 PROGRAM = Path(__file__).resolve().parents[1] / "distgrad" / "ranks" / "__main__.py"
@@ -148,3 +149,15 @@ def receive_frame(channel):
 
 def receive(channel):
     return receive_frame(channel).header
+
+
+class DriverTest(unittest.TestCase):
+    """Tests that share one rank program."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.driver = Driver()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.driver.close()

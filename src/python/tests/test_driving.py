@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from small_driver import Driver
+from small_driver import DriverTest
 
 SUBJECTS = Path(__file__).resolve().parent / "subjects"
 sys.path.insert(0, str(SUBJECTS))
@@ -83,15 +83,7 @@ def right_matrix(call, operands):
     return torch.stack(columns, 1), [y.detach() for y in ys]
 
 
-class Matrices(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.driver = Driver()
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.driver.close()
-
+class Matrices(DriverTest):
     def equal(self, a, b, *what):
         self.assertTrue(torch.equal(a, b), (*what, a, b))
 

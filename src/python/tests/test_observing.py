@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from small_driver import Driver
+from small_driver import DriverTest
 
 from distgrad.ranks.observing import ObservedCall, edge_of
 
@@ -92,16 +92,8 @@ def bits(value):
     return [bits(v) for v in value] if isinstance(value, list) else value
 
 
-class Changes(unittest.TestCase):
+class Changes(DriverTest):
     """With and without, on two teams: in all that a subject could tell, they are alike."""
-
-    @classmethod
-    def setUpClass(cls):
-        cls.driver = Driver()
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.driver.close()
 
     def compare(self, size, cases):
         plain, observed = (self.driver.run(size, [{**c, **more} for c in cases]) for more in ({}, {"observe": True}))
@@ -173,16 +165,8 @@ def simulated(asked, weights):
             for name, (operands, ys) in seen.items()}
 
 
-class Values(unittest.TestCase):
+class Values(DriverTest):
     """What is told is what there was."""
-
-    @classmethod
-    def setUpClass(cls):
-        cls.driver = Driver()
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.driver.close()
 
     def observe(self, name, subjects):
         asked = [case(name, subject, observe=True) for subject in subjects]
