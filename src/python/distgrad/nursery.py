@@ -4,7 +4,6 @@ In the folder each process NAME leaves NAME.done once it is through, or NAME.err
 NAME.stack, where it hung.
 """
 
-import contextlib
 import datetime
 import faulthandler
 import os
@@ -13,7 +12,7 @@ import sys
 import time
 import traceback
 
-from .ranks.process import die_with_parent
+from .ranks.process import die_with_parent, kill_group, set_group
 
 _POLL_S = 0.005
 _STACK_S = 0.3
@@ -57,8 +56,7 @@ class Nursery:
                 _be(name, self._folder, self._work, gate, parent)
             finally:
                 os._exit(1)
-        with contextlib.suppress(OSError):  # the child does it too, and may have ended
-            os.setpgid(pid, pid)
+        set_group(pid)
         self._processes[pid] = name
 
     def _watch(self):
@@ -98,12 +96,12 @@ class Nursery:
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 dead[self._processes.pop(pid)] = status
-                _kill_group(pid)  # what it started
+                kill_group(pid)  # what it started
         return dead
 
     def _kill(self):
         for pid in self._processes:
-            _kill_group(pid)
+            kill_group(pid)
         for pid in self._processes:
             os.waitpid(pid, 0)
         self._processes.clear()
@@ -127,11 +125,6 @@ def _is_told(line):
     return f'"{os.path.dirname(os.path.abspath(__file__))}' not in line and 'File "<string>"' not in line
 
 
-def _kill_group(pid):
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)
-
-
 def _status_text(status):
     if os.WIFSIGNALED(status):
         return f"killed by {signal.Signals(os.WTERMSIG(status)).name}"
@@ -143,8 +136,7 @@ def _be(name, folder, work, gate, parent):
     die_with_parent()
     if os.getppid() != parent:
         os._exit(0)
-    with contextlib.suppress(OSError):
-        os.setpgid(0, 0)
+    set_group(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # what Ctrl-C means is the caller's decision
     path = os.path.join(folder, name)
     output = os.open(path + ".out", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)

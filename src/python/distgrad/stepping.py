@@ -13,6 +13,7 @@ from . import saving, transport
 from .driver import compare, executable
 from .nesting import IN_RANK, refuse_in_rank
 from .step_report import StepReport
+from .words import ranks_text
 
 _START_S = 120  # for torch to be imported, on a busy machine
 _OPERATIONS = ("sum", "mean", "max", "min", "product")
@@ -209,7 +210,7 @@ def _who(names):
     ranks = sorted(int(name[len("rank-"):]) for name in names if name != "single")
     told = ["the single run"] if "single" in names else []
     if ranks:
-        told.append(("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks)))
+        told.append(ranks_text(ranks))
     return " and ".join(told)
 
 

@@ -160,4 +160,4 @@ class DriverTest(unittest.TestCase):
 
     @classmethod
     def tearDownClass(cls):
-        cls.driver.close()
+        assert cls.driver.close() == 0

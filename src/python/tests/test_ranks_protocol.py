@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from small_driver import BOARD_BYTES, Driver, memfd, pack
+from small_driver import BOARD_BYTES, Driver, DriverTest, memfd, pack
 
 from distgrad.ranks.frames import BadFrame, Channel, FrameWriter
 
@@ -30,15 +30,7 @@ def program(size=2, operand="x", loss="torch.sum(y * (rank + 1))", value="torch.
     }
 
 
-class Protocol(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.driver = Driver()
-
-    @classmethod
-    def tearDownClass(cls):
-        assert cls.driver.close() == 0
-
+class Protocol(DriverTest):
     def run_team(self, case, size=2, **request):
         ranks, board = self.driver.team(size)
         for rank in ranks:

@@ -41,6 +41,18 @@ def _children():
     return found
 
 
+def set_group(pid):
+    """Its own process group, which it is killed with. Parent and child both do it, so that it is done whoever runs first."""
+    with contextlib.suppress(OSError):  # it has ended already
+        os.setpgid(pid, pid)
+
+
+def kill_group(pid):
+    """What a process that has set_group started as well, if that has no group of its own."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+
+
 def set_name(name):
     """What ps shows; its first 15 characters."""
     _prctl(_PR_SET_NAME, name.encode())

@@ -11,7 +11,7 @@ import signal
 import sys
 
 from . import times
-from .process import adopt_orphans, die_with_parent, end_children, set_name
+from .process import adopt_orphans, die_with_parent, end_children, kill_group, set_group, set_name
 
 
 class Zygote:
@@ -89,7 +89,7 @@ class Zygote:
             self._become_worker()
             return (request["role"], request["rank"], request["world_size"], *descriptors)
         else:
-            _set_group(pid)  # both sides do it, so that it is done whoever runs first
+            set_group(pid)  # both sides do it, so that it is done whoever runs first
             self._workers[pid] = worker
             self._say(kind="forked", worker=worker, pid=pid)
         for fd in descriptors:
@@ -100,7 +100,7 @@ class Zygote:
         die_with_parent()
         if os.getppid() != self._pid:  # the zygote died before the line above
             os._exit(1)
-        _set_group(0)
+        set_group(0)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -111,7 +111,7 @@ class Zygote:
     def _kill(self, worker):
         for pid, name in self._workers.items():
             if name == worker:
-                _kill_group(pid)  # not reaped yet, so the number is still the worker's
+                kill_group(pid)  # not reaped yet, so the number is still the worker's
 
     def _reap(self):
         """Tells of every worker that has ended, and ends what it left behind."""
@@ -127,7 +127,7 @@ class Zygote:
                 return
             if ended is None:
                 return
-            _kill_group(ended.si_pid)
+            kill_group(ended.si_pid)
             _, status = os.waitpid(ended.si_pid, 0)
             worker = self._workers.pop(ended.si_pid, None)
             if worker is not None:
@@ -135,22 +135,8 @@ class Zygote:
 
     def _kill_all(self):
         for pid in self._workers:
-            _kill_group(pid)
+            kill_group(pid)
         end_children()
-
-
-def _set_group(pid):
-    try:
-        os.setpgid(pid, pid)
-    except OSError:  # it has ended already
-        pass
-
-
-def _kill_group(pid):
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def main(arguments):

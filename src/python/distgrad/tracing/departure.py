@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from ..words import ranks_text
 from .joined import backward_of, joined
 
 _SAME = 0.05  # factors
@@ -85,7 +86,7 @@ class Finder:
                 " if it is not to count, its gradients are left over (zero_grad)"]
 
     def _on(self, ranks):
-        return " on every rank" if len(ranks) == len(self._ranks) else f" on {_ranks(ranks)}"
+        return " on every rank" if len(ranks) == len(self._ranks) else f" on {ranks_text(ranks)}"
 
     def _is_covered(self, pieces):
         """Whether all of the outputs, by position, are in the pieces."""
@@ -221,10 +222,6 @@ class Finder:
 def _counts(pieces, whole):
     """Of each element of the whole, how many of the pieces it is in."""
     return sum(piece.place.mask(whole) for piece in pieces)
-
-
-def _ranks(ranks):
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
 
 
 def _position_of(parameter, positions):

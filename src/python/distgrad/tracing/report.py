@@ -1,5 +1,6 @@
 """What departure.py and shares.py found, in words."""
 
+from ..words import ranks_text
 from .joining import groupings
 
 _MOST_NAMES = 6
@@ -27,7 +28,7 @@ def texts(departure, shares, clipped_in_single, clipped_by_rank, factor):
 
 
 def _departure(d, factor):
-    on = f" on {_ranks(d.ranks)}" if d.ranks else ""
+    on = f" on {ranks_text(d.ranks)}" if d.ranks else ""
     calls = "; ".join(d.calls[:_MOST_CALLS]) + ("; ..." if len(d.calls) > _MOST_CALLS else "")
     if d.stage == "unknown":
         return f"Nothing is known of where it begins: {d.how}."
@@ -102,10 +103,10 @@ def _clipping(single, ranks):
     if not single and not any(ranks):
         return []
     if bool(single) != any(map(bool, ranks)):
-        where = "in the single run alone" if single else f"on {_ranks([i for i, r in enumerate(ranks) if r])} alone"
+        where = "in the single run alone" if single else f"on {ranks_text([i for i, r in enumerate(ranks) if r])} alone"
         return [f"Gradients are clipped {where}, by {_place(single, ranks)}."]
     if not all(ranks):
-        return [f"Gradients are clipped on {_ranks([i for i, r in enumerate(ranks) if r])} alone, by {_place(single, ranks)}."]
+        return [f"Gradients are clipped on {ranks_text([i for i, r in enumerate(ranks) if r])} alone, by {_place(single, ranks)}."]
     norms, truth = [r[-1]["norm"] for r in ranks], single[-1]["norm"]
     slack = max(_LEAST, 4 * max(event["eps"] for event in [single[-1], *(r[-1] for r in ranks)]))
     if all(abs(n - truth) <= slack * truth for n in norms):
@@ -125,7 +126,3 @@ def _place(single, ranks):
 def _names(names):
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return ", ".join(names[:_MOST_NAMES]) + more
-
-
-def _ranks(ranks):
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))

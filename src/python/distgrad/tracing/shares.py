@@ -9,6 +9,7 @@ import dataclasses
 
 import torch
 
+from ..words import ranks_text
 from .joined import joined
 from .joining import TOLERANCES
 
@@ -276,5 +277,4 @@ def _counting(chosen, parts):
 def _of(part, parts):
     if part.rank is None:
         return "data of no rank"
-    name = ("rank " if len(part.ranks) == 1 else "ranks ") + ", ".join(map(str, part.ranks))
-    return name + (f" micro-batch {part.call + 1}" if max(p.call for p in parts) > 0 else "")
+    return ranks_text(part.ranks) + (f" micro-batch {part.call + 1}" if max(p.call for p in parts) > 0 else "")
