@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "audit/audit_report.h"
 #include "audit/battery.h"
 #include "audit/judgement.h"
 #include "audit/table.h"
@@ -343,6 +344,42 @@ TEST(Judgement, WritingIntoTheOperandIsNamed) {
   EXPECT_TRUE(j.wrong);
   EXPECT_EQ(j.rule, "adjoint, but it writes into its operand");
   EXPECT_THAT(j.explanation, HasSubstr("Work on a clone"));
+}
+
+// A row of results as the formats for CI get it.
+TEST(AuditReport, CountsByTheRowsConventionAndDrawsIt) {
+  static const Scenario scenario = [] {
+    Scenario s;
+    s.file = "all_reduce-sum/three-ranks";
+    return s;
+  }();
+  std::vector<TrialResult> results = {result(kSum, Verdict::kMatch), result(kSum, Verdict::kMismatch, "contiguity"),
+                                      result(kOneLoss, Verdict::kMismatch, "objective"), failed("exception", "unsupported op", false)};
+  for (TrialResult& t : results) t.result.which.scenario = &scenario;
+  const Judgement wrong = judged(results);
+  const Report report = audit_report({wrong}, {"losses.py:f takes two tensors"});
+  EXPECT_EQ(report.summary.as_expected, 1);
+  EXPECT_EQ(report.summary.not_as_expected, 2);  // what raises in forward is as wrong as its row
+  EXPECT_EQ(report.cases.size(), 3u);            // one loss is another convention
+  ASSERT_TRUE(report.picture && report.picture->rows.size() == 2);
+  EXPECT_EQ(report.picture->columns, (std::vector<std::string>{"function", "right for", "ranks"}));
+  EXPECT_EQ(report.picture->rows[0].squares[1].word, "none");
+  EXPECT_EQ(report.picture->rows[0].squares[2].tone, Picture::Tone::kWrong);
+
+  std::vector<TrialResult> right = {results[0], results[3]};
+  const Report good = audit_report({judged(right)}, {});
+  EXPECT_EQ(good.summary.not_as_expected + good.summary.broken, 0);
+  EXPECT_EQ(good.summary.skipped, 1);
+  EXPECT_EQ(good.picture->rows[0].squares[1].tone, Picture::Tone::kRight);
+
+  // Right by itself, and wrong beside the module's other collectives.
+  std::vector<TrialResult> alone = {results[0]};
+  Judgement odd = judged(alone);
+  odd.wrong = true;
+  odd.explanation = "no loss fits both";
+  const Report together = audit_report({odd}, {});
+  EXPECT_EQ(together.summary.not_as_expected, 1);
+  EXPECT_EQ(together.cases[0].findings.at(0).text, "no loss fits both");
 }
 
 TEST(Judgement, WhatIsDisputedIsNoVerdict) {

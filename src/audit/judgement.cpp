@@ -271,6 +271,7 @@ Judgement judge_collective(CollectiveKind kind, ReduceOp op, const std::vector<T
   j.kind = kind;
   j.op = op;
   j.name = row_name(kind, op);
+  j.results = &results;
   choose_convention(j, results, objective);
   count(j, results);
   j.offered = is_offered(results);

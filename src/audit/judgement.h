@@ -46,6 +46,7 @@ struct Judgement {
   std::optional<Measured> measured;    // the backward of one of the first cases; absent: it could not be measured
   std::vector<Note> notes;             // what went another way than right or wrong, one of each kind and reason
   const TrialResult* smallest_failure = nullptr;
+  const std::vector<TrialResult>* results = nullptr;  // all of them
 
   bool is_right_for(std::string_view objective) const;
   // Whether every case of every aspect says something about the gradient.

@@ -9,16 +9,19 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "audit/audit_report.h"
 #include "audit/table.h"
 #include "audit/tally.h"
 #include "base/atomic_file.h"
 #include "base/did_you_mean.h"
 #include "base/error.h"
 #include "base/interrupts.h"
+#include "base/version.h"
 #include "cli/audit_run.h"
 #include "cli/command.h"
 #include "cli/guards.h"
 #include "cli/parse_arguments.h"
+#include "cli/report_files.h"
 #include "cli/terminal.h"
 #include "model/subject_text.h"
 #include "scenario/scenario_text.h"
@@ -136,6 +139,20 @@ void write_battery(const std::vector<AuditRow>& rows, const std::string& folder)
   }
 }
 
+// False where a file cannot be written.
+bool write_audit_reports(const std::vector<ReportFile>& files, const std::vector<Judgement>& judgements, const TableOptions& table,
+                         const std::string& command) {
+  Report report = audit_report(judgements, table.unusable);
+  report.command = command;
+  report.torch = kTorchVersion;
+  report.told = audit_text(judgements, table);
+  report.summary.elapsed_s = table.elapsed_s;
+  TextOptions text;
+  text.again = command;
+  text.again_names_case = false;
+  return write_reports(files, report, format_context(text));
+}
+
 // ---- the command
 
 ExitCode exit_code(const std::vector<Judgement>& judgements, bool is_strictly_right) {
@@ -175,9 +192,11 @@ ExitCode audit_command(const Arguments& arguments) {
   CLI::App app("Run one implementation through a battery for every collective that it offers.", "distgrad audit");
   AuditOptions options;
   add_options(app, options);
+  const ReportOptions report_options(app, "--json");
   const GuardOptions guards(app);
   describe(app, kExamples);
   if (const auto done = parse_arguments(app, arguments)) return *done;
+  const std::vector<ReportFile> files = report_options.files("audit");
   guards.apply("audit");
   options.aspects = requested_aspects(options.aspect_names);
   check(options);
@@ -208,10 +227,11 @@ ExitCode audit_command(const Arguments& arguments) {
   table.unusable.insert(table.unusable.end(), audit.unusable().begin(), audit.unusable().end());
   const std::string complaint =
       options.strict ? strict_complaint(judgements, tally_of(judgements, table.unusable.size(), table.lacking.size()), options.objective) : "";
-  if (options.json != "-") say("{}{}", audit_text(judgements, table), complaint);
+  if (options.json != "-" && !prints_report(files)) say("{}{}", audit_text(judgements, table), complaint);
   if (!options.json.empty()) write_file_atomically(options.json, audit_json(judgements, table));
   if (!options.out.empty()) write_failures(judgements, options.out);
-  return exit_code(judgements, complaint.empty());
+  const bool all_written = write_audit_reports(files, judgements, table, command_text("audit", arguments));
+  return all_written ? exit_code(judgements, complaint.empty()) : ExitCode::kUserError;
 }
 
 }  // namespace distgrad

@@ -1,6 +1,7 @@
 // distgrad compare [OPTION...] REFERENCE OBSERVED...
 #include <fmt/format.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -9,7 +10,9 @@
 #include "base/error.h"
 #include "cli/command.h"
 #include "cli/parse_arguments.h"
+#include "cli/report_files.h"
 #include "cli/terminal.h"
+#include "dumps/comparison_cases.h"
 #include "dumps/comparison_report.h"
 #include "dumps/read_dump.h"
 #include "dumps/report_changes.h"
@@ -25,6 +28,7 @@ struct CompareOptions {
   std::vector<std::string> observed;
   dumps::ComparisonOptions comparison;
   std::string json;
+  std::vector<ReportFile> reports;
   bool full = false;
   bool strict = false;
 };
@@ -34,6 +38,7 @@ struct Outcome {
   std::string text;
   nlohmann::ordered_json json;
   bool good = true;
+  dumps::ComparisonCases cases = {};  // of gradients
 };
 
 double tolerance_value(const std::string& text, const char* option) {
@@ -105,6 +110,7 @@ std::optional<ExitCode> parse(const Arguments& arguments, CompareOptions& option
   app.add_flag("--strict", options.strict, "a match that shows nothing is not good enough");
   app.add_option("--json", options.json, "write the comparison as JSON; - is standard output")
       ->type_name("FILE");
+  const ReportOptions reports(app, "--json");
   app.add_flag("--full", options.full, "every parameter, a line each");
   describe(app,
            "Examples:\n"
@@ -113,6 +119,7 @@ std::optional<ExitCode> parse(const Arguments& arguments, CompareOptions& option
            "  distgrad compare yesterday.json today.json\n"
            "distgrad.save_gradients(model, folder) writes what this reads.\n");
   if (const auto done = parse_arguments(app, arguments)) return done;
+  options.reports = reports.files("compare");
   if (!rtol.empty()) options.comparison.tolerance.rtol = tolerance_value(rtol, "--rtol");
   if (!atol.empty()) options.comparison.tolerance.atol = tolerance_value(atol, "--atol");
   if (!dtype.empty()) options.comparison.tolerance.dtype = dtype_value(dtype);
@@ -127,7 +134,8 @@ Outcome compare_gradients(const CompareOptions& options) {
       dumps::compare_dumps(dumps::read_dump({&options.reference, 1}),
                            dumps::read_dump(options.observed), options.comparison);
   return {dumps::comparison_text(comparison, {options.full, terminal_width(100)}), dumps::comparison_json(comparison),
-          comparison.all_right() && (comparison.vacuous.empty() || !options.strict)};
+          comparison.all_right() && (comparison.vacuous.empty() || !options.strict),
+          dumps::comparison_cases(comparison, options.strict)};
 }
 
 Outcome compare_reports(const CompareOptions& options) {
@@ -144,10 +152,23 @@ Outcome compare_reports(const CompareOptions& options) {
 ExitCode compare_command(const Arguments& arguments) {
   CompareOptions options;
   if (const auto done = parse(arguments, options)) return *done;
-  const Outcome outcome =
-      dumps::is_report(options.reference) ? compare_reports(options) : compare_gradients(options);
-  if (options.json != "-") put(outcome.text);
+  const auto started = std::chrono::steady_clock::now();
+  const bool compares_reports = dumps::is_report(options.reference);
+  if (compares_reports && !options.reports.empty())
+    throw UserError(fmt::format("compare: {} is for gradients; of two reports --json has the changes", options.reports.front().format->option));
+  Outcome outcome = compares_reports ? compare_reports(options) : compare_gradients(options);
+  if (options.json != "-" && !prints_report(options.reports)) put(outcome.text);
   if (!options.json.empty()) write_file_atomically(options.json, json_text(outcome.json));
+  if (!options.reports.empty()) {
+    Report& report = outcome.cases.report;
+    report.command = command_text("compare", arguments);
+    report.told = outcome.text;
+    report.summary.elapsed_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+    TextOptions text;
+    text.again = report.command;
+    text.again_names_case = false;
+    if (!write_reports(options.reports, report, format_context(text))) return ExitCode::kUserError;
+  }
   return outcome.good ? ExitCode::kAsExpected : ExitCode::kNotAsExpected;
 }
 

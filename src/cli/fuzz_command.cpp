@@ -16,6 +16,7 @@
 #include "base/interrupts.h"
 #include "base/lines.h"
 #include "cli/command.h"
+#include "cli/fuzz_report.h"
 #include "cli/fuzzer.h"
 #include "cli/guards.h"
 #include "cli/parse_arguments.h"
@@ -153,12 +154,6 @@ void check(const Lists& lists, Options& options) {
       throw UserError(fmt::format("fuzz: --world-size: at most {} ranks", kMostRanks));
 }
 
-std::string as_typed(const std::string& word) {
-  constexpr std::string_view kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_";
-  return word.find_first_not_of(kPlain) == std::string::npos ? word : shell_quoted(word);
-}
-
 std::string again_text(const Options& options, const Lists& lists, std::uint64_t drawn) {
   std::string text = options.simulate ? "distgrad fuzz --simulate" : "distgrad fuzz";
   const auto add = [&](const char* option, const std::vector<std::string>& words) {
@@ -222,6 +217,13 @@ class Reporter : public FuzzListener {
   }
 
   std::size_t found() const { return paths_.size(); }
+
+  // The files written, of failures in their order.
+  std::vector<std::string> paths() const {
+    std::vector<std::string> paths;
+    for (const auto& [key, path] : paths_) paths.push_back(path);
+    return paths;
+  }
 
   void erase() {
     if (visible_) complain("\r\x1b[K");
@@ -327,6 +329,7 @@ ExitCode fuzz_command(const Arguments& arguments) {
   Options options;
   Lists lists;
   add_options(app, options, lists);
+  const ReportOptions report_options(app);
   const GuardOptions guards(app);
   describe(app, kExamples);
   if (const auto done = parse_arguments(app, arguments)) return *done;
@@ -334,6 +337,10 @@ ExitCode fuzz_command(const Arguments& arguments) {
   options.fuzz.seed = read_seed(lists.seed);
   read_lists(lists, options.fuzz);
   check(lists, options);
+  const std::vector<ReportFile> files = report_options.files("fuzz");
+  if (options.simulate && !files.empty())
+    throw UserError(fmt::format("fuzz: {}: with --simulate there are no ranks to report on", files.front().format->option));
+  if (prints_report(files)) throw UserError("fuzz: standard output has what is found as it is found; write reports to files");
 
   const auto started = std::chrono::steady_clock::now();
   const Interrupts interrupts;
@@ -361,7 +368,10 @@ ExitCode fuzz_command(const Arguments& arguments) {
     complain("distgrad: interrupted\n");
     return static_cast<ExitCode>(128 + signal);  // as shells say it
   }
-  return exit_code(result.tally, options.allow_empty);
+  const FuzzSummary summary{command_text("fuzz", arguments), result.tally.matches, result.elapsed_s, options.fuzz.python};
+  const bool all_written = files.empty() || report_failures(files, reporter.paths(), summary, interpreters);
+  const ExitCode code = exit_code(result.tally, options.allow_empty);
+  return all_written || code == ExitCode::kBroken ? code : ExitCode::kUserError;
 }
 
 }  // namespace distgrad

@@ -59,13 +59,6 @@ bool is_there(const fs::path& file) {
   return fs::symlink_status(file, ignored).type() != fs::file_type::not_found;
 }
 
-// As a shell takes it.
-std::string word(const std::string& path) {
-  constexpr std::string_view kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_";
-  return path.find_first_not_of(kPlain) == std::string::npos ? path : shell_quoted(path);
-}
-
 void tell_what_next(const std::string& file) {
   say(
       "\n"
@@ -75,7 +68,7 @@ void tell_what_next(const std::string& file) {
       "  distgrad explain {1}\n"
       "  distgrad list subjects       # what else can be tried\n"
       "distgrad audit SUBJECT tries an implementation of your own without a scenario.\n",
-      word(file), word(file + ":subject=in_place"));
+      as_typed(file), as_typed(file + ":subject=in_place"));
 }
 
 }  // namespace
@@ -96,7 +89,7 @@ ExitCode init_command(const Arguments& arguments) {
   if (is_there(file))
     throw UserError(
         fmt::format("init: {} is there already; name another file, or run it: distgrad run {}",
-                    file.string(), word(file.string())));
+                    file.string(), as_typed(file.string())));
   make_folder(file.parent_path());
   write_file_atomically(file.string(), kFirstScenario);
   say("wrote {}\n", for_terminal(file.string()));

@@ -60,7 +60,7 @@ TEST(RunOptions, EverythingElse) {
   EXPECT_EQ(options.reports[0].path, "-");
   EXPECT_EQ(options.reports[1].format->option, "--junit");
   EXPECT_EQ(options.reports[1].path, "j.xml");
-  EXPECT_TRUE(options.prints_report() && options.fail_fast);
+  EXPECT_TRUE(prints_report(options.reports) && options.fail_fast);
   EXPECT_EQ(options.shard.index, 2);
   EXPECT_EQ(options.shard.count, 4);
   EXPECT_EQ(options.durations, 10u);

@@ -54,31 +54,6 @@ TextOptions text_options(const RunOptions& options) {
   return text;
 }
 
-std::string host_name() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof(name) - 1) == 0 ? name : "";
-}
-
-// As a shell would take it again.
-std::string command_text(const Arguments& arguments) {
-  constexpr std::string_view kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_";
-  std::string text = "distgrad run";
-  for (const std::string& word : arguments) {
-    const bool plain = !word.empty() && word.find_first_not_of(kPlain) == std::string::npos;
-    text += " " + (plain ? word : shell_quoted(word));
-  }
-  return text;
-}
-
-// The folder that CI's pages show paths against.
-std::string source_root() {
-  for (const char* name : {"GITHUB_WORKSPACE", "CI_PROJECT_DIR"})
-    if (const char* root = std::getenv(name); root != nullptr && *root != '\0') return root;
-  std::error_code ignored;
-  return std::filesystem::current_path(ignored).string();
-}
-
 // Dealt out in turn: a part gets some cases of every file, and slow files are shared.
 std::vector<Case> part_of(std::vector<Case> cases, const Shard& shard) {
   std::vector<Case> part;
@@ -86,29 +61,6 @@ std::vector<Case> part_of(std::vector<Case> cases, const Shard& shard) {
        i += static_cast<std::size_t>(shard.count))
     part.push_back(std::move(cases[i]));
   return part;
-}
-
-// Every file that can be written is; what cannot be is told and makes this false.
-bool write_reports(const RunOptions& options, const Report& report, const FormatContext& context) {
-  bool all_written = true;
-  for (const ReportFile& file : options.reports) {
-    try {
-      write_file_atomically(file.path, file.format->text(report, context));
-    } catch (const UserError& e) {
-      complain("distgrad: {}\n", visible_text(e.what(), Lines::kKept));
-      all_written = false;
-    }
-  }
-  return all_written;
-}
-
-// GitHub reads commands from both streams.
-void annotate(const RunOptions& options, const Report& report, const FormatContext& context) {
-  const char* on_github = std::getenv("GITHUB_ACTIONS");
-  if (on_github == nullptr || *on_github == '\0') return;
-  const std::string commands = github_annotations(report, context);
-  if (!options.prints_report()) return put_raw(commands);
-  std::fputs(commands.c_str(), stderr);
 }
 
 // Why not all cases were run; empty where all were. `signal`: that interrupted the run, or 0.
@@ -143,7 +95,7 @@ class Progress : public VerifyListener {
       : report_(report),
         wants_ways_(ways),
         text_(text_options(options), loaded.cases),
-        prints_(!options.prints_report()),
+        prints_(!prints_report(options.reports)),
         status_(STDERR_FILENO, !options.quiet && ::isatty(STDERR_FILENO) == 1,
                 loaded.cases.size()) {}
 
@@ -214,7 +166,7 @@ ExitCode run_command(const Arguments& arguments) {
   loaded.cases = part_of(std::move(loaded.cases), options.shard);
 
   Report report;
-  report.command = command_text(arguments);
+  report.command = command_text("run", arguments);
   report.torch = kTorchVersion;
   report.invalid = loaded.invalid;
   tell_invalid(loaded.invalid);
@@ -232,10 +184,8 @@ ExitCode run_command(const Arguments& arguments) {
       return store.replace_truth(c, program, simulation);
     };
 
-  const bool wants_ways =
-      std::any_of(options.reports.begin(), options.reports.end(),
-                  [](const ReportFile& r) { return r.format->wants_ways; });
-  Progress progress(options, loaded, wants_ways && !options.simulate, report);
+  const bool draws_ways = wants_ways(options.reports);
+  Progress progress(options, loaded, draws_ways && !options.simulate, report);
   std::optional<PythonTimes> python_times;
   if (options.verbose) python_times.emplace();
   std::string failure;
@@ -249,14 +199,13 @@ ExitCode run_command(const Arguments& arguments) {
   report.summary = summary_of(report.cases);
   report.summary.elapsed_s = elapsed.count();
   progress.finish(options.durations, python_times ? python_times->text() : "");
-  FormatContext context{.text = text_options(options), .host = host_name(), .root = source_root()};
+  FormatContext context = format_context(text_options(options));
   const int signal = interrupted_by();  // one that comes later interrupts nothing
   context.ended_early = early_end(options, report, loaded.cases.size(), failure, signal);
   context.broken_off = signal != 0 || !failure.empty();
   const std::map<std::string, Way> ways = progress.ways();
-  if (wants_ways) context.ways = &ways;
-  const bool all_written = write_reports(options, report, context);
-  annotate(options, report, context);
+  if (draws_ways) context.ways = &ways;
+  const bool all_written = write_reports(options.reports, report, context);
   if (!context.ended_early.empty()) complain("distgrad: {}\n", visible_text(context.ended_early, Lines::kKept));
   if (signal != 0) return static_cast<ExitCode>(128 + signal);  // as shells say it
   return failure.empty() ? exit_code(options, report, all_written) : ExitCode::kBroken;

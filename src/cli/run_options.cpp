@@ -23,7 +23,6 @@ struct Lists {
   std::vector<std::string> subjects, world_sizes, dtypes, backends, devices, objectives, pythons;
   std::string color = "auto";
   std::string shard;
-  std::vector<std::string> report_paths;  // as report_formats()
 };
 
 constexpr int kMostJobs = 64;  // each is a process a rank
@@ -64,11 +63,6 @@ void add_options(CLI::App& app, RunOptions& options, Lists& lists) {
       ->type_name("N");
   app.add_option("--shard", lists.shard, "the i-th of n parts of the cases")->type_name("I/N");
   app.add_option("--durations", options.durations, "list the N slowest cases")->type_name("N");
-  lists.report_paths.resize(report_formats().size());
-  for (std::size_t i = 0; i < report_formats().size(); ++i)
-    app.add_option(std::string(report_formats()[i]->option), lists.report_paths[i],
-                   std::string(report_formats()[i]->help))
-        ->type_name("FILE");
   app.add_flag("--full", options.full, "show all ranks and elements");
   app.add_flag("-q,--quiet", options.quiet, "only failures and the summary");
   app.add_flag("-v,--verbose", options.verbose, "every case in full");
@@ -113,20 +107,6 @@ Shard read_shard(const std::string& text) {
   return shard;
 }
 
-std::vector<ReportFile> read_reports(const std::vector<std::string>& paths) {
-  std::vector<ReportFile> reports;
-  std::set<std::string> taken;
-  for (std::size_t i = 0; i < paths.size(); ++i) {
-    if (paths[i].empty()) continue;
-    const ReportFormat* format = report_formats()[i];
-    if (!taken.insert(paths[i]).second)
-      throw UserError(fmt::format("run: {}: {} holds another report already", format->option,
-                                  paths[i] == "-" ? "standard output" : paths[i]));
-    reports.push_back({format, paths[i]});
-  }
-  return reports;
-}
-
 // Subjects for one collective each are one subject, as long as each is for another collective; one more for a collective that has
 // one already begins the next.
 void join_parts(std::vector<std::string>& subjects) {
@@ -162,14 +142,6 @@ void read_lists(const Lists& lists, RunOptions& options) {
   read_list(overrides, "objective", "--objective", lists.objectives);
   options.color = read_color(lists.color);
   options.shard = read_shard(lists.shard);
-  options.reports = read_reports(lists.report_paths);
-}
-
-// A plain path stays as it is; any other is quoted for a shell.
-std::string as_typed(const std::string& path) {
-  constexpr std::string_view kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_";
-  return path.find_first_not_of(kPlain) == std::string::npos ? path : shell_quoted(path);
 }
 
 }  // namespace
@@ -179,10 +151,12 @@ std::variant<RunOptions, ExitCode> parse_run_options(const Arguments& arguments)
   RunOptions options;
   Lists lists;
   add_options(app, options, lists);
+  const ReportOptions reports(app);
   const GuardOptions guards(app);
   describe(app, kExamples);
   if (const auto done = parse_arguments(app, arguments)) return *done;
   read_lists(lists, options);
+  options.reports = reports.files("run");
   const auto timeout = options.overrides.timeout_s;
   if (timeout && !(*timeout > 0 && std::isfinite(*timeout)))
     throw UserError("run: --timeout is a number of seconds above 0");
@@ -195,11 +169,6 @@ std::variant<RunOptions, ExitCode> parse_run_options(const Arguments& arguments)
   if (options.quiet && options.verbose) throw UserError("run: either --quiet or --verbose");
   guards.apply("run");
   return options;
-}
-
-bool RunOptions::prints_report() const {
-  return std::any_of(reports.begin(), reports.end(),
-                     [](const ReportFile& r) { return r.path == "-"; });
 }
 
 std::string again_text(const RunOptions& options) {

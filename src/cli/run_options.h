@@ -7,17 +7,12 @@
 
 #include "base/exit_code.h"
 #include "cli/command.h"
-#include "report/report_format.h"
+#include "cli/report_files.h"
 #include "scenario/case_id.h"
 
 namespace distgrad {
 
 enum class Color { kAuto, kAlways, kNever };
-
-struct ReportFile {
-  const ReportFormat* format = nullptr;
-  std::string path;  // or "-"
-};
 
 // The part of the cases that this run does, of `count` runs that do all of them together.
 struct Shard {
@@ -42,9 +37,6 @@ struct RunOptions {
   bool quiet = false;
   bool verbose = false;
   Color color = Color::kAuto;
-
-  // A report has standard output, which then holds nothing else.
-  bool prints_report() const;
 };
 
 // An exit code where the help was asked for. Throws UserError.

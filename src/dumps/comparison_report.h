@@ -15,6 +15,10 @@ struct ComparisonTextOptions {
 
 std::string comparison_text(const DumpComparison&, const ComparisonTextOptions&);
 
+// What to look at, in sentences; and the element that is furthest off. Both of a parameter that is not right.
+std::string advice_of(const ParameterResult&);
+std::string worst_text(const ParameterResult&);
+
 nlohmann::ordered_json comparison_json(const DumpComparison&);
 
 }  // namespace distgrad::dumps

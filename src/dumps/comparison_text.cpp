@@ -45,17 +45,6 @@ std::string scaling_advice(const ParameterResult& r) {
                     : "Averaged where the reference adds up, or divided once too often.";
 }
 
-std::string advice_of(const ParameterResult& r) {
-  if (r.explanation == Explanation::kScaled) return scaling_advice(r);
-  if (r.explanation == Explanation::kSomeRanks)
-    return "Those ranks took no part in the reduction, kept an older gradient, or changed it "
-           "afterwards.";
-  if (r.is_forgiven)
-    return "Not counted: float16 and bfloat16 round that far (a loss in float32, another order of "
-           "sums). A run in float32 would tell a small mistake from it.";
-  return std::string(row_of(r.explanation).meaning);
-}
-
 std::string error_text(double relative) {
   return std::isfinite(relative) ? number_text(relative, 2) + " of its norm" : "infinitely";
 }
@@ -65,14 +54,6 @@ std::pair<std::string, std::string> told_apart(double a, double b) {
   int digits = 6;
   while (digits < 17 && number_text(a, digits) == number_text(b, digits)) ++digits;
   return {number_text(a, digits), number_text(b, digits)};
-}
-
-std::string worst_text(const ParameterResult& r) {
-  const std::string where = r.worst->ranks.empty() ? "" : " on " + ranks_text(r.worst->ranks);
-  const auto [observed, expected] = told_apart(r.worst->observed, r.worst->expected);
-  return fmt::format("{}{}{}: {} where the reference has {}; it is off by {}", for_terminal(r.name),
-                     index_text(r.worst->index), where, observed, expected,
-                     error_text(r.relative_error));
 }
 
 std::string row_text(const ParameterResult& r) {
@@ -204,6 +185,25 @@ std::string summary_text(const DumpComparison& c) {
 }
 
 }  // namespace
+
+std::string advice_of(const ParameterResult& r) {
+  if (r.explanation == Explanation::kScaled) return scaling_advice(r);
+  if (r.explanation == Explanation::kSomeRanks)
+    return "Those ranks took no part in the reduction, kept an older gradient, or changed it "
+           "afterwards.";
+  if (r.is_forgiven)
+    return "Not counted: float16 and bfloat16 round that far (a loss in float32, another order of "
+           "sums). A run in float32 would tell a small mistake from it.";
+  return std::string(row_of(r.explanation).meaning);
+}
+
+std::string worst_text(const ParameterResult& r) {
+  const std::string where = r.worst->ranks.empty() ? "" : " on " + ranks_text(r.worst->ranks);
+  const auto [observed, expected] = told_apart(r.worst->observed, r.worst->expected);
+  return fmt::format("{}{}{}: {} where the reference has {}; it is off by {}", for_terminal(r.name),
+                     index_text(r.worst->index), where, observed, expected,
+                     error_text(r.relative_error));
+}
 
 std::string comparison_text(const DumpComparison& c, const ComparisonTextOptions& options) {
   const std::vector<ResultGroup> groups = groups_of(c.parameters);

@@ -99,9 +99,30 @@ struct Summary {
   double elapsed_s = 0;
 };
 
+// What a page shows at a glance: of an audit collectives by aspects, of saved gradients parameters by ranks.
+struct Picture {
+  enum class Tone { kNone, kRight, kWrong, kUnclear };
+  struct Square {
+    std::string word;  // short; may be empty
+    Tone tone = Tone::kNone;
+    std::string title;  // what it says when it is pointed at
+  };
+  struct Row {
+    std::string label;
+    std::vector<Square> squares;  // one a column
+  };
+  std::string title;
+  std::vector<std::string> columns;
+  std::vector<Row> rows;
+  std::string legend;  // a sentence or two
+};
+
 struct Report {
   std::string command;
-  std::string torch;  // version the ranks run
+  std::string torch;  // version the ranks run; empty: none ran
+  std::string unit = "case";  // what `cases` are to the reader: "parameter" in a comparison
+  std::optional<Picture> picture = {};
+  std::string told = {};  // what the command printed, where that says more than the cases do; pages show it first
   std::vector<InvalidFile> invalid;
   std::vector<CaseResult> cases;
   Summary summary;

@@ -38,7 +38,8 @@ std::string told_alone(const CaseResult& r, const FormatContext& context) {
     text.resize(kLongestCase);
     text += fmt::format("\n  ... {} bytes more are left out here\n", left_out);
   }
-  if (is_wrong(r)) text += fmt::format("Again: {} {}\n", options.again, shell_quoted(r.which.id));
+  if (is_wrong(r))
+    text += fmt::format("Again: {}{}\n", options.again, options.again_names_case ? " " + shell_quoted(r.which.id) : "");
   return text;
 }
 
@@ -50,13 +51,23 @@ std::string problem_text(const InvalidFile& f) {
   return f.caret.empty() ? text : text + "\n" + f.caret;
 }
 
-std::string nothing_wrong(const Summary& sum) {
-  const std::string all = count_text(sum.cases, "case");
+std::string nothing_wrong(const Report& report) {
+  const Summary& sum = report.summary;
+  const std::string all = count_text(sum.cases, report.unit);
   if (sum.skipped + sum.disputed == 0) return all + ", all as expected";
   std::string text = fmt::format("{}: {} as expected", all, sum.as_expected);
   if (sum.skipped > 0) text += fmt::format(", {} skipped", sum.skipped);
   if (sum.disputed > 0) text += fmt::format(", {} disputed", sum.disputed);
   return text;
+}
+
+std::string finding_name(const CaseResult& r) {
+  if (r.verdict == Verdict::kError) return r.error ? r.error->kind : "error";
+  if (r.verdict == Verdict::kMismatch && !r.findings.empty()) {
+    const Finding& first = r.findings.front();
+    return first.collective.empty() ? first.rule : fmt::format("{} ({})", first.rule, first.collective);
+  }
+  return outcome_text(r);
 }
 
 }  // namespace distgrad

@@ -39,8 +39,9 @@ std::string line_of(const Annotation& a) {
 }
 
 Annotation annotation_of(const CaseResult& r, const FormatContext& context) {
-  return {path_below(r.which.scenario->file, context.root), line_of_case(r), headline(r),
-          told_alone(r, context)};
+  const SourcePlace place = place_of_case(r);
+  const std::string advice = r.findings.empty() ? "" : r.findings.front().text + "\n";
+  return {path_below(place.file, context.root), place.line, headline(r), advice + told_alone(r, context)};
 }
 
 Annotation annotation_of(const InvalidFile& f, const FormatContext& context) {

@@ -52,10 +52,10 @@ std::string headline_of(const Report& report, const FormatContext& context) {
     wrong.push_back(count_text(static_cast<long>(report.invalid.size()), "problem") +
                     " in files or subjects");
   if (context.broken_off) wrong.push_back("broken off");
-  const std::string all = count_text(sum.cases, "case");
+  const std::string all = count_text(sum.cases, report.unit);
   if (!wrong.empty()) return fmt::format("{}, of {}", fmt::join(wrong, ", "), all);
   if (sum.cases == 0 || (sum.as_expected == 0 && sum.disputed == 0)) return "Nothing ran";
-  return nothing_wrong(sum);
+  return nothing_wrong(report);
 }
 
 struct Count {
@@ -251,9 +251,11 @@ std::string html_report(const Report& report, const FormatContext& context) {
                                {"state", is_wrong_run ? "wrong" : "right"},
                                {"headline", headline},
                                {"early", early},
+                               {"told", report.told.empty() ? "" : "<pre class=\"told\">" + html_escaped(report.told) + "</pre>\n"},
                                {"counts", counts_html(report)},
                                {"verdicts", verdicts_html(report)},
-                               {"matrix", matrix_html(report)},
+                               {"picture", report.picture ? picture_html(*report.picture) : ""},
+                               {"matrix", report.picture ? "" : matrix_html(report)},
                                {"findings", findings_html(report)},
                                {"problems", problems_html(report)},
                                {"notes", notes_html(report)},

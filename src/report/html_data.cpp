@@ -221,6 +221,7 @@ HtmlData html_data(const Report& report, const FormatContext& context) {
   for (std::size_t i = 0; i < report.cases.size(); ++i)
     cases.push_back(case_row(report.cases[i], details.places[i], tables));
   const Json index = {{"again", valid_text(context.text.again)},
+                      {"again_names_case", context.text.again_names_case},
                       {"explain", explain_command(context.text.again)},
                       {"simulated", context.text.simulated},
                       {"statuses", kStatuses},

@@ -82,6 +82,16 @@ std::string cell_html(const Matrix& m, const std::string& file, const std::strin
                      of_finding, encoded(file), encoded(subject), html_escaped(outcome_text(worst)), html_escaped(word_of(worst)), count);
 }
 
+std::string_view class_of(Picture::Tone tone) {
+  switch (tone) {
+    case Picture::Tone::kRight: return "right";
+    case Picture::Tone::kWrong: return "off";
+    case Picture::Tone::kUnclear: return "unclear";
+    case Picture::Tone::kNone: break;
+  }
+  return "none";
+}
+
 }  // namespace
 
 std::string encoded(std::string_view text) {
@@ -108,6 +118,23 @@ std::string matrix_html(const Report& report) {
          "a bar at the left: wrong as the file expects.";
   if (rows < m.files.size()) out += fmt::format(" {} more files are left out.", m.files.size() - rows);
   if (columns < m.subjects.size()) out += fmt::format(" {} more subjects are left out.", m.subjects.size() - columns);
+  return out + "</p>\n";
+}
+
+std::string picture_html(const Picture& picture) {
+  if (picture.rows.empty()) return {};
+  std::string out = fmt::format("<h3>{}</h3>\n<div class=\"wide\"><table class=\"matrix-of-cases picture\"><thead><tr><td></td>", html_escaped(picture.title));
+  for (const std::string& column : picture.columns) out += fmt::format("<th scope=\"col\">{}</th>", html_escaped(column));
+  out += "</tr></thead><tbody>\n";
+  const std::size_t rows = std::min(kFiles, picture.rows.size());
+  for (std::size_t i = 0; i < rows; ++i) {
+    out += fmt::format("<tr><th scope=\"row\">{}</th>", html_escaped(picture.rows[i].label));
+    for (const Picture::Square& s : picture.rows[i].squares)
+      out += fmt::format("<td class=\"{}\" title=\"{}\">{}</td>", class_of(s.tone), html_escaped(s.title), html_escaped(s.word));
+    out += "</tr>\n";
+  }
+  out += fmt::format("</tbody></table></div>\n<p class=\"legend\">{}", html_prose(picture.legend));
+  if (rows < picture.rows.size()) out += fmt::format(" {} more rows are left out.", picture.rows.size() - rows);
   return out + "</p>\n";
 }
 

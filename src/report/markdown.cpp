@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 #include <vector>
 
+#include "model/findings.h"
 #include "report/case_words.h"
 #include "report/markup.h"
 #include "report/valid_text.h"
@@ -89,10 +91,10 @@ std::string title(const Report& report, const FormatContext& context) {
     wrong.push_back(count_text(static_cast<long>(report.invalid.size()), "problem") +
                     " in files or subjects");
   if (context.broken_off) wrong.push_back("broken off");
-  const std::string all = count_text(sum.cases, "case");
+  const std::string all = count_text(sum.cases, report.unit);
   if (!wrong.empty()) return fmt::format("## distgrad: {}, of {}\n\n", fmt::join(wrong, ", "), all);
   if (sum.as_expected == 0 && sum.disputed == 0) return "## distgrad: nothing ran\n\n";
-  return fmt::format("## distgrad: {}\n\n", nothing_wrong(sum));
+  return fmt::format("## distgrad: {}\n\n", nothing_wrong(report));
 }
 
 std::string counts(const Report& report) {
@@ -116,6 +118,33 @@ std::string problems(const Report& report) {
   }
   if (shown < report.invalid.size())
     out += fmt::format("- ... and {} more, left out here\n", report.invalid.size() - shown);
+  return out + "\n";
+}
+
+// What is wrong at a glance, the most frequent first, with the worst case of each.
+std::string by_finding(const Report& report) {
+  struct Alike {
+    int count = 0;
+    const CaseResult* worst = nullptr;
+  };
+  std::map<std::string, Alike> failures;
+  for (const CaseResult* r : worst_first(report)) {
+    Alike& alike = failures[finding_name(*r)];
+    if (++alike.count == 1) alike.worst = r;
+  }
+  if (failures.empty()) return {};
+  std::vector<std::pair<std::string, Alike>> rows(failures.begin(), failures.end());
+  std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.second.count > b.second.count; });
+  std::string out = fmt::format("| finding | {}s | the worst | which means that |\n| --- | ---: | --- | --- |\n", report.unit);
+  const std::size_t shown = std::min(kReasons, rows.size());
+  for (std::size_t i = 0; i < shown; ++i) {
+    const auto& [name, alike] = rows[i];
+    const std::vector<Finding>& findings = alike.worst->findings;
+    const auto row = std::find_if(kFindings.begin(), kFindings.end(),
+                                  [&](const FindingRow& f) { return !findings.empty() && f.name == findings.front().rule; });
+    out += fmt::format("| {} | {} | {} | {} |\n", prose(name), alike.count, code(alike.worst->which.id), row != kFindings.end() ? prose(row->meaning) : "");
+  }
+  if (shown < rows.size()) out += fmt::format("\n{} more findings are left out here.\n", rows.size() - shown);
   return out + "\n";
 }
 
@@ -154,9 +183,9 @@ std::string wrong_cases(const Report& report, const FormatContext& context, std:
     out += fmt::format("The first {} are shown in full, {} by a line each.\n", full, told - full);
   if (told < wrong.size())
     out += fmt::format(
-        "**{} of the {} cases that are not as expected or broken are left out**: a summary holds "
+        "**{} of the {} {}s that are not as expected or broken are left out**: a summary holds "
         "1 MiB at most. The other reports have all of them.\n",
-        wrong.size() - told, wrong.size());
+        wrong.size() - told, wrong.size(), report.unit);
   return out + "\n";
 }
 
@@ -191,7 +220,8 @@ std::string markdown_report(const Report& report, const FormatContext& context) 
   std::string out = title(report, context);
   if (!context.ended_early.empty())
     out += "**Not complete**: " + prose(context.ended_early) + ".\n\n";
-  out += counts(report) + problems(report);
+  if (!report.told.empty()) out += code_block(report.told) + "\n";
+  out += by_finding(report) + counts(report) + problems(report);
   out += wrong_cases(report, context, out.size());
   out += unjudged_cases(report, Verdict::kSkipped, "Skipped");
   out += unjudged_cases(report, Verdict::kDisputed, "Disputed");

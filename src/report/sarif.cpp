@@ -122,26 +122,25 @@ Json fingerprints(const std::string& identity) {
   return {{"primaryLocationLineHash", value + ":1"}, {"distgradCase/v1", value}};
 }
 
+// What to do first, then what was seen: pages show the first line alone.
 std::string explanation(const CaseResult& r) {
-  std::string text = headline(r) + ".";
-  if (!r.findings.empty()) {
-    const Finding& first = r.findings.front();
-    text += "\n" + first.text;
-    if (first.measured)
-      text += "\nMeasured: " + short_formula(first.measured->formula) +
-              "; right: " + short_formula(first.measured->right);
-  }
+  const std::string seen = r.which.id + ": " + headline(r) + ".";
+  if (r.findings.empty()) return seen + (r.error && !r.error->message.empty() ? "\n" + r.error->message : "");
+  const Finding& first = r.findings.front();
+  std::string text = first.text + "\n" + seen;
+  if (first.measured)
+    text += "\nMeasured: " + short_formula(first.measured->formula) + "; right: " + short_formula(first.measured->right);
   for (std::size_t i = 1; i < r.findings.size(); ++i)
     text += "\nOr: " + r.findings[i].rule + ": " + r.findings[i].text;
-  if (r.findings.empty() && r.error && !r.error->message.empty()) text += "\n" + r.error->message;
-  return r.which.id + ": " + text;
+  return text;
 }
 
 Json result_of(const CaseResult& r, const FormatContext& context,
                const std::map<std::string, int, std::less<>>& rule_indices) {
   const std::string rule = rule_of(r);
   const std::string id = id_below(r, context.root);
-  Json where = location(path_below(r.which.scenario->file, context.root), line_of_case(r));
+  const SourcePlace place = place_of_case(r);
+  Json where = location(path_below(place.file, context.root), place.line);
   where["logicalLocations"] = Json::array({{{"fullyQualifiedName", valid_text(id)}}});
   return {{"ruleId", rule},
           {"ruleIndex", rule_indices.at(rule)},

@@ -1,7 +1,13 @@
 #include "report/source_place.h"
 
+#include <algorithm>
+#include <cctype>
 #include <filesystem>
+#include <optional>
 #include <string_view>
+
+#include "base/regular_file.h"
+#include "model/subject_text.h"
 
 namespace distgrad {
 namespace {
@@ -41,14 +47,83 @@ std::string escaped(std::string_view key) {
   return out;
 }
 
-}  // namespace
+// --- The user's code ---
 
-int line_of_case(const CaseResult& r) {
+// What of the subject is to blame: "python:losses.py:GatherLayer.apply"; empty where that is no Python.
+std::string code_to_blame(const CaseResult& r) {
+  const bool blames_a_call = r.findings.empty() ? r.error.has_value() : !r.findings.front().collective.empty();
+  if (!blames_a_call) return {};
+  constexpr std::string_view kPython = "python:";
+  std::string part = r.which.subject;
+  if (const auto parts = parts_by_kind(part); !parts.empty()) {
+    const std::string blamed = r.findings.empty() ? "" : r.findings.front().collective;
+    part = parts.size() == 1 ? parts.front().second : "";
+    for (const auto& [kind, text] : parts)
+      if (traits(kind).name == blamed) part = text;
+  }
+  return part.starts_with(kPython) ? std::string(split_mode(part).first.substr(kPython.size())) : "";
+}
+
+bool is_word(char c) { return c == '_' || std::isalnum(static_cast<unsigned char>(c)); }
+
+// Of a definition: `def NAME` or `class NAME`; `indent` is where it begins.
+struct Definition {
+  int line = 0;
+  std::size_t indent = 0;
+};
+
+// The first one from line `from` on that is indented further than `deeper_than`; without, at any depth.
+std::optional<Definition> definition_of(std::string_view text, std::string_view name, Definition from, bool inside) {
+  int number = 0;
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    if (++number <= from.line) continue;
+    const std::size_t indent = line.find_first_not_of(" \t");
+    if (indent == line.npos) continue;
+    if (inside && indent <= from.indent && line[indent] != '#' && line[indent] != ')') return std::nullopt;
+    for (const std::string_view word : {"def ", "class ", "async def "}) {
+      const std::string_view rest = line.substr(indent);
+      if (!rest.starts_with(word) || !rest.substr(word.size()).starts_with(name)) continue;
+      const std::string_view after = rest.substr(word.size() + name.size());
+      if (after.empty() || !is_word(after[0])) return Definition{number, indent};
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<SourcePlace> place_of_code(const std::string& code) {
+  constexpr std::size_t kLargest = 4 << 20;
+  const std::size_t end = code.find(".py:");
+  if (end == code.npos) return std::nullopt;
+  const std::string file = code.substr(0, end + 3);
+  const FileContent content = read_regular_file(file, kLargest);
+  if (!content.problem.empty()) return std::nullopt;
+  std::string_view names = std::string_view(code).substr(end + 4);
+  std::optional<Definition> found;
+  while (!names.empty()) {
+    const std::string_view name = names.substr(0, names.find('.'));
+    names.remove_prefix(std::min(names.size(), name.size() + 1));
+    if (const auto next = definition_of(content.text, name, found.value_or(Definition{}), found.has_value())) found = next;
+  }
+  if (!found) return std::nullopt;
+  if (const auto backward = definition_of(content.text, "backward", *found, true)) found = backward;
+  return SourcePlace{file, found->line};
+}
+
+int line_in_scenario(const CaseResult& r) {
   const Scenario& scenario = *r.which.scenario;
   if (const std::string step = blamed_step(r); !step.empty())
     if (const int line = line_of_step(scenario, step); line > 0) return line;
   const int line = line_at(scenario, "/subjects/" + escaped(r.which.subject));
   return line > 0 ? line : 1;
+}
+
+}  // namespace
+
+SourcePlace place_of_case(const CaseResult& r) {
+  if (const auto place = place_of_code(code_to_blame(r))) return *place;
+  return {r.which.scenario->file, line_in_scenario(r)};
 }
 
 std::string path_below(const std::string& file, const std::string& root) {

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/lines.h"
+#include "report/case_words.h"
 #include "report/debate_table.h"
 #include "report/words.h"
 #include "report/worst_first.h"
@@ -318,16 +319,6 @@ std::string notes_text(const Report& report, const TextOptions& options) {
   return out;
 }
 
-// What failures have in common: "own-slice (all_gather)", "crash", "match, though the file expects mismatch".
-std::string finding_name(const CaseResult& r) {
-  if (r.verdict == Verdict::kError) return r.error ? r.error->kind : "error";
-  if (r.verdict == Verdict::kMismatch && !r.findings.empty()) {
-    const Finding& first = r.findings.front();
-    return first.collective.empty() ? first.rule : fmt::format("{} ({})", first.rule, first.collective);
-  }
-  return outcome_text(r);
-}
-
 // The last line of a run with several failures: which they are, the most frequent first.
 template <class Failures>
 std::string by_finding(const Failures& failures, const TextOptions& options) {
@@ -344,12 +335,20 @@ std::string by_finding(const Failures& failures, const TextOptions& options) {
   return wrapped(fmt::format("By finding: {}.", fmt::join(texts, ", ")), 0, options.width);
 }
 
+// A name stays whole, to be copied; what came of it goes below it where a terminal has no room for it, unless it is a word.
+std::string named_outcome(const std::string& name, std::size_t name_width, const std::string& outcome, const TextOptions& options) {
+  constexpr std::size_t kStatus = 6, kGap = 3, kWord = 12;
+  const std::string padded_name = padded(name, name_width);
+  const bool fits = kStatus + width_of(padded_name) + kGap + width_of(outcome) <= options.width;
+  if (!options.align || fits || width_of(outcome) <= kWord) return padded_name + "   " + outcome + "\n";
+  return name + "\n" + wrapped(outcome, kStatus, options.width);
+}
+
 }  // namespace
 
 std::string case_text(const CaseResult& r, const TextOptions& options, std::size_t id_width) {
-  std::string out =
-      fmt::format("{}  {}   {}\n", status_text(r, options.color),
-                  padded(on_one_line(r.which.id), id_width), for_terminal(outcome_text(r)));
+  std::string out = status_text(r, options.color) + "  " +
+                    named_outcome(on_one_line(r.which.id), id_width, for_terminal(outcome_text(r)), options);
   if (is_wrong(r) || options.verbose || options.simulated) out += detail(r, options);
   return out;
 }
@@ -388,9 +387,9 @@ std::string TextReport::folded_lines() {
   for (const std::string& group : groups_) {
     const std::size_t bar = group.find('|');
     const std::string what = group.substr(bar + 1);
-    out += fmt::format("{}  {}   {}{}{}\n", group.substr(0, bar), on_one_line(file_),
-                       count_text(group_sizes_[group], "case"), what == "as expected" ? " " : ": ",
-                       for_terminal(what));
+    const std::string outcome =
+        fmt::format("{}{}{}", count_text(group_sizes_[group], "case"), what == "as expected" ? " " : ": ", for_terminal(what));
+    out += group.substr(0, bar) + "  " + named_outcome(on_one_line(file_), 0, outcome, options_);
   }
   out += detailed_;
   groups_.clear();

@@ -23,6 +23,7 @@ struct TextOptions {
   std::size_t width = 100;
   std::string again =
       "distgrad run";  // what the line "Again:" starts with; options that matter included
+  bool again_names_case = true;  // else `again` is whole: nothing runs one case alone
 };
 
 // The report of a run as it goes on: add() takes the cases in their order and returns what can be

@@ -139,4 +139,10 @@ std::string shell_quoted(std::string_view word) {
   return out + "'";
 }
 
+std::string as_typed(std::string_view word) {
+  constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_";
+  const bool is_plain = !word.empty() && word.find_first_not_of(kPlain) == word.npos;
+  return is_plain ? std::string(word) : shell_quoted(word);
+}
+
 }  // namespace distgrad

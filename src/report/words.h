@@ -54,4 +54,7 @@ std::string on_one_line(std::string_view text);
 // For a POSIX shell, always in single quotes.
 std::string shell_quoted(std::string_view word);
 
+// Likewise, in quotes only where it needs them.
+std::string as_typed(std::string_view word);
+
 }  // namespace distgrad

@@ -22,7 +22,7 @@ function copyText(text) {
   return done ? Promise.resolve() : Promise.reject(new Error("no clipboard"));
 }
 
-function commandOf(c) { return index.again + " " + shellQuoted(c.id); }
+function commandOf(c) { return index.again_names_case ? index.again + " " + shellQuoted(c.id) : index.again; }
 
 function commandLine(label, command) {
   return el("div", { class: "command" }, el("span", { text: label }), el("code", { text: command }), copyButton(command));

@@ -58,7 +58,23 @@ function heatWords(map, r, i) {
   return where.trim() + ": observed " + row.observed[i] + ", true " + row.truth[i] + ", difference " + row.error[i] + "; " + within;
 }
 
-function heatColumns(map) { return Math.max(1, ...map.rows.map((row) => row.error ? row.error.length : 0)); }
+// A line of the picture: a rank's elements `from` to `from` + `count`. A tensor of several dimensions keeps its shape, a line for each
+// of its rows, unless it is too large, or cut to blocks.
+function heatLines(map) {
+  const MOST_LINES = 256, MOST_COLUMNS = 64;
+  const inShape = (row) => row.error && row.error.length > 0 && row.shape.length > 1 && !row.block && !row.element;
+  const last = (row) => row.shape[row.shape.length - 1];
+  const shaped = map.rows.filter(inShape);
+  const keeps = shaped.length > 0 && shaped.every((row) => last(row) <= MOST_COLUMNS) &&
+    shaped.reduce((sum, row) => sum + row.error.length / last(row), 0) <= MOST_LINES;
+  return map.rows.flatMap((row, r) => {
+    if (!keeps || !inShape(row)) return [{ r, from: 0, count: row.error ? row.error.length : 0, label: row.label, place: "" }];
+    const width = last(row);
+    return Array.from({ length: row.error.length / width }, (_, k) => ({
+      r, from: k * width, count: width, label: k === 0 ? row.label : "", place: indexText(row.shape.slice(0, -1), k).replace(/\]$/, ", :]"), begins: k === 0 && r > 0,
+    }));
+  });
+}
 
 function worstHeatCell(map) {
   let worst = [0, 0], largest = -1;
@@ -71,43 +87,51 @@ function worstHeatCell(map) {
 }
 
 // Column headings, where each has room for one.
-function heatHeads(map, columns) {
-  const row = map.rows.find((r) => r.error && r.error.length === columns);
-  if (columns > 16 || !row) return null;
-  const heads = row.error.map((_, i) => el("th", { scope: "col", text: indexText(row.shape, row.element ? row.element[i] : i) || "value" }));
+function heatHeads(map, lines, columns) {
+  const line = lines.find((l) => l.count === columns);
+  if (columns > 16 || !line || columns === 0) return null;
+  const row = map.rows[line.r];
+  const name = (i) => line.place ? "[\u2026, " + i + "]" : indexText(row.shape, row.element ? row.element[i] : i) || "value";
+  const heads = Array.from({ length: columns }, (_, i) => el("th", { scope: "col", text: name(i) }));
   return el("thead", null, el("tr", null, el("td"), heads));
 }
 
-function heatRow(map, row, scale, columns) {
+function heatLine(map, line, scale, columns) {
+  const row = map.rows[line.r];
+  const label = el("th", { scope: "row" }, line.label, line.place ? el("span", { class: "place", text: " " + line.place }) : null);
   if (row.lacking)
-    return el("tr", null, el("th", { scope: "row", text: row.label }),
+    return el("tr", null, label,
       el("td", { class: "h" + (HEAT_STEPS + 1) + " lacking", colspan: columns }, el("span", { text: row.lacking })));
-  const last = row.shape.length > 1 ? row.shape[row.shape.length - 1] : 0;
+  const last = row.shape.length > 1 && !line.place ? row.shape[row.shape.length - 1] : 0;
   const tells = columns <= 8;
-  const cells = row.error.map((error, i) => {
-    const step = scale.step(toNumber(error), row.off[i]);
+  const cells = row.error.slice(line.from, line.from + line.count).map((error, k) => {
+    const i = line.from + k, step = scale.step(toNumber(error), row.off[i]);
     const seam = last > 0 && !row.block && i > 0 && i % last === 0;
     return el("td", { class: "h" + step + (seam ? " seam" : ""), text: tells ? (step === 0 ? "\u00b7" : short(error)) : null });
   });
-  return el("tr", null, el("th", { scope: "row", text: row.label }), cells);
+  return el("tr", line.begins ? { class: "begins" } : null, label, cells);
 }
 
 function heatMap(map, name) {
   if (!map.rows.length) return null;
-  const scale = heatScale(map), columns = heatColumns(map);
+  const scale = heatScale(map), lines = heatLines(map);
+  const columns = Math.max(1, ...lines.map((line) => line.count));
   const words = el("p", { class: "reading", role: "status" });
   const table = el("table", { class: "heat " + (columns <= 8 ? "large" : columns <= 64 ? "middle" : "small"), role: "img", tabindex: 0,
     "aria-label": "Error of " + name + " by rank and element; the arrow keys go through it" },
-    heatHeads(map, columns), el("tbody", null, map.rows.map((row) => heatRow(map, row, scale, columns))));
-  let [r, i] = worstHeatCell(map);
-  const cellAt = (row, column) => table.tBodies[0].rows[row].cells[1 + column];
-  const choose = (row, column) => {
-    const old = cellAt(r, i);
+    heatHeads(map, lines, columns), el("tbody", null, lines.map((line) => heatLine(map, line, scale, columns))));
+  const [r, i] = worstHeatCell(map);
+  let l = Math.max(0, lines.findIndex((line) => line.r === r && i >= line.from && i < line.from + line.count));
+  let c = Math.max(0, i - lines[l].from);
+  const cellAt = (line, column) => table.tBodies[0].rows[line].cells[1 + column];
+  const choose = (line, column) => {
+    const old = cellAt(l, c);
     if (old) old.classList.remove("chosen");
-    r = Math.min(Math.max(row, 0), map.rows.length - 1);
-    i = Math.min(Math.max(column, 0), map.rows[r].error ? map.rows[r].error.length - 1 : 0);
-    if (cellAt(r, i)) cellAt(r, i).classList.add("chosen");
-    words.textContent = map.rows[r].error && !map.rows[r].error.length ? map.rows[r].label + ": no elements" : heatWords(map, r, i);
+    l = Math.min(Math.max(line, 0), lines.length - 1);
+    c = Math.min(Math.max(column, 0), Math.max(lines[l].count - 1, 0));
+    if (cellAt(l, c)) cellAt(l, c).classList.add("chosen");
+    const row = map.rows[lines[l].r];
+    words.textContent = row.error && !row.error.length ? row.label + ": no elements" : heatWords(map, lines[l].r, lines[l].from + c);
   };
   table.addEventListener("pointerover", (event) => {
     const cell = event.target.closest("tbody td");
@@ -117,9 +141,9 @@ function heatMap(map, name) {
     const by = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
     if (!by) return;
     event.preventDefault();
-    choose(r + by[0], i + by[1]);
+    choose(l + by[0], c + by[1]);
   });
-  choose(r, i);
+  choose(l, c);
   const cut = map.all_rows > map.rows.length ? " " + map.rows.length + " of " + map.all_rows + " ranks, those furthest off." : "";
   const block = map.rows.some((row) => row.block) ? " A cell stands for several elements and has the worst." : "";
   const differing = map.differing ? " The part of " + map.differing + " differs." : "";
@@ -127,4 +151,3 @@ function heatMap(map, name) {
     el("figcaption", { text: "Error of " + name + ", rank \u00d7 element." + block + cut + differing }),
     el("div", { class: "wide" }, table), words, heatLegend(map, scale));
 }
-
