@@ -17,13 +17,35 @@ fail() {
 }
 
 # logged LOG WHAT COMMAND...: runs the command with its output in LOG, shown only when the command
-# fails.
+# fails. What takes longer says how far it is: every second on a terminal, else every minute.
 logged() {
-  local log=$1 what=$2
+  local log=$1 what=$2 status=0
   shift 2
-  "$@" >"$log" 2>&1 </dev/null && return
+  show_progress "$log" "$what" &
+  local watcher=$!
+  "$@" >"$log" 2>&1 </dev/null || status=$?
+  kill "$watcher" 2>/dev/null || true
+  wait "$watcher" 2>/dev/null || true
+  ((status)) || return 0
   tail -n 60 "$log" >&2
   fail "$what failed (the whole log: $log)"
+}
+
+# show_progress LOG WHAT: until it is killed. Ninja's and make's output say how far they are.
+show_progress() {
+  local log=$1 what=$2 pause=60 step text shown= started=$SECONDS sleeper
+  [[ -t 2 ]] && pause=1
+  # Whoever waits for our output must not have to wait for a sleep.
+  trap 'kill "$sleeper" 2>/dev/null; [[ $pause == 60 || ! $shown ]] || printf "\r\033[K" >&2; exit' TERM
+  while true; do
+    sleep "$pause" >/dev/null 2>&1 & sleeper=$!
+    wait "$sleeper"
+    step=$(tail -c 4000 "$log" 2>/dev/null | grep -oE '^\[ *[0-9]+(/[0-9]+|%)\]' | tail -n 1) || true
+    step=${step//[\[\] ]/}
+    text="$what${step:+: ${step/\// of }}, $(((SECONDS - started) / 60)) min $(((SECONDS - started) % 60)) s"
+    shown=1
+    if ((pause == 60)); then say "$text"; else printf '\r\033[Kdistgrad: %s' "$text" >&2; fi
+  done
 }
 
 # parse_environment ARGUMENTS...: takes --torch VERSION or --python PATH off the front. Sets
@@ -163,9 +185,9 @@ build() {
   local cache=${CCACHE_DIR:-${XDG_CACHE_HOME:-${HOME-}/.cache}}
   mkdir -p "$cache" 2>/dev/null && [[ -w $cache ]] || export CCACHE_DISABLE=1  # else ccache fails
   if [[ -f $1/build.ninja ]]; then
-    logged "$1.log" "building $1" ninja -C "$1" --quiet "$2"
+    logged "$1.log" "building $(basename "$1")" ninja -C "$1" "$2"
   else
-    logged "$1.log" "building $1" cmake --build "$1" --parallel "$(nproc)" --target "$2"
+    logged "$1.log" "building $(basename "$1")" cmake --build "$1" --parallel "$(nproc)" --target "$2"
   fi
 }
 

@@ -123,7 +123,7 @@ function isWrong(c) { return c.status < 2; }
 
 // Why the way is not drawn.
 function noWay(c, details) {
-  if (!details || details.way || index.simulated || !(isWrong(c) || c.verdict === 1)) return null;
+  if (!details || details.way || index.simulated || !index.again_names_case || !(isWrong(c) || c.verdict === 1)) return null;
   return el("section", { class: "way" }, el("h3", { text: "Where observed and true values part" }),
     el("p", { text: "It was not worked out for this case. This shows it:" }), commandLine("", index.explain + " " + shellQuoted(c.id)));
 }
