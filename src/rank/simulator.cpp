@@ -7,6 +7,7 @@
 #include <numeric>
 #include <optional>
 
+#include "expression/syntax.h"
 #include "rank/compiled_program.h"
 #include "rank/driven_call.h"
 #include "rank/finite_differences.h"
@@ -46,6 +47,21 @@ Leaf make_leaf(const Program& program, const Input& input, bool by_rank) {
                      ? laid_out(program, input, leaf.leaves[0])
                      : leaf.leaves;
   return leaf;
+}
+
+// detach(), item(), a tensor made a Python number, or a cast, whose rounding finite differences would take for a slope.
+bool takes_values_out(const Syntax& syntax) {
+  constexpr std::string_view kMethods[] = {"detach", "item", "to", "type", "float", "half", "bfloat16", "int", "long", "bool"};
+  constexpr std::string_view kFunctions[] = {"float", "int", "bool"};
+  const auto is_among = [&](const auto& names, const std::string& name) {
+    return std::find(std::begin(names), std::end(names), name) != std::end(names);
+  };
+  if (syntax.kind == Syntax::Kind::kAttribute && is_among(kMethods, syntax.text)) return true;
+  const bool is_call = syntax.kind == Syntax::Kind::kCall && syntax.children[0]->kind == Syntax::Kind::kName;
+  if (is_call && is_among(kFunctions, syntax.children[0]->text)) return true;
+  const auto child_does = [](const SyntaxPtr& child) { return child && takes_values_out(*child); };
+  return std::any_of(syntax.children.begin(), syntax.children.end(), child_does) ||
+         std::any_of(syntax.keywords.begin(), syntax.keywords.end(), [&](const auto& keyword) { return child_does(keyword.second); });
 }
 
 // Not item(), which the error analysis takes for a decision that depends on the value.
@@ -231,11 +247,7 @@ class Oracle {
 
   // A value taken out of the graph moves with the inputs and has no gradient: that is meant, and no mistake of anybody.
   bool cuts_graph() const {
-    const auto cuts = [](const Expression& e) {
-      for (const char* word : {"detach", "item", "float(", "int(", "bool("})
-        if (e.text.find(word) != std::string::npos) return true;
-      return false;
-    };
+    const auto cuts = [](const Expression& e) { return takes_values_out(*parse_expression(e.text)); };
     return cuts(program_.loss) || std::any_of(program_.steps.begin(), program_.steps.end(), [&](const Step& step) {
              const CollectiveCall* call = step.collective();
              return cuts(call ? call->operand : std::get<Expression>(step.what));

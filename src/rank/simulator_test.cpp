@@ -252,7 +252,15 @@ TEST(SimulatorTest, FiniteDifferencesDoNotJudgeWhatIsMeant) {
   EXPECT_EQ(differences(program("(x * x.detach()).sum()")), FiniteDifferences::Answer::kNotAsked);
   EXPECT_EQ(differences(program("(x * x.sum().item()).sum()")), FiniteDifferences::Answer::kNotAsked);
   EXPECT_EQ(differences(program("torch.relu(x).sum()")), FiniteDifferences::Answer::kNotAsked) << "a kink at 0";
+  EXPECT_EQ(differences(program("(x * torch.full([2], float(x.sum()))).sum()")), FiniteDifferences::Answer::kNotAsked);
   EXPECT_EQ(differences(program("(x.round() * x).sum()")), FiniteDifferences::Answer::kAgree);
+}
+
+TEST(SimulatorTest, ANameIsNoCall) {
+  ProgramBuilder builder(2);
+  builder.input("items", Array({2}, {1, 3})).call("detached", CollectiveKind::kAllReduce, "items").loss("(detached * detached).sum()");
+  EXPECT_EQ(differences(builder.p), FiniteDifferences::Answer::kAgree);
+  EXPECT_EQ(differences(builder.p, {{"detached", "identity"}}), FiniteDifferences::Answer::kDisagree);
 }
 
 }  // namespace
