@@ -7,7 +7,7 @@
 #include <chrono>
 #include <thread>
 
-#include "backends/loopback_listener.h"
+#include "backends/meeting.h"
 
 namespace distgrad {
 
@@ -27,11 +27,11 @@ c10::intrusive_ptr<c10d::Store> GroupConnections::store() {
       std::this_thread::sleep_for(std::chrono::microseconds(200));
     options.port = static_cast<std::uint16_t>(board_->store_port.load(std::memory_order_acquire));
   } else {
-    LoopbackListener listener = listen_on_loopback();
+    StoreListener listener = listen_for_ranks();
     options.port = listener.port;
     options.masterListenFd = listener.socket.release();
   }
-  auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  auto store = c10::make_intrusive<c10d::TCPStore>(store_host(), options);
   if (rank_ == 0) board_->store_port.store(store->getPort(), std::memory_order_release);
   store_ = std::move(store);
   return store_;

@@ -1,7 +1,8 @@
 """The process groups of one rank: torch.distributed's default group, and one for each group of the programs.
 
 They are real ones, made by torch.distributed, and are kept for the rank's life. How the ranks find each other: rank 0's
-store listens on loopback and its port is published on the board.
+store listens on loopback and its port is published on the board. Where ranks are on several hosts the environment has the
+addresses (docs/protocol.md).
 """
 
 import datetime
@@ -21,6 +22,8 @@ from .transport import Transport
 # The driver watches the clock; torch's own time-out is only the last resort against a rank left alone.
 _TIMEOUT = datetime.timedelta(hours=24)
 _WAIT_S = 0.0002
+_HOST = os.environ.get("DISTGRAD_STORE_HOST", "127.0.0.1")
+_LISTEN = os.environ.get("DISTGRAD_STORE_LISTEN", "127.0.0.1")
 
 
 class Groups:
@@ -69,19 +72,20 @@ class Groups:
         if serves:
             self._board.store_port = store.port
         # For the user's code that looks at them, as under torchrun.
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(store.port))
+        os.environ.update(MASTER_ADDR=_HOST, MASTER_PORT=str(store.port))
         return store
 
 
 def _client_of(port):
-    return dist.TCPStore("127.0.0.1", port, None, False, _TIMEOUT, wait_for_workers=False)
+    return dist.TCPStore(_HOST, port, None, False, _TIMEOUT, wait_for_workers=False)
 
 
 def _serving_store():
-    """Listens on loopback alone: by itself a TCPStore listens on every address, for whoever comes."""
-    listening = socket.create_server(("127.0.0.1", 0), backlog=socket.SOMAXCONN)
+    """Listens on one address alone: by itself a TCPStore listens on every address, for whoever comes."""
+    family = socket.AF_INET6 if ":" in _LISTEN else socket.AF_INET
+    listening = socket.create_server((_LISTEN, 0), family=family, backlog=socket.SOMAXCONN)
     port = listening.getsockname()[1]
-    return dist.TCPStore("127.0.0.1", port, None, True, _TIMEOUT, wait_for_workers=False,
+    return dist.TCPStore(_HOST, port, None, True, _TIMEOUT, wait_for_workers=False,
                          master_listen_fd=listening.detach())
 
 
