@@ -156,8 +156,9 @@ bool apply_changes(Board& board, int rank, const BoardPatches& patches) {
       calls_word(board, rank) = calls;
       is_public = true;
     } else if (part == Part::kSlot && read(bytes, slot)) {
+      // At the next case it is through with the last, though nobody may have seen it in between.
+      is_public = is_public || slot.phase == Phase::kReply || slot.case_id != board.ranks[rank].case_id;
       write_slot(board.ranks[rank], slot);
-      is_public = is_public || slot.phase == Phase::kReply;
     } else if (part == Part::kWaits && read(bytes, word)) {
       board.calls[rank].waits = word;
     } else if (part == Part::kNote && read(bytes, head)) {
@@ -172,8 +173,7 @@ BoardPatches public_part(const Board& board, int rank, int world_size) {
   if (rank == 0) add(patches, Part::kPort, rank, bytes_of(board.store_port.load()));
   if (world_size <= kMostInStep) add(patches, Part::kCalls, rank, bytes_of(calls_word(board, rank).load()));
   const RankSlot& slot = board.ranks[rank];
-  if (slot.phase == Phase::kReply)
-    add(patches, Part::kSlot, rank, bytes_of(SlotBytes{slot.case_id, slot.started_ns, slot.step, slot.phase}));
+  add(patches, Part::kSlot, rank, bytes_of(SlotBytes{slot.case_id, slot.started_ns, slot.step, slot.phase}));
   return patches;
 }
 

@@ -49,7 +49,7 @@ class Hub {
     while (!is_over_) turn();
     say_farewell();
     if (own_agent_ > 0) {
-      kill(own_agent_, SIGTERM);  // one that has not heard; its ranks end with it
+      kill(own_agent_, SIGKILL);  // one that has not heard, or is stopped; its ranks end with it
       while (waitpid(own_agent_, nullptr, 0) < 0 && errno == EINTR) {}
     }
     return 0;

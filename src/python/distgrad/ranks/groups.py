@@ -5,10 +5,12 @@ store listens on loopback and its port is published on the board. Where ranks ar
 addresses (docs/protocol.md).
 """
 
+import contextlib
 import datetime
 import inspect
 import os
 import socket
+import sys
 import time
 
 import torch.distributed as dist
@@ -68,12 +70,28 @@ class Groups:
         serves = self._rank == 0
         while not serves and self._board.store_port == 0:
             time.sleep(_WAIT_S)  # rank 0 is up within milliseconds; if it never comes the driver ends this process
-        store = _serving_store() if serves else _client_of(self._board.store_port)
+        with _muted_errors():
+            store = _serving_store() if serves else _client_of(self._board.store_port)
         if serves:
             self._board.store_port = store.port
         # For the user's code that looks at them, as under torchrun.
         os.environ.update(MASTER_ADDR=_HOST, MASTER_PORT=str(store.port))
         return store
+
+
+@contextlib.contextmanager
+def _muted_errors():
+    """What is written to standard error is lost: c10d complains there of hosts that have an address and no name. Whatever really
+    goes wrong is raised."""
+    sys.stderr.flush()
+    kept, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(null)
 
 
 def _client_of(port):
