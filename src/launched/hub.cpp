@@ -520,6 +520,7 @@ class Hub {
   void tell_loss(const std::string& text) {
     is_told_ = true;
     loss_ = text;
+    driver_.queue(PayloadWriter().finish({{"kind", "lost"}, {"message", loss_}}));
     for (auto& [id, program] : programs_) tell(*program, ZygoteLost{loss_, true});
   }
 

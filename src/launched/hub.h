@@ -15,6 +15,7 @@ inline constexpr const char* kAgentWord = "--launched-agent";
 //   {"kind": "end", "code"}
 // Hub to driver:
 //   {"kind": "joined", "hosts": [{"host", "address"}]}, by rank
+//   {"kind": "lost", "message"}: ranks that are gone for good
 // Runs until the driver is gone or told it to end; then all agents are gone. The exit code.
 int be_hub();
 

@@ -1,11 +1,14 @@
 #include "launched/leader.h"
 
+#include <fmt/format.h>
+#include <poll.h>
 #include <sys/wait.h>
 
 #include <cerrno>
 #include <cstdlib>
 
 #include "base/child_process.h"
+#include "base/clock.h"
 #include "base/limits.h"
 #include "launched/addresses.h"
 #include "launched/agent.h"
@@ -18,6 +21,8 @@ namespace distgrad {
 namespace {
 
 Leader* only = nullptr;
+
+constexpr std::int64_t kLossNs = 300'000'000;  // for the hub to notice, and to say it
 
 }  // namespace
 
@@ -61,14 +66,45 @@ UniqueFd Leader::open(const std::vector<std::string>& command) {
   return std::move(ours);
 }
 
-const std::vector<HostOfRank>& Leader::hosts() {
+void Leader::hear() {
   hub_->receive(Wait::kNo);
   for (NextFrame next = hub_->next(); std::holds_alternative<Frame>(next); next = hub_->next()) {
     const Json json = parse_header(std::get<Frame>(next).header);
+    if (read_text(field(json, "kind")) == "lost") {
+      loss_ = read_text(field(json, "message"));
+      continue;
+    }
     for (const Json& host : read_list(field(json, "hosts")))
       hosts_.push_back({read_text(field(host, "host")), read_text(field(host, "address"))});
   }
+}
+
+const std::vector<HostOfRank>& Leader::hosts() {
+  hear();
   return hosts_;
+}
+
+std::vector<std::string> Leader::host_names() {
+  std::vector<std::string> names;
+  if (hosts_text(hosts()).empty()) return names;
+  for (const HostOfRank& host : hosts_) names.push_back(host.host);
+  return names;
+}
+
+std::string Leader::where() {
+  const std::string several = hosts_text(hosts());
+  return fmt::format("On the {} ranks of {}{}{}.", world_.size, world_.launcher, several.empty() ? "" : ": ", several);
+}
+
+std::string Leader::loss() {
+  hear();
+  const std::int64_t end = monotonic_ns() + kLossNs;
+  for (std::int64_t now = monotonic_ns(); loss_.empty() && now < end; now = monotonic_ns()) {
+    pollfd fd{hub_->fd(), POLLIN, 0};
+    if (poll(&fd, 1, static_cast<int>((end - now) / 1'000'000 + 1)) > 0 && (fd.revents & POLLHUP)) break;
+    hear();
+  }
+  return loss_;
 }
 
 void Leader::finish(int code) { say(header_text({{"kind", "end"}, {"code", code}})); }

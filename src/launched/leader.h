@@ -1,6 +1,7 @@
 // Rank 0's process where a launcher has started several: it drives, and the ranks, its own among them, are elsewhere.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -28,16 +29,26 @@ class Leader {
   // Where the ranks are; empty while not all have come.
   const std::vector<HostOfRank>& hosts();
 
+  // By rank, where they are on several hosts; else empty.
+  std::vector<std::string> host_names();
+  // "On the 4 ranks of Slurm: ranks 0-1 on n0, ranks 2-3 on n1."
+  std::string where();
+
+  // Which ranks are lost, with their hosts and how, if some are; waits a moment for it.
+  std::string loss();
+
   // Has the others exit with this code, and waits until they are gone.
   void finish(int code);
 
  private:
+  void hear();
   void say(const std::string& header, std::vector<std::shared_ptr<const UniqueFd>> fds = {});
 
   LaunchedWorld world_;
   std::unique_ptr<Channel> hub_;
   pid_t hub_pid_ = 0;
   std::vector<HostOfRank> hosts_;
+  std::string loss_;
 };
 
 // This process's; null: no launcher has started it, or it alone.
