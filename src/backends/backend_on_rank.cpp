@@ -7,6 +7,7 @@
 
 #include "backends/cuda.h"
 #include "backends/gloo_connection.h"
+#include "backends/meeting.h"
 #include "backends/plugin.h"
 #include "backends/traits_file.h"
 #include "model/backends.h"
@@ -50,12 +51,13 @@ void BackendOnRank::take_device(int rank, int world_size) {
     const std::string why = find_cuda().unavailable;
     throw UnavailableBackend(why.empty() ? "torch finds no GPU" : why);
   }
-  shares_device_ = world_size > count;
+  const int ranks_here = local_size(world_size);
+  shares_device_ = ranks_here > count;
   const char* share = std::getenv(kShareGpuVariable);
   if (plugin_ && shares_device_ && !(share && *share))
-    throw UnavailableBackend(std::to_string(world_size) + " ranks need as many GPUs, and there are " +
+    throw UnavailableBackend(std::to_string(ranks_here) + " ranks need as many GPUs, and there are " +
                              std::to_string(count) + "; --share-gpu lets ranks share one");
-  device_ = at::Device(at::kCUDA, static_cast<at::DeviceIndex>(rank % count));
+  device_ = at::Device(at::kCUDA, static_cast<at::DeviceIndex>(local_rank(rank) % count));
   c10::impl::VirtualGuardImpl(at::kCUDA).setDevice(device_);
 }
 

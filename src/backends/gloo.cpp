@@ -5,13 +5,14 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "backends/gloo.h"
+#include "backends/meeting.h"
 
 namespace distgrad {
 
 c10::intrusive_ptr<c10d::Backend> connect_gloo(c10::intrusive_ptr<c10d::Store> store, int rank, int size) {
   // The driver watches the clock; Gloo's own time-out is only the last resort against a rank left alone.
   auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::hours(24));
-  options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForInterface("lo"));
+  options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForInterface(gloo_interface()));
   options->threads = 2;
   return c10::make_intrusive<c10d::ProcessGroupGloo>(std::move(store), rank, size, options);
 }

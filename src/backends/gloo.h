@@ -1,4 +1,4 @@
-// Connects one rank of one group over c10d's Gloo on the loopback interface.
+// Connects one rank of one group over c10d's Gloo, on the interface that meeting.h says.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>

@@ -7,6 +7,7 @@
 
 #include "base/lines.h"
 #include "cli/captured_child.h"
+#include "launched/leader.h"
 #include "model/subject_text.h"
 #include "pool/workshop.h"
 #include "report/words.h"
@@ -78,9 +79,12 @@ std::string Accelerators::why_unavailable(const Case& which) {
 // NCCL wants a GPU for each rank; Gloo does not mind.
 std::string Accelerators::why_too_few(const Case& which) const {
   const auto count = static_cast<int>(probe_->devices.size());
-  if (share_gpu_ || which.world_size <= count) return {};
+  // A launcher's ranks are several hosts', which are taken to be alike.
+  const int local_size = leader() ? leader()->world().local_size : 0;
+  const int ranks_here = local_size > 0 ? std::min(local_size, which.world_size) : which.world_size;
+  if (share_gpu_ || ranks_here <= count) return {};
   return fmt::format("{} need as many GPUs, and there {} {}; --share-gpu lets ranks share one",
-                     count_text(static_cast<std::size_t>(which.world_size), "rank"),
+                     count_text(static_cast<std::size_t>(ranks_here), "rank"),
                      count == 1 ? "is" : "are", count);
 }
 

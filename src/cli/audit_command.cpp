@@ -20,6 +20,7 @@
 #include "cli/audit_run.h"
 #include "cli/command.h"
 #include "cli/guards.h"
+#include "cli/interrupted_text.h"
 #include "cli/parse_arguments.h"
 #include "cli/report_files.h"
 #include "cli/terminal.h"
@@ -164,7 +165,7 @@ ExitCode exit_code(const std::vector<Judgement>& judgements, bool is_strictly_ri
 }
 
 ExitCode interrupted(int signal) {
-  complain("distgrad: interrupted\n");
+  complain("distgrad: {}\n", interrupted_text());
   return static_cast<ExitCode>(128 + signal);  // as shells say it
 }
 

@@ -1,7 +1,10 @@
 #include <fmt/format.h>
 
+#include <signal.h>
+
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 
 #include "base/did_you_mean.h"
@@ -11,6 +14,10 @@
 #include "cli/command.h"
 #include "cli/parse_arguments.h"
 #include "cli/say.h"
+#include "launched/agent.h"
+#include "launched/hub.h"
+#include "launched/leader.h"
+#include "launched/world.h"
 
 namespace distgrad {
 namespace {
@@ -94,7 +101,9 @@ ExitCode version_command(const Arguments& arguments) {
   return ExitCode::kAsExpected;
 }
 
-int run_main(const Arguments& arguments) {
+namespace {
+
+int run_here(const Arguments& arguments) {
   try {
     if (arguments.empty()) {
       print_overview();
@@ -105,6 +114,37 @@ int run_main(const Arguments& arguments) {
     if (output_problem().empty()) return static_cast<int>(code);
     complain("distgrad: cannot write standard output: {}\n", output_problem());
     return std::max(static_cast<int>(code), static_cast<int>(ExitCode::kUserError));
+  } catch (const UserError& e) {
+    complain("distgrad: {}\n", visible_text(e.what(), Lines::kKept));
+    return static_cast<int>(ExitCode::kUserError);
+  } catch (const std::exception& e) {
+    complain("distgrad: {}\n", visible_text(e.what(), Lines::kKept));
+    return static_cast<int>(ExitCode::kBroken);
+  }
+}
+
+// Where a launcher has started several of these processes: rank 0's does what is asked, the others serve it.
+int run_among_ranks(const Arguments& arguments, const LaunchedWorld& world) {
+  if (world.rank != 0) return follow(world);
+  Leader leader(world);
+  const int code = run_here(arguments);
+  ::fflush(stdout);
+  // The others may have ended by the same code before this process has: launchers then end who is left.
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) ::signal(signal, SIG_IGN);
+  leader.finish(code);
+  return code;
+}
+
+}  // namespace
+
+int run_main(const Arguments& arguments) {
+  if (arguments == Arguments{kHubWord}) return be_hub();
+  if (arguments == Arguments{kAgentWord}) return be_agent();
+  // `gradcheck` joins the launcher's ranks itself, each of them.
+  if (!arguments.empty() && arguments[0] == "gradcheck") return run_here(arguments);
+  try {
+    const auto world = launched_world([](const char* name) { return std::getenv(name); });
+    return world ? run_among_ranks(arguments, *world) : run_here(arguments);
   } catch (const UserError& e) {
     complain("distgrad: {}\n", visible_text(e.what(), Lines::kKept));
     return static_cast<int>(ExitCode::kUserError);

@@ -16,6 +16,7 @@
 #include "cli/explanation.h"
 #include "cli/load.h"
 #include "cli/guards.h"
+#include "cli/interrupted_text.h"
 #include "cli/parse_arguments.h"
 #include "cli/run_options.h"
 #include "cli/terminal.h"
@@ -132,7 +133,7 @@ ExitCode explain_command(const Arguments& arguments) {
   Listener listener(report);
   verify(loaded.cases, {.interpreters = &interpreters}, listener);
   if (const int signal = interrupted_by()) {
-    complain("distgrad: interrupted\n");
+    complain("distgrad: {}\n", interrupted_text());
     return static_cast<ExitCode>(128 + signal);  // as shells say it
   }
   for (const CaseResult& result : report.cases)

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/visible_text.h"
 #include "cli/say.h"
+#include "launched/leader.h"
 #include "report/github.h"
 #include "report/words.h"
 
@@ -71,7 +72,11 @@ bool wants_ways(const std::vector<ReportFile>& files) {
   return std::any_of(files.begin(), files.end(), [](const ReportFile& f) { return f.format->wants_ways; });
 }
 
-FormatContext format_context(const TextOptions& text) { return {.text = text, .host = host_name(), .root = source_root()}; }
+FormatContext format_context(const TextOptions& text) {
+  FormatContext context{.text = text, .host = host_name(), .root = source_root()};
+  if (leader()) context.hosts = leader()->host_names();
+  return context;
+}
 
 std::string command_text(std::string_view command, const Arguments& arguments) {
   std::string text = fmt::format("distgrad {}", command);

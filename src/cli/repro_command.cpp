@@ -18,6 +18,7 @@
 #include "cli/command.h"
 #include "cli/load.h"
 #include "cli/guards.h"
+#include "cli/interrupted_text.h"
 #include "cli/parse_arguments.h"
 #include "cli/repro_calls.h"
 #include "cli/repro_shrink.h"
@@ -212,7 +213,7 @@ std::string script_of(const Kept& kept, ForeignCode& foreign) {
 }
 
 ExitCode interrupted(int signal) {
-  complain("distgrad: interrupted\n");
+  complain("distgrad: {}\n", interrupted_text());
   return static_cast<ExitCode>(128 + signal);  // as shells say it
 }
 

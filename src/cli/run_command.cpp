@@ -18,6 +18,7 @@
 #include "base/visible_text.h"
 #include "cli/accelerators.h"
 #include "cli/color.h"
+#include "cli/interrupted_text.h"
 #include "cli/command.h"
 #include "cli/load.h"
 #include "cli/meaning.h"
@@ -27,6 +28,7 @@
 #include "cli/verify.h"
 #include "cli/worst_ways.h"
 #include "golden/store.h"
+#include "launched/leader.h"
 #include "model/backends.h"
 #include "report/durations.h"
 #include "report/github.h"
@@ -51,6 +53,11 @@ TextOptions text_options(const RunOptions& options) {
   text.full = options.full;
   text.simulated = options.simulate;
   text.again = again_text(options);
+  if (leader())
+    text.host_of = [](int rank) {
+      const std::vector<std::string> names = leader()->host_names();
+      return static_cast<std::size_t>(rank) < names.size() ? names[static_cast<std::size_t>(rank)] : "";
+    };
   return text;
 }
 
@@ -63,6 +70,17 @@ std::vector<Case> part_of(std::vector<Case> cases, const Shard& shard) {
   return part;
 }
 
+// Where the ranks were, and how many cases took part of them; empty without a launcher.
+std::string launched_text(const Report& report) {
+  if (!leader()) return {};
+  const auto part = std::count_if(report.cases.begin(), report.cases.end(), [](const CaseResult& r) {
+    return r.verdict != Verdict::kSkipped && r.which.world_size < leader()->world().size;
+  });
+  std::string text = leader()->where();
+  if (part > 0) text += fmt::format(" {} took fewer of them, from rank 0 on.", count_text(part, "case"));
+  return text + "\n";
+}
+
 // Why not all cases were run; empty where all were. `signal`: that interrupted the run, or 0.
 std::string early_end(const RunOptions& options, const Report& report, std::size_t cases,
                       const std::string& failure, int signal) {
@@ -72,7 +90,7 @@ std::string early_end(const RunOptions& options, const Report& report, std::size
   if (signal == SIGALRM)
     why = "the time of --total-timeout is over";
   else if (signal != 0)
-    why = "interrupted";
+    why = interrupted_text();
   else if (!failure.empty())
     why = failure;
   else if (stopped)
@@ -120,9 +138,9 @@ class Progress : public VerifyListener {
 
   std::map<std::string, Way> ways() const { return ways_.by_case(); }
 
-  void finish(std::size_t durations, const std::string& python_times) {
+  void finish(std::size_t durations, const std::string& more) {
     print(text_.finish(report_));
-    print(python_times);
+    print(more);
     if (durations > 0) print(durations_text(report_, durations));
   }
 
@@ -198,7 +216,8 @@ ExitCode run_command(const Arguments& arguments) {
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - started;
   report.summary = summary_of(report.cases);
   report.summary.elapsed_s = elapsed.count();
-  progress.finish(options.durations, python_times ? python_times->text() : "");
+  progress.finish(options.durations, (options.quiet || options.simulate ? "" : launched_text(report)) +
+                                         (python_times ? python_times->text() : ""));
   FormatContext context = format_context(text_options(options));
   const int signal = interrupted_by();  // one that comes later interrupts nothing
   context.ended_early = early_end(options, report, loaded.cases.size(), failure, signal);

@@ -1,5 +1,7 @@
 #include "cli/verify.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <deque>
 #include <map>
@@ -22,6 +24,7 @@
 #include "diagnose/diagnose.h"
 #include "diagnose/verdict.h"
 #include "gradients/objective_truths.h"
+#include "launched/leader.h"
 #include "pool/workshop.h"
 #include "scenario/cases.h"
 
@@ -99,6 +102,10 @@ class Verification {
   }
 
   std::string why_skipped(const Case& c) const {
+    if (const Leader* launched = leader();
+        launched && c.skip_reason.empty() && !options_.simulate_only && c.world_size > launched->world().size)
+      return fmt::format("it needs {} ranks, and {} has started {}", c.world_size, launched->world().launcher,
+                         launched->world().size);
     if (!c.skip_reason.empty() || !options_.simulate_only || !needs_differences(c.scenario->steps))
       return c.skip_reason;
     return "its truth comes from the ranks' own forward runs, as a call of it has no \"simulate\"";
@@ -488,6 +495,8 @@ class Verification {
 Verifier::Verifier(std::span<const Case> all, const VerifyOptions& options) : options_(options) {
   RankPrograms programs(all, options.interpreters, options.simulate_only);
   WorkshopOptions workshop{.rank_commands = programs.commands(), .teams = options.jobs};
+  if (Leader* launched = leader())
+    workshop.open_elsewhere = [launched](const std::vector<std::string>& command) { return launched->open(command); };
   workshop.on_loading = [this](const std::string& subject, double seconds) {
     if (listener_) listener_->on_loading(subject, seconds);
   };

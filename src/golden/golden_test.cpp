@@ -6,12 +6,12 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/sha256.h"
 #include "golden/canonical.h"
 #include "golden/difference.h"
 #include "golden/golden_file.h"
 #include "golden/number.h"
 #include "golden/record.h"
-#include "golden/sha256.h"
 #include "golden/store.h"
 
 namespace distgrad::golden {
@@ -29,6 +29,17 @@ TEST(Sha256, IsThatOfTheStandard) {
             "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
   EXPECT_EQ(sha256(std::string(1'000'000, 'a')),
             "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+}
+
+// RFC 4231, cases 2 and 6: a short key, and one longer than a block.
+TEST(HmacSha256, IsThatOfTheStandard) {
+  EXPECT_EQ(hmac_sha256("Jefe", "what do ya want for nothing?"),
+            "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+  EXPECT_EQ(hmac_sha256(std::string(131, '\xaa'), "Test Using Larger Than Block-Size Key - Hash Key First"),
+            "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
+  EXPECT_TRUE(are_same_digests("ab", "ab"));
+  EXPECT_FALSE(are_same_digests("ab", "ac"));
+  EXPECT_FALSE(are_same_digests("ab", "abc"));
 }
 
 TEST(Canonical, IsTheSameForWhatMeansTheSame) {

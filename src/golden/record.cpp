@@ -6,8 +6,8 @@
 #include <bit>
 #include <cmath>
 
+#include "base/sha256.h"
 #include "golden/number.h"
-#include "golden/sha256.h"
 #include "gradients/assemble.h"
 
 namespace distgrad::golden {

@@ -8,10 +8,10 @@
 
 #include "base/error.h"
 #include "base/regular_file.h"
+#include "base/sha256.h"
 #include "golden/canonical.h"
 #include "golden/difference.h"
 #include "golden/record.h"
-#include "golden/sha256.h"
 #include "gradients/assemble.h"
 #include "gradients/closeness.h"
 #include "scenario/read_file.h"

@@ -119,7 +119,7 @@ Team::Team(ZygoteProcess& zygote, TeamKind kind) : zygote_(zygote), kind_(kind) 
     auto [ours, theirs] = make_socket_pair();
     auto output = std::make_shared<const UniqueFd>(create_output_file());
     const std::uint64_t name = zygote.fork_worker(kind.role, rank, kind.world_size, kind.transport, std::move(theirs), board, output);
-    workers_.push_back({name, rank, Channel(std::move(ours)), std::move(output), 0, true, 0, {}, 0, {}, 0, 0});
+    workers_.push_back({name, rank, Channel(std::move(ours)), std::move(output), 0, true, 0, {}, 0, {}, {}, 0, 0});
   }
 }
 
@@ -189,7 +189,13 @@ bool Team::on_event(const ZygoteEvent& event) {
   if (const auto* forked = std::get_if<WorkerForked>(&event)) {
     const auto worker = found(forked->worker);
     if (worker == workers_.end()) return false;
-    worker->pid = static_cast<pid_t>(forked->pid);
+    if (!zygote_.is_elsewhere()) worker->pid = static_cast<pid_t>(forked->pid);
+    return true;
+  }
+  if (const auto* seen = std::get_if<WorkerSeen>(&event)) {
+    const auto worker = found(seen->worker);
+    if (worker == workers_.end()) return false;
+    worker->seen = *seen;
     return true;
   }
   if (const auto* failed = std::get_if<ForkFailed>(&event)) {
@@ -361,7 +367,7 @@ void Team::look_at_clock(InFlight& in_flight, std::int64_t now) {
 std::int64_t Team::time_without_core_ns(const InFlight& in_flight) const {
   std::int64_t total = 0;
   for (const Worker& worker : workers_)
-    if (worker.pid > 1 && !worker.wait_status) total += waited_for_core_ns(worker.pid);
+    if (!worker.wait_status) total += waited_for_core_ns(worker);
   return std::max<std::int64_t>(0, total - in_flight.waited_for_core_ns);
 }
 
@@ -406,17 +412,48 @@ std::vector<RankPlace> Team::places(const InFlight& in_flight) const {
 // With what can be seen of those that the others wait for.
 std::vector<RankPlace> Team::places_seen(const InFlight& in_flight) const {
   std::vector<RankPlace> places = this->places(in_flight);
+  std::vector<const Worker*> awaited;
   for (std::size_t i = 0; i < places.size(); ++i) {
-    RankPlace& place = places[i];
-    const Worker& worker = workers_[i];
+    const RankPlace& place = places[i];
     const bool waits = place.call && place.call->waits;
-    if (place.state != RankPlace::State::kRunning || waits || worker.pid <= 1 || worker.wait_status) continue;
-    const std::string state = state_text(process_state(worker.pid));
-    std::string at = place.call ? place_in_stack(stack_of(worker.pid, worker.output->get())) : "";
+    if (place.state == RankPlace::State::kRunning && !waits && !workers_[i].wait_status) awaited.push_back(&workers_[i]);
+  }
+  look_at(awaited, places);
+  return places;
+}
+
+void Team::look_at(const std::vector<const Worker*>& workers, std::vector<RankPlace>& places) const {
+  std::map<std::uint64_t, WorkerSeen> seen;
+  if (zygote_.is_elsewhere()) {
+    std::vector<std::uint64_t> names;
+    for (const Worker* worker : workers) names.push_back(worker->name);
+    seen = zygote_.look(names);
+  }
+  for (const Worker* worker : workers) {
+    RankPlace& place = places[static_cast<std::size_t>(worker->rank)];
+    std::string at;
+    char what = '\0';
+    if (const auto found = seen.find(worker->name); found != seen.end()) {
+      what = found->second.state;
+      if (place.call) at = found->second.at.value_or("");
+    } else if (worker->pid > 1) {
+      what = process_state(worker->pid);
+      if (place.call) at = place_in_stack(stack_of(worker->pid, worker->output->get()));
+    }
+    const std::string state = state_text(what);
     if (!state.empty()) at += (at.empty() ? "" : ", ") + state;
     place.seen_at = std::move(at);
   }
-  return places;
+}
+
+char Team::state_of(const Worker& worker) const {
+  if (zygote_.is_elsewhere()) return worker.seen.state;
+  return worker.pid > 1 ? process_state(worker.pid) : '\0';
+}
+
+std::int64_t Team::waited_for_core_ns(const Worker& worker) const {
+  if (zygote_.is_elsewhere()) return worker.seen.waited_ns;
+  return worker.pid > 1 ? distgrad::waited_for_core_ns(worker.pid) : 0;
 }
 
 // Where the ranks can never go on. That they stand still is seen from nothing having changed for a while.
@@ -425,7 +462,7 @@ std::optional<RankError> Team::deadlock(const InFlight& in_flight, std::int64_t 
   bool stopped = false;
   for (const int rank : awaited_ranks(places)) {
     const Worker& worker = workers_[static_cast<std::size_t>(rank)];
-    stopped = stopped || (worker.pid > 1 && process_state(worker.pid) == 'T');
+    stopped = stopped || state_of(worker) == 'T';
   }
   std::string state;
   if (stopped || is_deadlock(in_flight.job->program(), places))

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -82,7 +83,8 @@ class Team {
     bool is_open = true;         // its socket
     std::int64_t closed_ns = 0;
     std::optional<int> wait_status;
-    pid_t pid = 0;               // once the zygote has told it
+    pid_t pid = 0;               // once the zygote has told it, if it is here
+    WorkerSeen seen = {};        // what the zygote last told of it, if it is elsewhere
     // What went wrong, and in which case (an id).
     std::optional<RankError> error;
     std::uint64_t error_id = 0;
@@ -114,6 +116,9 @@ class Team {
   void fail_worker(Worker& worker, std::uint64_t id, RankError error);
   void judge_dead_worker(Worker& worker, std::int64_t now);
   RankPlace place(const Worker& worker, const InFlight& in_flight) const;
+  char state_of(const Worker& worker) const;  // as /proc has it; 0: not known
+  std::int64_t waited_for_core_ns(const Worker& worker) const;
+  void look_at(const std::vector<const Worker*>& workers, std::vector<RankPlace>& places) const;
   bool is_finished_by_all(const InFlight& in_flight) const;
   bool is_loading(const InFlight& in_flight) const;  // some worker imports its subject
   InFlight* oldest_unfinished();

@@ -35,7 +35,7 @@ constexpr std::size_t kSharedWindow = 8;
 
 }  // namespace
 
-Workshop::Workshop(WorkshopOptions options) : options_(std::move(options)), zygotes_(options_.rank_commands.size()) {
+Workshop::Workshop(WorkshopOptions options) : options_(std::move(options)), zygotes_(2 * options_.rank_commands.size()) {
   if (options_.simulators <= 0) options_.simulators = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   raise_descriptor_limit();
   children_before_ = current_children();  // a shell's that became this process
@@ -115,8 +115,9 @@ std::optional<Completion> Workshop::wait(Ticket ticket) {
 }
 
 std::string Workshop::torch_version(int rank_program) {
-  while (!zygote(rank_program).is_ready() && !interrupted_by()) turn_once(Patience::kUntilSomething);
-  return zygote(rank_program).torch();
+  while (!zygote(rank_program, WorkerRole::kSimulator).is_ready() && !interrupted_by())
+    turn_once(Patience::kUntilSomething);
+  return zygote(rank_program, WorkerRole::kSimulator).torch();
 }
 
 void Workshop::turn_once(Patience patience) {
@@ -232,9 +233,20 @@ void Workshop::share(TeamKind kind, Jobs& jobs) {
   }
 }
 
-ZygoteProcess& Workshop::zygote(int rank_program) {
-  auto& zygote = zygotes_.at(static_cast<std::size_t>(rank_program));
-  if (!zygote) zygote = std::make_unique<ZygoteProcess>(options_.rank_commands[static_cast<std::size_t>(rank_program)]);
+// Behind those that are here come those that are elsewhere.
+std::size_t Workshop::zygote_place(int rank_program, WorkerRole role) const {
+  const bool elsewhere = options_.open_elsewhere && role == WorkerRole::kRank;
+  return static_cast<std::size_t>(rank_program) + (elsewhere ? options_.rank_commands.size() : 0);
+}
+
+ZygoteProcess& Workshop::zygote(int rank_program, WorkerRole role) {
+  const std::size_t place = zygote_place(rank_program, role);
+  auto& zygote = zygotes_.at(place);
+  if (zygote) return *zygote;
+  const std::vector<std::string>& command = options_.rank_commands.at(static_cast<std::size_t>(rank_program));
+  zygote = place < options_.rank_commands.size()
+               ? std::make_unique<ZygoteProcess>(command)
+               : std::make_unique<ZygoteProcess>(command, options_.open_elsewhere(command));
   return *zygote;
 }
 
@@ -249,7 +261,7 @@ Team* Workshop::team_of(TeamKind kind) {
 
 Team& Workshop::start_team(TeamKind kind) {
   if (kind.role == WorkerRole::kRank) retire_idle_teams(kind.world_size);
-  ZygoteProcess& parent = zygote(kind.rank_program);
+  ZygoteProcess& parent = zygote(kind.rank_program, kind.role);
   teams_.push_back(std::make_unique<Team>(parent, kind));
   parent.flush();
   return *teams_.back();
@@ -276,19 +288,18 @@ void Workshop::serve_zygotes() {
         if (&team->zygote() == zygotes_[i].get() && team->on_event(event)) break;
     if (const std::string why = zygotes_[i]->why_silent(); !why.empty()) {
       zygotes_[i]->end_now();
-      replace_zygote(static_cast<int>(i), why);
+      replace_zygote(zygotes_[i], why);
     } else if (zygotes_[i]->has_ended()) {
-      replace_zygote(static_cast<int>(i), "");
+      replace_zygote(zygotes_[i], "");
     } else if (!zygotes_[i]->is_ready() && monotonic_ns() > zygotes_[i]->started_ns() + kLoadNs) {
-      throw SystemError(options_.rank_commands[i][0] + " does not get ready");
+      throw SystemError(zygotes_[i]->command()[0] + " does not get ready");
     }
   }
 }
 
 // A zygote that never got ready never will; one that was killed takes its workers with it. The case that ran then runs
 // again, alone; where that ends a zygote, too, it is its doing.
-void Workshop::replace_zygote(int rank_program, const std::string& why) {
-  auto& zygote = zygotes_[static_cast<std::size_t>(rank_program)];
+void Workshop::replace_zygote(std::unique_ptr<ZygoteProcess>& zygote, const std::string& why) {
   const std::string how = why.empty() ? zygote->end_text() : why;
   if (!zygote->is_ready() || ++zygotes_lost_ > kMaxZygotesLost)
     throw SystemError(cannot_run(zygote->command()[0], how));

@@ -34,6 +34,9 @@ struct WorkshopOptions {
   int simulators = 0;   // at most; 0: one a core
   // Teams of one world that work side by side, at most: a case that waits for something keeps one of them.
   int teams = 1;
+  // Where the ranks are elsewhere (other machines'): opens the control socket of a zygote that runs this command there. Simulators
+  // are here all the same. Empty: all is here.
+  std::function<UniqueFd(const std::vector<std::string>& command)> open_elsewhere = {};
   // Called while ranks import a subject, which is no part of a case's time, with what was asked for and the seconds so far.
   std::function<void(const std::string& subject, double seconds)> on_loading = {};
 };
@@ -78,13 +81,14 @@ class Workshop {
   std::optional<TeamKind> kind_of_oldest_run() const;
   void fill(Team& team, Jobs& jobs);
   void share(TeamKind kind, Jobs& jobs);
-  ZygoteProcess& zygote(int rank_program);
+  std::size_t zygote_place(int rank_program, WorkerRole role) const;
+  ZygoteProcess& zygote(int rank_program, WorkerRole role);
   Team* team_of(TeamKind kind);
   Team& start_team(TeamKind kind);
   void retire_idle_teams(int room_for);
   int poll_timeout_ms(Patience patience) const;
   void serve_zygotes();
-  void replace_zygote(int rank_program, const std::string& why);
+  void replace_zygote(std::unique_ptr<ZygoteProcess>& zygote, const std::string& why);
   void collect();
   void tell_of_loading();
   bool settle_failure(Team& team);
@@ -93,7 +97,7 @@ class Workshop {
 
   WorkshopOptions options_;
   std::set<pid_t> children_before_;
-  std::vector<std::unique_ptr<ZygoteProcess>> zygotes_;  // by rank program; teams refer to them
+  std::vector<std::unique_ptr<ZygoteProcess>> zygotes_;  // by zygote_place(); teams refer to them
   std::list<std::unique_ptr<Team>> teams_;               // the last used is last
   std::map<TeamKind, Jobs> waiting_;
   std::optional<TeamKind> current_;                      // the world that gets the cases now

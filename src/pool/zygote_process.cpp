@@ -36,6 +36,7 @@ std::vector<std::pair<std::string, std::string>> environment() {
 constexpr int kEndMs = 5000;  // it only has to kill and reap
 // How long a request to fork may wait: of one that is stopped, and of one that is only slow.
 constexpr std::int64_t kStoppedNs = std::int64_t{2} * 1'000'000'000;
+constexpr std::int64_t kLookNs = std::int64_t{1} * 1'000'000'000;
 constexpr std::int64_t kForkNs = std::int64_t{60} * 1'000'000'000;
 
 std::shared_ptr<const UniqueFd> shared(UniqueFd fd) { return std::make_shared<const UniqueFd>(std::move(fd)); }
@@ -50,6 +51,12 @@ ZygoteProcess::ZygoteProcess(std::vector<std::string> command)
   pid_ = start_child(child);
   control_ = std::make_unique<Channel>(std::move(ours));
 }
+
+ZygoteProcess::ZygoteProcess(std::vector<std::string> command, UniqueFd control)
+    : command_(std::move(command)),
+      control_(std::make_unique<Channel>(std::move(control))),
+      is_elsewhere_(true),
+      started_ns_(monotonic_ns()) {}
 
 ZygoteProcess::~ZygoteProcess() {
   control_.reset();  // tells it to end
@@ -92,32 +99,59 @@ void ZygoteProcess::kill_worker(std::uint64_t worker) {
 }
 
 std::vector<ZygoteEvent> ZygoteProcess::exchange() {
-  std::vector<ZygoteEvent> events;
-  if (has_ended_) return events;
+  if (!has_ended_) receive();
+  return std::exchange(events_, {});
+}
+
+void ZygoteProcess::receive() {
   if (control_->flush(Wait::kNo) == Channel::Sent::kClosed) has_ended_ = true;
   if (control_->receive(Wait::kNo) == Channel::Received::kClosed) has_ended_ = true;
   for (;;) {
     NextFrame next = control_->next();
-    if (std::holds_alternative<NoFrameYet>(next)) return events;
+    if (std::holds_alternative<NoFrameYet>(next)) return;
     const auto* frame = std::get_if<Frame>(&next);
     Decoded<ZygoteEvent> event =
         frame ? decode_zygote_event(*frame) : Decoded<ZygoteEvent>{std::nullopt, std::get<BadFrame>(next).reason};
     if (!event.value) {
       complaint_ = event.error;
       has_ended_ = true;
-      return events;
+      return;
     }
-    if (const auto* ready = std::get_if<ZygoteReady>(&*event.value)) {
-      is_ready_ = true;
-      torch_ = ready->torch;
-      if (ready->protocol != kProtocolVersion)
-        throw SystemError(command_[0] + " speaks version " + std::to_string(ready->protocol) +
-                          " of the rank protocol, not " + std::to_string(kProtocolVersion));
-    }
-    if (const auto* forked = std::get_if<WorkerForked>(&*event.value)) answered(forked->worker);
-    if (const auto* failed = std::get_if<ForkFailed>(&*event.value)) answered(failed->worker);
-    events.push_back(std::move(*event.value));
+    take(std::move(*event.value));
   }
+}
+
+void ZygoteProcess::take(ZygoteEvent event) {
+  if (const auto* ready = std::get_if<ZygoteReady>(&event)) {
+    is_ready_ = true;
+    torch_ = ready->torch;
+    if (ready->protocol != kProtocolVersion)
+      throw SystemError(command_[0] + " speaks version " + std::to_string(ready->protocol) +
+                        " of the rank protocol, not " + std::to_string(kProtocolVersion));
+  }
+  if (const auto* forked = std::get_if<WorkerForked>(&event)) answered(forked->worker);
+  if (const auto* failed = std::get_if<ForkFailed>(&event)) answered(failed->worker);
+  if (const auto* lost = std::get_if<ZygoteLost>(&event)) {
+    if (lost->is_final) throw SystemError(lost->message);
+    complaint_ = lost->message;
+    has_ended_ = true;
+  }
+  events_.push_back(std::move(event));
+}
+
+std::map<std::uint64_t, WorkerSeen> ZygoteProcess::look(const std::vector<std::uint64_t>& workers) {
+  for (const std::uint64_t worker : workers) control_->queue(encode(LookAtWorker{worker}));
+  std::map<std::uint64_t, WorkerSeen> seen;
+  const std::int64_t end = monotonic_ns() + kLookNs;
+  for (std::int64_t now = monotonic_ns(); seen.size() < workers.size() && !has_ended_ && now < end; now = monotonic_ns()) {
+    control_->flush(Wait::kNo);
+    pollfd fd{control_->fd(), static_cast<short>(wants_to_write() ? POLLIN | POLLOUT : POLLIN), 0};
+    poll(&fd, 1, static_cast<int>((end - now) / 1'000'000 + 1));
+    receive();
+    for (const ZygoteEvent& event : events_)
+      if (const auto* answer = std::get_if<WorkerSeen>(&event); answer && answer->at) seen[answer->worker] = *answer;
+  }
+  return seen;
 }
 
 void ZygoteProcess::answered(std::uint64_t worker) {
@@ -128,7 +162,7 @@ void ZygoteProcess::answered(std::uint64_t worker) {
 std::string ZygoteProcess::why_silent() const {
   if (!is_ready_ || has_ended_ || unforked_.empty()) return "";
   const std::int64_t silent = monotonic_ns() - std::max(waiting_since_ns_, started_ns_);
-  if (silent > kStoppedNs && process_state(pid_) == 'T') return "was stopped";
+  if (silent > kStoppedNs && pid_ > 0 && process_state(pid_) == 'T') return "was stopped";
   return silent > kForkNs ? "does not answer" : "";
 }
 
@@ -137,6 +171,7 @@ void ZygoteProcess::end_now() {
 }
 
 std::string ZygoteProcess::end_text() {
+  if (is_elsewhere_) return complaint_.empty() ? "ended" : complaint_;
   if (!complaint_.empty() || pid_ == 0) return "sent what cannot be read: " + complaint_;
   std::string text = exit_description(wait_for_end());
   std::string said = read_output(output_.get(), 4096);

@@ -1,10 +1,12 @@
 // The driver's side of a zygote: starts it, asks it for workers, hears what became of them. Passive: exchange() is called
-// when its descriptor is ready. When it is destroyed the zygote and all workers are gone.
+// when its descriptor is ready. When it is destroyed the zygote and all workers are gone. One that is elsewhere (its ranks are
+// on other machines, say) is not started here, and its workers have no process on this machine.
 #pragma once
 
 #include <sys/types.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -20,6 +22,8 @@ class ZygoteProcess {
  public:
   // `command` is completed by "--zygote FD". Throws SystemError when no process can be made.
   explicit ZygoteProcess(std::vector<std::string> command);
+  // One elsewhere, at the other end of `control`. `command` is what messages call it.
+  ZygoteProcess(std::vector<std::string> command, UniqueFd control);
   ~ZygoteProcess();
   ZygoteProcess(const ZygoteProcess&) = delete;
   ZygoteProcess& operator=(const ZygoteProcess&) = delete;
@@ -35,9 +39,13 @@ class ZygoteProcess {
   int fd() const { return control_->fd(); }
   bool wants_to_write() const { return control_->has_queued(); }
 
-  // Sends and receives what can be without waiting.
+  // Sends and receives what can be without waiting. Throws SystemError where it tells that it is lost for good.
   std::vector<ZygoteEvent> exchange();
 
+  // Of one elsewhere: asks for what is to be seen of these workers, and waits for the answers, a second at most. By worker.
+  std::map<std::uint64_t, WorkerSeen> look(const std::vector<std::uint64_t>& workers);
+
+  bool is_elsewhere() const { return is_elsewhere_; }
   bool has_ended() const { return has_ended_; }
   bool is_ready() const { return is_ready_; }
   const std::string& torch() const { return torch_; }
@@ -54,12 +62,15 @@ class ZygoteProcess {
 
  private:
   int wait_for_end();
+  void receive();
+  void take(ZygoteEvent event);
   void answered(std::uint64_t worker);
 
   std::vector<std::string> command_;
   UniqueFd output_;
   std::unique_ptr<Channel> control_;
   pid_t pid_ = 0;
+  bool is_elsewhere_ = false;
   std::int64_t started_ns_ = 0;
   std::uint64_t last_worker_ = 0;
   std::set<std::uint64_t> unforked_;   // workers asked for
@@ -67,7 +78,8 @@ class ZygoteProcess {
   bool is_ready_ = false;
   bool has_ended_ = false;
   std::string torch_;
-  std::string complaint_;  // ours, about what it sent
+  std::string complaint_;  // ours, about what it sent; or what it said of its end
+  std::vector<ZygoteEvent> events_;  // heard, and not yet handed on
 };
 
 }  // namespace distgrad

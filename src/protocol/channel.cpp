@@ -70,7 +70,9 @@ Channel::Sent Channel::flush(Wait wait) {
     const ssize_t sent = sendmsg(socket_.get(), &message, MSG_NOSIGNAL | (wait == Wait::kNo ? MSG_DONTWAIT : 0));
     if (sent < 0) {
       if (errno == EINTR) continue;
-      return errno == EAGAIN || errno == EWOULDBLOCK ? Sent::kPart : Sent::kClosed;
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return Sent::kPart;
+      if (error_ == 0) error_ = errno;
+      return Sent::kClosed;
     }
     queued_bytes_ -= static_cast<std::size_t>(sent);
     sent_of_first_ += static_cast<std::size_t>(sent);
@@ -96,6 +98,7 @@ Channel::Received Channel::receive(Wait wait) {
     n = recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC | (wait == Wait::kNo ? MSG_DONTWAIT : 0));
   } while (n < 0 && errno == EINTR);
   if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return Received::kNothing;
+  if (n < 0 && error_ == 0) error_ = errno;
   if (n <= 0) return Received::kClosed;
   take_fds(message, parser_);
   parser_.commit(static_cast<std::size_t>(n));

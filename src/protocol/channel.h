@@ -1,4 +1,4 @@
-// Frames over one end of a stream socket pair. Entirely passive: nothing happens between calls. Not thread-safe.
+// Frames over one end of a stream socket pair, or, without descriptors, of a connection. Entirely passive: nothing happens between calls. Not thread-safe.
 #pragma once
 
 #include <deque>
@@ -17,6 +17,7 @@ class Channel {
   explicit Channel(UniqueFd socket) : socket_(std::move(socket)) {}
 
   int fd() const { return socket_.get(); }
+  void set_limits(FrameLimits limits) { parser_.set_limits(limits); }
 
   // Queues; flush() sends.
   void queue(SharedFrame frame);
@@ -30,6 +31,7 @@ class Channel {
   enum class Received { kSome, kNothing, kClosed };
   Received receive(Wait wait);
   NextFrame next() { return parser_.next(); }
+  int error() const { return error_; }  // why it is closed, an errno; 0: the other side has ended it
 
  private:
   UniqueFd socket_;
@@ -37,6 +39,7 @@ class Channel {
   std::size_t sent_of_first_ = 0;  // bytes
   std::size_t queued_bytes_ = 0;
   FrameParser parser_;
+  int error_ = 0;
 };
 
 // Both ends closed on exec. Throws SystemError.

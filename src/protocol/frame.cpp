@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <limits>
 
 #include "base/error.h"
 #include "base/memory_file.h"
@@ -55,6 +56,18 @@ SharedFrame make_frame(std::string_view header, std::span<const std::span<const 
   return frame;
 }
 
+SharedFrame make_inline_frame(std::string_view header, std::span<const double> payload) {
+  if (header.size() > std::numeric_limits<std::uint32_t>::max()) throw SystemError("a message is too long to be sent");
+  auto frame = std::make_shared<OutgoingFrame>();
+  FramePrefix prefix;
+  prefix.header_bytes = static_cast<std::uint32_t>(header.size());
+  prefix.payload_bytes = payload.size_bytes();
+  frame->bytes.reserve(sizeof prefix + header.size() + payload.size_bytes());
+  frame->bytes.append(reinterpret_cast<const char*>(&prefix), sizeof prefix).append(header);
+  if (!payload.empty()) frame->bytes.append(reinterpret_cast<const char*>(payload.data()), payload.size_bytes());
+  return frame;
+}
+
 std::span<char> FrameParser::room(std::size_t size) {
   if (begin_ == end_) begin_ = end_ = 0;
   if (buffer_.size() - end_ < size && begin_ > 0) {
@@ -79,9 +92,9 @@ NextFrame FrameParser::next() {
   const bool shared = prefix.flags & kFrameShared;
   if (prefix.magic != kFrameMagic) return fail("a frame does not begin with DGF1");
   if (prefix.flags & ~kFrameShared) return fail("a frame has unknown flags");
-  if (prefix.header_bytes > kMaxHeaderBytes) return fail("a frame's header is too long");
+  if (prefix.header_bytes > limits_.header_bytes) return fail("a frame's header is too long");
   if (prefix.payload_bytes % sizeof(double) != 0) return fail("a frame's tensor data is not a multiple of 8 bytes");
-  if (!shared && prefix.payload_bytes > kMaxInlineBytes) return fail("a frame's tensor data is too long to be inline");
+  if (!shared && prefix.payload_bytes > limits_.inline_bytes) return fail("a frame's tensor data is too long to be inline");
   if (shared && prefix.payload_bytes == 0) return fail("a frame shares no data");
   if (prefix.fd_count > kMaxFrameFds || (shared && prefix.fd_count == 0))
     return fail("a frame has a wrong number of descriptors");

@@ -47,6 +47,9 @@ using SharedFrame = std::shared_ptr<const OutgoingFrame>;
 SharedFrame make_frame(std::string_view header, std::span<const std::span<const double>> payload,
                        std::vector<std::shared_ptr<const UniqueFd>> fds = {});
 
+// The same with all of the tensor data behind the header, for where memory cannot be shared, however much it is.
+SharedFrame make_inline_frame(std::string_view header, std::span<const double> payload);
+
 // A frame received.
 struct Frame {
   std::string header;
@@ -61,6 +64,12 @@ struct BadFrame {
 };
 using NextFrame = std::variant<NoFrameYet, Frame, BadFrame>;
 
+// What is taken from the other side.
+struct FrameLimits {
+  std::size_t header_bytes = kMaxHeaderBytes;
+  std::size_t inline_bytes = kMaxInlineBytes;
+};
+
 // Cuts a stream of bytes and descriptors into frames. After a BadFrame the stream is lost: every further call gives it again.
 class FrameParser {
  public:
@@ -68,6 +77,8 @@ class FrameParser {
   std::span<char> room(std::size_t size);
   void commit(std::size_t size) { end_ += size; }
   void add_fd(UniqueFd fd) { fds_.push_back(std::move(fd)); }
+
+  void set_limits(FrameLimits limits) { limits_ = limits; }
 
   NextFrame next();
   bool empty() const { return begin_ == end_; }  // the stream may end here
@@ -79,6 +90,7 @@ class FrameParser {
   std::size_t begin_ = 0, end_ = 0;
   std::deque<UniqueFd> fds_;
   std::string failure_;
+  FrameLimits limits_;
 };
 
 }  // namespace distgrad

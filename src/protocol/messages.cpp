@@ -403,6 +403,13 @@ WorkerRole read_role(const Json& json) {
   throw BadMessage("unknown role \"" + name + '"');
 }
 
+WorkerSeen read_seen(std::uint64_t worker, const Json& json) {
+  WorkerSeen seen{worker, static_cast<char>(read_integer(field(json, "state"), 0, 127)),
+                  read_integer(field(json, "waited_ns"), 0, std::numeric_limits<std::int64_t>::max())};
+  if (const Json* at = optional_field(json, "at")) seen.at = read_text(*at);
+  return seen;
+}
+
 [[noreturn]] void unknown_kind(const std::string& kind) { throw BadMessage("unknown message \"" + kind + '"'); }
 
 }  // namespace
@@ -417,9 +424,12 @@ SharedFrame encode(const ZygoteRequest& request, std::vector<std::shared_ptr<con
     json["rank"] = rank;
     json["world_size"] = world_size;
     if (!exec.empty()) json["exec"] = exec;
-  } else {
+  } else if (const auto* kill = std::get_if<KillWorker>(&request)) {
     json["kind"] = "kill";
-    json["worker"] = std::get<KillWorker>(request).worker;
+    json["worker"] = kill->worker;
+  } else {
+    json["kind"] = "look";
+    json["worker"] = std::get<LookAtWorker>(request).worker;
   }
   return PayloadWriter().finish(json, std::move(fds));
 }
@@ -438,11 +448,21 @@ SharedFrame encode(const ZygoteEvent& event) {
     json["kind"] = "exited";
     json["worker"] = exited->worker;
     json["wait_status"] = exited->wait_status;
-  } else {
-    const auto& failed = std::get<ForkFailed>(event);
+  } else if (const auto* failed = std::get_if<ForkFailed>(&event)) {
     json["kind"] = "fork_failed";
-    json["worker"] = failed.worker;
-    json["message"] = failed.message;
+    json["worker"] = failed->worker;
+    json["message"] = failed->message;
+  } else if (const auto* seen = std::get_if<WorkerSeen>(&event)) {
+    json["kind"] = "seen";
+    json["worker"] = seen->worker;
+    json["state"] = static_cast<int>(seen->state);
+    json["waited_ns"] = seen->waited_ns;
+    if (seen->at) json["at"] = *seen->at;
+  } else {
+    const auto& lost = std::get<ZygoteLost>(event);
+    json["kind"] = "lost";
+    json["message"] = lost.message;
+    json["is_final"] = lost.is_final;
   }
   return PayloadWriter().finish(json);
 }
@@ -472,6 +492,7 @@ Decoded<ZygoteRequest> decode_zygote_request(const Frame& frame) {
     const std::string& kind = read_text(field(json, "kind"));
     const std::uint64_t worker = read_id(field(json, "worker"));
     if (kind == "kill") return KillWorker{worker};
+    if (kind == "look") return LookAtWorker{worker};
     if (kind != "fork") unknown_kind(kind);
     const int world_size = static_cast<int>(read_integer(field(json, "world_size"), 1, kMaxRanks));
     return ForkWorker{worker, read_role(field(json, "role")),
@@ -484,7 +505,9 @@ Decoded<ZygoteEvent> decode_zygote_event(const Frame& frame) {
   return decoded<ZygoteEvent>(frame, [](const Json& json) -> ZygoteEvent {
     const std::string& kind = read_text(field(json, "kind"));
     if (kind == "ready") return ZygoteReady{read_int(field(json, "protocol")), read_text(field(json, "torch"))};
+    if (kind == "lost") return ZygoteLost{read_text(field(json, "message")), read_bool(field(json, "is_final"))};
     const std::uint64_t worker = read_id(field(json, "worker"));
+    if (kind == "seen") return read_seen(worker, json);
     if (kind == "forked") return WorkerForked{worker, read_int(field(json, "pid"), 1)};
     if (kind == "exited") return WorkerExited{worker, read_int(field(json, "wait_status"))};
     if (kind == "fork_failed") return ForkFailed{worker, read_text(field(json, "message"))};

@@ -43,7 +43,12 @@ struct KillWorker {  // and every process it started; no such worker: nothing ha
   std::uint64_t worker = 0;
 };
 
-using ZygoteRequest = std::variant<ForkWorker, KillWorker>;
+// Of one whose ranks are on other machines: what is to be seen of a worker, with the place that its code is at.
+struct LookAtWorker {
+  std::uint64_t worker = 0;
+};
+
+using ZygoteRequest = std::variant<ForkWorker, KillWorker, LookAtWorker>;
 
 // --- Control socket: zygote to driver ---
 
@@ -67,7 +72,21 @@ struct ForkFailed {
   std::string message;
 };
 
-using ZygoteEvent = std::variant<ZygoteReady, WorkerForked, WorkerExited, ForkFailed>;
+// What /proc would say of a worker, where that is another machine's: the answer to LookAtWorker, and now and then by itself.
+struct WorkerSeen {
+  std::uint64_t worker = 0;
+  char state = 0;                  // as /proc has it; 0: not known
+  std::int64_t waited_ns = 0;      // for a core
+  std::optional<std::string> at = {};  // in an answer: "loss.py:41 in f: time.sleep(1000)", or empty
+};
+
+// A machine, or what starts the ranks there, is gone.
+struct ZygoteLost {
+  std::string message;
+  bool is_final = false;  // and will not come back
+};
+
+using ZygoteEvent = std::variant<ZygoteReady, WorkerForked, WorkerExited, ForkFailed, WorkerSeen, ZygoteLost>;
 
 // --- Data socket ---
 

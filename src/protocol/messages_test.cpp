@@ -429,6 +429,7 @@ TEST(Messages, ControlMessages) {
   EXPECT_EQ(std::get<ForkWorker>(request(ForkWorker{9, WorkerRole::kRank, 3, 5, "nccl on cuda"})).exec, "nccl on cuda");
   EXPECT_EQ(std::get<ForkWorker>(request(ForkWorker{1, WorkerRole::kSimulator, 0, 1})).role, WorkerRole::kSimulator);
   EXPECT_EQ(std::get<KillWorker>(request(KillWorker{4})).worker, 4U);
+  EXPECT_EQ(std::get<LookAtWorker>(request(LookAtWorker{5})).worker, 5U);
 
   const auto event = [](const ZygoteEvent& e) { return round_trip<ZygoteEvent>(encode(e), decode_zygote_event); };
   EXPECT_EQ(std::get<ZygoteReady>(event(ZygoteReady{2, "2.15"})).protocol, 2);

@@ -3,13 +3,45 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <thread>
 
-#include "backends/loopback_listener.h"
+#include "backends/meeting.h"
 
 namespace distgrad {
+namespace {
+
+// While it lives, what is written to standard error is lost. c10d complains there of hosts that have an address and no name;
+// whatever really goes wrong is thrown.
+class MutedErrors {
+ public:
+  MutedErrors() : kept_(fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3)) {
+    std::fflush(stderr);
+    const UniqueFd null(open("/dev/null", O_WRONLY | O_CLOEXEC));
+    if (kept_ && null) dup2(null.get(), STDERR_FILENO);
+  }
+  ~MutedErrors() {
+    std::fflush(stderr);
+    if (kept_) dup2(kept_.get(), STDERR_FILENO);
+  }
+  MutedErrors(const MutedErrors&) = delete;
+  MutedErrors& operator=(const MutedErrors&) = delete;
+
+ private:
+  UniqueFd kept_;
+};
+
+c10::intrusive_ptr<c10d::TCPStore> connected(const c10d::TCPStoreOptions& options) {
+  const MutedErrors muted;
+  return c10::make_intrusive<c10d::TCPStore>(store_host(), options);
+}
+
+}  // namespace
 
 GroupConnections::GroupConnections(int rank, int world_size, Board* board, const std::string& backend,
                                    const std::string& device)
@@ -27,11 +59,11 @@ c10::intrusive_ptr<c10d::Store> GroupConnections::store() {
       std::this_thread::sleep_for(std::chrono::microseconds(200));
     options.port = static_cast<std::uint16_t>(board_->store_port.load(std::memory_order_acquire));
   } else {
-    LoopbackListener listener = listen_on_loopback();
+    StoreListener listener = listen_for_ranks();
     options.port = listener.port;
     options.masterListenFd = listener.socket.release();
   }
-  auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  auto store = connected(options);
   if (rank_ == 0) board_->store_port.store(store->getPort(), std::memory_order_release);
   store_ = std::move(store);
   return store_;

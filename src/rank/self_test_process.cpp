@@ -15,7 +15,7 @@
 #include <new>
 #include <thread>
 
-#include "backends/loopback_listener.h"
+#include "backends/meeting.h"
 #include "backends/backend_on_rank.h"
 #include "backends/self_test.h"
 #include "model/backends.h"
@@ -37,7 +37,7 @@ int one_rank(const std::string& backend, int rank, std::atomic<int>& port) {
     options.isServer = rank == 0;
     options.waitWorkers = false;
     if (rank == 0) {
-      LoopbackListener listener = listen_on_loopback();
+      StoreListener listener = listen_for_ranks();
       options.port = listener.port;
       options.masterListenFd = listener.socket.release();
     }

@@ -85,8 +85,8 @@ class Zygote {
       }
       if (const auto* fork = std::get_if<ForkWorker>(&*request.value)) {
         if (auto worker = fork_worker(*fork, std::move(frame->fds))) return worker;
-      } else {
-        kill_worker(std::get<KillWorker>(*request.value).worker);
+      } else if (const auto* kill = std::get_if<KillWorker>(&*request.value)) {
+        kill_worker(kill->worker);
       }
     }
   }

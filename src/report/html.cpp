@@ -1,6 +1,7 @@
 #include "report/html.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -202,6 +203,7 @@ std::string run_html(const Report& report, const FormatContext& context) {
   row("distgrad", std::string(kVersion));
   row("torch", report.torch);
   row("host", context.host);
+  row("ranks", fmt::format("{}", fmt::join(context.hosts, ", ")));
   return out;
 }
 

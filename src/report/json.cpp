@@ -308,12 +308,13 @@ Json json_report(const Report& report, const JsonReportOptions& options) {
                        {"message", f.message}});
   Json cases = Json::array();
   for (const CaseResult& r : report.cases) cases.push_back(case_json(r, options.full));
+  Json tool = {{"name", "distgrad"},
+               {"version", kVersion},
+               {"torch", report.torch.empty() ? Json(nullptr) : Json(report.torch)},
+               {"host", options.host}};
+  if (!options.hosts.empty()) tool["hosts"] = options.hosts;
   return {{"format", 1},
-          {"tool",
-           {{"name", "distgrad"},
-            {"version", kVersion},
-            {"torch", report.torch.empty() ? Json(nullptr) : Json(report.torch)},
-            {"host", options.host}}},
+          {"tool", std::move(tool)},
           {"command", report.command},
           {"summary",
            {{"cases", sum.cases},

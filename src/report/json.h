@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "model/report.h"
 
@@ -12,6 +13,7 @@ namespace distgrad {
 struct JsonReportOptions {
   bool full = false;  // tensors over 1,000 elements too, rather than a summary of them
   std::string host;   // the name of this machine
+  std::vector<std::string> hosts = {};  // of the ranks, by rank, where they are on several
 };
 
 // The field `expected` of a case.

@@ -14,7 +14,7 @@ namespace {
 constexpr ReportFormat kJson = {
     "--json", "write the JSON report; - is standard output",
     [](const Report& report, const FormatContext& context) {
-      return json_report_text(report, {context.text.full, context.host});
+      return json_report_text(report, {context.text.full, context.host, context.hosts});
     }};
 
 constexpr std::array kFormats = {&kJson, &kJUnit, &kMarkdown, &kSarif, &kHtml};

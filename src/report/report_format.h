@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "model/report.h"
 #include "report/text.h"
@@ -17,6 +18,7 @@ namespace distgrad {
 struct FormatContext {
   TextOptions text;       // for cases told in words; formats never colour them
   std::string host = {};  // the name of this machine
+  std::vector<std::string> hosts = {};  // of the ranks, by rank, where they are on several
   std::string root =
       {};  // the folder that code hosts show paths against: the repository's, absolute
   // Why not all cases were run, "interrupted; 3 of 10 cases were finished"; empty: all were.

@@ -218,7 +218,9 @@ Json report_schema() {
       object({{"name", described({{"const", "distgrad"}}, "What wrote this.")},
               {"version", described(type("string"), "Of distgrad.")},
               {"torch", described(or_null(type("string")), "The one it was built with.")},
-              {"host", described(type("string"), "The machine's name.")}});
+              {"host", described(type("string"), "The machine's name.")},
+              {"hosts", described(list_of(type("string")), "Where each rank ran, if on several hosts.")}},
+             {"hosts"});
   root.update(
       object({{"format", described({{"const", 1}}, "The format's version.")},
               {"tool", described(tool, "What wrote this, and where.")},

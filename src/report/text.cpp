@@ -173,11 +173,14 @@ std::string findings_text(const CaseResult& r, const TextOptions& options) {
   return out;
 }
 
-std::string error_text(const CaseResult& r) {
+std::string error_text(const CaseResult& r, const TextOptions& options) {
   if (!r.error) return {};
+  const std::string host = options.host_of && r.error->rank >= 0 ? options.host_of(r.error->rank) : "";
+  const std::string where =
+      host.empty() ? "" : indented(fmt::format("rank {} is on {}", r.error->rank, for_terminal(host)), 4);
   const std::string message = for_terminal(r.error->message);
-  if (message == short_line(message)) return {};  // the case's line said it all
-  return indented(message, 4);
+  if (message == short_line(message)) return where;  // the case's line said the rest
+  return indented(message, 4) + where;
 }
 
 // The same words from several ranks are said once.
@@ -257,7 +260,7 @@ std::string bounds_text(const CaseResult& r, const TextOptions& options) {
 std::string detail(const CaseResult& r, const TextOptions& options) {
   std::string above = measured_text(r, options), below;
   if (options.verbose) above += losses_text(r);
-  below += error_text(r);
+  below += error_text(r, options);
   below += findings_text(r, options);
   below += why_text(r, options);
   for (const std::string& note : r.notes) below += wrapped("note: " + note, 2, options.width);

@@ -2,6 +2,7 @@
 // with --verbose.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -21,6 +22,7 @@ struct TextOptions {
   bool full = false;     // every rank and element
   bool simulated = false;  // no ranks ran: the truth is what is reported
   std::size_t width = 100;
+  std::function<std::string(int rank)> host_of = {};  // of a rank, where they are on several; empty: on one
   std::string again =
       "distgrad run";  // what the line "Again:" starts with; options that matter included
   bool again_names_case = true;  // else `again` is whole: nothing runs one case alone

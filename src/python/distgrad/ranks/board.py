@@ -16,6 +16,15 @@ _YIELDS = 200  # looks at the others before each takes a sleep
 _LOOK_S = 50e-6
 
 
+def local_rank(rank):
+    """Its number among the ranks of its host."""
+    return int(os.environ.get("DISTGRAD_LOCAL_RANK", rank))
+
+
+def local_size(world_size):
+    return min(world_size, int(os.environ.get("DISTGRAD_LOCAL_SIZE", world_size)))
+
+
 class Board:
     """Offsets as in docs/protocol.md. Each store is one aligned word, as the driver reads it at any time."""
 

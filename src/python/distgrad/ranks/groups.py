@@ -1,13 +1,16 @@
 """The process groups of one rank: torch.distributed's default group, and one for each group of the programs.
 
 They are real ones, made by torch.distributed, and are kept for the rank's life. How the ranks find each other: rank 0's
-store listens on loopback and its port is published on the board.
+store listens on loopback and its port is published on the board. Where ranks are on several hosts the environment has the
+addresses (docs/protocol.md).
 """
 
+import contextlib
 import datetime
 import inspect
 import os
 import socket
+import sys
 import time
 
 import torch.distributed as dist
@@ -21,6 +24,8 @@ from .transport import Transport
 # The driver watches the clock; torch's own time-out is only the last resort against a rank left alone.
 _TIMEOUT = datetime.timedelta(hours=24)
 _WAIT_S = 0.0002
+_HOST = os.environ.get("DISTGRAD_STORE_HOST", "127.0.0.1")
+_LISTEN = os.environ.get("DISTGRAD_STORE_LISTEN", "127.0.0.1")
 
 
 class Groups:
@@ -65,23 +70,40 @@ class Groups:
         serves = self._rank == 0
         while not serves and self._board.store_port == 0:
             time.sleep(_WAIT_S)  # rank 0 is up within milliseconds; if it never comes the driver ends this process
-        store = _serving_store() if serves else _client_of(self._board.store_port)
+        with _muted_errors():
+            store = _serving_store() if serves else _client_of(self._board.store_port)
         if serves:
             self._board.store_port = store.port
         # For the user's code that looks at them, as under torchrun.
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(store.port))
+        os.environ.update(MASTER_ADDR=_HOST, MASTER_PORT=str(store.port))
         return store
 
 
+@contextlib.contextmanager
+def _muted_errors():
+    """What is written to standard error is lost: c10d complains there of hosts that have an address and no name. Whatever really
+    goes wrong is raised."""
+    sys.stderr.flush()
+    kept, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(null)
+
+
 def _client_of(port):
-    return dist.TCPStore("127.0.0.1", port, None, False, _TIMEOUT, wait_for_workers=False)
+    return dist.TCPStore(_HOST, port, None, False, _TIMEOUT, wait_for_workers=False)
 
 
 def _serving_store():
-    """Listens on loopback alone: by itself a TCPStore listens on every address, for whoever comes."""
-    listening = socket.create_server(("127.0.0.1", 0), backlog=socket.SOMAXCONN)
+    """Listens on one address alone: by itself a TCPStore listens on every address, for whoever comes."""
+    family = socket.AF_INET6 if ":" in _LISTEN else socket.AF_INET
+    listening = socket.create_server((_LISTEN, 0), family=family, backlog=socket.SOMAXCONN)
     port = listening.getsockname()[1]
-    return dist.TCPStore("127.0.0.1", port, None, True, _TIMEOUT, wait_for_workers=False,
+    return dist.TCPStore(_HOST, port, None, True, _TIMEOUT, wait_for_workers=False,
                          master_listen_fd=listening.detach())
 
 

@@ -8,6 +8,7 @@ import os
 import torch
 import torch.distributed as dist
 
+from .board import local_rank, local_size
 from .call import NotOffered
 
 # An error is the rank's to tell: c10d's own threads must neither end the process nor wait beside it, and wait() looks for
@@ -42,12 +43,13 @@ def _cuda_device(backend, rank, world_size):
     if not torch.cuda.is_available():
         raise NotOffered(f"the torch {torch.__version__} of this interpreter finds no GPU")
     count = torch.cuda.device_count()
-    if backend == "nccl" and world_size > count:
+    here = local_size(world_size)
+    if backend == "nccl" and here > count:
         if not os.environ.get(_SHARE_GPU):
-            raise NotOffered(f"{world_size} ranks need as many GPUs, and there are {count}; --share-gpu lets ranks share one")
+            raise NotOffered(f"{here} ranks need as many GPUs, and there are {count}; --share-gpu lets ranks share one")
         _allow_sharing(rank)
     torch.backends.cudnn.allow_tf32 = False  # on by default; the bounds are those of the dtype
-    device = torch.device("cuda", rank % count)
+    device = torch.device("cuda", local_rank(rank) % count)
     torch.cuda.set_device(device)
     return device
 

@@ -127,7 +127,8 @@ def be_worker(role, rank, world_size, socket, board, output):
     _limit_memory(world_size)
     set_name("dg simulator" if role == "simulator" else f"dg rank {rank}/{world_size}")
     wait_for_a_free_core()
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(world_size))
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(places.local_rank(rank)), WORLD_SIZE=str(world_size),
+                      LOCAL_WORLD_SIZE=str(places.local_size(world_size)))
     torch.set_num_threads(1)
     torch.set_warn_always(True)  # what is warned of once a process would be missing from later cases
     # New memory is filled with NaN: what reads memory that nobody wrote fails always and not by luck.

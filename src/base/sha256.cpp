@@ -1,4 +1,4 @@
-#include "golden/sha256.h"
+#include "base/sha256.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 #include <bit>
 #include <cstdint>
 
-namespace distgrad::golden {
+namespace distgrad {
 namespace {
 
 // FIPS 180-4, 4.2.2 and 5.3.3.
@@ -76,4 +76,28 @@ std::string sha256(std::string_view bytes) {
   return digest.text();
 }
 
-}  // namespace distgrad::golden
+std::string hmac_sha256(std::string_view key, std::string_view text) {
+  const auto bytes_of = [](const std::string& digits) {
+    std::string bytes;
+    for (std::size_t i = 0; i < digits.size(); i += 2)
+      bytes += static_cast<char>(std::stoi(digits.substr(i, 2), nullptr, 16));
+    return bytes;
+  };
+  std::string padded = key.size() > kBlock ? bytes_of(sha256(key)) : std::string(key);
+  padded.resize(kBlock, '\0');
+  const auto mixed = [&](char with) {
+    std::string text_of = padded;
+    for (char& c : text_of) c = static_cast<char>(c ^ with);
+    return text_of;
+  };
+  return sha256(mixed('\x5c') + bytes_of(sha256(mixed('\x36') + std::string(text))));
+}
+
+bool are_same_digests(std::string_view a, std::string_view b) {
+  if (a.size() != b.size()) return false;
+  unsigned difference = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) difference |= static_cast<unsigned char>(a[i] ^ b[i]);
+  return difference == 0;
+}
+
+}  // namespace distgrad

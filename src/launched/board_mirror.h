@@ -1,0 +1,52 @@
+// A board in two places: what a rank writes on its host's is carried to rank 0's, and from there what the other ranks look for.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/memory_file.h"
+#include "protocol/board.h"
+
+namespace distgrad {
+
+// Places and bytes, ready to be sent.
+using BoardPatches = std::string;
+
+// On a rank's host: finds what its rank has changed.
+class BoardWatch {
+ public:
+  BoardWatch(MappedMemory board, int rank, int world_size);
+
+  // Since the last call; empty: nothing.
+  BoardPatches changes();
+
+ private:
+  bool read_slot();
+  bool read_note();
+
+  MappedMemory memory_;
+  const Board& board_;
+  int rank_;
+  bool counts_calls_;
+  std::int32_t port_ = 0;
+  std::uint64_t calls_ = 0;
+  std::uint64_t case_id_ = 0;
+  std::int64_t started_ns_ = 0;
+  std::int32_t step_ = -1;
+  Phase phase_ = Phase::kIdle;
+  std::uint32_t version_ = 0;
+  std::int32_t waits_ = 0;
+  std::string note_;
+};
+
+// Puts a rank's changes onto the board; what is not of that rank is left out. Whether other ranks may wait for it: the port, a
+// case or a driven call that it is through with.
+bool apply_changes(Board& board, int rank, const BoardPatches& patches);
+
+// What the others look for of that rank.
+BoardPatches public_part(const Board& board, int rank, int world_size);
+
+// On another rank's host.
+void apply_public_part(Board& board, const BoardPatches& patches);
+
+}  // namespace distgrad

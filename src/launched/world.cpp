@@ -1,0 +1,157 @@
+#include "launched/world.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/sha256.h"
+
+namespace distgrad {
+namespace {
+
+// Below those that the kernel gives to outgoing connections (32768 on).
+constexpr int kLowestPort = 20000, kPorts = 12000;
+constexpr int kLastPort = 65535 - 64;
+
+// Values of the environment.
+class Told {
+ public:
+  explicit Told(const Variable& variable) : variable_(variable) {}
+
+  std::string text(const char* name) const {
+    const char* value = variable_(name);
+    return value ? value : "";
+  }
+  bool has(const char* name) const { return !text(name).empty(); }
+
+  int number(const char* name, int low, int high) const {
+    const std::string value = text(name);
+    int number = 0;
+    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+    if (error != std::errc() || end != value.data() + value.size() || number < low || number > high)
+      throw UserError(fmt::format("the launcher's {}={} is no number from {} to {}; DISTGRAD_LAUNCHER=none runs without it",
+                                  name, value, low, high));
+    return number;
+  }
+  int number_or(const char* name, int otherwise) const { return has(name) ? number(name, 0, 1 << 20) : otherwise; }
+
+ private:
+  const Variable& variable_;
+};
+
+constexpr int kMostRanks = 1 << 20;
+
+// rank and size by these variables, if both are there.
+bool take_place(const Told& told, const char* rank, const char* size, LaunchedWorld& world) {
+  if (!told.has(rank) || !told.has(size)) return false;
+  world.size = told.number(size, 1, kMostRanks);
+  world.rank = told.number(rank, 0, world.size - 1);
+  return true;
+}
+
+std::string first_of(const Told& told, std::initializer_list<const char*> names) {
+  for (const char* name : names)
+    if (told.has(name)) return told.text(name);
+  return "";
+}
+
+bool by_torchrun(const Told& told, LaunchedWorld& world) {
+  if (!told.has("MASTER_ADDR") || !take_place(told, "RANK", "WORLD_SIZE", world)) return false;
+  world.launcher = told.has("TORCHELASTIC_RUN_ID") ? "torchrun" : "the launcher";
+  world.local_rank = told.number_or("LOCAL_RANK", -1);
+  world.local_size = told.number_or("LOCAL_WORLD_SIZE", 0);
+  world.job = fmt::format("torchrun {} {} {} {}", told.text("TORCHELASTIC_RUN_ID"), told.text("TORCHELASTIC_RESTART_COUNT"),
+                          told.text("MASTER_ADDR"), told.text("MASTER_PORT"));
+  return true;
+}
+
+bool by_open_mpi(const Told& told, LaunchedWorld& world) {
+  if (!take_place(told, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", world)) return false;
+  world.launcher = "Open MPI";
+  world.local_rank = told.number_or("OMPI_COMM_WORLD_LOCAL_RANK", -1);
+  world.local_size = told.number_or("OMPI_COMM_WORLD_LOCAL_SIZE", 0);
+  world.job = "mpi " + first_of(told, {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID"});
+  return true;
+}
+
+// Only a step's variables: a batch script has SLURM_PROCID, too, and is alone.
+bool by_slurm(const Told& told, LaunchedWorld& world) {
+  if (!told.has("SLURM_STEP_ID") || !take_place(told, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", world)) return false;
+  world.launcher = "Slurm";
+  world.local_rank = told.number_or("SLURM_LOCALID", -1);
+  const bool one_node = told.text("SLURM_STEP_NUM_NODES") == "1";
+  world.local_size = one_node ? world.size
+                              : tasks_on_node(told.text("SLURM_STEP_TASKS_PER_NODE"), told.number_or("SLURM_NODEID", 0));
+  world.job = fmt::format("slurm {}.{}", told.text("SLURM_JOB_ID"), told.text("SLURM_STEP_ID"));
+  return true;
+}
+
+bool by_pmi(const Told& told, LaunchedWorld& world) {
+  if (!take_place(told, "PMI_RANK", "PMI_SIZE", world)) return false;
+  world.launcher = "MPI";
+  const std::string rank = first_of(told, {"MPI_LOCALRANKID", "PMI_LOCAL_RANK"});
+  const std::string size = first_of(told, {"MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"});
+  std::from_chars(rank.data(), rank.data() + rank.size(), world.local_rank);
+  std::from_chars(size.data(), size.data() + size.size(), world.local_size);
+  world.job = "mpi " + first_of(told, {"PMI_JOBID", "PBS_JOBID", "LSB_JOBID"});
+  return true;
+}
+
+void find_meeting_place(const Told& told, LaunchedWorld& world) {
+  if (world.is_on_one_host()) world.meeting_host = "127.0.0.1";
+  else if (told.has("MASTER_ADDR")) world.meeting_host = told.text("MASTER_ADDR");
+  else if (told.has("SLURM_STEP_NODELIST")) world.meeting_host = first_host(told.text("SLURM_STEP_NODELIST"));
+  else
+    throw UserError(fmt::format("rank {} of {} is not told where rank 0 is: set MASTER_ADDR to its host, for all ranks "
+                                "(mpirun -x MASTER_ADDR=HOST)", world.rank, world.size));
+}
+
+}  // namespace
+
+std::string first_host(const std::string& list) {
+  const std::size_t end = list.find_first_of(",[");
+  if (end == list.npos || list[end] == ',') return list.substr(0, end);
+  const std::size_t close = list.find(']', end);
+  const std::size_t number_end = list.find_first_of(",-]", end);
+  if (close == list.npos || number_end == list.npos) return list.substr(0, end);
+  std::string host = list.substr(0, end) + list.substr(end + 1, number_end - end - 1);
+  const std::size_t next = list.find(',', close);
+  return first_host(host + list.substr(close + 1, next == list.npos ? next : next - close - 1));
+}
+
+int tasks_on_node(const std::string& list, int node) {
+  std::string_view rest = list;
+  while (!rest.empty()) {
+    const std::string_view part = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(rest.size(), part.size() + 1));
+    int tasks = 0, times = 1;
+    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), tasks);
+    if (error != std::errc()) return 0;
+    if (const std::size_t at = part.find("(x"); at != part.npos)
+      std::from_chars(part.data() + at + 2, part.data() + part.size(), times);
+    if (node < times) return tasks;
+    node -= times;
+  }
+  return 0;
+}
+
+std::optional<LaunchedWorld> launched_world(const Variable& variable) {
+  const Told told(variable);
+  if (told.text("DISTGRAD_LAUNCHER") == "none") return std::nullopt;
+  LaunchedWorld world;
+  if (!by_torchrun(told, world) && !by_open_mpi(told, world) && !by_slurm(told, world) && !by_pmi(told, world))
+    return std::nullopt;
+  if (world.size == 1) return std::nullopt;
+  find_meeting_place(told, world);
+  world.job += fmt::format(" {} {}", world.size, getuid());
+  if (told.has("DISTGRAD_PORT")) world.first_port = told.number("DISTGRAD_PORT", 1, kLastPort);
+  else if (told.has("MASTER_PORT")) world.first_port = std::min(told.number("MASTER_PORT", 0, 65535) + 1, kLastPort);
+  else world.first_port = kLowestPort + std::stoi(sha256(world.job).substr(0, 6), nullptr, 16) % kPorts;
+  return world;
+}
+
+}  // namespace distgrad

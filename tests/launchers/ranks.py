@@ -1,0 +1,36 @@
+"""A subject in Python, and a hang of its: what a user's file may hold."""
+
+import os
+import time
+
+import torch
+import torch.distributed as dist
+
+
+class Gather(torch.autograd.Function):
+    """Wrong for losses that every rank has: keeps its own slice."""
+
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.group = group
+        parts = [torch.empty_like(x) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(parts, x.contiguous(), group=group)
+        return torch.stack(parts)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g[dist.get_rank(ctx.group)], None
+
+
+def all_gather(x, group=None):
+    return Gather.apply(x, group)
+
+
+def sleeping_gather(x, group=None):
+    """Tells a file, if one is named, that it is there, and stays."""
+    if dist.get_rank() == 1:
+        mark = os.environ.get("LAUNCH_TEST_MARK")
+        if mark:
+            open(mark, "w").close()
+        time.sleep(600)
+    return Gather.apply(x, group)

@@ -1,0 +1,246 @@
+"""distgrad on the ranks of real launchers: run_launchers.py PART, one of PARTS. Exit code 77: a package or a right is missing, which is
+said. The report is to be the same as on one machine, but for times and hosts; what ends a rank or a host is told, and leaves nothing."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+SOURCES = HERE.parents[1]
+DISTGRAD = os.environ["DISTGRAD"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
+SCENARIOS = [str(SOURCES / "scenarios/collectives" / name) for name in
+             ("all_gather.json", "all_reduce_mesh.json", "reduce_scatter_group.json") if (SOURCES / "scenarios/collectives" / name).exists()]
+SCENARIOS.append(str(SOURCES / "scenarios/debate/weighted_sum.json"))
+RUN = ["run", "--world-size", "2,3,4", *SCENARIOS]
+SUBJECT = ["run", "--subject", f"all_gather=python:{HERE}/ranks.py:all_gather", "--world-size", "2,4", SCENARIOS[0]]
+SLEEPING = ["run", "--subject", f"all_gather=python:{HERE}/ranks.py:sleeping_gather", "--world-size", "4", "--timeout", "300", SCENARIOS[0]]
+AUDIT = ["audit", "--collective", "all_gather,broadcast", "python:torch.distributed.nn.functional", "--world-size", "4"]
+
+
+def skip(why):
+    print("skipped:", why)
+    sys.exit(77)
+
+
+def need(*programs, root=False):
+    missing = [p for p in programs if shutil.which(p) is None]
+    if missing:
+        skip(f"{', '.join(missing)} not found")
+    if root and os.geteuid() != 0:
+        skip("needs root")
+
+
+class Folder:
+    """A folder for a test's files, with its secret and its mark: all that it starts inherits that."""
+
+    def __init__(self):
+        self.path = Path(tempfile.mkdtemp(prefix="distgrad-launch-"))
+        self.environment = dict(os.environ, OMP_NUM_THREADS="1", DISTGRAD_LAUNCH_TIMEOUT="120", XDG_STATE_HOME=str(self.path),
+                                LAUNCH_TEST=str(self.path), LAUNCH_TEST_MARK=str(self.path / "mark"))
+        for name in ("RANK", "WORLD_SIZE", "DISTGRAD_LAUNCHER", "DISTGRAD_SECRET"):
+            self.environment.pop(name, None)
+
+    def run(self, command, **more):
+        return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=280, **more)
+
+    def start(self, command):
+        return subprocess.Popen(command, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                start_new_session=True)
+
+    def processes(self):
+        """Of this test's: (pid, name)."""
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                if f"LAUNCH_TEST={self.path}\0" in (process / "environ").read_text(errors="replace"):
+                    state = (process / "stat").read_text().rpartition(")")[2].split()[0]
+                    if state not in "ZX":
+                        found.append((int(process.name), (process / "comm").read_text().strip()))
+            except OSError:
+                pass
+        return found
+
+    def check_all_gone(self):
+        end = time.monotonic() + 20
+        while time.monotonic() < end and self.processes():
+            time.sleep(0.05)
+        assert not self.processes(), f"left behind: {self.processes()}"
+        shutil.rmtree(self.path)
+
+
+def without_places(value):
+    """A report without times and hosts."""
+    if isinstance(value, dict):
+        return {k: without_places(v) for k, v in value.items() if k not in ("elapsed_s", "host", "hosts", "command")}
+    return [without_places(v) for v in value] if isinstance(value, list) else value
+
+
+def compare(folder, launched, arguments, code):
+    """What `launched(command)` runs gives the report of one machine."""
+    reports = []
+    for name, start in (("here", list), ("there", launched)):
+        file = folder.path / f"{name}.json"
+        result = folder.run(start([DISTGRAD, arguments[0], "--json", str(file), *arguments[1:]]))
+        assert file.exists(), f"{name}: no report: {result.returncode}\n{result.stdout}\n{result.stderr}"
+        # torchrun has an exit code of its own for processes that fail.
+        assert (result.returncode == 0) == (code == 0), f"{name}: {result.returncode}\n{result.stdout}\n{result.stderr}"
+        reports.append(json.loads(file.read_text()))
+    assert without_places(reports[0]) == without_places(reports[1]), "the reports differ"
+    return result, reports[1]
+
+
+def check_run(folder, launched, hosts):
+    result, report = compare(folder, launched, RUN, 0)
+    assert report["summary"]["as_expected"] > 10 and report["summary"]["broken"] == 0, report["summary"]
+    assert result.stdout.count("as expected") and "On the 4 ranks of" in result.stdout, result.stdout
+    assert result.stdout.count(" in ") == result.stdout.count(" in ")
+    told = report["tool"].get("hosts")
+    assert (told is None) if hosts == 1 else len(set(told)) == hosts and len(told) == 4, told
+
+
+def check_larger_world(folder, launched):
+    result = folder.run(launched([DISTGRAD, "run", "--world-size", "5", SCENARIOS[-1]]))
+    assert "needs 5 ranks" in result.stdout and "has started 4" in result.stdout, result.stdout + result.stderr
+
+
+def check_everything(folder, launched, hosts):
+    check_run(folder, launched, hosts)
+    compare(folder, launched, SUBJECT, 1)
+    compare(folder, launched, AUDIT, 0)
+    check_larger_world(folder, launched)
+
+
+def torchrun():
+    """Two agents on this machine, as on two."""
+    def launched(command):
+        words = [*TORCHRUN, "--nnodes", "2", "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", str(free_port()),
+                 "--no-python", *command]
+        first, second = ([*words[:3], "--node-rank", rank, *words[3:]] for rank in "01")
+        return ["bash", "-c", '"${@:2:$1}" & "${@:$1+2}"; code=$?; wait; exit $code', "-", str(len(first)), *second, *first]
+
+    folder = Folder()
+    check_run(folder, launched, 1)
+    check_larger_world(folder, launched)
+    folder.check_all_gone()
+
+
+def mpi():
+    need("mpirun")
+    words = ["mpirun", "--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else []), "-np", "4"]
+    folder = Folder()
+    check_run(folder, lambda command: [*words, *command], 1)
+    folder.check_all_gone()
+
+
+def slurm():
+    need("srun", "slurmctld", "slurmd", "munged", root=True)
+    folder = Folder()
+    words = [str(HERE / "slurm_here"), "2", "srun", "-N", "2", "-n", "4"]
+    check_run(folder, lambda command: [*words, *command], 2)
+    folder.check_all_gone()
+
+
+def on_two_hosts(command):
+    """4 ranks by two torchruns, each on a host of its own."""
+    words = " ".join([*TORCHRUN, "--nnodes=2", "--nproc-per-node=2", "--master-addr=10.77.0.1", "--master-port=29555"])
+    rest = " ".join(f"'{word}'" for word in command)
+    return [str(HERE / "two_hosts"), *(x for rank in "01" for x in (f"{words} --node-rank={rank} --no-python {rest}", "--"))][:-1]
+
+
+def can_make_hosts():
+    name = f"dgt{os.getpid()}"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True).returncode == 0
+    if made:
+        subprocess.run(["ip", "netns", "del", name], check=True)
+    return made
+
+
+def hosts():
+    need("ip", root=True)
+    if not can_make_hosts():
+        skip("no network namespaces can be made here")
+    folder = Folder()
+    check_everything(folder, on_two_hosts, 2)
+    folder.check_all_gone()
+
+
+def wait_for(what, why):
+    end = time.monotonic() + 120
+    while not what():
+        assert time.monotonic() < end, f"{why} does not come"
+        time.sleep(0.02)
+
+
+def by_hand(folder, arguments):
+    """4 ranks without a launcher but its variables, so that none ends the others; rank 0's process, and the others'."""
+    port = str(free_port())
+    started = []
+    for rank in range(4):
+        folder.environment.update(RANK=str(rank), WORLD_SIZE="4", LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="4", MASTER_ADDR="127.0.0.1",
+                                  MASTER_PORT=port)
+        started.append(folder.start([DISTGRAD, arguments[0], "--json", str(folder.path / "r.json"), *arguments[1:]]))
+    return started
+
+
+def failures():
+    """A rank that is killed, one that is told to end, a command that is wrong: told, the same exit code everywhere, nothing left."""
+    for end, told in ((signal.SIGKILL, "rank 2 on "), (signal.SIGTERM, "was ended by SIGTERM")):
+        folder = Folder()
+        started = by_hand(folder, SLEEPING)
+        wait_for((folder.path / "mark").exists, "the sleeping rank")
+        started[2].send_signal(end)
+        began = time.monotonic()
+        outputs = [process.communicate(timeout=100) for process in started]
+        assert told in outputs[0][1], outputs[0]
+        assert [p.returncode for p in started] == [3, 3, {signal.SIGKILL: -9, signal.SIGTERM: 143}[end], 3], [p.returncode for p in started]
+        assert json.loads((folder.path / "r.json").read_text())["cases"] == []
+        assert all(not outputs[rank][0] and not outputs[rank][1] for rank in (1, 3)), outputs
+        print(f"{end.name}: all ended after {time.monotonic() - began:.1f} s")
+        folder.check_all_gone()
+    folder = Folder()
+    started = by_hand(folder, ["run", "--no-such-option"])
+    outputs = [process.communicate(timeout=100) for process in started]
+    assert [p.returncode for p in started] == [2] * 4 and not any(o[0] or o[1] for o in outputs[1:]), outputs
+    folder.check_all_gone()
+
+
+def cable():
+    """The link between two hosts is cut in the middle of a case."""
+    need("ip", root=True)
+    if not can_make_hosts():
+        skip("no network namespaces can be made here")
+    folder = Folder()
+    file = folder.path / "r.json"
+    process = folder.start(on_two_hosts([DISTGRAD, SLEEPING[0], "--json", str(file), *SLEEPING[1:]]))
+    wait_for((folder.path / "mark").exists, "the sleeping rank")
+    host = next(f"dga{pid}" for pid, _ in folder.processes() if Path(f"/run/netns/dga{pid}").exists())
+    subprocess.run(["ip", "-n", host, "link", "set", "eth0", "down"], check=True)
+    began = time.monotonic()
+    output, errors = process.communicate(timeout=120)
+    took = time.monotonic() - began
+    assert "ranks 2-3 on " in errors and "not heard any more" in errors, output + errors
+    assert json.loads(file.read_text())["cases"] == []
+    print(f"all ended {took:.1f} s after the cable was cut")
+    folder.check_all_gone()
+
+
+def free_port():
+    import socket
+
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return min(s.getsockname()[1], 60000)
+
+
+PARTS = {part.__name__: part for part in (torchrun, mpi, slurm, hosts, failures, cable)}
+
+if __name__ == "__main__":
+    PARTS[sys.argv[1]]()
+    print("ok")
