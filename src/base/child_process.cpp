@@ -14,6 +14,8 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/limits.h"
+#include "base/namespaces.h"
 
 extern char** environ;
 
@@ -42,8 +44,18 @@ std::vector<char*> pointers(std::vector<std::string>& strings) {
   return result;
 }
 
+// The kernel would rather kill what is large: the driver, which has mapped what all ranks sent, or the user's editor.
+void be_killed_first() {
+  const int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+  if (fd < 0) return;
+  [[maybe_unused]] const ssize_t n = write(fd, "500", 3);
+  close(fd);
+}
+
 // Nothing here may allocate: it runs between fork and exec.
-[[noreturn]] void become(const ChildCommand& command, pid_t parent, char** arguments, char** environment) {
+[[noreturn]] void become(const ChildCommand& command, bool leaves_network, pid_t parent, char** arguments, char** environment) {
+  if (command.is_expendable) be_killed_first();
+  if (leaves_network && !enter_own_network()) _exit(127);
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (getppid() != parent) _exit(127);  // it died before the line above
   setsid();
@@ -79,11 +91,12 @@ pid_t start_child(const ChildCommand& command) {
   std::vector<std::string> environment = merged_environment(command);
   const std::vector<char*> argument_pointers = pointers(arguments);
   const std::vector<char*> environment_pointers = pointers(environment);
+  const bool leaves_network = command.is_expendable && !limits().host_network && can_have_own_network();
   const pid_t parent = getpid();
   const pid_t child = fork();
   if (child < 0) throw SystemError("cannot start " + command.arguments[0] + ": fork: " + std::strerror(errno));
   if (child == 0)
-    become(command, parent, const_cast<char**>(argument_pointers.data()),
+    become(command, leaves_network, parent, const_cast<char**>(argument_pointers.data()),
            const_cast<char**>(environment_pointers.data()));
   started.insert(child);
   return child;

@@ -15,6 +15,8 @@ struct ChildCommand {
   std::vector<std::pair<std::string, std::string>> environment;  // in addition to this process's
   int inherited_fd = -1;  // what the child gets as descriptor kInheritedFd
   int output_fd = -1;     // its standard output and error; standard input is /dev/null
+  // It and what it starts: a network of its own where the kernel offers one, and the first to go where memory runs out.
+  bool is_expendable = false;
 };
 
 inline constexpr int kInheritedFd = 3;

@@ -13,7 +13,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "base/error.h"
+#include "base/failed_call.h"
 
 namespace distgrad {
 namespace {
@@ -51,7 +51,7 @@ void note(int signal) {
 
 Interrupts::Interrupts() {
   event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (event < 0) throw SystemError("eventfd failed");
+  if (event < 0) throw failed_call("eventfd");
   first_signal = 0;
   struct sigaction action{};
   action.sa_handler = note;

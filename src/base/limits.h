@@ -9,6 +9,7 @@ struct Limits {
   double case_s = 0;               // at most for one case, whatever its file says; 0: as the file says
   double total_s = 0;              // for everything; 0: no limit
   std::uint64_t memory_bytes = 0;  // for the simulator, and for the ranks of a case together
+  bool host_network = false;       // ranks are on the machine's network, not on one of their own
 };
 
 const Limits& limits();

@@ -9,17 +9,12 @@
 #include <cerrno>
 #include <cstring>
 
-#include "base/error.h"
+#include "base/failed_call.h"
 
 namespace distgrad {
 namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
-
-SystemError failed(const char* call) {
-  const char* remedy = errno == EMFILE ? "; raise the number of open files (ulimit -n) or use fewer ranks" : "";
-  return SystemError(std::string(call) + ": " + std::strerror(errno) + remedy);
-}
 
 MappedMemory map(int fd, std::size_t size, int protection, int flags) {
   void* memory = mmap(nullptr, size, protection, flags, fd, 0);
@@ -31,18 +26,18 @@ MappedMemory map(int fd, std::size_t size, int protection, int flags) {
 
 UniqueFd create_memory_file(const char* name) {
   UniqueFd fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd) throw failed("memfd_create");
+  if (!fd) throw failed_call("memfd_create");
   return fd;
 }
 
 MappedMemory map_shared(int fd, std::size_t size) {
   MappedMemory memory = map(fd, size, PROT_READ | PROT_WRITE, MAP_SHARED);
-  if (!memory) throw failed("mmap");
+  if (!memory) throw failed_call("mmap");
   return memory;
 }
 
 void seal(int fd) {
-  if (fcntl(fd, F_ADD_SEALS, kSeals | F_SEAL_SEAL) != 0) throw failed("fcntl(F_ADD_SEALS)");
+  if (fcntl(fd, F_ADD_SEALS, kSeals | F_SEAL_SEAL) != 0) throw failed_call("fcntl(F_ADD_SEALS)");
 }
 
 MappedMemory map_sealed(int fd, std::size_t size, std::string* error) {
@@ -64,8 +59,8 @@ MappedMemory map_sealed(int fd, std::size_t size, std::string* error) {
 UniqueFd create_output_file() {
   UniqueFd fd = create_memory_file("distgrad-output");
   // It has its full size from the start, which costs nothing, and cannot grow.
-  if (ftruncate(fd.get(), kOutputFileBytes) != 0) throw failed("ftruncate");
-  if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) != 0) throw failed("fcntl(F_ADD_SEALS)");
+  if (ftruncate(fd.get(), kOutputFileBytes) != 0) throw failed_call("ftruncate");
+  if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) != 0) throw failed_call("fcntl(F_ADD_SEALS)");
   return fd;
 }
 

@@ -1,13 +1,10 @@
 #include "base/sandbox.h"
 
 #include <fcntl.h>
-#include <net/if.h>
 #include <sched.h>
 #include <signal.h>
-#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -24,6 +21,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/namespaces.h"
 #include "base/unique_fd.h"
 
 extern char** environ;
@@ -41,27 +39,6 @@ constexpr std::array<std::string_view, 21> kKeptVariables = {
   throw UserError("--sandbox: this system does not let distgrad " + what + ": " + std::strerror(error) +
                   "; it takes unprivileged user namespaces (sysctl kernel.unprivileged_userns_clone=1, "
                   "kernel.apparmor_restrict_unprivileged_userns=0), and in a container its own /proc");
-}
-
-void write_text(const char* path, const std::string& text) {
-  const UniqueFd file(open(path, O_WRONLY | O_CLOEXEC));
-  if (!file || write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
-    refuse(std::string("write ") + path, errno);
-}
-
-void map_user(uid_t user, gid_t group) {
-  write_text("/proc/self/setgroups", "deny");
-  write_text("/proc/self/uid_map", std::to_string(user) + " " + std::to_string(user) + " 1");
-  write_text("/proc/self/gid_map", std::to_string(group) + " " + std::to_string(group) + " 1");
-}
-
-void raise_loopback() {
-  const UniqueFd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  ifreq request{};
-  std::strcpy(request.ifr_name, "lo");
-  if (!socket || ioctl(socket.get(), SIOCGIFFLAGS, &request) != 0) refuse("find a loopback interface", errno);
-  request.ifr_flags = static_cast<short>(request.ifr_flags | IFF_UP | IFF_RUNNING);
-  if (ioctl(socket.get(), SIOCSIFFLAGS, &request) != 0) refuse("raise a loopback interface", errno);
 }
 
 // /proc of the new process namespace: else it would show the processes of the old one.
@@ -86,7 +63,7 @@ void enter_as_first(int report) {
   try {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     mount_proc();
-    raise_loopback();
+    if (const char* what = raise_loopback()) refuse(what, errno);
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) refuse("give up privileges", errno);
     clean_environment();
   } catch (const UserError& e) {
@@ -117,7 +94,7 @@ void enter_sandbox() {
   const gid_t group = getegid();
   if (unshare(CLONE_NEWUSER | CLONE_NEWNET | CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC) != 0)
     refuse("make namespaces", errno);
-  map_user(user, group);
+  if (const char* what = map_user(user, group)) refuse(what, errno);
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) refuse("make a pipe", errno);
   const UniqueFd reading(ends[0]);

@@ -9,6 +9,7 @@
 
 #include "base/did_you_mean.h"
 #include "base/error.h"
+#include "base/surroundings.h"
 #include "base/version.h"
 #include "base/visible_text.h"
 #include "cli/command.h"
@@ -110,6 +111,7 @@ int run_here(const Arguments& arguments) {
       return static_cast<int>(ExitCode::kUserError);
     }
     const Command& command = known_command(arguments[0]);
+    require_working_folder();
     const ExitCode code = command.function({arguments.begin() + 1, arguments.end()});
     if (output_problem().empty()) return static_cast<int>(code);
     complain("distgrad: cannot write standard output: {}\n", output_problem());

@@ -33,10 +33,12 @@ struct CompareOptions {
   bool strict = false;
 };
 
+using Json = nlohmann::ordered_json;
+
 // What both kinds of comparison end with.
 struct Outcome {
   std::string text;
-  nlohmann::ordered_json json;
+  Json json;  // where it is asked for
   bool good = true;
   dumps::ComparisonCases cases = {};  // of gradients
 };
@@ -133,9 +135,10 @@ Outcome compare_gradients(const CompareOptions& options) {
   const dumps::DumpComparison comparison =
       dumps::compare_dumps(dumps::read_dump({&options.reference, 1}),
                            dumps::read_dump(options.observed), options.comparison);
-  return {dumps::comparison_text(comparison, {options.full, terminal_width(100)}), dumps::comparison_json(comparison),
+  return {dumps::comparison_text(comparison, {options.full, terminal_width(100)}),
+          options.json.empty() ? Json() : dumps::comparison_json(comparison),
           comparison.all_right() && (comparison.vacuous.empty() || !options.strict),
-          dumps::comparison_cases(comparison, options.strict)};
+          options.reports.empty() ? dumps::ComparisonCases() : dumps::comparison_cases(comparison, options.strict)};
 }
 
 Outcome compare_reports(const CompareOptions& options) {
@@ -143,7 +146,7 @@ Outcome compare_reports(const CompareOptions& options) {
     throw UserError("compare: of reports two are compared, an earlier and a later one");
   const dumps::ReportChanges changes = dumps::changes_between(
       dumps::read_report(options.reference), dumps::read_report(options.observed[0]));
-  return {dumps::changes_text(changes, options.full), dumps::changes_json(changes),
+  return {dumps::changes_text(changes, options.full), options.json.empty() ? Json() : dumps::changes_json(changes),
           !changes.is_worse()};
 }
 

@@ -1,9 +1,6 @@
 // distgrad doctor: what was found, what is missing with the remedy, and a self-test of the
 // backend's collectives.
-#include <arpa/inet.h>
 #include <fmt/format.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <sys/wait.h>
@@ -19,6 +16,7 @@
 
 #include "base/error.h"
 #include "base/lines.h"
+#include "base/surroundings.h"
 #include "base/version.h"
 #include "cli/accelerators.h"
 #include "cli/captured_child.h"
@@ -101,18 +99,7 @@ Line python_line() {
 }
 
 Line loopback_line() {
-  ifaddrs* first = nullptr;
-  bool found = false;
-  if (::getifaddrs(&first) == 0) {
-    for (const ifaddrs* i = first; i != nullptr; i = i->ifa_next) {
-      if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != AF_INET || !(i->ifa_flags & IFF_UP))
-        continue;
-      const auto* address = reinterpret_cast<const sockaddr_in*>(i->ifa_addr);
-      found = found || address->sin_addr.s_addr == htonl(INADDR_LOOPBACK);
-    }
-    ::freeifaddrs(first);
-  }
-  if (found) return {Finding::kFine, "network", "loopback interface with 127.0.0.1", ""};
+  if (has_loopback()) return {Finding::kFine, "network", "loopback interface with 127.0.0.1", ""};
   return {Finding::kMissing, "network", "no interface has 127.0.0.1, over which the ranks talk",
           "ip link set lo up"};
 }

@@ -29,11 +29,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kUsualFolder = "golden";
+
 enum class Action { kUpdate, kCheck, kDiff };
 
 struct GoldenOptions {
   Action action = Action::kCheck;
-  std::string folder = "golden";
+  std::string folder = kUsualFolder;
   std::vector<std::string> paths;
   bool full = false;
 };
@@ -310,8 +312,9 @@ std::string change_text(const Standing& standing) {
 
 // --- What each action does with one file ---
 
-// A link among the golden files could name a file of another project.
-void refuse_outside(const std::string& path, const std::string& golden_folder) {
+// A link among the golden files could name a file of another project, as could that folder itself where nobody named it.
+void refuse_outside(const std::string& path, const std::string& named_folder) {
+  const std::string golden_folder = named_folder == kUsualFolder ? fs::absolute(named_folder).parent_path().string() : named_folder;
   std::error_code error, not_a_link;
   const fs::path target = fs::read_symlink(path, not_a_link);  // of a link whose target is not there, too
   const fs::path meant = not_a_link ? fs::path(path) : fs::path(path).parent_path() / target;

@@ -60,7 +60,7 @@ ExitCode gradcheck_command(const Arguments& arguments) {
   std::string function, dtype, backend, python, inputs, json;
   std::vector<std::string> given, constants;
   int ranks = 4, directions = 16;
-  double rtol = 0, timeout = 60;
+  double rtol = 0, timeout = 60, max_timeout = 0, total_timeout = 0;
   app.add_option("FUNCTION", function, "losses.py:GatherLayer.apply, or package.module:function")->required();
   app.add_option("--ranks", ranks, "how many are started (default 4)")->type_name("N");
   app.add_option("--input", given, "an argument of the function, or NAME=EXPR: randn(4,3), arange(6.)+rank, 3, None")
@@ -72,6 +72,8 @@ ExitCode gradcheck_command(const Arguments& arguments) {
   app.add_option("--rtol", rtol, "what rounding may do, relative to a gradient's largest element")->type_name("X");
   app.add_option("--directions", directions, "random directions of large tensors (default 16)")->type_name("N");
   app.add_option("--timeout", timeout, "seconds that a rank may wait for another (default 60)")->type_name("S");
+  app.add_option("--max-timeout", max_timeout, "--timeout is not more than this")->type_name("S");
+  app.add_option("--total-timeout", total_timeout, "seconds for all; then the exit code is 142")->type_name("S");
   app.add_option("--json", json, "the report as JSON; - is standard output")->type_name("FILE");
   app.add_option("--python", python, "the interpreter; its torch runs the function")->type_name("PATH");
   describe(app, kExamples);

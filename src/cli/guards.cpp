@@ -29,12 +29,14 @@ GuardOptions::GuardOptions(CLI::App& app) {
       app.add_option("--total-timeout", total_timeout_, "seconds for all; what is finished then is reported")->type_name("S");
   app.add_option("--max-memory", max_memory_, "for the ranks of a case: 4G; default 9/10 of all")->type_name("SIZE");
   app.add_flag("--sandbox", sandbox_, "strangers' code: no network, no other processes");
+  app.add_flag("--host-network", host_network_, "ranks on the machine's network, not their own");
 }
 
 void GuardOptions::apply(const std::string& command) const {
   check_seconds(command, *max_timeout_option_, max_timeout_);
   check_seconds(command, *total_timeout_option_, total_timeout_);
-  Limits limits{max_timeout_, total_timeout_, usual_memory_bytes()};
+  if (sandbox_ && host_network_) throw UserError(command + ": --sandbox has no network: not with --host-network");
+  Limits limits{max_timeout_, total_timeout_, usual_memory_bytes(), host_network_};
   try {
     if (!max_memory_.empty()) limits.memory_bytes = bytes_of(max_memory_);
     if (sandbox_) enter_sandbox();

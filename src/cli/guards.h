@@ -19,6 +19,7 @@ class GuardOptions {
   double max_timeout_ = 0, total_timeout_ = 0;
   std::string max_memory_;
   bool sandbox_ = false;
+  bool host_network_ = false;
   CLI::Option *max_timeout_option_, *total_timeout_option_;
 };
 

@@ -11,6 +11,11 @@ constexpr std::int64_t kBlock =
 
 bool same(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
 
+// Room for the blocks that it is read in.
+std::vector<double> block_of(const Stream& stream) {
+  return std::vector<double>(static_cast<std::size_t>(std::min(kBlock, stream.size())));
+}
+
 // Where the squares of such small numbers would vanish the largest error decides alone.
 bool squares_are_usable(double squares, double max_expected) {
   return std::isfinite(squares) && max_expected > 1e-140;
@@ -176,7 +181,7 @@ double Differences::relative_error() const {
 }
 
 Differences measure(const Stream& observed, const Stream& expected, const Bound& bound) {
-  std::vector<double> o(kBlock), e(kBlock);
+  std::vector<double> o = block_of(observed), e = o;
   Measurement measurement(bound);
   for (std::int64_t begin = 0, size = observed.size(); begin < size; begin += kBlock) {
     const std::int64_t n = std::min(kBlock, size - begin);
@@ -211,7 +216,7 @@ bool agrees(const Stream& observed, const Stream& expected, double factor, const
     if (!std::isfinite(error)) return !same(o, e);
     return error > (bound.elementwise ? bound.atol + bound.rtol * std::abs(e) : limit);
   };
-  std::vector<double> o(kBlock), e(kBlock);
+  std::vector<double> o = block_of(observed), e = o;
   double error_squares = 0, expected_squares = 0;
   const std::int64_t size = observed.size();
   // The first blocks are small: most hypotheses end there.
@@ -237,7 +242,7 @@ bool agrees(const Stream& observed, const Stream& expected, double factor, const
 }
 
 double largest(const Stream& stream) {
-  std::vector<double> values(kBlock);
+  std::vector<double> values = block_of(stream);
   double found = 0;
   for (std::int64_t begin = 0, size = stream.size(); begin < size; begin += kBlock) {
     const std::int64_t n = std::min(kBlock, size - begin);
@@ -251,7 +256,7 @@ double largest(const Stream& stream) {
 }
 
 bool are_disjoint(const std::vector<const Stream*>& streams) {
-  std::vector<double> values(kBlock);
+  std::vector<double> values = block_of(*streams.front());
   std::vector<bool> taken;
   std::vector<bool> has_something(streams.size());
   for (std::int64_t begin = 0, size = streams.front()->size(); begin < size; begin += kBlock) {

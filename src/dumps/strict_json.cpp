@@ -2,7 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <set>
+#include <algorithm>
+#include <unordered_set>
 #include <vector>
 
 #include "base/error.h"
@@ -13,46 +14,105 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// nlohmann keeps the last of several equal keys and says nothing.
-class KeyGuard {
+// nlohmann's own parser of ordered objects looks every key up among all before it, which takes minutes for a model of many
+// parameters, and keeps the last of several equal keys without a word.
+class Builder : public nlohmann::json_sax<Json> {
  public:
-  explicit KeyGuard(const std::string& where) : where_(where) {}
+  explicit Builder(const std::string& where) : where_(where) {}
 
-  bool operator()(int depth, Json::parse_event_t event, const Json& parsed) {
-    if (depth > kDeepest)
-      throw UserError(fmt::format("{}: nested deeper than {}", where_, kDeepest));
-    if (event == Json::parse_event_t::object_start) keys_.emplace_back();
-    if (event == Json::parse_event_t::object_end) keys_.pop_back();
-    if (event == Json::parse_event_t::key) {
-      const auto& key = parsed.get_ref<const std::string&>();
-      if (!keys_.back().insert(key).second)
-        throw UserError(fmt::format("{}: \"{}\" is there twice", where_, for_terminal(key)));
+  Json take() { return std::move(root_); }
+
+  bool null() override { return add(nullptr); }
+  bool boolean(bool value) override { return add(value); }
+  bool number_integer(number_integer_t value) override { return add(value); }
+  bool number_unsigned(number_unsigned_t value) override { return add(value); }
+  bool number_float(number_float_t value, const string_t&) override { return add(value); }
+  bool string(string_t& value) override { return add(std::move(value)); }
+  bool binary(binary_t& value) override { return add(std::move(value)); }
+
+  bool start_object(std::size_t) override { return open(Json::object()); }
+  bool end_object() override { return close(); }
+  bool start_array(std::size_t) override { return open(Json::array()); }
+  bool end_array() override { return close(); }
+
+  bool key(string_t& name) override {
+    Open& object = open_.back();
+    if (is_there(object, name))
+      throw UserError(fmt::format("{}: \"{}\" is there twice", where_, for_terminal(name)));
+    object.key = std::move(name);
+    return true;
+  }
+
+  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception& e) override {
+    throw UserError(fmt::format("{}: not JSON: {}", where_, reason(e.what())));
+  }
+
+ private:
+  static constexpr std::size_t kDeepest = 64;
+
+  // An object or list that has not ended, to be put into the one around it when it has.
+  struct Open {
+    Json value;
+    std::unordered_set<std::string> keys;  // of an object that has many
+    std::string key;
+  };
+
+  static bool is_there(Open& object, const std::string& name) {
+    constexpr std::size_t kFew = 16;
+    const auto& members = object.value.get_ref<const Json::object_t&>();
+    if (members.size() < kFew)
+      return std::any_of(members.begin(), members.end(), [&](const auto& member) { return member.first == name; });
+    if (object.keys.empty())
+      for (const auto& member : members) object.keys.insert(member.first);
+    return !object.keys.insert(name).second;
+  }
+
+  // Without nlohmann's own "[json.exception.parse_error.101] ".
+  static std::string reason(const std::string& what) {
+    const std::size_t end = what.find("] ");
+    const std::string text = end == std::string::npos ? what : what.substr(end + 2);
+    return for_terminal(text.substr(0, 160));
+  }
+
+  bool add(Json value) {
+    if (open_.empty()) {
+      root_ = std::move(value);
+    } else if (open_.back().value.is_array()) {
+      open_.back().value.get_ref<Json::array_t&>().push_back(std::move(value));
+    } else {
+      Open& object = open_.back();
+      object.value.get_ref<Json::object_t&>().push_back({std::move(object.key), std::move(value)});
     }
     return true;
   }
 
- private:
-  static constexpr int kDeepest = 64;
-  const std::string& where_;
-  std::vector<std::set<std::string>> keys_;
-};
+  bool open(Json value) {
+    if (open_.size() == kDeepest) throw UserError(fmt::format("{}: nested deeper than {}", where_, kDeepest));
+    open_.push_back({std::move(value), {}, {}});
+    return true;
+  }
 
-// Without nlohmann's own "[json.exception.parse_error.101] ".
-std::string reason(const std::string& what) {
-  const std::size_t end = what.find("] ");
-  const std::string text = end == std::string::npos ? what : what.substr(end + 2);
-  return for_terminal(text.substr(0, 160));
-}
+  bool close() {
+    Json value = std::move(open_.back().value);
+    open_.pop_back();
+    return add(std::move(value));
+  }
+
+  const std::string& where_;
+  Json root_;
+  std::vector<Open> open_;
+};
 
 }  // namespace
 
 Json parse_strict_json(std::string_view text, const std::string& where) {
-  KeyGuard guard(where);
+  Builder builder(where);
   try {
-    return Json::parse(text.begin(), text.end(), std::ref(guard));
+    Json::sax_parse(text.begin(), text.end(), &builder);
   } catch (const Json::exception& e) {
-    throw UserError(fmt::format("{}: not JSON: {}", where, reason(e.what())));
+    throw UserError(fmt::format("{}: not JSON: {}", where, for_terminal(e.what())));
   }
+  return builder.take();
 }
 
 }  // namespace distgrad::dumps

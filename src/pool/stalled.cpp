@@ -22,16 +22,19 @@ bool is_in_call(const RankPlace& place) {
 
 std::string name_of(const NotedCall& call) { return call.op.empty() ? call.kind : call.kind + " " + call.op; }
 
-// "all_reduce sum of float64 [4]", "broadcast of float32 [2, 3] from rank 1"
+bool is_message(const NotedCall& call) { return call.kind == "send" || call.kind == "recv"; }
+
+// "all_reduce sum of float64 [4]", "broadcast of float32 [2, 3], root 1", "recv of float32 [2], from rank 1"
 std::string text_of(const NotedCall& call) {
   std::string text = name_of(call);
   if (!call.dtype.empty()) text += fmt::format(" of {} [{}]", call.dtype, fmt::join(call.shape, ", "));
-  if (call.root >= 0) text += fmt::format(", root {}", call.root);
-  return text;
+  if (call.root < 0) return text;
+  const char* which = call.kind == "send" ? "to rank" : call.kind == "recv" ? "from rank" : "root";
+  return text + fmt::format(", {} {}", which, call.root);
 }
 
 std::string group_text(const NotedCall& call, const Program& program) {
-  if (call.ranks.empty() || static_cast<int>(call.ranks.size()) == program.world_size) return "";
+  if (is_message(call) || call.ranks.empty() || static_cast<int>(call.ranks.size()) == program.world_size) return "";
   return fmt::format(", in the group of ranks {}", fmt::join(call.ranks, ", "));
 }
 
@@ -56,6 +59,7 @@ std::int64_t elements(const NotedCall& call) {
 
 // What the ranks of one collective have to agree in.
 std::string common_part(const NotedCall& call) {
+  if (is_message(call)) return "message";
   return fmt::format("{}|{}|{}|{}|{}", call.kind, call.op, call.root, call.dtype, call.sizes_agree ? elements(call) : -1);
 }
 
@@ -111,9 +115,10 @@ const RankPlace* place_of(std::span<const RankPlace> places, int rank) {
   return found == places.end() ? nullptr : &*found;
 }
 
+// Or may have: one that has to do with many groups does not tell of all.
 bool has_entered(const RankPlace& place, const NotedCall& call) {
   const auto found = place.call->entered.find(call.group);
-  return found != place.call->entered.end() && found->second >= call.number;
+  return found == place.call->entered.end() ? !place.call->told_all : found->second >= call.number;
 }
 
 // Who of its group has not entered the call; none where that cannot be known.
@@ -182,7 +187,8 @@ std::optional<RankError> silent_difference(const Program& program, std::span<con
   for (std::size_t rank = 0; rank < entered.size(); ++rank)
     for (const NotedCall& call : entered[rank]) {
       if (call.is_between_two) continue;
-      RankPlace place{static_cast<int>(rank), RankPlace::State::kFinished, -1, Phase::kReply, call};
+      RankPlace place{static_cast<int>(rank), RankPlace::State::kFinished, call.step,
+                      call.in_backward ? Phase::kBackward : Phase::kForward, call};
       place.call->sizes_agree = false;
       calls[key_of(call)].push_back(std::move(place));
     }
@@ -222,12 +228,13 @@ std::optional<RankError> absence_error(const Program& program, std::span<const R
     const NotedCall& call = *in_it.front()->call;
     const bool all_finished = std::all_of(absent.begin(), absent.end(), [](const RankPlace* p) { return p->state == RankPlace::State::kFinished; });
     const char* has = absent.size() == 1 ? "has" : "have";
+    const std::string entered = (is_message(call) ? "entered the other end of " : "entered ") + text_of(call) + group_text(call, program);
     // Where most are through with the case, who waits is in a collective too many.
     const bool one_too_many = all_finished && absent.size() > in_it.size();
     return error_at(program, "hang", one_too_many ? in_it.front()->rank : absent.front()->rank, *in_it.front(),
-                    fmt::format("{} {} {} {}{}, where {} {}; {}", who(absent), has,
-                                all_finished ? "finished the case and never entered" : "not entered", text_of(call),
-                                group_text(call, program), who(in_it), in_it.size() == 1 ? "waits" : "wait",
+                    fmt::format("{} {} {} {}, where {} {}; {}", who(absent), has,
+                                all_finished ? "finished the case and never" : "not", entered, who(in_it),
+                                in_it.size() == 1 ? "waits" : "wait",
                                 place_text(program, *in_it.front())));
   }
   if (unmet.size() < 2) return std::nullopt;

@@ -201,10 +201,63 @@ TEST(Stalled, WithoutNotesNothingIsSaid) {
   EXPECT_FALSE(is_deadlock(one_step(3), places));
 }
 
-TEST(Stalled, SendAndReceiveAreNotJudged) {
+TEST(Stalled, AMessageFromAnybodyIsNotJudged) {
   std::vector<RankPlace> places = {waits(0), waits(1), computes(2, 0, State::kFinished)};
   for (RankPlace& place : places) place.call->is_between_two = true;
   EXPECT_FALSE(is_deadlock(one_step(3), places));
+}
+
+// Rank `rank` waits in the first message from `source` to `target`.
+RankPlace waits_for_message(int rank, int source, int target) {
+  RankPlace place = waits_in_pair(rank, {std::min(source, target), std::max(source, target)});
+  place.call->kind = rank == source ? "send" : "recv";
+  place.call->op.clear();
+  place.call->root = rank == source ? target : source;
+  place.call->sizes_agree = false;
+  place.call->recent = {*place.call};
+  return place;
+}
+
+TEST(Stalled, AMessageThatNobodySends) {
+  const std::vector<RankPlace> places = {computes(0, 0, State::kFinished), waits_for_message(1, 2, 1), computes(2, 0, State::kFinished)};
+  EXPECT_TRUE(is_deadlock(one_step(3), places));
+  const RankError error = absence_error(one_step(3), places).value();
+  EXPECT_EQ(error.rank, 2);
+  EXPECT_THAT(error.message, HasSubstr("rank 2 (loss.py:41) has finished the case and never entered the other end of recv of "
+                                       "float64 [2, 2], from rank 2, where rank 1 (loss.py:41) waits"));
+  const std::vector<RankPlace> others_wait = {waits(0), waits_for_message(1, 2, 1), waits(2)};
+  EXPECT_TRUE(is_deadlock(one_step(3), others_wait));
+  EXPECT_EQ(absence_error(one_step(3), others_wait).value().rank, 1);
+}
+
+TEST(Stalled, BothEndsOfAMessageGoOn) {
+  const std::vector<RankPlace> places = {computes(0, 0, State::kFinished), waits_for_message(1, 2, 1), waits_for_message(2, 2, 1)};
+  EXPECT_FALSE(is_deadlock(one_step(3), places));
+  EXPECT_FALSE(difference_error(one_step(3), places));
+  EXPECT_FALSE(absence_error(one_step(3), places));
+}
+
+TEST(Stalled, WhoDoesNotTellOfAllGroupsIsNotAbsent) {
+  std::vector<RankPlace> places = {waits(0), waits_in_pair(1, {1, 2}), waits_in_pair(2, {1, 2})};
+  places[0].call->ranks = {0, 1};
+  places[1].call->told_all = false;
+  EXPECT_FALSE(absence_error(one_step(3), places));
+  places[1].call->told_all = true;
+  EXPECT_TRUE(absence_error(one_step(3), {{places[0], computes(1, 0)}}));
+}
+
+TEST(Stalled, ASilentDifferenceHasItsStep) {
+  std::vector<std::vector<NotedCall>> entered;
+  for (int rank = 0; rank < 3; ++rank) entered.push_back({*waits(rank).call});
+  EXPECT_FALSE(silent_difference(one_step(3), entered));
+  entered[1][0].op = "max";
+  entered[1][0].step = 0;
+  entered[1][0].in_backward = true;
+  const RankError error = silent_difference(one_step(3), entered).value();
+  EXPECT_EQ(error.rank, 1);
+  EXPECT_EQ(error.step, "y");
+  EXPECT_TRUE(error.in_backward);
+  EXPECT_THAT(error.message, HasSubstr("step y (all_reduce), backward"));
 }
 
 TEST(PlaceInStack, IsTheInnermostLineOfTheUsers) {

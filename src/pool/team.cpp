@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/limits.h"
 #include "pool/rank_sight.h"
+#include "pool/remedies.h"
 #include "pool/stalled.h"
 
 namespace distgrad {
@@ -250,6 +251,8 @@ void Team::take_reply(Worker& worker, WorkReply reply) {
   worker.answered = reply.id;
   const auto* result = std::get_if<RankResult>(&reply.what);
   const std::optional<RankError> error = result ? result->error : reply.error;
+  if (auto* simulation = std::get_if<Simulation>(&reply.what); simulation && simulation->invalid)
+    simulation->invalid->message = with_remedy(std::move(simulation->invalid->message));
   answered->replies[worker.rank] = std::move(reply);
   ++answered->answered;
   if (failing_since_ns_ != 0) next_look_ns_ = 0;  // it may be what the failure waits for
@@ -267,6 +270,7 @@ void Team::compare_entered(InFlight& done) {
 
 void Team::fail_worker(Worker& worker, std::uint64_t id, RankError error) {
   error.rank = told_rank(worker);
+  error.message = with_remedy(std::move(error.message));
   worker.error = std::move(error);
   worker.error_id = id;
   worker.error_order = ++errors_;

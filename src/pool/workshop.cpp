@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "base/interrupts.h"
 #include "base/limits.h"
+#include "base/surroundings.h"
 #include "pool/installation.h"
 
 namespace distgrad {
@@ -260,7 +261,10 @@ Team* Workshop::team_of(TeamKind kind) {
 }
 
 Team& Workshop::start_team(TeamKind kind) {
-  if (kind.role == WorkerRole::kRank) retire_idle_teams(kind.world_size);
+  if (kind.role == WorkerRole::kRank) {
+    require_loopback();
+    retire_idle_teams(kind.world_size);
+  }
   ZygoteProcess& parent = zygote(kind.rank_program, kind.role);
   teams_.push_back(std::make_unique<Team>(parent, kind));
   parent.flush();

@@ -48,6 +48,7 @@ ZygoteProcess::ZygoteProcess(std::vector<std::string> command)
   auto [ours, theirs] = make_socket_pair();
   ChildCommand child{command_, environment(), theirs.get(), output_.get()};
   child.arguments.insert(child.arguments.end(), {"--zygote", std::to_string(kInheritedFd)});
+  child.is_expendable = true;
   pid_ = start_child(child);
   control_ = std::make_unique<Channel>(std::move(ours));
 }

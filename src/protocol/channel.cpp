@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "base/error.h"
+#include "base/failed_call.h"
 
 namespace distgrad {
 namespace {
@@ -108,7 +108,7 @@ Channel::Received Channel::receive(Wait wait) {
 std::pair<UniqueFd, UniqueFd> make_socket_pair() {
   int fds[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0)
-    throw SystemError(std::string("socketpair: ") + std::strerror(errno));
+    throw failed_call("socketpair");
   return {UniqueFd(fds[0]), UniqueFd(fds[1])};
 }
 

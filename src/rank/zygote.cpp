@@ -21,7 +21,7 @@
 #include <utility>
 
 #include "base/adopted_children.h"
-#include "base/error.h"
+#include "base/failed_call.h"
 #include "protocol/channel.h"
 
 namespace distgrad {
@@ -41,7 +41,7 @@ class Zygote {
     const sigset_t set = zygote_signals();
     sigprocmask(SIG_BLOCK, &set, nullptr);
     signals_.reset(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
-    if (!signals_) throw SystemError(std::string("signalfd: ") + std::strerror(errno));
+    if (!signals_) throw failed_call("signalfd");
   }
 
   std::optional<WorkerStart> serve(const WorkerFunctions& functions) {

@@ -142,6 +142,30 @@ class Command(unittest.TestCase):
         self.assertEqual(report["findings"][0]["measured"], ["x̄_r = ȳ_r"])
         self.assertEqual(report["findings"][0]["coefficients"], [["1", "0"], ["0", "1"]])
 
+    def test_limits_and_what_is_left_behind(self):
+        Path(self.folder, "endless.py").write_text(textwrap.dedent("""
+            import subprocess, time
+            import torch
+
+
+            def sleeps(x):
+                subprocess.Popen(["sleep", "98765"], start_new_session=True)
+                time.sleep(1000)
+        """))
+        code, _, err = self.call("endless.py:sleeps", "--ranks", "2", "--input", "ones(2)", "--total-timeout", "2")
+        self.assertEqual((code, err.splitlines()[-1]), (142, "gradcheck: the time of --total-timeout is over"))
+        self.assertNotIn("sleep 98765", subprocess.run(["ps", "ax", "-o", "args"], capture_output=True, text=True).stdout)
+        code, _, err = self.call("endless.py:sleeps", "--input", "ones(2)", "--max-timeout", "-1")
+        self.assertEqual((code, err), (2, "gradcheck: --max-timeout is a number of seconds above 0, not -1\n"))
+
+    def test_output_that_cannot_be_written_is_no_verdict(self):
+        environment = dict(os.environ, PYTHONPATH=PACKAGE, OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
+        for more in ([], ["--json", "-"]):
+            with open("/dev/full", "w") as full:
+                done = subprocess.run([sys.executable, "-m", "distgrad.gradcheck", "mine.py:Sum", "--ranks", "2", "--input", "ones(2)", *more],
+                                      cwd=self.folder, stdout=full, stderr=subprocess.PIPE, text=True, env=environment)
+            self.assertEqual((done.returncode, done.stderr), (2, "gradcheck: cannot write standard output: No space left on device\n"))
+
     def test_inputs_of_a_function_with_a_module(self):
         code, out, _ = self.call("mine.py:with_layer", "--ranks", "2", "--inputs", "layer_inputs")
         self.assertEqual(code, 0)

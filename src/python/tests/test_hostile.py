@@ -2,6 +2,9 @@
 
 import json
 import os
+import re
+import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -27,6 +30,42 @@ def every_rank(xs, ws):
 """
 
 
+# Where it is, and what this process listens at.
+CONNECTED = """
+import os
+def look(x):
+    own = {os.readlink(f"/proc/self/fd/{f}") for f in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{f}")}
+    listening = []
+    for family in ("tcp", "tcp6"):
+        for line in list(open(f"/proc/self/net/{family}"))[1:]:
+            words = line.split()
+            if words[3] == "0A" and f"socket:[{words[9]}]" in own:
+                listening.append(words[1].rpartition(":")[0])
+    raise ValueError(f"{os.readlink('/proc/self/ns/net')} {sorted(set(listening))} files={sorted(own)}")
+def every_rank(xs):
+    return xs
+"""
+LOOPBACK = "0100007F"
+# On two ranks: to be called as FUNCTION(x).
+DESTRUCTIVE = """
+import os, signal, time
+def every_rank(xs):
+    return xs
+def as_it_is(x):
+    return x * 1
+def end_the_zygote(x):
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(1000)
+def huge_text(x):
+    raise ValueError("x" * 60_000_000)
+def half_a_pair(x):
+    raise ValueError("half: \\ud800, \\x1b[31m, ::error::x")
+def nap(x):
+    time.sleep(0.2)
+    return x * 1
+"""
+
+
 class Hostile(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -40,6 +79,13 @@ class Hostile(unittest.TestCase):
         done = subprocess.run([DISTGRAD, *arguments], cwd=self.folder, stdout=options.pop("stdout", subprocess.PIPE),
                               stderr=subprocess.PIPE, text=True, timeout=timeout, **options)
         return done.returncode, (done.stdout or "") + done.stderr
+
+    def write_call(self, name, file, function, **more):
+        step = {"call": f"python:{file}:{function}", "args": ["x"], "simulate": f"python:{file}:every_rank"}
+        self.write(name, {**SUM, "steps": [{"y": step}], **more})
+
+    def run_code(self, *arguments, **options):
+        return self.run_it("run", "--allow-code", "--python", sys.executable, *arguments, **options)
 
     def test_no_line_is_a_command_of_the_runner(self):
         for name in ("a.json", "b\n::error::forged.json", "\x1b[31m\u202e.json"):
@@ -96,7 +142,84 @@ class Hostile(unittest.TestCase):
         code, output = self.run_it("run", "--max-memory", "512M", "a.json", "b.json")
         self.assertEqual(code, 2, output)
         self.assertIn("can't allocate memory", output)
+        self.assertIn("may have 0.5 GiB (--max-memory)", output)
         self.assertIn("1 as expected, 1 invalid file", output)
+
+    def test_memory_is_counted_over_all_steps(self):
+        steps = [{f"z{i}": f"torch.full((16777216,), {i}.0) * y"} for i in range(40)]  # of 128 MiB each
+        self.write("a.json", {**SUM, "steps": SUM["steps"] + steps, "loss": " + ".join(f"z{i}.sum()" for i in range(40))})
+        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+        code, output = self.run_it("run", "--max-memory", "512M", "a.json")
+        self.assertEqual(code, 2, output)
+        self.assertIn("may have 0.5 GiB (--max-memory)", output)
+        self.assertLess(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, max(before, 1_600_000))  # KiB: libtorch is some 500 MiB
+
+    def test_ranks_listen_on_loopback_alone_and_inherit_no_file(self):
+        self.write("look.py", CONNECTED)
+        self.write_call("look.json", "look.py", "look")
+        here = os.readlink("/proc/self/ns/net")
+        may_leave = subprocess.run(["unshare", "-n" if os.geteuid() == 0 else "-rn", "true"], capture_output=True).returncode == 0
+        with open(self.folder / "inherited", "w") as inherited:
+            os.set_inheritable(inherited.fileno(), True)
+            for option in ([], ["--host-network"]):
+                code, output = self.run_code(*option, "look.json", pass_fds=(inherited.fileno(),))
+                self.assertEqual(code, 3, output)
+                told = " ".join(output.split())
+                self.assertIn(f"['{LOOPBACK}'] files=", told)
+                self.assertNotIn("/inherited'", told)
+                network = re.search(r"net:\[\d+\]", told)[0]
+                (self.assertNotEqual if may_leave and not option else self.assertEqual)(network, here)
+
+    def test_the_remedy_is_named_where_the_machine_lacks_something(self):
+        self.write("a.json", {**SUM, "world_size": 16, "inputs": {"x": {"expr": "rank + 1.0"}}})
+        code, output = self.run_it("run", "a.json", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40)))
+        self.assertEqual(code, 3, output)
+        self.assertIn("Too many open files; raise the number of open files (ulimit -n), or use fewer ranks", output)
+        gone = self.folder / "gone"
+        gone.mkdir()
+        done = subprocess.run(["sh", "-c", f"cd {gone} && rmdir {gone} && {DISTGRAD} run ../a.json"], capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertEqual(done.stderr, "distgrad: the working folder is gone (No such file or directory); cd into one that is there\n")
+        alone = ["unshare", "-rn", DISTGRAD, "run", "--host-network", "a.json"]
+        if subprocess.run(["unshare", "-rn", "true"], capture_output=True).returncode == 0:
+            done = subprocess.run(alone, cwd=self.folder, capture_output=True, text=True)
+            self.assertEqual(done.returncode, 3)
+            self.assertIn("no interface has 127.0.0.1, over which the ranks talk; `ip link set lo up`", done.stderr)
+
+    def test_who_ends_the_process_that_starts_ranks_is_named_and_the_others_run(self):
+        self.write("bad.py", DESTRUCTIVE)
+        self.write_call("a.json", "bad.py", "as_it_is")
+        self.write_call("b.json", "bad.py", "end_the_zygote")
+        self.write_call("c.json", "bad.py", "as_it_is")
+        code, output = self.run_code("a.json", "b.json", "c.json")
+        self.assertEqual(code, 3, output)
+        self.assertIn("twice, while this case ran, the process that starts the ranks ended: killed by SIGKILL", output)
+        self.assertIn("2 as expected, 1 broken", output)
+
+    def test_texts_of_exceptions(self):
+        self.write("bad.py", DESTRUCTIVE)
+        self.write_call("a.json", "bad.py", "huge_text")
+        self.write_call("b.json", "bad.py", "half_a_pair")
+        code, output = self.run_code("--json", "r.json", "a.json", "b.json")
+        self.assertEqual(code, 3, output[:2000])
+        self.assertLess(len(output), 100_000)
+        self.assertLess((self.folder / "r.json").stat().st_size, 1_000_000)
+        self.assertIn("half: \ufffd, \\x1b[31m, ::error::x", output)
+
+    def test_ctrl_c_leaves_every_finished_case_in_every_report(self):
+        self.write("bad.py", DESTRUCTIVE)
+        for i in range(30):
+            self.write_call(f"{i:02}.json", "bad.py", "nap")
+        command = [DISTGRAD, "run", "--allow-code", "--python", sys.executable, "--json", "r.json", "--junit", "r.xml", "."]
+        run = subprocess.Popen(command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        first = run.stdout.readline()
+        run.send_signal(signal.SIGINT)
+        out, err = run.communicate()
+        self.assertEqual(run.returncode, 130, err)
+        done = int(re.search(r"interrupted; (\d+) of 30 cases were finished", err)[1])
+        self.assertEqual((first + out).count("ok    "), done)
+        self.assertEqual(len(json.loads((self.folder / "r.json").read_text())["cases"]), done)
+        self.assertEqual((self.folder / "r.xml").read_text().count('<testcase name="') - 1, done)  # one says that it was interrupted
 
     def test_in_the_sandbox_there_is_nothing_to_see(self):
         self.write("a.json", SUM)

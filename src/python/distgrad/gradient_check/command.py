@@ -2,12 +2,14 @@
 
 import argparse
 import json
+import math
 import os
 import sys
 import tempfile
+import time
 
 _DTYPES = ("float64", "float32", "bfloat16", "float16")
-_RIGHT, _WRONG, _USER, _BROKEN = 0, 1, 2, 3
+_RIGHT, _WRONG, _USER, _BROKEN, _TIME_OVER = 0, 1, 2, 3, 142
 _CODES = {"right": _RIGHT, "wrong": _WRONG, "undecided": _BROKEN, "error": _BROKEN}
 _LEAVE_S = 5  # for the other ranks, once rank 0 is done
 _WHOLE_S = 3600  # for everything; a rank that hangs is told long before
@@ -15,6 +17,10 @@ _WHOLE_S = 3600  # for everything; a rank that hangs is told long before
 
 class UsersError(Exception):
     """One line for the user."""
+
+
+class _TimeOver(Exception):
+    """--total-timeout."""
 
 
 def main(arguments=None):
@@ -27,12 +33,15 @@ def main(arguments=None):
         if result is None:  # not rank 0
             return _RIGHT
         if options.json != "-":
-            print(result["text"])
+            _say(result["text"])
         if options.json:
             _write_json(options.json, result)
     except UsersError as error:
         print(f"gradcheck: {error}", file=sys.stderr)
         return _USER
+    except _TimeOver:
+        print("gradcheck: the time of --total-timeout is over", file=sys.stderr)
+        return _TIME_OVER
     return _CODES[result["report"]["verdict"]]
 
 
@@ -57,6 +66,8 @@ def _parser():
     parser.add_argument("--rtol", type=float, help="what rounding may do, relative to the largest element of a gradient")
     parser.add_argument("--directions", type=int, default=16, help="random directions of large tensors (default: 16)")
     parser.add_argument("--timeout", type=float, default=60, metavar="S", help="how long a rank may wait for another")
+    parser.add_argument("--max-timeout", type=float, metavar="S", help="--timeout is not more than this")
+    parser.add_argument("--total-timeout", type=float, metavar="S", help="how long the whole may take; then the exit code is 142")
     parser.add_argument("--json", metavar="FILE", help="writes the report as JSON; - is standard output")
     return parser
 
@@ -73,8 +84,12 @@ def _check_options(options):
         raise UsersError(f"--ranks is a number of ranks, not {options.ranks}")
     if options.directions < 1:
         raise UsersError(f"--directions is to be 1 at least, not {options.directions}")
-    if not options.timeout > 0:
-        raise UsersError(f"--timeout is to be above 0, not {options.timeout:g}")
+    for name in ("timeout", "max_timeout", "total_timeout"):
+        seconds = getattr(options, name)
+        if seconds is not None and not 0 < seconds < math.inf:
+            raise UsersError(f"--{name.replace('_', '-')} is a number of seconds above 0, not {seconds:g}")
+    if options.max_timeout:
+        options.timeout = min(options.timeout, options.max_timeout)
 
 
 def _joined(options):
@@ -96,14 +111,22 @@ def _started(options):
     import torch  # once, for all that are forked
 
     from ..nursery import Nursery
+    from ..ranks.process import adopt_orphans, children, end_children
 
     count = 4 if options.ranks is None else options.ranks
     if options.backend == "nccl" and torch.cuda.device_count() < count:
         raise UsersError(f"--backend nccl: {count} ranks need a GPU each, and there are {torch.cuda.device_count()}")
+    adopt_orphans()
+    others = children()
+    whole_s = min(_WHOLE_S, options.total_timeout or _WHOLE_S)
+    end = time.monotonic() + whole_s
     with tempfile.TemporaryDirectory(prefix="distgrad-") as folder:
         names = [f"rank-{rank}" for rank in range(count)]
-        nursery = Nursery(folder, names, _WHOLE_S, lambda name: _be_rank(name, options, count, folder), names[:1], _LEAVE_S)
-        failures = nursery.run()
+        nursery = Nursery(folder, names, whole_s, lambda name: _be_rank(name, options, count, folder), names[:1], _LEAVE_S)
+        try:
+            failures = nursery.run()
+        finally:
+            end_children(others)  # what the function started in a session of its own
         for name in names:
             if nursery.output_of(name):
                 print(f"{name} printed:\n{nursery.output_of(name)}", file=sys.stderr)
@@ -111,6 +134,8 @@ def _started(options):
             with open(os.path.join(folder, "result")) as file:
                 result = json.load(file)
         except FileNotFoundError:
+            if options.total_timeout and time.monotonic() >= end:
+                raise _TimeOver from None
             result = _without_report(failures)
     if "users_error" in result:
         raise UsersError(result["users_error"])
@@ -228,10 +253,18 @@ def _evaluated(options, rank, world_size, device):
     return tuple(positional), named
 
 
+def _say(text):
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left in the buffer would fail once more at the end
+        raise UsersError(f"cannot write standard output: {error.strerror}") from None
+
+
 def _write_json(path, result):
     text = json.dumps(result["report"], indent=1)
     if path == "-":
-        print(text)
+        _say(text)
         return
     try:
         with open(path, "w") as file:

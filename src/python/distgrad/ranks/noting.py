@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
-_MOST_GROUPS = 8  # whose numbers of calls are told
+_MOST_GROUPS = 12  # and pairs that exchange messages, whose numbers of calls are told
 _MOST_RECENT = 4
 _MOST_TOLD = 100  # calls of a case
 _MOST_PENDING = 256
@@ -93,9 +93,12 @@ class _Notes:
     def _text(self, method, group, arguments, options):
         kind, operand, sizes_agree = _METHODS[method]
         name = group.group_name
-        if kind not in _BETWEEN_TWO:
-            self._entered[name] = self._entered.pop(name, 0) + 1  # the last used is last
         ranks = list(dist.get_process_group_ranks(group))
+        root = _root(arguments, options, ranks) if kind in _ROOTED else -1
+        if kind in _BETWEEN_TWO:
+            name, ranks, root = _message(method, arguments, options, name, ranks)
+        if name:
+            self._entered[name] = self._entered.pop(name, 0) + 1  # the last used is last
         dtype, shape = _dtype_and_shape(arguments, operand)
         call = {
             "kind": kind,
@@ -103,20 +106,22 @@ class _Notes:
             "dtype": dtype,
             "shape": shape,
             "sizes_agree": sizes_agree and group.name() == "gloo",
-            "root": _root(arguments, options, ranks) if kind in _ROOTED else -1,
+            "root": root,
+            "step": self._board.step,
             "in_backward": _is_in_backward(),
             "place": _place(),
             "group": name,
             "ranks": ranks,
-            "is_between_two": kind in _BETWEEN_TWO,
+            "is_between_two": not name,
             "number": self._entered.get(name, 0),
         }
         if len(self._told) < _MOST_TOLD:
             self._told.append(call)
-        if kind not in _BETWEEN_TWO:
+        if name:
             self._recent[name] = [*self._recent.get(name, ())[1 - _MOST_RECENT :], call]
         entered = [{"group": g, "calls": n} for g, n in list(self._entered.items())[-_MOST_GROUPS:]]
-        return json.dumps({**call, "entered": entered, "recent": self._recent.get(name, [])})
+        told_all = len(self._entered) <= _MOST_GROUPS
+        return json.dumps({**call, "entered": entered, "told_all": told_all, "recent": self._recent.get(name, [])})
 
 
 def install(board):
@@ -200,6 +205,18 @@ def _root(arguments, options, ranks):
             return ranks[opts.rootRank]
     numbers = [x for x in (*arguments, *options.values()) if isinstance(x, int) and not isinstance(x, bool)]
     return ranks[numbers[0]] if numbers else -1
+
+
+def _message(method, arguments, options, group, ranks):
+    """A message is counted like a collective of the two that exchange it: a name that both know it by, the two, and the other one.
+    Of one from anybody it is not known."""
+    peer = arguments[1] if len(arguments) > 1 else options.get("srcRank", options.get("dstRank"))
+    if method == "recv_anysource" or not isinstance(peer, int):
+        return "", ranks, -1
+    tag = arguments[2] if len(arguments) > 2 else options.get("tag", 0)
+    other, own = ranks[peer], dist.get_rank()
+    way = (own, other) if method == "send" else (other, own)
+    return f"{group} {way[0]}->{way[1]} {tag}", sorted(way), other
 
 
 def _is_in_backward():

@@ -18,10 +18,10 @@ def adopt_orphans():
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def end_children():
-    """Kills all children and waits for them, and for what they leave behind in turn."""
+def end_children(kept=()):
+    """Kills all other children and waits for them, and for what they leave behind in turn."""
     for _ in range(_GENERATIONS):
-        found = _children()
+        found = set(children()).difference(kept)
         if not found:
             return
         for pid in found:
@@ -31,7 +31,7 @@ def end_children():
                 os.waitpid(pid, 0)
 
 
-def _children():
+def children():
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):

@@ -1,0 +1,50 @@
+// libFuzzer's entry: any bytes are a dump or a report, or are refused as a user's error; and what is a dump is compared with itself.
+// Built and run as the parser's (src/scenario/parse_fuzz.cpp); mutation_test.cpp runs it for a moment.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+
+#include "base/error.h"
+#include "dumps/comparison_report.h"
+#include "dumps/dump_file.h"
+#include "dumps/report_changes.h"
+
+namespace {
+
+using namespace distgrad::dumps;
+
+void read_dump(RankDump (*read)(const std::string&), const std::string& path) {
+  try {
+    Dump dump;
+    dump.path = path;
+    dump.ranks.push_back(read(path));
+    const DumpComparison comparison = compare_dumps(dump, dump, {});
+    comparison_text(comparison, {true});
+    comparison_json(comparison);
+  } catch (const distgrad::UserError&) {
+    // What a wrong file is answered with.
+  }
+}
+
+void read_reports(const std::string& path) {
+  try {
+    const ReportedRun run = read_report(path);
+    changes_text(changes_between(run, run), true);
+  } catch (const distgrad::UserError&) {
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static const int file = memfd_create("fuzzed", MFD_CLOEXEC);
+  static const std::string path = "/proc/self/fd/" + std::to_string(file);
+  if (ftruncate(file, 0) != 0 || pwrite(file, data, size, 0) != static_cast<ssize_t>(size)) std::abort();
+  read_dump(read_safetensors, path);
+  read_dump(read_json_dump, path);
+  read_reports(path);
+  return 0;
+}
