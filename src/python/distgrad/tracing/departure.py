@@ -3,7 +3,9 @@
 import dataclasses
 
 from ..words import ranks_text
-from .joined import backward_of, joined
+from .backward_search import BackwardSearch, are_alike, by_rank
+from .graph import Graph
+from .joined import joined
 
 _SAME = 0.05  # factors
 
@@ -21,6 +23,9 @@ class Departure:
     calls: list = dataclasses.field(default_factory=list)
     upstream: list = dataclasses.field(default_factory=list)  # wrong parameters whose gradient goes through there
     others: list = dataclasses.field(default_factory=list)  # wrong ones elsewhere
+    also: list = dataclasses.field(default_factory=list)  # other outputs where backward departs
+    is_in_loss: bool = False  # whether the loss is computed from `module` also with no other between
+    shared: list = dataclasses.field(default_factory=list)  # (output, calls): of which the ranks have shares that are to be added up
     compared: int = 0  # modules
     factors: dict = dataclasses.field(default_factory=dict)  # by rank: how many times the single run's its backward is
     data: list = dataclasses.field(default_factory=list)  # what is odd about the data that the ranks compute with
@@ -35,11 +40,10 @@ class Finder:
         self._single, self._ranks, self._wrong = single, ranks, wrong
         self.all = joined(single["outputs"], [trace["outputs"] for trace in ranks])
         self._known = [one for one in self.all if one.pieces]
-        self._factors = {}
+        self._factors, self._states, self._astray, self._natural = {}, {}, set(), []
+        self._graph = Graph(single["outputs"])
         self._data = self._leave_out_other_passes()
-        self._positions = {}  # of the modules' last outputs
-        for one in self._known:
-            self._positions[one.name] = max(one.position, self._positions.get(one.name, -1))
+        self._at = {one.position: one for one in self._known if one.is_equal}
 
     def departure(self):
         found = self._forward() or self._backward() or self._after()
@@ -54,17 +58,28 @@ class Finder:
     def _forward(self):
         if not self._known:
             return Departure("unknown", how="no module has the same name in both runs")
-        equal = [i for i, one in enumerate(self._known) if one.is_equal]
-        last = equal[-1] if equal else -1
-        if last + 1 == len(self._known):
+        first = self._first_that_departs()
+        if first is None:
             return None
-        first = self._known[last + 1]
         ranks = tuple(sorted({p.rank for p in first.pieces if p.place is None}))
-        before = self._known[last] if equal else None
-        if before is not None and before.position > first.position:
-            return None
+        before = [one for one in self._known if one.is_equal and one.position < first.position]
+        producers = [self._at[p] for p in self._graph.producers(first.position, self._at)]
+        before = max(producers or before, key=lambda one: one.position, default=None)
         calls = self._between(before, first, ranks[0] if ranks else 0)
-        return Departure("forward", first.name, before.name if before else "", "output", ranks, calls)
+        return Departure("forward", first.label, before.label if before else "", "output", ranks, calls)
+
+    def _first_that_departs(self):
+        """The first output that differs, and from which only such are computed that do: another way to divide the work that ends with
+        the same is none."""
+        known = {one.position: one for one in self._known}
+        differs = {}  # for good
+        for one in reversed(self._known):
+            consumers = self._graph.consumers(one.position, known)
+            if not self._graph.knows(one.position):
+                consumers = [p for p in known if p > one.position][:1]
+            ends = not consumers or any(differs.get(p) for p in consumers)
+            differs[one.position] = not one.is_equal and ends
+        return next((one for one in self._known if differs[one.position]), None)
 
     def _leave_out_other_passes(self):
         """Passes over data that the single run does not have, beside others that it has: they say nothing of where forward departs."""
@@ -119,49 +134,47 @@ class Finder:
     # -- backward
 
     def _backward(self):
-        reference, after = None, None  # factors, and the output they are of
-        for one in reversed(self._known):
-            state = backward_of(one)
-            if state.kind == "unknown":
-                continue
-            how, ranks = _difference(state, reference)
-            if how and self._has_wrong_upstream(one):
-                after, calls = self._behind(one, after, ranks[0] if ranks else one.pieces[0].rank, state.kind == "missing")
-                stage = "backward" if after is not None else "loss"
-                return Departure(stage, one.name, after.name if after else "", how, ranks, calls, factors=_by_rank(reference))
-            reference, after = state, one
-        self._factors = _by_rank(reference)  # of what runs first
-        if after is None:
+        search = BackwardSearch(self._known, self._graph, self._wrong)
+        found = search.run()
+        self._states, self._astray = search.states, search.astray
+        states = [(one, search.states[one.position]) for one in self._known if one.position in search.states]
+        if not states:
             return Departure("unknown", how="of no module are gradients known in both runs")
-        return None
+        first = next((state for _, state in states if state.kind == "own"), states[0][1])  # of what runs first
+        self._factors = by_rank(first)
+        sure = [each for each in found if not each.natural]
+        self._natural = [each for each in found if each.natural and search.explains_all(each)]
+        if not sure:
+            return None
+        return self._departed(sure)
 
-    def _has_wrong_upstream(self, one):
-        """Whether a wrong gradient goes through there; as far as it is known where the parameters are used."""
-        owners = [owner for name in self._wrong if (owner := _position_of(name, self._positions)) is not None]
-        return not owners or min(owners) <= one.position
+    def _departed(self, sure):
+        first = sure[0]
+        one, after = first.one, first.after
+        after, calls = self._behind(one, after, first.ranks[0] if first.ranks else one.pieces[0].rank, first.is_missing)
+        others = [each.one.label for each in sure[1:] if each.one.label != one.label]
+        return Departure("backward" if after is not None else "loss", one.label, after.label if after else "", first.how, first.ranks, calls,
+                         upstream=[n for n in self._wrong if any(n in each.explains for each in sure)], also=list(dict.fromkeys(others)),
+                         is_in_loss=self._graph.reaches_loss(one.position), factors=self._weights_behind(one))
+
+    def _weights_behind(self, one):
+        """The ranks' factors of what is nearest to the loss and right."""
+        for position in sorted(self._states, reverse=True):
+            state = self._states[position]
+            if position != one.position and position not in self._astray and state.kind == "own":
+                return by_rank(state)
+        return {}
 
     def _behind(self, one, after, rank, is_cut):
         """(the first output that is computed from this one, and has calls between both; those calls). Where the graph `is_cut` the
         first of all."""
         if after is None:
             return None, self._between(one, None, rank)
-        consumers = self._consumers(one) or [after]
+        consumers = [self._at[p] for p in self._graph.consumers(one.position, self._at)] or [after]
         for consumer in consumers:
             if (calls := self._between(one, consumer, rank)) or is_cut:
                 return consumer, calls
         return consumers[0], []
-
-    def _consumers(self, one):
-        """What both runs have of what is computed from it, in order."""
-        at = {known.position: known for known in self._known if known.is_equal}
-        waiting, seen = list(one.truth.get("consumers", ())), set()
-        while waiting:
-            position = waiting.pop()
-            if position not in seen:
-                seen.add(position)
-                if position not in at:
-                    waiting += self._single["outputs"][position].get("consumers", ())
-        return [at[position] for position in sorted(seen) if position in at]
 
     def _after(self):
         """All modules are right."""
@@ -173,11 +186,13 @@ class Finder:
         hooks = _named([e for e in events if e["kind"] == "communication" and e["phase"] == "backward"])
         factors = self._factors
         if self._is_there_from_the_loss(factors):
-            last = next(one for one in reversed(self._known) if backward_of(one).kind != "unknown")
+            last = next(one for one in reversed(self._known) if one.position in self._states)
             how = f"has {next(iter(factors.values())):.4g} times its gradient"
-            return Departure("loss", last.name, "", how, (), self._between(last, None, rank), factors=factors)
-        stage = "after" if not factors or _are_alike(factors.values()) else "weights"
-        return Departure(stage, calls=calls + [c for c in hooks if c not in calls], factors=factors)
+            return Departure("loss", last.label, "", how, (), self._between(last, None, rank), factors=factors)
+        stage = "after" if not factors or are_alike(factors.values()) else "weights"
+        shared = [(each.one.label, each.how, calls_there) for each in self._natural
+                  if (calls_there := self._behind(each.one, each.after, rank, False)[1]) or each.after is None]
+        return Departure(stage, calls=calls + [c for c in hooks if c not in calls], factors=factors, shared=shared)
 
     def _is_there_from_the_loss(self, factors):
         """Whether the factor that all gradients are wrong by is that of the last module's, where the ranks do not share the data: what
@@ -208,66 +223,19 @@ class Finder:
     # -- parameters
 
     def _place_parameters(self, found):
-        if found.stage not in ("backward", "forward", "loss"):
-            return
-        at = max((one.position for one in self._known if one.name == found.module), default=-1)
-        for name in self._wrong:
-            owner = _position_of(name, self._positions)
-            is_upstream = found.stage != "backward" or (owner is not None and owner <= at)
-            if owner is None and found.stage == "backward":
-                continue  # its module was not watched
-            (found.upstream if is_upstream else found.others).append(name)
+        """Those whose gradient goes through there, and those whose module's output has the right one all the same."""
+        if found.stage in ("forward", "loss"):
+            found.upstream = list(self._wrong)
+        elif found.stage == "backward":
+            for name in self._wrong:
+                owners = self._graph.owners(name)
+                if name not in found.upstream and owners and all(p in self._states and p not in self._astray for p in owners):
+                    found.others.append(name)
 
 
 def _counts(pieces, whole):
     """Of each element of the whole, how many of the pieces it is in."""
     return sum(piece.place.mask(whole) for piece in pieces)
-
-
-def _position_of(parameter, positions):
-    parts = parameter.split(".")[:-1]
-    while parts:
-        if ".".join(parts) in positions:
-            return positions[".".join(parts)]
-        parts.pop()
-    return None
-
-
-def _difference(state, reference):
-    """(in words what is wrong with these gradients, the ranks): against those of what runs later."""
-    if state.kind == "missing":
-        return "has no gradient", state.ranks
-    if state.kind == "wrong":
-        return "has another gradient", state.ranks
-    if state.kind == "shares" and (reference is None or reference.kind == "own"):
-        return "has a share of its gradient on each rank, whose sum is right", ()
-    if reference is not None and state.kind == reference.kind:
-        now, then = _by_rank(state), _by_rank(reference)
-        ratios = {rank: now[rank] / then[rank] for rank in now if rank in then}
-        if not ratios and _are_alike(now.values()) and _are_alike(then.values()):  # stages of a pipeline
-            ratio = next(iter(now.values())) / next(iter(then.values()))
-            ratios = dict.fromkeys(now, ratio)
-        far = {rank: ratio for rank, ratio in ratios.items() if abs(ratio - 1) > _SAME}
-        if far:
-            values = list(far.values())
-            alike = len(far) == len(ratios) and _are_alike(values)
-            many = f"{values[0]:.4g}" if alike else ", ".join(f"{v:.4g}" for v in values)
-            return f"has {many} times the gradient that it should have by what comes behind it", () if alike else tuple(far)
-    return "", ()
-
-
-def _are_alike(values):
-    return max(values) - min(values) <= _SAME * max(map(abs, values))
-
-
-def _by_rank(state):
-    """The mean of a rank's factors; of shares there is one for all."""
-    if state is None:
-        return {}
-    found = {}
-    for key, factor in state.factors.items():
-        found.setdefault(key[0] if state.kind == "own" else -1, []).append(factor)
-    return {rank: sum(factors) / len(factors) for rank, factors in found.items()}
 
 
 def _named(events):

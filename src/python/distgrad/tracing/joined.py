@@ -29,6 +29,7 @@ class Joined:
     position: int
     truth: dict
     pieces: list
+    label: str = ""  # its name, and which of the module's outputs it is where there are several
 
     @property
     def is_equal(self):
@@ -53,13 +54,19 @@ def joined(single, ranks):
         for one in candidates:
             if one.differs:
                 _look_for_sums(one, len(ranks))
+    several = {name for name, index in by_name if index > 0}
+    for (name, index), candidates in by_name.items():
+        for one in candidates:
+            one.label = f"{name} (output {index + 1})" if name in several else name
     return sorted((one for candidates in by_name.values() for one in candidates), key=lambda one: one.position)
 
 
 def _assign(piece, candidates):
     own = [c for c in candidates if c.truth["call"] == piece.record["call"]] or candidates[:1]
     for candidate in own + [c for c in candidates if c not in own]:
-        piece.place = place_of(piece.record["value"], piece.record["at"], candidate.truth["value"])
+        # Of a DTensor that has a part of the data alone it is not known where that part lies.
+        is_whole = piece.record.get("whole") in (None, tuple(candidate.truth["value"].shape))
+        piece.place = place_of(piece.record["value"], piece.record["at"] if is_whole else None, candidate.truth["value"])
         if piece.place is not None:
             candidate.pieces.append(piece)
             return

@@ -17,6 +17,11 @@ def texts(departure, shares, clipped_in_single, clipped_by_rank, factor):
     lines += [f"Data: {text}." for text in departure.data]
     if departure.upstream and departure.stage == "backward":
         lines.append(f"Wrong upstream of there: {_names(departure.upstream)}.")
+    if departure.also:
+        lines.append(f"Backward departs likewise at {_names(departure.also)}.")
+    for output, how, calls in departure.shared:
+        lines.append(f"The output of {output} {how}: right if parameters before it are added up over the ranks after backward, else"
+                     f" backward is to do it{' in ' + '; '.join(calls) if calls else ''}.")
     if departure.others:
         lines.append("Wrong although backward is right at their modules' outputs, so that what comes after backward is to be looked at: "
                      f"{_names(departure.others)}.")
@@ -42,6 +47,7 @@ def _departure(d, factor):
     if d.stage == "backward":
         return (f"Forward is right in {_all(d.compared)}; backward is right down to the output of {d.before}, and departs at"
                 f" {d.module}, whose output{on} {d.how}. "
+                + ("The loss is computed from it directly, too. " if d.is_in_loss else "")
                 + (f"Between both lies: {calls}." if calls else "No call that communicates lies between both."))
     if d.stage == "term":
         return f"Forward and backward are right in {_all(d.compared)}, but another term of the loss counts otherwise."
