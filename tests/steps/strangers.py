@@ -31,7 +31,7 @@ PLANTED = {
         "own block alone": ("backward", "the ring's backward takes the own keys alone", NO, r"departs at blocks.1.attention.w[qkv]\b[\s\S]*RingAttention in"),
         "one turn too few": ("backward", "dk and dv end at the next rank", NO, r"departs at blocks.1.attention.w[kv]\b[\s\S]*RingAttention in"),
         "sum over the ranks of means": ("after", "means of the ranks are added up", "4 times the reference", NO),
-        "positions not reduced": ("after", "the positions' gradient is not reduced", rf"position.weight *{_SUM}|{_SUM}[^.]*position", NO),
+        "positions not reduced": ("after", "the positions' gradient is not reduced", rf"position.weight *{_SUM}|{_SUM}[^.]*position|position.weight *has only each rank.s own slice[^.]*needs a sum", NO),
         "averaged as data parallel": ("after", "averaged though the loss is divided already", "1/4 of the reference", NO),
     }),
     **_cases(zigzag, whole_decoder, {
@@ -57,7 +57,7 @@ PLANTED = {
         "one view twice": ("forward", "both views are the same", r"rows [\d, -]+ of 48 are computed by no rank", r"backbone.0|at once"),
         "own gradient of the gather": ("loss", "the gather's backward keeps the own gradient", NO, r"GatherOwnGradient in"),
         "gather without gradient": ("loss", "the gathered features are detached", NO, r"GatherWithGradient in"),
-        "rows of rank 0 as positives": ("loss", "labels and masks begin at 0 on each rank", NO, r"projector.2"),
+        "rows of rank 0 as positives": ("loss", "labels and masks begin at 0 on each rank", NO, r"the output of (projector.2|\(Encoder\))"),
         "views added": ("loss", "the two views' losses are added, not averaged", "2 times the reference", r"projector.2"),
         "negatives of the own rank": ("loss", "no gather: negatives are the own rank's", NO, r"projector.2"),
     }),

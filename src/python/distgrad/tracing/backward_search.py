@@ -31,14 +31,15 @@ class BackwardSearch:
 
     def run(self):
         """[Astray] that wrong parameters' gradients go through, those that are nearest to the loss first."""
-        found, previous = [], None
+        found, previous, right = [], None, {}  # right: of what is astray, the nearest behind it that is not
         for one in reversed(self._known):
             state = backward_of(one)
             if state.kind == "unknown":
                 continue
             self.states[one.position] = state
             followers = self._followers(one, previous)
-            how, ranks, natural = self._difference(one, state, [f for f in followers if f.position not in self.astray])
+            references = {r.position: r for f in followers for r in right.get(f.position, [f])}
+            how, ranks, natural = self._difference(one, state, list(references.values()))
             previous = one
             if not how:
                 continue
@@ -46,6 +47,7 @@ class BackwardSearch:
                 found.append(Astray(one, how, ranks, followers[0] if followers else None, state.kind == "missing", natural))
             if not natural:
                 self.astray.add(one.position)
+                right[one.position] = list(references.values())
         for each in found:
             each.explains = [name for name in self._wrong if self._goes_through(name, each)]
         return [each for each in found if each.explains or not any(map(self._graph.owners, self._wrong))]

@@ -4,15 +4,17 @@ import dataclasses
 
 from ..words import ranks_text
 from .backward_search import BackwardSearch, are_alike, by_rank
+from .cotangents import sentences, tokens_of
 from .graph import Graph
-from .joined import joined
+from .joined import joined, value_factor
 
 _SAME = 0.05  # factors
 
 
 @dataclasses.dataclass
 class Departure:
-    """stage: "forward", "loss", "weights" (of the ranks' losses), "term" (another one of the loss), "backward", "after" backward, or "unknown". `module`: whose output, or output's gradient, is the
+    """stage: "forward", "loss", "weights" (of the ranks' losses), "term" (another one of the loss), "backward", "shares" (backward, or
+    nobody adds them up behind it), "factor" (of the loss, or after backward), "after" backward, or "unknown". `module`: whose output, or output's gradient, is the
     first that is wrong; `before`: the last that is right; `calls`: what communicates, and the Functions, between both."""
 
     stage: str
@@ -23,25 +25,31 @@ class Departure:
     calls: list = dataclasses.field(default_factory=list)
     upstream: list = dataclasses.field(default_factory=list)  # wrong parameters whose gradient goes through there
     others: list = dataclasses.field(default_factory=list)  # wrong ones elsewhere
+    tokens: list = dataclasses.field(default_factory=list)  # sentences on how the tokens count
+    lost: list = dataclasses.field(default_factory=list)  # wrong ones without a gradient, though one reaches their modules
     also: list = dataclasses.field(default_factory=list)  # other outputs where backward departs
     is_in_loss: bool = False  # whether the loss is computed from `module` also with no other between
+    behind_modules: list = dataclasses.field(default_factory=list)  # calls between the last module and the loss
     shared: list = dataclasses.field(default_factory=list)  # (output, calls): of which the ranks have shares that are to be added up
     compared: int = 0  # modules
     factors: dict = dataclasses.field(default_factory=dict)  # by rank: how many times the single run's its backward is
     data: list = dataclasses.field(default_factory=list)  # what is odd about the data that the ranks compute with
-    parted: bool = False  # whether each part of the data is computed once
+    parted: int = 0  # among how many the ranks share the data, 0 where they do not or not evenly
     losses: dict = dataclasses.field(default_factory=dict)
 
 
 class Finder:
-    def __init__(self, single, ranks, wrong, factor=None):
-        """`single`, `ranks`: traces; `wrong`: the wrong parameters' names, in model order; `factor`: that all of them are wrong by."""
-        self._factor = factor
+    def __init__(self, single, ranks, wrong, factor=None, right=(), scaled=()):
+        """`single`, `ranks`: traces; `wrong`: the wrong parameters' names, in model order; `factor`: that all of them are wrong by;
+        `right`: names; `scaled`: those of the wrong ones that are a multiple."""
         self._single, self._ranks, self._wrong = single, ranks, wrong
         self.all = joined(single["outputs"], [trace["outputs"] for trace in ranks])
         self._known = [one for one in self.all if one.pieces]
         self._factors, self._states, self._astray, self._natural = {}, {}, set(), []
         self._graph = Graph(single["outputs"])
+        # Of a few parameters a factor says nothing about the loss.
+        self.factor = None if any(map(self._graph.owners, right)) else factor
+        self._scaled = set(scaled)
         self._data = self._leave_out_other_passes()
         self._at = {one.position: one for one in self._known if one.is_equal}
 
@@ -66,7 +74,7 @@ class Finder:
         producers = [self._at[p] for p in self._graph.producers(first.position, self._at)]
         before = max(producers or before, key=lambda one: one.position, default=None)
         calls = self._between(before, first, ranks[0] if ranks else 0)
-        return Departure("forward", first.label, before.label if before else "", "output", ranks, calls)
+        return Departure("forward", first.label, before.label if before else "", _times_the_value(first), ranks, calls)
 
     def _first_that_departs(self):
         """The first output that differs, and from which only such are computed that do: another way to divide the work that ends with
@@ -109,12 +117,12 @@ class Finder:
                    and not bool((_counts(found, self.all[position].truth["value"]) == 0).any()) for position, found in pieces.items())
 
     def _looked_at_data(self):
-        """(texts, whether each part is computed once), of the first module of which each rank has a part."""
+        """(texts, among how many the ranks share the data, 0 where they do not or not evenly), of the first module that they have."""
         first = next((one for one in self._known if one.is_equal and not any(p.group for p in one.pieces)), None)
         if first is None or first.truth["value"].dim() < 1:
-            return self._data, False
+            return self._data, 0
         if len([o for o in self._known if o.name == first.name and o.truth["index"] == first.truth["index"]]) > 1:
-            return self._data, False
+            return self._data, 0
         whole, texts = first.truth["value"], list(self._data)
         counts = _counts(first.pieces, whole)
         rows = counts.flatten(1) if whole.dim() > 1 else counts[:, None]
@@ -129,7 +137,10 @@ class Finder:
         if bool((counts > 0).all()) and int(counts.max()) != int(counts.min()):
             many = _runs((rows > counts.min()).any(1).nonzero().flatten().tolist())
             texts.append(f"{first.name}: rows {many} of {len(whole)} are computed more often than the others")
-        return texts, bool((counts == 1).all())
+        most = int(counts.max())
+        shares = all(int(_counts([p for p in first.pieces if p.rank == rank], whole).sum()) < whole.numel()
+                     for rank in {p.rank for p in first.pieces})
+        return texts, len({p.rank for p in first.pieces}) // most if most == int(counts.min()) > 0 and (shares or most == 1) else 0
 
     # -- backward
 
@@ -143,7 +154,7 @@ class Finder:
         first = next((state for _, state in states if state.kind == "own"), states[0][1])  # of what runs first
         self._factors = by_rank(first)
         sure = [each for each in found if not each.natural]
-        self._natural = [each for each in found if each.natural and search.explains_all(each)]
+        self._natural = [each for each in found if each.natural and search.explains_all(each) and self._scaled.isdisjoint(each.explains)]
         if not sure:
             return None
         return self._departed(sure)
@@ -153,9 +164,11 @@ class Finder:
         one, after = first.one, first.after
         after, calls = self._behind(one, after, first.ranks[0] if first.ranks else one.pieces[0].rank, first.is_missing)
         others = [each.one.label for each in sure[1:] if each.one.label != one.label]
+        tokens = tokens_of(one) if after is None and first.how == "has another gradient" else None
         return Departure("backward" if after is not None else "loss", one.label, after.label if after else "", first.how, first.ranks, calls,
                          upstream=[n for n in self._wrong if any(n in each.explains for each in sure)], also=list(dict.fromkeys(others)),
-                         is_in_loss=self._graph.reaches_loss(one.position), factors=self._weights_behind(one))
+                         is_in_loss=self._graph.reaches_loss(one.position),
+                         tokens=sentences(tokens, one.truth["value"].shape) if tokens else [], factors=self._weights_behind(one))
 
     def _weights_behind(self, one):
         """The ranks' factors of what is nearest to the loss and right."""
@@ -189,17 +202,24 @@ class Finder:
             last = next(one for one in reversed(self._known) if one.position in self._states)
             how = f"has {next(iter(factors.values())):.4g} times its gradient"
             return Departure("loss", last.label, "", how, (), self._between(last, None, rank), factors=factors)
-        stage = "after" if not factors or are_alike(factors.values()) else "weights"
+        if not factors or are_alike(factors.values()):
+            stage = "factor" if self.factor is not None and factors and self._looked_at_data()[1] else "after"
+        else:
+            stage = "weights"
         shared = [(each.one.label, each.how, calls_there) for each in self._natural
                   if (calls_there := self._behind(each.one, each.after, rank, False)[1]) or each.after is None]
-        return Departure(stage, calls=calls + [c for c in hooks if c not in calls], factors=factors, shared=shared)
+        if shared and stage != "weights":
+            stage = "shares"
+        known = [one for one in self._known if one.position in self._states]
+        return Departure(stage, calls=calls + [c for c in hooks if c not in calls], factors=factors, shared=shared,
+                         behind_modules=self._between(known[-1], None, rank))
 
     def _is_there_from_the_loss(self, factors):
         """Whether the factor that all gradients are wrong by is that of the last module's, where the ranks do not share the data: what
         comes after backward has no part in it."""
-        if self._factor is None or not factors or self._looked_at_data()[1]:
+        if self.factor is None or not factors or self._looked_at_data()[1]:
             return False
-        return abs(self._factor - 1) > _SAME and all(abs(f / self._factor - 1) <= _SAME for f in factors.values())
+        return abs(self.factor - 1) > _SAME and all(abs(f / self.factor - 1) <= _SAME for f in factors.values())
 
     # -- what lies there
 
@@ -231,6 +251,14 @@ class Finder:
                 owners = self._graph.owners(name)
                 if name not in found.upstream and owners and all(p in self._states and p not in self._astray for p in owners):
                     found.others.append(name)
+
+
+def _times_the_value(one):
+    """ ", which is 0.25 times what it should be", where it is that on all ranks."""
+    factors = [value_factor(p.record["value"], one.truth["value"]) for p in one.pieces]
+    if None in factors or not are_alike(factors) or abs(factors[0] - 1) <= _SAME:
+        return ""
+    return f", which is {factors[0]:.4g} times what it should be"
 
 
 def _counts(pieces, whole):

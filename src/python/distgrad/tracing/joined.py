@@ -92,7 +92,10 @@ def _look_for_sums(one, world_size):
 def _place_of_sum(pieces, whole):
     if any(piece is None for piece in pieces) or len({piece.record["value"].shape for piece in pieces}) > 1:
         return pieces, None
-    total = sum(piece.record["value"].double() for piece in pieces).to(pieces[0].record["value"].dtype)
+    first = pieces[0].record["value"]
+    if all(off(piece.record["value"], first) <= tolerance_of(first) for piece in pieces):
+        return pieces, None  # copies; a sum of them is a factor
+    total = sum(piece.record["value"].double() for piece in pieces).to(first.dtype)
     return pieces, place_of(total, None, whole)
 
 
@@ -141,3 +144,8 @@ def _factor(gradient, truth):
     if factor == 0 or not off(g / factor, t) <= tolerance_of(gradient, truth):
         return None
     return factor
+
+
+def value_factor(value, truth):
+    """Likewise of a copy; None where the shapes differ."""
+    return _factor(value, truth) if value.shape == truth.shape and bool(truth.any()) else None
