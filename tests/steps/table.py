@@ -82,13 +82,16 @@ def answer_of(report):
 
 def judged(planted, answer):
     """(named, placed, misplaced)"""
-    stages = {answer["stage"], planted.stage}
     named = bool(re.search(planted.names, " ".join(answer["text"].split())))
-    # Behind the last module that both runs have, a call's backward is the loss's; a term of the loss may be one of a module inside.
-    is_there = len(stages) == 1 or stages in ({"loss", "backward"}, {"loss", "term"})
+    is_there = answer["stage"] == planted.stage or {answer["stage"], planted.stage} in _ALIKE
     placed = is_there and bool(re.search(planted.place, " ".join(answer["where"])))
-    is_astray = not is_there or (len(stages) > 1 and not (named or placed))
+    is_astray = not is_there or (answer["stage"] != planted.stage and not (named or placed))
     return named, placed, is_astray and answer["stage"] not in ("unknown", "passes")
+
+
+# Behind the last module that both runs have, a call's backward is the loss's; a term of the loss may be one of a module inside; a factor
+# may be in the loss or come after backward, and shares that nobody adds up are said to be either's to add up.
+_ALIKE = [{"loss", "backward"}, {"loss", "term"}, {"loss", "factor"}, {"after", "factor"}, {"backward", "shares"}, {"after", "shares"}]
 
 
 def main():

@@ -106,14 +106,15 @@ def check_step(
 
 def _where(fields, folder, request):
     """What a second, watched run says of where the mistake is; None where nothing is wrong."""
-    wrong = {p["name"]: p["factor"] if p["verdict"] == "scaled" else None
+    wrong = {p["name"]: {"verdict": p["verdict"], "factor": p["factor"] if p["verdict"] == "scaled" else None}
              for p in fields["parameters"] if not p["right"] and not p["forgiven"]}
+    right = [p["name"] for p in fields["parameters"] if p["verdict"] == "right"]
     if not wrong:
         return None
     again = os.path.join(folder, "again")
     os.mkdir(again)
     # The single run waits for the ranks' end, and has more to do.
-    request = {**request, "wrong": wrong, "timeout_s": 3 * request["timeout_s"]}
+    request = {**request, "wrong": wrong, "right": right, "timeout_s": 3 * request["timeout_s"]}
     with open(os.path.join(again, "request"), "wb") as file:
         pickle.dump(request, file)
     try:

@@ -161,7 +161,7 @@ class Departures(unittest.TestCase):
         found = Finder(self.single, traces, ["a.weight"], 3.0).departure()
         self.assertEqual((found.stage, found.module, found.calls), ("loss", "b", ["Gather in model.py:7"]))
         self.assertEqual(Finder(self.single, traces, ["a.weight"], 9.0).departure().stage, "after")
-        self.assertEqual(Finder(self.single, self.ranks(), ["a.weight"], 3.0).departure().stage, "after")  # a sum of parts
+        self.assertEqual(Finder(self.single, self.ranks(), ["a.weight"], 3.0).departure().stage, "factor")  # a sum of parts
 
     def test_clipping_by_the_norms_of_pieces(self):
         def clipped(*norms):

@@ -122,7 +122,7 @@ class Executor:
         now on, None: as before."""
         self._inputs, self._outputs = coordinates or (self._inputs, self._outputs)
         for row in moves:
-            run = self._forward(self._inputs.expand(self._team.rank, row))
+            run = self._forward(self._inputs.expand(self._team.rank, row), has_backward=False)
             yield self._outputs.project(self._team.rank, self._judged(run)).tolist()
 
     def probe(self, coordinates, probes, coefficients):
@@ -142,13 +142,13 @@ class Executor:
 
     # -- runs
 
-    def _forward(self, moves=None):
-        return self._call(self.subject.prepared(moves))
+    def _forward(self, moves=None, has_backward=True):
+        return self._call(self.subject.prepared(moves), has_backward)
 
-    def _call(self, prepared):
+    def _call(self, prepared, has_backward=True):
         self._doing, doing = "forward", self._doing
         with self._team.watch.one_call():
-            run = self.subject.call(prepared)
+            run = self.subject.call(prepared, has_backward)
         self._check_not_late()
         self._doing = doing
         return run

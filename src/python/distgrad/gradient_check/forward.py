@@ -13,6 +13,8 @@ _FIRST = 2.0**-6
 _FIRST_NARROW = 8.0
 _SUPERPOSITIONS = 4
 _SMOOTH = 2.0**-8  # the largest step of differences, relative to the coordinate's size
+_QUICK = 2.0**-15  # the one step where combinations confirm it
+_QUIET = 1e-13  # of the outputs: with more noise than that it does not do
 _NEARER = (2.0**-16, 2.0**-24)  # where that goes over a kink
 _NOISE_STEPS = (2.0**-6, 2.0**-11, 2.0**-16)
 _ROUGH = 1e-5  # of the outputs: more noise than that is half precision inside
@@ -91,16 +93,39 @@ class Measurement:
         return noise, float((noise / size.clamp_min(1e-300)).clamp_max(1).max())
 
     def _by_differences(self, affine, noise, relative):
-        first = min(0.5, max(_SMOOTH, relative**0.2))
-        slopes = self._slopes(_independent(self._depends), first, noise)
-        if not self._adds_up(slopes, first, noise):
-            slopes = self._slopes([[c] for c in range(self._count)], first, noise)
+        groups = _independent(self._depends)
+        slopes = self._quick(groups, noise) if relative < _QUIET else None
+        if slopes is None:
+            first = min(0.5, max(_SMOOTH, relative**0.2))
+            slopes = self._slopes(groups, first, noise)
+            if not self._adds_up(slopes, first, noise):
+                slopes = self._slopes([[c] for c in range(self._count)], first, noise)
         kink = slopes.kinks()
         slopes.error = torch.where(kink, slopes.floor, slopes.error)
         low = torch.where(kink, torch.minimum(slopes.below, slopes.above), slopes.value)
         high = torch.where(kink, torch.maximum(slopes.below, slopes.above), slopes.value)
         unknown = ~kink & slopes.is_unsure(_KNOWN)
         return Derivative(slopes.value, slopes.error, affine, low, high, unknown, together=self._together(kink, noise))
+
+    def _quick(self, groups, noise):
+        """Of all columns by one step, where the slopes along random combinations, by three steps, are the sums: these tell of kinks, and
+        by how much a column may be off. None where they are not."""
+        one = self._stencil(groups, (_QUICK,))[0]
+        slopes = _Slopes.single(self._base, one, noise)
+        mixes = _superpositions(self._sizes)[:_SUPERPOSITIONS // 2]
+        along = self._along(mixes, _SMOOTH, noise)
+        off = (along.value - slopes.value @ mixes.T).abs()
+        # Columns that are off are so by truncation: a few of them do not cancel out in every combination.
+        slopes.error = slopes.floor + (8 * off.amax(1) + along.error.amax(1))[:, None] / self._sizes.expand_as(slopes.value)
+        return None if bool(along.is_unsure(_GOOD).any()) or bool(slopes.is_unsure(_GOOD).any()) else slopes
+
+    def _along(self, mixes, first, noise):
+        """The slopes along combinations of all moves."""
+        shares = (first, first / 2, first / 4)
+        values = self._values(torch.cat([sign * share * mixes for share in shares for sign in (1, -1)]))
+        values = values.reshape(len(shares), 2, len(mixes), -1)
+        h = torch.ones(len(mixes), dtype=torch.float64)
+        return _Slopes.extrapolated(self._base, [(share * h, *pair) for share, pair in zip(shares, values)], noise)
 
     def _slopes(self, groups, first, noise):
         """Of all columns; those of a group are moved together, as no output depends on two of them."""
@@ -118,11 +143,7 @@ class Measurement:
         """Whether the slopes along random combinations of the columns that have no kink are the sums."""
         sure = ~slopes.is_unsure(_KNOWN).any(0)
         mixes = _superpositions(self._sizes * sure)[:_SUPERPOSITIONS // 2]
-        shares = (first, first / 2, first / 4)
-        values = self._values(torch.cat([sign * share * mixes for share in shares for sign in (1, -1)]))
-        values = values.reshape(len(shares), 2, len(mixes), -1)
-        h = torch.ones(len(mixes), dtype=torch.float64)
-        along = _Slopes.extrapolated(self._base, [(share * h, *pair) for share, pair in zip(shares, values)], noise)
+        along = self._along(mixes, first, noise)
         expected = slopes.value[:, sure] @ mixes[:, sure].T
         room = along.error + slopes.error[:, sure] @ mixes[:, sure].abs().T
         largest = along.value.abs().nan_to_num().amax() if along.value.numel() else 0.0
@@ -219,6 +240,14 @@ class _Slopes:
         far, near = (_central(*s) for s in stencil)
         floor = 4 * noise / stencil[1][0][:, None]
         return cls._of((16 * near - far) / 15, 4 * (near - far).abs() + floor, floor, base, *stencil)
+
+    @classmethod
+    def single(cls, base, stencil, noise):
+        """Nothing is known of the error but the floor, nor of kinks."""
+        h, above, below = stencil
+        slopes = cls._of(_central(*stencil), (4 * noise / h[:, None]), 4 * noise / h[:, None], base, stencil, stencil)
+        slopes._gap_far = torch.zeros_like(slopes._gap_far)
+        return slopes
 
     @classmethod
     def _of(cls, value, error, floor, base, far, near):

@@ -108,12 +108,26 @@ def missing_reduction(pair) -> Optional[Mistake]:
 
 def forgotten_op(pair) -> Optional[Mistake]:
     """The backward of a sum, for something else."""
-    if pair.ranks < 2 or any(pair.identity[r][k] is None or not pair.equals(r, k, pair.identity[r][k])
-                             for r, k in pair.pairs()):
+    if pair.ranks < 2 or not _is_of_a_sum(pair):
         return None
-    if _one_factor(pair) not in (None, pair.ranks) or any(pair.right_is_zero(r, k) for r, k in pair.pairs()):
-        return None  # times any other number it is no average's either
     return _mistake("forgotten-op", pair, "the cotangents were summed, as if the forward had been a sum")
+
+
+def _is_of_a_sum(pair):
+    if _one_factor(pair) == pair.ranks and _is_each_once(pair):
+        return True  # of an average, of which every rank may have a part
+    if any(pair.identity[r][k] is None or not pair.equals(r, k, pair.identity[r][k]) for r, k in pair.pairs()):
+        return False
+    # Times any other number it is no average's either.
+    return _one_factor(pair) in (None, pair.ranks) and not any(pair.right_is_zero(r, k) for r, k in pair.pairs())
+
+
+def _is_each_once(pair):
+    """Whether of elements that go to other ranks, too, each cotangent is passed on as it is or not at all."""
+    if all(pair.right_is_zero(r, k) for r, k in pair.pairs() if r != k):
+        return False
+    return pair.by_element and all(
+        bool((torch.minimum(pair.measured[r][k].abs(), (pair.measured[r][k] - 1).abs()) <= pair.room[r][k]).all()) for r, k in pair.pairs())
 
 
 def summed_twice(pair) -> Optional[Mistake]:

@@ -117,14 +117,15 @@ class Subject:
         args, kwargs = nested.exchanged((self._args, self._kwargs), lambda _, leaf: made.get(id(leaf), leaf))
         return Prepared(args, kwargs, inputs, given)
 
-    def call(self, prepared):
+    def call(self, prepared, has_backward=True):
         self._random.reset()
         for tensor, data in self._held:
             tensor.data.copy_(data)
         with torch.enable_grad():
             result = self._function(*prepared.args, **prepared.kwargs)
         run = Run(_outputs_of(result), prepared.inputs, prepared.given, [])
-        self._note_other_leaves(run)
+        if has_backward:
+            self._note_other_leaves(run)
         return run
 
     def backward(self, runs, pairs, retain):

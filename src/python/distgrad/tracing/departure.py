@@ -3,14 +3,18 @@
 import dataclasses
 
 from ..words import ranks_text
-from .joined import backward_of, joined
+from .backward_search import BackwardSearch, are_alike, by_rank
+from .cotangents import sentences, tokens_of
+from .graph import Graph
+from .joined import joined, value_factor
 
 _SAME = 0.05  # factors
 
 
 @dataclasses.dataclass
 class Departure:
-    """stage: "forward", "loss", "weights" (of the ranks' losses), "term" (another one of the loss), "backward", "after" backward, or "unknown". `module`: whose output, or output's gradient, is the
+    """stage: "forward", "loss", "weights" (of the ranks' losses), "term" (another one of the loss), "backward", "shares" (backward, or
+    nobody adds them up behind it), "factor" (of the loss, or after backward), "after" backward, or "unknown". `module`: whose output, or output's gradient, is the
     first that is wrong; `before`: the last that is right; `calls`: what communicates, and the Functions, between both."""
 
     stage: str
@@ -21,25 +25,33 @@ class Departure:
     calls: list = dataclasses.field(default_factory=list)
     upstream: list = dataclasses.field(default_factory=list)  # wrong parameters whose gradient goes through there
     others: list = dataclasses.field(default_factory=list)  # wrong ones elsewhere
+    tokens: list = dataclasses.field(default_factory=list)  # sentences on how the tokens count
+    lost: list = dataclasses.field(default_factory=list)  # wrong ones without a gradient, though one reaches their modules
+    also: list = dataclasses.field(default_factory=list)  # other outputs where backward departs
+    is_in_loss: bool = False  # whether the loss is computed from `module` also with no other between
+    behind_modules: list = dataclasses.field(default_factory=list)  # calls between the last module and the loss
+    shared: list = dataclasses.field(default_factory=list)  # (output, calls): of which the ranks have shares that are to be added up
     compared: int = 0  # modules
     factors: dict = dataclasses.field(default_factory=dict)  # by rank: how many times the single run's its backward is
     data: list = dataclasses.field(default_factory=list)  # what is odd about the data that the ranks compute with
-    parted: bool = False  # whether each part of the data is computed once
+    parted: int = 0  # among how many the ranks share the data, 0 where they do not or not evenly
     losses: dict = dataclasses.field(default_factory=dict)
 
 
 class Finder:
-    def __init__(self, single, ranks, wrong, factor=None):
-        """`single`, `ranks`: traces; `wrong`: the wrong parameters' names, in model order; `factor`: that all of them are wrong by."""
-        self._factor = factor
+    def __init__(self, single, ranks, wrong, factor=None, right=(), scaled=()):
+        """`single`, `ranks`: traces; `wrong`: the wrong parameters' names, in model order; `factor`: that all of them are wrong by;
+        `right`: names; `scaled`: those of the wrong ones that are a multiple."""
         self._single, self._ranks, self._wrong = single, ranks, wrong
         self.all = joined(single["outputs"], [trace["outputs"] for trace in ranks])
         self._known = [one for one in self.all if one.pieces]
-        self._factors = {}
+        self._factors, self._states, self._astray, self._natural = {}, {}, set(), []
+        self._graph = Graph(single["outputs"])
+        # Of a few parameters a factor says nothing about the loss.
+        self.factor = None if any(map(self._graph.owners, right)) else factor
+        self._scaled = set(scaled)
         self._data = self._leave_out_other_passes()
-        self._positions = {}  # of the modules' last outputs
-        for one in self._known:
-            self._positions[one.name] = max(one.position, self._positions.get(one.name, -1))
+        self._at = {one.position: one for one in self._known if one.is_equal}
 
     def departure(self):
         found = self._forward() or self._backward() or self._after()
@@ -54,17 +66,28 @@ class Finder:
     def _forward(self):
         if not self._known:
             return Departure("unknown", how="no module has the same name in both runs")
-        equal = [i for i, one in enumerate(self._known) if one.is_equal]
-        last = equal[-1] if equal else -1
-        if last + 1 == len(self._known):
+        first = self._first_that_departs()
+        if first is None:
             return None
-        first = self._known[last + 1]
         ranks = tuple(sorted({p.rank for p in first.pieces if p.place is None}))
-        before = self._known[last] if equal else None
-        if before is not None and before.position > first.position:
-            return None
+        before = [one for one in self._known if one.is_equal and one.position < first.position]
+        producers = [self._at[p] for p in self._graph.producers(first.position, self._at)]
+        before = max(producers or before, key=lambda one: one.position, default=None)
         calls = self._between(before, first, ranks[0] if ranks else 0)
-        return Departure("forward", first.name, before.name if before else "", "output", ranks, calls)
+        return Departure("forward", first.label, before.label if before else "", _times_the_value(first), ranks, calls)
+
+    def _first_that_departs(self):
+        """The first output that differs, and from which only such are computed that do: another way to divide the work that ends with
+        the same is none."""
+        known = {one.position: one for one in self._known}
+        differs = {}  # for good
+        for one in reversed(self._known):
+            consumers = self._graph.consumers(one.position, known)
+            if not self._graph.knows(one.position):
+                consumers = [p for p in known if p > one.position][:1]
+            ends = not consumers or any(differs.get(p) for p in consumers)
+            differs[one.position] = not one.is_equal and ends
+        return next((one for one in self._known if differs[one.position]), None)
 
     def _leave_out_other_passes(self):
         """Passes over data that the single run does not have, beside others that it has: they say nothing of where forward departs."""
@@ -94,12 +117,12 @@ class Finder:
                    and not bool((_counts(found, self.all[position].truth["value"]) == 0).any()) for position, found in pieces.items())
 
     def _looked_at_data(self):
-        """(texts, whether each part is computed once), of the first module of which each rank has a part."""
+        """(texts, among how many the ranks share the data, 0 where they do not or not evenly), of the first module that they have."""
         first = next((one for one in self._known if one.is_equal and not any(p.group for p in one.pieces)), None)
         if first is None or first.truth["value"].dim() < 1:
-            return self._data, False
+            return self._data, 0
         if len([o for o in self._known if o.name == first.name and o.truth["index"] == first.truth["index"]]) > 1:
-            return self._data, False
+            return self._data, 0
         whole, texts = first.truth["value"], list(self._data)
         counts = _counts(first.pieces, whole)
         rows = counts.flatten(1) if whole.dim() > 1 else counts[:, None]
@@ -114,54 +137,57 @@ class Finder:
         if bool((counts > 0).all()) and int(counts.max()) != int(counts.min()):
             many = _runs((rows > counts.min()).any(1).nonzero().flatten().tolist())
             texts.append(f"{first.name}: rows {many} of {len(whole)} are computed more often than the others")
-        return texts, bool((counts == 1).all())
+        most = int(counts.max())
+        shares = all(int(_counts([p for p in first.pieces if p.rank == rank], whole).sum()) < whole.numel()
+                     for rank in {p.rank for p in first.pieces})
+        return texts, len({p.rank for p in first.pieces}) // most if most == int(counts.min()) > 0 and (shares or most == 1) else 0
 
     # -- backward
 
     def _backward(self):
-        reference, after = None, None  # factors, and the output they are of
-        for one in reversed(self._known):
-            state = backward_of(one)
-            if state.kind == "unknown":
-                continue
-            how, ranks = _difference(state, reference)
-            if how and self._has_wrong_upstream(one):
-                after, calls = self._behind(one, after, ranks[0] if ranks else one.pieces[0].rank, state.kind == "missing")
-                stage = "backward" if after is not None else "loss"
-                return Departure(stage, one.name, after.name if after else "", how, ranks, calls, factors=_by_rank(reference))
-            reference, after = state, one
-        self._factors = _by_rank(reference)  # of what runs first
-        if after is None:
+        search = BackwardSearch(self._known, self._graph, self._wrong)
+        found = search.run()
+        self._states, self._astray = search.states, search.astray
+        states = [(one, search.states[one.position]) for one in self._known if one.position in search.states]
+        if not states:
             return Departure("unknown", how="of no module are gradients known in both runs")
-        return None
+        first = next((state for _, state in states if state.kind == "own"), states[0][1])  # of what runs first
+        self._factors = by_rank(first)
+        sure = [each for each in found if not each.natural]
+        self._natural = [each for each in found if each.natural and search.explains_all(each) and self._scaled.isdisjoint(each.explains)]
+        if not sure:
+            return None
+        return self._departed(sure)
 
-    def _has_wrong_upstream(self, one):
-        """Whether a wrong gradient goes through there; as far as it is known where the parameters are used."""
-        owners = [owner for name in self._wrong if (owner := _position_of(name, self._positions)) is not None]
-        return not owners or min(owners) <= one.position
+    def _departed(self, sure):
+        first = sure[0]
+        one, after = first.one, first.after
+        after, calls = self._behind(one, after, first.ranks[0] if first.ranks else one.pieces[0].rank, first.is_missing)
+        others = [each.one.label for each in sure[1:] if each.one.label != one.label]
+        tokens = tokens_of(one) if after is None and first.how == "has another gradient" else None
+        return Departure("backward" if after is not None else "loss", one.label, after.label if after else "", first.how, first.ranks, calls,
+                         upstream=[n for n in self._wrong if any(n in each.explains for each in sure)], also=list(dict.fromkeys(others)),
+                         is_in_loss=self._graph.reaches_loss(one.position),
+                         tokens=sentences(tokens, one.truth["value"].shape) if tokens else [], factors=self._weights_behind(one))
+
+    def _weights_behind(self, one):
+        """The ranks' factors of what is nearest to the loss and right."""
+        for position in sorted(self._states, reverse=True):
+            state = self._states[position]
+            if position != one.position and position not in self._astray and state.kind == "own":
+                return by_rank(state)
+        return {}
 
     def _behind(self, one, after, rank, is_cut):
         """(the first output that is computed from this one, and has calls between both; those calls). Where the graph `is_cut` the
         first of all."""
         if after is None:
             return None, self._between(one, None, rank)
-        consumers = self._consumers(one) or [after]
+        consumers = [self._at[p] for p in self._graph.consumers(one.position, self._at)] or [after]
         for consumer in consumers:
             if (calls := self._between(one, consumer, rank)) or is_cut:
                 return consumer, calls
         return consumers[0], []
-
-    def _consumers(self, one):
-        """What both runs have of what is computed from it, in order."""
-        at = {known.position: known for known in self._known if known.is_equal}
-        waiting, seen = list(one.truth.get("consumers", ())), set()
-        while waiting:
-            position = waiting.pop()
-            if position not in seen:
-                seen.add(position)
-                if position not in at:
-                    waiting += self._single["outputs"][position].get("consumers", ())
-        return [at[position] for position in sorted(seen) if position in at]
 
     def _after(self):
         """All modules are right."""
@@ -173,18 +199,27 @@ class Finder:
         hooks = _named([e for e in events if e["kind"] == "communication" and e["phase"] == "backward"])
         factors = self._factors
         if self._is_there_from_the_loss(factors):
-            last = next(one for one in reversed(self._known) if backward_of(one).kind != "unknown")
+            last = next(one for one in reversed(self._known) if one.position in self._states)
             how = f"has {next(iter(factors.values())):.4g} times its gradient"
-            return Departure("loss", last.name, "", how, (), self._between(last, None, rank), factors=factors)
-        stage = "after" if not factors or _are_alike(factors.values()) else "weights"
-        return Departure(stage, calls=calls + [c for c in hooks if c not in calls], factors=factors)
+            return Departure("loss", last.label, "", how, (), self._between(last, None, rank), factors=factors)
+        if not factors or are_alike(factors.values()):
+            stage = "factor" if self.factor is not None and factors and self._looked_at_data()[1] else "after"
+        else:
+            stage = "weights"
+        shared = [(each.one.label, each.how, calls_there) for each in self._natural
+                  if (calls_there := self._behind(each.one, each.after, rank, False)[1]) or each.after is None]
+        if shared and stage != "weights":
+            stage = "shares"
+        known = [one for one in self._known if one.position in self._states]
+        return Departure(stage, calls=calls + [c for c in hooks if c not in calls], factors=factors, shared=shared,
+                         behind_modules=self._between(known[-1], None, rank))
 
     def _is_there_from_the_loss(self, factors):
         """Whether the factor that all gradients are wrong by is that of the last module's, where the ranks do not share the data: what
         comes after backward has no part in it."""
-        if self._factor is None or not factors or self._looked_at_data()[1]:
+        if self.factor is None or not factors or self._looked_at_data()[1]:
             return False
-        return abs(self._factor - 1) > _SAME and all(abs(f / self._factor - 1) <= _SAME for f in factors.values())
+        return abs(self.factor - 1) > _SAME and all(abs(f / self.factor - 1) <= _SAME for f in factors.values())
 
     # -- what lies there
 
@@ -208,66 +243,27 @@ class Finder:
     # -- parameters
 
     def _place_parameters(self, found):
-        if found.stage not in ("backward", "forward", "loss"):
-            return
-        at = max((one.position for one in self._known if one.name == found.module), default=-1)
-        for name in self._wrong:
-            owner = _position_of(name, self._positions)
-            is_upstream = found.stage != "backward" or (owner is not None and owner <= at)
-            if owner is None and found.stage == "backward":
-                continue  # its module was not watched
-            (found.upstream if is_upstream else found.others).append(name)
+        """Those whose gradient goes through there, and those whose module's output has the right one all the same."""
+        if found.stage in ("forward", "loss"):
+            found.upstream = list(self._wrong)
+        elif found.stage == "backward":
+            for name in self._wrong:
+                owners = self._graph.owners(name)
+                if name not in found.upstream and owners and all(p in self._states and p not in self._astray for p in owners):
+                    found.others.append(name)
+
+
+def _times_the_value(one):
+    """ ", which is 0.25 times what it should be", where it is that on all ranks."""
+    factors = [value_factor(p.record["value"], one.truth["value"]) for p in one.pieces]
+    if None in factors or not are_alike(factors) or abs(factors[0] - 1) <= _SAME:
+        return ""
+    return f", which is {factors[0]:.4g} times what it should be"
 
 
 def _counts(pieces, whole):
     """Of each element of the whole, how many of the pieces it is in."""
     return sum(piece.place.mask(whole) for piece in pieces)
-
-
-def _position_of(parameter, positions):
-    parts = parameter.split(".")[:-1]
-    while parts:
-        if ".".join(parts) in positions:
-            return positions[".".join(parts)]
-        parts.pop()
-    return None
-
-
-def _difference(state, reference):
-    """(in words what is wrong with these gradients, the ranks): against those of what runs later."""
-    if state.kind == "missing":
-        return "has no gradient", state.ranks
-    if state.kind == "wrong":
-        return "has another gradient", state.ranks
-    if state.kind == "shares" and (reference is None or reference.kind == "own"):
-        return "has a share of its gradient on each rank, whose sum is right", ()
-    if reference is not None and state.kind == reference.kind:
-        now, then = _by_rank(state), _by_rank(reference)
-        ratios = {rank: now[rank] / then[rank] for rank in now if rank in then}
-        if not ratios and _are_alike(now.values()) and _are_alike(then.values()):  # stages of a pipeline
-            ratio = next(iter(now.values())) / next(iter(then.values()))
-            ratios = dict.fromkeys(now, ratio)
-        far = {rank: ratio for rank, ratio in ratios.items() if abs(ratio - 1) > _SAME}
-        if far:
-            values = list(far.values())
-            alike = len(far) == len(ratios) and _are_alike(values)
-            many = f"{values[0]:.4g}" if alike else ", ".join(f"{v:.4g}" for v in values)
-            return f"has {many} times the gradient that it should have by what comes behind it", () if alike else tuple(far)
-    return "", ()
-
-
-def _are_alike(values):
-    return max(values) - min(values) <= _SAME * max(map(abs, values))
-
-
-def _by_rank(state):
-    """The mean of a rank's factors; of shares there is one for all."""
-    if state is None:
-        return {}
-    found = {}
-    for key, factor in state.factors.items():
-        found.setdefault(key[0] if state.kind == "own" else -1, []).append(factor)
-    return {rank: sum(factors) / len(factors) for rank, factors in found.items()}
 
 
 def _named(events):

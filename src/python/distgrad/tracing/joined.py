@@ -29,6 +29,7 @@ class Joined:
     position: int
     truth: dict
     pieces: list
+    label: str = ""  # its name, and which of the module's outputs it is where there are several
 
     @property
     def is_equal(self):
@@ -53,13 +54,19 @@ def joined(single, ranks):
         for one in candidates:
             if one.differs:
                 _look_for_sums(one, len(ranks))
+    several = {name for name, index in by_name if index > 0}
+    for (name, index), candidates in by_name.items():
+        for one in candidates:
+            one.label = f"{name} (output {index + 1})" if name in several else name
     return sorted((one for candidates in by_name.values() for one in candidates), key=lambda one: one.position)
 
 
 def _assign(piece, candidates):
     own = [c for c in candidates if c.truth["call"] == piece.record["call"]] or candidates[:1]
     for candidate in own + [c for c in candidates if c not in own]:
-        piece.place = place_of(piece.record["value"], piece.record["at"], candidate.truth["value"])
+        # Of a DTensor that has a part of the data alone it is not known where that part lies.
+        is_whole = piece.record.get("whole") in (None, tuple(candidate.truth["value"].shape))
+        piece.place = place_of(piece.record["value"], piece.record["at"] if is_whole else None, candidate.truth["value"])
         if piece.place is not None:
             candidate.pieces.append(piece)
             return
@@ -85,7 +92,10 @@ def _look_for_sums(one, world_size):
 def _place_of_sum(pieces, whole):
     if any(piece is None for piece in pieces) or len({piece.record["value"].shape for piece in pieces}) > 1:
         return pieces, None
-    total = sum(piece.record["value"].double() for piece in pieces).to(pieces[0].record["value"].dtype)
+    first = pieces[0].record["value"]
+    if all(off(piece.record["value"], first) <= tolerance_of(first) for piece in pieces):
+        return pieces, None  # copies; a sum of them is a factor
+    total = sum(piece.record["value"].double() for piece in pieces).to(first.dtype)
     return pieces, place_of(total, None, whole)
 
 
@@ -134,3 +144,8 @@ def _factor(gradient, truth):
     if factor == 0 or not off(g / factor, t) <= tolerance_of(gradient, truth):
         return None
     return factor
+
+
+def value_factor(value, truth):
+    """Likewise of a copy; None where the shapes differ."""
+    return _factor(value, truth) if value.shape == truth.shape and bool(truth.any()) else None

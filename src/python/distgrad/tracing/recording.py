@@ -19,12 +19,12 @@ _SILENT = ("barrier", "wait_tensor", "monitored_barrier_", "_wrap_tensor_autogra
 
 
 class Output:
-    """A tensor that a module gave; `at` is where of the whole the DTensor's local piece begins, None of a plain tensor."""
+    """A tensor that a module gave; `at` is where of the DTensor, of the shape `whole`, the local piece begins, None of a plain tensor."""
 
     def __init__(self, module, call, index, value, at, event):
         self.module, self.call, self.index, self.event = module, call, index, event
         self.value, self.at = value, at
-        self.gradient = None
+        self.gradient = self.whole = None
         self.tensor = None  # itself; the single run's graph goes on from it
 
 
@@ -38,6 +38,7 @@ class Recording:
         self._bytes = 0
         self._calls = {}  # module's id -> how often
         self._modules = {}  # module's id -> it
+        self._roots = []  # of backward; of a run whose graph is kept
         self._alive = {}  # likewise, of all modules when the first backward began: the model may be gone when the step ends
 
     def start(self):
@@ -67,6 +68,7 @@ class Recording:
             if self._bytes > _MOST_BYTES:
                 return
             entry = Output(id(module), call, index, value, at, len(self.events))
+            entry.whole = tuple(x.shape)
             self.outputs.append(entry)
             if self._keeps_graph:
                 entry.tensor = x
@@ -103,6 +105,7 @@ class Recording:
                 roots = [x for x in tree_flatten(tensors)[0] if isinstance(x, torch.Tensor)]
                 value = float(local_piece(roots[0])[0]) if len(roots) == 1 and roots[0].numel() == 1 else None
                 self.note("loss", "backward", value=value)
+                self._roots += roots if self._keeps_graph else []
                 self._keep_modules()
             original(tensors, grad_tensors, retain_graph or self._keeps_graph or None, create_graph, **kwargs)
             if not nested and self.after_backward:
@@ -159,13 +162,14 @@ class Recording:
         return found
 
     def _consumers(self):
-        """By an output's position, those of the later outputs that are computed from it with no other between; of a run whose graph
-        is kept."""
+        """By an output's position, those of the later outputs that are computed from it with no other between, the loss being -1; of
+        a run whose graph is kept."""
         nodes, found = {}, {}
-        for i, output in enumerate(self.outputs):
-            if output.tensor is None or output.tensor.grad_fn is None:
+        ends = [(i, output.tensor) for i, output in enumerate(self.outputs)] + [(-1, root) for root in self._roots]
+        for i, tensor in ends:
+            if tensor is None or tensor.grad_fn is None:
                 continue
-            waiting, seen = [output.tensor.grad_fn], set()
+            waiting, seen = [tensor.grad_fn], set()
             while waiting:
                 node = waiting.pop()
                 if node is None or node in seen:
@@ -175,14 +179,16 @@ class Recording:
                     found.setdefault(other, []).append(i)
                 if node not in nodes:
                     waiting += [following for following, _ in node.next_functions]
-            nodes.setdefault(output.tensor.grad_fn, []).append(i)
+            nodes.setdefault(tensor.grad_fn, []).append(i)
         return found
 
     def trace(self):
         """Plain values, to be saved."""
         names, consumers = self.names(), self._consumers()
-        outputs = [{"module": names[o.module], "call": o.call, "index": o.index, "value": o.value, "at": o.at,
-                    "gradient": o.gradient, "event": o.event, "consumers": consumers.get(i, [])} for i, o in enumerate(self.outputs)]
+        outputs = [{"module": names[o.module], "call": o.call, "index": o.index, "value": o.value, "at": o.at, "whole": o.whole,
+                    "gradient": o.gradient, "event": o.event, "consumers": [p for p in consumers.get(i, []) if p >= 0],
+                    "reaches_loss": -1 in consumers.get(i, []), "in_graph": o.tensor is not None and o.tensor.grad_fn is not None}
+                   for i, o in enumerate(self.outputs)]
         return {"outputs": outputs, "events": self.events}
 
 

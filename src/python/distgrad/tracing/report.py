@@ -17,6 +17,13 @@ def texts(departure, shares, clipped_in_single, clipped_by_rank, factor):
     lines += [f"Data: {text}." for text in departure.data]
     if departure.upstream and departure.stage == "backward":
         lines.append(f"Wrong upstream of there: {_names(departure.upstream)}.")
+    lines += departure.tokens
+    if departure.also:
+        lines.append(f"Backward departs likewise at {_names(departure.also)}.")
+    if departure.lost:
+        lines.append(f"Backward reaches the modules of {_names(departure.lost)}, and what it gives is not returned: it was never reduced"
+                     " (no_sync, set_requires_gradient_sync, set_requires_all_reduce), was set to zero or None, or the parameter is frozen"
+                     " or another object.")
     if departure.others:
         lines.append("Wrong although backward is right at their modules' outputs, so that what comes after backward is to be looked at: "
                      f"{_names(departure.others)}.")
@@ -34,7 +41,7 @@ def _departure(d, factor):
         return f"Nothing is known of where it begins: {d.how}."
     if d.stage == "forward":
         begin = f"Forward is right up to the output of {d.before}, and departs in that of" if d.before else "Forward departs at once, in the output of"
-        return f"{begin} {d.module}{on}. " + (f"There lies: {calls}." if calls else "No call that communicates lies there.")
+        return f"{begin} {d.module}{on}{d.how}. " + (f"There lies: {calls}." if calls else "No call that communicates lies there.")
     if d.stage == "loss":
         what = "the loss is right, its backward departs" if _is_right(d.losses) else "the loss departs, or its backward"
         return (f"Forward is right in {_all(d.compared)}, {what}: the output of {d.module}{on} {d.how}. "
@@ -42,14 +49,21 @@ def _departure(d, factor):
     if d.stage == "backward":
         return (f"Forward is right in {_all(d.compared)}; backward is right down to the output of {d.before}, and departs at"
                 f" {d.module}, whose output{on} {d.how}. "
+                + ("The loss is computed from it directly, too. " if d.is_in_loss else "")
                 + (f"Between both lies: {calls}." if calls else "No call that communicates lies between both."))
     if d.stage == "term":
         return f"Forward and backward are right in {_all(d.compared)}, but another term of the loss counts otherwise."
     if d.stage == "weights":
         return f"Forward and backward are right in {_all(d.compared)}, but the ranks' losses do not weigh alike{_times(d.factors)}."
+    if d.stage == "shares":
+        output, how, calls = d.shared[0]
+        return (f"Forward is right in {_all(d.compared)}, but the output of {output} {how}: backward is to add them up"
+                + (f", in {'; '.join(calls[:_MOST_CALLS])}" if calls else "")
+                + ", or the gradients of the parameters before it are to be added up over these ranks after backward.")
     behind = f". After backward, or from its hooks: {calls}." if calls else ". Nothing communicates after backward."
-    if d.parted and d.factors and factor is not None:
-        return (f"Forward and backward are right in {_all(d.compared)}, so that it is a factor: {_after(d.factors, factor)}" + behind)
+    if d.stage == "factor":
+        return (f"Forward and backward are right in {_all(d.compared)}, so that it is a factor: {_after(d.factors, factor, d.parted)}"
+                + (f". Between the last module and the loss: {'; '.join(d.behind_modules[:_MOST_CALLS])}" if d.behind_modules else "") + behind)
     return (f"Forward and backward are right in {_all(d.compared)}{_times(d.factors)}: what is wrong happens to the parameters'"
             " gradients (accumulation, hooks, reduction, scaling, clipping), or to parameters used outside of these modules"
             + behind)
@@ -59,13 +73,17 @@ def _all(modules):
     return f"all {modules} modules" if modules > 1 else "the one module that both runs have"
 
 
-def _after(factors, factor):
-    """What becomes of the ranks' parts, where all gradients are wrong by one factor."""
+def _after(factors, factor, parts):
+    """What becomes of the ranks' `parts` of the data, where all gradients are wrong by one factor."""
     weight = next(iter(factors.values()))
     behind = factor / weight
     what = "added up" if abs(behind - 1) <= 0.01 else f"added up and multiplied by {_ratio(behind)}"
     times = "as the single run does" if abs(weight - 1) <= _SAME_FACTOR else f"{_ratio(weight)} times"
-    return f"the ranks' losses weigh their parts {times}, and in the end these are {what}"
+    text = f"the ranks' losses weigh their parts {times}, and in the end these are {what}"
+    if parts > 1 and abs(behind * parts - 1) <= 0.01:  # that a mean is meant is likely, no more
+        text += (f". With this mean over {parts} parts losses are right that weigh {parts} times, so that these are {_ratio(factor)}"
+                 " times what they should be")
+    return text
 
 
 def _ratio(x):

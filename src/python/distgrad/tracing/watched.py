@@ -31,9 +31,9 @@ class WatchedRank:
 
 
 class WatchedSingle:
-    def __init__(self, paths, result, wrong):
-        """`wrong`: the wrong parameters in model order, and the factors that they are wrong by, or None."""
-        self._paths, self._result, self._wrong = paths, result, wrong
+    def __init__(self, paths, result, wrong, right):
+        """`wrong`: the wrong parameters in model order, {"verdict", "factor"}; `right`: names."""
+        self._paths, self._result, self._wrong, self._right = paths, result, wrong, right
         self._recording = Recording(keeps_graph=True)
 
     def start(self):
@@ -57,23 +57,29 @@ class WatchedSingle:
 
     def finish(self, found):
         trace = self._recording.trace()
-        departure = Finder(trace, self._ranks, list(self._wrong), self._factor()).departure()
+        scaled = [name for name, found in self._wrong.items() if found["verdict"] == "scaled"]
+        finder = Finder(trace, self._ranks, list(self._wrong), self._factor(), self._right, scaled)
+        departure = finder.departure()
         parts = self._cutter.parts
         weights = weights_of(parts, [rank["gradients"] for rank in self._ranks], list(self._wrong)) if parts else []
         shares = [{"parameters": w.parameters, "weights": w.by_rank, "meaning": said}
                   for w in weights if (said := meaning(w, parts, self._cutter.module))]
         if departure.stage == "after" and any("term of the loss" in share["meaning"] for share in shares):
             departure.stage = "term"
+        absent = [name for name, found in self._wrong.items() if found["verdict"] in ("missing", "zero")]
+        if departure.stage in ("after", "weights", "shares"):
+            departure.others = []
+            departure.lost = absent
         clippings = [[e for e in t["events"] if e["kind"] == "clipping"] for t in [trace, *self._ranks]]
         where = {"departure": dataclasses.asdict(departure),
                  "parts": [{"ranks": p.ranks, "call": p.call, "tokens": p.tokens} for p in parts], "shares": shares}
-        where["text"] = texts(departure, shares, clippings[0], clippings[1:], self._factor())
+        where["text"] = texts(departure, shares, clippings[0], clippings[1:], finder.factor)
         with open(self._result, "w") as file:
             json.dump(where, file)
 
-
     def _factor(self):
-        factors = list(self._wrong.values())
+        """That all wrong gradients are wrong by."""
+        factors = [found["factor"] for found in self._wrong.values()]
         return factors[0] if factors and None not in factors and max(factors) - min(factors) <= 0.01 * abs(factors[0]) else None
 
 
@@ -83,4 +89,4 @@ def watched(name, folder, request, single):
     if name != single:
         return WatchedRank(path)
     paths = [os.path.join(folder, f"rank-{rank}.trace") for rank in range(request["world_size"])]
-    return WatchedSingle(paths, os.path.join(folder, "where"), request["wrong"])
+    return WatchedSingle(paths, os.path.join(folder, "where"), request["wrong"], request["right"])

@@ -131,6 +131,8 @@ OTHERS = [
     Case("max: ties in full", max_in_full, tied, "tie", words=("add up to 2", "change the output by 1")),
     Case("reduce_scatter: own", function(scattered, lambda g, x: torch.nn.functional.one_hot(torch.tensor(me()), n())[:, None] * g),
          square, "missing-reduction", ("x̄_r = [ȳ_r]_r",), ("x̄_r = Σ_k [ȳ_k]_k",), ranks=(3,)),
+    Case("average by reduce_scatter: as a sum", function(lambda x: scattered(x) / n(), lambda g, x: gathered(g)), square, "forgotten-op",
+         ("x̄_r = Σ_k [ȳ_k]_k",), ("x̄_r = 1/4 Σ_k [ȳ_k]_k",)),
     Case("reduce_scatter: places reversed", function(scattered, lambda g, x: gathered(g).flip(0)), square, "wrong-slice", None,
          ("x̄_r = Σ_k [ȳ_k]_k",)),
     Case("reduce_scatter: times N", function(scattered, lambda g, x: n() * gathered(g)), square, "double-reduction", ("x̄_r = 4 Σ_k [ȳ_k]_k",)),
