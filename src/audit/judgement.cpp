@@ -43,8 +43,8 @@ std::string signature_of(CollectiveKind kind, const std::string& objective) {
     case CollectiveKind::kBroadcast: return one ? "V->I" : "V->R";
     case CollectiveKind::kReduceScatter: return "P->V";
     case CollectiveKind::kReduce: return "P->V";
-    case CollectiveKind::kCopy: return one ? "I->R" : "V->V";
-    case CollectiveKind::kSlice: return one ? "I->V" : "V->V";
+    case CollectiveKind::kCopy: return objective == kForShares ? "R->I" : one ? "I->R" : "V->V";
+    case CollectiveKind::kSlice: return one ? "I->V" : "R->V";
     default: return "V->V";
   }
 }
@@ -86,6 +86,7 @@ void choose_convention(Judgement& j, const std::vector<TrialResult>& results, co
     const double share = t.judged == 0 ? -0.5 : static_cast<double>(t.right) / t.judged;
     if (share > best + (j.convention == "sum" ? kClearlyMore : 0)) best = share, j.convention = objective;
   }
+  if (j.right_for.empty() && tally(results, j.kind, kForShares).all_right()) j.right_for.emplace_back(kForShares);
   if (!j.right_for.empty()) j.convention = j.right_for.front();
 }
 
@@ -190,12 +191,25 @@ void count(Judgement& j, const std::vector<TrialResult>& results) {
 
 std::string rule_of(const Judgement& j, const std::vector<TrialResult>& results) {
   const bool one_loss = j.convention == "replicated";
+  if (j.convention == kForShares) return "adjoint";
   std::string rule;
   if (!j.right_for.empty() && one_loss) rule = rule_for_one_loss(j.kind);
   // A forward that goes wrong somewhere is not the doing of the backward that it has everywhere.
   if (j.right_for.empty() && one_loss && 2 * j.right > j.judged) rule = most_named_rule(results, Losses::kOne);
   if (rule.empty()) rule = most_named_rule(results, Losses::kOwn);
   return rule.empty() ? "adjoint" : rule;
+}
+
+constexpr const char* kReadsMemory =
+    "Its forward is right where the operand is contiguous, and wrong for the same values in another order of memory ({}): it "
+    "reads the operand in the order of its memory. Call .contiguous() on it before it goes to the collective.";
+
+// Of operands that differ from those of right cases in how they lie in memory.
+bool fails_by_strides_alone(const Judgement& j, const std::vector<TrialResult>& results) {
+  return !first_that(results, [&](const TrialResult& t) {
+    return counts_for(t.trial, j.kind, j.convention) && is_failure(outcome_of(t)) && !is_on_request(t.trial) &&
+           (t.trial.aspect != Aspect::kOperand || shares_operand(t.trial));
+  });
 }
 
 void name_the_mistake(Judgement& j, const std::vector<TrialResult>& results) {
@@ -209,6 +223,10 @@ void name_the_mistake(Judgement& j, const std::vector<TrialResult>& results) {
     if (f.in_backward) j.explanation = backward_failure_text(j, f);
   } else if (f.mismatches > 0) {
     j.explanation = text_of(j.smallest_failure->result, j.rule);
+    if (j.rule == "forward" && fails_by_strides_alone(j, results)) {
+      j.rule = "contiguity";
+      j.explanation = fmt::format(kReadsMemory, j.smallest_failure->trial.name);
+    }
   } else if (f.in_backward || f.shared_operand) {
     blame_what_fails(j, f);
   } else if (j.judged == 0) {
@@ -236,7 +254,7 @@ bool is_only_disputed(const Judgement& j, const std::vector<TrialResult>& result
 
 // What a function is right for is a convention only where losses of the ranks' own and one loss for all differ.
 bool has_a_convention(const Judgement& j) {
-  return j.offered && !j.wrong && (has_one_result(j.kind) || enters_parallel_region(j.kind)) && !j.right_for.empty();
+  return j.offered && !j.wrong && j.convention != kForShares && (has_one_result(j.kind) || enters_parallel_region(j.kind)) && !j.right_for.empty();
 }
 
 }  // namespace

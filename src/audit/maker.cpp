@@ -56,6 +56,7 @@ std::vector<Trial::Loss> TrialMaker::losses(const AuditProgram& p, bool is_first
   const bool differs = has_one_result(kind()) || enters_parallel_region(kind());
   const bool asks_for_one = objective == "replicated" || (objective.empty() && (differs || is_first));
   if (asks_for_one && writer_.can_be_one_loss(p)) losses.push_back(Loss::kOneLoss);
+  if (objective.empty() && writer_.can_be_shares(p)) losses.push_back(Loss::kShares);
   return losses;
 }
 

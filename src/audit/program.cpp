@@ -15,7 +15,7 @@ bool has_several_groups(const AuditProgram& p) {
 }
 
 Json objective_of(const AuditProgram& p, Trial::Loss loss, const std::string& asked) {
-  if (loss == Trial::Loss::kOneLoss) {
+  if (loss == Trial::Loss::kOneLoss || loss == Trial::Loss::kShares) {
     if (p.mesh.is_null()) return "replicated";
     return {{"dp", "sum"}, {"tp", "replicated"}};
   }
@@ -28,6 +28,7 @@ std::string_view ending_of(Trial::Loss loss, std::string_view objective) {
   using Loss = Trial::Loss;
   const Loss usual = objective == "mean" ? Loss::kMean : objective == "replicated" ? Loss::kOneLoss : Loss::kSum;
   if (loss == usual) return "";
+  if (loss == Loss::kShares) return "-shares";
   return loss == Loss::kSum ? "-sum" : loss == Loss::kMean ? "-mean" : "-one-loss";
 }
 
@@ -67,6 +68,12 @@ bool ProgramWriter::can_be_one_loss(const AuditProgram& p) const {
   return enters_parallel_region(traits_.kind) || p.loss.find("rank") == std::string::npos;
 }
 
+// What all ranks hold is handed on to what they all compute: nothing is communicated, and the result is one tensor, too.
+bool ProgramWriter::can_be_shares(const AuditProgram& p) const {
+  return traits_.kind == CollectiveKind::kCopy && can_be_one_loss(p) && one_loss_of(p).find("rank") == std::string::npos &&
+         (!p.mesh.is_null() || p.groups.is_null());
+}
+
 bool ProgramWriter::shares_something() const { return has_one_result(traits_.kind) || enters_parallel_region(traits_.kind); }
 
 const std::string& ProgramWriter::one_loss_of(const AuditProgram& p) const {
@@ -80,16 +87,22 @@ void ProgramWriter::end_in_one_loss(const AuditProgram& p, Json& file) const {
   if (!p.mesh.is_null()) total["group"] = "tp";
   file["steps"].push_back({{"total", total}});
   file["loss"] = "total";
-  if (!enters_parallel_region(traits_.kind)) return;
+  if (enters_parallel_region(traits_.kind)) hold_everywhere(p, "invariant", file);
+}
+
+void ProgramWriter::hold_everywhere(const AuditProgram& p, const char* layout, Json& file) const {
   Json& x = file["inputs"]["x"];
   if (x.contains("by_rank")) x = {{"value", Json(x["by_rank"][0])}};
-  if (p.mesh.is_null()) x["layout"] = "invariant";
-  else x["layout"] = {{"dp", "replicate"}, {"tp", "invariant"}};
+  if (p.mesh.is_null()) x["layout"] = layout;
+  else x["layout"] = {{"dp", "replicate"}, {"tp", layout}};
 }
 
 void ProgramWriter::finish(const AuditProgram& p, Trial::Loss loss, Json& file) const {
   const bool is_whole = p.loss.starts_with("squared_gradient_norm");  // then the ranks' weights are inside
-  if (loss != Trial::Loss::kOneLoss) file["loss"] = is_whole ? p.loss : fmt::format("({}) * (rank + 1)", p.loss);
+  if (loss == Trial::Loss::kShares) {
+    file["loss"] = one_loss_of(p);
+    hold_everywhere(p, "replicate", file);
+  } else if (loss != Trial::Loss::kOneLoss) file["loss"] = is_whole ? p.loss : fmt::format("({}) * (rank + 1)", p.loss);
   else if (has_one_result(traits_.kind)) file["loss"] = one_loss_of(p);
   else end_in_one_loss(p, file);
   file["objective"] = objective_of(p, loss, objective_);

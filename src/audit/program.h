@@ -41,6 +41,7 @@ class ProgramWriter {
 
   // Whether the program can be one that ends in a single loss.
   bool can_be_one_loss(const AuditProgram& program) const;
+  bool can_be_shares(const AuditProgram& program) const;
 
   Trial trial(Aspect aspect, const std::string& name, const AuditProgram& program, Trial::Loss loss) const;
 
@@ -51,6 +52,7 @@ class ProgramWriter {
   bool shares_something() const;  // operand or result, so that losses of the ranks' own and one loss for all differ
   const std::string& one_loss_of(const AuditProgram& program) const;
   void end_in_one_loss(const AuditProgram& program, AuditProgram::Json& file) const;
+  void hold_everywhere(const AuditProgram& program, const char* layout, AuditProgram::Json& file) const;
 
   const CollectiveTraits& traits_;
   ReduceOp op_;

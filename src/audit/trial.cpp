@@ -39,8 +39,10 @@ bool counts_for(const Trial& trial, CollectiveKind kind, std::string_view object
   switch (trial.loss) {
     case Trial::Loss::kMean: return objective == "mean";
     case Trial::Loss::kOneLoss: return objective == "replicated";
+    case Trial::Loss::kShares: return objective == kForShares;
     case Trial::Loss::kSum: break;
   }
+  if (objective == kForShares) return false;
   if (objective != "replicated") return true;
   // The ranks' own gradient norms are added up: with one loss for all that would be another program.
   return trial.aspect != Aspect::kDoubleBackward && !has_one_result(kind) && !enters_parallel_region(kind);

@@ -30,7 +30,8 @@ const AspectRow& row_of(Aspect aspect);
 struct Trial {
   // Which losses the ranks have. kSum: each has its own (objective "sum"), so that cotangents differ by rank. kMean: the same under
   // the objective "mean": the backward starts with 1/N. kOneLoss: all ranks compute one loss, which counts once ("replicated").
-  enum class Loss { kSum, kMean, kOneLoss };
+  // kShares: the same, and every rank holds the operand and gives a share of its gradient, which something adds up after backward.
+  enum class Loss { kSum, kMean, kOneLoss, kShares };
 
   Aspect aspect = Aspect::kRanks;
   Loss loss = Loss::kSum;
@@ -46,6 +47,9 @@ struct Trial {
 
 // "sum", "mean" and "replicated": what an audit can say that a collective is right for.
 inline constexpr std::string_view kAuditObjectives[] = {"sum", "mean", "replicated"};
+
+// What it is right for, if nothing of the above: one loss, and an operand that all ranks hold, of whose gradient each has a share.
+inline constexpr std::string_view kForShares = "shares";
 
 // All ranks have the same result: what is right for losses of their own, whose cotangents differ, is wrong for one loss.
 bool has_one_result(CollectiveKind kind);

@@ -1,5 +1,6 @@
 """check_step: a training step on real ranks against the same step in one process."""
 
+import inspect
 import json
 import os
 import pickle
@@ -140,6 +141,9 @@ def _content(path):
 def _check_arguments(parallel, single, world_size, reduce, counts, timeout_s):
     if not callable(parallel):
         raise TypeError("parallel is to be a function that returns {parameter: gradient}")
+    _check_parameters("parallel", parallel, ("rank", "world_size"))
+    if callable(single):
+        _check_parameters("single", single, ())
     if not callable(single) and not isinstance(single, Mapping):
         raise TypeError("single is to be a function that returns {parameter: gradient}, or such a dict")
     if not isinstance(world_size, int) or isinstance(world_size, bool) or world_size < 1:
@@ -152,6 +156,19 @@ def _check_arguments(parallel, single, world_size, reduce, counts, timeout_s):
     for name, count in (counts or {}).items():
         if not isinstance(count, int) or not 0 < count < 10**6:
             raise ValueError(f"counts={{{name!r}: {count!r}}}: it is to be a number of something")
+
+
+def _check_parameters(name, function, offered):
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # no signature to read: the call will tell
+        return
+    unknown = [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+               and (p.name not in offered or p.kind == p.POSITIONAL_ONLY)]
+    if unknown:
+        told = "gets `rank` and `world_size`, under these names" if offered else "gets no arguments"
+        raise TypeError(f"{name} {told}: what to pass for {', '.join(f'`{u}`' for u in unknown)} is not known. Rename it, or wrap"
+                        f" the function: lambda{' rank, world_size' if offered else ''}: ...")
 
 
 def _run_processes(folder, request):

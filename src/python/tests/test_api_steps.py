@@ -133,6 +133,11 @@ def single_norm():
 
 
 class Steps(unittest.TestCase):
+    def test_parameters_that_nothing_is_known_to_pass_for_are_refused_before_anything_starts(self):
+        for parallel, single in ((lambda r, n: {}, dict), (lambda rank: {}, lambda device: {})):
+            with self.assertRaisesRegex(TypeError, "what to pass for `(r`, `n|device)` is not known"):
+                distgrad.check_step(parallel, single)
+
     def assert_wrong(self, finding, words, parallel, one, world_size):
         """All parameters have the same finding."""
         with self.assertRaises(AssertionError) as raised:

@@ -83,6 +83,22 @@ class Audit(unittest.TestCase):
             _, row = audit(f"all_reduce=python:{AUDITED}:{name}", "--op", "sum")
             self.assertIn(words, "".join(row["refused"]))
 
+    def test_shares_of_the_gradient_of_what_all_ranks_hold(self):
+        for name in ("hand_on_rank_0", "hand_on_parts"):
+            code, row = audit(f"copy=python:{AUDITED}:{name}", "--without", "dtype,shape")
+            self.assertEqual((code, row["right_for"], row["signature"], row["rule"]), (0, ["shares"], "R->I", "adjoint"), name)
+            for aspect in ("groups", "cotangent", "operand", "graph"):
+                self.assertEqual(row["aspects"][aspect]["state"], "ok", f"{name}: {aspect}")
+        code, row = audit(f"copy=python:{AUDITED}:hand_on_too_much", "--without", "dtype,shape,2-ranks")
+        self.assertEqual((code, row["wrong"], row["right_for"]), (1, True, []))
+
+    def test_a_forward_that_reads_memory_is_told_apart_from_a_wrong_one(self):
+        code, row = audit(f"all_reduce=python:{AUDITED}:sum_of_memory", "--op", "sum", "--without", "dtype,shape,groups")
+        self.assertEqual((code, row["rule"]), (1, "contiguity"))
+        self.assertIn("transposed-operand", row["explanation"])
+        code, row = audit(f"all_reduce=python:{AUDITED}:sum_of_values", "--op", "sum", "--without", "dtype,shape,groups")
+        self.assertEqual((code, row["aspects"]["operand"]["state"]), (0, "ok"))
+
     def test_the_objectives_are_those_of_run(self):
         for objective in ("sum", "mean", "replicated"):
             code, answer = audited("reference", "--objective", objective, "--collective", "all_gather,reduce_scatter", "--op", "sum,max")

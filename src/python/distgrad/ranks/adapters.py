@@ -13,9 +13,11 @@ from typing import Any, Callable, Tuple
 import torch
 import torch.distributed as dist
 
+from . import adapters_forms as forms
+from . import adapters_hint as hint
 from . import adapters_names as names
 from . import adapters_results as results
-from . import modes
+from . import modes, noting
 from .call import NotOffered, SubjectError
 
 _EMPTY = inspect.Parameter.empty
@@ -93,13 +95,16 @@ class Binding:
         """The call's result on this rank, as the contract of the kind says."""
         if self.names("gather_dim") and x.dim() < 2:
             raise NotOffered(f"{self.label} takes a dimension to cut and another one to join, and the operand has {x.dim()}")
+        return forms.call_in_some_form(self, call, x, self._call)
+
+    def _call(self, call, x):
         x = x if self.mode == "shared" else results.private_copy(x)
         arguments = Arguments(call, x)
         function = self.function
         if self.makes_instance:  # a step runs once in a case: this is once for each call site, and no case sees another's
             function = invoke(self.function, self.constructor, arguments, False)
         try:
-            value = invoke(modes.function_in(self.mode, function), self.slots, arguments, self.by_position)
+            value = self._invoke(modes.function_in(self.mode, function), arguments)
         except (RuntimeError, ValueError, IndexError) as error:
             raise_if_backend_lacks(error, call)
             _raise_if_scalar(error, call, x, self.label)
@@ -110,6 +115,18 @@ class Binding:
         if self.mode == "shared":
             _check_keeps_operand(value, x, self.label, arguments)
         return results.take(value, call, x, self, arguments)
+
+    def _invoke(self, function, arguments):
+        """A group that is None by default stays so in the world; who asks for one then gets the world's."""
+        before = noting.entered()
+        try:
+            return invoke(function, self.slots, arguments, self.by_position)
+        except Exception as error:
+            kept = [s for s in self.slots if s.source == "group" and _keeps_default(s, arguments.call)]
+            if not kept or not forms.lacks_group(error, before):
+                raise
+        told = tuple(replace(s, default=_EMPTY) if s in kept else s for s in self.slots)
+        return invoke(function, told, arguments, self.by_position)
 
 
 def _check_keeps_operand(value, x, label, arguments):
@@ -155,6 +172,9 @@ class Arguments:
         if self.call.kind == "gather" and self.call.group.rank != self.call.root:
             return None
         self.outputs = results.empty_outputs(self.call, self.x, "list" in slot.name or slot.name.endswith("s"))
+        if self.call.kind == "scatter" and self.call.group.rank != self.call.root:
+            # Nothing else that such a rank hands over requires a gradient, and its backward has to run for root's.
+            self.outputs = results.zeros_attached(self.outputs.shape, self.x, self.x)
         return self.outputs
 
     def _op(self, slot):
@@ -219,6 +239,10 @@ class Arguments:
     def _output_splits(self, slot):
         return None if self.call.splits is None and slot.default is None else received_sizes(self.call, self.x)
 
+    def _labels(self, _):
+        rows = self.x.shape[0] if self.x.dim() > 0 else 1
+        return rows * self.call.group.rank + torch.arange(rows)
+
     def _pairs(self, _):
         return [tuple(pair) for pair in self.call.pairs]
 
@@ -273,15 +297,15 @@ def bind(target, kind, label, place):
     slots = _slots(parameters, kind, with_tensor=True)
     constructor = _slots(constructed, kind, with_tensor=False) if constructed is not None else ()
     binding = Binding(function, kind, label, slots, constructor, constructed is not None, by_position)
-    unmapped = [s.name for s in constructor + slots if s.source is None and _is_required(s)]
+    unmapped = [s.name for s in constructor + slots if s.source is None and hint.is_required(s)]
     if kind == "send_recv" and not binding.names("pairs"):
         unmapped.append("pairs")
     if not any(s.source in ("tensor", "chunks", "scatter_list") for s in slots):
-        raise SubjectError(f"{label}: takes no tensor{_adapter_text(binding, place)}")
+        raise SubjectError(f"{label}: takes no tensor{hint.adapter_text(binding, place)}")
     if unmapped:
         what = ("no parameter for the `pairs` to send between" if unmapped == ["pairs"] else
                 "what to pass for " + ", ".join(f"`{name}`" for name in unmapped) + " is not known")
-        raise SubjectError(f"{label}, as {kind}: {what}{_adapter_text(binding, place)}")
+        raise SubjectError(f"{label}, as {kind}: {what}{hint.adapter_text(binding, place)}")
     return binding
 
 
@@ -300,7 +324,12 @@ def _callable_and_parameters(target, kind, label, place):
         return target, None, _parameters(target.forward, label, kind, place), False
     if not callable(target):
         raise SubjectError(f"{label} is not callable: it is of type {type(target).__name__}")
-    return target, None, _parameters(target, label, kind, place), False
+    parameters = _parameters(target, label, kind, place)
+    owner = getattr(target, "__qualname__", "").rpartition(".")[0].rpartition(".")[2]
+    if inspect.isfunction(target) and owner.isidentifier() and parameters[:1] and parameters[0].name == "self":
+        method = Binding(target, kind, label, _slots(parameters[1:], kind, with_tensor=True), (), False, False)
+        raise SubjectError(f"{label} is a method, and which {owner} it is called on is not known{hint.adapter_text(method, place, owner)}")
+    return target, None, parameters, False
 
 
 def _forward_parameters(owner):
@@ -319,7 +348,7 @@ def _parameters(function, label, kind, place):
         return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         empty = Binding(function, kind, label, (), (), False, False)
-        raise SubjectError(f"{label} has no signature to read{_adapter_text(empty, place)}") from None
+        raise SubjectError(f"{label} has no signature to read{hint.adapter_text(empty, place)}") from None
 
 
 def _slots(parameters, kind, with_tensor):
@@ -362,18 +391,21 @@ def _source(parameter, kind):
     """From the name, unless the default shows that something else is meant (`same_group=True`, `op=my.Op.ADD`)."""
     source = names.source_of(parameter.name, kind)
     default = parameter.default
-    if source is None or default is _EMPTY or default is None:
+    if source == "dim" and not _may_be_a_number(parameter.annotation):
+        return "group" if "Group" in str(parameter.annotation) else None
+    if source is None or default is _EMPTY or (default is None and source != "labels"):
         return source
     fits = {"group": not isinstance(default, (bool, int, float, str)),
             "op": isinstance(default, (str, dist.ReduceOp, dist.ReduceOp.RedOpType)),
             "average": isinstance(default, bool),
             "dim": isinstance(default, int) and not isinstance(default, bool),
+            "labels": False,
             "async": True}
     return source if fits.get(source, True) else None
 
 
-def _is_required(slot):
-    return slot.default is _EMPTY and slot.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+def _may_be_a_number(annotation):
+    return annotation is _EMPTY or "int" in getattr(annotation, "__name__", "") + str(annotation)
 
 
 def _op_style(slot):
@@ -424,55 +456,3 @@ def _is_world(group):
     if group.name == "":
         return True
     return dist.is_initialized() and group.ranks == tuple(range(dist.get_world_size()))
-
-
-# What a pasted adapter is called with, by source: parameter's name, and how it is handed on.
-_HANDED_ON = {"group": ("group", "group"), "group_name": ("group", "group.group_name"),
-              "ranks": ("group", "torch.distributed.get_process_group_ranks(group)"),
-              "size": ("group", "group.size()"), "rank": ("group", "group.rank()"),
-              "global_rank": (None, "torch.distributed.get_rank()"), "async": (None, "False"),
-              "op": ("op", "op"), "average": ("op", "op == torch.distributed.ReduceOp.AVG"),
-              "factor": ("factor", "factor"), "root": ("root", "root"), "global_root": ("src", "src"),
-              "world_root": ("root", "root"), "dim": ("dim", "dim"), "gather_dim": ("dim", "dim"), "splits": ("splits", "splits"),
-              "input_splits": ("input_splits", "input_splits"), "output_splits": ("output_splits", "output_splits"),
-              "pairs": ("pairs", "pairs"), "tensor": ("x", "x"), "chunks": ("x", "[x]"),
-              "scatter_list": ("scatter_list", "scatter_list"), "outputs": (None, "torch.empty_like(x)")}
-
-
-def _adapter_text(binding, place):
-    """The end of a message: the adapter to paste, with what is known filled in and `...` for what is not."""
-    kind = binding.kind
-    taken, handed = ["x"], []
-    for slot in binding.slots:
-        if slot.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD) and slot.source is None:
-            continue
-        if slot.source is None and not _is_required(slot):
-            continue
-        parameter, text = _HANDED_ON.get(slot.source, (None, "..."))
-        if parameter and parameter not in taken:
-            taken.append(parameter)
-        handed.append(text if slot.source in ("tensor", "chunks") else f"{slot.name}={text}" if not binding.by_position
-                      else text)
-    if not binding.slots:
-        handed = ["x"] + (["..."] if kind != "copy" else [])
-    if kind == "send_recv" and "pairs" not in taken:
-        taken.append("pairs")
-    construct = ", ".join(f"{s.name}=..." for s in binding.constructor if _is_required(s))
-    made = f"({construct})" if binding.makes_instance else ""
-    name = binding.label.rpartition(":")[2]
-    path, _, file = place.rpartition("/")
-    stem = file[:-3]
-    if file.endswith(".py") and not stem.isidentifier():  # cannot be imported by name: the adapter goes into it
-        where, imports, adapter, home = f"at the end of {file}", "", f"{kind}_adapter", place
-    elif file.endswith(".py"):
-        where, imports, adapter = f"in adapters.py beside {file}", f"    import {stem}\n", kind
-        name, home = f"{stem}.{name}", f"{path}/adapters.py" if path else "adapters.py"
-    else:
-        where, imports, adapter = "in a file adapters.py", f"    import {place}\n", kind
-        name, home = f"{place}.{name}", "adapters.py"
-    call = f"{name}{made}({', '.join(handed)})"
-    if "torch." in call:
-        imports += "    import torch.distributed\n"
-    return (f". Write an adapter, {where}:\n\n{imports}" + ("\n" if imports else "") +
-            f"    def {adapter}({', '.join(taken)}):\n        return {call}\n\n"
-            f"and name it: --subject {kind}=python:{home}:{adapter}")

@@ -81,6 +81,7 @@ _BY_KIND = (
     (("all_to_all",), "output_splits", r"(output|out|recv|receive|gather)_(split_sizes|splits|split|sizes|counts)"),
     (("send_recv",), "pairs", r"pairs"),
     (("scatter",), "scatter_list", r"scatter_list"),
+    (GATHERING, "labels", r"labels?|targets?"),
     (("gather",), "outputs", r"gather_list"),
 )
 _LIST = re.compile(r"(input_)?tensors|(input_)?tensor_list|input_list|input_tensor_list|xs|chunks|inputs_list")

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from . import adapters_names as names
+from .adapters_forms import AlongAnotherDim
 from .call import NotOffered, SubjectError
 from .strides import laid_out
 
@@ -109,6 +110,8 @@ def take(value, call, x, binding, arguments):
         return zeros_attached(x.shape, x if value is None else value, x)
     if value is None and call.kind in ("all_reduce", "reduce", "broadcast", "send_recv"):
         return x  # worked in place
+    if isinstance(value, dict) and value:
+        value = list(value.values())
     if isinstance(value, (list, tuple)):
         value = _one_or_all(value, call, binding)
     if call.kind in names.GATHERING:
@@ -121,6 +124,8 @@ def take(value, call, x, binding, arguments):
         raise SubjectError(f"{binding.label} returned {_described(value)}, where a tensor is expected{_REMEDY}")
     if call.kind == "all_to_all" and binding.names("gather_dim") and x.dim() > 0:
         return torch.cat(value.tensor_split(call.group.size, gather_dim(call, x)), call.dim or 0)
+    if call.kind == "all_to_all":
+        return _exchanged(value, call, x, binding)
     if call.kind in names.CUTTING and not binding.names("dim", "chunks", "scatter_list"):
         _check_implied_dim(value, call, x, binding)
     return value
@@ -133,6 +138,8 @@ def waited(value):
         return value.clone() if type(value).__name__ == "AsyncCollectiveTensor" else value
     if isinstance(value, (list, tuple)):
         return [waited(v) for v in value]
+    if isinstance(value, dict):
+        return {name: waited(v) for name, v in value.items()}
     if hasattr(value, "wait") and hasattr(value, "is_completed"):
         value.wait()
         return None
@@ -140,17 +147,34 @@ def waited(value):
 
 
 def _one_or_all(values, call, binding):
-    """(tensor, handle) is the tensor; else the list of tensors, one a rank."""
+    """(tensor, handle), or a tensor among numbers and labels, is the tensor; else the list of tensors, one a rank."""
     tensors = [v for v in values if isinstance(v, torch.Tensor)]
-    others = [v for v in values if v is not None and not isinstance(v, torch.Tensor)]
-    if len(tensors) == 1 and not others and (len(values) > 1 or call.kind not in names.GATHERING + ("all_to_all",)
-                              or call.group.size > 1):
-        return tensors[0]
+    floating = [t for t in tensors if t.is_floating_point()]
+    alone = next((of for of in (floating, [t for t in floating if t.requires_grad]) if len(of) == 1), None)
+    takes_a_list = call.kind in names.GATHERING + ("all_to_all",)
+    if alone and (len(values) > 1 or not takes_a_list or call.group.size > 1):
+        return alone[0]
     if len(tensors) != len(values) or not tensors:
         raise SubjectError(f"{binding.label} returned {_described(values)}, where tensors are expected{_REMEDY}")
-    if call.kind in names.GATHERING + ("all_to_all",) and len(tensors) != call.group.size:
+    if takes_a_list and len(tensors) != call.group.size:
         raise SubjectError(f"{binding.label} returned {len(tensors)} tensors in a group of {call.group.size}")
     return tensors
+
+
+def _exchanged(value, call, x, binding):
+    """One tensor of what all ranks sent, be it flat or a stack of one piece a rank."""
+    from . import adapters
+
+    dim = call.dim or 0
+    sizes = adapters.received_sizes(call, x)
+    shape = torch.Size(_resized(x, dim, sum(sizes)))
+    if value.shape == shape or value.numel() != shape.numel():  # what has another number of elements is another value
+        return value
+    pieces = (len(sizes), *_resized(x, dim, sizes[0]))
+    if dim == 0 and (value.dim() == 1 or value.shape == pieces):
+        return value.reshape(shape)
+    raise NotOffered(f"{binding.label} gives the shape {list(value.shape)}, where the pieces that all ranks send of operands of"
+                     f" {list(x.shape)} have {list(shape)}")
 
 
 def _gathered_shape(call, x):
@@ -172,7 +196,7 @@ def _gathered(value, call, x, binding):
             return value
         if value.dim() == x.dim() and value.shape == (size * x.shape[0], *x.shape[1:]):
             return value.unflatten(0, (size, x.shape[0]))
-        raise NotOffered(f"{binding.label} gives the shape {list(value.shape)} for operands of {list(x.shape)}, which is"
+        raise AlongAnotherDim(f"{binding.label} gives the shape {list(value.shape)} for operands of {list(x.shape)}, which is"
                          " neither the stack of them nor their concatenation along dim 0")
     if stacked and (call.dim == 0 or not binding.names("dim")):
         return torch.cat(value.unbind(0), call.dim)
@@ -189,7 +213,7 @@ def _check_implied_dim(value, call, x, binding):
     dim = (call.dim or 0) % max(x.dim(), 1)
     differing = [d for d in range(x.dim()) if value.dim() == x.dim() and value.shape[d] != x.shape[d]]
     if len(differing) == 1 and differing[0] != dim:
-        raise NotOffered(f"{binding.label} has no parameter for the dimension and works along {differing[0]}, not {dim}")
+        raise AlongAnotherDim(f"{binding.label} has no parameter for the dimension and works along {differing[0]}, not {dim}")
 
 
 def _described(value):

@@ -147,3 +147,50 @@ class _Divides(torch.autograd.Function):
 
 def divided(x):
     return _Divides.apply(x)
+
+
+class _Hand(torch.autograd.Function):
+    """What all ranks hold goes on as it is. Of its gradient each rank has a share: R->I in the terms of spmd_types."""
+
+    @staticmethod
+    def forward(ctx, x, group, share):
+        ctx.given = group, share
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        group, share = ctx.given
+        return share(g, dist.get_rank(group), dist.get_world_size(group)), None, None
+
+
+def hand_on_rank_0(x, group=None):
+    return _Hand.apply(x, group, lambda g, rank, size: g if rank == 0 else torch.zeros_like(g))
+
+
+def hand_on_parts(x, group=None):
+    return _Hand.apply(x, group, lambda g, rank, size: g / size)
+
+
+def hand_on_too_much(x, group=None):
+    return _Hand.apply(x, group, lambda g, rank, size: 2 * g / size)
+
+
+class _SumOfMemory(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, contiguous):
+        y = x.contiguous() if contiguous else x
+        y = y.as_strided((y.numel(),), (1,)).clone()
+        dist.all_reduce(y)
+        return y.view(x.shape)
+
+    @staticmethod
+    def backward(ctx, g):
+        return _summed(g), None
+
+
+def sum_of_values(x):
+    return _SumOfMemory.apply(x, True)
+
+
+def sum_of_memory(x):
+    return _SumOfMemory.apply(x, False)

@@ -1,0 +1,126 @@
+"""The forms in which a function is handed its operand, one after another, until it takes one.
+
+The cases' operands have two dimensions, mostly, and are cut or joined along the first. A function that unpacks four, or works
+along the last one only, is called with its operand in that form, and what it gives is brought back. Both ways keep the order of
+memory: what is contiguous for the case is so for the function, in forward and in backward.
+"""
+
+import re
+from dataclasses import replace
+
+import torch
+
+from . import adapters_names as names
+from . import noting
+from .call import NotOffered
+from .strides import laid_out
+
+# How a function says of a shape that it is not one of its own, before it has sent anything.
+_OF_A_SHAPE = re.compile(r"not enough values to unpack|index out of range|[Dd]imension|divisible|number of dim|\bndim\b|"
+                         r"permute|split_with_sizes|equal(ly)? split|\bdims?\b|\bshape\b")
+# How it says that it has no group of its own, where None is passed for one.
+_OF_NO_GROUP = re.compile(r"group|None|initiali[sz]ed", re.IGNORECASE)
+
+
+class AlongAnotherDim(NotOffered):
+    """It joins or cuts along another dimension than the step, and has no parameter for that."""
+
+
+class _Transposed(torch.autograd.Function):
+    """The first and the last dimension swapped, in forward and backward: what is contiguous stays so."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.set_materialize_grads(False)
+        y = x.transpose(0, -1)
+        return laid_out(y, () if x.is_contiguous() else y.stride())
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return None if cotangent is None else _Transposed.apply(cotangent)
+
+
+class _AsItIs:
+    def takes(self, call, x):
+        return True
+
+    def given(self, call, x):
+        return call, x
+
+    def taken(self, result, call, x):
+        return result
+
+
+class _AlongTheLast:
+    def takes(self, call, x):
+        return call.kind in names.WITH_DIM and x.dim() > 1 and (call.dim or 0) % x.dim() == 0
+
+    def given(self, call, x):
+        return replace(call, dim=x.dim() - 1), _Transposed.apply(x)
+
+    def taken(self, result, call, x):
+        joined = _Transposed.apply(result)
+        if call.dim is None and call.kind in names.GATHERING:
+            return joined.unflatten(0, (call.group.size, joined.shape[0] // call.group.size))
+        return joined
+
+
+class _OfDims:
+    """With dimensions of size 1 behind its own."""
+
+    def __init__(self, dims):
+        self._dims = dims
+
+    def takes(self, call, x):
+        return 0 < x.dim() < self._dims
+
+    def given(self, call, x):
+        counted = call if call.dim is None else replace(call, dim=call.dim % x.dim())  # from the front
+        return counted, x.reshape(*x.shape, *[1] * (self._dims - x.dim()))
+
+    def taken(self, result, call, x):
+        behind = self._dims - x.dim()
+        return result.reshape(result.shape[:-behind]) if result.shape[-behind:].numel() == 1 else result
+
+
+_FORMS = (_AsItIs(), _AlongTheLast(), _OfDims(3), _OfDims(4))
+
+
+def call_in_some_form(binding, call, x, run):
+    """`run(call, x)` in the first form that the function takes. Raises what it raised as it is, where it takes none.
+
+    Only what speaks of a shape, or of a group that is not there, and comes before anything is sent counts as not taken: all
+    ranks have operands of one form, so all come to the same one."""
+    refused = None
+    for form in _FORMS:
+        if not form.takes(call, x):
+            continue
+        if refused and binding.mode == "shared":
+            raise NotOffered(f"{binding.label} does not take the program's own tensor, which has one form only: {refused}")
+        before = noting.entered()
+        try:
+            return form.taken(run(*form.given(call, x)), call, x)
+        except AlongAnotherDim as error:
+            refused = refused if isinstance(refused, AlongAnotherDim) else error
+        except NotOffered:
+            raise
+        except Exception as error:
+            if noting.entered() != before or not _OF_A_SHAPE.search(_words(error)):
+                raise refused or error
+            refused = refused or error
+    raise refused
+
+
+def lacks_group(error, before):
+    """Whether a function that was left its default for the group asks for one."""
+    return noting.entered() == before and not isinstance(error, NotOffered) and bool(_OF_NO_GROUP.search(str(error)))
+
+
+def _words(error):
+    """An assertion without a text speaks of what it looks at."""
+    text = str(error)
+    if text or not isinstance(error, AssertionError):
+        return text
+    import traceback
+
+    return traceback.extract_tb(error.__traceback__)[-1].line or ""
