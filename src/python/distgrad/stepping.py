@@ -46,6 +46,10 @@ def check_step(
     backend: str = "gloo",
     seed: int = 0,
     timeout_s: float = 60,
+    html: Optional[str] = None,
+    junit: Optional[str] = None,
+    markdown: Optional[str] = None,
+    sarif: Optional[str] = None,
 ) -> StepReport:
     """Compares the gradients of a step on `world_size` ranks with those of the same step in one process.
 
@@ -75,6 +79,8 @@ def check_step(
     equal, and what `rtol` and `atol` replace, is in docs/compare.md. `strict` makes a match that shows nothing a failure: all
     gradients zero, the same data on every rank.
 
+    `html`, `junit`, `markdown` and `sarif` are files for the comparison in these formats, a case a parameter (docs/reports.md).
+
     Returns the report, or raises AssertionError with it (also as its `report`); RankError where a process raised, died, or was
     not done in `timeout_s` seconds; ValueError, TypeError for what is wrong with the arguments; RuntimeError where there is no
     `distgrad` executable."""
@@ -94,7 +100,9 @@ def check_step(
             raise AssertionError("check_step: the single run has no gradient at all (all are None): nothing was compared")
         options = {"rtol": rtol, "atol": atol, "strict": strict, "partly_held": [partly_held] if isinstance(partly_held, str) else list(partly_held),
                    "reduce": [f"{pattern}={op}" for pattern, op in (reduce or {}).items()],
-                   "count": [f"{name}={n}" for name, n in (counts or {}).items()]}
+                   "count": [f"{name}={n}" for name, n in (counts or {}).items()],
+                   **{name: os.path.abspath(path) for name, path in
+                      (("html", html), ("junit", junit), ("markdown", markdown), ("sarif", sarif)) if path}}
         good, fields, text = compare("single", "ranks", options, folder)
         where = _where(fields, folder, request) if not good and callable(single) else None
     report = StepReport(fields, text, backend, where)

@@ -1,6 +1,8 @@
 """check_step on real training steps: right ones pass, wrong ones are named."""
 
+import os
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -138,10 +140,10 @@ class Steps(unittest.TestCase):
             with self.assertRaisesRegex(TypeError, "what to pass for `(r`, `n|device)` is not known"):
                 distgrad.check_step(parallel, single)
 
-    def assert_wrong(self, finding, words, parallel, one, world_size):
+    def assert_wrong(self, finding, words, parallel, one, world_size, **options):
         """All parameters have the same finding."""
         with self.assertRaises(AssertionError) as raised:
-            distgrad.check_step(parallel, one, world_size)
+            distgrad.check_step(parallel, one, world_size, **options)
         report = raised.exception.report
         self.assertEqual({p.finding for p in report.parameters.values()}, {finding})
         self.assertIn(f"{len(report.wrong)} of {len(report.wrong)} gradients are wrong", str(report))
@@ -171,8 +173,12 @@ class Steps(unittest.TestCase):
     def test_a_mean_that_is_divided_twice(self):
         self.assert_wrong("scaled", "divided once too often", divided_twice, single, 2)
 
-    def test_no_reduction_at_all(self):
-        self.assert_wrong("missing-reduction", "the average over ranks 0, 1", without_all_reduce, single, 2)
+    def test_no_reduction_at_all_with_reports_for_ci(self):
+        with tempfile.TemporaryDirectory() as folder:
+            junit, html = os.path.join(folder, "step.xml"), os.path.join(folder, "step.html")
+            self.assert_wrong("missing-reduction", "the average over ranks 0, 1", without_all_reduce, single, 2, junit=junit, html=html)
+            self.assertIn('tests="6" failures="6"', Path(junit).read_text())
+            self.assertIn("Parameters by ranks", Path(html).read_text())
 
     def test_a_norm_in_tensor_parallel(self):
         self.assertFalse(distgrad.check_step(norm_reduced, single_norm, 2).wrong)
