@@ -64,7 +64,7 @@ const std::vector<std::string>& tokens() {
                                                "\xff",
                                                "\n",
                                                "\"mesh\":{\"dp\":2},",
-                                               "\"world_size\":[1,2,1024],",
+                                               "\"world_size\":[1,2,4096],",
                                                "\"by_rank\":[1,2],",
                                                "\"objective\":{\"rank\":3},",
                                                "\"sync\":{\"x\":\"mean\"},"};

@@ -113,7 +113,7 @@ def check_larger_world(folder, launched):
 def check_everything(folder, launched, hosts):
     check_run(folder, launched, hosts)
     compare(folder, launched, SUBJECT, 1)
-    compare(folder, launched, AUDIT, 0)
+    compare(folder, launched, AUDIT, 1)
     check_larger_world(folder, launched)
 
 
