@@ -3,6 +3,7 @@ said. The report is to be the same as on one machine, but for times and hosts; w
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -75,7 +76,9 @@ class Folder:
 
 
 def without_places(value):
-    """A report without times and hosts."""
+    """A report without times and hosts, and without the addresses of objects that messages of torch have in them."""
+    if isinstance(value, str):
+        return re.sub(r"0x[0-9a-f]{8,}", "0x...", value)
     if isinstance(value, dict):
         return {k: without_places(v) for k, v in value.items() if k not in ("elapsed_s", "host", "hosts", "command")}
     return [without_places(v) for v in value] if isinstance(value, list) else value
