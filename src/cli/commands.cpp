@@ -15,6 +15,7 @@
 #include "cli/command.h"
 #include "cli/parse_arguments.h"
 #include "cli/say.h"
+#include "launched/addresses.h"
 #include "launched/agent.h"
 #include "launched/hub.h"
 #include "launched/leader.h"
@@ -125,6 +126,20 @@ int run_here(const Arguments& arguments) {
   }
 }
 
+// `gradcheck` joins the launcher's ranks by itself, each of them, as torch does: by torchrun's variables.
+void tell_torch(const LaunchedWorld& world) {
+  if (std::getenv("RANK")) return;
+  std::string error;
+  const std::vector<Address> addresses = addresses_of(world.meeting_host, &error);
+  if (addresses.empty()) throw UserError(fmt::format("the host of rank 0, {}, is not known: {}", world.meeting_host, error));
+  const auto tell = [](const char* name, const std::string& value) { ::setenv(name, value.c_str(), 0); };
+  tell("RANK", std::to_string(world.rank));
+  tell("WORLD_SIZE", std::to_string(world.size));
+  tell("LOCAL_RANK", std::to_string(std::max(0, world.local_rank)));
+  tell("MASTER_ADDR", addresses[0].host());
+  tell("MASTER_PORT", std::to_string(world.first_port));
+}
+
 // Where a launcher has started several of these processes: rank 0's does what is asked, the others serve it.
 int run_among_ranks(const Arguments& arguments, const LaunchedWorld& world) {
   if (world.rank != 0) return follow(world);
@@ -142,10 +157,12 @@ int run_among_ranks(const Arguments& arguments, const LaunchedWorld& world) {
 int run_main(const Arguments& arguments) {
   if (arguments == Arguments{kHubWord}) return be_hub();
   if (arguments == Arguments{kAgentWord}) return be_agent();
-  // `gradcheck` joins the launcher's ranks itself, each of them.
-  if (!arguments.empty() && arguments[0] == "gradcheck") return run_here(arguments);
   try {
     const auto world = launched_world([](const char* name) { return std::getenv(name); });
+    if (world && !arguments.empty() && arguments[0] == "gradcheck") {
+      tell_torch(*world);
+      return run_here(arguments);
+    }
     return world ? run_among_ranks(arguments, *world) : run_here(arguments);
   } catch (const UserError& e) {
     complain("distgrad: {}\n", visible_text(e.what(), Lines::kKept));

@@ -17,7 +17,7 @@ namespace distgrad {
 namespace {
 
 constexpr const char* kExamples =
-    "Without --ranks, under torchrun, it joins the ranks that there are.\n"
+    "Without --ranks, under torchrun, srun or mpirun, it joins their ranks.\n"
     "Exit code 0: right, 1: wrong, 2: bad arguments, 3: a rank raised, died or\n"
     "hung, or nothing could be judged.\n"
     "Examples:\n"

@@ -11,6 +11,7 @@
 #include "base/interrupts.h"
 #include "base/limits.h"
 #include "base/sandbox.h"
+#include "launched/leader.h"
 
 namespace distgrad {
 namespace {
@@ -39,6 +40,9 @@ void GuardOptions::apply(const std::string& command) const {
   Limits limits{max_timeout_, total_timeout_, usual_memory_bytes(), host_network_};
   try {
     if (!max_memory_.empty()) limits.memory_bytes = bytes_of(max_memory_);
+    if (sandbox_ && leader())
+      throw UserError("--sandbox has a network of its own, in which the launcher's other ranks are not; DISTGRAD_LAUNCHER=none runs "
+                      "without them");
     if (sandbox_) enter_sandbox();
   } catch (const UserError& e) {
     throw UserError(command + ": " + e.what());

@@ -114,9 +114,9 @@ TEST(RunOptions, MistakesAreToldWithWhatWasMeant) {
   EXPECT_EQ(complaint({"--subject", "torchnn"}),
             "run: --subject: unknown subject \"torchnn\"; did you mean \"torch_nn\"?");
   EXPECT_EQ(complaint({"--world-size", "0"}),
-            "run: --world-size: world_size must be an integer from 1 to 1024, not \"0\"");
+            "run: --world-size: world_size must be an integer from 1 to 4096, not \"0\"");
   EXPECT_EQ(complaint({"--world-size", "2x"}),
-            "run: --world-size: world_size must be an integer from 1 to 1024, not \"2x\"");
+            "run: --world-size: world_size must be an integer from 1 to 4096, not \"2x\"");
   EXPECT_NE(complaint({"--objective", "median"}), "");
   EXPECT_NE(complaint({"--golden", "golden", "--simulate"}), "");
   EXPECT_EQ(complaint({"--timeout", "0"}), "run: --timeout is a number of seconds above 0");

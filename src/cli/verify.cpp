@@ -26,6 +26,7 @@
 #include "gradients/objective_truths.h"
 #include "launched/leader.h"
 #include "pool/workshop.h"
+#include "protocol/board.h"
 #include "scenario/cases.h"
 
 namespace distgrad {
@@ -102,6 +103,8 @@ class Verification {
   }
 
   std::string why_skipped(const Case& c) const {
+    if (c.skip_reason.empty() && !options_.simulate_only && c.world_size > kMaxRanks)
+      return fmt::format("at most {} ranks can run; --simulate has none", kMaxRanks);
     if (const Leader* launched = leader();
         launched && c.skip_reason.empty() && !options_.simulate_only && c.world_size > launched->world().size)
       return fmt::format("it needs {} ranks, and {} has started {}", c.world_size, launched->world().launcher,

@@ -42,6 +42,7 @@ class Agent {
 
   // The exit code.
   int serve() {
+    hear_hub();  // what came with the welcome
     while (!code_ && !interrupted_by()) turn();
     if (const int signal = interrupted_by(); signal && !code_) {
       say({"leaving", {signal}, ""});
@@ -86,14 +87,16 @@ class Agent {
   void say(const LinkMessage& message) { hub_.queue(encode(message)); }
 
   void hear_hub() {
-    Channel::Received received;
-    while ((received = hub_.receive(Wait::kNo)) == Channel::Received::kSome && !code_)
+    Channel::Received received = Channel::Received::kSome;
+    while (received == Channel::Received::kSome && !code_) {
       for (NextFrame next = hub_.next(); !std::holds_alternative<NoFrameYet>(next) && !code_; next = hub_.next()) {
         auto* frame = std::get_if<Frame>(&next);
         std::optional<LinkMessage> message = frame ? decode_link(std::move(*frame)) : std::nullopt;
         if (!message) return end_with("sends what cannot be read");
         obey(*message);
       }
+      if (!code_) received = hub_.receive(Wait::kNo);
+    }
     if (received == Channel::Received::kClosed && !code_)
       end_with(hub_.error() ? std::strerror(hub_.error()) : "it has ended");
   }

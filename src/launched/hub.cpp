@@ -39,6 +39,7 @@ constexpr std::int64_t kStrangerNs = 10 * kSecond;  // for a connection to prove
 constexpr std::size_t kMostStrangers = 256;         // at one time
 // Between the first rank that is lost and saying so: one host's end takes several with it.
 constexpr std::int64_t kLossNs = kSecond / 10;
+constexpr std::int64_t kLateNs = 30 * kSecond;      // for ranks that come when all is over
 constexpr std::int64_t kFarewellNs = 10 * kSecond;  // for the agents to end
 
 class Hub {
@@ -103,7 +104,7 @@ class Hub {
       fds.push_back({channel.fd(), static_cast<short>(channel.has_queued() ? POLLIN | POLLOUT : POLLIN), 0});
       what.push_back(std::move(then));
     };
-    watch(driver_, true, [this] { hear_driver(); });
+    watch(driver_, driver_is_there_, [this] { hear_driver(); });
     if (listening_) {
       fds.push_back({listening_.get(), POLLIN, 0});
       what.push_back([this] { admit(); });
@@ -159,7 +160,9 @@ class Hub {
       else if (kind == "open") open(json, std::move(frame->fds.at(0)));
       else if (kind == "end") end(read_int(field(json, "code")));
     }
-    if (received == Channel::Received::kClosed && !is_over_) end(static_cast<int>(ExitCode::kBroken));
+    if (received != Channel::Received::kClosed) return;
+    driver_is_there_ = false;
+    if (!is_over_ && ends_by_ns_ == 0) end(static_cast<int>(ExitCode::kBroken));
   }
 
   void begin(const Json& json, UniqueFd listening) {
@@ -187,9 +190,12 @@ class Hub {
 
   void start_program(int id, int rank) { say(rank, {"program", {id}, programs_.at(id)->start}); }
 
+  // Ranks that have not come yet are to have the code, too, where the driver was through before: of a bad option, for one.
   void end(int code) {
-    is_over_ = true;
     code_ = code;
+    const bool was_interrupted = code > 128;
+    if (is_complete() || was_interrupted || size_ == 0) is_over_ = true;
+    else ends_by_ns_ = monotonic_ns() + kLateNs;
   }
 
   // Each agent ends its ranks, and then the connection.
@@ -513,6 +519,7 @@ class Hub {
 
   void look_at_clock() {
     const std::int64_t now = monotonic_ns();
+    if (ends_by_ns_ != 0 && (is_complete() || now > ends_by_ns_)) is_over_ = true;
     if (!is_told_ && lost_since_ns_ != 0 && now > lost_since_ns_ + kLossNs) tell_loss(loss_text());
     if (!is_told_ && size_ > 0 && !is_complete() && now > wait_until_ns_) tell_loss(absence_text());
   }
@@ -577,6 +584,8 @@ class Hub {
   std::uint64_t last_worker_ = 0;
   bool is_over_ = false;
   int code_ = 0;
+  bool driver_is_there_ = true;
+  std::int64_t ends_by_ns_ = 0;  // 0: no end was asked for, or at once
 };
 
 }  // namespace

@@ -118,9 +118,7 @@ std::string first_host(const std::string& list) {
   const std::size_t close = list.find(']', end);
   const std::size_t number_end = list.find_first_of(",-]", end);
   if (close == list.npos || number_end == list.npos) return list.substr(0, end);
-  std::string host = list.substr(0, end) + list.substr(end + 1, number_end - end - 1);
-  const std::size_t next = list.find(',', close);
-  return first_host(host + list.substr(close + 1, next == list.npos ? next : next - close - 1));
+  return first_host(list.substr(0, end) + list.substr(end + 1, number_end - end - 1) + list.substr(close + 1));
 }
 
 int tasks_on_node(const std::string& list, int node) {

@@ -89,9 +89,9 @@ TEST(CaseId, TellsHowCodeIsNamed) {
 TEST(CaseId, TellsWrongValues) {
   const auto error = [](const char* text) { return error_of([&] { parse_case_id(text); }); };
   EXPECT_EQ(error("f.json:world_size=two"),
-            "world_size must be an integer from 1 to 1024, not \"two\"");
+            "world_size must be an integer from 1 to 4096, not \"two\"");
   EXPECT_EQ(error("f.json:world_size=0"),
-            "world_size must be an integer from 1 to 1024, not \"0\"");
+            "world_size must be an integer from 1 to 4096, not \"0\"");
   EXPECT_EQ(error("f.json:world_size="), "world_size has no value");
   EXPECT_EQ(error("f.json:dtype=float23"), "unknown dtype \"float23\"; did you mean \"float32\"?");
   EXPECT_EQ(error("f.json:subject=torchnn"),

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 std::vector<std::string> scenario_tokens() {
   std::vector<std::string> tokens = json_tokens();
   for (const char* own : {"\"rank\"", "\"x\"", "{\"shard\":0}", "\"local\"", "\"replicate\"", "\"mesh\":{\"dp\":2},",
-                          "\"world_size\":[1,2,1024],", "\"by_rank\":[1,2],", "\"objective\":{\"rank\":3},", "\"sync\":{\"x\":\"mean\"},"})
+                          "\"world_size\":[1,2,4096],", "\"by_rank\":[1,2],", "\"objective\":{\"rank\":3},", "\"sync\":{\"x\":\"mean\"},"})
     tokens.push_back(own);
   return tokens;
 }

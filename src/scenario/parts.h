@@ -12,7 +12,7 @@
 
 namespace distgrad {
 
-inline constexpr int kMaxWorldSize = 1024;
+inline constexpr int kMaxWorldSize = 4096;
 inline constexpr int kMaxDim = 63;  // torch's tensors have at most 64 dimensions
 
 struct Parts {

@@ -3,6 +3,7 @@ said. The report is to be the same as on one machine, but for times and hosts; w
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -15,9 +16,8 @@ HERE = Path(__file__).resolve().parent
 SOURCES = HERE.parents[1]
 DISTGRAD = os.environ["DISTGRAD"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
-SCENARIOS = [str(SOURCES / "scenarios/collectives" / name) for name in
-             ("all_gather.json", "all_reduce_mesh.json", "reduce_scatter_group.json") if (SOURCES / "scenarios/collectives" / name).exists()]
-SCENARIOS.append(str(SOURCES / "scenarios/debate/weighted_sum.json"))
+SCENARIOS = [str(SOURCES / "scenarios" / name) for name in
+             ("collectives/all_gather.json", "collectives/broadcast_group.json", "debate/weighted_sum.json")]
 RUN = ["run", "--world-size", "2,3,4", *SCENARIOS]
 SUBJECT = ["run", "--subject", f"all_gather=python:{HERE}/ranks.py:all_gather", "--world-size", "2,4", SCENARIOS[0]]
 SLEEPING = ["run", "--subject", f"all_gather=python:{HERE}/ranks.py:sleeping_gather", "--world-size", "4", "--timeout", "300", SCENARIOS[0]]
@@ -76,7 +76,9 @@ class Folder:
 
 
 def without_places(value):
-    """A report without times and hosts."""
+    """A report without times and hosts, and without the addresses of objects that messages of torch have in them."""
+    if isinstance(value, str):
+        return re.sub(r"0x[0-9a-f]{8,}", "0x...", value)
     if isinstance(value, dict):
         return {k: without_places(v) for k, v in value.items() if k not in ("elapsed_s", "host", "hosts", "command")}
     return [without_places(v) for v in value] if isinstance(value, list) else value
@@ -100,7 +102,6 @@ def check_run(folder, launched, hosts):
     result, report = compare(folder, launched, RUN, 0)
     assert report["summary"]["as_expected"] > 10 and report["summary"]["broken"] == 0, report["summary"]
     assert result.stdout.count("as expected") and "On the 4 ranks of" in result.stdout, result.stdout
-    assert result.stdout.count(" in ") == result.stdout.count(" in ")
     told = report["tool"].get("hosts")
     assert (told is None) if hosts == 1 else len(set(told)) == hosts and len(told) == 4, told
 
@@ -113,7 +114,7 @@ def check_larger_world(folder, launched):
 def check_everything(folder, launched, hosts):
     check_run(folder, launched, hosts)
     compare(folder, launched, SUBJECT, 1)
-    compare(folder, launched, AUDIT, 0)
+    compare(folder, launched, AUDIT, 1)
     check_larger_world(folder, launched)
 
 
@@ -227,6 +228,7 @@ def cable():
     took = time.monotonic() - began
     assert "ranks 2-3 on " in errors and "not heard any more" in errors, output + errors
     assert json.loads(file.read_text())["cases"] == []
+    print(next(line for line in errors.splitlines() if line.startswith("distgrad:")))
     print(f"all ended {took:.1f} s after the cable was cut")
     folder.check_all_gone()
 

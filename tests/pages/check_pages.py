@@ -30,7 +30,7 @@ DISTGRAD, SOURCES = Path(ARGUMENTS[0]).absolute(), Path(ARGUMENTS[1]).absolute()
 EXAMPLES = SOURCES / "docs/examples"
 
 # Pages and commands that something else tries, or that need what a test has not.
-ELSEWHERE = {"docs/ci.md": "tests/ci_examples"}
+ELSEWHERE = {"docs/ci.md": "tests/ci_examples", "docs/clusters.md": "tests/launchers"}
 NOT_RUN = {
     r"(sudo )?(apt-get|pip|git|cmake|ninja|source) ": "sets up or builds",
     r"tools/": "sets up or builds; the scenarios that it runs are tests themselves",

@@ -82,7 +82,8 @@ def call(command, options, positional, shorten=str, cwd=None):
 
 
 def _run(line, cwd=None):
-    environment = dict(os.environ, **{IN_RANK: "1"})
+    # A launcher's variables are this process's: the command below is no rank of it, and starts its ranks itself.
+    environment = dict(os.environ, **{IN_RANK: "1", "DISTGRAD_LAUNCHER": "none"})
     # The ranks are of this interpreter and see the modules that this process sees.
     environment["PYTHONPATH"] = os.pathsep.join(p or os.getcwd() for p in sys.path)
     process = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, cwd=cwd)
