@@ -312,15 +312,19 @@ std::string change_text(const Standing& standing) {
 
 // --- What each action does with one file ---
 
+bool leads_out_of(const fs::path& folder, const fs::path& path) {
+  std::error_code error;
+  const auto real = [&](const fs::path& p) { return fs::weakly_canonical(fs::absolute(p), error); };  // it need not be there
+  const fs::path relative = real(path).lexically_relative(real(folder));
+  return error || relative.empty() || *relative.begin() == "..";
+}
+
 // A link among the golden files could name a file of another project, as could that folder itself where nobody named it.
-void refuse_outside(const std::string& path, const std::string& named_folder) {
-  const std::string golden_folder = named_folder == kUsualFolder ? fs::absolute(named_folder).parent_path().string() : named_folder;
-  std::error_code error, not_a_link;
+void refuse_outside(const std::string& path, const std::string& golden_folder) {
+  std::error_code not_a_link;
   const fs::path target = fs::read_symlink(path, not_a_link);  // of a link whose target is not there, too
   const fs::path meant = not_a_link ? fs::path(path) : fs::path(path).parent_path() / target;
-  const fs::path real = fs::weakly_canonical(meant, error);
-  const fs::path relative = real.lexically_relative(fs::weakly_canonical(golden_folder, error));
-  if (error || relative.empty() || *relative.begin() == "..")
+  if (leads_out_of(golden_folder, meant) || (golden_folder == kUsualFolder && leads_out_of(".", golden_folder)))
     throw UserError(on_one_line(path) + ": a symbolic link leads out of the golden files' folder; nothing is written there");
 }
 

@@ -135,6 +135,13 @@ class GoldenFiles(unittest.TestCase):
         self.path("golden/scenarios").symlink_to("../other")
         self.expect(2, "golden", "update", says=["a symbolic link leads out of the golden files' folder"])
         self.assertEqual(list(self.path("other").iterdir()), [])
+        self.path("golden/scenarios").unlink()
+        self.path("golden").rmdir()
+        with tempfile.TemporaryDirectory() as elsewhere:
+            self.path("golden").symlink_to(elsewhere)
+            self.expect(2, "golden", "update", says=["a symbolic link leads out of the golden files' folder"])
+            self.assertEqual(os.listdir(elsewhere), [])
+            self.expect(0, "golden", "update", "--golden", elsewhere)  # which the user named
 
     def test_mistakes_on_the_command_line(self):
         self.expect(2, "golden", "chekc", says=['did you mean "check"?'])

@@ -12,7 +12,7 @@ import sys
 import time
 import traceback
 
-from .ranks.process import die_with_parent, kill_group, set_group
+from .ranks.process import adopt_orphans, children, die_with_parent, end_children, kill_group, set_group
 
 _POLL_S = 0.005
 _STACK_S = 0.3
@@ -33,6 +33,8 @@ class Nursery:
 
     def run(self):
         """What failed: [{"process", "kind": "exception", "crash" or "hang", "text", "output"}]."""
+        adopt_orphans()
+        others = children()
         gate, self._gate_end = os.pipe()
         signal.signal(signal.SIGTERM, lambda *_: sys.exit())
         try:
@@ -41,6 +43,7 @@ class Nursery:
             self._watch()
         finally:
             self._kill()
+            end_children(others)  # what was started in a session of its own
         return self._failures
 
     def output_of(self, name):

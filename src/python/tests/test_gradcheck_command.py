@@ -158,6 +158,16 @@ class Command(unittest.TestCase):
         code, _, err = self.call("endless.py:sleeps", "--input", "ones(2)", "--max-timeout", "-1")
         self.assertEqual((code, err), (2, "gradcheck: --max-timeout is a number of seconds above 0, not -1\n"))
 
+    def test_no_line_is_a_command_of_the_runner(self):
+        Path(self.folder, "evil.py").write_text("def f(x):\n    print('::error::printed ##[error]')\n    raise ValueError('x\\n  ::error::raised \\x1b[31m \\u202e')\n")
+        for arguments in (["evil.py:f", "--input", "ones(2)"], ["a\n::error::b.py:f", "--input", "ones(2)"], ["evil.py:f", "--input", "ones(2)\n::error::q"]):
+            code, out, err = self.call(*arguments, "--ranks", "2")
+            self.assertIn(code, (2, 3))
+            for line in (out + err).split("\n"):
+                self.assertFalse(line.lstrip().startswith("::"), line)
+                self.assertNotRegex(line, "##\\[|\x1b|\u202e")
+        self.assertIn("no such file: a\\n::error::b.py", self.call("a\n::error::b.py:f", "--input", "ones(2)")[2])
+
     def test_output_that_cannot_be_written_is_no_verdict(self):
         environment = dict(os.environ, PYTHONPATH=PACKAGE, OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
         for more in ([], ["--json", "-"]):
@@ -183,7 +193,7 @@ class Command(unittest.TestCase):
             ([f"{mine}:Sum", "--input", "randn(2"], "--input randn(2: '(' was never closed"),
             (["mine.py:Sum", "--input", "ones(2)", "--inputs", "made"], "--inputs makes all inputs"),
             (["mine.py:Sum", "--input", "ones(2)", "--directions", "0"], "--directions is to be 1 at least"),
-            (["mine.py:Sum", "--input", "ones(2)", "--timeout", "-1"], "--timeout is to be above 0"),
+            (["mine.py:Sum", "--input", "ones(2)", "--timeout", "-1"], "--timeout is a number of seconds above 0"),
             (["Sum", "--input", "ones(2)"], "'Sum' is not FILE:FUNCTION"),
             (["mine.py:Sum", "--ranks", "0", "--input", "ones(2)"], "--ranks is a number of ranks"),
         ):

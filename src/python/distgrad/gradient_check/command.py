@@ -8,6 +8,8 @@ import sys
 import tempfile
 import time
 
+from ..visible_text import on_one_line, visible_text
+
 _DTYPES = ("float64", "float32", "bfloat16", "float16")
 _RIGHT, _WRONG, _USER, _BROKEN, _TIME_OVER = 0, 1, 2, 3, 142
 _CODES = {"right": _RIGHT, "wrong": _WRONG, "undecided": _BROKEN, "error": _BROKEN}
@@ -33,11 +35,11 @@ def main(arguments=None):
         if result is None:  # not rank 0
             return _RIGHT
         if options.json != "-":
-            _say(result["text"])
+            _say(visible_text(result["text"]))
         if options.json:
             _write_json(options.json, result)
     except UsersError as error:
-        print(f"gradcheck: {error}", file=sys.stderr)
+        print(f"gradcheck: {on_one_line(str(error))}", file=sys.stderr)
         return _USER
     except _TimeOver:
         print("gradcheck: the time of --total-timeout is over", file=sys.stderr)
@@ -111,25 +113,19 @@ def _started(options):
     import torch  # once, for all that are forked
 
     from ..nursery import Nursery
-    from ..ranks.process import adopt_orphans, children, end_children
 
     count = 4 if options.ranks is None else options.ranks
     if options.backend == "nccl" and torch.cuda.device_count() < count:
         raise UsersError(f"--backend nccl: {count} ranks need a GPU each, and there are {torch.cuda.device_count()}")
-    adopt_orphans()
-    others = children()
     whole_s = min(_WHOLE_S, options.total_timeout or _WHOLE_S)
     end = time.monotonic() + whole_s
     with tempfile.TemporaryDirectory(prefix="distgrad-") as folder:
         names = [f"rank-{rank}" for rank in range(count)]
         nursery = Nursery(folder, names, whole_s, lambda name: _be_rank(name, options, count, folder), names[:1], _LEAVE_S)
-        try:
-            failures = nursery.run()
-        finally:
-            end_children(others)  # what the function started in a session of its own
+        failures = nursery.run()
         for name in names:
             if nursery.output_of(name):
-                print(f"{name} printed:\n{nursery.output_of(name)}", file=sys.stderr)
+                print(visible_text(f"{name} printed:\n{nursery.output_of(name)}"), file=sys.stderr)
         try:
             with open(os.path.join(folder, "result")) as file:
                 result = json.load(file)
