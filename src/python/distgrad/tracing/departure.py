@@ -9,6 +9,7 @@ from .graph import Graph
 from .joined import joined, value_factor
 
 _SAME = 0.05  # factors
+_JUMP = 8  # times the error of what it is computed from
 
 
 @dataclasses.dataclass
@@ -69,7 +70,7 @@ class Finder:
         first = self._first_that_departs()
         if first is None:
             return None
-        ranks = tuple(sorted({p.rank for p in first.pieces if p.place is None}))
+        ranks = tuple(sorted({p.rank for p in first.pieces if p.place is None or p.place.error > first.jump}))
         before = [one for one in self._known if one.is_equal and one.position < first.position]
         producers = [self._at[p] for p in self._graph.producers(first.position, self._at)]
         before = max(producers or before, key=lambda one: one.position, default=None)
@@ -87,7 +88,22 @@ class Finder:
                 consumers = [p for p in known if p > one.position][:1]
             ends = not consumers or any(differs.get(p) for p in consumers)
             differs[one.position] = not one.is_equal and ends
-        return next((one for one in self._known if differs[one.position]), None)
+        found = next((one for one in self._known if differs[one.position]), None)
+        return self._jump_before(found) or found
+
+    def _jump_before(self, found):
+        """What departs by less than the tolerance, and far more than what it is computed from: before what departs for all to see."""
+        known = {one.position: one for one in self._known}
+        for one in self._known:
+            if found is not None and one.position >= found.position:
+                return None
+            if not self._graph.knows(one.position) or not one.is_equal or one.error <= one.jump:
+                continue
+            sources = [known[p] for p in self._graph.producers(one.position, known)]
+            is_on_the_way = found is None or self._graph.leads_to(one.position, found.position)
+            if sources and is_on_the_way and all(one.error > _JUMP * source.error for source in sources):
+                return one
+        return None
 
     def _leave_out_other_passes(self):
         """Passes over data that the single run does not have, beside others that it has: they say nothing of where forward departs."""
