@@ -161,7 +161,7 @@ class Finder:
     # -- backward
 
     def _backward(self):
-        search = BackwardSearch(self._known, self._graph, self._wrong)
+        search = BackwardSearch(self._known, self._graph, self._wrong, bool(self._looked_at_data()[0]))
         found = search.run()
         self._states, self._astray = search.states, search.astray
         states = [(one, search.states[one.position]) for one in self._known if one.position in search.states]
@@ -179,12 +179,20 @@ class Finder:
         first = sure[0]
         one, after = first.one, first.after
         after, calls = self._behind(one, after, first.ranks[0] if first.ranks else one.pieces[0].rank, first.is_missing)
-        others = [each.one.label for each in sure[1:] if each.one.label != one.label]
+        label = self._innermost(one)
+        others = [name for each in sure[1:] if (name := self._innermost(each.one)) != label]
         tokens = tokens_of(one) if after is None and first.how == "has another gradient" else None
-        return Departure("backward" if after is not None else "loss", one.label, after.label if after else "", first.how, first.ranks, calls,
+        return Departure("backward" if after is not None else "loss", label, after.label if after else "", first.how, first.ranks, calls,
                          upstream=[n for n in self._wrong if any(n in each.explains for each in sure)], also=list(dict.fromkeys(others)),
                          is_in_loss=self._graph.reaches_loss(one.position),
                          tokens=sentences(tokens, one.truth["value"].shape) if tokens else [], factors=self._weights_behind(one))
+
+    def _innermost(self, one):
+        """The name of the module that made what this one may have passed on."""
+        value = one.truth["value"]
+        made = [known for known in self._known if known.position <= one.position and known.truth["value"].shape == value.shape
+                and known.truth["value"].equal(value)]
+        return made[0].label
 
     def _weights_behind(self, one):
         """The ranks' factors of what is nearest to the loss and right."""
