@@ -370,7 +370,8 @@ constexpr std::array<ExplanationRow, 18> kRows = {{
      "An overflow (float16 with a large loss scale?), or a division by zero."},
     {Explanation::kSomeRanks, "some-ranks", "unsynchronised", ""},
     {Explanation::kUnsynchronised, "unsynchronised", "unsynchronised",
-     "The gradients were not, or not fully, reduced over the ranks."},
+     "Ranks that should hold the same do not: the gradients were not, or not fully, reduced over the "
+     "ranks, or each rank scaled its own, as in clipping by the norm of its own pieces."},
     {Explanation::kShape, "shape", "shape",
      "Another model, another way of cutting it, or a tensor that is stored transposed."},
     {Explanation::kUncovered, "uncovered", "shape",

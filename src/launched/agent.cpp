@@ -21,6 +21,7 @@
 #include "base/error.h"
 #include "base/exit_code.h"
 #include "base/interrupts.h"
+#include "base/limits.h"
 #include "launched/addresses.h"
 #include "launched/handshake.h"
 #include "launched/programs.h"
@@ -239,6 +240,9 @@ std::optional<Channel> meet(const LaunchedWorld& world) {
 
 int serve(Channel hub, const std::string& who) {
   raise_descriptor_limit();
+  Limits limits = distgrad::limits();
+  limits.host_network = true;  // a rank with a network of its own would meet nobody
+  set_limits(limits);
   const std::set<pid_t> before = current_children();
   adopt_orphans();
   Agent agent(std::move(hub));

@@ -75,7 +75,7 @@ PLANTED = {
     **_new(data_parallel, whole_data_parallel, 4, "targets not shifted", "loss", "the targets are the tokens themselves", place=r"the loss departs"),
     **_new(data_parallel, whole_data_parallel, 4, "a row dropped", "after", "the last row of each rank is left out", r"rows 3, 7, 11, 15 of 16 are computed by no rank"),
     **_new(data_parallel, whole_data_parallel, 4, "synchronised at the first", "after", "DDP synchronises at the first micro-batch, not at the last", r"micro-batch 2 is not reduced over the ranks", micro_batches=2),
-    **_new(data_parallel, whole_data_parallel, 4, "sum of the tokens", "after", "the loss is a sum, not a mean", r"counts 0\.\d+ times as much as the rest"),
+    **_new(data_parallel, whole_data_parallel, 4, "sum of the tokens", "loss", "the loss is a sum, not a mean", r"counts 0\.\d+ times as much as the rest"),
     **_new(data_parallel, whole_data_parallel, 4, "penalty on every rank", "loss", "a term of the loss is multiplied by the ranks", r"term"),
     **_new(data_parallel, whole_data_parallel, 4, "penalty in every micro-batch", "loss", "a term of the loss is not divided by the micro-batches", r"term", micro_batches=2),
     **_new(data_parallel, functools.partial(whole_data_parallel, clip=True), 4, "clipped before the reduction", "after", "each rank clips its own gradient", r"clip_grad_norm_ in families.py:\d+ saw the norms"),

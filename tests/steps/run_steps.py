@@ -22,10 +22,13 @@ import torch.distributed as dist
 from catalogue import RIGHT, WRONG
 from distgrad.saving import save_gradients
 from families import sharded
+from parallel_layers import dtensor, hsdp
+from sequences import ulysses
 from steps import Run, tensor_parallel
+from strangers import RIGHT as STRANGERS
 
 DISTGRAD = os.environ.get("DISTGRAD", "distgrad")
-STEPS = {("right", name): step for name, step in RIGHT.items()} | {("wrong", name): step for name, step in WRONG.items()}
+STEPS = {("right", name): step for name, step in {**RIGHT, **STRANGERS}.items()} | {("wrong", name): step for name, step in WRONG.items()}
 
 
 def folder_of(root, key, seed, what):
@@ -37,12 +40,16 @@ def be_rank(rank, world_size, root, dtype, seeds):
     store = dist.FileStore(os.path.join(root, f"store{world_size}"), world_size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
     # What a DeviceMesh leaves behind cannot be ended: its steps are the last.
-    for key, step in sorted(STEPS.items(), key=lambda item: item[1].parallel.func in (tensor_parallel, sharded)):
+    for key, step in sorted(STEPS.items(), key=lambda item: _has_mesh(item[1])):
         for seed in seeds if world_size in step.worlds else ():
             found = step.parallel(Run(seed, dtype, rank, world_size))
             save_gradients(found, folder_of(root, key, seed, f"{world_size}_ranks"))
             end_groups()
     dist.barrier()
+
+
+def _has_mesh(step):
+    return getattr(step.parallel, "func", step.parallel) in (tensor_parallel, sharded, ulysses, dtensor, hsdp)
 
 
 def end_groups():

@@ -1,4 +1,4 @@
-"""Asks check_step about the planted mistakes (planted.py), and writes the table of docs/whole-steps.md.
+"""Asks check_step about the planted mistakes (planted.py, strangers.py), and writes the table of docs/whole-steps.md.
 
     DISTGRAD=build/release-2.15.0/bin/distgrad python tests/steps/table.py [--only TEXT ...] [--show] [--dtype float32] [--write FILE]
 
@@ -35,15 +35,15 @@ def run_forked(folder, request):
     os.waitpid(pid, 0)
     failures = json.loads(Path(folder, "outcome").read_text())
     if failures:
-        raise distgrad.RankError(stepping._failure_text(failures, request["timeout_s"]), failures)
+        raise distgrad.RankError(stepping._failure_text(failures), failures)
 
 
 stepping._run_processes = run_forked
 
 
-from planted import PLANTED  # noqa: E402
+from strangers import ALL, UNSEEN  # noqa: E402
 
-WORLDS = {name: planted.step.worlds[-1] for name, planted in PLANTED.items()}
+WORLDS = {name: planted.step.worlds[-1] for name, planted in ALL.items()}
 
 
 def ask(name, dtype):
@@ -53,18 +53,18 @@ def ask(name, dtype):
     def parallel(rank, world_size):
         import torch
 
-        from planted import PLANTED
         from steps import Run
+        from strangers import ALL
 
-        return PLANTED[name].step.parallel(Run(0, getattr(torch, dtype), rank, world_size))
+        return ALL[name].step.parallel(Run(0, getattr(torch, dtype), rank, world_size))
 
     def single():
         import torch
 
-        from planted import PLANTED
         from steps import Run
+        from strangers import ALL
 
-        return PLANTED[name].step.single(Run(0, getattr(torch, dtype)))
+        return ALL[name].step.single(Run(0, getattr(torch, dtype)))
 
     try:
         distgrad.check_step(parallel, single, world_size, timeout_s=200)
@@ -97,12 +97,13 @@ _ALIKE = [{"loss", "backward"}, {"loss", "term"}, {"loss", "factor"}, {"after", 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--unseen", action="store_true", help="those alone that no report was improved on")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--show", action="store_true")
     parser.add_argument("--results", help="a JSON file that results are added to, and taken from where they are there")
     parser.add_argument("--write", help="a file that the table is written to")
     options = parser.parse_args()
-    names = [n for n in PLANTED if not options.only or any(text in n for text in options.only)]
+    names = [n for n in (UNSEEN if options.unseen else ALL) if not options.only or any(text in n for text in options.only)]
     kept = Path(options.results) if options.results else None
     results = json.loads(kept.read_text()) if kept and kept.exists() else {}
     for name in names:
@@ -111,19 +112,19 @@ def main():
             if kept:
                 kept.write_text(json.dumps(results))
         answer = results[name]
-        named, placed, misplaced = judged(PLANTED[name], answer)
+        named, placed, misplaced = judged(ALL[name], answer)
         what = "MISPLACED" if misplaced else "named" if named else "placed" if placed else "neither"
         print(f"{what:10}{name}: {answer['where'][0]}", flush=True)
         if options.show:
             print(answer["text"], "\n", flush=True)
-    found = [judged(PLANTED[name], results[name]) for name in names]
+    found = [judged(ALL[name], results[name]) for name in names]
     good, wrong = sum(n or p for n, p, _ in found), sum(m for *_, m in found)
     missed = sum(results[name]["stage"] == "passes" for name in names)
     summary = (f"{len(found)} mistakes in {options.dtype}: {sum(n for n, *_ in found)} named, {good} named or placed, {wrong} placed wrongly,"
                f" {missed} missed")
     print(summary)
     if options.write:
-        Path(options.write).write_text("\n".join([summary + ".", "", *rows(names, PLANTED, found)]) + "\n")
+        Path(options.write).write_text("\n".join([summary + ".", "", *rows(names, ALL, found)]) + "\n")
     return 1 if wrong or missed or (options.only and good < len(found)) else 0
 
 

@@ -13,20 +13,24 @@ import time
 import traceback
 
 from .ranks.process import adopt_orphans, children, die_with_parent, end_children, kill_group, set_group
+from .stillness import Stillness, collective_of
 
 _POLL_S = 0.005
 _STACK_S = 0.3
+_STACK_BEGIN = "Stack (most recent call first)"
 
 
 class Nursery:
     """Forks, watches, and ends. No process that it forked is left when run() is through.
 
     work(name): what a process does. enough: names of those that count, None: all; that another one dies is theirs to notice.
+    together: names of those that wait for each other: where all that are left do so and nothing moves, they hang.
     grace_s: for the others, once one that counts has failed, any has raised, or all that count are done."""
 
-    def __init__(self, folder, names, timeout_s, work, enough=None, grace_s=0.5):
+    def __init__(self, folder, names, timeout_s, work, enough=None, grace_s=0.5, together=()):
         self._folder, self._names, self._timeout_s = folder, names, timeout_s
         self._work, self._grace_s = work, grace_s
+        self._together, self._stillness = set(together), Stillness()
         self._enough = set(names if enough is None else enough)
         self._processes = {}  # pid -> name, of those alive
         self._failures = []
@@ -65,7 +69,8 @@ class Nursery:
     def _watch(self):
         """Until all are done, or a while after the first failure, or too late."""
         waiting, is_ending = set(self._names), False
-        end = time.monotonic() + self._timeout_s
+        begin = time.monotonic()
+        end = begin + self._timeout_s
         while waiting and time.monotonic() < end:
             dead = self._reap()
             for name in sorted(waiting):
@@ -78,20 +83,41 @@ class Nursery:
                 waiting.discard(name)
             if not is_ending and (self._enough.isdisjoint(waiting) or any(map(self._ends_all, self._failures))):
                 is_ending, end = True, min(end, time.monotonic() + self._grace_s)
+            if not self._failures and self._is_stuck(waiting & self._together):
+                waiting &= self._together
+                break
             time.sleep(_POLL_S)
         if waiting & self._enough and not self._failures:
-            self._tell_hang(waiting)
+            self._tell_hang(waiting, time.monotonic() - begin)
 
     def _ends_all(self, failure):
         return failure["kind"] == "exception" or failure["process"] in self._enough
 
-    def _tell_hang(self, names):
+    def _is_stuck(self, names):
+        pids = [pid for pid, name in self._processes.items() if name in names]
+        if not names or len(pids) < len(names) or not self._stillness.lasts(pids):
+            return False
+        self._dump_stacks(names)
+        return all(collective_of(self._stack(name)) for name in names)
+
+    def _tell_hang(self, names, seconds):
+        self._dump_stacks(names)
+        finished = sorted(name for name in self._together - names if os.path.exists(self._path(name + ".done")))
+        for name in sorted(names):
+            stack, collective = self._stack(name), collective_of(self._stack(name))
+            self._fail(name, "hang", stack)
+            self._failures[-1].update(seconds=seconds, collective=collective, finished=finished)
+
+    def _dump_stacks(self, names):
         for pid, name in self._processes.items():
             if name in names:
                 os.kill(pid, signal.SIGUSR1)
         time.sleep(_STACK_S)
-        for name in sorted(names):
-            self._fail(name, "hang", "\n".join(line for line in self._text(name + ".stack").split("\n") if _is_told(line)))
+
+    def _stack(self, name):
+        """The last that was dumped."""
+        head, begin, last = self._text(name + ".stack").rpartition(_STACK_BEGIN)
+        return "\n".join(line for line in (begin + last).split("\n") if _is_told(line))
 
     def _reap(self):
         dead = {}

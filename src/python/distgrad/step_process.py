@@ -7,6 +7,8 @@ In its folder it finds `request`, and leaves the gradients in the folders `ranks
 process NAME (`rank-0`, ..., `single`) what nursery.py says. `outcome` is the list of failures, in JSON.
 """
 
+import contextlib
+import importlib
 import inspect
 import json
 import os
@@ -31,11 +33,20 @@ def main(folder, parent):
     import torch  # noqa: F401: once, for all that are forked
     import torch.distributed  # noqa: F401
 
+    _import_all(request["modules"])
     names = [f"rank-{rank}" for rank in range(request["world_size"])]
     names += [SINGLE] if request["single"] is not None else []
-    failures = Nursery(folder, names, request["timeout_s"], lambda name: _run_and_save(name, folder, request)).run()
+    failures = Nursery(folder, names, request["timeout_s"], lambda name: _run_and_save(name, folder, request),
+                       together=[name for name in names if name != SINGLE]).run()
     with open(os.path.join(folder, "outcome"), "w") as file:
         json.dump(failures, file)
+
+
+def _import_all(modules):
+    """Once, and not in each rank: of torch alone, as other modules may do at import what cannot be forked."""
+    for name in modules:
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
 
 
 def _run_and_save(name, folder, request):

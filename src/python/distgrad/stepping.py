@@ -90,7 +90,8 @@ def check_step(
     executable()
     with tempfile.TemporaryDirectory(prefix="distgrad-") as folder:
         request = {"parallel": transport.dumps(parallel), "single": transport.dumps(single) if callable(single) else None,
-                   "world_size": world_size, "backend": backend, "seed": seed, "timeout_s": float(timeout_s)}
+                   "world_size": world_size, "backend": backend, "seed": seed, "timeout_s": float(timeout_s),
+                   "modules": sorted(name for name in sys.modules if name.startswith("torch.") and not name.startswith("torch._inductor"))}
         with open(os.path.join(folder, "request"), "wb") as file:
             pickle.dump(request, file)
         _run_processes(folder, request)
@@ -207,25 +208,33 @@ def _run_processes(folder, request):
     with open(outcome) as file:
         failures = json.load(file)
     if failures:
-        raise RankError(_failure_text(failures, request["timeout_s"]), failures)
+        raise RankError(_failure_text(failures), failures)
 
 
 # What a rank says when another one is gone: an echo of the cause.
 ECHOES = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Gloo connect")
 
 
-def _failure_text(failures, timeout_s):
+def _failure_text(failures):
     failures.sort(key=_is_echo)  # stable: else in order of time
-    kinds = {"exception": "raised", "crash": "died", "hang": f"not done after {timeout_s:g} s, but at"}
-    processes = {}  # what happened -> to whom
+    processes, failure_of = {}, {failure["process"]: failure for failure in failures}  # what happened -> to whom
     for failure in failures:
         if not processes or not _is_echo(failure):
             processes.setdefault((failure["kind"], failure["text"], failure["output"]), []).append(failure["process"])
     parts = []
     for (kind, text, output), names in processes.items():
-        told = f"{_who(names)} {kinds[kind]}:\n{text or '(no Python code)'}"
+        told = f"{_who(names)} {_kind_text(kind, failure_of[names[0]])}:\n{text or '(no Python code)'}"
         parts.append(told + (f"\nit printed:\n{output}" if output else ""))
     return "check_step: " + "\n\n".join(parts)
+
+
+def _kind_text(kind, failure):
+    if kind != "hang":
+        return {"exception": "raised", "crash": "died"}[kind]
+    inside = f" in {failure['collective']}" if failure["collective"] else ""
+    finished = failure["finished"]
+    beside = f", and {_who(finished)} {'has' if len(finished) == 1 else 'have'} finished" if finished else ""
+    return f"not done after {failure['seconds']:.0f} s{beside}, but{inside} at"
 
 
 def _is_echo(failure):

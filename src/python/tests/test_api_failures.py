@@ -37,6 +37,13 @@ def one_hangs(rank):
     return single()
 
 
+def one_is_through(rank):
+    dist.barrier()
+    if rank == 0:
+        dist.all_reduce(torch.ones(1))
+    return single()
+
+
 def one_dies(rank):
     if rank == 1:
         os.kill(os.getpid(), signal.SIGSEGV)
@@ -80,6 +87,14 @@ class Failures(unittest.TestCase):
         text = self.failing(one_hangs, timeout_s=15)
         self.assertRegex(text, r"rank 1 not done after 15 s, but at:\n.*\n.* in one_hangs")
         self.assertIn("in all_reduce", text)  # rank 0
+
+    def test_ranks_that_wait_for_one_that_is_through(self):
+        with self.assertRaises(distgrad.RankError) as raised:
+            distgrad.check_step(one_is_through, single, 2, timeout_s=500)
+        (failure,) = raised.exception.failures
+        self.assertEqual((failure["process"], failure["collective"], failure["finished"]), ("rank-0", "all_reduce", ["rank-1"]))
+        self.assertLess(failure["seconds"], 500)  # it was not waited for the end
+        self.assertRegex(str(raised.exception), r"rank 0 not done after \d+ s, and rank 1 has finished, but in all_reduce at:")
 
     def test_a_crash(self):
         self.assertIn("rank 1 died:\nkilled by SIGSEGV", self.failing(one_dies))

@@ -153,6 +153,72 @@ class Departures(unittest.TestCase):
         found = self.found(self.ranks(lambda rank, n, v, g: (v, g * (rank + 1))))
         self.assertEqual(found.stage, "weights")
 
+    def test_a_small_departure_is_where_the_error_jumps(self):
+        def by_rank(share):
+            return self.ranks(lambda rank, n, v, g: (v * (1 + share * torch.randn(v.shape, dtype=v.dtype)) if n == "b" else v * (1 + 1e-15), g.flip(0)))
+
+        found = self.found(by_rank(1e-8))  # of float64 that is no rounding
+        self.assertEqual((found.stage, found.module, found.before), ("forward", "b", "a"))
+        self.assertEqual(self.found(by_rank(1e-14)).stage, "loss")
+
+    def test_what_may_be_meant_is_no_departure(self):
+        """a is the same on all ranks, which go on with parts of it: each has a share of its gradient."""
+        def traces(change=lambda rank, share: share):
+            made = []
+            for rank in range(3):
+                rows = slice(2 * rank, 2 * rank + 2)
+                share = torch.zeros(6, 4, dtype=torch.float64)
+                share[rows] = self.gradients["a"][rows]
+                outputs = [output("a", self.values["a"], change(rank, share), 0), output("b", self.values["b"][rows], self.gradients["b"][rows], 1)]
+                made.append({"outputs": outputs, "events": [CALL, LOSS]})
+            return made
+
+        self.assertEqual(Finder(self.single, traces(), ["a.weight", "b.weight"], 2.0).departure().stage, "after")
+        found = self.found(traces())
+        self.assertEqual((found.stage, found.shared[0][0], found.shared[0][2]), ("shares", "a", ["Gather in model.py:7"]))
+        self.assertEqual(Finder(self.single, traces(), ["a.weight"], 2.0, scaled=["a.weight"]).departure().stage, "after")
+        self.assertEqual(self.found(traces(lambda rank, share: share.flip(0))).stage, "backward")
+
+    def test_departures_follow_what_is_computed_from_what(self):
+        """c is not computed from a, and later."""
+        self.single["outputs"][1]["consumers"] = []
+        self.single["outputs"].append(output("c", numbers(6, 4, seed=8), numbers(6, 4, seed=9), 2))
+        self.values["c"], self.gradients["c"] = self.single["outputs"][2]["value"], self.single["outputs"][2]["gradient"]
+
+        def found(broken, wrong):
+            traces = self.ranks(lambda rank, n, v, g: (v, g.flip(0) if n in broken else g))
+            for rank, trace in enumerate(traces):
+                rows = slice(2 * rank, 2 * rank + 2)
+                gradient = 3 * self.gradients["c"][rows]
+                trace["outputs"].append(output("c", self.values["c"][rows], gradient.flip(0) if "c" in broken else gradient, 2))
+            return self.found(traces, wrong)
+
+        both = found("ac", ["a.weight", "c.weight"])
+        self.assertEqual((both.stage, both.module, both.also, both.others), ("loss", "c", ["a"], []))
+        one = found("a", ["a.weight", "b.weight"])
+        self.assertEqual((one.stage, one.module, one.before, one.others), ("backward", "a", "b", ["b.weight"]))
+
+    def test_other_labels_and_tokens_that_do_not_count(self):
+        self.gradients["b"] = (numbers(6, 4, seed=5).softmax(-1) - torch.eye(4, dtype=torch.float64)[[0, 1, 2, 3, 0, 1]]) / 6
+        self.single["outputs"][1]["gradient"] = self.gradients["b"]
+
+        def said(change):
+            return self.found(self.ranks(lambda rank, n, v, g: (v, change(rank, g.clone()) if n == "b" else g.flip(0)))).tokens
+
+        def other(rank, g):
+            if rank == 1:
+                g[0] += torch.tensor([0.5, 0, -0.5, 0])
+            return g
+
+        def silent(rank, g):
+            g[1] = 0
+            return g * (1 + (rank == 2))
+
+        self.assertEqual(said(other), ["At 1 of 6 rows the gradient is that of another label (index 2 of dimension 0)."])
+        self.assertEqual(said(silent), ["3 of 6 rows do not count: they have no gradient (indices 1, 3, 5 of dimension 0).",
+                                        "The rows count differently: 2 3 times, 1 6 times."])
+        self.assertEqual(said(lambda rank, g: g.flip(0)), [])
+
     def test_a_factor_that_is_there_from_the_loss(self):
         traces = []
         for rank in range(3):  # all have all rows

@@ -13,7 +13,7 @@ _FIRST = 2.0**-6
 _FIRST_NARROW = 8.0
 _SUPERPOSITIONS = 4
 _SMOOTH = 2.0**-8  # the largest step of differences, relative to the coordinate's size
-_QUICK = 2.0**-15  # the one step where combinations confirm it
+_QUICK = 2.0**-17  # the one step where combinations confirm it
 _QUIET = 1e-13  # of the outputs: with more noise than that it does not do
 _NEARER = (2.0**-16, 2.0**-24)  # where that goes over a kink
 _NOISE_STEPS = (2.0**-6, 2.0**-11, 2.0**-16)
@@ -116,7 +116,7 @@ class Measurement:
         along = self._along(mixes, _SMOOTH, noise)
         off = (along.value - slopes.value @ mixes.T).abs()
         # Columns that are off are so by truncation: a few of them do not cancel out in every combination.
-        slopes.error = slopes.floor + (8 * off.amax(1) + along.error.amax(1))[:, None] / self._sizes.expand_as(slopes.value)
+        slopes.error = slopes.floor + (4 * off.amax(1) + along.error.amax(1))[:, None] / self._sizes.expand_as(slopes.value)
         return None if bool(along.is_unsure(_GOOD).any()) or bool(slopes.is_unsure(_GOOD).any()) else slopes
 
     def _along(self, mixes, first, noise):

@@ -22,9 +22,10 @@ class Astray:
 
 
 class BackwardSearch:
-    def __init__(self, known, graph, wrong):
-        """`known`: what both runs have, in order; `wrong`: parameters' names."""
-        self._known, self._graph, self._wrong = known, graph, wrong
+    def __init__(self, known, graph, wrong, is_data_odd=False):
+        """`known`: what both runs have, in order; `wrong`: parameters' names; `is_data_odd`: whether some of the data is computed by no
+        rank, or more often than the rest."""
+        self._known, self._graph, self._wrong, self._is_data_odd = known, graph, wrong, is_data_odd
         self._at = {one.position: one for one in known if one.is_equal}
         self.states = {}  # by position, of the gradients that are known
         self.astray = set()  # positions whose gradient is wrong, or made of wrong ones
@@ -61,7 +62,10 @@ class BackwardSearch:
         return [self._at[p] for p in self._graph.consumers(one.position, [p for p in self.states if p in self._at and p != one.position])]
 
     def _goes_through(self, name, each):
-        for position in self._graph.owners(name):
+        owners = self._graph.owners(name)
+        if not owners:
+            return each.is_missing and "." not in name  # of the whole model, whose outputs are many
+        for position in owners:
             is_wrong = each.natural or position in self.astray or position not in self.states
             if is_wrong and self._graph.leads_to(position, each.one.position):
                 return True
@@ -72,6 +76,8 @@ class BackwardSearch:
         if state.kind == "missing":
             return "has no gradient", state.ranks, False
         if state.kind == "wrong":
+            if self._is_data_odd and followers and all(_holders(one) > _holders(f) for f in followers):
+                return "", (), False  # of what all data shares the ranks' parts cannot add up to what is right
             return "has another gradient", state.ranks, False
         references = [(f, self.states[f.position]) for f in followers]
         if state.kind == "shares":

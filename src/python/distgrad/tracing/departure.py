@@ -9,6 +9,7 @@ from .graph import Graph
 from .joined import joined, value_factor
 
 _SAME = 0.05  # factors
+_JUMP = 8  # times the error of what it is computed from
 
 
 @dataclasses.dataclass
@@ -69,7 +70,7 @@ class Finder:
         first = self._first_that_departs()
         if first is None:
             return None
-        ranks = tuple(sorted({p.rank for p in first.pieces if p.place is None}))
+        ranks = tuple(sorted({p.rank for p in first.pieces if p.place is None or p.place.error > first.jump}))
         before = [one for one in self._known if one.is_equal and one.position < first.position]
         producers = [self._at[p] for p in self._graph.producers(first.position, self._at)]
         before = max(producers or before, key=lambda one: one.position, default=None)
@@ -87,7 +88,22 @@ class Finder:
                 consumers = [p for p in known if p > one.position][:1]
             ends = not consumers or any(differs.get(p) for p in consumers)
             differs[one.position] = not one.is_equal and ends
-        return next((one for one in self._known if differs[one.position]), None)
+        found = next((one for one in self._known if differs[one.position]), None)
+        return self._jump_before(found) or found
+
+    def _jump_before(self, found):
+        """What departs by less than the tolerance, and far more than what it is computed from: before what departs for all to see."""
+        known = {one.position: one for one in self._known}
+        for one in self._known:
+            if found is not None and one.position >= found.position:
+                return None
+            if not self._graph.knows(one.position) or not one.is_equal or one.error <= one.jump:
+                continue
+            sources = [known[p] for p in self._graph.producers(one.position, known)]
+            is_on_the_way = found is None or self._graph.leads_to(one.position, found.position)
+            if sources and is_on_the_way and all(one.error > _JUMP * source.error for source in sources):
+                return one
+        return None
 
     def _leave_out_other_passes(self):
         """Passes over data that the single run does not have, beside others that it has: they say nothing of where forward departs."""
@@ -145,7 +161,7 @@ class Finder:
     # -- backward
 
     def _backward(self):
-        search = BackwardSearch(self._known, self._graph, self._wrong)
+        search = BackwardSearch(self._known, self._graph, self._wrong, bool(self._looked_at_data()[0]))
         found = search.run()
         self._states, self._astray = search.states, search.astray
         states = [(one, search.states[one.position]) for one in self._known if one.position in search.states]
@@ -163,12 +179,20 @@ class Finder:
         first = sure[0]
         one, after = first.one, first.after
         after, calls = self._behind(one, after, first.ranks[0] if first.ranks else one.pieces[0].rank, first.is_missing)
-        others = [each.one.label for each in sure[1:] if each.one.label != one.label]
+        label = self._innermost(one)
+        others = [name for each in sure[1:] if (name := self._innermost(each.one)) != label]
         tokens = tokens_of(one) if after is None and first.how == "has another gradient" else None
-        return Departure("backward" if after is not None else "loss", one.label, after.label if after else "", first.how, first.ranks, calls,
+        return Departure("backward" if after is not None else "loss", label, after.label if after else "", first.how, first.ranks, calls,
                          upstream=[n for n in self._wrong if any(n in each.explains for each in sure)], also=list(dict.fromkeys(others)),
                          is_in_loss=self._graph.reaches_loss(one.position),
                          tokens=sentences(tokens, one.truth["value"].shape) if tokens else [], factors=self._weights_behind(one))
+
+    def _innermost(self, one):
+        """The name of the module that made what this one may have passed on."""
+        value = one.truth["value"]
+        made = [known for known in self._known if known.position <= one.position and known.truth["value"].shape == value.shape
+                and known.truth["value"].equal(value)]
+        return made[0].label
 
     def _weights_behind(self, one):
         """The ranks' factors of what is nearest to the loss and right."""

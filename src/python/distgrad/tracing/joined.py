@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from .joining import Place, groupings, off, place_of, tolerance_of
+from .joining import JUMPS, Place, groupings, off, place_of, tolerance_of
 
 
 @dataclasses.dataclass
@@ -34,6 +34,16 @@ class Joined:
     @property
     def is_equal(self):
         return bool(self.pieces) and all(piece.place is not None for piece in self.pieces)
+
+    @property
+    def error(self):
+        """Of the piece that differs most, relative; infinite where it is nowhere in the truth."""
+        return max((p.place.error if p.place else float("inf") for p in self.pieces), default=0.0)
+
+    @property
+    def jump(self):
+        """An error that may be no rounding."""
+        return max(JUMPS.get(x.dtype, 0.03) for x in [self.truth["value"], *(p.record["value"] for p in self.pieces)])
 
     @property
     def differs(self):

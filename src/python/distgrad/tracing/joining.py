@@ -6,6 +6,8 @@ import torch
 
 _MOST_PLACES = 256
 _MOST_WORK = 1 << 26  # multiplications
+# Of what is beyond these, and far beyond what it is computed from, rounding is not the cause.
+JUMPS = {torch.float64: 1e-10, torch.float32: 3e-5, torch.float16: 0.004, torch.bfloat16: 0.03}
 TOLERANCES = {torch.float64: 1e-7, torch.float32: 2e-3, torch.float16: 0.03, torch.bfloat16: 0.1}
 
 
@@ -22,10 +24,10 @@ def off(x, truth):
 
 
 class Place:
-    """Of every dim the indices in the whole."""
+    """Of every dim the indices in the whole; `error`: by how much of its norm what lies there differs."""
 
-    def __init__(self, indices):
-        self.indices = indices
+    def __init__(self, indices, error=0.0):
+        self.indices, self.error = indices, error
 
     def of(self, whole):
         return whole[torch.meshgrid(*self.indices, indexing="ij")] if self.indices else whole
@@ -56,7 +58,7 @@ def place_of(value, at, whole):
         place = Place([torch.arange(b, b + n) for b, n in zip(begin, value.shape)])
         error = off(value, place.of(whole))
         if error <= least:
-            best, least = place, error
+            best, least, place.error = place, error, error
     return best if best is not None or isinstance(at, tuple) else _reordered(value, whole, limit)
 
 

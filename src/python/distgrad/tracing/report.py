@@ -64,8 +64,9 @@ def _departure(d, factor):
     if d.stage == "factor":
         return (f"Forward and backward are right in {_all(d.compared)}, so that it is a factor: {_after(d.factors, factor, d.parted)}"
                 + (f". Between the last module and the loss: {'; '.join(d.behind_modules[:_MOST_CALLS])}" if d.behind_modules else "") + behind)
-    return (f"Forward and backward are right in {_all(d.compared)}{_times(d.factors)}: what is wrong happens to the parameters'"
-            " gradients (accumulation, hooks, reduction, scaling, clipping), or to parameters used outside of these modules"
+    of_what = "is wrong is the data (below), or it happens" if d.data else "is wrong happens"
+    return (f"Forward and backward are right in {_all(d.compared)}{_times(d.factors)}: what {of_what} to the parameters' gradients ("
+            "accumulation, hooks, reduction, scaling, clipping), or to parameters used outside of these modules"
             + behind)
 
 
