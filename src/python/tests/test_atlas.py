@@ -40,13 +40,18 @@ class Atlas(unittest.TestCase):
         audit = {"offered": True, "wrong": False, "right_for": ["sum"], "rule": "adjoint", "signature": "V->R", "explanation": "",
                  "aspects": {"ranks": {"state": "ok"}, "groups": {"state": "refused"}, "dim": {"state": "WRONG"}}, "errors": [],
                  "refused": [], "measured": {"formula": "x̄_r = Σ_k ȳ_k[r]", "right": "x̄_r = Σ_k ȳ_k[r]"}}
-        entries = [pages.entry_of(package, row, result) for result in ({"why": "not installed: a | b", "seconds": 1},
+        entries = [pages.entry_of(package, row, result, "torch-2") for result in ({"why": "not installed: a | b", "seconds": 1},
                                                                         {"audit": audit, "seconds": 2})]
         self.assertEqual([(e["ran"], e.get("fails_in"), e.get("not_taken")) for e in entries],
                          [(False, None, None), (True, ["dim"], ["groups"])])
+        for error in ("hang (2-ranks): not done after 30 s", "exception on rank 0: Found no NVIDIA driver on your system"):
+            found = {**audit, "wrong": True, "rule": "its ranks die or hang" if "hang" in error else "it raises in backward", "errors": [error]}
+            entry = pages.entry_of(package, row, {"audit": found}, "torch-2")
+            self.assertEqual((entry["ran"], entry["why"]), (False, error), "no verdict on the function")
         text = pages.text_of(entries)
         self.assertIn("| p 1 | `p:f` as all_gather | not installed: a \\| b |", text)
         self.assertIn("| `p:f` | sum (but see *fails in*) | `x̄_r = Σ_k ȳ_k[r]` | adjoint | V→R | dim | groups |  |", text)
+        self.assertEqual(pages.entry_of(rows.Package("torch", []), row, {"why": "x"}, "torch-2")["version"], "2")
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "atlas").mkdir()
             pages.write(Path(folder), entries, "torch")
