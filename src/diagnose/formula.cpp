@@ -338,7 +338,17 @@ std::string left_side(const View& view, const std::string& r, const std::string&
 // Which rows get anything: the left side, and what is said of the others.
 struct Extent {
   std::string left, otherwise;
+  std::string receiver = "r";
 };
+
+// Where one rank alone gets anything, that rank is what `r` stands for.
+std::string for_receiver(std::string text, const std::string& receiver) {
+  for (const std::string before : {"_", "[", "≠"}) {
+    for (std::size_t at = 0; receiver != "r" && (at = text.find(before + "r", at)) != std::string::npos; at += before.size())
+      text.replace(at + before.size(), 1, receiver);
+  }
+  return text;
+}
 
 std::optional<Extent> extent_of(const View& view, const std::vector<const Row*>& rows) {
   if (rows.size() == view.rows.size()) return Extent{left_side(view, "r", "a"), ""};
@@ -352,7 +362,7 @@ std::optional<Extent> extent_of(const View& view, const std::vector<const Row*>&
   for (int j = 0; j < view.size; ++j) {
     const std::string text = std::to_string(j);
     if (only([&](const Row& row) { return row.rank == j; }))
-      return Extent{left_side(view, text, "a"), ", 0 on the other ranks"};
+      return Extent{left_side(view, text, "a"), ", 0 on the other ranks", text};
     if (view.size > 2 && only([&](const Row& row) { return row.rank != j; }))
       return Extent{left_side(view, "r", "a"), ", 0 on rank " + text};
     if (view.cuts_operand && only([&](const Row& row) { return row.piece == j; }))
@@ -391,7 +401,7 @@ std::string pattern_text(const View& view) {
   if (!extent) return "";
   for (const Index& piece : indices(view.size, view.cuts_operand, true)) {
     if (const std::string right = Pattern(view, rows, piece).text(); !right.empty())
-      return extent->left + " = " + right + extent->otherwise;
+      return extent->left + " = " + for_receiver(right, extent->receiver) + extent->otherwise;
     if (!view.cuts_output || view.sums_pieces) break;
   }
   if (!view.cuts_output || view.sums_pieces) return "";

@@ -130,6 +130,8 @@ TEST(Names, OfABroadcast) {
               {
                   {"own", by_coefficients([](int r, int k) { return r == k; }), "identity-backward", "x̄_r = ȳ_r"},
                   {"sum to all", by_coefficients([](int, int) { return 1; }), "double-reduction", "x̄_r = Σ_k ȳ_k"},
+                  {"root's alone", by_coefficients([](int r, int k) { return r == 0 && k == 0; }), "missing-reduction",
+                   "x̄_0 = ȳ_0, 0 on the other ranks"},
                   {"left in the buffer", by_coefficients([](int r, int k) { return r == 0 || k == r ? 1.0 : 0.0; }),
                    "stale-or-aliased", "x̄_0 = ȳ_0 + ȳ_1 + ȳ_2; x̄_1 = ȳ_1; x̄_2 = ȳ_2"},
               },

@@ -51,6 +51,12 @@ class Forms(unittest.TestCase):
     def test_a_group_of_its_own_that_is_not_there(self):
         self.check("all_gather", "gather_in_a_group", "own-slice", "groups")
 
+    def test_a_group_of_its_own_that_is_missed_in_backward(self):
+        code, row = audit("copy", "enter", "dtype,values,shape,operand,cotangent,graph")
+        self.assertEqual((code, row["right_for"], row["signature"]), (0, ["replicated"], "I->R"))
+        code, row = audit("copy", "enter_own", "dtype,values,shape,operand,cotangent,graph")
+        self.assertEqual((code, row["right_for"]), (0, ["sum", "mean"]))
+
     def test_an_exchange_that_gives_another_shape(self):
         for name in ("exchange_stacked", "exchange_flat"):
             self.assertEqual(self.check("all_to_all", name, "wrong-slice", "groups", "operand"), 1)

@@ -284,17 +284,15 @@ class UserFunctions(Case):
             self.assertIn("works along 0, not 1", other_dim)
             self.assertIn("no dimension", scalar)
 
-    def test_a_concatenation_along_another_dimension_is_not_taken_for_the_steps(self):
+    def test_a_function_along_the_last_dimension_gives_the_steps_concatenation_and_stack(self):
         def on_rank(world):
             subject = load_subject(f"all_gather=python:{SUBJECTS}/misshapen.py:joined_along_1")
-            calls = [world.call("all_gather", dim=0), world.call("all_gather")]
-            along_1 = subject(world.call("all_gather", dim=-1), torch.ones(2, 3))
-            return [compared(world, subject, call, [(2, 3)] * 2) for call in calls] + [list(along_1.shape)]
+            x = torch.arange(6.0).reshape(2, 3) + 10 * world.rank
+            return [subject(world.call("all_gather", dim=dim), x).tolist() for dim in (0, None, -1)]
 
-        for along_0, stacked, shape in in_world(2, on_rank):
-            self.assertIn("works along 1, not 0", along_0)
-            self.assertIn("neither the stack", stacked)
-            self.assertEqual(shape, [2, 6])
+        parts = [(torch.arange(6.0).reshape(2, 3) + 10 * rank) for rank in range(2)]
+        right = [torch.cat(parts).tolist(), torch.stack(parts).tolist(), torch.cat(parts, 1).tolist()]
+        self.assertEqual(in_world(2, on_rank), [right] * 2)
 
     def test_setup_gives_groups_to_global_state(self):
         def on_rank(world):
@@ -439,7 +437,7 @@ class UserFunctions(Case):
                 return str(error)
             return "no error"
 
-        self.assert_all(in_world(2, on_rank), "returned (a Tensor, a str), where tensors are expected")
+        self.assert_all(in_world(2, on_rank), "returned (a Tensor, a Tensor, a str), where tensors are expected")
 
     def test_averages_are_asked_for_by_flag(self):
         def on_rank(world):

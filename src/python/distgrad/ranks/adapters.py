@@ -295,6 +295,8 @@ def bind(target, kind, label, place):
     name, for the adapter that a SubjectError shows. Raises SubjectError where it cannot be called or mapped."""
     function, constructed, parameters, by_position = _callable_and_parameters(target, kind, label, place)
     slots = _slots(parameters, kind, with_tensor=True)
+    if _has_a_group_of_its_own(function):
+        slots = tuple(replace(s, default=_EMPTY) if s.source == "group" else s for s in slots)
     constructor = _slots(constructed, kind, with_tensor=False) if constructed is not None else ()
     binding = Binding(function, kind, label, slots, constructor, constructed is not None, by_position)
     unmapped = [s.name for s in constructor + slots if s.source is None and hint.is_required(s)]
@@ -337,6 +339,12 @@ def _forward_parameters(owner):
     parameters = list(inspect.signature(owner.forward).parameters.values())
     own_context = getattr(owner, "setup_context", None) is not torch.autograd.Function.setup_context
     return parameters if own_context else parameters[1:]
+
+
+def _has_a_group_of_its_own(function):
+    """Whether None for a group is not the world but what the function's own project has set: it calls a getter for that."""
+    called = getattr(getattr(inspect.unwrap(function), "__code__", None), "co_names", ())
+    return any(re.match(r"_?get_\w*(group|pg)(_|$)", name) and not re.search("default|world|rank|size", name) for name in called)
 
 
 def _without_self(method):

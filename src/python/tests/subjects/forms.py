@@ -81,6 +81,36 @@ def gather_in_a_group_own(x, group=None):
     return _Gather.apply(x, group, 0, False)
 
 
+class _Enter(torch.autograd.Function):
+    """Megatron's f: whether there is a group shows in backward only."""
+
+    @staticmethod
+    def forward(ctx, x, group, sums):
+        ctx.given = group, sums
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        group, sums = ctx.given
+        assert group is not None, "group should not be None"
+        g = g.clone(memory_format=torch.contiguous_format)
+        if sums:
+            dist.all_reduce(g, group=group)
+        return g, None, None
+
+
+def get_parallel_group():
+    return None
+
+
+def enter(x, group=None):
+    return _Enter.apply(x, get_parallel_group() if group is None else group, True)
+
+
+def enter_own(x, group=None):
+    return _Enter.apply(x, get_parallel_group() if group is None else group, False)
+
+
 class _SliceLast(torch.autograd.Function):
     """Megatron's scatter_to_tensor_model_parallel_region."""
 

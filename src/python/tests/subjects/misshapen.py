@@ -9,7 +9,7 @@ def all_reduce(x, bits, group=None):
 
 
 def all_gather(x, group=None):
-    return [x, "text"]
+    return [x, 2 * x, "text"]
 
 
 def reduce_mean(x, average=True, group=None):

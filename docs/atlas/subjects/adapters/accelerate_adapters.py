@@ -1,0 +1,5 @@
+from accelerate.utils import operations
+
+
+def reduced(x):
+    return operations.reduce(x, "sum")

@@ -1,0 +1,152 @@
+"""The atlas as pages: docs/atlas.md, docs/atlas/atlas.json and docs/atlas/atlas.html."""
+
+import html
+import json
+from pathlib import Path
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+_INTRO = """# The atlas: what the gradients of released collectives are
+
+One line is one function of a released package, called on CPU over Gloo through `distgrad audit`
+([audit.md](audit.md)): its real code, of the version that the line names, with
+{torch}.
+`tools/atlas` writes this page; [atlas/atlas.json](atlas/atlas.json) and
+[atlas/atlas.html](atlas/atlas.html) hold the same.
+
+{figures}
+
+**right for** names the losses for which every case that was tried is right: `sum` and `mean`, where
+each rank has a loss of its own, `replicated`, where all compute one loss, `shares`, where an
+operand that all ranks hold gets a share of its gradient on each ([audit.md](audit.md)). Neither is
+better than the other: tensor parallel code is right for one loss, a gather for a contrastive loss
+has to be right for many. **No line here is a claim that somebody's code is wrong** for what it is
+used for; those are in [findings.md](findings.md), each confirmed by hand.
+
+**measured** is the backward, driven with a basis of cotangents: x̄_r is what rank r's operand gets,
+ȳ_k the cotangent of rank k's output, `[r]` its r-th piece. **type** is that of spmd_types.
+**fails in** are the aspects in which some case that has a truth is not right; **not taken** those in
+which every case is refused or raises in forward. **adapter** is the number of lines that were needed
+to call it ([atlas/subjects](atlas/subjects)). Operands without a dimension or without an element
+were not tried.
+
+**Again:** `tools/atlas --distgrad PATH --torch VENV --only PACKAGE --fresh` runs a package's lines;
+the command of a single line is in the JSON.
+"""
+
+
+def entry_of(package, row, result, torch):
+    entry = {"package": package.name, "version": package.version or torch.rpartition("-")[2], "collective": row.kind, "function": row.function,
+             "options": list(row.options), "adapter": row.place.rpartition(":")[2] if row.adapter_lines else "",
+             "adapter_lines": row.adapter_lines, "seconds": result.get("seconds"), "command": result.get("command", "")}
+    found = result.get("audit")
+    if not found or not found["offered"]:
+        told = result.get("why") or "; ".join((found.get("errors") or []) + (found.get("refused") or [])) or found.get("refusal", "")
+        told = told.replace(str(_ROOT) + "/", "")
+        return {**entry, "ran": False, "why": told or "not offered"}
+    if _is_no_verdict(found):
+        return {**entry, "ran": False, "why": "; ".join(found["errors"])}
+    measured = found.get("measured") or {}
+    states = {name: aspect["state"] for name, aspect in found["aspects"].items()}
+    return {**entry, "ran": True, "right_for": found["right_for"], "wrong": found["wrong"], "rule": found["rule"],
+            "signature": found["signature"], "formula": measured.get("formula", ""), "right_formula": measured.get("right", ""),
+            "fails_in": [n for n, s in states.items() if s == "WRONG"],
+            "not_taken": [n for n, s in states.items() if s in ("refused", "raises", "breaks", "err", "die")],
+            "partly_taken": [n for n, s in states.items() if s == "partly refused"],
+            "explanation": found["explanation"], "errors": found["errors"], "refused": found["refused"]}
+
+
+def _is_no_verdict(found):
+    """What this machine could not do says nothing of the function: it has no GPU, and is slow where many share it."""
+    return found["wrong"] and (found["rule"] == "its ranks die or hang" or any("NVIDIA driver" in e for e in found["errors"]))
+
+
+def figures_of(entries):
+    ran = [e for e in entries if e["ran"]]
+    bare = [e for e in ran if not e["adapter_lines"]]
+    short = [e for e in ran if 0 < e["adapter_lines"] <= 5]
+    packages = sorted({e["package"] for e in entries})
+    empty = [p for p in packages if not any(e["ran"] for e in entries if e["package"] == p)]
+    seconds = sum(e["seconds"] or 0 for e in entries)
+    text = (f"{len(entries)} functions of {len(packages)} packages: {len(ran)} ran, {len(bare)} of them with no adapter, {len(short)}"
+            f" with one of at most five lines; {len(entries) - len(ran)} did not run. The audits took {seconds / 60:.0f} min.")
+    return text + (f" Nothing ran of {', '.join(empty)}." if empty else "")
+
+
+def _verdict(entry):
+    if not entry["right_for"]:
+        return "no objective" if entry["wrong"] else "disputed"
+    return ", ".join(entry["right_for"]) + (" (but see *fails in*)" if entry["fails_in"] else "")
+
+
+def _cells(entry):
+    name = f"`{entry['function']}`" + (f" as `{entry['adapter']}`" if entry["adapter"] else "")
+    name += f" {' '.join(entry['options'])}" if entry["options"] else ""
+    return [name, _verdict(entry), f"`{_escaped(entry['formula'])}`" if entry["formula"] else "", entry["rule"],
+            entry["signature"].replace("->", "→"), ", ".join(entry["fails_in"]), ", ".join(entry["not_taken"]),
+            str(entry["adapter_lines"] or "")]
+
+
+def _escaped(text):
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+_HEADINGS = ["function", "right for", "measured", "rule", "type", "fails in", "not taken", "adapter"]
+
+
+def _table(entries):
+    lines = ["| " + " | ".join(_HEADINGS) + " |", "|" + " --- |" * len(_HEADINGS)]
+    return "\n".join(lines + ["| " + " | ".join(_cells(e)) + " |" for e in entries])
+
+
+def text_of(entries):
+    """The tables by collective, and what did not run."""
+    parts = []
+    for kind in dict.fromkeys(e["collective"] for e in entries):
+        of_kind = [e for e in entries if e["collective"] == kind and e["ran"]]
+        if of_kind:
+            parts.append(f"## {kind}\n\n" + "\n\n".join(
+                f"**{package} {next(e['version'] for e in of_kind if e['package'] == package)}**\n\n"
+                + _table([e for e in of_kind if e["package"] == package]) for package in dict.fromkeys(e["package"] for e in of_kind)))
+    failed = [e for e in entries if not e["ran"]]
+    if failed:
+        parts.append("## What did not run\n\n| package | function | why |\n| --- | --- | --- |\n" + "\n".join(
+            f"| {e['package']} {e['version']} | `{e['function']}` as {e['collective']} | {_escaped(e['why'])[:240]} |" for e in failed))
+    return "\n\n".join(parts)
+
+
+_PAGE = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>The atlas of distributed gradients</title>
+<style>body{{font:15px/1.45 system-ui,sans-serif;margin:2em auto;max-width:100em;padding:0 1em}}
+table{{border-collapse:collapse;width:100%}}td,th{{border:1px solid #ccc;padding:.3em .5em;text-align:left;vertical-align:top}}
+code{{font-size:90%}}.wrong{{background:#fde4e1}}.part{{background:#fff6d6}}.right{{background:#e6f4e6}}
+@media(prefers-color-scheme:dark){{body{{background:#161616;color:#ddd}}.wrong{{background:#532}}.part{{background:#443c14}}.right{{background:#1d3a1d}}}}
+</style><h1>The atlas of distributed gradients</h1><p>{figures}</p>
+<p>A measurement of released code on CPU over Gloo. A red cell says for which case the gradient is not the derivative of the
+forward, not that a package is wrong for what it is used for.</p>
+<table><thead><tr><th>package</th><th>collective</th>{headings}</tr></thead><tbody>
+{rows}
+</tbody></table></html>
+"""
+
+
+def _html_row(entry):
+    if not entry["ran"]:
+        cells = [f"<code>{html.escape(entry['function'])}</code>", f"<td colspan=7>not run: {html.escape(entry['why'][:240])}"]
+        return f"<tr><td>{_package(entry)}<td>{entry['collective']}<td>{cells[0]}{cells[1]}"
+    look = "wrong" if not entry["right_for"] or entry["fails_in"] else "part" if entry["not_taken"] else "right"
+    cells = "".join(f"<td>{html.escape(cell.replace('`', ''))}" for cell in _cells(entry))
+    return f"<tr class={look}><td>{_package(entry)}<td>{entry['collective']}{cells}"
+
+
+def _package(entry):
+    return html.escape(f"{entry['package']} {entry['version']}")
+
+
+def write(docs, entries, torch):
+    figures = figures_of(entries)
+    (docs / "atlas" / "atlas.json").write_text(json.dumps({"torch": torch, "rows": entries}, indent=1, ensure_ascii=False) + "\n")
+    (docs / "atlas.md").write_text(_INTRO.format(torch=torch, figures=figures) + "\n" + text_of(entries) + "\n")
+    headings = "".join(f"<th>{heading}</th>" for heading in _HEADINGS)
+    rows = "\n".join(_html_row(e) for e in entries)
+    (docs / "atlas" / "atlas.html").write_text(_PAGE.format(figures=html.escape(figures), headings=headings, rows=rows))

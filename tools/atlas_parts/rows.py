@@ -1,0 +1,83 @@
+"""docs/atlas/packages.txt and docs/atlas/subjects as data."""
+
+import hashlib
+import inspect
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Row:
+    """A function of a package, as one collective. `place`: what is called, the function itself or an adapter."""
+
+    kind: str
+    function: str  # module:name
+    place: str
+    adapter_lines: int  # 0: there is none
+    options: tuple
+    version: str
+    source: str  # of the adapter
+
+    def key(self, torch):
+        told = repr((self.kind, self.place, self.options, self.version, self.source, torch))
+        return f"{self.function.replace(':', '.')}-{hashlib.sha256(told.encode()).hexdigest()[:12]}"
+
+
+@dataclass(frozen=True)
+class Package:
+    name: str
+    requirements: list
+    rows: list = field(default_factory=list)
+
+    @property
+    def version(self):
+        return self.requirements[0].partition("==")[2] if self.requirements else ""
+
+
+def packages_in(folder, matching=""):
+    packages = []
+    for line in _lines(folder / "packages.txt"):
+        name, _, requirements = line.partition(":")
+        package = Package(name.strip(), requirements.split())
+        package.rows.extend(row for row in _rows(folder / "subjects", package) if matching in row.function)
+        packages.append(package)
+    return packages
+
+
+def _rows(folder, package):
+    file = folder / f"{package.name}.txt"
+    return [_row(folder, package, line.split()) for line in _lines(file)] if file.exists() else []
+
+
+def _row(folder, package, words):
+    """KIND MODULE:NAME [via ADAPTER] [--without ...]"""
+    kind, function, *rest = words
+    place, lines, source = function, 0, ""
+    if rest[:1] == ["via"]:
+        adapters = folder / "adapters" / f"{package.name.replace('-', '_')}_adapters.py"
+        place = f"docs/atlas/subjects/adapters/{adapters.name}:{rest[1]}"
+        source = _source(adapters, rest[1])
+        lines, rest = _code_lines(source), rest[2:]
+    return Row(kind, function, place, lines, tuple(rest), package.version, source)
+
+
+def _source(file, name):
+    """The adapter's own lines: from its def to the next thing at the margin."""
+    lines = file.read_text().splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith((f"def {name}(", f"class {name}(")))
+    return "\n".join([lines[start], *inspect.getblock([line + "\n" for line in lines[start:]])[1:]]).strip()
+
+
+def _code_lines(source):
+    """All but the def: what somebody had to write."""
+    return sum(1 for line in source.splitlines()[1:] if line.strip() and not line.strip().startswith(("#", '"""')))
+
+
+def _lines(file):
+    texts = (line.partition("#")[0].strip() for line in Path(file).read_text().splitlines())
+    return [text for text in texts if text]
+
+
+def first_lines(text):
+    """What a message begins with, without the adapter that it shows."""
+    return " ".join(text.partition(". Write an adapter")[0].split())[:300]
