@@ -62,7 +62,7 @@ def _departure(d, factor):
                 + ", or the gradients of the parameters before it are to be added up over these ranks after backward.")
     behind = f". After backward, or from its hooks: {calls}." if calls else ". Nothing communicates after backward."
     if d.stage == "factor":
-        return (f"Forward and backward are right in {_all(d.compared)}, so that it is a factor: {_after(d.factors, factor, d.parted)}"
+        return (f"Forward and backward are right in {_all(d.compared)}, so it is a factor: {_after(d.factors, factor, d.parted)}"
                 + (f". Between the last module and the loss: {'; '.join(d.behind_modules[:_MOST_CALLS])}" if d.behind_modules else "") + behind)
     of_what = "is wrong is the data (below), or it happens" if d.data else "is wrong happens"
     return (f"Forward and backward are right in {_all(d.compared)}{_times(d.factors)}: what {of_what} to the parameters' gradients ("
@@ -79,11 +79,10 @@ def _after(factors, factor, parts):
     weight = next(iter(factors.values()))
     behind = factor / weight
     what = "added up" if abs(behind - 1) <= 0.01 else f"added up and multiplied by {_ratio(behind)}"
-    times = "as the single run does" if abs(weight - 1) <= _SAME_FACTOR else f"{_ratio(weight)} times"
-    text = f"the ranks' losses weigh their parts {times}, and in the end these are {what}"
+    times = "as the single run's loss does" if abs(weight - 1) <= _SAME_FACTOR else f"{_ratio(weight)} times as the single run's loss does"
+    text = f"each rank's loss weighs its part of the data {times}, and in the end the ranks' gradients are {what}"
     if parts > 1 and abs(behind * parts - 1) <= 0.01:  # that a mean is meant is likely, no more
-        text += (f". With this mean over {parts} parts losses are right that weigh {parts} times, so that these are {_ratio(factor)}"
-                 " times what they should be")
+        text += f". That is a mean over {parts} parts of the data: with it, each rank's loss has to weigh {parts} times as the single run's does"
     return text
 
 
