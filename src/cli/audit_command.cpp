@@ -148,10 +148,7 @@ bool write_audit_reports(const std::vector<ReportFile>& files, const std::vector
   report.torch = kTorchVersion;
   report.told = audit_text(judgements, table);
   report.summary.elapsed_s = table.elapsed_s;
-  TextOptions text;
-  text.again = command;
-  text.again_names_case = false;
-  return write_reports(files, report, format_context(text));
+  return write_reports(files, report, format_context(command));
 }
 
 // ---- the command

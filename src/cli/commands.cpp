@@ -105,8 +105,22 @@ ExitCode version_command(const Arguments& arguments) {
 
 namespace {
 
-int run_here(const Arguments& arguments) {
+// `work`'s exit code; what it throws is told here, and nowhere else.
+template <class Work>
+int told(const Work& work) {
   try {
+    return work();
+  } catch (const UserError& e) {
+    complain("distgrad: {}\n", visible_text(e.what(), Lines::kKept));
+    return static_cast<int>(ExitCode::kUserError);
+  } catch (const std::exception& e) {
+    complain("distgrad: {}\n", visible_text(e.what(), Lines::kKept));
+    return static_cast<int>(ExitCode::kBroken);
+  }
+}
+
+int run_here(const Arguments& arguments) {
+  return told([&] {
     if (arguments.empty()) {
       print_overview();
       return static_cast<int>(ExitCode::kUserError);
@@ -117,13 +131,7 @@ int run_here(const Arguments& arguments) {
     if (output_problem().empty()) return static_cast<int>(code);
     complain("distgrad: cannot write standard output: {}\n", output_problem());
     return std::max(static_cast<int>(code), static_cast<int>(ExitCode::kUserError));
-  } catch (const UserError& e) {
-    complain("distgrad: {}\n", visible_text(e.what(), Lines::kKept));
-    return static_cast<int>(ExitCode::kUserError);
-  } catch (const std::exception& e) {
-    complain("distgrad: {}\n", visible_text(e.what(), Lines::kKept));
-    return static_cast<int>(ExitCode::kBroken);
-  }
+  });
 }
 
 // `gradcheck` joins the launcher's ranks by itself, each of them, as torch does: by torchrun's variables.
@@ -157,20 +165,14 @@ int run_among_ranks(const Arguments& arguments, const LaunchedWorld& world) {
 int run_main(const Arguments& arguments) {
   if (arguments == Arguments{kHubWord}) return be_hub();
   if (arguments == Arguments{kAgentWord}) return be_agent();
-  try {
+  return told([&] {
     const auto world = launched_world([](const char* name) { return std::getenv(name); });
     if (world && !arguments.empty() && arguments[0] == "gradcheck") {
       tell_torch(*world);
       return run_here(arguments);
     }
     return world ? run_among_ranks(arguments, *world) : run_here(arguments);
-  } catch (const UserError& e) {
-    complain("distgrad: {}\n", visible_text(e.what(), Lines::kKept));
-    return static_cast<int>(ExitCode::kUserError);
-  } catch (const std::exception& e) {
-    complain("distgrad: {}\n", visible_text(e.what(), Lines::kKept));
-    return static_cast<int>(ExitCode::kBroken);
-  }
+  });
 }
 
 }  // namespace distgrad

@@ -167,10 +167,7 @@ ExitCode compare_command(const Arguments& arguments) {
     report.command = command_text("compare", arguments);
     report.told = outcome.text;
     report.summary.elapsed_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
-    TextOptions text;
-    text.again = report.command;
-    text.again_names_case = false;
-    if (!write_reports(options.reports, report, format_context(text))) return ExitCode::kUserError;
+    if (!write_reports(options.reports, report, format_context(report.command))) return ExitCode::kUserError;
   }
   return outcome.good ? ExitCode::kAsExpected : ExitCode::kNotAsExpected;
 }

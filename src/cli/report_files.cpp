@@ -78,6 +78,13 @@ FormatContext format_context(const TextOptions& text) {
   return context;
 }
 
+FormatContext format_context(const std::string& command) {
+  TextOptions text;
+  text.again = command;
+  text.again_names_case = false;
+  return format_context(text);
+}
+
 std::string command_text(std::string_view command, const Arguments& arguments) {
   std::string text = fmt::format("distgrad {}", command);
   for (const std::string& word : arguments) text += " " + as_typed(word);

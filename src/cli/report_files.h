@@ -39,6 +39,9 @@ bool wants_ways(const std::vector<ReportFile>&);
 // With this machine's name and the folder that CI's pages show paths against.
 FormatContext format_context(const TextOptions&);
 
+// The same of a command that runs all cases or none of them: `command` is what does it again.
+FormatContext format_context(const std::string& command);
+
 // "distgrad run 'my scenarios'": as a shell would take it again.
 std::string command_text(std::string_view command, const Arguments&);
 

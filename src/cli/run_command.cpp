@@ -7,11 +7,8 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <optional>
-#include <string_view>
 
-#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/interrupts.h"
 #include "base/version.h"
@@ -31,8 +28,6 @@
 #include "launched/leader.h"
 #include "model/backends.h"
 #include "report/durations.h"
-#include "report/github.h"
-#include "report/report_format.h"
 #include "report/status_line.h"
 #include "report/summary.h"
 #include "report/text.h"

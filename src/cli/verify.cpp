@@ -103,15 +103,16 @@ class Verification {
   }
 
   std::string why_skipped(const Case& c) const {
-    if (c.skip_reason.empty() && !options_.simulate_only && c.world_size > kMaxRanks)
-      return fmt::format("at most {} ranks can run; --simulate has none", kMaxRanks);
-    if (const Leader* launched = leader();
-        launched && c.skip_reason.empty() && !options_.simulate_only && c.world_size > launched->world().size)
-      return fmt::format("it needs {} ranks, and {} has started {}", c.world_size, launched->world().launcher,
-                         launched->world().size);
-    if (!c.skip_reason.empty() || !options_.simulate_only || !needs_differences(c.scenario->steps))
-      return c.skip_reason;
-    return "its truth comes from the ranks' own forward runs, as a call of it has no \"simulate\"";
+    if (!c.skip_reason.empty()) return c.skip_reason;
+    if (options_.simulate_only)
+      return needs_differences(c.scenario->steps)
+                 ? "its truth comes from the ranks' own forward runs, as a call of it has no \"simulate\""
+                 : "";
+    if (c.world_size > kMaxRanks) return fmt::format("at most {} ranks can run; --simulate has none", kMaxRanks);
+    const Leader* launched = leader();
+    if (!launched || c.world_size <= launched->world().size) return {};
+    return fmt::format("it needs {} ranks, and {} has started {}", c.world_size, launched->world().launcher,
+                       launched->world().size);
   }
 
   void sort_into_meanings() {

@@ -19,7 +19,7 @@ std::vector<HostOfRank> label_hosts(std::vector<HostOfRank> hosts) {
   return hosts;
 }
 
-std::string ranks_text(const std::vector<int>& ranks) {
+std::string rank_spans_text(const std::vector<int>& ranks) {
   std::vector<std::string> spans;
   for (std::size_t i = 0; i < ranks.size();) {
     std::size_t end = i;
@@ -41,7 +41,7 @@ std::string hosts_text(const std::vector<HostOfRank>& hosts) {
   }
   if (order.size() < 2) return {};
   std::vector<std::string> parts;
-  for (const std::string& host : order) parts.push_back(ranks_text(by_host[host]) + " on " + host);
+  for (const std::string& host : order) parts.push_back(rank_spans_text(by_host[host]) + " on " + host);
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 

@@ -16,7 +16,7 @@ struct HostOfRank {
 std::vector<HostOfRank> label_hosts(std::vector<HostOfRank> hosts);
 
 // "rank 3", "ranks 0-2 and 5".
-std::string ranks_text(const std::vector<int>& ranks);
+std::string rank_spans_text(const std::vector<int>& ranks);
 
 // "ranks 0-1 on n0, ranks 2-3 on n1"; empty where all are on one.
 std::string hosts_text(const std::vector<HostOfRank>& hosts);

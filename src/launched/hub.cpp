@@ -130,6 +130,7 @@ class Hub {
 
   void flush_all() {
     spread_boards();
+    forget_ended();
     driver_.flush(Wait::kNo);
     for (auto& [rank, agent] : agents_)
       if (agent->is_open) agent->channel.flush(Wait::kNo);
@@ -286,7 +287,7 @@ class Hub {
     driver_.queue(PayloadWriter().finish({{"kind", "joined"}, {"hosts", std::move(list)}}));
     for (auto& [rank, agent] : agents_) {
       const auto [local_rank, local_size] = place_on_host(rank);
-      const std::string store = rank == 0 ? own : other_end_of_agent(rank);
+      const std::string store = rank == 0 ? own : where_it_found_us(rank);
       say(rank, {"world", {local_rank, local_size},
                  header_text({{"listen", listens.host()}, {"store", store}, {"own", agent->address}})});
       for (auto& [id, program] : programs_) start_program(id, rank);
@@ -296,7 +297,7 @@ class Hub {
   }
 
   // The address at which this rank has found rank 0.
-  std::string other_end_of_agent(int rank) const { return own_end(agents_.at(rank)->channel.fd()).host(); }
+  std::string where_it_found_us(int rank) const { return own_end(agents_.at(rank)->channel.fd()).host(); }
 
   // As the launcher says, else counted.
   std::pair<int, int> place_on_host(int rank) const {
@@ -493,7 +494,10 @@ class Hub {
       }
       team->changed.clear();
     }
-    // What has ended and is read to its end.
+  }
+
+  // What has ended and is read to its end.
+  void forget_ended() {
     std::erase_if(ended_, [&](std::uint64_t id) {
       const auto worker = workers_.find(id);
       if (worker != workers_.end() && worker->second->is_open) return false;
@@ -505,10 +509,8 @@ class Hub {
   // --- What goes wrong ---
 
   std::string rank_text(int rank) const {
-    const auto agent = agents_.find(rank);
-    if (agent == agents_.end()) return fmt::format("rank {}", rank);
-    const std::size_t place = static_cast<std::size_t>(rank);
-    return fmt::format("rank {} on {}", rank, place < hosts_.size() ? hosts_[place].host : agent->second->who.host);
+    if (!agents_.contains(rank)) return fmt::format("rank {}", rank);
+    return fmt::format("rank {} on {}", rank, host_of(rank));
   }
 
   void lose(int rank, const std::string& how) {
@@ -537,7 +539,7 @@ class Hub {
       std::map<std::string, std::vector<int>> by_host;
       for (const int rank : ranks) by_host[host_of(rank)].push_back(rank);
       for (const auto& [host, some] : by_host)
-        text += fmt::format("{}{} on {} {}", text.empty() ? "" : "; ", ranks_text(some), host, plural(how, some.size()));
+        text += fmt::format("{}{} on {} {}", text.empty() ? "" : "; ", rank_spans_text(some), host, plural(how, some.size()));
     }
     return text;
   }
@@ -558,7 +560,7 @@ class Hub {
     std::vector<int> absent;
     for (int rank = 0; rank < size_; ++rank)
       if (!agents_.contains(rank)) absent.push_back(rank);
-    return fmt::format("{} of the launcher's {} did not come to rank 0 at {}", ranks_text(absent), size_,
+    return fmt::format("{} of the launcher's {} did not come to rank 0 at {}", rank_spans_text(absent), size_,
                        own_end(listening_.get()).text());
   }
 

@@ -188,7 +188,7 @@ TEST(Hosts, AreNamedSoThatTheyDiffer) {
   EXPECT_EQ(hosts_text(same), "");
   const auto two = label_hosts({{"vm", "10.0.0.1"}, {"vm", "10.0.0.1"}, {"vm", "10.0.0.2"}, {"n3", "10.0.0.3"}});
   EXPECT_EQ(hosts_text(two), "ranks 0-1 on vm (10.0.0.1), rank 2 on vm (10.0.0.2), rank 3 on n3");
-  EXPECT_EQ(ranks_text({0, 1, 2, 5}), "ranks 0-2 and 5");
+  EXPECT_EQ(rank_spans_text({0, 1, 2, 5}), "ranks 0-2 and 5");
 }
 
 }  // namespace

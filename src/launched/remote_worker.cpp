@@ -106,9 +106,7 @@ void RemoteWorker::exchange() {
 std::int64_t RemoteWorker::watch(std::int64_t now) {
   if (unanswered_ <= 0 || !is_open_) return std::numeric_limits<std::int64_t>::max();
   if (now >= next_look_ns_) {
-    const BoardPatches changes = watch_.changes();
-    if (!changes.empty()) say_({"board", {static_cast<std::int64_t>(id_)}, changes});
-    interval_ns_ = changes.empty() ? std::min(2 * interval_ns_, kLongestNs) : kShortestNs;
+    interval_ns_ = tell_board() ? kShortestNs : std::min(2 * interval_ns_, kLongestNs);
     next_look_ns_ = now + interval_ns_;
   }
   if (now >= next_report_ns_) {
@@ -126,9 +124,10 @@ void RemoteWorker::look() {
   tell_seen(true, at);
 }
 
-void RemoteWorker::tell_board() {
+bool RemoteWorker::tell_board() {
   const BoardPatches changes = watch_.changes();
   if (!changes.empty()) say_({"board", {static_cast<std::int64_t>(id_)}, changes});
+  return !changes.empty();
 }
 
 void RemoteWorker::tell_output() {

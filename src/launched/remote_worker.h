@@ -44,7 +44,7 @@ class RemoteWorker {
  private:
   RemoteWorker(std::uint64_t id, ZygoteProcess& zygote, int rank, int world_size, const std::string& exec, Say say,
                std::shared_ptr<const UniqueFd> board, std::pair<UniqueFd, UniqueFd> sockets);
-  void tell_board();
+  bool tell_board();  // whether anything had changed
   void tell_output();
   void tell_seen(bool looked, const std::string& at);
 
