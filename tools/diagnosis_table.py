@@ -180,7 +180,7 @@ MUTANTS = {
     "out_over_x": (("zero-input", "missing-reduction"), lambda k, op: k == "all_reduce" and op == "product"),
     "own_full_to_ties": (("tie", "missing-reduction"), lambda k, op: k == "all_reduce" and op in ("min", "max")),
     "full_to_ties": (("tie", "forgotten-op"), lambda k, op: k == "all_reduce" and op in ("min", "max")),
-    "leftovers": (("stale-or-aliased",), lambda k, op: k == "broadcast"),
+    "partial-sums-off-root": (("stale-or-aliased",), lambda k, op: k == "broadcast"),
     "own_part": (("missing-reduction", "no-gradient", "identity-backward"), lambda k, op: k in COMMUNICATES and k != "all_gather" and (k, op) != ("all_reduce", "sum")),
     "others_part": (("missing-reduction", "no-gradient"), lambda k, op: k in COMMUNICATES),
     "reduced_twice": (("double-reduction", "forgotten-op", "scaled"), lambda k, op: k in ("all_gather", "all_to_all") or op not in LINEAR),

@@ -5,7 +5,7 @@
 
 namespace distgrad {
 
-extern const Collective kAllReduce, kReduce, kBroadcast, kAllGather, kGather, kReduceScatter, kScatter, kAllToAll,
-    kSendRecv, kCopy, kSlice;
+extern const Collective kAllReduce, kReduce, kBroadcast, kAllGather, kGather, kReduceScatter,
+    kScatter, kAllToAll, kSendRecv, kCopy, kSlice;
 
 }  // namespace distgrad

@@ -41,7 +41,7 @@ std::string own_full_to_ties(Source) { return "dx = g * (x == y).to(g.dtype)\n";
 std::string full_to_ties(Source) {
   return std::string(kSumOfCotangents) + "dx = g * (x == y).to(g.dtype)\n";
 }
-std::string leftovers(Source) {
+std::string partial_sums_off_root(Source) {
   return "dx = g.clone(memory_format=torch.contiguous_format)\n"
          "dist.reduce(dx, $to)  # off root: whatever the backend leaves in the buffer\n";
 }
@@ -67,7 +67,7 @@ constexpr auto kRules = std::to_array<RuleSource>({
     {"sum_out_over_x", sum_out_over_x},
     {"own_full_to_ties", own_full_to_ties},
     {"full_to_ties", full_to_ties},
-    {"leftovers", leftovers},
+    {"partial-sums-off-root", partial_sums_off_root},
     {"none", none},
 });
 
