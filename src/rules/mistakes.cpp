@@ -22,7 +22,7 @@ JointValues with_cotangents(const JointValues& v, Tensors cotangents) {
 }
 
 // --- What is summed
-// -------------------------------------------------------------------------------------------------------
+// ------------------------------------------------------------------------------------------------
 
 // Row i of the adjoint in which rank i counts the cotangents of the ranks that `counts` takes, and
 // no others.
@@ -49,7 +49,7 @@ Tensors reduced_twice(const Call& call, const JointValues& v) {
 }
 
 // --- Which slice
-// ----------------------------------------------------------------------------------------------------------
+// ------------------------------------------------------------------------------------------------
 
 int next(int rank, int size) { return (rank + 1) % size; }
 int previous(int rank, int size) { return (rank + size - 1) % size; }
@@ -98,7 +98,7 @@ Tensors sent_forward(const Call& call, const JointValues& v) {
 }
 
 // --- Ties and zeros
-// -------------------------------------------------------------------------------------------------------
+// ------------------------------------------------------------------------------------------------
 
 // The cotangent of the one reduced value, and that value; of all_reduce, reduce and reduce_scatter
 // alike.
@@ -152,7 +152,7 @@ Tensors total_out_over_x_or_0(const Call& call, const JointValues& v) {
 }
 
 // --- Memory and dtype
-// -----------------------------------------------------------------------------------------------------
+// ------------------------------------------------------------------------------------------------
 
 // The elements in the order in which they lie in memory, as a kernel sees them that takes every
 // tensor for a contiguous one. One that overlaps itself, or has gaps, is no such block: what would
@@ -189,7 +189,7 @@ at::Tensor given_rounded(const at::Tensor& given, const at::Tensor&) {
 }
 
 // --- What each applies to
-// -------------------------------------------------------------------------------------------------
+// ------------------------------------------------------------------------------------------------
 
 bool anything(const CollectiveCall&) { return true; }
 bool communicates(const CollectiveCall& c) { return c.kind != kCopy && c.kind != kSlice; }

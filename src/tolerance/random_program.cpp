@@ -286,7 +286,8 @@ const std::array kLocals = {
     LocalOp{"x + sum", [](const at::Tensor& x, const at::Tensor&, const Instruction& i) { return x + x.sum(i.variant % 2, true); }},
     LocalOp{"x @ yᵀ @ x / 4", [](const at::Tensor& x, const at::Tensor& y, const Instruction&) { return x.matmul(y.t()).matmul(x) * 0.25; }},
     LocalOp{"layer_norm", [](const at::Tensor& x, const at::Tensor& y, const Instruction&) {
-              return at::layer_norm(x + 0.5 * y, {x.size(1)}, y.select(0, 0), y.select(0, 0) * 0.5, 0.01);
+              const at::Tensor weight = y.select(0, 0);
+              return at::layer_norm(x + 0.5 * y, {x.size(1)}, weight, weight * 0.5, 0.01);
             }},
     LocalOp{"relu", [](const at::Tensor& x, const at::Tensor&, const Instruction&) { return x.relu(); }},
     LocalOp{"abs", [](const at::Tensor& x, const at::Tensor&, const Instruction&) { return x.abs(); }},
@@ -299,7 +300,8 @@ const std::array kLocals = {
     LocalOp{"flip", [](const at::Tensor& x, const at::Tensor&, const Instruction& i) { return x.flip({i.variant % 2}); }},
     LocalOp{"index", [](const at::Tensor& x, const at::Tensor&, const Instruction&) {
               at::Tensor rows = at::zeros({x.size(0)}, at::kLong);
-              rows.index_put_({at::arange(x.size(0)) % 2 == 0}, at::scalar_tensor(x.size(0) - 1, at::kLong));
+              const at::Tensor last = at::scalar_tensor(x.size(0) - 1, at::kLong);
+              rows.index_put_({at::arange(x.size(0)) % 2 == 0}, last);
               return x.index_select(0, rows) + x;
             }},
     LocalOp{"x - var", [](const at::Tensor& x, const at::Tensor&, const Instruction&) { return x - 0.25 * x.var(at::IntArrayRef{0, 1}, false, true); }},
@@ -315,7 +317,8 @@ const std::array kLocals = {
     LocalOp{"prod", [](const at::Tensor& x, const at::Tensor&, const Instruction& i) { return x * (1 + 0.25 * x.tanh()).prod(i.variant % 2, true); }},
     LocalOp{"addmm", [](const at::Tensor& x, const at::Tensor& y, const Instruction&) { return at::addmm(x, x.matmul(y.t()), y, 1, 0.25); }},
     LocalOp{"nll", [](const at::Tensor& x, const at::Tensor&, const Instruction&) {
-              return x * at::nll_loss(x.log_softmax(1), at::arange(x.size(0), at::kLong) % x.size(1));
+              const at::Tensor labels = at::arange(x.size(0), at::kLong) % x.size(1);
+              return x * at::nll_loss(x.log_softmax(1), labels);
             }},
     LocalOp{"mse", [](const at::Tensor& x, const at::Tensor& y, const Instruction&) { return x * at::mse_loss(x, y) * 0.25; }},
     LocalOp{"std", [](const at::Tensor& x, const at::Tensor& y, const Instruction&) { return x / (0.5 + at::std(x + y * y, at::IntArrayRef{0, 1}, false, true)); }},

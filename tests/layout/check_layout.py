@@ -1,0 +1,100 @@
+"""What docs/architecture.md says of folders, and style of the sources, held against the files.
+
+usage: check_layout.py SOURCES [includes|columns|format]..., all three if none is named.
+"""
+
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+COLUMNS = 100
+# Another version lays out differently; Debian 12 has this one.
+CLANG_FORMAT = "14"
+# May use what stands above them for their tests' sake or for what they measure.
+NOT_SHIPPED = re.compile(r"(_test|_fuzz)\.cpp$|/fake_rank\.cpp$|^src/bench/")
+
+
+def sources(root, *folders):
+    """The C++ files below these folders, relative to `root`."""
+    return sorted(str(path.relative_to(root)) for folder in folders
+                  for path in (root / folder).rglob("*") if path.suffix in (".cpp", ".h"))
+
+
+def allowed_includes(page):
+    """{folder: folders it may include}, with what these may, from the table of folders."""
+    rows = re.findall(r"^\| `src/(\w+)` \|[^|]*\|([^|]*)\|", page, re.M)
+    folders = [name for name, _ in rows]
+    direct = {}
+    for i, (name, may) in enumerate(rows):
+        above = "all above" in may or "all of these" in may
+        direct[name] = folders[:i] if above else [f for f in folders
+                                                  if re.search(rf"\b{f}\b", may)]
+    closed = {}
+
+    def close(name):
+        if name not in closed:
+            closed[name] = set(direct[name]).union(*(close(f) for f in direct[name]))
+        return closed[name]
+
+    for name in folders:
+        close(name)
+    return closed
+
+
+def include_errors(root):
+    allowed = allowed_includes((root / "docs/architecture.md").read_text())
+    if len(allowed) < 20:
+        yield f"docs/architecture.md: its table of folders was not understood: {sorted(allowed)}"
+    for name in sources(root, "src"):
+        folder = name.split("/")[1]
+        if folder not in allowed:
+            yield f"{name}: src/{folder} has no row in docs/architecture.md"
+            continue
+        if NOT_SHIPPED.search(name):
+            continue
+        for number, line in enumerate((root / name).read_text().splitlines(), 1):
+            found = re.match(r'#include "(\w+)/', line)
+            if found and found[1] != folder and found[1] not in allowed[folder]:
+                yield (f"{name}:{number}: src/{folder} may not include src/{found[1]}"
+                       " (docs/architecture.md)")
+
+
+def column_errors(root):
+    for name in sources(root, "src", "tests"):
+        for number, line in enumerate((root / name).read_text().splitlines(), 1):
+            if len(line) > COLUMNS and not is_raw_text(line):
+                yield f"{name}:{number}: {len(line)} columns"
+
+
+def is_raw_text(line):
+    """A text that is needed in one piece, or an address."""
+    return '"' in line or "://" in line
+
+
+def format_errors(root):
+    tool = shutil.which("clang-format")
+    version = tool and subprocess.run([tool, "--version"], capture_output=True, text=True).stdout
+    if not version or f"version {CLANG_FORMAT}." not in version:
+        print(f"format: skipped, as there is no clang-format {CLANG_FORMAT} here")
+        return
+    files = sources(root, "src", "tests")
+    done = subprocess.run([tool, "--dry-run", "--ferror-limit=1", *files], cwd=root,
+                          capture_output=True, text=True)
+    for name in sorted(set(re.findall(r"^([^\s:]+):\d+:\d+: warning", done.stderr, re.M))):
+        yield f"{name}: run clang-format -i {name}"
+
+
+CHECKS = {"includes": include_errors, "columns": column_errors, "format": format_errors}
+
+
+def main():
+    root = pathlib.Path(sys.argv[1]).resolve()
+    errors = [e for name in sys.argv[2:] or CHECKS for e in CHECKS[name](root)]
+    print("\n".join(errors))
+    sys.exit(1 if errors else 0)
+
+
+if __name__ == "__main__":
+    main()
