@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/captured_child.h"
 #include "base/lines.h"
-#include "cli/captured_child.h"
 #include "launched/leader.h"
 #include "model/subject_text.h"
 #include "pool/worker_pool.h"

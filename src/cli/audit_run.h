@@ -9,8 +9,8 @@
 
 #include "audit/judgement.h"
 #include "cli/audit_rows.h"
-#include "cli/verify.h"
 #include "report/status_line.h"
+#include "verify/verify.h"
 
 namespace distgrad {
 

@@ -14,18 +14,18 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/captured_child.h"
 #include "base/error.h"
 #include "base/lines.h"
 #include "base/surroundings.h"
 #include "base/version.h"
 #include "cli/accelerators.h"
-#include "cli/captured_child.h"
 #include "cli/command.h"
-#include "cli/interpreters.h"
 #include "cli/parse_arguments.h"
 #include "cli/say.h"
 #include "pool/worker_pool.h"
 #include "report/words.h"
+#include "verify/interpreters.h"
 
 namespace distgrad {
 namespace {

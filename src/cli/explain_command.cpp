@@ -13,7 +13,6 @@
 #include "cli/accelerators.h"
 #include "cli/color.h"
 #include "cli/command.h"
-#include "cli/explanation.h"
 #include "cli/guards.h"
 #include "cli/interrupted_text.h"
 #include "cli/load.h"
@@ -24,6 +23,7 @@
 #include "model/backends.h"
 #include "report/summary.h"
 #include "report/words.h"
+#include "verify/explanation.h"
 
 namespace distgrad {
 namespace {

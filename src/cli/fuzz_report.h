@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "cli/report_files.h"
-#include "cli/verify.h"
+#include "verify/verify.h"
 
 namespace distgrad {
 

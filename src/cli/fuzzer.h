@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "cli/verify.h"
 #include "fuzz/choices.h"
+#include "verify/verify.h"
 
 namespace distgrad {
 

@@ -17,12 +17,12 @@
 #include "cli/load.h"
 #include "cli/parse_arguments.h"
 #include "cli/say.h"
-#include "cli/shared_truth.h"
-#include "cli/verify.h"
 #include "golden/difference.h"
 #include "golden/record.h"
 #include "golden/store.h"
 #include "report/words.h"
+#include "verify/shared_truth.h"
+#include "verify/verify.h"
 
 namespace distgrad {
 namespace {

@@ -10,9 +10,9 @@
 
 #include "base/error.h"
 #include "cli/command.h"
-#include "cli/interpreters.h"
 #include "cli/parse_arguments.h"
 #include "pool/installation.h"
+#include "verify/interpreters.h"
 
 namespace distgrad {
 namespace {

@@ -4,8 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/captured_child.h"
 #include "base/error.h"
-#include "cli/captured_child.h"
 #include "model/subject_text.h"
 
 namespace distgrad {

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "cli/interpreters.h"
 #include "repro/repro.h"
+#include "verify/interpreters.h"
 
 namespace distgrad {
 

@@ -25,12 +25,12 @@
 #include "cli/repro_shrink.h"
 #include "cli/run_options.h"
 #include "cli/say.h"
-#include "cli/verify.h"
 #include "report/words.h"
 #include "repro/repro.h"
 #include "scenario/cases.h"
 #include "scenario/parse.h"
 #include "scenario/scenario_text.h"
+#include "verify/verify.h"
 
 namespace distgrad {
 namespace {

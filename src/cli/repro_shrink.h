@@ -5,7 +5,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-#include "cli/verify.h"
+#include "verify/verify.h"
 
 namespace distgrad {
 

@@ -21,9 +21,7 @@
 #include "cli/python_times.h"
 #include "cli/run_options.h"
 #include "cli/say.h"
-#include "cli/shared_truth.h"
 #include "cli/terminal.h"
-#include "cli/verify.h"
 #include "cli/worst_traces.h"
 #include "golden/store.h"
 #include "launched/leader.h"
@@ -33,6 +31,8 @@
 #include "report/summary.h"
 #include "report/text.h"
 #include "report/words.h"
+#include "verify/shared_truth.h"
+#include "verify/verify.h"
 
 namespace distgrad {
 namespace {

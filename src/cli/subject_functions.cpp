@@ -6,10 +6,10 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "base/captured_child.h"
 #include "base/error.h"
 #include "base/interrupts.h"
 #include "base/lines.h"
-#include "cli/captured_child.h"
 #include "model/subject_text.h"
 
 namespace distgrad {

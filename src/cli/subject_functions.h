@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "cli/interpreters.h"
 #include "model/collective_kind.h"
+#include "verify/interpreters.h"
 
 namespace distgrad {
 

@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
-#include "cli/explanation.h"
 #include "report/text.h"
 #include "report/worst_first.h"
+#include "verify/explanation.h"
 
 namespace distgrad {
 namespace {

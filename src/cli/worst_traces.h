@@ -9,8 +9,8 @@
 #include <tuple>
 #include <utility>
 
-#include "cli/verify.h"
 #include "report/value_trace.h"
+#include "verify/verify.h"
 
 namespace distgrad {
 

@@ -1,4 +1,4 @@
-#include "cli/captured_child.h"
+#include "base/captured_child.h"
 
 #include <fcntl.h>
 #include <poll.h>

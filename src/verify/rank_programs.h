@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "cli/interpreters.h"
 #include "model/scenario.h"
+#include "verify/interpreters.h"
 
 namespace distgrad {
 

@@ -3,8 +3,8 @@
 // part.
 #pragma once
 
-#include "cli/verify.h"
 #include "report/explain.h"
+#include "verify/verify.h"
 
 namespace distgrad {
 

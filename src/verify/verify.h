@@ -1,4 +1,4 @@
-// The way of every case: simulate it, run it on real ranks, compare, diagnose, judge.
+// The pipeline of every case: simulate it, run it on real ranks, compare, diagnose, judge.
 #pragma once
 
 #include <cstddef>
@@ -7,11 +7,11 @@
 #include <span>
 #include <vector>
 
-#include "cli/interpreters.h"
 #include "diagnose/machine.h"
 #include "model/comparison.h"
 #include "model/report.h"
 #include "model/scenario.h"
+#include "verify/interpreters.h"
 
 namespace distgrad {
 

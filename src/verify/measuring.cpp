@@ -1,4 +1,4 @@
-#include "cli/measuring.h"
+#include "verify/measuring.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "cli/rank_programs.h"
+#include "verify/rank_programs.h"
 
 #include <algorithm>
 #include <fstream>

@@ -1,4 +1,4 @@
-#include "cli/interpreters.h"
+#include "verify/interpreters.h"
 
 #include <fmt/format.h>
 
@@ -7,10 +7,10 @@
 #include <optional>
 #include <string_view>
 
+#include "base/captured_child.h"
 #include "base/error.h"
 #include "base/lines.h"
 #include "base/version.h"
-#include "cli/captured_child.h"
 #include "pool/installation.h"
 
 namespace distgrad {

@@ -1,0 +1,156 @@
+#include "verify/conclude.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "compare/compare.h"
+#include "compare/dispute.h"
+#include "diagnose/diagnose.h"
+#include "diagnose/verdict.h"
+#include "gradients/objective_truths.h"
+#include "scenario/cases.h"
+
+namespace distgrad {
+namespace {
+
+class Concluding {
+ public:
+  Concluding(const Case& c, SharedTruth& truth, const DistributedRun* run,
+             const VerifyOptions& options, CaseWorkers& workers, VerifyListener& listener)
+      : case_(c),
+        truth_(truth),
+        run_(run),
+        options_(options),
+        workers_(workers),
+        listener_(listener) {}
+
+  CaseResult result() {
+    const SimulationRun& simulated = truth_.run;
+    if (simulated.error) return failed(case_, *simulated.error, simulated.elapsed_s);
+    Outcome outcome;
+    const SimulateRequest* asked = &truth_.asked;
+    outcome.simulation = &simulated.simulation;
+    outcome.program = &truth_.asked.program;
+    outcome.run = run_;
+    outcome.elapsed_s = run_ ? run_->elapsed_s : simulated.elapsed_s;
+    CaseComparison comparison;
+    if (!run_ || is_complete(*run_)) {
+      comparison = compared_with_all_that_is_needed();
+      if (!run_) listener_.on_truth(case_, truth_.asked.program, simulated.simulation, comparison);
+      outcome.comparison = &comparison;
+      if (run_ && calls_code(case_) && !comparison.equal()) {
+        outcome.dispute = why_disputed(comparison);
+        if (outcome.dispute.empty()) {
+          asked = &intended().asked;
+          outcome.simulation = &intended().simulation;
+          comparison = compare(case_, *asked, *outcome.simulation, run_);
+        }
+      }
+      if (outcome.dispute.empty())
+        outcome.findings = findings(*asked, *outcome.simulation, comparison);
+    }
+    const CaseComparison* compared = outcome.comparison;
+    const Simulation& simulation = *outcome.simulation;
+    CaseResult result = judge(case_, std::move(outcome), options_.strict);
+    CaseMachine machine(workers_, case_, asked->program);
+    listener_.on_conclusion({case_, *asked, simulation, run_, compared, machine, result});
+    return result;
+  }
+
+ private:
+  CaseComparison compared() const {
+    return compare(case_, truth_.asked, truth_.run.simulation, run_);
+  }
+
+  CaseComparison compared_with_all_that_is_needed() {
+    CaseComparison comparison = compared();
+    if (run_ && !comparison.equal() && ask_for_bounds()) comparison = compared();
+    const bool is_reported = !comparison.gradients_equal() || !is_expected_to_match(case_);
+    if (run_ && is_reported && ask_for_every_rank()) comparison = compared();
+    return comparison;
+  }
+
+  // What a large program's truth is uncertain by; false where that is known.
+  bool ask_for_bounds() {
+    if (truth_.asked.with_bounds || calls_code(case_)) return false;
+    SimulateRequest request = truth_.asked;
+    request.with_bounds = true;
+    return ask_again(std::move(request));
+  }
+
+  // Each rank's loss by itself, so that a diagnosis knows every objective; false where that is
+  // known.
+  bool ask_for_every_rank() {
+    if (needs_differences(truth_.asked.program.steps))
+      return false;  // differences give every rank's anyway
+    auto weights = weights_to_ask(truth_.asked.program, case_.objective, Detail::kEveryRank);
+    if (weights.size() <= truth_.asked.weights.size()) return false;
+    SimulateRequest request = truth_.asked;
+    request.weights = std::move(weights);
+    return ask_again(std::move(request));
+  }
+
+  bool ask_again(SimulateRequest request) {
+    SimulationRun run = workers_.simulate_now(request, case_);
+    if (run.error || run.simulation.invalid) return false;  // the few rows do, too
+    truth_.asked = std::move(request);
+    truth_.run = std::move(run);
+    replace_truth(truth_, case_, options_);  // which it could before, so it can
+    return true;
+  }
+
+  // Why a program that calls code, and whose gradients are not the truth, is nevertheless not
+  // accused; else empty.
+  std::string why_disputed(const CaseComparison& comparison) {
+    std::string why = dispute(case_, truth_.asked, truth_.run.simulation, *run_, comparison);
+    if (!why.empty() || comparison.equal() || !could_be_rounding(case_, comparison)) return why;
+    return is_right_in_float64() ? dispute_about_rounding(case_.dtype, comparison) : "";
+  }
+
+  bool is_right_in_float64() {
+    Case c = case_;
+    c.dtype = DType::kFloat64;
+    SimulateRequest request = truth_.asked;
+    request.program.dtype = c.dtype;
+    const SimulationRun exact = workers_.simulate_now(request, c);
+    if (exact.error || exact.simulation.invalid) return false;
+    const DistributedRun run = workers_.run_now(run_request(c, request.program), c);
+    return is_complete(run) && compare(c, request, exact.simulation, &run).equal();
+  }
+
+  const IntendedTruth& intended() {
+    if (!truth_.intended) truth_.intended = as_intended(truth_.asked, truth_.run.simulation);
+    return *truth_.intended;
+  }
+
+  std::vector<Finding> findings(const SimulateRequest& asked, const Simulation& simulation,
+                                const CaseComparison& comparison) {
+    CaseMachine machine(workers_, case_, asked.program);
+    if (!options_.simulate_only) return diagnose({case_, asked, simulation, comparison}, &machine);
+    CaseComparison guards = comparison;  // no gradients were observed that could be explained
+    guards.gradients.clear();
+    return diagnose({case_, asked, simulation, guards}, nullptr);
+  }
+
+  const Case& case_;
+  SharedTruth& truth_;
+  const DistributedRun* run_;
+  const VerifyOptions& options_;
+  CaseWorkers& workers_;
+  VerifyListener& listener_;
+};
+
+}  // namespace
+
+CaseResult conclude(const Case& c, SharedTruth& truth, const DistributedRun* run,
+                    const VerifyOptions& options, CaseWorkers& workers, VerifyListener& listener) {
+  return Concluding(c, truth, run, options, workers, listener).result();
+}
+
+std::string replace_truth(SharedTruth& truth, const Case& c, const VerifyOptions& options) {
+  if (!options.replace_truth || truth.run.error || calls_code(c)) return "";
+  return options.replace_truth(c, truth.asked.program, truth.run.simulation);
+}
+
+}  // namespace distgrad

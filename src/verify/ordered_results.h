@@ -1,0 +1,38 @@
+// Results are handed on in the order of the cases, whatever order they are finished in.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "model/report.h"
+#include "verify/verify.h"
+
+namespace distgrad {
+
+class OrderedResults {
+ public:
+  // With `fail_fast` nothing is handed on behind the first case that is broken or not as expected.
+  OrderedResults(std::size_t cases, bool fail_fast, VerifyListener& listener)
+      : results_(cases), fail_fast_(fail_fast), listener_(listener) {}
+
+  // Nothing: the case was invalid, which the listener knows already.
+  void finish(std::size_t i, std::optional<CaseResult> result);
+
+  // What was finished out of order, where the run ends before what comes first.
+  void hand_on_rest();
+
+  bool is_over() const { return is_over_; }  // by fail_fast
+  void report_progress() { listener_.on_progress(finished_, failed_); }
+
+ private:
+  std::vector<std::optional<std::optional<CaseResult>>> results_;
+  std::size_t next_ = 0;  // the first that was not handed on
+  std::size_t finished_ = 0;
+  std::size_t failed_ = 0;
+  bool fail_fast_;
+  bool is_over_ = false;
+  VerifyListener& listener_;
+};
+
+}  // namespace distgrad

@@ -1,0 +1,115 @@
+#include "verify/shared_truth.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+#include <variant>
+
+#include "gradients/objective_truths.h"
+#include "scenario/cases.h"
+#include "verify/case_workers.h"
+
+namespace distgrad {
+namespace {
+
+constexpr std::int64_t kManyElements = std::int64_t{1} << 20;  // all ranks' inputs together
+// Changing the world size costs time, so of so many cases those of one size come together.
+constexpr std::size_t kTogether = 512;
+
+// What decides the truth and its bounds, and nothing else: scenario, world size, dtype, objective,
+// on a GPU, interpreter.
+using Key = std::tuple<const Scenario*, int, DType, std::string, bool, std::string>;
+
+// Code gives the truth in the interpreter that runs it.
+Key key_of(const Case& c) {
+  return {c.scenario,           c.world_size, c.dtype,
+          spelled(c.objective), is_on_gpu(c), calls_code(c) ? c.python : ""};
+}
+
+std::int64_t elements_of(const Input& input, int world_size) {
+  if (const auto* array = std::get_if<Array>(&input.value)) return array->size() * world_size;
+  const auto* random = std::get_if<RandomSpec>(&input.value);
+  if (!random) return 0;
+  std::int64_t elements = world_size;
+  for (const auto& size : random->shape)
+    if (const auto* number = std::get_if<std::int64_t>(&size)) elements *= *number;
+  return elements;
+}
+
+// Of many elements the error analysis takes long: it is asked for only where some bit differs. The
+// file's guards need it always.
+bool asks_for_bounds_at_once(const Program& program) {
+  std::int64_t elements = 0;
+  for (const Input& input : program.inputs) elements += elements_of(input, program.world_size);
+  return elements < kManyElements || program.single_device || !program.truth.empty();
+}
+
+// What `reference` starts with, at the truth's scale: a sync of "mean" divides later what they
+// leave to it.
+std::vector<double> reference_weights(Program program, const Objective& objective) {
+  for (Input& input : program.inputs) input.sync.clear();
+  return backward_weights(program, objective, !has_code(program.steps));
+}
+
+}  // namespace
+
+std::deque<std::shared_ptr<SharedTruth>> grouped_by_truth(std::span<const Case> cases,
+                                                          const std::vector<std::size_t>& chosen) {
+  std::deque<std::shared_ptr<SharedTruth>> truths;
+  std::map<Key, std::shared_ptr<SharedTruth>> by_key;
+  for (const std::size_t i : chosen) {
+    auto& truth = by_key[key_of(cases[i])];
+    if (!truth) truths.push_back(truth = std::make_shared<SharedTruth>());
+    truth->cases.push_back(i);
+  }
+  const auto place = [&](const std::shared_ptr<SharedTruth>& truth) {
+    const std::size_t first = truth->cases.front();
+    return std::pair(first / kTogether, cases[first].world_size);
+  };
+  std::stable_sort(truths.begin(), truths.end(),
+                   [&](const auto& a, const auto& b) { return place(a) < place(b); });
+  for (const auto& truth : truths) truth->unfinished = truth->cases.size();
+  return truths;
+}
+
+SimulateRequest first_request(const SharedTruth& truth, std::span<const Case> cases,
+                              const VerifyOptions& options) {
+  const Case& first = cases[truth.cases.front()];
+  SimulateRequest request;
+  request.program = program_for(first);
+  const Program& program = request.program;
+  // That the ranks agree, where the objective says so, takes more rows than one.
+  const bool one_row_is_enough =
+      !options.every_objective && ranks_that_agree(program, first.objective).empty() &&
+      std::all_of(truth.cases.begin(), truth.cases.end(),
+                  [&](std::size_t i) { return is_expected_to_match(cases[i]); });
+  if (one_row_is_enough)
+    request.weights = {truth_weights(program, first.objective)};
+  else
+    request.weights = weights_to_ask(program, first.objective);
+  request.with_bounds = options.bounds_for_all || asks_for_bounds_at_once(program);
+  request.on_gpu = is_on_gpu(first);
+  request.with_differences = options.with_differences;
+  auto run_weights = reference_weights(program, first.objective);
+  if (run_weights != request.weights.front()) request.run_weights = {std::move(run_weights)};
+  return request;
+}
+
+std::vector<Case> one_for_each_truth(std::span<const Case> cases) {
+  std::vector<Case> kept;
+  std::set<Key> seen;
+  for (const Case& c : cases) {
+    if (!seen.insert(key_of(c)).second) continue;
+    kept.push_back(c);
+    // What the file expects of a subject is none of the simulation's business, unless the file's
+    // own guards are what is expected to fail.
+    const std::string& finding = c.expected.finding;
+    if (finding != "truth" && finding != "program") kept.back().expected = {};
+  }
+  return kept;
+}
+
+}  // namespace distgrad

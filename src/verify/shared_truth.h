@@ -1,0 +1,43 @@
+// The truth of one program: asked for once, for all cases that differ in subject and backend only.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "compare/dispute.h"
+#include "model/run_result.h"
+#include "model/scenario.h"
+#include "pool/job.h"
+#include "verify/verify.h"
+
+namespace distgrad {
+
+struct SharedTruth {
+  std::vector<std::size_t> cases;
+  SimulateRequest asked;
+  SimulationRun run;
+  std::optional<IntendedTruth> intended;  // of code, once some case needs it
+  std::size_t unfinished = 0;             // cases; at 0 the tensors are let go
+};
+
+// `cases[i]` for each i of `chosen`, by truth; those of one world size together where that does not
+// keep what is done from being printed soon.
+std::deque<std::shared_ptr<SharedTruth>> grouped_by_truth(std::span<const Case> cases,
+                                                          const std::vector<std::size_t>& chosen);
+
+inline bool is_expected_to_match(const Case& c) { return c.expected.verdict == "match"; }
+
+// What a truth is asked for at first. More is asked for where a case turns out to need it
+// (conclude.h).
+SimulateRequest first_request(const SharedTruth&, std::span<const Case> cases,
+                              const VerifyOptions&);
+
+// The cases of a run with simulate_only: subjects and backends do not matter to it.
+std::vector<Case> one_for_each_truth(std::span<const Case> cases);
+
+}  // namespace distgrad
