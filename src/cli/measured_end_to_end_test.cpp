@@ -71,6 +71,27 @@ TEST_F(MeasuredBackward, ThatDependsOnMemoryIsToldFromOneThatIsWrong) {
   EXPECT_THAT(out_, HasSubstr("mismatch: precision in step a (all_reduce)"));
 }
 
+// A plain all_gather gives a new tensor that leads nothing back; of a call whose operand wants no
+// gradient that is right.
+TEST_F(MeasuredBackward, OfACallThatIsCutOffIsNamedWhereItMatters) {
+  write("cut.json", R"json({ "world_size": 3,
+      "inputs": { "x": { "random": { "shape": [2], "kind": "normal" } },
+                  "n": { "random": { "shape": [2], "kind": "normal", "seed": 3 },
+                         "requires_grad": false } },
+      "steps": [ { "count": { "all_gather": "n * 2" } },
+                 { "a": { "all_reduce": "x * (rank + 1)" } },
+                 { "b": { "all_gather": "torch.sin(a)" } } ],
+      "loss": "((rank + 1) * (b * count + x)).sum()", "objective": "sum" })json");
+  EXPECT_EQ(distgrad("run cut.json --full --subject 'in_place'"), 1) << out_ << err_;
+  EXPECT_THAT(out_, HasSubstr("mismatch: no-gradient in step b (all_gather)"));
+  EXPECT_THAT(out_, HasSubstr("The output of all_gather is cut off from the graph on every rank"));
+  EXPECT_THAT(out_, Not(HasSubstr("step count")));
+  EXPECT_THAT(out_, Not(HasSubstr("stale-or-aliased")));
+  EXPECT_EQ(distgrad("run cut.json --subject all_reduce=in_place"), 1) << out_ << err_;
+  EXPECT_THAT(out_, HasSubstr("mismatch: identity-backward in step a (all_reduce)"));
+  EXPECT_THAT(out_, Not(HasSubstr("cut off")));
+}
+
 TEST_F(MeasuredBackward, IsAFieldOfTheReport) {
   run("mutant:a=divided");
   EXPECT_EQ(distgrad("run mix.json --json - --subject mutant:a=divided"), 1);

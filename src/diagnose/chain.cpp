@@ -171,7 +171,8 @@ std::optional<Chain> chain_of(Machine& machine, const Evidence& evidence,
 
 // A cotangent or gradient that is not what the chain rule makes of what the calls gave.
 struct Break {
-  std::string what, step;  // step: of the call at which it arrived; empty for an input
+  std::string what;
+  const CallOnRanks* call;  // at which it arrived; null for an input
   std::vector<int> ranks;
 };
 
@@ -183,15 +184,82 @@ std::vector<Break> breaks_of(const Evidence& evidence, const Chain& chain,
     if (!one.ranks.empty()) all.push_back(std::move(one));
   };
   for (std::size_t c = calls.size(); c-- > 0;)
-    add({"The cotangent that arrived at step " + calls[c].name(), calls[c].name(),
+    add({"The cotangent that arrived at step " + calls[c].name(), &calls[c],
          ranks_off(calls[c].cotangents, chain.cotangents[c], chain.cotangent_bounds[c])});
   for (std::size_t i = 0; i < evidence.inputs().size(); ++i) {
     std::vector<std::optional<Array>> shares;
     for (const RankResult& rank : run.ranks) shares.push_back(rank.shares[i]);
-    add({"The gradient of " + evidence.inputs()[i]->name, "",
+    add({"The gradient of " + evidence.inputs()[i]->name, nullptr,
          ranks_off(shares, chain.shares[i], chain.share_bounds[i])});
   }
   return all;
+}
+
+bool differ(const std::vector<Array>& a, const std::vector<Array>& b) {
+  for (std::size_t r = 0; r < a.size(); ++r)
+    if (!std::ranges::equal(a[r].values(), b[r].values())) return true;
+  return false;
+}
+
+// Whether the call's operand hangs on an input that wants a gradient, through other calls too.
+// Found by what changes if its backward had given ones.
+bool wants_gradient(Machine& machine, const Evidence& evidence,
+                    const std::vector<CallOnRanks>& calls, const DistributedRun& run,
+                    const Chain& chain, std::size_t call) {
+  std::vector<CallOnRanks> changed = calls;
+  for (std::size_t r = 0; r < changed[call].given.size(); ++r) {
+    const Array& operand = changed[call].operands[r];
+    std::vector<double> ones(static_cast<std::size_t>(operand.size()), 1.0);
+    if (const auto& given = calls[call].given[r]; given && given->shape() == operand.shape())
+      std::ranges::transform(given->values(), ones.begin(), [](double g) { return g + 1; });
+    changed[call].given[r] = Array(operand.shape(), std::move(ones));
+  }
+  const auto other = chain_of(machine, evidence, changed, run);
+  if (!other) return true;
+  for (std::size_t i = 0; i < chain.shares.size(); ++i)
+    if (differ(chain.shares[i], other->shares[i])) return true;
+  for (std::size_t c = 0; c < call; ++c)
+    if (differ(chain.cotangents[c], other->cotangents[c]) &&
+        wants_gradient(machine, evidence, calls, run, chain, c))
+      return true;
+  return false;
+}
+
+// The ranks on which no cotangent arrived at all. Expressions lead back to what they are made of,
+// so the call's output was not part of the graph there.
+std::vector<int> cut_off_ranks(const Break& one) {
+  std::vector<int> ranks;
+  for (const int r : one.ranks)
+    if (one.call && !one.call->cotangents[static_cast<std::size_t>(r)]) ranks.push_back(r);
+  return ranks;
+}
+
+Finding cut_off(const CallOnRanks& call, std::vector<int> ranks, int world_size) {
+  const std::string collective(traits(call.call().kind).name);
+  std::string text = fmt::format(
+      "The output of {} is cut off from the graph {}: no cotangent arrives at it, and its operand "
+      "gets none from it. Use a differentiable collective: a plain torch.distributed call into a "
+      "new tensor leads nothing back.",
+      collective, on_ranks(ranks, world_size));
+  return {"no-gradient", collective, call.name(), std::move(ranks), {}, std::move(text)};
+}
+
+// Takes out of `breaks` the calls that are cut off from the graph; what is said of those whose
+// operand wants a gradient.
+std::vector<Finding> cut_off_findings(Machine& machine, const Evidence& evidence,
+                                      const std::vector<CallOnRanks>& calls,
+                                      const DistributedRun& run, const Chain& chain,
+                                      std::vector<Break>& breaks) {
+  std::vector<Finding> findings;
+  std::erase_if(breaks, [&](const Break& one) {
+    std::vector<int> ranks = cut_off_ranks(one);
+    if (ranks.empty()) return false;
+    const auto at = static_cast<std::size_t>(one.call - calls.data());
+    if (wants_gradient(machine, evidence, calls, run, chain, at))
+      findings.push_back(cut_off(*one.call, std::move(ranks), evidence.program().world_size));
+    return true;
+  });
+  return findings;
 }
 
 bool have_one_shape(const CallOnRanks& a, const CallOnRanks& b) {
@@ -246,16 +314,13 @@ Finding overwritten(const CallOnRanks& call, const std::string& what, std::vecto
                   what, collective)};
 }
 
-Finding unaccounted(const std::string& what, const std::string& step, std::vector<int> ranks,
-                    int world_size) {
+Finding unaccounted(const Break& one, int world_size) {
   std::string text = fmt::format(
       "{} does not follow from what the collectives gave {}: something writes to a gradient on its "
-      "way "
-      "between them. Look for a backward that keeps what it returned or was handed and changes it "
-      "later, "
-      "and for hooks.",
-      what, on_ranks(ranks, world_size));
-  return {"stale-or-aliased", "", step, std::move(ranks), {}, std::move(text)};
+      "way between them. Look for a backward that keeps what it returned or was handed and changes "
+      "it later, and for hooks.",
+      one.what, on_ranks(one.ranks, world_size));
+  return {"stale-or-aliased", "", one.call ? one.call->name() : "", one.ranks, {}, std::move(text)};
 }
 
 }  // namespace
@@ -272,15 +337,19 @@ std::vector<Finding> chain_findings(Machine& machine, const Evidence& evidence,
     return {};
   const auto chain = chain_of(machine, evidence, calls, run);
   if (!chain) return {};
-  const std::vector<Break> breaks = breaks_of(evidence, *chain, calls, run);
-  if (breaks.empty()) return {};
-  std::vector<Finding> findings;
+  std::vector<Break> breaks = breaks_of(evidence, *chain, calls, run);
+  std::vector<Finding> findings = cut_off_findings(machine, evidence, calls, run, *chain, breaks);
+  if (breaks.empty()) return findings;
+  const std::size_t known = findings.size();
   for (const CallOnRanks* call : that_wrote_to_their_cotangents(calls))
     findings.push_back(overwritten(*call, breaks[0].what, breaks[0].ranks));
-  if (!findings.empty()) return findings;
-  if (auto finding = shared_buffer(machine, evidence, calls, run)) return {std::move(*finding)};
+  if (findings.size() > known) return findings;
+  if (auto finding = shared_buffer(machine, evidence, calls, run)) {
+    findings.push_back(std::move(*finding));
+    return findings;
+  }
   for (const Break& one : breaks)
-    findings.push_back(unaccounted(one.what, one.step, one.ranks, evidence.program().world_size));
+    findings.push_back(unaccounted(one, evidence.program().world_size));
   return findings;
 }
 

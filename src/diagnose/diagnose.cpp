@@ -132,8 +132,7 @@ class Diagnosis {
       findings_ = std::move(*of_invariant);
     } else if (observed_) {
       judge_calls();
-      add_missing_gradients();
-      if (!evidence_.comparison().forward) judge_between();
+      judge_between_and_missing();
       append(findings_, sync_findings(evidence_, *observed_, scaling_));
     } else {
       add_missing_gradients();
@@ -184,8 +183,13 @@ class Diagnosis {
     add(findings_, no_gradient_finding(evidence_, nullptr));
   }
 
-  void judge_between() {
-    if (knows_calls()) append(findings_, chain_findings(machine_, evidence_, calls_, *observed_));
+  // A call that is cut off from the graph says more than that its inputs got no gradient.
+  void judge_between_and_missing() {
+    std::vector<Finding> between;
+    if (!evidence_.comparison().forward && knows_calls())
+      between = chain_findings(machine_, evidence_, calls_, *observed_);
+    if (!names(between, "no-gradient")) add_missing_gradients();
+    append(findings_, std::move(between));
   }
 
   void explain_code() {

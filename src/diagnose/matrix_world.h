@@ -76,6 +76,7 @@ class MatrixWorld : public Machine {
     std::string finding, formula, right, happened;
     std::vector<std::vector<double>> coefficients;
     bool linear = true;
+    std::string right_if = {}, remedy = {};
   };
   Found found(Backward wrong) {
     backward = std::move(wrong);
@@ -91,10 +92,14 @@ class MatrixWorld : public Machine {
     matrices = field.matrices;
     Found found{"other-backward", field.formula, field.right, "", field.coefficients, field.linear};
     const auto take = [&](std::span<const WrongBackward> names) {
-      for (const WrongBackward& name : names)
-        if (found.happened.empty())
-          if (found.happened = name.happened({*m, blocks, right}); !found.happened.empty())
-            found.finding = name.finding;
+      for (const WrongBackward& name : names) {
+        if (!found.happened.empty()) return;
+        found.happened = name.happened({*m, blocks, right});
+        if (found.happened.empty()) continue;
+        found.finding = name.finding;
+        found.right_if = name.right_if;
+        found.remedy = name.remedy;
+      }
     };
     bool columns_right = true;
     for (std::size_t k = 0; k < m->probes.size(); ++k)

@@ -174,6 +174,16 @@ std::string passes_own_on(const Look& look) {
   return holds ? "passed the local cotangent on and dropped the other ranks'." : "";
 }
 
+// What is right instead, and whether it is right for some loss, depends on the call.
+template <CollectiveKind kind>
+std::string passes_own_on_of(const Look& look) {
+  return look.m.call().kind == kind ? passes_own_on(look) : "";
+}
+
+std::string passes_own_on_of_sum(const Look& look) {
+  return is_of(look, ReduceOp::kSum) ? passes_own_on_of<kAllReduce>(look) : "";
+}
+
 std::string keeps_own_slice(const Look& look) {
   if (look.m.call().kind != kAllGather || !has_peers(look)) return "";
   const bool holds = for_all(
@@ -489,10 +499,19 @@ constexpr std::array kSpecial = std::to_array<WrongBackward>({
     {"no-gradient", gives_nothing, "", "",
      "Use a differentiable collective: a plain torch.distributed call into a new tensor is cut off "
      "from the graph."},
-    {"identity-backward", passes_own_on, "the loss is one loss that every rank computes",
+    {"identity-backward", passes_own_on_of_sum, "the loss is one loss that every rank computes",
      "replicated",
      "Else sum the cotangents over the group in backward: torch.distributed.nn.functional and "
      "torch.distributed._functional_collectives do, the plain in-place collectives do not."},
+    {"identity-backward", passes_own_on_of<kBroadcast>, "", "",
+     "Sum the cotangents over the group onto the source, and give the other ranks zeros: "
+     "torch.distributed.nn.functional does, the plain broadcast and that of "
+     "torch.distributed._functional_collectives do not."},
+    {"identity-backward", passes_own_on_of<kReduce>, "", "",
+     "Give every rank the cotangent of root, times the op's own derivative: what the other ranks "
+     "got back is not used."},
+    {"identity-backward", passes_own_on, "", "",
+     "Sum the cotangents over the group in backward, and multiply by the op's own derivative."},
     {"own-slice", keeps_own_slice, "the loss is one loss that every rank computes from all slices",
      "replicated",
      "Else add up the ranks' cotangents of each slice: a reduce_scatter of the whole cotangent, as "

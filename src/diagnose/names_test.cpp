@@ -200,6 +200,27 @@ TEST(Names, OfGroupsThatDoTheSameAsOne) {
   EXPECT_EQ(one_group.formula, "x̄_0 = ȳ_0 + ȳ_1; x̄_1 = ȳ_0 + ȳ_1; x̄_2 = ȳ_2; x̄_3 = ȳ_3");
 }
 
+// A sum whose backward passes on is right for one loss that all ranks compute; what else passes on
+// is right for none.
+TEST(Names, OfPassingOnWhatIsRightInstead) {
+  const auto own = by_coefficients([](int r, int k) { return r == k; });
+  EXPECT_THAT(summed(3, {2}).found(own).right_if, testing::HasSubstr("every rank computes"));
+  const auto of = [&](CollectiveKind kind, ReduceOp op, int root_of_right) {
+    MatrixWorld world(3, a_call(kind, op), {2}, {2}, by_coefficients([&](int r, int k) {
+                        return kind == kBroadcast ? r == root_of_right : k == root_of_right;
+                      }));
+    return world.found(own);
+  };
+  const auto broadcast = of(kBroadcast, ReduceOp::kSum, 0);
+  EXPECT_EQ(broadcast.finding, "identity-backward");
+  EXPECT_EQ(broadcast.right_if, "");
+  EXPECT_THAT(broadcast.remedy, testing::HasSubstr("onto the source"));
+  const auto reduce = of(kReduce, ReduceOp::kSum, 0);
+  EXPECT_EQ(reduce.finding, "identity-backward");
+  EXPECT_EQ(reduce.right_if, "");
+  EXPECT_THAT(reduce.remedy, testing::HasSubstr("the cotangent of root"));
+}
+
 // Of a gather whose backward reduces over a group that is not the call's, and then cuts.
 TEST(Names, OfAnotherGroupsRanks) {
   MatrixWorld world = gathered(4);
@@ -223,6 +244,7 @@ TEST(Names, CoefficientsAreRelativeToWhatIsRight) {
   EXPECT_EQ(world.found(by_coefficients([](int, int) { return 1; })).finding, "forgotten-op");
   const auto own = world.found(by_coefficients([](int r, int k) { return r == k; }));
   EXPECT_EQ(own.finding, "identity-backward");
+  EXPECT_EQ(own.right_if, "");
   EXPECT_EQ(own.coefficients[1], (std::vector<double>{0, 4, 0, 0}));
 }
 

@@ -26,9 +26,10 @@ constexpr std::array<HelpRow, kFindings.size()> kHelp = {{
      "usual "
      "cause. The collectives' backward is not to blame."},
     {"identity-backward",
-     "Sum the cotangents over the group in backward, as torch.distributed.nn.functional and "
-     "torch.distributed._functional_collectives do. Right as it is only if the loss is one loss "
-     "that every rank computes: then declare the objective `replicated`."},
+     "Send the cotangents the other way in backward: sum them over the group (all_reduce) or onto "
+     "the source (broadcast), or give every rank those of root (reduce). Of an all_reduce with sum "
+     "it is right as it is only if the loss is one loss that every rank computes: then declare the "
+     "objective `replicated`."},
     {"same-op-backward",
      "Whatever the op, sum the cotangents over the ranks, then multiply by the op's own "
      "derivative. "
