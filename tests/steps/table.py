@@ -1,4 +1,4 @@
-"""Asks check_step about the planted mistakes (planted.py, strangers.py), and writes the table of docs/whole-steps.md.
+"""Asks check_step about the planted mistakes (planted.py, strangers.py, colleagues.py), and writes the table of docs/whole-steps.md.
 
     DISTGRAD=build/release-2.15.0/bin/distgrad python tests/steps/table.py [--only TEXT ...] [--show] [--dtype float32] [--write FILE]
 
@@ -41,7 +41,7 @@ def run_forked(folder, request):
 stepping._run_processes = run_forked
 
 
-from strangers import ALL, UNSEEN  # noqa: E402
+from colleagues import ALL, UNSEEN  # noqa: E402
 
 WORLDS = {name: planted.step.worlds[-1] for name, planted in ALL.items()}
 
@@ -54,7 +54,7 @@ def ask(name, dtype):
         import torch
 
         from steps import Run
-        from strangers import ALL
+        from colleagues import ALL
 
         return ALL[name].step.parallel(Run(0, getattr(torch, dtype), rank, world_size))
 
@@ -62,7 +62,7 @@ def ask(name, dtype):
         import torch
 
         from steps import Run
-        from strangers import ALL
+        from colleagues import ALL
 
         return ALL[name].step.single(Run(0, getattr(torch, dtype)))
 
@@ -91,7 +91,7 @@ def judged(planted, answer):
 
 # Behind the last module that both runs have, a call's backward is the loss's; a term of the loss may be one of a module inside; a factor
 # may be in the loss or come after backward, and shares that nobody adds up are said to be either's to add up.
-_ALIKE = [{"loss", "backward"}, {"loss", "term"}, {"loss", "factor"}, {"after", "factor"}, {"backward", "shares"}, {"after", "shares"}]
+_ALIKE = [{"loss", "backward"}, {"loss", "term"}, {"loss", "factor"}, {"loss", "parameters"}, {"backward", "parameters"}, {"after", "factor"}, {"backward", "shares"}, {"after", "shares"}]
 
 
 def main():

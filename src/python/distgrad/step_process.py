@@ -33,7 +33,7 @@ def main(folder, parent):
     import torch  # noqa: F401: once, for all that are forked
     import torch.distributed  # noqa: F401
 
-    _import_all(request["modules"])
+    _import_all(request["modules"] + (["torch.distributed.pipelining.stage"] if "wrong" in request else []))
     names = [f"rank-{rank}" for rank in range(request["world_size"])]
     names += [SINGLE] if request["single"] is not None else []
     failures = Nursery(folder, names, request["timeout_s"], lambda name: _run_and_save(name, folder, request),

@@ -158,9 +158,9 @@ def _solved(parts, name, tensor, at):
     solution = torch.linalg.lstsq(a, b[:, None]).solution[:, 0]
     if not float((a @ solution - b).norm()) <= precision * max(float(b.norm()), float(a.sum(1).norm()) * 1e-6):
         return None, 0
-    weights = [None] * len(parts)
+    weights, least = [None] * len(parts), precision * float(solution.abs().max())
     for i, x in zip(chosen, solution):
-        weights[i] = float(x)
+        weights[i] = float(x) if abs(float(x)) > least else 0.0
     return weights, max(0.01, precision)
 
 
@@ -205,6 +205,8 @@ def _meaning_of_other_term(rows, data, parts, precision, module):
     if at is None or rows[0][at] is None or not data:
         return ""
     other, mean = rows[0][at], sum(rows[0][i] for i in data) / len(data)
+    if other and not any(row[i] for row in rows for i in data):
+        return f"only the term of the loss that does not go through the output of {module} counts"
     if any(abs(row[i] - mean) > 3 * precision * abs(mean) for row in rows for i in data):
         return ""  # against a part of the data nothing can be said
     if not mean or any(abs(row[at] - other) > 3 * precision * max(abs(mean), abs(other)) for row in rows):
@@ -255,11 +257,21 @@ def _meaning_of(row, parts, precision):
         return "only a part of the data counts: the rest is on no rank"
     tokens = [x * p.tokens for x, p in zip(row, parts)]
     if max(tokens) - min(tokens) <= 3 * precision * max(map(abs, tokens)):
-        return "each part is divided by its own number of tokens: " + ", ".join(f"{_of(p, parts)} {p.tokens}" for p in parts)
+        return "each part is divided by its own number of tokens: " + ", ".join(f"{name} {n}" for name, n in _by_part([p.tokens for p in parts], parts))
     chosen = [abs(x) > most / 2 for x in row]
     if _is_of(row, chosen, precision):
         return _counting(chosen, parts)
-    return "weights " + ", ".join(f"{x:.3g} ({_of(p, parts)})" for x, p in zip(row, parts))
+    return "weights " + ", ".join(f"{x} ({name})" for name, x in _by_part([f"{x:.3g}" for x in row], parts))
+
+
+def _by_part(values, parts):
+    """[(name, value)]: of micro-batches, where the ranks' are the same."""
+    found = {}
+    for value, part in zip(values, parts):
+        found.setdefault(part.call, set()).add(value if part.ranks else None)
+    if len(found) > 1 and all(len(of_call) == 1 and None not in of_call for of_call in found.values()):
+        return [(f"micro-batch {call + 1}", of_call.pop()) for call, of_call in sorted(found.items())]
+    return [(_of(part, parts), value) for value, part in zip(values, parts)]
 
 
 def _counting(chosen, parts):

@@ -8,6 +8,7 @@ import time
 
 import torch
 
+from .clipping import clip_factor, clipped_by_own, seen_norms
 from .departure import Finder
 from .recording import Recording, local_piece
 from .report import texts
@@ -57,8 +58,8 @@ class WatchedSingle:
 
     def finish(self, found):
         trace = self._recording.trace()
-        scaled = [name for name, found in self._wrong.items() if found["verdict"] == "scaled"]
-        finder = Finder(trace, self._ranks, list(self._wrong), self._factor(), self._right, scaled)
+        scaled = {name: wrong["factor"] for name, wrong in self._wrong.items() if wrong["verdict"] == "scaled"}
+        finder = Finder(trace, self._ranks, list(self._wrong), self._factor(), self._right, list(scaled))
         departure = finder.departure()
         parts = self._cutter.parts
         weights = weights_of(parts, [rank["gradients"] for rank in self._ranks], list(self._wrong)) if parts else []
@@ -73,7 +74,8 @@ class WatchedSingle:
         clippings = [[e for e in t["events"] if e["kind"] == "clipping"] for t in [trace, *self._ranks]]
         where = {"departure": dataclasses.asdict(departure),
                  "parts": [{"ranks": p.ranks, "call": p.call, "tokens": p.tokens} for p in parts], "shares": shares}
-        where["text"] = texts(departure, shares, clippings[0], clippings[1:], finder.factor)
+        where["text"] = [*texts(departure, shares, len(self._ranks), finder.factor), *seen_norms(clippings[0], clippings[1:]),
+                         *clipped_by_own([r["gradients"] for r in self._ranks], found), *clip_factor(clippings[0], clippings[1:], scaled)]
         with open(self._result, "w") as file:
             json.dump(where, file)
 
