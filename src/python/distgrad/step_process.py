@@ -65,13 +65,15 @@ def _run_and_save(name, folder, request):
         tracing.start()
     function = transport.loads(request["single" if rank is None else "parallel"])
     torch.manual_seed(request["seed"])  # importing the user's module may have drawn
-    found = _call(function, rank, request["world_size"])
+    found, losses = _call(function, rank, request["world_size"]), None
+    if rank is None and isinstance(found, tuple) and len(found) == 2:
+        found, losses = found
     if not isinstance(found, Mapping):
         raise TypeError(f"{name}: the function returned a {type(found).__name__}; it is to return {{parameter: gradient}}")
     reached = sum(gradient is not None for gradient in found.values())
     saving.save(found, os.path.join(folder, SINGLE if rank is None else "ranks"), **watch.described(reached))
     if tracing:
-        tracing.finish(found)
+        tracing.finish(found, losses)
 
 
 def _tracing(name, folder, request):

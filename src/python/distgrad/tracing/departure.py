@@ -197,10 +197,10 @@ class Finder:
                     and known.truth["value"].equal(value))
         within = {p for p, known in self._at.items() if _is_within(known.name, made.name)}
         inner = [self._at[p].label for p in self._graph.producers(made.position, within)]
-        if made.label == made.name or not inner:
+        if not inner:
             return made.label
         innermost = [name for name in dict.fromkeys(inner) if not any(_is_within(other, name) for other in inner)]
-        return f"{made.label[:-1]}, made of that of {', '.join(innermost)})"
+        return f"{made.label} (made of that of {', '.join(innermost)})"
 
     def _weights_behind(self, one):
         """The ranks' factors of what is nearest to the loss and right."""

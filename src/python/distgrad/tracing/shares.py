@@ -25,6 +25,7 @@ class Part:
     tokens: int
     gradients: dict = dataclasses.field(default_factory=dict)  # by parameter
     is_other_term: bool = False
+    name: str = ""  # of a part that is no rank's
 
     @property
     def rank(self):
@@ -193,7 +194,7 @@ def meaning(weights, parts, module):
         of_data = [[row[i] for i in data] for row in rows]
         theirs = [parts[i] for i in data]
         if all(_alike(row, of_data[0], precision) for row in of_data):
-            said.append(_meaning_of(of_data[0], theirs, precision))
+            said.append(meaning_of(of_data[0], theirs, precision))
         else:
             said.append(_meaning_by_rank(dict(zip(ranks, of_data)), theirs, precision))
     said.append(_meaning_of_other_term(rows, data, parts, precision, module))
@@ -248,16 +249,20 @@ def _is_of(row, chosen, precision):
             and all(abs(x - inside[0]) <= 3 * precision * most for x in inside))
 
 
-def _meaning_of(row, parts, precision):
+def meaning_of(row, parts, precision):
     most = max(map(abs, row))
     if max(row) - min(row) <= 3 * precision * most:
         return ""
-    rest = [p.rank is None for p in parts]
+    rest = [p.rank is None and not p.name for p in parts]
     if any(rest) and _is_of(row, [not r for r in rest], precision):
         return "only a part of the data counts: the rest is on no rank"
     tokens = [x * p.tokens for x, p in zip(row, parts)]
     if max(tokens) - min(tokens) <= 3 * precision * max(map(abs, tokens)):
         return "each part is divided by its own number of tokens: " + ", ".join(f"{name} {n}" for name, n in _by_part([p.tokens for p in parts], parts))
+    usual = sorted(row)[len(row) // 2]
+    others = [i for i, x in enumerate(row) if abs(x - usual) > 3 * precision * most]
+    if len(row) > 2 and len(others) == 1 and usual and row[others[0]]:
+        return f"{_of(parts[others[0]], parts)} counts {row[others[0]] / usual:.3g} times as much as the rest"
     chosen = [abs(x) > most / 2 for x in row]
     if _is_of(row, chosen, precision):
         return _counting(chosen, parts)
@@ -287,6 +292,8 @@ def _counting(chosen, parts):
 
 
 def _of(part, parts):
+    if part.name:
+        return part.name
     if part.rank is None:
         return "data of no rank"
     return ranks_text(part.ranks) + (f" micro-batch {part.call + 1}" if max(p.call for p in parts) > 0 else "")
