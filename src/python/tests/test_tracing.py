@@ -8,10 +8,11 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from distgrad.tracing.arrivals import wrong_at_once
+from distgrad.tracing.arrivals import unreached, wrong_at_once
 from distgrad.tracing.clipping import clip_factor, clipped_by_own, seen_norms
 from distgrad.tracing.departure import Finder  # noqa: E402
 from distgrad.tracing.joining import place_of  # noqa: E402
+from distgrad.tracing.orders import pieces_in_another_order
 from distgrad.tracing.recording import Recording  # noqa: E402
 from distgrad.tracing.report import texts  # noqa: E402
 from distgrad.tracing.shares import Part, meaning, weights_of  # noqa: E402
@@ -277,6 +278,8 @@ class Departures(unittest.TestCase):
         self.assertEqual(said(), [])
         self.assertEqual(said(b=truth["b"], c=truth["c"]), [])  # twice the truth: copies on both ranks are that, too
         self.assertEqual(said(b=numbers(5), c=0.7 * truth["c"]), ["b", "c"])
+        self.assertEqual(unreached(truth, [{"a": truth["a"], "b": truth["b"]}, {"a": truth["a"]}], ["b", "c"]), ["c"])
+        self.assertEqual(unreached(truth, [{"b": truth["b"]}, {}], ["a", "c"]), [])  # of most nothing is known
         self.assertEqual(said(a=numbers(3, 4, seed=5), b=numbers(5)), [])  # nothing that is right shows how the ranks' add up
 
     def test_micro_batches_that_weigh_otherwise(self):
@@ -284,6 +287,27 @@ class Departures(unittest.TestCase):
         found = Finder(self.single, [{"outputs": outputs, "events": [CALL, LOSS]}], ["a.weight"]).departure()
         self.assertEqual((found.stage, found.are_calls), ("weights", True))
         self.assertIn("1 (micro-batch 1), 2 (micro-batch 2)", texts(found, [], 1, None)[0])
+
+    def test_pieces_that_lie_on_other_ranks(self):
+        def said(names, swapped):
+            values = {name: numbers(3, 6, seed=i) for i, name in enumerate(names)}
+            single = {"outputs": [output(n, values[n], None, i) for i, n in enumerate(names)], "events": [LOSS]}
+            traces = []
+            for rank in range(2):
+                pieces = {n: values[n].chunk(2, 1)[rank ^ (n in swapped)] for n in names}
+                traces.append({"outputs": [output(n, pieces[n], None, 0) for n in names], "events": [LOSS]})
+            return pieces_in_another_order(Finder(single, traces, []).all)
+
+        self.assertEqual(said("abcd", "c"), ["of c the ranks hold pieces 2, 1, of other outputs that are cut likewise 1, 2"])
+        self.assertEqual(said("abcd", ""), [])
+        self.assertEqual(said("abcd", "cd"), [])  # nobody knows which are right
+
+    def test_a_loss_that_counts_padding(self):
+        found = self.found(self.ranks(lambda rank, n, v, g: (v, 0.75 * g)))
+        found.stage, found.factors, found.counted = "factor", {0: 0.75, 1: 0.75}, (3, 4)
+        self.assertIn("the ratio of the 3 rows", texts(found, [], 3, 0.75)[0])
+        found.counted = (3, 5)
+        self.assertNotIn("the ratio", texts(found, [], 3, 0.75)[0])
 
     def test_rows_that_no_rank_has(self):
         traces = self.ranks()

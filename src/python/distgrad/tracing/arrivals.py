@@ -30,3 +30,11 @@ def _is_meant(multiple, truth, world_size):
     slack = tolerance_of(truth) + 1e-3
     sizes = [n for n in range(1, world_size + 1) if world_size % n == 0]
     return any(abs(multiple / n - 1) <= slack or abs(multiple * n - 1) <= slack for n in sizes)
+
+
+def unreached(single, ranks, wrong):
+    """The wrong parameters that backward reaches on no rank, where it reaches most others."""
+    known = [name for name in single if any(name in r for r in ranks)]
+    if 2 * len(known) < len(single):  # nothing is known of them, as under FSDP
+        return []
+    return [name for name in wrong if name in single and name not in known and bool(single[name].any())]

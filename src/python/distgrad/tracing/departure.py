@@ -3,11 +3,12 @@
 import dataclasses
 
 from ..words import ranks_text
-from .arrivals import wrong_at_once
+from .arrivals import unreached, wrong_at_once
 from .backward_search import BackwardSearch, are_alike, by_call, by_rank
 from .cotangents import sentences, tokens_of
 from .graph import Graph
 from .joined import joined, value_factor
+from .orders import pieces_in_another_order
 
 _SAME = 0.05  # factors
 _JUMP = 8  # times the error of what it is computed from
@@ -36,6 +37,8 @@ class Departure:
     compared: int = 0  # modules
     factors: dict = dataclasses.field(default_factory=dict)  # by rank: how many times the single run's its backward is
     are_calls: bool = False  # whether the factors are by micro-batch
+    counted: tuple = ()  # how many of the last output's rows have a gradient in the single run, and of how many
+    is_cut: bool = False  # whether no gradient reaches `direct`
     direct: list = dataclasses.field(default_factory=list)  # wrong ones that backward gives another gradient, though it is right in all modules
     data: list = dataclasses.field(default_factory=list)  # what is odd about the data that the ranks compute with
     parted: int = 0  # among how many the ranks share the data, 0 where they do not or not evenly
@@ -62,8 +65,18 @@ class Finder:
         found.compared = len({one.name for one in self._known})
         found.losses = self._losses()
         found.data, found.parted = self._looked_at_data()
+        if found.stage == "forward":
+            found.data += pieces_in_another_order(self._known)
         self._place_parameters(found)
+        found.counted = self._counted()
         return found
+
+    def _counted(self):
+        gradient = next((one.truth["gradient"] for one in reversed(self._known) if one.truth["gradient"] is not None), None)
+        if gradient is None or gradient.dim() < 2:
+            return ()
+        rows = gradient.flatten(0, -2).any(-1)
+        return int(rows.sum()), len(rows)
 
     # -- forward
 
@@ -244,11 +257,13 @@ class Finder:
                   if (calls_there := self._behind(each.one, each.after, rank, False)[1]) or each.after is None]
         if shared and stage != "weights":
             stage = "shares"
-        direct = wrong_at_once(self._single.get("arrived", {}), [r.get("arrived", {}) for r in self._ranks], self._wrong, self._right)
+        arrived = self._single.get("arrived", {}), [r.get("arrived", {}) for r in self._ranks]
+        absent = unreached(*arrived, self._wrong)
+        direct = absent or wrong_at_once(*arrived, self._wrong, self._right)
         if stage == "after" and direct:
             stage = "parameters"
         known = [one for one in self._known if one.position in self._states]
-        return Departure(stage, calls=calls + [c for c in hooks if c not in calls], factors=factors, shared=shared, direct=direct,
+        return Departure(stage, calls=calls + [c for c in hooks if c not in calls], factors=factors, shared=shared, direct=direct, is_cut=bool(absent),
                          behind_modules=self._between(known[-1], None, rank))
 
     def _is_there_from_the_loss(self, factors):

@@ -60,12 +60,15 @@ def _departure(d, factor):
                 + (f", in {'; '.join(calls[:_MOST_CALLS])}" if calls else "")
                 + ", or the gradients of the parameters before it are to be added up over these ranks after backward.")
     if d.stage == "parameters":
-        return (f"Forward and backward are right in {_all(d.compared)}, but what backward gives to {some(d.direct)}, added up over the ranks"
-                " before anything is reduced, is wrong: look at where it is used beside its module's output, as in the loss, and at hooks"
-                + (f". Behind the modules lies: {'; '.join(d.behind_modules[:_MOST_CALLS])}." if d.behind_modules else "."))
+        what = (f"no gradient reaches {some(d.direct)} on any rank: it is detached or frozen, or what is computed from it is not used. Where"
+                " DistributedDataParallel waits for it, it reduces nothing") if d.is_cut else (
+            f"what backward gives to {some(d.direct)}, added up over the ranks before anything is reduced, is wrong: look at where it is used"
+            " beside its module's output, as in the loss, and at hooks")
+        return (f"Forward and backward are right in {_all(d.compared)}, but {what}."
+                + (f" Behind the modules lies: {'; '.join(d.behind_modules[:_MOST_CALLS])}." if d.behind_modules else ""))
     behind = f". After backward, or from its hooks: {calls}." if calls else ". Nothing communicates after backward."
     if d.stage == "factor":
-        return (f"Forward and backward are right in {_all(d.compared)}, so it is a factor: {_after(d.factors, factor, d.parted)}"
+        return (f"Forward and backward are right in {_all(d.compared)}, so it is a factor: {_after(d.factors, factor, d.parted, d.counted)}"
                 + (f". Between the last module and the loss: {'; '.join(d.behind_modules[:_MOST_CALLS])}" if d.behind_modules else "") + behind)
     of_what = "is wrong is the data (below), or it happens" if d.data else "is wrong happens"
     return (f"Forward and backward are right in {_all(d.compared)}{_times(d.factors)}: what {of_what} to the parameters' gradients ("
@@ -77,7 +80,7 @@ def _all(modules):
     return f"all {modules} modules" if modules > 1 else "the one module that both runs have"
 
 
-def _after(factors, factor, parts):
+def _after(factors, factor, parts, counted):
     """What becomes of the ranks' `parts` of the data, where all gradients are wrong by one factor."""
     weight = next(iter(factors.values()))
     behind = factor / weight
@@ -86,7 +89,16 @@ def _after(factors, factor, parts):
     text = f"each rank's loss weighs its part of the data {times}, and in the end the ranks' gradients are {what}"
     if parts > 1 and abs(behind * parts - 1) <= 0.01:  # that a mean is meant is likely, no more
         text += f". That is a mean over {parts} parts of the data: with it, each rank's loss has to weigh {parts} times as the single run's does"
-    return text
+    return text + _tokens_text((weight, factor), counted)
+
+
+def _tokens_text(wrong, counted):
+    """Where the ranks' losses are wrong by what tokens without a gradient make: divided by all, or by those that count."""
+    some_count, all_count = counted or (0, 0)
+    if not 0 < some_count < all_count or not any(abs(w / x - 1) <= _SAME_FACTOR for w in wrong for x in (some_count / all_count, all_count / some_count)):
+        return ""
+    return (f". That is the ratio of the {some_count} rows of the last output that have a gradient in the single run to all {all_count}: the loss"
+            " is divided by the one where it is to be by the other")
 
 
 def _ratio(x):
