@@ -124,15 +124,20 @@ def main():
                f" {missed} missed")
     print(summary)
     if options.write:
-        Path(options.write).write_text("\n".join([summary + ".", "", *rows(names, ALL, found)]) + "\n")
+        Path(options.write).write_text("\n".join([summary + ".", "", *rows(names, results, found)]) + "\n")
     return 1 if wrong or missed or (options.only and good < len(found)) else 0
 
 
-def rows(names, planted, found):
-    lines = ["| step: mistake | what it is | where | named | placed |", "| --- | --- | --- | --- | --- |"]
-    for name, (named, placed, _) in zip(names, found):
-        lines.append(f"| {name} | {planted[name].cause} | {planted[name].stage} | {'yes' if named else ''} | {'yes' if placed else ''} |")
-    return lines
+def rows(names, results, found):
+    """A row for each step: how many of its mistakes are caught, named, placed alone, neither, and placed wrongly."""
+    steps = {}
+    for name, (named, placed, misplaced) in zip(names, found):
+        row = steps.setdefault(name.partition(":")[0], [0] * 6)
+        counts = (True, results[name]["stage"] != "passes", named, placed and not named, not (named or placed or misplaced), misplaced)
+        steps[name.partition(":")[0]] = [n + bool(c) for n, c in zip(row, counts)]
+    steps["all"] = [sum(row[i] for row in steps.values()) for i in range(6)]
+    return ["| step | mistakes | caught | named | placed | neither | placed wrongly |", "| --- | --- | --- | --- | --- | --- | --- |",
+            *(f"| {step} | {' | '.join(map(str, row))} |" for step, row in steps.items())]
 
 
 if __name__ == "__main__":

@@ -287,6 +287,16 @@ class Departures(unittest.TestCase):
         found = Finder(self.single, [{"outputs": outputs, "events": [CALL, LOSS]}], ["a.weight"]).departure()
         self.assertEqual((found.stage, found.are_calls), ("weights", True))
         self.assertIn("1 (micro-batch 1), 2 (micro-batch 2)", texts(found, [], 1, None)[0])
+        self.assertEqual(found.means_over, {})
+
+    def test_means_over_unequal_numbers_of_rows(self):
+        cuts, traces = ((0, 1), (1, 6)), []
+        for begin, end in cuts:
+            pieces = [output(n, self.values[n][begin:end], self.gradients[n][begin:end] * 3 / (end - begin), i) for i, n in enumerate("ab")]
+            traces.append({"outputs": pieces, "events": [CALL, LOSS]})
+        found = Finder(self.single, traces, ["a.weight"]).departure()
+        self.assertEqual((found.stage, found.means_over), ("weights", {0: 1, 1: 5}))
+        self.assertIn("as means over their own numbers of tokens or rows do: 1, 5", texts(found, [], 2, None)[0])
 
     def test_pieces_that_lie_on_other_ranks(self):
         def said(names, swapped):

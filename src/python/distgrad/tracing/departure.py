@@ -11,6 +11,7 @@ from .joined import joined, value_factor
 from .orders import pieces_in_another_order
 
 _SAME = 0.05  # factors
+_SAME_COUNT = 0.02  # of numbers of rows, that a bfloat16 can show
 _JUMP = 8  # times the error of what it is computed from
 
 
@@ -38,6 +39,7 @@ class Departure:
     factors: dict = dataclasses.field(default_factory=dict)  # by rank: how many times the single run's its backward is
     are_calls: bool = False  # whether the factors are by micro-batch
     counted: tuple = ()  # how many of the last output's rows have a gradient in the single run, and of how many
+    means_over: dict = dataclasses.field(default_factory=dict)  # rows, that the losses which do not weigh alike are means over
     is_cut: bool = False  # whether no gradient reaches `direct`
     direct: list = dataclasses.field(default_factory=list)  # wrong ones that backward gives another gradient, though it is right in all modules
     data: list = dataclasses.field(default_factory=list)  # what is odd about the data that the ranks compute with
@@ -69,7 +71,20 @@ class Finder:
             found.data += pieces_in_another_order(self._known)
         self._place_parameters(found)
         found.counted = self._counted()
+        if found.stage == "weights":
+            found.means_over = self._means_over(found)
         return found
+
+    def _means_over(self, found):
+        """By rank, or micro-batch, how many rows have a gradient, where these are what the losses are divided by."""
+        last = next(one for one in reversed(self._known) if one.position in self._states)
+        rows = {}
+        for piece in last.pieces:
+            gradient = piece.place.of(last.truth["gradient"])
+            key = piece.record["call"] if found.are_calls else piece.rank
+            rows[key] = rows.get(key, 0) + int(gradient.flatten(0, -2).any(-1).sum() if gradient.dim() > 1 else gradient.count_nonzero())
+        products = [factor * rows.get(key, 0) for key, factor in found.factors.items()]
+        return rows if max(products) - min(products) <= _SAME_COUNT * max(products) else {}
 
     def _counted(self):
         gradient = next((one.truth["gradient"] for one in reversed(self._known) if one.truth["gradient"] is not None), None)

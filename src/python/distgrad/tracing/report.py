@@ -53,7 +53,7 @@ def _departure(d, factor):
         return f"Forward and backward are right in {_all(d.compared)}, but another term of the loss counts otherwise."
     if d.stage == "weights":
         whose = "micro-batches'" if d.are_calls else "ranks'"
-        return f"Forward and backward are right in {_all(d.compared)}, but the {whose} losses do not weigh alike{_times(d.factors, d.are_calls)}."
+        return f"Forward and backward are right in {_all(d.compared)}, but the {whose} losses do not weigh alike{_times(d.factors, d.are_calls)}{_rows(d)}."
     if d.stage == "shares":
         output, how, calls = d.shared[0]
         return (f"Forward is right in {_all(d.compared)}, but the output of {output} {how}: backward is to add them up"
@@ -114,6 +114,13 @@ def _times(factors, are_calls=False):
         return f", where the ranks' losses weigh their parts {values[0]:.4g} times"
     each = "micro-batch {}" if are_calls else "rank {}"
     return ": they weigh their parts " + ", ".join(f"{v:.4g} ({each.format(k + are_calls)})" for k, v in sorted(factors.items())) + " times"
+
+
+def _rows(d):
+    if len(set(d.means_over.values())) < 2:
+        return ""
+    return (", as means over their own numbers of tokens or rows do: " + ", ".join(str(n) for _, n in sorted(d.means_over.items()))
+            + ". Divide by all, or weigh each by its share")
 
 
 def _is_right(losses):
