@@ -20,15 +20,16 @@ import torch
 import torch.distributed as dist
 
 from catalogue import RIGHT, WRONG
+from colleagues import RIGHT as OTHERS
 from distgrad.saving import save_gradients
 from families import sharded
 from parallel_layers import dtensor, hsdp
 from sequences import ulysses
 from steps import Run, tensor_parallel
-from strangers import RIGHT as STRANGERS
+from trainers import fsdp_loop, planned
 
 DISTGRAD = os.environ.get("DISTGRAD", "distgrad")
-STEPS = {("right", name): step for name, step in {**RIGHT, **STRANGERS}.items()} | {("wrong", name): step for name, step in WRONG.items()}
+STEPS = {("right", name): step for name, step in {**RIGHT, **OTHERS}.items()} | {("wrong", name): step for name, step in WRONG.items()}
 
 
 def folder_of(root, key, seed, what):
@@ -49,7 +50,7 @@ def be_rank(rank, world_size, root, dtype, seeds):
 
 
 def _has_mesh(step):
-    return getattr(step.parallel, "func", step.parallel) in (tensor_parallel, sharded, ulysses, dtensor, hsdp)
+    return getattr(step.parallel, "func", step.parallel) in (tensor_parallel, sharded, ulysses, dtensor, hsdp, fsdp_loop, planned)
 
 
 def end_groups():

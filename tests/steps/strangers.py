@@ -134,8 +134,3 @@ RIGHT = {
     "pipeline, one forward and one backward": Step(one_f_one_b, whole_net, (4,)),
     "experts by counts": Step(moe, whole_moe, (4,)),
 }
-
-ALL = {**FORMER, **PLANTED}
-
-# Asked about once, when the reports were done with: every third.
-UNSEEN = list(PLANTED)[2::3]

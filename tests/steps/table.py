@@ -1,4 +1,4 @@
-"""Asks check_step about the planted mistakes (planted.py, strangers.py), and writes the table of docs/whole-steps.md.
+"""Asks check_step about the planted mistakes (planted.py, strangers.py, colleagues.py), and writes the table of docs/whole-steps.md.
 
     DISTGRAD=build/release-2.15.0/bin/distgrad python tests/steps/table.py [--only TEXT ...] [--show] [--dtype float32] [--write FILE]
 
@@ -41,7 +41,7 @@ def run_forked(folder, request):
 stepping._run_processes = run_forked
 
 
-from strangers import ALL, UNSEEN  # noqa: E402
+from colleagues import ALL, UNSEEN  # noqa: E402
 
 WORLDS = {name: planted.step.worlds[-1] for name, planted in ALL.items()}
 
@@ -54,7 +54,7 @@ def ask(name, dtype):
         import torch
 
         from steps import Run
-        from strangers import ALL
+        from colleagues import ALL
 
         return ALL[name].step.parallel(Run(0, getattr(torch, dtype), rank, world_size))
 
@@ -62,7 +62,7 @@ def ask(name, dtype):
         import torch
 
         from steps import Run
-        from strangers import ALL
+        from colleagues import ALL
 
         return ALL[name].step.single(Run(0, getattr(torch, dtype)))
 
@@ -91,7 +91,7 @@ def judged(planted, answer):
 
 # Behind the last module that both runs have, a call's backward is the loss's; a term of the loss may be one of a module inside; a factor
 # may be in the loss or come after backward, and shares that nobody adds up are said to be either's to add up.
-_ALIKE = [{"loss", "backward"}, {"loss", "term"}, {"loss", "factor"}, {"after", "factor"}, {"backward", "shares"}, {"after", "shares"}]
+_ALIKE = [{"loss", "backward"}, {"loss", "term"}, {"loss", "factor"}, {"loss", "parameters"}, {"backward", "parameters"}, {"after", "factor"}, {"backward", "shares"}, {"after", "shares"}]
 
 
 def main():
@@ -124,15 +124,20 @@ def main():
                f" {missed} missed")
     print(summary)
     if options.write:
-        Path(options.write).write_text("\n".join([summary + ".", "", *rows(names, ALL, found)]) + "\n")
+        Path(options.write).write_text("\n".join([summary + ".", "", *rows(names, results, found)]) + "\n")
     return 1 if wrong or missed or (options.only and good < len(found)) else 0
 
 
-def rows(names, planted, found):
-    lines = ["| step: mistake | what it is | where | named | placed |", "| --- | --- | --- | --- | --- |"]
-    for name, (named, placed, _) in zip(names, found):
-        lines.append(f"| {name} | {planted[name].cause} | {planted[name].stage} | {'yes' if named else ''} | {'yes' if placed else ''} |")
-    return lines
+def rows(names, results, found):
+    """A row for each step: how many of its mistakes are caught, named, placed alone, neither, and placed wrongly."""
+    steps = {}
+    for name, (named, placed, misplaced) in zip(names, found):
+        row = steps.setdefault(name.partition(":")[0], [0] * 6)
+        counts = (True, results[name]["stage"] != "passes", named, placed and not named, not (named or placed or misplaced), misplaced)
+        steps[name.partition(":")[0]] = [n + bool(c) for n, c in zip(row, counts)]
+    steps["all"] = [sum(row[i] for row in steps.values()) for i in range(6)]
+    return ["| step | mistakes | caught | named | placed | neither | placed wrongly |", "| --- | --- | --- | --- | --- | --- | --- |",
+            *(f"| {step} | {' | '.join(map(str, row))} |" for step, row in steps.items())]
 
 
 if __name__ == "__main__":

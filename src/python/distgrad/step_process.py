@@ -33,7 +33,7 @@ def main(folder, parent):
     import torch  # noqa: F401: once, for all that are forked
     import torch.distributed  # noqa: F401
 
-    _import_all(request["modules"])
+    _import_all(request["modules"] + (["torch.distributed.pipelining.stage"] if "wrong" in request else []))
     names = [f"rank-{rank}" for rank in range(request["world_size"])]
     names += [SINGLE] if request["single"] is not None else []
     failures = Nursery(folder, names, request["timeout_s"], lambda name: _run_and_save(name, folder, request),
@@ -65,13 +65,15 @@ def _run_and_save(name, folder, request):
         tracing.start()
     function = transport.loads(request["single" if rank is None else "parallel"])
     torch.manual_seed(request["seed"])  # importing the user's module may have drawn
-    found = _call(function, rank, request["world_size"])
+    found, losses = _call(function, rank, request["world_size"]), None
+    if rank is None and isinstance(found, tuple) and len(found) == 2:
+        found, losses = found
     if not isinstance(found, Mapping):
         raise TypeError(f"{name}: the function returned a {type(found).__name__}; it is to return {{parameter: gradient}}")
     reached = sum(gradient is not None for gradient in found.values())
     saving.save(found, os.path.join(folder, SINGLE if rank is None else "ranks"), **watch.described(reached))
     if tracing:
-        tracing.finish(found)
+        tracing.finish(found, losses)
 
 
 def _tracing(name, folder, request):

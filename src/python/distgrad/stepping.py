@@ -67,7 +67,8 @@ def check_step(
             distgrad.check_step(parallel, single, world_size=4)
 
     Both return {parameter: gradient}. `parallel` gets `rank` and `world_size` if it has parameters of these names. `single` may
-    be a dict of tensors. Both start with torch.manual_seed(seed), the same everywhere. Each process is a new one: nothing that
+    be a dict of tensors, and as a function may return (gradients, losses), the losses unreduced, as a tensor by sequence or token, or a
+    dict of the loss's terms: after a mismatch the report says how much each of them counts. Both start with torch.manual_seed(seed), the same everywhere. Each process is a new one: nothing that
     is in memory here but what the functions close over is there.
 
     A DTensor is joined as its placements say; its replicas must agree. Plain tensors of the shape of `single`'s must be

@@ -134,7 +134,59 @@ def single_norm():
     return {f"norm.{name}": grad for name, grad in gradients(norm).items()}
 
 
+def terms(model, x, weight=1.0):
+    y = model(x)
+    return {"square": (y ** 2).mean(), "size": weight * y.abs().mean(), "bias": model[3].bias.square().sum()}
+
+
+def terms_of_the_whole():
+    model = make_model()
+    losses = terms(model, batch())
+    sum(losses.values()).backward()
+    return gradients(model), losses
+
+
+def sizes_count_thrice():
+    model = nn.parallel.DistributedDataParallel(make_model())
+    sum(terms(model.module, my_batch(), 3.0).values()).backward()
+    averaged(model)
+    return gradients(model)
+
+
+def rows_of_the_whole():
+    model = make_model()
+    losses = (model(batch()) ** 2).mean(1)
+    losses.mean().backward()
+    return gradients(model), losses
+
+
+def row_3_left_out():
+    model = make_model()
+    rows = (model(my_batch()) ** 2).mean(1) * torch.tensor([1.0, dist.get_rank() != 1])
+    rows.mean().backward()
+    averaged(model)
+    return gradients(model)
+
+
+def averaged(model):
+    for p in model.parameters():
+        dist.all_reduce(p.grad)
+        p.grad /= dist.get_world_size()
+
+
 class Steps(unittest.TestCase):
+    def test_which_terms_and_rows_of_the_loss_count(self):
+        report = self.report_of(sizes_count_thrice, terms_of_the_whole)
+        self.assertTrue(any("weights 1 (the term square), 3 (the term size)" in line for line in report.where["text"]), report)
+        report = self.report_of(row_3_left_out, rows_of_the_whole)
+        self.assertTrue(any("what does not count: loss 3" in line for line in report.where["text"]), report)
+        distgrad.check_step(data_parallel, rows_of_the_whole, world_size=4)
+
+    def report_of(self, parallel, single):
+        with self.assertRaises(AssertionError) as caught:
+            distgrad.check_step(parallel, single, world_size=4)
+        return caught.exception.report
+
     def test_parameters_that_nothing_is_known_to_pass_for_are_refused_before_anything_starts(self):
         for parallel, single in ((lambda r, n: {}, dict), (lambda rank: {}, lambda device: {})):
             with self.assertRaisesRegex(TypeError, "what to pass for `(r`, `n|device)` is not known"):

@@ -8,8 +8,11 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from distgrad.tracing.arrivals import unreached, wrong_at_once
+from distgrad.tracing.clipping import clip_factor, clipped_by_own, seen_norms
 from distgrad.tracing.departure import Finder  # noqa: E402
 from distgrad.tracing.joining import place_of  # noqa: E402
+from distgrad.tracing.orders import pieces_in_another_order
 from distgrad.tracing.recording import Recording  # noqa: E402
 from distgrad.tracing.report import texts  # noqa: E402
 from distgrad.tracing.shares import Part, meaning, weights_of  # noqa: E402
@@ -131,7 +134,7 @@ class Departures(unittest.TestCase):
         self.assertEqual((found.stage, found.module, found.before, found.ranks), ("backward", "a", "b", (1,)))
         self.assertEqual(found.calls, ["Gather in model.py:7"])
         self.assertEqual(found.upstream, ["a.weight"])
-        text = texts(found, [], [], [[]] * 3, None)[0]
+        text = texts(found, [], 3, None)[0]
         self.assertIn("right down to the output of b, and departs at a, whose output on rank 1 has another gradient", text)
 
     def test_a_factor_in_backward(self):
@@ -199,8 +202,8 @@ class Departures(unittest.TestCase):
         self.assertEqual((one.stage, one.module, one.before, one.others), ("backward", "a", "b", ["b.weight"]))
 
     def test_other_labels_and_tokens_that_do_not_count(self):
-        self.gradients["b"] = (numbers(6, 4, seed=5).softmax(-1) - torch.eye(4, dtype=torch.float64)[[0, 1, 2, 3, 0, 1]]) / 6
-        self.single["outputs"][1]["gradient"] = self.gradients["b"]
+        self.gradients["b"] = (self.values["b"].softmax(-1) - torch.eye(4, dtype=torch.float64)[[0, 1, 2, 3, 0, 1]]) / 6
+        self.single["outputs"][1]["gradient"] = right = self.gradients["b"]
 
         def said(change):
             return self.found(self.ranks(lambda rank, n, v, g: (v, change(rank, g.clone()) if n == "b" else g.flip(0)))).tokens
@@ -215,6 +218,9 @@ class Departures(unittest.TestCase):
             return g * (1 + (rank == 2))
 
         self.assertEqual(said(other), ["At 1 of 6 rows the gradient is that of another label (index 2 of dimension 0)."])
+        self.single["outputs"][1]["gradient"] = self.gradients["b"] = numbers(6, 4, seed=5)  # of something else
+        self.assertEqual(said(other), [])
+        self.single["outputs"][1]["gradient"] = self.gradients["b"] = right
         self.assertEqual(said(silent), ["3 of 6 rows do not count: they have no gradient (indices 1, 3, 5 of dimension 0).",
                                         "The rows count differently: 2 3 times, 1 6 times."])
         self.assertEqual(said(lambda rank, g: g.flip(0)), [])
@@ -234,13 +240,84 @@ class Departures(unittest.TestCase):
             return [[{"what": "clip_grad_norm_", "place": "model.py:8", "norm": n, "eps": 1e-7}] for n in norms]
 
         def said(truth, *norms):
-            return texts(self.found(self.ranks()), [], clipped(truth)[0], clipped(*norms), None)[1:]
+            return seen_norms(clipped(truth)[0], clipped(*norms))
 
         self.assertEqual(said(5.0, 3.0, 4.0), ["clip_grad_norm_ in model.py:8 saw the norms 3, 4 on the ranks, 5 in the single run: those of the"
                                                " ranks' own pieces, not that of all."])
         self.assertIn("own pieces", said(5.0, 3.0, 4.0, 3.0, 4.0)[0])  # twice, as under HSDP
         self.assertTrue(said(5.0, 3.0, 4.5)[0].endswith("3, 4.5 on the ranks, 5 in the single run."))
         self.assertEqual(said(5.0, 5.0, 5.000001), [])
+
+    def test_a_factor_that_is_clippings(self):
+        single, ranks = ([{"what": "clip_grad_norm_", "place": "model.py:8", "norm": n, "eps": 1e-7}] for n in (5.0, 4.0))
+        scaled = {"a.weight": 1.25, "b.weight": 1.3}
+        self.assertEqual(clip_factor(single, [ranks, ranks], scaled), ["The factor 1.25 of a.weight is what clipping makes of that norm: it is"
+                                                                       " right again where the norm is."])
+        self.assertEqual(clip_factor(single, [single, single], scaled), [])
+
+    def test_pieces_that_are_clipped_by_their_own_norm(self):
+        truth = numbers(6, 4)
+        pieces = [truth[:3], truth[3:]]
+
+        def said(parts):
+            return clipped_by_own([{"w": (x, None)} for x in parts], {"w": truth})
+
+        self.assertIn("own pieces", said([x / x.norm() * truth.norm() for x in pieces])[0])
+        self.assertEqual(said(pieces), [])
+        self.assertEqual(said([truth, truth]), [])  # copies have that norm where they are right
+
+    def test_what_backward_gives_to_a_parameter_is_wrong(self):
+        truth = {"a": numbers(3, 4), "b": numbers(5) + 1, "c": torch.tensor([3.0])}
+        part = {name: numbers(*x.shape) / 3 for name, x in truth.items()}
+
+        def said(**changed):
+            ranks = [{n: x / 2 + part[n] for n, x in truth.items()}, {n: x / 2 - part[n] for n, x in truth.items()}]
+            ranks[0].update({n: ranks[0][n] + x for n, x in changed.items()})
+            return wrong_at_once(truth, ranks, ["b", "c"], ["a"])
+
+        self.assertEqual(said(), [])
+        self.assertEqual(said(b=truth["b"], c=truth["c"]), [])  # twice the truth: copies on both ranks are that, too
+        self.assertEqual(said(b=numbers(5), c=0.7 * truth["c"]), ["b", "c"])
+        self.assertEqual(unreached(truth, [{"a": truth["a"], "b": truth["b"]}, {"a": truth["a"]}], ["b", "c"]), ["c"])
+        self.assertEqual(unreached(truth, [{"b": truth["b"]}, {}], ["a", "c"]), [])  # of most nothing is known
+        self.assertEqual(said(a=numbers(3, 4, seed=5), b=numbers(5)), [])  # nothing that is right shows how the ranks' add up
+
+    def test_micro_batches_that_weigh_otherwise(self):
+        outputs = [{**output("a", self.values["a"][i:i + 3], (1 + i / 3) * self.gradients["a"][i:i + 3], 0), "call": i // 3} for i in (0, 3)]
+        found = Finder(self.single, [{"outputs": outputs, "events": [CALL, LOSS]}], ["a.weight"]).departure()
+        self.assertEqual((found.stage, found.are_calls), ("weights", True))
+        self.assertIn("1 (micro-batch 1), 2 (micro-batch 2)", texts(found, [], 1, None)[0])
+        self.assertEqual(found.means_over, {})
+
+    def test_means_over_unequal_numbers_of_rows(self):
+        cuts, traces = ((0, 1), (1, 6)), []
+        for begin, end in cuts:
+            pieces = [output(n, self.values[n][begin:end], self.gradients[n][begin:end] * 3 / (end - begin), i) for i, n in enumerate("ab")]
+            traces.append({"outputs": pieces, "events": [CALL, LOSS]})
+        found = Finder(self.single, traces, ["a.weight"]).departure()
+        self.assertEqual((found.stage, found.means_over), ("weights", {0: 1, 1: 5}))
+        self.assertIn("as means over their own numbers of tokens or rows do: 1, 5", texts(found, [], 2, None)[0])
+
+    def test_pieces_that_lie_on_other_ranks(self):
+        def said(names, swapped):
+            values = {name: numbers(3, 6, seed=i) for i, name in enumerate(names)}
+            single = {"outputs": [output(n, values[n], None, i) for i, n in enumerate(names)], "events": [LOSS]}
+            traces = []
+            for rank in range(2):
+                pieces = {n: values[n].chunk(2, 1)[rank ^ (n in swapped)] for n in names}
+                traces.append({"outputs": [output(n, pieces[n], None, 0) for n in names], "events": [LOSS]})
+            return pieces_in_another_order(Finder(single, traces, []).all)
+
+        self.assertEqual(said("abcd", "c"), ["of c the ranks hold pieces 2, 1, of other outputs that are cut likewise 1, 2"])
+        self.assertEqual(said("abcd", ""), [])
+        self.assertEqual(said("abcd", "cd"), [])  # nobody knows which are right
+
+    def test_a_loss_that_counts_padding(self):
+        found = self.found(self.ranks(lambda rank, n, v, g: (v, 0.75 * g)))
+        found.stage, found.factors, found.counted = "factor", {0: 0.75, 1: 0.75}, (3, 4)
+        self.assertIn("the ratio of the 3 rows", texts(found, [], 3, 0.75)[0])
+        found.counted = (3, 5)
+        self.assertNotIn("the ratio", texts(found, [], 3, 0.75)[0])
 
     def test_rows_that_no_rank_has(self):
         traces = self.ranks()

@@ -33,7 +33,8 @@ class BackwardSearch:
     def run(self):
         """[Astray] that wrong parameters' gradients go through, those that are nearest to the loss first."""
         found, previous, right = [], None, {}  # right: of what is astray, the nearest behind it that is not
-        for one in reversed(self._known):
+        known = {one.position: one for one in self._known}
+        for one in [known[p] for p in self._graph.backwards() if p in known]:
             state = backward_of(one)
             if state.kind == "unknown":
                 continue
@@ -134,9 +135,16 @@ def are_alike(values):
 
 def by_rank(state):
     """The mean of a rank's factors; of shares there is one for all."""
-    if state is None:
-        return {}
+    return _means(state, lambda key: key[0] if state.kind == "own" else -1)
+
+
+def by_call(state):
+    """The mean of a micro-batch's factors."""
+    return _means(state, lambda key: key[1] if state.kind == "own" else -1)
+
+
+def _means(state, name):
     found = {}
-    for key, factor in state.factors.items():
-        found.setdefault(key[0] if state.kind == "own" else -1, []).append(factor)
-    return {rank: sum(factors) / len(factors) for rank, factors in found.items()}
+    for key, factor in state.factors.items() if state else ():
+        found.setdefault(name(key), []).append(factor)
+    return {key: sum(factors) / len(factors) for key, factors in found.items()}

@@ -29,6 +29,7 @@ def tokens_of(one):
     if truth.shape[-1] < _FEW_CLASSES or any(len(p.place.indices[-1]) < truth.shape[-1] for p in one.pieces):
         return None
     found = Tokens([], [], [], 0, 0)
+    is_cross_entropy = _is_of_cross_entropy(truth, one.truth["value"])
     for piece in one.pieces:
         mine, right = (x.double().flatten(0, -2) for x in (piece.gradient, piece.place.of(truth)))
         slack = tolerance_of(piece.gradient, truth)
@@ -38,17 +39,32 @@ def tokens_of(one):
                 found.unexplained += bool(g.any())
                 continue
             found.total += 1
-            _judge(found, g, t, slack, place)
+            _judge(found, g, t, slack, place, is_cross_entropy)
     return found if found.total and found.unexplained <= found.total // 8 else None
 
 
-def _judge(found, g, t, slack, place):
+def _is_of_cross_entropy(gradient, logits):
+    """Whether each row is a multiple of softmax(logits) minus 1 at one class."""
+    g, x = (t.double().flatten(0, -2) for t in (gradient, logits))
+    g, x = g[g.any(-1)], x[g.any(-1)]
+    if not len(g):
+        return False
+    found = x.softmax(-1)
+    found[torch.arange(len(g)), g.argmin(-1)] -= 1
+    found *= (g * found).sum(-1, keepdim=True) / (found * found).sum(-1, keepdim=True)
+    return bool(((g - found).norm(dim=-1) <= 4 * tolerance_of(gradient, logits) * g.norm(dim=-1)).all())
+
+
+def _judge(found, g, t, slack, place, is_cross_entropy):
     if not bool(g.any()):
         found.zero.append(place)
         return
     factor = float((g @ t) / (t @ t))
     if factor and float((g / factor - t).norm()) <= slack * float(t.norm()):
         _count(found, factor, slack)
+        return
+    if not is_cross_entropy:
+        found.unexplained += 1
         return
     # With another label a cross-entropy's gradient, softmax minus 1 at the label, differs in two classes, by one number both ways.
     factor = float((g / t).median())

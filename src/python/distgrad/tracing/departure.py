@@ -3,19 +3,22 @@
 import dataclasses
 
 from ..words import ranks_text
-from .backward_search import BackwardSearch, are_alike, by_rank
+from .arrivals import unreached, wrong_at_once
+from .backward_search import BackwardSearch, are_alike, by_call, by_rank
 from .cotangents import sentences, tokens_of
 from .graph import Graph
 from .joined import joined, value_factor
+from .orders import pieces_in_another_order
 
 _SAME = 0.05  # factors
+_SAME_COUNT = 0.02  # of numbers of rows, that a bfloat16 can show
 _JUMP = 8  # times the error of what it is computed from
 
 
 @dataclasses.dataclass
 class Departure:
     """stage: "forward", "loss", "weights" (of the ranks' losses), "term" (another one of the loss), "backward", "shares" (backward, or
-    nobody adds them up behind it), "factor" (of the loss, or after backward), "after" backward, or "unknown". `module`: whose output, or output's gradient, is the
+    nobody adds them up behind it), "factor" (of the loss, or after backward), "parameters" (what backward gives to some is wrong), "after" backward, or "unknown". `module`: whose output, or output's gradient, is the
     first that is wrong; `before`: the last that is right; `calls`: what communicates, and the Functions, between both."""
 
     stage: str
@@ -34,6 +37,11 @@ class Departure:
     shared: list = dataclasses.field(default_factory=list)  # (output, calls): of which the ranks have shares that are to be added up
     compared: int = 0  # modules
     factors: dict = dataclasses.field(default_factory=dict)  # by rank: how many times the single run's its backward is
+    are_calls: bool = False  # whether the factors are by micro-batch
+    counted: tuple = ()  # how many of the last output's rows have a gradient in the single run, and of how many
+    means_over: dict = dataclasses.field(default_factory=dict)  # rows, that the losses which do not weigh alike are means over
+    is_cut: bool = False  # whether no gradient reaches `direct`
+    direct: list = dataclasses.field(default_factory=list)  # wrong ones that backward gives another gradient, though it is right in all modules
     data: list = dataclasses.field(default_factory=list)  # what is odd about the data that the ranks compute with
     parted: int = 0  # among how many the ranks share the data, 0 where they do not or not evenly
     losses: dict = dataclasses.field(default_factory=dict)
@@ -50,7 +58,7 @@ class Finder:
         self._graph = Graph(single["outputs"])
         # Of a few parameters a factor says nothing about the loss.
         self.factor = None if any(map(self._graph.owners, right)) else factor
-        self._scaled = set(scaled)
+        self._right, self._scaled = right, set(scaled)
         self._data = self._leave_out_other_passes()
         self._at = {one.position: one for one in self._known if one.is_equal}
 
@@ -59,8 +67,31 @@ class Finder:
         found.compared = len({one.name for one in self._known})
         found.losses = self._losses()
         found.data, found.parted = self._looked_at_data()
+        if found.stage == "forward":
+            found.data += pieces_in_another_order(self._known)
         self._place_parameters(found)
+        found.counted = self._counted()
+        if found.stage == "weights":
+            found.means_over = self._means_over(found)
         return found
+
+    def _means_over(self, found):
+        """By rank, or micro-batch, how many rows have a gradient, where these are what the losses are divided by."""
+        last = next(one for one in reversed(self._known) if one.position in self._states)
+        rows = {}
+        for piece in last.pieces:
+            gradient = piece.place.of(last.truth["gradient"])
+            key = piece.record["call"] if found.are_calls else piece.rank
+            rows[key] = rows.get(key, 0) + int(gradient.flatten(0, -2).any(-1).sum() if gradient.dim() > 1 else gradient.count_nonzero())
+        products = [factor * rows.get(key, 0) for key, factor in found.factors.items()]
+        return rows if max(products) - min(products) <= _SAME_COUNT * max(products) else {}
+
+    def _counted(self):
+        gradient = next((one.truth["gradient"] for one in reversed(self._known) if one.truth["gradient"] is not None), None)
+        if gradient is None or gradient.dim() < 2:
+            return ()
+        rows = gradient.flatten(0, -2).any(-1)
+        return int(rows.sum()), len(rows)
 
     # -- forward
 
@@ -168,7 +199,7 @@ class Finder:
         if not states:
             return Departure("unknown", how="of no module are gradients known in both runs")
         first = next((state for _, state in states if state.kind == "own"), states[0][1])  # of what runs first
-        self._factors = by_rank(first)
+        self._factors, self._factors_by_call = by_rank(first), by_call(first)
         sure = [each for each in found if not each.natural]
         self._natural = [each for each in found if each.natural and search.explains_all(each) and self._scaled.isdisjoint(each.explains)]
         if not sure:
@@ -190,9 +221,14 @@ class Finder:
     def _innermost(self, one):
         """The name of the module that made what this one may have passed on."""
         value = one.truth["value"]
-        made = [known for known in self._known if known.position <= one.position and known.truth["value"].shape == value.shape
-                and known.truth["value"].equal(value)]
-        return made[0].label
+        made = next(known for known in self._known if known.position <= one.position and known.truth["value"].shape == value.shape
+                    and known.truth["value"].equal(value))
+        within = {p for p, known in self._at.items() if _is_within(known.name, made.name)}
+        inner = [self._at[p].label for p in self._graph.producers(made.position, within)]
+        if not inner:
+            return made.label
+        innermost = [name for name in dict.fromkeys(inner) if not any(_is_within(other, name) for other in inner)]
+        return f"{made.label} (made of that of {', '.join(innermost)})"
 
     def _weights_behind(self, one):
         """The ranks' factors of what is nearest to the loss and right."""
@@ -226,6 +262,8 @@ class Finder:
             last = next(one for one in reversed(self._known) if one.position in self._states)
             how = f"has {next(iter(factors.values())):.4g} times its gradient"
             return Departure("loss", last.label, "", how, (), self._between(last, None, rank), factors=factors)
+        if factors and are_alike(factors.values()) and not are_alike(self._factors_by_call.values()):
+            return Departure("weights", factors=self._factors_by_call, are_calls=True)
         if not factors or are_alike(factors.values()):
             stage = "factor" if self.factor is not None and factors and self._looked_at_data()[1] else "after"
         else:
@@ -234,8 +272,13 @@ class Finder:
                   if (calls_there := self._behind(each.one, each.after, rank, False)[1]) or each.after is None]
         if shared and stage != "weights":
             stage = "shares"
+        arrived = self._single.get("arrived", {}), [r.get("arrived", {}) for r in self._ranks]
+        absent = unreached(*arrived, self._wrong)
+        direct = absent or wrong_at_once(*arrived, self._wrong, self._right)
+        if stage == "after" and direct:
+            stage = "parameters"
         known = [one for one in self._known if one.position in self._states]
-        return Departure(stage, calls=calls + [c for c in hooks if c not in calls], factors=factors, shared=shared,
+        return Departure(stage, calls=calls + [c for c in hooks if c not in calls], factors=factors, shared=shared, direct=direct, is_cut=bool(absent),
                          behind_modules=self._between(known[-1], None, rank))
 
     def _is_there_from_the_loss(self, factors):
@@ -283,6 +326,10 @@ def _times_the_value(one):
     if None in factors or not are_alike(factors) or abs(factors[0] - 1) <= _SAME:
         return ""
     return f", which is {factors[0]:.4g} times what it should be"
+
+
+def _is_within(name, of):
+    return name.startswith(of + ".") or of.startswith("(") and not name.startswith("(")
 
 
 def _counts(pieces, whole):

@@ -25,6 +25,21 @@ class Graph:
         """Whether the loss is computed from it with no other output between."""
         return self._ends[position]
 
+    def backwards(self):
+        """All positions, those of what is computed from an output before it; else the latest first."""
+        order, seen = {}, set()
+        for last in reversed(range(len(self._consumers))):
+            waiting = [last]
+            while waiting:
+                at = waiting[-1]
+                seen.add(at)
+                further = [p for p in self._consumers[at] if p not in seen]
+                if further:
+                    waiting.append(max(further))
+                else:
+                    order[waiting.pop()] = None
+        return list(order)
+
     def consumers(self, position, within):
         """The nearest of `within` that are computed from it, in order."""
         return self._nearest(position, within, self._consumers)

@@ -134,20 +134,20 @@ def backward_of(one):
     without = sorted({p.rank for p in told if p.gradient is None})
     if without:
         return Backward("missing", ranks=tuple(without))
-    factors = {p.key: _factor(p.gradient, p.place.of(truth)) for p in told}
+    factors = {p.key: multiple_of(p.gradient, p.place.of(truth)) for p in told}
     if all(f is not None for f in factors.values()):
         return Backward("own", factors)
     parts = {}
     for piece in told:
         parts.setdefault((piece.record["call"], piece.place.key), []).append(piece)
-    shared = {key: _factor(sum(p.gradient.double() for p in pieces).to(pieces[0].gradient.dtype), pieces[0].place.of(truth))
+    shared = {key: multiple_of(sum(p.gradient.double() for p in pieces).to(pieces[0].gradient.dtype), pieces[0].place.of(truth))
               for key, pieces in parts.items()}
     if all(len(pieces) > 1 for pieces in parts.values()) and all(f is not None for f in shared.values()):
         return Backward("shares", shared)
     return Backward("wrong", ranks=tuple(sorted({key[0] for key, f in factors.items() if f is None})))
 
 
-def _factor(gradient, truth):
+def multiple_of(gradient, truth):
     """Of which multiple of the truth it is; None: of none."""
     g, t = gradient.double(), truth.double()
     factor = float((g * t).sum() / (t * t).sum())
@@ -158,4 +158,4 @@ def _factor(gradient, truth):
 
 def value_factor(value, truth):
     """Likewise of a copy; None where the shapes differ."""
-    return _factor(value, truth) if value.shape == truth.shape and bool(truth.any()) else None
+    return multiple_of(value, truth) if value.shape == truth.shape and bool(truth.any()) else None

@@ -15,6 +15,7 @@ from ..ranks.rounding import without_dynamo
 _MOST_BYTES = 1 << 28  # of copies in one process; what comes later is left out
 _MOST_TENSORS = 4  # of one module's output
 _WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+_PROBES = {"_forward_metadata_inference", "_backward_metadata_inference", "_shape_inference"}
 _SILENT = ("barrier", "wait_tensor", "monitored_barrier_", "_wrap_tensor_autograd")
 
 
@@ -39,6 +40,7 @@ class Recording:
         self._calls = {}  # module's id -> how often
         self._modules = {}  # module's id -> it
         self._roots = []  # of backward; of a run whose graph is kept
+        self._arrived = {}  # parameter's id -> what backward gave it
         self._alive = {}  # likewise, of all modules when the first backward began: the model may be gone when the step ends
 
     def start(self):
@@ -47,6 +49,7 @@ class Recording:
         self._watch_functions()
         self._watch_backward()
         self._watch_clipping()
+        self._leave_out_probes()
         _Exchanges(self).__enter__()  # until the process ends
 
     def note(self, kind, what, **more):
@@ -61,7 +64,7 @@ class Recording:
             return
         call = self._calls.get(id(module), 0)
         self._calls[id(module)], self._modules[id(module)] = call + 1, module
-        tensors = [x for x in tree_flatten(output)[0] if isinstance(x, torch.Tensor) and x.is_floating_point()]
+        tensors = [x for x in tree_flatten(output)[0] if _is_watched(x)]
         for index, x in enumerate(tensors[:_MOST_TENSORS]):
             value, at = local_piece(x)
             self._bytes += value.numel() * value.element_size()
@@ -107,11 +110,29 @@ class Recording:
                 self.note("loss", "backward", value=value)
                 self._roots += roots if self._keeps_graph else []
                 self._keep_modules()
+                self._watch_parameters()
             original(tensors, grad_tensors, retain_graph or self._keeps_graph or None, create_graph, **kwargs)
             if not nested and self.after_backward:
                 self.after_backward(self)
 
         torch.autograd.backward = backward
+
+    def _watch_parameters(self):
+        for module in self._modules.values():
+            for parameter in module.parameters():
+                if parameter.requires_grad and parameter.is_leaf and id(parameter) not in self._arrived:
+                    self._arrived[id(parameter)] = None
+                    parameter.register_hook(functools.partial(self._arrives, id(parameter)))
+
+    def _arrives(self, key, gradient):
+        if self.paused:
+            return
+        value, at = local_piece(gradient)
+        before = self._arrived[key]
+        if before is None:
+            self._bytes += value.numel() * value.element_size()
+        if at is None and self._bytes <= _MOST_BYTES:  # of a DTensor it is not known what the ranks' add up to
+            self._arrived[key] = value if before is None else before + value
 
     def _watch_clipping(self):
         original = torch.nn.utils.clip_grad_norm_
@@ -125,6 +146,25 @@ class Recording:
 
         torch.nn.utils.clip_grad_norm_ = clip
         torch.nn.utils.clip_grad.clip_grad_norm_ = clip
+
+    def _leave_out_probes(self):
+        """What torch's pipelines run beforehand, to learn shapes."""
+        from torch.distributed.pipelining.stage import _PipelineStageBase
+
+        def left_out(original):
+            @functools.wraps(original)
+            def run(*args, **kwargs):
+                before, self.paused = self.paused, True
+                try:
+                    return original(*args, **kwargs)
+                finally:
+                    self.paused = before
+
+            return run
+
+        for cls in [_PipelineStageBase, *_PipelineStageBase.__subclasses__()]:
+            for name in _PROBES & vars(cls).keys():
+                setattr(cls, name, left_out(vars(cls)[name]))
 
     # -- names
 
@@ -162,14 +202,19 @@ class Recording:
         return found
 
     def _consumers(self):
-        """By an output's position, those of the later outputs that are computed from it with no other between, the loss being -1; of
+        """By an output's position, those of the outputs that are computed from it with no other between, the loss being -1; of
         a run whose graph is kept."""
         nodes, found = {}, {}
         ends = [(i, output.tensor) for i, output in enumerate(self.outputs)] + [(-1, root) for root in self._roots]
-        for i, tensor in ends:
-            if tensor is None or tensor.grad_fn is None:
-                continue
-            waiting, seen = [tensor.grad_fn], set()
+        ends = [(i, tensor.grad_fn) for i, tensor in ends if tensor is not None and tensor.grad_fn is not None]
+        for i, node in ends:
+            if i >= 0:
+                nodes.setdefault(node, []).append(i)
+        for i, end in ends:
+            passed_on = [other for other in nodes.get(end, ()) if i < 0 or other < i]
+            waiting, seen = [] if passed_on else [following for following, _ in end.next_functions], set()
+            for other in passed_on:
+                found.setdefault(other, []).append(i)
             while waiting:
                 node = waiting.pop()
                 if node is None or node in seen:
@@ -179,7 +224,6 @@ class Recording:
                     found.setdefault(other, []).append(i)
                 if node not in nodes:
                     waiting += [following for following, _ in node.next_functions]
-            nodes.setdefault(tensor.grad_fn, []).append(i)
         return found
 
     def trace(self):
@@ -189,7 +233,8 @@ class Recording:
                     "gradient": o.gradient, "event": o.event, "consumers": [p for p in consumers.get(i, []) if p >= 0],
                     "reaches_loss": -1 in consumers.get(i, []), "in_graph": o.tensor is not None and o.tensor.grad_fn is not None}
                    for i, o in enumerate(self.outputs)]
-        return {"outputs": outputs, "events": self.events}
+        arrived = {name: self._arrived.get(id(parameter)) for name, parameter in self.parameters().items()}
+        return {"outputs": outputs, "events": self.events, "arrived": {name: g for name, g in arrived.items() if g is not None}}
 
 
 class _Exchanges(TorchDispatchMode):
@@ -205,6 +250,11 @@ class _Exchanges(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
     without_dynamo(__torch_dispatch__)
+
+
+def _is_watched(x):
+    """A scalar is a loss, or made of parameters: no rank has a piece of it."""
+    return isinstance(x, torch.Tensor) and x.is_floating_point() and x.dim() > 0 and not x.is_meta
 
 
 def in_backward():

@@ -1,37 +1,35 @@
 """What departure.py and shares.py found, in words."""
 
 from ..words import ranks_text
-from .joining import groupings
 
 _MOST_NAMES = 6
 _MOST_CALLS = 5
 _SAME = 1e-5  # losses; where they are further apart than that, it is left open whether rounding or a mistake did it
 _SAME_FACTOR = 1e-3
-_LEAST = 1e-4  # relative: of norms, what is no rounding in any dtype but the short ones
 
 
-def texts(departure, shares, clipped_in_single, clipped_by_rank, factor):
+def texts(departure, shares, world_size, factor):
     """Lines. `factor`: observed over truth, of all wrong gradients; None where that is not one number."""
-    departure.ranks = departure.ranks if len(departure.ranks) < len(clipped_by_rank) else ()  # all: not worth a word
+    departure.ranks = departure.ranks if len(departure.ranks) < world_size else ()  # all: not worth a word
     lines = [_departure(departure, factor)]
     lines += [f"Data: {text}." for text in departure.data]
     if departure.upstream and departure.stage == "backward":
-        lines.append(f"Wrong upstream of there: {_names(departure.upstream)}.")
+        lines.append(f"Wrong upstream of there: {some(departure.upstream)}.")
     lines += departure.tokens
     if departure.also:
-        lines.append(f"Backward departs likewise at {_names(departure.also)}.")
+        lines.append(f"Backward departs likewise at {some(departure.also)}.")
     if departure.lost:
-        lines.append(f"Backward reaches the modules of {_names(departure.lost)}, and what it gives is not returned: it was never reduced"
+        lines.append(f"Backward reaches the modules of {some(departure.lost)}, and what it gives is not returned: it was never reduced"
                      " (no_sync, set_requires_gradient_sync, set_requires_all_reduce), was set to zero or None, or the parameter is frozen"
                      " or another object.")
     if departure.others:
         lines.append("Wrong although backward is right at their modules' outputs, so that what comes after backward is to be looked at: "
-                     f"{_names(departure.others)}.")
+                     f"{some(departure.others)}.")
     if departure.stage == "loss":
         lines += _losses(departure.losses)
     for share in shares:
-        lines.append(f"{_names(share['parameters'])}: {share['meaning']}.")
-    return lines + _clipping(clipped_in_single, clipped_by_rank)
+        lines.append(f"{some(share['parameters'])}: {share['meaning']}.")
+    return lines
 
 
 def _departure(d, factor):
@@ -54,15 +52,23 @@ def _departure(d, factor):
     if d.stage == "term":
         return f"Forward and backward are right in {_all(d.compared)}, but another term of the loss counts otherwise."
     if d.stage == "weights":
-        return f"Forward and backward are right in {_all(d.compared)}, but the ranks' losses do not weigh alike{_times(d.factors)}."
+        whose = "micro-batches'" if d.are_calls else "ranks'"
+        return f"Forward and backward are right in {_all(d.compared)}, but the {whose} losses do not weigh alike{_times(d.factors, d.are_calls)}{_rows(d)}."
     if d.stage == "shares":
         output, how, calls = d.shared[0]
         return (f"Forward is right in {_all(d.compared)}, but the output of {output} {how}: backward is to add them up"
                 + (f", in {'; '.join(calls[:_MOST_CALLS])}" if calls else "")
                 + ", or the gradients of the parameters before it are to be added up over these ranks after backward.")
+    if d.stage == "parameters":
+        what = (f"no gradient reaches {some(d.direct)} on any rank: it is detached or frozen, or what is computed from it is not used. Where"
+                " DistributedDataParallel waits for it, it reduces nothing") if d.is_cut else (
+            f"what backward gives to {some(d.direct)}, added up over the ranks before anything is reduced, is wrong: look at where it is used"
+            " beside its module's output, as in the loss, and at hooks")
+        return (f"Forward and backward are right in {_all(d.compared)}, but {what}."
+                + (f" Behind the modules lies: {'; '.join(d.behind_modules[:_MOST_CALLS])}." if d.behind_modules else ""))
     behind = f". After backward, or from its hooks: {calls}." if calls else ". Nothing communicates after backward."
     if d.stage == "factor":
-        return (f"Forward and backward are right in {_all(d.compared)}, so it is a factor: {_after(d.factors, factor, d.parted)}"
+        return (f"Forward and backward are right in {_all(d.compared)}, so it is a factor: {_after(d.factors, factor, d.parted, d.counted)}"
                 + (f". Between the last module and the loss: {'; '.join(d.behind_modules[:_MOST_CALLS])}" if d.behind_modules else "") + behind)
     of_what = "is wrong is the data (below), or it happens" if d.data else "is wrong happens"
     return (f"Forward and backward are right in {_all(d.compared)}{_times(d.factors)}: what {of_what} to the parameters' gradients ("
@@ -74,7 +80,7 @@ def _all(modules):
     return f"all {modules} modules" if modules > 1 else "the one module that both runs have"
 
 
-def _after(factors, factor, parts):
+def _after(factors, factor, parts, counted):
     """What becomes of the ranks' `parts` of the data, where all gradients are wrong by one factor."""
     weight = next(iter(factors.values()))
     behind = factor / weight
@@ -83,7 +89,16 @@ def _after(factors, factor, parts):
     text = f"each rank's loss weighs its part of the data {times}, and in the end the ranks' gradients are {what}"
     if parts > 1 and abs(behind * parts - 1) <= 0.01:  # that a mean is meant is likely, no more
         text += f". That is a mean over {parts} parts of the data: with it, each rank's loss has to weigh {parts} times as the single run's does"
-    return text
+    return text + _tokens_text((weight, factor), counted)
+
+
+def _tokens_text(wrong, counted):
+    """Where the ranks' losses are wrong by what tokens without a gradient make: divided by all, or by those that count."""
+    some_count, all_count = counted or (0, 0)
+    if not 0 < some_count < all_count or not any(abs(w / x - 1) <= _SAME_FACTOR for w in wrong for x in (some_count / all_count, all_count / some_count)):
+        return ""
+    return (f". That is the ratio of the {some_count} rows of the last output that have a gradient in the single run to all {all_count}: the loss"
+            " is divided by the one where it is to be by the other")
 
 
 def _ratio(x):
@@ -91,13 +106,21 @@ def _ratio(x):
     return f"1/{round(inverse)}" if abs(inverse) > 1.5 and abs(inverse - round(inverse)) < 0.01 * abs(inverse) else f"{x:.4g}"
 
 
-def _times(factors):
+def _times(factors, are_calls=False):
     values = list(factors.values())
     if not values or all(abs(v - 1) <= _SAME_FACTOR for v in values):
         return ""
     if max(values) - min(values) <= 0.01 * max(map(abs, values)):
         return f", where the ranks' losses weigh their parts {values[0]:.4g} times"
-    return ": they weigh their parts " + ", ".join(f"{v:.4g} (rank {r})" for r, v in sorted(factors.items())) + " times"
+    each = "micro-batch {}" if are_calls else "rank {}"
+    return ": they weigh their parts " + ", ".join(f"{v:.4g} ({each.format(k + are_calls)})" for k, v in sorted(factors.items())) + " times"
+
+
+def _rows(d):
+    if len(set(d.means_over.values())) < 2:
+        return ""
+    return (", as means over their own numbers of tokens or rows do: " + ", ".join(str(n) for _, n in sorted(d.means_over.items()))
+            + ". Divide by all, or weigh each by its share")
 
 
 def _is_right(losses):
@@ -116,31 +139,7 @@ def _losses(losses):
     return [f"Losses: {values} on the ranks, {losses['single']:.6g} in the single run."]
 
 
-def _clipping(single, ranks):
-    """What clip_grad_norm_ saw."""
-    if not single and not any(ranks):
-        return []
-    if bool(single) != any(map(bool, ranks)):
-        where = "in the single run alone" if single else f"on {ranks_text([i for i, r in enumerate(ranks) if r])} alone"
-        return [f"Gradients are clipped {where}, by {_place(single, ranks)}."]
-    if not all(ranks):
-        return [f"Gradients are clipped on {ranks_text([i for i, r in enumerate(ranks) if r])} alone, by {_place(single, ranks)}."]
-    norms, truth = [r[-1]["norm"] for r in ranks], single[-1]["norm"]
-    slack = max(_LEAST, 4 * max(event["eps"] for event in [single[-1], *(r[-1] for r in ranks)]))
-    if all(abs(n - truth) <= slack * truth for n in norms):
-        return []
-    text = f"{_place(single, ranks)} saw the norms {', '.join(f'{n:.4g}' for n in norms[:8])} on the ranks, {truth:.4g} in the single run"
-    if any(all(abs(sum(norms[r] ** 2 for r in group) ** 0.5 - truth) <= slack * truth for group in groups)
-           for groups in groupings(len(norms))):
-        text += ": those of the ranks' own pieces, not that of all"
-    return [text + "."]
-
-
-def _place(single, ranks):
-    event = next((r[-1] for r in ranks if r), None) or single[-1]
-    return f"{event['what']} in {event['place']}"
-
-
-def _names(names):
+def some(names):
+    """As many as a line takes."""
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return ", ".join(names[:_MOST_NAMES]) + more

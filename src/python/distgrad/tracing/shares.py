@@ -25,6 +25,7 @@ class Part:
     tokens: int
     gradients: dict = dataclasses.field(default_factory=dict)  # by parameter
     is_other_term: bool = False
+    name: str = ""  # of a part that is no rank's
 
     @property
     def rank(self):
@@ -158,9 +159,9 @@ def _solved(parts, name, tensor, at):
     solution = torch.linalg.lstsq(a, b[:, None]).solution[:, 0]
     if not float((a @ solution - b).norm()) <= precision * max(float(b.norm()), float(a.sum(1).norm()) * 1e-6):
         return None, 0
-    weights = [None] * len(parts)
+    weights, least = [None] * len(parts), precision * float(solution.abs().max())
     for i, x in zip(chosen, solution):
-        weights[i] = float(x)
+        weights[i] = float(x) if abs(float(x)) > least else 0.0
     return weights, max(0.01, precision)
 
 
@@ -193,7 +194,7 @@ def meaning(weights, parts, module):
         of_data = [[row[i] for i in data] for row in rows]
         theirs = [parts[i] for i in data]
         if all(_alike(row, of_data[0], precision) for row in of_data):
-            said.append(_meaning_of(of_data[0], theirs, precision))
+            said.append(meaning_of(of_data[0], theirs, precision))
         else:
             said.append(_meaning_by_rank(dict(zip(ranks, of_data)), theirs, precision))
     said.append(_meaning_of_other_term(rows, data, parts, precision, module))
@@ -205,6 +206,8 @@ def _meaning_of_other_term(rows, data, parts, precision, module):
     if at is None or rows[0][at] is None or not data:
         return ""
     other, mean = rows[0][at], sum(rows[0][i] for i in data) / len(data)
+    if other and not any(row[i] for row in rows for i in data):
+        return f"only the term of the loss that does not go through the output of {module} counts"
     if any(abs(row[i] - mean) > 3 * precision * abs(mean) for row in rows for i in data):
         return ""  # against a part of the data nothing can be said
     if not mean or any(abs(row[at] - other) > 3 * precision * max(abs(mean), abs(other)) for row in rows):
@@ -246,20 +249,34 @@ def _is_of(row, chosen, precision):
             and all(abs(x - inside[0]) <= 3 * precision * most for x in inside))
 
 
-def _meaning_of(row, parts, precision):
+def meaning_of(row, parts, precision):
     most = max(map(abs, row))
     if max(row) - min(row) <= 3 * precision * most:
         return ""
-    rest = [p.rank is None for p in parts]
+    rest = [p.rank is None and not p.name for p in parts]
     if any(rest) and _is_of(row, [not r for r in rest], precision):
         return "only a part of the data counts: the rest is on no rank"
     tokens = [x * p.tokens for x, p in zip(row, parts)]
     if max(tokens) - min(tokens) <= 3 * precision * max(map(abs, tokens)):
-        return "each part is divided by its own number of tokens: " + ", ".join(f"{_of(p, parts)} {p.tokens}" for p in parts)
+        return "each part is divided by its own number of tokens: " + ", ".join(f"{name} {n}" for name, n in _by_part([p.tokens for p in parts], parts))
+    usual = sorted(row)[len(row) // 2]
+    others = [i for i, x in enumerate(row) if abs(x - usual) > 3 * precision * most]
+    if len(row) > 2 and len(others) == 1 and usual and row[others[0]]:
+        return f"{_of(parts[others[0]], parts)} counts {row[others[0]] / usual:.3g} times as much as the rest"
     chosen = [abs(x) > most / 2 for x in row]
     if _is_of(row, chosen, precision):
         return _counting(chosen, parts)
-    return "weights " + ", ".join(f"{x:.3g} ({_of(p, parts)})" for x, p in zip(row, parts))
+    return "weights " + ", ".join(f"{x} ({name})" for name, x in _by_part([f"{x:.3g}" for x in row], parts))
+
+
+def _by_part(values, parts):
+    """[(name, value)]: of micro-batches, where the ranks' are the same."""
+    found = {}
+    for value, part in zip(values, parts):
+        found.setdefault(part.call, set()).add(value if part.ranks else None)
+    if len(found) > 1 and all(len(of_call) == 1 and None not in of_call for of_call in found.values()):
+        return [(f"micro-batch {call + 1}", of_call.pop()) for call, of_call in sorted(found.items())]
+    return [(_of(part, parts), value) for value, part in zip(values, parts)]
 
 
 def _counting(chosen, parts):
@@ -275,6 +292,8 @@ def _counting(chosen, parts):
 
 
 def _of(part, parts):
+    if part.name:
+        return part.name
     if part.rank is None:
         return "data of no rank"
     return ranks_text(part.ranks) + (f" micro-batch {part.call + 1}" if max(p.call for p in parts) > 0 else "")

@@ -8,9 +8,11 @@ import time
 
 import torch
 
+from .clipping import clip_factor, clipped_by_own, seen_norms
 from .departure import Finder
-from .recording import Recording, local_piece
+from .recording import Recording, local_piece, plain
 from .report import texts
+from .losses import meaning_of_losses, parts_of_losses
 from .shares import Cutter, meaning, weights_of
 
 _POLL_S = 0.01
@@ -24,8 +26,8 @@ class WatchedRank:
     def start(self):
         self._recording.start()
 
-    def finish(self, found):
-        gradients = {name: local_piece(g) for name, g in found.items() if g is not None}
+    def finish(self, found, _):
+        gradients = {plain(name): local_piece(g) for name, g in found.items() if g is not None}
         torch.save({**self._recording.trace(), "gradients": gradients}, self._path + "~")
         os.rename(self._path + "~", self._path)
 
@@ -55,15 +57,16 @@ class WatchedSingle:
         except RuntimeError:  # a graph that can be gone through once only
             self._cutter.parts = []
 
-    def finish(self, found):
-        trace = self._recording.trace()
-        scaled = [name for name, found in self._wrong.items() if found["verdict"] == "scaled"]
-        finder = Finder(trace, self._ranks, list(self._wrong), self._factor(), self._right, scaled)
+    def finish(self, found, losses):
+        trace, found = self._recording.trace(), {plain(name): g for name, g in found.items()}
+        scaled = {name: wrong["factor"] for name, wrong in self._wrong.items() if wrong["verdict"] == "scaled"}
+        finder = Finder(trace, self._ranks, list(self._wrong), self._factor(), self._right, list(scaled))
         departure = finder.departure()
         parts = self._cutter.parts
         weights = weights_of(parts, [rank["gradients"] for rank in self._ranks], list(self._wrong)) if parts else []
         shares = [{"parameters": w.parameters, "weights": w.by_rank, "meaning": said}
                   for w in weights if (said := meaning(w, parts, self._cutter.module))]
+        shares += self._shares_of(losses, found)
         if departure.stage == "after" and any("term of the loss" in share["meaning"] for share in shares):
             departure.stage = "term"
         absent = [name for name, found in self._wrong.items() if found["verdict"] in ("missing", "zero")]
@@ -73,9 +76,21 @@ class WatchedSingle:
         clippings = [[e for e in t["events"] if e["kind"] == "clipping"] for t in [trace, *self._ranks]]
         where = {"departure": dataclasses.asdict(departure),
                  "parts": [{"ranks": p.ranks, "call": p.call, "tokens": p.tokens} for p in parts], "shares": shares}
-        where["text"] = texts(departure, shares, clippings[0], clippings[1:], finder.factor)
+        where["text"] = [*texts(departure, shares, len(self._ranks), finder.factor), *seen_norms(clippings[0], clippings[1:]),
+                         *clipped_by_own([r["gradients"] for r in self._ranks], found), *clip_factor(clippings[0], clippings[1:], scaled)]
         with open(self._result, "w") as file:
             json.dump(where, file)
+
+    def _shares_of(self, losses, found):
+        """What the ranks' gradients are made of, by the losses that the single run returned."""
+        said = []
+        observed = [rank["gradients"] for rank in self._ranks]
+        self._recording.paused = True
+        for parts in parts_of_losses(losses, self._recording.parameters(), found):
+            for w in weights_of(parts, observed, list(self._wrong)):
+                if means := meaning_of_losses(w, parts):
+                    said.append({"parameters": w.parameters, "weights": w.by_rank, "meaning": means})
+        return said
 
     def _factor(self):
         """That all wrong gradients are wrong by."""
