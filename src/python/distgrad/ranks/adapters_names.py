@@ -6,36 +6,17 @@ adapter of one line, which is better than a verdict on a call that was not meant
 
 import re
 
-ROOTED = ("reduce", "broadcast", "gather", "scatter")
-REDUCING = ("all_reduce", "reduce", "reduce_scatter")
-GATHERING = ("all_gather", "gather")
-CUTTING = ("reduce_scatter", "scatter", "slice")
-WITH_DIM = GATHERING + CUTTING + ("all_to_all",)
+from .collectives import KINDS, MODULES, STACKING, kinds_with
 
-# kind -> names of functions, torch's first, old ones after new ones. Written in lower case with underscores; classes
-# are found under the same words (`AllGather`, `_AllGatherFunc`, `GatherLayer`).
-KIND_NAMES = {
-    "all_reduce": ("all_reduce", "allreduce", "all_reduce_tensor", "all_reduce_autograd", "all_reduce_sum",
-                   "reduce_from_model_parallel_region", "reduce_from_tensor_model_parallel_region"),
-    "reduce": ("reduce",),
-    "broadcast": ("broadcast",),
-    "all_gather": ("all_gather", "allgather", "all_gather_single", "all_gather_into_tensor", "all_gather_tensor",
-                   "all_gather_base", "all_gather_single_autograd", "all_gather_tensor_autograd",
-                   "all_gather_with_grad", "all_gather_with_gradient", "all_gather_with_backprop",
-                   "all_gather_batch_with_grad", "concat_all_gather", "gather_from_all", "gather_all",
-                   "gather_layer", "gather_from_model_parallel_region",
-                   "gather_from_tensor_model_parallel_region"),
-    "gather": ("gather",),
-    "reduce_scatter": ("reduce_scatter", "reducescatter", "reduce_scatter_single", "reduce_scatter_tensor",
-                       "reduce_scatter_base", "reduce_scatter_single_autograd", "reduce_scatter_tensor_autograd",
-                       "reduce_scatter_to_sequence_parallel_region"),
-    "scatter": ("scatter",),
-    "all_to_all": ("all_to_all", "alltoall", "all_to_all_single", "all_to_all_tensor", "all_to_all_single_autograd"),
-    "send_recv": ("send_recv",),
-    "copy": ("copy", "copy_to_model_parallel_region", "copy_to_tensor_model_parallel_region"),
-    "slice": ("slice", "split", "scatter_to_model_parallel_region", "scatter_to_tensor_model_parallel_region"),
-}
-KINDS = tuple(KIND_NAMES)
+ROOTED = kinds_with("root")
+REDUCING = kinds_with("op")
+GATHERING = STACKING
+CUTTING = tuple(kind for kind in kinds_with("splits") if kind != "all_to_all")
+WITH_DIM = kinds_with("dim")
+
+# kind -> names of functions, torch's first, old ones after new ones. Written in lower case with
+# underscores; classes are found under the same words (`AllGather`, `_AllGatherFunc`, `GatherLayer`).
+KIND_NAMES = {kind: module.NAMES for kind, module in MODULES.items()}
 
 _CLASS_ENDINGS = re.compile(r"_(layer|func|function|op|fn|autograd)$")
 

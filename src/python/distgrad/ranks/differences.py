@@ -10,7 +10,8 @@ import contextlib
 
 import torch
 
-from . import exchange, hooks
+from . import hooks
+from .collectives.exchange import gathered, gathered_shapes, gathered_uneven, summed
 from .cuts import Cuts
 from .narrowing import Narrowing
 from .plan import InvalidAt
@@ -61,7 +62,7 @@ class _Measurement:
                         for item in case.program["inputs"]}
         # By input, of each part.
         self._sizes = {item["name"]: [x.abs().nan_to_num(nan=0, posinf=0)
-                                      for x in exchange.all_gather_uneven(self._world, self._leaves[item["name"]])]
+                                      for x in gathered_uneven(self._leaves[item["name"]])]
                        for item in self._items}
         self._loss_is_checked = False
         self._move = None  # by input's name, what is added to this rank's leaf
@@ -74,7 +75,7 @@ class _Measurement:
         losses = self._leave_out_casts(self._losses(self._narrowing.watching))
         cuts = Cuts()
         again = self._losses(cuts.recording)
-        steps = [exchange.all_gather_uneven(self._world, value) for value in self._case.told]
+        steps = [gathered_uneven(value) for value in self._case.told]
         undecided = self._why_nothing_is_known(losses, again)
         elements = [(item, part, element) for item in self._items for part, shape in enumerate(self._parts(item))
                     for element in range(int(torch.Size(shape).numel()))]
@@ -234,10 +235,10 @@ class _Measurement:
             loss, _ = self._case.forward()
         if not self._loss_is_checked:
             self._check_shape_of(loss)
-        return torch.cat(exchange.all_gather(self._world, loss.detach().reshape(1).to(torch.float64)))
+        return torch.cat(gathered(loss.detach().reshape(1).to(torch.float64)))
 
     def _check_shape_of(self, loss):
-        for rank, shape in enumerate(exchange.all_gather_shapes(self._world, loss)):
+        for rank, shape in enumerate(gathered_shapes(loss)):
             if torch.Size(shape).numel() != 1:
                 raise InvalidAt(self._case.program["loss"]["pointer"],
                                 f"the loss has {torch.Size(shape).numel()} elements (shape {list(shape)} on rank {rank});"
@@ -413,20 +414,20 @@ class _Measurement:
             loss, reached = case.forward()
             case.backward(loss, reached)
         gradients = [torch.zeros_like(x) if g is None else g for g, (_, x) in zip(case.gradients(), case.leaves)]
-        losses = torch.cat(exchange.all_gather(self._world, loss.detach().reshape(1)))
-        return gradients, losses, [exchange.all_gather_uneven(self._world, value) for value in case.told]
+        losses = torch.cat(gathered(loss.detach().reshape(1)))
+        return gradients, losses, [gathered_uneven(value) for value in case.told]
 
     def _on_leaves(self, apart):
         """What the ranks' copies and pieces differ by, as a bound for the leaf's elements: summed."""
         flat = []
         for item, x in zip(self._items, apart):
             if is_local(item):
-                flat += [part.reshape(-1) for part in exchange.all_gather_uneven(self._world, x)]
+                flat += [part.reshape(-1) for part in gathered_uneven(x)]
                 continue
             leaf = torch.zeros_like(self._leaves[item["name"]]).requires_grad_()
             held = held_of(self._case.program, item, leaf, self._case.rank)
             (mine,) = torch.autograd.grad((held * x.to(torch.float64)).sum(), leaf)
-            flat.append(exchange.all_reduce(self._world, mine, "sum").reshape(-1))
+            flat.append(summed(mine).reshape(-1))
         return torch.cat(flat) if flat else torch.zeros(0, dtype=torch.float64)
 
     # -- among the ranks
@@ -434,7 +435,7 @@ class _Measurement:
     def _everywhere(self, flag):
         """Whether it is so on some rank."""
         mine = torch.tensor([1.0 if flag else 0.0], dtype=torch.float64)
-        return bool(exchange.all_reduce(self._world, mine, "sum").item())
+        return bool(summed(mine).item())
 
     def _gathered(self, texts):
         import torch.distributed as dist

@@ -15,6 +15,8 @@ import sys
 import torch
 import torch.distributed as dist
 
+from .collectives import MODULES, kinds_with
+
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _MOST_GROUPS = 12  # and pairs that exchange messages, whose numbers of calls are told
@@ -22,33 +24,20 @@ _MOST_RECENT = 4
 _MOST_TOLD = 100  # calls of a case
 _MOST_PENDING = 256
 
-# ProcessGroup's method -> kind, the argument that holds this rank's operand, whether all ranks give as much.
+# ProcessGroup's method -> kind, the argument that holds this rank's operand, whether all ranks give
+# as much.
 _METHODS = {
-    "allreduce": ("all_reduce", 0, True),
-    "allreduce_coalesced": ("all_reduce", 0, True),
-    "broadcast": ("broadcast", 0, True),
-    "reduce": ("reduce", 0, True),
-    "allgather": ("all_gather", 1, True),
-    "_allgather_base": ("all_gather", 1, True),
-    "all_gather_single": ("all_gather", 1, True),
-    "allgather_into_tensor_coalesced": ("all_gather", 1, True),
-    "reduce_scatter": ("reduce_scatter", 1, True),
-    "_reduce_scatter_base": ("reduce_scatter", 1, True),
-    "reduce_scatter_single": ("reduce_scatter", 1, True),
-    "reduce_scatter_tensor_coalesced": ("reduce_scatter", 1, True),
-    "gather": ("gather", 1, True),
-    "scatter": ("scatter", 0, True),
-    "alltoall": ("all_to_all", 1, False),
-    "alltoall_base": ("all_to_all", 1, False),
-    "all_to_all_single": ("all_to_all", 1, False),
+    **{method: (kind, operand, kind != "all_to_all")
+       for kind, module in MODULES.items()
+       for method, operand in getattr(module, "METHODS", {}).items()},
     "barrier": ("barrier", None, False),
     "send": ("send", 0, False),
     "recv": ("recv", 0, False),
     "recv_anysource": ("recv", 0, False),
 }
 _BETWEEN_TWO = ("send", "recv")
-_ROOTED = ("broadcast", "reduce", "gather", "scatter")
-_REDUCING = ("all_reduce", "reduce", "reduce_scatter")
+_ROOTED = kinds_with("root")
+_REDUCING = kinds_with("op")
 
 
 _count = 0  # of all collectives that this process has entered

@@ -15,11 +15,13 @@ import torch.distributed as dist
 
 from . import board as places
 from . import debugging
-from . import adapters_loading, exchange, times
+from . import adapters_loading, times
 from .adapters_results import private_copy
 from .anchors import anchored, attached
 from .call import NeedsFreshRank, NotOffered, SubjectError
 from .code import Code, checked, seed
+from .collectives.composed import take_composed
+from .collectives.exchange import summed
 from .driving import drive
 from .frames import number
 from .groups import Groups
@@ -68,7 +70,7 @@ class Runner:
         left = [t.name for t in threading.enumerate() if t not in threads]
         result["warnings"] = (_texts_of(caught) + result.pop("left_behind", []) +
                               [f"the code left a thread running: {name}" for name in left])
-        result["composed"] = exchange.take_composed()
+        result["composed"] = take_composed()
         return result
 
     def subject(self, text, groups):
@@ -337,7 +339,7 @@ def _summed_where_present(group, gradient, leaf):
     not know beforehand whether the others have one."""
     mine = torch.zeros_like(leaf.detach()) if gradient is None else gradient
     present = mine.new_full((1,), 0 if gradient is None else 1)
-    total = exchange.all_reduce(group, torch.cat([mine.reshape(-1), present]), "sum")
+    total = summed(torch.cat([mine.reshape(-1), present]), group.process_group)
     return None if total[-1].item() == 0 else total[:-1].reshape(mine.shape)
 
 

@@ -1,6 +1,6 @@
 """The truth of a program whose calls say what they mean for all ranks at once: all virtual ranks in one autograd graph.
 
-Collectives beside the calls are those of joint.py, inputs that are replicated or sharded one leaf. It answers the protocol's
+Collectives beside the calls are those of built_in.joint, inputs that are replicated or sharded one leaf. It answers the protocol's
 `simulate`, for programs with calls; all others have the simulator in C++, which also replays rules.
 """
 
@@ -11,7 +11,7 @@ import torch
 from .call import RankGroup, SubjectError
 from .code import Code, checked_for_all, seed
 from .frames import number
-from .joint import joint
+from .built_in import joint
 from .language import Expression, InvalidExpression
 from .narrowing import Narrowing
 from .plan import InvalidAt, Plan, call_of

@@ -14,11 +14,11 @@ import functools
 import inspect
 import re
 
-from . import adapters, adapters_loading, adapters_names, adapters_torch, modes, reference
+from . import adapters, adapters_loading, adapters_names, adapters_torch, built_in, modes
 from .call import NotOffered, SubjectError
 
 _ASSIGNED = re.compile(r"(?:^|\+)(" + "|".join(adapters_names.KINDS) + r")=")
-BUILT_IN = {"reference": reference.reference, "in_place": reference.in_place}
+BUILT_IN = {"reference": built_in.reference, "in_place": built_in.in_place}
 
 
 def load_subject(text):
