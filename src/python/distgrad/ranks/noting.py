@@ -1,9 +1,11 @@
-"""Says on the board which collective this rank enters, from where, and whether it waits in it: for the driver, which looks when
-a case takes long or a rank has died. It changes nothing of the call and never raises.
+"""Says on the board which collective this rank enters, from where, and whether it waits in it: for
+the driver, which looks when a case takes long or a rank has died. It changes nothing of the call
+and never raises.
 
-What is watched are the methods of torch's ProcessGroup, which every collective that Python calls comes by, dist.all_reduce as
-well as group.allreduce; so no function of torch.distributed becomes another one. What C++ calls by itself, as DDP's reducer and
-the functional collectives do, is not seen.
+What is watched are the methods of torch's ProcessGroup, which every collective that Python calls
+comes by, dist.all_reduce as well as group.allreduce; so no function of torch.distributed becomes
+another one. What C++ calls by itself, as DDP's reducer and the functional collectives do, is not
+seen.
 """
 
 import functools
@@ -44,7 +46,8 @@ _count = 0  # of all collectives that this process has entered
 
 
 def entered():
-    """How many collectives this process has entered: two answers that differ have one between them."""
+    """How many collectives this process has entered: two answers that differ have one between
+    them."""
     return _count
 
 
@@ -118,11 +121,13 @@ class _Notes:
             self._recent[name] = [*self._recent.get(name, ())[1 - _MOST_RECENT :], call]
         entered = [{"group": g, "calls": n} for g, n in list(self._entered.items())[-_MOST_GROUPS:]]
         told_all = len(self._entered) <= _MOST_GROUPS
-        return json.dumps({**call, "entered": entered, "told_all": told_all, "recent": self._recent.get(name, [])})
+        return json.dumps({**call, "entered": entered, "told_all": told_all,
+                           "recent": self._recent.get(name, [])})
 
 
 def install(board):
-    """In a rank, before any of the user's code. Once a process. A function that gives what was entered since its last call."""
+    """In a rank, before any of the user's code. Once a process. A function that gives what was
+    entered since its last call."""
     notes = _Notes(board)
     for method in _METHODS:
         original = getattr(dist.ProcessGroup, method, None)
@@ -141,7 +146,8 @@ def _noted(method, original, notes):
             notes.enter(method, group, arguments, options)
         except Exception:  # of a group or arguments of another kind: nothing is known of this call
             notes.waited()
-        work = original(group, *arguments, **options)  # where it raises, the note says that it was in it
+        # Where it raises, the note says that it was in it.
+        work = original(group, *arguments, **options)
         notes.leave(work)
         return work
 
@@ -177,7 +183,8 @@ def _dtype_and_shape(arguments, operand):
 def _tensors_in(value):
     if isinstance(value, torch.Tensor):
         return [value]
-    return [x for item in value for x in _tensors_in(item)] if isinstance(value, (list, tuple)) else []
+    items = value if isinstance(value, (list, tuple)) else []
+    return [x for item in items for x in _tensors_in(item)]
 
 
 def _options(arguments, options):
@@ -202,13 +209,14 @@ def _root(arguments, options, ranks):
     for opts in _options(arguments, options):
         if hasattr(opts, "rootRank"):
             return ranks[opts.rootRank]
-    numbers = [x for x in (*arguments, *options.values()) if isinstance(x, int) and not isinstance(x, bool)]
+    numbers = [x for x in (*arguments, *options.values())
+               if isinstance(x, int) and not isinstance(x, bool)]
     return ranks[numbers[0]] if numbers else -1
 
 
 def _message(method, arguments, options, group, ranks):
-    """A message is counted like a collective of the two that exchange it: a name that both know it by, the two, and the other one.
-    Of one from anybody it is not known."""
+    """A message is counted like a collective of the two that exchange it: a name that both know it
+    by, the two, and the other one. Of one from anybody it is not known."""
     peer = arguments[1] if len(arguments) > 1 else options.get("srcRank", options.get("dstRank"))
     if method == "recv_anysource" or not isinstance(peer, int):
         return "", ranks, -1

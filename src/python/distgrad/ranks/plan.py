@@ -1,4 +1,5 @@
-"""A program before it runs: its expressions, which of its steps gradients go through, and its collectives as calls."""
+"""A program before it runs: its expressions, which of its steps gradients go through, and its
+collectives as calls."""
 
 import functools
 
@@ -18,7 +19,8 @@ class InvalidAt(InvalidExpression):
 
 
 class Plan:
-    """The program's expressions, and which of its steps gradients go through. The same on every rank."""
+    """The program's expressions, and which of its steps gradients go through. The same on every
+    rank."""
 
     def __init__(self, program):
         known = set(rank_names(program, 0))
@@ -34,7 +36,8 @@ class Plan:
         for step in program["steps"]:
             expressions = tuple(_compiled_at(e, frozenset(known)) for e in _expressions_of(step))
             self.steps.append(expressions)
-            self.arguments_on_gradient.append([not on_gradient.isdisjoint(e.names) for e in expressions])
+            self.arguments_on_gradient.append(
+                [not on_gradient.isdisjoint(e.names) for e in expressions])
             self.depends_on_gradient.append(any(self.arguments_on_gradient[-1]))
             known.add(step["name"])
             if self.depends_on_gradient[-1]:
@@ -42,7 +45,8 @@ class Plan:
         inner = inner_of_gradient_norm(program["loss"]["text"])
         self.loss_is_gradient_norm = inner is not None
         if self.loss_is_gradient_norm and self.has_code:
-            raise InvalidAt(program["loss"]["pointer"], "a program that calls code has no squared_gradient_norm")
+            raise InvalidAt(program["loss"]["pointer"],
+                            "a program that calls code has no squared_gradient_norm")
         loss = program["loss"] if inner is None else {**program["loss"], "text": inner}
         self.loss = _compiled_at(loss, frozenset(known))
         self.reaches_loss = self._trace_back(program["steps"])

@@ -12,8 +12,8 @@ collective NAME the module has
     METHODS                                     of torch's ProcessGroup, and which argument has
                                                 this rank's operand
 
-The options are those of traits.py, `op` being an object of ops.py, and `async_op` is one where torch
-has it. Ranks and roots count in the group. What is wrong with an operand is a ValueError.
+The options are those of traits.py, `op` being an object of ops.py, and `async_op` is one where
+torch has it. Ranks and roots count in the group. What is wrong with an operand is a ValueError.
 """
 
 import importlib

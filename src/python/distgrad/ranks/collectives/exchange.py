@@ -1,4 +1,5 @@
-"""The exchanges of one group that collectives and their adjoints are made of; `group` None: all ranks.
+"""The exchanges of one group that collectives and their adjoints are made of; `group` None: all
+ranks.
 
 All ranks of the group make the same calls in the same order. Results are fresh, contiguous and
 outside the autograd graph. `distgrad repro` pastes what a script needs, without `@composed`.

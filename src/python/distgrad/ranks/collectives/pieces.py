@@ -45,7 +45,9 @@ def own_chunk(x, group, dim, splits=None):
 
 def joined(parts, dim):
     """Stacked where dim is None."""
-    return torch.stack(list(parts)) if dim is None else torch.cat(list(parts), dim_of(parts[0], dim))
+    if dim is None:
+        return torch.stack(list(parts))
+    return torch.cat(list(parts), dim_of(parts[0], dim))
 
 
 def empty_pieces(x, group, dim):
@@ -65,3 +67,27 @@ def attached_zeros(x):
     """Zeros that autograd connects with x: by where, as a product with 0 would keep NaN."""
     never = torch.zeros((), dtype=torch.bool, device=x.device)
     return torch.where(never, x, torch.zeros((), dtype=x.dtype, device=x.device))
+
+
+class Zeros(torch.autograd.Function):
+    """Zeros that stay attached to `sources`, whose cotangents are zero whatever they hold: 0 times
+    NaN would not be."""
+
+    @staticmethod
+    def forward(ctx, shape, like, *sources):
+        ctx.forms = [(s.shape, s.new_zeros(())) for s in sources]
+        return torch.zeros(shape, dtype=like.dtype, device=like.device)
+
+    @staticmethod
+    def backward(ctx, g):
+        # Attached to the cotangent, for who differentiates twice: the ranks' graphs then have the
+        # same collectives.
+        return (None, None, *(Zeros.apply(shape, like, g) for shape, like in ctx.forms))
+
+
+def zeros_attached(shape, value, x):
+    """A result off root, attached to the tensors of `value` that are in the graph, or to x where
+    none is: the backward that made them has to run there, too."""
+    tensors = value if isinstance(value, (list, tuple)) else [value]
+    sources = [t for t in tensors if isinstance(t, torch.Tensor) and t.requires_grad]
+    return Zeros.apply(tuple(shape), x.detach(), *(sources or [x]))
