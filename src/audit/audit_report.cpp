@@ -17,12 +17,14 @@ using Tone = Picture::Tone;
 // What the case came to, by the row's convention.
 CaseResult judged_case(const TrialResult& t, const Judgement& j) {
   CaseResult r = t.result;
-  r.which.id = r.which.scenario->file + ":" + j.function;  // an audit runs one case alone in no way that its own name would tell
+  r.which.id = r.which.scenario->file + ":" +
+               j.function;  // an audit runs one case alone in no way that its own name would tell
   const Outcome outcome = outcome_of(t);
   r.broken = false;
   r.as_expected = std::nullopt;
   if (is_judged(outcome)) r.as_expected = outcome == Outcome::kRight;
-  // What dies in forward is as wrong as the row: the function may be right wherever it takes what it is given.
+  // What dies in forward is as wrong as the row: the function may be right wherever it takes what
+  // it is given.
   if (!is_judged(outcome) && r.verdict == Verdict::kError && j.wrong) r.as_expected = false;
   if (!r.as_expected) {
     r.why = reason_of(t);
@@ -31,17 +33,24 @@ CaseResult judged_case(const TrialResult& t, const Judgement& j) {
   return r;
 }
 
-// A row may be wrong though each of its cases is right by itself: beside the module's other collectives.
+// A row may be wrong though each of its cases is right by itself: beside the module's other
+// collectives.
 void blame_whole_row(std::vector<CaseResult>& cases, std::size_t first, const Judgement& j) {
   const auto from = cases.begin() + static_cast<std::ptrdiff_t>(first);
   const auto is_off = [](const CaseResult& r) { return r.as_expected && !*r.as_expected; };
   if (!j.wrong || std::any_of(from, cases.end(), is_off)) return;
-  const auto judged = std::find_if(from, cases.end(), [](const CaseResult& r) { return r.as_expected.has_value(); });
+  const auto judged = std::find_if(from, cases.end(),
+                                   [](const CaseResult& r) { return r.as_expected.has_value(); });
   if (judged == cases.end()) return;
   judged->as_expected = false;
   judged->why = j.explanation;
   judged->verdict = Verdict::kMismatch;
-  judged->findings = {{.rule = "objective", .collective = std::string(traits(j.kind).name), .step = {}, .ranks = {}, .factor = {}, .text = j.explanation}};
+  judged->findings = {{.rule = "objective",
+                       .collective = std::string(traits(j.kind).name),
+                       .step = {},
+                       .ranks = {},
+                       .factor = {},
+                       .text = j.explanation}};
 }
 
 std::string right_for_text(const Judgement& j) {
@@ -53,27 +62,38 @@ std::string right_for_text(const Judgement& j) {
 Picture::Square square_of(const Cell& cell, const AspectRow& aspect) {
   const std::string_view state = state_name(cell);
   Tone tone = Tone::kUnclear;
-  if (state == "-") tone = Tone::kNone;
-  else if (state == "ok" || state == "partly refused") tone = Tone::kRight;
-  else if (state == "WRONG") tone = Tone::kWrong;
+  if (state == "-")
+    tone = Tone::kNone;
+  else if (state == "ok" || state == "partly refused")
+    tone = Tone::kRight;
+  else if (state == "WRONG")
+    tone = Tone::kWrong;
   const std::string word = tone == Tone::kNone ? "" : cell_text(cell);
-  return {word, tone, fmt::format("{}: {} of {} cases right; {}", aspect.name, cell.right(), cell.tried(), aspect.meaning)};
+  return {word, tone,
+          fmt::format("{}: {} of {} cases right; {}", aspect.name, cell.right(), cell.tried(),
+                      aspect.meaning)};
 }
 
 Picture picture_of(const std::vector<Judgement>& judgements) {
   Picture picture;
   picture.title = "Collectives by aspects";
   picture.legend =
-      "Each square counts the cases of one aspect, judged by what the row is right for; 2/5: so many of so many are right. err: a case raises "
+      "Each square counts the cases of one aspect, judged by what the row is right for; 2/5: so "
+      "many of so many are right. err: a case raises "
       "in forward; die: its ranks die or hang there; no: refused; ?: disputed.";
   std::vector<std::size_t> shown;  // aspects that were tried
   for (std::size_t a = 0; a < kAspectCount; ++a)
-    if (std::any_of(judgements.begin(), judgements.end(), [&](const Judgement& j) { return j.cells[a].tried() > 0; })) shown.push_back(a);
+    if (std::any_of(judgements.begin(), judgements.end(),
+                    [&](const Judgement& j) { return j.cells[a].tried() > 0; }))
+      shown.push_back(a);
   picture.columns = {"function", "right for"};
   for (const std::size_t a : shown) picture.columns.emplace_back(aspects()[a].name);
   for (const Judgement& j : judgements) {
     Picture::Row row{j.name, {}};
-    const Tone tone = !j.offered ? Tone::kNone : j.wrong ? Tone::kWrong : j.right_for.empty() ? Tone::kUnclear : Tone::kRight;
+    const Tone tone = !j.offered            ? Tone::kNone
+                      : j.wrong             ? Tone::kWrong
+                      : j.right_for.empty() ? Tone::kUnclear
+                                            : Tone::kRight;
     row.squares.push_back({j.function.substr(j.function.rfind(':') + 1), Tone::kNone, j.function});
     row.squares.push_back({right_for_text(j), tone, j.offered ? j.explanation : j.refusal});
     for (const std::size_t a : shown) row.squares.push_back(square_of(j.cells[a], aspects()[a]));
@@ -84,16 +104,19 @@ Picture picture_of(const std::vector<Judgement>& judgements) {
 
 }  // namespace
 
-Report audit_report(const std::vector<Judgement>& judgements, const std::vector<std::string>& unusable) {
+Report audit_report(const std::vector<Judgement>& judgements,
+                    const std::vector<std::string>& unusable) {
   Report report;
   for (const Judgement& j : judgements) {
     const std::size_t first = report.cases.size();
     for (const TrialResult& t : *j.results)
-      if (!j.offered || counts_for(t.trial, j.kind, j.convention)) report.cases.push_back(judged_case(t, j));
+      if (!j.offered || counts_for(t.trial, j.kind, j.convention))
+        report.cases.push_back(judged_case(t, j));
     blame_whole_row(report.cases, first, j);
   }
   report.picture = picture_of(judgements);
-  for (const std::string& why : unusable) report.picture->rows.push_back({"cannot be called", {{why, Tone::kUnclear, why}}});
+  for (const std::string& why : unusable)
+    report.picture->rows.push_back({"cannot be called", {{why, Tone::kUnclear, why}}});
   report.summary = summary_of(report.cases);
   return report;
 }

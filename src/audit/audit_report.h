@@ -9,8 +9,11 @@
 
 namespace distgrad {
 
-// Each case that counts for its row's convention, and a picture of collectives by aspects. What is refused, raises or is disputed is
-// not judged; `unusable` says why functions cannot be called. The cases' scenarios are those that the judgements' results point to. `command` and `summary.elapsed_s` are left empty.
-Report audit_report(const std::vector<Judgement>& judgements, const std::vector<std::string>& unusable);
+// Each case that counts for its row's convention, and a picture of collectives by aspects. What is
+// refused, raises or is disputed is not judged; `unusable` says why functions cannot be called. The
+// cases' scenarios are those that the judgements' results point to. `command` and
+// `summary.elapsed_s` are left empty.
+Report audit_report(const std::vector<Judgement>& judgements,
+                    const std::vector<std::string>& unusable);
 
 }  // namespace distgrad

@@ -28,7 +28,8 @@ std::vector<ReduceOp> ops_of(const CollectiveTraits& kind) {
 }
 
 const Trial* trial_named(const std::vector<Trial>& trials, const std::string& name) {
-  const auto found = std::find_if(trials.begin(), trials.end(), [&](const Trial& t) { return t.name == name; });
+  const auto found =
+      std::find_if(trials.begin(), trials.end(), [&](const Trial& t) { return t.name == name; });
   return found == trials.end() ? nullptr : &*found;
 }
 
@@ -43,10 +44,12 @@ TEST(Battery, EveryTrialIsAValidScenarioOfItsOwnName) {
       for (const CollectiveTraits& kind : kCollectives)
         for (const ReduceOp op : ops_of(kind)) {
           std::set<std::string> names;
-          const auto trials = battery(kind.kind, op, {.objective = objective, .world_size = world_size});
+          const auto trials =
+              battery(kind.kind, op, {.objective = objective, .world_size = world_size});
           EXPECT_FALSE(trials.empty());
           for (const Trial& trial : trials) {
-            EXPECT_NO_THROW(parse_scenario(trial.scenario, trial.name)) << kind.name << "\n" << trial.scenario;
+            EXPECT_NO_THROW(parse_scenario(trial.scenario, trial.name)) << kind.name << "\n"
+                                                                        << trial.scenario;
             EXPECT_TRUE(names.insert(trial.name).second) << kind.name << " " << trial.name;
           }
         }
@@ -58,12 +61,13 @@ TEST(Battery, EveryAspectThatAKindHasIsTried) {
     for (const Trial& trial : battery(kind, op)) seen.insert(trial.aspect);
     return seen.size();
   };
-  EXPECT_EQ(aspects_of(CollectiveKind::kReduceScatter, ReduceOp::kProduct), 9U) << "all but the root";
+  EXPECT_EQ(aspects_of(CollectiveKind::kReduceScatter, ReduceOp::kProduct), 9U)
+      << "all but the root";
   EXPECT_EQ(aspects_of(CollectiveKind::kGather, ReduceOp::kSum), 9U) << "all but the values";
 }
 
-// Who pads to a multiple of the ranks, or works by chunks, is right where nothing is left over. And a gradient goes through the
-// zeros of a product, or all of it is zero and any rule right.
+// Who pads to a multiple of the ranks, or works by chunks, is right where nothing is left over. And
+// a gradient goes through the zeros of a product, or all of it is zero and any rule right.
 TEST(Battery, OddNumbersOfElementsAndZerosWithAGradientAreTried) {
   const std::vector<Trial> trials = battery(CollectiveKind::kAllReduce, ReduceOp::kProduct);
   EXPECT_THAT(text_of(trials, "one-dim"), HasSubstr("\"shape\": [\n     7\n"));
@@ -72,35 +76,47 @@ TEST(Battery, OddNumbersOfElementsAndZerosWithAGradientAreTried) {
 }
 
 TEST(Battery, AspectsOnRequestComeLastAndInTheirModes) {
-  const Aspect asked[] = {Aspect::kCheckpoint, Aspect::kAutocast, Aspect::kAsync, Aspect::kCompile, Aspect::kDoubleBackward};
+  const Aspect asked[] = {Aspect::kCheckpoint, Aspect::kAutocast, Aspect::kAsync, Aspect::kCompile,
+                          Aspect::kDoubleBackward};
   for (const CollectiveTraits& kind : kCollectives) {
     const std::size_t always = battery(kind.kind, ReduceOp::kSum).size();
     const std::vector<Trial> all = battery(kind.kind, ReduceOp::kSum, {.requested = asked});
     std::set<Aspect> seen;
     std::set<std::string> names, modes;
-    for (const Trial& trial : all) EXPECT_TRUE(names.insert(trial.name).second) << kind.name << " " << trial.name;
+    for (const Trial& trial : all)
+      EXPECT_TRUE(names.insert(trial.name).second) << kind.name << " " << trial.name;
     for (std::size_t i = always; i < all.size(); ++i) {
-      EXPECT_NO_THROW(parse_scenario(all[i].scenario, all[i].name)) << kind.name << "\n" << all[i].scenario;
+      EXPECT_NO_THROW(parse_scenario(all[i].scenario, all[i].name)) << kind.name << "\n"
+                                                                    << all[i].scenario;
       EXPECT_TRUE(row_of(all[i].aspect).on_request);
       seen.insert(all[i].aspect);
       modes.insert(all[i].mode);
     }
     EXPECT_EQ(seen.size(), std::size(asked)) << kind.name;
-    EXPECT_THAT(modes, ElementsAre("", "async", "autocast", "checkpoint", "checkpoint-reentrant", "compile")) << kind.name;
+    EXPECT_THAT(modes, ElementsAre("", "async", "autocast", "checkpoint", "checkpoint-reentrant",
+                                   "compile"))
+        << kind.name;
   }
 }
 
 TEST(Battery, OfOneSizeAndForOneObjectiveEveryProgramIsAsAsked) {
   for (const CollectiveTraits& kind : kCollectives)
-    for (const Trial& trial : battery(kind.kind, ReduceOp::kSum, {.objective = "mean", .world_size = 4})) {
-      EXPECT_THAT(trial.scenario, HasSubstr("\"objective\": \"mean\"")) << kind.name << " " << trial.name;
-      EXPECT_THAT(trial.scenario, testing::AnyOf(HasSubstr("\"world_size\": 4"), HasSubstr("\"mesh\""))) << trial.name;
+    for (const Trial& trial :
+         battery(kind.kind, ReduceOp::kSum, {.objective = "mean", .world_size = 4})) {
+      EXPECT_THAT(trial.scenario, HasSubstr("\"objective\": \"mean\""))
+          << kind.name << " " << trial.name;
+      EXPECT_THAT(trial.scenario,
+                  testing::AnyOf(HasSubstr("\"world_size\": 4"), HasSubstr("\"mesh\"")))
+          << trial.name;
     }
-  EXPECT_THAT(battery(CollectiveKind::kBroadcast, ReduceOp::kSum, {.objective = "rank:2", .world_size = 3})[0].scenario,
+  EXPECT_THAT(battery(CollectiveKind::kBroadcast, ReduceOp::kSum,
+                      {.objective = "rank:2", .world_size = 3})[0]
+                  .scenario,
               HasSubstr("\"rank\": 2"));
 }
 
-// What enters a parallel region is asked there in every aspect; else Megatron's copy, wrong in its subgroups, would pass.
+// What enters a parallel region is asked there in every aspect; else Megatron's copy, wrong in its
+// subgroups, would pass.
 TEST(Battery, CopyAndSliceAreAskedInAParallelRegionInEveryAspect) {
   for (const CollectiveKind kind : {CollectiveKind::kCopy, CollectiveKind::kSlice}) {
     std::set<Aspect> seen;
@@ -110,11 +126,14 @@ TEST(Battery, CopyAndSliceAreAskedInAParallelRegionInEveryAspect) {
       EXPECT_TRUE(t.needs_all_reduce) << t.name;
       EXPECT_THAT(t.scenario, HasSubstr("invariant")) << t.name;
     }
-    const std::set<Aspect> wanted = {Aspect::kRanks, Aspect::kGroups, Aspect::kDType, Aspect::kShape,
-                                     Aspect::kCotangent, Aspect::kOperand, Aspect::kGraph};
-    EXPECT_TRUE(std::includes(seen.begin(), seen.end(), wanted.begin(), wanted.end())) << traits(kind).name;
+    const std::set<Aspect> wanted = {Aspect::kRanks, Aspect::kGroups,    Aspect::kDType,
+                                     Aspect::kShape, Aspect::kCotangent, Aspect::kOperand,
+                                     Aspect::kGraph};
+    EXPECT_TRUE(std::includes(seen.begin(), seen.end(), wanted.begin(), wanted.end()))
+        << traits(kind).name;
   }
-  EXPECT_THAT(text_of(battery(CollectiveKind::kSlice, ReduceOp::kSum), "dim--1-one-loss"), HasSubstr("\"dim\": -1"));
+  EXPECT_THAT(text_of(battery(CollectiveKind::kSlice, ReduceOp::kSum), "dim--1-one-loss"),
+              HasSubstr("\"dim\": -1"));
 }
 
 TEST(Battery, CollectivesOfWhichTheRanksShareNothingAreAskedAboutOneLossBySum) {
@@ -132,7 +151,8 @@ TEST(Battery, CollectivesOfWhichTheRanksShareNothingAreAskedAboutOneLossBySum) {
 // A matrix of sizes that is its own transpose would pass a backward that forgets to swap them.
 TEST(Battery, WhatRanksReceiveInAnUnevenExchangeIsNotWhatTheySend) {
   for (const int ranks : {2, 3, 4, 5, 7})
-    for (const Trial& trial : battery(CollectiveKind::kAllToAll, ReduceOp::kSum, {.world_size = ranks})) {
+    for (const Trial& trial :
+         battery(CollectiveKind::kAllToAll, ReduceOp::kSum, {.world_size = ranks})) {
       EXPECT_EQ(trial.is_uneven, trial.has_splits);
       if (!trial.is_uneven) continue;
       const auto splits = nlohmann::json::parse(trial.scenario)["steps"][0]["y"]["splits"];
@@ -153,7 +173,8 @@ TEST(Battery, WhatRanksReceiveInAnUnevenExchangeIsNotWhatTheySend) {
 
 // ---- the judgement
 
-TrialResult result(Trial::Loss loss, Verdict verdict, const std::string& rule = "", int world_size = 3) {
+TrialResult result(Trial::Loss loss, Verdict verdict, const std::string& rule = "",
+                   int world_size = 3) {
   TrialResult t;
   t.trial.loss = loss;
   t.trial.name = t.trial.program = "three-ranks";
@@ -168,9 +189,11 @@ TrialResult result(Trial::Loss loss, Verdict verdict, const std::string& rule = 
   return t;
 }
 
-constexpr auto kSum = Trial::Loss::kSum, kMean = Trial::Loss::kMean, kOneLoss = Trial::Loss::kOneLoss;
+constexpr auto kSum = Trial::Loss::kSum, kMean = Trial::Loss::kMean,
+               kOneLoss = Trial::Loss::kOneLoss;
 
-TrialResult failed(const std::string& kind, const std::string& message, bool in_backward, Trial::Loss loss = kSum) {
+TrialResult failed(const std::string& kind, const std::string& message, bool in_backward,
+                   Trial::Loss loss = kSum) {
   TrialResult t = result(loss, Verdict::kError);
   t.result.error = RankError{kind, 1, "y", message, in_backward};
   return t;
@@ -182,13 +205,15 @@ Judgement judged(const std::vector<TrialResult>& results, const std::string& obj
 }
 
 TEST(Judgement, AFunctionThatIsRightForAnotherObjectiveIsNotWrong) {
-  const Judgement adjoint = judged({result(kSum, Verdict::kMatch), result(kOneLoss, Verdict::kMismatch, "objective")});
+  const Judgement adjoint =
+      judged({result(kSum, Verdict::kMatch), result(kOneLoss, Verdict::kMismatch, "objective")});
   EXPECT_FALSE(adjoint.wrong);
   EXPECT_THAT(adjoint.right_for, ElementsAre("sum", "mean"));
   EXPECT_THAT(adjoint.wrong_for, ElementsAre("replicated"));
   EXPECT_EQ(adjoint.rule, "adjoint");
   EXPECT_EQ(adjoint.signature, "P->R");
-  const Judgement identity = judged({result(kSum, Verdict::kMismatch, "identity-backward"), result(kOneLoss, Verdict::kMatch)});
+  const Judgement identity = judged(
+      {result(kSum, Verdict::kMismatch, "identity-backward"), result(kOneLoss, Verdict::kMatch)});
   EXPECT_FALSE(identity.wrong);
   EXPECT_THAT(identity.right_for, ElementsAre("replicated"));
   EXPECT_THAT(identity.wrong_for, ElementsAre("sum", "mean"));
@@ -196,22 +221,28 @@ TEST(Judgement, AFunctionThatIsRightForAnotherObjectiveIsNotWrong) {
   EXPECT_EQ(identity.signature, "P->I");
 }
 
-// `mean` starts the backward of `sum` with 1/N, as `run --objective mean` does: what divides besides divides twice.
+// `mean` starts the backward of `sum` with 1/N, as `run --objective mean` does: what divides
+// besides divides twice.
 TEST(Judgement, WhatIsRightForTheSumIsRightForTheMean) {
-  EXPECT_THAT(judged({result(kSum, Verdict::kMatch), result(kMean, Verdict::kMatch)}).right_for, ElementsAre("sum", "mean"));
-  EXPECT_THAT(judged({result(kSum, Verdict::kMatch), result(kMean, Verdict::kMismatch)}).right_for, ElementsAre("sum"));
+  EXPECT_THAT(judged({result(kSum, Verdict::kMatch), result(kMean, Verdict::kMatch)}).right_for,
+              ElementsAre("sum", "mean"));
+  EXPECT_THAT(judged({result(kSum, Verdict::kMatch), result(kMean, Verdict::kMismatch)}).right_for,
+              ElementsAre("sum"));
   EXPECT_FALSE(judged({result(kMean, Verdict::kMatch)}, "mean").wrong);
   EXPECT_TRUE(judged({result(kMean, Verdict::kMismatch, "scaled")}, "mean").wrong);
 }
 
 TEST(Judgement, WithoutAnythingSharedOneLossIsTheSum) {
   const auto every = ElementsAre("sum", "mean", "replicated");
-  EXPECT_THAT(judged({result(kSum, Verdict::kMatch)}, "", CollectiveKind::kAllToAll).right_for, every);
-  EXPECT_THAT(judged({result(kSum, Verdict::kMatch)}, "", CollectiveKind::kCopy).right_for, ElementsAre("sum", "mean"));
+  EXPECT_THAT(judged({result(kSum, Verdict::kMatch)}, "", CollectiveKind::kAllToAll).right_for,
+              every);
+  EXPECT_THAT(judged({result(kSum, Verdict::kMatch)}, "", CollectiveKind::kCopy).right_for,
+              ElementsAre("sum", "mean"));
 }
 
 TEST(Judgement, WrongIsWhatIsRightUnderNoObjective) {
-  const std::vector<TrialResult> results = {result(kSum, Verdict::kMatch), result(kSum, Verdict::kMismatch, "contiguity"),
+  const std::vector<TrialResult> results = {result(kSum, Verdict::kMatch),
+                                            result(kSum, Verdict::kMismatch, "contiguity"),
                                             result(kOneLoss, Verdict::kMismatch, "objective")};
   const Judgement j = judged(results);
   EXPECT_TRUE(j.wrong);
@@ -223,10 +254,10 @@ TEST(Judgement, WrongIsWhatIsRightUnderNoObjective) {
 }
 
 TEST(Judgement, AForwardThatGoesWrongSomewhereIsNotNamedByTheBackward) {
-  const std::vector<TrialResult> results = {result(kSum, Verdict::kMismatch, "identity-backward"),
-                                            result(kSum, Verdict::kMismatch, "identity-backward"),
-                                            result(kOneLoss, Verdict::kMatch), result(kOneLoss, Verdict::kMatch),
-                                            result(kOneLoss, Verdict::kMismatch, "forward")};
+  const std::vector<TrialResult> results = {
+      result(kSum, Verdict::kMismatch, "identity-backward"),
+      result(kSum, Verdict::kMismatch, "identity-backward"), result(kOneLoss, Verdict::kMatch),
+      result(kOneLoss, Verdict::kMatch), result(kOneLoss, Verdict::kMismatch, "forward")};
   const Judgement j = judged(results);
   EXPECT_TRUE(j.wrong);
   EXPECT_EQ(j.convention, "replicated");
@@ -237,18 +268,21 @@ TEST(Judgement, AForwardThatGoesWrongSomewhereIsNotNamedByTheBackward) {
 TEST(Judgement, WhatIsWrongNearlyEverywhereIsNamedByLossesOfTheRanksOwn) {
   // Of equal cotangents the minimum is each of them.
   const std::vector<TrialResult> results = {
-      result(kSum, Verdict::kMismatch, "same-op-backward"), result(kSum, Verdict::kMismatch, "same-op-backward"),
-      result(kOneLoss, Verdict::kMatch), result(kOneLoss, Verdict::kMismatch, "identity-backward"),
+      result(kSum, Verdict::kMismatch, "same-op-backward"),
+      result(kSum, Verdict::kMismatch, "same-op-backward"), result(kOneLoss, Verdict::kMatch),
+      result(kOneLoss, Verdict::kMismatch, "identity-backward"),
       result(kOneLoss, Verdict::kMismatch, "identity-backward")};
   EXPECT_EQ(judged(results).rule, "same-op-backward");
 }
 
 TEST(Judgement, RaisingOnMoreThanOneRankIsWrongAndCalledSo) {
-  const Judgement j = judged({result(kSum, Verdict::kMatch, "", 1), failed("exception", "RuntimeError: no", false)});
+  const Judgement j = judged(
+      {result(kSum, Verdict::kMatch, "", 1), failed("exception", "RuntimeError: no", false)});
   EXPECT_TRUE(j.wrong);
   EXPECT_THAT(j.rule, HasSubstr("raises"));
   TrialResult refused = result(kSum, Verdict::kSkipped);
-  EXPECT_FALSE(judged({result(kSum, Verdict::kMatch, "", 1), refused}).offered) << "one rank shows nothing";
+  EXPECT_FALSE(judged({result(kSum, Verdict::kMatch, "", 1), refused}).offered)
+      << "one rank shows nothing";
 }
 
 TEST(Judgement, WhatRaisesInBackwardIsNoRefusalUnlessItSaysSo) {
@@ -264,15 +298,19 @@ TEST(Judgement, WhatRaisesInBackwardIsNoRefusalUnlessItSaysSo) {
   j = raising("NotImplementedError: no gradient yet", true);
   EXPECT_FALSE(j.offered);
   EXPECT_EQ(j.refusal, "refused in backward: NotImplementedError: no gradient yet");
-  for (const char* says_so : {"RuntimeError: all_reduce of max is not supported in backward", "ValueError: Unsupported op: max",
-                              "RuntimeError: reduce_scatter_tensor backward only supports 'sum' reduction, got 'avg'"})
+  for (const char* says_so :
+       {"RuntimeError: all_reduce of max is not supported in backward",
+        "ValueError: Unsupported op: max",
+        "RuntimeError: reduce_scatter_tensor backward only supports 'sum' reduction, got 'avg'"})
     EXPECT_FALSE(raising(says_so, true).offered) << says_so;
 }
 
-// The forward took what it was given: what its backward then does is no refusal, however few cases show it.
+// The forward took what it was given: what its backward then does is no refusal, however few cases
+// show it.
 TEST(Judgement, OneBackwardThatRaisesDiesOrHangsIsWrong) {
   std::vector<TrialResult> results(8, result(kSum, Verdict::kMatch));
-  results.push_back(failed("exception", "RuntimeError: Split sizes doesn't match total dim 0 size", true));
+  results.push_back(
+      failed("exception", "RuntimeError: Split sizes doesn't match total dim 0 size", true));
   results.back().trial.is_uneven = results.back().trial.has_splits = true;
   Judgement j = judged(results, "", CollectiveKind::kAllToAll);
   EXPECT_TRUE(j.wrong);
@@ -290,18 +328,23 @@ TEST(Judgement, OneBackwardThatRaisesDiesOrHangsIsWrong) {
 }
 
 TEST(Judgement, WhatIsRightForOneLossIsCountedAsWrongForDistributedDataParallel) {
-  Judgement j = judged({result(kSum, Verdict::kMismatch, "own-slice"), result(kMean, Verdict::kMismatch, "own-slice"),
-                        result(kOneLoss, Verdict::kMatch)});
+  Judgement j =
+      judged({result(kSum, Verdict::kMismatch, "own-slice"),
+              result(kMean, Verdict::kMismatch, "own-slice"), result(kOneLoss, Verdict::kMatch)});
   EXPECT_FALSE(j.wrong);
-  EXPECT_THAT(audit_text({j}, {.subject = "m"}), HasSubstr("0 wrong, 1 wrong for mean (DistributedDataParallel) in "));
-  j = judged({result(kSum, Verdict::kMatch), result(kMean, Verdict::kMatch), result(kOneLoss, Verdict::kMatch)});
+  EXPECT_THAT(audit_text({j}, {.subject = "m"}),
+              HasSubstr("0 wrong, 1 wrong for mean (DistributedDataParallel) in "));
+  j = judged({result(kSum, Verdict::kMatch), result(kMean, Verdict::kMatch),
+              result(kOneLoss, Verdict::kMatch)});
   EXPECT_THAT(audit_text({j}, {.subject = "m"}), HasSubstr("1 collective offered, 0 wrong in "));
 }
 
 TEST(Judgement, ARefusalInBackwardIsToldAndCounted) {
   std::vector<TrialResult> results(8, result(kSum, Verdict::kMatch));
-  results.push_back(failed("exception", "IndexError: slice() cannot be applied to a 0-dim tensor.", true));
-  EXPECT_TRUE(judged(results).wrong) << "of another tensor than one without a dimension it is no refusal";
+  results.push_back(
+      failed("exception", "IndexError: slice() cannot be applied to a 0-dim tensor.", true));
+  EXPECT_TRUE(judged(results).wrong)
+      << "of another tensor than one without a dimension it is no refusal";
   results.back().trial.program = results.back().trial.name = "scalar";
   const Judgement j = judged(results);
   EXPECT_FALSE(j.wrong);
@@ -311,25 +354,32 @@ TEST(Judgement, ARefusalInBackwardIsToldAndCounted) {
   EXPECT_THAT(text, HasSubstr("1 collective offered, 0 wrong, 1 refused in backward in "));
 }
 
-// Gloo ends the process where ranks send more than is expected; a gather has no parameter that would say the sizes.
+// Gloo ends the process where ranks send more than is expected; a gather has no parameter that
+// would say the sizes.
 TEST(Judgement, WhatGlooDoesNotTakeIsRefused) {
-  const char* words = "killed by SIGABRT in step y, forward; it wrote: op.preamble.length <= op.nbytes. 24 vs 8. Received data size"
-                      " doesn't match expected size.";
+  const char* words =
+      "killed by SIGABRT in step y, forward; it wrote: op.preamble.length <= op.nbytes. 24 vs 8. "
+      "Received data size"
+      " doesn't match expected size.";
   std::vector<TrialResult> results = {result(kSum, Verdict::kMatch), failed("crash", words, false)};
   EXPECT_EQ(count_of(judged(results).counts, Outcome::kBreaks), 1);
   results[1].trial.is_uneven = true;
   const Judgement j = judged(results);
   EXPECT_EQ(count_of(j.counts, Outcome::kRefused), 1);
-  EXPECT_THAT(audit_text({j}, {.subject = "m"}), HasSubstr("refused (three-ranks): takes operands of one size only"));
+  EXPECT_THAT(audit_text({j}, {.subject = "m"}),
+              HasSubstr("refused (three-ranks): takes operands of one size only"));
   results[1].trial.has_splits = true;
-  EXPECT_EQ(count_of(judged(results).counts, Outcome::kBreaks), 1) << "who says that it takes sizes has to";
+  EXPECT_EQ(count_of(judged(results).counts, Outcome::kBreaks), 1)
+      << "who says that it takes sizes has to";
   results[1].trial.has_splits = false;
   results[1].result.error->in_backward = true;
   EXPECT_TRUE(judged(results).wrong) << "the forward took it";
 }
 
 TEST(Judgement, WhatTheSimulationDoesIsNotTheSubjectsDoing) {
-  std::vector<TrialResult> results = {result(kSum, Verdict::kMatch), failed("hang", "the simulation was not done after 10 s", false)};
+  std::vector<TrialResult> results = {
+      result(kSum, Verdict::kMatch),
+      failed("hang", "the simulation was not done after 10 s", false)};
   results[1].result.error->rank = -1;
   const Judgement j = judged(results);
   EXPECT_EQ(count_of(j.counts, Outcome::kRefused), 1);
@@ -353,8 +403,10 @@ TEST(AuditReport, CountsByTheRowsConventionAndDrawsIt) {
     s.file = "all_reduce-sum/three-ranks";
     return s;
   }();
-  std::vector<TrialResult> results = {result(kSum, Verdict::kMatch), result(kSum, Verdict::kMismatch, "contiguity"),
-                                      result(kOneLoss, Verdict::kMismatch, "objective"), failed("exception", "unsupported op", false)};
+  std::vector<TrialResult> results = {result(kSum, Verdict::kMatch),
+                                      result(kSum, Verdict::kMismatch, "contiguity"),
+                                      result(kOneLoss, Verdict::kMismatch, "objective"),
+                                      failed("exception", "unsupported op", false)};
   for (TrialResult& t : results) t.result.which.scenario = &scenario;
   const Judgement wrong = judged(results);
   const Report report = audit_report({wrong}, {"losses.py:f takes two tensors"});
@@ -413,30 +465,36 @@ TrialResult explained(TrialResult t, const std::vector<std::string>& rules) {
 TEST(Judgement, TheRuleNamedIsTheOneThatExplainsTheMostCases) {
   const TrialResult wrong = result(kSum, Verdict::kMismatch);
   // The backward of a sum and the full cotangent for every tie are one where all ranks tie.
-  std::vector<TrialResult> results = {explained(wrong, {"forgotten-op", "tie"}), explained(wrong, {"tie"})};
+  std::vector<TrialResult> results = {explained(wrong, {"forgotten-op", "tie"}),
+                                      explained(wrong, {"tie"})};
   Judgement j = judged(results);
   EXPECT_EQ(j.rule, "tie");
   EXPECT_EQ(j.smallest_failure, &results[1]);
   EXPECT_EQ(j.explanation, "text of tie");
   // One case that happens to fit a factor, or a rule, names nothing that most cases deny.
-  results = {explained(wrong, {"unexplained"}), explained(wrong, {"unexplained"}), explained(wrong, {"unexplained"}),
-             explained(wrong, {"precision"}), result(kSum, Verdict::kMismatch, "scaled")};
+  results = {explained(wrong, {"unexplained"}), explained(wrong, {"unexplained"}),
+             explained(wrong, {"unexplained"}), explained(wrong, {"precision"}),
+             result(kSum, Verdict::kMismatch, "scaled")};
   j = judged(results);
   EXPECT_EQ(j.rule, "unexplained");
   EXPECT_EQ(j.explanation, "text of unexplained");
-  // A sum's backward for an average is one that sums once too often, and the former is what libraries have.
-  results = {explained(wrong, {"forgotten-op", "double-reduction"}), explained(wrong, {"forgotten-op", "double-reduction"}),
+  // A sum's backward for an average is one that sums once too often, and the former is what
+  // libraries have.
+  results = {explained(wrong, {"forgotten-op", "double-reduction"}),
+             explained(wrong, {"forgotten-op", "double-reduction"}),
              explained(wrong, {"double-reduction"})};
   EXPECT_EQ(judged(results).rule, "forgotten-op");
   // Divided by the size in one case is what the step does, where it is what it does in the others.
-  results = {explained(wrong, {"identity-backward", "scaled"}), explained(wrong, {"scaled"}), explained(wrong, {"scaled"})};
+  results = {explained(wrong, {"identity-backward", "scaled"}), explained(wrong, {"scaled"}),
+             explained(wrong, {"scaled"})};
   EXPECT_EQ(judged(results).rule, "scaled");
 }
 
 TEST(Judgement, AFewCasesThatAreRightByChanceAreNoConvention) {
   std::vector<TrialResult> results(8, explained(result(kSum, Verdict::kMismatch), {"no-gradient"}));
   results.push_back(result(kOneLoss, Verdict::kMatch));  // of no elements
-  for (int i = 0; i < 5; ++i) results.push_back(explained(result(kOneLoss, Verdict::kMismatch), {"unexplained"}));
+  for (int i = 0; i < 5; ++i)
+    results.push_back(explained(result(kOneLoss, Verdict::kMismatch), {"unexplained"}));
   const Judgement j = judged(results);
   EXPECT_EQ(j.convention, "sum");
   EXPECT_EQ(j.explanation, "text of no-gradient");
@@ -446,9 +504,12 @@ TEST(Judgement, ThatNearlyAllCasesAreRightIsTold) {
   std::vector<TrialResult> results(7, result(kSum, Verdict::kMatch));
   results.push_back(explained(result(kSum, Verdict::kMismatch), {"identity-backward"}));
   const TableOptions table{.subject = "m", .requested = {}};
-  EXPECT_THAT(audit_text({judged(results)}, table), HasSubstr("In 7 of 8 cases the gradient is right"));
+  EXPECT_THAT(audit_text({judged(results)}, table),
+              HasSubstr("In 7 of 8 cases the gradient is right"));
   results[7] = explained(result(kSum, Verdict::kMismatch), {"tie"});
-  EXPECT_THAT(audit_text({judged(results)}, table), testing::Not(HasSubstr("cases the gradient is right"))) << "one case has ties";
+  EXPECT_THAT(audit_text({judged(results)}, table),
+              testing::Not(HasSubstr("cases the gradient is right")))
+      << "one case has ties";
 }
 
 TrialResult of_aspect(TrialResult t, Aspect aspect) {
@@ -468,7 +529,8 @@ TEST(Judgement, WhatIsWrongInItsSurroundingsOnlyIsNamedByThem) {
   EXPECT_EQ(j.smallest_failure, &results[2]);
   EXPECT_THAT(j.explanation, HasSubstr("ecomputed"));
   EXPECT_THAT(j.explanation, HasSubstr("@once_differentiable"));
-  const std::string text = audit_text({j}, {.subject = "m", .requested = {Aspect::kCheckpoint, Aspect::kAutocast}});
+  const std::string text =
+      audit_text({j}, {.subject = "m", .requested = {Aspect::kCheckpoint, Aspect::kAutocast}});
   EXPECT_THAT(text, HasSubstr("              checkpoint autocast\n"));
   EXPECT_THAT(text, HasSubstr("  sum         0/1        ok\n"));
   EXPECT_THAT(audit_text({j}, {.subject = "m"}), testing::Not(HasSubstr("  checkpoint autocast")));
@@ -492,12 +554,15 @@ std::vector<std::string> texts_of(const Judgement& j) {
 
 TEST(Judgement, ErrorsOfEveryAspectOnRequestAreTold) {
   const TrialResult compiled = of_aspect(failed("exception", "compiled", false), Aspect::kCompile);
-  const Judgement j = judged({result(kSum, Verdict::kMatch), failed("exception", "here", false), compiled, compiled});
+  const Judgement j = judged(
+      {result(kSum, Verdict::kMatch), failed("exception", "here", false), compiled, compiled});
   EXPECT_THAT(texts_of(j), ElementsAre(HasSubstr("here"), HasSubstr("compiled")));
 }
 
 TEST(Judgement, OneRankShowsNoConvention) {
-  EXPECT_TRUE(judged({result(kSum, Verdict::kMatch, "", 1), result(kSum, Verdict::kMismatch, "scaled")}).wrong);
+  EXPECT_TRUE(
+      judged({result(kSum, Verdict::kMatch, "", 1), result(kSum, Verdict::kMismatch, "scaled")})
+          .wrong);
 }
 
 TEST(Judgement, ThePinnedObjectiveCounts) {
@@ -508,7 +573,8 @@ TEST(Judgement, ThePinnedObjectiveCounts) {
 }
 
 TEST(Judgement, CrashesAndRefusalsAreTold) {
-  std::vector<TrialResult> results = {result(kSum, Verdict::kMatch), failed("crash", "killed by SIGSEGV", false)};
+  std::vector<TrialResult> results = {result(kSum, Verdict::kMatch),
+                                      failed("crash", "killed by SIGSEGV", false)};
   const Judgement crashed = judged(results);
   EXPECT_FALSE(crashed.wrong) << "what was judged is right";
   EXPECT_EQ(count_of(crashed.cells[0].counts, Outcome::kBreaks), 1);
@@ -524,8 +590,10 @@ TEST(Judgement, CrashesAndRefusalsAreTold) {
   EXPECT_EQ(judged(results).refusal, "f takes no op");
 }
 
-const std::vector<TrialResult> kRightForSum = {result(kSum, Verdict::kMatch), result(kOneLoss, Verdict::kMismatch)};
-const std::vector<TrialResult> kRightForOne = {result(kSum, Verdict::kMismatch, "identity-backward"), result(kOneLoss, Verdict::kMatch)};
+const std::vector<TrialResult> kRightForSum = {result(kSum, Verdict::kMatch),
+                                               result(kOneLoss, Verdict::kMismatch)};
+const std::vector<TrialResult> kRightForOne = {
+    result(kSum, Verdict::kMismatch, "identity-backward"), result(kOneLoss, Verdict::kMatch)};
 
 TEST(Judgement, CollectivesOfAModuleMustFollowOneConvention) {
   const Judgement gathers = judged(kRightForSum, "", CollectiveKind::kAllGather);
@@ -536,7 +604,8 @@ TEST(Judgement, CollectivesOfAModuleMustFollowOneConvention) {
   EXPECT_TRUE(module[1].wrong);
   EXPECT_THAT(audit_text(module, {.subject = "m"}), HasSubstr("no loss fits both"));
   // What is right for every loss fits every module.
-  module = {judged({result(kSum, Verdict::kMatch)}, "", CollectiveKind::kSendRecv), judged(kRightForOne)};
+  module = {judged({result(kSum, Verdict::kMatch)}, "", CollectiveKind::kSendRecv),
+            judged(kRightForOne)};
   judge_together(module);
   EXPECT_FALSE(module[0].wrong || module[1].wrong);
   module = {judged(kRightForOne), judged(kRightForOne, "", CollectiveKind::kAllGather)};
@@ -546,7 +615,8 @@ TEST(Judgement, CollectivesOfAModuleMustFollowOneConvention) {
 
 // A file with a gather for each loss offers both.
 TEST(Judgement, TwoFunctionsForOneCollectiveMayFollowTwoConventions) {
-  std::vector<Judgement> module = {judged(kRightForSum), judged(kRightForOne), judged(kRightForSum, "", CollectiveKind::kBroadcast)};
+  std::vector<Judgement> module = {judged(kRightForSum), judged(kRightForOne),
+                                   judged(kRightForSum, "", CollectiveKind::kBroadcast)};
   module[0].function = "losses.py:gather_for_sum";
   module[1].function = "losses.py:gather_for_one";
   judge_together(module);
@@ -556,7 +626,9 @@ TEST(Judgement, TwoFunctionsForOneCollectiveMayFollowTwoConventions) {
 // ---- the screen
 
 TEST(Table, SaysWhatItIsRightForAndWhatNot) {
-  std::vector<Judgement> rows = {judged(kRightForOne), judged(kRightForSum), judged({result(kSum, Verdict::kMatch)}, "", CollectiveKind::kAllToAll)};
+  std::vector<Judgement> rows = {
+      judged(kRightForOne), judged(kRightForSum),
+      judged({result(kSum, Verdict::kMatch)}, "", CollectiveKind::kAllToAll)};
   rows[0].function = "losses.py:GatherLayer";
   const std::string text = audit_text(rows, {.subject = "m"});
   EXPECT_THAT(text, HasSubstr("right for replicated; wrong for sum and for mean"));
@@ -570,42 +642,56 @@ TEST(Table, FitsEightyColumns) {
   std::vector<Judgement> rows;
   std::vector<TrialResult> results;
   for (std::size_t a = 0; a < kAspectCount; ++a)
-    for (int i = 0; i < 9; ++i) results.push_back(of_aspect(result(kSum, Verdict::kMismatch, "same-op-backward"), static_cast<Aspect>(a)));
+    for (int i = 0; i < 9; ++i)
+      results.push_back(
+          of_aspect(result(kSum, Verdict::kMismatch, "same-op-backward"), static_cast<Aspect>(a)));
   for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kPremulSum})
     rows.push_back(judge_collective(CollectiveKind::kReduceScatter, op, results, ""));
-  TableOptions options{.subject = "m", .lacking = {"gather"}, .unusable = {"f: what to pass for `bits` is not known"}};
+  TableOptions options{.subject = "m",
+                       .lacking = {"gather"},
+                       .unusable = {"f: what to pass for `bits` is not known"}};
   for (std::size_t a = 0; a < kAspectCount; ++a)
-    if (row_of(static_cast<Aspect>(a)).on_request) options.requested.push_back(static_cast<Aspect>(a));
+    if (row_of(static_cast<Aspect>(a)).on_request)
+      options.requested.push_back(static_cast<Aspect>(a));
   const std::string text = audit_text(rows, options);
   for (std::size_t begin = 0; begin < text.size(); begin = text.find('\n', begin) + 1)
-    EXPECT_LE(text.find('\n', begin) - begin, 80U) << text.substr(begin, text.find('\n', begin) - begin);
+    EXPECT_LE(text.find('\n', begin) - begin, 80U)
+        << text.substr(begin, text.find('\n', begin) - begin);
 }
 
 TEST(Table, OfSeveralFunctionsTheNotesNameThePertinentOne) {
-  std::vector<TrialResult> results = {result(kSum, Verdict::kMatch), failed("exception", "no such luck", false)};
+  std::vector<TrialResult> results = {result(kSum, Verdict::kMatch),
+                                      failed("exception", "no such luck", false)};
   std::vector<Judgement> rows = {judged(kRightForSum), judged(results)};
   rows[0].function = "losses.py:one";
   rows[1].function = "losses.py:two";
   const std::string text = audit_text(rows, {.subject = "m"});
-  EXPECT_THAT(text, HasSubstr("all_reduce sum (two): exception on rank 1 (three-ranks): no such luck"));
+  EXPECT_THAT(text,
+              HasSubstr("all_reduce sum (two): exception on rank 1 (three-ranks): no such luck"));
 }
 
 TEST(Table, WhatWasNotTriedIsTold) {
-  std::vector<TrialResult> results = {result(kSum, Verdict::kMatch), of_aspect(result(kSum, Verdict::kSkipped), Aspect::kGroups)};
+  std::vector<TrialResult> results = {result(kSum, Verdict::kMatch),
+                                      of_aspect(result(kSum, Verdict::kSkipped), Aspect::kGroups)};
   results[1].result.why = "f has no parameter for the group";
-  const std::string text = audit_text({judged(results)}, {.subject = "m",
-                                                          .left_out = {"uneven"},
-                                                          .lacking = {"gather"},
-                                                          .not_asked = {"copy", "slice"},
-                                                          .unusable = {"g: what to pass for `bits` is not known"}});
-  EXPECT_THAT(text, HasSubstr("all_reduce sum: refused (three-ranks): f has no parameter for the group\n"));
+  const std::string text =
+      audit_text({judged(results)}, {.subject = "m",
+                                     .left_out = {"uneven"},
+                                     .lacking = {"gather"},
+                                     .not_asked = {"copy", "slice"},
+                                     .unusable = {"g: what to pass for `bits` is not known"}});
+  EXPECT_THAT(
+      text, HasSubstr("all_reduce sum: refused (three-ranks): f has no parameter for the group\n"));
   EXPECT_THAT(text, HasSubstr("all_reduce sum: not tried: groups\n"));
   EXPECT_THAT(text, HasSubstr("gather: not offered\n"));
   EXPECT_THAT(text, HasSubstr("not tried: g: what to pass for `bits` is not known\n"));
   EXPECT_THAT(text, HasSubstr("left out: uneven\n"));
   EXPECT_THAT(text, HasSubstr("copy, slice (--collective)"));
-  EXPECT_THAT(text, HasSubstr("1 collective offered, 0 wrong, 1 tried in part, 1 not tried, 1 not offered in "));
-  const auto json = nlohmann::json::parse(audit_json({judged(results)}, {.subject = "m", .lacking = {"gather"}}));
+  EXPECT_THAT(
+      text,
+      HasSubstr("1 collective offered, 0 wrong, 1 tried in part, 1 not tried, 1 not offered in "));
+  const auto json =
+      nlohmann::json::parse(audit_json({judged(results)}, {.subject = "m", .lacking = {"gather"}}));
   EXPECT_EQ(json["summary"]["tried_in_part"], 1);
   EXPECT_EQ(json["collectives"][0]["aspects"]["groups"]["state"], "refused");
 }
@@ -617,10 +703,14 @@ TEST(Tally, StrictWantsEverythingTriedAndRightForWhatIsMeant) {
   EXPECT_EQ(complaint({judged(kRightForSum)}), "");
   EXPECT_THAT(complaint({judged(kRightForOne)}), HasSubstr("not right for mean"));
   EXPECT_EQ(complaint({judged(kRightForOne, "replicated")}, "replicated"), "");
-  const std::vector<TrialResult> in_part = {result(kSum, Verdict::kMatch), result(kSum, Verdict::kSkipped)};
+  const std::vector<TrialResult> in_part = {result(kSum, Verdict::kMatch),
+                                            result(kSum, Verdict::kSkipped)};
   EXPECT_THAT(complaint({judged(in_part)}), HasSubstr("not everything was tried"));
-  EXPECT_THAT(complaint({judged({result(kSum, Verdict::kMatch), result(kSum, Verdict::kDisputed)})}), HasSubstr("not everything"));
-  EXPECT_THAT(complaint({judged({result(kSum, Verdict::kSkipped)})}), HasSubstr("not everything")) << "not offered";
+  EXPECT_THAT(
+      complaint({judged({result(kSum, Verdict::kMatch), result(kSum, Verdict::kDisputed)})}),
+      HasSubstr("not everything"));
+  EXPECT_THAT(complaint({judged({result(kSum, Verdict::kSkipped)})}), HasSubstr("not everything"))
+      << "not offered";
 }
 
 }  // namespace

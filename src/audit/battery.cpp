@@ -13,8 +13,10 @@ using Json = AuditProgram::Json;
 using Maker = TrialMaker;
 
 void add_ranks(Maker& maker) {
-  if (maker.is_of_one_size()) return maker.add(Aspect::kRanks, fmt::format("{}-ranks", maker.ranks()), maker.base());
-  for (const int n : {2, 3, 1, 4, 5}) maker.add(Aspect::kRanks, fmt::format("{}-ranks", n), maker.base(n));
+  if (maker.is_of_one_size())
+    return maker.add(Aspect::kRanks, fmt::format("{}-ranks", maker.ranks()), maker.base());
+  for (const int n : {2, 3, 1, 4, 5})
+    maker.add(Aspect::kRanks, fmt::format("{}-ranks", n), maker.base(n));
 }
 
 // ---- groups
@@ -85,7 +87,8 @@ void add_roots(Maker& maker) {
 
 void add_dims(Maker& maker) {
   if (!maker.traits().takes_dim) return;
-  const std::vector<int> all = maker.traits().dim_is_optional ? std::vector<int>{0, 1, -1} : std::vector<int>{1, -1, -2};
+  const std::vector<int> all =
+      maker.traits().dim_is_optional ? std::vector<int>{0, 1, -1} : std::vector<int>{1, -1, -2};
   for (const int dim : all) {
     AuditProgram p = maker.base();
     if (dim != 0) p.inputs["x"] = maker.random({2, 2 * p.ranks});
@@ -101,8 +104,8 @@ void add_dtypes(Maker& maker) {
     p.dtype = dtype;
     maker.add(Aspect::kDType, dtype, p);
   }
-  // Small integers are the same in every dtype: a detour over a narrower one is seen by what does not fit in it. Not in
-  // float64, from which float32 is a detour that training does not take.
+  // Small integers are the same in every dtype: a detour over a narrower one is seen by what does
+  // not fit in it. Not in float64, from which float32 is a detour that training does not take.
   AuditProgram p = maker.base();
   p.dtype = "float32";
   p.inputs["x"] = {{"random", {{"shape", {2 * p.ranks, 3}}, {"kind", "normal"}}}};
@@ -111,12 +114,14 @@ void add_dtypes(Maker& maker) {
 
 // Of the form that the collective's result has, and not gone through it.
 std::string local_twin(const Maker& maker, int ranks) {
-  if (maker.traits().dim_is_optional) return fmt::format("2 * x.expand({}, {}, 3)", ranks, 2 * ranks);
+  if (maker.traits().dim_is_optional)
+    return fmt::format("2 * x.expand({}, {}, 3)", ranks, 2 * ranks);
   return maker.keeps_shape() ? "2 * x" : "2 * x[:2]";
 }
 
-// One cotangent goes to two users. Autograd hands the very tensor to both, to the one that came last in forward first: a backward
-// that works in place on its cotangent changes what the other gets.
+// One cotangent goes to two users. Autograd hands the very tensor to both, to the one that came
+// last in forward first: a backward that works in place on its cotangent changes what the other
+// gets.
 void add_shared_cotangents(Maker& maker) {
   AuditProgram p = maker.base();
   p.before = {{"u", local_twin(maker, p.ranks)}};
@@ -163,8 +168,8 @@ void add_operands(Maker& maker) {
   p.inputs["x"] = maker.random({1, 3});
   p.operand = fmt::format("x.expand({}, 3)", rows);
   maker.add(Aspect::kOperand, "expanded-operand", p);
-  // tanh keeps its result for its own backward, and the loss reads it after the call: a forward that writes into its operand
-  // changes both.
+  // tanh keeps its result for its own backward, and the loss reads it after the call: a forward
+  // that writes into its operand changes both.
   p = maker.base();
   p.mode = "shared";
   p.before = {{"u", "torch.tanh(x)"}};
@@ -194,24 +199,29 @@ void add_values(Maker& maker) {
   if (!maker.traits().takes_op) return;
   AuditProgram p = maker.base();
   if (maker.op() == ReduceOp::kProduct) {
-    // Zeros that a gradient goes through: that of the one zero is the product of the others. Some elements have none, so that not
-    // all that a wrong rule gives is zero.
+    // Zeros that a gradient goes through: that of the one zero is the product of the others. Some
+    // elements have none, so that not all that a wrong rule gives is zero.
     const int some = p.ranks + 1;
-    p.before = {{"a", fmt::format("torch.where(torch.arange(x.numel()).reshape(x.shape) % {} == rank, x - x.detach(), x)", some)}};
+    p.before = {{"a", fmt::format("torch.where(torch.arange(x.numel()).reshape(x.shape) % {} == "
+                                  "rank, x - x.detach(), x)",
+                                  some)}};
     p.operand = "a";
     maker.add(Aspect::kValues, "one-zero", p);
-    p.before = {{"i", fmt::format("torch.arange(x.numel()).reshape(x.shape) % {}", some)},
-                {"a", fmt::format("torch.where((i - rank) * (i - {}) != 0, x - x.detach(), x)", p.ranks)}};
+    p.before = {
+        {"i", fmt::format("torch.arange(x.numel()).reshape(x.shape) % {}", some)},
+        {"a", fmt::format("torch.where((i - rank) * (i - {}) != 0, x - x.detach(), x)", p.ranks)}};
     maker.add(Aspect::kValues, "two-zeros", p);
   } else if (maker.op() == ReduceOp::kMin || maker.op() == ReduceOp::kMax) {
-    p.inputs["x"] = {{"random", {{"shape", {2 * p.ranks, 3}}, {"kind", "integers"}, {"low", 0}, {"high", 1}}}};
+    p.inputs["x"] = {
+        {"random", {{"shape", {2 * p.ranks, 3}}, {"kind", "integers"}, {"low", 0}, {"high", 1}}}};
     maker.add(Aspect::kValues, "ties", p);
   }
 }
 
 // ---- shapes
 
-// How many elements each rank sends to each. What is received is not what is sent, nor is the sum of it.
+// How many elements each rank sends to each. What is received is not what is sent, nor is the sum
+// of it.
 Json uneven_rows(int ranks) {
   Json rows = Json::array();
   for (int r = 0; r < ranks; ++r) {
@@ -224,7 +234,8 @@ Json uneven_rows(int ranks) {
   return rows;
 }
 
-// Every rank receives as much as it sends, but not from where it sends it to: the sizes pass for each other.
+// Every rank receives as much as it sends, but not from where it sends it to: the sizes pass for
+// each other.
 Json balanced_rows(int ranks) {
   Json rows = Json::array();
   for (int r = 0; r < ranks; ++r) {
@@ -269,8 +280,8 @@ void add_shapes(Maker& maker) {
   maker.add(Aspect::kShape, "empty", p);
   p.inputs["x"] = maker.random({2 * p.ranks, 2, 1, 5});
   maker.add(Aspect::kShape, "four-dims", p);
-  // An odd number of elements, which no number of ranks divides where it need not: who pads, or works by chunks, may lose
-  // the rest.
+  // An odd number of elements, which no number of ranks divides where it need not: who pads, or
+  // works by chunks, may lose the rest.
   p.inputs["x"] = maker.random({maker.cuts() ? 3 * p.ranks : 2 * p.ranks + 1});
   maker.add(Aspect::kShape, "one-dim", p);
   p.inputs["x"] = maker.random({33 * p.ranks, 300});

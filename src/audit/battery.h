@@ -1,4 +1,5 @@
-// The audit's battery: for one collective and op, small programs that exercise every aspect of it, as scenario files.
+// The audit's battery: for one collective and op, small programs that exercise every aspect of it,
+// as scenario files.
 #pragma once
 
 #include <span>
@@ -11,8 +12,9 @@ namespace distgrad {
 
 struct BatteryOptions {
   std::span<const Aspect> requested = {};  // aspects that are tried on request only
-  std::string objective = {};  // "sum", "mean", "replicated", "rank:1": the programs are all written for this; "": for all that an audit knows
-  int world_size = 0;     // of every program; 0: as each aspect needs it
+  std::string objective = {};  // "sum", "mean", "replicated", "rank:1": the programs are all
+                               // written for this; "": for all that an audit knows
+  int world_size = 0;          // of every program; 0: as each aspect needs it
 };
 
 // Smallest first, what is on request last. `op` counts for kinds that take one.

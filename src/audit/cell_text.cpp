@@ -8,7 +8,16 @@
 namespace distgrad {
 namespace {
 
-enum class State { kNotTried, kRight, kWrong, kRaises, kBroken, kDisputed, kRefused, kPartlyRefused };
+enum class State {
+  kNotTried,
+  kRight,
+  kWrong,
+  kRaises,
+  kBroken,
+  kDisputed,
+  kRefused,
+  kPartlyRefused
+};
 
 struct StateRow {
   State state;
@@ -44,7 +53,8 @@ const StateRow& state_of(const Cell& cell) {
 
 std::string cell_text(const Cell& cell) {
   const StateRow& state = state_of(cell);
-  return state.word.empty() ? fmt::format("{}/{}", cell.right(), cell.tried()) : std::string(state.word);
+  return state.word.empty() ? fmt::format("{}/{}", cell.right(), cell.tried())
+                            : std::string(state.word);
 }
 
 std::string_view state_name(const Cell& cell) { return state_of(cell).name; }
@@ -52,8 +62,10 @@ std::string_view state_name(const Cell& cell) { return state_of(cell).name; }
 std::string legend(const std::vector<const Cell*>& cells) {
   std::vector<std::string> meanings;
   for (const StateRow& row : kStates) {
-    const bool is_used = std::any_of(cells.begin(), cells.end(), [&](const Cell* c) { return state_of(*c).state == row.state; });
-    if (is_used && !row.meaning.empty()) meanings.push_back(fmt::format("{}: {}", row.word, row.meaning));
+    const bool is_used = std::any_of(
+        cells.begin(), cells.end(), [&](const Cell* c) { return state_of(*c).state == row.state; });
+    if (is_used && !row.meaning.empty())
+      meanings.push_back(fmt::format("{}: {}", row.word, row.meaning));
   }
   return fmt::format("{}", fmt::join(meanings, "; "));
 }

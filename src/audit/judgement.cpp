@@ -21,7 +21,8 @@ struct Tally {
   bool all_right() const { return judged > 0 && right == judged; }
 };
 
-Tally tally(const std::vector<TrialResult>& results, CollectiveKind kind, std::string_view objective) {
+Tally tally(const std::vector<TrialResult>& results, CollectiveKind kind,
+            std::string_view objective) {
   Tally t;
   for (const TrialResult& r : results) {
     const Outcome outcome = outcome_of(r);
@@ -33,19 +34,27 @@ Tally tally(const std::vector<TrialResult>& results, CollectiveKind kind, std::s
   return t;
 }
 
-// Whose transpose is which: P partial (to be summed), R replicated with cotangents that differ by rank, I invariant (one
-// loss), V varying. Source: spmd_types; Megatron's f is I->R, its g P->I.
+// Whose transpose is which: P partial (to be summed), R replicated with cotangents that differ by
+// rank, I invariant (one loss), V varying. Source: spmd_types; Megatron's f is I->R, its g P->I.
 std::string signature_of(CollectiveKind kind, const std::string& objective) {
   const bool one = objective == "replicated";
   switch (kind) {
-    case CollectiveKind::kAllReduce: return one ? "P->I" : "P->R";
-    case CollectiveKind::kAllGather: return one ? "V->I" : "V->R";
-    case CollectiveKind::kBroadcast: return one ? "V->I" : "V->R";
-    case CollectiveKind::kReduceScatter: return "P->V";
-    case CollectiveKind::kReduce: return "P->V";
-    case CollectiveKind::kCopy: return objective == kForShares ? "R->I" : one ? "I->R" : "V->V";
-    case CollectiveKind::kSlice: return one ? "I->V" : "R->V";
-    default: return "V->V";
+    case CollectiveKind::kAllReduce:
+      return one ? "P->I" : "P->R";
+    case CollectiveKind::kAllGather:
+      return one ? "V->I" : "V->R";
+    case CollectiveKind::kBroadcast:
+      return one ? "V->I" : "V->R";
+    case CollectiveKind::kReduceScatter:
+      return "P->V";
+    case CollectiveKind::kReduce:
+      return "P->V";
+    case CollectiveKind::kCopy:
+      return objective == kForShares ? "R->I" : one ? "I->R" : "V->V";
+    case CollectiveKind::kSlice:
+      return one ? "I->V" : "R->V";
+    default:
+      return "V->V";
   }
 }
 
@@ -68,15 +77,17 @@ const TrialResult* first_of(const std::vector<TrialResult>& results, Outcome out
 
 // Nothing could be judged: the subject offers it not at all, or raises in every trial.
 std::string why_refused(const std::vector<TrialResult>& results) {
-  if (const TrialResult* t = first_of(results, Outcome::kRefusedInBackward)) return "refused in backward: " + reason_of(*t);
+  if (const TrialResult* t = first_of(results, Outcome::kRefusedInBackward))
+    return "refused in backward: " + reason_of(*t);
   if (const TrialResult* t = first_of(results, Outcome::kRaises)) return "raises: " + reason_of(*t);
   if (const TrialResult* t = first_of(results, Outcome::kRefused)) return reason_of(*t);
   return "nothing could be judged";
 }
 
-// Where none is right, losses of the ranks' own tell the most, and a few cases that are right by chance (of no elements, of
-// equal cotangents) do not make a convention.
-void choose_convention(Judgement& j, const std::vector<TrialResult>& results, const std::string& asked) {
+// Where none is right, losses of the ranks' own tell the most, and a few cases that are right by
+// chance (of no elements, of equal cotangents) do not make a convention.
+void choose_convention(Judgement& j, const std::vector<TrialResult>& results,
+                       const std::string& asked) {
   constexpr double kClearlyMore = 0.25;
   double best = -2;
   for (const std::string_view objective : kAuditObjectives) {
@@ -84,15 +95,18 @@ void choose_convention(Judgement& j, const std::vector<TrialResult>& results, co
     const Tally t = tally(results, j.kind, objective);
     if (t.judged > 0) (t.all_right() ? j.right_for : j.wrong_for).emplace_back(objective);
     const double share = t.judged == 0 ? -0.5 : static_cast<double>(t.right) / t.judged;
-    if (share > best + (j.convention == "sum" ? kClearlyMore : 0)) best = share, j.convention = objective;
+    if (share > best + (j.convention == "sum" ? kClearlyMore : 0))
+      best = share, j.convention = objective;
   }
-  if (j.right_for.empty() && tally(results, j.kind, kForShares).all_right()) j.right_for.emplace_back(kForShares);
+  if (j.right_for.empty() && tally(results, j.kind, kForShares).all_right())
+    j.right_for.emplace_back(kForShares);
   if (!j.right_for.empty()) j.convention = j.right_for.front();
 }
 
-// Of which the verdict is one about the convention, and which of them went wrong in a way that has a name of its own.
+// Of which the verdict is one about the convention, and which of them went wrong in a way that has
+// a name of its own.
 struct Failures {
-  int mismatches = 0;          // gradients or forward values
+  int mismatches = 0;  // gradients or forward values
   const TrialResult* in_backward = nullptr;
   int in_backward_count = 0;
   const TrialResult* shared_operand = nullptr;
@@ -102,7 +116,9 @@ Failures failures_of(const Judgement& j, const std::vector<TrialResult>& results
   Failures f;
   for (const TrialResult& t : results) {
     const Outcome outcome = outcome_of(t);
-    if (is_on_request(t.trial) || !counts_for(t.trial, j.kind, j.convention) || !is_failure(outcome)) continue;
+    if (is_on_request(t.trial) || !counts_for(t.trial, j.kind, j.convention) ||
+        !is_failure(outcome))
+      continue;
     if (shares_operand(t.trial)) {
       if (!f.shared_operand) f.shared_operand = &t;
     } else if (outcome == Outcome::kFailsInBackward) {
@@ -116,20 +132,28 @@ Failures failures_of(const Judgement& j, const std::vector<TrialResult>& results
 
 std::string how_it_fails(const TrialResult& t) {
   const std::string& kind = t.result.error->kind;
-  return kind == "exception" ? "raises" : kind == "crash" ? "dies" : kind == "hang" || kind == "desync" ? "hangs" : "fails";
+  return kind == "exception"                  ? "raises"
+         : kind == "crash"                    ? "dies"
+         : kind == "hang" || kind == "desync" ? "hangs"
+                                              : "fails";
 }
 
 std::string backward_failure_text(const Judgement& j, const Failures& f) {
   const TrialResult& t = *f.in_backward;
-  std::string text = fmt::format("In {} of {} cases its backward {}, though the forward took what it was given: {}: {}",
-                                 f.in_backward_count, j.judged, how_it_fails(t), t.trial.name, first_line(t.result.error->message));
+  std::string text = fmt::format(
+      "In {} of {} cases its backward {}, though the forward took what it was given: {}: {}",
+      f.in_backward_count, j.judged, how_it_fails(t), t.trial.name,
+      first_line(t.result.error->message));
   if (j.kind == CollectiveKind::kAllToAll && t.trial.is_uneven)
-    text += " The backward sends by the sizes that the forward received by, and receives by those that it sent by.";
+    text +=
+        " The backward sends by the sizes that the forward received by, and receives by those that "
+        "it sent by.";
   return text;
 }
 
 constexpr const char* kWritesIntoItsOperand =
-    "It is right where it gets a copy of its operand, and not where the program uses that tensor before and after the call: its "
+    "It is right where it gets a copy of its operand, and not where the program uses that tensor "
+    "before and after the call: its "
     "forward writes into it. Work on a clone.";
 
 // No gradient is wrong, and yet some cases fail.
@@ -150,16 +174,21 @@ void blame_what_fails(Judgement& j, const Failures& f) {
 // Where every case is right that is always tried.
 constexpr std::pair<Aspect, const char*> kMeaningOfFailure[] = {
     {Aspect::kCheckpoint,
-     "Recomputed in backward, it gives another gradient: look for what its forward keeps outside ctx, and for what it does only "
+     "Recomputed in backward, it gives another gradient: look for what its forward keeps outside "
+     "ctx, and for what it does only "
      "the first time."},
     {Aspect::kAutocast,
-     "Under torch.autocast it gives another gradient: look for casts, buffers of a fixed dtype, and custom_fwd and custom_bwd."},
+     "Under torch.autocast it gives another gradient: look for casts, buffers of a fixed dtype, "
+     "and custom_fwd and custom_bwd."},
     {Aspect::kAsync,
-     "Called asynchronously and waited for, it gives another result: look for what is read or returned before wait()."},
+     "Called asynchronously and waited for, it gives another result: look for what is read or "
+     "returned before wait()."},
     {Aspect::kCompile, "Through torch.compile it gives another gradient than eager."},
     {Aspect::kDoubleBackward,
-     "Its gradient is right, and the gradient of that is not: its backward is cut off from the graph, as a plain "
-     "torch.distributed call, .detach() or .data in it does. Build it of differentiable collectives, or mark it with "
+     "Its gradient is right, and the gradient of that is not: its backward is cut off from the "
+     "graph, as a plain "
+     "torch.distributed call, .detach() or .data in it does. Build it of differentiable "
+     "collectives, or mark it with "
      "@once_differentiable, so that differentiating twice raises."},
 };
 
@@ -168,7 +197,8 @@ void blame_surroundings(Judgement& j, const std::vector<TrialResult>& results) {
   std::vector<std::string> names;
   for (const auto& [aspect, meaning] : kMeaningOfFailure) {
     const bool fails = first_that(results, [&, of = aspect](const TrialResult& t) {
-      return t.trial.aspect == of && counts_for(t.trial, j.kind, j.convention) && is_failure(outcome_of(t));
+      return t.trial.aspect == of && counts_for(t.trial, j.kind, j.convention) &&
+             is_failure(outcome_of(t));
     });
     if (!fails) continue;
     names.emplace_back(row_of(aspect).name);
@@ -195,19 +225,23 @@ std::string rule_of(const Judgement& j, const std::vector<TrialResult>& results)
   std::string rule;
   if (!j.right_for.empty() && one_loss) rule = rule_for_one_loss(j.kind);
   // A forward that goes wrong somewhere is not the doing of the backward that it has everywhere.
-  if (j.right_for.empty() && one_loss && 2 * j.right > j.judged) rule = most_named_rule(results, Losses::kOne);
+  if (j.right_for.empty() && one_loss && 2 * j.right > j.judged)
+    rule = most_named_rule(results, Losses::kOne);
   if (rule.empty()) rule = most_named_rule(results, Losses::kOwn);
   return rule.empty() ? "adjoint" : rule;
 }
 
 constexpr const char* kReadsMemory =
-    "Its forward is right where the operand is contiguous, and wrong for the same values in another order of memory ({}): it "
-    "reads the operand in the order of its memory. Call .contiguous() on it before it goes to the collective.";
+    "Its forward is right where the operand is contiguous, and wrong for the same values in "
+    "another order of memory ({}): it "
+    "reads the operand in the order of its memory. Call .contiguous() on it before it goes to the "
+    "collective.";
 
 // Of operands that differ from those of right cases in how they lie in memory.
 bool fails_by_strides_alone(const Judgement& j, const std::vector<TrialResult>& results) {
   return !first_that(results, [&](const TrialResult& t) {
-    return counts_for(t.trial, j.kind, j.convention) && is_failure(outcome_of(t)) && !is_on_request(t.trial) &&
+    return counts_for(t.trial, j.kind, j.convention) && is_failure(outcome_of(t)) &&
+           !is_on_request(t.trial) &&
            (t.trial.aspect != Aspect::kOperand || shares_operand(t.trial));
   });
 }
@@ -219,7 +253,8 @@ void name_the_mistake(Judgement& j, const std::vector<TrialResult>& results) {
   });
   j.smallest_failure = smallest_failure(results, j.kind, j.convention, j.rule);
   if (!any_judged) {
-    j.rule = f.in_backward ? fmt::format("it {} in backward", how_it_fails(*f.in_backward)) : "its ranks die or hang";
+    j.rule = f.in_backward ? fmt::format("it {} in backward", how_it_fails(*f.in_backward))
+                           : "its ranks die or hang";
     if (f.in_backward) j.explanation = backward_failure_text(j, f);
   } else if (f.mismatches > 0) {
     j.explanation = text_of(j.smallest_failure->result, j.rule);
@@ -240,7 +275,8 @@ bool is_offered(const std::vector<TrialResult>& results) {
   for (const TrialResult& t : results) {
     const Outcome outcome = outcome_of(t);
     if (outcome == Outcome::kBreaks || outcome == Outcome::kDisputed) return true;
-    if (is_judged(outcome) && (tells_conventions_apart(t) || outcome == Outcome::kFailsInBackward)) return true;
+    if (is_judged(outcome) && (tells_conventions_apart(t) || outcome == Outcome::kFailsInBackward))
+      return true;
     on_one_rank = on_one_rank || is_judged(outcome);
     raises = raises || outcome == Outcome::kRaises;
   }
@@ -248,13 +284,15 @@ bool is_offered(const std::vector<TrialResult>& results) {
 }
 
 bool is_only_disputed(const Judgement& j, const std::vector<TrialResult>& results) {
-  return j.judged == 0 && first_of(results, Outcome::kDisputed) && !first_of(results, Outcome::kBreaks) &&
-         !first_of(results, Outcome::kRaises);
+  return j.judged == 0 && first_of(results, Outcome::kDisputed) &&
+         !first_of(results, Outcome::kBreaks) && !first_of(results, Outcome::kRaises);
 }
 
-// What a function is right for is a convention only where losses of the ranks' own and one loss for all differ.
+// What a function is right for is a convention only where losses of the ranks' own and one loss for
+// all differ.
 bool has_a_convention(const Judgement& j) {
-  return j.offered && !j.wrong && j.convention != kForShares && (has_one_result(j.kind) || enters_parallel_region(j.kind)) && !j.right_for.empty();
+  return j.offered && !j.wrong && j.convention != kForShares &&
+         (has_one_result(j.kind) || enters_parallel_region(j.kind)) && !j.right_for.empty();
 }
 
 }  // namespace
@@ -266,7 +304,8 @@ int Cell::tried() const {
 }
 
 int Cell::judged() const {
-  return count_of(counts, Outcome::kRight) + count_of(counts, Outcome::kWrong) + count_of(counts, Outcome::kFailsInBackward);
+  return count_of(counts, Outcome::kRight) + count_of(counts, Outcome::kWrong) +
+         count_of(counts, Outcome::kFailsInBackward);
 }
 
 bool Judgement::is_right_for(std::string_view objective) const {
@@ -274,8 +313,10 @@ bool Judgement::is_right_for(std::string_view objective) const {
 }
 
 bool Judgement::is_tried_in_full() const {
-  return count_of(counts, Outcome::kDisputed) + count_of(counts, Outcome::kRefused) + count_of(counts, Outcome::kRefusedInBackward) +
-             count_of(counts, Outcome::kRaises) + count_of(counts, Outcome::kBreaks) == 0;
+  return count_of(counts, Outcome::kDisputed) + count_of(counts, Outcome::kRefused) +
+             count_of(counts, Outcome::kRefusedInBackward) + count_of(counts, Outcome::kRaises) +
+             count_of(counts, Outcome::kBreaks) ==
+         0;
 }
 
 std::string row_name(CollectiveKind kind, ReduceOp op) {
@@ -283,8 +324,8 @@ std::string row_name(CollectiveKind kind, ReduceOp op) {
   return t.takes_op ? fmt::format("{} {}", t.name, name_of(op)) : std::string(t.name);
 }
 
-Judgement judge_collective(CollectiveKind kind, ReduceOp op, const std::vector<TrialResult>& results,
-                           const std::string& objective) {
+Judgement judge_collective(CollectiveKind kind, ReduceOp op,
+                           const std::vector<TrialResult>& results, const std::string& objective) {
   Judgement j;
   j.kind = kind;
   j.op = op;
@@ -301,28 +342,35 @@ Judgement judge_collective(CollectiveKind kind, ReduceOp op, const std::vector<T
   j.rule = rule_of(j, results);
   j.wrong = j.right_for.empty() && !is_only_disputed(j, results);
   j.notes = notes_of(results, kind, j.convention);
-  if (j.wrong) name_the_mistake(j, results);
-  else if ((j.smallest_failure = smallest_failure(results, kind, j.convention, j.rule))) blame_surroundings(j, results);
+  if (j.wrong)
+    name_the_mistake(j, results);
+  else if ((j.smallest_failure = smallest_failure(results, kind, j.convention, j.rule)))
+    blame_surroundings(j, results);
   return j;
 }
 
 void judge_together(std::vector<Judgement>& module) {
-  std::map<std::string, std::set<std::string>> offered;  // by collective and op, what some function for it is right for
+  std::map<std::string, std::set<std::string>>
+      offered;  // by collective and op, what some function for it is right for
   for (const Judgement& j : module)
     if (has_a_convention(j)) offered[j.name].insert(j.right_for.begin(), j.right_for.end());
   std::string most;
   int most_votes = 0;
   for (const std::string_view objective : kAuditObjectives) {
-    const auto votes = static_cast<int>(std::count_if(offered.begin(), offered.end(), [&](const auto& row) {
-      return row.second.contains(std::string(objective));
-    }));
+    const auto votes =
+        static_cast<int>(std::count_if(offered.begin(), offered.end(), [&](const auto& row) {
+          return row.second.contains(std::string(objective));
+        }));
     if (votes > most_votes) most = objective, most_votes = votes;
   }
   for (Judgement& j : module) {
     if (!has_a_convention(j) || offered[j.name].contains(most)) continue;
     j.wrong = true;
-    j.explanation = fmt::format("right for the objective \"{}\" only, while the subject's other collectives are right for \"{}\": "
-                                "no loss fits both", j.right_for.front(), most);
+    j.explanation = fmt::format(
+        "right for the objective \"{}\" only, while the subject's other collectives are right for "
+        "\"{}\": "
+        "no loss fits both",
+        j.right_for.front(), most);
   }
 }
 

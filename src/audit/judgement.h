@@ -1,5 +1,5 @@
-// What an audit's results mean for one collective and op: which objectives its backward is right for, in which aspects it is
-// not, and which rule it follows.
+// What an audit's results mean for one collective and op: which objectives its backward is right
+// for, in which aspects it is not, and which rule it follows.
 #pragma once
 
 #include <array>
@@ -29,22 +29,29 @@ struct Note {
 struct Judgement {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   ReduceOp op = ReduceOp::kSum;
-  std::string name;                    // "all_reduce product"
-  std::string function;                // which was tested: "losses.py:GatherLayer.apply"
+  std::string name;      // "all_reduce product"
+  std::string function;  // which was tested: "losses.py:GatherLayer.apply"
   bool offered = false;
   std::string refusal;                 // why not, in the subject's words
-  std::vector<std::string> right_for;  // objectives: "sum", "mean", "replicated"; those that the user asked for, else all
-  std::vector<std::string> wrong_for;  // likewise; neither has those that no case could say anything about
-  std::string convention;              // the one by which the cells are judged; the likeliest where none is right
+  std::vector<std::string> right_for;  // objectives: "sum", "mean", "replicated"; those that the
+                                       // user asked for, else all
+  std::vector<std::string>
+      wrong_for;  // likewise; neither has those that no case could say anything about
+  std::string
+      convention;  // the one by which the cells are judged; the likeliest where none is right
   std::array<Cell, kAspectCount> cells;  // by Aspect
-  OutcomeCounts counts{};              // of all cases that count for the convention
-  int right = 0, judged = 0;           // cases by that convention, of two ranks or more; without the aspects on request
-  std::string signature;               // "P->R", in the terms of spmd_types; "" where no objective is right
-  std::string rule;                    // "adjoint", "identity-backward", ...
-  bool wrong = false;                  // right under no objective, or under another than the module's other collectives
-  std::string explanation;             // of what is wrong; a sentence or a few
-  std::optional<Measured> measured;    // the backward of one of the first cases; absent: it could not be measured
-  std::vector<Note> notes;             // what went another way than right or wrong, one of each kind and reason
+  OutcomeCounts counts{};                // of all cases that count for the convention
+  int right = 0,
+      judged = 0;  // cases by that convention, of two ranks or more; without the aspects on request
+  std::string signature;  // "P->R", in the terms of spmd_types; "" where no objective is right
+  std::string rule;       // "adjoint", "identity-backward", ...
+  bool wrong =
+      false;  // right under no objective, or under another than the module's other collectives
+  std::string explanation;  // of what is wrong; a sentence or a few
+  std::optional<Measured>
+      measured;  // the backward of one of the first cases; absent: it could not be measured
+  std::vector<Note>
+      notes;  // what went another way than right or wrong, one of each kind and reason
   const TrialResult* smallest_failure = nullptr;
   const std::vector<TrialResult>* results = nullptr;  // all of them
 
@@ -53,11 +60,13 @@ struct Judgement {
   bool is_tried_in_full() const;
 };
 
-// `results` are those of one collective and op, in the battery's order, and must outlive the judgement. `objective`: the only one
-// that counts; "" for any.
-Judgement judge_collective(CollectiveKind, ReduceOp, const std::vector<TrialResult>& results, const std::string& objective);
+// `results` are those of one collective and op, in the battery's order, and must outlive the
+// judgement. `objective`: the only one that counts; "" for any.
+Judgement judge_collective(CollectiveKind, ReduceOp, const std::vector<TrialResult>& results,
+                           const std::string& objective);
 
-// Marks as wrong what follows another convention than most of a module's collectives, where the module has nothing else for it.
+// Marks as wrong what follows another convention than most of a module's collectives, where the
+// module has nothing else for it.
 void judge_together(std::vector<Judgement>& module);
 
 // "all_reduce product"; the op only where the kind takes one.

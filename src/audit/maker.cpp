@@ -7,7 +7,10 @@ namespace distgrad {
 using Json = AuditProgram::Json;
 
 TrialMaker::TrialMaker(CollectiveKind kind, ReduceOp op, const BatteryOptions& options)
-    : traits_(distgrad::traits(kind)), op_(op), options_(options), writer_(kind, op, options.objective) {}
+    : traits_(distgrad::traits(kind)),
+      op_(op),
+      options_(options),
+      writer_(kind, op, options.objective) {}
 
 bool TrialMaker::cuts() const { return traits_.takes_splits; }
 
@@ -16,7 +19,8 @@ bool TrialMaker::keeps_shape() const {
 }
 
 Json TrialMaker::random(Json shape) const {
-  if (op_ == ReduceOp::kMin || op_ == ReduceOp::kMax) return {{"random", {{"shape", shape}, {"kind", "normal"}}}};
+  if (op_ == ReduceOp::kMin || op_ == ReduceOp::kMax)
+    return {{"random", {{"shape", shape}, {"kind", "normal"}}}};
   const int low = op_ == ReduceOp::kProduct ? 1 : -3;
   return {{"random", {{"shape", shape}, {"kind", "integers"}, {"low", low}, {"high", 3}}}};
 }
@@ -51,16 +55,19 @@ std::vector<Trial::Loss> TrialMaker::losses(const AuditProgram& p, bool is_first
   using Loss = Trial::Loss;
   const std::string& objective = options_.objective;
   std::vector<Loss> losses;
-  if (objective.empty() || objective == "sum" || objective.starts_with("rank:")) losses.push_back(Loss::kSum);
+  if (objective.empty() || objective == "sum" || objective.starts_with("rank:"))
+    losses.push_back(Loss::kSum);
   if (objective == "mean" || (objective.empty() && is_first)) losses.push_back(Loss::kMean);
   const bool differs = has_one_result(kind()) || enters_parallel_region(kind());
-  const bool asks_for_one = objective == "replicated" || (objective.empty() && (differs || is_first));
+  const bool asks_for_one =
+      objective == "replicated" || (objective.empty() && (differs || is_first));
   if (asks_for_one && writer_.can_be_one_loss(p)) losses.push_back(Loss::kOneLoss);
   if (objective.empty() && writer_.can_be_shares(p)) losses.push_back(Loss::kShares);
   return losses;
 }
 
-void TrialMaker::push(Aspect aspect, const std::string& name, const AuditProgram& p, Trial::Loss loss) {
+void TrialMaker::push(Aspect aspect, const std::string& name, const AuditProgram& p,
+                      Trial::Loss loss) {
   trials_.push_back(writer_.trial(aspect, name, p, loss));
 }
 
@@ -72,7 +79,8 @@ void TrialMaker::add(Aspect aspect, const std::string& name, const AuditProgram&
     trials_.back().is_first = first && loss == all.front();
   }
   // By losses of the ranks' own one sees which rule a backward follows that is right for one loss.
-  if (first && options_.objective == "replicated" && !is_of_one_size()) push(aspect, name, p, Trial::Loss::kSum);
+  if (first && options_.objective == "replicated" && !is_of_one_size())
+    push(aspect, name, p, Trial::Loss::kSum);
 }
 
 void TrialMaker::add_for_own_losses(Aspect aspect, const std::string& name, const AuditProgram& p) {

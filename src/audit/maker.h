@@ -20,17 +20,20 @@ class TrialMaker {
   bool cuts() const;         // gives each rank a piece of the operand
   bool keeps_shape() const;  // along dim 0, with even pieces
 
-  // How many ranks a program has that can have any number, and what it has where one more, or two groups of equal size, are needed.
+  // How many ranks a program has that can have any number, and what it has where one more, or two
+  // groups of equal size, are needed.
   int ranks() const { return options_.world_size > 0 ? options_.world_size : 3; }
   int ranks_or(int wanted) const { return options_.world_size > 0 ? options_.world_size : wanted; }
   bool is_of_one_size() const { return options_.world_size > 0; }
 
   AuditProgram base(int ranks) const;
   AuditProgram base() const { return base(ranks()); }
-  // The same with what a mode needs, which may have to be imported first, and for which the machine may take its time.
+  // The same with what a mode needs, which may have to be imported first, and for which the machine
+  // may take its time.
   AuditProgram in_mode(const std::string& mode, int ranks) const;
 
-  // Values that are told from each other, without ties or zeros, which are an aspect of their own; sums of them are exact in any order.
+  // Values that are told from each other, without ties or zeros, which are an aspect of their own;
+  // sums of them are exact in any order.
   AuditProgram::Json random(AuditProgram::Json shape) const;
   AuditProgram::Json ring(int size) const;
 

@@ -33,9 +33,11 @@ std::string text_of(const Together& t) {
 
 }  // namespace
 
-std::vector<Note> notes_of(const std::vector<TrialResult>& results, CollectiveKind kind, const std::string& objective) {
+std::vector<Note> notes_of(const std::vector<TrialResult>& results, CollectiveKind kind,
+                           const std::string& objective) {
   std::vector<Together> groups;
-  std::set<std::pair<Outcome, Aspect>> told;  // of errors the first of each kind, and of each aspect on request
+  std::set<std::pair<Outcome, Aspect>>
+      told;  // of errors the first of each kind, and of each aspect on request
   std::vector<Note> notes;
   for (const TrialResult& t : results) {
     if (!counts_for(t.trial, kind, objective)) continue;
@@ -43,20 +45,26 @@ std::vector<Note> notes_of(const std::vector<TrialResult>& results, CollectiveKi
     if (outcome == Outcome::kRight || outcome == Outcome::kWrong) continue;
     if (!is_told_by_reason(outcome)) {
       const Aspect aspect = is_on_request(t.trial) ? t.trial.aspect : Aspect::kRanks;
-      if (t.result.error && told.emplace(outcome, aspect).second) notes.push_back({outcome, error_text(t)});
+      if (t.result.error && told.emplace(outcome, aspect).second)
+        notes.push_back({outcome, error_text(t)});
       continue;
     }
     const std::string reason = reason_of(t);
-    const auto same = std::find_if(groups.begin(), groups.end(),
-                                   [&](const Together& g) { return g.outcome == outcome && g.reason == reason; });
-    if (same == groups.end()) groups.push_back({outcome, reason, {t.trial.name}});
-    else same->cases.push_back(t.trial.name);
+    const auto same = std::find_if(groups.begin(), groups.end(), [&](const Together& g) {
+      return g.outcome == outcome && g.reason == reason;
+    });
+    if (same == groups.end())
+      groups.push_back({outcome, reason, {t.trial.name}});
+    else
+      same->cases.push_back(t.trial.name);
   }
   for (const Together& g : groups) notes.push_back({g.outcome, text_of(g)});
   std::stable_sort(notes.begin(), notes.end(), [](const Note& a, const Note& b) {
-    constexpr Outcome kOrder[] = {Outcome::kFailsInBackward, Outcome::kBreaks, Outcome::kRaises, Outcome::kRefusedInBackward,
-                                  Outcome::kDisputed, Outcome::kRefused};
-    return std::find(std::begin(kOrder), std::end(kOrder), a.outcome) < std::find(std::begin(kOrder), std::end(kOrder), b.outcome);
+    constexpr Outcome kOrder[] = {Outcome::kFailsInBackward, Outcome::kBreaks,
+                                  Outcome::kRaises,          Outcome::kRefusedInBackward,
+                                  Outcome::kDisputed,        Outcome::kRefused};
+    return std::find(std::begin(kOrder), std::end(kOrder), a.outcome) <
+           std::find(std::begin(kOrder), std::end(kOrder), b.outcome);
   });
   return notes;
 }

@@ -12,31 +12,39 @@ namespace {
 
 template <std::size_t N>
 bool has_one_of(const std::string& text, const std::string_view (&words)[N]) {
-  return std::any_of(std::begin(words), std::end(words), [&](std::string_view w) { return text.find(w) != text.npos; });
+  return std::any_of(std::begin(words), std::end(words),
+                     [&](std::string_view w) { return text.find(w) != text.npos; });
 }
 
 // A refusal says that it is one.
 bool says_that_it_refuses(const TrialResult& t) {
-  constexpr std::string_view kRefusals[] = {"NotImplemented", "not implemented", "not supported", "unsupported",
-                                            "Unsupported", "not support ", "only support", "only implemented"};
-  // Functions that join or cut tensors have nothing to say of those without a dimension, and torch says so for them.
-  constexpr std::string_view kNoDimension[] = {"0-dim tensor", "zero-dimensional", "tensor has no dimensions"};
+  constexpr std::string_view kRefusals[] = {"NotImplemented", "not implemented", "not supported",
+                                            "unsupported",    "Unsupported",     "not support ",
+                                            "only support",   "only implemented"};
+  // Functions that join or cut tensors have nothing to say of those without a dimension, and torch
+  // says so for them.
+  constexpr std::string_view kNoDimension[] = {"0-dim tensor", "zero-dimensional",
+                                               "tensor has no dimensions"};
   const std::string& message = t.result.error->message;
-  return has_one_of(message, kRefusals) || (t.trial.program == "scalar" && has_one_of(message, kNoDimension));
+  return has_one_of(message, kRefusals) ||
+         (t.trial.program == "scalar" && has_one_of(message, kNoDimension));
 }
 
-// Gloo ends the process where ranks send each other more than is expected. Where the call has nothing to say the sizes by, that is
-// its way to take one size only.
+// Gloo ends the process where ranks send each other more than is expected. Where the call has
+// nothing to say the sizes by, that is its way to take one size only.
 bool is_refused_by_gloo(const TrialResult& t) {
-  constexpr std::string_view kWords[] = {"op.preamble.length <= op.nbytes", "Received data size doesn't match"};
+  constexpr std::string_view kWords[] = {"op.preamble.length <= op.nbytes",
+                                         "Received data size doesn't match"};
   return t.trial.is_uneven && !t.trial.has_splits && has_one_of(t.result.error->message, kWords);
 }
 
 Outcome outcome_of_error(const TrialResult& t) {
   const RankError& error = *t.result.error;
   const bool raised = error.kind == "exception";
-  if (raised && says_that_it_refuses(t)) return error.in_backward ? Outcome::kRefusedInBackward : Outcome::kRefused;
-  if (error.rank < 0) return Outcome::kRefused;  // the simulation's: there was nothing to compare with
+  if (raised && says_that_it_refuses(t))
+    return error.in_backward ? Outcome::kRefusedInBackward : Outcome::kRefused;
+  if (error.rank < 0)
+    return Outcome::kRefused;  // the simulation's: there was nothing to compare with
   if (error.in_backward) return Outcome::kFailsInBackward;
   if (is_refused_by_gloo(t)) return Outcome::kRefused;
   return raised ? Outcome::kRaises : Outcome::kBreaks;
@@ -46,24 +54,31 @@ Outcome outcome_of_error(const TrialResult& t) {
 
 Outcome outcome_of(const TrialResult& t) {
   switch (t.result.verdict) {
-    case Verdict::kMatch: return Outcome::kRight;
-    case Verdict::kMismatch: return Outcome::kWrong;
-    case Verdict::kDisputed: return Outcome::kDisputed;
-    case Verdict::kSkipped: return Outcome::kRefused;
-    case Verdict::kError: break;
+    case Verdict::kMatch:
+      return Outcome::kRight;
+    case Verdict::kMismatch:
+      return Outcome::kWrong;
+    case Verdict::kDisputed:
+      return Outcome::kDisputed;
+    case Verdict::kSkipped:
+      return Outcome::kRefused;
+    case Verdict::kError:
+      break;
   }
   return t.result.error ? outcome_of_error(t) : Outcome::kBreaks;
 }
 
 std::string reason_of(const TrialResult& t) {
   if (!t.result.error) return first_line(t.result.why);
-  if (is_refused_by_gloo(t)) return "takes operands of one size only (Gloo: received data size doesn't match expected size)";
+  if (is_refused_by_gloo(t))
+    return "takes operands of one size only (Gloo: received data size doesn't match expected size)";
   return first_line(t.result.error->message);
 }
 
 std::string error_text(const TrialResult& t) {
   const RankError& e = *t.result.error;
-  return fmt::format("{}{}{} ({}): {}", e.kind, e.rank >= 0 && e.kind == "exception" ? fmt::format(" on rank {}", e.rank) : "",
+  return fmt::format("{}{}{} ({}): {}", e.kind,
+                     e.rank >= 0 && e.kind == "exception" ? fmt::format(" on rank {}", e.rank) : "",
                      e.in_backward ? " in backward" : "", t.trial.name, first_line(e.message));
 }
 

@@ -17,8 +17,8 @@ struct TrialResult {
 
 enum class Outcome {
   kRight,
-  kWrong,              // other gradients, or another forward value
-  kFailsInBackward,    // raises, dies or hangs there, though the forward took what it was given
+  kWrong,            // other gradients, or another forward value
+  kFailsInBackward,  // raises, dies or hangs there, though the forward took what it was given
   kDisputed,
   kRefused,            // the call cannot express the case, or says that it does not support it
   kRefusedInBackward,  // the forward took it, and the backward says that it does not support it
@@ -28,7 +28,9 @@ enum class Outcome {
 inline constexpr std::size_t kOutcomes = 8;
 using OutcomeCounts = std::array<int, kOutcomes>;
 
-inline int count_of(const OutcomeCounts& counts, Outcome outcome) { return counts[static_cast<std::size_t>(outcome)]; }
+inline int count_of(const OutcomeCounts& counts, Outcome outcome) {
+  return counts[static_cast<std::size_t>(outcome)];
+}
 
 Outcome outcome_of(const TrialResult& result);
 

@@ -26,7 +26,9 @@ Json objective_of(const AuditProgram& p, Trial::Loss loss, const std::string& as
 // The form that a battery for this objective is of has the plain names.
 std::string_view ending_of(Trial::Loss loss, std::string_view objective) {
   using Loss = Trial::Loss;
-  const Loss usual = objective == "mean" ? Loss::kMean : objective == "replicated" ? Loss::kOneLoss : Loss::kSum;
+  const Loss usual = objective == "mean"         ? Loss::kMean
+                     : objective == "replicated" ? Loss::kOneLoss
+                                                 : Loss::kSum;
   if (loss == usual) return "";
   if (loss == Loss::kShares) return "-shares";
   return loss == Loss::kSum ? "-sum" : loss == Loss::kMean ? "-mean" : "-one-loss";
@@ -59,8 +61,8 @@ Json ProgramWriter::steps(const AuditProgram& p) const {
   return steps;
 }
 
-// What every rank has in common is no longer each rank's share: under one loss it cannot go through such a collective again, and
-// what a rank has of its own must not reach the loss by another way.
+// What every rank has in common is no longer each rank's share: under one loss it cannot go through
+// such a collective again, and what a rank has of its own must not reach the loss by another way.
 bool ProgramWriter::can_be_one_loss(const AuditProgram& p) const {
   if (!shares_something()) return true;
   const bool is_chained = p.more_collective.find('y') != std::string::npos;
@@ -68,20 +70,25 @@ bool ProgramWriter::can_be_one_loss(const AuditProgram& p) const {
   return enters_parallel_region(traits_.kind) || p.loss.find("rank") == std::string::npos;
 }
 
-// What all ranks hold is handed on to what they all compute: nothing is communicated, and the result is one tensor, too.
+// What all ranks hold is handed on to what they all compute: nothing is communicated, and the
+// result is one tensor, too.
 bool ProgramWriter::can_be_shares(const AuditProgram& p) const {
-  return traits_.kind == CollectiveKind::kCopy && can_be_one_loss(p) && one_loss_of(p).find("rank") == std::string::npos &&
+  return traits_.kind == CollectiveKind::kCopy && can_be_one_loss(p) &&
+         one_loss_of(p).find("rank") == std::string::npos &&
          (!p.mesh.is_null() || p.groups.is_null());
 }
 
-bool ProgramWriter::shares_something() const { return has_one_result(traits_.kind) || enters_parallel_region(traits_.kind); }
+bool ProgramWriter::shares_something() const {
+  return has_one_result(traits_.kind) || enters_parallel_region(traits_.kind);
+}
 
 const std::string& ProgramWriter::one_loss_of(const AuditProgram& p) const {
   return shares_something() && !p.one_loss.empty() ? p.one_loss : p.loss;
 }
 
-// Ranks whose results differ end, as in Megatron, in an all_reduce that passes the cotangent on. What enters by a copy or slice is a
-// weight that every rank holds, and of which each must get the whole gradient.
+// Ranks whose results differ end, as in Megatron, in an all_reduce that passes the cotangent on.
+// What enters by a copy or slice is a weight that every rank holds, and of which each must get the
+// whole gradient.
 void ProgramWriter::end_in_one_loss(const AuditProgram& p, Json& file) const {
   Json total = {{"all_reduce", fmt::format("({}) * (rank + 1)", one_loss_of(p))}};
   if (!p.mesh.is_null()) total["group"] = "tp";
@@ -93,23 +100,30 @@ void ProgramWriter::end_in_one_loss(const AuditProgram& p, Json& file) const {
 void ProgramWriter::hold_everywhere(const AuditProgram& p, const char* layout, Json& file) const {
   Json& x = file["inputs"]["x"];
   if (x.contains("by_rank")) x = {{"value", Json(x["by_rank"][0])}};
-  if (p.mesh.is_null()) x["layout"] = layout;
-  else x["layout"] = {{"dp", "replicate"}, {"tp", layout}};
+  if (p.mesh.is_null())
+    x["layout"] = layout;
+  else
+    x["layout"] = {{"dp", "replicate"}, {"tp", layout}};
 }
 
 void ProgramWriter::finish(const AuditProgram& p, Trial::Loss loss, Json& file) const {
-  const bool is_whole = p.loss.starts_with("squared_gradient_norm");  // then the ranks' weights are inside
+  const bool is_whole =
+      p.loss.starts_with("squared_gradient_norm");  // then the ranks' weights are inside
   if (loss == Trial::Loss::kShares) {
     file["loss"] = one_loss_of(p);
     hold_everywhere(p, "replicate", file);
-  } else if (loss != Trial::Loss::kOneLoss) file["loss"] = is_whole ? p.loss : fmt::format("({}) * (rank + 1)", p.loss);
-  else if (has_one_result(traits_.kind)) file["loss"] = one_loss_of(p);
-  else end_in_one_loss(p, file);
+  } else if (loss != Trial::Loss::kOneLoss)
+    file["loss"] = is_whole ? p.loss : fmt::format("({}) * (rank + 1)", p.loss);
+  else if (has_one_result(traits_.kind))
+    file["loss"] = one_loss_of(p);
+  else
+    end_in_one_loss(p, file);
   file["objective"] = objective_of(p, loss, objective_);
   file["timeout_s"] = p.timeout_s;
 }
 
-Trial ProgramWriter::trial(Aspect aspect, const std::string& name, const AuditProgram& p, Trial::Loss loss) const {
+Trial ProgramWriter::trial(Aspect aspect, const std::string& name, const AuditProgram& p,
+                           Trial::Loss loss) const {
   Trial trial;
   trial.aspect = aspect;
   trial.loss = loss;
@@ -121,8 +135,10 @@ Trial ProgramWriter::trial(Aspect aspect, const std::string& name, const AuditPr
   trial.mode = p.mode;
   Json file;
   file["note"] = fmt::format("audit of {}: {}", traits_.name, trial.name);
-  if (!p.mesh.is_null()) file["mesh"] = p.mesh;
-  else file["world_size"] = p.ranks;
+  if (!p.mesh.is_null())
+    file["mesh"] = p.mesh;
+  else
+    file["world_size"] = p.ranks;
   if (!p.groups.is_null()) file["groups"] = p.groups;
   if (!p.dtype.empty()) file["dtype"] = p.dtype;
   file["inputs"] = p.inputs;

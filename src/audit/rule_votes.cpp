@@ -8,9 +8,11 @@
 namespace distgrad {
 namespace {
 
-// Whether it explains anything. A factor without a step is arithmetic, and no more of an explanation than none.
+// Whether it explains anything. A factor without a step is arithmetic, and no more of an
+// explanation than none.
 bool explains(const Finding& f) {
-  return f.rule != "objective" && f.rule != "unexplained" && !(f.rule == "scaled" && f.step.empty());
+  return f.rule != "objective" && f.rule != "unexplained" &&
+         !(f.rule == "scaled" && f.step.empty());
 }
 
 struct Votes {
@@ -20,12 +22,13 @@ struct Votes {
 
 bool votes_on(const TrialResult& t, Losses losses) {
   const bool one = t.trial.loss == Trial::Loss::kOneLoss;
-  return one == (losses == Losses::kOne) && !is_on_request(t.trial) && !shares_operand(t.trial) && tells_conventions_apart(t) &&
-         t.result.verdict == Verdict::kMismatch;
+  return one == (losses == Losses::kOne) && !is_on_request(t.trial) && !shares_operand(t.trial) &&
+         tells_conventions_apart(t) && t.result.verdict == Verdict::kMismatch;
 }
 
 const Finding* finding_named(const CaseResult& r, const std::string& rule) {
-  const auto found = std::find_if(r.findings.begin(), r.findings.end(), [&](const Finding& f) { return f.rule == rule; });
+  const auto found = std::find_if(r.findings.begin(), r.findings.end(),
+                                  [&](const Finding& f) { return f.rule == rule; });
   return found == r.findings.end() ? nullptr : &*found;
 }
 
@@ -52,7 +55,8 @@ std::string most_named_rule(const std::vector<TrialResult>& results, Losses loss
     unexplained += rule == "unexplained";
   }
   const auto most = std::max_element(votes.begin(), votes.end(), [](const auto& a, const auto& b) {
-    return std::pair(a.second.first, a.second.anywhere) < std::pair(b.second.first, b.second.anywhere);
+    return std::pair(a.second.first, a.second.anywhere) <
+           std::pair(b.second.first, b.second.anywhere);
   });
   // One that explains few of many explains nothing.
   if (most != votes.end() && scaled + unexplained <= 2 * most->second.anywhere) return most->first;
@@ -60,8 +64,8 @@ std::string most_named_rule(const std::vector<TrialResult>& results, Losses loss
   return scaled > unexplained ? "scaled" : "unexplained";
 }
 
-const TrialResult* smallest_failure(const std::vector<TrialResult>& results, CollectiveKind kind, const std::string& objective,
-                                    const std::string& rule) {
+const TrialResult* smallest_failure(const std::vector<TrialResult>& results, CollectiveKind kind,
+                                    const std::string& objective, const std::string& rule) {
   const TrialResult *first = nullptr, *names_it = nullptr;
   for (const TrialResult& t : results) {
     const Outcome outcome = outcome_of(t);

@@ -16,8 +16,9 @@ void add_checkpoints(TrialMaker& maker) {
   maker.add(Aspect::kCheckpoint, "checkpoint-of-two-calls", p);
 }
 
-// Values that bfloat16 holds exactly, their sums and products too, where a matmul has made it of them; and float32 that it
-// does not hold. Without ties and zeros. A collective that keeps its operand's precision has the exact gradient of both.
+// Values that bfloat16 holds exactly, their sums and products too, where a matmul has made it of
+// them; and float32 that it does not hold. Without ties and zeros. A collective that keeps its
+// operand's precision has the exact gradient of both.
 void add_autocasts(TrialMaker& maker) {
   AuditProgram p = maker.in_mode("autocast", 2);
   if (p.ranks != 2) return;  // of more ranks' products bfloat16 holds too few
@@ -49,12 +50,14 @@ void add_compiles(TrialMaker& maker) {
   maker.add(Aspect::kCompile, "compile-transposed-cotangent", p);
 }
 
-// The first backward is that of every rank's loss, so that its gradients differ by rank, and depend on all operands.
+// The first backward is that of every rank's loss, so that its gradients differ by rank, and depend
+// on all operands.
 void add_double_backwards(TrialMaker& maker) {
   for (const int n : {2, 3}) {
     AuditProgram p = maker.base(maker.ranks_or(n));
     p.loss = fmt::format("squared_gradient_norm(((y * y).sum() + {}) * (rank + 1))", weighted("y"));
-    maker.add_for_own_losses(Aspect::kDoubleBackward, n == 2 ? "double-backward" : "double-backward-3-ranks", p);
+    maker.add_for_own_losses(Aspect::kDoubleBackward,
+                             n == 2 ? "double-backward" : "double-backward-3-ranks", p);
     if (maker.is_of_one_size()) return;
   }
 }
@@ -63,12 +66,18 @@ void add_double_backwards(TrialMaker& maker) {
 
 void add_surroundings(TrialMaker& maker, Aspect aspect) {
   switch (aspect) {
-    case Aspect::kCheckpoint: return add_checkpoints(maker);
-    case Aspect::kAutocast: return add_autocasts(maker);
-    case Aspect::kAsync: return add_asyncs(maker);
-    case Aspect::kCompile: return add_compiles(maker);
-    case Aspect::kDoubleBackward: return add_double_backwards(maker);
-    default: return;  // always tried
+    case Aspect::kCheckpoint:
+      return add_checkpoints(maker);
+    case Aspect::kAutocast:
+      return add_autocasts(maker);
+    case Aspect::kAsync:
+      return add_asyncs(maker);
+    case Aspect::kCompile:
+      return add_compiles(maker);
+    case Aspect::kDoubleBackward:
+      return add_double_backwards(maker);
+    default:
+      return;  // always tried
   }
 }
 

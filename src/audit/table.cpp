@@ -19,7 +19,9 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kNameWidth = 14;
 
-const Cell& cell_of(const Judgement& j, Aspect aspect) { return j.cells[static_cast<std::size_t>(aspect)]; }
+const Cell& cell_of(const Judgement& j, Aspect aspect) {
+  return j.cells[static_cast<std::size_t>(aspect)];
+}
 
 std::vector<Aspect> always_tried() {
   std::vector<Aspect> shown;
@@ -33,7 +35,9 @@ std::vector<Aspect> always_tried() {
 std::string objectives_text(const std::vector<std::string>& objectives) {
   std::vector<std::string> names;
   for (const std::string& name : objectives)
-    names.push_back("for " + (name == "mean" && objectives.size() < 3 ? name + " (DistributedDataParallel)" : name));
+    names.push_back("for " + (name == "mean" && objectives.size() < 3
+                                  ? name + " (DistributedDataParallel)"
+                                  : name));
   return fmt::format("{}", fmt::join(names, " and "));
 }
 
@@ -42,14 +46,16 @@ std::string verdict_text(const Judgement& j) {
   const std::string signature = j.signature.empty() ? "" : ", " + j.signature;
   if (j.wrong) return "WRONG" + rule + signature;
   if (j.right_for.empty()) return "disputed";
-  if (j.right_for.size() == std::size(kAuditObjectives)) return "right for every objective" + rule + signature;
+  if (j.right_for.size() == std::size(kAuditObjectives))
+    return "right for every objective" + rule + signature;
   const std::string wrong = j.wrong_for.empty() ? "" : "; wrong " + objectives_text(j.wrong_for);
   return fmt::format("right for {}{}{}{}", fmt::join(j.right_for, " and "), wrong, rule, signature);
 }
 
 std::string heading(const Judgement& j) {
   const std::string_view kind = traits(j.kind).name;
-  return j.function.empty() ? std::string(kind) : fmt::format("{} of {}", kind, for_terminal(j.function));
+  return j.function.empty() ? std::string(kind)
+                            : fmt::format("{} of {}", kind, for_terminal(j.function));
 }
 
 std::string line_of(const std::string& name, const std::vector<std::string>& cells) {
@@ -58,15 +64,18 @@ std::string line_of(const std::string& name, const std::vector<std::string>& cel
   return line + "\n";
 }
 
-std::string table(const std::vector<Judgement>& judgements, const std::vector<Aspect>& columns, std::size_t verdict_width) {
+std::string table(const std::vector<Judgement>& judgements, const std::vector<Aspect>& columns,
+                  std::size_t verdict_width) {
   std::vector<std::string> cells;
-  for (const Aspect aspect : columns) cells.push_back(padded(row_of(aspect).name, row_of(aspect).name.size()));
+  for (const Aspect aspect : columns)
+    cells.push_back(padded(row_of(aspect).name, row_of(aspect).name.size()));
   std::string out = line_of("", cells), last_heading;
   for (const Judgement& j : judgements) {
     if (!j.offered) continue;
     if (heading(j) != last_heading) out += (last_heading = heading(j)) + "\n";
     cells.clear();
-    for (const Aspect aspect : columns) cells.push_back(padded(cell_text(cell_of(j, aspect)), row_of(aspect).name.size()));
+    for (const Aspect aspect : columns)
+      cells.push_back(padded(cell_text(cell_of(j, aspect)), row_of(aspect).name.size()));
     out += line_of(traits(j.kind).takes_op ? "  " + std::string(name_of(j.op)) : "", cells);
     if (verdict_width == 0) continue;
     out += wrapped(verdict_text(j), kNameWidth, verdict_width);
@@ -88,11 +97,14 @@ std::string legend_text(const std::vector<Judgement>& judgements, std::size_t wi
 std::string formulas_text(const std::vector<Judgement>& judgements, std::size_t width) {
   for (const Judgement& j : judgements)
     if (j.offered && j.measured)
-      return "\n" + wrapped(fmt::format("x̄_r is the gradient that the backward gives rank r's operand, ȳ_k the cotangent of rank k's "
-                                        "output. Measured on {} ranks with {}; the numbers differ by line. Where the backward "
-                                        "is linear, this settles it for every cotangent of these shapes.",
-                                        j.measured->ranks.size(), j.measured->shown_by),
-                            0, width);
+      return "\n" +
+             wrapped(fmt::format("x̄_r is the gradient that the backward gives rank r's operand, "
+                                 "ȳ_k the cotangent of rank k's "
+                                 "output. Measured on {} ranks with {}; the numbers differ by "
+                                 "line. Where the backward "
+                                 "is linear, this settles it for every cotangent of these shapes.",
+                                 j.measured->ranks.size(), j.measured->shown_by),
+                     0, width);
   return "";
 }
 
@@ -120,14 +132,18 @@ class Names {
 class Sayings {
  public:
   void add(const std::string& text, const std::string& name) {
-    const auto same = std::find_if(all_.begin(), all_.end(), [&](const auto& s) { return s.first == text; });
-    if (same == all_.end()) all_.push_back({text, {name}});
-    else same->second.push_back(name);
+    const auto same =
+        std::find_if(all_.begin(), all_.end(), [&](const auto& s) { return s.first == text; });
+    if (same == all_.end())
+      all_.push_back({text, {name}});
+    else
+      same->second.push_back(name);
   }
   std::string text(std::size_t width) const {
     std::string out;
     for (const auto& [text, names] : all_)
-      out += (out.empty() ? "\n" : "") + wrapped(fmt::format("{}: {}", fmt::join(names, ", "), for_terminal(text)), 0, width);
+      out += (out.empty() ? "\n" : "") +
+             wrapped(fmt::format("{}: {}", fmt::join(names, ", "), for_terminal(text)), 0, width);
     return out;
   }
 
@@ -135,20 +151,27 @@ class Sayings {
   std::vector<std::pair<std::string, std::vector<std::string>>> all_;
 };
 
-// A wrong rule that shows in few cases is not the code's rule, but something that it does otherwise there; unless only few
-// cases have the data that shows it, or the rule is right and the text tells of the cases.
+// A wrong rule that shows in few cases is not the code's rule, but something that it does otherwise
+// there; unless only few cases have the data that shows it, or the rule is right and the text tells
+// of the cases.
 std::string mostly_right_text(const Judgement& j) {
-  constexpr std::string_view kShownByFewData[] = {"contiguity", "group-rank", "nondeterministic", "precision",
-                                                  "stale-or-aliased", "tie", "wrong-group", "zero-input"};
+  constexpr std::string_view kShownByFewData[] = {
+      "contiguity",       "group-rank", "nondeterministic", "precision",
+      "stale-or-aliased", "tie",        "wrong-group",      "zero-input"};
   const int failing = j.judged - j.right;
-  if (failing == 0 || 4 * failing > j.judged || j.rule.find(", but it ") != std::string::npos) return "";
-  if (std::find(std::begin(kShownByFewData), std::end(kShownByFewData), j.rule) != std::end(kShownByFewData)) return "";
-  return fmt::format(" In {} of {} cases the gradient is right: look at what the code does otherwise in {}.", j.right, j.judged,
-                     failing == 1 ? "this one" : fmt::format("these {}", failing));
+  if (failing == 0 || 4 * failing > j.judged || j.rule.find(", but it ") != std::string::npos)
+    return "";
+  if (std::find(std::begin(kShownByFewData), std::end(kShownByFewData), j.rule) !=
+      std::end(kShownByFewData))
+    return "";
+  return fmt::format(
+      " In {} of {} cases the gradient is right: look at what the code does otherwise in {}.",
+      j.right, j.judged, failing == 1 ? "this one" : fmt::format("these {}", failing));
 }
 
 // Collectives that are wrong in the same way are told together, in the words of the first.
-std::string failures(const std::vector<Judgement>& judgements, const Names& names_of, std::size_t width) {
+std::string failures(const std::vector<Judgement>& judgements, const Names& names_of,
+                     std::size_t width) {
   struct Told {
     const Judgement* first;
     std::vector<std::string> names;
@@ -157,18 +180,25 @@ std::string failures(const std::vector<Judgement>& judgements, const Names& name
   for (const Judgement& j : judgements) {
     if (!j.wrong) continue;
     const auto same = std::find_if(told.begin(), told.end(), [&](const Told& t) {
-      return t.first->right_for.empty() == j.right_for.empty() && t.first->rule == j.rule && j.rule != "unexplained";
+      return t.first->right_for.empty() == j.right_for.empty() && t.first->rule == j.rule &&
+             j.rule != "unexplained";
     });
-    if (same != told.end()) same->names.push_back(names_of.of(j));
-    else told.push_back({&j, {names_of.of(j)}});
+    if (same != told.end())
+      same->names.push_back(names_of.of(j));
+    else
+      told.push_back({&j, {names_of.of(j)}});
   }
   std::string out;
   for (const Told& t : told) {
-    out += "\n" + wrapped(fmt::format("{}: wrong, {}", fmt::join(t.names, ", "), t.first->rule), 0, width);
+    out += "\n" +
+           wrapped(fmt::format("{}: wrong, {}", fmt::join(t.names, ", "), t.first->rule), 0, width);
     if (!t.first->explanation.empty()) out += wrapped(for_terminal(t.first->explanation), 2, width);
     if (t.first->smallest_failure)
-      out += wrapped(fmt::format("Smallest failing case: {}{}.{}", t.first->smallest_failure->trial.name,
-                                 t.names.size() > 1 ? " of " + names_of.of(*t.first) : "", mostly_right_text(*t.first)), 2, width);
+      out += wrapped(
+          fmt::format("Smallest failing case: {}{}.{}", t.first->smallest_failure->trial.name,
+                      t.names.size() > 1 ? " of " + names_of.of(*t.first) : "",
+                      mostly_right_text(*t.first)),
+          2, width);
   }
   return out;
 }
@@ -191,35 +221,48 @@ std::string aspects_text(const std::vector<Aspect>& aspects) {
 std::vector<Aspect> not_requested(const TableOptions& options) {
   std::vector<Aspect> left;
   for (std::size_t a = 0; a < kAspectCount; ++a)
-    if (aspects()[a].on_request &&
-        std::find(options.requested.begin(), options.requested.end(), static_cast<Aspect>(a)) == options.requested.end())
+    if (aspects()[a].on_request && std::find(options.requested.begin(), options.requested.end(),
+                                             static_cast<Aspect>(a)) == options.requested.end())
       left.push_back(static_cast<Aspect>(a));
   return left;
 }
 
-// "not tried: groups" of each collective that has cases for an aspect, none of which could be judged.
+// "not tried: groups" of each collective that has cases for an aspect, none of which could be
+// judged.
 void add_untried(const Judgement& j, const std::string& name, Sayings& sayings) {
   std::vector<Aspect> untried;
   for (std::size_t a = 0; a < kAspectCount; ++a)
-    if (j.cells[a].tried() > 0 && j.cells[a].judged() == 0) untried.push_back(static_cast<Aspect>(a));
+    if (j.cells[a].tried() > 0 && j.cells[a].judged() == 0)
+      untried.push_back(static_cast<Aspect>(a));
   if (!untried.empty()) sayings.add("not tried: " + aspects_text(untried), name);
 }
 
 // What an audit says nothing about.
-std::string untried(const std::vector<Judgement>& judgements, const Names& names, const TableOptions& options) {
+std::string untried(const std::vector<Judgement>& judgements, const Names& names,
+                    const TableOptions& options) {
   Sayings sayings;
   for (const Judgement& j : judgements) {
-    if (j.offered) add_untried(j, names.of(j), sayings);
-    else sayings.add(j.refusal.starts_with("raises") || j.refusal.starts_with("refused") ? j.refusal : "not offered", names.of(j));
+    if (j.offered)
+      add_untried(j, names.of(j), sayings);
+    else
+      sayings.add(j.refusal.starts_with("raises") || j.refusal.starts_with("refused")
+                      ? j.refusal
+                      : "not offered",
+                  names.of(j));
   }
   for (const std::string& kind : options.lacking) sayings.add("not offered", kind);
   std::string out = sayings.text(options.width);
-  const auto add = [&](const std::string& text) { out += (out.empty() ? "\n" : "") + wrapped(text, 0, options.width); };
+  const auto add = [&](const std::string& text) {
+    out += (out.empty() ? "\n" : "") + wrapped(text, 0, options.width);
+  };
   for (const std::string& why : options.unusable) add("not tried: " + for_terminal(why));
-  if (!options.left_out.empty()) add(fmt::format("left out: {}", fmt::join(options.left_out, ", ")));
+  if (!options.left_out.empty())
+    add(fmt::format("left out: {}", fmt::join(options.left_out, ", ")));
   std::vector<std::string> on_request;
-  if (const auto left = not_requested(options); !left.empty()) on_request.push_back(aspects_text(left) + " (--aspects)");
-  if (!options.not_asked.empty()) on_request.push_back(fmt::format("{} (--collective)", fmt::join(options.not_asked, ", ")));
+  if (const auto left = not_requested(options); !left.empty())
+    on_request.push_back(aspects_text(left) + " (--aspects)");
+  if (!options.not_asked.empty())
+    on_request.push_back(fmt::format("{} (--collective)", fmt::join(options.not_asked, ", ")));
   if (!on_request.empty()) add(fmt::format("not asked for: {}", fmt::join(on_request, "; ")));
   return out;
 }
@@ -231,8 +274,10 @@ Json cells_json(const Judgement& j) {
   for (std::size_t a = 0; a < j.cells.size(); ++a) {
     const Cell& cell = j.cells[a];
     if (cell.tried() == 0) continue;
-    cells[std::string(aspects()[a].name)] = {
-        {"state", std::string(state_name(cell))}, {"right", cell.right()}, {"tried", cell.tried()}, {"judged", cell.judged()}};
+    cells[std::string(aspects()[a].name)] = {{"state", std::string(state_name(cell))},
+                                             {"right", cell.right()},
+                                             {"tried", cell.tried()},
+                                             {"judged", cell.judged()}};
   }
   return cells;
 }
@@ -257,17 +302,21 @@ Json row_json(const Judgement& j) {
   row["errors"] = Json::array();
   row["refused"] = Json::array();
   for (const Note& note : j.notes) {
-    const bool raised = note.outcome == Outcome::kRaises || note.outcome == Outcome::kBreaks || note.outcome == Outcome::kFailsInBackward;
+    const bool raised = note.outcome == Outcome::kRaises || note.outcome == Outcome::kBreaks ||
+                        note.outcome == Outcome::kFailsInBackward;
     row[raised ? "errors" : "refused"].push_back(note.text);
   }
   return row;
 }
 
 Json summary_json(const AuditTally& t) {
-  return {{"offered", t.offered},           {"wrong", t.wrong},
+  return {{"offered", t.offered},
+          {"wrong", t.wrong},
           {"wrong_for_mean", t.wrong_for_mean},
-          {"refused_in_backward", t.refused_in_backward}, {"disputed", t.disputed},
-          {"tried_in_part", t.tried_in_part}, {"not_tried", t.not_tried},
+          {"refused_in_backward", t.refused_in_backward},
+          {"disputed", t.disputed},
+          {"tried_in_part", t.tried_in_part},
+          {"not_tried", t.not_tried},
           {"not_offered", t.not_offered}};
 }
 
@@ -284,10 +333,13 @@ std::string audit_text(const std::vector<Judgement>& judgements, const TableOpti
   if (tally.offered > 0) {
     out += "\n" + table(judgements, always_tried(), options.width);
     if (!options.requested.empty()) out += "\n" + table(judgements, options.requested, 0);
-    out += legend_text(judgements, options.width) + formulas_text(judgements, options.width) + failures(judgements, names, options.width) + notes(judgements, names, options.width);
+    out += legend_text(judgements, options.width) + formulas_text(judgements, options.width) +
+           failures(judgements, names, options.width) + notes(judgements, names, options.width);
   }
   out += untried(judgements, names, options);
-  return out + "\n" + wrapped(fmt::format("{} in {}.", tally_text(tally), seconds_text(options.elapsed_s)), 0, options.width);
+  return out + "\n" +
+         wrapped(fmt::format("{} in {}.", tally_text(tally), seconds_text(options.elapsed_s)), 0,
+                 options.width);
 }
 
 std::string audit_json(const std::vector<Judgement>& judgements, const TableOptions& options) {
@@ -300,7 +352,8 @@ std::string audit_json(const std::vector<Judgement>& judgements, const TableOpti
               {"unusable", options.unusable},
               {"lacking", options.lacking},
               {"collectives", collectives}}
-             .dump(2) + "\n";
+             .dump(2) +
+         "\n";
 }
 
 }  // namespace distgrad

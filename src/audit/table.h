@@ -1,5 +1,5 @@
-// The audit's screen: a line a collective and what it is right for, what is to be said of those that are not right, and what
-// was not tried.
+// The audit's screen: a line a collective and what it is right for, what is to be said of those
+// that are not right, and what was not tried.
 #pragma once
 
 #include <cstddef>

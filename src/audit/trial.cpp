@@ -28,7 +28,8 @@ std::span<const AspectRow> aspects() { return kAspects; }
 const AspectRow& row_of(Aspect aspect) { return kAspects[static_cast<std::size_t>(aspect)]; }
 
 bool has_one_result(CollectiveKind kind) {
-  return kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kAllGather || kind == CollectiveKind::kBroadcast;
+  return kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kAllGather ||
+         kind == CollectiveKind::kBroadcast;
 }
 
 bool enters_parallel_region(CollectiveKind kind) {
@@ -37,15 +38,21 @@ bool enters_parallel_region(CollectiveKind kind) {
 
 bool counts_for(const Trial& trial, CollectiveKind kind, std::string_view objective) {
   switch (trial.loss) {
-    case Trial::Loss::kMean: return objective == "mean";
-    case Trial::Loss::kOneLoss: return objective == "replicated";
-    case Trial::Loss::kShares: return objective == kForShares;
-    case Trial::Loss::kSum: break;
+    case Trial::Loss::kMean:
+      return objective == "mean";
+    case Trial::Loss::kOneLoss:
+      return objective == "replicated";
+    case Trial::Loss::kShares:
+      return objective == kForShares;
+    case Trial::Loss::kSum:
+      break;
   }
   if (objective == kForShares) return false;
   if (objective != "replicated") return true;
-  // The ranks' own gradient norms are added up: with one loss for all that would be another program.
-  return trial.aspect != Aspect::kDoubleBackward && !has_one_result(kind) && !enters_parallel_region(kind);
+  // The ranks' own gradient norms are added up: with one loss for all that would be another
+  // program.
+  return trial.aspect != Aspect::kDoubleBackward && !has_one_result(kind) &&
+         !enters_parallel_region(kind);
 }
 
 }  // namespace distgrad

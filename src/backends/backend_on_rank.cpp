@@ -32,7 +32,8 @@ void preload(const std::string& transport) {
   }
 }
 
-BackendOnRank::BackendOnRank(const std::string& backend, const std::string& device, int rank, int world_size)
+BackendOnRank::BackendOnRank(const std::string& backend, const std::string& device, int rank,
+                             int world_size)
     : name_(backend), world_rank_(rank), traits_(read_traits(backend)) {
   at::DeviceType type = device == "cuda" ? at::kCUDA : at::kCPU;
   if (backend != "gloo") {
@@ -55,17 +56,19 @@ void BackendOnRank::take_device(int rank, int world_size) {
   shares_device_ = ranks_here > count;
   const char* share = std::getenv(kShareGpuVariable);
   if (plugin_ && shares_device_ && !(share && *share))
-    throw UnavailableBackend(std::to_string(ranks_here) + " ranks need as many GPUs, and there are " +
-                             std::to_string(count) + "; --share-gpu lets ranks share one");
+    throw UnavailableBackend(std::to_string(ranks_here) +
+                             " ranks need as many GPUs, and there are " + std::to_string(count) +
+                             "; --share-gpu lets ranks share one");
   device_ = at::Device(at::kCUDA, static_cast<at::DeviceIndex>(local_rank(rank) % count));
   c10::impl::VirtualGuardImpl(at::kCUDA).setDevice(device_);
 }
 
-std::unique_ptr<Connection> BackendOnRank::connect(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
-                                                   const std::string& name) const {
+std::unique_ptr<Connection> BackendOnRank::connect(c10::intrusive_ptr<c10d::Store> store, int rank,
+                                                   int size, const std::string& name) const {
   if (!plugin_) return make_gloo_connection(std::move(store), rank, size, name, traits_, device_);
   auto backend = plugin_->connect({store, rank, size, device_, world_rank_, shares_device_});
-  return make_torch_connection({store, rank, size, name, device_, plugin_->type, std::move(backend)}, traits_);
+  return make_torch_connection(
+      {store, rank, size, name, device_, plugin_->type, std::move(backend)}, traits_);
 }
 
 }  // namespace distgrad

@@ -1,4 +1,5 @@
-// A backend as one rank uses it: what it needs is loaded, the rank's device is chosen, groups can be connected.
+// A backend as one rank uses it: what it needs is loaded, the rank's device is chosen, groups can
+// be connected.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,14 +15,16 @@ namespace distgrad {
 
 struct BackendPlugin;
 
-// Loads the libraries that "nccl on cuda" needs, so that no case's time is spent on that. Where it cannot, a case will tell.
+// Loads the libraries that "nccl on cuda" needs, so that no case's time is spent on that. Where it
+// cannot, a case will tell.
 void preload(const std::string& transport);
 
 class BackendOnRank {
  public:
-  // `backend` is a name of model/backends.h, `device` "cpu" or "cuda". With CUDA the rank takes the GPU of its number, modulo
-  // their number, and makes it the current one; such a process must not fork. Several ranks on
-  // one GPU are refused under NCCL unless kShareGpuVariable is set. Throws UnavailableBackend.
+  // `backend` is a name of model/backends.h, `device` "cpu" or "cuda". With CUDA the rank takes the
+  // GPU of its number, modulo their number, and makes it the current one; such a process must not
+  // fork. Several ranks on one GPU are refused under NCCL unless kShareGpuVariable is set. Throws
+  // UnavailableBackend.
   BackendOnRank(const std::string& backend, const std::string& device, int rank, int world_size);
 
   const std::string& name() const { return name_; }

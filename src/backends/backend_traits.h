@@ -1,4 +1,5 @@
-// What a backend's collectives do right, as a self-test found it or, before there was one, its sources say.
+// What a backend's collectives do right, as a self-test found it or, before there was one, its
+// sources say.
 #pragma once
 
 #include <map>
@@ -6,7 +7,8 @@
 
 namespace distgrad {
 
-// "all_reduce max Float" -> right. A name that is missing counts as wrong, and the collective is composed.
+// "all_reduce max Float" -> right. A name that is missing counts as wrong, and the collective is
+// composed.
 struct BackendTraits {
   std::string torch;   // the version that was tested
   std::string source;  // how it is known: "self-test", "sources"
@@ -21,7 +23,8 @@ struct BackendTraits {
   }
 };
 
-// Of NCCL, read from its sources and c10d's: what holds until a self-test has run on a machine with a GPU.
+// Of NCCL, read from its sources and c10d's: what holds until a self-test has run on a machine with
+// a GPU.
 BackendTraits nccl_traits_by_its_sources();
 
 }  // namespace distgrad

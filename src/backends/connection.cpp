@@ -11,9 +11,10 @@ at::Tensor fresh(const at::Tensor& x) { return x.detach().clone(at::MemoryFormat
 
 Shape shape_of(const at::Tensor& x) { return x.sizes().vec(); }
 
-std::string composed_text(const char* collective, ReduceOp op, const at::Tensor& x, const char* of) {
-  return std::string(collective) + " " + std::string(name_of(op)) + " of " + c10::toString(x.scalar_type()) +
-         ": composed of " + of;
+std::string composed_text(const char* collective, ReduceOp op, const at::Tensor& x,
+                          const char* of) {
+  return std::string(collective) + " " + std::string(name_of(op)) + " of " +
+         c10::toString(x.scalar_type()) + ": composed of " + of;
 }
 
 }  // namespace
@@ -24,10 +25,18 @@ at::Tensor reduced(const std::vector<at::Tensor>& by_rank, ReduceOp op) {
     switch (op) {
       case ReduceOp::kSum:
       case ReduceOp::kAvg:
-      case ReduceOp::kPremulSum: total.add_(by_rank[i]); break;
-      case ReduceOp::kProduct: total.mul_(by_rank[i]); break;
-      case ReduceOp::kMin: total = at::minimum(total, by_rank[i]); break;
-      case ReduceOp::kMax: total = at::maximum(total, by_rank[i]); break;
+      case ReduceOp::kPremulSum:
+        total.add_(by_rank[i]);
+        break;
+      case ReduceOp::kProduct:
+        total.mul_(by_rank[i]);
+        break;
+      case ReduceOp::kMin:
+        total = at::minimum(total, by_rank[i]);
+        break;
+      case ReduceOp::kMax:
+        total = at::maximum(total, by_rank[i]);
+        break;
     }
   }
   if (op == ReduceOp::kAvg) total.div_(static_cast<double>(by_rank.size()));
@@ -76,7 +85,8 @@ std::vector<at::Tensor> Connection::all_gather(const at::Tensor& x) {
   return out.unbind(0);
 }
 
-std::vector<std::vector<std::int64_t>> Connection::all_gather_numbers(const std::vector<std::int64_t>& own) {
+std::vector<std::vector<std::int64_t>> Connection::all_gather_numbers(
+    const std::vector<std::int64_t>& own) {
   const at::Tensor row = at::tensor(own, at::kLong).to(device_);
   const at::Tensor rows = at::stack(all_gather(row)).to(at::kCPU).contiguous();
   std::vector<std::vector<std::int64_t>> by_rank;
@@ -87,20 +97,24 @@ std::vector<std::vector<std::int64_t>> Connection::all_gather_numbers(const std:
 
 std::vector<Shape> Connection::all_gather_shapes(const at::Tensor& x) {
   if (size_ == 1) return {shape_of(x)};
-  // One row a rank: the number of dimensions and up to kMaxDims sizes. More dimensions are refused by the simulator.
+  // One row a rank: the number of dimensions and up to kMaxDims sizes. More dimensions are refused
+  // by the simulator.
   constexpr int kMaxDims = 15;
-  TORCH_CHECK(x.dim() <= kMaxDims, "a tensor of ", x.dim(), " dimensions; at most ", kMaxDims, " are exchanged");
+  TORCH_CHECK(x.dim() <= kMaxDims, "a tensor of ", x.dim(), " dimensions; at most ", kMaxDims,
+              " are exchanged");
   std::vector<std::int64_t> row(kMaxDims + 1, 0);
   row[0] = x.dim();
   std::copy(x.sizes().begin(), x.sizes().end(), row.begin() + 1);
   std::vector<Shape> shapes;
-  for (const auto& other : all_gather_numbers(row)) shapes.emplace_back(other.begin() + 1, other.begin() + 1 + other[0]);
+  for (const auto& other : all_gather_numbers(row))
+    shapes.emplace_back(other.begin() + 1, other.begin() + 1 + other[0]);
   return shapes;
 }
 
 std::vector<at::Tensor> Connection::all_gather_uneven(const at::Tensor& x) {
   const std::vector<Shape> shapes = all_gather_shapes(x);
-  if (std::all_of(shapes.begin(), shapes.end(), [&](const Shape& s) { return s == shapes[0]; })) return all_gather(x);
+  if (std::all_of(shapes.begin(), shapes.end(), [&](const Shape& s) { return s == shapes[0]; }))
+    return all_gather(x);
   note_composed("all_gather of uneven shapes: composed of all_gather of padded tensors");
   std::int64_t longest = 0;
   for (const Shape& s : shapes) longest = std::max(longest, element_count(s));
@@ -112,7 +126,8 @@ std::vector<at::Tensor> Connection::all_gather_uneven(const at::Tensor& x) {
   return parts;
 }
 
-std::vector<at::Tensor> Connection::all_to_all(const std::vector<at::Tensor>& chunks, const std::vector<Shape>& received) {
+std::vector<at::Tensor> Connection::all_to_all(const std::vector<at::Tensor>& chunks,
+                                               const std::vector<Shape>& received) {
   if (size_ == 1) return {fresh(chunks[0])};
   std::vector<std::int64_t> in_counts, out_counts;
   std::vector<at::Tensor> flat;

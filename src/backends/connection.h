@@ -1,8 +1,9 @@
-// One rank's end of one group: the exchanges that collectives are made of. A backend implements the primitives it has; what
-// it lacks or gets wrong is composed of others here, and noted.
+// One rank's end of one group: the exchanges that collectives are made of. A backend implements the
+// primitives it has; what it lacks or gets wrong is composed of others here, and noted.
 //
-// All ranks of the group must make the same calls in the same order. Tensors may be non-contiguous; results are fresh,
-// contiguous and outside the autograd graph. Blocks until done. Throws c10::Error (or what the backend throws) when a peer is gone.
+// All ranks of the group must make the same calls in the same order. Tensors may be non-contiguous;
+// results are fresh, contiguous and outside the autograd graph. Blocks until done. Throws
+// c10::Error (or what the backend throws) when a peer is gone.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,7 +24,8 @@ namespace distgrad {
 class Connection {
  public:
   // All tensors that come and go are on `device`.
-  Connection(int rank, int size, at::Device device = at::kCPU) : rank_(rank), size_(size), device_(device) {}
+  Connection(int rank, int size, at::Device device = at::kCPU)
+      : rank_(rank), size_(size), device_(device) {}
   virtual ~Connection() = default;
 
   int rank() const { return rank_; }  // in the group
@@ -44,7 +46,8 @@ class Connection {
   // By rank; as many on all ranks. They begin and end in the host's memory.
   std::vector<std::vector<std::int64_t>> all_gather_numbers(const std::vector<std::int64_t>& own);
   // chunks[i] goes to rank i; returns what came from each rank, whose shapes the caller knows.
-  std::vector<at::Tensor> all_to_all(const std::vector<at::Tensor>& chunks, const std::vector<Shape>& received);
+  std::vector<at::Tensor> all_to_all(const std::vector<at::Tensor>& chunks,
+                                     const std::vector<Shape>& received);
 
   // For subjects that go through torch's dispatcher as Python's torch.distributed does.
   virtual c10d::ProcessGroup& process_group() = 0;
@@ -63,7 +66,8 @@ class Connection {
   // `out` is [size, ...x's shape].
   virtual void native_all_gather(at::Tensor& out, const at::Tensor& x) = 0;
   // Flat buffers, counts in elements by rank.
-  virtual void native_all_to_all(at::Tensor& out, const at::Tensor& in, const std::vector<std::int64_t>& out_counts,
+  virtual void native_all_to_all(at::Tensor& out, const at::Tensor& in,
+                                 const std::vector<std::int64_t>& out_counts,
                                  const std::vector<std::int64_t>& in_counts) = 0;
 
   void note_composed(const std::string& what) { composed_.insert(what); }
@@ -75,7 +79,8 @@ class Connection {
   std::set<std::string> composed_;
 };
 
-// The reduction of equally shaped tensors in rank order, in their own dtype; NaN propagates through min and max.
+// The reduction of equally shaped tensors in rank order, in their own dtype; NaN propagates through
+// min and max.
 at::Tensor reduced(const std::vector<at::Tensor>& by_rank, ReduceOp op);
 
 }  // namespace distgrad

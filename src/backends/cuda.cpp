@@ -11,8 +11,8 @@
 namespace distgrad {
 namespace {
 
-// The driver's and the runtime's stable C interfaces, as NVIDIA's reference manuals have them ("CUDA Driver API", "CUDA Runtime
-// API"): every enumeration is an int, 0 is success.
+// The driver's and the runtime's stable C interfaces, as NVIDIA's reference manuals have them
+// ("CUDA Driver API", "CUDA Runtime API"): every enumeration is an int, 0 is success.
 template <class Function>
 Function* symbol(void* library, const char* name) {
   return reinterpret_cast<Function*>(dlsym(library, name));
@@ -39,8 +39,8 @@ std::string device_name(void* driver, int index) {
   const auto name_of = symbol<int(char*, int, int)>(driver, "cuDeviceGetName");
   int device = 0;
   char name[256] = {};
-  if (!initialise || !device_of || !name_of || initialise(0) != 0 || device_of(&device, index) != 0 ||
-      name_of(name, sizeof name - 1, device) != 0)
+  if (!initialise || !device_of || !name_of || initialise(0) != 0 ||
+      device_of(&device, index) != 0 || name_of(name, sizeof name - 1, device) != 0)
     return "GPU " + std::to_string(index);
   return name;
 }
@@ -85,12 +85,13 @@ CudaMachine find_cuda() {
 }
 
 void load_torch_cuda() {
-  // Not asked of torch whether it has CUDA: asked before libtorch_cuda is there, it says no for the life of the process
-  // (ATen/detail/CUDAHooksInterface.cpp).
+  // Not asked of torch whether it has CUDA: asked before libtorch_cuda is there, it says no for the
+  // life of the process (ATen/detail/CUDAHooksInterface.cpp).
   static bool loaded = false;
   if (loaded) return;
   const std::string path = torch_cuda_path();
-  if (!dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL)) throw UnavailableBackend(path + " cannot be loaded: " + dlerror());
+  if (!dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL))
+    throw UnavailableBackend(path + " cannot be loaded: " + dlerror());
   loaded = true;
 }
 

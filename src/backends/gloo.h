@@ -7,6 +7,7 @@
 namespace distgrad {
 
 // Blocks until every rank of the group has called it with the same store (prefixed for this group).
-c10::intrusive_ptr<c10d::Backend> connect_gloo(c10::intrusive_ptr<c10d::Store> store, int rank, int size);
+c10::intrusive_ptr<c10d::Backend> connect_gloo(c10::intrusive_ptr<c10d::Store> store, int rank,
+                                               int size);
 
 }  // namespace distgrad

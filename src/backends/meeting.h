@@ -1,5 +1,5 @@
-// Where the ranks of a world meet and how they talk: over loopback, unless the environment, written by distgrad where ranks are
-// on several hosts, says otherwise (docs/protocol.md).
+// Where the ranks of a world meet and how they talk: over loopback, unless the environment, written
+// by distgrad where ranks are on several hosts, says otherwise (docs/protocol.md).
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,8 @@ struct StoreListener {
   std::uint16_t port = 0;
 };
 
-// For rank 0's store: by itself c10d's TCPStore listens on every address, for whoever comes. Throws SystemError.
+// For rank 0's store: by itself c10d's TCPStore listens on every address, for whoever comes. Throws
+// SystemError.
 StoreListener listen_for_ranks();
 
 // The address at which this rank finds the store.

@@ -13,7 +13,8 @@ namespace distgrad {
 namespace {
 
 std::string variable_of(std::string backend) {
-  std::transform(backend.begin(), backend.end(), backend.begin(), [](unsigned char c) { return std::toupper(c); });
+  std::transform(backend.begin(), backend.end(), backend.begin(),
+                 [](unsigned char c) { return std::toupper(c); });
   return "DISTGRAD_" + backend + "_LIBRARY";
 }
 
@@ -22,11 +23,15 @@ const BackendPlugin& opened(const std::string& backend) {
   const std::string path = plugin_path(backend);
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (!library) throw UnavailableBackend(path + " cannot be loaded: " + dlerror());
-  const auto entry = reinterpret_cast<const BackendPlugin* (*)()>(dlsym(library, "distgrad_backend_plugin"));
-  if (!entry) throw UnavailableBackend(path + " is no backend of distgrad's: it lacks distgrad_backend_plugin");
+  const auto entry =
+      reinterpret_cast<const BackendPlugin* (*)()>(dlsym(library, "distgrad_backend_plugin"));
+  if (!entry)
+    throw UnavailableBackend(path +
+                             " is no backend of distgrad's: it lacks distgrad_backend_plugin");
   const BackendPlugin& plugin = *entry();
   if (plugin.layout != kPluginLayout || std::string(plugin.torch) != TORCH_VERSION)
-    throw UnavailableBackend(path + " was built with another distgrad or torch (" + plugin.torch + ", not " + TORCH_VERSION + ")");
+    throw UnavailableBackend(path + " was built with another distgrad or torch (" + plugin.torch +
+                             ", not " + TORCH_VERSION + ")");
   if (const std::string why = plugin.unfit ? plugin.unfit() : ""; !why.empty())
     throw UnavailableBackend(path + " cannot be used: " + why);
   return plugin;

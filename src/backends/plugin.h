@@ -1,5 +1,6 @@
-// A backend in a shared library of its own, so that what it needs (CUDA, NCCL) is loaded only where it is used. The library
-// lies beside distgrad-rank as libdistgrad-NAME.so and is built together with it, against the same torch.
+// A backend in a shared library of its own, so that what it needs (CUDA, NCCL) is loaded only where
+// it is used. The library lies beside distgrad-rank as libdistgrad-NAME.so and is built together
+// with it, against the same torch.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -19,16 +20,17 @@ struct PluginGroup {
   int size = 1;
   at::Device device = at::kCPU;  // where its tensors will be; current
   int world_rank = 0;
-  bool shares_device = false;    // some ranks of the world have the same device
+  bool shares_device = false;  // some ranks of the world have the same device
 };
 
 struct BackendPlugin {
   int layout = kPluginLayout;
-  const char* torch = "";  // the version it was built with
+  const char* torch = "";            // the version it was built with
   at::DeviceType device = at::kCPU;  // of the tensors that it takes
   c10d::ProcessGroup::BackendType type = c10d::ProcessGroup::BackendType::CUSTOM;
   std::string (*version)() = nullptr;  // of what carries the collectives, "NCCL 2.30.7"
-  // Why the library does not fit the torch that it was loaded with, beyond the version; empty where it does.
+  // Why the library does not fit the torch that it was loaded with, beyond the version; empty where
+  // it does.
   std::string (*unfit)() = nullptr;
   // Blocks until all ranks of the group are there, or leaves that to the first collective. Throws.
   c10::intrusive_ptr<c10d::Backend> (*connect)(const PluginGroup&) = nullptr;
@@ -40,7 +42,8 @@ class UnavailableBackend : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Where the library of a backend is looked for: the environment variable DISTGRAD_NCCL_LIBRARY (for "nccl"), else beside the executable.
+// Where the library of a backend is looked for: the environment variable DISTGRAD_NCCL_LIBRARY (for
+// "nccl"), else beside the executable.
 std::string plugin_path(const std::string& backend);
 
 // Throws UnavailableBackend where there is no such file: this build was made without it.

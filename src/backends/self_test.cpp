@@ -12,10 +12,13 @@
 namespace distgrad {
 namespace {
 
-constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kMax};
+constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kProduct, ReduceOp::kMin,
+                             ReduceOp::kMax};
 constexpr at::ScalarType kTypes[] = {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf};
 
-bool same(const at::Tensor& a, const at::Tensor& b) { return at::allclose(a, b, 0, 0, /*equal_nan=*/true); }
+bool same(const at::Tensor& a, const at::Tensor& b) {
+  return at::allclose(a, b, 0, 0, /*equal_nan=*/true);
+}
 
 // Small integers (their means are halves), and a NaN on one rank in one element each.
 std::vector<at::Tensor> operands(const Connection& group, at::ScalarType type, bool with_nan) {
@@ -30,7 +33,8 @@ std::vector<at::Tensor> operands(const Connection& group, at::ScalarType type, b
 
 class Examination {
  public:
-  Examination(Connection& connection, BackendTraits& traits) : connection_(connection), traits_(traits) {}
+  Examination(Connection& connection, BackendTraits& traits)
+      : connection_(connection), traits_(traits) {}
 
   void all_reduce(ReduceOp op, at::ScalarType type) {
     ask(name("all_reduce", op, type), [&](bool with_nan) {
@@ -70,7 +74,9 @@ class Examination {
   }
 
  private:
-  at::TensorOptions numbers() const { return at::TensorOptions(at::kDouble).device(connection_.device()); }
+  at::TensorOptions numbers() const {
+    return at::TensorOptions(at::kDouble).device(connection_.device());
+  }
 
   static std::string name(const char* collective, ReduceOp op, at::ScalarType type) {
     return std::string(collective) + " " + std::string(name_of(op)) + " " + c10::toString(type);
@@ -87,9 +93,11 @@ class Examination {
       } catch (const std::exception& e) {
         refusal = std::string(e.what()).substr(0, std::string(e.what()).find('\n'));
       }
-      const at::Tensor votes = at::stack(connection_.all_gather(at::full({1}, right ? 1 : 0, numbers().dtype(at::kLong))));
+      const at::Tensor votes = at::stack(
+          connection_.all_gather(at::full({1}, right ? 1 : 0, numbers().dtype(at::kLong))));
       if (votes.min().item<std::int64_t>() == 1) continue;
-      if (why.empty()) why = !refusal.empty() ? "refused: " + refusal : with_nan ? "loses a NaN" : "wrong values";
+      if (why.empty())
+        why = !refusal.empty() ? "refused: " + refusal : with_nan ? "loses a NaN" : "wrong values";
     }
     traits_.right[what] = why.empty();
     if (!why.empty()) traits_.why[what] = why;
@@ -119,7 +127,8 @@ BackendTraits self_test(Connection& connection) {
 BackendTraits self_test(c10::intrusive_ptr<c10d::Store> store, int rank) {
   BackendTraits everything;
   everything.untested = true;
-  const auto connection = make_gloo_connection(std::move(store), rank, kSelfTestRanks, "self-test", everything);
+  const auto connection =
+      make_gloo_connection(std::move(store), rank, kSelfTestRanks, "self-test", everything);
   return self_test(*connection);
 }
 
@@ -129,7 +138,8 @@ std::string to_json(const BackendTraits& traits, const std::string& backend) {
   nlohmann::ordered_json found = nlohmann::ordered_json::object();
   for (const auto& [what, right] : traits.right) {
     found[what]["native"] = right;
-    if (const auto why = traits.why.find(what); why != traits.why.end()) found[what]["why"] = why->second;
+    if (const auto why = traits.why.find(what); why != traits.why.end())
+      found[what]["why"] = why->second;
   }
   return nlohmann::ordered_json{{"torch", traits.torch}, {backend, found}}.dump(1);
 }

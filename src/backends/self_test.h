@@ -1,5 +1,5 @@
-// Runs every primitive of a backend on small data whose results are known, NaN included, and says which are right. What is wrong is
-// composed from what is right.
+// Runs every primitive of a backend on small data whose results are known, NaN included, and says
+// which are right. What is wrong is composed from what is right.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -9,8 +9,8 @@
 
 namespace distgrad {
 
-// All ranks of the connection's group call it, two to four; every rank gets the same answer. The connection's own traits must be
-// `untested`, so that nothing is composed.
+// All ranks of the connection's group call it, two to four; every rank gets the same answer. The
+// connection's own traits must be `untested`, so that nothing is composed.
 BackendTraits self_test(Connection& connection);
 
 // The same of the Gloo inside the linked torch: one of kSelfTestRanks.

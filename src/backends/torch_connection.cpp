@@ -9,12 +9,18 @@ namespace distgrad {
 
 c10d::ReduceOp torch_op(ReduceOp op) {
   switch (op) {
-    case ReduceOp::kSum: return c10d::ReduceOp::SUM;
-    case ReduceOp::kAvg: return c10d::ReduceOp::AVG;
-    case ReduceOp::kProduct: return c10d::ReduceOp::PRODUCT;
-    case ReduceOp::kMin: return c10d::ReduceOp::MIN;
-    case ReduceOp::kMax: return c10d::ReduceOp::MAX;
-    case ReduceOp::kPremulSum: return c10d::ReduceOp::PREMUL_SUM;
+    case ReduceOp::kSum:
+      return c10d::ReduceOp::SUM;
+    case ReduceOp::kAvg:
+      return c10d::ReduceOp::AVG;
+    case ReduceOp::kProduct:
+      return c10d::ReduceOp::PRODUCT;
+    case ReduceOp::kMin:
+      return c10d::ReduceOp::MIN;
+    case ReduceOp::kMax:
+      return c10d::ReduceOp::MAX;
+    case ReduceOp::kPremulSum:
+      return c10d::ReduceOp::PREMUL_SUM;
   }
   TORCH_CHECK(false, "no such reduction");
 }
@@ -26,13 +32,15 @@ class TorchConnection : public Connection {
   TorchConnection(TorchEnd end, const BackendTraits& traits)
       : Connection(end.rank, end.size, end.device), end_(std::move(end)), traits_(traits) {}
 
-  // Communicators on GPUs are taken down in order, so that no peer loses what is still on its way; after a failure at once, as a
-  // group that is out of step would be waited for.
+  // Communicators on GPUs are taken down in order, so that no peer loses what is still on its way;
+  // after a failure at once, as a group that is out of step would be waited for.
   ~TorchConnection() override {
     if (end_.device.is_cpu()) return;
     try {
-      if (failed_) end_.backend->abort();
-      else end_.backend->shutdown();
+      if (failed_)
+        end_.backend->abort();
+      else
+        end_.backend->shutdown();
     } catch (const std::exception&) {  // nobody is left to be told
     }
   }
@@ -50,7 +58,9 @@ class TorchConnection : public Connection {
   bool offers_all_reduce(ReduceOp op, at::ScalarType dtype) const override {
     return offers("all_reduce", op, dtype);
   }
-  bool offers_reduce(ReduceOp op, at::ScalarType dtype) const override { return offers("reduce", op, dtype); }
+  bool offers_reduce(ReduceOp op, at::ScalarType dtype) const override {
+    return offers("reduce", op, dtype);
+  }
   bool offers_all_to_all() const override { return traits_.offers("all_to_all"); }
 
   void native_all_reduce(at::Tensor& x, ReduceOp op) override {
@@ -77,7 +87,8 @@ class TorchConnection : public Connection {
     std::vector<at::Tensor> ins{x};
     carry_out([&] { return end_.backend->allgather(outs, ins); });
   }
-  void native_all_to_all(at::Tensor& out, const at::Tensor& in, const std::vector<std::int64_t>& out_counts,
+  void native_all_to_all(at::Tensor& out, const at::Tensor& in,
+                         const std::vector<std::int64_t>& out_counts,
                          const std::vector<std::int64_t>& in_counts) override {
     at::Tensor source = in;
     std::vector<std::int64_t> outs = out_counts, ins = in_counts;
@@ -85,11 +96,13 @@ class TorchConnection : public Connection {
   }
 
  private:
-  // On a GPU wait() alone would only line the collective up with the stream: an error of NCCL's, or a peer that is gone, would
-  // show as a hang of whatever reads the result. isCompleted() looks for those; wait() then throws what it found.
+  // On a GPU wait() alone would only line the collective up with the stream: an error of NCCL's, or
+  // a peer that is gone, would show as a hang of whatever reads the result. isCompleted() looks for
+  // those; wait() then throws what it found.
   template <class Start>
   void carry_out(Start start) {
-    constexpr int kSpins = 2000;  // about the time that a small collective takes; sleeping takes longer
+    constexpr int kSpins =
+        2000;  // about the time that a small collective takes; sleeping takes longer
     constexpr auto kSleep = std::chrono::microseconds(100);
     failed_ = true;
     const c10::intrusive_ptr<c10d::Work> work = start();
@@ -101,7 +114,8 @@ class TorchConnection : public Connection {
   }
 
   bool offers(const char* collective, ReduceOp op, at::ScalarType dtype) const {
-    return traits_.offers(std::string(collective) + " " + std::string(name_of(op)) + " " + c10::toString(dtype));
+    return traits_.offers(std::string(collective) + " " + std::string(name_of(op)) + " " +
+                          c10::toString(dtype));
   }
 
   TorchEnd end_;

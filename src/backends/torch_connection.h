@@ -19,8 +19,8 @@ struct TorchEnd {
   c10::intrusive_ptr<c10d::Store> store;  // this group's alone
   int rank = 0;                           // in the group
   int size = 1;
-  std::string name;                       // for torch, the same on all ranks of the group
-  at::Device device = at::kCPU;           // where its tensors are
+  std::string name;              // for torch, the same on all ranks of the group
+  at::Device device = at::kCPU;  // where its tensors are
   c10d::ProcessGroup::BackendType type = c10d::ProcessGroup::BackendType::GLOO;
   c10::intrusive_ptr<c10d::Backend> backend;  // connected
 };

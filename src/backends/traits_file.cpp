@@ -18,7 +18,8 @@ BackendTraits read_traits(const std::string& backend) {
   BackendTraits traits;
   traits.torch = torch_version();
   traits.source = "self-test";
-  for (const auto& [what, entry] : found[backend].items()) traits.right[what] = entry.value("native", false);
+  for (const auto& [what, entry] : found[backend].items())
+    traits.right[what] = entry.value("native", false);
   return traits;
 }
 

@@ -26,7 +26,8 @@ pid_t parent_of(const std::filesystem::path& process) {
 std::set<pid_t> current_children() {
   std::set<pid_t> found;
   std::error_code error;
-  for (std::filesystem::directory_iterator entry("/proc", error), end; !error && entry != end; entry.increment(error)) {
+  for (std::filesystem::directory_iterator entry("/proc", error), end; !error && entry != end;
+       entry.increment(error)) {
     const pid_t pid = std::atoi(entry->path().filename().c_str());
     if (pid > 0 && parent_of(entry->path()) == getpid()) found.insert(pid);
   }

@@ -1,5 +1,5 @@
-// Processes whose parent has ended, such as a daemon that code under test started in a session of its own. They become
-// children of the nearest ancestor that asked for it, and are ended by it.
+// Processes whose parent has ended, such as a daemon that code under test started in a session of
+// its own. They become children of the nearest ancestor that asked for it, and are ended by it.
 #pragma once
 
 #include <sys/types.h>

@@ -44,7 +44,8 @@ std::vector<char*> pointers(std::vector<std::string>& strings) {
   return result;
 }
 
-// The kernel would rather kill what is large: the driver, which has mapped what all ranks sent, or the user's editor.
+// The kernel would rather kill what is large: the driver, which has mapped what all ranks sent, or
+// the user's editor.
 void be_killed_first() {
   const int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
   if (fd < 0) return;
@@ -53,7 +54,8 @@ void be_killed_first() {
 }
 
 // Nothing here may allocate: it runs between fork and exec.
-[[noreturn]] void become(const ChildCommand& command, bool leaves_network, pid_t parent, char** arguments, char** environment) {
+[[noreturn]] void become(const ChildCommand& command, bool leaves_network, pid_t parent,
+                         char** arguments, char** environment) {
   if (command.is_expendable) be_killed_first();
   if (leaves_network && !enter_own_network()) _exit(127);
   prctl(PR_SET_PDEATHSIG, SIGTERM);
@@ -65,7 +67,8 @@ void be_killed_first() {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGCHLD}) ::signal(signal, SIG_DFL);
 
   // The descriptors to pass on may themselves be numbered 0 to 3: move them out of the way first.
-  const int inherited = command.inherited_fd < 0 ? -1 : fcntl(command.inherited_fd, F_DUPFD_CLOEXEC, 10);
+  const int inherited =
+      command.inherited_fd < 0 ? -1 : fcntl(command.inherited_fd, F_DUPFD_CLOEXEC, 10);
   const int output = command.output_fd < 0 ? -1 : fcntl(command.output_fd, F_DUPFD_CLOEXEC, 10);
   const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
   dup2(null, STDIN_FILENO);
@@ -76,7 +79,8 @@ void be_killed_first() {
   if (inherited >= 0) dup2(inherited, kInheritedFd);
 
   // What this process was given by its caller is no business of the child's.
-  syscall(SYS_close_range, static_cast<unsigned>(inherited >= 0 ? kInheritedFd + 1 : kInheritedFd), ~0U, 0U);
+  syscall(SYS_close_range, static_cast<unsigned>(inherited >= 0 ? kInheritedFd + 1 : kInheritedFd),
+          ~0U, 0U);
 
   execve(arguments[0], arguments, environment);
   const char* reason = strerror(errno);
@@ -91,10 +95,12 @@ pid_t start_child(const ChildCommand& command) {
   std::vector<std::string> environment = merged_environment(command);
   const std::vector<char*> argument_pointers = pointers(arguments);
   const std::vector<char*> environment_pointers = pointers(environment);
-  const bool leaves_network = command.is_expendable && !limits().host_network && can_have_own_network();
+  const bool leaves_network =
+      command.is_expendable && !limits().host_network && can_have_own_network();
   const pid_t parent = getpid();
   const pid_t child = fork();
-  if (child < 0) throw SystemError("cannot start " + command.arguments[0] + ": fork: " + std::strerror(errno));
+  if (child < 0)
+    throw SystemError("cannot start " + command.arguments[0] + ": fork: " + std::strerror(errno));
   if (child == 0)
     become(command, leaves_network, parent, const_cast<char**>(argument_pointers.data()),
            const_cast<char**>(environment_pointers.data()));

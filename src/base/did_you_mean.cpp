@@ -33,7 +33,8 @@ std::string lowered(std::string_view text) {
 }  // namespace
 
 std::string nearest_name(std::string_view word, std::span<const std::string> known) {
-  constexpr std::size_t kLongestName = 64;  // the distance is quadratic, and names come from strangers' files
+  constexpr std::size_t kLongestName =
+      64;  // the distance is quadratic, and names come from strangers' files
   if (word.size() > kLongestName) return {};
   const std::string wanted = lowered(word);
   const std::size_t limit = std::max<std::size_t>(1, word.size() / 3);

@@ -7,8 +7,8 @@
 
 namespace distgrad {
 
-// The nearest of `known` within an edit distance (transpositions count one) of a third of the word's
-// length, at least 1; empty when none is near. Ties go to the first.
+// The nearest of `known` within an edit distance (transpositions count one) of a third of the
+// word's length, at least 1; empty when none is near. Ties go to the first.
 std::string nearest_name(std::string_view word, std::span<const std::string> known);
 
 // "; did you mean \"NAME\"?", or the empty string when nothing is near.

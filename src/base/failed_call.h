@@ -9,12 +9,14 @@
 
 namespace distgrad {
 
-inline constexpr const char* kMoreFiles = "; raise the number of open files (ulimit -n), or use fewer ranks";
+inline constexpr const char* kMoreFiles =
+    "; raise the number of open files (ulimit -n), or use fewer ranks";
 
 // Of the call that has just set errno.
 inline SystemError failed_call(const std::string& call) {
   const int error = errno;
-  return SystemError(call + ": " + std::strerror(error) + (error == EMFILE || error == ENFILE ? kMoreFiles : ""));
+  return SystemError(call + ": " + std::strerror(error) +
+                     (error == EMFILE || error == ENFILE ? kMoreFiles : ""));
 }
 
 }  // namespace distgrad

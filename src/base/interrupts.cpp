@@ -24,7 +24,8 @@ std::atomic<std::int64_t> first_ms{0};
 std::atomic<int> event{-1};
 std::array<struct sigaction, kSignals.size()> previous;
 
-// One request may arrive as two signals: timeout(1) sends its own to the process and then to the process's group.
+// One request may arrive as two signals: timeout(1) sends its own to the process and then to the
+// process's group.
 constexpr std::int64_t kSameRequestMs = 300;
 
 std::int64_t now_ms() {
@@ -53,7 +54,7 @@ Interrupts::Interrupts() {
   event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (event < 0) throw failed_call("eventfd");
   first_signal = 0;
-  struct sigaction action{};
+  struct sigaction action {};
   action.sa_handler = note;
   sigemptyset(&action.sa_mask);
   for (const int signal : kSignals) sigaddset(&action.sa_mask, signal);  // note() runs to its end
@@ -72,7 +73,8 @@ Interrupts::~Interrupts() {
 void interrupt_after(double seconds) {
   itimerval timer{};
   timer.it_value.tv_sec = static_cast<time_t>(seconds);
-  timer.it_value.tv_usec = std::max<suseconds_t>(1, static_cast<suseconds_t>((seconds - std::floor(seconds)) * 1e6));
+  timer.it_value.tv_usec =
+      std::max<suseconds_t>(1, static_cast<suseconds_t>((seconds - std::floor(seconds)) * 1e6));
   setitimer(ITIMER_REAL, &timer, nullptr);
 }
 

@@ -1,4 +1,5 @@
-// How deep JSON is nested, before it is parsed: what walks through it, and what frees it, may do so recursively.
+// How deep JSON is nested, before it is parsed: what walks through it, and what frees it, may do so
+// recursively.
 #pragma once
 
 #include <string_view>

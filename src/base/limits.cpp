@@ -29,7 +29,8 @@ void set_limits(const Limits& limits) { current = limits; }
 std::uint64_t usual_memory_bytes() {
   const auto pages = static_cast<std::uint64_t>(std::max(0L, sysconf(_SC_PHYS_PAGES)));
   std::uint64_t bytes = pages * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
-  for (const char* file : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"})
+  for (const char* file :
+       {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"})
     if (const std::uint64_t group = value_of(file, ""); group > 0) bytes = std::min(bytes, group);
   return bytes / 10 * 9;
 }

@@ -6,7 +6,9 @@
 
 namespace distgrad {
 
-inline std::string first_line(std::string_view text) { return std::string(text.substr(0, text.find('\n'))); }
+inline std::string first_line(std::string_view text) {
+  return std::string(text.substr(0, text.find('\n')));
+}
 
 // Line breaks at the text's end are not looked at.
 inline std::string last_line(std::string_view text) {

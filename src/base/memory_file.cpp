@@ -42,13 +42,14 @@ void seal(int fd) {
 
 MappedMemory map_sealed(int fd, std::size_t size, std::string* error) {
   const int seals = fcntl(fd, F_GET_SEALS);
-  struct stat file{};
+  struct stat file {};
   if (seals < 0 || (seals & kSeals) != kSeals) {
     *error = "shared memory is not sealed";
   } else if (fstat(fd, &file) != 0 || static_cast<std::size_t>(file.st_size) < size) {
     *error = "shared memory is shorter than announced";
   } else if (MappedMemory memory = map(fd, size, PROT_READ, MAP_PRIVATE)) {
-    // MAP_PRIVATE: kernels before 6.7 refuse to share a file sealed against writing, even read-only.
+    // MAP_PRIVATE: kernels before 6.7 refuse to share a file sealed against writing, even
+    // read-only.
     return memory;
   } else {
     *error = std::string("mmap: ") + std::strerror(errno);
@@ -60,7 +61,8 @@ UniqueFd create_output_file() {
   UniqueFd fd = create_memory_file("distgrad-output");
   // It has its full size from the start, which costs nothing, and cannot grow.
   if (ftruncate(fd.get(), kOutputFileBytes) != 0) throw failed_call("ftruncate");
-  if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) != 0) throw failed_call("fcntl(F_ADD_SEALS)");
+  if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) != 0)
+    throw failed_call("fcntl(F_ADD_SEALS)");
   return fd;
 }
 
@@ -78,7 +80,8 @@ void clear_output(int fd) {
   constexpr off_t kWorthFreeing = 1 << 20;
   const off_t written = lseek(fd, 0, SEEK_CUR);
   lseek(fd, 0, SEEK_SET);
-  if (written > kWorthFreeing) fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, written);
+  if (written > kWorthFreeing)
+    fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, written);
 }
 
 }  // namespace distgrad

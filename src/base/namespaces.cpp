@@ -36,7 +36,8 @@ bool try_in_child() {
   const pid_t child = fork();
   if (child == 0) _exit(enter_own_network() ? 0 : 1);
   int status = 1;
-  while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR) {}
+  while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
   return child > 0 && status == 0;
 }
 
@@ -66,12 +67,14 @@ bool can_have_own_network() {
   return offered;
 }
 
-// In a container root has few of its rights, and would lose more in a user namespace: that to write others' files.
+// In a container root has few of its rights, and would lose more in a user namespace: that to write
+// others' files.
 bool enter_own_network() {
   const uid_t user = geteuid();
   const gid_t group = getegid();
   if (unshare(CLONE_NEWNET) == 0) return raise_loopback() == nullptr;
-  return user != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0 && !map_user(user, group) && !raise_loopback();
+  return user != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0 && !map_user(user, group) &&
+         !raise_loopback();
 }
 
 }  // namespace distgrad

@@ -5,8 +5,8 @@
 
 namespace distgrad {
 
-// What is said to people: no line of it can be taken for a command by a runner that reads the log (visible_text.h), whatever
-// foreign words are in it.
+// What is said to people: no line of it can be taken for a command by a runner that reads the log
+// (visible_text.h), whatever foreign words are in it.
 void put(std::string_view text);
 void put_error(std::string_view text);
 

@@ -17,12 +17,15 @@ namespace {
 
 FileContent refused(std::string problem) { return {"", std::move(problem), 0}; }
 
-FileContent failed(int error) { return {"", std::string("cannot be read: ") + std::strerror(error), error}; }
+FileContent failed(int error) {
+  return {"", std::string("cannot be read: ") + std::strerror(error), error};
+}
 
 bool is_made_up(int fd) {
-  struct statfs system{};
+  struct statfs system {};
   if (fstatfs(fd, &system) != 0) return false;
-  constexpr decltype(system.f_type) kMadeUp[] = {PROC_SUPER_MAGIC, SYSFS_MAGIC, DEBUGFS_MAGIC, TRACEFS_MAGIC};
+  constexpr decltype(system.f_type) kMadeUp[] = {PROC_SUPER_MAGIC, SYSFS_MAGIC, DEBUGFS_MAGIC,
+                                                 TRACEFS_MAGIC};
   return std::find(std::begin(kMadeUp), std::end(kMadeUp), system.f_type) != std::end(kMadeUp);
 }
 
@@ -31,7 +34,7 @@ bool is_made_up(int fd) {
 FileContent read_regular_file(const std::string& path, std::size_t limit) {
   const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
   if (!file) return failed(errno);
-  struct stat status{};
+  struct stat status {};
   if (fstat(file.get(), &status) != 0) return failed(errno);
   if (S_ISDIR(status.st_mode)) return refused("is a folder");
   if (!S_ISREG(status.st_mode) || is_made_up(file.get())) return refused("is no regular file");

@@ -30,35 +30,58 @@ namespace distgrad {
 namespace {
 
 // Nothing that could be a secret.
-constexpr std::array<std::string_view, 21> kKeptVariables = {
-    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TERM", "COLUMNS", "NO_COLOR", "TMPDIR", "TZ", "PYTHONPATH",
-    "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "CC", "CXX",
-    "GITHUB_ACTIONS"};
+constexpr std::array<std::string_view, 21> kKeptVariables = {"PATH",
+                                                             "HOME",
+                                                             "USER",
+                                                             "LOGNAME",
+                                                             "SHELL",
+                                                             "LANG",
+                                                             "TERM",
+                                                             "COLUMNS",
+                                                             "NO_COLOR",
+                                                             "TMPDIR",
+                                                             "TZ",
+                                                             "PYTHONPATH",
+                                                             "PYTHONHOME",
+                                                             "VIRTUAL_ENV",
+                                                             "CONDA_PREFIX",
+                                                             "LD_LIBRARY_PATH",
+                                                             "CUDA_HOME",
+                                                             "CUDA_VISIBLE_DEVICES",
+                                                             "CC",
+                                                             "CXX",
+                                                             "GITHUB_ACTIONS"};
 
 [[noreturn]] void refuse(const std::string& what, int error) {
-  throw UserError("--sandbox: this system does not let distgrad " + what + ": " + std::strerror(error) +
-                  "; it takes unprivileged user namespaces (sysctl kernel.unprivileged_userns_clone=1, "
-                  "kernel.apparmor_restrict_unprivileged_userns=0), and in a container its own /proc");
+  throw UserError(
+      "--sandbox: this system does not let distgrad " + what + ": " + std::strerror(error) +
+      "; it takes unprivileged user namespaces (sysctl kernel.unprivileged_userns_clone=1, "
+      "kernel.apparmor_restrict_unprivileged_userns=0), and in a container its own /proc");
 }
 
 // /proc of the new process namespace: else it would show the processes of the old one.
 void mount_proc() {
-  if (mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) refuse("change mounts", errno);
-  if (mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) != 0) refuse("mount /proc", errno);
+  if (mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
+    refuse("change mounts", errno);
+  if (mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) != 0)
+    refuse("mount /proc", errno);
 }
 
 void clean_environment() {
   std::vector<std::string> removed;
   for (char** entry = environ; *entry; ++entry) {
-    const std::string_view name = std::string_view(*entry).substr(0, std::string_view(*entry).find('='));
-    const bool kept = std::find(kKeptVariables.begin(), kKeptVariables.end(), name) != kKeptVariables.end() ||
-                      name.starts_with("LC_") || name.starts_with("DISTGRAD_");
+    const std::string_view name =
+        std::string_view(*entry).substr(0, std::string_view(*entry).find('='));
+    const bool kept =
+        std::find(kKeptVariables.begin(), kKeptVariables.end(), name) != kKeptVariables.end() ||
+        name.starts_with("LC_") || name.starts_with("DISTGRAD_");
     if (!kept) removed.emplace_back(name);
   }
   for (const std::string& name : removed) unsetenv(name.c_str());
 }
 
-// What the first process of the namespace could not do is said to the one that waits: 0 and nothing, or a text.
+// What the first process of the namespace could not do is said to the one that waits: 0 and
+// nothing, or a text.
 void enter_as_first(int report) {
   try {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -79,7 +102,8 @@ void hand_on(int signal) { kill(inner, signal); }
 
 [[noreturn]] void wait_for_inner() {
   int status = 0;
-  while (waitpid(inner, &status, 0) < 0 && errno == EINTR) {}
+  while (waitpid(inner, &status, 0) < 0 && errno == EINTR) {
+  }
   if (WIFSIGNALED(status)) {
     signal(WTERMSIG(status), SIG_DFL);
     raise(WTERMSIG(status));

@@ -3,11 +3,13 @@
 
 namespace distgrad {
 
-// From here on this program runs in a child of the process that called it, in user, network, process, mount and IPC
-// namespaces of its own: it sees no other process, and of networks an own loopback interface alone. It can gain no
-// privileges, has no descriptors but 0 to 2, and of the environment only what says how programs are found and what a terminal
-// is. Ends with it, whatever was started. The process that called hands on signals and the exit code and does not return.
-// The files stay the user's. Throws UserError where the kernel does not offer it. To be called before there are threads.
+// From here on this program runs in a child of the process that called it, in user, network,
+// process, mount and IPC namespaces of its own: it sees no other process, and of networks an own
+// loopback interface alone. It can gain no privileges, has no descriptors but 0 to 2, and of the
+// environment only what says how programs are found and what a terminal is. Ends with it, whatever
+// was started. The process that called hands on signals and the exit code and does not return. The
+// files stay the user's. Throws UserError where the kernel does not offer it. To be called before
+// there are threads.
 void enter_sandbox();
 
 }  // namespace distgrad

@@ -1,5 +1,5 @@
-// SHA-256 (FIPS 180-4), for naming texts and tensors by what is in them, and HMAC (RFC 2104) of it, for proving that one
-// knows a secret.
+// SHA-256 (FIPS 180-4), for naming texts and tensors by what is in them, and HMAC (RFC 2104) of it,
+// for proving that one knows a secret.
 #pragma once
 
 #include <string>

@@ -17,7 +17,8 @@ bool has_loopback() {
   if (getifaddrs(&first) != 0) return false;
   bool found = false;
   for (const ifaddrs* i = first; i != nullptr; i = i->ifa_next) {
-    if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != AF_INET || !(i->ifa_flags & IFF_UP)) continue;
+    if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != AF_INET || !(i->ifa_flags & IFF_UP))
+      continue;
     const auto* address = reinterpret_cast<const sockaddr_in*>(i->ifa_addr);
     found = found || address->sin_addr.s_addr == htonl(INADDR_LOOPBACK);
   }
@@ -28,7 +29,9 @@ bool has_loopback() {
 void require_working_folder() {
   std::error_code error;
   const std::filesystem::path folder = std::filesystem::current_path(error);
-  if (error) throw UserError("the working folder is gone (" + error.message() + "); cd into one that is there");
+  if (error)
+    throw UserError("the working folder is gone (" + error.message() +
+                    "); cd into one that is there");
 }
 
 void require_loopback() {

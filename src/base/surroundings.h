@@ -1,4 +1,5 @@
-// What a run needs of the machine, looked for before it starts: else something deep inside fails, and says nothing of the remedy.
+// What a run needs of the machine, looked for before it starts: else something deep inside fails,
+// and says nothing of the remedy.
 #pragma once
 
 namespace distgrad {

@@ -15,9 +15,9 @@ bool is_hidden(std::uint32_t c) {
     std::uint32_t first, last;
   };
   constexpr std::array kRanges = {
-      Range{0x7F, 0x9F},     Range{0xAD, 0xAD},     Range{0x61C, 0x61C},   Range{0x180B, 0x180F},  Range{0x200B, 0x200F},
-      Range{0x2028, 0x202E}, Range{0x2060, 0x206F}, Range{0xFE00, 0xFE0F}, Range{0xFEFF, 0xFEFF},  Range{0xFFF0, 0xFFFB},
-      Range{0xFFFE, 0xFFFF}, Range{0xE0000, 0xE0FFF}};
+      Range{0x7F, 0x9F},     Range{0xAD, 0xAD},     Range{0x61C, 0x61C},   Range{0x180B, 0x180F},
+      Range{0x200B, 0x200F}, Range{0x2028, 0x202E}, Range{0x2060, 0x206F}, Range{0xFE00, 0xFE0F},
+      Range{0xFEFF, 0xFEFF}, Range{0xFFF0, 0xFFFB}, Range{0xFFFE, 0xFFFF}, Range{0xE0000, 0xE0FFF}};
   for (const Range& range : kRanges)
     if (c >= range.first && c <= range.last) return true;
   return false;
@@ -25,7 +25,11 @@ bool is_hidden(std::uint32_t c) {
 
 std::string escape(std::uint32_t code) {
   std::array<char, 16> text{};
-  std::snprintf(text.data(), text.size(), code < 0x100 ? "\\x%02x" : code < 0x10000 ? "\\u%04x" : "\\U%08x", code);
+  std::snprintf(text.data(), text.size(),
+                code < 0x100     ? "\\x%02x"
+                : code < 0x10000 ? "\\u%04x"
+                                 : "\\U%08x",
+                code);
   return text.data();
 }
 
@@ -39,9 +43,12 @@ std::string visible_text(std::string_view text, Lines lines, std::size_t longest
     if (shown == longest) return out + "...";
     const Character c = first_character(text);
     const bool is_break = c.code == '\n' || c.code == '\t';
-    if (c.bytes == 0) out += escape(static_cast<unsigned char>(text[0]));
-    else if (is_break ? lines == Lines::kEscaped : c.code < 0x20 || is_hidden(c.code)) out += escape(c.code);
-    else out += text.substr(0, c.bytes);
+    if (c.bytes == 0)
+      out += escape(static_cast<unsigned char>(text[0]));
+    else if (is_break ? lines == Lines::kEscaped : c.code < 0x20 || is_hidden(c.code))
+      out += escape(c.code);
+    else
+      out += text.substr(0, c.bytes);
     text.remove_prefix(c.bytes == 0 ? 1 : c.bytes);
   }
   return out;
@@ -52,9 +59,12 @@ std::string without_commands(std::string_view text, std::string_view line_so_far
   bool only_blanks = line_so_far.find_first_not_of(kBlanks) == line_so_far.npos;
   for (std::size_t i = 0; i < text.size(); ++i) {
     const std::string_view rest = text.substr(i);
-    if (only_blanks && rest.starts_with("::")) out += "\\x3a";
-    else if (rest.starts_with("##[") || rest.starts_with("##vso[")) out += "\\x23";
-    else out += text[i];
+    if (only_blanks && rest.starts_with("::"))
+      out += "\\x3a";
+    else if (rest.starts_with("##[") || rest.starts_with("##vso["))
+      out += "\\x23";
+    else
+      out += text[i];
     only_blanks = text[i] == '\n' || (only_blanks && kBlanks.find(text[i]) != kBlanks.npos);
   }
   return out;

@@ -12,10 +12,12 @@ TEST(VisibleText, LeavesWhatCanBeSeen) {
 
 TEST(VisibleText, ShowsWhatCannot) {
   EXPECT_EQ(visible_text("\x1b[31mred\r\x7f\a", Lines::kKept), "\\x1b[31mred\\x0d\\x7f\\x07");
-  EXPECT_EQ(visible_text("\u202Etxt.exe\u2066\u200B\uFEFF", Lines::kKept), "\\u202etxt.exe\\u2066\\u200b\\ufeff");
+  EXPECT_EQ(visible_text("\u202Etxt.exe\u2066\u200B\uFEFF", Lines::kKept),
+            "\\u202etxt.exe\\u2066\\u200b\\ufeff");
   EXPECT_EQ(visible_text("\u009B31m", Lines::kKept), "\\x9b31m");
   EXPECT_EQ(visible_text("\U000E0041", Lines::kKept), "\\U000e0041") << "tags, which nobody sees";
-  EXPECT_EQ(visible_text("a\xFF\xC0\xAF\xED\xA0\x80z", Lines::kKept), "a\\xff\\xc0\\xaf\\xed\\xa0\\x80z");
+  EXPECT_EQ(visible_text("a\xFF\xC0\xAF\xED\xA0\x80z", Lines::kKept),
+            "a\\xff\\xc0\\xaf\\xed\\xa0\\x80z");
   EXPECT_EQ(visible_text(std::string_view("a\0b", 3), Lines::kKept), "a\\x00b");
 }
 

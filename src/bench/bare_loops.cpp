@@ -5,8 +5,8 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <unistd.h>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -56,7 +56,8 @@ void one_rank(int rank, int ranks, int count, std::int64_t elements, Shared& sha
     all_reduced(x.clone());
     all_reduced(cotangent.clone());
   }
-  shared.seconds[rank] = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  shared.seconds[rank] =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   shared.peak_kib[rank] = usage.ru_maxrss;
@@ -65,8 +66,10 @@ void one_rank(int rank, int ranks, int count, std::int64_t elements, Shared& sha
 }  // namespace
 
 double bare_gloo_seconds(int ranks, int count, std::int64_t elements, long* peak_kib) {
-  void* page = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (page == MAP_FAILED || ranks > kMostRanks) throw std::runtime_error("no shared memory, or too many ranks");
+  void* page =
+      mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED || ranks > kMostRanks)
+    throw std::runtime_error("no shared memory, or too many ranks");
   auto& shared = *new (page) Shared;
   for (int rank = 0; rank < ranks; ++rank) {
     if (fork() != 0) continue;

@@ -1,6 +1,6 @@
 // fuzz_bench [COUNT [SEED]]: what a fuzzed program costs in one process, by stage, in microseconds
-// of processor time: drawing it, reading it, simulating it without and with error bounds, and all that
-// `fuzz --simulate` does with one.
+// of processor time: drawing it, reading it, simulating it without and with error bounds, and all
+// that `fuzz --simulate` does with one.
 #include <ATen/Parallel.h>
 
 #include <cstdio>

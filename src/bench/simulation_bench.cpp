@@ -1,4 +1,5 @@
-// Simulated programs per second against a bare libtorch loop that runs the same graph: pytorch#58005's program.
+// Simulated programs per second against a bare libtorch loop that runs the same graph:
+// pytorch#58005's program.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <benchmark/benchmark.h>
@@ -21,7 +22,8 @@ SimulateRequest debate(int ranks) {
   CollectiveCall all_reduce;
   all_reduce.kind = CollectiveKind::kAllReduce;
   all_reduce.operand = {"xx", "/steps/1/y/all_reduce"};
-  p.steps = {Step{"xx", "/steps/0", Expression{"(rank + 2) * x", "/steps/0/xx"}}, Step{"y", "/steps/1", all_reduce}};
+  p.steps = {Step{"xx", "/steps/0", Expression{"(rank + 2) * x", "/steps/0/xx"}},
+             Step{"y", "/steps/1", all_reduce}};
   p.loss = {"y * y", "/loss"};
   request.weights = {std::vector<double>(ranks, 1.0)};
   return request;
@@ -33,7 +35,12 @@ void BM_Simulate(benchmark::State& state) {
   for (auto _ : state) benchmark::DoNotOptimize(simulate(request));
   state.SetItemsProcessed(state.iterations());
 }
-BENCHMARK(BM_Simulate)->ArgNames({"ranks", "bounds"})->Args({4, 0})->Args({4, 1})->Args({512, 0})->Args({512, 1});
+BENCHMARK(BM_Simulate)
+    ->ArgNames({"ranks", "bounds"})
+    ->Args({4, 0})
+    ->Args({4, 1})
+    ->Args({512, 0})
+    ->Args({512, 1});
 
 void BM_BareLibtorch(benchmark::State& state) {
   const int ranks = static_cast<int>(state.range(0));

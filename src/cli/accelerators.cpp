@@ -9,7 +9,7 @@
 #include "cli/captured_child.h"
 #include "launched/leader.h"
 #include "model/subject_text.h"
-#include "pool/workshop.h"
+#include "pool/worker_pool.h"
 #include "report/words.h"
 
 namespace distgrad {
@@ -19,15 +19,15 @@ using Json = nlohmann::json;
 
 constexpr int kTimeout = 120;  // seconds; libtorch_cuda on a cold disk takes a while
 
-// c10d's Gloo copies the tensors of a collective through the host's memory, but hands the address of
-// a tensor that it sends, on a GPU or not, to the socket (ProcessGroupGloo::send and recv).
+// c10d's Gloo copies the tensors of a collective through the host's memory, but hands the address
+// of a tensor that it sends, on a GPU or not, to the socket (ProcessGroupGloo::send and recv).
 std::string why_gloo_cannot(const Case& which) {
-  const bool is_sent = std::any_of(
-      which.scenario->steps.begin(), which.scenario->steps.end(), [&](const Step& step) {
-        const CollectiveCall* call = step.collective();
-        return call && call->kind == CollectiveKind::kSendRecv &&
-               subject_for(which.subject, call->kind) == "in_place";
-      });
+  const bool is_sent = std::any_of(which.scenario->steps.begin(), which.scenario->steps.end(),
+                                   [&](const Step& step) {
+                                     const CollectiveCall* call = step.collective();
+                                     return call && call->kind == CollectiveKind::kSendRecv &&
+                                            subject_for(which.subject, call->kind) == "in_place";
+                                   });
   return is_sent ? "c10d's gloo can neither send nor receive tensors on a GPU" : "";
 }
 

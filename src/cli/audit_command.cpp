@@ -23,11 +23,11 @@
 #include "cli/interrupted_text.h"
 #include "cli/parse_arguments.h"
 #include "cli/report_files.h"
+#include "cli/say.h"
 #include "cli/terminal.h"
 #include "model/subject_text.h"
 #include "scenario/scenario_text.h"
 #include "scenario/subject_name.h"
-#include "cli/say.h"
 
 namespace distgrad {
 namespace {
@@ -51,19 +51,26 @@ std::vector<Aspect> requested_aspects(const std::vector<std::string>& names) {
   known.emplace_back("all");
   for (const std::string& name : names) {
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
-    const auto always = std::find_if(aspects().begin(), aspects().end(), [&](const AspectRow& row) { return row.name == name; });
-    throw UserError(always != aspects().end()
-                        ? fmt::format("audit: --aspects: {} is tried anyway; on request: {}", name, fmt::join(known, ", "))
-                        : fmt::format("audit: --aspects: unknown \"{}\"{}", name, choices_hint(name, known)));
+    const auto always = std::find_if(aspects().begin(), aspects().end(),
+                                     [&](const AspectRow& row) { return row.name == name; });
+    throw UserError(
+        always != aspects().end()
+            ? fmt::format("audit: --aspects: {} is tried anyway; on request: {}", name,
+                          fmt::join(known, ", "))
+            : fmt::format("audit: --aspects: unknown \"{}\"{}", name, choices_hint(name, known)));
   }
-  const auto asked = [&](std::string_view name) { return std::find(names.begin(), names.end(), name) != names.end(); };
+  const auto asked = [&](std::string_view name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
   std::vector<Aspect> requested;
   for (std::size_t a = 0; a < kAspectCount; ++a)
-    if (aspects()[a].on_request && (asked(aspects()[a].name) || asked("all"))) requested.push_back(static_cast<Aspect>(a));
+    if (aspects()[a].on_request && (asked(aspects()[a].name) || asked("all")))
+      requested.push_back(static_cast<Aspect>(a));
   return requested;
 }
 
-void check_names(const char* option, const std::vector<std::string>& names, const std::vector<std::string>& known, bool few) {
+void check_names(const char* option, const std::vector<std::string>& names,
+                 const std::vector<std::string>& known, bool few) {
   for (const std::string& name : names)
     if (std::find(known.begin(), known.end(), name) == known.end())
       throw UserError(fmt::format("audit: {}: unknown \"{}\"{}", option, name,
@@ -73,27 +80,33 @@ void check_names(const char* option, const std::vector<std::string>& names, cons
 // What a file of the battery may be written for, besides what an audit judges.
 bool is_rank_objective(const std::string& objective) {
   return objective.starts_with("rank:") && objective.size() > 5 && objective.size() < 10 &&
-         std::all_of(objective.begin() + 5, objective.end(), [](char c) { return c >= '0' && c <= '9'; });
+         std::all_of(objective.begin() + 5, objective.end(),
+                     [](char c) { return c >= '0' && c <= '9'; });
 }
 
 bool has_mode(const std::string& subject) {
   const auto parts = parts_by_kind(subject);
   if (parts.empty()) return is_python_subject(subject) && split_mode(subject).second;
-  return std::any_of(parts.begin(), parts.end(), [](const auto& part) { return has_mode(part.second); });
+  return std::any_of(parts.begin(), parts.end(),
+                     [](const auto& part) { return has_mode(part.second); });
 }
 
 void check(const AuditOptions& options) {
-  if (const std::string why = problem_with_subject(options.subject); !why.empty()) throw UserError("audit: " + why);
+  if (const std::string why = problem_with_subject(options.subject); !why.empty())
+    throw UserError("audit: " + why);
   std::vector<std::string> kinds;
   for (const CollectiveTraits& kind : kCollectives) kinds.emplace_back(kind.name);
   check_names("--collective", options.collectives, kinds, true);
   check_names("--op", options.ops, {kReduceOpNames.begin(), kReduceOpNames.end()}, true);
-  if (!options.without.empty()) check_names("--without", options.without, parts_of_an_audit(), false);
+  if (!options.without.empty())
+    check_names("--without", options.without, parts_of_an_audit(), false);
   const bool is_of_a_rank = !options.battery.empty() && is_rank_objective(options.objective);
   if (!options.objective.empty() && !is_of_a_rank)
-    check_names("--objective", {options.objective}, {std::begin(kAuditObjectives), std::end(kAuditObjectives)}, true);
+    check_names("--objective", {options.objective},
+                {std::begin(kAuditObjectives), std::end(kAuditObjectives)}, true);
   if (!options.aspects.empty() && has_mode(options.subject))
-    throw UserError(fmt::format("audit: \"{}\" has a mode already: leave --aspects or the '@' out", options.subject));
+    throw UserError(fmt::format("audit: \"{}\" has a mode already: leave --aspects or the '@' out",
+                                options.subject));
 }
 
 // ---- what is written
@@ -118,11 +131,14 @@ void write_failures(const std::vector<Judgement>& judgements, const std::string&
   std::filesystem::create_directories(folder);
   for (const Judgement& j : judgements) {
     if (!j.smallest_failure) continue;
-    const bool several = std::any_of(judgements.begin(), judgements.end(), [&](const Judgement& other) {
-      return other.name == j.name && other.function != j.function;
-    });
+    const bool several =
+        std::any_of(judgements.begin(), judgements.end(), [&](const Judgement& other) {
+          return other.name == j.name && other.function != j.function;
+        });
     const std::string file = folder + "/" + file_name(j.name, j.function, several) + ".json";
-    write_file_atomically(file, scenario_text(scenario_of(j.smallest_failure->trial, j.smallest_failure->result.which.subject)));
+    write_file_atomically(file,
+                          scenario_text(scenario_of(j.smallest_failure->trial,
+                                                    j.smallest_failure->result.which.subject)));
     say("{}: run it with  distgrad run --allow-code {}\n", j.name, file);
   }
 }
@@ -131,17 +147,22 @@ void write_failures(const std::vector<Judgement>& judgements, const std::string&
 void write_battery(const std::vector<AuditRow>& rows, const std::string& folder) {
   for (const AuditRow& row : rows) {
     const std::string name = row_name(row.kind, row.op);
-    const auto alike = std::count_if(rows.begin(), rows.end(), [&](const AuditRow& other) { return row_name(other.kind, other.op) == name; });
+    const auto alike = std::count_if(rows.begin(), rows.end(), [&](const AuditRow& other) {
+      return row_name(other.kind, other.op) == name;
+    });
     const std::filesystem::path place =
-        rows.size() == 1 ? std::filesystem::path(folder) : std::filesystem::path(folder) / file_name(name, row.function, alike > 1);
+        rows.size() == 1 ? std::filesystem::path(folder)
+                         : std::filesystem::path(folder) / file_name(name, row.function, alike > 1);
     std::filesystem::create_directories(place);
     for (const Trial& trial : row.trials)
-      write_file_atomically((place / (trial.name + ".json")).string(), scenario_text(scenario_of(trial, subject_of(row, trial))));
+      write_file_atomically((place / (trial.name + ".json")).string(),
+                            scenario_text(scenario_of(trial, subject_of(row, trial))));
   }
 }
 
 // False where a file cannot be written.
-bool write_audit_reports(const std::vector<ReportFile>& files, const std::vector<Judgement>& judgements, const TableOptions& table,
+bool write_audit_reports(const std::vector<ReportFile>& files,
+                         const std::vector<Judgement>& judgements, const TableOptions& table,
                          const std::string& command) {
   Report report = audit_report(judgements, table.unusable);
   report.command = command;
@@ -154,8 +175,10 @@ bool write_audit_reports(const std::vector<ReportFile>& files, const std::vector
 // ---- the command
 
 ExitCode exit_code(const std::vector<Judgement>& judgements, bool is_strictly_right) {
-  const bool any_offered = std::any_of(judgements.begin(), judgements.end(), [](const Judgement& j) { return j.offered; });
-  const bool any_wrong = std::any_of(judgements.begin(), judgements.end(), [](const Judgement& j) { return j.wrong; });
+  const bool any_offered = std::any_of(judgements.begin(), judgements.end(),
+                                       [](const Judgement& j) { return j.offered; });
+  const bool any_wrong =
+      std::any_of(judgements.begin(), judgements.end(), [](const Judgement& j) { return j.wrong; });
   if (any_wrong) return ExitCode::kNotAsExpected;
   if (!any_offered) return ExitCode::kNothingRan;
   return is_strictly_right ? ExitCode::kAsExpected : ExitCode::kNotAsExpected;
@@ -167,27 +190,41 @@ ExitCode interrupted(int signal) {
 }
 
 void add_options(CLI::App& app, AuditOptions& options) {
-  const auto list = [&](const char* name, std::vector<std::string>& values, const char* type, const char* help) {
+  const auto list = [&](const char* name, std::vector<std::string>& values, const char* type,
+                        const char* help) {
     app.add_option(name, values, help)->type_name(type)->delimiter(',')->allow_extra_args(false);
   };
-  app.add_option("SUBJECT", options.subject, "the implementation, as for `run --subject`")->required();
+  app.add_option("SUBJECT", options.subject, "the implementation, as for `run --subject`")
+      ->required();
   list("--collective", options.collectives, "KIND,...", "only these");
   list("--op", options.ops, "OP,...", "only these, of collectives that reduce");
-  app.add_option("--objective", options.objective, "sum, mean or replicated: right means for this one")->type_name("OBJECTIVE");
-  app.add_flag("--strict", options.strict, "exit code 1 also for what is refused, disputed, not offered");
+  app.add_option("--objective", options.objective,
+                 "sum, mean or replicated: right means for this one")
+      ->type_name("OBJECTIVE");
+  app.add_flag("--strict", options.strict,
+               "exit code 1 also for what is refused, disputed, not offered");
   list("--without", options.without, "NAME,...", "leave out these aspects (columns) or cases");
-  list("--aspects", options.aspect_names, "ASPECT,...", "also: checkpoint, autocast, async, compile, double-backward; all");
-  app.add_option("--world-size", options.world_size, "every case on so many ranks")->type_name("N")->check(CLI::Range(1, 64).description(""));
-  app.add_option("--python", options.python, "the interpreter for a subject in Python")->type_name("PATH");
-  app.add_option("--out", options.out, "write the smallest failing cases there, as scenario files")->type_name("DIR");
-  app.add_option("--battery", options.battery, "write all cases there, as scenario files, and run none")->type_name("DIR");
-  app.add_option("--json", options.json, "write the results; - is standard output")->type_name("FILE");
+  list("--aspects", options.aspect_names, "ASPECT,...",
+       "also: checkpoint, autocast, async, compile, double-backward; all");
+  app.add_option("--world-size", options.world_size, "every case on so many ranks")
+      ->type_name("N")
+      ->check(CLI::Range(1, 64).description(""));
+  app.add_option("--python", options.python, "the interpreter for a subject in Python")
+      ->type_name("PATH");
+  app.add_option("--out", options.out, "write the smallest failing cases there, as scenario files")
+      ->type_name("DIR");
+  app.add_option("--battery", options.battery,
+                 "write all cases there, as scenario files, and run none")
+      ->type_name("DIR");
+  app.add_option("--json", options.json, "write the results; - is standard output")
+      ->type_name("FILE");
 }
 
 }  // namespace
 
 ExitCode audit_command(const Arguments& arguments) {
-  CLI::App app("Run one implementation through a battery for every collective that it offers.", "distgrad audit");
+  CLI::App app("Run one implementation through a battery for every collective that it offers.",
+               "distgrad audit");
   AuditOptions options;
   add_options(app, options);
   const ReportOptions report_options(app, "--json");
@@ -203,7 +240,8 @@ ExitCode audit_command(const Arguments& arguments) {
   const Interrupts interrupts;
   Interpreters interpreters;
   StatusLine status(STDERR_FILENO, ::isatty(STDERR_FILENO) == 1, 0);
-  const AuditPlan plan = plan_of(options, interpreters, [&](double s) { status.say(importing_text(options.subject, s)); });
+  const AuditPlan plan = plan_of(options, interpreters,
+                                 [&](double s) { status.say(importing_text(options.subject, s)); });
   if (const int signal = interrupted_by()) return interrupted(signal);
   if (!options.battery.empty()) {
     status.erase();
@@ -214,21 +252,29 @@ ExitCode audit_command(const Arguments& arguments) {
   const std::vector<Judgement> judgements = audit.run();
   if (const int signal = interrupted_by()) return interrupted(signal);
 
-  TableOptions table{.subject = options.subject,
-                     .elapsed_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count(),
-                     .requested = options.aspects,
-                     .left_out = options.without,
-                     .lacking = plan.lacking,
-                     .not_asked = plan.not_asked,
-                     .unusable = plan.unusable};
+  TableOptions table{
+      .subject = options.subject,
+      .elapsed_s =
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count(),
+      .requested = options.aspects,
+      .left_out = options.without,
+      .lacking = plan.lacking,
+      .not_asked = plan.not_asked,
+      .unusable = plan.unusable};
   table.width = terminal_width(table.width);
   table.unusable.insert(table.unusable.end(), audit.unusable().begin(), audit.unusable().end());
   const std::string complaint =
-      options.strict ? strict_complaint(judgements, tally_of(judgements, table.unusable.size(), table.lacking.size()), options.objective) : "";
-  if (options.json != "-" && !prints_report(files)) say("{}{}", audit_text(judgements, table), complaint);
+      options.strict
+          ? strict_complaint(judgements,
+                             tally_of(judgements, table.unusable.size(), table.lacking.size()),
+                             options.objective)
+          : "";
+  if (options.json != "-" && !prints_report(files))
+    say("{}{}", audit_text(judgements, table), complaint);
   if (!options.json.empty()) write_file_atomically(options.json, audit_json(judgements, table));
   if (!options.out.empty()) write_failures(judgements, options.out);
-  const bool all_written = write_audit_reports(files, judgements, table, command_text("audit", arguments));
+  const bool all_written =
+      write_audit_reports(files, judgements, table, command_text("audit", arguments));
   return all_written ? exit_code(judgements, complaint.empty()) : ExitCode::kUserError;
 }
 

@@ -20,8 +20,9 @@ bool contains(const std::vector<std::string>& names, std::string_view name) {
 bool offers_of_its_own(const std::string& subject, CollectiveKind kind) {
   if (!enters_parallel_region(kind) || is_reference(subject)) return true;
   const auto rows = library_rows();
-  return std::any_of(rows.begin(), rows.end(),
-                     [&](const LibraryRow& row) { return row.subject == subject && row.kind == kind; });
+  return std::any_of(rows.begin(), rows.end(), [&](const LibraryRow& row) {
+    return row.subject == subject && row.kind == kind;
+  });
 }
 
 std::vector<CollectiveKind> asked_kinds(const AuditOptions& options) {
@@ -33,14 +34,19 @@ std::vector<CollectiveKind> asked_kinds(const AuditOptions& options) {
 // Collects the plan's rows.
 class Planner {
  public:
-  Planner(const AuditOptions& options, Interpreters& interpreters, const WhileImporting& while_importing)
-      : options_(options), asked_(asked_kinds(options)), interpreters_(interpreters), while_importing_(while_importing) {}
+  Planner(const AuditOptions& options, Interpreters& interpreters,
+          const WhileImporting& while_importing)
+      : options_(options),
+        asked_(asked_kinds(options)),
+        interpreters_(interpreters),
+        while_importing_(while_importing) {}
 
   AuditPlan make() {
     const auto parts = parts_by_kind(options_.subject);
     for (const CollectiveKind kind : asked_)
       if (!parts.empty() && !has_part(parts, kind))
-        throw UserError(fmt::format("audit: --collective {}: {} runs other collectives", traits(kind).name, options_.subject));
+        throw UserError(fmt::format("audit: --collective {}: {} runs other collectives",
+                                    traits(kind).name, options_.subject));
     for (const auto& [kind, part] : parts)
       if (asked_.empty() || is_asked(kind)) add_part(part, {kind});
     if (parts.empty()) add_part(options_.subject, asked_);
@@ -52,25 +58,34 @@ class Planner {
   using Parts = std::vector<std::pair<CollectiveKind, std::string>>;
 
   static bool has_part(const Parts& parts, CollectiveKind kind) {
-    return std::any_of(parts.begin(), parts.end(), [&](const auto& part) { return part.first == kind; });
+    return std::any_of(parts.begin(), parts.end(),
+                       [&](const auto& part) { return part.first == kind; });
   }
 
-  bool is_asked(CollectiveKind kind) const { return std::find(asked_.begin(), asked_.end(), kind) != asked_.end(); }
+  bool is_asked(CollectiveKind kind) const {
+    return std::find(asked_.begin(), asked_.end(), kind) != asked_.end();
+  }
 
   // `kinds`: only these; empty: all that it has.
   void add_part(const std::string& part, const std::vector<CollectiveKind>& kinds) {
     const bool is_one = kinds.size() == 1 && names_a_function(part);
-    if (!is_python_subject(part) || is_one || is_built_in_by_name(part)) return add_whole(part, kinds);
-    const SubjectFunctions found = functions_of(part, kinds, interpreters_.find(options_.python), while_importing_);
+    if (!is_python_subject(part) || is_one || is_built_in_by_name(part))
+      return add_whole(part, kinds);
+    const SubjectFunctions found =
+        functions_of(part, kinds, interpreters_.find(options_.python), while_importing_);
     if (found.is_built_in) return add_whole(part, kinds);
     for (const SubjectFunction& f : found.functions) {
       if (!kinds.empty() && std::find(kinds.begin(), kinds.end(), f.kind) == kinds.end()) continue;
-      if (f.problem.empty()) add(f.kind, f.subject);
-      else plan_.unusable.push_back(f.problem);
+      if (f.problem.empty())
+        add(f.kind, f.subject);
+      else
+        plan_.unusable.push_back(f.problem);
     }
     for (const std::string& name : found.unnamed)
       if (kinds.empty())
-        plan_.unusable.push_back(name + ": which collective it is cannot be told from its name; KIND=python:" + name + " says it");
+        plan_.unusable.push_back(
+            name + ": which collective it is cannot be told from its name; KIND=python:" + name +
+            " says it");
     if (!names_a_function(part)) note_lacking(found, kinds);
   }
 
@@ -83,20 +98,25 @@ class Planner {
     for (const CollectiveTraits& kind : kCollectives) {
       const bool has = std::any_of(found.functions.begin(), found.functions.end(),
                                    [&](const SubjectFunction& f) { return f.kind == kind.kind; });
-      const bool is_wanted = kinds.empty() ? !enters_parallel_region(kind.kind)
-                                           : std::find(kinds.begin(), kinds.end(), kind.kind) != kinds.end();
+      const bool is_wanted = kinds.empty()
+                                 ? !enters_parallel_region(kind.kind)
+                                 : std::find(kinds.begin(), kinds.end(), kind.kind) != kinds.end();
       if (!has && is_wanted) plan_.lacking.emplace_back(kind.name);
-      if (!has && kinds.empty() && enters_parallel_region(kind.kind)) plan_.not_asked.emplace_back(kind.name);
+      if (!has && kinds.empty() && enters_parallel_region(kind.kind))
+        plan_.not_asked.emplace_back(kind.name);
     }
   }
 
   // What runs all collectives under one name.
   void add_whole(const std::string& part, const std::vector<CollectiveKind>& kinds) {
     for (const CollectiveTraits& kind : kCollectives) {
-      const bool is_wanted = kinds.empty() ? offers_of_its_own(part, kind.kind)
-                                           : std::find(kinds.begin(), kinds.end(), kind.kind) != kinds.end();
-      if (is_wanted) add(kind.kind, part);
-      else if (kinds.empty()) plan_.not_asked.emplace_back(kind.name);
+      const bool is_wanted = kinds.empty()
+                                 ? offers_of_its_own(part, kind.kind)
+                                 : std::find(kinds.begin(), kinds.end(), kind.kind) != kinds.end();
+      if (is_wanted)
+        add(kind.kind, part);
+      else if (kinds.empty())
+        plan_.not_asked.emplace_back(kind.name);
     }
   }
 
@@ -109,7 +129,8 @@ class Planner {
     }
   }
 
-  // Rule sets and libraries know no checkpoint, autocast and so on, nor has what has a mode already another one.
+  // Rule sets and libraries know no checkpoint, autocast and so on, nor has what has a mode already
+  // another one.
   std::vector<Trial> trials(CollectiveKind kind, ReduceOp op, const std::string& subject) const {
     const bool is_code = is_python_subject(subject);
     const bool has_modes = is_code && !split_mode(subject).second;
@@ -134,7 +155,8 @@ class Planner {
 
 }  // namespace
 
-AuditPlan plan_of(const AuditOptions& options, Interpreters& interpreters, const WhileImporting& while_importing) {
+AuditPlan plan_of(const AuditOptions& options, Interpreters& interpreters,
+                  const WhileImporting& while_importing) {
   return Planner(options, interpreters, while_importing).make();
 }
 
@@ -148,7 +170,8 @@ std::vector<std::string> parts_of_an_audit() {
   std::set<std::string> programs;
   for (const CollectiveTraits& kind : kCollectives)
     for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kProduct, ReduceOp::kMin})
-      for (const Trial& trial : battery(kind.kind, op, {.requested = all})) programs.insert(trial.program);
+      for (const Trial& trial : battery(kind.kind, op, {.requested = all}))
+        programs.insert(trial.program);
   names.insert(names.end(), programs.begin(), programs.end());
   return names;
 }

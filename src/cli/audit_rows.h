@@ -1,4 +1,5 @@
-// What an audit is asked for, and the lines that it makes of it: a collective, an op and a function each.
+// What an audit is asked for, and the lines that it makes of it: a collective, an op and a function
+// each.
 #pragma once
 
 #include <string>
@@ -33,7 +34,8 @@ struct AuditPlan {
 };
 
 // Imports a subject in Python to see what it has. Throws UserError.
-AuditPlan plan_of(const AuditOptions& options, Interpreters& interpreters, const WhileImporting& while_importing);
+AuditPlan plan_of(const AuditOptions& options, Interpreters& interpreters,
+                  const WhileImporting& while_importing);
 
 // The names that --without takes: of aspects and of cases.
 std::vector<std::string> parts_of_an_audit();

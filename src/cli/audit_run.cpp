@@ -19,7 +19,9 @@
 namespace distgrad {
 namespace {
 
-bool is_dead_end(const CaseResult& r) { return r.verdict == Verdict::kSkipped || r.verdict == Verdict::kError; }
+bool is_dead_end(const CaseResult& r) {
+  return r.verdict == Verdict::kSkipped || r.verdict == Verdict::kError;
+}
 
 // What comes of a batch of cases, by their names.
 class Collector : public VerifyListener {
@@ -31,7 +33,8 @@ class Collector : public VerifyListener {
     if (!wanted_.contains(c.which.id) || !c.run || is_dead_end(c.result)) return;
     for (const Step& step : c.asked.program.steps) {
       if (!step.collective()) continue;
-      if (auto call = measured_call(c.machine, c.asked.program, step.name)) measured.emplace(c.which.id, std::move(call->measured));
+      if (auto call = measured_call(c.machine, c.asked.program, step.name))
+        measured.emplace(c.which.id, std::move(call->measured));
       return;
     }
   }
@@ -39,9 +42,15 @@ class Collector : public VerifyListener {
     std::string id = result.which.id;
     results.emplace(std::move(id), std::move(result));
   }
-  void on_invalid(InvalidFile invalid) override { problems.emplace_back(invalid.file, invalid.message); }
-  void on_progress(std::size_t done, std::size_t failed) override { status_.update(before_ + done, failed); }
-  void on_loading(const std::string& subject, double seconds) override { status_.say(importing_text(subject, seconds)); }
+  void on_invalid(InvalidFile invalid) override {
+    problems.emplace_back(invalid.file, invalid.message);
+  }
+  void on_progress(std::size_t done, std::size_t failed) override {
+    status_.update(before_ + done, failed);
+  }
+  void on_loading(const std::string& subject, double seconds) override {
+    status_.say(importing_text(subject, seconds));
+  }
 
   std::map<std::string, CaseResult> results;
   std::map<std::string, Measured> measured;
@@ -56,15 +65,18 @@ class Collector : public VerifyListener {
 }  // namespace
 
 std::string subject_of(const AuditRow& row, const Trial& trial) {
-  // What has a mode or a part of its own is named for its collective; a library that runs everything stays what it is.
+  // What has a mode or a part of its own is named for its collective; a library that runs
+  // everything stays what it is.
   const bool is_whole = !is_python_subject(row.subject) && !row.subject.starts_with("library:");
   std::string subject = row.subject;
-  if (!is_whole || trial.needs_all_reduce) subject = fmt::format("{}={}", traits(row.kind).name, subject);
+  if (!is_whole || trial.needs_all_reduce)
+    subject = fmt::format("{}={}", traits(row.kind).name, subject);
   if (!trial.mode.empty()) subject = subject_in_mode(subject, row.kind, trial.mode);
   return trial.needs_all_reduce ? subject + "+all_reduce=in_place" : subject;
 }
 
-Audit::Audit(const AuditOptions& options, const AuditPlan& plan, Interpreters& interpreters, StatusLine& status)
+Audit::Audit(const AuditOptions& options, const AuditPlan& plan, Interpreters& interpreters,
+             StatusLine& status)
     : options_(options), rows_(plan.rows), status_(status) {
   std::vector<Case> all;
   for (const AuditRow& row : rows_) {
@@ -92,12 +104,14 @@ Audit::RowCases Audit::cases_of(const AuditRow& row) const {
   return made;
 }
 
-// On the most ranks of the first trials, which have losses of their own where that makes a difference.
+// On the most ranks of the first trials, which have losses of their own where that makes a
+// difference.
 void Audit::choose_measured() {
   for (std::size_t r = 0; r < rows_.size(); ++r) {
     const Case* chosen = nullptr;
     for (std::size_t t = 0; t < rows_[r].trials.size(); ++t)
-      if (rows_[r].trials[t].is_first && (!chosen || made_[r].cases[t].world_size > chosen->world_size))
+      if (rows_[r].trials[t].is_first &&
+          (!chosen || made_[r].cases[t].world_size > chosen->world_size))
         chosen = &made_[r].cases[t];
     measured_case_.push_back(chosen ? chosen->id : "");
   }
@@ -107,7 +121,9 @@ std::vector<Judgement> Audit::run() {
   batch([&](std::size_t r, std::size_t t) { return rows_[r].trials[t].is_first; });
   if (!interrupted_by()) {
     expect_haste();
-    batch([&](std::size_t r, std::size_t t) { return !results_[r][t] && !is_hopeless(r, rows_[r].trials[t]); });
+    batch([&](std::size_t r, std::size_t t) {
+      return !results_[r][t] && !is_hopeless(r, rows_[r].trials[t]);
+    });
   }
   status_.erase();
   return judge();
@@ -120,7 +136,8 @@ std::vector<Judgement> Audit::judge() {
     if (is_unusable_[r]) continue;
     for (std::optional<TrialResult>& t : results_[r])
       if (t) judged_[r].push_back(std::move(*t));
-    judgements.push_back(judge_collective(rows_[r].kind, rows_[r].op, judged_[r], options_.objective));
+    judgements.push_back(
+        judge_collective(rows_[r].kind, rows_[r].op, judged_[r], options_.objective));
     judgements.back().function = rows_[r].function;
     if (const auto found = measured_.find(measured_case_[r]); found != measured_.end())
       judgements.back().measured = found->second;
@@ -129,13 +146,17 @@ std::vector<Judgement> Audit::judge() {
   return judgements;
 }
 
-// What a function's call does to be the user's mistake costs that function alone, where there are others.
+// What a function's call does to be the user's mistake costs that function alone, where there are
+// others.
 void Audit::note_problem(const std::string& subject, const std::string& message) {
-  if (std::find(unusable_.begin(), unusable_.end(), message) == unusable_.end()) unusable_.push_back(message);
+  if (std::find(unusable_.begin(), unusable_.end(), message) == unusable_.end())
+    unusable_.push_back(message);
   for (std::size_t r = 0; r < rows_.size(); ++r)
-    is_unusable_[r] = is_unusable_[r] || std::any_of(made_[r].cases.begin(), made_[r].cases.end(),
-                                                     [&](const Case& c) { return c.subject == subject; });
-  if (std::find(is_unusable_.begin(), is_unusable_.end(), false) == is_unusable_.end()) throw UserError(message);
+    is_unusable_[r] =
+        is_unusable_[r] || std::any_of(made_[r].cases.begin(), made_[r].cases.end(),
+                                       [&](const Case& c) { return c.subject == subject; });
+  if (std::find(is_unusable_.begin(), is_unusable_.end(), false) == is_unusable_.end())
+    throw UserError(message);
 }
 
 // What was refused along dim 0 may be meant for another dim.
@@ -151,7 +172,8 @@ bool Audit::is_hopeless(std::size_t row, const Trial& trial) const {
   return any && !(trial.aspect == Aspect::kDim && all_refused);
 }
 
-// By now whatever is slow once has been: a case that takes many times as long as the first ones hangs.
+// By now whatever is slow once has been: a case that takes many times as long as the first ones
+// hangs.
 void Audit::expect_haste() {
   constexpr double kLeastTimeoutS = 10, kTimesTheFirst = 20;
   double slowest = 0;
@@ -186,7 +208,8 @@ void Audit::batch(const IsAsked& is_asked) {
   for (std::size_t i = 0; i < cases.size(); ++i) {
     const auto [r, t] = places[i];
     const auto found = collector.results.find(cases[i].id);
-    if (found != collector.results.end()) results_[r][t] = {rows_[r].trials[t], std::move(found->second)};
+    if (found != collector.results.end())
+      results_[r][t] = {rows_[r].trials[t], std::move(found->second)};
   }
 }
 

@@ -17,15 +17,17 @@ namespace distgrad {
 // "all_gather=python:losses.py:GatherLayer+all_reduce=in_place": what runs a trial of the row.
 std::string subject_of(const AuditRow& row, const Trial& trial);
 
-// The first trials of each row alone, on two and on three ranks, and then the others of the rows in which anything came of them:
-// what is not offered, or raises or hangs always, is not asked 50 times.
+// The first trials of each row alone, on two and on three ranks, and then the others of the rows in
+// which anything came of them: what is not offered, or raises or hangs always, is not asked 50
+// times.
 class Audit {
  public:
   // `plan` and `options` must outlive it.
-  Audit(const AuditOptions& options, const AuditPlan& plan, Interpreters& interpreters, StatusLine& status);
+  Audit(const AuditOptions& options, const AuditPlan& plan, Interpreters& interpreters,
+        StatusLine& status);
 
-  // The judgements point to results that this owns. After an interrupt (interrupted_by()) they mean nothing. Throws UserError where
-  // no function can be called.
+  // The judgements point to results that this owns. After an interrupt (interrupted_by()) they mean
+  // nothing. Throws UserError where no function can be called.
   std::vector<Judgement> run();
 
   // Why functions could not be called, of which there is no judgement.
@@ -51,11 +53,13 @@ class Audit {
   const std::vector<AuditRow>& rows_;
   StatusLine& status_;
   std::vector<RowCases> made_;
-  std::vector<std::vector<std::optional<TrialResult>>> results_;  // by row and trial; what was not tried lacks
-  std::vector<std::vector<TrialResult>> judged_;                  // by row, in the battery's order: judgements point to these
-  std::vector<std::string> measured_case_;                        // by row, its name: of one of the first trials
-  std::map<std::string, Measured> measured_;                      // by case
-  std::vector<bool> is_unusable_;                                 // by row
+  std::vector<std::vector<std::optional<TrialResult>>>
+      results_;  // by row and trial; what was not tried lacks
+  std::vector<std::vector<TrialResult>>
+      judged_;  // by row, in the battery's order: judgements point to these
+  std::vector<std::string> measured_case_;    // by row, its name: of one of the first trials
+  std::map<std::string, Measured> measured_;  // by case
+  std::vector<bool> is_unusable_;             // by row
   std::vector<std::string> unusable_;
   std::size_t done_ = 0;
   std::optional<Verifier> verifier_;

@@ -17,7 +17,8 @@
 
 namespace distgrad {
 
-CapturedChild run_captured(ChildCommand command, int timeout_s, const std::function<bool(double)>& goes_on) {
+CapturedChild run_captured(ChildCommand command, int timeout_s,
+                           const std::function<bool(double)>& goes_on) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0)
     throw SystemError(std::string("cannot make a pipe: ") + std::strerror(errno));
@@ -26,7 +27,8 @@ CapturedChild run_captured(ChildCommand command, int timeout_s, const std::funct
   command.output_fd = writing.get();
   const pid_t child = start_child(command);
   writing.reset();
-  const std::int64_t started = monotonic_ns(), deadline = started + std::int64_t{timeout_s} * 1'000'000'000;
+  const std::int64_t started = monotonic_ns(),
+                     deadline = started + std::int64_t{timeout_s} * 1'000'000'000;
   CapturedChild result;
   for (;;) {
     constexpr std::int64_t kLookMs = 100;

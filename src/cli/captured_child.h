@@ -17,7 +17,9 @@ struct CapturedChild {
   bool ok() const { return wait_status == 0 && !timed_out; }
 };
 
-// `goes_on(seconds)` is called now and then while the child runs; where it says no the child is killed.
-CapturedChild run_captured(ChildCommand command, int timeout_s, const std::function<bool(double)>& goes_on = {});
+// `goes_on(seconds)` is called now and then while the child runs; where it says no the child is
+// killed.
+CapturedChild run_captured(ChildCommand command, int timeout_s,
+                           const std::function<bool(double)>& goes_on = {});
 
 }  // namespace distgrad

@@ -13,8 +13,8 @@ namespace distgrad {
 // What follows the subcommand's name on the command line.
 using Arguments = std::vector<std::string>;
 
-// Each reads its arguments with parse_arguments(), once and first (describe_command() relies on it), prints
-// to standard output and throws UserError or SystemError.
+// Each reads its arguments with parse_arguments(), once and first (describe_command() relies on
+// it), prints to standard output and throws UserError or SystemError.
 ExitCode run_command(const Arguments&);
 ExitCode explain_command(const Arguments&);
 ExitCode audit_command(const Arguments&);

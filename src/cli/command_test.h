@@ -12,11 +12,11 @@ namespace distgrad {
 
 class CommandTest : public FolderTest {
  protected:
-  // `arguments` as typed in a shell, `before` what stands before the executable's name. The exit code, -1 where a signal
-  // ended it; what was printed is in out_ and err_.
+  // `arguments` as typed in a shell, `before` what stands before the executable's name. The exit
+  // code, -1 where a signal ended it; what was printed is in out_ and err_.
   int distgrad(const std::string& arguments, const std::string& before = "") {
-    const std::string command = "cd '" + folder_.string() + "' && " + before + " '" DISTGRAD_BIN_DIR "/distgrad' " +
-                                arguments + " >out 2>err";
+    const std::string command = "cd '" + folder_.string() + "' && " + before +
+                                " '" DISTGRAD_BIN_DIR "/distgrad' " + arguments + " >out 2>err";
     const int status = std::system(command.c_str());
     out_ = read("out");
     err_ = read("err");

@@ -31,8 +31,10 @@ constexpr Command kCommands[] = {
     {"audit", "run one implementation through a battery for every collective", audit_command},
     {"fuzz", "run random programs and shrink what fails", fuzz_command},
     {"compare", "compare saved gradients with a reference, or two JSON reports", compare_command},
-    {"gradcheck", "measure a function's backward on several ranks, element by element", gradcheck_command},
-    {"golden", "write, check or show changes of files that hold the true gradients", golden_command},
+    {"gradcheck", "measure a function's backward on several ranks, element by element",
+     gradcheck_command},
+    {"golden", "write, check or show changes of files that hold the true gradients",
+     golden_command},
     {"init", "write a first scenario, and the schema for editors", init_command},
     {"repro", "write a case as a Python script that needs torch alone, or reduced", repro_command},
     {"list", "what there is: scenarios, cases, collectives, subjects, ...", list_command},
@@ -99,7 +101,7 @@ ExitCode version_command(const Arguments& arguments) {
   describe(app, "Example: distgrad version\n");
   if (const auto done = parse_arguments(app, arguments)) return *done;
   say("distgrad {}{}{}\n", kVersion, kTorchVersion.empty() ? "" : ", built with torch ",
-             kTorchVersion);
+      kTorchVersion);
   return ExitCode::kAsExpected;
 }
 
@@ -134,13 +136,18 @@ int run_here(const Arguments& arguments) {
   });
 }
 
-// `gradcheck` joins the launcher's ranks by itself, each of them, as torch does: by torchrun's variables.
+// `gradcheck` joins the launcher's ranks by itself, each of them, as torch does: by torchrun's
+// variables.
 void tell_torch(const LaunchedWorld& world) {
   if (std::getenv("RANK")) return;
   std::string error;
   const std::vector<Address> addresses = addresses_of(world.meeting_host, &error);
-  if (addresses.empty()) throw UserError(fmt::format("the host of rank 0, {}, is not known: {}", world.meeting_host, error));
-  const auto tell = [](const char* name, const std::string& value) { ::setenv(name, value.c_str(), 0); };
+  if (addresses.empty())
+    throw UserError(
+        fmt::format("the host of rank 0, {}, is not known: {}", world.meeting_host, error));
+  const auto tell = [](const char* name, const std::string& value) {
+    ::setenv(name, value.c_str(), 0);
+  };
   tell("RANK", std::to_string(world.rank));
   tell("WORLD_SIZE", std::to_string(world.size));
   tell("LOCAL_RANK", std::to_string(std::max(0, world.local_rank)));
@@ -148,13 +155,15 @@ void tell_torch(const LaunchedWorld& world) {
   tell("MASTER_PORT", std::to_string(world.first_port));
 }
 
-// Where a launcher has started several of these processes: rank 0's does what is asked, the others serve it.
+// Where a launcher has started several of these processes: rank 0's does what is asked, the others
+// serve it.
 int run_among_ranks(const Arguments& arguments, const LaunchedWorld& world) {
   if (world.rank != 0) return follow(world);
   Leader leader(world);
   const int code = run_here(arguments);
   ::fflush(stdout);
-  // The others may have ended by the same code before this process has: launchers then end who is left.
+  // The others may have ended by the same code before this process has: launchers then end who is
+  // left.
   for (const int signal : {SIGTERM, SIGINT, SIGHUP}) ::signal(signal, SIG_IGN);
   leader.finish(code);
   return code;

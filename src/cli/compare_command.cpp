@@ -11,6 +11,7 @@
 #include "cli/command.h"
 #include "cli/parse_arguments.h"
 #include "cli/report_files.h"
+#include "cli/say.h"
 #include "cli/terminal.h"
 #include "dumps/comparison_cases.h"
 #include "dumps/comparison_report.h"
@@ -18,7 +19,6 @@
 #include "dumps/report_changes.h"
 #include "report/json.h"
 #include "report/words.h"
-#include "cli/say.h"
 
 namespace distgrad {
 namespace {
@@ -138,7 +138,8 @@ Outcome compare_gradients(const CompareOptions& options) {
   return {dumps::comparison_text(comparison, {options.full, terminal_width(100)}),
           options.json.empty() ? Json() : dumps::comparison_json(comparison),
           comparison.all_right() && (comparison.vacuous.empty() || !options.strict),
-          options.reports.empty() ? dumps::ComparisonCases() : dumps::comparison_cases(comparison, options.strict)};
+          options.reports.empty() ? dumps::ComparisonCases()
+                                  : dumps::comparison_cases(comparison, options.strict)};
 }
 
 Outcome compare_reports(const CompareOptions& options) {
@@ -146,8 +147,8 @@ Outcome compare_reports(const CompareOptions& options) {
     throw UserError("compare: of reports two are compared, an earlier and a later one");
   const dumps::ReportChanges changes = dumps::changes_between(
       dumps::read_report(options.reference), dumps::read_report(options.observed[0]));
-  return {dumps::changes_text(changes, options.full), options.json.empty() ? Json() : dumps::changes_json(changes),
-          !changes.is_worse()};
+  return {dumps::changes_text(changes, options.full),
+          options.json.empty() ? Json() : dumps::changes_json(changes), !changes.is_worse()};
 }
 
 }  // namespace
@@ -158,7 +159,9 @@ ExitCode compare_command(const Arguments& arguments) {
   const auto started = std::chrono::steady_clock::now();
   const bool compares_reports = dumps::is_report(options.reference);
   if (compares_reports && !options.reports.empty())
-    throw UserError(fmt::format("compare: {} is for gradients; of two reports --json has the changes", options.reports.front().format->option));
+    throw UserError(
+        fmt::format("compare: {} is for gradients; of two reports --json has the changes",
+                    options.reports.front().format->option));
   Outcome outcome = compares_reports ? compare_reports(options) : compare_gradients(options);
   if (options.json != "-" && !prints_report(options.reports)) put(outcome.text);
   if (!options.json.empty()) write_file_atomically(options.json, json_text(outcome.json));
@@ -166,8 +169,10 @@ ExitCode compare_command(const Arguments& arguments) {
     Report& report = outcome.cases.report;
     report.command = command_text("compare", arguments);
     report.told = outcome.text;
-    report.summary.elapsed_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
-    if (!write_reports(options.reports, report, format_context(report.command))) return ExitCode::kUserError;
+    report.summary.elapsed_s =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+    if (!write_reports(options.reports, report, format_context(report.command)))
+      return ExitCode::kUserError;
   }
   return outcome.good ? ExitCode::kAsExpected : ExitCode::kNotAsExpected;
 }

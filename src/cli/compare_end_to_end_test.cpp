@@ -65,15 +65,20 @@ TEST_F(CompareEndToEnd, OtherFormatsHaveACaseForEachParameter) {
   write("ref.json", R"({"a.w": [1, 2, 3], "b": [1, 3]})");
   write("obs/rank_0.json", R"({"a.w": [1, 2, 3], "b": [1, 3]})");
   write("obs/rank_1.json", R"({"a.w": [2, 4, 6], "b": [1, 3]})");
-  EXPECT_EQ(compare("--junit j.xml --markdown m.md --sarif s.sarif --html h.html ref.json obs"), 1) << err_;
+  EXPECT_EQ(compare("--junit j.xml --markdown m.md --sarif s.sarif --html h.html ref.json obs"), 1)
+      << err_;
   EXPECT_THAT(read("j.xml"), HasSubstr("tests=\"2\" failures=\"1\" errors=\"0\""));
   EXPECT_THAT(read("m.md"), StartsWith("## distgrad: 1 not as expected, of 2 parameters\n"));
   EXPECT_THAT(read("m.md"), HasSubstr("`obs:a.w`"));
   const Json result = Json::parse(read("s.sarif"))["runs"][0]["results"];
   ASSERT_EQ(result.size(), 1u);
-  EXPECT_EQ(result[0]["ruleId"], Json::parse([&] { compare("--json - ref.json obs"); return out_; }())["groups"][0]["finding"]);
+  EXPECT_EQ(result[0]["ruleId"], Json::parse([&] {
+              compare("--json - ref.json obs");
+              return out_;
+            }())["groups"][0]["finding"]);
   EXPECT_THAT(read("h.html"), HasSubstr("Parameters by ranks"));
-  EXPECT_THAT(read("h.html"), HasSubstr("<tr><th scope=\"row\">a.w</th><td class=\"right\" title=\"right\"></td><td class=\"off\""));
+  EXPECT_THAT(read("h.html"), HasSubstr("<tr><th scope=\"row\">a.w</th><td class=\"right\" "
+                                        "title=\"right\"></td><td class=\"off\""));
   EXPECT_EQ(compare("--junit j.xml --sarif j.xml ref.json obs"), 2);
   EXPECT_THAT(err_, HasSubstr("compare: --sarif: j.xml holds another report already"));
 }

@@ -23,9 +23,9 @@
 #include "cli/command.h"
 #include "cli/interpreters.h"
 #include "cli/parse_arguments.h"
-#include "pool/workshop.h"
-#include "report/words.h"
 #include "cli/say.h"
+#include "pool/worker_pool.h"
+#include "report/words.h"
 
 namespace distgrad {
 namespace {
@@ -61,7 +61,8 @@ std::string torch_library(const std::string& executable) {
 // 2.15.0 of 2.15.0+cu130.
 std::string_view release(std::string_view version) { return version.substr(0, version.find('+')); }
 
-// Of the torch that lib/libtorch_cpu.so belongs to, by its version.py; empty where that does not say.
+// Of the torch that lib/libtorch_cpu.so belongs to, by its version.py; empty where that does not
+// say.
 std::string version_of(const std::filesystem::path& library) {
   std::ifstream file(library.parent_path().parent_path() / "version.py");
   for (std::string line; std::getline(file, line);) {
@@ -91,7 +92,8 @@ Line python_line() {
   Interpreters interpreters;
   try {
     const Interpreter& found = interpreters.find("");
-    return {Finding::kFine, "python", fmt::format("{}, with torch {}", found.path, found.torch), ""};
+    return {Finding::kFine, "python", fmt::format("{}, with torch {}", found.path, found.torch),
+            ""};
   } catch (const UserError&) {
     return {Finding::kNote, "python", "none with torch was found; only subjects in Python need one",
             "--python PATH names one"};
@@ -219,7 +221,7 @@ Line nccl_line(const Probe& probe) {
 void print(const Line& line) {
   constexpr std::string_view kWords[] = {"ok  ", "note", "MISS"};
   say("{}  {:10}{}\n", kWords[static_cast<std::size_t>(line.finding)], line.what,
-             for_terminal(line.text));
+      for_terminal(line.text));
   if (!line.remedy.empty()) say("      {:10}-> {}\n", "", line.remedy);
 }
 
@@ -238,7 +240,8 @@ std::string own_executable() {
 
 ExitCode doctor_command(const Arguments& arguments) {
   CLI::App app("Look at this machine and test the backends' collectives.", "distgrad doctor");
-  describe(app, "Exit code 3: something that runs need is missing.\n"
+  describe(app,
+           "Exit code 3: something that runs need is missing.\n"
            "Example: distgrad doctor\n");
   if (const auto done = parse_arguments(app, arguments)) return *done;
   bool missing = false;

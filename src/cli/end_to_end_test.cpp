@@ -235,7 +235,8 @@ TEST_F(EndToEnd, TheTruthAlone) {
   EXPECT_THAT(out_, HasSubstr("mismatch: truth"));
 }
 
-// Of this size the bounds are computed only where some bit differs: as do sums of three normals, and what in_place does.
+// Of this size the bounds are computed only where some bit differs: as do sums of three normals,
+// and what in_place does.
 TEST_F(EndToEnd, ALargeProgramIsJudgedAsASmallOne) {
   write("a.json", R"json({
   "world_size": 3, "dtype": "float32",
@@ -249,18 +250,26 @@ TEST_F(EndToEnd, ALargeProgramIsJudgedAsASmallOne) {
 }
 
 TEST_F(EndToEnd, AnAuditTellsWrongFromRightForAnotherObjective) {
-  EXPECT_EQ(run({"audit", "torch_nn", "--collective", "all_reduce", "--json", "a.json", "--out", "failing"}), 1)
+  EXPECT_EQ(run({"audit", "torch_nn", "--collective", "all_reduce", "--json", "a.json", "--out",
+                 "failing"}),
+            1)
       << out_ << err_;
-  EXPECT_THAT(out_, HasSubstr("right for sum and mean; wrong for replicated: adjoint, P->R\n              x̄_r = Σ_k ȳ_k\n"));
-  EXPECT_THAT(out_, HasSubstr("all_reduce product, all_reduce min, all_reduce max: wrong, same-op-backward\n"));
+  EXPECT_THAT(out_, HasSubstr("right for sum and mean; wrong for replicated: adjoint, P->R\n       "
+                              "       x̄_r = Σ_k ȳ_k\n"));
+  EXPECT_THAT(
+      out_,
+      HasSubstr("all_reduce product, all_reduce min, all_reduce max: wrong, same-op-backward\n"));
   const Json audit = Json::parse(read(folder_ / "a.json"));
   EXPECT_EQ(audit["collectives"][0]["right_for"], Json({"sum", "mean"}));
   EXPECT_EQ(audit["collectives"][2]["rule"], "same-op-backward");
   EXPECT_EQ(run({"run", "failing"}), 1) << out_ << err_;
-  EXPECT_THAT(out_, HasSubstr("FAIL  failing/all_reduce_product.json   mismatch: same-op-backward"));
+  EXPECT_THAT(out_,
+              HasSubstr("FAIL  failing/all_reduce_product.json   mismatch: same-op-backward"));
 
   EXPECT_EQ(run({"audit", "megatron", "--collective", "all_reduce"}), 0) << out_;
-  EXPECT_THAT(out_, HasSubstr("(DistributedDataParallel): identity-backward, P->I\n              x̄_r = ȳ_r\n"));
+  EXPECT_THAT(
+      out_,
+      HasSubstr("(DistributedDataParallel): identity-backward, P->I\n              x̄_r = ȳ_r\n"));
   EXPECT_EQ(run({"audit", "megatron", "--collective", "all_reduce", "--objective", "sum"}), 1);
   EXPECT_EQ(run({"audit", "simclr", "--collective", "all_reduce"}), 4) << "not offered";
   EXPECT_EQ(run({"audit", "megatorn"}), 2);
@@ -313,10 +322,14 @@ constexpr const char* kGatherScenario = R"json({
 TEST_F(EndToEnd, AUsersFunctionIsRunAndItsMistakeNamed) {
   write("layers.py", kGather);
   write("a.json", kGatherScenario);
-  EXPECT_EQ(run({"run", "a.json", "--python", DISTGRAD_PYTHON, "--subject", "python:layers.py:all_gather"}), 1)
+  EXPECT_EQ(run({"run", "a.json", "--python", DISTGRAD_PYTHON, "--subject",
+                 "python:layers.py:all_gather"}),
+            1)
       << out_ << err_;
   EXPECT_THAT(out_, HasSubstr("mismatch: own-slice in step y (all_gather)"));
-  EXPECT_EQ(run({"audit", "--python", DISTGRAD_PYTHON, "all_gather=python:layers.py:Gather.apply"}), 0) << out_ << err_;
+  EXPECT_EQ(run({"audit", "--python", DISTGRAD_PYTHON, "all_gather=python:layers.py:Gather.apply"}),
+            0)
+      << out_ << err_;
   EXPECT_THAT(out_, HasSubstr("(DistributedDataParallel): own-slice, V->I"));
 }
 
@@ -325,7 +338,8 @@ TEST_F(EndToEnd, AUsersFunctionThatFailsCostsItsCaseOnly) {
   write("a.json", kGatherScenario);
   write_debate("b.json", kReference);  // no all_gather in it
   const auto with = [&](const std::string& name) {
-    return run({"run", ".", "--python", DISTGRAD_PYTHON, "--subject", "all_gather=python:layers.py:" + name});
+    return run({"run", ".", "--python", DISTGRAD_PYTHON, "--subject",
+                "all_gather=python:layers.py:" + name});
   };
   EXPECT_EQ(with("dies_on_rank_1"), 3) << out_ << err_;
   EXPECT_THAT(out_, HasSubstr("error: crash on rank 1 in step y: killed by SIGABRT"));
@@ -350,7 +364,8 @@ TEST_F(EndToEnd, AUsersFunctionThatCannotBeLoadedIsTheUsersError) {
   EXPECT_THAT(err_, HasSubstr("missing.py"));
   EXPECT_EQ(with("all_gather=python:layers.py:al_gather"), 2);
   EXPECT_THAT(err_, HasSubstr("all_gather"));
-  EXPECT_EQ(run({"run", "a.json", "--python", "/nowhere/python", "--subject", "python:layers.py"}), 2);
+  EXPECT_EQ(run({"run", "a.json", "--python", "/nowhere/python", "--subject", "python:layers.py"}),
+            2);
   EXPECT_THAT(err_, HasSubstr("--python: there is no /nowhere/python"));
 }
 
@@ -367,9 +382,12 @@ TEST_F(EndToEnd, CodeThatAFileNamesIsNotRunUnasked) {
 // ---- operators of a shared library (tests/operators)
 
 TEST_F(EndToEnd, AnOperatorOfALibraryIsRunAndItsMistakeNamed) {
-  const std::string library = "library:" DISTGRAD_BIN_DIR "/../tests/example_operators.so:example::";
+  const std::string library =
+      "library:" DISTGRAD_BIN_DIR "/../tests/example_operators.so:example::";
   write_debate("a.json", kReference);
-  const auto with = [&](const std::string& name) { return run({"run", "a.json", "--subject", "all_reduce=" + library + name}); };
+  const auto with = [&](const std::string& name) {
+    return run({"run", "a.json", "--subject", "all_reduce=" + library + name});
+  };
   EXPECT_EQ(with("all_reduce"), 0) << out_ << err_;
   EXPECT_EQ(with("reduce_from_region"), 1) << out_ << err_;
   EXPECT_THAT(out_, HasSubstr("mismatch: identity-backward in step y (all_reduce)"));
@@ -377,18 +395,23 @@ TEST_F(EndToEnd, AnOperatorOfALibraryIsRunAndItsMistakeNamed) {
   EXPECT_THAT(err_, HasSubstr("registers no operator example::al_reduce; there is example::"));
   EXPECT_EQ(with("compressed"), 2) << out_ << err_;
   EXPECT_THAT(err_, HasSubstr("what to pass for bits is not known"));
-  EXPECT_EQ(run({"run", "a.json", "--subject", "all_reduce=library:missing.so:a::b"}), 2) << out_ << err_;
+  EXPECT_EQ(run({"run", "a.json", "--subject", "all_reduce=library:missing.so:a::b"}), 2)
+      << out_ << err_;
   EXPECT_THAT(err_, HasSubstr("missing.so"));
 
-  // Right for the mean of two ranks' losses, and for no objective with three ranks; in subgroups too.
+  // Right for the mean of two ranks' losses, and for no objective with three ranks; in subgroups
+  // too.
   EXPECT_EQ(run({"audit", "all_reduce=" + library + "halved"}), 1) << out_ << err_;
   EXPECT_EQ(run({"audit", "all_reduce=" + library + "in_memory_order"}), 1) << out_ << err_;
   EXPECT_THAT(out_, HasSubstr("5/6")) << "the transposed cotangent, and nothing else:\n" << out_;
   EXPECT_THAT(out_, HasSubstr("all_reduce sum: wrong, contiguity\n"));
   EXPECT_EQ(run({"audit", "all_reduce=" + library + "all_reduce"}), 0) << out_ << err_;
-  EXPECT_THAT(out_, HasSubstr("right for sum and mean; wrong for replicated: adjoint, P->R\n              x̄_r = Σ_k ȳ_k\n"));
+  EXPECT_THAT(out_, HasSubstr("right for sum and mean; wrong for replicated: adjoint, P->R\n       "
+                              "       x̄_r = Σ_k ȳ_k\n"));
   EXPECT_EQ(run({"audit", "all_reduce=" + library + "reduce_from_region"}), 0) << out_ << err_;
-  EXPECT_THAT(out_, HasSubstr("(DistributedDataParallel): identity-backward, P->I\n              x̄_r = ȳ_r\n"));
+  EXPECT_THAT(
+      out_,
+      HasSubstr("(DistributedDataParallel): identity-backward, P->I\n              x̄_r = ȳ_r\n"));
 }
 
 TEST_F(EndToEnd, NothingRan) {

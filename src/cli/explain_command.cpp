@@ -14,16 +14,16 @@
 #include "cli/color.h"
 #include "cli/command.h"
 #include "cli/explanation.h"
-#include "cli/load.h"
 #include "cli/guards.h"
 #include "cli/interrupted_text.h"
+#include "cli/load.h"
 #include "cli/parse_arguments.h"
 #include "cli/run_options.h"
+#include "cli/say.h"
 #include "cli/terminal.h"
 #include "model/backends.h"
 #include "report/summary.h"
 #include "report/words.h"
-#include "cli/say.h"
 
 namespace distgrad {
 namespace {
@@ -36,17 +36,21 @@ constexpr const char* kExamples =
     "  distgrad explain mine/gather.json --subject torch_nn --world-size 3\n";
 
 // What is understood of the options of `run`: those that say which case it is and how it runs. They
-// are read by its own parser, so that they mean the same; this keeps the others out and has the help.
+// are read by its own parser, so that they mean the same; this keeps the others out and has the
+// help.
 std::optional<ExitCode> check_arguments(const Arguments& arguments) {
-  CLI::App app("One case in full: every value and cotangent by rank, and where the ranks part from the truth.",
-               "distgrad explain");
+  CLI::App app(
+      "One case in full: every value and cotangent by rank, and where the ranks part from the "
+      "truth.",
+      "distgrad explain");
   std::string text;
   std::vector<std::string> texts;
   bool flag = false;
   const auto option = [&](const char* name, const char* type, const char* help) {
     app.add_option(name, texts, help)->type_name(type)->allow_extra_args(false);
   };
-  app.add_option("CASE", text, "a scenario file of one case, or a case as the reports name it")->required();
+  app.add_option("CASE", text, "a scenario file of one case, or a case as the reports name it")
+      ->required();
   option("--subject", "NAME", "the implementation under test");
   option("--world-size", "N", "the number of ranks");
   option("--dtype", "DTYPE", "float64, float32, bfloat16, float16");
@@ -76,7 +80,8 @@ std::variant<RunOptions, ExitCode> parse_explain_options(const Arguments& argume
 
 void refuse_several(const std::vector<Case>& cases) {
   if (cases.size() < 2) return;
-  std::string text = fmt::format("explain: it takes one case, and these are {}; choose one:", cases.size());
+  std::string text =
+      fmt::format("explain: it takes one case, and these are {}; choose one:", cases.size());
   for (std::size_t i = 0; i < std::min(cases.size(), kCasesTold); ++i)
     text += "\n  distgrad explain " + shell_quoted(cases[i].id);
   if (cases.size() > kCasesTold) text += "\n  ... `distgrad list cases PATH` shows all";
@@ -86,7 +91,9 @@ void refuse_several(const std::vector<Case>& cases) {
 class Listener : public VerifyListener {
  public:
   explicit Listener(Report& report) : report_(report) {}
-  void on_conclusion(const Conclusion& conclusion) override { explanation = explanation_of(conclusion); }
+  void on_conclusion(const Conclusion& conclusion) override {
+    explanation = explanation_of(conclusion);
+  }
   void on_result(CaseResult result) override { report_.cases.push_back(std::move(result)); }
   void on_invalid(InvalidFile invalid) override {
     tell_invalid({&invalid, 1});
@@ -105,7 +112,8 @@ TextOptions text_options(const RunOptions& options) {
   text.color = wants_color(options.color);
   text.full = options.full;
   text.width = terminal_width(text.width);
-  text.again = "distgrad explain" + again_text(options).substr(std::string_view("distgrad run").size());
+  text.again =
+      "distgrad explain" + again_text(options).substr(std::string_view("distgrad run").size());
   if (options.full) text.again += " --full";
   return text;
 }
@@ -121,7 +129,9 @@ ExitCode explain_command(const Arguments& arguments) {
     return interpreters.find(python).torch;
   };
   Accelerators accelerators(options.share_gpu);
-  options.overrides.why_unavailable = [&](const Case& which) { return accelerators.why_unavailable(which); };
+  options.overrides.why_unavailable = [&](const Case& which) {
+    return accelerators.why_unavailable(which);
+  };
   if (options.share_gpu) ::setenv(kShareGpuVariable, "1", 1);
   const Interrupts interrupts;
   const Loaded loaded = load_cases(options.paths, options.overrides);

@@ -47,14 +47,17 @@ TEST_F(ExplainCase, AnIdentityBackwardPartsAtTheCollective) {
             "    value                    2        3\n"
             "    cotangent, true         20       20\n"
             "    cotangent, ranks'       10       10\n");
-  EXPECT_EQ(lines_of("y ="),
-            "  y = all_reduce(xx, op=sum)\n"
-            "    >>> the cotangents part here: the backward of this step does not give what is right\n"
-            "    value                    5        5\n"
-            "    cotangent               10       10\n");
+  EXPECT_EQ(
+      lines_of("y ="),
+      "  y = all_reduce(xx, op=sum)\n"
+      "    >>> the cotangents part here: the backward of this step does not give what is right\n"
+      "    value                    5        5\n"
+      "    cotangent               10       10\n");
   EXPECT_THAT(lines_of("x "), HasSubstr("    gradient, true          40       60\n"
                                         "    gradient, ranks'        20       30\n"));
-  EXPECT_THAT(out_, HasSubstr("In the backward of step y: what it gives to its operand is not what is right"));
+  EXPECT_THAT(
+      out_,
+      HasSubstr("In the backward of step y: what it gives to its operand is not what is right"));
   EXPECT_THAT(out_, HasSubstr("Measured: step y (all_reduce) x̄_r = ȳ_r; right is x̄_r = Σ_k ȳ_k."));
   EXPECT_THAT(out_, HasSubstr("  sum              40       60   declared"));
   EXPECT_THAT(out_, HasSubstr("an autograd kernel was not registered"));
@@ -88,9 +91,11 @@ TEST_F(ExplainCase, OfTwoCollectivesTheWrongOneIsMarked) {
   EXPECT_THAT(lines_of("b ="), HasSubstr("cotangent, ranks'"));
 }
 
-// Every collective's backward is the adjoint: it is what backward starts with that is not the declared J's.
+// Every collective's backward is the adjoint: it is what backward starts with that is not the
+// declared J's.
 TEST_F(ExplainCase, AnotherObjectivePartsWhereBackwardStarts) {
-  EXPECT_EQ(explain(std::string("'") + kDebate + ":subject=torch_nn' --objective replicated"), 1) << err_;
+  EXPECT_EQ(explain(std::string("'") + kDebate + ":subject=torch_nn' --objective replicated"), 1)
+      << err_;
   EXPECT_THAT(lines_of("loss"), HasSubstr(">>> backward starts on another scale here"));
   EXPECT_THAT(lines_of("loss"), HasSubstr("    cotangent, true        0.5      0.5\n"
                                           "    cotangent, ranks'        1        1\n"));
@@ -155,7 +160,8 @@ TEST_F(ExplainCase, OfSeveralCasesOneIsToBeChosen) {
 
 TEST_F(ExplainCase, ASubjectThatRaisesIsToldWithTheProgram) {
   EXPECT_EQ(explain(std::string("'") + kDebate + ":subject=diffdist'"), 0) << "the file expects it";
-  write("a.json", R"({ "world_size": 2, "inputs": { "x": 1.0 }, "steps": [ { "y": { "all_reduce": "x" } } ],
+  write("a.json",
+        R"({ "world_size": 2, "inputs": { "x": 1.0 }, "steps": [ { "y": { "all_reduce": "x" } } ],
     "loss": "y", "objective": "sum" })");
   EXPECT_EQ(explain("a.json --subject diffdist"), 3) << out_;
   EXPECT_THAT(lines_of("y ="), HasSubstr("did not get through here (exception)"));
@@ -164,7 +170,8 @@ TEST_F(ExplainCase, ASubjectThatRaisesIsToldWithTheProgram) {
 }
 
 TEST_F(ExplainCase, ASkippedCaseHasItsReasonAndExitCodeFour) {
-  write("a.json", R"({ "world_size": 2, "inputs": { "x": 1.0 }, "steps": [ { "y": { "all_reduce": "x" } } ],
+  write("a.json",
+        R"({ "world_size": 2, "inputs": { "x": 1.0 }, "steps": [ { "y": { "all_reduce": "x" } } ],
     "loss": "y", "objective": "sum" })");
   EXPECT_EQ(explain("a.json --subject simclr"), 4) << err_;
   EXPECT_THAT(out_, HasSubstr("does not offer"));
@@ -172,14 +179,18 @@ TEST_F(ExplainCase, ASkippedCaseHasItsReasonAndExitCodeFour) {
 }
 
 TEST_F(ExplainCase, MistakesOnTheCommandLineAreTheUsersInItsOwnName) {
-  write("a.json", R"({ "world_size": 2, "inputs": { "x": 1.0 }, "steps": [], "loss": "x", "objective": "sum" })");
+  write(
+      "a.json",
+      R"({ "world_size": 2, "inputs": { "x": 1.0 }, "steps": [], "loss": "x", "objective": "sum" })");
   EXPECT_EQ(explain("a.json --dtype float31"), 2);
   EXPECT_THAT(err_, StartsWith("distgrad: explain: --dtype"));
   EXPECT_EQ(explain("a.json --json r.json"), 2) << "an option of `run` alone";
   EXPECT_EQ(explain(""), 2);
   EXPECT_EQ(explain("missing.json"), 2);
   EXPECT_EQ(explain("a.json a.json"), 2);
-  write("bad.json", R"({ "world_size": 2, "inputs": { "x": 1.0 }, "steps": [ { "y": "x +" } ], "loss": "y", "objective": "sum" })");
+  write(
+      "bad.json",
+      R"({ "world_size": 2, "inputs": { "x": 1.0 }, "steps": [ { "y": "x +" } ], "loss": "y", "objective": "sum" })");
   EXPECT_EQ(explain("bad.json"), 2);
   EXPECT_EQ(out_, "");
 }

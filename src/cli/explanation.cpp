@@ -69,7 +69,8 @@ Traced traced(Program program, const std::vector<double>& weights, Machine& mach
   return all;
 }
 
-std::vector<Array> of(const std::map<std::string, std::vector<Array>>& all, const std::string& name) {
+std::vector<Array> of(const std::map<std::string, std::vector<Array>>& all,
+                      const std::string& name) {
   const auto found = all.find(name);
   return found == all.end() ? std::vector<Array>() : found->second;
 }
@@ -86,8 +87,9 @@ std::string layout_phrase(const Input& input) {
   std::string text;
   for (const AxisLayout& l : input.layout) {
     const Layout& layout = l.layout;
-    const std::string word = layout.kind == Layout::Kind::kLocal       ? "local: each rank its own"
-                             : layout.kind == Layout::Kind::kReplicate ? "replicate: a copy on each rank"
+    const std::string word = layout.kind == Layout::Kind::kLocal ? "local: each rank its own"
+                             : layout.kind == Layout::Kind::kReplicate
+                                 ? "replicate: a copy on each rank"
                              : layout.kind == Layout::Kind::kInvariant
                                  ? "invariant: a copy on each rank that must hold the full gradient"
                                  : fmt::format("shard: a piece of dim {} on each rank", layout.dim);
@@ -153,19 +155,31 @@ class Explainer {
  private:
   void list_values() {
     for (const Input& input : program_.inputs) {
-      ExplainedValue v{.kind = Kind::kInput, .title = fmt::format("{}   ({})", input.name, layout_phrase(input)),
-                       .value = of(truth_.values, input.name), .observed_value = {}, .cotangent = {},
-                       .ranks_cotangent = {}, .mark = {}};
+      ExplainedValue v{.kind = Kind::kInput,
+                       .title = fmt::format("{}   ({})", input.name, layout_phrase(input)),
+                       .value = of(truth_.values, input.name),
+                       .observed_value = {},
+                       .cotangent = {},
+                       .ranks_cotangent = {},
+                       .mark = {}};
       if (input.requires_grad) v.cotangent = of(truth_.cotangents, input.name);
       add(input.name, std::move(v));
     }
     for (const Step& step : program_.steps)
-      add(step.name, {.kind = Kind::kStep, .title = step.name + " = " + step_text(step),
-                      .value = of(truth_.values, step.name), .observed_value = {},
-                      .cotangent = of(truth_.cotangents, step.name), .ranks_cotangent = {}, .mark = {}});
-    add("", {.kind = Kind::kLoss, .title = "loss: l_r = " + program_.loss.text,
-             .value = scalars(c_.simulation.losses), .observed_value = {},
-             .cotangent = scalars(truth_.weights), .ranks_cotangent = {}, .mark = {}});
+      add(step.name, {.kind = Kind::kStep,
+                      .title = step.name + " = " + step_text(step),
+                      .value = of(truth_.values, step.name),
+                      .observed_value = {},
+                      .cotangent = of(truth_.cotangents, step.name),
+                      .ranks_cotangent = {},
+                      .mark = {}});
+    add("", {.kind = Kind::kLoss,
+             .title = "loss: l_r = " + program_.loss.text,
+             .value = scalars(c_.simulation.losses),
+             .observed_value = {},
+             .cotangent = scalars(truth_.weights),
+             .ranks_cotangent = {},
+             .mark = {}});
   }
 
   void add(std::string name, ExplainedValue value) {
@@ -175,27 +189,31 @@ class Explainer {
 
   ExplainedValue* value_named(const std::string& name) {  // "": the loss
     const auto found = std::find(names_.begin(), names_.end(), name);
-    return found == names_.end() ? nullptr : &out_.values[static_cast<std::size_t>(found - names_.begin())];
+    return found == names_.end() ? nullptr
+                                 : &out_.values[static_cast<std::size_t>(found - names_.begin())];
   }
 
   // What is not as a reader would compute it from J alone.
   void note_scales() {
     Program without_sync = program_;
     for (Input& input : without_sync.inputs) input.sync.clear();
-    if (!truth_.empty() && backward_weights(without_sync, c_.which.objective, true) != truth_.weights)
+    if (!truth_.empty() &&
+        backward_weights(without_sync, c_.which.objective, true) != truth_.weights)
       out_.remarks.push_back(
           "A division by the number of ranks is left to a sync of \"mean\" after backward: the "
           "cotangents and gradients above are from before it.");
     if (std::any_of(program_.inputs.begin(), program_.inputs.end(),
                     [](const Input& i) { return i.requires_grad && !i.is_local(); }))
       out_.remarks.push_back(
-          "The gradient of an input that is not local is what each rank has of it by itself, before "
+          "The gradient of an input that is not local is what each rank has of it by itself, "
+          "before "
           "anything is summed, joined or synchronised.");
   }
 
   bool is_error() const {
-    return c_.run && (c_.run->error || std::any_of(c_.run->ranks.begin(), c_.run->ranks.end(),
-                                                   [](const RankResult& r) { return r.error.has_value(); }));
+    return c_.run &&
+           (c_.run->error || std::any_of(c_.run->ranks.begin(), c_.run->ranks.end(),
+                                         [](const RankResult& r) { return r.error.has_value(); }));
   }
 
   void explain_error() {
@@ -204,8 +222,9 @@ class Explainer {
       if (!error && rank.error) error = &*rank.error;
     const std::string who = error->rank < 0 ? "The ranks" : fmt::format("Rank {}", error->rank);
     const std::string where = error->step.empty() ? "" : " in step " + error->step;
-    out_.parting = fmt::format("{} did not get through{} ({}); the values above are the simulation's.",
-                               who, where, error->kind);
+    out_.parting =
+        fmt::format("{} did not get through{} ({}); the values above are the simulation's.", who,
+                    where, error->kind);
     if (ExplainedValue* v = error->step.empty() ? nullptr : value_named(error->step))
       v->mark = fmt::format("{} did not get through here ({})", who, error->kind);
   }
@@ -222,7 +241,8 @@ class Explainer {
     if (c_.comparison->forward) return explain_forward(*c_.comparison->forward);
     if (c_.comparison->gradients_equal()) {
       out_.parting =
-          "Not on the ranks, whose values and gradients are the simulation's: it is the file that says "
+          "Not on the ranks, whose values and gradients are the simulation's: it is the file that "
+          "says "
           "otherwise (`truth` or `single_device`), as told below.";
       return;
     }
@@ -233,18 +253,20 @@ class Explainer {
     ExplainedValue* first = value_named(forward.step);
     first->observed_value = forward.distributed;
     first->mark = fmt::format("the values part here, in forward, on {}", ranks_text(forward.ranks));
-    const std::string what = forward.step.empty() ? "the loss" : "the forward value of step " + forward.step;
-    out_.parting = fmt::format("In forward: {} on {} is the first that is not the simulation's.", what,
-                               ranks_text(forward.ranks));
+    const std::string what =
+        forward.step.empty() ? "the loss" : "the forward value of step " + forward.step;
+    out_.parting = fmt::format("In forward: {} on {} is the first that is not the simulation's.",
+                               what, ranks_text(forward.ranks));
     show_later_values(forward.step);
   }
 
-  // What follows from the first difference. The ranks send the values of collectives and calls alone.
+  // What follows from the first difference. The ranks send the values of collectives and calls
+  // alone.
   void show_later_values(const std::string& after) {
     std::size_t told = 0;
     bool passed = false;
     for (const Step& step : program_.steps) {
-      if (!step.is_told()) continue;
+      if (!step.is_reported()) continue;
       ExplainedValue& v = *value_named(step.name);
       std::vector<Array> observed;
       for (const RankResult& rank : c_.run->ranks)
@@ -254,7 +276,8 @@ class Explainer {
       ++told;
     }
     std::vector<Array> losses = scalars(c_.comparison->distributed_losses);
-    if (ExplainedValue& v = out_.values.back(); v.observed_value.empty() && differs(v.value, losses))
+    if (ExplainedValue& v = out_.values.back();
+        v.observed_value.empty() && differs(v.value, losses))
       v.observed_value = std::move(losses);
   }
 
@@ -275,9 +298,10 @@ class Explainer {
 
   void note_unlike_start() {
     if (truth_.empty() || starts_alike()) return;
-    out_.remarks.push_back(unlike_start_text() +
-                           " So on their way the ranks' own cotangents may be larger than those above "
-                           "and still lead to the right gradients.");
+    out_.remarks.push_back(
+        unlike_start_text() +
+        " So on their way the ranks' own cotangents may be larger than those above "
+        "and still lead to the right gradients.");
   }
 
   void explain_backward() {
@@ -289,8 +313,8 @@ class Explainer {
     out_.measured = measured_text();
   }
 
-  // The cotangents of the ranks' own backward: those at the calls as they were observed, those between
-  // them by the chain rule from what the calls gave.
+  // The cotangents of the ranks' own backward: those at the calls as they were observed, those
+  // between them by the chain rule from what the calls gave.
   Traced observed() {
     if (has_code(program_.steps)) return {};
     const auto run = c_.machine.observe();
@@ -308,7 +332,8 @@ class Explainer {
     if (ranks.empty()) return;
     for (std::size_t i = 0; i < names_.size(); ++i) {
       ExplainedValue& v = out_.values[i];
-      const auto seen = v.kind == Kind::kLoss ? scalars(ranks.weights) : of(ranks.cotangents, names_[i]);
+      const auto seen =
+          v.kind == Kind::kLoss ? scalars(ranks.weights) : of(ranks.cotangents, names_[i]);
       if (!v.cotangent.empty() && differs(v.cotangent, seen)) v.ranks_cotangent = seen;
     }
   }
@@ -327,8 +352,9 @@ class Explainer {
     bool is_first = true;
     for (const Finding* finding : blamed()) {
       value_named(finding->step)->mark =
-          is_first ? "the cotangents part here: the backward of this step does not give what is right"
-                   : "the backward of this step is wrong as well";
+          is_first
+              ? "the cotangents part here: the backward of this step does not give what is right"
+              : "the backward of this step is wrong as well";
       is_first = false;
     }
   }
@@ -340,12 +366,13 @@ class Explainer {
           "In the backward of step {}: what it gives to its operand is not what is right for the "
           "cotangents that arrive at it.",
           steps.front()->step);
-    const bool all_alike = std::all_of(out_.values.begin(), out_.values.end(), [](const ExplainedValue& v) {
-      return v.ranks_cotangent.empty();
-    });
+    const bool all_alike =
+        std::all_of(out_.values.begin(), out_.values.end(),
+                    [](const ExplainedValue& v) { return v.ranks_cotangent.empty(); });
     if (!all_alike)
       return "In no collective: every one gives its operand what is right for what arrives at it.";
-    return "In no collective: every cotangent is that of the truth. What the ranks hold in the end is "
+    return "In no collective: every cotangent is that of the truth. What the ranks hold in the end "
+           "is "
            "not, since it is not summed, joined or synchronised as J asks for; see below.";
   }
 
@@ -353,8 +380,10 @@ class Explainer {
     std::string text;
     for (const Finding* finding : blamed())
       if (finding->measured)
-        text += fmt::format("{}step {} ({}) {}; right is {}.", text.empty() ? "" : " ", finding->step,
-                            finding->collective, short_formula(finding->measured->formula), short_formula(finding->measured->right));
+        text +=
+            fmt::format("{}step {} ({}) {}; right is {}.", text.empty() ? "" : " ", finding->step,
+                        finding->collective, short_formula(finding->measured->formula),
+                        short_formula(finding->measured->right));
     return text;
   }
 

@@ -21,13 +21,13 @@
 #include "cli/guards.h"
 #include "cli/interrupted_text.h"
 #include "cli/parse_arguments.h"
+#include "cli/say.h"
 #include "cli/simulated_fuzz.h"
 #include "model/subject_text.h"
 #include "report/words.h"
 #include "scenario/case_id.h"
 #include "scenario/scenario_text.h"
 #include "scenario/subject_name.h"
-#include "cli/say.h"
 
 namespace distgrad {
 namespace {
@@ -196,8 +196,7 @@ class Reporter : public FuzzListener {
   void on_failure(const FuzzFailure& failure) override {
     erase();
     const std::string path = write(failure);
-    say(
-        "FAIL  {}{}   {}{}{}\n", several() ? failure.key.subject + "  " : "", heading(failure.key),
+    say("FAIL  {}{}   {}{}{}\n", several() ? failure.key.subject + "  " : "", heading(failure.key),
         failure.is_probe ? "asked before any program" : fmt::format("program {}", failure.index),
         failure.shrinks
             ? fmt::format(", {} smaller", count_text(static_cast<long>(failure.shrinks), "step"))
@@ -288,8 +287,7 @@ void print_summary(const Result& result, const Options& options, const Lists& li
   add(tally.disputed, "disputed");
   add(tally.skipped, "skipped");
   if (result.found > 0) say("\n");
-  say(
-      "{}: {}; {} in {} ({:.0f}/s).\n",
+  say("{}: {}; {} in {} ({:.0f}/s).\n",
       options.simulate ? "simulated" : fmt::format("{}", fmt::join(options.fuzz.subjects, ", ")),
       count_text(tally.programs, "program"), counts, seconds_text(result.elapsed_s),
       static_cast<double>(tally.programs) / std::max(result.elapsed_s, 1e-3));
@@ -301,16 +299,16 @@ void print_summary(const Result& result, const Options& options, const Lists& li
   for (const auto& [raised, what] : tally.not_drawn) {
     const auto& [subject, message] = raised;
     say("not drawn, as {} raises: {}: {}\n", subject, fmt::join(what, ", "),
-               for_terminal(first_line(message)));
+        for_terminal(first_line(message)));
   }
   say("{} Again: {}\n",
-             result.found == 0 ? "Nothing found." : fmt::format("{} found.", result.found),
-             again_text(options, lists, tally.drawn));
+      result.found == 0 ? "Nothing found." : fmt::format("{} found.", result.found),
+      again_text(options, lists, tally.drawn));
   if (result.found == 0) return;
   const bool code =
       std::any_of(options.fuzz.subjects.begin(), options.fuzz.subjects.end(), is_foreign_code);
   say("Each by itself: distgrad run {}{}{}\n", options.simulate ? "--simulate " : "",
-             code ? "--allow-code " : "", as_typed(options.out));
+      code ? "--allow-code " : "", as_typed(options.out));
 }
 
 ExitCode exit_code(const FuzzTally& tally, bool allow_empty) {
@@ -340,8 +338,11 @@ ExitCode fuzz_command(const Arguments& arguments) {
   check(lists, options);
   const std::vector<ReportFile> files = report_options.files("fuzz");
   if (options.simulate && !files.empty())
-    throw UserError(fmt::format("fuzz: {}: with --simulate there are no ranks to report on", files.front().format->option));
-  if (prints_report(files)) throw UserError("fuzz: standard output has what is found as it is found; write reports to files");
+    throw UserError(fmt::format("fuzz: {}: with --simulate there are no ranks to report on",
+                                files.front().format->option));
+  if (prints_report(files))
+    throw UserError(
+        "fuzz: standard output has what is found as it is found; write reports to files");
 
   const auto started = std::chrono::steady_clock::now();
   const Interrupts interrupts;
@@ -369,8 +370,10 @@ ExitCode fuzz_command(const Arguments& arguments) {
     complain("distgrad: {}\n", interrupted_text());
     return static_cast<ExitCode>(128 + signal);  // as shells say it
   }
-  const FuzzSummary summary{command_text("fuzz", arguments), result.tally.matches, result.elapsed_s, options.fuzz.python};
-  const bool all_written = files.empty() || report_failures(files, reporter.paths(), summary, interpreters);
+  const FuzzSummary summary{command_text("fuzz", arguments), result.tally.matches, result.elapsed_s,
+                            options.fuzz.python};
+  const bool all_written =
+      files.empty() || report_failures(files, reporter.paths(), summary, interpreters);
   const ExitCode code = exit_code(result.tally, options.allow_empty);
   return all_written || code == ExitCode::kBroken ? code : ExitCode::kUserError;
 }

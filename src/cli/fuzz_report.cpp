@@ -5,7 +5,7 @@
 
 #include "base/version.h"
 #include "cli/load.h"
-#include "cli/worst_ways.h"
+#include "cli/worst_traces.h"
 #include "report/summary.h"
 
 namespace distgrad {
@@ -18,17 +18,17 @@ class Collector : public VerifyListener {
   void on_conclusion(const Conclusion& conclusion) override { ways_.consider(conclusion); }
   void on_invalid(InvalidFile invalid) override { report_.invalid.push_back(std::move(invalid)); }
   void on_progress(std::size_t, std::size_t) override {}
-  std::map<std::string, Way> ways() const { return ways_.by_case(); }
+  std::map<std::string, ValueTrace> ways() const { return ways_.by_case(); }
 
  private:
   Report& report_;
-  WorstWays ways_;
+  WorstTraces ways_;
 };
 
 }  // namespace
 
-bool report_failures(const std::vector<ReportFile>& reports, const std::vector<std::string>& paths, const FuzzSummary& fuzz,
-                     Interpreters& interpreters) {
+bool report_failures(const std::vector<ReportFile>& reports, const std::vector<std::string>& paths,
+                     const FuzzSummary& fuzz, Interpreters& interpreters) {
   Overrides overrides;
   overrides.allow_code = true;  // it ran already
   if (!fuzz.python.empty()) overrides.pythons = {fuzz.python};
@@ -38,7 +38,8 @@ bool report_failures(const std::vector<ReportFile>& reports, const std::vector<s
   report.torch = kTorchVersion;
   report.unit = "program";
   Collector collector(report);
-  verify(loaded.cases, {.interpreters = &interpreters, .every_objective = true, .replace_truth = {}}, collector);
+  verify(loaded.cases,
+         {.interpreters = &interpreters, .every_objective = true, .replace_truth = {}}, collector);
   report.summary = summary_of(report.cases);
   report.summary.as_expected += static_cast<int>(fuzz.matches);
   report.summary.cases += static_cast<int>(fuzz.matches);
@@ -46,7 +47,7 @@ bool report_failures(const std::vector<ReportFile>& reports, const std::vector<s
   TextOptions text;
   text.again = "distgrad run --allow-code";
   FormatContext context = format_context(text);
-  const std::map<std::string, Way> ways = collector.ways();
+  const std::map<std::string, ValueTrace> ways = collector.ways();
   if (wants_ways(reports)) context.ways = &ways;
   return write_reports(reports, report, context);
 }

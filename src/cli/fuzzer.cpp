@@ -212,7 +212,8 @@ void Fuzzer::verify_items(std::vector<std::unique_ptr<Item>>& items) {
       all.back().subject = subject;
     }
     verifier_ = std::make_unique<Verifier>(
-        all, VerifyOptions{.interpreters = &interpreters_, .every_objective = false, .bounds_for_all = true});
+        all, VerifyOptions{
+                 .interpreters = &interpreters_, .every_objective = false, .bounds_for_all = true});
   }
   Outcomes outcomes(items);
   verifier_->verify(cases, outcomes);

@@ -13,16 +13,16 @@
 #include "base/error.h"
 #include "base/interrupts.h"
 #include "cli/command.h"
-#include "cli/load.h"
-#include "cli/meaning.h"
 #include "cli/guards.h"
+#include "cli/load.h"
 #include "cli/parse_arguments.h"
+#include "cli/say.h"
+#include "cli/shared_truth.h"
 #include "cli/verify.h"
 #include "golden/difference.h"
 #include "golden/record.h"
 #include "golden/store.h"
 #include "report/words.h"
-#include "cli/say.h"
 
 namespace distgrad {
 namespace {
@@ -177,8 +177,10 @@ class Truths : public VerifyListener {
 
   static std::string disagreement(const Case& c, const FiniteDifferences& differences) {
     return fmt::format(
-        "world_size={},dtype={}: finite differences disagree with the gradients: {} against {} along one direction",
-        c.world_size, traits(c.dtype).name, number_text(differences.numeric), number_text(differences.derivative));
+        "world_size={},dtype={}: finite differences disagree with the gradients: {} against {} "
+        "along one direction",
+        c.world_size, traits(c.dtype).name, number_text(differences.numeric),
+        number_text(differences.derivative));
   }
 
   static std::string why_not(const CaseResult& result) {
@@ -282,8 +284,7 @@ void print_table(const std::vector<golden::ValueDifference>& values, std::size_t
           (i < 4 ? " " + padded(row[i], widths[i]) : " " + padded_left(row[i], widths[i])) + " ";
     say("{}\n", line.substr(0, line.find_last_not_of(' ') + 1));
   }
-  if (values.size() > most)
-    say("  ... and {} more; --full shows them\n", values.size() - most);
+  if (values.size() > most) say("  ... and {} more; --full shows them\n", values.size() - most);
 }
 
 void print_differences(const golden::Differences& differences, const GoldenOptions& options) {
@@ -314,18 +315,25 @@ std::string change_text(const Standing& standing) {
 
 bool leads_out_of(const fs::path& folder, const fs::path& path) {
   std::error_code error;
-  const auto real = [&](const fs::path& p) { return fs::weakly_canonical(fs::absolute(p), error); };  // it need not be there
+  const auto real = [&](const fs::path& p) {
+    return fs::weakly_canonical(fs::absolute(p), error);
+  };  // it need not be there
   const fs::path relative = real(path).lexically_relative(real(folder));
   return error || relative.empty() || *relative.begin() == "..";
 }
 
-// A link among the golden files could name a file of another project, as could that folder itself where nobody named it.
+// A link among the golden files could name a file of another project, as could that folder itself
+// where nobody named it.
 void refuse_outside(const std::string& path, const std::string& golden_folder) {
   std::error_code not_a_link;
-  const fs::path target = fs::read_symlink(path, not_a_link);  // of a link whose target is not there, too
+  const fs::path target =
+      fs::read_symlink(path, not_a_link);  // of a link whose target is not there, too
   const fs::path meant = not_a_link ? fs::path(path) : fs::path(path).parent_path() / target;
-  if (leads_out_of(golden_folder, meant) || (golden_folder == kUsualFolder && leads_out_of(".", golden_folder)))
-    throw UserError(on_one_line(path) + ": a symbolic link leads out of the golden files' folder; nothing is written there");
+  if (leads_out_of(golden_folder, meant) ||
+      (golden_folder == kUsualFolder && leads_out_of(".", golden_folder)))
+    throw UserError(
+        on_one_line(path) +
+        ": a symbolic link leads out of the golden files' folder; nothing is written there");
 }
 
 void write(const Entry& entry, const Standing& standing, const GoldenOptions& options) {
@@ -402,7 +410,7 @@ void print_summary(const Counts& counts, const GoldenOptions& options, double el
   say("{} in {}.\n", text, seconds_text(elapsed_s));
   if (!updates && counts.missing + counts.differ + counts.orphaned > 0)
     say("`distgrad golden update` accepts what the simulation gives now{}.\n",
-               options.action == Action::kCheck ? "; `distgrad golden diff` shows more of it" : "");
+        options.action == Action::kCheck ? "; `distgrad golden diff` shows more of it" : "");
 }
 
 ExitCode exit_code_of(const Counts& counts, const GoldenOptions& options) {

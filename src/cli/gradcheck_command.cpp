@@ -1,4 +1,5 @@
-// distgrad gradcheck [OPTION...] FILE:FUNCTION: becomes `python -m distgrad.gradcheck`, which needs no rank program.
+// distgrad gradcheck [OPTION...] FILE:FUNCTION: becomes `python -m distgrad.gradcheck`, which needs
+// no rank program.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -24,7 +25,8 @@ constexpr const char* kExamples =
     "  distgrad gradcheck losses.py:GatherLayer.apply --input 'randn(4, 3)'\n"
     "  distgrad gradcheck layers.py:scaled --input 'arange(6.)+rank' --constant 3\n";
 
-// The arguments but for --python, in their order: which --input comes before which --constant counts.
+// The arguments but for --python, in their order: which --input comes before which --constant
+// counts.
 Arguments without_python(const Arguments& arguments) {
   Arguments kept;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -55,27 +57,39 @@ void put_on_python_path(const std::filesystem::path& folder) {
 }  // namespace
 
 ExitCode gradcheck_command(const Arguments& arguments) {
-  CLI::App app("Measure the backward of a function on several ranks, and compare it with its forward's derivative.",
-               "distgrad gradcheck");
+  CLI::App app(
+      "Measure the backward of a function on several ranks, and compare it with its forward's "
+      "derivative.",
+      "distgrad gradcheck");
   std::string function, dtype, backend, python, inputs, json;
   std::vector<std::string> given, constants;
   int ranks = 4, directions = 16;
   double rtol = 0, timeout = 60, max_timeout = 0, total_timeout = 0;
-  app.add_option("FUNCTION", function, "losses.py:GatherLayer.apply, or package.module:function")->required();
+  app.add_option("FUNCTION", function, "losses.py:GatherLayer.apply, or package.module:function")
+      ->required();
   app.add_option("--ranks", ranks, "how many are started (default 4)")->type_name("N");
-  app.add_option("--input", given, "an argument of the function, or NAME=EXPR: randn(4,3), arange(6.)+rank, 3, None")
+  app.add_option("--input", given,
+                 "an argument of the function, or NAME=EXPR: randn(4,3), arange(6.)+rank, 3, None")
       ->type_name("EXPR");
-  app.add_option("--constant", constants, "an argument that does not require grad")->type_name("EXPR");
-  app.add_option("--inputs", inputs, "a function of the file that returns the arguments")->type_name("NAME");
-  app.add_option("--dtype", dtype, "of tensors that expressions make (default float64)")->type_name("DTYPE");
+  app.add_option("--constant", constants, "an argument that does not require grad")
+      ->type_name("EXPR");
+  app.add_option("--inputs", inputs, "a function of the file that returns the arguments")
+      ->type_name("NAME");
+  app.add_option("--dtype", dtype, "of tensors that expressions make (default float64)")
+      ->type_name("DTYPE");
   app.add_option("--backend", backend, "gloo (default) or nccl")->type_name("NAME");
-  app.add_option("--rtol", rtol, "what rounding may do, relative to a gradient's largest element")->type_name("X");
-  app.add_option("--directions", directions, "random directions of large tensors (default 16)")->type_name("N");
-  app.add_option("--timeout", timeout, "seconds that a rank may wait for another (default 60)")->type_name("S");
+  app.add_option("--rtol", rtol, "what rounding may do, relative to a gradient's largest element")
+      ->type_name("X");
+  app.add_option("--directions", directions, "random directions of large tensors (default 16)")
+      ->type_name("N");
+  app.add_option("--timeout", timeout, "seconds that a rank may wait for another (default 60)")
+      ->type_name("S");
   app.add_option("--max-timeout", max_timeout, "--timeout is not more than this")->type_name("S");
-  app.add_option("--total-timeout", total_timeout, "seconds for all; then the exit code is 142")->type_name("S");
+  app.add_option("--total-timeout", total_timeout, "seconds for all; then the exit code is 142")
+      ->type_name("S");
   app.add_option("--json", json, "the report as JSON; - is standard output")->type_name("FILE");
-  app.add_option("--python", python, "the interpreter; its torch runs the function")->type_name("PATH");
+  app.add_option("--python", python, "the interpreter; its torch runs the function")
+      ->type_name("PATH");
   describe(app, kExamples);
   if (const auto done = parse_arguments(app, arguments)) return *done;
   Interpreters interpreters;
@@ -83,7 +97,8 @@ ExitCode gradcheck_command(const Arguments& arguments) {
   const Arguments passed = without_python(arguments);
   command.insert(command.end(), passed.begin(), passed.end());
   std::error_code ignored;
-  const auto program = std::filesystem::weakly_canonical(python_ranks_of(executable_folder()), ignored);
+  const auto program =
+      std::filesystem::weakly_canonical(python_ranks_of(executable_folder()), ignored);
   put_on_python_path(program.parent_path().parent_path().parent_path());
   become(command);
 }

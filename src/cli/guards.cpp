@@ -18,17 +18,21 @@ namespace {
 
 void check_seconds(const std::string& command, const CLI::Option& option, double seconds) {
   if (option.count() > 0 && !(seconds > 0 && std::isfinite(seconds)))
-    throw UserError(fmt::format("{}: {} is a number of seconds above 0", command, option.get_name()));
+    throw UserError(
+        fmt::format("{}: {} is a number of seconds above 0", command, option.get_name()));
 }
 
 }  // namespace
 
 GuardOptions::GuardOptions(CLI::App& app) {
-  max_timeout_option_ =
-      app.add_option("--max-timeout", max_timeout_, "seconds for one case at most, whatever its file says")->type_name("S");
-  total_timeout_option_ =
-      app.add_option("--total-timeout", total_timeout_, "seconds for all; what is finished then is reported")->type_name("S");
-  app.add_option("--max-memory", max_memory_, "for the ranks of a case: 4G; default 9/10 of all")->type_name("SIZE");
+  max_timeout_option_ = app.add_option("--max-timeout", max_timeout_,
+                                       "seconds for one case at most, whatever its file says")
+                            ->type_name("S");
+  total_timeout_option_ = app.add_option("--total-timeout", total_timeout_,
+                                         "seconds for all; what is finished then is reported")
+                              ->type_name("S");
+  app.add_option("--max-memory", max_memory_, "for the ranks of a case: 4G; default 9/10 of all")
+      ->type_name("SIZE");
   app.add_flag("--sandbox", sandbox_, "strangers' code: no network, no other processes");
   app.add_flag("--host-network", host_network_, "ranks on the machine's network, not their own");
 }
@@ -36,13 +40,16 @@ GuardOptions::GuardOptions(CLI::App& app) {
 void GuardOptions::apply(const std::string& command) const {
   check_seconds(command, *max_timeout_option_, max_timeout_);
   check_seconds(command, *total_timeout_option_, total_timeout_);
-  if (sandbox_ && host_network_) throw UserError(command + ": --sandbox has no network: not with --host-network");
+  if (sandbox_ && host_network_)
+    throw UserError(command + ": --sandbox has no network: not with --host-network");
   Limits limits{max_timeout_, total_timeout_, usual_memory_bytes(), host_network_};
   try {
     if (!max_memory_.empty()) limits.memory_bytes = bytes_of(max_memory_);
     if (sandbox_ && leader())
-      throw UserError("--sandbox has a network of its own, in which the launcher's other ranks are not; DISTGRAD_LAUNCHER=none runs "
-                      "without them");
+      throw UserError(
+          "--sandbox has a network of its own, in which the launcher's other ranks are not; "
+          "DISTGRAD_LAUNCHER=none runs "
+          "without them");
     if (sandbox_) enter_sandbox();
   } catch (const UserError& e) {
     throw UserError(command + ": " + e.what());
@@ -64,7 +71,8 @@ std::uint64_t bytes_of(const std::string& text) {
   std::uint64_t number = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
   constexpr std::uint64_t kLeast = 64 << 20, kMost = std::uint64_t{1} << 50;
-  const bool is_number = error == std::errc() && end == digits.data() + digits.size() && number <= kMost / unit;
+  const bool is_number =
+      error == std::errc() && end == digits.data() + digits.size() && number <= kMost / unit;
   if (!is_number || number * unit < kLeast)
     throw UserError("--max-memory is a number of bytes from 64M on, as 512M or 4G");
   return number * unit;

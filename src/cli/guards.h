@@ -1,5 +1,5 @@
-// The options of every command that runs something: what it may take at most, and whether it runs apart from the rest of
-// the machine.
+// The options of every command that runs something: what it may take at most, and whether it runs
+// apart from the rest of the machine.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -12,7 +12,8 @@ class GuardOptions {
   explicit GuardOptions(CLI::App& app);
   GuardOptions(const GuardOptions&) = delete;
 
-  // Once they are read. With --sandbox this returns in another process. Throws UserError, `command` being named in it.
+  // Once they are read. With --sandbox this returns in another process. Throws UserError, `command`
+  // being named in it.
   void apply(const std::string& command) const;
 
  private:

@@ -7,9 +7,9 @@
 #include "base/error.h"
 #include "cli/command.h"
 #include "cli/parse_arguments.h"
+#include "cli/say.h"
 #include "report/words.h"
 #include "scenario/schema.h"
-#include "cli/say.h"
 
 namespace distgrad {
 namespace {
@@ -60,8 +60,7 @@ bool is_there(const fs::path& file) {
 }
 
 void tell_what_next(const std::string& file) {
-  say(
-      "\n"
+  say("\n"
       "Next:\n"
       "  distgrad run {0}             # three implementations, as the file expects\n"
       "  distgrad run {0} --verbose   # with every gradient under every objective\n"
@@ -96,7 +95,7 @@ ExitCode init_command(const Arguments& arguments) {
   if (!is_there(schema)) {
     write_file_atomically(schema.string(), scenario_schema());
     say("wrote {}, with which an editor completes and checks keys\n",
-               for_terminal(schema.string()));
+        for_terminal(schema.string()));
   }
   tell_what_next(file.string());
   return ExitCode::kAsExpected;

@@ -18,7 +18,8 @@ namespace {
 
 constexpr int kTimeout = 20;  // seconds
 
-// Prints torch's version, nothing where there is none. Torch itself takes seconds to import; the metadata do not.
+// Prints torch's version, nothing where there is none. Torch itself takes seconds to import; the
+// metadata do not.
 constexpr const char* kQuestion =
     "import importlib.util as u, sys\n"
     "if u.find_spec('torch') is not None:\n"
@@ -28,7 +29,8 @@ constexpr const char* kQuestion =
     "  except Exception:\n"
     "    import torch\n"
     "    print(torch.__version__)\n"
-    "if sys.version_info < (3, 9): sys.exit('Python %d.%d is too old; 3.9 is needed' % sys.version_info[:2])\n";
+    "if sys.version_info < (3, 9): sys.exit('Python %d.%d is too old; 3.9 is needed' % "
+    "sys.version_info[:2])\n";
 
 std::string trimmed(std::string text) {
   const std::size_t last = text.find_last_not_of(" \n\r\t");
@@ -39,7 +41,8 @@ std::string trimmed(std::string text) {
 // What PATH has under this name; the text itself where it is a path.
 std::string on_path(const std::string& name) {
   std::error_code ignored;
-  if (name.find('/') != std::string::npos) return std::filesystem::exists(name, ignored) ? name : "";
+  if (name.find('/') != std::string::npos)
+    return std::filesystem::exists(name, ignored) ? name : "";
   const char* path = std::getenv("PATH");
   for (std::string_view rest = path ? path : ""; !rest.empty();) {
     const std::size_t colon = rest.find(':');
@@ -94,7 +97,9 @@ std::string rank_program() {
   const std::filesystem::path program = python_ranks_of(executable_folder());
   std::error_code error;
   const std::filesystem::path file = std::filesystem::canonical(program, error);
-  if (error) throw SystemError("the ranks' Python files are missing: " + program.lexically_normal().string());
+  if (error)
+    throw SystemError("the ranks' Python files are missing: " +
+                      program.lexically_normal().string());
   return file.string();
 }
 
@@ -106,12 +111,14 @@ const Interpreter& Interpreters::find(const std::string& asked) {
   return found_.emplace(asked, asked.empty() ? default_interpreter() : named(asked)).first->second;
 }
 
-std::vector<std::string> python_rank_command(const std::string& interpreter, const std::string& preload) {
+std::vector<std::string> python_rank_command(const std::string& interpreter,
+                                             const std::string& preload) {
   if (preload.empty()) return {interpreter, rank_program()};
   return {interpreter, rank_program(), "--preload", preload};
 }
 
-std::vector<std::string> python_functions_command(const std::string& interpreter, const std::string& subject,
+std::vector<std::string> python_functions_command(const std::string& interpreter,
+                                                  const std::string& subject,
                                                   const std::string& kinds) {
   return {interpreter, rank_program(), "--functions", subject, kinds};
 }

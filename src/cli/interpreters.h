@@ -14,20 +14,25 @@ struct Interpreter {
 
 class Interpreters {
  public:
-  // As the user named it; "" is the default: PATH's python3 where that has torch, else that of the environment that pip
-  // installed this executable into, else the one of this build. Each is asked once. Throws UserError where it does
-  // not run or has no torch.
+  // As the user named it; "" is the default: PATH's python3 where that has torch, else that of the
+  // environment that pip installed this executable into, else the one of this build. Each is asked
+  // once. Throws UserError where it does not run or has no torch.
   const Interpreter& find(const std::string& asked);
 
  private:
   std::map<std::string, Interpreter> found_;
 };
 
-// The command that makes an interpreter a rank program. Throws SystemError where distgrad's Python files are not found.
-// `preload`: modules, "a,b", that are imported before ranks are forked; they must start no thread. "": none.
-std::vector<std::string> python_rank_command(const std::string& interpreter, const std::string& preload = {});
+// The command that makes an interpreter a rank program. Throws SystemError where distgrad's Python
+// files are not found. `preload`: modules, "a,b", that are imported before ranks are forked; they
+// must start no thread. "": none.
+std::vector<std::string> python_rank_command(const std::string& interpreter,
+                                             const std::string& preload = {});
 
-// The same program, to be asked which functions a subject has (src/python/distgrad/ranks/finding.py).
-std::vector<std::string> python_functions_command(const std::string& interpreter, const std::string& subject, const std::string& kinds);
+// The same program, to be asked which functions a subject has
+// (src/python/distgrad/ranks/finding.py).
+std::vector<std::string> python_functions_command(const std::string& interpreter,
+                                                  const std::string& subject,
+                                                  const std::string& kinds);
 
 }  // namespace distgrad

@@ -7,6 +7,7 @@
 
 #include "base/did_you_mean.h"
 #include "base/error.h"
+#include "base/output.h"
 #include "cli/accelerators.h"
 #include "cli/command.h"
 #include "cli/load.h"
@@ -15,10 +16,9 @@
 #include "model/collective_kind.h"
 #include "model/findings.h"
 #include "model/libraries.h"
-#include "pool/workshop.h"
+#include "pool/worker_pool.h"
 #include "report/json.h"
 #include "report/words.h"
-#include "base/output.h"
 
 namespace distgrad {
 namespace {
@@ -105,9 +105,8 @@ Listing list_backends(const std::vector<std::string>&) {
   const Probe probe = probe_accelerators(rank_executable(), false);
   for (const BackendRow& row : kBackends) {
     const std::string why = row.name == "nccl" ? probe.nccl_unavailable : "";
-    listing.rows.push_back({{"backend", row.name},
-                            {"what", row.what},
-                            {"unavailable", text_or_null(why)}});
+    listing.rows.push_back(
+        {{"backend", row.name}, {"what", row.what}, {"unavailable", text_or_null(why)}});
   }
   return listing;
 }
@@ -115,9 +114,8 @@ Listing list_backends(const std::vector<std::string>&) {
 Listing list_rules(const std::vector<std::string>&) {
   Listing listing;
   for (const BackwardRuleRow& row : backward_rules())
-    listing.rows.push_back({{"rule", row.name},
-                            {"finding", text_or_null(row.finding)},
-                            {"summary", row.summary}});
+    listing.rows.push_back(
+        {{"rule", row.name}, {"finding", text_or_null(row.finding)}, {"summary", row.summary}});
   return listing;
 }
 
@@ -216,8 +214,10 @@ ExitCode list_command(const Arguments& arguments) {
   if (!paths.empty() && !subject.takes_paths)
     throw UserError(fmt::format("list: {} takes no path", what));
   const Listing listing = subject.function(paths);
-  if (as_json) put_raw(json_text(listing.rows));
-  else put(table(listing.rows, subject.shown));
+  if (as_json)
+    put_raw(json_text(listing.rows));
+  else
+    put(table(listing.rows, subject.shown));
   tell_invalid(listing.invalid);
   return listing.invalid.empty() ? ExitCode::kAsExpected : ExitCode::kUserError;
 }

@@ -9,11 +9,11 @@
 
 #include "base/error.h"
 #include "base/version.h"
+#include "cli/say.h"
 #include "scenario/cases.h"
 #include "scenario/find.h"
 #include "scenario/invalid_scenario.h"
 #include "scenario/parse.h"
-#include "cli/say.h"
 
 namespace distgrad {
 
@@ -22,7 +22,8 @@ namespace {
 void check_default_folder(const std::string& folder) {
   std::error_code ignored;
   if (std::filesystem::exists(folder, ignored)) return;
-  throw UserError(fmt::format("there is no folder \"{}\" here; `distgrad init` writes a first scenario into it", folder));
+  throw UserError(fmt::format(
+      "there is no folder \"{}\" here; `distgrad init` writes a first scenario into it", folder));
 }
 
 }  // namespace

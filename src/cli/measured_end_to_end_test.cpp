@@ -1,5 +1,5 @@
-// Wrong backwards on real ranks, one and several at once: each is measured and named at its step, and no
-// right call is accused.
+// Wrong backwards on real ranks, one and several at once: each is measured and named at its step,
+// and no right call is accused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +27,9 @@ class MeasuredBackward : public CommandTest {
   }
 
   // "measured   x̄_r = ... (step a)" or, of one alone, without the step.
-  bool has_formula(const std::string& formula) const { return out_.find("measured   " + formula) != std::string::npos; }
+  bool has_formula(const std::string& formula) const {
+    return out_.find("measured   " + formula) != std::string::npos;
+  }
 };
 
 TEST_F(MeasuredBackward, HasItsFormula) {
@@ -41,7 +43,10 @@ TEST_F(MeasuredBackward, HasItsFormula) {
 TEST_F(MeasuredBackward, OfSeveralAtOnceEachIsNamed) {
   run("mutant:a=without:2+b=own_slice+c=next_cotangent");
   EXPECT_THAT(out_, HasSubstr("mismatch: wrong-slice in step c (reduce_scatter)"));
-  EXPECT_THAT(out_, HasSubstr("Also: own-slice in step b (all_gather); missing-reduction in step a (all_reduce)"));
+  EXPECT_THAT(
+      out_,
+      HasSubstr(
+          "Also: own-slice in step b (all_gather); missing-reduction in step a (all_reduce)"));
   EXPECT_TRUE(has_formula("x̄_r[a] = ȳ_{a+1} (step c)")) << out_;
   EXPECT_TRUE(has_formula("x̄_r = ȳ_r[r] (step b)")) << out_;
   EXPECT_THAT(out_, Not(HasSubstr("step d")));
@@ -59,7 +64,8 @@ TEST_F(MeasuredBackward, OfAnotherCallIsNamedAsThat) {
 
 TEST_F(MeasuredBackward, ThatDependsOnMemoryIsToldFromOneThatIsWrong) {
   run("mutant:e=operand_as_stored");
-  EXPECT_THAT(out_, HasSubstr("mismatch: contiguity in step e (all_reduce)")) << "its operand is transposed";
+  EXPECT_THAT(out_, HasSubstr("mismatch: contiguity in step e (all_reduce)"))
+      << "its operand is transposed";
   EXPECT_THAT(out_, Not(HasSubstr("measured   ")));
   run("mutant:a=in_bfloat16");
   EXPECT_THAT(out_, HasSubstr("mismatch: precision in step a (all_reduce)"));
@@ -72,8 +78,8 @@ TEST_F(MeasuredBackward, IsAFieldOfTheReport) {
   EXPECT_THAT(out_, HasSubstr("\"coefficients\": [[0.5, 0.5], [0.5, 0.5]]"));
 }
 
-// What a rule set does by its own convention is not blamed for what the program lacks: here the copy that
-// would sum the gradient of x over the ranks.
+// What a rule set does by its own convention is not blamed for what the program lacks: here the
+// copy that would sum the gradient of x over the ranks.
 TEST_F(MeasuredBackward, AForgottenCopyIsNotTheGathersFault) {
   write("column.json", R"json({ "world_size": 3,
     "inputs": { "x": { "value": [1.0, 2.0], "layout": "invariant" },

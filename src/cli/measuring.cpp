@@ -5,8 +5,12 @@
 namespace distgrad {
 
 RunRequest measuring_request(const Case& c, const SimulateRequest& asked) {
-  return {asked.program, "reference", "gloo",
-          backward_weights(asked.program, c.objective, divides_replicated(c, asked.program)), "", asked.weights};
+  return {asked.program,
+          "reference",
+          "gloo",
+          backward_weights(asked.program, c.objective, divides_replicated(c, asked.program)),
+          "",
+          asked.weights};
 }
 
 SimulationRun measured(DistributedRun run) {

@@ -1,5 +1,5 @@
-// The truth of a program that calls code which says nothing of what it means for all ranks at once: it is asked of the
-// ranks, as finite differences of their own forward run, and not of a simulator.
+// The truth of a program that calls code which says nothing of what it means for all ranks at once:
+// it is asked of the ranks, as finite differences of their own forward run, and not of a simulator.
 #pragma once
 
 #include "model/run_result.h"
@@ -11,7 +11,8 @@ namespace distgrad {
 // Many forward runs instead of one: so many times a case's time may they take.
 inline constexpr double kMeasuringTakes = 4;
 
-// Collectives beside the calls are run by `reference` over gloo on the CPU, whoever runs them in the case.
+// Collectives beside the calls are run by `reference` over gloo on the CPU, whoever runs them in
+// the case.
 RunRequest measuring_request(const Case&, const SimulateRequest&);
 
 // What rank 0 told, as a simulation's result.

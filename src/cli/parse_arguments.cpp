@@ -45,7 +45,8 @@ class Help : public CLI::Formatter {
   // Text that does not fit goes on in its own column.
   std::string make_option(const CLI::Option* option, bool is_positional) const override {
     const std::size_t column = get_column_width();
-    const std::string name = "  " + make_option_name(option, is_positional) + make_option_opts(option);
+    const std::string name =
+        "  " + make_option_name(option, is_positional) + make_option_opts(option);
     std::string text = wrapped(make_option_desc(option), column, kHelpWidth);
     if (name.size() >= column) return name + "\n" + text;
     return text.replace(0, name.size(), name);

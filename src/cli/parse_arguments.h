@@ -29,7 +29,8 @@ struct CommandDescription {
   std::vector<OptionDescription> positionals;
 };
 
-// Calls the command with no arguments, and gets what it would have parse_arguments() read. One thread.
+// Calls the command with no arguments, and gets what it would have parse_arguments() read. One
+// thread.
 CommandDescription describe_command(const Command& command);
 
 // The type_name of a positional that is one of these words.

@@ -43,11 +43,32 @@ TEST(RunOptions, AListOptionDoesNotSwallowThePathsBehindIt) {
 }
 
 TEST(RunOptions, EverythingElse) {
-  const RunOptions options =
-      parsed({"--dtype", "float32,bfloat16", "--backend", "gloo", "--objective", "mean,rank:1",
-              "--filter", "debate", "--simulate", "--timeout", "2.5", "--strict", "--allow-empty",
-              "--json", "-", "--junit", "j.xml", "--full", "--verbose", "--color", "never",
-              "--fail-fast", "--shard", "2/4", "--durations", "10"});
+  const RunOptions options = parsed({"--dtype",
+                                     "float32,bfloat16",
+                                     "--backend",
+                                     "gloo",
+                                     "--objective",
+                                     "mean,rank:1",
+                                     "--filter",
+                                     "debate",
+                                     "--simulate",
+                                     "--timeout",
+                                     "2.5",
+                                     "--strict",
+                                     "--allow-empty",
+                                     "--json",
+                                     "-",
+                                     "--junit",
+                                     "j.xml",
+                                     "--full",
+                                     "--verbose",
+                                     "--color",
+                                     "never",
+                                     "--fail-fast",
+                                     "--shard",
+                                     "2/4",
+                                     "--durations",
+                                     "10"});
   EXPECT_THAT(options.overrides.dtypes, ElementsAre(DType::kFloat32, DType::kBFloat16));
   EXPECT_EQ(options.overrides.objectives.size(), 2u);
   EXPECT_EQ(options.overrides.objectives[1].rank, 1);
@@ -69,15 +90,21 @@ TEST(RunOptions, EverythingElse) {
 }
 
 TEST(RunOptions, SubjectsForOneCollectiveEachAreOneUntilOneHasTwo) {
-  const auto subjects = [](const Arguments& arguments) { return parsed(arguments).overrides.subjects; };
-  EXPECT_THAT(subjects({"--subject", "all_gather=simclr", "--subject", "torch_nn", "--subject", "all_reduce=in_place"}),
+  const auto subjects = [](const Arguments& arguments) {
+    return parsed(arguments).overrides.subjects;
+  };
+  EXPECT_THAT(subjects({"--subject", "all_gather=simclr", "--subject", "torch_nn", "--subject",
+                        "all_reduce=in_place"}),
               ElementsAre("torch_nn", "all_gather=simclr+all_reduce=in_place"));
   EXPECT_THAT(subjects({"--subject", "all_gather=simclr", "--subject", "all_gather=torch_nn"}),
               ElementsAre("all_gather=simclr", "all_gather=torch_nn"));
-  EXPECT_THAT(subjects({"--subject", "all_gather=simclr+all_reduce=in_place,all_reduce=torch_nn", "--subject", "broadcast=in_place"}),
-              ElementsAre("all_gather=simclr+all_reduce=in_place", "all_reduce=torch_nn+broadcast=in_place"));
-  EXPECT_EQ(complaint({"--subject", "all_gather=simclr+all_gather=torch_nn"}),
-            "run: --subject: all_gather is given twice in \"all_gather=simclr+all_gather=torch_nn\"");
+  EXPECT_THAT(subjects({"--subject", "all_gather=simclr+all_reduce=in_place,all_reduce=torch_nn",
+                        "--subject", "broadcast=in_place"}),
+              ElementsAre("all_gather=simclr+all_reduce=in_place",
+                          "all_reduce=torch_nn+broadcast=in_place"));
+  EXPECT_EQ(
+      complaint({"--subject", "all_gather=simclr+all_gather=torch_nn"}),
+      "run: --subject: all_gather is given twice in \"all_gather=simclr+all_gather=torch_nn\"");
 }
 
 TEST(RunOptions, ShortNames) {

@@ -6,27 +6,31 @@
 #include <string_view>
 
 #include "model/subject_text.h"
-#include "pool/workshop.h"
+#include "pool/worker_pool.h"
 #include "scenario/cases.h"
 
 namespace distgrad {
 namespace {
 
-// What torch's functional collectives, checkpoints and torch.compile import when they are first used, for a second or two:
-// better once than in every rank, and every rank that takes the place of a failed one.
+// What torch's functional collectives, checkpoints and torch.compile import when they are first
+// used, for a second or two: better once than in every rank, and every rank that takes the place of
+// a failed one.
 bool text_makes_torch_import_dynamo(std::string_view text) {
-  constexpr std::string_view kWords[] = {"_functional_collectives", "torch.utils.checkpoint", "torch.compile"};
+  constexpr std::string_view kWords[] = {"_functional_collectives", "torch.utils.checkpoint",
+                                         "torch.compile"};
   return std::any_of(std::begin(kWords), std::end(kWords),
                      [&](std::string_view word) { return text.find(word) != text.npos; });
 }
 
-// The file of "python:FILE.py:NAME", or of "python:MODULE:NAME" where that lies in the current folder; else none. What such
-// a file imports in turn is not looked at: then every rank waits for that by itself.
+// The file of "python:FILE.py:NAME", or of "python:MODULE:NAME" where that lies in the current
+// folder; else none. What such a file imports in turn is not looked at: then every rank waits for
+// that by itself.
 std::string file_of(std::string_view part) {
   constexpr std::string_view kPython = "python:";
   if (!part.starts_with(kPython)) return "";
   std::string place(split_mode(part.substr(kPython.size())).first);
-  if (const std::size_t ending = place.find(".py:"); ending != place.npos) return place.substr(0, ending + 3);
+  if (const std::size_t ending = place.find(".py:"); ending != place.npos)
+    return place.substr(0, ending + 3);
   if (place.ends_with(".py")) return place;
   place = place.substr(0, place.find(':'));
   std::replace(place.begin(), place.end(), '.', '/');
@@ -47,12 +51,14 @@ bool part_makes_torch_import_dynamo(std::string_view part) {
 bool makes_torch_import_dynamo(const std::string& subject) {
   const auto parts = parts_by_kind(subject);
   if (parts.empty()) return part_makes_torch_import_dynamo(subject);
-  return std::any_of(parts.begin(), parts.end(), [](const auto& part) { return part_makes_torch_import_dynamo(part.second); });
+  return std::any_of(parts.begin(), parts.end(),
+                     [](const auto& part) { return part_makes_torch_import_dynamo(part.second); });
 }
 
 }  // namespace
 
-RankPrograms::RankPrograms(std::span<const Case> cases, Interpreters* interpreters, bool simulate_only)
+RankPrograms::RankPrograms(std::span<const Case> cases, Interpreters* interpreters,
+                           bool simulate_only)
     : commands_{{rank_executable()}} {
   const auto runs = [&](const Case& c) {
     return c.skip_reason.empty() && has_python_ranks(c) && (!simulate_only || calls_code(c));
@@ -60,16 +66,21 @@ RankPrograms::RankPrograms(std::span<const Case> cases, Interpreters* interprete
   std::set<std::string> subjects;
   for (const Case& c : cases)
     if (runs(c)) subjects.insert(c.subject);
-  const bool imports_dynamo = std::any_of(subjects.begin(), subjects.end(), makes_torch_import_dynamo);
+  const bool imports_dynamo =
+      std::any_of(subjects.begin(), subjects.end(), makes_torch_import_dynamo);
   for (const Case& c : cases) {
     if (!runs(c) || !by_python_.emplace(c.python, commands_.size()).second) continue;
-    commands_.push_back(
-        python_rank_command(interpreters->find(c.python).path, imports_dynamo ? "torch._dynamo" : ""));
+    commands_.push_back(python_rank_command(interpreters->find(c.python).path,
+                                            imports_dynamo ? "torch._dynamo" : ""));
   }
 }
 
-int RankPrograms::of(const Case& c) const { return has_python_ranks(c) ? by_python_.at(c.python) : 0; }
+int RankPrograms::of(const Case& c) const {
+  return has_python_ranks(c) ? by_python_.at(c.python) : 0;
+}
 
-int RankPrograms::simulator_of(const Case& c) const { return calls_code(c) ? by_python_.at(c.python) : 0; }
+int RankPrograms::simulator_of(const Case& c) const {
+  return calls_code(c) ? by_python_.at(c.python) : 0;
+}
 
 }  // namespace distgrad

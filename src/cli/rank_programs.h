@@ -13,7 +13,8 @@ namespace distgrad {
 
 class RankPrograms {
  public:
-  // For these cases and no others. `interpreters` may be null where none needs Python; throws what it throws.
+  // For these cases and no others. `interpreters` may be null where none needs Python; throws what
+  // it throws.
   RankPrograms(std::span<const Case> cases, Interpreters* interpreters, bool simulate_only);
 
   const std::vector<std::vector<std::string>>& commands() const { return commands_; }

@@ -33,7 +33,8 @@ std::string source_root() {
 }
 
 // GitHub reads commands from both streams.
-void annotate(const std::vector<ReportFile>& files, const Report& report, const FormatContext& context) {
+void annotate(const std::vector<ReportFile>& files, const Report& report,
+              const FormatContext& context) {
   const char* on_github = std::getenv("GITHUB_ACTIONS");
   if (on_github == nullptr || *on_github == '\0') return;
   const std::string commands = github_annotations(report, context);
@@ -48,7 +49,8 @@ ReportOptions::ReportOptions(CLI::App& app, std::string_view without) {
     if (format->option != without) formats_.push_back(format);
   paths_.resize(formats_.size());
   for (std::size_t i = 0; i < formats_.size(); ++i)
-    app.add_option(std::string(formats_[i]->option), paths_[i], std::string(formats_[i]->help))->type_name("FILE");
+    app.add_option(std::string(formats_[i]->option), paths_[i], std::string(formats_[i]->help))
+        ->type_name("FILE");
 }
 
 std::vector<ReportFile> ReportOptions::files(const std::string& command) const {
@@ -57,7 +59,8 @@ std::vector<ReportFile> ReportOptions::files(const std::string& command) const {
   for (std::size_t i = 0; i < paths_.size(); ++i) {
     if (paths_[i].empty()) continue;
     if (!taken.insert(paths_[i]).second)
-      throw UserError(fmt::format("{}: {}: {} holds another report already", command, formats_[i]->option,
+      throw UserError(fmt::format("{}: {}: {} holds another report already", command,
+                                  formats_[i]->option,
                                   paths_[i] == "-" ? "standard output" : paths_[i]));
     files.push_back({formats_[i], paths_[i]});
   }
@@ -69,7 +72,8 @@ bool prints_report(const std::vector<ReportFile>& files) {
 }
 
 bool wants_ways(const std::vector<ReportFile>& files) {
-  return std::any_of(files.begin(), files.end(), [](const ReportFile& f) { return f.format->wants_ways; });
+  return std::any_of(files.begin(), files.end(),
+                     [](const ReportFile& f) { return f.format->wants_ways; });
 }
 
 FormatContext format_context(const TextOptions& text) {
@@ -91,7 +95,8 @@ std::string command_text(std::string_view command, const Arguments& arguments) {
   return text;
 }
 
-bool write_reports(const std::vector<ReportFile>& files, const Report& report, const FormatContext& context) {
+bool write_reports(const std::vector<ReportFile>& files, const Report& report,
+                   const FormatContext& context) {
   bool all_written = true;
   for (const ReportFile& file : files) {
     try {

@@ -18,7 +18,8 @@ struct ReportFile {
 
 class ReportOptions {
  public:
-  // Adds the options of all formats to `app`, but for `without`: "--json" where the command has a JSON of its own.
+  // Adds the options of all formats to `app`, but for `without`: "--json" where the command has a
+  // JSON of its own.
   explicit ReportOptions(CLI::App& app, std::string_view without = "");
   ReportOptions(const ReportOptions&) = delete;
 
@@ -45,7 +46,8 @@ FormatContext format_context(const std::string& command);
 // "distgrad run 'my scenarios'": as a shell would take it again.
 std::string command_text(std::string_view command, const Arguments&);
 
-// Writes every file that can be written, and on GitHub prints annotations too. False, and complaints, where a file cannot be.
+// Writes every file that can be written, and on GitHub prints annotations too. False, and
+// complaints, where a file cannot be.
 bool write_reports(const std::vector<ReportFile>&, const Report&, const FormatContext&);
 
 }  // namespace distgrad

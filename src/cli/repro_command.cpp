@@ -15,22 +15,22 @@
 #include "base/error.h"
 #include "base/interrupts.h"
 #include "base/version.h"
+#include "base/visible_text.h"
 #include "cli/command.h"
-#include "cli/load.h"
 #include "cli/guards.h"
 #include "cli/interrupted_text.h"
+#include "cli/load.h"
 #include "cli/parse_arguments.h"
 #include "cli/repro_calls.h"
 #include "cli/repro_shrink.h"
 #include "cli/run_options.h"
+#include "cli/say.h"
 #include "cli/verify.h"
 #include "report/words.h"
 #include "repro/repro.h"
 #include "scenario/cases.h"
 #include "scenario/parse.h"
 #include "scenario/scenario_text.h"
-#include "base/visible_text.h"
-#include "cli/say.h"
 
 namespace distgrad {
 namespace {
@@ -173,7 +173,8 @@ std::string script_of(const Kept& kept, ForeignCode& foreign) {
   if (!kept.program || (result.gradients.empty() && result.verdict != Verdict::kError))
     throw UserError("repro: the case could not be carried through" +
                     (result.why.empty() ? "" : ": " + result.why));
-  return repro_script({result.which, *kept.program, kept.simulation, result, foreign.of(result.which, *kept.program), versions()});
+  return repro_script({result.which, *kept.program, kept.simulation, result,
+                       foreign.of(result.which, *kept.program), versions()});
 }
 
 ExitCode interrupted(int signal) {
@@ -202,7 +203,8 @@ bool write_scripts(const std::vector<Case>& cases, const Listener& listener,
       write_file_atomically(path, script_of(kept->second, foreign));
     } catch (const UserError& e) {
       if (!folder) throw;
-      complain("distgrad: {}: {}\n", visible_text(which.id, Lines::kEscaped), visible_text(e.what(), Lines::kKept));
+      complain("distgrad: {}: {}\n", visible_text(which.id, Lines::kEscaped),
+               visible_text(e.what(), Lines::kKept));
       all = false;
     }
   }

@@ -8,11 +8,11 @@
 #include "base/error.h"
 #include "base/interrupts.h"
 #include "base/version.h"
+#include "cli/say.h"
 #include "scenario/cases.h"
 #include "scenario/parse.h"
 #include "scenario/read_file.h"
 #include "shrink/shrink.h"
-#include "cli/say.h"
 
 namespace distgrad {
 namespace {
@@ -93,8 +93,8 @@ class Runs {
 
 void tell(const Shrunk& shrunk, const Json& before) {
   complain("{} of {} characters left after {} reductions; {} scenarios were run\n",
-             shrunk.document.dump().size(), before.dump().size(), shrunk.reductions.size(),
-             shrunk.tried);
+           shrunk.document.dump().size(), before.dump().size(), shrunk.reductions.size(),
+           shrunk.tried);
   for (const std::string& reduction : shrunk.reductions) complain("  {}\n", reduction);
   if (!shrunk.is_minimal)
     complain("distgrad: stopped before it was minimal; --shrink on what is written goes on\n");
@@ -128,7 +128,7 @@ Json shrunk_document(const Case& which, const CaseResult& result, Interpreters& 
   if (terminal)
     options.on_progress = [](const ShrinkProgress& progress) {
       complain("\r\033[K{} run, {} reductions: {:.60}", progress.tried, progress.kept,
-                 progress.last);
+               progress.last);
       std::fflush(stderr);
     };
   Shrunk shrunk = shrink(

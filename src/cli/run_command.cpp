@@ -15,15 +15,16 @@
 #include "base/visible_text.h"
 #include "cli/accelerators.h"
 #include "cli/color.h"
-#include "cli/interrupted_text.h"
 #include "cli/command.h"
+#include "cli/interrupted_text.h"
 #include "cli/load.h"
-#include "cli/meaning.h"
 #include "cli/python_times.h"
 #include "cli/run_options.h"
+#include "cli/say.h"
+#include "cli/shared_truth.h"
 #include "cli/terminal.h"
 #include "cli/verify.h"
-#include "cli/worst_ways.h"
+#include "cli/worst_traces.h"
 #include "golden/store.h"
 #include "launched/leader.h"
 #include "model/backends.h"
@@ -32,7 +33,6 @@
 #include "report/summary.h"
 #include "report/text.h"
 #include "report/words.h"
-#include "cli/say.h"
 
 namespace distgrad {
 namespace {
@@ -51,7 +51,8 @@ TextOptions text_options(const RunOptions& options) {
   if (leader())
     text.host_of = [](int rank) {
       const std::vector<std::string> names = leader()->host_names();
-      return static_cast<std::size_t>(rank) < names.size() ? names[static_cast<std::size_t>(rank)] : "";
+      return static_cast<std::size_t>(rank) < names.size() ? names[static_cast<std::size_t>(rank)]
+                                                           : "";
     };
   return text;
 }
@@ -68,11 +69,13 @@ std::vector<Case> part_of(std::vector<Case> cases, const Shard& shard) {
 // Where the ranks were, and how many cases took part of them; empty without a launcher.
 std::string launched_text(const Report& report) {
   if (!leader()) return {};
-  const auto part = std::count_if(report.cases.begin(), report.cases.end(), [](const CaseResult& r) {
-    return r.verdict != Verdict::kSkipped && r.which.world_size < leader()->world().size;
-  });
+  const auto part =
+      std::count_if(report.cases.begin(), report.cases.end(), [](const CaseResult& r) {
+        return r.verdict != Verdict::kSkipped && r.which.world_size < leader()->world().size;
+      });
   std::string text = leader()->where();
-  if (part > 0) text += fmt::format(" {} took fewer of them, from rank 0 on.", count_text(part, "case"));
+  if (part > 0)
+    text += fmt::format(" {} took fewer of them, from rank 0 on.", count_text(part, "case"));
   return text + "\n";
 }
 
@@ -129,9 +132,11 @@ class Progress : public VerifyListener {
 
   void on_progress(std::size_t done, std::size_t failed) override { status_.update(done, failed); }
 
-  void on_loading(const std::string& subject, double seconds) override { status_.say(importing_text(subject, seconds)); }
+  void on_loading(const std::string& subject, double seconds) override {
+    status_.say(importing_text(subject, seconds));
+  }
 
-  std::map<std::string, Way> ways() const { return ways_.by_case(); }
+  std::map<std::string, ValueTrace> ways() const { return ways_.by_case(); }
 
   void finish(std::size_t durations, const std::string& more) {
     print(text_.finish(report_));
@@ -149,7 +154,7 @@ class Progress : public VerifyListener {
 
   Report& report_;
   bool wants_ways_;
-  WorstWays ways_;
+  WorstTraces ways_;
   TextReport text_;
   bool prints_;
   StatusLine status_;
@@ -184,13 +189,14 @@ ExitCode run_command(const Arguments& arguments) {
   report.invalid = loaded.invalid;
   tell_invalid(loaded.invalid);
 
-  VerifyOptions how{.simulate_only = options.simulate,
-                    .strict = options.strict,
-                    .fail_fast = options.fail_fast,
-                    .jobs = options.jobs,
-                    .interpreters = &interpreters,
-                    .every_objective = options.verbose || options.simulate || !options.reports.empty(),
-                    .replace_truth = {}};
+  VerifyOptions how{
+      .simulate_only = options.simulate,
+      .strict = options.strict,
+      .fail_fast = options.fail_fast,
+      .jobs = options.jobs,
+      .interpreters = &interpreters,
+      .every_objective = options.verbose || options.simulate || !options.reports.empty(),
+      .replace_truth = {}};
   golden::Store store(options.golden);
   if (!options.golden.empty())
     how.replace_truth = [&](const Case& c, const Program& program, Simulation& simulation) {
@@ -211,16 +217,18 @@ ExitCode run_command(const Arguments& arguments) {
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - started;
   report.summary = summary_of(report.cases);
   report.summary.elapsed_s = elapsed.count();
-  progress.finish(options.durations, (options.quiet || options.simulate ? "" : launched_text(report)) +
-                                         (python_times ? python_times->text() : ""));
+  progress.finish(options.durations,
+                  (options.quiet || options.simulate ? "" : launched_text(report)) +
+                      (python_times ? python_times->text() : ""));
   FormatContext context = format_context(text_options(options));
   const int signal = interrupted_by();  // one that comes later interrupts nothing
   context.ended_early = early_end(options, report, loaded.cases.size(), failure, signal);
   context.broken_off = signal != 0 || !failure.empty();
-  const std::map<std::string, Way> ways = progress.ways();
+  const std::map<std::string, ValueTrace> ways = progress.ways();
   if (draws_ways) context.ways = &ways;
   const bool all_written = write_reports(options.reports, report, context);
-  if (!context.ended_early.empty()) complain("distgrad: {}\n", visible_text(context.ended_early, Lines::kKept));
+  if (!context.ended_early.empty())
+    complain("distgrad: {}\n", visible_text(context.ended_early, Lines::kKept));
   if (signal != 0) return static_cast<ExitCode>(128 + signal);  // as shells say it
   return failure.empty() ? exit_code(options, report, all_written) : ExitCode::kBroken;
 }

@@ -107,15 +107,17 @@ Shard read_shard(const std::string& text) {
   return shard;
 }
 
-// Subjects for one collective each are one subject, as long as each is for another collective; one more for a collective that has
-// one already begins the next.
+// Subjects for one collective each are one subject, as long as each is for another collective; one
+// more for a collective that has one already begins the next.
 void join_parts(std::vector<std::string>& subjects) {
   std::vector<std::string> joined;
   std::set<CollectiveKind> taken;
   for (const std::string& subject : subjects) {
     const auto parts = parts_by_kind(subject);
     if (parts.empty()) continue;
-    const bool is_next = joined.empty() || std::any_of(parts.begin(), parts.end(), [&](const auto& part) { return taken.contains(part.first); });
+    const bool is_next =
+        joined.empty() || std::any_of(parts.begin(), parts.end(),
+                                      [&](const auto& part) { return taken.contains(part.first); });
     if (is_next) {
       joined.push_back(subject);
       taken.clear();
@@ -125,7 +127,8 @@ void join_parts(std::vector<std::string>& subjects) {
     for (const auto& [kind, part] : parts) taken.insert(kind);
   }
   for (const std::string& subject : joined)
-    if (const std::string why = problem_with_subject(subject); !why.empty()) throw UserError("run: --subject: " + why);
+    if (const std::string why = problem_with_subject(subject); !why.empty())
+      throw UserError("run: --subject: " + why);
   std::erase_if(subjects, [](const std::string& s) { return !parts_by_kind(s).empty(); });
   subjects.insert(subjects.end(), joined.begin(), joined.end());
 }

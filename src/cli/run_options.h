@@ -24,7 +24,7 @@ struct RunOptions {
   std::vector<std::string> paths;
   Overrides overrides;  // filter and timeout among them
   bool simulate = false;
-  std::string golden;  // the folder of golden files to compare with, or empty
+  std::string golden;      // the folder of golden files to compare with, or empty
   bool share_gpu = false;  // several ranks may have one GPU under NCCL
   bool strict = false;
   bool allow_empty = false;

@@ -4,11 +4,11 @@
 #include "base/error.h"
 #include "cli/command.h"
 #include "cli/parse_arguments.h"
+#include "cli/say.h"
 #include "golden/schema.h"
 #include "report/json.h"
 #include "report/schema.h"
 #include "scenario/schema.h"
-#include "cli/say.h"
 
 namespace distgrad {
 

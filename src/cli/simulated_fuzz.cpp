@@ -20,7 +20,7 @@
 #include "base/unique_fd.h"
 #include "base/version.h"
 #include "fuzz/generator.h"
-#include "pool/workshop.h"
+#include "pool/worker_pool.h"
 
 namespace distgrad {
 namespace {

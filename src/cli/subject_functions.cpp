@@ -17,7 +17,9 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::string_view kMark = "\x1e" "distgrad functions ";  // as finding.py has it
+constexpr std::string_view kMark =
+    "\x1e"
+    "distgrad functions ";  // as finding.py has it
 constexpr std::string_view kPython = "python:", kLibrary = "library:";
 constexpr int kImportS = 900;  // builds of extensions take minutes
 
@@ -33,10 +35,11 @@ std::string why_no_answer(const std::string& part, const CapturedChild& child) {
   return fmt::format("{}: the process that imports it {}: {}", part, how, last_line(child.text));
 }
 
-Json ask(const std::string& part, const std::vector<CollectiveKind>& kinds, const Interpreter& python,
-         const WhileImporting& while_importing) {
+Json ask(const std::string& part, const std::vector<CollectiveKind>& kinds,
+         const Interpreter& python, const WhileImporting& while_importing) {
   ChildCommand command;
-  command.arguments = python_functions_command(python.path, std::string(split_mode(part).first), kinds_text(kinds));
+  command.arguments =
+      python_functions_command(python.path, std::string(split_mode(part).first), kinds_text(kinds));
   command.environment = {{"OMP_NUM_THREADS", "1"}, {"GLOO_SOCKET_IFNAME", "lo"}};
   const CapturedChild child = run_captured(command, kImportS, [&](double seconds) {
     while_importing(seconds);
@@ -68,18 +71,20 @@ bool names_a_function(const std::string& part) {
 }
 
 std::string function_name(const std::string& part) {
-  std::string_view name = part.starts_with(kPython) ? split_mode(part).first : std::string_view(part);
+  std::string_view name =
+      part.starts_with(kPython) ? split_mode(part).first : std::string_view(part);
   for (const std::string_view prefix : {kPython, kLibrary})
     if (name.starts_with(prefix)) name.remove_prefix(prefix.size());
   return std::string(name);
 }
 
-SubjectFunctions functions_of(const std::string& part, const std::vector<CollectiveKind>& kinds, const Interpreter& python,
-                              const WhileImporting& while_importing) {
+SubjectFunctions functions_of(const std::string& part, const std::vector<CollectiveKind>& kinds,
+                              const Interpreter& python, const WhileImporting& while_importing) {
   const Json answer = ask(part, kinds, python, while_importing);
   SubjectFunctions found;
   if (answer.empty()) return found;  // interrupted
-  if (answer.contains("error")) throw UserError(fmt::format("{}: {}", part, answer["error"].get<std::string>()));
+  if (answer.contains("error"))
+    throw UserError(fmt::format("{}: {}", part, answer["error"].get<std::string>()));
   found.is_built_in = answer["built_in"];
   for (const Json& f : answer["functions"]) {
     SubjectFunction function;
@@ -89,7 +94,8 @@ SubjectFunctions functions_of(const std::string& part, const std::vector<Collect
     function.problem = f["problem"];
     found.functions.push_back(std::move(function));
   }
-  for (const Json& name : answer["unnamed"]) found.unnamed.push_back(function_name(of_name(part, name)));
+  for (const Json& name : answer["unnamed"])
+    found.unnamed.push_back(function_name(of_name(part, name)));
   return found;
 }
 

@@ -26,12 +26,13 @@ struct SubjectFunctions {
 // Called while the subject is imported, with the seconds so far.
 using WhileImporting = std::function<void(double)>;
 
-// `part`: "python:FILE.py", "python:MODULE:NAME", ..., without KIND=. `kinds`: only these; empty: all that names tell. Throws
-// UserError where it cannot be loaded, with its own words.
-SubjectFunctions functions_of(const std::string& part, const std::vector<CollectiveKind>& kinds, const Interpreter& python,
-                              const WhileImporting& while_importing);
+// `part`: "python:FILE.py", "python:MODULE:NAME", ..., without KIND=. `kinds`: only these; empty:
+// all that names tell. Throws UserError where it cannot be loaded, with its own words.
+SubjectFunctions functions_of(const std::string& part, const std::vector<CollectiveKind>& kinds,
+                              const Interpreter& python, const WhileImporting& while_importing);
 
-// Whether the part of a subject is a single function, so that nobody need be asked: "python:losses.py:GatherLayer".
+// Whether the part of a subject is a single function, so that nobody need be asked:
+// "python:losses.py:GatherLayer".
 bool names_a_function(const std::string& part);
 
 // "losses.py:GatherLayer" of "python:losses.py:GatherLayer@checkpoint": how a reader knows it.

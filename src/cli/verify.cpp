@@ -16,16 +16,16 @@
 #include "base/error.h"
 #include "base/interrupts.h"
 #include "base/version.h"
-#include "cli/meaning.h"
 #include "cli/measuring.h"
 #include "cli/rank_programs.h"
+#include "cli/shared_truth.h"
 #include "compare/compare.h"
 #include "compare/dispute.h"
 #include "diagnose/diagnose.h"
 #include "diagnose/verdict.h"
 #include "gradients/objective_truths.h"
 #include "launched/leader.h"
-#include "pool/workshop.h"
+#include "pool/worker_pool.h"
 #include "protocol/board.h"
 #include "scenario/cases.h"
 
@@ -47,7 +47,7 @@ bool is_expected_to_match(const Case& c) { return c.expected.verdict == "match";
 
 struct Verifier::Machinery {
   RankPrograms programs;
-  Workshop workshop;
+  WorkerPool pool;
 };
 
 namespace {
@@ -55,13 +55,13 @@ namespace {
 class Verification {
  public:
   Verification(std::span<const Case> cases, const VerifyOptions& options, VerifyListener& listener,
-               const RankPrograms& programs, Workshop& workshop)
+               const RankPrograms& programs, WorkerPool& pool)
       : cases_(cases),
         options_(options),
         listener_(listener),
         outcomes_(cases.size()),
         programs_(programs),
-        workshop_(workshop) {}
+        pool_(pool) {}
 
   // However it ends, what was finished is handed on.
   void run() {
@@ -77,11 +77,12 @@ class Verification {
 
  private:
   void run_all() {
-    sort_into_meanings();
-    if (!options_.simulate_only && !meanings_.empty()) prepare_for(cases_[meanings_.front()->cases.front()]);
+    group_by_truth();
+    if (!options_.simulate_only && !truths_.empty())
+      prepare_for(cases_[truths_.front()->cases.front()]);
     submit_more();
     while (!is_over_) {
-      std::optional<Completion> done = workshop_.next();
+      std::optional<Completion> done = pool_.next();
       if (!done) break;
       if (auto* simulation = std::get_if<SimulationRun>(&done->result))
         on_simulation(take(simulations_, done->ticket), std::move(*simulation));
@@ -94,7 +95,7 @@ class Verification {
   }
 
   void prepare_for(const Case& c) {
-    workshop_.prepare(c.world_size, programs_.of(c), transport_of(c.backend, c.device));
+    pool_.prepare(c.world_size, programs_.of(c), transport_of(c.backend, c.device));
   }
 
   template <class T>
@@ -105,130 +106,139 @@ class Verification {
   std::string why_skipped(const Case& c) const {
     if (!c.skip_reason.empty()) return c.skip_reason;
     if (options_.simulate_only)
-      return needs_differences(c.scenario->steps)
-                 ? "its truth comes from the ranks' own forward runs, as a call of it has no \"simulate\""
-                 : "";
-    if (c.world_size > kMaxRanks) return fmt::format("at most {} ranks can run; --simulate has none", kMaxRanks);
+      return needs_differences(c.scenario->steps) ? "its truth comes from the ranks' own forward "
+                                                    "runs, as a call of it has no \"simulate\""
+                                                  : "";
+    if (c.world_size > kMaxRanks)
+      return fmt::format("at most {} ranks can run; --simulate has none", kMaxRanks);
     const Leader* launched = leader();
     if (!launched || c.world_size <= launched->world().size) return {};
-    return fmt::format("it needs {} ranks, and {} has started {}", c.world_size, launched->world().launcher,
-                       launched->world().size);
+    return fmt::format("it needs {} ranks, and {} has started {}", c.world_size,
+                       launched->world().launcher, launched->world().size);
   }
 
-  void sort_into_meanings() {
-    std::map<MeaningKey, std::shared_ptr<Meaning>> by_key;
+  void group_by_truth() {
+    std::map<SharedTruthKey, std::shared_ptr<SharedTruth>> by_key;
     for (std::size_t i = 0; i < cases_.size(); ++i) {
       const Case& c = cases_[i];
       if (const std::string why = why_skipped(c); !why.empty()) {
         finish(i, skipped(c, why, options_.strict));
         continue;
       }
-      auto& meaning = by_key[key_of(c)];
-      if (!meaning) meanings_.push_back(meaning = std::make_shared<Meaning>());
-      meaning->cases.push_back(i);
+      auto& truth = by_key[key_of(c)];
+      if (!truth) truths_.push_back(truth = std::make_shared<SharedTruth>());
+      truth->cases.push_back(i);
     }
-    const auto place = [&](const std::shared_ptr<Meaning>& m) {
+    const auto place = [&](const std::shared_ptr<SharedTruth>& m) {
       const std::size_t first = m->cases.front();
       return std::pair(first / kTogether, cases_[first].world_size);
     };
-    std::stable_sort(meanings_.begin(), meanings_.end(),
+    std::stable_sort(truths_.begin(), truths_.end(),
                      [&](const auto& a, const auto& b) { return place(a) < place(b); });
   }
 
-  // What `reference` starts with, at the truth's scale: a sync of "mean" divides later what they leave to it.
+  // What `reference` starts with, at the truth's scale: a sync of "mean" divides later what they
+  // leave to it.
   static std::vector<double> reference_weights(Program program, const Objective& objective) {
     for (Input& input : program.inputs) input.sync.clear();
     return backward_weights(program, objective, !has_code(program.steps));
   }
 
   // That the ranks agree, where the objective says so, takes more rows than one.
-  std::vector<std::vector<double>> rows_to_ask(const Meaning& meaning, const Objective& objective) const {
-    const Program& program = meaning.asked.program;
-    const bool one_is_enough = !options_.every_objective && ranks_that_agree(program, objective).empty() &&
-                               std::all_of(meaning.cases.begin(), meaning.cases.end(),
-                                           [&](std::size_t i) { return is_expected_to_match(cases_[i]); });
+  std::vector<std::vector<double>> rows_to_ask(const SharedTruth& truth,
+                                               const Objective& objective) const {
+    const Program& program = truth.asked.program;
+    const bool one_is_enough =
+        !options_.every_objective && ranks_that_agree(program, objective).empty() &&
+        std::all_of(truth.cases.begin(), truth.cases.end(),
+                    [&](std::size_t i) { return is_expected_to_match(cases_[i]); });
     if (one_is_enough) return {truth_weights(program, objective)};
     return weights_to_ask(program, objective);
   }
 
   void submit_more() {
-    for (; !meanings_.empty() && active_ < kAhead; ++active_) {
-      std::shared_ptr<Meaning> meaning = std::move(meanings_.front());
-      meanings_.pop_front();
-      const Case& first = cases_[meaning->cases.front()];
-      meaning->unfinished = meaning->cases.size();
-      meaning->asked.program = program_for(first);
-      meaning->asked.weights = rows_to_ask(*meaning, first.objective);
-      meaning->asked.with_bounds =
-          options_.bounds_for_all || asks_for_bounds_at_once(meaning->asked.program);
-      meaning->asked.on_gpu = is_on_gpu(first);
-      meaning->asked.with_differences = options_.with_differences;
-      auto run_weights = reference_weights(meaning->asked.program, first.objective);
-      if (run_weights != meaning->asked.weights.front())
-        meaning->asked.run_weights = {std::move(run_weights)};
-      const Ticket ticket = ask(*meaning, first);
-      simulations_.emplace(ticket, std::move(meaning));
+    for (; !truths_.empty() && active_ < kAhead; ++active_) {
+      std::shared_ptr<SharedTruth> truth = std::move(truths_.front());
+      truths_.pop_front();
+      const Case& first = cases_[truth->cases.front()];
+      truth->unfinished = truth->cases.size();
+      truth->asked.program = program_for(first);
+      truth->asked.weights = rows_to_ask(*truth, first.objective);
+      truth->asked.with_bounds =
+          options_.bounds_for_all || asks_for_bounds_at_once(truth->asked.program);
+      truth->asked.on_gpu = is_on_gpu(first);
+      truth->asked.with_differences = options_.with_differences;
+      auto run_weights = reference_weights(truth->asked.program, first.objective);
+      if (run_weights != truth->asked.weights.front())
+        truth->asked.run_weights = {std::move(run_weights)};
+      const Ticket ticket = ask(*truth, first);
+      simulations_.emplace(ticket, std::move(truth));
     }
   }
 
-  Ticket ask(const Meaning& meaning, const Case& c) {
-    if (!needs_differences(meaning.asked.program.steps))
-      return workshop_.simulate(meaning.asked, c.timeout_s, Turn::kLast, programs_.simulator_of(c));
-    return workshop_.run(measuring_request(c, meaning.asked), kMeasuringTakes * c.timeout_s, programs_.of(c));
+  Ticket ask(const SharedTruth& truth, const Case& c) {
+    if (!needs_differences(truth.asked.program.steps))
+      return pool_.simulate(truth.asked, c.timeout_s, QueuePosition::kLast,
+                            programs_.simulator_of(c));
+    return pool_.run(measuring_request(c, truth.asked), kMeasuringTakes * c.timeout_s,
+                     programs_.of(c));
   }
 
-  void on_simulation(std::shared_ptr<Meaning> meaning, SimulationRun run) {
-    meaning->run = std::move(run);
-    const Case& first = cases_[meaning->cases.front()];
-    if (meaning->run.error && meaning->run.error->kind == "subject")
-      return on_unusable_code(*meaning, meaning->run.error->message);
-    std::optional<InvalidProgram> invalid = meaning->run.simulation.invalid;
+  void on_simulation(std::shared_ptr<SharedTruth> truth, SimulationRun run) {
+    truth->run = std::move(run);
+    const Case& first = cases_[truth->cases.front()];
+    if (truth->run.error && truth->run.error->kind == "subject")
+      return on_unusable_code(*truth, truth->run.error->message);
+    std::optional<InvalidProgram> invalid = truth->run.simulation.invalid;
     bool impossible = first.world_size_overridden;
-    if (!invalid && !meaning->run.error) {
-      invalid = check_replicated(meaning->asked, first.objective, meaning->run.simulation);
+    if (!invalid && !truth->run.error) {
+      invalid = check_replicated(truth->asked, first.objective, truth->run.simulation);
       impossible = impossible || first.objective_overridden;
     }
-    if (invalid) return on_invalid(*meaning, *invalid, impossible);
-    if (const std::string why = replace_truth(*meaning, first); !why.empty()) {
-      for (const std::size_t i : meaning->cases) release(*meaning, i, skipped(cases_[i], why, true));
+    if (invalid) return on_invalid(*truth, *invalid, impossible);
+    if (const std::string why = replace_truth(*truth, first); !why.empty()) {
+      for (const std::size_t i : truth->cases) release(*truth, i, skipped(cases_[i], why, true));
       return;
     }
-    for (const std::size_t i : meaning->cases) {
-      if (meaning->run.error || options_.simulate_only)
-        conclude(i, *meaning, nullptr);
+    for (const std::size_t i : truth->cases) {
+      if (truth->run.error || options_.simulate_only)
+        conclude(i, *truth, nullptr);
       else
-        start_run(meaning, i);
+        start_run(truth, i);
     }
   }
 
-  std::string replace_truth(Meaning& meaning, const Case& c) {
-    if (!options_.replace_truth || meaning.run.error || calls_code(c)) return "";
-    return options_.replace_truth(c, meaning.asked.program, meaning.run.simulation);
+  std::string replace_truth(SharedTruth& truth, const Case& c) {
+    if (!options_.replace_truth || truth.run.error || calls_code(c)) return "";
+    return options_.replace_truth(c, truth.asked.program, truth.run.simulation);
   }
 
-  void start_run(const std::shared_ptr<Meaning>& meaning, std::size_t i) {
+  void start_run(const std::shared_ptr<SharedTruth>& truth, std::size_t i) {
     const Case& c = cases_[i];
-    if (unusable_.contains({c.subject, c.python})) return release(*meaning, i, std::nullopt);
+    if (unusable_.contains({c.subject, c.python})) return release(*truth, i, std::nullopt);
     const Ticket ticket =
-        workshop_.run(run_request(c, meaning->asked.program), c.timeout_s, programs_.of(c));
-    runs_.emplace(ticket, std::pair(meaning, i));
+        pool_.run(run_request(c, truth->asked.program), c.timeout_s, programs_.of(c));
+    runs_.emplace(ticket, std::pair(truth, i));
   }
 
   static RunRequest run_request(const Case& c, const Program& program) {
-    return {program, c.subject, c.backend,
+    return {program,
+            c.subject,
+            c.backend,
             backward_weights(program, c.objective, divides_replicated(c, program)),
-            c.device == "cpu" ? "" : c.device, {}};
+            c.device == "cpu" ? "" : c.device,
+            {}};
   }
 
   // The file's own mistake is the user's error; one that only an override makes is a reason to
   // skip.
-  void on_invalid(Meaning& meaning, const InvalidProgram& invalid, bool impossible) {
-    const Scenario& scenario = *cases_[meaning.cases.front()].scenario;
+  void on_invalid(SharedTruth& truth, const InvalidProgram& invalid, bool impossible) {
+    const Scenario& scenario = *cases_[truth.cases.front()].scenario;
     if (!impossible && told_.emplace(scenario.file, invalid.pointer, invalid.message).second)
       listener_.on_invalid({scenario.file, position_of(scenario, invalid.pointer), invalid.pointer,
                             invalid.message, invalid.caret});
-    for (const std::size_t i : meaning.cases)
-      release(meaning, i,
+    for (const std::size_t i : truth.cases)
+      release(truth, i,
               impossible ? std::optional(skipped(cases_[i], invalid.message, options_.strict))
                          : std::nullopt);
   }
@@ -242,23 +252,26 @@ class Verification {
     }
   }
 
-  // Code that a step calls and that cannot be loaded: the user's error, told once, of all its cases.
-  void on_unusable_code(Meaning& meaning, const std::string& message) {
-    const Scenario& scenario = *cases_[meaning.cases.front()].scenario;
+  // Code that a step calls and that cannot be loaded: the user's error, told once, of all its
+  // cases.
+  void on_unusable_code(SharedTruth& truth, const std::string& message) {
+    const Scenario& scenario = *cases_[truth.cases.front()].scenario;
     if (told_.emplace(scenario.file, "", message).second)
       listener_.on_invalid({scenario.file, {}, "", message, ""});
-    for (const std::size_t i : meaning.cases) release(meaning, i, std::nullopt);
+    for (const std::size_t i : truth.cases) release(truth, i, std::nullopt);
   }
 
   void on_run(Ticket ticket, DistributedRun run) {
     if (!simulations_.contains(ticket)) return on_run(take(runs_, ticket), run);
-    std::shared_ptr<Meaning> meaning = take(simulations_, ticket);
+    std::shared_ptr<SharedTruth> truth = take(simulations_, ticket);
     const std::string skip = run.error || run.ranks.empty() ? "" : run.ranks.front().skipped;
-    if (skip.empty()) return on_simulation(std::move(meaning), measured(std::move(run)));
-    for (const std::size_t i : meaning->cases) release(*meaning, i, skipped(cases_[i], skip, options_.strict));
+    if (skip.empty()) return on_simulation(std::move(truth), measured(std::move(run)));
+    for (const std::size_t i : truth->cases)
+      release(*truth, i, skipped(cases_[i], skip, options_.strict));
   }
 
-  void on_run(std::pair<std::shared_ptr<Meaning>, std::size_t> what, const DistributedRun& run) {
+  void on_run(std::pair<std::shared_ptr<SharedTruth>, std::size_t> what,
+              const DistributedRun& run) {
     const Case& c = cases_[what.second];
     if (!run.error || run.error->kind != "subject") return conclude(what.second, *what.first, &run);
     // The user's mistake, and the same for every case: no case is worth trying again.
@@ -268,43 +281,43 @@ class Verification {
   }
 
   // Without a run the simulation is judged alone.
-  void conclude(std::size_t i, Meaning& meaning, const DistributedRun* run) {
+  void conclude(std::size_t i, SharedTruth& truth, const DistributedRun* run) {
     const Case& c = cases_[i];
-    const SimulationRun& simulated = meaning.run;
-    if (simulated.error)
-      return release(meaning, i, failed(c, *simulated.error, simulated.elapsed_s));
+    const SimulationRun& simulated = truth.run;
+    if (simulated.error) return release(truth, i, failed(c, *simulated.error, simulated.elapsed_s));
     Outcome outcome;
-    const SimulateRequest* asked = &meaning.asked;
+    const SimulateRequest* asked = &truth.asked;
     outcome.simulation = &simulated.simulation;
-    outcome.program = &meaning.asked.program;
+    outcome.program = &truth.asked.program;
     outcome.run = run;
     outcome.elapsed_s = run ? run->elapsed_s : simulated.elapsed_s;
     CaseComparison comparison;
     if (!run || is_complete(*run)) {
-      comparison = compare(c, meaning.asked, simulated.simulation, run);
-      if (run && !comparison.equal() && ask_for_bounds(meaning, c))
-        comparison = compare(c, meaning.asked, simulated.simulation, run);
+      comparison = compare(c, truth.asked, simulated.simulation, run);
+      if (run && !comparison.equal() && ask_for_bounds(truth, c))
+        comparison = compare(c, truth.asked, simulated.simulation, run);
       const bool is_told = !comparison.gradients_equal() || !is_expected_to_match(c);
-      if (run && is_told && ask_for_every_rank(meaning, c))
-        comparison = compare(c, meaning.asked, simulated.simulation, run);
-      if (!run) listener_.on_truth(c, meaning.asked.program, simulated.simulation, comparison);
+      if (run && is_told && ask_for_every_rank(truth, c))
+        comparison = compare(c, truth.asked, simulated.simulation, run);
+      if (!run) listener_.on_truth(c, truth.asked.program, simulated.simulation, comparison);
       outcome.comparison = &comparison;
       if (run && calls_code(c) && !comparison.equal()) {
-        outcome.dispute = dispute_of(c, meaning, *run, comparison);
+        outcome.dispute = dispute_of(c, truth, *run, comparison);
         if (outcome.dispute.empty()) {
-          asked = &meant(meaning).asked;
-          outcome.simulation = &meant(meaning).simulation;
+          asked = &intended(truth).asked;
+          outcome.simulation = &intended(truth).simulation;
           comparison = compare(c, *asked, *outcome.simulation, run);
         }
       }
-      if (outcome.dispute.empty()) outcome.findings = findings(c, *asked, *outcome.simulation, comparison);
+      if (outcome.dispute.empty())
+        outcome.findings = findings(c, *asked, *outcome.simulation, comparison);
     }
     const CaseComparison* compared = outcome.comparison;
     const Simulation& truth = *outcome.simulation;
     CaseResult result = judge(c, std::move(outcome), options_.strict);
     CaseMachine machine(*this, c, *asked);
     listener_.on_conclusion({c, *asked, truth, run, compared, machine, result});
-    release(meaning, i, std::move(result));
+    release(truth, i, std::move(result));
   }
 
   // The case's simulators and ranks, for who wants to know more of it.
@@ -338,17 +351,18 @@ class Verification {
     const Program& program_;
   };
 
-  // Why a program that calls code, and whose gradients are not the truth, is nevertheless not accused; else empty.
-  std::string dispute_of(const Case& c, const Meaning& meaning, const DistributedRun& run,
+  // Why a program that calls code, and whose gradients are not the truth, is nevertheless not
+  // accused; else empty.
+  std::string dispute_of(const Case& c, const SharedTruth& truth, const DistributedRun& run,
                          const CaseComparison& comparison) {
-    std::string why = dispute(c, meaning.asked, meaning.run.simulation, run, comparison);
+    std::string why = dispute(c, truth.asked, truth.run.simulation, run, comparison);
     if (!why.empty() || comparison.equal() || !could_be_rounding(c, comparison)) return why;
-    return is_right_in_float64(c, meaning) ? dispute_about_rounding(c.dtype, comparison) : "";
+    return is_right_in_float64(c, truth) ? dispute_about_rounding(c.dtype, comparison) : "";
   }
 
-  bool is_right_in_float64(Case c, const Meaning& meaning) {
+  bool is_right_in_float64(Case c, const SharedTruth& truth) {
     c.dtype = DType::kFloat64;
-    SimulateRequest request = meaning.asked;
+    SimulateRequest request = truth.asked;
     request.program.dtype = c.dtype;
     const SimulationRun truth = simulate_now(request, c);
     if (truth.error || truth.simulation.invalid) return false;
@@ -356,13 +370,13 @@ class Verification {
     return run && is_complete(*run) && compare(c, request, truth.simulation, &*run).equal();
   }
 
-  static const Meant& meant(Meaning& meaning) {
-    if (!meaning.meant) meaning.meant = as_meant(meaning.asked, meaning.run.simulation);
-    return *meaning.meant;
+  static const IntendedTruth& intended(SharedTruth& truth) {
+    if (!truth.intended) truth.intended = as_intended(truth.asked, truth.run.simulation);
+    return *truth.intended;
   }
 
-  std::vector<Finding> findings(const Case& c, const SimulateRequest& asked, const Simulation& simulation,
-                                const CaseComparison& comparison) {
+  std::vector<Finding> findings(const Case& c, const SimulateRequest& asked,
+                                const Simulation& simulation, const CaseComparison& comparison) {
     CaseMachine machine(*this, c, asked);
     if (!options_.simulate_only) return diagnose({c, asked, simulation, comparison}, &machine);
     CaseComparison guards = comparison;  // no gradients were observed that could be explained
@@ -372,29 +386,30 @@ class Verification {
 
   // Each rank's loss by itself, so that a diagnosis knows every objective; false where that is
   // known.
-  bool ask_for_every_rank(Meaning& meaning, const Case& c) {
-    if (needs_differences(meaning.asked.program.steps)) return false;  // differences give every rank's anyway
-    auto weights = weights_to_ask(meaning.asked.program, c.objective, Detail::kEveryRank);
-    if (weights.size() <= meaning.asked.weights.size()) return false;
-    SimulateRequest request = meaning.asked;
+  bool ask_for_every_rank(SharedTruth& truth, const Case& c) {
+    if (needs_differences(truth.asked.program.steps))
+      return false;  // differences give every rank's anyway
+    auto weights = weights_to_ask(truth.asked.program, c.objective, Detail::kEveryRank);
+    if (weights.size() <= truth.asked.weights.size()) return false;
+    SimulateRequest request = truth.asked;
     request.weights = std::move(weights);
-    return ask_again(meaning, std::move(request), c);
+    return ask_again(truth, std::move(request), c);
   }
 
   // What a large program's truth is uncertain by; false where that is known.
-  bool ask_for_bounds(Meaning& meaning, const Case& c) {
-    if (meaning.asked.with_bounds || calls_code(c)) return false;
-    SimulateRequest request = meaning.asked;
+  bool ask_for_bounds(SharedTruth& truth, const Case& c) {
+    if (truth.asked.with_bounds || calls_code(c)) return false;
+    SimulateRequest request = truth.asked;
     request.with_bounds = true;
-    return ask_again(meaning, std::move(request), c);
+    return ask_again(truth, std::move(request), c);
   }
 
-  bool ask_again(Meaning& meaning, SimulateRequest request, const Case& c) {
+  bool ask_again(SharedTruth& truth, SimulateRequest request, const Case& c) {
     SimulationRun run = simulate_now(request, c);
     if (run.error || run.simulation.invalid) return false;  // the few rows do, too
-    meaning.asked = std::move(request);
-    meaning.run = std::move(run);
-    replace_truth(meaning, c);  // which it could before, so it can
+    truth.asked = std::move(request);
+    truth.run = std::move(run);
+    replace_truth(truth, c);  // which it could before, so it can
     return true;
   }
 
@@ -413,10 +428,11 @@ class Verification {
   SimulationRun simulate_now(const SimulateRequest& request, const Case& c) {
     const bool measures = needs_differences(request.program.steps);
     if (measures && is_replay(request)) return cannot_be_replayed();
-    std::optional<Completion> done = workshop_.wait(
-        measures
-            ? workshop_.run(measuring_request(c, request), kMeasuringTakes * c.timeout_s, programs_.of(c))
-            : workshop_.simulate(request, c.timeout_s, Turn::kNext, simulator_for(request, c)));
+    std::optional<Completion> done =
+        pool_.wait(measures ? pool_.run(measuring_request(c, request),
+                                        kMeasuringTakes * c.timeout_s, programs_.of(c))
+                            : pool_.simulate(request, c.timeout_s, QueuePosition::kNext,
+                                             simulator_for(request, c)));
     if (!done) throw Interrupted();
     SimulationRun run = measures ? measured(std::get<DistributedRun>(std::move(done->result)))
                                  : std::get<SimulationRun>(std::move(done->result));
@@ -427,8 +443,7 @@ class Verification {
 
   // Behind the runs that wait already, as those are what the ranks have been handed.
   std::optional<DistributedRun> run_now(const Case& c, const RunRequest& request) {
-    std::optional<Completion> done =
-        workshop_.wait(workshop_.run(request, c.timeout_s, programs_.of(c)));
+    std::optional<Completion> done = pool_.wait(pool_.run(request, c.timeout_s, programs_.of(c)));
     if (!done) throw Interrupted();
     return std::get<DistributedRun>(std::move(done->result));
   }
@@ -438,15 +453,15 @@ class Verification {
   void check_torch() {
     if (torch_is_checked_ || kTorchVersion.empty()) return;
     torch_is_checked_ = true;
-    const std::string version = workshop_.torch_version();
+    const std::string version = pool_.torch_version();
     const std::string built(kTorchVersion.substr(0, kTorchVersion.find('+')));
     if (version.substr(0, version.find('+')) != built)
       throw SystemError("distgrad was built with torch " + built + ", but " + rank_executable() +
                         " runs with torch " + version + "; build it again");
   }
 
-  void release(Meaning& meaning, std::size_t i, std::optional<CaseResult> result) {
-    if (--meaning.unfinished == 0) --active_;
+  void release(SharedTruth& truth, std::size_t i, std::optional<CaseResult> result) {
+    if (--truth.unfinished == 0) --active_;
     finish(i, std::move(result));
   }
 
@@ -475,10 +490,10 @@ class Verification {
   const VerifyOptions& options_;
   VerifyListener& listener_;
 
-  std::deque<std::shared_ptr<Meaning>> meanings_;  // not yet asked for
-  std::size_t active_ = 0;                         // asked for, and not all cases finished
-  std::map<Ticket, std::shared_ptr<Meaning>> simulations_;
-  std::map<Ticket, std::pair<std::shared_ptr<Meaning>, std::size_t>> runs_;
+  std::deque<std::shared_ptr<SharedTruth>> truths_;  // not yet asked for
+  std::size_t active_ = 0;                           // asked for, and not all cases finished
+  std::map<Ticket, std::shared_ptr<SharedTruth>> simulations_;
+  std::map<Ticket, std::pair<std::shared_ptr<SharedTruth>, std::size_t>> runs_;
   std::set<std::tuple<std::string, std::string, std::string>> told_;  // file, pointer, message
 
   std::vector<std::optional<std::optional<CaseResult>>> outcomes_;
@@ -487,10 +502,10 @@ class Verification {
   std::size_t failed_ = 0;
   bool is_over_ = false;  // fail_fast: the rest is let be
 
-  std::set<std::pair<std::string, std::string>> unusable_;            // subject, python
+  std::set<std::pair<std::string, std::string>> unusable_;  // subject, python
 
   const RankPrograms& programs_;
-  Workshop& workshop_;
+  WorkerPool& pool_;
   bool torch_is_checked_ = false;
 };
 
@@ -498,20 +513,22 @@ class Verification {
 
 Verifier::Verifier(std::span<const Case> all, const VerifyOptions& options) : options_(options) {
   RankPrograms programs(all, options.interpreters, options.simulate_only);
-  WorkshopOptions workshop{.rank_commands = programs.commands(), .teams = options.jobs};
+  WorkerPoolOptions pool{.rank_commands = programs.commands(), .teams = options.jobs};
   if (Leader* launched = leader())
-    workshop.open_elsewhere = [launched](const std::vector<std::string>& command) { return launched->open(command); };
-  workshop.on_loading = [this](const std::string& subject, double seconds) {
+    pool.open_elsewhere = [launched](const std::vector<std::string>& command) {
+      return launched->open(command);
+    };
+  pool.on_loading = [this](const std::string& subject, double seconds) {
     if (listener_) listener_->on_loading(subject, seconds);
   };
-  machinery_.reset(new Machinery{std::move(programs), Workshop(std::move(workshop))});
+  machinery_.reset(new Machinery{std::move(programs), WorkerPool(std::move(pool))});
 }
 
 Verifier::~Verifier() = default;
 
 void Verifier::verify(std::span<const Case> cases, VerifyListener& listener) {
   listener_ = &listener;
-  Verification(cases, options_, listener, machinery_->programs, machinery_->workshop).run();
+  Verification(cases, options_, listener, machinery_->programs, machinery_->pool).run();
   listener_ = nullptr;
 }
 

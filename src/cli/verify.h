@@ -47,7 +47,7 @@ struct Conclusion {
 class VerifyListener {
  public:
   virtual ~VerifyListener() = default;
-  virtual void on_result(CaseResult) = 0;    // in the order of the cases
+  virtual void on_result(CaseResult) = 0;  // in the order of the cases
   // A program that means nothing, once for each place; a subject that cannot be loaded, once.
   virtual void on_invalid(InvalidFile) = 0;
   // Before the result, where the case could be simulated.

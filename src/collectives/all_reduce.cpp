@@ -12,12 +12,14 @@ std::vector<at::Tensor> simulate(const Call& call, const std::vector<at::Tensor>
   return on_every_rank(reduction(call, operands), call.size);
 }
 
-at::Tensor forward(const Call& call, Connection& group, const at::Tensor& operand, Kept&) {
+at::Tensor forward(const Call& call, Connection& group, const at::Tensor& operand,
+                   SavedForBackward&) {
   return native_reduction(call, group, operand);
 }
 
-at::Tensor backward(const Call& call, Connection& group, const Kept& kept, const at::Tensor& cotangent) {
-  return native_reduction_adjoint(call, group, kept, summed(group, cotangent));
+at::Tensor backward(const Call& call, Connection& group, const SavedForBackward& saved,
+                    const at::Tensor& cotangent) {
+  return native_reduction_adjoint(call, group, saved, summed(group, cotangent));
 }
 
 at::Tensor in_place(const Call& call, Connection& group, const at::Tensor& operand) {

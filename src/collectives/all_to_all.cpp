@@ -1,4 +1,5 @@
-// all_to_all: rank i cuts its operand as row i of the splits says; chunk j goes to rank j, which joins what it receives.
+// all_to_all: rank i cuts its operand as row i of the splits says; chunk j goes to rank j, which
+// joins what it receives.
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
@@ -9,9 +10,11 @@ namespace distgrad {
 namespace {
 
 // What rank `to` receives from each rank, given all operands' shapes.
-std::vector<Shape> received_shapes(const Call& call, const std::vector<Shape>& operands, std::int64_t dim, int to) {
+std::vector<Shape> received_shapes(const Call& call, const std::vector<Shape>& operands,
+                                   std::int64_t dim, int to) {
   std::vector<Shape> shapes = operands;
-  for (int from = 0; from < call.size; ++from) shapes[from][dim] = chunk_sizes(call, operands[from][dim], from)[to];
+  for (int from = 0; from < call.size; ++from)
+    shapes[from][dim] = chunk_sizes(call, operands[from][dim], from)[to];
   return shapes;
 }
 
@@ -23,8 +26,8 @@ std::vector<at::Tensor> simulate(const Call& call, const std::vector<at::Tensor>
     for (std::int64_t d = 0; fits && d < operands[0].dim(); ++d)
       fits = d == dim || operands[r].size(d) == operands[0].size(d);
     if (!fits)
-      throw InvalidCall("all_to_all: operands may differ only along dim " + std::to_string(dim) + ": " +
-                        shapes_text(operands));
+      throw InvalidCall("all_to_all: operands may differ only along dim " + std::to_string(dim) +
+                        ": " + shapes_text(operands));
     sent.push_back(chunks_of(call, operands[r], r));
   }
   std::vector<at::Tensor> outputs;
@@ -36,27 +39,32 @@ std::vector<at::Tensor> simulate(const Call& call, const std::vector<at::Tensor>
   return outputs;
 }
 
-at::Tensor forward(const Call& call, Connection& group, const at::Tensor& operand, Kept& kept) {
+at::Tensor forward(const Call& call, Connection& group, const at::Tensor& operand,
+                   SavedForBackward& saved) {
   const std::int64_t dim = dim_of(call, operand);
-  kept.operand_shapes = group.all_gather_shapes(operand);
-  const std::vector<Shape> received = received_shapes(call, kept.operand_shapes, dim, group.rank());
+  saved.operand_shapes = group.all_gather_shapes(operand);
+  const std::vector<Shape> received =
+      received_shapes(call, saved.operand_shapes, dim, group.rank());
   return at::cat(group.all_to_all(chunks_of(call, operand, group.rank()), received), dim);
 }
 
-at::Tensor backward(const Call& call, Connection& group, const Kept& kept, const at::Tensor& cotangent) {
-  const std::int64_t dim = dim_of(call, kept.operand);
+at::Tensor backward(const Call& call, Connection& group, const SavedForBackward& saved,
+                    const at::Tensor& cotangent) {
+  const std::int64_t dim = dim_of(call, saved.operand);
   // The inverse exchange: what came from rank r goes back to it.
   std::vector<std::int64_t> sizes;
-  for (const Shape& s : received_shapes(call, kept.operand_shapes, dim, group.rank())) sizes.push_back(s[dim]);
-  std::vector<Shape> back(call.size, kept.operand.sizes().vec());
-  const std::vector<std::int64_t> own = chunk_sizes(call, kept.operand.size(dim), group.rank());
+  for (const Shape& s : received_shapes(call, saved.operand_shapes, dim, group.rank()))
+    sizes.push_back(s[dim]);
+  std::vector<Shape> back(call.size, saved.operand.sizes().vec());
+  const std::vector<std::int64_t> own = chunk_sizes(call, saved.operand.size(dim), group.rank());
   for (int r = 0; r < call.size; ++r) back[r][dim] = own[r];
   return at::cat(group.all_to_all(cotangent.split_with_sizes(sizes, dim), back), dim);
 }
 
 at::Tensor in_place(const Call& call, Connection& group, const at::Tensor& operand) {
   const std::int64_t dim = dim_of(call, operand);
-  const std::vector<Shape> shapes = received_shapes(call, group.all_gather_shapes(operand), dim, group.rank());
+  const std::vector<Shape> shapes =
+      received_shapes(call, group.all_gather_shapes(operand), dim, group.rank());
   // Gloo has no list form; torch's Python falls back on the flat one as well.
   std::vector<at::Tensor> flat;
   std::vector<std::int64_t> in_counts, out_counts;

@@ -13,11 +13,13 @@ std::vector<at::Tensor> simulate(const Call& call, const std::vector<at::Tensor>
   return on_every_rank(operands[call.spec->root], call.size);
 }
 
-at::Tensor forward(const Call& call, Connection& group, const at::Tensor& operand, Kept&) {
+at::Tensor forward(const Call& call, Connection& group, const at::Tensor& operand,
+                   SavedForBackward&) {
   return group.broadcast(operand, call.spec->root);
 }
 
-at::Tensor backward(const Call& call, Connection& group, const Kept&, const at::Tensor& cotangent) {
+at::Tensor backward(const Call& call, Connection& group, const SavedForBackward&,
+                    const at::Tensor& cotangent) {
   const at::Tensor total = group.reduce(cotangent, ReduceOp::kSum, call.spec->root);
   return group.rank() == call.spec->root ? total : at::zeros_like(total);
 }

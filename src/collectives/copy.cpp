@@ -1,4 +1,5 @@
-// copy: the operand itself; a replicated value enters a parallel region (Megatron's f). Local in forward and backward.
+// copy: the operand itself; a replicated value enters a parallel region (Megatron's f). Local in
+// forward and backward.
 #include <ATen/ATen.h>
 
 #include "collectives/common.h"
@@ -13,9 +14,14 @@ std::vector<at::Tensor> simulate(const Call&, const std::vector<at::Tensor>& ope
   return outputs;
 }
 
-at::Tensor forward(const Call&, Connection&, const at::Tensor& operand, Kept&) { return operand.detach().clone(); }
+at::Tensor forward(const Call&, Connection&, const at::Tensor& operand, SavedForBackward&) {
+  return operand.detach().clone();
+}
 
-at::Tensor backward(const Call&, Connection&, const Kept&, const at::Tensor& cotangent) { return cotangent; }
+at::Tensor backward(const Call&, Connection&, const SavedForBackward&,
+                    const at::Tensor& cotangent) {
+  return cotangent;
+}
 
 at::Tensor in_place(const Call&, Connection&, const at::Tensor& operand) { return operand.clone(); }
 

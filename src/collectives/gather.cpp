@@ -11,18 +11,22 @@ namespace {
 std::vector<at::Tensor> simulate(const Call& call, const std::vector<at::Tensor>& operands) {
   const at::Tensor whole = joined(call, operands);
   std::vector<at::Tensor> outputs(call.size);
-  for (int r = 0; r < call.size; ++r) outputs[r] = r == call.spec->root ? whole : at::zeros_like(whole);
+  for (int r = 0; r < call.size; ++r)
+    outputs[r] = r == call.spec->root ? whole : at::zeros_like(whole);
   return outputs;
 }
 
-at::Tensor forward(const Call& call, Connection& group, const at::Tensor& operand, Kept& kept) {
-  const at::Tensor whole = collective(CollectiveKind::kAllGather).forward(call, group, operand, kept);
+at::Tensor forward(const Call& call, Connection& group, const at::Tensor& operand,
+                   SavedForBackward& saved) {
+  const at::Tensor whole =
+      collective(CollectiveKind::kAllGather).forward(call, group, operand, saved);
   return group.rank() == call.spec->root ? whole : at::zeros_like(whole);
 }
 
-at::Tensor backward(const Call& call, Connection& group, const Kept& kept, const at::Tensor& cotangent) {
+at::Tensor backward(const Call& call, Connection& group, const SavedForBackward& saved,
+                    const at::Tensor& cotangent) {
   const at::Tensor whole = group.broadcast(cotangent, call.spec->root);
-  return own_piece(call, group, kept, whole).clone(at::MemoryFormat::Contiguous);
+  return own_piece(call, group, saved, whole).clone(at::MemoryFormat::Contiguous);
 }
 
 at::Tensor in_place(const Call& call, Connection& group, const at::Tensor& operand) {
@@ -30,7 +34,8 @@ at::Tensor in_place(const Call& call, Connection& group, const at::Tensor& opera
   if (call.spec->dim) shapes = group.all_gather_shapes(operand);
   const bool is_root = group.rank() == call.spec->root;
   std::vector<at::Tensor> parts;
-  for (const Shape& shape : shapes) parts.push_back(at::zeros(shape, operand.options().requires_grad(false)));
+  for (const Shape& shape : shapes)
+    parts.push_back(at::zeros(shape, operand.options().requires_grad(false)));
   std::vector<std::vector<at::Tensor>> outputs;
   if (is_root) outputs.push_back(parts);
   std::vector<at::Tensor> inputs{operand.contiguous()};

@@ -1,5 +1,5 @@
-// Every collective × op × option on real connections (one thread a rank over Gloo) against its simulation and autograd:
-// forward, native adjoint, and the dispatcher's forward.
+// Every collective × op × option on real connections (one thread a rank over Gloo) against its
+// simulation and autograd: forward, native adjoint, and the dispatcher's forward.
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -44,17 +44,20 @@ BackendTraits tested_traits() {
     auto store = c10::make_intrusive<c10d::HashStore>();
     std::vector<BackendTraits> found(kSelfTestRanks);
     std::vector<std::thread> threads;
-    for (int r = 0; r < kSelfTestRanks; ++r) threads.emplace_back([&, r] { found[r] = self_test(store, r); });
+    for (int r = 0; r < kSelfTestRanks; ++r)
+      threads.emplace_back([&, r] { found[r] = self_test(store, r); });
     for (std::thread& t : threads) t.join();
     return found[0];
   }();
   return traits;
 }
 
-std::vector<at::Tensor> simulated_gradients(const Call& call, const Sample& sample, std::vector<at::Tensor>& outputs,
+std::vector<at::Tensor> simulated_gradients(const Call& call, const Sample& sample,
+                                            std::vector<at::Tensor>& outputs,
                                             std::vector<at::Tensor>& cotangents) {
   std::vector<at::Tensor> leaves;
-  for (const at::Tensor& x : sample.operands) leaves.push_back(x.to(at::kDouble).clone().requires_grad_(true));
+  for (const at::Tensor& x : sample.operands)
+    leaves.push_back(x.to(at::kDouble).clone().requires_grad_(true));
   outputs = collective(sample.spec.kind).simulate(call, leaves);
   cotangents = testing::cotangents_for(outputs);
   std::vector<at::Tensor> ends, starts;
@@ -84,9 +87,12 @@ void expect_equal(const Comparison& c, at::ScalarType type, bool special) {
   for (int r = 0; r < size; ++r) {
     ASSERT_EQ(c.got[r].sizes(), c.outputs[r].sizes()) << "rank " << r;
     ASSERT_EQ(c.gradient[r].sizes(), c.truth[r].sizes()) << "rank " << r;
-    EXPECT_TRUE(at::allclose(c.got[r].to(at::kDouble), c.outputs[r].detach(), tolerance, 0)) << "forward, rank " << r;
+    EXPECT_TRUE(at::allclose(c.got[r].to(at::kDouble), c.outputs[r].detach(), tolerance, 0))
+        << "forward, rank " << r;
     EXPECT_TRUE(at::allclose(c.gradient[r].to(at::kDouble), c.truth[r], tolerance, 0))
-        << "backward, rank " << r << "\n" << c.gradient[r] << "\n" << c.truth[r];
+        << "backward, rank " << r << "\n"
+        << c.gradient[r] << "\n"
+        << c.truth[r];
   }
 }
 
@@ -104,11 +110,11 @@ void compare_native(int size, at::ScalarType type, bool special, const BackendTr
     for (Comparison& c : all) {
       const Call call{&c.sample.spec, size};
       const Collective& record = collective(c.sample.spec.kind);
-      Kept kept;
-      kept.operand = c.sample.operands[r];
-      c.got[r] = record.forward(call, connection, c.sample.operands[r], kept);
-      kept.output = c.got[r];
-      c.gradient[r] = record.backward(call, connection, kept, c.cotangents[r].to(type));
+      SavedForBackward saved;
+      saved.operand = c.sample.operands[r];
+      c.got[r] = record.forward(call, connection, c.sample.operands[r], saved);
+      saved.output = c.got[r];
+      c.gradient[r] = record.backward(call, connection, saved, c.cotangents[r].to(type));
     }
   });
   for (const RankOutcome& outcome : outcomes) ASSERT_EQ(outcome.failure, "");
@@ -124,10 +130,13 @@ TEST(NativeCollectives, AgreeWithZerosAndTies) {
 }
 
 TEST(NativeCollectives, AgreeInNarrowDtypes) {
-  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) compare_native(3, type, false, tested_traits());
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf})
+    compare_native(3, type, false, tested_traits());
 }
 
-TEST(ComposedCollectives, AgreeWithTheSimulation) { compare_native(3, at::kDouble, false, BackendTraits{}); }
+TEST(ComposedCollectives, AgreeWithTheSimulation) {
+  compare_native(3, at::kDouble, false, BackendTraits{});
+}
 
 TEST(SelfTest, FindsWhatIsKnownToBeWrong) {
   const BackendTraits traits = tested_traits();

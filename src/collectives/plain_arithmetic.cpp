@@ -10,7 +10,9 @@ namespace {
 
 using Plains = std::vector<Plain>;
 
-Plain zeros(const Shape& shape) { return {shape, std::vector<double>(static_cast<std::size_t>(element_count(shape)), 0.0)}; }
+Plain zeros(const Shape& shape) {
+  return {shape, std::vector<double>(static_cast<std::size_t>(element_count(shape)), 0.0)};
+}
 
 std::int64_t dim_in(const Call& call, const Shape& shape) {
   const std::int64_t dim = call.spec->dim.value_or(0);
@@ -37,8 +39,10 @@ void copy_along(Whole& whole, Part& part, std::int64_t dim, std::int64_t begin) 
   for (std::int64_t i = 0; i < b.before; ++i)
     for (std::int64_t j = 0; j < b.along; ++j)
       for (std::int64_t k = 0; k < b.after; ++k)
-        if constexpr (way == Way::kOut) part.values[b.at(i, j, k)] = whole.values[a.at(i, begin + j, k)];
-        else whole.values[a.at(i, begin + j, k)] = part.values[b.at(i, j, k)];
+        if constexpr (way == Way::kOut)
+          part.values[b.at(i, j, k)] = whole.values[a.at(i, begin + j, k)];
+        else
+          whole.values[a.at(i, begin + j, k)] = part.values[b.at(i, j, k)];
 }
 
 Plain cut(const Plain& whole, std::int64_t dim, std::int64_t begin, std::int64_t length) {
@@ -118,12 +122,18 @@ double sum(const std::vector<double>& v) {
 
 double reduced(const Call& call, const std::vector<double>& v) {
   switch (call.spec->op) {
-    case ReduceOp::kSum: return sum(v);
-    case ReduceOp::kAvg: return sum(v) / call.size;
-    case ReduceOp::kPremulSum: return call.spec->factor * sum(v);
-    case ReduceOp::kMin: return *std::min_element(v.begin(), v.end());
-    case ReduceOp::kMax: return *std::max_element(v.begin(), v.end());
-    case ReduceOp::kProduct: break;
+    case ReduceOp::kSum:
+      return sum(v);
+    case ReduceOp::kAvg:
+      return sum(v) / call.size;
+    case ReduceOp::kPremulSum:
+      return call.spec->factor * sum(v);
+    case ReduceOp::kMin:
+      return *std::min_element(v.begin(), v.end());
+    case ReduceOp::kMax:
+      return *std::max_element(v.begin(), v.end());
+    case ReduceOp::kProduct:
+      break;
   }
   double product = 1;
   for (const double x : v) product *= x;
@@ -133,15 +143,20 @@ double reduced(const Call& call, const std::vector<double>& v) {
 // d reduced / d v[i], ties shared.
 double slope(const Call& call, const std::vector<double>& v, int i) {
   switch (call.spec->op) {
-    case ReduceOp::kSum: return 1;
-    case ReduceOp::kAvg: return 1.0 / call.size;
-    case ReduceOp::kPremulSum: return call.spec->factor;
+    case ReduceOp::kSum:
+      return 1;
+    case ReduceOp::kAvg:
+      return 1.0 / call.size;
+    case ReduceOp::kPremulSum:
+      return call.spec->factor;
     case ReduceOp::kMin:
     case ReduceOp::kMax: {
       const double extremum = reduced(call, v);
-      return v[i] == extremum ? 1.0 / static_cast<double>(std::count(v.begin(), v.end(), extremum)) : 0;
+      return v[i] == extremum ? 1.0 / static_cast<double>(std::count(v.begin(), v.end(), extremum))
+                              : 0;
     }
-    case ReduceOp::kProduct: break;
+    case ReduceOp::kProduct:
+      break;
   }
   double others = 1;
   for (int j = 0; j < static_cast<int>(v.size()); ++j)
@@ -176,7 +191,8 @@ Plains exchanged(const Call& call, const Plains& x) {
   Plains out;
   for (int r = 0; r < call.size; ++r) {
     Plains parts;
-    for (int source = 0; source < call.size; ++source) parts.push_back(chunk(call, x[source], source, r));
+    for (int source = 0; source < call.size; ++source)
+      parts.push_back(chunk(call, x[source], source, r));
     out.push_back(concatenated(parts, dim_in(call, parts[0].shape)));
   }
   return out;
@@ -190,7 +206,8 @@ Plains returned(const Call& call, const Plains& x, const Plains& g) {
     Plains parts;
     for (int r = 0; r < call.size; ++r) {
       std::int64_t begin = 0;
-      for (int before = 0; before < source; ++before) begin += chunks(call, x[before].shape[dim], before)[r];
+      for (int before = 0; before < source; ++before)
+        begin += chunks(call, x[before].shape[dim], before)[r];
       parts.push_back(cut(g[r], dim, begin, chunks(call, x[source].shape[dim], source)[r]));
     }
     out.push_back(concatenated(parts, dim));
@@ -209,23 +226,30 @@ Plains plain_outputs(const Call& call, const Plains& x) {
   const int root = call.spec->root;
   Plains out;
   switch (call.spec->kind) {
-    case CollectiveKind::kAllReduce: return Plains(call.size, reduction(call, x));
-    case CollectiveKind::kReduce: return only_on(root, reduction(call, x), call.size);
-    case CollectiveKind::kBroadcast: return Plains(call.size, x[root]);
-    case CollectiveKind::kAllGather: return Plains(call.size, joined(call, x));
-    case CollectiveKind::kGather: return only_on(root, joined(call, x), call.size);
+    case CollectiveKind::kAllReduce:
+      return Plains(call.size, reduction(call, x));
+    case CollectiveKind::kReduce:
+      return only_on(root, reduction(call, x), call.size);
+    case CollectiveKind::kBroadcast:
+      return Plains(call.size, x[root]);
+    case CollectiveKind::kAllGather:
+      return Plains(call.size, joined(call, x));
+    case CollectiveKind::kGather:
+      return only_on(root, joined(call, x), call.size);
     case CollectiveKind::kReduceScatter:
       for (int r = 0; r < call.size; ++r) out.push_back(chunk(call, reduction(call, x), r, r));
       return out;
     case CollectiveKind::kScatter:
       for (int r = 0; r < call.size; ++r) out.push_back(chunk(call, x[root], r, r));
       return out;
-    case CollectiveKind::kAllToAll: return exchanged(call, x);
+    case CollectiveKind::kAllToAll:
+      return exchanged(call, x);
     case CollectiveKind::kSendRecv:
       for (const Plain& own : x) out.push_back(zeros(own.shape));
       for (const auto& [source, to] : call.spec->pairs) out[to] = x[source];
       return out;
-    case CollectiveKind::kCopy: return x;
+    case CollectiveKind::kCopy:
+      return x;
     case CollectiveKind::kSlice:
       for (int r = 0; r < call.size; ++r) out.push_back(chunk(call, x[r], r, r));
       return out;
@@ -237,24 +261,32 @@ Plains plain_adjoint(const Call& call, const Plains& x, const Plains& g) {
   const int root = call.spec->root;
   Plains out;
   switch (call.spec->kind) {
-    case CollectiveKind::kAllReduce: return reduction_adjoint(call, x, total(g));
-    case CollectiveKind::kReduce: return reduction_adjoint(call, x, g[root]);
-    case CollectiveKind::kBroadcast: return only_on(root, total(g), call.size);
+    case CollectiveKind::kAllReduce:
+      return reduction_adjoint(call, x, total(g));
+    case CollectiveKind::kReduce:
+      return reduction_adjoint(call, x, g[root]);
+    case CollectiveKind::kBroadcast:
+      return only_on(root, total(g), call.size);
     case CollectiveKind::kAllGather:
       for (int i = 0; i < call.size; ++i) out.push_back(piece(call, x, total(g), i));
       return out;
     case CollectiveKind::kGather:
       for (int i = 0; i < call.size; ++i) out.push_back(piece(call, x, g[root], i));
       return out;
-    case CollectiveKind::kReduceScatter: return reduction_adjoint(call, x, concatenated(g, dim_in(call, x[0].shape)));
-    case CollectiveKind::kScatter: return only_on(root, concatenated(g, dim_in(call, x[0].shape)), call.size);
-    case CollectiveKind::kAllToAll: return returned(call, x, g);
+    case CollectiveKind::kReduceScatter:
+      return reduction_adjoint(call, x, concatenated(g, dim_in(call, x[0].shape)));
+    case CollectiveKind::kScatter:
+      return only_on(root, concatenated(g, dim_in(call, x[0].shape)), call.size);
+    case CollectiveKind::kAllToAll:
+      return returned(call, x, g);
     case CollectiveKind::kSendRecv:
       for (const Plain& own : x) out.push_back(zeros(own.shape));
       for (const auto& [source, to] : call.spec->pairs)
-        for (std::size_t e = 0; e < out[source].values.size(); ++e) out[source].values[e] += g[to].values[e];
+        for (std::size_t e = 0; e < out[source].values.size(); ++e)
+          out[source].values[e] += g[to].values[e];
       return out;
-    case CollectiveKind::kCopy: return g;
+    case CollectiveKind::kCopy:
+      return g;
     case CollectiveKind::kSlice:
       for (int r = 0; r < call.size; ++r) {
         Plain whole = zeros(x[r].shape);

@@ -9,8 +9,8 @@ at::Tensor values(const Shape& shape, int rank, at::ScalarType type, bool with_z
   at::Tensor x = (at::arange(n, at::kDouble) * (rank + 2) + rank * 3).remainder(5) + 1;
   x = x * (at::arange(n, at::kDouble).remainder(3).eq(rank % 3).to(at::kDouble) * -2 + 1);
   if (with_zeros_and_ties && n > 0) {
-    x[0] = 4;                     // every rank ties there
-    if (n > 1 && rank < 2) x[1] = 0;  // two zeros
+    x[0] = 4;                          // every rank ties there
+    if (n > 1 && rank < 2) x[1] = 0;   // two zeros
     if (n > 2 && rank == 1) x[2] = 0;  // one zero
   }
   return x.reshape(shape).to(type);
@@ -24,11 +24,13 @@ CollectiveCall spec_of(CollectiveKind kind) {
 
 class Collector {
  public:
-  Collector(int size, at::ScalarType type, bool special) : size_(size), type_(type), special_(special) {}
+  Collector(int size, at::ScalarType type, bool special)
+      : size_(size), type_(type), special_(special) {}
 
   void add(const std::string& name, const CollectiveCall& spec, const std::vector<Shape>& shapes) {
     Sample sample{name, spec, {}};
-    for (int r = 0; r < size_; ++r) sample.operands.push_back(values(shapes[r], r, type_, special_));
+    for (int r = 0; r < size_; ++r)
+      sample.operands.push_back(values(shapes[r], r, type_, special_));
     out.push_back(std::move(sample));
   }
   void add(const std::string& name, const CollectiveCall& spec, const Shape& shape) {
@@ -50,7 +52,8 @@ std::vector<Sample> samples(int size, at::ScalarType type, bool with_zeros_and_t
   const std::int64_t n = size;
   for (std::size_t o = 0; o < kReduceOpNames.size(); ++o) {
     const auto op = static_cast<ReduceOp>(o);
-    for (const CollectiveKind kind : {CollectiveKind::kAllReduce, CollectiveKind::kReduce, CollectiveKind::kReduceScatter}) {
+    for (const CollectiveKind kind :
+         {CollectiveKind::kAllReduce, CollectiveKind::kReduce, CollectiveKind::kReduceScatter}) {
       CollectiveCall spec = spec_of(kind);
       spec.op = op;
       spec.factor = 3;
@@ -116,7 +119,8 @@ std::vector<Sample> samples(int size, at::ScalarType type, bool with_zeros_and_t
   for (int r = 0; r < size; ++r) spec.pairs.emplace_back(r, (r + 1) % size);
   c.add("send_recv ring", spec, uneven);
   spec.pairs = {{0, 0}};
-  for (int r = 1; r < size; ++r) spec.pairs.emplace_back(size - 1, r);  // one source often, also to itself
+  for (int r = 1; r < size; ++r)
+    spec.pairs.emplace_back(size - 1, r);  // one source often, also to itself
   c.add("send_recv fan", spec, {2, 2});
   spec.pairs.clear();
   c.add("send_recv nothing", spec, Shape{2});

@@ -15,15 +15,18 @@ std::vector<at::Tensor> simulate(const Call& call, const std::vector<at::Tensor>
   return outputs;
 }
 
-at::Tensor forward(const Call& call, Connection& group, const at::Tensor& operand, Kept&) {
+at::Tensor forward(const Call& call, Connection& group, const at::Tensor& operand,
+                   SavedForBackward&) {
   const bool premul = call.spec->op == ReduceOp::kPremulSum;
-  const at::Tensor total = premul ? group.reduce(operand.detach() * call.spec->factor, ReduceOp::kSum, call.spec->root)
-                                  : group.reduce(operand, call.spec->op, call.spec->root);
+  const at::Tensor total =
+      premul ? group.reduce(operand.detach() * call.spec->factor, ReduceOp::kSum, call.spec->root)
+             : group.reduce(operand, call.spec->op, call.spec->root);
   return group.rank() == call.spec->root ? total : at::zeros_like(total);
 }
 
-at::Tensor backward(const Call& call, Connection& group, const Kept& kept, const at::Tensor& cotangent) {
-  return native_reduction_adjoint(call, group, kept, group.broadcast(cotangent, call.spec->root));
+at::Tensor backward(const Call& call, Connection& group, const SavedForBackward& saved,
+                    const at::Tensor& cotangent) {
+  return native_reduction_adjoint(call, group, saved, group.broadcast(cotangent, call.spec->root));
 }
 
 at::Tensor in_place(const Call& call, Connection& group, const at::Tensor& operand) {

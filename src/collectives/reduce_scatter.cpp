@@ -12,19 +12,23 @@ std::vector<at::Tensor> simulate(const Call& call, const std::vector<at::Tensor>
   return chunks_of(call, reduction(call, operands));
 }
 
-at::Tensor forward(const Call& call, Connection& group, const at::Tensor& operand, Kept&) {
-  return chunks_of(call, native_reduction(call, group, operand))[group.rank()].clone(at::MemoryFormat::Contiguous);
+at::Tensor forward(const Call& call, Connection& group, const at::Tensor& operand,
+                   SavedForBackward&) {
+  return chunks_of(call, native_reduction(call, group, operand))[group.rank()].clone(
+      at::MemoryFormat::Contiguous);
 }
 
-at::Tensor backward(const Call& call, Connection& group, const Kept& kept, const at::Tensor& cotangent) {
-  const at::Tensor total = at::cat(group.all_gather_uneven(cotangent), dim_of(call, kept.operand));
-  return native_reduction_adjoint(call, group, kept, total);
+at::Tensor backward(const Call& call, Connection& group, const SavedForBackward& saved,
+                    const at::Tensor& cotangent) {
+  const at::Tensor total = at::cat(group.all_gather_uneven(cotangent), dim_of(call, saved.operand));
+  return native_reduction_adjoint(call, group, saved, total);
 }
 
 at::Tensor in_place(const Call& call, Connection& group, const at::Tensor& operand) {
   std::vector<std::vector<at::Tensor>> inputs(1);
   for (const at::Tensor& chunk : chunks_of(call, operand)) inputs[0].push_back(chunk.contiguous());
-  std::vector<at::Tensor> outputs{at::zeros_like(inputs[0][group.rank()], at::MemoryFormat::Contiguous)};
+  std::vector<at::Tensor> outputs{
+      at::zeros_like(inputs[0][group.rank()], at::MemoryFormat::Contiguous)};
   outputs[0] = outputs[0].detach();
   c10d::ReduceScatterOptions options;
   options.reduceOp = torch_reduce_op(*call.spec);
@@ -34,6 +38,7 @@ at::Tensor in_place(const Call& call, Connection& group, const at::Tensor& opera
 
 }  // namespace
 
-const Collective kReduceScatter = {CollectiveKind::kReduceScatter, simulate, forward, backward, in_place};
+const Collective kReduceScatter = {CollectiveKind::kReduceScatter, simulate, forward, backward,
+                                   in_place};
 
 }  // namespace distgrad

@@ -13,13 +13,15 @@ std::vector<at::Tensor> simulate(const Call& call, const std::vector<at::Tensor>
   return chunks_of(call, operands[call.spec->root]);
 }
 
-at::Tensor forward(const Call& call, Connection& group, const at::Tensor& operand, Kept&) {
+at::Tensor forward(const Call& call, Connection& group, const at::Tensor& operand,
+                   SavedForBackward&) {
   const at::Tensor whole = group.broadcast(operand, call.spec->root);
   return chunks_of(call, whole)[group.rank()].clone(at::MemoryFormat::Contiguous);
 }
 
-at::Tensor backward(const Call& call, Connection& group, const Kept& kept, const at::Tensor& cotangent) {
-  const at::Tensor whole = at::cat(group.all_gather_uneven(cotangent), dim_of(call, kept.operand));
+at::Tensor backward(const Call& call, Connection& group, const SavedForBackward& saved,
+                    const at::Tensor& cotangent) {
+  const at::Tensor whole = at::cat(group.all_gather_uneven(cotangent), dim_of(call, saved.operand));
   return group.rank() == call.spec->root ? whole : at::zeros_like(whole);
 }
 

@@ -1,4 +1,5 @@
-// The oracle's own guard: every collective × op against central finite differences, and the adjoints' worked values.
+// The oracle's own guard: every collective × op against central finite differences, and the
+// adjoints' worked values.
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -11,10 +12,12 @@ namespace {
 
 using testing::Sample;
 
-double weighted(const Call& call, const std::vector<at::Tensor>& operands, const std::vector<at::Tensor>& cotangents) {
+double weighted(const Call& call, const std::vector<at::Tensor>& operands,
+                const std::vector<at::Tensor>& cotangents) {
   double sum = 0;
   const std::vector<at::Tensor> outputs = collective(call.spec->kind).simulate(call, operands);
-  for (std::size_t r = 0; r < outputs.size(); ++r) sum += (outputs[r] * cotangents[r]).sum().item<double>();
+  for (std::size_t r = 0; r < outputs.size(); ++r)
+    sum += (outputs[r] * cotangents[r]).sum().item<double>();
   return sum;
 }
 
@@ -32,14 +35,16 @@ void check_sample(const Sample& sample, int size) {
   for (int r = 0; r < size; ++r) {
     const at::Tensor got = grads[r].defined() ? grads[r] : at::zeros_like(sample.operands[r]);
     for (std::int64_t i = 0; i < got.numel(); ++i) {
-      // Programs are polynomials of degree `size` in one element at most linear: the central difference is exact but for rounding.
+      // Programs are polynomials of degree `size` in one element at most linear: the central
+      // difference is exact but for rounding.
       const double h = 0x1p-10;
       std::vector<at::Tensor> up = sample.operands, down = sample.operands;
       up[r] = up[r].clone();
       down[r] = down[r].clone();
       up[r].view({-1})[i] += h;
       down[r].view({-1})[i] -= h;
-      const double slope = (weighted(call, up, cotangents) - weighted(call, down, cotangents)) / (2 * h);
+      const double slope =
+          (weighted(call, up, cotangents) - weighted(call, down, cotangents)) / (2 * h);
       EXPECT_NEAR(got.reshape({-1})[i].item<double>(), slope, 1e-6 * std::max(1.0, std::abs(slope)))
           << "rank " << r << ", element " << i;
     }
@@ -53,7 +58,8 @@ TEST(Simulation, AgreesWithFiniteDifferences) {
       const bool picks = sample.spec.op == ReduceOp::kMin || sample.spec.op == ReduceOp::kMax;
       bool ties = false;
       for (int a = 0; picks && a < size; ++a)
-        for (int b = 0; b < a; ++b) ties = ties || sample.operands[a].eq(sample.operands[b]).any().item<bool>();
+        for (int b = 0; b < a; ++b)
+          ties = ties || sample.operands[a].eq(sample.operands[b]).any().item<bool>();
       if (!ties) check_sample(sample, size);
     }
 }
@@ -62,16 +68,17 @@ TEST(Records, EachKindHasItsOwnAndSamples) {
   const std::vector<Sample> samples = testing::samples(2, at::kDouble, false);
   for (const CollectiveTraits& kind : kCollectives) {
     EXPECT_EQ(collective(kind.kind).kind, kind.kind) << kind.name << ": records.h";
-    EXPECT_TRUE(std::any_of(samples.begin(), samples.end(), [&](const Sample& sample) {
-      return sample.spec.kind == kind.kind;
-    })) << kind.name << ": random_call.cpp";
+    EXPECT_TRUE(std::any_of(samples.begin(), samples.end(),
+                            [&](const Sample& sample) { return sample.spec.kind == kind.kind; }))
+        << kind.name << ": random_call.cpp";
   }
 }
 
 at::Tensor vec(std::vector<double> v) { return at::tensor(v, at::kDouble); }
 
 // x by rank, loss y on every rank: the gradients by rank.
-std::vector<double> gradients(CollectiveCall spec, const std::vector<double>& x, const std::vector<double>& weights) {
+std::vector<double> gradients(CollectiveCall spec, const std::vector<double>& x,
+                              const std::vector<double>& weights) {
   std::vector<at::Tensor> leaves;
   for (const double v : x) leaves.push_back(vec({v}).requires_grad_(true));
   const Call call{&spec, static_cast<int>(x.size())};
@@ -105,7 +112,9 @@ TEST(Simulation, ShowsEachRanksShapeWhenTheyDoNotFit) {
     collective(spec.kind).simulate(Call{&spec, 2}, {vec({1, 2}), vec({1, 2, 3})});
     FAIL() << "was accepted";
   } catch (const InvalidCall& e) {
-    EXPECT_STREQ(e.what(), "all_reduce needs operands of one shape on all ranks of the group: rank 0 [2], rank 1 [3]");
+    EXPECT_STREQ(
+        e.what(),
+        "all_reduce needs operands of one shape on all ranks of the group: rank 0 [2], rank 1 [3]");
   }
 }
 

@@ -1,4 +1,5 @@
-// slice: each rank's own chunk of its own operand (Megatron's scatter). Local in forward and backward.
+// slice: each rank's own chunk of its own operand (Megatron's scatter). Local in forward and
+// backward.
 #include <ATen/ATen.h>
 
 #include "collectives/common.h"
@@ -13,12 +14,14 @@ std::vector<at::Tensor> simulate(const Call& call, const std::vector<at::Tensor>
   return outputs;
 }
 
-at::Tensor forward(const Call& call, Connection& group, const at::Tensor& operand, Kept&) {
+at::Tensor forward(const Call& call, Connection& group, const at::Tensor& operand,
+                   SavedForBackward&) {
   return chunks_of(call, operand.detach())[group.rank()].clone(at::MemoryFormat::Contiguous);
 }
 
-at::Tensor backward(const Call& call, Connection& group, const Kept& kept, const at::Tensor& cotangent) {
-  at::Tensor whole = at::zeros_like(kept.operand, at::MemoryFormat::Contiguous);
+at::Tensor backward(const Call& call, Connection& group, const SavedForBackward& saved,
+                    const at::Tensor& cotangent) {
+  at::Tensor whole = at::zeros_like(saved.operand, at::MemoryFormat::Contiguous);
   chunks_of(call, whole)[group.rank()].copy_(cotangent);
   return whole;
 }

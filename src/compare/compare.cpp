@@ -9,7 +9,7 @@
 #include "gradients/assemble.h"
 #include "gradients/closeness.h"
 #include "gradients/objective_truths.h"
-#include "gradients/rounding_room.h"
+#include "gradients/user_code_slack.h"
 #include "model/subject_text.h"
 
 namespace distgrad {
@@ -18,7 +18,7 @@ namespace {
 constexpr std::int64_t kMostBoundsKept = std::int64_t{1} << 20;  // elements of a tensor
 
 // What every input of the case is compared with.
-struct Ground {
+struct ComparisonContext {
   const Program& program;
   const Objective& declared;
   const Tolerance& tolerance;
@@ -33,7 +33,7 @@ const Array* array_at(const std::vector<std::optional<Array>>& parts, std::size_
 // One input: its parts against the truth, and against the truth of every other objective.
 class InputComparison {
  public:
-  InputComparison(const Ground& ground, const Input& input, std::size_t gradient)
+  InputComparison(const ComparisonContext& ground, const Input& input, std::size_t gradient)
       : ground_(ground),
         input_(input),
         truth_(ground.simulation.gradients[0][gradient]),
@@ -168,7 +168,7 @@ class InputComparison {
     return true;
   }
 
-  const Ground& ground_;
+  const ComparisonContext& ground_;
   const Input& input_;
   const Gradient& truth_;
   const Gradient* bounds_ = nullptr;
@@ -188,11 +188,11 @@ GradientByRank held_by_ranks(const DistributedRun& run, std::size_t gradient) {
   return held;
 }
 
-void compare_gradients(const Case& which, const Ground& ground, const DistributedRun* run,
-                       CaseComparison& comparison) {
+void compare_gradients(const Case& which, const ComparisonContext& ground,
+                       const DistributedRun* run, CaseComparison& comparison) {
   const Program& program = ground.program;
   const std::vector<double> divisors =
-      leftover_divisors(program, which.objective, divides_replicated(which, program));
+      post_sync_divisors(program, which.objective, divides_replicated(which, program));
   std::size_t gradient = 0;
   for (std::size_t i = 0; i < program.inputs.size(); ++i) {
     if (!program.inputs[i].requires_grad) continue;
@@ -205,16 +205,16 @@ void compare_gradients(const Case& which, const Ground& ground, const Distribute
 
 }  // namespace
 
-CaseComparison compare(const Case& which, const SimulateRequest& asked,
-                       const Simulation& simulated, const DistributedRun* run) {
+CaseComparison compare(const Case& which, const SimulateRequest& asked, const Simulation& simulated,
+                       const DistributedRun* run) {
   static const Tolerance kDerived;
   std::optional<Simulation> roomy;
   if (run && is_code_of_users(which.subject))
-    roomy = with_rounding_room(simulated, which.subject, asked.program.dtype);
+    roomy = with_user_code_slack(simulated, which.subject, asked.program.dtype);
   const Simulation& simulation = roomy ? *roomy : simulated;
   const Tolerance& tolerance = which.scenario ? which.scenario->tolerance : kDerived;
-  const Ground ground{asked.program, which.objective, tolerance, simulation,
-                      objective_truths(asked, simulation)};
+  const ComparisonContext ground{asked.program, which.objective, tolerance, simulation,
+                                 objective_truths(asked, simulation)};
   CaseComparison comparison;
   comparison.simulated_losses = simulation.losses;
   compare_gradients(which, ground, run, comparison);

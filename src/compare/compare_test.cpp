@@ -437,15 +437,17 @@ TEST(Dispute, OfWhatIsHeldFixed) {
   Sample s = local({40, 60}, {20, 60});
   s.simulation.held = {{.input = "x", .parts = scalars({20, 60})}};
   s.simulation.cuts = {"detach() in layer.py:12"};
-  EXPECT_THAT(s.dispute(), testing::AllOf(testing::HasSubstr("x on rank 0: the gradient is 20, the slope of the objective 40"),
-                                          testing::HasSubstr("detach() in layer.py:12")));
+  EXPECT_THAT(s.dispute(),
+              testing::AllOf(testing::HasSubstr(
+                                 "x on rank 0: the gradient is 20, the slope of the objective 40"),
+                             testing::HasSubstr("detach() in layer.py:12")));
 }
 
 TEST(Dispute, IsNoExcuseForAnotherMistake) {
   Sample s = local({40, 60}, {10, 60});
   s.simulation.held = {{.input = "x", .parts = scalars({20, 60})}};
   EXPECT_EQ(s.dispute(), "");
-  const Meant meant = as_meant(s.asked, s.simulation);
+  const IntendedTruth meant = as_intended(s.asked, s.simulation);
   EXPECT_EQ((*meant.simulation.gradients[0][0].parts[0])[0], 20);
 }
 

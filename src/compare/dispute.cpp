@@ -18,7 +18,8 @@ void open_bounds(const std::vector<UndecidedElement>& elements, std::vector<Grad
     for (Gradient& bound : bounds) {
       const auto part = static_cast<std::size_t>(e.part);
       if (bound.input != e.input || part >= bound.parts.size() || !bound.parts[part]) continue;
-      std::vector<double> values(bound.parts[part]->values().begin(), bound.parts[part]->values().end());
+      std::vector<double> values(bound.parts[part]->values().begin(),
+                                 bound.parts[part]->values().end());
       if (static_cast<std::size_t>(e.element) >= values.size()) continue;
       values[static_cast<std::size_t>(e.element)] = std::numeric_limits<double>::infinity();
       bound.parts[part] = Array(bound.parts[part]->shape(), std::move(values));
@@ -52,10 +53,11 @@ std::string difference_text(const GradientComparison& g) {
   const auto rank = static_cast<std::size_t>(place.rank);
   const std::optional<Array> none;
   const bool local = !g.truth_by_rank.empty();
-  const auto& truth = local ? (rank < g.truth_by_rank.size() ? g.truth_by_rank[rank] : none) : g.truth_full;
-  const auto& observed = !local && g.observed_full                ? g.observed_full
+  const auto& truth =
+      local ? (rank < g.truth_by_rank.size() ? g.truth_by_rank[rank] : none) : g.truth_full;
+  const auto& observed = !local && g.observed_full          ? g.observed_full
                          : rank < g.observed_by_rank.size() ? g.observed_by_rank[rank]
-                                                                  : none;
+                                                            : none;
   return fmt::format("{}: the gradient is {:.6g}, the slope of the objective {:.6g}", place_text(g),
                      value_at(observed, place.index), value_at(truth, place.index));
 }
@@ -86,12 +88,15 @@ std::string meaning_text(const std::vector<std::string>& cuts) {
   constexpr std::string_view kHook = "a hook: ";
   std::vector<std::string> held, hooks;
   for (const std::string& cut : cuts)
-    if (cut.starts_with(kHook)) hooks.push_back(cut.substr(kHook.size()));
-    else held.push_back(cut);
+    if (cut.starts_with(kHook))
+      hooks.push_back(cut.substr(kHook.size()));
+    else
+      held.push_back(cut);
   const std::string changes = "a hook that changes the gradient: " + texts_of(hooks);
   if (held.empty()) return "It is that slope but for " + changes;
-  return fmt::format("It is the slope with this held fixed, which the code takes out of autograd: {}{}", texts_of(held),
-                     hooks.empty() ? "" : "; but for " + changes);
+  return fmt::format(
+      "It is the slope with this held fixed, which the code takes out of autograd: {}{}",
+      texts_of(held), hooks.empty() ? "" : "; but for " + changes);
 }
 
 }  // namespace
@@ -102,15 +107,16 @@ std::string dispute(const Case& which, const SimulateRequest& asked, const Simul
   if (!g || comparison.forward || comparison.truth || comparison.program) return "";
   Simulation lenient = simulation;
   open_bounds(simulation.undecided_elements, lenient.bounds);
-  if (!simulation.undecided_elements.empty() && compare(which, asked, lenient, &run).gradients_equal())
+  if (!simulation.undecided_elements.empty() &&
+      compare(which, asked, lenient, &run).gradients_equal())
     return fmt::format("{}; {}", difference_text(*g), why_undecided(*g, simulation));
   if (simulation.held.empty()) return "";
-  const Meant meant = as_meant(asked, simulation);
+  const IntendedTruth meant = as_intended(asked, simulation);
   if (!compare(which, meant.asked, meant.simulation, &run).gradients_equal()) return "";
   return fmt::format("{}. {}", difference_text(*g), meaning_text(simulation.cuts));
 }
 
-Meant as_meant(SimulateRequest asked, Simulation simulation) {
+IntendedTruth as_intended(SimulateRequest asked, Simulation simulation) {
   if (!simulation.held.empty()) {
     asked.weights.resize(1);
     simulation.gradients = {simulation.held};
@@ -120,14 +126,17 @@ Meant as_meant(SimulateRequest asked, Simulation simulation) {
 }
 
 bool could_be_rounding(const Case& which, const CaseComparison& comparison) {
-  const bool derived = !which.scenario || which.scenario->tolerance.kind == Tolerance::Kind::kDerived;
+  const bool derived =
+      !which.scenario || which.scenario->tolerance.kind == Tolerance::Kind::kDerived;
   return derived && which.dtype != DType::kFloat64 && !comparison.truth && !comparison.program;
 }
 
 std::string dispute_about_rounding(DType dtype, const CaseComparison& comparison) {
   const GradientComparison* g = first_differing(comparison);
-  return fmt::format("{}; in float64 the case matches, so that it is a matter of rounding in {}: give a \"tolerance\"",
-                     g ? difference_text(*g) : "the forward values differ", traits(dtype).name);
+  return fmt::format(
+      "{}; in float64 the case matches, so that it is a matter of rounding in {}: give a "
+      "\"tolerance\"",
+      g ? difference_text(*g) : "the forward values differ", traits(dtype).name);
 }
 
 }  // namespace distgrad

@@ -171,7 +171,7 @@ std::optional<ForwardDifference> forward_difference(const Tolerance& tolerance,
                                                     const DistributedRun& run) {
   std::size_t told = 0;  // the ranks send the values of these steps alone
   for (const Step& step : program.steps) {
-    if (!step.is_told()) continue;
+    if (!step.is_reported()) continue;
     const auto simulated =
         std::find_if(simulation.steps.begin(), simulation.steps.end(),
                      [&](const StepValue& value) { return value.step == step.name; });

@@ -119,10 +119,11 @@ std::optional<Finding> no_gradient_finding(const Evidence& evidence, const Step*
         "from the graph.",
         what, step->name, finding.collective);
   } else {
-    finding.text = what +
-                   ": nothing leads from the loss back to it there. Look for a detach, a "
-                   "collective without a backward, a backward that returns None, or a value that is "
-                   "not used.";
+    finding.text =
+        what +
+        ": nothing leads from the loss back to it there. Look for a detach, a "
+        "collective without a backward, a backward that returns None, or a value that is "
+        "not used.";
   }
   return finding;
 }
@@ -206,11 +207,12 @@ std::optional<Finding> scaled_finding(const Evidence& evidence,
   if (factor == 0) {
     finding.text += " Nothing of the loss's cotangent came through.";
   } else if (named.is_size) {
-    finding.text += std::abs(factor) > 1
-                        ? " Look for cotangents or gradients that are summed once too often, or a "
-                          "division by the size that is missing."
-                        : " Look for a sum over the ranks that is missing, or a division by the size "
-                          "too many.";
+    finding.text +=
+        std::abs(factor) > 1
+            ? " Look for cotangents or gradients that are summed once too often, or a "
+              "division by the size that is missing."
+            : " Look for a sum over the ranks that is missing, or a division by the size "
+              "too many.";
   } else if (factor < 0) {
     finding.text += " The sign is turned: look for a minus in a backward.";
   }

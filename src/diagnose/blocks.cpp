@@ -89,7 +89,8 @@ std::optional<double> multiple(const std::vector<double>& seen, const std::vecto
   const double error = room / std::abs(image[largest]) + 4 * unit_roundoff(dtype);
   const double factor = snapped(seen[largest] / image[largest], error);
   for (std::size_t i = 0; i < image.size(); ++i)
-    if (!within(seen[i], factor * image[i], room * std::max(1.0, std::abs(factor)))) return std::nullopt;
+    if (!within(seen[i], factor * image[i], room * std::max(1.0, std::abs(factor))))
+      return std::nullopt;
   return numbers.one_for(factor, error);
 }
 
@@ -160,7 +161,8 @@ std::optional<std::vector<std::vector<double>>> coefficients(const Blocks& measu
 double snapped(double number, double relative_error) {
   for (int denominator = 1; denominator <= kLargestDenominator; ++denominator) {
     const double nearest = std::nearbyint(number * denominator) / denominator;
-    if (nearest != 0 && std::abs(number - nearest) <= std::max(relative_error, 0x1p-50) * std::abs(nearest))
+    if (nearest != 0 &&
+        std::abs(number - nearest) <= std::max(relative_error, 0x1p-50) * std::abs(nearest))
       return nearest;
   }
   return number;

@@ -1,5 +1,5 @@
-// A measured backward in terms of pieces: what each piece of each rank's operand got from each piece of
-// each rank's cotangent, as one number where one does.
+// A measured backward in terms of pieces: what each piece of each rank's operand got from each
+// piece of each rank's cotangent, as one number where one does.
 #pragma once
 
 #include <cstddef>
@@ -19,17 +19,17 @@ struct PieceOf {
 // What one piece of the cotangent contributes to one piece of x̄.
 struct Block {
   bool is_zero = true;
-  std::optional<double> of_copy;   // it is this number times the piece of the cotangent itself
-  // It is this number times what the right backward has there; or, where that has nothing, times what
-  // it would make of this piece if it were the one that is due.
+  std::optional<double> of_copy;  // it is this number times the piece of the cotangent itself
+  // It is this number times what the right backward has there; or, where that has nothing, times
+  // what it would make of this piece if it were the one that is due.
   std::optional<double> of_right;
 };
 
 struct Blocks {
   std::vector<PieceOf> to, from;
   std::vector<std::vector<Block>> at;  // [to][from]
-  // [to][element of that piece]: by what the right backward multiplies the cotangents due; empty where
-  // it is not one number for each.
+  // [to][element of that piece]: by what the right backward multiplies the cotangents due; empty
+  // where it is not one number for each.
   std::vector<std::vector<double>> derivatives;
 
   // Every block that is not zero is a number times a copy, or times what is right.
@@ -40,8 +40,8 @@ struct Blocks {
 Blocks blocks_of_measured(const Measurement&);
 Blocks blocks_of_right(const Measurement&);
 
-// [to][from], by rank of the world, relative to what is right; nothing where one number for each pair
-// of ranks does not do.
+// [to][from], by rank of the world, relative to what is right; nothing where one number for each
+// pair of ranks does not do.
 std::optional<std::vector<std::vector<double>>> coefficients(const Blocks& measured,
                                                              const Blocks& right,
                                                              std::size_t world_size);

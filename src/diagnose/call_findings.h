@@ -15,8 +15,8 @@ std::vector<Finding> call_findings(Machine&, const Evidence&, const CallOnRanks&
                                    const CallJudgement&, const std::vector<CallOnRanks>& others,
                                    const std::optional<Scaling>&);
 
-// The backward of one call of the program, whether it is right or not. Nothing where the run fails, or it
-// cannot be measured.
+// The backward of one call of the program, whether it is right or not. Nothing where the run fails,
+// or it cannot be measured.
 struct MeasuredCall {
   bool is_right = false;
   Measured measured;

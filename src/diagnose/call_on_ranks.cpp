@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "gradients/closeness.h"
-#include "gradients/rounding_room.h"
+#include "gradients/user_code_slack.h"
 
 namespace distgrad {
 namespace {
@@ -28,7 +28,8 @@ std::vector<Array> stacked(const std::vector<Shape>& shapes, const std::vector<J
   std::vector<Array> by_rank;
   for (std::size_t r = 0; r < shapes.size(); ++r) {
     std::vector<double> values;
-    for (const Joint& joint : cotangents) values.insert(values.end(), joint[r].begin(), joint[r].end());
+    for (const Joint& joint : cotangents)
+      values.insert(values.end(), joint[r].begin(), joint[r].end());
     Shape shape = shapes[r];
     shape.insert(shape.begin(), std::ssize(cotangents));
     by_rank.emplace_back(std::move(shape), std::move(values));
@@ -101,8 +102,8 @@ std::optional<CallOnRanks> call_on_ranks(const Step& step, std::size_t at,
     all.cotangents.push_back(seen.cotangent);
     all.cotangent_strides.push_back(seen.cotangent_strides);
     all.given.push_back(seen.given);
-    const bool wrote = seen.cotangent_after && seen.cotangent &&
-                       !is_same(*seen.cotangent_after, *seen.cotangent);
+    const bool wrote =
+        seen.cotangent_after && seen.cotangent && !is_same(*seen.cotangent_after, *seen.cotangent);
     all.cotangents_after.push_back(wrote ? seen.cotangent_after : std::nullopt);
   }
   return all;
@@ -115,7 +116,7 @@ std::vector<CallOnRanks> calls_on_ranks(const Program& program, const Distribute
   std::size_t at = 0, reported = 0;
   for (const Step& step : program.steps) {
     const std::size_t value = reported;
-    reported += step.is_told();
+    reported += step.is_reported();
     if (!step.collective()) continue;
     auto call = call_on_ranks(step, at++, run);
     if (!call) return {};
@@ -150,8 +151,8 @@ std::optional<Responses> measured_responses(Machine& machine, const Program& pro
     drive.operand_strides = seen.operand_strides;
   if (layout == MemoryLayout::kAsSeen || layout == MemoryLayout::kCotangentAsSeen)
     drive.cotangent_strides = seen.cotangent_strides;
-  const auto run = machine.drive(
-      driving_program(program, seen, seen.call(), program.groups, cotangents), drive);
+  const auto run =
+      machine.drive(driving_program(program, seen, seen.call(), program.groups, cotangents), drive);
   if (!run || run->error) return std::nullopt;
   std::vector<std::optional<Array>> by_rank;
   for (const RankResult& rank : run->ranks) {
@@ -177,12 +178,12 @@ Joint arrived(const CallOnRanks& seen) {
 }
 
 CallJudgement judged(Machine& machine, const Program& program, const CallOnRanks& seen,
-                 std::string_view subject, const Tolerance& tolerance) {
+                     std::string_view subject, const Tolerance& tolerance) {
   CallJudgement judgement;
   const auto simulation = simulated(
       machine, driving_program(program, seen, seen.call(), program.groups, {arrived(seen)}));
   if (!simulation) return judgement;
-  const Simulation roomy = with_rounding_room(*simulation, subject, program.dtype);
+  const Simulation roomy = with_user_code_slack(*simulation, subject, program.dtype);
   const auto right = unstacked(roomy.gradients[0][0].parts, seen.operands, 1);
   const auto bounds = unstacked(roomy.bounds[0].parts, seen.operands, 1);
   if (!right || !bounds) return judgement;

@@ -1,5 +1,5 @@
-// One collective call of a run as all ranks of the world made it, and the question what its backward
-// should have given for what arrived. Source: shared semantics, "Adjoints".
+// One collective call of a run as all ranks of the world made it, and the question what its
+// backward should have given for what arrived. Source: shared semantics, "Adjoints".
 #pragma once
 
 #include <optional>
@@ -22,7 +22,7 @@ struct CallOnRanks {
   std::vector<Shape> outputs;
   std::vector<std::optional<Array>> cotangents;  // that arrived; absent: none did
   std::vector<Strides> cotangent_strides;
-  std::vector<std::optional<Array>> given;  // to the operand; absent: None
+  std::vector<std::optional<Array>> given;             // to the operand; absent: None
   std::vector<std::optional<Array>> cotangents_after;  // where the backward wrote into them
 
   const CollectiveCall& call() const { return *step->collective(); }
@@ -42,8 +42,8 @@ struct Responses {
   bool is_none = false;       // of measured ones: None for every cotangent on every rank
 };
 
-// What is right for these cotangents, for ranks in the program's dtype. `call` is the call itself or
-// another one in its place (whose operands and output have the same shapes), `groups` the
+// What is right for these cotangents, for ranks in the program's dtype. `call` is the call itself
+// or another one in its place (whose operands and output have the same shapes), `groups` the
 // program's or others. Nothing where that call cannot be made, or its gradient is not decided.
 std::optional<Responses> right_responses(Machine&, const Program&, const CallOnRanks&,
                                          const CollectiveCall& call,
@@ -62,7 +62,7 @@ struct CallJudgement {
   bool gave_none = false;  // on a wrong rank
 };
 CallJudgement judged(Machine&, const Program&, const CallOnRanks&, std::string_view subject,
-                 const Tolerance&);
+                     const Tolerance&);
 
 // The cotangents that arrived, zeros where none did.
 Joint arrived(const CallOnRanks&);

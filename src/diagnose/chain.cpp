@@ -6,7 +6,7 @@
 
 #include "diagnose/phrases.h"
 #include "gradients/closeness.h"
-#include "gradients/rounding_room.h"
+#include "gradients/user_code_slack.h"
 
 namespace distgrad {
 namespace {
@@ -48,7 +48,7 @@ class Unhooked {
     std::string loss = fmt::format("{} * ({}).sum()", weight, program.loss.text);
     for (std::size_t c = 0, told = 0, s = 0; s < program.steps.size(); ++s) {
       const std::size_t value = told;
-      told += program.steps[s].is_told();
+      told += program.steps[s].is_reported();
       if (program.steps[s].collective()) loss += term_of(calls[c++], s, value, run);
     }
     drop_calls();
@@ -112,13 +112,16 @@ std::vector<int> ranks_off(const std::vector<std::optional<Array>>& observed,
   for (std::size_t r = 0; r < wanted.size(); ++r) {
     const Array seen = observed[r] ? *observed[r] : zeros(wanted[r].shape());
     if (seen.shape() != wanted[r].shape() ||
-        !difference(seen.values(), wanted[r].values(), [&](std::size_t e) { return 2 * bounds[r].values()[e]; }).equal)
+        !difference(seen.values(), wanted[r].values(), [&](std::size_t e) {
+           return 2 * bounds[r].values()[e];
+         }).equal)
       ranks.push_back(static_cast<int>(r));
   }
   return ranks;
 }
 
-std::vector<const CallOnRanks*> that_wrote_to_their_cotangents(const std::vector<CallOnRanks>& calls) {
+std::vector<const CallOnRanks*> that_wrote_to_their_cotangents(
+    const std::vector<CallOnRanks>& calls) {
   std::vector<const CallOnRanks*> wrote;
   for (const CallOnRanks& call : calls)
     if (std::any_of(call.cotangents_after.begin(), call.cotangents_after.end(),
@@ -133,7 +136,8 @@ struct Chain {
   std::vector<std::vector<Array>> shares, share_bounds;          // [input that requires grad][rank]
 };
 
-// Nothing where that cannot be told: calls of code, a gradient in the loss, a branch that is not decided.
+// Nothing where that cannot be told: calls of code, a gradient in the loss, a branch that is not
+// decided.
 std::optional<Chain> chain_of(Machine& machine, const Evidence& evidence,
                               const std::vector<CallOnRanks>& calls, const DistributedRun& run) {
   const Program& program = evidence.program();
@@ -144,13 +148,15 @@ std::optional<Chain> chain_of(Machine& machine, const Evidence& evidence,
   request.weights = {std::vector<double>(weights.size(), 1.0)};
   request.leaves_by_rank = true;
   request.with_guards = false;
-  const Simulation simulation = with_rounding_room(machine.simulate(request), evidence.which().subject, program.dtype);
+  const Simulation simulation =
+      with_user_code_slack(machine.simulate(request), evidence.which().subject, program.dtype);
   if (simulation.invalid || !simulation.undecided.empty() || !simulation.forward_only.empty() ||
       simulation.gradients.size() != 1)
     return std::nullopt;
   Chain chain;
   const auto take = [&](const std::string& name, auto& values, auto& bounds) {
-    const Gradient *value = named(simulation.gradients[0], name), *bound = named(simulation.bounds, name);
+    const Gradient *value = named(simulation.gradients[0], name),
+                   *bound = named(simulation.bounds, name);
     if (!value || !bound) return false;
     values.push_back(arrays(*value));
     bounds.push_back(arrays(*bound));
@@ -196,7 +202,8 @@ bool have_one_shape(const CallOnRanks& a, const CallOnRanks& b) {
 
 // A call whose operand ends up with what another call's got: all follows if it had been given that.
 std::optional<Finding> shared_buffer(Machine& machine, const Evidence& evidence,
-                                     const std::vector<CallOnRanks>& calls, const DistributedRun& run) {
+                                     const std::vector<CallOnRanks>& calls,
+                                     const DistributedRun& run) {
   for (std::size_t c = 0; c < calls.size(); ++c)
     for (std::size_t other = 0; other < calls.size(); ++other) {
       if (other == c || calls[c].call().kind != calls[other].call().kind ||
@@ -207,30 +214,47 @@ std::optional<Finding> shared_buffer(Machine& machine, const Evidence& evidence,
       const auto chain = chain_of(machine, evidence, swapped, run);
       if (!chain || !breaks_of(evidence, *chain, swapped, run).empty()) continue;
       const std::string collective(traits(calls[c].call().kind).name);
-      return Finding{"stale-or-aliased", collective, calls[c].name(), evidence.differing_ranks(), {},
-                     fmt::format("The backward of {} gave its operand what is right, but that is then overwritten: in "
-                                 "the end the operand has what the backward of step {} gives that one's, as where both "
-                                 "write into one buffer. Give every call a buffer of its own, or clone what is returned "
-                                 "from one that is kept.",
-                                 collective, calls[other].name())};
+      return Finding{
+          "stale-or-aliased",
+          collective,
+          calls[c].name(),
+          evidence.differing_ranks(),
+          {},
+          fmt::format(
+              "The backward of {} gave its operand what is right, but that is then overwritten: in "
+              "the end the operand has what the backward of step {} gives that one's, as where "
+              "both "
+              "write into one buffer. Give every call a buffer of its own, or clone what is "
+              "returned "
+              "from one that is kept.",
+              collective, calls[other].name())};
     }
   return std::nullopt;
 }
 
 Finding overwritten(const CallOnRanks& call, const std::string& what, std::vector<int> ranks) {
   const std::string collective(traits(call.call().kind).name);
-  return {"stale-or-aliased", collective, call.name(), std::move(ranks), {},
-          fmt::format("{} does not follow from what the collectives gave: the backward of {} wrote to "
-                      "the cotangent that it was handed, which something else reads as well. Clone the "
-                      "cotangent first: what autograd hands to a backward must not be changed.",
-                      what, collective)};
+  return {
+      "stale-or-aliased",
+      collective,
+      call.name(),
+      std::move(ranks),
+      {},
+      fmt::format("{} does not follow from what the collectives gave: the backward of {} wrote to "
+                  "the cotangent that it was handed, which something else reads as well. Clone the "
+                  "cotangent first: what autograd hands to a backward must not be changed.",
+                  what, collective)};
 }
 
-Finding unaccounted(const std::string& what, const std::string& step, std::vector<int> ranks, int world_size) {
+Finding unaccounted(const std::string& what, const std::string& step, std::vector<int> ranks,
+                    int world_size) {
   std::string text = fmt::format(
-      "{} does not follow from what the collectives gave {}: something writes to a gradient on its way "
-      "between them. Look for a backward that keeps what it returned or was handed and changes it later, "
-      "and for hooks.", what, on_ranks(ranks, world_size));
+      "{} does not follow from what the collectives gave {}: something writes to a gradient on its "
+      "way "
+      "between them. Look for a backward that keeps what it returned or was handed and changes it "
+      "later, "
+      "and for hooks.",
+      what, on_ranks(ranks, world_size));
   return {"stale-or-aliased", "", step, std::move(ranks), {}, std::move(text)};
 }
 
@@ -244,7 +268,8 @@ Program without_calls(const Program& program, const std::vector<double>& weights
 std::vector<Finding> chain_findings(Machine& machine, const Evidence& evidence,
                                     const std::vector<CallOnRanks>& calls,
                                     const DistributedRun& run) {
-  if (has_code(evidence.program().steps) || !has_parts_of_all(run, evidence.inputs().size())) return {};
+  if (has_code(evidence.program().steps) || !has_parts_of_all(run, evidence.inputs().size()))
+    return {};
   const auto chain = chain_of(machine, evidence, calls, run);
   if (!chain) return {};
   const std::vector<Break> breaks = breaks_of(evidence, *chain, calls, run);

@@ -50,8 +50,8 @@ bool is_whole(const DistributedRun& run, std::size_t inputs) {
 
 // The ranks whose gradients are others in the second run, by more than rounding may do.
 std::vector<int> ranks_that_changed(const Evidence& evidence, const DistributedRun& again) {
-  const std::vector<double> all = leftover_divisors(evidence.program(), evidence.which().objective,
-                                                    evidence.divides_replicated());
+  const std::vector<double> all = post_sync_divisors(evidence.program(), evidence.which().objective,
+                                                     evidence.divides_replicated());
   std::set<int> ranks;
   for (std::size_t i = 0, p = 0; i < evidence.inputs().size(); ++i, ++p) {
     while (!evidence.program().inputs[p].requires_grad) ++p;
@@ -66,10 +66,13 @@ std::vector<int> ranks_that_changed(const Evidence& evidence, const DistributedR
       }
       double bound = 2 * evidence.bound_between_runs(i);
       if (tolerance.kind == Tolerance::Kind::kExplicit)
-        bound = std::max(bound, 2 * (tolerance.atol + tolerance.rtol * largest_magnitude(first->values())));
+        bound = std::max(
+            bound, 2 * (tolerance.atol + tolerance.rtol * largest_magnitude(first->values())));
       const GradientByRank scaled = divided({*seen}, all[p]);
       if (seen->shape() != first->shape() ||
-          !difference(scaled[0]->values(), first->values(), [&](std::size_t) { return bound; }).equal)
+          !difference(scaled[0]->values(), first->values(), [&](std::size_t) {
+             return bound;
+           }).equal)
         ranks.insert(static_cast<int>(r));
     }
   }
@@ -95,19 +98,20 @@ bool has_invariant_input(const Program& program) {
   return false;
 }
 
-// Under one loss that all ranks compute, and for values of which every rank holds a copy, backwards that
-// take each rank's cotangent for the whole, or sum shares of it, are right as well (Megatron's, say):
-// they are blamed only where nothing else explains.
+// Under one loss that all ranks compute, and for values of which every rank holds a copy, backwards
+// that take each rank's cotangent for the whole, or sum shares of it, are right as well
+// (Megatron's, say): they are blamed only where nothing else explains.
 bool is_one_loss_along(const Evidence& evidence, const std::string& group) {
   const Objective& objective = evidence.which().objective;
-  if (objective.kind == Objective::Kind::kReplicated || has_invariant_input(evidence.program())) return true;
+  if (objective.kind == Objective::Kind::kReplicated || has_invariant_input(evidence.program()))
+    return true;
   return std::any_of(objective.axes.begin(), objective.axes.end(), [&](const auto& axis) {
     return axis.first == group && axis.second == Objective::Axis::kReplicated;
   });
 }
 
-// Of what is measured: x̄ is right where the cotangents of all ranks are one and the same value, each
-// of which stands for the whole loss; or gathers shares of one replicated operand.
+// Of what is measured: x̄ is right where the cotangents of all ranks are one and the same value,
+// each of which stands for the whole loss; or gathers shares of one replicated operand.
 bool is_right_for_one_loss(const Finding& finding) {
   if (finding.rule == "identity-backward" || finding.rule == "own-slice") return true;
   if (finding.collective == "copy") return finding.rule == "double-reduction";
@@ -135,7 +139,8 @@ class Diagnosis {
       add_missing_gradients();
     }
     const bool is_localised = !findings_.empty();
-    if (!is_localised && observed_) append(findings_, file_sync_findings(evidence_, *observed_, scaling_));
+    if (!is_localised && observed_)
+      append(findings_, file_sync_findings(evidence_, *observed_, scaling_));
     add(findings_, objective_finding(evidence_, scaling_));
     append(findings_, unsynchronised_findings(evidence_));
     if (findings_.empty()) append(findings_, std::move(by_convention_));
@@ -159,11 +164,12 @@ class Diagnosis {
   void judge_calls() {
     for (std::size_t c = calls_.size(); c-- > 0;) {  // in the order of backward
       const CallOnRanks& call = calls_[c];
-      const CallJudgement judgement = judged(machine_, evidence_.program(), call, evidence_.which().subject,
-                                         evidence_.tolerance());
+      const CallJudgement judgement = judged(machine_, evidence_.program(), call,
+                                             evidence_.which().subject, evidence_.tolerance());
       if (judgement.wrong_ranks.empty()) continue;
       auto findings = call_findings(machine_, evidence_, call, judgement, calls_, scaling_);
-      if (is_one_loss_along(evidence_, call.call().group) && is_right_for_one_loss(findings.front()))
+      if (is_one_loss_along(evidence_, call.call().group) &&
+          is_right_for_one_loss(findings.front()))
         append(by_convention_, std::move(findings));
       else
         append(findings_, std::move(findings));
@@ -199,14 +205,17 @@ class Diagnosis {
     for (const Step& step : evidence_.program().steps)
       if (step.code()) code.push_back(fmt::format("{} (step {})", step.code()->code, step.name));
     if (!code.empty())
-      return fmt::format("Look at the backward of {}: whether each collective in it has its adjoint.",
-                         enumeration(code));
+      return fmt::format(
+          "Look at the backward of {}: whether each collective in it has its adjoint.",
+          enumeration(code));
     if (!observed_)
-      return "The ranks' backward could not be observed in a second run, so where it parts from the "
+      return "The ranks' backward could not be observed in a second run, so where it parts from "
+             "the "
              "truth is not known.";
     if (!knows_calls())
       return "What the backward of each collective got and gave could not be told apart.";
-    return "Every collective gave its operand what is right for what arrived, and what lies between "
+    return "Every collective gave its operand what is right for what arrived, and what lies "
+           "between "
            "and behind them follows; what the program was started with does not give the truth.";
   }
 
@@ -215,8 +224,8 @@ class Diagnosis {
   const std::optional<Scaling> scaling_;
   std::optional<DistributedRun> observed_;
   std::vector<CallOnRanks> calls_;
-  std::optional<Finding> changed_;        // from one run to the next
-  std::vector<Finding> by_convention_;    // of calls that are right if there is one loss
+  std::optional<Finding> changed_;      // from one run to the next
+  std::vector<Finding> by_convention_;  // of calls that are right if there is one loss
   std::vector<Finding> findings_;
 };
 

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "gradients/closeness.h"
-#include "gradients/rounding_room.h"
+#include "gradients/user_code_slack.h"
 
 namespace distgrad {
 namespace {
@@ -21,7 +21,7 @@ Evidence::Evidence(const Case& which, const SimulateRequest& asked, const Simula
                    const CaseComparison& comparison)
     : which_(which),
       asked_(asked),
-      simulation_(with_rounding_room(simulation, which.subject, asked.program.dtype)),
+      simulation_(with_user_code_slack(simulation, which.subject, asked.program.dtype)),
       comparison_(comparison) {
   for (const Input& input : asked.program.inputs)
     if (input.requires_grad) inputs_.push_back(&input);
@@ -72,7 +72,7 @@ double Evidence::largest_bound(std::size_t input) const {
 
 double Evidence::bound_between_runs(std::size_t input) const {
   return largest_bound(input) -
-         rounding_room(simulation_, input, which_.subject, asked_.program.dtype);
+         user_code_slack(simulation_, input, which_.subject, asked_.program.dtype);
 }
 
 std::vector<int> Evidence::ranks_without_gradient() const { return missing_; }

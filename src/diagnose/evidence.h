@@ -24,7 +24,8 @@ struct ComparedPart {
 
 class Evidence {
  public:
-  // All but the simulation are only referred to. The comparison is of a run: its gradients have what was observed.
+  // All but the simulation are only referred to. The comparison is of a run: its gradients have
+  // what was observed.
   Evidence(const Case&, const SimulateRequest& asked, const Simulation&, const CaseComparison&);
 
   const Case& which() const { return which_; }
@@ -41,7 +42,7 @@ class Evidence {
 
   std::vector<int> differing_ranks() const;  // of any input
   std::vector<std::size_t> differing_inputs() const;
-  double largest_bound(std::size_t input) const;    // of the truth, by index of the gradient
+  double largest_bound(std::size_t input) const;  // of the truth, by index of the gradient
   // The same without the room that users' code has for rounding: two runs of it round alike.
   double bound_between_runs(std::size_t input) const;
   std::vector<int> ranks_without_gradient() const;  // of an input whose piece there has elements

@@ -40,8 +40,8 @@ struct View {
 };
 
 bool has_own_derivative(const CollectiveCall& call) {
-  return traits(call.kind).takes_op && (call.op == ReduceOp::kProduct || call.op == ReduceOp::kMin ||
-                                        call.op == ReduceOp::kMax);
+  return traits(call.kind).takes_op &&
+         (call.op == ReduceOp::kProduct || call.op == ReduceOp::kMin || call.op == ReduceOp::kMax);
 }
 
 // In which of the two ways the numbers are fewer; a sum's are those of copies.
@@ -69,8 +69,8 @@ std::vector<Row> rows_of(const Blocks& blocks, bool by_derivative) {
       const Block& block = blocks.at[t][f];
       if (block.is_zero) continue;
       const double number = by_derivative ? block.of_right.value_or(0) : block.of_copy.value_or(0);
-      row.terms.push_back({static_cast<int>(blocks.from[f].rank),
-                           static_cast<int>(blocks.from[f].piece), number});
+      row.terms.push_back(
+          {static_cast<int>(blocks.from[f].rank), static_cast<int>(blocks.from[f].piece), number});
     }
     rows.push_back(std::move(row));
   }
@@ -126,9 +126,8 @@ View view_of(const Measurement& m, const Blocks& blocks, bool counts_in_groups =
   view.size = static_cast<int>(m.world_size());
   if (!counts_in_groups) return view;
   const auto groups = by_group(m, view.rows);
-  if (!groups || std::any_of(groups->begin(), groups->end(), [&](const auto& group) {
-        return !is_alike(group, groups->front());
-      }))
+  if (!groups || std::any_of(groups->begin(), groups->end(),
+                             [&](const auto& group) { return !is_alike(group, groups->front()); }))
     return view;
   view.is_of_group = true;
   view.size = static_cast<int>(m.partition[0].size());
@@ -150,7 +149,8 @@ std::string subscript(const std::string& index) {
 
 std::string list_of(const std::vector<double>& numbers) {
   std::vector<std::string> texts;
-  for (const double n : numbers) texts.push_back(n == 0 ? "0" : (n < 0 ? "−" : "") + ratio_text(std::abs(n)));
+  for (const double n : numbers)
+    texts.push_back(n == 0 ? "0" : (n < 0 ? "−" : "") + ratio_text(std::abs(n)));
   return fmt::format("[{}]", fmt::join(texts, ", "));
 }
 
@@ -178,12 +178,12 @@ std::vector<Index> indices(int n, bool with_a, bool with_k) {
     all.push_back({"k+1", [=](int, int, int k) { return wrapped(k + 1); }});
     all.push_back({"N−1−k", [=](int, int, int k) { return n - 1 - k; }});
   }
-  for (int j = 0; j < n; ++j)
-    all.push_back({std::to_string(j), [j](int, int, int) { return j; }});
+  for (int j = 0; j < n; ++j) all.push_back({std::to_string(j), [j](int, int, int) { return j; }});
   return all;
 }
 
-// The numbers of all rows by the rank that a term comes from, once it is known which piece it takes.
+// The numbers of all rows by the rank that a term comes from, once it is known which piece it
+// takes.
 class Pattern {
  public:
   Pattern(const View& view, std::vector<const Row*> rows, const Index& piece)
@@ -201,9 +201,9 @@ class Pattern {
   // The right side, or nothing.
   std::string text() const {
     if (!fits_) return "";
-    for (const auto& attempt : {&Pattern::same, &Pattern::one, &Pattern::own_and_others,
-                                &Pattern::by_source, &Pattern::up_to_own, &Pattern::by_row,
-                                &Pattern::around_own})
+    for (const auto& attempt :
+         {&Pattern::same, &Pattern::one, &Pattern::own_and_others, &Pattern::by_source,
+          &Pattern::up_to_own, &Pattern::by_row, &Pattern::around_own})
       if (std::string text = (this->*attempt)(); !text.empty()) return text;
     return "";
   }
@@ -266,8 +266,10 @@ class Pattern {
     std::vector<int> without;
     std::set<double> kinds;
     for (int k = 0; k < view_.size; ++k) {
-      if (w[static_cast<std::size_t>(k)] == 0) without.push_back(k);
-      else kinds.insert(w[static_cast<std::size_t>(k)]);
+      if (w[static_cast<std::size_t>(k)] == 0)
+        without.push_back(k);
+      else
+        kinds.insert(w[static_cast<std::size_t>(k)]);
     }
     if (kinds.size() == 1 && without.size() == 1)
       return coefficient(*kinds.begin(), true) + sum(fmt::format("≠{}", without[0]));
@@ -282,15 +284,18 @@ class Pattern {
 
   std::string up_to_own() const {
     const std::pair<const char*, bool (*)(int, int)> orders[] = {
-        {"≤r", [](int k, int r) { return k <= r; }}, {"<r", [](int k, int r) { return k < r; }},
-        {"≥r", [](int k, int r) { return k >= r; }}, {">r", [](int k, int r) { return k > r; }}};
+        {"≤r", [](int k, int r) { return k <= r; }},
+        {"<r", [](int k, int r) { return k < r; }},
+        {"≥r", [](int k, int r) { return k >= r; }},
+        {">r", [](int k, int r) { return k > r; }}};
     for (const auto& [text, counts] : orders) {
       double c = 0;
       for (std::size_t i = 0; i < rows_.size() && c == 0; ++i)
         for (int k = 0; k < view_.size; ++k)
           if (counts(k, rank(i))) c = number(i, k);
-      if (c != 0 &&
-          all([&, counts = counts](std::size_t i, int k) { return number(i, k) == (counts(k, rank(i)) ? c : 0); }))
+      if (c != 0 && all([&, counts = counts](std::size_t i, int k) {
+            return number(i, k) == (counts(k, rank(i)) ? c : 0);
+          }))
         return coefficient(c, true) + sum(text);
     }
     return "";
@@ -304,7 +309,8 @@ class Pattern {
         if (number(i, k) != 0) scale[static_cast<std::size_t>(rank(i))] = number(i, k);
     const auto s = [&](std::size_t i) { return scale[static_cast<std::size_t>(rank(i))]; };
     const std::string where = ", s = " + list_of(scale);
-    if (all([&](std::size_t i, int k) { return number(i, k) == s(i); })) return "s_r " + sum() + where;
+    if (all([&](std::size_t i, int k) { return number(i, k) == s(i); }))
+      return "s_r " + sum() + where;
     for (const Index& index : indices(view_.size, view_.cuts_operand, false))
       if (all([&](std::size_t i, int k) {
             return number(i, k) == (k == index.of(rank(i), rows_[i]->piece, 0) ? s(i) : 0);
@@ -344,7 +350,9 @@ struct Extent {
 // Where one rank alone gets anything, that rank is what `r` stands for.
 std::string for_receiver(std::string text, const std::string& receiver) {
   for (const std::string before : {"_", "[", "≠"}) {
-    for (std::size_t at = 0; receiver != "r" && (at = text.find(before + "r", at)) != std::string::npos; at += before.size())
+    for (std::size_t at = 0;
+         receiver != "r" && (at = text.find(before + "r", at)) != std::string::npos;
+         at += before.size())
       text.replace(at + before.size(), 1, receiver);
   }
   return text;
@@ -355,7 +363,8 @@ std::optional<Extent> extent_of(const View& view, const std::vector<const Row*>&
   const auto only = [&](auto&& holds) {
     std::size_t count = 0;
     for (const Row& row : view.rows) count += holds(row);
-    return count == rows.size() && std::all_of(rows.begin(), rows.end(), [&](const Row* row) { return holds(*row); });
+    return count == rows.size() &&
+           std::all_of(rows.begin(), rows.end(), [&](const Row* row) { return holds(*row); });
   };
   if (view.cuts_operand && only([](const Row& row) { return row.piece == row.rank; }))
     return Extent{left_side(view, "r", "r"), ", 0 elsewhere"};
@@ -373,14 +382,17 @@ std::optional<Extent> extent_of(const View& view, const std::vector<const Row*>&
   return std::nullopt;
 }
 
-// Where a row takes all pieces of a cotangent alike, one term for them; nothing where some does not.
+// Where a row takes all pieces of a cotangent alike, one term for them; nothing where some does
+// not.
 std::optional<View> with_pieces_summed(View view, int pieces) {
   for (Row& row : view.rows) {
     std::vector<Term> terms;
     for (const Term& term : row.terms)
       if (terms.empty() || terms.back().rank != term.rank) terms.push_back(term);
     for (const Term& first : terms) {
-      const auto is_alike = [&](const Term& t) { return t.rank == first.rank && t.number == first.number; };
+      const auto is_alike = [&](const Term& t) {
+        return t.rank == first.rank && t.number == first.number;
+      };
       const auto is_of_rank = [&](const Term& t) { return t.rank == first.rank; };
       if (std::count_if(row.terms.begin(), row.terms.end(), is_alike) != pieces ||
           std::count_if(row.terms.begin(), row.terms.end(), is_of_rank) != pieces)
@@ -455,7 +467,8 @@ struct Column {
 std::vector<Column> columns_of_basis(const Measurement& m) {
   std::vector<Column> columns;
   for (std::size_t k = 0; k < m.probes.size(); ++k)
-    columns.push_back({m.probes[k].rank, m.probes[k].element, m.measured.values[k], m.right.values[k]});
+    columns.push_back(
+        {m.probes[k].rank, m.probes[k].element, m.measured.values[k], m.right.values[k]});
   std::sort(columns.begin(), columns.end(), [](const Column& a, const Column& b) {
     return std::pair(a.rank, a.element) < std::pair(b.rank, b.element);
   });
@@ -480,19 +493,25 @@ Joint answer_of(const Measurement& m, const Blocks& blocks, const Column& column
       for (std::size_t e = 0; e < target.size(); ++e) {
         double& value = answer[blocks.to[t].rank][target[e]];
         const std::vector<double>& derivative = blocks.derivatives[t];
-        if (block.of_right && value != 0) value *= *block.of_right;
-        else if (block.is_zero || e != at) value = 0;
-        else if (block.of_right && !derivative.empty()) value = *block.of_right * derivative[e];
-        else value = block.of_copy.value_or(0);
+        if (block.of_right && value != 0)
+          value *= *block.of_right;
+        else if (block.is_zero || e != at)
+          value = 0;
+        else if (block.of_right && !derivative.empty())
+          value = *block.of_right * derivative[e];
+        else
+          value = block.of_copy.value_or(0);
       }
     }
   return answer;
 }
 
-std::vector<Column> columns_of_blocks(Machine& machine, const Measurement& m, const Blocks& blocks) {
+std::vector<Column> columns_of_blocks(Machine& machine, const Measurement& m,
+                                      const Blocks& blocks) {
   const std::vector<Joint> units = units_of(*m.seen);
   if (units.empty()) return {};
-  const auto right = right_responses(machine, *m.program, *m.seen, m.call(), m.program->groups, units);
+  const auto right =
+      right_responses(machine, *m.program, *m.seen, m.call(), m.program->groups, units);
   if (!right) return {};
   std::vector<Column> columns;
   for (std::size_t r = 0; r < m.world_size(); ++r)
@@ -517,7 +536,8 @@ std::optional<Measured::Matrices> matrices_of(const Measurement& m, const std::v
       if (column.rank == r) columns.push_back(&column);
   }
   for (const int rank : ranks)
-    for (std::size_t e = 0; e < m.seen->operands[static_cast<std::size_t>(rank)].values().size(); ++e)
+    for (std::size_t e = 0; e < m.seen->operands[static_cast<std::size_t>(rank)].values().size();
+         ++e)
       for (const Column* column : columns) {
         matrices.measured.push_back(column->measured[static_cast<std::size_t>(rank)][e]);
         matrices.right.push_back(column->right[static_cast<std::size_t>(rank)][e]);
@@ -552,9 +572,10 @@ std::string formula_by_element(const Measurement& m) {
         const double number = m.measured.values[k][r][e];
         if (std::abs(number) <= resolution(m, k, r)) continue;
         const Probe& from = m.probes[k];
-        right += coefficient(snapped(number, resolution(m, k, r) / std::abs(number)), right.empty()) + "ȳ_" +
-                 subscript(std::to_string(from.rank)) +
-                 element_text(m.seen->outputs[from.rank], from.element);
+        right +=
+            coefficient(snapped(number, resolution(m, k, r) / std::abs(number)), right.empty()) +
+            "ȳ_" + subscript(std::to_string(from.rank)) +
+            element_text(m.seen->outputs[from.rank], from.element);
       }
       lines.push_back(fmt::format("x̄_{}{} = {}", subscript(std::to_string(r)),
                                   element_text(m.seen->operands[r].shape(), e),
@@ -568,8 +589,8 @@ Measured measured_field(Machine& machine, const Measurement& m, const Blocks& me
   Measured field;
   field.linear = m.kind == Measurement::Kind::kLinear;
   field.shown_by = shown_by(m);
-  const bool is_of_group = measured.is_described() && view_of(m, measured).is_of_group &&
-                           view_of(m, right).is_of_group;
+  const bool is_of_group =
+      measured.is_described() && view_of(m, measured).is_of_group && view_of(m, right).is_of_group;
   field.right = formula_of(m, right, is_of_group);
   field.ranks = m.partition[0];
   if (!is_of_group) {
@@ -582,7 +603,7 @@ Measured measured_field(Machine& machine, const Measurement& m, const Blocks& me
   }
   field.formula = measured.is_described() ? formula_of(m, measured, is_of_group)
                   : m.is_basis            ? formula_by_element(m)
-                                          : "a matrix that no number for each pair of pieces describes";
+                               : "a matrix that no number for each pair of pieces describes";
   if (measured.is_described())
     if (const auto numbers = coefficients(measured, right, m.world_size()))
       for (const int to : field.ranks) {

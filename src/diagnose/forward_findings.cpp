@@ -50,16 +50,20 @@ std::vector<std::int64_t> furthest_off(const Array& held, const Array& wanted) {
   std::int64_t furthest = 0;
   double most = -1;
   for (std::int64_t i = 0; i < wanted.size(); ++i)
-    if (const double off = std::abs(held[i] - wanted[i]); off > most || std::isnan(off)) most = off, furthest = i;
+    if (const double off = std::abs(held[i] - wanted[i]); off > most || std::isnan(off))
+      most = off, furthest = i;
   return index_of_element(wanted.shape(), furthest);
 }
 
-// "; nowhere by more than 0.2 % of the largest value: ...", where that is so little that a cast may be all there is to it.
+// "; nowhere by more than 0.2 % of the largest value: ...", where that is so little that a cast may
+// be all there is to it.
 std::string narrowness_phrase(const ForwardDifference& d) {
-  constexpr double kMostOfACast = 1.0 / 128;  // half a unit in the last place of bfloat16, and the sum of two such
+  constexpr double kMostOfACast =
+      1.0 / 128;  // half a unit in the last place of bfloat16, and the sum of two such
   double off = 0, largest = 0;
   for (const int rank : d.ranks) {
-    const Array &held = d.distributed[static_cast<std::size_t>(rank)], &wanted = d.simulated[static_cast<std::size_t>(rank)];
+    const Array &held = d.distributed[static_cast<std::size_t>(rank)],
+                &wanted = d.simulated[static_cast<std::size_t>(rank)];
     if (held.shape() != wanted.shape()) return "";
     largest = std::max(largest, largest_magnitude(wanted.values()));
     for (std::int64_t i = 0; i < wanted.size(); ++i) {
@@ -68,8 +72,11 @@ std::string narrowness_phrase(const ForwardDifference& d) {
     }
   }
   if (largest == 0 || off > kMostOfACast * largest) return "";
-  return fmt::format("; nowhere by more than {:.2g} of the largest value, as after a detour over a narrower dtype (what is meant "
-                     "so, a compression, needs an explicit \"tolerance\" in the scenario)", off / largest);
+  return fmt::format(
+      "; nowhere by more than {:.2g} of the largest value, as after a detour over a narrower dtype "
+      "(what is meant "
+      "so, a compression, needs an explicit \"tolerance\" in the scenario)",
+      off / largest);
 }
 
 }  // namespace
@@ -83,7 +90,8 @@ std::optional<Finding> truth_finding(const Evidence& evidence) {
   finding.text = fmt::format(
       "The file's truth for {} is {}, the program gives {}{}. Either the figure is wrong, or the "
       "steps, the loss or the objective are not what was meant.",
-      guarded_value(*d), element_phrase(d->wanted, d->index), element_phrase(d->simulated, d->index),
+      guarded_value(*d), element_phrase(d->wanted, d->index),
+      element_phrase(d->simulated, d->index),
       d->factor ? ", " + factor_of_exact(evidence.program(), *d->factor).of("the file's") : "");
   return finding;
 }
@@ -103,11 +111,12 @@ std::optional<Finding> program_finding(const Evidence& evidence) {
                        : "The distributed program's loss is single_device's, but its gradient is "
                          "not: of " +
                              guarded_value(*d) + " it is";
-  finding.text = fmt::format("{} {}, single_device gives {}", what,
-                             element_phrase(d->simulated, d->index), element_phrase(d->wanted, d->index));
+  finding.text =
+      fmt::format("{} {}, single_device gives {}", what, element_phrase(d->simulated, d->index),
+                  element_phrase(d->wanted, d->index));
   if (d->factor)
-    finding.text += "; all of it is " +
-                    factor_of_exact(evidence.program(), *d->factor).of("what it should be");
+    finding.text +=
+        "; all of it is " + factor_of_exact(evidence.program(), *d->factor).of("what it should be");
   finding.text +=
       ". No backward rule can mend that: look for a size that is divided by twice or not at all, "
       "an average of averages over unequal pieces, or a term that every rank adds.";
@@ -131,20 +140,25 @@ std::optional<Finding> forward_finding(const Evidence& evidence) {
     const auto rank = static_cast<std::size_t>(d->ranks[i]);
     const Array &held = d->distributed[rank], &wanted = d->simulated[rank];
     if (held.shape() != wanted.shape()) {
-      values.push_back(fmt::format("rank {} has the shape [{}] instead of [{}]", rank, fmt::join(held.shape(), ", "),
-                                   fmt::join(wanted.shape(), ", ")));
+      values.push_back(fmt::format("rank {} has the shape [{}] instead of [{}]", rank,
+                                   fmt::join(held.shape(), ", "), fmt::join(wanted.shape(), ", ")));
       continue;
     }
     // Where what is shown of both reads the same, the element that differs says more.
     const bool first = d->ranks[i] == d->rank, alike = array_phrase(held) == array_phrase(wanted);
     const auto index = first || !alike ? d->index : furthest_off(held, wanted);
-    const auto shown = [&](const Array& a) { return first || alike ? element_phrase(a, index) : array_phrase(a); };
+    const auto shown = [&](const Array& a) {
+      return first || alike ? element_phrase(a, index) : array_phrase(a);
+    };
     values.push_back(fmt::format("rank {}{} has {} instead of {}", rank,
-                                 first || alike ? index_phrase(index) : "", shown(held), shown(wanted)));
+                                 first || alike ? index_phrase(index) : "", shown(held),
+                                 shown(wanted)));
   }
-  if (d->step.empty() && evidence.program().loss.text.find("squared_gradient_norm(") != std::string::npos) {
+  if (d->step.empty() &&
+      evidence.program().loss.text.find("squared_gradient_norm(") != std::string::npos) {
     finding.text = fmt::format(
-        "The norm of the gradients differs: {}. So the first backward, of which it is made, is wrong already; run the case with "
+        "The norm of the gradients differs: {}. So the first backward, of which it is made, is "
+        "wrong already; run the case with "
         "what stands in squared_gradient_norm(...) as its loss.",
         enumeration(values));
     return finding;
@@ -160,8 +174,9 @@ std::optional<Finding> forward_finding(const Evidence& evidence) {
       "of the ranks and the buffers of the collective, and whether an asynchronous one is waited "
       "for.",
       what, enumeration(values),
-      factor ? "; all of it is " + factor_of_exact(evidence.program(), *factor).of("what it should be")
-             : narrowness_phrase(*d));
+      factor
+          ? "; all of it is " + factor_of_exact(evidence.program(), *factor).of("what it should be")
+          : narrowness_phrase(*d));
   return finding;
 }
 

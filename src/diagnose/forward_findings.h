@@ -1,4 +1,5 @@
-// What is wrong before any backward: the file's own figures, its program, a value on the way forward.
+// What is wrong before any backward: the file's own figures, its program, a value on the way
+// forward.
 #pragma once
 
 #include <optional>

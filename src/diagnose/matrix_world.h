@@ -1,5 +1,6 @@
-// For tests: one collective call of N ranks whose backward is whatever function of the joint cotangents
-// a test gives, and a machine that answers for it. What is right is another such function.
+// For tests: one collective call of N ranks whose backward is whatever function of the joint
+// cotangents a test gives, and a machine that answers for it. What is right is another such
+// function.
 #pragma once
 
 #include <functional>
@@ -18,9 +19,11 @@ using Backward = std::function<Joint(const Joint& cotangents)>;
 
 class MatrixWorld : public Machine {
  public:
-  // Every rank's operand and output have these shapes; the operands' values are `value(rank, element)`.
-  MatrixWorld(int ranks, CollectiveCall call, Shape operand, Shape output, Backward right,
-              const std::function<double(int, int)>& value = [](int r, int e) { return r + e + 1.0; })
+  // Every rank's operand and output have these shapes; the operands' values are `value(rank,
+  // element)`.
+  MatrixWorld(
+      int ranks, CollectiveCall call, Shape operand, Shape output, Backward right,
+      const std::function<double(int, int)>& value = [](int r, int e) { return r + e + 1.0; })
       : right_(std::move(right)) {
     program.world_size = ranks;
     program.steps = {{"y", "", std::move(call)}};
@@ -42,14 +45,16 @@ class MatrixWorld : public Machine {
     ++simulations;
     Simulation s;
     const auto& call = *request.program.steps[0].collective();
-    if (call.group != program.steps[0].collective()->group || call.root != program.steps[0].collective()->root) {
+    if (call.group != program.steps[0].collective()->group ||
+        call.root != program.steps[0].collective()->root) {
       s.invalid = InvalidProgram{"", "another call is not simulated here", ""};
       return s;
     }
     s.gradients = {{{"operand", answered(request.program, right_)}}};
     s.bounds = {{"operand", {}}};
     for (const auto& part : s.gradients[0][0].parts)
-      s.bounds[0].parts.emplace_back(Array(part->shape(), std::vector<double>(part->values().size(), 0.0)));
+      s.bounds[0].parts.emplace_back(
+          Array(part->shape(), std::vector<double>(part->values().size(), 0.0)));
     return s;
   }
 
@@ -93,19 +98,25 @@ class MatrixWorld : public Machine {
     };
     bool columns_right = true;
     for (std::size_t k = 0; k < m->probes.size(); ++k)
-      for (std::size_t r = 0; r < m->world_size(); ++r) columns_right = columns_right && is_right(*m, k, r);
-    if (m->kind == Measurement::Kind::kNotRepeatable) found.finding = "nondeterministic";
-    else if (m->kind == Measurement::Kind::kStateful) found.finding = "stale-or-aliased";
-    else if (is_right(*m)) found.finding = "";
-    else if (m->kind == Measurement::Kind::kNotLinear || columns_right) take(nonlinear_names());
-    else take(special_names()), take(general_names());
+      for (std::size_t r = 0; r < m->world_size(); ++r)
+        columns_right = columns_right && is_right(*m, k, r);
+    if (m->kind == Measurement::Kind::kNotRepeatable)
+      found.finding = "nondeterministic";
+    else if (m->kind == Measurement::Kind::kStateful)
+      found.finding = "stale-or-aliased";
+    else if (is_right(*m))
+      found.finding = "";
+    else if (m->kind == Measurement::Kind::kNotLinear || columns_right)
+      take(nonlinear_names());
+    else
+      take(special_names()), take(general_names());
     return found;
   }
 
   Program program;
   CallOnRanks seen;
   Backward backward;
-  Drive layout;        // the last one asked for
+  Drive layout;  // the last one asked for
   bool refuses = false;
   int simulations = 0;
   std::optional<Measured::Matrices> matrices;  // of what was found last
@@ -169,7 +180,8 @@ inline Backward by_pieces(int size, int operand_pieces, int output_pieces,
           for (int b = 0; b < output_pieces; ++b)
             for (int e = 0; e < size; ++e)
               x[static_cast<std::size_t>(r)][static_cast<std::size_t>(a * size + e)] +=
-                  c(r, a, k, b) * y[static_cast<std::size_t>(k)][static_cast<std::size_t>(b * size + e)];
+                  c(r, a, k, b) *
+                  y[static_cast<std::size_t>(k)][static_cast<std::size_t>(b * size + e)];
     return x;
   };
 }

@@ -32,7 +32,11 @@ class Numbers {
   explicit Numbers(DType dtype) : bits_(traits(dtype).significand_bits) {}
 
   double few() { return signed_number(1, 9); }
-  double wide() { return std::ldexp(signed_number(std::int64_t{1} << (bits_ - 2), (std::int64_t{1} << (bits_ - 1)) - 1) * 2 + 1, 1 - bits_); }
+  double wide() {
+    return std::ldexp(
+        signed_number(std::int64_t{1} << (bits_ - 2), (std::int64_t{1} << (bits_ - 1)) - 1) * 2 + 1,
+        1 - bits_);
+  }
 
  private:
   double signed_number(std::int64_t low, std::int64_t high) {
@@ -104,7 +108,8 @@ bool is_same(const Measurement& m, const Joint& a, const Joint& b, std::size_t c
   for (std::size_t r = 0; r < a.size(); ++r) {
     const double room = 2 * resolution(m, cotangent, r);
     for (std::size_t e = 0; e < a[r].size(); ++e)
-      if (!std::isnan(a[r][e]) && !std::isnan(b[r][e]) && !within(a[r][e], b[r][e], room)) return false;
+      if (!std::isnan(a[r][e]) && !std::isnan(b[r][e]) && !within(a[r][e], b[r][e], room))
+        return false;
   }
   return true;
 }
@@ -189,7 +194,8 @@ std::optional<Measurement> finished(Machine& machine, Measurement m, Numbers& nu
   if (m.probes.empty()) return std::nullopt;
   add_joint(m, numbers);
   auto answer = measured_responses(machine, *m.program, *m.seen, m.cotangents);
-  auto right = right_responses(machine, *m.program, *m.seen, m.call(), m.program->groups, m.cotangents);
+  auto right =
+      right_responses(machine, *m.program, *m.seen, m.call(), m.program->groups, m.cotangents);
   if (!answer || !right) return std::nullopt;
   m.measured = std::move(*answer);
   m.right = std::move(*right);
@@ -270,8 +276,9 @@ std::vector<Joint> units_of(const CallOnRanks& seen) {
 }
 
 std::string shown_by(const Measurement& m) {
-  return fmt::format("{} {} cotangents and {} random ones", m.is_basis ? "a basis of" : "each piece by itself,",
-                     m.probes.size(), m.random_cotangents);
+  return fmt::format("{} {} cotangents and {} random ones",
+                     m.is_basis ? "a basis of" : "each piece by itself,", m.probes.size(),
+                     m.random_cotangents);
 }
 
 }  // namespace distgrad

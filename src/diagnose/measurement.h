@@ -26,8 +26,8 @@ struct Measurement {
   std::vector<std::vector<int>> partition;
   PiecesOfCall pieces;
 
-  std::vector<Probe> probes;  // the columns
-  bool is_basis = false;      // a unit for every element of every rank
+  std::vector<Probe> probes;      // the columns
+  bool is_basis = false;          // a unit for every element of every rank
   std::vector<Joint> cotangents;  // by probe, then the joint ones
   Responses measured, right;      // by cotangent
   std::size_t random_cotangents = 0;
@@ -49,15 +49,15 @@ bool is_right(const Measurement&, std::size_t cotangent, std::size_t rank);
 // Whether what was measured is right for every cotangent tried.
 bool is_right(const Measurement&);
 
-// By piece: few cotangents, which suffice where each piece of x̄ is made of numbers times pieces. Nothing
-// where ranks or simulator refuse, or it would take too many cotangents.
+// By piece: few cotangents, which suffice where each piece of x̄ is made of numbers times pieces.
+// Nothing where ranks or simulator refuse, or it would take too many cotangents.
 std::optional<Measurement> measured(Machine&, const Program&, const CallOnRanks&);
 
 // The same with a unit for every element, where that is not too many.
 std::optional<Measurement> measured_by_element(Machine&, const Program&, const CallOnRanks&);
 
-// A measurement's units, one for each element of each rank's output, in this order; empty where they
-// are too many for a picture.
+// A measurement's units, one for each element of each rank's output, in this order; empty where
+// they are too many for a picture.
 std::vector<Joint> units_of(const CallOnRanks&);
 
 // "a basis of 12 cotangents and 5 random ones"

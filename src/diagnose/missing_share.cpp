@@ -36,8 +36,8 @@ class ByLoss {
     }
     for (std::size_t i = 0; i < evidence.program().inputs.size(); ++i)
       if (evidence.program().inputs[i].requires_grad)
-        divisors_.push_back(leftover_divisors(evidence.program(), evidence.which().objective,
-                                              evidence.divides_replicated())[i]);
+        divisors_.push_back(post_sync_divisors(evidence.program(), evidence.which().objective,
+                                               evidence.divides_replicated())[i]);
   }
 
   bool is_known() const { return std::ssize(shares_) == evidence_.program().world_size; }
@@ -75,7 +75,9 @@ class ByLoss {
     for (std::size_t r = 0; r < wanted.size(); ++r) {
       if (!wanted[r] || !observed[r]) return false;
       if (wanted[r]->shape() != observed[r]->shape()) return false;
-      if (!difference(observed[r]->values(), wanted[r]->values(), [&](std::size_t) { return slack; }).equal)
+      if (!difference(observed[r]->values(), wanted[r]->values(), [&](std::size_t) {
+             return slack;
+           }).equal)
         return false;
     }
     return true;
@@ -102,7 +104,8 @@ std::optional<Finding> missing_share_finding(Machine& machine, const Evidence& e
     return finding;
   }
   for (int without = 0; without < n; ++without) {
-    if (!shares.is_observed([&](std::size_t, std::size_t loss) { return std::cmp_not_equal(loss, without); }))
+    if (!shares.is_observed(
+            [&](std::size_t, std::size_t loss) { return std::cmp_not_equal(loss, without); }))
       continue;
     finding.ranks = {without};
     finding.text = fmt::format(

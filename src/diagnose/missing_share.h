@@ -1,5 +1,6 @@
-// Whether what is missing is some losses' share of the gradients: arithmetic on what each rank's loss
-// contributes by itself, for programs in which no collective call can be looked into (code of users).
+// Whether what is missing is some losses' share of the gradients: arithmetic on what each rank's
+// loss contributes by itself, for programs in which no collective call can be looked into (code of
+// users).
 #pragma once
 
 #include <optional>

@@ -15,7 +15,6 @@ namespace {
 
 using enum CollectiveKind;
 
-
 // --- Questions that many ask ---
 
 bool keeps_shape(const CollectiveCall& c) {
@@ -39,21 +38,23 @@ bool for_all(const Look& look, const Holds& holds) {
 // A copy where `counts` says so, 0 elsewhere.
 template <class Counts>
 bool copies_where(const Look& look, const Counts& counts) {
-  return for_all(look, [&](const PieceOf& to, const PieceOf& from, const Block& seen, const Block&) {
-    return counts(to, from) ? seen.of_copy == 1.0 : seen.is_zero;
-  });
+  return for_all(look,
+                 [&](const PieceOf& to, const PieceOf& from, const Block& seen, const Block&) {
+                   return counts(to, from) ? seen.of_copy == 1.0 : seen.is_zero;
+                 });
 }
 
 // The one number by which all that is right was multiplied; `size` in its place stands for each
 // group's own size, and 1 / size for that.
 std::optional<double> common_factor(const Look& look) {
   std::optional<double> factor;
-  const bool holds = for_all(look, [&](const PieceOf&, const PieceOf&, const Block& seen, const Block& right) {
-    if (right.is_zero) return seen.is_zero;
-    if (!seen.of_right) return false;
-    if (!factor) factor = *seen.of_right;
-    return *factor == *seen.of_right;
-  });
+  const bool holds =
+      for_all(look, [&](const PieceOf&, const PieceOf&, const Block& seen, const Block& right) {
+        if (right.is_zero) return seen.is_zero;
+        if (!seen.of_right) return false;
+        if (!factor) factor = *seen.of_right;
+        return *factor == *seen.of_right;
+      });
   return holds ? factor : std::nullopt;
 }
 
@@ -65,7 +66,8 @@ std::size_t group_size(const Look& look, std::size_t rank) {
 }
 
 bool is_by_group_size(const Look& look, bool divided) {
-  return for_all(look, [&](const PieceOf& to, const PieceOf&, const Block& seen, const Block& right) {
+  return for_all(look, [&](const PieceOf& to, const PieceOf&, const Block& seen,
+                           const Block& right) {
     if (right.is_zero) return seen.is_zero;
     const auto size = static_cast<double>(group_size(look, to.rank));
     return seen.of_right && std::abs(*seen.of_right - (divided ? 1 / size : size)) <= 1e-9 * size;
@@ -74,7 +76,9 @@ bool is_by_group_size(const Look& look, bool divided) {
 
 bool shares_list(const std::vector<std::vector<int>>& partition, std::size_t a, std::size_t b) {
   return std::any_of(partition.begin(), partition.end(), [&](const std::vector<int>& ranks) {
-    const auto has = [&](std::size_t r) { return std::find(ranks.begin(), ranks.end(), static_cast<int>(r)) != ranks.end(); };
+    const auto has = [&](std::size_t r) {
+      return std::find(ranks.begin(), ranks.end(), static_cast<int>(r)) != ranks.end();
+    };
     return has(a) && has(b);
   });
 }
@@ -92,13 +96,14 @@ std::size_t place_in_group(const Look& look, std::size_t rank) {
 // Some of what is right is there as it should be, and the rest of it is not there.
 bool is_part_of_right(const Look& look) {
   bool lacks = false;
-  return for_all(look, [&](const PieceOf&, const PieceOf&, const Block& seen, const Block& right) {
-           if (seen.is_zero) {
-             lacks = lacks || !right.is_zero;
-             return true;
-           }
-           return !right.is_zero && seen.of_right == 1.0;
-         }) &&
+  return for_all(look,
+                 [&](const PieceOf&, const PieceOf&, const Block& seen, const Block& right) {
+                   if (seen.is_zero) {
+                     lacks = lacks || !right.is_zero;
+                     return true;
+                   }
+                   return !right.is_zero && seen.of_right == 1.0;
+                 }) &&
          lacks;
 }
 
@@ -116,8 +121,8 @@ ElementState state_of(const Look& look, std::size_t rank, std::size_t element) {
   return is_right ? ElementState::kRight : is_own ? ElementState::kOwnPart : ElementState::kOther;
 }
 
-// `special(rank, element)`: where the op has no plain derivative. Whether all else is right, or the own
-// part of it, and some special element is neither.
+// `special(rank, element)`: where the op has no plain derivative. Whether all else is right, or the
+// own part of it, and some special element is neither.
 template <class Special>
 bool is_wrong_only_where(const Look& look, const Special& special) {
   bool some = false, all_right = true, all_own = true;
@@ -129,8 +134,7 @@ bool is_wrong_only_where(const Look& look, const Special& special) {
         continue;
       }
       all_right = all_right && state == ElementState::kRight;
-      all_own = all_own && (state == ElementState::kOwnPart ||
-                            (state == ElementState::kRight));
+      all_own = all_own && (state == ElementState::kOwnPart || (state == ElementState::kRight));
       if (!all_right && !all_own) return false;
     }
   return some;
@@ -142,14 +146,16 @@ std::vector<double> values_at(const Look& look, std::size_t rank, std::size_t el
   for (const auto& ranks : look.m.partition)
     if (std::find(ranks.begin(), ranks.end(), static_cast<int>(rank)) != ranks.end())
       for (const int r : ranks)
-        values.push_back(look.m.seen->operands[static_cast<std::size_t>(r)][static_cast<std::int64_t>(element)]);
+        values.push_back(
+            look.m.seen->operands[static_cast<std::size_t>(r)][static_cast<std::int64_t>(element)]);
   return values;
 }
 
 // --- Special names ---
 
 std::string gives_nothing(const Look& look) {
-  const bool is_zero = for_all(look, [](const PieceOf&, const PieceOf&, const Block& seen, const Block&) { return seen.is_zero; });
+  const bool is_zero = for_all(look, [](const PieceOf&, const PieceOf&, const Block& seen,
+                                        const Block&) { return seen.is_zero; });
   if (!is_zero) return "";
   return look.m.measured.is_none ? "gave no gradient (None) to the operand."
                                  : "gave the operand zeros, whatever arrived.";
@@ -163,16 +169,18 @@ bool has_peers(const Look& look) {
 
 std::string passes_own_on(const Look& look) {
   if (!keeps_shape(look.m.call()) || !has_peers(look)) return "";
-  const bool holds = copies_where(look, [](const PieceOf& to, const PieceOf& from) { return to.rank == from.rank; });
+  const bool holds = copies_where(
+      look, [](const PieceOf& to, const PieceOf& from) { return to.rank == from.rank; });
   return holds ? "passed the local cotangent on and dropped the other ranks'." : "";
 }
 
 std::string keeps_own_slice(const Look& look) {
   if (look.m.call().kind != kAllGather || !has_peers(look)) return "";
-  const bool holds = for_all(look, [](const PieceOf& to, const PieceOf& from, const Block& seen, const Block& right) {
-    if (right.is_zero) return seen.is_zero;
-    return to.rank == from.rank ? seen.of_right == 1.0 : seen.is_zero;
-  });
+  const bool holds = for_all(
+      look, [](const PieceOf& to, const PieceOf& from, const Block& seen, const Block& right) {
+        if (right.is_zero) return seen.is_zero;
+        return to.rank == from.rank ? seen.of_right == 1.0 : seen.is_zero;
+      });
   return holds ? "kept the slice that the rank's own loss saw and dropped what the other ranks' "
                  "losses saw of it."
                : "";
@@ -183,7 +191,8 @@ std::string forgets_op(const Look& look) {
   if (!traits(call.kind).takes_op || call.op == ReduceOp::kSum) return "";
   const bool holds = copies_where(look, [&](const PieceOf& to, const PieceOf& from) {
     if (!is_in_group(look, to.rank, from.rank)) return false;
-    if (call.kind == kReduce) return place_in_group(look, from.rank) == static_cast<std::size_t>(call.root);
+    if (call.kind == kReduce)
+      return place_in_group(look, from.rank) == static_cast<std::size_t>(call.root);
     if (call.kind == kReduceScatter) return to.piece == place_in_group(look, from.rank);
     return true;
   });
@@ -192,7 +201,8 @@ std::string forgets_op(const Look& look) {
 
 bool sums_to_all(const Look& look) {
   const CollectiveCall& call = look.m.call();
-  return traits(call.kind).takes_op && (call.op == ReduceOp::kSum || call.op == ReduceOp::kAvg || call.op == ReduceOp::kPremulSum);
+  return traits(call.kind).takes_op && (call.op == ReduceOp::kSum || call.op == ReduceOp::kAvg ||
+                                        call.op == ReduceOp::kPremulSum);
 }
 
 std::string sums_twice(const Look& look) {
@@ -210,7 +220,9 @@ std::string is_scaled(const Look& look) {
 
 std::string sums_over_all(const Look& look) {
   if (!keeps_shape(look.m.call())) return "";
-  const bool holds = copies_where(look, [&](const PieceOf& to, const PieceOf& from) { return is_in_group(look, to.rank, from.rank); });
+  const bool holds = copies_where(look, [&](const PieceOf& to, const PieceOf& from) {
+    return is_in_group(look, to.rank, from.rank);
+  });
   return holds ? "summed the cotangents over the ranks once more than the chain rule does." : "";
 }
 
@@ -229,7 +241,9 @@ std::string reduces_twice(const Look& look) {
         room += resolution(look.m, k, static_cast<std::size_t>(r));
       }
       for (const int r : ranks)
-        if (!difference(look.m.measured.values[k][static_cast<std::size_t>(r)], sum, [&](std::size_t) { return room; }).equal)
+        if (!difference(look.m.measured.values[k][static_cast<std::size_t>(r)], sum,
+                        [&](std::size_t) { return room; })
+                 .equal)
           return "";
     }
   return "is the right one, summed over the ranks once more.";
@@ -241,8 +255,9 @@ std::string gives_ties_otherwise(const Look& look) {
   if (!picks(look)) return "";
   const bool holds = is_wrong_only_where(look, [&](std::size_t r, std::size_t e) {
     const std::vector<double> values = values_at(look, r, e);
-    const double extremum = is_of(look, ReduceOp::kMax) ? *std::max_element(values.begin(), values.end())
-                                                        : *std::min_element(values.begin(), values.end());
+    const double extremum = is_of(look, ReduceOp::kMax)
+                                ? *std::max_element(values.begin(), values.end())
+                                : *std::min_element(values.begin(), values.end());
     return std::count(values.begin(), values.end(), extremum) > 1;
   });
   return holds ? "gave ranks that tie for the extremum another share than an even one." : "";
@@ -253,19 +268,23 @@ std::string divides_at_zero(const Look& look) {
   const bool holds = is_wrong_only_where(look, [&](std::size_t r, std::size_t e) {
     return look.m.seen->operands[r][static_cast<std::int64_t>(e)] == 0;
   });
-  return holds ? "divided the product by the operand, which gives NaN or 0 where the operand is 0." : "";
+  return holds ? "divided the product by the operand, which gives NaN or 0 where the operand is 0."
+               : "";
 }
 
 std::string leaves_rest_off_root(const Look& look) {
   if (look.m.call().kind != kBroadcast) return "";
   bool some = false;
-  const bool holds = for_all(look, [&](const PieceOf& to, const PieceOf&, const Block& seen, const Block& right) {
-    if (place_in_group(look, to.rank) == static_cast<std::size_t>(look.m.call().root))
-      return right.is_zero ? seen.is_zero : seen.of_right == 1.0;
-    some = some || !seen.is_zero;
-    return true;
-  });
-  return holds && some ? "left off root what a reduction to root leaves in its buffer, where the gradient is 0." : "";
+  const bool holds =
+      for_all(look, [&](const PieceOf& to, const PieceOf&, const Block& seen, const Block& right) {
+        if (place_in_group(look, to.rank) == static_cast<std::size_t>(look.m.call().root))
+          return right.is_zero ? seen.is_zero : seen.of_right == 1.0;
+        some = some || !seen.is_zero;
+        return true;
+      });
+  return holds && some ? "left off root what a reduction to root leaves in its buffer, where the "
+                         "gradient is 0."
+                       : "";
 }
 
 // Of the cotangents that count: those that a target piece lacks, by rank of the world.
@@ -281,19 +300,23 @@ std::set<std::size_t> lacking(const Look& look) {
 // Whether exactly the contributions that `lacks` names are absent.
 template <class Lacks>
 bool lacks_exactly(const Look& look, const Lacks& lacks) {
-  return for_all(look, [&](const PieceOf& to, const PieceOf& from, const Block& seen, const Block& right) {
-    return right.is_zero || seen.is_zero == lacks(to, from);
-  });
+  return for_all(
+      look, [&](const PieceOf& to, const PieceOf& from, const Block& seen, const Block& right) {
+        return right.is_zero || seen.is_zero == lacks(to, from);
+      });
 }
 
 std::string lacks_some(const Look& look) {
   if (!is_part_of_right(look)) return "";
-  if (lacks_exactly(look, [](const PieceOf& to, const PieceOf& from) { return to.rank != from.rank; }))
+  if (lacks_exactly(look,
+                    [](const PieceOf& to, const PieceOf& from) { return to.rank != from.rank; }))
     return "counted the rank's own cotangent alone and dropped the other ranks'.";
-  if (lacks_exactly(look, [](const PieceOf& to, const PieceOf& from) { return to.rank == from.rank; }))
+  if (lacks_exactly(look,
+                    [](const PieceOf& to, const PieceOf& from) { return to.rank == from.rank; }))
     return "counted the other ranks' cotangents and left out the rank's own.";
   const std::set<std::size_t> ranks = lacking(look);
-  if (lacks_exactly(look, [&](const PieceOf&, const PieceOf& from) { return ranks.contains(from.rank); })) {
+  if (lacks_exactly(
+          look, [&](const PieceOf&, const PieceOf& from) { return ranks.contains(from.rank); })) {
     std::vector<std::string> words;
     for (const std::size_t r : ranks) words.push_back(std::to_string(r));
     return fmt::format("lacks the cotangent{} of {} {}.", ranks.size() == 1 ? "" : "s",
@@ -304,7 +327,8 @@ std::string lacks_some(const Look& look) {
 
 std::vector<int> ranks_lacking(const Look& look) {
   const std::set<std::size_t> ranks = lacking(look);
-  if (lacks_exactly(look, [&](const PieceOf&, const PieceOf& from) { return ranks.contains(from.rank); }))
+  if (lacks_exactly(look,
+                    [&](const PieceOf&, const PieceOf& from) { return ranks.contains(from.rank); }))
     return {ranks.begin(), ranks.end()};
   return {};
 }
@@ -316,20 +340,24 @@ std::string counts_in_other_group(const Look& look) {
     const std::size_t n = look.m.world_size();
     std::vector<std::vector<char>> counts(n, std::vector<char>(n, 0)), due = counts;
     bool crosses = false;
-    bool holds = for_all(look, [&](const PieceOf& to, const PieceOf& from, const Block& seen, const Block& right) {
-      counts[to.rank][from.rank] |= static_cast<char>(!seen.is_zero);
-      due[to.rank][from.rank] |= static_cast<char>(!right.is_zero);
-      return seen.is_zero || seen.of_copy == 1.0 || seen.of_right == 1.0;
-    });
+    bool holds = for_all(
+        look, [&](const PieceOf& to, const PieceOf& from, const Block& seen, const Block& right) {
+          counts[to.rank][from.rank] |= static_cast<char>(!seen.is_zero);
+          due[to.rank][from.rank] |= static_cast<char>(!right.is_zero);
+          return seen.is_zero || seen.of_copy == 1.0 || seen.of_right == 1.0;
+        });
     holds = holds && counts != due;
     for (std::size_t r = 0; r < n; ++r)
       for (std::size_t k = 0; k < n; ++k) {
-        holds = holds && due[r][k] == is_in_group(look, r, k) && counts[r][k] == shares_list(partition, r, k);
+        holds = holds && due[r][k] == is_in_group(look, r, k) &&
+                counts[r][k] == shares_list(partition, r, k);
         crosses = crosses || (r != k && counts[r][k]);
       }
     if (holds && crosses)
-      return fmt::format("counted the cotangents of the ranks of the group {}, instead of those of the "
-                         "call's own group.", group.name);
+      return fmt::format(
+          "counted the cotangents of the ranks of the group {}, instead of those of the "
+          "call's own group.",
+          group.name);
   }
   return "";
 }
@@ -337,16 +365,19 @@ std::string counts_in_other_group(const Look& look) {
 // Every contribution is a whole piece, as it should be, but some are other pieces than is right.
 std::string takes_other_pieces(const Look& look) {
   std::optional<double> number;  // with which pieces count
-  const bool is_moving = for_all(look, [&](const PieceOf&, const PieceOf&, const Block&, const Block& right) {
-    if (right.is_zero) return true;
-    if (!number) number = right.of_copy;
-    return right.of_copy && *number == *right.of_copy;
-  });
+  const bool is_moving =
+      for_all(look, [&](const PieceOf&, const PieceOf&, const Block&, const Block& right) {
+        if (right.is_zero) return true;
+        if (!number) number = right.of_copy;
+        return right.of_copy && *number == *right.of_copy;
+      });
   bool others = false;
-  const bool holds = for_all(look, [&](const PieceOf&, const PieceOf&, const Block& seen, const Block& right) {
-    others = others || (right.is_zero && !seen.is_zero);
-    return seen.is_zero || seen.of_right == 1.0 || (is_moving && seen.of_copy && seen.of_copy == number);
-  });
+  const bool holds =
+      for_all(look, [&](const PieceOf&, const PieceOf&, const Block& seen, const Block& right) {
+        others = others || (right.is_zero && !seen.is_zero);
+        return seen.is_zero || seen.of_right == 1.0 ||
+               (is_moving && seen.of_copy && seen.of_copy == number);
+      });
   if (!holds || !others) return "";
   return look.m.call().kind == kSlice
              ? "put cotangents into other places than the rank's own slice of its operand."
@@ -364,15 +395,20 @@ bool is_joint_response(const Look& look, ReduceOp op) {
         if (wanted.size() != look.m.measured.values[k][rank].size()) return false;
         double scale = largest_magnitude(wanted);
         for (std::size_t i = 1; i < ranks.size(); ++i) {
-          const std::vector<double>& next = look.m.cotangents[k][static_cast<std::size_t>(ranks[i])];
+          const std::vector<double>& next =
+              look.m.cotangents[k][static_cast<std::size_t>(ranks[i])];
           for (std::size_t e = 0; e < wanted.size(); ++e)
             wanted[e] = op == ReduceOp::kProduct ? wanted[e] * next[e]
                         : op == ReduceOp::kMax   ? std::max(wanted[e], next[e])
                                                  : std::min(wanted[e], next[e]);
           scale = std::max(scale, largest_magnitude(wanted));
         }
-        const double room = resolution(look.m, k, rank) + 16 * unit_roundoff(look.m.program->dtype) * scale;
-        if (!difference(look.m.measured.values[k][rank], wanted, [&](std::size_t) { return room; }).equal) return false;
+        const double room =
+            resolution(look.m, k, rank) + 16 * unit_roundoff(look.m.program->dtype) * scale;
+        if (!difference(look.m.measured.values[k][rank], wanted, [&](std::size_t) {
+               return room;
+             }).equal)
+          return false;
       }
   return true;
 }
@@ -380,7 +416,9 @@ bool is_joint_response(const Look& look, ReduceOp op) {
 std::string applies_same_op(const Look& look) {
   if (!traits(look.m.call().kind).takes_op || !keeps_shape(look.m.call())) return "";
   if (!picks(look) && !is_of(look, ReduceOp::kProduct)) return "";
-  return is_joint_response(look, look.m.call().op) ? "applied the collective's own reduction to the cotangents." : "";
+  return is_joint_response(look, look.m.call().op)
+             ? "applied the collective's own reduction to the cotangents."
+             : "";
 }
 
 // Whether every answer is a number of that dtype: then it was rounded to it last.
@@ -392,7 +430,8 @@ bool answers_in(const Look& look, DType narrow) {
   return true;
 }
 
-// How often either of the two of sixteen bits rounded on the way nobody knows, unless the answer shows it.
+// How often either of the two of sixteen bits rounded on the way nobody knows, unless the answer
+// shows it.
 std::string_view name_of_narrow(const Look& look, DType narrow) {
   if (narrow == DType::kFloat32) return "float32";
   if (answers_in(look, DType::kBFloat16)) return "bfloat16";
@@ -406,19 +445,24 @@ std::string goes_through(const Look& look) {
   const auto ranks = static_cast<double>(look.m.world_size());
   for (std::size_t k = 0; k < look.m.cotangents.size(); ++k) {
     double scale = 0;
-    for (const auto& values : look.m.right.values[k]) scale = std::max(scale, largest_magnitude(values));
-    for (const auto& values : look.m.cotangents[k]) scale = std::max(scale, largest_magnitude(values));
+    for (const auto& values : look.m.right.values[k])
+      scale = std::max(scale, largest_magnitude(values));
+    for (const auto& values : look.m.cotangents[k])
+      scale = std::max(scale, largest_magnitude(values));
     for (std::size_t r = 0; r < look.m.world_size(); ++r) {
       const double room = resolution(look.m, k, r) + (2 + ranks) * unit_roundoff(narrow) * scale;
-      if (!difference(look.m.measured.values[k][r], look.m.right.values[k][r], [&](std::size_t) { return room; }).equal)
+      if (!difference(look.m.measured.values[k][r], look.m.right.values[k][r], [&](std::size_t) {
+             return room;
+           }).equal)
         return "";
     }
   }
   return fmt::format("went through {}.", name_of_narrow(look, narrow));
 }
 
-// The same of a backward whose own numbers were rounded, so that even cotangents of few bits are not
-// answered rightly: every answer is a number of that dtype, which another mistake's would not be.
+// The same of a backward whose own numbers were rounded, so that even cotangents of few bits are
+// not answered rightly: every answer is a number of that dtype, which another mistake's would not
+// be.
 template <DType narrow>
 std::string answers_rounded(const Look& look) {
   return answers_in(look, narrow) ? goes_through<narrow>(look) : "";
@@ -429,12 +473,14 @@ std::string is_not_linear(const Look& look) {
 }
 
 constexpr std::string_view kZeroRemedy =
-    "Multiply the other ranks' operands instead of dividing: at a zero the derivative is the product "
+    "Multiply the other ranks' operands instead of dividing: at a zero the derivative is the "
+    "product "
     "of the others.";
 constexpr std::string_view kPrecisionRemedy =
     "Keep the cotangent in its own dtype, or accept the error with an explicit tolerance.";
 constexpr std::string_view kTwiceRemedy =
-    "Sum the cotangents once: look for a second all_reduce of the same gradient, or a missing division.";
+    "Sum the cotangents once: look for a second all_reduce of the same gradient, or a missing "
+    "division.";
 
 constexpr std::array kSpecial = std::to_array<WrongBackward>({
     {"precision", answers_rounded<DType::kFloat32>, "", "", kPrecisionRemedy},
@@ -443,7 +489,8 @@ constexpr std::array kSpecial = std::to_array<WrongBackward>({
     {"no-gradient", gives_nothing, "", "",
      "Use a differentiable collective: a plain torch.distributed call into a new tensor is cut off "
      "from the graph."},
-    {"identity-backward", passes_own_on, "the loss is one loss that every rank computes", "replicated",
+    {"identity-backward", passes_own_on, "the loss is one loss that every rank computes",
+     "replicated",
      "Else sum the cotangents over the group in backward: torch.distributed.nn.functional and "
      "torch.distributed._functional_collectives do, the plain in-place collectives do not."},
     {"own-slice", keeps_own_slice, "the loss is one loss that every rank computes from all slices",
@@ -455,7 +502,8 @@ constexpr std::array kSpecial = std::to_array<WrongBackward>({
      "premul_sum; for max, min and product reduce locally what an all_gather brings."},
     {"double-reduction", sums_twice, "", "", kTwiceRemedy, "scaled"},
     {"scaled", is_scaled, "", "",
-     "Sum or divide in one place only: the loss, the collective or the gradient's synchronisation."},
+     "Sum or divide in one place only: the loss, the collective or the gradient's "
+     "synchronisation."},
     {"double-reduction", sums_over_all,
      "the operand is one replicated value of which each rank's loss sees a share", "",
      "Sum in one place only: here, or where the gradient is synchronised."},
@@ -469,13 +517,15 @@ constexpr std::array kGeneral = std::to_array<WrongBackward>({
     {"wrong-group", counts_in_other_group, "", "",
      "Hand the group of the forward call to the collective in backward, too."},
     {"missing-reduction", lacks_some, "", "",
-     "Let the cotangents of all ranks travel back and add them up: the backward of every collective "
+     "Let the cotangents of all ranks travel back and add them up: the backward of every "
+     "collective "
      "is a collective itself. Look for a detach, a no_grad or a branch on a rank, too.",
      "", ranks_lacking},
     {"stale-or-aliased", leaves_rest_off_root, "", "",
      "Return zeros on the ranks that are not root: what they passed in was not used."},
     {"wrong-slice", takes_other_pieces, "", "",
-     "Cut the gradient at the rank's own place in the group, and send each part back to the rank that "
+     "Cut the gradient at the rank's own place in the group, and send each part back to the rank "
+     "that "
      "the value came from."},
 });
 

@@ -1,5 +1,6 @@
-// The names of wrong backwards: predicates on what was measured and what is right, in one table. Each is
-// a pure function; of those that hold the first is the most specific. docs/diagnosis.md lists them.
+// The names of wrong backwards: predicates on what was measured and what is right, in one table.
+// Each is a pure function; of those that hold the first is the most specific. docs/diagnosis.md
+// lists them.
 #pragma once
 
 #include <optional>
@@ -28,7 +29,8 @@ struct WrongBackward {
   std::string_view right_objective;  // right_if holds under this objective
   std::string_view remedy;           // a sentence, imperative
   std::string_view also = "";        // another finding that says the same
-  std::vector<int> (*ranks)(const Look&) = nullptr;  // to blame, of the world; else those that differ
+  std::vector<int> (*ranks)(const Look&) =
+      nullptr;  // to blame, of the world; else those that differ
 };
 
 // Before other calls are held against it: names more special than "another group's backward".

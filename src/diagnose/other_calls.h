@@ -13,8 +13,8 @@ namespace distgrad {
 
 struct OtherCall {
   std::string_view finding;
-  std::string happened;      // follows "the backward of all_reduce "
-  std::string_view remedy;   // a sentence, imperative
+  std::string happened;     // follows "the backward of all_reduce "
+  std::string_view remedy;  // a sentence, imperative
   CollectiveCall call;
   std::vector<Group> groups;  // that the program must have for it
 };

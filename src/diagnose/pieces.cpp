@@ -51,7 +51,8 @@ class Cutter {
       case kReduceScatter:
       case kScatter:
       case kSlice:
-        return cut(shape, dim_of(call_, shape), sizes(call_.splits.empty() ? nullptr : &call_.splits[0], shape));
+        return cut(shape, dim_of(call_, shape),
+                   sizes(call_.splits.empty() ? nullptr : &call_.splits[0], shape));
       case kAllToAll:
         return cut(shape, dim_of(call_, shape),
                    sizes(call_.splits.empty() ? nullptr : &call_.splits[place_], shape));

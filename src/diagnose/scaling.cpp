@@ -17,7 +17,8 @@ FactorNames names_in(const Program& program) {
     const std::size_t size = group.partition[0].size();
     const bool is_even = std::all_of(group.partition.begin(), group.partition.end(),
                                      [&](const auto& list) { return list.size() == size; });
-    const bool is_world = group.partition.size() == 1 && static_cast<int>(size) == program.world_size;
+    const bool is_world =
+        group.partition.size() == 1 && static_cast<int>(size) == program.world_size;
     if (is_even && !is_world)
       counts.push_back({(group.is_mesh_axis ? "" : "group ") + group.name, static_cast<int>(size),
                         NamedCount::Kind::kAxis});

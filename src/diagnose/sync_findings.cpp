@@ -151,7 +151,7 @@ bool makes_right(const Evidence& evidence, const GradientByRank& shares, std::si
   program.inputs[at] = changed;
   const std::vector<double> after = backward_weights(program, objective, divides);
   const double weight = before[0] == after[0] || before[0] == 0 ? 1 : after[0] / before[0];
-  const double divisor = leftover_divisors(program, objective, divides)[at];
+  const double divisor = post_sync_divisors(program, objective, divides)[at];
   const auto held = synchronised(program, changed, {}, divided(shares, 1 / weight));
   const std::optional<Array>& truth = evidence.comparison().gradients[i].truth_full;
   if (!held || !truth) return false;
@@ -170,8 +170,8 @@ GradientByRank shares_of(const DistributedRun& run, std::size_t input) {
   return shares;
 }
 
-// Whether the ranks hold what these shares are after they were synchronised, each but for the roundings
-// of a sum over the ranks, and for `slack`.
+// Whether the ranks hold what these shares are after they were synchronised, each but for the
+// roundings of a sum over the ranks, and for `slack`.
 bool is_held(const Evidence& evidence, std::size_t i, const std::vector<SyncMistake>& mistakes,
              const GradientByRank& shares, const GradientByRank& observed, double slack = 0) {
   const auto held = synchronised(evidence.program(), *evidence.inputs()[i], mistakes, shares);
@@ -179,7 +179,8 @@ bool is_held(const Evidence& evidence, std::size_t i, const std::vector<SyncMist
   double largest = 0;
   for (const auto& share : shares)
     if (share) largest = std::max(largest, largest_magnitude(share->values()));
-  const double roundings = 2.0 * (2 + evidence.program().world_size) * unit_roundoff(evidence.program().dtype);
+  const double roundings =
+      2.0 * (2 + evidence.program().world_size) * unit_roundoff(evidence.program().dtype);
   const auto bound = [&](std::size_t) { return roundings * largest + slack; };
   for (std::size_t r = 0; r < held->size(); ++r) {
     const std::optional<Array>&wanted = (*held)[r], &seen = observed[r];
@@ -204,9 +205,12 @@ struct Guilty {
 };
 
 void note(std::vector<Guilty>& all, const std::string& mistake, const std::string& input) {
-  const auto same = std::find_if(all.begin(), all.end(), [&](const Guilty& g) { return g.mistake == mistake; });
-  if (same == all.end()) all.push_back({mistake, {input}});
-  else same->inputs.push_back(input);
+  const auto same =
+      std::find_if(all.begin(), all.end(), [&](const Guilty& g) { return g.mistake == mistake; });
+  if (same == all.end())
+    all.push_back({mistake, {input}});
+  else
+    same->inputs.push_back(input);
 }
 
 std::vector<Guilty> guilty_of(const Evidence& evidence, const DistributedRun& run) {
@@ -233,8 +237,10 @@ std::vector<Finding> findings_for(const Evidence& evidence, const std::vector<Gu
     if (text.empty()) {
       findings.push_back(bare(evidence, "unexplained", scaling));
       findings.back().text = fmt::format(
-          "{}: what the all_reduce of the gradient of {} after backward gave is not made of what the "
-          "ranks had before it.", how_they_differ(evidence, scaling), enumeration(inputs));
+          "{}: what the all_reduce of the gradient of {} after backward gave is not made of what "
+          "the "
+          "ranks had before it.",
+          how_they_differ(evidence, scaling), enumeration(inputs));
       continue;
     }
     const SyncMistake mistake = *sync_mistake_named(text);
@@ -293,7 +299,8 @@ std::optional<std::vector<Finding>> invariant_findings(Machine& machine, const E
     const double slack = 2 * evidence.largest_bound(i);
     bool is_explained = is_held(evidence, i, {}, (*shares)[i].parts, observed, slack);
     for (const std::string& mistake : sync_mistakes_of(evidence.program(), input))
-      if (!is_explained && is_held(evidence, i, {*sync_mistake_named(mistake)}, (*shares)[i].parts, observed, slack)) {
+      if (!is_explained && is_held(evidence, i, {*sync_mistake_named(mistake)}, (*shares)[i].parts,
+                                   observed, slack)) {
         note(all, mistake, input.name);
         is_explained = true;
       }

@@ -17,10 +17,10 @@ namespace distgrad {
 std::vector<Finding> sync_findings(const Evidence&, const DistributedRun& observed,
                                    const std::optional<Scaling>&);
 
-// Of an `invariant` input backward itself owes the sum over the ranks, as by a copy whose backward is an
-// all_reduce: how what the ranks hold is made of their shares where that sum was made otherwise. Empty
-// also where it was not made at all (arithmetic_findings.h tells of that). Nothing where an input that
-// is wrong is no such one, or cannot be explained so.
+// Of an `invariant` input backward itself owes the sum over the ranks, as by a copy whose backward
+// is an all_reduce: how what the ranks hold is made of their shares where that sum was made
+// otherwise. Empty also where it was not made at all (arithmetic_findings.h tells of that). Nothing
+// where an input that is wrong is no such one, or cannot be explained so.
 std::optional<std::vector<Finding>> invariant_findings(Machine&, const Evidence&,
                                                        const std::optional<Scaling>&);
 

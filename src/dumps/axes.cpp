@@ -79,8 +79,8 @@ void add_process_groups(const std::vector<DumpGroups>& groups, Parameter& p) {
   for (const DumpGroups& alike : groups) {
     const bool named = !alike.name.empty();
     add(p, {named ? AxisGroups::Kind::kAxis : AxisGroups::Kind::kProcessGroups,
-            named ? alike.name : "the process groups",
-            static_cast<int>(alike.ranks.front().size()), as_holdings(alike.ranks, p.holdings)});
+            named ? alike.name : "the process groups", static_cast<int>(alike.ranks.front().size()),
+            as_holdings(alike.ranks, p.holdings)});
   }
 }
 

@@ -102,8 +102,8 @@ Arrangement grid(const std::vector<GridAxis>& axes, std::size_t ranks, const Sha
   std::vector<std::string> cut;
   for (const GridAxis& axis : axes)
     cut.push_back(axis.dim ? fmt::format("dimension {}", *axis.dim) : "copies");
-  a.text = fmt::format("pieces of a grid over the ranks, from the outermost: {}",
-                       fmt::join(cut, ", "));
+  a.text =
+      fmt::format("pieces of a grid over the ranks, from the outermost: {}", fmt::join(cut, ", "));
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     Box box = whole_box(full);
     auto index = static_cast<std::int64_t>(rank);

@@ -42,8 +42,8 @@ void note_names(const Dump& dump, int offset, std::map<std::string, Name>& names
   for (const RankDump& rank : dump.ranks)
     for (const auto& [plain, gradient] : rank.gradients) {
       const auto shown = rank.shown.find(plain);
-      const auto [name, is_new] = names.try_emplace(
-          plain, Name{plain, shown == rank.shown.end() ? plain : shown->second});
+      const auto [name, is_new] =
+          names.try_emplace(plain, Name{plain, shown == rank.shown.end() ? plain : shown->second});
       if (is_new && gradient.position) name->second.position = offset + *gradient.position;
     }
 }
@@ -105,8 +105,8 @@ class Comparing {
  private:
   ParameterResult result_of(const Name& name) {
     const Reference truth = reference_of(reference_, name.plain, context_.tolerance);
-    ParameterResult result = best_explanation(
-        parameters_of(observed_, name.plain, truth, reduction_of(name.plain)));
+    ParameterResult result =
+        best_explanation(parameters_of(observed_, name.plain, truth, reduction_of(name.plain)));
     result.name = name.shown;
     result.position = name.position == INT_MAX ? -1 : name.position;
     return result;

@@ -31,7 +31,6 @@ struct DumpComparison {
 };
 
 // Throws UserError where the two have no parameter in common.
-DumpComparison compare_dumps(const Dump& reference, const Dump& observed,
-                             const ComparisonOptions&);
+DumpComparison compare_dumps(const Dump& reference, const Dump& observed, const ComparisonOptions&);
 
 }  // namespace distgrad::dumps

@@ -27,8 +27,7 @@ ParameterResult result_of(const Dump& reference, const Dump& observed,
 }
 
 // The reference numbers(kSize, 1), whole, and a copy on each rank.
-ParameterResult copies(std::vector<std::vector<float>> by_rank,
-                       const Tolerance& options = {}) {
+ParameterResult copies(std::vector<std::vector<float>> by_rank, const Tolerance& options = {}) {
   std::vector<std::optional<DumpTensor>> tensors;
   for (auto& values : by_rank) tensors.emplace_back(sample::vector(std::move(values)));
   return result_of(sample::whole("w", sample::vector(numbers(kSize, 1))),

@@ -17,14 +17,17 @@ using Tone = Picture::Tone;
 
 constexpr int kMostColumns = 64;  // ranks that a picture shows
 
-std::string sentence(const std::string& text) { return text.empty() || text.ends_with('.') ? text : text + "."; }
+std::string sentence(const std::string& text) {
+  return text.empty() || text.ends_with('.') ? text : text + ".";
+}
 
 // What differs, in numbers; the files are too large for whole tensors.
 GradientComparison gradient_of(const ParameterResult& r) {
   GradientComparison g;
   g.input = r.name;
   g.layout = "local";
-  for (const auto& [axis, placement] : r.placements) g.layout += (g.layout == "local" ? ": " : ", ") + axis + "=" + placement;
+  for (const auto& [axis, placement] : r.placements)
+    g.layout += (g.layout == "local" ? ": " : ", ") + axis + "=" + placement;
   g.max_abs_error = r.max_abs_error;
   g.max_rel_error = r.relative_error;
   g.equal = !r.is_wrong();
@@ -35,7 +38,12 @@ GradientComparison gradient_of(const ParameterResult& r) {
 Finding finding_of(const ParameterResult& r) {
   std::string text = sentence(r.headline) + " " + advice_of(r);
   if (r.worst) text += " " + sentence(worst_text(r));
-  return {.rule = r.finding.empty() ? "unexplained" : r.finding, .collective = {}, .step = {}, .ranks = r.ranks, .factor = r.factor, .text = text};
+  return {.rule = r.finding.empty() ? "unexplained" : r.finding,
+          .collective = {},
+          .step = {},
+          .ranks = r.ranks,
+          .factor = r.factor,
+          .text = text};
 }
 
 CaseResult case_of(const ParameterResult& r, const DumpComparison& c, const Scenario& files) {
@@ -61,7 +69,8 @@ CaseResult case_of(const ParameterResult& r, const DumpComparison& c, const Scen
 }
 
 Picture::Square square_of(const ParameterResult& r, int rank) {
-  const bool is_blamed = r.ranks.empty() || std::find(r.ranks.begin(), r.ranks.end(), rank) != r.ranks.end();
+  const bool is_blamed =
+      r.ranks.empty() || std::find(r.ranks.begin(), r.ranks.end(), rank) != r.ranks.end();
   if (r.explanation == Explanation::kUnclear) return {"?", Tone::kUnclear, r.headline};
   if (!r.is_wrong() || !is_blamed) return {"", Tone::kRight, "right"};
   return {"", Tone::kWrong, r.headline};
@@ -71,13 +80,16 @@ Picture picture_of(const DumpComparison& c) {
   Picture picture;
   const int ranks = c.world_size > kMostColumns ? 0 : c.world_size;
   picture.title = ranks > 0 ? "Parameters by ranks" : "Parameters";
-  picture.legend = "In the order of the model, where it is known. Red: the rank's gradient is wrong; ?: it cannot be judged.";
+  picture.legend =
+      "In the order of the model, where it is known. Red: the rank's gradient is wrong; ?: it "
+      "cannot be judged.";
   for (int rank = 0; rank < ranks; ++rank) picture.columns.push_back(std::to_string(rank));
   picture.columns.emplace_back("which means that");
   std::vector<const ParameterResult*> rows;  // what is wrong must be among those shown
   for (const ParameterResult& r : c.parameters) rows.push_back(&r);
   constexpr std::size_t kMostRows = 200;
-  if (rows.size() > kMostRows) std::stable_partition(rows.begin(), rows.end(), [](const auto* r) { return r->is_wrong(); });
+  if (rows.size() > kMostRows)
+    std::stable_partition(rows.begin(), rows.end(), [](const auto* r) { return r->is_wrong(); });
   for (const ParameterResult* r : rows) {
     Picture::Row row{r->name, {}};
     for (int rank = 0; rank < ranks; ++rank) row.squares.push_back(square_of(*r, rank));
@@ -106,7 +118,8 @@ ComparisonCases comparison_cases(const DumpComparison& c, bool strict) {
   made.files->file = c.observed;
   made.files->name = c.observed;
   made.report.unit = "parameter";
-  for (const ParameterResult& r : c.parameters) made.report.cases.push_back(case_of(r, c, *made.files));
+  for (const ParameterResult& r : c.parameters)
+    made.report.cases.push_back(case_of(r, c, *made.files));
   if (!c.vacuous.empty()) made.report.cases.push_back(vacuous_case(c, *made.files, strict));
   made.report.picture = picture_of(c);
   made.report.summary = summary_of(made.report.cases);

@@ -15,7 +15,8 @@ struct ComparisonTextOptions {
 
 std::string comparison_text(const DumpComparison&, const ComparisonTextOptions&);
 
-// What to look at, in sentences; and the element that is furthest off. Both of a parameter that is not right.
+// What to look at, in sentences; and the element that is furthest off. Both of a parameter that is
+// not right.
 std::string advice_of(const ParameterResult&);
 std::string worst_text(const ParameterResult&);
 

@@ -84,9 +84,8 @@ std::string rows_text(const ResultGroup& g, const ComparisonTextOptions& options
 
 bool has_rows(const ResultGroup& g) {
   const Explanation e = g.members.front()->explanation;
-  return g.members.size() > 1 &&
-         (g.each_in_its_own_words() || e == Explanation::kUnexplained ||
-          e == Explanation::kClose || e == Explanation::kUnsynchronised);
+  return g.members.size() > 1 && (g.each_in_its_own_words() || e == Explanation::kUnexplained ||
+                                  e == Explanation::kClose || e == Explanation::kUnsynchronised);
 }
 
 std::string group_name(const ResultGroup& g) {
@@ -138,8 +137,9 @@ std::string right_text(const DumpComparison& c) {
     out += fmt::format("ok    {}   right, {}\n", parameters_text(right), how);
   }
   if (noise > 0)
-    out += fmt::format("ok    {}   not judged: no larger than rounding beside the model's largest\n",
-                       parameters_text(noise));
+    out +=
+        fmt::format("ok    {}   not judged: no larger than rounding beside the model's largest\n",
+                    parameters_text(noise));
   return out;
 }
 

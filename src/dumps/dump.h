@@ -105,8 +105,8 @@ struct Dump {
   // Mesh of the world, from whichever rank knows it, the one with the most axes; null: none does.
   const DumpMesh* mesh() const;
   // All but the world's, in the order in which they were made. Those of one name go together; of
-  // those without one, those of a size that do not overlap: pairs of neighbours, then pairs of every
-  // other rank.
+  // those without one, those of a size that do not overlap: pairs of neighbours, then pairs of
+  // every other rank.
   std::vector<DumpGroups> groups() const;
 };
 

@@ -206,8 +206,7 @@ class Explaining {
     std::vector<std::string> parts;
     for (std::size_t h = 0; h < mistakes.size() && parts.size() < 4; ++h)
       if (mistakes[h].kind == Kind::kOtherSlice)
-        parts.push_back(
-            fmt::format("{} {}", ranks_text(p_.holdings[h].ranks), mistakes[h].text));
+        parts.push_back(fmt::format("{} {}", ranks_text(p_.holdings[h].ranks), mistakes[h].text));
     return fmt::format("ranks hold other ranks' pieces: {}", fmt::join(parts, "; "));
   }
 
@@ -253,8 +252,8 @@ class Explaining {
       const bool is_unknown = mistakes[h].kind == Kind::kUnknown;
       std::vector<int>& list = is_right ? right : wrong[is_unknown ? "wrong" : mistakes[h].text];
       list.insert(list.end(), ranks.begin(), ranks.end());
-      measured_factors = measured_factors || (mistakes[h].kind == Kind::kScaled &&
-                                              !mistakes[h].factor.known);
+      measured_factors =
+          measured_factors || (mistakes[h].kind == Kind::kScaled && !mistakes[h].factor.known);
       if (!is_right) r_.ranks.insert(r_.ranks.end(), ranks.begin(), ranks.end());
     }
     std::sort(r_.ranks.begin(), r_.ranks.end());
@@ -308,8 +307,8 @@ class Explaining {
     if (p_.by_rank) return false;
     for (std::size_t h = 1; h < p_.holdings.size(); ++h) {
       const Holding &a = p_.holdings[0], &b = p_.holdings[h];
-      if (a.box == b.box && !agrees(*b.observed, *a.observed, 1, m.bound,
-                                    m.differences[0].max_observed, HUGE_VAL))
+      if (a.box == b.box &&
+          !agrees(*b.observed, *a.observed, 1, m.bound, m.differences[0].max_observed, HUGE_VAL))
         return true;
     }
     return false;
@@ -353,7 +352,8 @@ constexpr std::array<ExplanationRow, 18> kRows = {{
     {Explanation::kOtherSlice, "other-slice", "wrong-slice",
      "The pieces are right and in the wrong order: look at how slices are assigned to ranks."},
     {Explanation::kSummedParts, "summed-parts", "wrong-group",
-     "Reduced over ranks that hold other parts of the parameter: over an axis along which it is cut "
+     "Reduced over ranks that hold other parts of the parameter: over an axis along which it is "
+     "cut "
      "nothing is to be "
      "reduced."},
     {Explanation::kTransposed, "transposed", "unexplained",
@@ -370,7 +370,8 @@ constexpr std::array<ExplanationRow, 18> kRows = {{
      "An overflow (float16 with a large loss scale?), or a division by zero."},
     {Explanation::kSomeRanks, "some-ranks", "unsynchronised", ""},
     {Explanation::kUnsynchronised, "unsynchronised", "unsynchronised",
-     "Ranks that should hold the same do not: the gradients were not, or not fully, reduced over the "
+     "Ranks that should hold the same do not: the gradients were not, or not fully, reduced over "
+     "the "
      "ranks, or each rank scaled its own, as in clipping by the norm of its own pieces."},
     {Explanation::kShape, "shape", "shape",
      "Another model, another way of cutting it, or a tensor that is stored transposed."},

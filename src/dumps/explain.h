@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "gradients/factor_names.h"
 #include "dumps/parameter.h"
+#include "gradients/factor_names.h"
 
 namespace distgrad::dumps {
 
@@ -17,8 +17,8 @@ enum class Explanation {
            // right
   kClose,  // differs by more than the tolerance and by less than a short dtype's rounding
   kScaled,
-  kSum,         // needs a sum, or a mean, over ranks
-  kOtherSlice,  // each rank holds another one's piece, or rows in another order
+  kSum,          // needs a sum, or a mean, over ranks
+  kOtherSlice,   // each rank holds another one's piece, or rows in another order
   kSummedParts,  // reduced over ranks that hold other parts of it
   kTransposed,
   kZero,
@@ -52,11 +52,11 @@ struct ParameterResult {
   int position = -1;  // in the model; -1: the files do not say
   Shape shape;
   Explanation explanation = Explanation::kRight;
-  std::string finding;     // empty: it is right
-  std::string headline;    // "needs a sum over tp (ranks 0, 1; ranks 2, 3)"
-  std::string kind;        // what parameters with the same mistake have in common, where the
-                           // headlines differ; else empty
-  std::vector<int> ranks;  // the ones to blame, where it is not all
+  std::string finding;           // empty: it is right
+  std::string headline;          // "needs a sum over tp (ranks 0, 1; ranks 2, 3)"
+  std::string kind;              // what parameters with the same mistake have in common, where the
+                                 // headlines differ; else empty
+  std::vector<int> ranks;        // the ones to blame, where it is not all
   std::optional<double> factor;  // observed / reference, or of the sum
   bool factor_known = false;
   bool factor_is_size = false;

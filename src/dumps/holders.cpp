@@ -69,8 +69,7 @@ bool Holders::matches(const std::string& name, const std::string& pattern) const
   if (fnmatch(pattern.c_str(), name.c_str(), 0) == 0) return true;
   return std::any_of(dump_.ranks.begin(), dump_.ranks.end(), [&](const RankDump& rank) {
     const auto shown = rank.shown.find(name);
-    return shown != rank.shown.end() &&
-           fnmatch(pattern.c_str(), shown->second.c_str(), 0) == 0;
+    return shown != rank.shown.end() && fnmatch(pattern.c_str(), shown->second.c_str(), 0) == 0;
   });
 }
 

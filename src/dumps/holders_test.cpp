@@ -41,8 +41,8 @@ std::vector<std::vector<float>> shares() {
 // --- Who has it ---
 
 Dump stages() {
-  Dump dump = sample::by_rank("a", {sample::vector(truth), sample::vector(truth), std::nullopt,
-                                    std::nullopt});
+  Dump dump = sample::by_rank(
+      "a", {sample::vector(truth), sample::vector(truth), std::nullopt, std::nullopt});
   for (const std::size_t rank : {2u, 3u}) {
     dump.ranks[rank].gradients.clear();
     dump.ranks[rank].gradients["b"].tensor = sample::vector(truth);
@@ -104,7 +104,8 @@ TEST(Holders, EveryReductionOfPartial) {
     const Dump whole = sample::whole("w", sample::vector(expected));
     EXPECT_TRUE(compare_dumps(whole, observed, {}).all_right()) << op;
     EXPECT_TRUE(compare_dumps(observed, whole, {}).all_right()) << op;
-    EXPECT_FALSE(compare_dumps(sample::whole("w", sample::vector({9, 9})), observed, {}).all_right());
+    EXPECT_FALSE(
+        compare_dumps(sample::whole("w", sample::vector({9, 9})), observed, {}).all_right());
   };
   reduced("sum", {6, 3});
   reduced("avg", {2, 1});
@@ -201,14 +202,16 @@ TEST(Holders, ProcessGroupsAreNamed) {
   EXPECT_EQ(only(reference(), pairs(held({s, rest, s, rest}), "dp")).headline,
             "needs a sum over the process groups (ranks 0, 1; ranks 2, 3)");
   EXPECT_EQ(
-      only(reference(), pairs(held({times(truth, 2), times(truth, 2), times(truth, 2),
-                                    times(truth, 2)}), "dp")).headline,
+      only(reference(),
+           pairs(held({times(truth, 2), times(truth, 2), times(truth, 2), times(truth, 2)}), "dp"))
+          .headline,
       "2 times the reference (2 = the size of dp, or the number of ranks of a process group) on "
       "every rank");
 }
 
 TEST(Holders, AGroupOfSomeRanksExplainsThoseAlone) {
-  Dump observed = held({numbers(kSize, 2), plus(truth, times(numbers(kSize, 2), -1)), truth, truth});
+  Dump observed =
+      held({numbers(kSize, 2), plus(truth, times(numbers(kSize, 2), -1)), truth, truth});
   observed.ranks[0].groups = observed.ranks[1].groups = {{"pair", {0, 1}}};
   EXPECT_EQ(only(reference(), observed).headline, "needs a sum over pair (ranks 0, 1)");
   observed.ranks[3].gradients["w"].tensor = sample::vector(numbers(kSize, 9));

@@ -18,7 +18,8 @@ std::optional<Mistake> scaled(const Measured& m, std::size_t h, const FactorName
     return m.explains(*m.holding(h).observed, h, factor.value, d.error_squares, factor.known);
   };
   const NamedFactor named = names.name(measured, m.factor_precision());
-  if (named.known && fits(named)) return Mistake{Mistake::Kind::kScaled, named, named.of(kReference)};
+  if (named.known && fits(named))
+    return Mistake{Mistake::Kind::kScaled, named, named.of(kReference)};
   // Every number is some other number times a constant.
   const bool may_be_rounding = m.forgives_near && std::abs(measured - 1) <= m.near_bound.rtol;
   const NamedFactor other = FactorNames::unnamed(measured);
@@ -65,9 +66,8 @@ bool Measured::explains(const Stream& observed, std::size_t h, double factor, do
                         bool known) const {
   // Of a mistake little is left under its explanation; of rounding as much as before.
   constexpr double kLeft = 1.0 / 16;  // of the squares
-  return agrees(observed, holding(h).expected, factor,
-                known && forgives_near ? near_bound : bound, differences[h].max_expected,
-                kLeft * error_squares);
+  return agrees(observed, holding(h).expected, factor, known && forgives_near ? near_bound : bound,
+                differences[h].max_expected, kLeft * error_squares);
 }
 
 double Measured::factor_precision() const { return std::clamp(4 * bound.rtol, 1e-12, 0.03); }
@@ -101,8 +101,7 @@ Mistake mistake_of(const Measured& m, std::size_t h, const FactorNames& names) {
     return {Mistake::Kind::kMissing, {}, "missing"};
   if (!own.observed || within(d, m.bound)) return {Mistake::Kind::kNone, {}, ""};
   if (d.strange > 0)
-    return {
-        Mistake::Kind::kNotFinite, {}, "NaN or infinite in places where the reference is not"};
+    return {Mistake::Kind::kNotFinite, {}, "NaN or infinite in places where the reference is not"};
   if (d.max_observed == 0) return {Mistake::Kind::kZero, {}, "zero"};
   if (auto found = scaled(m, h, names)) return *found;
   if (auto found = other_slice(m, h)) return *found;

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "gradients/factor_names.h"
 #include "dumps/parameter.h"
+#include "gradients/factor_names.h"
 
 namespace distgrad::dumps {
 

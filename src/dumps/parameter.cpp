@@ -153,8 +153,7 @@ std::int64_t uncovered_elements(const Parameter& p, const DumpTensor& full) {
 }
 
 std::vector<Parameter> held_as_found(Parameter p, const Holders& observed,
-                                     const std::vector<Held>& held,
-                                     const Reference& reference) {
+                                     const std::vector<Held>& held, const Reference& reference) {
   std::vector<std::optional<Shape>> shapes;
   for (const Held& h : held)
     shapes.push_back(h.tensor() ? std::optional(h.tensor()->shape) : std::nullopt);

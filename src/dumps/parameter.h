@@ -63,8 +63,8 @@ struct Parameter {
   std::vector<Holding> holdings;
   std::vector<AxisGroups> axes;  // single axes first, then several together, then all ranks
   std::vector<std::pair<std::string, std::string>> placements;  // axis, "Shard(0)"
-  std::string arrangement;  // how pieces were joined where nothing said so
-  std::string unclear;      // why it cannot be compared; then there are no holdings
+  std::string arrangement;     // how pieces were joined where nothing said so
+  std::string unclear;         // why it cannot be compared; then there are no holdings
   std::int64_t uncovered = 0;  // elements that are on no rank, and not zero in the reference
   std::vector<std::pair<std::vector<int>, Shape>>
       wrong_shapes;  // ranks whose shape does not fit; no holdings

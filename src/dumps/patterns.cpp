@@ -184,8 +184,8 @@ class Grouping {
   // Backward goes from the last parameter to the first: a mistake on the way spoils all before it.
   std::string end_of_the_model(const ResultGroup& group) const {
     const std::size_t n = group.members.size();
-    const bool first = group.members.front() == &all_.front() &&
-                       group.members.back() == &all_[n - 1];
+    const bool first =
+        group.members.front() == &all_.front() && group.members.back() == &all_[n - 1];
     const bool last =
         group.members.front() == &all_[all_.size() - n] && group.members.back() == &all_.back();
     if (all_.front().position < 0 || (!first && !last)) return {};

@@ -210,7 +210,8 @@ TEST_F(ReadDump, MalformedJsonIsOneLine) {
 TEST_F(ReadDump, OfManyParametersTheOrderIsKeptAndATwinIsFound) {
   constexpr int kMany = 150'000;
   std::string text = "{";
-  for (int i = kMany; i > 0; --i) text += "\"p" + std::to_string(i) + "\": " + std::to_string(i) + ", ";
+  for (int i = kMany; i > 0; --i)
+    text += "\"p" + std::to_string(i) + "\": " + std::to_string(i) + ", ";
   const Dump dump = read({file("a.json", text + "\"last\": 0}")});
   const auto& gradients = dump.ranks.at(0).gradients;
   EXPECT_EQ(gradients.size(), kMany + 1);
@@ -218,7 +219,8 @@ TEST_F(ReadDump, OfManyParametersTheOrderIsKeptAndATwinIsFound) {
   EXPECT_EQ(gradients.at("p1").position, kMany - 1);
   EXPECT_THAT(values_of(*gradients.at("p77777").tensor), ElementsAre(77777));
   EXPECT_EQ(gradients.at("last").position, kMany);
-  EXPECT_THAT(refusal(file("b.json", text + "\"p149990\": 0}")), HasSubstr("\"p149990\" is there twice"));
+  EXPECT_THAT(refusal(file("b.json", text + "\"p149990\": 0}")),
+              HasSubstr("\"p149990\" is there twice"));
 }
 
 TEST_F(ReadDump, RanksComeFromNames) {

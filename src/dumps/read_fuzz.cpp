@@ -1,5 +1,6 @@
-// libFuzzer's entry: any bytes are a dump or a report, or are refused as a user's error; and what is a dump is compared with itself.
-// Built and run as the parser's (src/scenario/parse_fuzz.cpp); mutation_test.cpp runs it for a moment.
+// libFuzzer's entry: any bytes are a dump or a report, or are refused as a user's error; and what
+// is a dump is compared with itself. Built and run as the parser's (src/scenario/parse_fuzz.cpp);
+// mutation_test.cpp runs it for a moment.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -42,7 +43,8 @@ void read_reports(const std::string& path) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const int file = memfd_create("fuzzed", MFD_CLOEXEC);
   static const std::string path = "/proc/self/fd/" + std::to_string(file);
-  if (ftruncate(file, 0) != 0 || pwrite(file, data, size, 0) != static_cast<ssize_t>(size)) std::abort();
+  if (ftruncate(file, 0) != 0 || pwrite(file, data, size, 0) != static_cast<ssize_t>(size))
+    std::abort();
   read_dump(read_safetensors, path);
   read_dump(read_json_dump, path);
   read_reports(path);

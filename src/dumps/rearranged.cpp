@@ -126,9 +126,8 @@ class Rows {
                                [](const Row& row, double v) { return row.values[0] < v; });
     for (; at != truth_.end() && at->values[0] <= values[0] + limit; ++at) {
       const auto index = static_cast<std::size_t>(at - truth_.begin());
-      if (!taken[index] && std::equal(values, values + length_, at->values, [&](double a, double b) {
-            return std::abs(a - b) <= limit;
-          }))
+      if (!taken[index] && std::equal(values, values + length_, at->values,
+                                      [&](double a, double b) { return std::abs(a - b) <= limit; }))
         return index;
     }
     return truth_.size();

@@ -122,8 +122,7 @@ Reference joined_by_placements(const std::vector<Held>& pieces, const Tolerance&
     if (piece.layout() == nullptr)
       return unclear(fmt::format("rank {} does not say what piece it holds", piece.rank));
     if (shape == nullptr) shape = &piece.layout()->full_shape;
-    if (*shape != piece.layout()->full_shape)
-      return unclear("its ranks do not agree on its shape");
+    if (*shape != piece.layout()->full_shape) return unclear("its ranks do not agree on its shape");
     std::string why;
     auto share = share_of(piece, why);
     if (!share) return unclear(std::move(why));

@@ -14,8 +14,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// nlohmann's own parser of ordered objects looks every key up among all before it, which takes minutes for a model of many
-// parameters, and keeps the last of several equal keys without a word.
+// nlohmann's own parser of ordered objects looks every key up among all before it, which takes
+// minutes for a model of many parameters, and keeps the last of several equal keys without a word.
 class Builder : public nlohmann::json_sax<Json> {
  public:
   explicit Builder(const std::string& where) : where_(where) {}
@@ -61,7 +61,8 @@ class Builder : public nlohmann::json_sax<Json> {
     constexpr std::size_t kFew = 16;
     const auto& members = object.value.get_ref<const Json::object_t&>();
     if (members.size() < kFew)
-      return std::any_of(members.begin(), members.end(), [&](const auto& member) { return member.first == name; });
+      return std::any_of(members.begin(), members.end(),
+                         [&](const auto& member) { return member.first == name; });
     if (object.keys.empty())
       for (const auto& member : members) object.keys.insert(member.first);
     return !object.keys.insert(name).second;
@@ -87,7 +88,8 @@ class Builder : public nlohmann::json_sax<Json> {
   }
 
   bool open(Json value) {
-    if (open_.size() == kDeepest) throw UserError(fmt::format("{}: nested deeper than {}", where_, kDeepest));
+    if (open_.size() == kDeepest)
+      throw UserError(fmt::format("{}: nested deeper than {}", where_, kDeepest));
     open_.push_back({std::move(value), {}, {}});
     return true;
   }

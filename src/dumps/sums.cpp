@@ -82,8 +82,7 @@ class SumSearch {
     double error_squares = 0;
     for (const std::size_t h : group)
       error_squares = std::max(error_squares, m_.differences[h].error_squares);
-    return sum.terms.size() > 1 && 
-           m_.explains(sum, group[0], factor, error_squares, known);
+    return sum.terms.size() > 1 && m_.explains(sum, group[0], factor, error_squares, known);
   }
 
   // The sum over each group where something is wrong is that many times the reference.
@@ -93,8 +92,7 @@ class SumSearch {
     });
   }
 
-  std::optional<MissingSum> over_axes(const std::vector<const AxisGroups*>& axes,
-                                      bool mean) const {
+  std::optional<MissingSum> over_axes(const std::vector<const AxisGroups*>& axes, bool mean) const {
     std::vector<const AxisGroups*> fitting;
     for (const AxisGroups* axis : axes)
       if (fits(*axis, mean ? axis->size : 1)) fitting.push_back(axis);
@@ -118,8 +116,7 @@ class SumSearch {
     const Stream sum = sum_of(first);
     if (sum.terms.size() < 2) return std::nullopt;
     const Differences d = measure(sum, m_.holding(first[0]).expected, m_.bound);
-    if (d.expected_squares <= 0 || !std::isfinite(d.product) || d.product == 0)
-      return std::nullopt;
+    if (d.expected_squares <= 0 || !std::isfinite(d.product) || d.product == 0) return std::nullopt;
     const double ratio = d.product / d.expected_squares;
     NamedFactor factor = names_.name(ratio, m_.factor_precision());
     if (!factor.known || !fits(axis, factor.value)) {

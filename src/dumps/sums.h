@@ -9,8 +9,8 @@
 namespace distgrad::dumps {
 
 struct MissingSum {
-  std::string axis;  // "tp", "the ranks"; of several that fit: "dp or tp"
-  std::string over;  // "tp (ranks 0, 1; ranks 2, 3)"
+  std::string axis;    // "tp", "the ranks"; of several that fit: "dp or tp"
+  std::string over;    // "tp (ranks 0, 1; ranks 2, 3)"
   NamedFactor factor;  // the sum's, of the reference
   bool is_mean = false;
   bool own_slices = false;  // each rank's share is zero where another's is not

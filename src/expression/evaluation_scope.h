@@ -16,8 +16,8 @@ namespace distgrad {
 inline constexpr std::size_t kMaxTensorBytes = std::size_t{1} << 30;
 inline constexpr std::size_t kMaxEvaluationBytes = std::size_t{4} << 30;
 
-// Where torch.zeros, torch.tensor and the other constructors of expressions put their tensors, as Python's torch.device() as
-// a context does. One thread's; the CPU where nothing is said.
+// Where torch.zeros, torch.tensor and the other constructors of expressions put their tensors, as
+// Python's torch.device() as a context does. One thread's; the CPU where nothing is said.
 at::Device constructor_device();
 
 class ConstructorDevice {

@@ -258,7 +258,8 @@ struct KnownCode {
   KnownCode(std::shared_ptr<const Code> compiled, const Shape& shape) : code(std::move(compiled)) {
     for (const auto& [index, literal] : code->instructions.literals) {
       const auto place = std::find(shape.numbers().begin(), shape.numbers().end(), literal);
-      if (place != shape.numbers().end()) registers.emplace_back(index, place - shape.numbers().begin());
+      if (place != shape.numbers().end())
+        registers.emplace_back(index, place - shape.numbers().begin());
     }
   }
 

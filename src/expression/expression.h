@@ -49,10 +49,11 @@ enum class NumberResult {
             // shape entries)
 };
 
-// Compiles once per (text, types of the names used, dtype) and process, as long as the text is among
-// the some thousand last used ones: then calls return the same object. Texts that differ in names
-// and numbers alone share what is compiled. Where a tensor constructor would give torch's default dtype it gives `dtype`. The caller
-// has set nothing: this call and evaluate() take care of torch's default dtype themselves.
+// Compiles once per (text, types of the names used, dtype) and process, as long as the text is
+// among the some thousand last used ones: then calls return the same object. Texts that differ in
+// names and numbers alone share what is compiled. Where a tensor constructor would give torch's
+// default dtype it gives `dtype`. The caller has set nothing: this call and evaluate() take care of
+// torch's default dtype themselves.
 std::shared_ptr<const CompiledExpression> compile_expression(
     const std::string& text, const Scope& scope, DType dtype,
     NumberResult numbers = NumberResult::kRefuse);

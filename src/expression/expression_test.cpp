@@ -58,12 +58,14 @@ std::string refusal(const std::string& text, NumberResult numbers = NumberResult
 // Torch's device without memory stands for a GPU.
 TEST(Expression, ConstructorsMakeTheirTensorsWhereTheyAreTold) {
   const ConstructorDevice there(at::kMeta);
-  for (const char* text : {"torch.zeros(2)", "torch.ones([2, 3])", "torch.full([2], 1.5)", "torch.arange(3)",
-                           "torch.linspace(0, 1, 3)", "torch.eye(2)", "torch.tensor([1.0, 2.0])",
-                           "torch.tensor(3.0)", "torch.zeros(2) + torch.ones(2)",
-                           "torch.stack([torch.zeros(2), torch.tensor([1.0, rank])])"})
+  for (const char* text :
+       {"torch.zeros(2)", "torch.ones([2, 3])", "torch.full([2], 1.5)", "torch.arange(3)",
+        "torch.linspace(0, 1, 3)", "torch.eye(2)", "torch.tensor([1.0, 2.0])", "torch.tensor(3.0)",
+        "torch.zeros(2) + torch.ones(2)",
+        "torch.stack([torch.zeros(2), torch.tensor([1.0, rank])])"})
     EXPECT_EQ(evaluate(text).device(), at::Device(at::kMeta)) << text;
-  for (const char* text : {"torch.zeros_like(x)", "x.new_zeros([2])", "x * 2", "x.to(torch.float32)", "xx + 1"})
+  for (const char* text :
+       {"torch.zeros_like(x)", "x.new_zeros([2])", "x * 2", "x.to(torch.float32)", "xx + 1"})
     EXPECT_EQ(evaluate(text).device(), at::Device(at::kCPU)) << text;
 }
 
@@ -169,14 +171,20 @@ TEST(ExpressionNames, AreTheFreeOnesOfTheScope) {
   EXPECT_THROW(names_used("x +", kScope), InvalidExpression);
 }
 
-// Texts that differ in names alone share what is compiled: not the order of their values, their types or their carets.
+// Texts that differ in names alone share what is compiled: not the order of their values, their
+// types or their carets.
 TEST(Expression, SharedCodeKeepsNamesTypesAndPlaces) {
-  const Scope scope = {{"a", NameType::kTensor}, {"long_name", NameType::kTensor}, {"z", NameType::kTensor}, {"n", NameType::kInt}};
+  const Scope scope = {{"a", NameType::kTensor},
+                       {"long_name", NameType::kTensor},
+                       {"z", NameType::kTensor},
+                       {"n", NameType::kInt}};
   const auto number = [&](const std::string& text, const std::map<std::string, double>& values) {
     const auto compiled = compile_expression(text, scope, DType::kFloat64);
     std::vector<c10::IValue> given;
     for (const std::string& name : compiled->names())
-      given.emplace_back(name == "n" ? c10::IValue(3) : c10::IValue(at::scalar_tensor(values.at(name), at::kDouble)));
+      given.emplace_back(name == "n"
+                             ? c10::IValue(3)
+                             : c10::IValue(at::scalar_tensor(values.at(name), at::kDouble)));
     return compiled->evaluate(std::move(given)).item<double>();
   };
   EXPECT_EQ(number("z - 2 * a", {{"z", 1}, {"a", 3}}), -5);
@@ -254,7 +262,8 @@ TEST(ExpressionRefusal, SaysWhatAndWhere) {
        "xy\n    ^"},
       {"F.relu(x)", "unknown name \"F\"; write torch.nn.functional\nF.relu(x)\n^"},
       {"torch.nn.functional.normalize(x)",
-       "torch.nn.functional.normalize is not a pure tensor function and is not allowed in a scenario; write "
+       "torch.nn.functional.normalize is not a pure tensor function and is not allowed in a "
+       "scenario; write "
        "x / torch.linalg.vector_norm(x, dim=1, keepdim=True).clamp_min(1e-12)\n"
        "torch.nn.functional.normalize(x)\n                    ^"},
       {"x +", "expected an expression before the end\nx +\n   ^"},
@@ -301,9 +310,11 @@ TEST(ExpressionRefusal, SaysWhatAndWhere) {
        "a data type stands only in dtype=..., x.to(...), == and !=\ntorch.full((2,), "
        "torch.float32)\n      ^"},
       {"torch.zeros(torch.float64)",
-       "a data type stands only in dtype=..., x.to(...), == and !=\ntorch.zeros(torch.float64)\n      ^"},
+       "a data type stands only in dtype=..., x.to(...), == and !=\ntorch.zeros(torch.float64)\n   "
+       "   ^"},
       {"torch.ones(4).view(torch.int64)",
-       "a data type stands only in dtype=..., x.to(...), == and !=\ntorch.ones(4).view(torch.int64)\n              ^"},
+       "a data type stands only in dtype=..., x.to(...), == and "
+       "!=\ntorch.ones(4).view(torch.int64)\n              ^"},
       {"torch.zeros(2, dtype=3)",
        "dtype must be a data type such as torch.float32\ntorch.zeros(2, dtype=3)\n      ^"},
       {"rank.abs()", "an int has no method abs\nrank.abs()\n     ^"},

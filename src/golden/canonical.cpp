@@ -30,7 +30,8 @@ void append_object(std::string& out, const JsonValue& object, bool sorted, bool 
   std::vector<JsonValue> members = object.children();
   if (top)
     std::erase_if(members, [](const JsonValue& m) {
-      return m.key() == "$schema" || m.key() == "note" || m.key() == "subjects" || m.key() == "timeout_s";
+      return m.key() == "$schema" || m.key() == "note" || m.key() == "subjects" ||
+             m.key() == "timeout_s";
     });
   if (sorted)
     std::sort(members.begin(), members.end(),

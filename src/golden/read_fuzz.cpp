@@ -1,5 +1,5 @@
-// libFuzzer's entry: any bytes are a golden file or are refused as a user's error. Built and run as the parser's
-// (src/scenario/parse_fuzz.cpp).
+// libFuzzer's entry: any bytes are a golden file or are refused as a user's error. Built and run as
+// the parser's (src/scenario/parse_fuzz.cpp).
 #include <cstdint>
 #include <string_view>
 

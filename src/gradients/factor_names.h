@@ -1,5 +1,5 @@
-// What a constant factor between two gradients is, in words: a size that there is in the run, or its
-// inverse; a small ratio; the number itself.
+// What a constant factor between two gradients is, in words: a size that there is in the run, or
+// its inverse; a small ratio; the number itself.
 #pragma once
 
 #include <string>

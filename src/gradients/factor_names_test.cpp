@@ -13,29 +13,34 @@ constexpr auto kOther = NamedCount::Kind::kOther;
 
 constexpr double kWide = 1e-10, kNarrow = 0.02;
 
-const FactorNames names({{"dp", 2, kAxis}, {"tp", 2, kAxis}, {"ep", 4, kAxis}, {"ranks", 8, kOther},
+const FactorNames names({{"dp", 2, kAxis},
+                         {"tp", 2, kAxis},
+                         {"ep", 4, kAxis},
+                         {"ranks", 8, kOther},
                          {"micro-batches", 4, kOther}},
                         false);
 
 TEST(FactorNames, EverythingOfThatSizeIsNamed) {
-  EXPECT_EQ(names.name(2, kWide).of("the reference"), "2 times the reference (2 = the size of dp or tp)");
+  EXPECT_EQ(names.name(2, kWide).of("the reference"),
+            "2 times the reference (2 = the size of dp or tp)");
   EXPECT_EQ(names.name(0.25, kWide).of("the reference"),
             "1/4 of the reference (4 = the size of ep, or the number of micro-batches)");
-  EXPECT_EQ(names.name(-8, kWide).of("the reference"), "minus 8 times the reference (8 = the number of ranks)");
+  EXPECT_EQ(names.name(-8, kWide).of("the reference"),
+            "minus 8 times the reference (8 = the number of ranks)");
   EXPECT_TRUE(names.name(0.25, kWide).is_size);
 }
 
 TEST(FactorNames, WhatIsThereTwiceIsNamedOnce) {
-  const FactorNames groups({{"ranks of a process group", 2, kOther},
-                            {"ranks of a process group", 2, kOther}},
-                           false);
+  const FactorNames groups(
+      {{"ranks of a process group", 2, kOther}, {"ranks of a process group", 2, kOther}}, false);
   EXPECT_EQ(groups.name(2, kWide).of("the reference"),
             "2 times the reference (2 = the number of ranks of a process group)");
 }
 
 TEST(FactorNames, ProductsOnlyWhereNothingElseFits) {
-  EXPECT_EQ(names.name(64, kWide).of("the reference"),
-            "64 times the reference (nothing here is 64; 64 = 8 x 8, with 8 = the number of ranks)");
+  EXPECT_EQ(
+      names.name(64, kWide).of("the reference"),
+      "64 times the reference (nothing here is 64; 64 = 8 x 8, with 8 = the number of ranks)");
   EXPECT_EQ(
       names.name(1.0 / 16, kWide).of("the reference"),
       "1/16 of the reference (nothing here is 16; 16 = 2 x 8 or 4 x 4, with 2 = the size of dp or "
@@ -44,7 +49,8 @@ TEST(FactorNames, ProductsOnlyWhereNothingElseFits) {
   const FactorNames two({{"ranks", 2, kOther}}, false);
   EXPECT_EQ(two.name(8, kWide).of("the reference"), "8 times the reference");
   EXPECT_FALSE(two.name(8, kWide).is_size);
-  EXPECT_THAT(two.name(1.0 / 4, kWide).of("the reference"), HasSubstr("nothing here is 4; 4 = 2 x 2, with 2 = the number of ranks"));
+  EXPECT_THAT(two.name(1.0 / 4, kWide).of("the reference"),
+              HasSubstr("nothing here is 4; 4 = 2 x 2, with 2 = the number of ranks"));
 }
 
 TEST(FactorNames, OtherConstantsAreWhatTheyAre) {
@@ -63,7 +69,8 @@ TEST(FactorNames, WhatIsNotOneIsNotPrintedAsOne) {
 
 TEST(FactorNames, NarrowDtypesShowNoMoreThanTheyCan) {
   const FactorNames narrow({{"ranks", 4, kOther}}, true);
-  EXPECT_EQ(narrow.name(0.248697, kNarrow).of("the reference"), "1/4 of the reference (4 = the number of ranks)");
+  EXPECT_EQ(narrow.name(0.248697, kNarrow).of("the reference"),
+            "1/4 of the reference (4 = the number of ranks)");
   EXPECT_EQ(narrow.name(1.99664, kNarrow).value, 2);
   EXPECT_EQ(narrow.name(1.99664, kNarrow).of("the reference"), "2 times the reference");
   EXPECT_FALSE(narrow.name(0.437, kNarrow).known);  // 7/16, or anything

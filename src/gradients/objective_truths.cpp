@@ -129,8 +129,8 @@ Combined combined(const Simulation& simulation, const Combination& combination, 
   return {Array(like->shape(), std::move(value)), std::move(magnitude)};
 }
 
-// The declared objective's bounds and values; a bound grows with the weights of the losses, of which there are at most as many
-// times more.
+// The declared objective's bounds and values; a bound grows with the weights of the losses, of
+// which there are at most as many times more.
 struct Declared {
   const Array* bounds = nullptr;
   const Array* values = nullptr;
@@ -142,7 +142,8 @@ struct Declared {
   }
 };
 
-Array bounds_of(const Slack& slack, bool exact_factors, const Combined& c, const Declared& declared) {
+Array bounds_of(const Slack& slack, bool exact_factors, const Combined& c,
+                const Declared& declared) {
   const double largest =
       c.magnitude.empty() ? largest_magnitude(c.value->values()) : largest_magnitude(c.magnitude);
   const double times = declared.times(largest);
@@ -150,8 +151,9 @@ Array bounds_of(const Slack& slack, bool exact_factors, const Combined& c, const
   for (std::size_t i = 0; i < bounds.size(); ++i) {
     const double value = (*c.value)[static_cast<std::int64_t>(i)];
     const double magnitude = c.magnitude.empty() ? std::abs(value) : c.magnitude[i];
-    bounds[i] = slack(value, exact_factors, magnitude, largest,
-                      declared.bounds ? times * (*declared.bounds)[static_cast<std::int64_t>(i)] : 0);
+    bounds[i] =
+        slack(value, exact_factors, magnitude, largest,
+              declared.bounds ? times * (*declared.bounds)[static_cast<std::int64_t>(i)] : 0);
   }
   return Array(c.value->shape(), std::move(bounds));
 }

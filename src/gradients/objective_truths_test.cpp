@@ -120,7 +120,8 @@ TEST(ObjectiveTruths, BoundsGrowWithTheWeights) {
   s.bounds = {{.input = "x", .parts = scalars(std::vector<double>(4, 0.25))}};
   s.exact = false;
   const auto truths = objective_truths(asked, s);
-  EXPECT_GE(named(truths, "sum").bounds[0][0][0], 4 * 0.25) << "the same rounding, on four times the value";
+  EXPECT_GE(named(truths, "sum").bounds[0][0][0], 4 * 0.25)
+      << "the same rounding, on four times the value";
   EXPECT_GE(named(truths, "mean").bounds[0][0][0], 0.25);
 }
 

@@ -24,7 +24,8 @@ bool same_host(const sockaddr* a, const Address& b) {
     return reinterpret_cast<const sockaddr_in*>(a)->sin_addr.s_addr ==
            reinterpret_cast<const sockaddr_in*>(&b.storage)->sin_addr.s_addr;
   return std::memcmp(&reinterpret_cast<const sockaddr_in6*>(a)->sin6_addr,
-                     &reinterpret_cast<const sockaddr_in6*>(&b.storage)->sin6_addr, sizeof(in6_addr)) == 0;
+                     &reinterpret_cast<const sockaddr_in6*>(&b.storage)->sin6_addr,
+                     sizeof(in6_addr)) == 0;
 }
 
 std::vector<Address> resolved(const std::string& host, bool numeric, std::string* error) {
@@ -48,7 +49,8 @@ std::vector<Address> resolved(const std::string& host, bool numeric, std::string
 
 bool is_plain_name(const std::string& text) {
   return !text.empty() && text[0] != '-' &&
-         text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_") == text.npos;
+         text.find_first_not_of(
+             "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_") == text.npos;
 }
 
 // NodeAddr of `scontrol show node`; empty where there is no Slurm or no such node.
@@ -81,7 +83,8 @@ Address address_to_listen_at(const std::string& host, bool others_come) {
     if (others_come && !is_numeric && address.is_loopback()) continue;
     if (is_ours(address)) return address;
   }
-  if (!others_come) throw SystemError(fmt::format("{} is no address of this machine, where rank 0 runs", host));
+  if (!others_come)
+    throw SystemError(fmt::format("{} is no address of this machine, where rank 0 runs", host));
   return any_address(all.empty() ? AF_INET : all[0].family());
 }
 
@@ -94,11 +97,14 @@ bool Address::is_loopback() const {
 }
 
 bool Address::is_any() const {
-  if (family() == AF_INET) return reinterpret_cast<const sockaddr_in*>(&storage)->sin_addr.s_addr == INADDR_ANY;
+  if (family() == AF_INET)
+    return reinterpret_cast<const sockaddr_in*>(&storage)->sin_addr.s_addr == INADDR_ANY;
   return IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_addr);
 }
 
-int Address::port() const { return ntohs(reinterpret_cast<const sockaddr_in*>(&storage)->sin_port); }
+int Address::port() const {
+  return ntohs(reinterpret_cast<const sockaddr_in*>(&storage)->sin_port);
+}
 
 // At the same place in both families.
 void Address::set_port(int port) {
@@ -112,7 +118,8 @@ std::string Address::host() const {
 }
 
 std::string Address::text() const {
-  return family() == AF_INET6 ? fmt::format("[{}]:{}", host(), port()) : fmt::format("{}:{}", host(), port());
+  return family() == AF_INET6 ? fmt::format("[{}]:{}", host(), port())
+                              : fmt::format("{}:{}", host(), port());
 }
 
 std::vector<Address> addresses_of(const std::string& host, std::string* error) {
@@ -129,9 +136,10 @@ std::string interface_with(const Address& address) {
   if (getifaddrs(&list) != 0) return {};
   std::string name;
   for (const ifaddrs* one = list; one && name.empty(); one = one->ifa_next) {
-    const bool whole_net = one->ifa_addr && one->ifa_addr->sa_family == AF_INET && address.is_loopback() &&
-                           address.family() == AF_INET &&
-                           ntohl(reinterpret_cast<const sockaddr_in*>(one->ifa_addr)->sin_addr.s_addr) >> 24 == 127;
+    const bool whole_net =
+        one->ifa_addr && one->ifa_addr->sa_family == AF_INET && address.is_loopback() &&
+        address.family() == AF_INET &&
+        ntohl(reinterpret_cast<const sockaddr_in*>(one->ifa_addr)->sin_addr.s_addr) >> 24 == 127;
     if (whole_net || same_host(one->ifa_addr, address)) name = one->ifa_name;
   }
   freeifaddrs(list);
@@ -141,14 +149,16 @@ std::string interface_with(const Address& address) {
 Address own_end(int socket) {
   Address address;
   address.size = sizeof address.storage;
-  if (getsockname(socket, reinterpret_cast<sockaddr*>(&address.storage), &address.size) != 0) address.size = 0;
+  if (getsockname(socket, reinterpret_cast<sockaddr*>(&address.storage), &address.size) != 0)
+    address.size = 0;
   return address;
 }
 
 Address other_end(int socket) {
   Address address;
   address.size = sizeof address.storage;
-  if (getpeername(socket, reinterpret_cast<sockaddr*>(&address.storage), &address.size) != 0) address.size = 0;
+  if (getpeername(socket, reinterpret_cast<sockaddr*>(&address.storage), &address.size) != 0)
+    address.size = 0;
   return address;
 }
 
@@ -161,24 +171,28 @@ UniqueFd listen_at(const std::string& host, int first_port, bool others_come) {
     const int yes = 1;
     setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
     address.set_port(port);
-    if (bind(socket.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.size) == 0 &&
+    if (bind(socket.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.size) ==
+            0 &&
         listen(socket.get(), SOMAXCONN) == 0)
       return socket;
     error = errno;
   }
   throw SystemError(fmt::format("rank 0 can listen at no port from {} to {} of {}: {}", first_port,
-                                first_port + kPortsTried - 1, address.host(), std::strerror(error)));
+                                first_port + kPortsTried - 1, address.host(),
+                                std::strerror(error)));
 }
 
 UniqueFd connect_to(const Address& address, int timeout_ms) {
   UniqueFd socket(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket) return {};
-  if (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.size) != 0) {
+  if (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.size) !=
+      0) {
     if (errno != EINPROGRESS) return {};
     pollfd fd{socket.get(), POLLOUT, 0};
     int error = 0;
     socklen_t size = sizeof error;
-    if (poll(&fd, 1, timeout_ms) <= 0 || getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0 || error != 0)
+    if (poll(&fd, 1, timeout_ms) <= 0 ||
+        getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0 || error != 0)
       return {};
   }
   // A connection to a free port of one's own may be to oneself: both ends take the same port.
@@ -187,9 +201,12 @@ UniqueFd connect_to(const Address& address, int timeout_ms) {
 }
 
 void watch_connection(int socket) {
-  const auto set = [&](int level, int option, int value) { setsockopt(socket, level, option, &value, sizeof value); };
+  const auto set = [&](int level, int option, int value) {
+    setsockopt(socket, level, option, &value, sizeof value);
+  };
   set(IPPROTO_TCP, TCP_NODELAY, 1);
-  // The kernel asks and answers, so that a process that is busy or stopped is not taken for one that is gone.
+  // The kernel asks and answers, so that a process that is busy or stopped is not taken for one
+  // that is gone.
   set(SOL_SOCKET, SO_KEEPALIVE, 1);
   set(IPPROTO_TCP, TCP_KEEPIDLE, 1);
   set(IPPROTO_TCP, TCP_KEEPINTVL, 1);

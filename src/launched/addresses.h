@@ -1,4 +1,5 @@
-// Where ranks of several hosts meet: names to addresses, a socket to listen on, connections that notice a host's end.
+// Where ranks of several hosts meet: names to addresses, a socket to listen on, connections that
+// notice a host's end.
 #pragma once
 
 #include <netinet/in.h>
@@ -25,8 +26,8 @@ struct Address {
   std::string text() const;  // "10.77.0.1:29501"
 };
 
-// Of a name, in the resolver's order; a node of Slurm's that no resolver knows is asked of Slurm. Empty: there are none, with
-// the reason in `error`.
+// Of a name, in the resolver's order; a node of Slurm's that no resolver knows is asked of Slurm.
+// Empty: there are none, with the reason in `error`.
 std::vector<Address> addresses_of(const std::string& host, std::string* error);
 
 // Whether an interface of this machine has it.
@@ -38,8 +39,9 @@ Address other_end(int socket);
 // The interface with that address; empty: none has.
 std::string interface_with(const Address& address);
 
-// On `host`, at the first of the ports that is free. Where other hosts are to come and the name means something else to them
-// (localhost, or an address that no interface has), on all addresses. Throws UserError, SystemError.
+// On `host`, at the first of the ports that is free. Where other hosts are to come and the name
+// means something else to them (localhost, or an address that no interface has), on all addresses.
+// Throws UserError, SystemError.
 UniqueFd listen_at(const std::string& host, int first_port, bool others_come);
 
 // How many ports are tried from the first one on.
@@ -48,7 +50,8 @@ inline constexpr int kPortsTried = 16;
 // None where nobody listens there, or it takes longer.
 UniqueFd connect_to(const Address& address, int timeout_ms);
 
-// Small messages at once; a host or network that is gone is noticed within about five seconds, whatever the processes do.
+// Small messages at once; a host or network that is gone is noticed within about five seconds,
+// whatever the processes do.
 void watch_connection(int socket);
 
 }  // namespace distgrad

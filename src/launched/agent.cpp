@@ -32,7 +32,7 @@
 namespace distgrad {
 namespace {
 
-constexpr int kConnectMs = 2000;   // to one address and port
+constexpr int kConnectMs = 2000;  // to one address and port
 constexpr int kHandshakeMs = 5000;
 constexpr useconds_t kRetryUs = 100'000;
 constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
@@ -90,7 +90,8 @@ class Agent {
   void hear_hub() {
     Channel::Received received = Channel::Received::kSome;
     while (received == Channel::Received::kSome && !code_) {
-      for (NextFrame next = hub_.next(); !std::holds_alternative<NoFrameYet>(next) && !code_; next = hub_.next()) {
+      for (NextFrame next = hub_.next(); !std::holds_alternative<NoFrameYet>(next) && !code_;
+           next = hub_.next()) {
         auto* frame = std::get_if<Frame>(&next);
         std::optional<LinkMessage> message = frame ? decode_link(std::move(*frame)) : std::nullopt;
         if (!message) return end_with("sends what cannot be read");
@@ -120,11 +121,16 @@ class Agent {
     }
     const auto found = workers_.find(id);
     if (found == workers_.end()) return;
-    if (kind == "data") found->second->request(std::move(message.text), message.payload);
-    else if (kind == "board") found->second->take_peers(message.text);
-    else if (kind == "close") found->second->close();
-    else if (kind == "kill") found->second->kill();
-    else if (kind == "look") found->second->look();
+    if (kind == "data")
+      found->second->request(std::move(message.text), message.payload);
+    else if (kind == "board")
+      found->second->take_peers(message.text);
+    else if (kind == "close")
+      found->second->close();
+    else if (kind == "kill")
+      found->second->kill();
+    else if (kind == "look")
+      found->second->look();
   }
 
   // What rank programs read of where the others are (docs/protocol.md).
@@ -147,23 +153,28 @@ class Agent {
     const Json json = parse_header(text);
     std::vector<std::string> command;
     for (const Json& word : read_list(field(json, "command"))) command.push_back(read_text(word));
-    for (const auto& [name, value] : field(json, "environment").items()) setenv(name.c_str(), read_text(value).c_str(), 1);
+    for (const auto& [name, value] : field(json, "environment").items())
+      setenv(name.c_str(), read_text(value).c_str(), 1);
     programs_[id] = std::make_unique<ZygoteProcess>(here(std::move(command)));
   }
 
   void drop_program(int id) {
     const auto program = programs_.find(id);
     if (program == programs_.end()) return;
-    std::erase_if(workers_, [&](const auto& worker) { return &worker.second->zygote() == program->second.get(); });
+    std::erase_if(workers_, [&](const auto& worker) {
+      return &worker.second->zygote() == program->second.get();
+    });
     programs_.erase(program);
   }
 
   void fork_worker(std::uint64_t id, const LinkMessage& message) {
     const auto program = programs_.find(static_cast<int>(message.number(1)));
-    if (program == programs_.end()) return say({"fork_failed", {static_cast<std::int64_t>(id)}, "there is no such program"});
-    workers_[id] = std::make_unique<RemoteWorker>(id, *program->second, static_cast<int>(message.number(2)),
-                                                  static_cast<int>(message.number(3)), message.text,
-                                                  [this](const LinkMessage& m) { say(m); });
+    if (program == programs_.end())
+      return say({"fork_failed", {static_cast<std::int64_t>(id)}, "there is no such program"});
+    workers_[id] =
+        std::make_unique<RemoteWorker>(id, *program->second, static_cast<int>(message.number(2)),
+                                       static_cast<int>(message.number(3)), message.text,
+                                       [this](const LinkMessage& m) { say(m); });
   }
 
   void hear_programs() {
@@ -183,14 +194,16 @@ class Agent {
   }
 
   void take_event(int id, const ZygoteProcess& program, const ZygoteEvent& event) {
-    if (const auto* ready = std::get_if<ZygoteReady>(&event)) return say({"ready", {id}, ready->torch});
+    if (const auto* ready = std::get_if<ZygoteReady>(&event))
+      return say({"ready", {id}, ready->torch});
     const auto of = [&](std::uint64_t name) {
       return std::find_if(workers_.begin(), workers_.end(), [&](const auto& worker) {
         return &worker.second->zygote() == &program && worker.second->name() == name;
       });
     };
     if (const auto* forked = std::get_if<WorkerForked>(&event)) {
-      if (const auto worker = of(forked->worker); worker != workers_.end()) worker->second->on_forked(forked->pid);
+      if (const auto worker = of(forked->worker); worker != workers_.end())
+        worker->second->on_forked(forked->pid);
     } else if (const auto* failed = std::get_if<ForkFailed>(&event)) {
       if (const auto worker = of(failed->worker); worker != workers_.end())
         say({"fork_failed", {static_cast<std::int64_t>(worker->first)}, failed->message});
@@ -223,19 +236,25 @@ std::optional<Channel> meet(const LaunchedWorld& world) {
         UniqueFd socket = connect_to(address, kConnectMs);
         if (!socket) continue;
         watch_connection(socket.get());
-        Welcome welcome = ask_for_admission(std::move(socket), self, world.job, secret, kHandshakeMs);
+        Welcome welcome =
+            ask_for_admission(std::move(socket), self, world.job, secret, kHandshakeMs);
         if (welcome.channel) return std::move(welcome.channel);
         if (!welcome.refused.empty())
-          throw UserError(fmt::format("rank 0 at {} does not take rank {}: {}", address.text(), world.rank, welcome.refused));
+          throw UserError(fmt::format("rank 0 at {} does not take rank {}: {}", address.text(),
+                                      world.rank, welcome.refused));
         met_stranger = true;
       }
     usleep(kRetryUs);
   }
   if (interrupted_by()) return std::nullopt;
-  const char* hint = met_stranger ? "; who listens there does not know this job's secret: set DISTGRAD_SECRET to the same "
-                                    "secret for all ranks" : "";
-  throw SystemError(fmt::format("rank {} on {} found no rank 0 at {}, ports {} to {}: {}{}", world.rank, self.host,
-                                world.meeting_host, world.first_port, world.first_port + kPortsTried - 1, error, hint));
+  const char* hint =
+      met_stranger
+          ? "; who listens there does not know this job's secret: set DISTGRAD_SECRET to the same "
+            "secret for all ranks"
+          : "";
+  throw SystemError(fmt::format("rank {} on {} found no rank 0 at {}, ports {} to {}: {}{}",
+                                world.rank, self.host, world.meeting_host, world.first_port,
+                                world.first_port + kPortsTried - 1, error, hint));
 }
 
 int serve(Channel hub, const std::string& who) {
@@ -251,7 +270,8 @@ int serve(Channel hub, const std::string& who) {
   kept.insert(before.begin(), before.end());
   end_children_but(kept);
   if (!agent.complaint().empty())
-    fmt::print(stderr, "distgrad: {}: the connection to rank 0 is lost: {}\n", who, agent.complaint());
+    fmt::print(stderr, "distgrad: {}: the connection to rank 0 is lost: {}\n", who,
+               agent.complaint());
   return code;
 }
 

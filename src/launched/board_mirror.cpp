@@ -8,8 +8,8 @@
 namespace distgrad {
 namespace {
 
-// The rank in Python counts the calls that it has driven in a word of the slots behind these, in worlds of no more
-// (docs/protocol.md).
+// The rank in Python counts the calls that it has driven in a word of the slots behind these, in
+// worlds of no more (docs/protocol.md).
 constexpr int kMostInStep = 512;
 
 enum class Part : char { kPort = 'p', kCalls = 'c', kSlot = 's', kWaits = 'w', kNote = 'n' };
@@ -33,7 +33,8 @@ std::atomic<std::uint64_t>& calls_word(const Board& board, int rank) {
 
 // The part, its rank, its size, its bytes.
 void add(BoardPatches& patches, Part part, int rank, std::string_view bytes) {
-  const auto number = static_cast<std::uint32_t>(rank), size = static_cast<std::uint32_t>(bytes.size());
+  const auto number = static_cast<std::uint32_t>(rank),
+             size = static_cast<std::uint32_t>(bytes.size());
   patches += static_cast<char>(part);
   patches.append(reinterpret_cast<const char*>(&number), sizeof number);
   patches.append(reinterpret_cast<const char*>(&size), sizeof size).append(bytes);
@@ -102,7 +103,8 @@ bool BoardWatch::read_slot() {
   const Phase phase = slot.phase;
   const std::int64_t started = slot.started_ns;
   if (slot.case_id != case_id) return false;  // the next look sees more
-  if (case_id == case_id_ && step == step_ && phase == phase_ && started == started_ns_) return false;
+  if (case_id == case_id_ && step == step_ && phase == phase_ && started == started_ns_)
+    return false;
   case_id_ = case_id, step_ = step, phase_ = phase, started_ns_ = started;
   return true;
 }
@@ -132,12 +134,15 @@ BoardPatches BoardWatch::changes() {
   }
   // Before the slot: who sees that a rank is through with a case sees all that it noted in it.
   const bool noted = read_note();
-  if (noted) add(patches, Part::kNote, rank_, std::string(bytes_of(NoteHead{version_, waits_})) + note_);
-  if (const std::int32_t waits = board_.calls[rank_].waits; waits != waits_ && board_.calls[rank_].version == version_) {
+  if (noted)
+    add(patches, Part::kNote, rank_, std::string(bytes_of(NoteHead{version_, waits_})) + note_);
+  if (const std::int32_t waits = board_.calls[rank_].waits;
+      waits != waits_ && board_.calls[rank_].version == version_) {
     waits_ = waits;
     add(patches, Part::kWaits, rank_, bytes_of(waits_));
   }
-  if (read_slot()) add(patches, Part::kSlot, rank_, bytes_of(SlotBytes{case_id_, started_ns_, step_, phase_}));
+  if (read_slot())
+    add(patches, Part::kSlot, rank_, bytes_of(SlotBytes{case_id_, started_ns_, step_, phase_}));
   return patches;
 }
 
@@ -157,7 +162,8 @@ bool apply_changes(Board& board, int rank, const BoardPatches& patches) {
       is_public = true;
     } else if (part == Part::kSlot && read(bytes, slot)) {
       // At the next case it is through with the last, though nobody may have seen it in between.
-      is_public = is_public || slot.phase == Phase::kReply || slot.case_id != board.ranks[rank].case_id;
+      is_public =
+          is_public || slot.phase == Phase::kReply || slot.case_id != board.ranks[rank].case_id;
       write_slot(board.ranks[rank], slot);
     } else if (part == Part::kWaits && read(bytes, word)) {
       board.calls[rank].waits = word;
@@ -171,9 +177,11 @@ bool apply_changes(Board& board, int rank, const BoardPatches& patches) {
 BoardPatches public_part(const Board& board, int rank, int world_size) {
   BoardPatches patches;
   if (rank == 0) add(patches, Part::kPort, rank, bytes_of(board.store_port.load()));
-  if (world_size <= kMostInStep) add(patches, Part::kCalls, rank, bytes_of(calls_word(board, rank).load()));
+  if (world_size <= kMostInStep)
+    add(patches, Part::kCalls, rank, bytes_of(calls_word(board, rank).load()));
   const RankSlot& slot = board.ranks[rank];
-  add(patches, Part::kSlot, rank, bytes_of(SlotBytes{slot.case_id, slot.started_ns, slot.step, slot.phase}));
+  add(patches, Part::kSlot, rank,
+      bytes_of(SlotBytes{slot.case_id, slot.started_ns, slot.step, slot.phase}));
   return patches;
 }
 
@@ -183,7 +191,8 @@ void apply_public_part(Board& board, const BoardPatches& patches) {
     std::uint64_t calls = 0;
     SlotBytes slot{};
     if (part == Part::kPort && read(bytes, port)) board.store_port = port;
-    if (part == Part::kCalls && of < kMostInStep && read(bytes, calls)) calls_word(board, of) = calls;
+    if (part == Part::kCalls && of < kMostInStep && read(bytes, calls))
+      calls_word(board, of) = calls;
     if (part == Part::kSlot && read(bytes, slot)) write_slot(board.ranks[of], slot);
   });
 }

@@ -1,4 +1,5 @@
-// A board in two places: what a rank writes on its host's is carried to rank 0's, and from there what the other ranks look for.
+// A board in two places: what a rank writes on its host's is carried to rank 0's, and from there
+// what the other ranks look for.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +40,8 @@ class BoardWatch {
   std::string note_;
 };
 
-// Puts a rank's changes onto the board; what is not of that rank is left out. Whether other ranks may wait for it: the port, a
-// case or a driven call that it is through with.
+// Puts a rank's changes onto the board; what is not of that rank is left out. Whether other ranks
+// may wait for it: the port, a case or a driven call that it is through with.
 bool apply_changes(Board& board, int rank, const BoardPatches& patches);
 
 // What the others look for of that rank.

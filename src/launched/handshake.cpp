@@ -16,9 +16,10 @@ namespace {
 
 constexpr std::size_t kRandomBytes = 16;
 
-std::string proof(const std::string& secret, const char* whose, const std::string& job, const std::string& of,
-                  const std::string& with) {
-  return hmac_sha256(secret, std::string("distgrad ") + whose + '\n' + job + '\n' + of + '\n' + with);
+std::string proof(const std::string& secret, const char* whose, const std::string& job,
+                  const std::string& of, const std::string& with) {
+  return hmac_sha256(secret,
+                     std::string("distgrad ") + whose + '\n' + job + '\n' + of + '\n' + with);
 }
 
 std::string text_of(const Newcomer& who) {
@@ -32,8 +33,9 @@ std::string text_of(const Newcomer& who) {
 
 Newcomer read_newcomer(const std::string& text) {
   const Json json = parse_header(text);
-  return {read_int(field(json, "rank"), 0), read_int(field(json, "size"), 1), read_int(field(json, "local_rank"), -1),
-          read_int(field(json, "local_size"), 0), read_text(field(json, "host")), read_text(field(json, "version"))};
+  return {read_int(field(json, "rank"), 0),        read_int(field(json, "size"), 1),
+          read_int(field(json, "local_rank"), -1), read_int(field(json, "local_size"), 0),
+          read_text(field(json, "host")),          read_text(field(json, "version"))};
 }
 
 // The next frame's header, within the time; empty: none came.
@@ -60,7 +62,8 @@ Newcomer newcomer_of(const LaunchedWorld& world) {
   char name[256] = {};
   const char* node = std::getenv("SLURMD_NODENAME");
   std::string host = node && *node ? node : gethostname(name, sizeof name - 1) == 0 ? name : "";
-  return {world.rank, world.size, world.local_rank, world.local_size, std::move(host), std::string(kVersion)};
+  return {world.rank,       world.size,      world.local_rank,
+          world.local_size, std::move(host), std::string(kVersion)};
 }
 
 Doorkeeper::Doorkeeper(UniqueFd socket, const std::string& job, const std::string& secret)
@@ -89,11 +92,14 @@ bool Doorkeeper::take(const std::string& header) try {
     theirs_ = read_text(field(json, "hello"));
     if (theirs_.size() != 2 * kRandomBytes) return false;
     ours_ = random_digits(kRandomBytes);
-    say(header_text({{"challenge", ours_}, {"proof", proof(secret_, "rank 0", job_, theirs_, ours_)}}));
+    say(header_text(
+        {{"challenge", ours_}, {"proof", proof(secret_, "rank 0", job_, theirs_, ours_)}}));
     return true;
   }
   const std::string& who = read_text(field(json, "who"));
-  if (!are_same_digests(read_text(field(json, "proof")), proof(secret_, "a rank", job_, ours_, theirs_ + who))) return false;
+  if (!are_same_digests(read_text(field(json, "proof")),
+                        proof(secret_, "a rank", job_, ours_, theirs_ + who)))
+    return false;
   who_ = read_newcomer(who);
   return true;
 } catch (const BadMessage&) {
@@ -106,10 +112,12 @@ Channel Doorkeeper::welcome() {
   return std::move(channel_);
 }
 
-void Doorkeeper::refuse(const std::string& why) { say(header_text({{"welcome", false}, {"why", why}})); }
+void Doorkeeper::refuse(const std::string& why) {
+  say(header_text({{"welcome", false}, {"why", why}}));
+}
 
-Welcome ask_for_admission(UniqueFd socket, const Newcomer& who, const std::string& job, const std::string& secret,
-                          int timeout_ms) try {
+Welcome ask_for_admission(UniqueFd socket, const Newcomer& who, const std::string& job,
+                          const std::string& secret, int timeout_ms) try {
   const std::int64_t end = monotonic_ns() + std::int64_t{timeout_ms} * 1'000'000;
   Channel channel(std::move(socket));
   channel.set_limits(kStrangersLimits);
@@ -117,11 +125,15 @@ Welcome ask_for_admission(UniqueFd socket, const Newcomer& who, const std::strin
   say_now(channel, header_text({{"hello", ours}}));
   const Json answer = parse_header(next_header(channel, end));
   const std::string& theirs = read_text(field(answer, "challenge"));
-  if (!are_same_digests(read_text(field(answer, "proof")), proof(secret, "rank 0", job, ours, theirs))) return {};
+  if (!are_same_digests(read_text(field(answer, "proof")),
+                        proof(secret, "rank 0", job, ours, theirs)))
+    return {};
   const std::string self = text_of(who);
-  say_now(channel, header_text({{"who", self}, {"proof", proof(secret, "a rank", job, theirs, ours + self)}}));
+  say_now(channel, header_text({{"who", self},
+                                {"proof", proof(secret, "a rank", job, theirs, ours + self)}}));
   const Json verdict = parse_header(next_header(channel, end));
-  if (!read_bool(field(verdict, "welcome"))) return {std::nullopt, read_text(field(verdict, "why"))};
+  if (!read_bool(field(verdict, "welcome")))
+    return {std::nullopt, read_text(field(verdict, "why"))};
   channel.set_limits({std::size_t{1} << 31, std::size_t{1} << 40});
   return {std::move(channel), {}};
 } catch (const BadMessage&) {

@@ -1,4 +1,5 @@
-// How a rank's process and rank 0's, connected, prove to each other that they know the job's secret, without telling it.
+// How a rank's process and rank 0's, connected, prove to each other that they know the job's
+// secret, without telling it.
 //
 //   rank 0: (waits)                     rank: hello, a random number
 //   rank 0: proof of it, another one    rank: checks; proof, and who it is
@@ -54,10 +55,11 @@ class Doorkeeper {
 
 // A rank's side, from the connection to the welcome.
 struct Welcome {
-  std::optional<Channel> channel;  // none: it is not rank 0 of this job, or it refused, with the reason
+  std::optional<Channel>
+      channel;  // none: it is not rank 0 of this job, or it refused, with the reason
   std::string refused;
 };
-Welcome ask_for_admission(UniqueFd socket, const Newcomer& who, const std::string& job, const std::string& secret,
-                          int timeout_ms);
+Welcome ask_for_admission(UniqueFd socket, const Newcomer& who, const std::string& job,
+                          const std::string& secret, int timeout_ms);
 
 }  // namespace distgrad

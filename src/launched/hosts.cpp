@@ -24,11 +24,13 @@ std::string rank_spans_text(const std::vector<int>& ranks) {
   for (std::size_t i = 0; i < ranks.size();) {
     std::size_t end = i;
     while (end + 1 < ranks.size() && ranks[end + 1] == ranks[end] + 1) ++end;
-    spans.push_back(end == i ? std::to_string(ranks[i]) : fmt::format("{}-{}", ranks[i], ranks[end]));
+    spans.push_back(end == i ? std::to_string(ranks[i])
+                             : fmt::format("{}-{}", ranks[i], ranks[end]));
     i = end + 1;
   }
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < spans.size(); ++i) text += (i == 0 ? "" : i + 1 == spans.size() ? " and " : ", ") + spans[i];
+  for (std::size_t i = 0; i < spans.size(); ++i)
+    text += (i == 0 ? "" : i + 1 == spans.size() ? " and " : ", ") + spans[i];
   return text;
 }
 
@@ -41,7 +43,8 @@ std::string hosts_text(const std::vector<HostOfRank>& hosts) {
   }
   if (order.size() < 2) return {};
   std::vector<std::string> parts;
-  for (const std::string& host : order) parts.push_back(rank_spans_text(by_host[host]) + " on " + host);
+  for (const std::string& host : order)
+    parts.push_back(rank_spans_text(by_host[host]) + " on " + host);
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 

@@ -11,8 +11,8 @@ struct HostOfRank {
   std::string address;  // at which the others reach it
 };
 
-// By rank, with names that differ where the hosts do. Ranks that come by loopback are on one host with rank 0, unless their
-// names say otherwise.
+// By rank, with names that differ where the hosts do. Ranks that come by loopback are on one host
+// with rank 0, unless their names say otherwise.
 std::vector<HostOfRank> label_hosts(std::vector<HostOfRank> hosts);
 
 // "rank 3", "ranks 0-2 and 5".

@@ -51,7 +51,8 @@ class Hub {
     say_farewell();
     if (own_agent_ > 0) {
       kill(own_agent_, SIGKILL);  // one that has not heard, or is stopped; its ranks end with it
-      while (waitpid(own_agent_, nullptr, 0) < 0 && errno == EINTR) {}
+      while (waitpid(own_agent_, nullptr, 0) < 0 && errno == EINTR) {
+      }
     }
     return 0;
   }
@@ -68,11 +69,12 @@ class Hub {
 
   // A zygote of the driver's.
   struct Program {
-    Program(Channel control_, std::string start_) : control(std::move(control_)), start(std::move(start_)) {}
+    Program(Channel control_, std::string start_)
+        : control(std::move(control_)), start(std::move(start_)) {}
     Channel control;
     std::string start;  // the agents' order
     bool is_open = true;
-    std::map<int, std::string> torch;  // by rank, of those that are ready
+    std::map<int, std::string> torch;                // by rank, of those that are ready
     std::map<std::uint64_t, std::uint64_t> workers;  // the driver's names, ours
   };
 
@@ -91,8 +93,8 @@ class Hub {
     Channel data;
     UniqueFd output;
     std::shared_ptr<Team> team;
-    bool is_open = true;    // its socket
-    bool is_ending = false; // once all is sent the socket is closed
+    bool is_open = true;     // its socket
+    bool is_ending = false;  // once all is sent the socket is closed
   };
 
   void turn() {
@@ -101,7 +103,8 @@ class Hub {
     std::vector<std::function<void()>> what;
     const auto watch = [&](const Channel& channel, bool is_open, std::function<void()> then) {
       if (!is_open) return;
-      fds.push_back({channel.fd(), static_cast<short>(channel.has_queued() ? POLLIN | POLLOUT : POLLIN), 0});
+      fds.push_back(
+          {channel.fd(), static_cast<short>(channel.has_queued() ? POLLIN | POLLOUT : POLLIN), 0});
       what.push_back(std::move(then));
     };
     watch(driver_, driver_is_there_, [this] { hear_driver(); });
@@ -113,13 +116,17 @@ class Hub {
       fds.push_back({stranger.door->fd(), POLLIN, 0});
       what.push_back([this, &stranger] { hear_stranger(stranger); });
     }
-    for (auto& [rank, agent] : agents_) watch(agent->channel, agent->is_open, [this, rank = rank] { hear_agent(rank); });
-    for (auto& [id, program] : programs_) watch(program->control, program->is_open, [this, id = id] { hear_control(id); });
-    for (auto& [id, worker] : workers_) watch(worker->data, worker->is_open, [this, id = id] { hear_data(id); });
+    for (auto& [rank, agent] : agents_)
+      watch(agent->channel, agent->is_open, [this, rank = rank] { hear_agent(rank); });
+    for (auto& [id, program] : programs_)
+      watch(program->control, program->is_open, [this, id = id] { hear_control(id); });
+    for (auto& [id, worker] : workers_)
+      watch(worker->data, worker->is_open, [this, id = id] { hear_data(id); });
     poll(fds.data(), fds.size(), timeout_ms());
     for (std::size_t i = 0; i < what.size(); ++i)
       if (fds[i].revents & ~POLLOUT) what[i]();
-    strangers_.remove_if([](const Stranger& s) { return s.is_done || monotonic_ns() > s.until_ns; });
+    strangers_.remove_if(
+        [](const Stranger& s) { return s.is_done || monotonic_ns() > s.until_ns; });
     look_at_clock();
   }
 
@@ -152,14 +159,18 @@ class Hub {
 
   void hear_driver() {
     const Channel::Received received = driver_.receive(Wait::kNo);
-    for (NextFrame next = driver_.next(); !std::holds_alternative<NoFrameYet>(next); next = driver_.next()) {
+    for (NextFrame next = driver_.next(); !std::holds_alternative<NoFrameYet>(next);
+         next = driver_.next()) {
       auto* frame = std::get_if<Frame>(&next);
       if (!frame) throw SystemError("the driver's message cannot be read");
       const Json json = parse_header(frame->header);
       const std::string& kind = read_text(field(json, "kind"));
-      if (kind == "listen") begin(json, std::move(frame->fds.at(0)));
-      else if (kind == "open") open(json, std::move(frame->fds.at(0)));
-      else if (kind == "end") end(read_int(field(json, "code")));
+      if (kind == "listen")
+        begin(json, std::move(frame->fds.at(0)));
+      else if (kind == "open")
+        open(json, std::move(frame->fds.at(0)));
+      else if (kind == "end")
+        end(read_int(field(json, "code")));
     }
     if (received != Channel::Received::kClosed) return;
     driver_is_there_ = false;
@@ -183,7 +194,8 @@ class Hub {
 
   void open(const Json& json, UniqueFd control) {
     const int id = ++last_program_;
-    programs_.emplace(id, std::make_unique<Program>(Channel(std::move(control)), header_text(json)));
+    programs_.emplace(id,
+                      std::make_unique<Program>(Channel(std::move(control)), header_text(json)));
     if (!loss_.empty()) return tell(*programs_.at(id), ZygoteLost{loss_, true});
     if (is_complete())
       for (auto& [rank, agent] : agents_) start_program(id, rank);
@@ -191,12 +203,15 @@ class Hub {
 
   void start_program(int id, int rank) { say(rank, {"program", {id}, programs_.at(id)->start}); }
 
-  // Ranks that have not come yet are to have the code, too, where the driver was through before: of a bad option, for one.
+  // Ranks that have not come yet are to have the code, too, where the driver was through before: of
+  // a bad option, for one.
   void end(int code) {
     code_ = code;
     const bool was_interrupted = code > 128;
-    if (is_complete() || was_interrupted || size_ == 0) is_over_ = true;
-    else ends_by_ns_ = monotonic_ns() + kLateNs;
+    if (is_complete() || was_interrupted || size_ == 0)
+      is_over_ = true;
+    else
+      ends_by_ns_ = monotonic_ns() + kLateNs;
   }
 
   // Each agent ends its ranks, and then the connection.
@@ -212,10 +227,13 @@ class Hub {
         if (agent->channel.flush(Wait::kNo) == Channel::Sent::kClosed) agent->is_open = false;
         Channel::Received received;
         while ((received = agent->channel.receive(Wait::kNo)) == Channel::Received::kSome)
-          while (std::holds_alternative<Frame>(agent->channel.next())) {}
+          while (std::holds_alternative<Frame>(agent->channel.next())) {
+          }
         if (received == Channel::Received::kClosed) agent->is_open = false;
         if (agent->is_open)
-          fds.push_back({agent->channel.fd(), static_cast<short>(agent->channel.has_queued() ? POLLIN | POLLOUT : POLLIN), 0});
+          fds.push_back(
+              {agent->channel.fd(),
+               static_cast<short>(agent->channel.has_queued() ? POLLIN | POLLOUT : POLLIN), 0});
       }
       if (fds.empty()) return;
       poll(fds.data(), fds.size(), static_cast<int>((end - now) / 1'000'000 + 1));
@@ -230,14 +248,16 @@ class Hub {
     bool is_done = false;
   };
 
-  bool is_complete() const { return size_ > 0 && agents_.size() == static_cast<std::size_t>(size_); }
+  bool is_complete() const {
+    return size_ > 0 && agents_.size() == static_cast<std::size_t>(size_);
+  }
 
   void admit() {
     UniqueFd socket(accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket || strangers_.size() >= kMostStrangers) return;
     watch_connection(socket.get());
-    strangers_.push_back(
-        {std::make_unique<Doorkeeper>(std::move(socket), job_, secret_), monotonic_ns() + kStrangerNs, false});
+    strangers_.push_back({std::make_unique<Doorkeeper>(std::move(socket), job_, secret_),
+                          monotonic_ns() + kStrangerNs, false});
   }
 
   void hear_stranger(Stranger& stranger) {
@@ -256,7 +276,8 @@ class Hub {
     if (who.size != size_ || who.rank >= size_)
       return fmt::format("it is rank {} of {}, and rank 0 is of {}", who.rank, who.size, size_);
     if (agents_.contains(who.rank)) return fmt::format("rank {} is there already", who.rank);
-    if (who.version != ours) return fmt::format("it is distgrad {}, and rank 0 is distgrad {}", who.version, ours);
+    if (who.version != ours)
+      return fmt::format("it is distgrad {}, and rank 0 is distgrad {}", who.version, ours);
     return {};
   }
 
@@ -283,13 +304,16 @@ class Hub {
     for (auto& [rank, agent] : agents_) hosts.push_back({agent->who.host, agent->address});
     hosts_ = label_hosts(std::move(hosts));
     Json list = Json::array();
-    for (const HostOfRank& host : hosts_) list.push_back({{"host", host.host}, {"address", host.address}});
+    for (const HostOfRank& host : hosts_)
+      list.push_back({{"host", host.host}, {"address", host.address}});
     driver_.queue(PayloadWriter().finish({{"kind", "joined"}, {"hosts", std::move(list)}}));
     for (auto& [rank, agent] : agents_) {
       const auto [local_rank, local_size] = place_on_host(rank);
       const std::string store = rank == 0 ? own : where_it_found_us(rank);
-      say(rank, {"world", {local_rank, local_size},
-                 header_text({{"listen", listens.host()}, {"store", store}, {"own", agent->address}})});
+      say(rank,
+          {"world",
+           {local_rank, local_size},
+           header_text({{"listen", listens.host()}, {"store", store}, {"own", agent->address}})});
       for (auto& [id, program] : programs_) start_program(id, rank);
       for (LinkMessage& message : waiting_[rank]) say(rank, message);
     }
@@ -297,18 +321,23 @@ class Hub {
   }
 
   // The address at which this rank has found rank 0.
-  std::string where_it_found_us(int rank) const { return own_end(agents_.at(rank)->channel.fd()).host(); }
+  std::string where_it_found_us(int rank) const {
+    return own_end(agents_.at(rank)->channel.fd()).host();
+  }
 
   // As the launcher says, else counted.
   std::pair<int, int> place_on_host(int rank) const {
     const Newcomer& who = agents_.at(rank)->who;
     int before = 0, all = 0;
     for (int other = 0; other < size_; ++other) {
-      if (hosts_[static_cast<std::size_t>(other)].host != hosts_[static_cast<std::size_t>(rank)].host) continue;
+      if (hosts_[static_cast<std::size_t>(other)].host !=
+          hosts_[static_cast<std::size_t>(rank)].host)
+        continue;
       ++all;
       before += other < rank;
     }
-    return {who.local_rank >= 0 ? who.local_rank : before, who.local_size > 0 ? who.local_size : all};
+    return {who.local_rank >= 0 ? who.local_rank : before,
+            who.local_size > 0 ? who.local_size : all};
   }
 
   // --- The driver's zygotes ---
@@ -316,13 +345,19 @@ class Hub {
   void hear_control(int id) {
     Program& program = *programs_.at(id);
     const Channel::Received received = program.control.receive(Wait::kNo);
-    for (NextFrame next = program.control.next(); !std::holds_alternative<NoFrameYet>(next); next = program.control.next()) {
+    for (NextFrame next = program.control.next(); !std::holds_alternative<NoFrameYet>(next);
+         next = program.control.next()) {
       auto* frame = std::get_if<Frame>(&next);
-      const Decoded<ZygoteRequest> request = frame ? decode_zygote_request(*frame) : Decoded<ZygoteRequest>{};
-      if (!request.value) throw SystemError("the driver's request cannot be read: " + request.error);
-      if (const auto* fork = std::get_if<ForkWorker>(&*request.value)) fork_worker(id, *fork, std::move(frame->fds));
-      else if (const auto* kill = std::get_if<KillWorker>(&*request.value)) pass_on("kill", program, kill->worker);
-      else pass_on("look", program, std::get<LookAtWorker>(*request.value).worker);
+      const Decoded<ZygoteRequest> request =
+          frame ? decode_zygote_request(*frame) : Decoded<ZygoteRequest>{};
+      if (!request.value)
+        throw SystemError("the driver's request cannot be read: " + request.error);
+      if (const auto* fork = std::get_if<ForkWorker>(&*request.value))
+        fork_worker(id, *fork, std::move(frame->fds));
+      else if (const auto* kill = std::get_if<KillWorker>(&*request.value))
+        pass_on("kill", program, kill->worker);
+      else
+        pass_on("look", program, std::get<LookAtWorker>(*request.value).worker);
     }
     if (received != Channel::Received::kClosed) return;
     program.is_open = false;
@@ -333,14 +368,17 @@ class Hub {
     const auto found = program.workers.find(name);
     if (found == program.workers.end()) return;
     const auto worker = workers_.find(found->second);
-    if (worker != workers_.end()) say(worker->second->rank, {what, {static_cast<std::int64_t>(found->second)}, ""});
+    if (worker != workers_.end())
+      say(worker->second->rank, {what, {static_cast<std::int64_t>(found->second)}, ""});
   }
 
   void fork_worker(int program, const ForkWorker& request, std::vector<UniqueFd> fds) {
     if (fds.size() != 3) throw SystemError("a request to fork came without its descriptors");
     if (request.rank >= size_)
-      return tell(*programs_.at(program),
-                  ForkFailed{request.worker, fmt::format("there is no rank {} among the launcher's {}", request.rank, size_)});
+      return tell(
+          *programs_.at(program),
+          ForkFailed{request.worker, fmt::format("there is no rank {} among the launcher's {}",
+                                                 request.rank, size_)});
     const std::uint64_t id = ++last_worker_;
     auto worker = std::make_unique<Worker>(Channel(std::move(fds[0])), std::move(fds[2]));
     worker->program = program;
@@ -350,12 +388,14 @@ class Hub {
     worker->team->members[request.rank] = id;
     programs_.at(program)->workers[request.worker] = id;
     workers_[id] = std::move(worker);
-    say(request.rank, {"fork", {static_cast<std::int64_t>(id), program, request.rank, request.world_size}, request.exec});
+    say(request.rank, {"fork",
+                       {static_cast<std::int64_t>(id), program, request.rank, request.world_size},
+                       request.exec});
   }
 
   // By the file of their board.
   std::shared_ptr<Team> team_of(const UniqueFd& board, int world_size) {
-    struct stat status{};
+    struct stat status {};
     if (fstat(board.get(), &status) != 0) throw SystemError("a board has no file");
     std::weak_ptr<Team>& known = teams_[status.st_ino];
     std::shared_ptr<Team> team = known.lock();
@@ -372,10 +412,15 @@ class Hub {
   void hear_data(std::uint64_t id) {
     Worker& worker = *workers_.at(id);
     const Channel::Received received = worker.data.receive(Wait::kNo);
-    for (NextFrame next = worker.data.next(); !std::holds_alternative<NoFrameYet>(next); next = worker.data.next()) {
+    for (NextFrame next = worker.data.next(); !std::holds_alternative<NoFrameYet>(next);
+         next = worker.data.next()) {
       auto* frame = std::get_if<Frame>(&next);
       if (!frame) throw SystemError("the driver's request cannot be read");
-      say(worker.rank, {"data", {static_cast<std::int64_t>(id)}, std::move(frame->header), frame->payload, frame->keeper});
+      say(worker.rank, {"data",
+                        {static_cast<std::int64_t>(id)},
+                        std::move(frame->header),
+                        frame->payload,
+                        frame->keeper});
     }
     if (received != Channel::Received::kClosed) return;
     worker.is_open = false;
@@ -386,8 +431,10 @@ class Hub {
 
   void say(int rank, const LinkMessage& message) {
     const auto agent = agents_.find(rank);
-    if (!is_complete()) waiting_[rank].push_back(message);
-    else if (agent != agents_.end() && agent->second->is_open) agent->second->channel.queue(encode(message));
+    if (!is_complete())
+      waiting_[rank].push_back(message);
+    else if (agent != agents_.end() && agent->second->is_open)
+      agent->second->channel.queue(encode(message));
   }
 
   void tell(Program& program, const ZygoteEvent& event) {
@@ -399,7 +446,8 @@ class Hub {
     // Everything that is there: an end must not hide what was said before.
     Channel::Received received;
     while ((received = agent.channel.receive(Wait::kNo)) == Channel::Received::kSome)
-      for (NextFrame next = agent.channel.next(); !std::holds_alternative<NoFrameYet>(next); next = agent.channel.next()) {
+      for (NextFrame next = agent.channel.next(); !std::holds_alternative<NoFrameYet>(next);
+           next = agent.channel.next()) {
         auto* frame = std::get_if<Frame>(&next);
         std::optional<LinkMessage> message = frame ? decode_link(std::move(*frame)) : std::nullopt;
         if (!message) return lose(rank, "sent what cannot be read");
@@ -407,7 +455,8 @@ class Hub {
       }
     if (received != Channel::Received::kClosed) return;
     if (agent.left_by != 0) return lose(rank, "was ended by " + signal_description(agent.left_by));
-    if (agent.channel.error() == 0 || agent.channel.error() == ECONNRESET) return lose(rank, "died");
+    if (agent.channel.error() == 0 || agent.channel.error() == ECONNRESET)
+      return lose(rank, "died");
     lose(rank, fmt::format("is not heard any more: {}", std::strerror(agent.channel.error())));
   }
 
@@ -425,7 +474,8 @@ class Hub {
       const std::span<const double> payload = message.payload;
       worker.data.queue(make_frame(message.text, {&payload, 1}));
     } else if (kind == "board") {
-      if (apply_changes(board_of(*worker.team), rank, message.text)) worker.team->changed.insert(rank);
+      if (apply_changes(board_of(*worker.team), rank, message.text))
+        worker.team->changed.insert(rank);
     } else if (kind == "closed") {
       worker.is_ending = true;
     } else if (kind == "output") {
@@ -439,13 +489,16 @@ class Hub {
     const auto found = programs_.find(static_cast<int>(message.number(0)));
     if (found == programs_.end() || !found->second->is_open) return;
     Program& program = *found->second;
-    if (message.kind == "ended") return tell(program, ZygoteLost{rank_text(rank) + ": " + message.text, false});
+    if (message.kind == "ended")
+      return tell(program, ZygoteLost{rank_text(rank) + ": " + message.text, false});
     program.torch[rank] = message.text;
     if (program.torch.size() < static_cast<std::size_t>(size_)) return;
     for (const auto& [other, torch] : program.torch)
       if (torch != program.torch.at(0))
-        return tell(program, ZygoteLost{fmt::format("{} has torch {}, and {} has torch {}", rank_text(0),
-                                                    program.torch.at(0), rank_text(other), torch), true});
+        return tell(program,
+                    ZygoteLost{fmt::format("{} has torch {}, and {} has torch {}", rank_text(0),
+                                           program.torch.at(0), rank_text(other), torch),
+                               true});
     tell(program, ZygoteReady{kProtocolVersion, program.torch.at(0)});
   }
 
@@ -470,7 +523,8 @@ class Hub {
     }
   }
 
-  // The driver reads the end of the file when the worker has died or hangs; its position says where that is.
+  // The driver reads the end of the file when the worker has died or hangs; its position says where
+  // that is.
   static void show_output(const Worker& worker, const std::string& text) {
     clear_output(worker.output.get());
     std::string_view rest = text;
@@ -490,7 +544,8 @@ class Hub {
         BoardPatches patches;
         for (const int changed : team->changed)
           if (changed != rank) patches += public_part(board_of(*team), changed, team->world_size);
-        if (!patches.empty()) say(rank, {"board", {static_cast<std::int64_t>(worker)}, std::move(patches)});
+        if (!patches.empty())
+          say(rank, {"board", {static_cast<std::int64_t>(worker)}, std::move(patches)});
       }
       team->changed.clear();
     }
@@ -539,7 +594,8 @@ class Hub {
       std::map<std::string, std::vector<int>> by_host;
       for (const int rank : ranks) by_host[host_of(rank)].push_back(rank);
       for (const auto& [host, some] : by_host)
-        text += fmt::format("{}{} on {} {}", text.empty() ? "" : "; ", rank_spans_text(some), host, plural(how, some.size()));
+        text += fmt::format("{}{} on {} {}", text.empty() ? "" : "; ", rank_spans_text(some), host,
+                            plural(how, some.size()));
     }
     return text;
   }
@@ -560,8 +616,8 @@ class Hub {
     std::vector<int> absent;
     for (int rank = 0; rank < size_; ++rank)
       if (!agents_.contains(rank)) absent.push_back(rank);
-    return fmt::format("{} of the launcher's {} did not come to rank 0 at {}", rank_spans_text(absent), size_,
-                       own_end(listening_.get()).text());
+    return fmt::format("{} of the launcher's {} did not come to rank 0 at {}",
+                       rank_spans_text(absent), size_, own_end(listening_.get()).text());
   }
 
   Channel driver_;
@@ -570,8 +626,8 @@ class Hub {
   int size_ = 0;
   std::int64_t wait_until_ns_ = 0;
   std::list<Stranger> strangers_;
-  std::map<int, std::unique_ptr<Agent>> agents_;  // by rank
-  std::vector<HostOfRank> hosts_;                 // by rank, once all are there
+  std::map<int, std::unique_ptr<Agent>> agents_;     // by rank
+  std::vector<HostOfRank> hosts_;                    // by rank, once all are there
   std::map<int, std::vector<LinkMessage>> waiting_;  // by rank, until then
   std::map<int, std::unique_ptr<Program>> programs_;
   std::map<std::uint64_t, std::unique_ptr<Worker>> workers_;

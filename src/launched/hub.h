@@ -1,6 +1,6 @@
-// Rank 0's side of all that runs elsewhere: a process between the driver and the agents of the launcher's ranks. To the driver
-// it is the zygote of each rank program, with the ranks' sockets, board and output as if they were on this machine; to the
-// agents it speaks launched/link.h.
+// Rank 0's side of all that runs elsewhere: a process between the driver and the agents of the
+// launcher's ranks. To the driver it is the zygote of each rank program, with the ranks' sockets,
+// board and output as if they were on this machine; to the agents it speaks launched/link.h.
 #pragma once
 
 namespace distgrad {
@@ -9,8 +9,10 @@ namespace distgrad {
 inline constexpr const char* kHubWord = "--launched-hub";
 inline constexpr const char* kAgentWord = "--launched-agent";
 
-// Driver to hub, on the socket that the hub is started with (kInheritedFd), each a frame with a JSON header:
-//   {"kind": "listen", "job", "rank", "size", "local_rank", "local_size", "wait_s"}, with the socket that listens
+// Driver to hub, on the socket that the hub is started with (kInheritedFd), each a frame with a
+// JSON header:
+//   {"kind": "listen", "job", "rank", "size", "local_rank", "local_size", "wait_s"}, with the
+//   socket that listens
 //   {"kind": "open", "command", "environment"}, with a zygote's control socket
 //   {"kind": "end", "code"}
 // Hub to driver:

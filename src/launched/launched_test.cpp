@@ -1,4 +1,5 @@
-// What launchers say in the environment, how ranks prove that they belong together, and what is carried of a board.
+// What launchers say in the environment, how ranks prove that they belong together, and what is
+// carried of a board.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -30,8 +31,12 @@ std::optional<LaunchedWorld> world_of(const Environment& environment) {
 }
 
 TEST(LaunchedWorld, IsToldByTorchrun) {
-  Environment told = {{"RANK", "3"},       {"WORLD_SIZE", "4"},           {"LOCAL_RANK", "1"},
-                      {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_ADDR", "10.0.0.7"}, {"MASTER_PORT", "29500"}};
+  Environment told = {{"RANK", "3"},
+                      {"WORLD_SIZE", "4"},
+                      {"LOCAL_RANK", "1"},
+                      {"LOCAL_WORLD_SIZE", "2"},
+                      {"MASTER_ADDR", "10.0.0.7"},
+                      {"MASTER_PORT", "29500"}};
   const auto world = world_of(told);
   ASSERT_TRUE(world);
   EXPECT_EQ(world->rank, 3);
@@ -50,16 +55,23 @@ TEST(LaunchedWorld, IsToldByTorchrun) {
 }
 
 TEST(LaunchedWorld, IsToldByMpiAndSlurm) {
-  const Environment mpi = {{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+  const Environment mpi = {{"OMPI_COMM_WORLD_RANK", "1"},
+                           {"OMPI_COMM_WORLD_SIZE", "4"},
+                           {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
                            {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}};
   EXPECT_THROW(world_of(mpi), UserError);  // on which host rank 0 is nobody knows
   Environment with_address = mpi;
   with_address["MASTER_ADDR"] = "hosta";
   EXPECT_EQ(world_of(with_address)->meeting_host, "hosta");
 
-  Environment slurm = {{"SLURM_JOB_ID", "7"},           {"SLURM_STEP_ID", "0"},        {"SLURM_PROCID", "2"},
-                       {"SLURM_STEP_NUM_TASKS", "3"},   {"SLURM_STEP_NUM_NODES", "2"}, {"SLURM_NODEID", "1"},
-                       {"SLURM_STEP_TASKS_PER_NODE", "2,1"}, {"SLURM_STEP_NODELIST", "n[07-08]"}};
+  Environment slurm = {{"SLURM_JOB_ID", "7"},
+                       {"SLURM_STEP_ID", "0"},
+                       {"SLURM_PROCID", "2"},
+                       {"SLURM_STEP_NUM_TASKS", "3"},
+                       {"SLURM_STEP_NUM_NODES", "2"},
+                       {"SLURM_NODEID", "1"},
+                       {"SLURM_STEP_TASKS_PER_NODE", "2,1"},
+                       {"SLURM_STEP_NODELIST", "n[07-08]"}};
   EXPECT_EQ(world_of(slurm)->local_size, 1);
   EXPECT_EQ(world_of(slurm)->meeting_host, "n07");
   slurm.erase("SLURM_STEP_ID");  // a batch script, of which there is one
@@ -68,7 +80,8 @@ TEST(LaunchedWorld, IsToldByMpiAndSlurm) {
 
 TEST(LaunchedWorld, OneRankIsNone) {
   EXPECT_FALSE(world_of({}));
-  EXPECT_FALSE(world_of({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "1"}}));
+  EXPECT_FALSE(
+      world_of({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "1"}}));
 }
 
 TEST(Slurm, ItsListsAreRead) {
@@ -82,12 +95,14 @@ TEST(Slurm, ItsListsAreRead) {
 }
 
 // Both sides of a connection, each with its secret and job.
-std::pair<bool, bool> met(const std::string& leader_secret, const std::string& secret, const std::string& job) {
+std::pair<bool, bool> met(const std::string& leader_secret, const std::string& secret,
+                          const std::string& job) {
   auto [ours, theirs] = make_socket_pair();
   Doorkeeper door(std::move(ours), "job 1", leader_secret);
   bool welcomed = false;
   std::thread rank([&, socket = std::move(theirs)]() mutable {
-    welcomed = ask_for_admission(std::move(socket), {2, 4, 0, 2, "n1", "1"}, job, secret, 5000).channel.has_value();
+    welcomed = ask_for_admission(std::move(socket), {2, 4, 0, 2, "n1", "1"}, job, secret, 5000)
+                   .channel.has_value();
   });
   Doorkeeper::State state;
   while ((state = door.receive()) == Doorkeeper::State::kWaiting) std::this_thread::yield();
@@ -115,7 +130,9 @@ TEST(Handshake, ClosesOnWhoSendsAnythingElse) {
 }
 
 struct TwoBoards {
-  TwoBoards() : here(new std::byte[sizeof(Board)](), [](std::byte* p) { delete[] p; }), there(std::make_unique<Board>()) {}
+  TwoBoards()
+      : here(new std::byte[sizeof(Board)](), [](std::byte* p) { delete[] p; }),
+        there(std::make_unique<Board>()) {}
   Board& own() { return *reinterpret_cast<Board*>(here.get()); }
   MappedMemory here;
   std::unique_ptr<Board> there;
@@ -133,7 +150,8 @@ TEST(BoardMirror, CarriesWhatARankWrites) {
   boards.own().calls[3].version = 2;
   boards.own().calls[3].waits = 1;
   const BoardPatches patches = watch.changes();
-  EXPECT_FALSE(apply_changes(*boards.there, 2, patches));  // another rank's word of it counts for nothing
+  EXPECT_FALSE(
+      apply_changes(*boards.there, 2, patches));  // another rank's word of it counts for nothing
   EXPECT_EQ(boards.there->ranks[3].case_id, 0u);
   apply_changes(*boards.there, 3, patches);
   EXPECT_EQ(boards.there->ranks[3].step, 2);
@@ -145,7 +163,8 @@ TEST(BoardMirror, CarriesWhatARankWrites) {
   EXPECT_EQ(boards.there->calls[3].waits, 0);
 }
 
-// The others wait for a rank to be through with a case. They must hear of it though nobody looked at the board while it was.
+// The others wait for a rank to be through with a case. They must hear of it though nobody looked
+// at the board while it was.
 TEST(BoardMirror, ARankThatIsAtTheNextCaseIsThroughWithTheLast) {
   TwoBoards boards;
   BoardWatch watch(boards.here, 1, 4);
@@ -186,7 +205,8 @@ TEST(Link, MessagesComeAsTheyWent) {
 TEST(Hosts, AreNamedSoThatTheyDiffer) {
   const auto same = label_hosts({{"vm", "127.0.0.1"}, {"vm", "127.0.1.1"}});
   EXPECT_EQ(hosts_text(same), "");
-  const auto two = label_hosts({{"vm", "10.0.0.1"}, {"vm", "10.0.0.1"}, {"vm", "10.0.0.2"}, {"n3", "10.0.0.3"}});
+  const auto two =
+      label_hosts({{"vm", "10.0.0.1"}, {"vm", "10.0.0.1"}, {"vm", "10.0.0.2"}, {"n3", "10.0.0.3"}});
   EXPECT_EQ(hosts_text(two), "ranks 0-1 on vm (10.0.0.1), rank 2 on vm (10.0.0.2), rank 3 on n3");
   EXPECT_EQ(rank_spans_text({0, 1, 2, 5}), "ranks 0-2 and 5");
 }

@@ -48,7 +48,8 @@ Leader::~Leader() {
   only = nullptr;
   hub_.reset();
   if (hub_pid_ > 0)
-    while (waitpid(hub_pid_, nullptr, 0) < 0 && errno == EINTR) {}
+    while (waitpid(hub_pid_, nullptr, 0) < 0 && errno == EINTR) {
+    }
 }
 
 void Leader::say(const std::string& header, std::vector<std::shared_ptr<const UniqueFd>> fds) {
@@ -61,7 +62,9 @@ UniqueFd Leader::open(const std::vector<std::string>& command) {
   Json environment = Json::object();
   for (const char* name : {kMemoryVariable, kShareGpuVariable})
     if (const char* value = std::getenv(name)) environment[name] = value;
-  say(header_text({{"kind", "open"}, {"command", anywhere(command)}, {"environment", std::move(environment)}}),
+  say(header_text({{"kind", "open"},
+                   {"command", anywhere(command)},
+                   {"environment", std::move(environment)}}),
       {std::make_shared<const UniqueFd>(std::move(theirs))});
   return std::move(ours);
 }
@@ -93,7 +96,8 @@ std::vector<std::string> Leader::host_names() {
 
 std::string Leader::where() {
   const std::string several = hosts_text(hosts());
-  return fmt::format("On the {} ranks of {}{}{}.", world_.size, world_.launcher, several.empty() ? "" : ": ", several);
+  return fmt::format("On the {} ranks of {}{}{}.", world_.size, world_.launcher,
+                     several.empty() ? "" : ": ", several);
 }
 
 std::string Leader::loss() {
@@ -101,7 +105,8 @@ std::string Leader::loss() {
   const std::int64_t end = monotonic_ns() + kLossNs;
   for (std::int64_t now = monotonic_ns(); loss_.empty() && now < end; now = monotonic_ns()) {
     pollfd fd{hub_->fd(), POLLIN, 0};
-    if (poll(&fd, 1, static_cast<int>((end - now) / 1'000'000 + 1)) > 0 && (fd.revents & POLLHUP)) break;
+    if (poll(&fd, 1, static_cast<int>((end - now) / 1'000'000 + 1)) > 0 && (fd.revents & POLLHUP))
+      break;
     hear();
   }
   return loss_;

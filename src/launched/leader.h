@@ -1,4 +1,5 @@
-// Rank 0's process where a launcher has started several: it drives, and the ranks, its own among them, are elsewhere.
+// Rank 0's process where a launcher has started several: it drives, and the ranks, its own among
+// them, are elsewhere.
 #pragma once
 
 #include <memory>
@@ -14,8 +15,8 @@ namespace distgrad {
 
 class Leader {
  public:
-  // Listens for the other ranks, which need not be there yet, and returns at once. From now on no process that this one starts
-  // takes itself for a rank. Throws UserError, SystemError.
+  // Listens for the other ranks, which need not be there yet, and returns at once. From now on no
+  // process that this one starts takes itself for a rank. Throws UserError, SystemError.
   explicit Leader(const LaunchedWorld& world);
   ~Leader();
   Leader(const Leader&) = delete;

@@ -3,13 +3,14 @@
 #include <utility>
 
 #include "pool/installation.h"
-#include "pool/workshop.h"
+#include "pool/worker_pool.h"
 
 namespace distgrad {
 namespace {
 
 std::vector<std::pair<std::string, std::string>> names() {
-  return {{"distgrad-rank:", rank_executable()}, {"python-ranks:", python_ranks_of(executable_folder()).string()}};
+  return {{"distgrad-rank:", rank_executable()},
+          {"python-ranks:", python_ranks_of(executable_folder()).string()}};
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Rank programs' commands, from rank 0's host to another: distgrad's own files may lie elsewhere there.
+// Rank programs' commands, from rank 0's host to another: distgrad's own files may lie elsewhere
+// there.
 #pragma once
 
 #include <string>

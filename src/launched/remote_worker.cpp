@@ -13,8 +13,8 @@
 namespace distgrad {
 namespace {
 
-// The board has no other way to say that it was written to. What others wait for follows shortly on something else; a case
-// that takes long is looked at seldom.
+// The board has no other way to say that it was written to. What others wait for follows shortly on
+// something else; a case that takes long is looked at seldom.
 constexpr std::int64_t kShortestNs = 100'000, kLongestNs = 5'000'000;
 constexpr std::int64_t kReportNs = 250'000'000;
 constexpr std::size_t kOutputTail = 64 << 10;
@@ -27,12 +27,14 @@ UniqueFd new_board() {
 
 }  // namespace
 
-RemoteWorker::RemoteWorker(std::uint64_t id, ZygoteProcess& zygote, int rank, int world_size, const std::string& exec, Say say)
-    : RemoteWorker(id, zygote, rank, world_size, exec, std::move(say), std::make_shared<const UniqueFd>(new_board()),
-                   make_socket_pair()) {}
+RemoteWorker::RemoteWorker(std::uint64_t id, ZygoteProcess& zygote, int rank, int world_size,
+                           const std::string& exec, Say say)
+    : RemoteWorker(id, zygote, rank, world_size, exec, std::move(say),
+                   std::make_shared<const UniqueFd>(new_board()), make_socket_pair()) {}
 
-RemoteWorker::RemoteWorker(std::uint64_t id, ZygoteProcess& zygote, int rank, int world_size, const std::string& exec, Say say,
-                           std::shared_ptr<const UniqueFd> board, std::pair<UniqueFd, UniqueFd> sockets)
+RemoteWorker::RemoteWorker(std::uint64_t id, ZygoteProcess& zygote, int rank, int world_size,
+                           const std::string& exec, Say say, std::shared_ptr<const UniqueFd> board,
+                           std::pair<UniqueFd, UniqueFd> sockets)
     : id_(id),
       zygote_(zygote),
       say_(std::move(say)),
@@ -40,7 +42,8 @@ RemoteWorker::RemoteWorker(std::uint64_t id, ZygoteProcess& zygote, int rank, in
       watch_(board_, rank, world_size),
       output_(std::make_shared<const UniqueFd>(create_output_file())),
       data_(std::move(sockets.first)) {
-  name_ = zygote.fork_worker(WorkerRole::kRank, rank, world_size, exec, std::move(sockets.second), board, output_);
+  name_ = zygote.fork_worker(WorkerRole::kRank, rank, world_size, exec, std::move(sockets.second),
+                             board, output_);
 }
 
 void RemoteWorker::request(std::string header, std::span<const double> payload) {
@@ -83,16 +86,23 @@ void RemoteWorker::exchange() {
   Channel::Received received;
   while ((received = data_.receive(Wait::kNo)) == Channel::Received::kSome) {
     tell_board();  // before the replies: who has those has what the rank wrote before
-    for (NextFrame next = data_.next(); !std::holds_alternative<NoFrameYet>(next); next = data_.next()) {
+    for (NextFrame next = data_.next(); !std::holds_alternative<NoFrameYet>(next);
+         next = data_.next()) {
       auto* frame = std::get_if<Frame>(&next);
       // What is no frame goes on as it is: it is for the driver to say what the rank did.
       if (!frame) {
-        say_({"data", {static_cast<std::int64_t>(id_)}, "not a frame: " + std::get<BadFrame>(next).reason});
+        say_({"data",
+              {static_cast<std::int64_t>(id_)},
+              "not a frame: " + std::get<BadFrame>(next).reason});
         received = Channel::Received::kClosed;
         break;
       }
       --unanswered_;
-      say_({"data", {static_cast<std::int64_t>(id_)}, std::move(frame->header), frame->payload, frame->keeper});
+      say_({"data",
+            {static_cast<std::int64_t>(id_)},
+            std::move(frame->header),
+            frame->payload,
+            frame->keeper});
     }
     if (received == Channel::Received::kClosed) break;
   }
@@ -132,8 +142,8 @@ bool RemoteWorker::tell_board() {
 
 void RemoteWorker::tell_output() {
   const off_t position = lseek(output_->get(), 0, SEEK_CUR);
-  if (position == told_output_) return;
-  told_output_ = position;
+  if (position == reported_output_) return;
+  reported_output_ = position;
   say_({"output", {static_cast<std::int64_t>(id_)}, read_output(output_->get(), kOutputTail)});
 }
 

@@ -21,7 +21,8 @@ class RemoteWorker {
   using Say = std::function<void(const LinkMessage&)>;
 
   // Asks the zygote, which must outlive this, for the process.
-  RemoteWorker(std::uint64_t id, ZygoteProcess& zygote, int rank, int world_size, const std::string& exec, Say say);
+  RemoteWorker(std::uint64_t id, ZygoteProcess& zygote, int rank, int world_size,
+               const std::string& exec, Say say);
 
   ZygoteProcess& zygote() const { return zygote_; }
   std::uint64_t name() const { return name_; }  // the zygote's
@@ -42,8 +43,9 @@ class RemoteWorker {
   void look();
 
  private:
-  RemoteWorker(std::uint64_t id, ZygoteProcess& zygote, int rank, int world_size, const std::string& exec, Say say,
-               std::shared_ptr<const UniqueFd> board, std::pair<UniqueFd, UniqueFd> sockets);
+  RemoteWorker(std::uint64_t id, ZygoteProcess& zygote, int rank, int world_size,
+               const std::string& exec, Say say, std::shared_ptr<const UniqueFd> board,
+               std::pair<UniqueFd, UniqueFd> sockets);
   bool tell_board();  // whether anything had changed
   void tell_output();
   void tell_seen(bool looked, const std::string& at);
@@ -62,7 +64,7 @@ class RemoteWorker {
   std::int64_t interval_ns_ = 0;
   std::int64_t next_look_ns_ = 0;
   std::int64_t next_report_ns_ = 0;  // of output and state
-  long told_output_ = 0;             // its position
+  long reported_output_ = 0;         // its position
 };
 
 }  // namespace distgrad

@@ -33,11 +33,14 @@ class Told {
     int number = 0;
     const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
     if (error != std::errc() || end != value.data() + value.size() || number < low || number > high)
-      throw UserError(fmt::format("the launcher's {}={} is no number from {} to {}; DISTGRAD_LAUNCHER=none runs without it",
-                                  name, value, low, high));
+      throw UserError(fmt::format(
+          "the launcher's {}={} is no number from {} to {}; DISTGRAD_LAUNCHER=none runs without it",
+          name, value, low, high));
     return number;
   }
-  int number_or(const char* name, int otherwise) const { return has(name) ? number(name, 0, 1 << 20) : otherwise; }
+  int number_or(const char* name, int otherwise) const {
+    return has(name) ? number(name, 0, 1 << 20) : otherwise;
+  }
 
  private:
   const Variable& variable_;
@@ -64,8 +67,9 @@ bool by_torchrun(const Told& told, LaunchedWorld& world) {
   world.launcher = told.has("TORCHELASTIC_RUN_ID") ? "torchrun" : "the launcher";
   world.local_rank = told.number_or("LOCAL_RANK", -1);
   world.local_size = told.number_or("LOCAL_WORLD_SIZE", 0);
-  world.job = fmt::format("torchrun {} {} {} {}", told.text("TORCHELASTIC_RUN_ID"), told.text("TORCHELASTIC_RESTART_COUNT"),
-                          told.text("MASTER_ADDR"), told.text("MASTER_PORT"));
+  world.job = fmt::format("torchrun {} {} {} {}", told.text("TORCHELASTIC_RUN_ID"),
+                          told.text("TORCHELASTIC_RESTART_COUNT"), told.text("MASTER_ADDR"),
+                          told.text("MASTER_PORT"));
   return true;
 }
 
@@ -80,12 +84,15 @@ bool by_open_mpi(const Told& told, LaunchedWorld& world) {
 
 // Only a step's variables: a batch script has SLURM_PROCID, too, and is alone.
 bool by_slurm(const Told& told, LaunchedWorld& world) {
-  if (!told.has("SLURM_STEP_ID") || !take_place(told, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", world)) return false;
+  if (!told.has("SLURM_STEP_ID") ||
+      !take_place(told, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", world))
+    return false;
   world.launcher = "Slurm";
   world.local_rank = told.number_or("SLURM_LOCALID", -1);
   const bool one_node = told.text("SLURM_STEP_NUM_NODES") == "1";
   world.local_size = one_node ? world.size
-                              : tasks_on_node(told.text("SLURM_STEP_TASKS_PER_NODE"), told.number_or("SLURM_NODEID", 0));
+                              : tasks_on_node(told.text("SLURM_STEP_TASKS_PER_NODE"),
+                                              told.number_or("SLURM_NODEID", 0));
   world.job = fmt::format("slurm {}.{}", told.text("SLURM_JOB_ID"), told.text("SLURM_STEP_ID"));
   return true;
 }
@@ -102,12 +109,17 @@ bool by_pmi(const Told& told, LaunchedWorld& world) {
 }
 
 void find_meeting_place(const Told& told, LaunchedWorld& world) {
-  if (world.is_on_one_host()) world.meeting_host = "127.0.0.1";
-  else if (told.has("MASTER_ADDR")) world.meeting_host = told.text("MASTER_ADDR");
-  else if (told.has("SLURM_STEP_NODELIST")) world.meeting_host = first_host(told.text("SLURM_STEP_NODELIST"));
+  if (world.is_on_one_host())
+    world.meeting_host = "127.0.0.1";
+  else if (told.has("MASTER_ADDR"))
+    world.meeting_host = told.text("MASTER_ADDR");
+  else if (told.has("SLURM_STEP_NODELIST"))
+    world.meeting_host = first_host(told.text("SLURM_STEP_NODELIST"));
   else
-    throw UserError(fmt::format("rank {} of {} is not told where rank 0 is: set MASTER_ADDR to its host, for all ranks "
-                                "(mpirun -x MASTER_ADDR=HOST)", world.rank, world.size));
+    throw UserError(fmt::format(
+        "rank {} of {} is not told where rank 0 is: set MASTER_ADDR to its host, for all ranks "
+        "(mpirun -x MASTER_ADDR=HOST)",
+        world.rank, world.size));
 }
 
 }  // namespace
@@ -118,7 +130,8 @@ std::string first_host(const std::string& list) {
   const std::size_t close = list.find(']', end);
   const std::size_t number_end = list.find_first_of(",-]", end);
   if (close == list.npos || number_end == list.npos) return list.substr(0, end);
-  return first_host(list.substr(0, end) + list.substr(end + 1, number_end - end - 1) + list.substr(close + 1));
+  return first_host(list.substr(0, end) + list.substr(end + 1, number_end - end - 1) +
+                    list.substr(close + 1));
 }
 
 int tasks_on_node(const std::string& list, int node) {
@@ -141,14 +154,19 @@ std::optional<LaunchedWorld> launched_world(const Variable& variable) {
   const Told told(variable);
   if (told.text("DISTGRAD_LAUNCHER") == "none") return std::nullopt;
   LaunchedWorld world;
-  if (!by_torchrun(told, world) && !by_open_mpi(told, world) && !by_slurm(told, world) && !by_pmi(told, world))
+  if (!by_torchrun(told, world) && !by_open_mpi(told, world) && !by_slurm(told, world) &&
+      !by_pmi(told, world))
     return std::nullopt;
   if (world.size == 1) return std::nullopt;
   find_meeting_place(told, world);
   world.job += fmt::format(" {} {}", world.size, getuid());
-  if (told.has("DISTGRAD_PORT")) world.first_port = told.number("DISTGRAD_PORT", 1, kLastPort);
-  else if (told.has("MASTER_PORT")) world.first_port = std::min(told.number("MASTER_PORT", 0, 65535) + 1, kLastPort);
-  else world.first_port = kLowestPort + std::stoi(sha256(world.job).substr(0, 6), nullptr, 16) % kPorts;
+  if (told.has("DISTGRAD_PORT"))
+    world.first_port = told.number("DISTGRAD_PORT", 1, kLastPort);
+  else if (told.has("MASTER_PORT"))
+    world.first_port = std::min(told.number("MASTER_PORT", 0, 65535) + 1, kLastPort);
+  else
+    world.first_port =
+        kLowestPort + std::stoi(sha256(world.job).substr(0, 6), nullptr, 16) % kPorts;
   return world;
 }
 

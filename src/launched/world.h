@@ -1,5 +1,5 @@
-// The ranks that a launcher (torchrun, Slurm, MPI) has started, as this process, one of them, is told of them by its
-// environment. Functions from values to values.
+// The ranks that a launcher (torchrun, Slurm, MPI) has started, as this process, one of them, is
+// told of them by its environment. Functions from values to values.
 #pragma once
 
 #include <functional>
@@ -9,7 +9,7 @@
 namespace distgrad {
 
 struct LaunchedWorld {
-  std::string launcher;      // "torchrun", "Slurm", "Open MPI", "MPI"
+  std::string launcher;  // "torchrun", "Slurm", "Open MPI", "MPI"
   int rank = 0;
   int size = 1;
   int local_rank = -1;       // on its host; -1: not told
@@ -23,8 +23,9 @@ struct LaunchedWorld {
 
 using Variable = std::function<const char*(const char* name)>;  // getenv
 
-// None where no launcher has started this process, where it started this one alone, or where DISTGRAD_LAUNCHER is "none". Throws
-// UserError where what is told makes no sense, or does not suffice.
+// None where no launcher has started this process, where it started this one alone, or where
+// DISTGRAD_LAUNCHER is "none". Throws UserError where what is told makes no sense, or does not
+// suffice.
 std::optional<LaunchedWorld> launched_world(const Variable& variable);
 
 // The first host of a list as Slurm writes it, "n[003-5,9],login": n003.

@@ -1,5 +1,5 @@
-// A tensor as a plain value: shape and elements, row-major. Elements are held as float64, which represents
-// every value of every dtype a case can have exactly. Copies share the elements.
+// A tensor as a plain value: shape and elements, row-major. Elements are held as float64, which
+// represents every value of every dtype a case can have exactly. Copies share the elements.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,8 @@ class Array {
  public:
   Array() : Array(Shape{0}, {}) {}
   Array(Shape shape, std::vector<double> values)
-      : shape_(std::move(shape)), owned_(std::make_shared<const std::vector<double>>(std::move(values))) {
+      : shape_(std::move(shape)),
+        owned_(std::make_shared<const std::vector<double>>(std::move(values))) {
     data_ = owned_->data();
   }
   // Elements that live elsewhere (shared memory); `keeper` keeps them alive.

@@ -1,5 +1,5 @@
-// The backends by name, as a scenario and `distgrad list backends` know them. Whether one can be used on this machine is asked of
-// distgrad-rank (cli/accelerators.h), not said here.
+// The backends by name, as a scenario and `distgrad list backends` know them. Whether one can be
+// used on this machine is asked of distgrad-rank (cli/accelerators.h), not said here.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace distgrad {
 
 struct BackendRow {
   std::string_view name;
-  std::string_view what;  // one line
+  std::string_view what;                    // one line
   std::array<std::string_view, 2> devices;  // where its tensors may be; the first is the default
 };
 
@@ -32,7 +32,8 @@ constexpr bool takes_device(const BackendRow& row, std::string_view device) {
   return std::find(row.devices.begin(), row.devices.end(), device) != row.devices.end();
 }
 
-// The environment variable with which the driver lets several ranks have one GPU under NCCL (--share-gpu).
+// The environment variable with which the driver lets several ranks have one GPU under NCCL
+// (--share-gpu).
 inline constexpr const char* kShareGpuVariable = "DISTGRAD_SHARE_GPU";
 
 }  // namespace distgrad

@@ -24,7 +24,9 @@ inline constexpr std::array<DTypeTraits, 4> kDTypes = {{
     {DType::kFloat16, "float16", 11, -24, 2},
 }};
 
-constexpr const DTypeTraits& traits(DType dtype) { return kDTypes[static_cast<std::size_t>(dtype)]; }
+constexpr const DTypeTraits& traits(DType dtype) {
+  return kDTypes[static_cast<std::size_t>(dtype)];
+}
 
 constexpr std::optional<DType> dtype_named(std::string_view name) {
   for (const DTypeTraits& t : kDTypes)

@@ -38,7 +38,8 @@ inline constexpr std::array<FindingRow, 24> kFindings = {{
     {"forward", "the forward value itself differs"},
     {"nondeterministic", "two runs of the same case differ"},
     {"truth", "the file's own `truth` is not what the program gives"},
-    {"other-backward", "the backward of a call was measured, and no name fits: its formula is reported"},
+    {"other-backward",
+     "the backward of a call was measured, and no name fits: its formula is reported"},
     {"unexplained", "the gradients are wrong, and it could neither be measured nor recognised why"},
 }};
 

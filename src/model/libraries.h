@@ -1,5 +1,6 @@
-// The subjects by name: what each library's backward rule is for each collective, as rows of data with their source.
-// Torch-free, so that the driver can list them and skip what a subject does not offer.
+// The subjects by name: what each library's backward rule is for each collective, as rows of data
+// with their source. Torch-free, so that the driver can list them and skip what a subject does not
+// offer.
 #pragma once
 
 #include <optional>
@@ -12,8 +13,9 @@
 namespace distgrad {
 
 struct BackwardRuleRow {
-  std::string_view name;     // "adjoint", "identity", ...
-  std::string_view finding;  // the finding it stands for when it is not the truth, e.g. "identity-backward"
+  std::string_view name;  // "adjoint", "identity", ...
+  std::string_view
+      finding;  // the finding it stands for when it is not the truth, e.g. "identity-backward"
   std::string_view summary;
 };
 
@@ -24,7 +26,8 @@ struct LibraryRow {
   CollectiveKind kind;
   std::string_view ops;   // comma-separated reduce ops, or "" for all (kinds without op: "")
   std::string_view rule;  // a backward rule's name, or "raises"
-  std::string_view since = {};  // the first torch it was measured on, "2.15"; "": all. The first row that fits counts.
+  std::string_view since =
+      {};  // the first torch it was measured on, "2.15"; "": all. The first row that fits counts.
 };
 
 struct SubjectRow {

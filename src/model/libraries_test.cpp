@@ -11,8 +11,12 @@ using enum CollectiveKind;
 
 TEST(Libraries, EveryRowNamesASubjectAndARule) {
   for (const LibraryRow& row : library_rows()) {
-    EXPECT_TRUE(std::ranges::any_of(subjects(), [&](const auto& s) { return s.name == row.subject; })) << row.subject;
-    EXPECT_TRUE(std::ranges::any_of(backward_rules(), [&](const auto& r) { return r.name == row.rule; })) << row.rule;
+    EXPECT_TRUE(std::ranges::any_of(subjects(), [&](const auto& s) {
+      return s.name == row.subject;
+    })) << row.subject;
+    EXPECT_TRUE(std::ranges::any_of(backward_rules(), [&](const auto& r) {
+      return r.name == row.rule;
+    })) << row.rule;
     if (!traits(row.kind).takes_op) {
       EXPECT_EQ(row.ops, "") << row.subject << " " << traits(row.kind).name;
     }

@@ -223,8 +223,8 @@ std::vector<double> backward_weights(const Program& program, const Objective& ob
   return std::vector<double>(static_cast<std::size_t>(program.world_size), 1.0 / divisor);
 }
 
-std::vector<double> leftover_divisors(const Program& program, const Objective& objective,
-                                      bool divides_replicated) {
+std::vector<double> post_sync_divisors(const Program& program, const Objective& objective,
+                                       bool divides_replicated) {
   std::vector<double> divisors(program.inputs.size(), 1.0);
   for (const AxisOfRanks& axis : dividing_axes(program, objective, divides_replicated)) {
     if (!some_sync_averages(program, axis.name)) continue;

@@ -84,14 +84,14 @@ TEST(BackwardWeights, AMeanIsLeftToTheSyncThatTakesIt) {
   program.inputs = {synced("w", {{"", Sync::kMean}}), synced("x", {}),
                     synced("v", {{"", Sync::kSum}})};
   EXPECT_EQ(backward_weights(program, plain(Kind::kMean), false)[0], 1);
-  EXPECT_THAT(leftover_divisors(program, plain(Kind::kMean), false), ElementsAre(1, 4, 4));
+  EXPECT_THAT(post_sync_divisors(program, plain(Kind::kMean), false), ElementsAre(1, 4, 4));
   // replicated divides for the reference alone, so only there is something left to the sync.
   EXPECT_EQ(backward_weights(program, plain(Kind::kReplicated), true)[0], 1);
-  EXPECT_THAT(leftover_divisors(program, plain(Kind::kReplicated), true), ElementsAre(1, 4, 4));
-  EXPECT_THAT(leftover_divisors(program, plain(Kind::kReplicated), false), ElementsAre(1, 1, 1));
+  EXPECT_THAT(post_sync_divisors(program, plain(Kind::kReplicated), true), ElementsAre(1, 4, 4));
+  EXPECT_THAT(post_sync_divisors(program, plain(Kind::kReplicated), false), ElementsAre(1, 1, 1));
   // Where the weight does not divide, a mean changes nothing else.
-  EXPECT_THAT(leftover_divisors(program, plain(Kind::kSum), true), ElementsAre(1, 1, 1));
-  EXPECT_THAT(leftover_divisors(program, plain(Kind::kRank, 3), true), ElementsAre(1, 1, 1));
+  EXPECT_THAT(post_sync_divisors(program, plain(Kind::kSum), true), ElementsAre(1, 1, 1));
+  EXPECT_THAT(post_sync_divisors(program, plain(Kind::kRank, 3), true), ElementsAre(1, 1, 1));
   EXPECT_THAT(backward_weights(program, plain(Kind::kRank, 3), true), ElementsAre(0, 0, 0, 1));
 }
 
@@ -99,10 +99,10 @@ TEST(BackwardWeights, ASyncAlongOneAxisLeavesTheOtherToTheWeight) {
   Program program = mesh_2x3();
   program.inputs = {synced("w", {{"dp", Sync::kMean}}), synced("x", {})};
   EXPECT_EQ(backward_weights(program, plain(Kind::kMean), false)[0], 1.0 / 3);
-  EXPECT_THAT(leftover_divisors(program, plain(Kind::kMean), false), ElementsAre(1, 2));
+  EXPECT_THAT(post_sync_divisors(program, plain(Kind::kMean), false), ElementsAre(1, 2));
   EXPECT_EQ(backward_weights(program, by_axis(Word::kMean, Word::kReplicated), true)[0], 1.0 / 3);
   EXPECT_EQ(backward_weights(program, by_axis(Word::kMean, Word::kReplicated), false)[0], 1);
-  EXPECT_THAT(leftover_divisors(program, by_axis(Word::kSum, Word::kMean), false),
+  EXPECT_THAT(post_sync_divisors(program, by_axis(Word::kSum, Word::kMean), false),
               ElementsAre(1, 1));
 }
 
@@ -111,7 +111,7 @@ TEST(BackwardWeights, TwoInputsMaySyncAlongDifferentAxes) {
   program.inputs = {synced("a", {{"dp", Sync::kMean}}), synced("b", {{"tp", Sync::kMean}}),
                     synced("c", {{"", Sync::kMean}})};
   EXPECT_EQ(backward_weights(program, plain(Kind::kMean), false)[0], 1);
-  EXPECT_THAT(leftover_divisors(program, plain(Kind::kMean), false), ElementsAre(3, 2, 1));
+  EXPECT_THAT(post_sync_divisors(program, plain(Kind::kMean), false), ElementsAre(3, 2, 1));
 }
 
 TEST(RanksThatAgree, AlongTheReplicatedAxes) {

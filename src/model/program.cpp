@@ -40,14 +40,16 @@ bool has_code(const std::vector<Step>& steps) {
 }
 
 bool needs_differences(const std::vector<Step>& steps) {
-  return std::any_of(steps.begin(), steps.end(), [](const Step& s) { return s.code() && s.code()->simulate.empty(); });
+  return std::any_of(steps.begin(), steps.end(),
+                     [](const Step& s) { return s.code() && s.code()->simulate.empty(); });
 }
 
 std::string texts_of(const Step& step) {
   if (const CollectiveCall* call = step.collective()) return call->operand.text;
   if (const auto* expression = std::get_if<Expression>(&step.what)) return expression->text;
   std::string texts;
-  for (const Expression& argument : step.code()->arguments) texts += (texts.empty() ? "" : ", ") + argument.text;
+  for (const Expression& argument : step.code()->arguments)
+    texts += (texts.empty() ? "" : ", ") + argument.text;
   return texts;
 }
 

@@ -13,18 +13,19 @@ namespace distgrad {
 
 enum class Verdict { kMatch, kMismatch, kError, kSkipped, kDisputed };
 
-// The backward of one collective call as the linear map x̄ = M ȳ that it was measured to be, beside the right one, M*.
-// Where the ranks form several groups that do the same it is that of one group, else of the world.
+// The backward of one collective call as the linear map x̄ = M ȳ that it was measured to be, beside
+// the right one, M*. Where the ranks form several groups that do the same it is that of one group,
+// else of the world.
 struct Measured {
   std::string formula;  // "x̄_r = 4 ȳ_r"; of a map that is not linear what was seen instead
   std::string right;    // "x̄_r = Σ_k ȳ_k"
   bool linear = true;
-  std::string shown_by;  // what that rests on: "a basis of 12 cotangents and 4 random ones"
+  std::string shown_by;    // what that rests on: "a basis of 12 cotangents and 4 random ones"
   std::vector<int> ranks;  // of the world, in the order of the rows and columns below
   // [to][from], relative to M*; empty where one number for each pair of ranks does not do.
   std::vector<std::vector<double>> coefficients;
-  // M and M* by element, row-major; empty where they were not measured whole. Row: an element of x̄ (the first rank's
-  // first, row-major, then the second's ...), column: one of ȳ.
+  // M and M* by element, row-major; empty where they were not measured whole. Row: an element of x̄
+  // (the first rank's first, row-major, then the second's ...), column: one of ȳ.
   struct Matrices {
     std::vector<int> rows, columns;  // how many elements each of `ranks` has
     std::vector<double> measured, right;
@@ -38,25 +39,27 @@ struct Finding {
   std::string step;
   std::vector<int> ranks;
   std::optional<double> factor;  // observed/truth where that is one number
-  std::string text;        // what it means and what to change, for somebody who has read nothing of ours
+  std::string text;  // what it means and what to change, for somebody who has read nothing of ours
   std::optional<Measured> measured = {};  // of a collective call that could be run again
 };
 
 struct GradientComparison {
   std::string input;
-  std::string layout;  // as in the scenario format: "local", "replicate", {"shard": 0} spelled "shard:0", by axis "dp=replicate,tp=shard:0"
+  std::string layout;  // as in the scenario format: "local", "replicate", {"shard": 0} spelled
+                       // "shard:0", by axis "dp=replicate,tp=shard:0"
   std::vector<std::optional<Array>> truth_by_rank;  // local inputs
   std::optional<Array> truth_full;                  // the others
   std::vector<std::optional<Array>> observed_by_rank;
-  std::optional<Array> observed_full;               // where joined or summed before comparing
+  std::optional<Array> observed_full;                 // where joined or summed before comparing
   std::vector<std::pair<std::string, bool>> matches;  // objective -> equals its truth
-  // The truth under each objective that is defined, for the debate table: as truth_by_rank, or one full tensor.
+  // The truth under each objective that is defined, for the debate table: as truth_by_rank, or one
+  // full tensor.
   std::vector<std::pair<std::string, std::vector<std::optional<Array>>>> truth_by_objective;
   double max_abs_error = 0;
   double max_rel_error = 0;
   double bound = 0;  // the bound at the worst element
-  // The bound of each element, as truth_by_rank, or one full tensor. Absent where the part equals the
-  // truth, has another shape or more than 2^20 elements.
+  // The bound of each element, as truth_by_rank, or one full tensor. Absent where the part equals
+  // the truth, has another shape or more than 2^20 elements.
   std::vector<std::optional<Array>> bounds;
   struct Place {
     int rank = 0;
@@ -64,7 +67,8 @@ struct GradientComparison {
   };
   std::optional<Place> first_difference;
   bool equal = true;
-  std::vector<int> differing_ranks;  // whose gradient, or share of what is joined or summed, differs
+  std::vector<int>
+      differing_ranks;  // whose gradient, or share of what is joined or summed, differs
 };
 
 struct CaseResult {
@@ -81,7 +85,8 @@ struct CaseResult {
   std::vector<Warning> warnings;
   std::vector<std::string> composed;
   std::vector<std::string> output;  // by rank
-  std::vector<std::string> notes;   // e.g. "the file's truth does not apply: the objective was overridden"
+  std::vector<std::string>
+      notes;  // e.g. "the file's truth does not apply: the objective was overridden"
   std::vector<std::string> bound_notes;
   double elapsed_s = 0;
 };
@@ -99,7 +104,8 @@ struct Summary {
   double elapsed_s = 0;
 };
 
-// What a page shows at a glance: of an audit collectives by aspects, of saved gradients parameters by ranks.
+// What a page shows at a glance: of an audit collectives by aspects, of saved gradients parameters
+// by ranks.
 struct Picture {
   enum class Tone { kNone, kRight, kWrong, kUnclear };
   struct Square {
@@ -119,10 +125,11 @@ struct Picture {
 
 struct Report {
   std::string command;
-  std::string torch;  // version the ranks run; empty: none ran
+  std::string torch;          // version the ranks run; empty: none ran
   std::string unit = "case";  // what `cases` are to the reader: "parameter" in a comparison
   std::optional<Picture> picture = {};
-  std::string told = {};  // what the command printed, where that says more than the cases do; pages show it first
+  std::string told =
+      {};  // what the command printed, where that says more than the cases do; pages show it first
   std::vector<InvalidFile> invalid;
   std::vector<CaseResult> cases;
   Summary summary;

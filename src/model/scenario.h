@@ -29,7 +29,7 @@ struct When {
   std::optional<int> world_size;
   std::optional<DType> dtype;
   std::string backend;
-  std::string torch;  // ">=2.13"
+  std::string torch;                         // ">=2.13"
   std::map<std::string, std::string> other;  // reserved: objective, device, python
 };
 
@@ -97,14 +97,14 @@ struct Case {
   bool world_size_overridden = false;  // then figures pinned for another world size are not checked
   std::string skip_reason;             // an override makes the case impossible: why; else empty
   double timeout_s = 30;
-  Expectation expected;                // the one that applies
-  std::string device = "cpu";          // or "cuda": where its tensors are
-  std::string python;                  // the interpreter asked for; empty: the default one
-  std::vector<std::string> notes;      // what of the file an override leaves out, a line each
+  Expectation expected;            // the one that applies
+  std::string device = "cpu";      // or "cuda": where its tensors are
+  std::string python;              // the interpreter asked for; empty: the default one
+  std::vector<std::string> notes;  // what of the file an override leaves out, a line each
 };
 
-// Whether its ranks' losses are divided by the size where the objective is replicated: those of the subject `reference`,
-// unless the program calls code of the user's, who starts his backward with 1.
+// Whether its ranks' losses are divided by the size where the objective is replicated: those of the
+// subject `reference`, unless the program calls code of the user's, who starts his backward with 1.
 inline bool divides_replicated(const Case& which, const Program& program) {
   return is_reference(which.subject) && !has_code(program.steps);
 }

@@ -65,7 +65,8 @@ Mutation mutation_of(std::string_view text) {
 bool any_part(std::string_view subject, bool (*holds)(std::string_view)) {
   const auto parts = parts_by_kind(subject);
   if (parts.empty()) return holds(subject);
-  return std::any_of(parts.begin(), parts.end(), [&](const auto& part) { return holds(part.second); });
+  return std::any_of(parts.begin(), parts.end(),
+                     [&](const auto& part) { return holds(part.second); });
 }
 
 }  // namespace
@@ -76,7 +77,8 @@ std::vector<std::pair<CollectiveKind, std::string>> parts_by_kind(std::string_vi
   while (const auto kind = kind_at(subject, length)) {
     subject.remove_prefix(length);
     std::size_t end = subject.find('+');  // a path may have one, too
-    while (end != subject.npos && !kind_at(subject.substr(end + 1), length)) end = subject.find('+', end + 1);
+    while (end != subject.npos && !kind_at(subject.substr(end + 1), length))
+      end = subject.find('+', end + 1);
     parts.emplace_back(*kind, subject.substr(0, end));
     if (end == subject.npos) break;
     subject.remove_prefix(end + 1);
@@ -105,7 +107,8 @@ std::string subject_in_mode(std::string_view subject, CollectiveKind kind, std::
   if (parts.empty()) return std::string(subject) + ending;
   std::string text;
   for (const auto& [of, what] : parts)
-    text += (text.empty() ? "" : "+") + std::string(traits(of).name) + "=" + what + (of == kind ? ending : "");
+    text += (text.empty() ? "" : "+") + std::string(traits(of).name) + "=" + what +
+            (of == kind ? ending : "");
   return text;
 }
 
@@ -133,8 +136,9 @@ bool runs_in_python(std::string_view subject) {
 }
 
 bool is_foreign_code(std::string_view subject) {
-  return any_part(subject,
-                  [](std::string_view part) { return part.starts_with(kPython) || part.starts_with(kLibrary); });
+  return any_part(subject, [](std::string_view part) {
+    return part.starts_with(kPython) || part.starts_with(kLibrary);
+  });
 }
 
 bool is_reference(std::string_view subject) {

@@ -13,17 +13,21 @@
 
 namespace distgrad {
 
-// "all_gather=python:f.py:g+all_reduce=in_place" by collective, in the order written; empty for a subject that serves all.
+// "all_gather=python:f.py:g+all_reduce=in_place" by collective, in the order written; empty for a
+// subject that serves all.
 std::vector<std::pair<CollectiveKind, std::string>> parts_by_kind(std::string_view subject);
 
-// What of `subject` runs this collective; "reference" where a subject for other collectives leaves it to that.
+// What of `subject` runs this collective; "reference" where a subject for other collectives leaves
+// it to that.
 std::string subject_for(std::string_view subject, CollectiveKind kind);
 
-// How a subject in Python is run, as "python:f.py:g@checkpoint" says; src/python/distgrad/ranks/modes.py has what each means.
-inline constexpr std::string_view kSubjectModes[] = {"checkpoint", "checkpoint-reentrant", "autocast",
-                                                "async", "compile", "shared"};
+// How a subject in Python is run, as "python:f.py:g@checkpoint" says;
+// src/python/distgrad/ranks/modes.py has what each means.
+inline constexpr std::string_view kSubjectModes[] = {
+    "checkpoint", "checkpoint-reentrant", "autocast", "async", "compile", "shared"};
 
-// A part without its "@MODE", and the text after the '@'; nullopt where there is no such ending. The text need not be a mode.
+// A part without its "@MODE", and the text after the '@'; nullopt where there is no such ending.
+// The text need not be a mode.
 std::pair<std::string_view, std::optional<std::string_view>> split_mode(std::string_view part);
 
 // `subject` with "@MODE" for the part that runs this collective.

@@ -25,16 +25,20 @@ TEST(SubjectText, OthersAreLeftToTheReference) {
 }
 
 TEST(SubjectText, Modes) {
-  EXPECT_EQ(split_mode("python:f.py:g@checkpoint"), std::pair(std::string_view("python:f.py:g"), std::optional<std::string_view>("checkpoint")));
+  EXPECT_EQ(
+      split_mode("python:f.py:g@checkpoint"),
+      std::pair(std::string_view("python:f.py:g"), std::optional<std::string_view>("checkpoint")));
   EXPECT_EQ(split_mode("python:m@").second, "");
   EXPECT_EQ(split_mode("python:a@b/f.py:g").second, std::nullopt) << "the '@' is the path's";
   EXPECT_EQ(split_mode("python:a@b.py:g").second, std::nullopt);
   EXPECT_EQ(split_mode("python:a@b.py:g@async").second, "async");
   EXPECT_EQ(subject_in_mode("python:m", CollectiveKind::kAllReduce, "async"), "python:m@async");
-  EXPECT_EQ(subject_in_mode("all_gather=python:m:f+all_reduce=in_place", CollectiveKind::kAllGather, "compile"),
+  EXPECT_EQ(subject_in_mode("all_gather=python:m:f+all_reduce=in_place", CollectiveKind::kAllGather,
+                            "compile"),
             "all_gather=python:m:f@compile+all_reduce=in_place");
   EXPECT_TRUE(is_python_subject("python:m@checkpoint"));
-  EXPECT_TRUE(is_reference("python:reference@checkpoint")) << "its losses are weighted in every mode";
+  EXPECT_TRUE(is_reference("python:reference@checkpoint"))
+      << "its losses are weighted in every mode";
 }
 
 std::string text_of(const Mutation& m) {

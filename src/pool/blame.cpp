@@ -13,8 +13,8 @@ namespace {
 
 // How Gloo, NCCL and the kernel say that the other end of a connection is gone.
 constexpr std::array<std::string_view, 9> kEchoes = {
-    "onnection closed by peer", "onnection reset by peer", "onnection was closed",  "Broken pipe",
-    "onnection refused",        "remote process exited",   "Socket closed",         "pair closure",
+    "onnection closed by peer", "onnection reset by peer", "onnection was closed", "Broken pipe",
+    "onnection refused",        "remote process exited",   "Socket closed",        "pair closure",
     "recvValue failed"};
 
 const Step* step_of(const Program& program, const RankPlace& place) {
@@ -22,7 +22,9 @@ const Step* step_of(const Program& program, const RankPlace& place) {
   return place.step >= 0 && index < program.steps.size() ? &program.steps[index] : nullptr;
 }
 
-std::string_view direction(Phase phase) { return phase == Phase::kBackward ? "backward" : "forward"; }
+std::string_view direction(Phase phase) {
+  return phase == Phase::kBackward ? "backward" : "forward";
+}
 
 bool in_collective(const Program& program, const RankPlace& place) {
   if (place.state != RankPlace::State::kRunning) return false;
@@ -37,11 +39,15 @@ std::string ranks_text(const std::vector<int>& ranks) {
 
 std::string doing(const Program& program, const RankPlace& place, bool plural) {
   switch (place.state) {
-    case RankPlace::State::kNotBegun: return plural ? "have not begun" : "has not begun";
-    case RankPlace::State::kFinished: return plural ? "have finished" : "has finished";
-    case RankPlace::State::kRunning: break;
+    case RankPlace::State::kNotBegun:
+      return plural ? "have not begun" : "has not begun";
+    case RankPlace::State::kFinished:
+      return plural ? "have finished" : "has finished";
+    case RankPlace::State::kRunning:
+      break;
   }
-  const bool waits = in_collective(program, place) || place.phase == Phase::kConnect || place.phase == Phase::kSync;
+  const bool waits = in_collective(program, place) || place.phase == Phase::kConnect ||
+                     place.phase == Phase::kSync;
   const std::string_view verb = waits ? (plural ? "wait" : "waits") : (plural ? "are" : "is");
   const std::string text = fmt::format("{} in {}", verb, place_text(program, place));
   const bool is_odd = !place.seen_at.empty() && !(waits && place.seen_at == "asleep");
@@ -51,10 +57,12 @@ std::string doing(const Program& program, const RankPlace& place, bool plural) {
 // The last lines that a dead rank wrote, in one.
 std::string last_words(const std::string& output) {
   constexpr std::size_t kLimit = 500;
-  // What killed a Python process stands before the stack that Python prints, or, where it wrote nothing else, at the top of it.
+  // What killed a Python process stands before the stack that Python prints, or, where it wrote
+  // nothing else, at the top of it.
   constexpr std::string_view kStack = "Fatal Python error: ";
   const std::size_t stack = output.find(kStack);
-  std::string text = output.substr(0, stack == 0 ? std::min(output.find("\n\nExtension modules: "), kLimit) : stack);
+  std::string text = output.substr(
+      0, stack == 0 ? std::min(output.find("\n\nExtension modules: "), kLimit) : stack);
   text = text.substr(text.size() - std::min(text.size(), kLimit));
   while (!text.empty() && text.back() == '\n') text.pop_back();
   std::replace(text.begin(), text.end(), '\n', ' ');
@@ -101,10 +109,13 @@ RankError hang_error(const Program& program, std::span<const RankPlace> places, 
   const RankPlace* culprit = nullptr;
   for (const RankPlace& place : places) {
     const std::string text = doing(program, place, false);
-    const auto same = std::find_if(groups.begin(), groups.end(),
-                                   [&](const Together& g) { return doing(program, *g.place, false) == text; });
-    if (same != groups.end()) same->ranks.push_back(place.rank);
-    else groups.push_back({&place, {place.rank}});
+    const auto same = std::find_if(groups.begin(), groups.end(), [&](const Together& g) {
+      return doing(program, *g.place, false) == text;
+    });
+    if (same != groups.end())
+      same->ranks.push_back(place.rank);
+    else
+      groups.push_back({&place, {place.rank}});
 
     if (place.state == RankPlace::State::kFinished) continue;
     const bool waits = in_collective(program, place);
@@ -116,13 +127,15 @@ RankError hang_error(const Program& program, std::span<const RankPlace> places, 
   }
   std::vector<std::string> parts;
   for (const auto& [place, ranks] : groups)
-    parts.push_back(fmt::format("{} {}", ranks_text(ranks), doing(program, *place, ranks.size() > 1)));
+    parts.push_back(
+        fmt::format("{} {}", ranks_text(ranks), doing(program, *place, ranks.size() > 1)));
 
   RankError error;
   error.kind = collectives.size() > 1 ? "desync" : "hang";
   if (culprit) {
     error.rank = culprit->rank;
-    const Step* step = culprit->state == RankPlace::State::kRunning ? step_of(program, *culprit) : nullptr;
+    const Step* step =
+        culprit->state == RankPlace::State::kRunning ? step_of(program, *culprit) : nullptr;
     if (step) error.step = step->name;
     error.in_backward = step && culprit->phase == Phase::kBackward;
   }
@@ -130,23 +143,30 @@ RankError hang_error(const Program& program, std::span<const RankPlace> places, 
   return error;
 }
 
-RankError crash_error(const Program& program, const RankPlace& place, const std::string& how, const std::string& output) {
+RankError crash_error(const Program& program, const RankPlace& place, const std::string& how,
+                      const std::string& output) {
   RankError error;
   error.kind = "crash";
   error.rank = place.rank;
   std::string where;
   switch (place.state) {
-    case RankPlace::State::kNotBegun: where = "before it began the case"; break;
-    case RankPlace::State::kFinished: where = "after it had computed the case, before it told the result"; break;
+    case RankPlace::State::kNotBegun:
+      where = "before it began the case";
+      break;
+    case RankPlace::State::kFinished:
+      where = "after it had computed the case, before it told the result";
+      break;
     case RankPlace::State::kRunning:
       where = "in " + (place.rank < 0 ? "the simulation" : place_text(program, place));
       if (const Step* step = step_of(program, place)) error.step = step->name;
       error.in_backward = !error.step.empty() && place.phase == Phase::kBackward;
-      if (place.phase == Phase::kLoad) error.kind = "subject";  // which cannot be loaded: no case is to blame
+      if (place.phase == Phase::kLoad)
+        error.kind = "subject";  // which cannot be loaded: no case is to blame
       break;
   }
   error.message = fmt::format("{} {}", how, where);
-  if (const std::string words = last_words(output); !words.empty()) error.message += "; it wrote: " + words;
+  if (const std::string words = last_words(output); !words.empty())
+    error.message += "; it wrote: " + words;
   return error;
 }
 
@@ -158,12 +178,17 @@ bool is_echo(const RankError& error) {
 }
 
 const RankError& first_cause(std::span<const RankError> errors) {
-  return *std::min_element(errors.begin(), errors.end(), [](const RankError& a, const RankError& b) {
-    const auto key = [](const RankError& e) { return std::pair(precedence(e), e.kind == "crash" ? 0 : e.rank); };
-    return key(a) < key(b);
-  });
+  return *std::min_element(errors.begin(), errors.end(),
+                           [](const RankError& a, const RankError& b) {
+                             const auto key = [](const RankError& e) {
+                               return std::pair(precedence(e), e.kind == "crash" ? 0 : e.rank);
+                             };
+                             return key(a) < key(b);
+                           });
 }
 
-bool may_be_inherited(const RankError& error) { return error.kind != "exception" || is_echo(error); }
+bool may_be_inherited(const RankError& error) {
+  return error.kind != "exception" || is_echo(error);
+}
 
 }  // namespace distgrad

@@ -21,17 +21,26 @@ Program three_steps() {
   return program;
 }
 
-RankPlace at(int rank, int step, Phase phase = Phase::kForward) { return {rank, State::kRunning, step, phase}; }
+RankPlace at(int rank, int step, Phase phase = Phase::kForward) {
+  return {rank, State::kRunning, step, phase};
+}
 RankPlace finished(int rank) { return {rank, State::kFinished, 2, Phase::kReply}; }
 
 TEST(Crash, WhatKilledAPythonProcessIsToldRatherThanItsStack) {
-  const std::string output = "terminate called\n  what():  size mismatch\nFatal Python error: Aborted\n\n" +
-                             std::string(2000, 's');
-  EXPECT_THAT(crash_error(three_steps(), {0, RankPlace::State::kRunning, 1, Phase::kForward}, "died", output).message,
+  const std::string output =
+      "terminate called\n  what():  size mismatch\nFatal Python error: Aborted\n\n" +
+      std::string(2000, 's');
+  EXPECT_THAT(crash_error(three_steps(), {0, RankPlace::State::kRunning, 1, Phase::kForward},
+                          "died", output)
+                  .message,
               testing::EndsWith("it wrote: terminate called   what():  size mismatch"));
-  const std::string only_stack = "Fatal Python error: Segmentation fault\n\n  File \"bad.py\", line 12 in f\n\nExtension modules: " +
-                                 std::string(2000, 'm');
-  EXPECT_THAT(crash_error(three_steps(), {0, RankPlace::State::kRunning, 1, Phase::kForward}, "died", only_stack).message,
+  const std::string only_stack =
+      "Fatal Python error: Segmentation fault\n\n  File \"bad.py\", line 12 in f\n\nExtension "
+      "modules: " +
+      std::string(2000, 'm');
+  EXPECT_THAT(crash_error(three_steps(), {0, RankPlace::State::kRunning, 1, Phase::kForward},
+                          "died", only_stack)
+                  .message,
               testing::EndsWith("Segmentation fault    File \"bad.py\", line 12 in f"));
 }
 
@@ -41,19 +50,25 @@ TEST(HangError, NamesWhoWaitsWhere) {
   EXPECT_EQ(error.kind, "hang");
   EXPECT_EQ(error.rank, 2);
   EXPECT_EQ(error.step, "y");
-  EXPECT_EQ(error.message,
-            "not done after 2 s: ranks 0, 1 have finished; rank 2 waits in step y (all_reduce), forward");
+  EXPECT_EQ(
+      error.message,
+      "not done after 2 s: ranks 0, 1 have finished; rank 2 waits in step y (all_reduce), forward");
 }
 
 TEST(HangError, RanksInDifferentCollectivesAreOutOfStep) {
-  const std::vector<RankPlace> places = {at(0, 1, Phase::kBackward), at(1, 2, Phase::kBackward), finished(2)};
+  const std::vector<RankPlace> places = {at(0, 1, Phase::kBackward), at(1, 2, Phase::kBackward),
+                                         finished(2)};
   const RankError error = hang_error(three_steps(), places, 30);
   EXPECT_EQ(error.kind, "desync");
-  EXPECT_THAT(error.message, HasSubstr("rank 0 waits in step y (all_reduce), backward; rank 1 waits in step z (broadcast)"));
+  EXPECT_THAT(
+      error.message,
+      HasSubstr(
+          "rank 0 waits in step y (all_reduce), backward; rank 1 waits in step z (broadcast)"));
 }
 
 TEST(HangError, ForwardAndBackwardOfOneStepAreOutOfStep) {
-  const std::vector<RankPlace> places = {at(0, 1, Phase::kForward), at(1, 1, Phase::kBackward), finished(2)};
+  const std::vector<RankPlace> places = {at(0, 1, Phase::kForward), at(1, 1, Phase::kBackward),
+                                         finished(2)};
   EXPECT_EQ(hang_error(three_steps(), places, 30).kind, "desync");
 }
 
@@ -62,11 +77,14 @@ TEST(HangError, WhoComputesForEverIsToBlameNotWhoWaitsForIt) {
   const RankError error = hang_error(three_steps(), places, 30);
   EXPECT_EQ(error.kind, "hang");
   EXPECT_EQ(error.rank, 1);
-  EXPECT_THAT(error.message, HasSubstr("ranks 0, 2 wait in step y (all_reduce), forward; rank 1 is in step x, forward"));
+  EXPECT_THAT(
+      error.message,
+      HasSubstr("ranks 0, 2 wait in step y (all_reduce), forward; rank 1 is in step x, forward"));
 }
 
 TEST(HangError, WhoHasNotBegunIsToBlame) {
-  const std::vector<RankPlace> places = {at(0, 1), {1, State::kNotBegun, 2, Phase::kReply}, at(2, 1)};
+  const std::vector<RankPlace> places = {
+      at(0, 1), {1, State::kNotBegun, 2, Phase::kReply}, at(2, 1)};
   const RankError error = hang_error(three_steps(), places, 30);
   EXPECT_EQ(error.kind, "hang");
   EXPECT_EQ(error.rank, 1);
@@ -75,19 +93,25 @@ TEST(HangError, WhoHasNotBegunIsToBlame) {
 }
 
 TEST(HangError, TellsWhetherItIsTheBackwardThatHangs) {
-  EXPECT_TRUE(hang_error(three_steps(), std::vector<RankPlace>{at(0, 1, Phase::kBackward), at(1, 1, Phase::kBackward)}, 30).in_backward);
-  EXPECT_FALSE(hang_error(three_steps(), std::vector<RankPlace>{at(0, 1), at(1, 1)}, 30).in_backward);
+  EXPECT_TRUE(
+      hang_error(three_steps(),
+                 std::vector<RankPlace>{at(0, 1, Phase::kBackward), at(1, 1, Phase::kBackward)}, 30)
+          .in_backward);
+  EXPECT_FALSE(
+      hang_error(three_steps(), std::vector<RankPlace>{at(0, 1), at(1, 1)}, 30).in_backward);
 }
 
 // Its code cannot be loaded: that is no verdict on any collective.
 TEST(CrashError, WhoDiesWhileItImportsTheSubjectIsNoCasesDoing) {
-  const RankError error = crash_error(three_steps(), at(1, -1, Phase::kLoad), "killed by SIGSEGV", "");
+  const RankError error =
+      crash_error(three_steps(), at(1, -1, Phase::kLoad), "killed by SIGSEGV", "");
   EXPECT_EQ(error.kind, "subject");
   EXPECT_EQ(error.message, "killed by SIGSEGV in the subject's import");
 }
 
 TEST(CrashError, SaysWhereAndTheLastWords) {
-  const RankError error = crash_error(three_steps(), at(1, 1, Phase::kBackward), "killed by SIGSEGV", "a\nb\n");
+  const RankError error =
+      crash_error(three_steps(), at(1, 1, Phase::kBackward), "killed by SIGSEGV", "a\nb\n");
   EXPECT_EQ(error.kind, "crash");
   EXPECT_EQ(error.step, "y");
   EXPECT_EQ(error.message, "killed by SIGSEGV in step y (all_reduce), backward; it wrote: a b");
@@ -97,20 +121,23 @@ TEST(CrashError, SaysWhereAndTheLastWords) {
 TEST(PlaceText, KnowsTheLossAndTheBeginning) {
   EXPECT_EQ(place_text(three_steps(), at(0, 3, Phase::kBackward)), "the loss, backward");
   EXPECT_EQ(place_text(three_steps(), at(0, -1)), "the program's beginning");
-  EXPECT_EQ(place_text(three_steps(), at(0, 3, Phase::kSync)), "the all-reduce of gradients (sync)");
+  EXPECT_EQ(place_text(three_steps(), at(0, 3, Phase::kSync)),
+            "the all-reduce of gradients (sync)");
 }
 
 RankError raised(int rank, const std::string& message) { return {"exception", rank, "y", message}; }
 RankError backend(int rank, const std::string& message) { return {"backend", rank, "y", message}; }
 
 TEST(FirstCause, IsNotAnEchoEvenIfThatCameFirst) {
-  const std::vector<RankError> errors = {backend(0, "[gloo/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1"),
-                                         raised(2, "no backward for product")};
+  const std::vector<RankError> errors = {
+      backend(0, "[gloo/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1"),
+      raised(2, "no backward for product")};
   EXPECT_EQ(first_cause(errors).rank, 2);
 }
 
 TEST(FirstCause, IsTheCrashRatherThanWhatOthersSayOfTheConnection) {
-  const std::vector<RankError> errors = {backend(0, "something unforeseen"), {"crash", 1, "", "killed by SIGSEGV"}};
+  const std::vector<RankError> errors = {backend(0, "something unforeseen"),
+                                         {"crash", 1, "", "killed by SIGSEGV"}};
   EXPECT_EQ(first_cause(errors).rank, 1);
 }
 
@@ -120,7 +147,8 @@ TEST(FirstCause, IsTheLowestRankWhereAllRaiseAlike) {
 }
 
 TEST(FirstCause, IsTheFirstDeathWhereOthersDieOfIt) {
-  const std::vector<RankError> errors = {{"crash", 1, "", "killed by SIGSEGV"}, {"crash", 0, "", "killed by SIGABRT"}};
+  const std::vector<RankError> errors = {{"crash", 1, "", "killed by SIGSEGV"},
+                                         {"crash", 0, "", "killed by SIGABRT"}};
   EXPECT_EQ(first_cause(errors).rank, 1);
 }
 

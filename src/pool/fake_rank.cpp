@@ -1,5 +1,6 @@
-// A rank program without torch, for the tests of the pool: it does what the program's loss tells it to. The loss is a list
-// of clauses "WHO: ACTION [ARGUMENT]" separated by ';', where WHO is a rank, "sim" or '*' (everyone).
+// A rank program without torch, for the tests of the pool: it does what the program's loss tells it
+// to. The loss is a list of clauses "WHO: ACTION [ARGUMENT]" separated by ';', where WHO is a rank,
+// "sim" or '*' (everyone).
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -23,7 +24,7 @@ namespace distgrad {
 namespace {
 
 bool was_executed = false;  // as a new program, not forked
-bool poisoned = false;  // what a case leaves behind for the next one
+bool poisoned = false;      // what a case leaves behind for the next one
 
 struct Place {
   RankSlot* slot = nullptr;  // null: a simulator
@@ -60,7 +61,7 @@ void die_by(int signal) {
 // Bytes that are no frame, past the worker's back.
 void write_garbage() {
   for (int fd = 3; fd < 64; ++fd) {
-    struct stat file{};
+    struct stat file {};
     if (fstat(fd, &file) != 0 || !S_ISSOCK(file.st_mode)) continue;
     const std::string garbage(100, 'x');
     [[maybe_unused]] const ssize_t n = write(fd, garbage.data(), garbage.size());
@@ -74,32 +75,58 @@ void print_megabytes(int count) {
 
 void act(std::string_view action, std::string_view argument, const Place& place) {
   const std::string text(argument);
-  if (action == "print") std::printf("%s\n", text.c_str());
-  else if (action == "complain") std::fprintf(stderr, "%s\n", text.c_str());
-  else if (action == "sleep_ms") usleep(static_cast<useconds_t>(integer(argument)) * 1000);
-  else if (action == "throw") throw std::runtime_error(text);
-  else if (action == "throw_if_passed" && a_peer_is_in_a_later_case(place)) throw std::runtime_error(text);
-  else if (action == "abort") std::abort();
-  else if (action == "segv") die_by(SIGSEGV);
-  else if (action == "kill") raise(SIGKILL);
-  else if (action == "exit") std::exit(integer(argument));
-  else if (action == "hang") sleep_for_ever();
-  else if (action == "garbage") write_garbage();
-  else if (action == "flood") print_megabytes(1'000'000);
-  else if (action == "print_origin") std::printf("%s\n", was_executed ? "executed" : "forked");
-  else if (action == "print_mb") print_megabytes(integer(argument));
-  else if (action == "poison") poisoned = true;
-  else if (action == "fragile" && poisoned) std::abort();
-  else if (action == "child" && fork() == 0) sleep_for_ever();
-  else if (action == "daemon" && fork() == 0) be_daemon();
-  else if (action == "kill_zygote") kill(getppid(), SIGKILL);
-  else if (action == "stop_zygote") kill(getppid(), SIGSTOP);
-  else if (action == "forge_case") place.slot->case_id = 1'000'000;
-  else if (action == "forge_start") place.slot->started_ns = std::int64_t{1} << 62;
-  else if (action == "step") place.slot->step = integer(argument);
-  else if (action == "forward") place.slot->phase = Phase::kForward;
-  else if (action == "backward") place.slot->phase = Phase::kBackward;
-  else if (action == "load") place.slot->phase = Phase::kLoad;
+  if (action == "print")
+    std::printf("%s\n", text.c_str());
+  else if (action == "complain")
+    std::fprintf(stderr, "%s\n", text.c_str());
+  else if (action == "sleep_ms")
+    usleep(static_cast<useconds_t>(integer(argument)) * 1000);
+  else if (action == "throw")
+    throw std::runtime_error(text);
+  else if (action == "throw_if_passed" && a_peer_is_in_a_later_case(place))
+    throw std::runtime_error(text);
+  else if (action == "abort")
+    std::abort();
+  else if (action == "segv")
+    die_by(SIGSEGV);
+  else if (action == "kill")
+    raise(SIGKILL);
+  else if (action == "exit")
+    std::exit(integer(argument));
+  else if (action == "hang")
+    sleep_for_ever();
+  else if (action == "garbage")
+    write_garbage();
+  else if (action == "flood")
+    print_megabytes(1'000'000);
+  else if (action == "print_origin")
+    std::printf("%s\n", was_executed ? "executed" : "forked");
+  else if (action == "print_mb")
+    print_megabytes(integer(argument));
+  else if (action == "poison")
+    poisoned = true;
+  else if (action == "fragile" && poisoned)
+    std::abort();
+  else if (action == "child" && fork() == 0)
+    sleep_for_ever();
+  else if (action == "daemon" && fork() == 0)
+    be_daemon();
+  else if (action == "kill_zygote")
+    kill(getppid(), SIGKILL);
+  else if (action == "stop_zygote")
+    kill(getppid(), SIGSTOP);
+  else if (action == "forge_case")
+    place.slot->case_id = 1'000'000;
+  else if (action == "forge_start")
+    place.slot->started_ns = std::int64_t{1} << 62;
+  else if (action == "step")
+    place.slot->step = integer(argument);
+  else if (action == "forward")
+    place.slot->phase = Phase::kForward;
+  else if (action == "backward")
+    place.slot->phase = Phase::kBackward;
+  else if (action == "load")
+    place.slot->phase = Phase::kLoad;
 }
 
 void play(std::string_view script, const std::string& who, const Place& place) {
@@ -129,7 +156,8 @@ double sum_of(const Program& program) {
 Simulation simulate(const SimulateRequest& request) {
   play(request.program.loss.text, "sim", {});
   Simulation simulation;
-  simulation.losses.assign(static_cast<std::size_t>(request.program.world_size), sum_of(request.program));
+  simulation.losses.assign(static_cast<std::size_t>(request.program.world_size),
+                           sum_of(request.program));
   simulation.gradients.resize(request.weights.size());
   return simulation;
 }
@@ -143,7 +171,7 @@ RankResult run_case(const RunRequest& request, int rank, Board* board) {
   for (const Input& input : request.program.inputs)
     if (input.requires_grad) result.gradients.emplace_back(std::get<Array>(input.value));
   for (const Step& step : request.program.steps)
-    if (step.is_told()) result.steps.push_back(Array::scalar(rank));
+    if (step.is_reported()) result.steps.push_back(Array::scalar(rank));
   return result;
 }
 

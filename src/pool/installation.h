@@ -1,7 +1,8 @@
 // Where the parts of distgrad lie, seen from its executable, and what to say where one cannot run.
 //
 //   build tree, cmake --install    BIN/distgrad{,-rank}, BIN/../share/distgrad/python/distgrad
-//   pip install                    PACKAGE/bin/distgrad{,-rank}, PACKAGE, which is site-packages/distgrad;
+//   pip install                    PACKAGE/bin/distgrad{,-rank}, PACKAGE, which is
+//   site-packages/distgrad;
 //                                  src/launcher is the environment's bin/distgrad
 #pragma once
 
@@ -16,8 +17,8 @@ std::filesystem::path executable_folder();
 // The program of the ranks in Python, for executables in `folder`; whether there is one or not.
 std::filesystem::path python_ranks_of(const std::filesystem::path& folder);
 
-// The python of the environment that pip installed executables in `folder` into; whether there is one
-// or not.
+// The python of the environment that pip installed executables in `folder` into; whether there is
+// one or not.
 std::filesystem::path environment_python_of(const std::filesystem::path& folder);
 
 // What to tell of a rank program that ended before it spoke, with what it said. Where that is about

@@ -13,12 +13,14 @@ namespace distgrad {
 
 using Ticket = std::uint64_t;
 
-// Who can do a request: the workers of one program, in one role, of one world size (1 for simulators) and one transport.
+// Who can do a request: the workers of one program, in one role, of one world size (1 for
+// simulators) and one transport.
 struct TeamKind {
   int rank_program = 0;
   WorkerRole role = WorkerRole::kSimulator;
   int world_size = 1;
-  // What carries the collectives, where that is not Gloo on the CPU: "nccl on cuda". Such ranks are new programs, not forks.
+  // What carries the collectives, where that is not Gloo on the CPU: "nccl on cuda". Such ranks are
+  // new programs, not forks.
   std::string transport = {};
   auto operator<=>(const TeamKind&) const = default;
 };
@@ -33,7 +35,8 @@ struct Job {
   TeamKind kind;
   std::variant<SimulateRequest, RunRequest> request;
   double timeout_s = 30;
-  bool is_second_run = false;  // alone on fresh workers, after a failure that may have been another case's doing
+  bool is_second_run =
+      false;  // alone on fresh workers, after a failure that may have been another case's doing
 
   const Program& program() const {
     return std::visit([](const auto& r) -> const Program& { return r.program; }, request);

@@ -35,8 +35,11 @@ std::vector<pid_t> marked_processes(const std::string& mark, const std::string& 
   std::vector<pid_t> pids;
   for (const auto& process : std::filesystem::directory_iterator("/proc")) {
     const std::string number = process.path().filename();
-    if (!std::isdigit(static_cast<unsigned char>(number[0])) || std::stoi(number) == getpid()) continue;
-    if (content(process.path() / "environ").find(entry) == std::string::npos || is_zombie(process.path())) continue;
+    if (!std::isdigit(static_cast<unsigned char>(number[0])) || std::stoi(number) == getpid())
+      continue;
+    if (content(process.path() / "environ").find(entry) == std::string::npos ||
+        is_zombie(process.path()))
+      continue;
     if (content(process.path() / "comm").starts_with(name)) pids.push_back(std::stoi(number));
   }
   return pids;

@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/interrupts.h"
 #include "pool/process_scan.h"
-#include "pool/workshop.h"
+#include "pool/worker_pool.h"
 
 namespace distgrad {
 namespace {
@@ -27,20 +27,21 @@ RunRequest scripted(int world_size, const std::string& script) {
 class ProcessTest : public testing::Test {
  protected:
   // A driver of 3 ranks and a simulator in the middle of something long, that does this meanwhile.
-  pid_t start_driver(const std::function<void(Workshop&)>& drive) {
+  pid_t start_driver(const std::function<void(WorkerPool&)>& drive) {
     const pid_t child = fork();
     if (child != 0) return child;
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::signal(signal, SIG_DFL);  // nohup ignores one
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP})
+      ::signal(signal, SIG_DFL);  // nohup ignores one
     int status = 99;
     try {
       const Interrupts interrupts;
-      Workshop workshop({{{DISTGRAD_FAKE_RANK}}, 1});
+      WorkerPool pool({{{DISTGRAD_FAKE_RANK}}, 1});
       SimulateRequest simulation;
       simulation.program.world_size = 1;
       simulation.program.loss.text = "sim: hang";
-      workshop.simulate(simulation, 60);
-      workshop.run(scripted(3, "*: hang"), 60);
-      drive(workshop);
+      pool.simulate(simulation, 60);
+      pool.run(scripted(3, "*: hang"), 60);
+      drive(pool);
       status = interrupted_by();
     } catch (const SystemError&) {
       status = 98;
@@ -49,7 +50,8 @@ class ProcessTest : public testing::Test {
   }
 
   void wait_for_workers(std::size_t ranks) {
-    for (int i = 0; i < 1000 && marked_processes(mark_, "dg rank").size() < ranks; ++i) usleep(5000);
+    for (int i = 0; i < 1000 && marked_processes(mark_, "dg rank").size() < ranks; ++i)
+      usleep(5000);
     EXPECT_EQ(marked_processes(mark_, "dg rank").size(), ranks);
   }
 
@@ -63,7 +65,7 @@ class ProcessTest : public testing::Test {
 };
 
 TEST_F(ProcessTest, KilledDriver) {
-  const pid_t driver = start_driver([](Workshop& w) { w.next(); });
+  const pid_t driver = start_driver([](WorkerPool& w) { w.next(); });
   wait_for_workers(3);
   kill(driver, SIGKILL);
   status_of(driver);
@@ -72,7 +74,7 @@ TEST_F(ProcessTest, KilledDriver) {
 
 // What ranks started themselves goes too, and ranks that are stopped.
 TEST_F(ProcessTest, KilledDriverOfRanksWithChildren) {
-  const pid_t driver = start_driver([](Workshop& w) {
+  const pid_t driver = start_driver([](WorkerPool& w) {
     w.run(scripted(2, "*: child; *: hang"), 60);
     w.next();
   });
@@ -85,7 +87,7 @@ TEST_F(ProcessTest, KilledDriverOfRanksWithChildren) {
 
 TEST_F(ProcessTest, DriverKilledWhileItStarts) {
   for (int delay_us = 0; delay_us < 20'000; delay_us += 1000) {
-    const pid_t driver = start_driver([](Workshop& w) { w.next(); });
+    const pid_t driver = start_driver([](WorkerPool& w) { w.next(); });
     usleep(static_cast<useconds_t>(delay_us));
     kill(driver, SIGKILL);
     status_of(driver);
@@ -95,7 +97,7 @@ TEST_F(ProcessTest, DriverKilledWhileItStarts) {
 
 TEST_F(ProcessTest, InterruptedDriver) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
-    const pid_t driver = start_driver([](Workshop& w) { w.next(); });
+    const pid_t driver = start_driver([](WorkerPool& w) { w.next(); });
     wait_for_workers(3);
     kill(driver, signal);
     const int status = status_of(driver);
@@ -108,7 +110,7 @@ TEST_F(ProcessTest, InterruptedDriver) {
 // As `timeout -s INT` sends them: to the process, and at once to its group.
 TEST_F(ProcessTest, OneRequestInTwoSignals) {
   for (int i = 0; i < 20; ++i) {
-    const pid_t driver = start_driver([](Workshop& w) { w.next(); });
+    const pid_t driver = start_driver([](WorkerPool& w) { w.next(); });
     wait_for_workers(3);
     kill(driver, SIGINT);
     usleep(static_cast<useconds_t>(100 * i));
@@ -120,7 +122,7 @@ TEST_F(ProcessTest, OneRequestInTwoSignals) {
 }
 
 TEST_F(ProcessTest, WhoAsksAgainDoesNotWait) {
-  const pid_t driver = start_driver([](Workshop& w) {
+  const pid_t driver = start_driver([](WorkerPool& w) {
     w.next();
     pause();  // busy with something that does not end
   });
@@ -136,22 +138,21 @@ TEST_F(ProcessTest, WhoAsksAgainDoesNotWait) {
 
 TEST_F(ProcessTest, DriverThatLeavesAtOnce) {
   for (int i = 0; i < 20; ++i) {
-    const pid_t driver = start_driver([](Workshop& w) { w.next_if_any(); });
+    const pid_t driver = start_driver([](WorkerPool& w) { w.next_if_any(); });
     EXPECT_EQ(WEXITSTATUS(status_of(driver)), 0);
     EXPECT_TRUE(marked_processes(mark_).empty()) << "the driver waits for what it started";
   }
 }
 
 TEST_F(ProcessTest, DriverThatThrows) {
-  const pid_t driver = start_driver([&](Workshop&) {
-    throw SystemError("no disk, no network, no hope");
-  });
+  const pid_t driver =
+      start_driver([&](WorkerPool&) { throw SystemError("no disk, no network, no hope"); });
   EXPECT_EQ(WEXITSTATUS(status_of(driver)), 98);
   EXPECT_TRUE(all_gone(mark_));
 }
 
 TEST_F(ProcessTest, WorkersHoldOnlyWhatIsTheirs) {
-  const pid_t driver = start_driver([](Workshop& w) { w.next(); });
+  const pid_t driver = start_driver([](WorkerPool& w) { w.next(); });
   wait_for_workers(3);
   for (const pid_t pid : marked_processes(mark_, "dg rank")) {
     int sockets = 0;

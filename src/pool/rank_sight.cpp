@@ -18,19 +18,20 @@ namespace {
 
 constexpr std::size_t kStackBytes = 32 << 10;
 constexpr useconds_t kLookUs = 10'000;
-constexpr int kLooks = 30;       // for a stack to come
-constexpr int kQuietLooks = 3;   // without more of it: that was all
+constexpr int kLooks = 30;      // for a stack to come
+constexpr int kQuietLooks = 3;  // without more of it: that was all
 constexpr std::size_t kLongestLine = 80;
 constexpr std::size_t kLongestSource = 4 << 20;
 
-// A small file, or the beginning of a large one. Never waits: what is no regular file has no content.
+// A small file, or the beginning of a large one. Never waits: what is no regular file has no
+// content.
 std::string content_of(const std::string& path, std::size_t limit) {
   const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
-  struct stat file{};
+  struct stat file {};
   if (!fd || fstat(fd.get(), &file) != 0 || !S_ISREG(file.st_mode)) return {};
   std::string text(limit, '\0');
   std::size_t size = 0;
-  for (ssize_t n = 1; n > 0 && size < limit; size += n > 0 ? static_cast<std::size_t>(n) : 0)
+  for (ssize_t n = 1; n > 0 && size<limit; size += n> 0 ? static_cast<std::size_t>(n) : 0)
     n = read(fd.get(), text.data() + size, limit - size);
   text.resize(size);
   return text;
@@ -40,14 +41,16 @@ std::string source_line(const std::string& path, int number) {
   std::string_view text;
   const std::string source = content_of(path, kLongestSource);
   text = source;
-  for (int i = 1; i < number && !text.empty(); ++i) text.remove_prefix(std::min(text.find('\n'), text.size() - 1) + 1);
+  for (int i = 1; i < number && !text.empty(); ++i)
+    text.remove_prefix(std::min(text.find('\n'), text.size() - 1) + 1);
   text = text.substr(0, text.find('\n'));
   text.remove_prefix(std::min(text.find_first_not_of(" \t"), text.size()));
   return std::string(text.substr(0, std::min(text.size(), kLongestLine)));
 }
 
 bool is_users(std::string_view path) {
-  return path.find("/distgrad/ranks/") == path.npos && path.find("-packages/torch/") == path.npos && !path.starts_with('<');
+  return path.find("/distgrad/ranks/") == path.npos && path.find("-packages/torch/") == path.npos &&
+         !path.starts_with('<');
 }
 
 }  // namespace
@@ -60,11 +63,17 @@ char process_state(pid_t pid) {
 
 std::string state_text(char state) {
   switch (state) {
-    case 'R': return "busy";
-    case 'S': case 'D': return "asleep";
-    case 'T': return "stopped";
-    case 't': return "stopped by a debugger";
-    default: return "";
+    case 'R':
+      return "busy";
+    case 'S':
+    case 'D':
+      return "asleep";
+    case 'T':
+      return "stopped";
+    case 't':
+      return "stopped by a debugger";
+    default:
+      return "";
   }
 }
 
@@ -77,16 +86,19 @@ std::int64_t waited_for_core_ns(pid_t pid) {
 std::string place_in_stack(const std::string& stack) {
   constexpr std::string_view kFile = "  File \"";
   for (std::size_t at = stack.find(kFile); at != stack.npos; at = stack.find(kFile, at + 1)) {
-    const std::string line = stack.substr(at + kFile.size(), stack.find('\n', at) - at - kFile.size());
+    const std::string line =
+        stack.substr(at + kFile.size(), stack.find('\n', at) - at - kFile.size());
     const std::size_t end = line.find("\", line ");
     if (end == line.npos) continue;
     const std::string path = line.substr(0, end);
     if (!is_users(path)) continue;
     const int number = std::atoi(line.c_str() + end + 8);
     const std::size_t in = line.find(" in ", end);
-    std::string place = std::filesystem::path(path).filename().string() + ":" + std::to_string(number);
+    std::string place =
+        std::filesystem::path(path).filename().string() + ":" + std::to_string(number);
     if (in != line.npos) place += line.substr(in);
-    if (const std::string source = source_line(path, number); !source.empty()) place += ": " + source;
+    if (const std::string source = source_line(path, number); !source.empty())
+      place += ": " + source;
     return place;
   }
   return {};

@@ -11,7 +11,8 @@
 namespace distgrad {
 namespace {
 
-constexpr std::string_view kNoMemory[] = {"can't allocate memory", "std::bad_alloc", "not enough memory", "MemoryError",
+constexpr std::string_view kNoMemory[] = {"can't allocate memory", "std::bad_alloc",
+                                          "not enough memory", "MemoryError",
                                           "Cannot allocate memory"};
 
 }  // namespace
@@ -19,9 +20,11 @@ constexpr std::string_view kNoMemory[] = {"can't allocate memory", "std::bad_all
 std::string with_remedy(std::string message) {
   const auto says = [&](std::string_view what) { return message.find(what) != message.npos; };
   if (says("Too many open files") && !says("ulimit")) return message + kMoreFiles;
-  if (std::none_of(std::begin(kNoMemory), std::end(kNoMemory), says) || says("--max-memory")) return message;
-  return fmt::format("{}; a simulator, and the ranks of a case together, may have {:.3g} GiB (--max-memory)", message,
-                     static_cast<double>(limits().memory_bytes) / (1 << 30));
+  if (std::none_of(std::begin(kNoMemory), std::end(kNoMemory), says) || says("--max-memory"))
+    return message;
+  return fmt::format(
+      "{}; a simulator, and the ranks of a case together, may have {:.3g} GiB (--max-memory)",
+      message, static_cast<double>(limits().memory_bytes) / (1 << 30));
 }
 
 }  // namespace distgrad

@@ -20,21 +20,27 @@ bool is_in_call(const RankPlace& place) {
   return place.state != RankPlace::State::kNotBegun && place.call && place.call->waits;
 }
 
-std::string name_of(const NotedCall& call) { return call.op.empty() ? call.kind : call.kind + " " + call.op; }
+std::string name_of(const NotedCall& call) {
+  return call.op.empty() ? call.kind : call.kind + " " + call.op;
+}
 
 bool is_message(const NotedCall& call) { return call.kind == "send" || call.kind == "recv"; }
 
-// "all_reduce sum of float64 [4]", "broadcast of float32 [2, 3], root 1", "recv of float32 [2], from rank 1"
+// "all_reduce sum of float64 [4]", "broadcast of float32 [2, 3], root 1", "recv of float32 [2],
+// from rank 1"
 std::string text_of(const NotedCall& call) {
   std::string text = name_of(call);
-  if (!call.dtype.empty()) text += fmt::format(" of {} [{}]", call.dtype, fmt::join(call.shape, ", "));
+  if (!call.dtype.empty())
+    text += fmt::format(" of {} [{}]", call.dtype, fmt::join(call.shape, ", "));
   if (call.root < 0) return text;
   const char* which = call.kind == "send" ? "to rank" : call.kind == "recv" ? "from rank" : "root";
   return text + fmt::format(", {} {}", which, call.root);
 }
 
 std::string group_text(const NotedCall& call, const Program& program) {
-  if (is_message(call) || call.ranks.empty() || static_cast<int>(call.ranks.size()) == program.world_size) return "";
+  if (is_message(call) || call.ranks.empty() ||
+      static_cast<int>(call.ranks.size()) == program.world_size)
+    return "";
   return fmt::format(", in the group of ranks {}", fmt::join(call.ranks, ", "));
 }
 
@@ -46,21 +52,24 @@ std::string who(const Places& places) {
     ranks.push_back(place->rank);
     at.insert(!place->seen_at.empty() ? place->seen_at : place->call ? place->call->place : "");
   }
-  std::string text = fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
+  std::string text =
+      fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
   if (at.size() == 1 && !at.begin()->empty()) text += " (" + *at.begin() + ")";
   return text;
 }
 
 std::int64_t elements(const NotedCall& call) {
-  return std::accumulate(call.shape.begin(), call.shape.end(), std::int64_t{1}, [](std::int64_t a, std::int64_t b) {
-    return b != 0 && a > (std::int64_t{1} << 50) / b ? std::int64_t{-1} : a * b;
-  });
+  return std::accumulate(
+      call.shape.begin(), call.shape.end(), std::int64_t{1}, [](std::int64_t a, std::int64_t b) {
+        return b != 0 && a > (std::int64_t{1} << 50) / b ? std::int64_t{-1} : a * b;
+      });
 }
 
 // What the ranks of one collective have to agree in.
 std::string common_part(const NotedCall& call) {
   if (is_message(call)) return "message";
-  return fmt::format("{}|{}|{}|{}|{}", call.kind, call.op, call.root, call.dtype, call.sizes_agree ? elements(call) : -1);
+  return fmt::format("{}|{}|{}|{}|{}", call.kind, call.op, call.root, call.dtype,
+                     call.sizes_agree ? elements(call) : -1);
 }
 
 // The largest first; of two of one size that of the lowest rank.
@@ -73,28 +82,33 @@ std::vector<Places> by_size(std::map<std::string, Places> clusters) {
   return sorted;
 }
 
-std::map<std::string, Places> in_clusters(const Places& places, const std::function<std::string(const NotedCall&)>& key) {
+std::map<std::string, Places> in_clusters(const Places& places,
+                                          const std::function<std::string(const NotedCall&)>& key) {
   std::map<std::string, Places> clusters;
   for (const RankPlace* place : places) clusters[key(*place->call)].push_back(place);
   return clusters;
 }
 
-RankError error_at(const Program& program, const std::string& kind, int rank, const RankPlace& where, std::string message) {
+RankError error_at(const Program& program, const std::string& kind, int rank,
+                   const RankPlace& where, std::string message) {
   RankError error;
   error.kind = kind;
   error.rank = rank;
   const auto index = static_cast<std::size_t>(where.step);
   if (where.step >= 0 && index < program.steps.size()) error.step = program.steps[index].name;
-  error.in_backward = !error.step.empty() && (where.phase == Phase::kBackward || (where.call && where.call->in_backward));
+  error.in_backward = !error.step.empty() &&
+                      (where.phase == Phase::kBackward || (where.call && where.call->in_backward));
   error.message = std::move(message);
   return error;
 }
 
 // Of clusters that do different things: the smaller ones first, as they deviate.
-std::string told_apart(const std::vector<Places>& clusters, const std::function<std::string(const NotedCall&)>& text) {
+std::string told_apart(const std::vector<Places>& clusters,
+                       const std::function<std::string(const NotedCall&)>& text) {
   std::vector<std::string> parts;
   for (auto cluster = clusters.rbegin(); cluster != clusters.rend(); ++cluster)
-    parts.push_back(fmt::format("{} {} {}", who(*cluster), cluster->size() == 1 ? "is in" : "are in",
+    parts.push_back(fmt::format("{} {} {}", who(*cluster),
+                                cluster->size() == 1 ? "is in" : "are in",
                                 text(*cluster->front()->call)));
   return fmt::format("{}", fmt::join(parts, "; "));
 }
@@ -106,19 +120,22 @@ CallKey key_of(const NotedCall& call) { return {call.group, call.number}; }
 std::map<CallKey, Places> ranks_by_call(std::span<const RankPlace> places) {
   std::map<CallKey, Places> calls;
   for (const RankPlace& place : places)
-    if (is_in_call(place) && !place.call->is_between_two) calls[key_of(*place.call)].push_back(&place);
+    if (is_in_call(place) && !place.call->is_between_two)
+      calls[key_of(*place.call)].push_back(&place);
   return calls;
 }
 
 const RankPlace* place_of(std::span<const RankPlace> places, int rank) {
-  const auto found = std::find_if(places.begin(), places.end(), [&](const RankPlace& p) { return p.rank == rank; });
+  const auto found = std::find_if(places.begin(), places.end(),
+                                  [&](const RankPlace& p) { return p.rank == rank; });
   return found == places.end() ? nullptr : &*found;
 }
 
 // Or may have: one that has to do with many groups does not tell of all.
 bool has_entered(const RankPlace& place, const NotedCall& call) {
   const auto found = place.call->entered.find(call.group);
-  return found == place.call->entered.end() ? !place.call->told_all : found->second >= call.number;
+  return found == place.call->entered.end() ? !place.call->reported_all
+                                            : found->second >= call.number;
 }
 
 // Who of its group has not entered the call; none where that cannot be known.
@@ -151,8 +168,8 @@ std::optional<RankError> difference_among(const Program& program, const Places& 
   const RankPlace& odd = *clusters.back().front();
   const std::string at = odd.step < 0 ? "" : "; " + place_text(program, odd);
   return error_at(program, "desync", odd.rank, odd,
-                  fmt::format("the ranks differ in what should be one collective{}: {}{}", group_text(*odd.call, program),
-                              told_apart(clusters, text_of), at));
+                  fmt::format("the ranks differ in what should be one collective{}: {}{}",
+                              group_text(*odd.call, program), told_apart(clusters, text_of), at));
 }
 
 // Ranks wait in the call, and somebody is not in it or in another one.
@@ -160,7 +177,8 @@ bool is_unmet(const RankPlace& place, std::span<const RankPlace> places) {
   if (!is_in_call(place) || place.call->is_between_two) return false;
   if (!absent_from(*place.call, places).empty()) return true;
   return std::any_of(places.begin(), places.end(), [&](const RankPlace& other) {
-    if (is_in_call(other) && key_of(*other.call) == key_of(*place.call)) return common_part(*other.call) != common_part(*place.call);
+    if (is_in_call(other) && key_of(*other.call) == key_of(*place.call))
+      return common_part(*other.call) != common_part(*place.call);
     const auto entered = in_the_same(other, *place.call);
     return entered && common_part(*entered->call) != common_part(*place.call);
   });
@@ -168,12 +186,15 @@ bool is_unmet(const RankPlace& place, std::span<const RankPlace> places) {
 
 }  // namespace
 
-std::optional<RankError> difference_error(const Program& program, std::span<const RankPlace> places) {
+std::optional<RankError> difference_error(const Program& program,
+                                          std::span<const RankPlace> places) {
   for (const auto& [key, in_it] : ranks_by_call(places)) {
     std::vector<RankPlace> all;
     for (const RankPlace& place : places) {
-      if (is_in_call(place) && key_of(*place.call) == key) all.push_back(place);
-      else if (auto entered = in_the_same(place, *in_it.front()->call)) all.push_back(std::move(*entered));
+      if (is_in_call(place) && key_of(*place.call) == key)
+        all.push_back(place);
+      else if (auto entered = in_the_same(place, *in_it.front()->call))
+        all.push_back(std::move(*entered));
     }
     Places pointers;
     for (const RankPlace& place : all) pointers.push_back(&place);
@@ -182,7 +203,8 @@ std::optional<RankError> difference_error(const Program& program, std::span<cons
   return std::nullopt;
 }
 
-std::optional<RankError> silent_difference(const Program& program, std::span<const std::vector<NotedCall>> entered) {
+std::optional<RankError> silent_difference(const Program& program,
+                                           std::span<const std::vector<NotedCall>> entered) {
   std::map<CallKey, std::vector<RankPlace>> calls;
   for (std::size_t rank = 0; rank < entered.size(); ++rank)
     for (const NotedCall& call : entered[rank]) {
@@ -220,39 +242,49 @@ std::optional<RankError> absence_error(const Program& program, std::span<const R
     if (absent.empty()) continue;
     unmet.insert(key);
     waiting.insert(waiting.end(), in_it.begin(), in_it.end());
-    std::erase_if(absent, [&](const RankPlace* p) { return std::find(awaited.begin(), awaited.end(), p->rank) == awaited.end(); });
+    std::erase_if(absent, [&](const RankPlace* p) {
+      return std::find(awaited.begin(), awaited.end(), p->rank) == awaited.end();
+    });
     if (!absent.empty() && (!most || in_it.size() > most->second.size())) most = {absent, in_it};
   }
   if (most) {
     const auto& [absent, in_it] = *most;
     const NotedCall& call = *in_it.front()->call;
-    const bool all_finished = std::all_of(absent.begin(), absent.end(), [](const RankPlace* p) { return p->state == RankPlace::State::kFinished; });
+    const bool all_finished = std::all_of(absent.begin(), absent.end(), [](const RankPlace* p) {
+      return p->state == RankPlace::State::kFinished;
+    });
     const char* has = absent.size() == 1 ? "has" : "have";
-    const std::string entered = (is_message(call) ? "entered the other end of " : "entered ") + text_of(call) + group_text(call, program);
+    const std::string entered = (is_message(call) ? "entered the other end of " : "entered ") +
+                                text_of(call) + group_text(call, program);
     // Where most are through with the case, who waits is in a collective too many.
     const bool one_too_many = all_finished && absent.size() > in_it.size();
-    return error_at(program, "hang", one_too_many ? in_it.front()->rank : absent.front()->rank, *in_it.front(),
-                    fmt::format("{} {} {} {}, where {} {}; {}", who(absent), has,
-                                all_finished ? "finished the case and never" : "not", entered, who(in_it),
-                                in_it.size() == 1 ? "waits" : "wait",
-                                place_text(program, *in_it.front())));
+    return error_at(
+        program, "hang", one_too_many ? in_it.front()->rank : absent.front()->rank, *in_it.front(),
+        fmt::format("{} {} {} {}, where {} {}; {}", who(absent), has,
+                    all_finished ? "finished the case and never" : "not", entered, who(in_it),
+                    in_it.size() == 1 ? "waits" : "wait", place_text(program, *in_it.front())));
   }
   if (unmet.size() < 2) return std::nullopt;
-  const auto clusters = by_size(in_clusters(waiting, [](const NotedCall& c) { return fmt::format("{}|{}", c.group, c.number); }));
+  const auto clusters = by_size(in_clusters(
+      waiting, [](const NotedCall& c) { return fmt::format("{}|{}", c.group, c.number); }));
   const RankPlace& odd = *clusters.back().front();
   return error_at(program, "desync", odd.rank, odd,
                   fmt::format("the ranks wait for each other in different collectives: {}; {}",
-                              told_apart(clusters, [&](const NotedCall& c) { return text_of(c) + group_text(c, program); }),
+                              told_apart(clusters,
+                                         [&](const NotedCall& c) {
+                                           return text_of(c) + group_text(c, program);
+                                         }),
                               place_text(program, odd)));
 }
 
 bool is_deadlock(const Program&, std::span<const RankPlace> places) {
-  const bool nobody_goes_on = std::all_of(places.begin(), places.end(), [&](const RankPlace& place) {
-    return place.state == RankPlace::State::kFinished || is_unmet(place, places);
-  });
+  const bool nobody_goes_on =
+      std::all_of(places.begin(), places.end(), [&](const RankPlace& place) {
+        return place.state == RankPlace::State::kFinished || is_unmet(place, places);
+      });
   return nobody_goes_on && std::any_of(places.begin(), places.end(), [](const RankPlace& place) {
-    return place.state == RankPlace::State::kRunning;
-  });
+           return place.state == RankPlace::State::kRunning;
+         });
 }
 
 }  // namespace distgrad

@@ -72,7 +72,8 @@ TEST(Stalled, WhoHasNotEnteredIsNamedWithWhereItIs) {
   EXPECT_EQ(error.rank, 2);
   EXPECT_EQ(error.step, "y");
   EXPECT_EQ(error.message,
-            "rank 2 (loss.py:9 in f: time.sleep(1000), asleep) has not entered all_reduce sum of float64 [2, 2], where "
+            "rank 2 (loss.py:9 in f: time.sleep(1000), asleep) has not entered all_reduce sum of "
+            "float64 [2, 2], where "
             "ranks 0, 1 (loss.py:41) wait; step y (all_reduce), forward");
   EXPECT_THAT(awaited_ranks(places), ElementsAre(2));
   EXPECT_FALSE(difference_error(one_step(3), places));
@@ -80,11 +81,13 @@ TEST(Stalled, WhoHasNotEnteredIsNamedWithWhereItIs) {
 }
 
 TEST(Stalled, WhoIsThroughWithTheCaseWillNeverCome) {
-  const std::vector<RankPlace> places = {waits(0, 4), computes(1, 3, State::kFinished), waits(2, 4)};
+  const std::vector<RankPlace> places = {waits(0, 4), computes(1, 3, State::kFinished),
+                                         waits(2, 4)};
   EXPECT_TRUE(is_deadlock(one_step(3), places));
   const RankError error = absence_error(one_step(3), places).value();
   EXPECT_EQ(error.rank, 1);
-  EXPECT_THAT(error.message, HasSubstr("rank 1 (loss.py:41) has finished the case and never entered all_reduce"));
+  EXPECT_THAT(error.message,
+              HasSubstr("rank 1 (loss.py:41) has finished the case and never entered all_reduce"));
 }
 
 TEST(Stalled, AllInOneCollectiveAlikeGoOn) {
@@ -114,11 +117,15 @@ TEST(Stalled, EachDifferenceIsSaidOfTheMinority) {
     return error.message;
   };
   EXPECT_EQ(message([](NotedCall& c) { c.shape = {3}; }),
-            "the ranks differ in what should be one collective: rank 1 (loss.py:41) is in all_reduce sum of float64 [3]; "
-            "ranks 0, 2 (loss.py:41) are in all_reduce sum of float64 [2, 2]; step y (all_reduce), forward");
-  EXPECT_THAT(message([](NotedCall& c) { c.kind = "all_gather"; }), HasSubstr("rank 1 (loss.py:41) is in all_gather"));
+            "the ranks differ in what should be one collective: rank 1 (loss.py:41) is in "
+            "all_reduce sum of float64 [3]; "
+            "ranks 0, 2 (loss.py:41) are in all_reduce sum of float64 [2, 2]; step y (all_reduce), "
+            "forward");
+  EXPECT_THAT(message([](NotedCall& c) { c.kind = "all_gather"; }),
+              HasSubstr("rank 1 (loss.py:41) is in all_gather"));
   EXPECT_THAT(message([](NotedCall& c) { c.op = "max"; }), HasSubstr("is in all_reduce max of"));
-  EXPECT_THAT(message([](NotedCall& c) { c.dtype = "float32"; }), HasSubstr("of float32 [2, 2]; ranks 0, 2"));
+  EXPECT_THAT(message([](NotedCall& c) { c.dtype = "float32"; }),
+              HasSubstr("of float32 [2, 2]; ranks 0, 2"));
   EXPECT_THAT(message([](NotedCall& c) { c.root = 2; }), HasSubstr("[2, 2], root 2; ranks 0, 2"));
 }
 
@@ -133,13 +140,15 @@ TEST(Stalled, WhoLeftWithAnotherSizeIsNamedThoughItIsFurtherOn) {
 }
 
 TEST(Stalled, OneCollectiveTooManyIsTheDoingOfWhoIsInIt) {
-  const std::vector<RankPlace> places = {computes(0, 3, State::kFinished), computes(1, 3, State::kFinished), waits(2, 4)};
+  const std::vector<RankPlace> places = {computes(0, 3, State::kFinished),
+                                         computes(1, 3, State::kFinished), waits(2, 4)};
   EXPECT_EQ(absence_error(one_step(3), places).value().rank, 2);
 }
 
 TEST(Stalled, WhatAllAreThroughWithIsLookedAtToo) {
   std::vector<std::vector<NotedCall>> entered;
-  for (int rank = 0; rank < 3; ++rank) entered.push_back({*waits(rank, 1).call, *waits(rank, 2).call});
+  for (int rank = 0; rank < 3; ++rank)
+    entered.push_back({*waits(rank, 1).call, *waits(rank, 2).call});
   EXPECT_FALSE(silent_difference(one_step(3), entered));
   entered[2][1].shape = {9};  // would have failed
   entered[1].pop_back();      // told of the first ones only
@@ -148,7 +157,8 @@ TEST(Stalled, WhatAllAreThroughWithIsLookedAtToo) {
   const RankError error = silent_difference(one_step(3), entered).value();
   EXPECT_EQ(error.kind, "desync");
   EXPECT_EQ(error.rank, 0);
-  EXPECT_THAT(error.message, HasSubstr("rank 0 (loss.py:41) is in all_reduce max of float64 [2, 2]; ranks 1, 2"));
+  EXPECT_THAT(error.message,
+              HasSubstr("rank 0 (loss.py:41) is in all_reduce max of float64 [2, 2]; ranks 1, 2"));
 }
 
 TEST(Stalled, WhoFailedInACollectiveIsComparedToo) {
@@ -183,12 +193,16 @@ TEST(Stalled, GroupsInAnotherOrder) {
   const RankError error = absence_error(one_step(3), places).value();
   EXPECT_EQ(error.kind, "desync");
   EXPECT_EQ(error.rank, 2);
-  EXPECT_THAT(error.message, StartsWith("the ranks wait for each other in different collectives: rank 2 (loss.py:41) is in "
-                                        "all_reduce sum of float64 [2, 2], in the group of ranks 1, 2; ranks 0, 1"));
+  EXPECT_THAT(
+      error.message,
+      StartsWith(
+          "the ranks wait for each other in different collectives: rank 2 (loss.py:41) is in "
+          "all_reduce sum of float64 [2, 2], in the group of ranks 1, 2; ranks 0, 1"));
 }
 
 TEST(Stalled, AGroupThatCanGoOnIsNoDeadlock) {
-  const std::vector<RankPlace> places = {waits(0), waits_in_pair(1, {1, 2}), waits_in_pair(2, {1, 2})};
+  const std::vector<RankPlace> places = {waits(0), waits_in_pair(1, {1, 2}),
+                                         waits_in_pair(2, {1, 2})};
   EXPECT_FALSE(is_deadlock(one_step(3), places));
 }
 
@@ -219,19 +233,25 @@ RankPlace waits_for_message(int rank, int source, int target) {
 }
 
 TEST(Stalled, AMessageThatNobodySends) {
-  const std::vector<RankPlace> places = {computes(0, 0, State::kFinished), waits_for_message(1, 2, 1), computes(2, 0, State::kFinished)};
+  const std::vector<RankPlace> places = {computes(0, 0, State::kFinished),
+                                         waits_for_message(1, 2, 1),
+                                         computes(2, 0, State::kFinished)};
   EXPECT_TRUE(is_deadlock(one_step(3), places));
   const RankError error = absence_error(one_step(3), places).value();
   EXPECT_EQ(error.rank, 2);
-  EXPECT_THAT(error.message, HasSubstr("rank 2 (loss.py:41) has finished the case and never entered the other end of recv of "
-                                       "float64 [2, 2], from rank 2, where rank 1 (loss.py:41) waits"));
+  EXPECT_THAT(
+      error.message,
+      HasSubstr(
+          "rank 2 (loss.py:41) has finished the case and never entered the other end of recv of "
+          "float64 [2, 2], from rank 2, where rank 1 (loss.py:41) waits"));
   const std::vector<RankPlace> others_wait = {waits(0), waits_for_message(1, 2, 1), waits(2)};
   EXPECT_TRUE(is_deadlock(one_step(3), others_wait));
   EXPECT_EQ(absence_error(one_step(3), others_wait).value().rank, 1);
 }
 
 TEST(Stalled, BothEndsOfAMessageGoOn) {
-  const std::vector<RankPlace> places = {computes(0, 0, State::kFinished), waits_for_message(1, 2, 1), waits_for_message(2, 2, 1)};
+  const std::vector<RankPlace> places = {computes(0, 0, State::kFinished),
+                                         waits_for_message(1, 2, 1), waits_for_message(2, 2, 1)};
   EXPECT_FALSE(is_deadlock(one_step(3), places));
   EXPECT_FALSE(difference_error(one_step(3), places));
   EXPECT_FALSE(absence_error(one_step(3), places));
@@ -240,9 +260,9 @@ TEST(Stalled, BothEndsOfAMessageGoOn) {
 TEST(Stalled, WhoDoesNotTellOfAllGroupsIsNotAbsent) {
   std::vector<RankPlace> places = {waits(0), waits_in_pair(1, {1, 2}), waits_in_pair(2, {1, 2})};
   places[0].call->ranks = {0, 1};
-  places[1].call->told_all = false;
+  places[1].call->reported_all = false;
   EXPECT_FALSE(absence_error(one_step(3), places));
-  places[1].call->told_all = true;
+  places[1].call->reported_all = true;
   EXPECT_TRUE(absence_error(one_step(3), {{places[0], computes(1, 0)}}));
 }
 
@@ -262,8 +282,10 @@ TEST(Stalled, ASilentDifferenceHasItsStep) {
 
 TEST(PlaceInStack, IsTheInnermostLineOfTheUsers) {
   const std::string stack =
-      "Current thread 0x1 (most recent call first):\n  File \"/v/lib/site-packages/torch/autograd/graph.py\", line 3 in run\n"
-      "  File \"<string>\", line 1 in x\n  File \"/home/me/torch/loss.py\", line 41 in f\n  File \"/home/me/a.py\", line 2 in g\n"
+      "Current thread 0x1 (most recent call first):\n  File "
+      "\"/v/lib/site-packages/torch/autograd/graph.py\", line 3 in run\n"
+      "  File \"<string>\", line 1 in x\n  File \"/home/me/torch/loss.py\", line 41 in f\n  File "
+      "\"/home/me/a.py\", line 2 in g\n"
       "  File \"/v/lib/site-packages/distgrad/ranks/runner.py\", line 9 in run\n";
   EXPECT_EQ(place_in_stack(stack), "loss.py:41 in f");
   EXPECT_EQ(place_in_stack("no stack\n  File \"unfinished"), "");

@@ -23,53 +23,61 @@ namespace {
 constexpr std::int64_t kMillisecond = 1'000'000;
 constexpr std::int64_t kSecond = 1000 * kMillisecond;
 
-constexpr std::size_t kWindow = 64;           // cases sent and not answered
-constexpr std::size_t kSimulatorWindow = 8;   // less, since several simulators share the work
+constexpr std::size_t kWindow = 64;          // cases sent and not answered
+constexpr std::size_t kSimulatorWindow = 8;  // less, since several simulators share the work
 constexpr std::size_t kWindowBytes = 64 << 20;
 
-// How long the other ranks may take to tell their own error once one rank has failed: the first to be heard of need not
-// be the cause.
+// How long the other ranks may take to tell their own error once one rank has failed: the first to
+// be heard of need not be the cause.
 constexpr std::int64_t kGraceNs = 200 * kMillisecond;
-constexpr std::int64_t kExitReportNs = 2 * kSecond;   // between the end of a socket and the zygote's report
+constexpr std::int64_t kExitReportNs =
+    2 * kSecond;  // between the end of a socket and the zygote's report
 constexpr std::int64_t kLookNs = 100 * kMillisecond;
-// How long ranks that wait for each other, or for one that is stopped, are left alone before they are said to be stuck.
+// How long ranks that wait for each other, or for one that is stopped, are left alone before they
+// are said to be stuck.
 constexpr std::int64_t kDeadlockNs = 300 * kMillisecond;
 constexpr std::int64_t kStoppedNs = 2 * kSecond;
 // A machine that has no core for the ranks makes a case's time longer, up to so many times.
 constexpr int kMostPatience = 5;
-constexpr std::int64_t kBeginNs = 60 * kSecond;       // for workers to begin their first case
+constexpr std::int64_t kBeginNs = 60 * kSecond;  // for workers to begin their first case
 
-constexpr std::int64_t kLoadNs = 900 * kSecond;       // for the user's code to be imported: builds of extensions take minutes
+constexpr std::int64_t kLoadNs =
+    900 * kSecond;  // for the user's code to be imported: builds of extensions take minutes
 
 constexpr std::size_t kOutputTail = 64 << 10;
 
 std::size_t inputs_with_gradients(const Program& program) {
-  return static_cast<std::size_t>(
-      std::count_if(program.inputs.begin(), program.inputs.end(), [](const Input& i) { return i.requires_grad; }));
+  return static_cast<std::size_t>(std::count_if(program.inputs.begin(), program.inputs.end(),
+                                                [](const Input& i) { return i.requires_grad; }));
 }
 
-std::size_t told_steps(const Program& program) {
-  return static_cast<std::size_t>(
-      std::count_if(program.steps.begin(), program.steps.end(), [](const Step& s) { return s.is_told(); }));
+std::size_t reported_steps(const Program& program) {
+  return static_cast<std::size_t>(std::count_if(program.steps.begin(), program.steps.end(),
+                                                [](const Step& s) { return s.is_reported(); }));
 }
 
 std::size_t collective_steps(const Program& program) {
-  return static_cast<std::size_t>(std::count_if(program.steps.begin(), program.steps.end(),
-                                                [](const Step& s) { return s.collective() != nullptr; }));
+  return static_cast<std::size_t>(
+      std::count_if(program.steps.begin(), program.steps.end(),
+                    [](const Step& s) { return s.collective() != nullptr; }));
 }
 
 // Of a driven call there is one objective, and no loss.
 std::string misfit_of_driven(const Simulation& simulation) {
-  if (simulation.invalid || (simulation.gradients.size() == 1 && simulation.gradients[0].size() == 1)) return {};
+  if (simulation.invalid ||
+      (simulation.gradients.size() == 1 && simulation.gradients[0].size() == 1))
+    return {};
   return "not the gradient of one operand";
 }
 
 // Nothing observed is an answer: there are programs of which it would be wrong.
 std::string misfit_of_observed(const RankResult& result, const Program& program) {
   if (!result.observed.empty() && result.observed.size() != collective_steps(program))
-    return fmt::format("{} observed calls of {}", result.observed.size(), collective_steps(program));
+    return fmt::format("{} observed calls of {}", result.observed.size(),
+                       collective_steps(program));
   if (!result.shares.empty() && result.shares.size() != inputs_with_gradients(program))
-    return fmt::format("{} shares for {} inputs", result.shares.size(), inputs_with_gradients(program));
+    return fmt::format("{} shares for {} inputs", result.shares.size(),
+                       inputs_with_gradients(program));
   return {};
 }
 
@@ -78,7 +86,8 @@ std::string misfit(const Simulation& simulation, int world_size, std::size_t obj
   if (simulation.losses.size() != static_cast<std::size_t>(world_size))
     return fmt::format("{} losses for {} ranks", simulation.losses.size(), world_size);
   if (simulation.gradients.size() != objectives)
-    return fmt::format("gradients of {} objectives, not {}", simulation.gradients.size(), objectives);
+    return fmt::format("gradients of {} objectives, not {}", simulation.gradients.size(),
+                       objectives);
   return {};
 }
 
@@ -96,9 +105,11 @@ std::string misfit(const Job& job, int rank, const WorkReply& reply) {
   if (!result) return "the reply of a rank is a simulation";
   if (result->error || !result->skipped.empty()) return {};
   if (result->gradients.size() != inputs_with_gradients(job.program()))
-    return fmt::format("{} gradients for {} inputs", result->gradients.size(), inputs_with_gradients(job.program()));
-  if (result->steps.size() != told_steps(job.program()))
-    return fmt::format("values of {} steps, not {}", result->steps.size(), told_steps(job.program()));
+    return fmt::format("{} gradients for {} inputs", result->gradients.size(),
+                       inputs_with_gradients(job.program()));
+  if (result->steps.size() != reported_steps(job.program()))
+    return fmt::format("values of {} steps, not {}", result->steps.size(),
+                       reported_steps(job.program()));
   if (std::string wrong = misfit_of_observed(*result, job.program()); !wrong.empty()) return wrong;
   const auto& request = std::get<RunRequest>(job.request);
   if (!request.measured.empty() && rank == 0) {
@@ -112,21 +123,25 @@ std::string misfit(const Job& job, int rank, const WorkReply& reply) {
 
 Team::Team(ZygoteProcess& zygote, TeamKind kind) : zygote_(zygote), kind_(kind) {
   memory_kills_before_ = out_of_memory_kills();
-  if (kind.world_size > kMaxRanks) throw SystemError(fmt::format("at most {} ranks can run", kMaxRanks));
+  if (kind.world_size > kMaxRanks)
+    throw SystemError(fmt::format("at most {} ranks can run", kMaxRanks));
   auto board = std::make_shared<const UniqueFd>(create_memory_file("distgrad-board"));
   if (ftruncate(board->get(), sizeof(Board)) != 0) throw SystemError("no memory for the board");
   board_ = map_shared(board->get(), sizeof(Board));
   for (int rank = 0; rank < kind.world_size; ++rank) {
     auto [ours, theirs] = make_socket_pair();
     auto output = std::make_shared<const UniqueFd>(create_output_file());
-    const std::uint64_t name = zygote.fork_worker(kind.role, rank, kind.world_size, kind.transport, std::move(theirs), board, output);
-    workers_.push_back({name, rank, Channel(std::move(ours)), std::move(output), 0, true, 0, {}, 0, {}, {}, 0, 0});
+    const std::uint64_t name = zygote.fork_worker(kind.role, rank, kind.world_size, kind.transport,
+                                                  std::move(theirs), board, output);
+    workers_.push_back(
+        {name, rank, Channel(std::move(ours)), std::move(output), 0, true, 0, {}, 0, {}, {}, 0, 0});
   }
 }
 
 Team::~Team() {
   for (const Worker& worker : workers_)
-    if (!worker.wait_status && (!in_flight_.empty() || is_broken_)) zygote_.kill_worker(worker.name);
+    if (!worker.wait_status && (!in_flight_.empty() || is_broken_))
+      zygote_.kill_worker(worker.name);
 }
 
 bool Team::has_room() const {
@@ -142,7 +157,8 @@ void Team::send(std::unique_ptr<Job> job) {
   InFlight& sent = in_flight_.emplace_back();
   sent.id = ++last_id_;
   sent.replies.resize(workers_.size());
-  const SharedFrame frame = std::visit([&](const auto& r) { return encode_request(sent.id, r); }, job->request);
+  const SharedFrame frame =
+      std::visit([&](const auto& r) { return encode_request(sent.id, r); }, job->request);
   sent.job = std::move(job);
   sent.weight = frame->weight();
   sent.sent_ns = monotonic_ns();
@@ -174,7 +190,8 @@ void Team::exchange(std::span<const pollfd> ready) {
 
 bool Team::on_event(const ZygoteEvent& event) {
   const auto found = [&](std::uint64_t name) {
-    return std::find_if(workers_.begin(), workers_.end(), [&](const Worker& w) { return w.name == name; });
+    return std::find_if(workers_.begin(), workers_.end(),
+                        [&](const Worker& w) { return w.name == name; });
   };
   if (const auto* exited = std::get_if<WorkerExited>(&event)) {
     const auto worker = found(exited->worker);
@@ -220,7 +237,8 @@ void Team::receive(Worker& worker) {
       if (std::holds_alternative<NoFrameYet>(next)) break;
       const auto* frame = std::get_if<Frame>(&next);
       Decoded<WorkReply> reply =
-          frame ? decode_reply(*frame) : Decoded<WorkReply>{std::nullopt, std::get<BadFrame>(next).reason};
+          frame ? decode_reply(*frame)
+                : Decoded<WorkReply>{std::nullopt, std::get<BadFrame>(next).reason};
       if (!reply.value) {
         RankError error{"crash", worker.rank, "", "sent a corrupt reply: " + reply.error};
         fail_worker(worker, worker.answered + 1, std::move(error));
@@ -241,10 +259,13 @@ void Team::receive(Worker& worker) {
 void Team::take_reply(Worker& worker, WorkReply reply) {
   InFlight* answered = in_flight(reply.id);
   std::string wrong;
-  if (!answered || reply.id != worker.answered + 1) wrong = fmt::format("it answers request {}", reply.id);
-  else wrong = misfit(*answered->job, worker.rank, reply);
+  if (!answered || reply.id != worker.answered + 1)
+    wrong = fmt::format("it answers request {}", reply.id);
+  else
+    wrong = misfit(*answered->job, worker.rank, reply);
   if (!wrong.empty()) {
-    fail_worker(worker, worker.answered + 1, {"crash", worker.rank, "", "sent a wrong reply: " + wrong});
+    fail_worker(worker, worker.answered + 1,
+                {"crash", worker.rank, "", "sent a wrong reply: " + wrong});
     worker.is_open = false;
     return;
   }
@@ -260,16 +281,18 @@ void Team::take_reply(Worker& worker, WorkReply reply) {
   if (answered->answered == workers_.size()) compare_entered(*answered);
 }
 
-// Of a case that all have answered: ranks that were not in the same collectives are out of step, though nothing broke.
+// Of a case that all have answered: ranks that were not in the same collectives are out of step,
+// though nothing broke.
 void Team::compare_entered(InFlight& done) {
   std::vector<std::vector<NotedCall>> entered;
   for (auto& reply : done.replies) entered.push_back(std::move(reply->entered));
   std::optional<RankError> error = silent_difference(done.job->program(), entered);
-  if (error) fail_worker(workers_[static_cast<std::size_t>(error->rank)], done.id, std::move(*error));
+  if (error)
+    fail_worker(workers_[static_cast<std::size_t>(error->rank)], done.id, std::move(*error));
 }
 
 void Team::fail_worker(Worker& worker, std::uint64_t id, RankError error) {
-  error.rank = told_rank(worker);
+  error.rank = reported_rank(worker);
   error.message = with_remedy(std::move(error.message));
   worker.error = std::move(error);
   worker.error_id = id;
@@ -282,8 +305,9 @@ std::vector<Completion> Team::take_completed() {
   std::vector<Completion> completed;
   while (!in_flight_.empty()) {
     InFlight& first = in_flight_.front();
-    const bool failed = std::any_of(workers_.begin(), workers_.end(),
-                                    [&](const Worker& w) { return w.error && w.error_id == first.id; });
+    const bool failed = std::any_of(workers_.begin(), workers_.end(), [&](const Worker& w) {
+      return w.error && w.error_id == first.id;
+    });
     if (failed || first.answered < workers_.size()) break;
     completed.push_back(completion(first, std::nullopt));
     weight_in_flight_ -= first.weight;
@@ -310,7 +334,8 @@ Completion Team::completion(InFlight& done, std::optional<RankError> error) {
   }
   DistributedRun run;
   run.error = std::move(error);
-  std::int64_t elapsed = run.error ? monotonic_ns() - (done.began_ns() ? done.began_ns() : done.sent_ns) : 0;
+  std::int64_t elapsed =
+      run.error ? monotonic_ns() - (done.began_ns() ? done.began_ns() : done.sent_ns) : 0;
   for (Worker& worker : workers_) {
     if (auto& reply = done.replies[worker.rank]) {
       run.ranks.push_back(std::move(std::get<RankResult>(reply->what)));
@@ -329,7 +354,7 @@ Completion Team::completion(InFlight& done, std::optional<RankError> error) {
 RankPlace Team::place(const Worker& worker, const InFlight& in_flight) const {
   const RankSlot& slot = this->slot(worker.rank);
   const std::uint64_t current = slot.case_id;
-  RankPlace place{told_rank(worker), RankPlace::State::kNotBegun, slot.step, slot.phase};
+  RankPlace place{reported_rank(worker), RankPlace::State::kNotBegun, slot.step, slot.phase};
   if (worker.answered >= in_flight.id || current > in_flight.id ||
       (current == in_flight.id && place.phase == Phase::kReply))
     place.state = RankPlace::State::kFinished;
@@ -345,8 +370,8 @@ bool Team::is_finished_by_all(const InFlight& in_flight) const {
   });
 }
 
-// The oldest case that some worker is not through with. A worker is believed to be through with cases that it has not
-// answered yet, since replies are collected, but for as long as a case takes.
+// The oldest case that some worker is not through with. A worker is believed to be through with
+// cases that it has not answered yet, since replies are collected, but for as long as a case takes.
 Team::InFlight* Team::oldest_unfinished() {
   const auto oldest = std::find_if(in_flight_.begin(), in_flight_.end(),
                                    [&](const InFlight& f) { return !is_finished_by_all(f); });
@@ -367,7 +392,8 @@ void Team::look_at_clock(InFlight& in_flight, std::int64_t now) {
   if (in_flight.first_loading_ns == 0) in_flight.first_loading_ns = now;
 }
 
-// What all workers have waited for a core since the case began: so much longer it may take, whoever waited for whom.
+// What all workers have waited for a core since the case began: so much longer it may take, whoever
+// waited for whom.
 std::int64_t Team::time_without_core_ns(const InFlight& in_flight) const {
   std::int64_t total = 0;
   for (const Worker& worker : workers_)
@@ -375,7 +401,8 @@ std::int64_t Team::time_without_core_ns(const InFlight& in_flight) const {
   return std::max<std::int64_t>(0, total - in_flight.waited_for_core_ns);
 }
 
-// The oldest case that is not done, if its time is up. Its clock starts when its first worker begins.
+// The oldest case that is not done, if its time is up. Its clock starts when its first worker
+// begins.
 Team::InFlight* Team::overdue(std::int64_t now) {
   for (InFlight& f : in_flight_) look_at_clock(f, now);
   InFlight* oldest = oldest_unfinished();
@@ -383,10 +410,12 @@ Team::InFlight* Team::overdue(std::int64_t now) {
   const std::int64_t started = oldest->began_ns();
   constexpr double kLongest = 1e9;  // seconds; more would not fit in nanoseconds
   const auto limit = static_cast<std::int64_t>(std::min(oldest->job->timeout_s, kLongest) * 1e9);
-  // Before its first case a worker has to be forked and to load; later ones begin as soon as the last one is done.
+  // Before its first case a worker has to be forked and to load; later ones begin as soon as the
+  // last one is done.
   std::int64_t deadline = started ? started + limit : oldest->sent_ns + kBeginNs + limit;
   if (now >= deadline)
-    deadline += std::min(time_without_core_ns(*oldest), (kMostPatience - 1) * std::min(limit, kLoadNs));
+    deadline +=
+        std::min(time_without_core_ns(*oldest), (kMostPatience - 1) * std::min(limit, kLoadNs));
   if (now >= deadline) return oldest;
   next_look_ns_ = std::min(now + kLookNs, deadline);
   return nullptr;
@@ -395,14 +424,16 @@ Team::InFlight* Team::overdue(std::int64_t now) {
 bool Team::is_loading(const InFlight& in_flight) const {
   return std::any_of(workers_.begin(), workers_.end(), [&](const Worker& worker) {
     const RankSlot& slot = this->slot(worker.rank);
-    return worker.is_open && worker.answered < in_flight.id && slot.case_id == in_flight.id && slot.phase == Phase::kLoad;
+    return worker.is_open && worker.answered < in_flight.id && slot.case_id == in_flight.id &&
+           slot.phase == Phase::kLoad;
   });
 }
 
 Team::InFlight* Team::loading_for_too_long(std::int64_t now) {
   const auto found = std::find_if(in_flight_.begin(), in_flight_.end(), [&](const InFlight& f) {
     const double limit = std::max(static_cast<double>(kLoadNs), f.job->timeout_s * 1e9);
-    return f.first_loading_ns != 0 && is_loading(f) && static_cast<double>(now - f.first_loading_ns) > limit;
+    return f.first_loading_ns != 0 && is_loading(f) &&
+           static_cast<double>(now - f.first_loading_ns) > limit;
   });
   return found == in_flight_.end() ? nullptr : &*found;
 }
@@ -420,13 +451,15 @@ std::vector<RankPlace> Team::places_seen(const InFlight& in_flight) const {
   for (std::size_t i = 0; i < places.size(); ++i) {
     const RankPlace& place = places[i];
     const bool waits = place.call && place.call->waits;
-    if (place.state == RankPlace::State::kRunning && !waits && !workers_[i].wait_status) awaited.push_back(&workers_[i]);
+    if (place.state == RankPlace::State::kRunning && !waits && !workers_[i].wait_status)
+      awaited.push_back(&workers_[i]);
   }
   look_at(awaited, places);
   return places;
 }
 
-void Team::look_at(const std::vector<const Worker*>& workers, std::vector<RankPlace>& places) const {
+void Team::look_at(const std::vector<const Worker*>& workers,
+                   std::vector<RankPlace>& places) const {
   std::map<std::uint64_t, WorkerSeen> seen;
   if (zygote_.is_elsewhere()) {
     std::vector<std::uint64_t> names;
@@ -460,7 +493,8 @@ std::int64_t Team::waited_for_core_ns(const Worker& worker) const {
   return worker.pid > 1 ? distgrad::waited_for_core_ns(worker.pid) : 0;
 }
 
-// Where the ranks can never go on. That they stand still is seen from nothing having changed for a while.
+// Where the ranks can never go on. That they stand still is seen from nothing having changed for a
+// while.
 std::optional<RankError> Team::deadlock(const InFlight& in_flight, std::int64_t now) {
   const std::vector<RankPlace> places = this->places(in_flight);
   bool stopped = false;
@@ -471,7 +505,8 @@ std::optional<RankError> Team::deadlock(const InFlight& in_flight, std::int64_t 
   std::string state;
   if (stopped || is_deadlock(in_flight.job->program(), places))
     for (const RankPlace& p : places)
-      state += fmt::format("{}:{}:{}:{} ", in_flight.id, static_cast<int>(p.state), p.call ? p.call->version : 0, p.call && p.call->waits);
+      state += fmt::format("{}:{}:{}:{} ", in_flight.id, static_cast<int>(p.state),
+                           p.call ? p.call->version : 0, p.call && p.call->waits);
   if (state.empty() || state != last_state_) {
     last_state_ = state;
     stuck_since_ns_ = now;
@@ -485,11 +520,13 @@ std::optional<RankError> Team::deadlock(const InFlight& in_flight, std::int64_t 
   return error;
 }
 
-// An error that ranks die of, or hear of, where they differ in a collective: the difference is what it comes from.
+// An error that ranks die of, or hear of, where they differ in a collective: the difference is what
+// it comes from.
 RankError Team::of_difference(const InFlight& in_flight, RankError error) const {
   if (error.kind == "exception" && !is_echo(error)) return error;
   if (error.kind == "subject") return error;
-  std::optional<RankError> difference = difference_error(in_flight.job->program(), places(in_flight));
+  std::optional<RankError> difference =
+      difference_error(in_flight.job->program(), places(in_flight));
   if (!difference) return error;
   difference->message += fmt::format("; rank {}: {}", error.rank, error.message);
   return *difference;
@@ -500,18 +537,22 @@ std::optional<Team::Loading> Team::loading() const {
   const auto* request = std::get_if<RunRequest>(&in_flight_.front().job->request);
   const InFlight& first = in_flight_.front();
   if (!request || first.first_loading_ns == 0 || !is_loading(first)) return std::nullopt;
-  return Loading{request->subject, static_cast<double>(monotonic_ns() - first.first_loading_ns) * 1e-9};
+  return Loading{request->subject,
+                 static_cast<double>(monotonic_ns() - first.first_loading_ns) * 1e-9};
 }
 
-// A worker whose socket is closed and which has not told an error: once its end is reported, that is one.
+// A worker whose socket is closed and which has not told an error: once its end is reported, that
+// is one.
 void Team::judge_dead_worker(Worker& worker, std::int64_t now) {
   if (worker.error || worker.is_open) return;
   if (!worker.wait_status && now < worker.closed_ns + kExitReportNs) {
     next_look_ns_ = worker.closed_ns + kExitReportNs;
     return;
   }
-  std::string how = worker.wait_status ? exit_description(*worker.wait_status) : "closed its connection";
-  const bool was_killed = worker.wait_status && WIFSIGNALED(*worker.wait_status) && WTERMSIG(*worker.wait_status) == SIGKILL;
+  std::string how =
+      worker.wait_status ? exit_description(*worker.wait_status) : "closed its connection";
+  const bool was_killed = worker.wait_status && WIFSIGNALED(*worker.wait_status) &&
+                          WTERMSIG(*worker.wait_status) == SIGKILL;
   if (was_killed && out_of_memory_kills() > memory_kills_before_)
     how += ", as the machine had no memory left; --max-memory makes it an error of the rank";
   // In which case: the one on the board, unless that one is answered.
@@ -531,7 +572,9 @@ std::optional<Team::Failure> Team::find_failure() {
   if (failing_since_ns_ != 0) return failure_of_workers(now);
   if (InFlight* stuck = loading_for_too_long(now)) {
     const double limit_s = std::max(static_cast<double>(kLoadNs / kSecond), stuck->job->timeout_s);
-    return make_failure(stuck, {"subject", -1, "", fmt::format("its import or setup takes more than {:g} s", limit_s)});
+    return make_failure(
+        stuck,
+        {"subject", -1, "", fmt::format("its import or setup takes more than {:g} s", limit_s)});
   }
   if (InFlight* late = overdue(now)) {
     RankError error = hang_error(late->job->program(), places_seen(*late), late->job->timeout_s);
@@ -548,8 +591,10 @@ std::optional<Team::Failure> Team::failure_of_workers(std::int64_t now) {
   std::vector<const Worker*> failed;  // in the order heard of
   for (const Worker& worker : workers_)
     if (worker.error) failed.push_back(&worker);
-  std::sort(failed.begin(), failed.end(), [](auto* a, auto* b) { return a->error_order < b->error_order; });
-  std::uint64_t id = failed[0]->error_id;  // the first case that went wrong: errors in later ones follow from it
+  std::sort(failed.begin(), failed.end(),
+            [](auto* a, auto* b) { return a->error_order < b->error_order; });
+  std::uint64_t id =
+      failed[0]->error_id;  // the first case that went wrong: errors in later ones follow from it
   for (const Worker* worker : failed) id = std::min(id, worker->error_id);
 
   const bool all_heard = std::all_of(workers_.begin(), workers_.end(),
@@ -561,10 +606,12 @@ std::optional<Team::Failure> Team::failure_of_workers(std::int64_t now) {
   std::vector<RankError> errors;
   for (const Worker* worker : failed)
     if (worker->error_id == id) errors.push_back(*worker->error);
-  // A worker that died between two cases, while others have not answered the first: that one is to blame, if any.
+  // A worker that died between two cases, while others have not answered the first: that one is to
+  // blame, if any.
   InFlight* blamed = in_flight(id);
   if (!blamed && !in_flight_.empty()) blamed = &in_flight_.front();
-  return make_failure(blamed, blamed ? of_difference(*blamed, first_cause(errors)) : first_cause(errors));
+  return make_failure(blamed,
+                      blamed ? of_difference(*blamed, first_cause(errors)) : first_cause(errors));
 }
 
 Team::Failure Team::make_failure(InFlight* failed, RankError error) {
@@ -572,9 +619,11 @@ Team::Failure Team::make_failure(InFlight* failed, RankError error) {
   Failure failure;
   failure.error = error;
   if (failed) {
-    // Ranks that are through with a case may fail in the next one and end while their peers still need them.
+    // Ranks that are through with a case may fail in the next one and end while their peers still
+    // need them.
     const bool others_may_end = last_id_ > 1 && is_echo(error);
-    failure.may_be_inherited = others_may_end || (failed->id > 1 && distgrad::may_be_inherited(error));
+    failure.may_be_inherited =
+        others_may_end || (failed->id > 1 && distgrad::may_be_inherited(error));
     failure.completion = completion(*failed, std::move(error));
     failure.job = std::move(failed->job);
   }
@@ -584,11 +633,12 @@ Team::Failure Team::make_failure(InFlight* failed, RankError error) {
 std::optional<Completion> Team::lose_zygote(const std::string& how) {
   InFlight* running = oldest_unfinished();
   const bool begun = running && std::any_of(workers_.begin(), workers_.end(), [&](const Worker& w) {
-    return w.answered >= running->id || slot(w.rank).case_id >= running->id;
-  });
+                       return w.answered >= running->id || slot(w.rank).case_id >= running->id;
+                     });
   if (!begun || kind_.role == WorkerRole::kSimulator) return std::nullopt;
   if (!std::exchange(running->job->is_second_run, true)) return std::nullopt;
-  RankError error{"crash", 0, "", "twice, while this case ran, the process that starts the ranks ended: " + how};
+  RankError error{"crash", 0, "",
+                  "twice, while this case ran, the process that starts the ranks ended: " + how};
   return make_failure(running, std::move(error)).completion;
 }
 
@@ -602,7 +652,8 @@ std::vector<std::unique_ptr<Job>> Team::take_unanswered() {
 
 std::int64_t Team::next_look_ns() const {
   if (in_flight_.empty() && failing_since_ns_ == 0) {
-    const bool all_open = std::all_of(workers_.begin(), workers_.end(), [](const Worker& w) { return w.is_open; });
+    const bool all_open =
+        std::all_of(workers_.begin(), workers_.end(), [](const Worker& w) { return w.is_open; });
     if (all_open) return std::numeric_limits<std::int64_t>::max();
   }
   return next_look_ns_;

@@ -1,6 +1,7 @@
-// A team: workers that take the same requests in the same order. The ranks of one world, or one simulator. Requests are
-// streamed ahead of the replies, so that workers never wait for the driver. After the first failure a team is useless: its
-// ranks are out of step with each other. Passive and single-threaded; Workshop drives it.
+// A team: workers that take the same requests in the same order. The ranks of one world, or one
+// simulator. Requests are streamed ahead of the replies, so that workers never wait for the driver.
+// After the first failure a team is useless: its ranks are out of step with each other. Passive and
+// single-threaded; WorkerPool drives it.
 #pragma once
 
 #include <poll.h>
@@ -34,21 +35,22 @@ class Team {
   TeamKind kind() const { return kind_; }
   const ZygoteProcess& zygote() const { return zygote_; }
   std::size_t in_flight() const { return in_flight_.size(); }
-  bool has_room() const;  // never once something went wrong
+  bool has_room() const;                           // never once something went wrong
   bool is_fresh() const { return last_id_ == 0; }  // no case was ever sent to it
 
   void send(std::unique_ptr<Job> job);
 
-  void append_poll_fds(std::vector<pollfd>& fds) const;  // one for each worker, in order; -1 where there is nothing to hear
-  void exchange(std::span<const pollfd> ready);          // sends and receives what can be without waiting
+  void append_poll_fds(std::vector<pollfd>& fds)
+      const;  // one for each worker, in order; -1 where there is nothing to hear
+  void exchange(std::span<const pollfd> ready);  // sends and receives what can be without waiting
   void flush();
   bool on_event(const ZygoteEvent& event);  // false: not about a worker of this team
 
   // Cases that all workers have answered without an error, in order.
   std::vector<Completion> take_completed();
 
-  // How the team failed, once that is known. `job` is null when no case is to blame; the jobs that are unanswered
-  // otherwise are got with take_unanswered().
+  // How the team failed, once that is known. `job` is null when no case is to blame; the jobs that
+  // are unanswered otherwise are got with take_unanswered().
   struct Failure {
     std::unique_ptr<Job> job;
     bool may_be_inherited = false;  // another case that these workers had may have caused it
@@ -59,8 +61,8 @@ class Team {
   std::optional<Failure> find_failure();
   std::vector<std::unique_ptr<Job>> take_unanswered();
 
-  // The zygote is gone, and the workers with it. The case that was being worked on is to run once more, alone; the second
-  // time it is an error of that case. Call before take_unanswered().
+  // The zygote is gone, and the workers with it. The case that was being worked on is to run once
+  // more, alone; the second time it is an error of that case. Call before take_unanswered().
   std::optional<Completion> lose_zygote(const std::string& how);
 
   // When find_failure() may have something new to say without anything being received.
@@ -83,8 +85,8 @@ class Team {
     bool is_open = true;         // its socket
     std::int64_t closed_ns = 0;
     std::optional<int> wait_status;
-    pid_t pid = 0;               // once the zygote has told it, if it is here
-    WorkerSeen seen = {};        // what the zygote last told of it, if it is elsewhere
+    pid_t pid = 0;         // once the zygote has told it, if it is here
+    WorkerSeen seen = {};  // what the zygote last told of it, if it is elsewhere
     // What went wrong, and in which case (an id).
     std::optional<RankError> error;
     std::uint64_t error_id = 0;
@@ -96,19 +98,27 @@ class Team {
     std::unique_ptr<Job> job;
     std::vector<std::optional<WorkReply>> replies;  // by rank
     std::size_t answered = 0;
-    std::size_t weight = 0;        // bytes
+    std::size_t weight = 0;  // bytes
     // By the driver's own clock: what stands on the board is the rank's word.
     std::int64_t sent_ns = 0;
-    std::int64_t started_ns = 0;   // when a worker was first seen to have begun it; 0: none was
-    std::int64_t loading_ns = 0;   // when a worker was last seen to import its subject; 0: none was
+    std::int64_t started_ns = 0;  // when a worker was first seen to have begun it; 0: none was
+    std::int64_t loading_ns = 0;  // when a worker was last seen to import its subject; 0: none was
     std::int64_t first_loading_ns = 0;
     std::int64_t waited_for_core_ns = 0;  // what the workers had waited for a core when it began
-    std::int64_t began_ns() const { return std::max(started_ns, loading_ns); }  // of the case's own time
+    std::int64_t began_ns() const {
+      return std::max(started_ns, loading_ns);
+    }  // of the case's own time
   };
 
-  const RankSlot& slot(int rank) const { return reinterpret_cast<const Board*>(board_.get())->ranks[rank]; }
-  const CallSlot& calls(int rank) const { return reinterpret_cast<const Board*>(board_.get())->calls[rank]; }
-  int told_rank(const Worker& worker) const { return kind_.role == WorkerRole::kSimulator ? -1 : worker.rank; }
+  const RankSlot& slot(int rank) const {
+    return reinterpret_cast<const Board*>(board_.get())->ranks[rank];
+  }
+  const CallSlot& calls(int rank) const {
+    return reinterpret_cast<const Board*>(board_.get())->calls[rank];
+  }
+  int reported_rank(const Worker& worker) const {
+    return kind_.role == WorkerRole::kSimulator ? -1 : worker.rank;
+  }
   InFlight* in_flight(std::uint64_t id);
   void receive(Worker& worker);
   void take_reply(Worker& worker, WorkReply reply);

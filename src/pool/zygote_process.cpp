@@ -20,16 +20,19 @@
 namespace distgrad {
 namespace {
 
-// One thread each: many ranks share the cores, and a thread pool in the zygote would not survive the fork.
+// One thread each: many ranks share the cores, and a thread pool in the zygote would not survive
+// the fork.
 const std::vector<std::pair<std::string, std::string>> kEnvironment = {
     {"OMP_NUM_THREADS", "1"}, {"MKL_NUM_THREADS", "1"}, {"OPENBLAS_NUM_THREADS", "1"}};
 
-// Large pages make loading torch some 10 % shorter: fewer pages to fault in and, at each fork, to map.
+// Large pages make loading torch some 10 % shorter: fewer pages to fault in and, at each fork, to
+// map.
 constexpr const char* kMallocTunables = "GLIBC_TUNABLES";
 
 std::vector<std::pair<std::string, std::string>> environment() {
   auto variables = kEnvironment;
-  if (!std::getenv(kMallocTunables)) variables.emplace_back(kMallocTunables, "glibc.malloc.hugetlb=1");
+  if (!std::getenv(kMallocTunables))
+    variables.emplace_back(kMallocTunables, "glibc.malloc.hugetlb=1");
   return variables;
 }
 
@@ -39,7 +42,9 @@ constexpr std::int64_t kStoppedNs = std::int64_t{2} * 1'000'000'000;
 constexpr std::int64_t kLookNs = std::int64_t{1} * 1'000'000'000;
 constexpr std::int64_t kForkNs = std::int64_t{60} * 1'000'000'000;
 
-std::shared_ptr<const UniqueFd> shared(UniqueFd fd) { return std::make_shared<const UniqueFd>(std::move(fd)); }
+std::shared_ptr<const UniqueFd> shared(UniqueFd fd) {
+  return std::make_shared<const UniqueFd>(std::move(fd));
+}
 
 }  // namespace
 
@@ -76,13 +81,15 @@ int ZygoteProcess::wait_for_end() {
   } while (ready < 0 && errno == EINTR);
   if (ready <= 0) kill(pid_, SIGKILL);
   int status = 0;
-  while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {}
+  while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+  }
   forget_child(pid_);
   pid_ = 0;
   return status;
 }
 
-std::uint64_t ZygoteProcess::fork_worker(WorkerRole role, int rank, int world_size, std::string exec, UniqueFd socket,
+std::uint64_t ZygoteProcess::fork_worker(WorkerRole role, int rank, int world_size,
+                                         std::string exec, UniqueFd socket,
                                          std::shared_ptr<const UniqueFd> board,
                                          std::shared_ptr<const UniqueFd> output) {
   const std::uint64_t worker = ++last_worker_;
@@ -112,7 +119,8 @@ void ZygoteProcess::receive() {
     if (std::holds_alternative<NoFrameYet>(next)) return;
     const auto* frame = std::get_if<Frame>(&next);
     Decoded<ZygoteEvent> event =
-        frame ? decode_zygote_event(*frame) : Decoded<ZygoteEvent>{std::nullopt, std::get<BadFrame>(next).reason};
+        frame ? decode_zygote_event(*frame)
+              : Decoded<ZygoteEvent>{std::nullopt, std::get<BadFrame>(next).reason};
     if (!event.value) {
       complaint_ = event.error;
       has_ended_ = true;
@@ -144,13 +152,15 @@ std::map<std::uint64_t, WorkerSeen> ZygoteProcess::look(const std::vector<std::u
   for (const std::uint64_t worker : workers) control_->queue(encode(LookAtWorker{worker}));
   std::map<std::uint64_t, WorkerSeen> seen;
   const std::int64_t end = monotonic_ns() + kLookNs;
-  for (std::int64_t now = monotonic_ns(); seen.size() < workers.size() && !has_ended_ && now < end; now = monotonic_ns()) {
+  for (std::int64_t now = monotonic_ns(); seen.size() < workers.size() && !has_ended_ && now < end;
+       now = monotonic_ns()) {
     control_->flush(Wait::kNo);
     pollfd fd{control_->fd(), static_cast<short>(wants_to_write() ? POLLIN | POLLOUT : POLLIN), 0};
     poll(&fd, 1, static_cast<int>((end - now) / 1'000'000 + 1));
     receive();
     for (const ZygoteEvent& event : events_)
-      if (const auto* answer = std::get_if<WorkerSeen>(&event); answer && answer->at) seen[answer->worker] = *answer;
+      if (const auto* answer = std::get_if<WorkerSeen>(&event); answer && answer->at)
+        seen[answer->worker] = *answer;
   }
   return seen;
 }

@@ -1,6 +1,7 @@
-// The driver's side of a zygote: starts it, asks it for workers, hears what became of them. Passive: exchange() is called
-// when its descriptor is ready. When it is destroyed the zygote and all workers are gone. One that is elsewhere (its ranks are
-// on other machines, say) is not started here, and its workers have no process on this machine.
+// The driver's side of a zygote: starts it, asks it for workers, hears what became of them.
+// Passive: exchange() is called when its descriptor is ready. When it is destroyed the zygote and
+// all workers are gone. One that is elsewhere (its ranks are on other machines, say) is not started
+// here, and its workers have no process on this machine.
 #pragma once
 
 #include <sys/types.h>
@@ -30,8 +31,9 @@ class ZygoteProcess {
 
   // May be called at once: requests wait until the zygote has loaded. `exec` as in
   // ForkWorker. The worker's name.
-  std::uint64_t fork_worker(WorkerRole role, int rank, int world_size, std::string exec, UniqueFd socket,
-                            std::shared_ptr<const UniqueFd> board, std::shared_ptr<const UniqueFd> output);
+  std::uint64_t fork_worker(WorkerRole role, int rank, int world_size, std::string exec,
+                            UniqueFd socket, std::shared_ptr<const UniqueFd> board,
+                            std::shared_ptr<const UniqueFd> output);
   void kill_worker(std::uint64_t worker);
 
   void flush() { control_->flush(Wait::kNo); }
@@ -39,10 +41,12 @@ class ZygoteProcess {
   int fd() const { return control_->fd(); }
   bool wants_to_write() const { return control_->has_queued(); }
 
-  // Sends and receives what can be without waiting. Throws SystemError where it tells that it is lost for good.
+  // Sends and receives what can be without waiting. Throws SystemError where it tells that it is
+  // lost for good.
   std::vector<ZygoteEvent> exchange();
 
-  // Of one elsewhere: asks for what is to be seen of these workers, and waits for the answers, a second at most. By worker.
+  // Of one elsewhere: asks for what is to be seen of these workers, and waits for the answers, a
+  // second at most. By worker.
   std::map<std::uint64_t, WorkerSeen> look(const std::vector<std::uint64_t>& workers);
 
   bool is_elsewhere() const { return is_elsewhere_; }
@@ -53,7 +57,8 @@ class ZygoteProcess {
   pid_t pid() const { return pid_; }
   const std::vector<std::string>& command() const { return command_; }
 
-  // Why nothing is to be expected of it any more: it was asked for a worker and gives none. Else empty.
+  // Why nothing is to be expected of it any more: it was asked for a worker and gives none. Else
+  // empty.
   std::string why_silent() const;
   void end_now();
 
@@ -78,7 +83,7 @@ class ZygoteProcess {
   bool is_ready_ = false;
   bool has_ended_ = false;
   std::string torch_;
-  std::string complaint_;  // ours, about what it sent; or what it said of its end
+  std::string complaint_;            // ours, about what it sent; or what it said of its end
   std::vector<ZygoteEvent> events_;  // heard, and not yet handed on
 };
 

@@ -12,16 +12,17 @@
 namespace distgrad {
 namespace {
 
-constexpr std::size_t kPieces = 64;          // frames sent by one system call
+constexpr std::size_t kPieces = 64;  // frames sent by one system call
 constexpr std::size_t kReceiveBytes = 1 << 16;
-constexpr std::size_t kReceiveFds = 253;     // the kernel's limit for one message
+constexpr std::size_t kReceiveFds = 253;  // the kernel's limit for one message
 
 union ReceiveControl {
   char bytes[CMSG_SPACE(kReceiveFds * sizeof(int))];
   cmsghdr align;
 };
 
-void attach(msghdr& message, ReceiveControl& control, const std::vector<std::shared_ptr<const UniqueFd>>& fds) {
+void attach(msghdr& message, ReceiveControl& control,
+            const std::vector<std::shared_ptr<const UniqueFd>>& fds) {
   message.msg_control = control.bytes;
   message.msg_controllen = CMSG_SPACE(fds.size() * sizeof(int));
   cmsghdr* header = CMSG_FIRSTHDR(&message);
@@ -53,7 +54,8 @@ void Channel::queue(SharedFrame frame) {
 
 Channel::Sent Channel::flush(Wait wait) {
   while (!queued_.empty()) {
-    // As many frames as fit; one with descriptors begins a message, for they travel with the message's first byte.
+    // As many frames as fit; one with descriptors begins a message, for they travel with the
+    // message's first byte.
     std::array<iovec, kPieces> pieces;
     std::size_t count = 0;
     for (const SharedFrame& frame : queued_) {
@@ -65,9 +67,11 @@ Channel::Sent Channel::flush(Wait wait) {
     message.msg_iov = pieces.data();
     message.msg_iovlen = count;
     ReceiveControl control{};
-    if (sent_of_first_ == 0 && !queued_.front()->fds.empty()) attach(message, control, queued_.front()->fds);
+    if (sent_of_first_ == 0 && !queued_.front()->fds.empty())
+      attach(message, control, queued_.front()->fds);
 
-    const ssize_t sent = sendmsg(socket_.get(), &message, MSG_NOSIGNAL | (wait == Wait::kNo ? MSG_DONTWAIT : 0));
+    const ssize_t sent =
+        sendmsg(socket_.get(), &message, MSG_NOSIGNAL | (wait == Wait::kNo ? MSG_DONTWAIT : 0));
     if (sent < 0) {
       if (errno == EINTR) continue;
       if (errno == EAGAIN || errno == EWOULDBLOCK) return Sent::kPart;
@@ -107,8 +111,7 @@ Channel::Received Channel::receive(Wait wait) {
 
 std::pair<UniqueFd, UniqueFd> make_socket_pair() {
   int fds[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0)
-    throw failed_call("socketpair");
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) throw failed_call("socketpair");
   return {UniqueFd(fds[0]), UniqueFd(fds[1])};
 }
 

@@ -1,4 +1,5 @@
-// Frames over one end of a stream socket pair, or, without descriptors, of a connection. Entirely passive: nothing happens between calls. Not thread-safe.
+// Frames over one end of a stream socket pair, or, without descriptors, of a connection. Entirely
+// passive: nothing happens between calls. Not thread-safe.
 #pragma once
 
 #include <deque>
@@ -31,7 +32,9 @@ class Channel {
   enum class Received { kSome, kNothing, kClosed };
   Received receive(Wait wait);
   NextFrame next() { return parser_.next(); }
-  int error() const { return error_; }  // why it is closed, an errno; 0: the other side has ended it
+  int error() const {
+    return error_;
+  }  // why it is closed, an errno; 0: the other side has ended it
 
  private:
   UniqueFd socket_;

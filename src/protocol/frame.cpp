@@ -16,9 +16,11 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "frames are little-endian");
 
-std::shared_ptr<const UniqueFd> shared_payload(std::span<const std::span<const double>> payload, std::size_t bytes) {
+std::shared_ptr<const UniqueFd> shared_payload(std::span<const std::span<const double>> payload,
+                                               std::size_t bytes) {
   auto fd = std::make_shared<UniqueFd>(create_memory_file("distgrad-payload"));
-  if (ftruncate(fd->get(), static_cast<off_t>(bytes)) != 0) throw SystemError("no memory for tensor data");
+  if (ftruncate(fd->get(), static_cast<off_t>(bytes)) != 0)
+    throw SystemError("no memory for tensor data");
   {
     const MappedMemory memory = map_shared(fd->get(), bytes);
     std::byte* at = memory.get();
@@ -52,19 +54,22 @@ SharedFrame make_frame(std::string_view header, std::span<const std::span<const 
   frame->bytes.reserve(sizeof prefix + header.size() + (share ? 0 : prefix.payload_bytes));
   frame->bytes.append(reinterpret_cast<const char*>(&prefix), sizeof prefix).append(header);
   if (!share)
-    for (const auto piece : payload) frame->bytes.append(reinterpret_cast<const char*>(piece.data()), piece.size_bytes());
+    for (const auto piece : payload)
+      frame->bytes.append(reinterpret_cast<const char*>(piece.data()), piece.size_bytes());
   return frame;
 }
 
 SharedFrame make_inline_frame(std::string_view header, std::span<const double> payload) {
-  if (header.size() > std::numeric_limits<std::uint32_t>::max()) throw SystemError("a message is too long to be sent");
+  if (header.size() > std::numeric_limits<std::uint32_t>::max())
+    throw SystemError("a message is too long to be sent");
   auto frame = std::make_shared<OutgoingFrame>();
   FramePrefix prefix;
   prefix.header_bytes = static_cast<std::uint32_t>(header.size());
   prefix.payload_bytes = payload.size_bytes();
   frame->bytes.reserve(sizeof prefix + header.size() + payload.size_bytes());
   frame->bytes.append(reinterpret_cast<const char*>(&prefix), sizeof prefix).append(header);
-  if (!payload.empty()) frame->bytes.append(reinterpret_cast<const char*>(payload.data()), payload.size_bytes());
+  if (!payload.empty())
+    frame->bytes.append(reinterpret_cast<const char*>(payload.data()), payload.size_bytes());
   return frame;
 }
 
@@ -93,8 +98,10 @@ NextFrame FrameParser::next() {
   if (prefix.magic != kFrameMagic) return fail("a frame does not begin with DGF1");
   if (prefix.flags & ~kFrameShared) return fail("a frame has unknown flags");
   if (prefix.header_bytes > limits_.header_bytes) return fail("a frame's header is too long");
-  if (prefix.payload_bytes % sizeof(double) != 0) return fail("a frame's tensor data is not a multiple of 8 bytes");
-  if (!shared && prefix.payload_bytes > limits_.inline_bytes) return fail("a frame's tensor data is too long to be inline");
+  if (prefix.payload_bytes % sizeof(double) != 0)
+    return fail("a frame's tensor data is not a multiple of 8 bytes");
+  if (!shared && prefix.payload_bytes > limits_.inline_bytes)
+    return fail("a frame's tensor data is too long to be inline");
   if (shared && prefix.payload_bytes == 0) return fail("a frame shares no data");
   if (prefix.fd_count > kMaxFrameFds || (shared && prefix.fd_count == 0))
     return fail("a frame has a wrong number of descriptors");
@@ -120,7 +127,8 @@ NextFrame FrameParser::next() {
     std::string error;
     MappedMemory memory = map_sealed(frame.fds[0].get(), prefix.payload_bytes, &error);
     if (!memory) return fail(error);
-    frame.payload = {reinterpret_cast<const double*>(memory.get()), prefix.payload_bytes / sizeof(double)};
+    frame.payload = {reinterpret_cast<const double*>(memory.get()),
+                     prefix.payload_bytes / sizeof(double)};
     frame.keeper = std::move(memory);
     frame.fds.erase(frame.fds.begin());
   }

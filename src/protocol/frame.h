@@ -1,6 +1,7 @@
-// A frame: the unit of the rank protocol. A JSON header, float64 tensor data, and file descriptors that travel with it.
-// docs/protocol.md has the layout. What comes from the other side is never trusted: a frame that is not one is an error
-// value, and nothing is allocated for bytes that have not arrived.
+// A frame: the unit of the rank protocol. A JSON header, float64 tensor data, and file descriptors
+// that travel with it. docs/protocol.md has the layout. What comes from the other side is never
+// trusted: a frame that is not one is an error value, and nothing is allocated for bytes that have
+// not arrived.
 #pragma once
 
 #include <cstddef>
@@ -17,12 +18,16 @@
 
 namespace distgrad {
 
-inline constexpr std::uint32_t kFrameMagic = 0x31464744;  // "DGF1" in the file order of little-endian bytes
-inline constexpr std::uint32_t kFrameShared = 1;          // flag: the tensor data is in the frame's first descriptor
+inline constexpr std::uint32_t kFrameMagic =
+    0x31464744;  // "DGF1" in the file order of little-endian bytes
+inline constexpr std::uint32_t kFrameShared =
+    1;  // flag: the tensor data is in the frame's first descriptor
 inline constexpr std::size_t kMaxHeaderBytes = 64 << 20;
-inline constexpr std::size_t kMaxInlineBytes = 64 << 20;  // tensor data that does not come in shared memory
+inline constexpr std::size_t kMaxInlineBytes =
+    64 << 20;  // tensor data that does not come in shared memory
 inline constexpr std::size_t kMaxFrameFds = 16;
-inline constexpr std::size_t kShareFromBytes = 1 << 20;   // what this implementation shares instead of copying
+inline constexpr std::size_t kShareFromBytes =
+    1 << 20;  // what this implementation shares instead of copying
 
 // What stands before the header. Little-endian.
 struct FramePrefix {
@@ -43,11 +48,13 @@ struct OutgoingFrame {
 };
 using SharedFrame = std::shared_ptr<const OutgoingFrame>;
 
-// `payload` in pieces, as the arrays lie in memory. Throws SystemError when shared memory cannot be had.
+// `payload` in pieces, as the arrays lie in memory. Throws SystemError when shared memory cannot be
+// had.
 SharedFrame make_frame(std::string_view header, std::span<const std::span<const double>> payload,
                        std::vector<std::shared_ptr<const UniqueFd>> fds = {});
 
-// The same with all of the tensor data behind the header, for where memory cannot be shared, however much it is.
+// The same with all of the tensor data behind the header, for where memory cannot be shared,
+// however much it is.
 SharedFrame make_inline_frame(std::string_view header, std::span<const double> payload);
 
 // A frame received.
@@ -70,7 +77,8 @@ struct FrameLimits {
   std::size_t inline_bytes = kMaxInlineBytes;
 };
 
-// Cuts a stream of bytes and descriptors into frames. After a BadFrame the stream is lost: every further call gives it again.
+// Cuts a stream of bytes and descriptors into frames. After a BadFrame the stream is lost: every
+// further call gives it again.
 class FrameParser {
  public:
   // Room for `size` more bytes; commit() says how many of them were filled.

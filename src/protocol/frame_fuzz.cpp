@@ -1,5 +1,6 @@
-// libFuzzer's entry: whatever a rank or a zygote sends is a message or is refused, and what it notes on the board is a note
-// or none. Built and run as the parser's (src/scenario/parse_fuzz.cpp).
+// libFuzzer's entry: whatever a rank or a zygote sends is a message or is refused, and what it
+// notes on the board is a note or none. Built and run as the parser's
+// (src/scenario/parse_fuzz.cpp).
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -14,9 +15,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 
   distgrad::FrameParser parser;
   const auto room = parser.room(size);
-  std::copy_n(data, size, reinterpret_cast<std::uint8_t*>(room.data()));  // of nothing, too, which memcpy does not take
+  std::copy_n(
+      data, size,
+      reinterpret_cast<std::uint8_t*>(room.data()));  // of nothing, too, which memcpy does not take
   parser.commit(size);
-  while (std::holds_alternative<distgrad::Frame>(parser.next())) {}
+  while (std::holds_alternative<distgrad::Frame>(parser.next())) {
+  }
 
   auto slot = std::make_unique<distgrad::CallSlot>();
   std::copy_n(data, std::min(size, sizeof slot->text), slot->text);

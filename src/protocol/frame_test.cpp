@@ -36,7 +36,8 @@ std::string with_prefix(FramePrefix prefix, const std::string& rest = "") {
 }
 
 TEST(FrameParser, ByteByByte) {
-  const std::vector<double> values = {1.5, -0.0, std::numeric_limits<double>::infinity(), std::nan("")};
+  const std::vector<double> values = {1.5, -0.0, std::numeric_limits<double>::infinity(),
+                                      std::nan("")};
   const SharedFrame frame = make_frame("{}", Pieces{values, {}, values});
   FrameParser parser;
   for (std::size_t i = 0; i < frame->bytes.size(); ++i) {
@@ -126,10 +127,12 @@ TEST(FrameParser, SurvivesFlippedBits) {
   std::mt19937 random(0);
   for (int i = 0; i < 20'000; ++i) {
     std::string bytes = good + good;
-    for (int k = 0; k < 3; ++k) bytes[random() % bytes.size()] ^= static_cast<char>(1 << random() % 8);
+    for (int k = 0; k < 3; ++k)
+      bytes[random() % bytes.size()] ^= static_cast<char>(1 << random() % 8);
     FrameParser parser;
     feed(parser, bytes.substr(0, random() % bytes.size()));
-    while (std::holds_alternative<Frame>(parser.next())) {}
+    while (std::holds_alternative<Frame>(parser.next())) {
+    }
   }
 }
 
@@ -151,7 +154,8 @@ TEST(Channel, FramesAndDescriptorsStayTogether) {
   while (received.size() < 100) {
     sender.flush(Wait::kNo);
     ASSERT_NE(receiver.receive(Wait::kNo), Channel::Received::kClosed);
-    for (NextFrame next = receiver.next(); !std::holds_alternative<NoFrameYet>(next); next = receiver.next()) {
+    for (NextFrame next = receiver.next(); !std::holds_alternative<NoFrameYet>(next);
+         next = receiver.next()) {
       ASSERT_TRUE(std::holds_alternative<Frame>(next)) << std::get<BadFrame>(next).reason;
       const Frame& frame = std::get<Frame>(next);
       received.push_back(frame.header);

@@ -36,8 +36,10 @@ Json write_parts(const std::vector<std::optional<Array>>& parts, PayloadWriter& 
 std::vector<std::optional<Array>> read_parts(const Json& json, const PayloadReader& in) {
   std::vector<std::optional<Array>> parts;
   for (const Json& part : read_list(json)) {
-    if (part.is_null()) parts.emplace_back();
-    else parts.emplace_back(in.array(part));
+    if (part.is_null())
+      parts.emplace_back();
+    else
+      parts.emplace_back(in.array(part));
   }
   return parts;
 }
@@ -108,7 +110,8 @@ std::string cut(const std::string& text) {
   constexpr std::size_t kLongest = 32 << 10;
   if (text.size() <= kLongest) return text;
   std::size_t end = kLongest;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;  // no part of a character
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80)
+    --end;  // no part of a character
   return text.substr(0, end) + "... (" + std::to_string(text.size() - end) + " bytes left out)";
 }
 
@@ -118,7 +121,8 @@ RankError read_error(const Json& json) {
   error.rank = read_int(field(json, "rank"));
   error.step = read_text(field(json, "step"));
   error.message = cut(read_text(field(json, "message")));
-  if (const Json* in_backward = optional_field(json, "in_backward")) error.in_backward = read_bool(*in_backward);
+  if (const Json* in_backward = optional_field(json, "in_backward"))
+    error.in_backward = read_bool(*in_backward);
   return error;
 }
 
@@ -130,7 +134,8 @@ Json write_all_strides(const std::vector<Strides>& by_rank) {
 
 Strides read_strides(const Json& list) {
   Strides strides;
-  for (const Json& n : read_list(list)) strides.push_back(read_integer(n, 0, std::numeric_limits<std::int64_t>::max()));
+  for (const Json& n : read_list(list))
+    strides.push_back(read_integer(n, 0, std::numeric_limits<std::int64_t>::max()));
   return strides;
 }
 
@@ -156,8 +161,11 @@ Drive read_drive(const Json& json) {
 
 Json write_observed(const std::vector<ObservedCall>& calls, PayloadWriter& out) {
   Json list = Json::array();
-  const auto part = [&](const std::optional<Array>& array) { return array ? out.array(*array) : Json(); };
-  for (const auto& [step, operand, operand_strides, cotangent, cotangent_strides, given, cotangent_after] : calls) {
+  const auto part = [&](const std::optional<Array>& array) {
+    return array ? out.array(*array) : Json();
+  };
+  for (const auto& [step, operand, operand_strides, cotangent, cotangent_strides, given,
+                    cotangent_after] : calls) {
     Json json;
     json["step"] = step;
     json["operand"] = out.array(operand);
@@ -173,7 +181,9 @@ Json write_observed(const std::vector<ObservedCall>& calls, PayloadWriter& out) 
 
 std::vector<ObservedCall> read_observed(const Json& list, const PayloadReader& in) {
   std::vector<ObservedCall> calls;
-  const auto part = [&](const Json& json) { return json.is_null() ? std::nullopt : std::optional(in.array(json)); };
+  const auto part = [&](const Json& json) {
+    return json.is_null() ? std::nullopt : std::optional(in.array(json));
+  };
   for (const Json& json : read_list(list)) {
     const Json* after = optional_field(json, "cotangent_after");
     calls.push_back({read_text(field(json, "step")), in.array(field(json, "operand")),
@@ -185,8 +195,8 @@ std::vector<ObservedCall> read_observed(const Json& list, const PayloadReader& i
 }
 
 Json write_request(const SimulateRequest& request, PayloadWriter& out) {
-  const auto& [program, weights, run_weights, rules, leaves_by_rank, with_bounds, with_cotangents, with_guards,
-               on_gpu, with_differences, drive] = request;
+  const auto& [program, weights, run_weights, rules, leaves_by_rank, with_bounds, with_cotangents,
+               with_guards, on_gpu, with_differences, drive] = request;
   Json json;
   json["program"] = write_program(program, out);
   Json& weight_lists = json["weights"] = Json::array();
@@ -214,7 +224,8 @@ SimulateRequest read_simulate_request(const Json& json, const PayloadReader& in)
   SimulateRequest request;
   request.program = read_program(field(json, "program"), in);
   for (const Json& w : read_list(field(json, "weights"))) request.weights.push_back(in.numbers(w));
-  for (const Json& w : read_list(field(json, "run_weights"))) request.run_weights.push_back(in.numbers(w));
+  for (const Json& w : read_list(field(json, "run_weights")))
+    request.run_weights.push_back(in.numbers(w));
   for (const Json& choice : read_list(field(json, "rules")))
     request.rules.push_back({read_text(field(choice, "step")), read_text(field(choice, "rule"))});
   request.leaves_by_rank = read_bool(field(json, "leaves_by_rank"));
@@ -268,9 +279,10 @@ Json write_undecided(const std::vector<UndecidedElement>& elements) {
 std::vector<UndecidedElement> read_undecided(const Json& list) {
   std::vector<UndecidedElement> elements;
   for (const Json& json : read_list(list))
-    elements.push_back({read_text(field(json, "input")), read_int(field(json, "part")),
-                        read_integer(field(json, "element"), 0, std::numeric_limits<std::int64_t>::max()),
-                        read_text(field(json, "why"))});
+    elements.push_back(
+        {read_text(field(json, "input")), read_int(field(json, "part")),
+         read_integer(field(json, "element"), 0, std::numeric_limits<std::int64_t>::max()),
+         read_text(field(json, "why"))});
   return elements;
 }
 
@@ -289,9 +301,10 @@ FiniteDifferences read_differences(const Json& json) {
 }
 
 Json write_result(const Simulation& simulation, PayloadWriter& out) {
-  const auto& [invalid, losses, loss_bounds, steps, cotangents, gradients, bounds, exact, bound_notes, undecided,
-               forward_only, single_loss, single_loss_bound, single_gradients, single_bounds, file_truth, differences,
-               held, cuts, undecided_elements] = simulation;
+  const auto& [invalid, losses, loss_bounds, steps, cotangents, gradients, bounds, exact,
+               bound_notes, undecided, forward_only, single_loss, single_loss_bound,
+               single_gradients, single_bounds, file_truth, differences, held, cuts,
+               undecided_elements] = simulation;
   Json json;
   if (invalid) {
     const auto& [pointer, message, caret] = *invalid;
@@ -316,7 +329,8 @@ Json write_result(const Simulation& simulation, PayloadWriter& out) {
   json["single_gradients"] = write_gradients(single_gradients, out);
   json["single_bounds"] = write_gradients(single_bounds, out);
   json["file_truth"] = write_gradients(file_truth, out);
-  if (differences.answer != FiniteDifferences::Answer::kNotAsked) json["differences"] = write_differences(differences);
+  if (differences.answer != FiniteDifferences::Answer::kNotAsked)
+    json["differences"] = write_differences(differences);
   if (!held.empty()) json["held"] = write_gradients(held, out);
   if (!cuts.empty()) json["cuts"] = write_texts(cuts);
   if (!undecided_elements.empty()) json["undecided_elements"] = write_undecided(undecided_elements);
@@ -326,13 +340,15 @@ Json write_result(const Simulation& simulation, PayloadWriter& out) {
 Simulation read_simulation(const Json& json, const PayloadReader& in) {
   Simulation s;
   if (const Json* told = optional_field(json, "invalid"))
-    s.invalid = InvalidProgram{read_text(field(*told, "pointer")), read_text(field(*told, "message")),
-                               read_text(field(*told, "caret"))};
+    s.invalid =
+        InvalidProgram{read_text(field(*told, "pointer")), read_text(field(*told, "message")),
+                       read_text(field(*told, "caret"))};
   s.losses = in.numbers(field(json, "losses"));
   s.loss_bounds = in.numbers(field(json, "loss_bounds"));
   s.steps = read_step_values(field(json, "steps"), in);
   s.cotangents = read_step_values(field(json, "cotangents"), in);
-  for (const Json& g : read_list(field(json, "gradients"))) s.gradients.push_back(read_gradients(g, in));
+  for (const Json& g : read_list(field(json, "gradients")))
+    s.gradients.push_back(read_gradients(g, in));
   s.bounds = read_gradients(field(json, "bounds"), in);
   s.exact = read_bool(field(json, "exact"));
   s.bound_notes = read_texts(field(json, "bound_notes"));
@@ -343,16 +359,18 @@ Simulation read_simulation(const Json& json, const PayloadReader& in) {
   s.single_gradients = read_gradients(field(json, "single_gradients"), in);
   s.single_bounds = read_gradients(field(json, "single_bounds"), in);
   s.file_truth = read_gradients(field(json, "file_truth"), in);
-  if (const Json* told = optional_field(json, "differences")) s.differences = read_differences(*told);
+  if (const Json* told = optional_field(json, "differences"))
+    s.differences = read_differences(*told);
   if (const Json* held = optional_field(json, "held")) s.held = read_gradients(*held, in);
   if (const Json* cuts = optional_field(json, "cuts")) s.cuts = read_texts(*cuts);
-  if (const Json* elements = optional_field(json, "undecided_elements")) s.undecided_elements = read_undecided(*elements);
+  if (const Json* elements = optional_field(json, "undecided_elements"))
+    s.undecided_elements = read_undecided(*elements);
   return s;
 }
 
 Json write_result(const RankResult& result, PayloadWriter& out) {
-  const auto& [loss, loss_shape, gradients, steps, warnings, composed, skipped, measured, observed, shares, error] =
-      result;
+  const auto& [loss, loss_shape, gradients, steps, warnings, composed, skipped, measured, observed,
+               shares, error] = result;
   Json json;
   json["loss"] = number(loss);
   json["loss_shape"] = loss_shape;
@@ -378,8 +396,10 @@ RankResult read_rank_result(const Json& json, const PayloadReader& in) {
   r.warnings = read_texts(field(json, "warnings"));
   r.composed = read_texts(field(json, "composed"));
   r.skipped = read_text(field(json, "skipped"));
-  if (const Json* measured = optional_field(json, "measured")) r.measured = read_simulation(*measured, in);
-  if (const Json* observed = optional_field(json, "observed")) r.observed = read_observed(*observed, in);
+  if (const Json* measured = optional_field(json, "measured"))
+    r.measured = read_simulation(*measured, in);
+  if (const Json* observed = optional_field(json, "observed"))
+    r.observed = read_observed(*observed, in);
   if (const Json* shares = optional_field(json, "shares")) r.shares = read_parts(*shares, in);
   if (const Json* error = optional_field(json, "error")) r.error = read_error(*error);
   return r;
@@ -404,13 +424,16 @@ WorkerRole read_role(const Json& json) {
 }
 
 WorkerSeen read_seen(std::uint64_t worker, const Json& json) {
-  WorkerSeen seen{worker, static_cast<char>(read_integer(field(json, "state"), 0, 127)),
-                  read_integer(field(json, "waited_ns"), 0, std::numeric_limits<std::int64_t>::max())};
+  WorkerSeen seen{
+      worker, static_cast<char>(read_integer(field(json, "state"), 0, 127)),
+      read_integer(field(json, "waited_ns"), 0, std::numeric_limits<std::int64_t>::max())};
   if (const Json* at = optional_field(json, "at")) seen.at = read_text(*at);
   return seen;
 }
 
-[[noreturn]] void unknown_kind(const std::string& kind) { throw BadMessage("unknown message \"" + kind + '"'); }
+[[noreturn]] void unknown_kind(const std::string& kind) {
+  throw BadMessage("unknown message \"" + kind + '"');
+}
 
 }  // namespace
 
@@ -476,7 +499,8 @@ SharedFrame encode_request(std::uint64_t id, const RunRequest& request) {
 }
 
 SharedFrame encode(const WorkReply& reply) {
-  const auto& [id, what, error, output, elapsed_ns, entered] = reply;  // ours enter what the program says
+  const auto& [id, what, error, output, elapsed_ns, entered] =
+      reply;  // ours enter what the program says
   PayloadWriter out;
   Json json = std::visit([&](const auto& result) { return write_result(result, out); }, what);
   json["kind"] = std::holds_alternative<Simulation>(what) ? "simulation" : "result";
@@ -496,7 +520,8 @@ Decoded<ZygoteRequest> decode_zygote_request(const Frame& frame) {
     if (kind != "fork") unknown_kind(kind);
     const int world_size = static_cast<int>(read_integer(field(json, "world_size"), 1, kMaxRanks));
     return ForkWorker{worker, read_role(field(json, "role")),
-                      static_cast<int>(read_integer(field(json, "rank"), 0, world_size - 1)), world_size,
+                      static_cast<int>(read_integer(field(json, "rank"), 0, world_size - 1)),
+                      world_size,
                       optional_field(json, "exec") ? read_text(field(json, "exec")) : ""};
   });
 }
@@ -504,8 +529,10 @@ Decoded<ZygoteRequest> decode_zygote_request(const Frame& frame) {
 Decoded<ZygoteEvent> decode_zygote_event(const Frame& frame) {
   return decoded<ZygoteEvent>(frame, [](const Json& json) -> ZygoteEvent {
     const std::string& kind = read_text(field(json, "kind"));
-    if (kind == "ready") return ZygoteReady{read_int(field(json, "protocol")), read_text(field(json, "torch"))};
-    if (kind == "lost") return ZygoteLost{read_text(field(json, "message")), read_bool(field(json, "is_final"))};
+    if (kind == "ready")
+      return ZygoteReady{read_int(field(json, "protocol")), read_text(field(json, "torch"))};
+    if (kind == "lost")
+      return ZygoteLost{read_text(field(json, "message")), read_bool(field(json, "is_final"))};
     const std::uint64_t worker = read_id(field(json, "worker"));
     if (kind == "seen") return read_seen(worker, json);
     if (kind == "forked") return WorkerForked{worker, read_int(field(json, "pid"), 1)};
@@ -532,7 +559,8 @@ Decoded<WorkReply> decode_reply(const Frame& frame) {
     WorkReply reply;
     const std::string& kind = read_text(field(json, "kind"));
     reply.id = read_id(field(json, "id"));
-    reply.elapsed_ns = read_integer(field(json, "elapsed_ns"), 0, std::numeric_limits<std::int64_t>::max());
+    reply.elapsed_ns =
+        read_integer(field(json, "elapsed_ns"), 0, std::numeric_limits<std::int64_t>::max());
     if (const Json* output = optional_field(json, "output")) reply.output = read_text(*output);
     if (const Json* entered = optional_field(json, "entered"))
       for (const Json& call : read_list(*entered)) reply.entered.push_back(read_noted_call(call));

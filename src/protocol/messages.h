@@ -1,6 +1,6 @@
-// The messages of the rank protocol: what driver, zygote and workers (simulators and ranks) say to each other.
-// docs/protocol.md describes them for whoever writes a rank in another language. Encoding always succeeds; decoding never
-// trusts the other side.
+// The messages of the rank protocol: what driver, zygote and workers (simulators and ranks) say to
+// each other. docs/protocol.md describes them for whoever writes a rank in another language.
+// Encoding always succeeds; decoding never trusts the other side.
 #pragma once
 
 #include <cstdint>
@@ -28,14 +28,16 @@ struct Decoded {
 
 enum class WorkerRole { kSimulator, kRank };
 
-// With the frame go three descriptors, in this order: the worker's data socket, the board, and the file for its output.
+// With the frame go three descriptors, in this order: the worker's data socket, the board, and the
+// file for its output.
 struct ForkWorker {
   std::uint64_t worker = 0;  // the driver's name for it; never used again
   WorkerRole role = WorkerRole::kRank;
   int rank = 0;
   int world_size = 1;
-  // Not empty: as a new program, not as a copy of the zygote, for what does not survive a fork, such as CUDA; and what will
-  // carry its collectives, "nccl on cuda", so that it can be loaded before the first case.
+  // Not empty: as a new program, not as a copy of the zygote, for what does not survive a fork,
+  // such as CUDA; and what will carry its collectives, "nccl on cuda", so that it can be loaded
+  // before the first case.
   std::string exec = {};
 };
 
@@ -43,7 +45,8 @@ struct KillWorker {  // and every process it started; no such worker: nothing ha
   std::uint64_t worker = 0;
 };
 
-// Of one whose ranks are on other machines: what is to be seen of a worker, with the place that its code is at.
+// Of one whose ranks are on other machines: what is to be seen of a worker, with the place that its
+// code is at.
 struct LookAtWorker {
   std::uint64_t worker = 0;
 };
@@ -72,12 +75,14 @@ struct ForkFailed {
   std::string message;
 };
 
-// What /proc would say of a worker, where that is another machine's: the answer to LookAtWorker, and now and then by itself.
+// What /proc would say of a worker, where that is another machine's: the answer to LookAtWorker,
+// and now and then by itself.
 struct WorkerSeen {
   std::uint64_t worker = 0;
-  char state = 0;                  // as /proc has it; 0: not known
-  std::int64_t waited_ns = 0;      // for a core
-  std::optional<std::string> at = {};  // in an answer: "loss.py:41 in f: time.sleep(1000)", or empty
+  char state = 0;              // as /proc has it; 0: not known
+  std::int64_t waited_ns = 0;  // for a core
+  std::optional<std::string> at =
+      {};  // in an answer: "loss.py:41 in f: time.sleep(1000)", or empty
 };
 
 // A machine, or what starts the ranks there, is gone.
@@ -86,7 +91,8 @@ struct ZygoteLost {
   bool is_final = false;  // and will not come back
 };
 
-using ZygoteEvent = std::variant<ZygoteReady, WorkerForked, WorkerExited, ForkFailed, WorkerSeen, ZygoteLost>;
+using ZygoteEvent =
+    std::variant<ZygoteReady, WorkerForked, WorkerExited, ForkFailed, WorkerSeen, ZygoteLost>;
 
 // --- Data socket ---
 
@@ -96,12 +102,13 @@ struct WorkRequest {
   std::variant<SimulateRequest, RunRequest> what;
 };
 
-// Worker to driver: one for each request, in the same order. After one with an error no other follows.
+// Worker to driver: one for each request, in the same order. After one with an error no other
+// follows.
 struct WorkReply {
   std::uint64_t id = 0;
   std::variant<Simulation, RankResult> what;
   std::optional<RankError> error;  // of a simulation; a rank's is in its RankResult
-  std::string output;              // what standard output and error got since the last reply, bounded
+  std::string output;  // what standard output and error got since the last reply, bounded
   std::int64_t elapsed_ns = 0;
   std::vector<NotedCall> entered = {};  // collectives, in their order; the first ones of very many
 };

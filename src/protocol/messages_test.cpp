@@ -37,7 +37,9 @@ MATCHER_P(IsArray, expected, "") {
   return true;
 }
 
-Array numbers(Shape shape, std::vector<double> values) { return Array(std::move(shape), std::move(values)); }
+Array numbers(Shape shape, std::vector<double> values) {
+  return Array(std::move(shape), std::move(values));
+}
 const Array kOdd = numbers({2, 3}, {1, -0.0, kNan, kInf, -kInf, 5e-324});
 const Array kEmpty = numbers({0, 3}, {});
 
@@ -64,7 +66,10 @@ Program full_program() {
   expression.layout = {{"", {Layout::Kind::kInvariant, 0}}};
   Input random;
   random.name = "d";
-  random.value = RandomSpec{{std::int64_t{3}, Expression{"rank + 1", "/s"}}, RandomSpec::Kind::kUniform, -kInf, 0.1,
+  random.value = RandomSpec{{std::int64_t{3}, Expression{"rank + 1", "/s"}},
+                            RandomSpec::Kind::kUniform,
+                            -kInf,
+                            0.1,
                             ~std::uint64_t{0}};
   p.inputs = {value, by_rank, expression, random};
   CollectiveCall call;
@@ -77,11 +82,18 @@ Program full_program() {
   call.dim = -1;
   call.splits = {{1, 2}, {}, {std::int64_t{1} << 40}};
   call.pairs = {{0, 1}, {3, 3}};
-  p.steps = {{"x", "/steps/0", Expression{"a + 1", "/steps/0/x"}}, {"y", "/steps/1", call},
-             {"z", "/steps/2", CodeCall{"python:f.py:g", {{"x", "/steps/2/z/args/0"}, {"2 * x", "/a/1"}}, "python:f.py:h"}}};
+  p.steps = {
+      {"x", "/steps/0", Expression{"a + 1", "/steps/0/x"}},
+      {"y", "/steps/1", call},
+      {"z", "/steps/2",
+       CodeCall{
+           "python:f.py:g", {{"x", "/steps/2/z/args/0"}, {"2 * x", "/a/1"}}, "python:f.py:h"}}};
   p.loss = {"y.sum()", "/loss"};
-  p.single_device = SingleDevice{{{"s", "/single_device/steps/0", Expression{"a", "/e"}}}, {"s", "/l"}};
-  p.truth = {{"a", "/truth/a", kOdd}, {"b", "/truth/b", std::vector<Array>{kOdd}}, {"c", "/t", Expression{"1", "/t/c"}}};
+  p.single_device =
+      SingleDevice{{{"s", "/single_device/steps/0", Expression{"a", "/e"}}}, {"s", "/l"}};
+  p.truth = {{"a", "/truth/a", kOdd},
+             {"b", "/truth/b", std::vector<Array>{kOdd}},
+             {"c", "/t", Expression{"1", "/t/c"}}};
   return p;
 }
 
@@ -102,7 +114,7 @@ void expect_same_value(const Variant& a, const Variant& b) {
     ASSERT_EQ(by_rank->size(), other.size());
     for (std::size_t i = 0; i < other.size(); ++i) EXPECT_THAT((*by_rank)[i], IsArray(other[i]));
   }
-  if constexpr (std::variant_size_v<Variant> > 3) {
+  if constexpr (std::variant_size_v < Variant >> 3) {
     if (const auto* random = std::get_if<RandomSpec>(&a)) {
       const auto& other = std::get<RandomSpec>(b);
       ASSERT_EQ(random->shape.size(), other.shape.size());
@@ -210,9 +222,11 @@ void expect_same(const std::vector<StepValue>& a, const std::vector<StepValue>& 
   for (std::size_t i = 0; i < a.size(); ++i) {
     EXPECT_EQ(a[i].step, b[i].step);
     ASSERT_EQ(a[i].by_rank.size(), b[i].by_rank.size());
-    for (std::size_t k = 0; k < a[i].by_rank.size(); ++k) EXPECT_THAT(a[i].by_rank[k], IsArray(b[i].by_rank[k]));
+    for (std::size_t k = 0; k < a[i].by_rank.size(); ++k)
+      EXPECT_THAT(a[i].by_rank[k], IsArray(b[i].by_rank[k]));
     ASSERT_EQ(a[i].bound.size(), b[i].bound.size());
-    for (std::size_t k = 0; k < a[i].bound.size(); ++k) EXPECT_THAT(a[i].bound[k], IsArray(b[i].bound[k]));
+    for (std::size_t k = 0; k < a[i].bound.size(); ++k)
+      EXPECT_THAT(a[i].bound[k], IsArray(b[i].bound[k]));
   }
 }
 
@@ -305,7 +319,8 @@ TEST(Messages, RunRequest) {
 TEST(Messages, SmallestProgram) {
   Program program;
   program.loss.text = "x";
-  const auto got = round_trip<WorkRequest>(encode_request(1, RunRequest{program, "", "", {}, "", {}}), decode_request);
+  const auto got = round_trip<WorkRequest>(
+      encode_request(1, RunRequest{program, "", "", {}, "", {}}), decode_request);
   const auto& request = std::get<RunRequest>(got.what);
   expect_same(program, request.program);
   EXPECT_FALSE(request.observe);
@@ -419,19 +434,26 @@ TEST(Messages, LargeTensorsOutliveTheFrame) {
 }
 
 TEST(Messages, ControlMessages) {
-  const auto request = [](const ZygoteRequest& r) { return round_trip<ZygoteRequest>(encode(r), decode_zygote_request); };
+  const auto request = [](const ZygoteRequest& r) {
+    return round_trip<ZygoteRequest>(encode(r), decode_zygote_request);
+  };
   const auto fork = std::get<ForkWorker>(request(ForkWorker{9, WorkerRole::kRank, 3, 5}));
   EXPECT_EQ(fork.worker, 9U);
   EXPECT_EQ(fork.role, WorkerRole::kRank);
   EXPECT_EQ(fork.rank, 3);
   EXPECT_EQ(fork.world_size, 5);
   EXPECT_EQ(fork.exec, "");
-  EXPECT_EQ(std::get<ForkWorker>(request(ForkWorker{9, WorkerRole::kRank, 3, 5, "nccl on cuda"})).exec, "nccl on cuda");
-  EXPECT_EQ(std::get<ForkWorker>(request(ForkWorker{1, WorkerRole::kSimulator, 0, 1})).role, WorkerRole::kSimulator);
+  EXPECT_EQ(
+      std::get<ForkWorker>(request(ForkWorker{9, WorkerRole::kRank, 3, 5, "nccl on cuda"})).exec,
+      "nccl on cuda");
+  EXPECT_EQ(std::get<ForkWorker>(request(ForkWorker{1, WorkerRole::kSimulator, 0, 1})).role,
+            WorkerRole::kSimulator);
   EXPECT_EQ(std::get<KillWorker>(request(KillWorker{4})).worker, 4U);
   EXPECT_EQ(std::get<LookAtWorker>(request(LookAtWorker{5})).worker, 5U);
 
-  const auto event = [](const ZygoteEvent& e) { return round_trip<ZygoteEvent>(encode(e), decode_zygote_event); };
+  const auto event = [](const ZygoteEvent& e) {
+    return round_trip<ZygoteEvent>(encode(e), decode_zygote_event);
+  };
   EXPECT_EQ(std::get<ZygoteReady>(event(ZygoteReady{2, "2.15"})).protocol, 2);
   EXPECT_EQ(std::get<ZygoteReady>(event(ZygoteReady{2, "2.15"})).torch, "2.15");
   EXPECT_EQ(std::get<WorkerForked>(event(WorkerForked{1, 77})).pid, 77);
@@ -450,20 +472,23 @@ TEST(Messages, WhatIsNoMessage) {
   EXPECT_EQ(decode_error("[]"), "not an object: a list");
   EXPECT_EQ(decode_error("{}"), "\"kind\" is missing");
   EXPECT_EQ(decode_error(R"({"kind":"result","id":-1})"), "not a non-negative integer: -1");
-  EXPECT_EQ(decode_error(R"({"kind":"nonsense","id":1,"elapsed_ns":0})"), "unknown message \"nonsense\"");
+  EXPECT_EQ(decode_error(R"({"kind":"nonsense","id":1,"elapsed_ns":0})"),
+            "unknown message \"nonsense\"");
 }
 
 std::string tensor_error(const std::string& tensor, std::vector<double> payload) {
-  return decode_error(R"({"kind":"result","id":1,"elapsed_ns":0,"loss":1,"loss_shape":[],"gradients":[)" + tensor +
-                          R"(],"steps":[],"warnings":[],"composed":[],"skipped":""})",
-                      std::move(payload));
+  return decode_error(
+      R"({"kind":"result","id":1,"elapsed_ns":0,"loss":1,"loss_shape":[],"gradients":[)" + tensor +
+          R"(],"steps":[],"warnings":[],"composed":[],"skipped":""})",
+      std::move(payload));
 }
 
 TEST(Messages, NestingIsRefusedBeforeItIsWalkedThrough) {
   const std::string deep(1'000'000, '[');
   EXPECT_EQ(decode_error(deep), "a frame's header is nested too deeply");
   EXPECT_EQ(decode_error(R"({"kind":)" + deep), "a frame's header is nested too deeply");
-  EXPECT_NE(decode_error('"' + deep + '"'), "a frame's header is nested too deeply") << "brackets in a text";
+  EXPECT_NE(decode_error('"' + deep + '"'), "a frame's header is nested too deeply")
+      << "brackets in a text";
 }
 
 TEST(Messages, StridesThatNoTensorHas) {
@@ -486,8 +511,10 @@ TEST(Messages, TensorsThatDoNotLieInTheData) {
   const std::string beyond = "a tensor lies beyond the end of the frame's data";
   EXPECT_EQ(tensor_error(R"({"shape":[3],"at":1})", {1, 2, 3}), beyond);
   EXPECT_EQ(tensor_error(R"({"shape":[1],"at":0})", {}), beyond);
-  EXPECT_EQ(tensor_error(R"({"shape":[4294967296,4294967296],"at":0})", {1}), "a tensor is too large");
-  EXPECT_EQ(tensor_error(R"({"shape":[0,281474976710656,281474976710656],"at":0})", {1}), "a tensor is too large");
+  EXPECT_EQ(tensor_error(R"({"shape":[4294967296,4294967296],"at":0})", {1}),
+            "a tensor is too large");
+  EXPECT_EQ(tensor_error(R"({"shape":[0,281474976710656,281474976710656],"at":0})", {1}),
+            "a tensor is too large");
   EXPECT_EQ(tensor_error(R"({"shape":[-1],"at":0})", {1}), "an integer is out of range: -1");
   EXPECT_EQ(tensor_error(R"({"shape":[1.5],"at":0})", {1}), "not an integer: 1.5");
   EXPECT_EQ(tensor_error(R"({"shape":[1],"at":18446744073709551615})", {1}),
@@ -506,7 +533,8 @@ TEST(Messages, SurviveChangedHeaders) {
     Frame bad;
     bad.header = good.header;
     bad.payload = good.payload;
-    for (int k = 0; k < 2; ++k) bad.header[random() % bad.header.size()] = static_cast<char>(' ' + random() % 95);
+    for (int k = 0; k < 2; ++k)
+      bad.header[random() % bad.header.size()] = static_cast<char>(' ' + random() % 95);
     refused += !decode_request(bad).value;
   }
   EXPECT_GT(refused, 100);
@@ -527,7 +555,8 @@ RunRequest small_request() {
   for (const char* name : {"a", "b"}) {
     CollectiveCall call;
     call.operand = {"x * w + rank", "/steps/1/y/all_reduce"};
-    request.program.steps.push_back({std::string("e") + name, "/steps/0", Expression{"x * 2 + w", "/steps/0/e"}});
+    request.program.steps.push_back(
+        {std::string("e") + name, "/steps/0", Expression{"x * 2 + w", "/steps/0/e"}});
     request.program.steps.push_back({name, "/steps/1", call});
   }
   request.program.loss = {"(a * b).sum()", "/loss"};
@@ -547,13 +576,17 @@ TEST(Messages, CostOfASmallCase) {
     constexpr int kTimes = 2000;
     const auto start = std::chrono::steady_clock::now();
     for (int i = 0; i < kTimes; ++i) work();
-    return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count() / kTimes;
+    return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
+               .count() /
+           kTimes;
   };
-  const Frame request_frame = received(*encode_request(1, request)), reply_frame = received(*encode(reply));
+  const Frame request_frame = received(*encode_request(1, request)),
+              reply_frame = received(*encode(reply));
   std::cout << "request of " << request_frame.header.size() << " bytes: encode "
             << microseconds([&] { encode_request(1, request); }) << " us, decode "
-            << microseconds([&] { decode_request(request_frame); }) << " us; reply of " << reply_frame.header.size()
-            << " bytes: encode " << microseconds([&] { encode(reply); }) << " us, decode "
+            << microseconds([&] { decode_request(request_frame); }) << " us; reply of "
+            << reply_frame.header.size() << " bytes: encode "
+            << microseconds([&] { encode(reply); }) << " us, decode "
             << microseconds([&] { decode_reply(reply_frame); }) << " us\n";
 }
 

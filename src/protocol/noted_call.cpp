@@ -15,8 +15,10 @@ NotedCall parse_note(const Json& json) {
   for (const Json& entry : read_list(field(json, "entered")))
     call.entered[read_text(field(entry, "group"))] =
         static_cast<std::uint64_t>(read_integer(field(entry, "calls"), 0, kMost));
-  if (const Json* told_all = optional_field(json, "told_all")) call.told_all = read_bool(*told_all);
-  for (const Json& recent : read_list(field(json, "recent"))) call.recent.push_back(read_noted_call(recent));
+  if (const Json* reported_all = optional_field(json, "reported_all"))
+    call.reported_all = read_bool(*reported_all);
+  for (const Json& recent : read_list(field(json, "recent")))
+    call.recent.push_back(read_noted_call(recent));
   return call;
 }
 
@@ -27,7 +29,8 @@ NotedCall read_noted_call(const Json& json) {
   call.kind = read_text(field(json, "kind"));
   call.op = read_text(field(json, "op"));
   call.dtype = read_text(field(json, "dtype"));
-  for (const Json& size : read_list(field(json, "shape"))) call.shape.push_back(read_integer(size, 0, kMost));
+  for (const Json& size : read_list(field(json, "shape")))
+    call.shape.push_back(read_integer(size, 0, kMost));
   call.sizes_agree = read_bool(field(json, "sizes_agree"));
   call.root = read_int(field(json, "root"), -1);
   if (const Json* step = optional_field(json, "step")) call.step = read_int(*step, -1);

@@ -13,7 +13,8 @@ constexpr int kDeepest = 64;
 std::string shown(const Json& json) {
   constexpr std::size_t kLongest = 80;
   if (json.is_structured()) return json.is_array() ? "a list" : "an object";
-  if (const auto* text = json.get_ptr<const std::string*>(); text && text->size() > kLongest) return "a long text";
+  if (const auto* text = json.get_ptr<const std::string*>(); text && text->size() > kLongest)
+    return "a long text";
   return header_text(json);
 }
 
@@ -40,7 +41,8 @@ Json PayloadWriter::numbers(std::span<const double> values) {
   return json;
 }
 
-SharedFrame PayloadWriter::finish(const Json& header, std::vector<std::shared_ptr<const UniqueFd>> fds) {
+SharedFrame PayloadWriter::finish(const Json& header,
+                                  std::vector<std::shared_ptr<const UniqueFd>> fds) {
   return make_frame(header_text(header), pieces_, std::move(fds));
 }
 
@@ -51,7 +53,8 @@ Array PayloadReader::array(const Json& json) const {
   std::int64_t product_of_others = 1, size = 1;
   for (const Json& entry : read_list(field(json, "shape"))) {
     const std::int64_t length = read_integer(entry, 0, kLimit);
-    if (length > 0 && product_of_others > kLimit / length) throw BadMessage("a tensor is too large");
+    if (length > 0 && product_of_others > kLimit / length)
+      throw BadMessage("a tensor is too large");
     if (length > 0) product_of_others *= length;
     size *= length;
     shape.push_back(length);
@@ -64,7 +67,8 @@ Array PayloadReader::array(const Json& json) const {
 
 std::vector<double> PayloadReader::numbers(const Json& json) const {
   const Array values = array(json);
-  if (values.shape().size() != 1) throw BadMessage("a list of numbers is not a tensor of one dimension");
+  if (values.shape().size() != 1)
+    throw BadMessage("a list of numbers is not a tensor of one dimension");
   return {values.values().begin(), values.values().end()};
 }
 
@@ -86,9 +90,11 @@ double read_number(const Json& json) {
 std::int64_t read_integer(const Json& json, std::int64_t low, std::int64_t high) {
   if (!json.is_number_integer()) throw BadMessage("not an integer: " + shown(json));
   const bool too_large = json.is_number_unsigned() &&
-                         json.get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+                         json.get<std::uint64_t>() >
+                             static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
   const std::int64_t value = too_large ? 0 : json.get<std::int64_t>();
-  if (too_large || value < low || value > high) throw BadMessage("an integer is out of range: " + shown(json));
+  if (too_large || value < low || value > high)
+    throw BadMessage("an integer is out of range: " + shown(json));
   return value;
 }
 
@@ -124,7 +130,9 @@ const Json* optional_field(const Json& object, const char* name) {
   return found == object.end() ? nullptr : &*found;
 }
 
-std::string header_text(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string header_text(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
 
 Json parse_header(const std::string& text) {
   if (is_nested_deeper(text, kDeepest)) throw BadMessage("a frame's header is nested too deeply");

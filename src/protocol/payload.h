@@ -1,5 +1,6 @@
-// How values stand in a message's JSON: tensors by their place in the frame's data, numbers so that none is lost, and
-// readers that check everything. Included by the codecs only: nlohmann/json is costly to compile.
+// How values stand in a message's JSON: tensors by their place in the frame's data, numbers so that
+// none is lost, and readers that check everything. Included by the codecs only: nlohmann/json is
+// costly to compile.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,8 @@ namespace distgrad {
 
 using Json = nlohmann::json;
 
-// A message that is not what the protocol says. Thrown by the readers below and caught where a message is decoded.
+// A message that is not what the protocol says. Thrown by the readers below and caught where a
+// message is decoded.
 class BadMessage : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -9,7 +9,8 @@
 namespace distgrad {
 namespace {
 
-// The writers take structs apart by structured bindings: a member added to the model and forgotten here does not compile.
+// The writers take structs apart by structured bindings: a member added to the model and forgotten
+// here does not compile.
 
 // Names of enumerators in the order of their values.
 constexpr std::array<std::string_view, 3> kDistributions = {"integers", "normal", "uniform"};
@@ -54,11 +55,13 @@ std::vector<Array> read_arrays(const Json& json, const PayloadReader& in) {
 }
 
 template <class Integer>
-std::vector<std::vector<Integer>> read_table(const Json& json, std::int64_t low, std::int64_t high) {
+std::vector<std::vector<Integer>> read_table(const Json& json, std::int64_t low,
+                                             std::int64_t high) {
   std::vector<std::vector<Integer>> table;
   for (const Json& row : read_list(json)) {
     auto& numbers = table.emplace_back();
-    for (const Json& n : read_list(row)) numbers.push_back(static_cast<Integer>(read_integer(n, low, high)));
+    for (const Json& n : read_list(row))
+      numbers.push_back(static_cast<Integer>(read_integer(n, low, high)));
   }
   return table;
 }
@@ -73,7 +76,8 @@ Json write_group(const Group& g) {
 }
 
 Group read_group(const Json& json, int world_size) {
-  return {read_text(field(json, "name")), read_table<int>(field(json, "partition"), 0, world_size - 1),
+  return {read_text(field(json, "name")),
+          read_table<int>(field(json, "partition"), 0, world_size - 1),
           read_bool(field(json, "is_mesh_axis"))};
 }
 
@@ -82,8 +86,10 @@ Json write_random(const RandomSpec& r) {
   Json json;
   Json& sizes = json["shape"] = Json::array();
   for (const auto& entry : shape) {
-    if (const auto* size = std::get_if<std::int64_t>(&entry)) sizes.push_back(*size);
-    else sizes.push_back(write_expression(std::get<Expression>(entry)));
+    if (const auto* size = std::get_if<std::int64_t>(&entry))
+      sizes.push_back(*size);
+    else
+      sizes.push_back(write_expression(std::get<Expression>(entry)));
   }
   json["kind"] = kDistributions[static_cast<std::size_t>(kind)];
   json["low"] = number(low);
@@ -95,8 +101,10 @@ Json write_random(const RandomSpec& r) {
 RandomSpec read_random(const Json& json) {
   RandomSpec r;
   for (const Json& entry : read_list(field(json, "shape"))) {
-    if (entry.is_object()) r.shape.emplace_back(read_expression(entry));
-    else r.shape.emplace_back(read_integer(entry, 0, std::numeric_limits<std::int64_t>::max()));
+    if (entry.is_object())
+      r.shape.emplace_back(read_expression(entry));
+    else
+      r.shape.emplace_back(read_integer(entry, 0, std::numeric_limits<std::int64_t>::max()));
   }
   r.kind = read_enum<RandomSpec::Kind>(field(json, "kind"), kDistributions);
   r.low = read_number(field(json, "low"));
@@ -108,17 +116,21 @@ RandomSpec read_random(const Json& json) {
 // An input's value or the file's truth: what a variant of these holds, under a key that says which.
 template <class Variant>
 void write_value(const Variant& value, Json& json, PayloadWriter& out) {
-  if (const auto* array = std::get_if<Array>(&value)) json["value"] = out.array(*array);
-  else if (const auto* by_rank = std::get_if<std::vector<Array>>(&value)) json["by_rank"] = write_arrays(*by_rank, out);
-  else if (const auto* expr = std::get_if<Expression>(&value)) json["expr"] = write_expression(*expr);
-  else if constexpr (std::variant_size_v<Variant> > 3) json["random"] = write_random(std::get<RandomSpec>(value));
+  if (const auto* array = std::get_if<Array>(&value))
+    json["value"] = out.array(*array);
+  else if (const auto* by_rank = std::get_if<std::vector<Array>>(&value))
+    json["by_rank"] = write_arrays(*by_rank, out);
+  else if (const auto* expr = std::get_if<Expression>(&value))
+    json["expr"] = write_expression(*expr);
+  else if constexpr (std::variant_size_v<Variant> > 3)
+    json["random"] = write_random(std::get<RandomSpec>(value));
 }
 
 template <class Variant>
 Variant read_value(const Json& json, const PayloadReader& in) {
   if (const Json* value = optional_field(json, "value")) return in.array(*value);
   if (const Json* by_rank = optional_field(json, "by_rank")) return read_arrays(*by_rank, in);
-  if constexpr (std::variant_size_v<Variant> > 3)
+  if constexpr (std::variant_size_v < Variant >> 3)
     if (const Json* random = optional_field(json, "random")) return read_random(*random);
   return read_expression(field(json, "expr"));
 }
@@ -163,11 +175,14 @@ Input read_input(const Json& json, const PayloadReader& in) {
   input.name = read_text(field(json, "name"));
   input.pointer = read_text(field(json, "pointer"));
   input.value = read_value<decltype(input.value)>(json, in);
-  if (const Json* requires_grad = optional_field(json, "requires_grad")) input.requires_grad = read_bool(*requires_grad);
-  for (const Json& entry : read_list(field(json, "layout"))) input.layout.push_back(read_layout(entry));
+  if (const Json* requires_grad = optional_field(json, "requires_grad"))
+    input.requires_grad = read_bool(*requires_grad);
+  for (const Json& entry : read_list(field(json, "layout")))
+    input.layout.push_back(read_layout(entry));
   if (const Json* sync = optional_field(json, "sync"))
     for (const Json& entry : read_list(*sync))
-      input.sync.emplace_back(read_text(field(entry, "axis")), read_enum<Input::Sync>(field(entry, "op"), kSyncs));
+      input.sync.emplace_back(read_text(field(entry, "axis")),
+                              read_enum<Input::Sync>(field(entry, "op"), kSyncs));
   return input;
 }
 
@@ -220,7 +235,8 @@ Json write_code(const CodeCall& call) {
 CodeCall read_code(const Json& json) {
   CodeCall call;
   call.code = read_text(field(json, "code"));
-  for (const Json& argument : read_list(field(json, "args"))) call.arguments.push_back(read_expression(argument));
+  for (const Json& argument : read_list(field(json, "args")))
+    call.arguments.push_back(read_expression(argument));
   call.simulate = read_text(field(json, "simulate"));
   return call;
 }
@@ -231,9 +247,12 @@ Json write_steps(const std::vector<Step>& steps) {
     Json json;
     json["name"] = name;
     json["pointer"] = pointer;
-    if (const auto* call = std::get_if<CollectiveCall>(&what)) json["collective"] = write_call(*call);
-    else if (const auto* code = std::get_if<CodeCall>(&what)) json["call"] = write_code(*code);
-    else json["expr"] = write_expression(std::get<Expression>(what));
+    if (const auto* call = std::get_if<CollectiveCall>(&what))
+      json["collective"] = write_call(*call);
+    else if (const auto* code = std::get_if<CodeCall>(&what))
+      json["call"] = write_code(*code);
+    else
+      json["expr"] = write_expression(std::get<Expression>(what));
     list.push_back(std::move(json));
   }
   return list;
@@ -243,9 +262,12 @@ std::vector<Step> read_steps(const Json& list, int world_size) {
   std::vector<Step> steps;
   for (const Json& json : read_list(list)) {
     Step step{read_text(field(json, "name")), read_text(field(json, "pointer")), {}};
-    if (const Json* call = optional_field(json, "collective")) step.what = read_call(*call, world_size);
-    else if (const Json* code = optional_field(json, "call")) step.what = read_code(*code);
-    else step.what = read_expression(field(json, "expr"));
+    if (const Json* call = optional_field(json, "collective"))
+      step.what = read_call(*call, world_size);
+    else if (const Json* code = optional_field(json, "call"))
+      step.what = read_code(*code);
+    else
+      step.what = read_expression(field(json, "expr"));
     steps.push_back(std::move(step));
   }
   return steps;
@@ -291,16 +313,19 @@ Json write_program(const Program& program, PayloadWriter& out) {
 
 Program read_program(const Json& json, const PayloadReader& in) {
   Program program;
-  program.world_size = static_cast<int>(read_integer(field(json, "world_size"), 1, std::numeric_limits<int>::max()));
+  program.world_size =
+      static_cast<int>(read_integer(field(json, "world_size"), 1, std::numeric_limits<int>::max()));
   const Json& dtype = field(json, "dtype");
   program.dtype = known(dtype_named(read_text(dtype)), dtype);
-  for (const Json& g : read_list(field(json, "groups"))) program.groups.push_back(read_group(g, program.world_size));
-  for (const Json& i : read_list(field(json, "inputs"))) program.inputs.push_back(read_input(i, in));
+  for (const Json& g : read_list(field(json, "groups")))
+    program.groups.push_back(read_group(g, program.world_size));
+  for (const Json& i : read_list(field(json, "inputs")))
+    program.inputs.push_back(read_input(i, in));
   program.steps = read_steps(field(json, "steps"), program.world_size);
   program.loss = read_expression(field(json, "loss"));
   if (const Json* single = optional_field(json, "single_device"))
-    program.single_device =
-        SingleDevice{read_steps(field(*single, "steps"), program.world_size), read_expression(field(*single, "loss"))};
+    program.single_device = SingleDevice{read_steps(field(*single, "steps"), program.world_size),
+                                         read_expression(field(*single, "loss"))};
   if (const Json* truth = optional_field(json, "truth"))
     for (const Json& t : read_list(*truth)) program.truth.push_back(read_truth(t, in));
   return program;

@@ -283,7 +283,9 @@ class WatchedNode : public testing::Test {
 };
 
 TEST_F(WatchedNode, IsSeenAsItIs) {
-  const auto identity = [](const CallSite&, const Kept&, const at::Tensor& g) { return g; };
+  const auto identity = [](const CallSite&, const SavedForBackward&, const at::Tensor& g) {
+    return g;
+  };
   for (const bool watched : {false, true}) {
     std::shared_ptr<WatchedCall> watch;
     const at::Tensor x = numbers({2, 2}).requires_grad_(true);
@@ -302,7 +304,7 @@ TEST_F(WatchedNode, IsSeenAsItIs) {
 }
 
 TEST_F(WatchedNode, TellsAWriteAndALeafThatTakesOver) {
-  const auto in_place = [](const CallSite&, const Kept&, const at::Tensor& g) {
+  const auto in_place = [](const CallSite&, const SavedForBackward&, const at::Tensor& g) {
     return at::Tensor(g).mul_(2);
   };
   for (const bool watched : {false, true}) {
@@ -332,7 +334,8 @@ TEST_F(WatchedNode, TellsNone) {
   std::shared_ptr<WatchedCall> watch;
   const at::Tensor x = numbers({2}).requires_grad_(true);
   const at::Tensor y = call(
-      x, [](const CallSite&, const Kept&, const at::Tensor&) { return at::Tensor(); }, watch, true);
+      x, [](const CallSite&, const SavedForBackward&, const at::Tensor&) { return at::Tensor(); },
+      watch, true);
   (y * numbers({2}, 3)).sum().backward();
   EXPECT_EQ(values(watch->told().cotangent), (Values{3, 4}));
   EXPECT_FALSE(watch->told().given);

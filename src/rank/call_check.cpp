@@ -79,7 +79,8 @@ std::string difference_from_arithmetic(const SimulatedCall& made) {
   for (const at::Tensor& y : made.outputs) outputs.push_back(plain_of(y));
   const Plains wanted = plain_outputs(call, operands);
   const Plains terms = adds_up(spec) ? plain_outputs(call, magnitudes(operands)) : wanted;
-  if (std::string where = difference("output", outputs, wanted, terms); !where.empty()) return where;
+  if (std::string where = difference("output", outputs, wanted, terms); !where.empty())
+    return where;
   if (made.operand_cotangents.empty()) return {};
   for (std::size_t r = 0; r < made.operands.size(); ++r) {
     starts.push_back(plain_or_zeros(made.output_cotangents[r], made.outputs[r]));

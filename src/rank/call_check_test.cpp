@@ -23,10 +23,14 @@ SimulateRequest drawn(std::uint64_t index) {
   return request;
 }
 
-bool is_finite(const at::Tensor& x) { return x.numel() > 0 && x.detach().isfinite().all().item<bool>(); }
+bool is_finite(const at::Tensor& x) {
+  return x.numel() > 0 && x.detach().isfinite().all().item<bool>();
+}
 
 // Half as large again, one of an element that is 0.
-at::Tensor spoilt(const at::Tensor& x) { return at::where(x == 0, at::ones_like(x), x * 1.5).detach(); }
+at::Tensor spoilt(const at::Tensor& x) {
+  return at::where(x == 0, at::ones_like(x), x * 1.5).detach();
+}
 
 void expect_equal(const std::vector<Gradient>& a, const std::vector<Gradient>& b) {
   ASSERT_EQ(a.size(), b.size());
@@ -35,7 +39,8 @@ void expect_equal(const std::vector<Gradient>& a, const std::vector<Gradient>& b
       const auto x = a[i].parts[p]->values(), y = b[i].parts[p]->values();
       ASSERT_EQ(x.size(), y.size());
       for (std::size_t e = 0; e < x.size(); ++e)
-        EXPECT_TRUE(std::abs(x[e] - y[e]) <= 1e-12 * std::abs(x[e]) || (x[e] != x[e] && y[e] != y[e]));
+        EXPECT_TRUE(std::abs(x[e] - y[e]) <= 1e-12 * std::abs(x[e]) ||
+                    (x[e] != x[e] && y[e] != y[e]));
     }
 }
 
@@ -72,7 +77,7 @@ TEST(CallCheck, HoldsUntilSomethingIsWrong) {
   EXPECT_EQ(cotangents.size(), kCollectives.size());
 }
 
-TEST(CallCheck, ToldCallsChangeNoGradient) {
+TEST(CallCheck, ReportedCallsChangeNoGradient) {
   for (std::uint64_t index = 0; index < 100; ++index) {
     const SimulateRequest request = drawn(index);
     std::vector<SimulatedCall> calls;

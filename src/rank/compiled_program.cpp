@@ -6,10 +6,14 @@ namespace distgrad {
 
 at::ScalarType scalar_type(DType dtype) {
   switch (dtype) {
-    case DType::kFloat64: return at::kDouble;
-    case DType::kFloat32: return at::kFloat;
-    case DType::kBFloat16: return at::kBFloat16;
-    case DType::kFloat16: return at::kHalf;
+    case DType::kFloat64:
+      return at::kDouble;
+    case DType::kFloat32:
+      return at::kFloat;
+    case DType::kBFloat16:
+      return at::kBFloat16;
+    case DType::kFloat16:
+      return at::kHalf;
   }
   return at::kDouble;
 }
@@ -38,7 +42,8 @@ Scope size_scope(const Program& program) {
   Scope scope{{"world_size", NameType::kInt}};
   for (const Group& group : program.groups) {
     const auto& lists = group.partition;
-    if (std::all_of(lists.begin(), lists.end(), [&](const auto& l) { return l.size() == lists[0].size(); }))
+    if (std::all_of(lists.begin(), lists.end(),
+                    [&](const auto& l) { return l.size() == lists[0].size(); }))
       scope.emplace(group.name + "_size", NameType::kInt);
   }
   return scope;
@@ -50,19 +55,21 @@ std::int64_t value_of_name(const Program& program, const std::string& name, int 
   for (const Group& group : program.groups) {
     const auto [list, place] = group.place_of(rank);
     if (name == group.name + "_rank") return place;
-    if (name == group.name + "_size") return static_cast<std::int64_t>(group.partition[list].size());
+    if (name == group.name + "_size")
+      return static_cast<std::int64_t>(group.partition[list].size());
   }
   throw std::logic_error("no such name: " + name);
 }
 
-at::Tensor evaluate_alone(const Program& program, const Expression& expression, const Scope& scope, int rank,
-                          DType dtype, const std::map<std::string, c10::IValue>& more) {
+at::Tensor evaluate_alone(const Program& program, const Expression& expression, const Scope& scope,
+                          int rank, DType dtype, const std::map<std::string, c10::IValue>& more) {
   try {
     const auto code = compile_expression(expression.text, scope, dtype, NumberResult::kAccept);
     std::vector<c10::IValue> values;
     for (const std::string& name : code->names()) {
       const auto found = more.find(name);
-      values.push_back(found != more.end() ? found->second : c10::IValue(value_of_name(program, name, rank)));
+      values.push_back(found != more.end() ? found->second
+                                           : c10::IValue(value_of_name(program, name, rank)));
     }
     return code->evaluate(std::move(values));
   } catch (const InvalidExpression& e) {
@@ -76,7 +83,8 @@ std::optional<Expression> inner_of_gradient_norm(const Expression& loss) {
   text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
   if (!text.starts_with(kName)) return std::nullopt;
   std::size_t depth = 1, end = kName.size();
-  for (; end < text.size() && depth > 0; ++end) depth += text[end] == '(' ? 1 : text[end] == ')' ? -1 : 0;
+  for (; end < text.size() && depth > 0; ++end)
+    depth += text[end] == '(' ? 1 : text[end] == ')' ? -1 : 0;
   if (depth > 0 || text.find_first_not_of(kBlanks, end) != text.npos)
     throw InvalidAt(loss.pointer, "squared_gradient_norm(...) is the whole loss or no part of it");
   return Expression{std::string(text.substr(kName.size(), end - 1 - kName.size())), loss.pointer};
@@ -84,7 +92,8 @@ std::optional<Expression> inner_of_gradient_norm(const Expression& loss) {
 
 CompiledProgram::CompiledProgram(const Program& p, DType dtype) : program(p) {
   for (const auto& [name, type] : rank_scope(program)) add(name, type);
-  for (const Input& input : program.inputs) input_slots.push_back(add(input.name, NameType::kTensor));
+  for (const Input& input : program.inputs)
+    input_slots.push_back(add(input.name, NameType::kTensor));
   for (const Step& step : program.steps) {
     CompiledStep compiled_step;
     compiled_step.step = &step;
@@ -125,7 +134,8 @@ void CompiledProgram::trace_dependencies() {
   for (std::size_t i = 0; i < program.inputs.size(); ++i)
     on_gradient[input_slots[i]] = program.inputs[i].requires_grad;
   for (CompiledStep& step : steps) {
-    for (const int slot : step.text.slots) step.depends_on_gradient = step.depends_on_gradient || on_gradient[slot];
+    for (const int slot : step.text.slots)
+      step.depends_on_gradient = step.depends_on_gradient || on_gradient[slot];
     on_gradient[step.slot] = step.depends_on_gradient;
   }
   for (const int slot : loss.slots) reaches[slot] = true;
@@ -143,7 +153,8 @@ std::vector<c10::IValue> CompiledProgram::rank_slots(int rank) const {
   for (const Group& group : program.groups) {
     const auto [list, place] = group.place_of(rank);
     slots[slot_of_.at(group.name + "_rank")] = static_cast<std::int64_t>(place);
-    slots[slot_of_.at(group.name + "_size")] = static_cast<std::int64_t>(group.partition[list].size());
+    slots[slot_of_.at(group.name + "_size")] =
+        static_cast<std::int64_t>(group.partition[list].size());
   }
   return slots;
 }

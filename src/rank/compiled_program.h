@@ -1,4 +1,5 @@
-// A program with its expressions compiled and its names resolved to slots, for the simulator and for real ranks.
+// A program with its expressions compiled and its names resolved to slots, for the simulator and
+// for real ranks.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -34,14 +35,15 @@ struct CompiledText {
 struct CompiledStep {
   const Step* step = nullptr;
   int slot = 0;
-  CompiledText text;                // the step's expression, or the collective's operand
-  const Group* group = nullptr;     // collectives only; nullptr: the world
-  bool reaches_loss = false;        // the loss depends on it, by name
-  bool depends_on_gradient = false; // it depends, by name, on an input that requires grad
+  CompiledText text;                 // the step's expression, or the collective's operand
+  const Group* group = nullptr;      // collectives only; nullptr: the world
+  bool reaches_loss = false;         // the loss depends on it, by name
+  bool depends_on_gradient = false;  // it depends, by name, on an input that requires grad
 };
 
 struct CompiledProgram {
-  // The program must outlive this. Expressions are compiled for `dtype` (the simulator's is float64). Throws InvalidAt.
+  // The program must outlive this. Expressions are compiled for `dtype` (the simulator's is
+  // float64). Throws InvalidAt.
   CompiledProgram(const Program& program, DType dtype);
 
   const Program& program;
@@ -64,12 +66,14 @@ struct CompiledProgram {
   Expression inner_loss_;  // what `loss` is compiled from, where it is not the program's
 };
 
-// What is in the parentheses of a loss squared_gradient_norm(...); nullopt for another loss. Throws InvalidAt.
+// What is in the parentheses of a loss squared_gradient_norm(...); nullopt for another loss. Throws
+// InvalidAt.
 std::optional<Expression> inner_of_gradient_norm(const Expression& loss);
 
 // The names a rank may use besides inputs and steps: rank, world_size, NAME_rank, NAME_size.
 Scope rank_scope(const Program&);
-// Without those of a rank, for values that are not one rank's: world_size and the NAME_size that are the same everywhere.
+// Without those of a rank, for values that are not one rank's: world_size and the NAME_size that
+// are the same everywhere.
 Scope size_scope(const Program&);
 // The value of such a name. `rank` is ignored for sizes that are the same everywhere.
 std::int64_t value_of_name(const Program&, const std::string& name, int rank);

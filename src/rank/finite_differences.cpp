@@ -7,25 +7,30 @@
 namespace distgrad {
 namespace {
 
-// About the cube root of float64's epsilon, where truncation (h²) and rounding (epsilon / h) weigh the same.
+// About the cube root of float64's epsilon, where truncation (h²) and rounding (epsilon / h) weigh
+// the same.
 constexpr double kStep = 0x1p-17;
 // Of J: what its evaluation may have lost by rounding, thousands of additions that cancel included.
 constexpr double kRounding = 4096 * std::numeric_limits<double>::epsilon();
 // Of the scale: what is right to this is right. A wrong formula is off by far more.
 constexpr double kClose = 1e-6;
-// Of the scale: where slopes over one step and over two differ by more, nothing can be said of the derivative.
+// Of the scale: where slopes over one step and over two differ by more, nothing can be said of the
+// derivative.
 constexpr double kRough = 1e-3;
 
 }  // namespace
 
-FiniteDifferences finite_differences(const std::function<double(double)>& along, double derivative, double scale) {
+FiniteDifferences finite_differences(const std::function<double(double)>& along, double derivative,
+                                     double scale) {
   const double here = along(0);
-  const double ahead = along(kStep), behind = along(-kStep), far_ahead = along(2 * kStep), far_behind = along(-2 * kStep);
+  const double ahead = along(kStep), behind = along(-kStep), far_ahead = along(2 * kStep),
+               far_behind = along(-2 * kStep);
   const double near = (ahead - behind) / (2 * kStep), far = (far_ahead - far_behind) / (4 * kStep);
   const double slope = (4 * near - far) / 3;  // Richardson: the error is of order h⁴
-  // By how much the slope changes here, seen from two distances. Half of it from half as far where J is smooth; where it has a
-  // kink, which direction of it autograd has taken is not to be seen.
-  const double bend = (ahead - 2 * here + behind) / kStep, far_bend = (far_ahead - 2 * here + far_behind) / (2 * kStep);
+  // By how much the slope changes here, seen from two distances. Half of it from half as far where
+  // J is smooth; where it has a kink, which direction of it autograd has taken is not to be seen.
+  const double bend = (ahead - 2 * here + behind) / kStep,
+               far_bend = (far_ahead - 2 * here + far_behind) / (2 * kStep);
   const double kink = std::abs(2 * bend - far_bend);
 
   FiniteDifferences result;

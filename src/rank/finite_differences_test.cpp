@@ -40,11 +40,14 @@ TEST(FiniteDifferencesTest, AConstantAgreesWithZero) {
 TEST(FiniteDifferencesTest, KinksAndJumpsAreNotJudged) {
   for (const double derivative : {0.0, 0.5, 1.0}) {
     EXPECT_NE(answer([](double t) { return std::max(t, 0.0); }, derivative, 1), Answer::kDisagree);
-    EXPECT_NE(answer([](double t) { return t < 1e-6 ? 0.0 : 1.0; }, derivative, 1), Answer::kDisagree);
+    EXPECT_NE(answer([](double t) { return t < 1e-6 ? 0.0 : 1.0; }, derivative, 1),
+              Answer::kDisagree);
   }
   const auto steep = [](double t) { return 1e4 * std::sin(t + 1) + std::max(t, 0.0); };
-  EXPECT_EQ(answer(steep, 1e4 * std::cos(1.0) + 1, 1e4), Answer::kNotAsked) << "a small kink beside large slopes";
-  EXPECT_EQ(answer([](double t) { return std::sqrt(t); }, 1, 1), Answer::kNotAsked) << "not a number behind 0";
+  EXPECT_EQ(answer(steep, 1e4 * std::cos(1.0) + 1, 1e4), Answer::kNotAsked)
+      << "a small kink beside large slopes";
+  EXPECT_EQ(answer([](double t) { return std::sqrt(t); }, 1, 1), Answer::kNotAsked)
+      << "not a number behind 0";
 }
 
 TEST(FiniteDifferencesTest, WhatIsNotFiniteIsNotJudged) {

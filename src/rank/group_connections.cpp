@@ -16,8 +16,8 @@
 namespace distgrad {
 namespace {
 
-// While it lives, what is written to standard error is lost. c10d complains there of hosts that have an address and no name;
-// whatever really goes wrong is thrown.
+// While it lives, what is written to standard error is lost. c10d complains there of hosts that
+// have an address and no name; whatever really goes wrong is thrown.
 class MutedErrors {
  public:
   MutedErrors() : kept_(fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3)) {
@@ -43,9 +43,12 @@ c10::intrusive_ptr<c10d::TCPStore> connected(const c10d::TCPStoreOptions& option
 
 }  // namespace
 
-GroupConnections::GroupConnections(int rank, int world_size, Board* board, const std::string& backend,
-                                   const std::string& device)
-    : rank_(rank), world_size_(world_size), board_(board), backend_(backend, device, rank, world_size) {}
+GroupConnections::GroupConnections(int rank, int world_size, Board* board,
+                                   const std::string& backend, const std::string& device)
+    : rank_(rank),
+      world_size_(world_size),
+      board_(board),
+      backend_(backend, device, rank, world_size) {}
 
 c10::intrusive_ptr<c10d::Store> GroupConnections::store() {
   if (store_) return store_;
@@ -74,7 +77,8 @@ Connection& GroupConnections::of(const std::vector<int>& ranks) {
   if (!connection) {
     std::string name = "distgrad";
     for (const int r : ranks) name += "," + std::to_string(r);
-    const int place = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
+    const int place =
+        static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
     connection = backend_.connect(c10::make_intrusive<c10d::PrefixStore>(name, store()), place,
                                   static_cast<int>(ranks.size()), name);
   }

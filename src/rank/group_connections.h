@@ -1,4 +1,4 @@
-// A rank's connections, one for each group it has taken part in, made at first use and kept.
+// A rank's connections, one for each group it has taken part in, made at first use and saved.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -15,11 +15,13 @@ namespace distgrad {
 
 class GroupConnections {
  public:
-  // The first use blocks until rank 0 has its store. Throws UnavailableBackend where the backend cannot be used.
-  GroupConnections(int rank, int world_size, Board* board, const std::string& backend, const std::string& device);
+  // The first use blocks until rank 0 has its store. Throws UnavailableBackend where the backend
+  // cannot be used.
+  GroupConnections(int rank, int world_size, Board* board, const std::string& backend,
+                   const std::string& device);
 
-  // `ranks` lists the group's members in group order and contains this rank. All members must ask in the same order of
-  // groups. Blocks until all have.
+  // `ranks` lists the group's members in group order and contains this rank. All members must ask
+  // in the same order of groups. Blocks until all have.
   Connection& of(const std::vector<int>& ranks);
 
   const std::string& backend() const { return backend_.name(); }

@@ -14,7 +14,8 @@ namespace {
 constexpr std::int64_t kMostElements = std::int64_t{1} << 31;  // 16 GiB of float64
 
 // `rank` < 0: the input is one tensor, not a rank's.
-at::Tensor random_value(const Program& program, const Input& input, const RandomSpec& spec, int rank) {
+at::Tensor random_value(const Program& program, const Input& input, const RandomSpec& spec,
+                        int rank) {
   Shape shape;
   std::int64_t count = 1;
   for (const auto& entry : spec.shape) {
@@ -26,9 +27,11 @@ at::Tensor random_value(const Program& program, const Input& input, const Random
       const Expression& text = std::get<Expression>(entry);
       pointer = text.pointer;
       const Scope scope = rank < 0 ? size_scope(program) : rank_scope(program);
-      const at::Tensor value = evaluate_alone(program, text, scope, std::max(rank, 0), DType::kFloat64);
+      const at::Tensor value =
+          evaluate_alone(program, text, scope, std::max(rank, 0), DType::kFloat64);
       const double given = value.numel() == 1 ? value.item<double>() : -1;
-      if (!(given >= 0 && given <= static_cast<double>(kMostElements)) || given != std::floor(given))
+      if (!(given >= 0 && given <= static_cast<double>(kMostElements)) ||
+          given != std::floor(given))
         throw InvalidAt(pointer, "a shape entry must be an integer of at least 0");
       size = static_cast<std::int64_t>(given);
     }
@@ -53,8 +56,8 @@ at::Tensor value_on(const Program& program, const Input& input, int rank) {
   if (const auto* random = std::get_if<RandomSpec>(&input.value))
     return converted(random_value(program, input, *random, rank));
   const Scope scope = rank < 0 ? size_scope(program) : rank_scope(program);
-  const at::Tensor value =
-      evaluate_alone(program, std::get<Expression>(input.value), scope, std::max(rank, 0), DType::kFloat64);
+  const at::Tensor value = evaluate_alone(program, std::get<Expression>(input.value), scope,
+                                          std::max(rank, 0), DType::kFloat64);
   return converted(value.detach()).clone(at::MemoryFormat::Contiguous);
 }
 
@@ -62,11 +65,13 @@ at::Tensor value_on(const Program& program, const Input& input, int rank) {
 std::vector<std::int64_t> shard_sizes(std::int64_t length, std::int64_t size) {
   const std::int64_t each = (length + size - 1) / size;
   std::vector<std::int64_t> sizes;
-  for (std::int64_t i = 0; i < size; ++i) sizes.push_back(std::clamp<std::int64_t>(length - i * each, 0, each));
+  for (std::int64_t i = 0; i < size; ++i)
+    sizes.push_back(std::clamp<std::int64_t>(length - i * each, 0, each));
   return sizes;
 }
 
-std::vector<at::Tensor> along_axis(const Input& input, const Layout& layout, const at::Tensor& x, int size) {
+std::vector<at::Tensor> along_axis(const Input& input, const Layout& layout, const at::Tensor& x,
+                                   int size) {
   if (layout.kind != Layout::Kind::kShard) {
     Shape shape = x.sizes().vec();
     shape.insert(shape.begin(), size);
@@ -74,8 +79,9 @@ std::vector<at::Tensor> along_axis(const Input& input, const Layout& layout, con
   }
   const std::int64_t dim = layout.dim < 0 ? layout.dim + x.dim() : layout.dim;
   if (dim < 0 || dim >= x.dim())
-    throw InvalidAt(input.pointer, "sharded along dim " + std::to_string(layout.dim) + ", but the value has " +
-                                       std::to_string(x.dim()) + " dimensions");
+    throw InvalidAt(input.pointer, "sharded along dim " + std::to_string(layout.dim) +
+                                       ", but the value has " + std::to_string(x.dim()) +
+                                       " dimensions");
   return x.split_with_sizes(shard_sizes(x.size(dim), size), dim);
 }
 
@@ -112,7 +118,8 @@ at::Tensor laid_in_memory(const at::Tensor& value, const Strides& strides) {
 at::Tensor tensor_of(const Array& array) {
   at::Tensor out = at::empty(array.shape(), at::kDouble);
   if (array.size() > 0)
-    std::memcpy(out.data_ptr<double>(), array.values().data(), array.values().size() * sizeof(double));
+    std::memcpy(out.data_ptr<double>(), array.values().data(),
+                array.values().size() * sizeof(double));
   return out;
 }
 
@@ -127,19 +134,26 @@ Array array_of(const at::Tensor& tensor) {
   return Array(x.sizes().vec(), data, std::make_shared<at::Tensor>(x));
 }
 
-at::Tensor local_value(const Program& program, const Input& input, int rank) { return value_on(program, input, rank); }
+at::Tensor local_value(const Program& program, const Input& input, int rank) {
+  return value_on(program, input, rank);
+}
 
-at::Tensor full_value(const Program& program, const Input& input) { return value_on(program, input, -1); }
+at::Tensor full_value(const Program& program, const Input& input) {
+  return value_on(program, input, -1);
+}
 
-std::vector<at::Tensor> laid_out(const Program& program, const Input& input, const at::Tensor& full) {
+std::vector<at::Tensor> laid_out(const Program& program, const Input& input,
+                                 const at::Tensor& full) {
   std::vector<at::Tensor> held{full};
   const std::vector<const Group*> mesh = program.mesh();
   for (std::size_t axis = 0; axis < input.layout.size(); ++axis) {
     const bool whole_world = input.layout[axis].axis.empty();
-    const int size = whole_world ? program.world_size : static_cast<int>(mesh[axis]->partition[0].size());
+    const int size =
+        whole_world ? program.world_size : static_cast<int>(mesh[axis]->partition[0].size());
     std::vector<at::Tensor> finer;
     for (const at::Tensor& x : held)
-      for (at::Tensor& piece : along_axis(input, input.layout[axis].layout, x, size)) finer.push_back(std::move(piece));
+      for (at::Tensor& piece : along_axis(input, input.layout[axis].layout, x, size))
+        finer.push_back(std::move(piece));
     held = std::move(finer);
   }
   return held;

@@ -21,11 +21,19 @@ bool is_one_of(std::string_view name, std::initializer_list<std::string_view> na
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-bool names_op(std::string_view n) { return is_one_of(n, {"op", "reduce_op", "reduceOp", "reduction"}); }
-bool names_group(std::string_view n) { return is_one_of(n, {"group", "group_name", "process_group", "pg"}); }
-bool names_root_in_group(std::string_view n) { return is_one_of(n, {"root", "group_src", "group_dst"}); }
+bool names_op(std::string_view n) {
+  return is_one_of(n, {"op", "reduce_op", "reduceOp", "reduction"});
+}
+bool names_group(std::string_view n) {
+  return is_one_of(n, {"group", "group_name", "process_group", "pg"});
+}
+bool names_root_in_group(std::string_view n) {
+  return is_one_of(n, {"root", "group_src", "group_dst"});
+}
 bool names_global_root(std::string_view n) { return is_one_of(n, {"src", "dst"}); }
-bool names_dim(std::string_view n) { return is_one_of(n, {"dim", "axis", "gather_dim", "scatter_dim"}); }
+bool names_dim(std::string_view n) {
+  return is_one_of(n, {"dim", "axis", "gather_dim", "scatter_dim"});
+}
 bool names_size(std::string_view n) { return is_one_of(n, {"group_size", "world_size"}); }
 bool names_splits(std::string_view n) { return is_one_of(n, {"splits", "split_sizes"}); }
 
@@ -41,7 +49,8 @@ c10::OperatorHandle load(const std::string& subject) {
   const auto [file, name] = file_and_operator(subject);
   // A name without a slash would be looked for where the system's libraries are.
   const std::string path = file.find('/') == std::string::npos ? "./" + file : file;
-  if (dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr) throw UnusableOperator(subject + ": " + dlerror());
+  if (dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr)
+    throw UnusableOperator(subject + ": " + dlerror());
   const auto op = c10::Dispatcher::singleton().findSchema({name, ""});
   if (op) return *op;
   std::string text = subject + ": " + file + " registers no operator " + name;
@@ -55,12 +64,15 @@ c10::OperatorHandle load(const std::string& subject) {
 // As the parameter's type has it: "sum", a number, or torch's object.
 IValue op_value(const c10::Argument& argument, ReduceOp op) {
   if (argument.type()->kind() == c10::TypeKind::StringType) return std::string(name_of(op));
-  if (argument.type()->kind() == c10::TypeKind::IntType) return static_cast<std::int64_t>(torch_op(op).op_);
+  if (argument.type()->kind() == c10::TypeKind::IntType)
+    return static_cast<std::int64_t>(torch_op(op).op_);
   return IValue(c10::make_intrusive<c10d::ReduceOp>(torch_op(op)));
 }
 
-IValue group_value(const c10::Argument& argument, Connection& connection, const std::vector<int>& ranks) {
-  const auto group = c10::intrusive_ptr<c10d::ProcessGroup>::unsafe_reclaim_from_nonowning(&connection.process_group());
+IValue group_value(const c10::Argument& argument, Connection& connection,
+                   const std::vector<int>& ranks) {
+  const auto group = c10::intrusive_ptr<c10d::ProcessGroup>::unsafe_reclaim_from_nonowning(
+      &connection.process_group());
   if (argument.type()->kind() != c10::TypeKind::StringType) return IValue(group);
   std::string name = "distgrad";
   for (const int rank : ranks) name += "_" + std::to_string(rank);
@@ -69,9 +81,11 @@ IValue group_value(const c10::Argument& argument, Connection& connection, const 
   return name;
 }
 
-std::vector<std::int64_t> sizes(const CollectiveCall& call, const Call& by, const at::Tensor& operand) {
+std::vector<std::int64_t> sizes(const CollectiveCall& call, const Call& by,
+                                const at::Tensor& operand) {
   if (!call.splits.empty()) return {call.splits[0].begin(), call.splits[0].end()};
-  return std::vector<std::int64_t>(static_cast<std::size_t>(by.size), operand.size(call.dim.value_or(0)) / by.size);
+  return std::vector<std::int64_t>(static_cast<std::size_t>(by.size),
+                                   operand.size(call.dim.value_or(0)) / by.size);
 }
 
 // A copy, so that an operator in place changes no other step.
@@ -81,17 +95,21 @@ at::Tensor joined(const IValue& result, const CollectiveCall& call) {
   if (result.isTensor()) return result.toTensor();
   if (result.isTensorList()) {
     const std::vector<at::Tensor> parts = result.toTensorVector();
-    return traits(call.kind).dim_is_optional && !call.dim ? at::stack(parts) : at::cat(parts, call.dim.value_or(0));
+    return traits(call.kind).dim_is_optional && !call.dim ? at::stack(parts)
+                                                          : at::cat(parts, call.dim.value_or(0));
   }
   throw std::runtime_error("it returns neither a tensor nor a list of tensors");
 }
 
 // Zeros whatever it holds, attached to it.
 at::Tensor zeros_attached(const at::Tensor& x) {
-  return at::where(at::zeros_like(x, x.options().dtype(at::kBool).requires_grad(false)), x, at::zeros({}, x.options().requires_grad(false)));
+  return at::where(at::zeros_like(x, x.options().dtype(at::kBool).requires_grad(false)), x,
+                   at::zeros({}, x.options().requires_grad(false)));
 }
 
-bool has_result_on_root_only(CollectiveKind kind) { return kind == CollectiveKind::kReduce || kind == CollectiveKind::kGather; }
+bool has_result_on_root_only(CollectiveKind kind) {
+  return kind == CollectiveKind::kReduce || kind == CollectiveKind::kGather;
+}
 
 }  // namespace
 
@@ -101,34 +119,49 @@ LibraryOperator::LibraryOperator(const std::string& subject)
   for (const c10::Argument& argument : schema().arguments()) {
     const std::string_view name = argument.name();
     const bool is_tensor = argument.type()->kind() == c10::TypeKind::TensorType;
-    const bool known = names_op(name) || names_group(name) || names_root_in_group(name) || names_global_root(name) ||
-                       names_dim(name) || names_size(name) || names_splits(name) || name == "rank" || name == "factor";
-    if (is_tensor && !has_operand) has_operand = true;
+    const bool known = names_op(name) || names_group(name) || names_root_in_group(name) ||
+                       names_global_root(name) || names_dim(name) || names_size(name) ||
+                       names_splits(name) || name == "rank" || name == "factor";
+    if (is_tensor && !has_operand)
+      has_operand = true;
     else if (!known && !argument.default_value())
-      throw UnusableOperator(subject + ": what to pass for " + argument.name() + " is not known; the schema is " +
-                             c10::toString(schema()) + ". Register an operator whose parameters have names that docs/your-code.md lists");
+      throw UnusableOperator(
+          subject + ": what to pass for " + argument.name() + " is not known; the schema is " +
+          c10::toString(schema()) +
+          ". Register an operator whose parameters have names that docs/your-code.md lists");
   }
-  if (!has_operand) throw UnusableOperator(subject + ": it takes no tensor; the schema is " + c10::toString(schema()));
+  if (!has_operand)
+    throw UnusableOperator(subject + ": it takes no tensor; the schema is " +
+                           c10::toString(schema()));
 }
 
-std::string LibraryOperator::why_not_offered(const CollectiveCall& call, bool is_whole_world) const {
+std::string LibraryOperator::why_not_offered(const CollectiveCall& call,
+                                             bool is_whole_world) const {
   const auto has = [&](bool (*names)(std::string_view)) {
     const auto& arguments = schema().arguments();
-    return std::any_of(arguments.begin(), arguments.end(), [&](const c10::Argument& a) { return names(a.name()); });
+    return std::any_of(arguments.begin(), arguments.end(),
+                       [&](const c10::Argument& a) { return names(a.name()); });
   };
   const CollectiveTraits& t = traits(call.kind);
-  const auto lacks = [&](const std::string& what) { return name_ + " has no parameter for the " + what; };
+  const auto lacks = [&](const std::string& what) {
+    return name_ + " has no parameter for the " + what;
+  };
   if (t.takes_op && call.op != ReduceOp::kSum && !has(names_op)) return lacks("op");
-  if (t.takes_op && call.op == ReduceOp::kPremulSum && !has([](std::string_view n) { return n == "factor"; })) return lacks("factor");
+  if (t.takes_op && call.op == ReduceOp::kPremulSum &&
+      !has([](std::string_view n) { return n == "factor"; }))
+    return lacks("factor");
   if (!is_whole_world && !has(names_group)) return lacks("group");
-  if (t.takes_root && call.root != 0 && !has(names_root_in_group) && !has(names_global_root)) return lacks("root");
+  if (t.takes_root && call.root != 0 && !has(names_root_in_group) && !has(names_global_root))
+    return lacks("root");
   if (t.takes_dim && call.dim.value_or(0) != 0 && !has(names_dim)) return lacks("dim");
-  if (!call.splits.empty() && (!has(names_splits) || call.kind == CollectiveKind::kAllToAll)) return lacks("splits");
+  if (!call.splits.empty() && (!has(names_splits) || call.kind == CollectiveKind::kAllToAll))
+    return lacks("splits");
   if (t.takes_pairs) return name_ + " cannot be given pairs";
   return {};
 }
 
-at::Tensor LibraryOperator::operator()(const Call& call, Connection& connection, const std::vector<int>& ranks,
+at::Tensor LibraryOperator::operator()(const Call& call, Connection& connection,
+                                       const std::vector<int>& ranks,
                                        const at::Tensor& operand) const {
   const CollectiveCall& spec = *call.spec;
   torch::jit::Stack stack;
@@ -138,21 +171,33 @@ at::Tensor LibraryOperator::operator()(const Call& call, Connection& connection,
     if (!given && argument.type()->kind() == c10::TypeKind::TensorType) {
       stack.emplace_back(private_copy(operand));
       given = true;
-    } else if (names_op(name)) stack.push_back(op_value(argument, spec.op));
-    else if (name == "factor") stack.emplace_back(spec.factor);
-    else if (names_group(name)) stack.push_back(group_value(argument, connection, ranks));
-    else if (names_root_in_group(name)) stack.emplace_back(static_cast<std::int64_t>(spec.root));
-    else if (names_global_root(name)) stack.emplace_back(static_cast<std::int64_t>(ranks[static_cast<std::size_t>(spec.root)]));
-    else if (names_dim(name)) stack.emplace_back(static_cast<std::int64_t>(spec.dim.value_or(0)));
-    else if (names_size(name)) stack.emplace_back(static_cast<std::int64_t>(call.size));
-    else if (name == "rank") stack.emplace_back(static_cast<std::int64_t>(connection.rank()));
-    else if (names_splits(name)) stack.emplace_back(sizes(spec, call, operand));
-    else stack.push_back(*argument.default_value());
+    } else if (names_op(name))
+      stack.push_back(op_value(argument, spec.op));
+    else if (name == "factor")
+      stack.emplace_back(spec.factor);
+    else if (names_group(name))
+      stack.push_back(group_value(argument, connection, ranks));
+    else if (names_root_in_group(name))
+      stack.emplace_back(static_cast<std::int64_t>(spec.root));
+    else if (names_global_root(name))
+      stack.emplace_back(static_cast<std::int64_t>(ranks[static_cast<std::size_t>(spec.root)]));
+    else if (names_dim(name))
+      stack.emplace_back(static_cast<std::int64_t>(spec.dim.value_or(0)));
+    else if (names_size(name))
+      stack.emplace_back(static_cast<std::int64_t>(call.size));
+    else if (name == "rank")
+      stack.emplace_back(static_cast<std::int64_t>(connection.rank()));
+    else if (names_splits(name))
+      stack.emplace_back(sizes(spec, call, operand));
+    else
+      stack.push_back(*argument.default_value());
   }
   op_.callBoxed(stack);
   if (stack.empty()) throw std::runtime_error(name_ + " returns nothing");
   at::Tensor result = joined(stack[0], spec);
-  return has_result_on_root_only(spec.kind) && connection.rank() != spec.root ? zeros_attached(result) : result;
+  return has_result_on_root_only(spec.kind) && connection.rank() != spec.root
+             ? zeros_attached(result)
+             : result;
 }
 
 }  // namespace distgrad

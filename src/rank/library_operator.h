@@ -1,4 +1,5 @@
-// A torch operator that a user's shared library registers, as a subject: "library:FILE.so:NAMESPACE::OP".
+// A torch operator that a user's shared library registers, as a subject:
+// "library:FILE.so:NAMESPACE::OP".
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -12,7 +13,8 @@
 
 namespace distgrad {
 
-// The library or the operator is not there, or has a parameter that nothing is known for: the user's error.
+// The library or the operator is not there, or has a parameter that nothing is known for: the
+// user's error.
 class UnusableOperator : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -23,12 +25,14 @@ class LibraryOperator {
   // Loads the library into this process. Throws UnusableOperator.
   explicit LibraryOperator(const std::string& subject);
 
-  // Why its schema cannot say what the call asks for: "my::gather has no parameter for the root"; empty where it can.
+  // Why its schema cannot say what the call asks for: "my::gather has no parameter for the root";
+  // empty where it can.
   std::string why_not_offered(const CollectiveCall& call, bool is_whole_world) const;
 
-  // On every rank of the group. `ranks` are its members, in group order. Arguments are matched by the names of the schema's
-  // parameters; docs/your-code.md lists them. The result has the shape that the kind asks for where the operator
-  // returns a list; off the root of reduce and gather it is zeros that stay attached.
+  // On every rank of the group. `ranks` are its members, in group order. Arguments are matched by
+  // the names of the schema's parameters; docs/your-code.md lists them. The result has the shape
+  // that the kind asks for where the operator returns a list; off the root of reduce and gather it
+  // is zeros that stay attached.
   at::Tensor operator()(const Call& call, Connection& connection, const std::vector<int>& ranks,
                         const at::Tensor& operand) const;
 

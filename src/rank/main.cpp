@@ -1,5 +1,5 @@
-// distgrad-rank: the program that simulates and whose processes are the ranks. Started by the driver as a zygote, or by a
-// user who wants to know which of the backend's collectives are right.
+// distgrad-rank: the program that simulates and whose processes are the ranks. Started by the
+// driver as a zygote, or by a user who wants to know which of the backend's collectives are right.
 #include <ATen/Parallel.h>
 
 #include <charconv>
@@ -25,7 +25,8 @@ distgrad::WorkerFunctions torch_functions() {
   functions.torch = distgrad::torch_version();
   functions.start = [] { at::set_num_threads(1); };
   functions.simulate = distgrad::simulate;
-  functions.make_runner = [](int rank, int world_size, distgrad::Board* board) -> distgrad::RunCase {
+  functions.make_runner = [](int rank, int world_size,
+                             distgrad::Board* board) -> distgrad::RunCase {
     auto runner = std::make_shared<distgrad::Runner>(rank, world_size, board);
     return [runner](const distgrad::RunRequest& request) { return runner->run(request); };
   };
@@ -43,11 +44,13 @@ int descriptor_of(std::string_view text) {
 
 int main(int argc, char** argv) {
   const std::string_view what = argc > 1 ? argv[1] : "";
-  if (what == "--self-test" && argc <= 3) return distgrad::run_self_test(argc == 3 ? argv[2] : "gloo");
+  if (what == "--self-test" && argc <= 3)
+    return distgrad::run_self_test(argc == 3 ? argv[2] : "gloo");
   if (what == "--probe" && argc == 2) return distgrad::run_probe(distgrad::Thoroughness::kQuick);
   if (what == "--probe" && argc == 3 && std::string_view(argv[2]) == "--load")
     return distgrad::run_probe(distgrad::Thoroughness::kLoad);
-  if (what == "--simulated-fuzz" && argc == 3) return distgrad::run_simulated_fuzz(argv[2], distgrad::kInheritedFd);
+  if (what == "--simulated-fuzz" && argc == 3)
+    return distgrad::run_simulated_fuzz(argv[2], distgrad::kInheritedFd);
   if (auto start = distgrad::worker_of_arguments(argc, argv)) {
     distgrad::preload(start->transport);
     distgrad::be_worker(std::move(*start), torch_functions());
@@ -56,6 +59,7 @@ int main(int argc, char** argv) {
     distgrad::be_zygote(descriptor_of(argv[2]), torch_functions());
   std::fprintf(stderr,
                "distgrad-rank is started by distgrad (see docs/protocol.md).\n"
-               "usage: distgrad-rank --self-test [gloo|nccl] | --probe [--load] | --zygote FD | --simulated-fuzz JOB | --worker RANK WORLD_SIZE FD FD FD TRANSPORT\n");
+               "usage: distgrad-rank --self-test [gloo|nccl] | --probe [--load] | --zygote FD | "
+               "--simulated-fuzz JOB | --worker RANK WORLD_SIZE FD FD FD TRANSPORT\n");
   return 2;
 }

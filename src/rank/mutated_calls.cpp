@@ -14,26 +14,27 @@ namespace {
 
 // Beside the native backward, on the tensors that autograd has.
 Backward of_memory(const LocalMistake& mistake) {
-  return [&mistake](const CallSite& site, const Kept& kept, const at::Tensor& cotangent) {
-    Kept read = kept;
-    at::Tensor g = cotangent;
-    mistake.before(read.operand, g);
-    return mistake.after(native_backward(site, read, g), cotangent);
-  };
+  return
+      [&mistake](const CallSite& site, const SavedForBackward& saved, const at::Tensor& cotangent) {
+        SavedForBackward read = saved;
+        at::Tensor g = cotangent;
+        mistake.before(read.operand, g);
+        return mistake.after(native_backward(site, read, g), cotangent);
+      };
 }
 
 // A call that was made as well, for its backward.
 struct OtherCall {
   CollectiveCall spec;
   CallSite site;
-  Kept kept;
+  SavedForBackward saved;
 };
 
 void run_forward(OtherCall& other, const at::Tensor& operand) {
-  other.kept.operand = operand.detach();
-  other.kept.output =
+  other.saved.operand = operand.detach();
+  other.saved.output =
       collective(other.spec.kind)
-          .forward(other.site.call, *other.site.connection, other.kept.operand, other.kept);
+          .forward(other.site.call, *other.site.connection, other.saved.operand, other.saved);
 }
 
 }  // namespace
@@ -68,8 +69,9 @@ void MutatedCalls::apply(const Mutation& mutation, CallSite& site, const at::Ten
       return;
     case kWithout:
       if (static_cast<std::uint64_t>(rank_) != mutation.number) return;
-      site.backward = [](const CallSite& own, const Kept& kept, const at::Tensor& cotangent) {
-        return native_backward(own, kept, at::zeros_like(cotangent));
+      site.backward = [](const CallSite& own, const SavedForBackward& saved,
+                         const at::Tensor& cotangent) {
+        return native_backward(own, saved, at::zeros_like(cotangent));
       };
       return;
     case kLinear:
@@ -94,7 +96,7 @@ Backward MutatedCalls::of_rule(const std::string& name, const CollectiveCall& ca
   const Rule* rule = rule_named(name);
   if (rule == nullptr || !rule->applies(call))
     throw std::invalid_argument("no rule for this call: " + name);
-  if (name == "leftovers") return leftovers_backward;
+  if (name == "partial-sums-off-root") return partial_sums_backward;
   const LocalMistake* mistake = local_mistake_named(name);
   return mistake ? of_memory(*mistake) : rule_backward(*rule);
 }
@@ -118,8 +120,8 @@ Backward MutatedCalls::of_other_call(const Mutation& mutation, const CollectiveC
     other->site.connection = &connections_.of(list);
   }
   run_forward(*other, operand);
-  return [other](const CallSite&, const Kept&, const at::Tensor& cotangent) {
-    return native_backward(other->site, other->kept, cotangent);
+  return [other](const CallSite&, const SavedForBackward&, const at::Tensor& cotangent) {
+    return native_backward(other->site, other->saved, cotangent);
   };
 }
 

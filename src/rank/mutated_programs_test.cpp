@@ -1,4 +1,5 @@
-// Mutants in whole programs on real ranks: several at once, and those that another call or value shows.
+// Mutants in whole programs on real ranks: several at once, and those that another call or value
+// shows.
 #include "rank/real_ranks_test.h"
 
 namespace distgrad {

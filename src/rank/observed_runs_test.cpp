@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "model/objective.h"
-#include "pool/workshop.h"
+#include "pool/worker_pool.h"
 #include "rank/simulator.h"
 #include "scenario/cases.h"
 #include "scenario/parse.h"
@@ -178,20 +178,19 @@ struct Submitted {
 
 TEST(ObservedRuns, ChangeNothingAndTellWhatIsThere) {
   at::set_num_threads(1);
-  Workshop workshop({.rank_commands = {{std::string(DISTGRAD_BIN_DIR) + "/distgrad-rank"}}});
+  WorkerPool pool({.rank_commands = {{std::string(DISTGRAD_BIN_DIR) + "/distgrad-rank"}}});
   const std::list<Scenario> scenarios = all_scenarios();
-  const std::vector<Case> cases = cases_of(scenarios, workshop.torch_version());
+  const std::vector<Case> cases = cases_of(scenarios, pool.torch_version());
   std::vector<Submitted> all;
   for (const Case& c : cases) {
     const RunRequest plain = run_of(c, false), observed = run_of(c, true);
-    all.push_back(
-        {&c, plain.program, plain.weights, workshop.run(plain, 30), workshop.run(observed, 30)});
+    all.push_back({&c, plain.program, plain.weights, pool.run(plain, 30), pool.run(observed, 30)});
   }
   int calls = 0, compared = 0;
   for (const Submitted& s : all) {
     SCOPED_TRACE(s.which->id);
-    const auto plain = std::get<DistributedRun>(workshop.wait(s.plain).value().result);
-    const auto observed = std::get<DistributedRun>(workshop.wait(s.observed).value().result);
+    const auto plain = std::get<DistributedRun>(pool.wait(s.plain).value().result);
+    const auto observed = std::get<DistributedRun>(pool.wait(s.observed).value().result);
     ASSERT_EQ(plain.error.has_value(), observed.error.has_value())
         << (plain.error ? plain.error : observed.error)->message;
     if (plain.error) {
@@ -221,7 +220,7 @@ TEST(ObservedRuns, ChangeNothingAndTellWhatIsThere) {
 
 // Operators of a user's library (tests/operators).
 TEST(ObservedRuns, SeeWhatALibraryGives) {
-  Workshop workshop({.rank_commands = {{std::string(DISTGRAD_BIN_DIR) + "/distgrad-rank"}}});
+  WorkerPool pool({.rank_commands = {{std::string(DISTGRAD_BIN_DIR) + "/distgrad-rank"}}});
   RunRequest request;
   Program& program = request.program;
   program.world_size = 3;
@@ -243,11 +242,9 @@ TEST(ObservedRuns, SeeWhatALibraryGives) {
     SCOPED_TRACE(name);
     request.subject = "library:" DISTGRAD_BIN_DIR "/../tests/example_operators.so:example::" + name;
     request.observe = false;
-    const auto plain =
-        std::get<DistributedRun>(workshop.wait(workshop.run(request, 30)).value().result);
+    const auto plain = std::get<DistributedRun>(pool.wait(pool.run(request, 30)).value().result);
     request.observe = true;
-    const auto run =
-        std::get<DistributedRun>(workshop.wait(workshop.run(request, 30)).value().result);
+    const auto run = std::get<DistributedRun>(pool.wait(pool.run(request, 30)).value().result);
     ASSERT_FALSE(run.error) << run.error->message;
     for (std::size_t r = 0; r < 3; ++r) {
       expect_same(plain.ranks[r], run.ranks[r]);

@@ -1,9 +1,11 @@
-// `distgrad-rank --probe`: what of GPUs and of backends in shared libraries can be used here, for the driver.
+// `distgrad-rank --probe`: what of GPUs and of backends in shared libraries can be used here, for
+// the driver.
 #pragma once
 
 namespace distgrad {
 
-// kQuick: a library is loaded only where it could run. kLoad: always, so that what is wrong with it is told anyway.
+// kQuick: a library is loaded only where it could run. kLoad: always, so that what is wrong with it
+// is told anyway.
 enum class Thoroughness { kQuick, kLoad };
 
 // Prints one JSON object; docs/backends.md. The exit code: 0, whatever is found.

@@ -11,31 +11,36 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-std::vector<at::Tensor> by_rank(Connection& group, const CollectiveCall& spec, const at::Tensor& x) {
+std::vector<at::Tensor> by_rank(Connection& group, const CollectiveCall& spec,
+                                const at::Tensor& x) {
   const CollectiveTraits& t = traits(spec.kind);
   // A copy is local, so that nothing else makes the ranks' shapes agree.
-  const bool may_differ =
-      t.takes_pairs || t.takes_splits || (t.takes_dim && spec.dim) || spec.kind == CollectiveKind::kCopy;
+  const bool may_differ = t.takes_pairs || t.takes_splits || (t.takes_dim && spec.dim) ||
+                          spec.kind == CollectiveKind::kCopy;
   return may_differ ? group.all_gather_uneven(x) : group.all_gather(x);
 }
 
 struct RankCall : torch::autograd::Function<RankCall> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& operand, const at::Tensor& /*anchor*/,
-                            const std::shared_ptr<CallSite>& site, const std::shared_ptr<Kept>& kept) {
-    kept->operand = operand.detach();
-    const at::Tensor output = collective(site->call.spec->kind).forward(site->call, *site->connection, operand, *kept);
-    kept->output = output.detach();
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& operand,
+                            const at::Tensor& /*anchor*/, const std::shared_ptr<CallSite>& site,
+                            const std::shared_ptr<SavedForBackward>& saved) {
+    saved->operand = operand.detach();
+    const at::Tensor output =
+        collective(site->call.spec->kind).forward(site->call, *site->connection, operand, *saved);
+    saved->output = output.detach();
     context->set_materialize_grads(true);
-    context->saved_data["keeper"] = c10::IValue::make_capsule(c10::make_intrusive<Keeper>(site, kept));
+    context->saved_data["keeper"] =
+        c10::IValue::make_capsule(c10::make_intrusive<Keeper>(site, saved));
     return output;
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& cotangents) {
-    const auto keeper = c10::static_intrusive_pointer_cast<Keeper>(context->saved_data["keeper"].toCapsule());
+    const auto keeper =
+        c10::static_intrusive_pointer_cast<Keeper>(context->saved_data["keeper"].toCapsule());
     const CallSite& site = *keeper->site;
     if (site.enter_backward) site.enter_backward();
     if (site.watch) site.watch->arrives(cotangents[0]);
-    const at::Tensor gradient = site.backward(site, *keeper->kept, cotangents[0]);
+    const at::Tensor gradient = site.backward(site, *keeper->saved, cotangents[0]);
     if (site.watch) {
       site.watch->gives(gradient);
       site.watch->notice_writes();
@@ -52,9 +57,10 @@ struct RankCall : torch::autograd::Function<RankCall> {
   }
 
   struct Keeper : torch::CustomClassHolder {
-    Keeper(std::shared_ptr<CallSite> s, std::shared_ptr<Kept> k) : site(std::move(s)), kept(std::move(k)) {}
+    Keeper(std::shared_ptr<CallSite> s, std::shared_ptr<SavedForBackward> k)
+        : site(std::move(s)), saved(std::move(k)) {}
     std::shared_ptr<CallSite> site;
-    std::shared_ptr<Kept> kept;
+    std::shared_ptr<SavedForBackward> saved;
   };
 };
 
@@ -84,7 +90,8 @@ std::unordered_set<const Node*> nodes_behind(const at::Tensor& x) {
     const Node* node = waiting.back();
     waiting.pop_back();
     if (node == nullptr || !seen.insert(node).second) continue;
-    for (const torch::autograd::Edge& edge : node->next_edges()) waiting.push_back(edge.function.get());
+    for (const torch::autograd::Edge& edge : node->next_edges())
+      waiting.push_back(edge.function.get());
   }
   return seen;
 }
@@ -101,42 +108,47 @@ variable_list left_out(const at::Tensor& loss, const std::vector<at::Tensor>& va
 
 }  // namespace
 
-at::Tensor native_backward(const CallSite& site, const Kept& kept, const at::Tensor& cotangent) {
-  return collective(site.call.spec->kind).backward(site.call, *site.connection, kept, cotangent);
+at::Tensor native_backward(const CallSite& site, const SavedForBackward& saved,
+                           const at::Tensor& cotangent) {
+  return collective(site.call.spec->kind).backward(site.call, *site.connection, saved, cotangent);
 }
 
-at::Tensor leftovers_backward(const CallSite& site, const Kept&, const at::Tensor& cotangent) {
+at::Tensor partial_sums_backward(const CallSite& site, const SavedForBackward&,
+                                 const at::Tensor& cotangent) {
   return site.connection->reduce(cotangent, ReduceOp::kSum, site.call.spec->root);
 }
 
 Backward joint_backward(JointFunction function) {
-  return [function = std::move(function)](const CallSite& site, const Kept& kept,
+  return [function = std::move(function)](const CallSite& site, const SavedForBackward& saved,
                                           const at::Tensor& cotangent) {
     const CollectiveCall& spec = *site.call.spec;
     JointValues values;
     values.cotangents = by_rank(*site.connection, spec, cotangent);
-    values.operands = by_rank(*site.connection, spec, kept.operand);
-    values.outputs = by_rank(*site.connection, spec, kept.output);
+    values.operands = by_rank(*site.connection, spec, saved.operand);
+    values.outputs = by_rank(*site.connection, spec, saved.output);
     return function(site.call, values)[site.connection->rank()];
   };
 }
 
 Backward rule_backward(const Rule& rule) {
   if (rule.name != "raises" && rule.name != "none") return joint_backward(rule.evaluate);
-  return [&rule](const CallSite& site, const Kept&,
+  return [&rule](const CallSite& site, const SavedForBackward&,
                  const at::Tensor&) {  // of which no rank need know anything
     if (rule.name == "raises") rule.evaluate(site.call, {});
     return at::Tensor();
   };
 }
 
-at::Tensor call_on_rank(const std::shared_ptr<CallSite>& site, const at::Tensor& operand, const at::Tensor& anchor) {
-  return RankCall::apply(operand, anchor, site, std::make_shared<Kept>());
+at::Tensor call_on_rank(const std::shared_ptr<CallSite>& site, const at::Tensor& operand,
+                        const at::Tensor& anchor) {
+  return RankCall::apply(operand, anchor, site, std::make_shared<SavedForBackward>());
 }
 
 void lend_gradient(CallSite& lender, const at::Tensor& output, CallSite& borrower,
                    const at::Tensor& operand) {
-  borrower.backward = [](const CallSite&, const Kept&, const at::Tensor&) { return at::Tensor(); };
+  borrower.backward = [](const CallSite&, const SavedForBackward&, const at::Tensor&) {
+    return at::Tensor();
+  };
   if (!operand.requires_grad() || !output.grad_fn()) return;
   TORCH_CHECK(!lender.lends, "two calls share the buffer of a third");
   TORCH_CHECK(!nodes_behind(operand).contains(output.grad_fn().get()),
@@ -148,7 +160,9 @@ void lend_gradient(CallSite& lender, const at::Tensor& output, CallSite& borrowe
 
 at::Tensor anchored(const at::Tensor& loss, const std::vector<at::Tensor>& also) {
   const variable_list left = left_out(loss, also);
-  return left.empty() ? loss : Anchor::apply(loss, at::TensorList(left));  // only its members are taken for inputs
+  return left.empty()
+             ? loss
+             : Anchor::apply(loss, at::TensorList(left));  // only its members are taken for inputs
 }
 
 }  // namespace distgrad

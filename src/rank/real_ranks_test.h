@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "collectives/random_call.h"
-#include "pool/workshop.h"
+#include "pool/worker_pool.h"
 #include "rank/input_values.h"
 #include "rank/simulator.h"
 
@@ -23,12 +23,12 @@ class RealRanks {
     request.backend = "gloo";
     if (request.weights.empty())
       request.weights.assign(static_cast<std::size_t>(request.program.world_size), 1.0);
-    const Ticket ticket = workshop_.run(std::move(request), 30);
-    return std::get<DistributedRun>(workshop_.wait(ticket).value().result);
+    const Ticket ticket = pool_.run(std::move(request), 30);
+    return std::get<DistributedRun>(pool_.wait(ticket).value().result);
   }
 
  private:
-  Workshop workshop_{{.rank_commands = {{std::string(DISTGRAD_BIN_DIR) + "/distgrad-rank"}}}};
+  WorkerPool pool_{{.rank_commands = {{std::string(DISTGRAD_BIN_DIR) + "/distgrad-rank"}}}};
 };
 
 inline Input local_input(const std::string& name, const std::vector<at::Tensor>& by_rank,

@@ -10,11 +10,13 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 struct RuleNode : torch::autograd::Function<RuleNode> {
-  static variable_list forward(AutogradContext* context, at::TensorList operands, Call call, const Rule* rule) {
+  static variable_list forward(AutogradContext* context, at::TensorList operands, Call call,
+                               const Rule* rule) {
     variable_list inputs, outputs;
     for (const at::Tensor& x : operands) inputs.push_back(x.detach());
     // Clones, as an output that is an input would be taken for an in-place change.
-    for (const at::Tensor& y : collective(call.spec->kind).simulate(call, inputs)) outputs.push_back(y.clone());
+    for (const at::Tensor& y : collective(call.spec->kind).simulate(call, inputs))
+      outputs.push_back(y.clone());
     context->set_materialize_grads(true);
     context->saved_data["spec"] = reinterpret_cast<std::int64_t>(call.spec);
     context->saved_data["size"] = static_cast<std::int64_t>(call.size);
@@ -42,8 +44,10 @@ struct RuleNode : torch::autograd::Function<RuleNode> {
 
 }  // namespace
 
-std::vector<at::Tensor> call_with_rule(const Call& call, const Rule& rule, const std::vector<at::Tensor>& operands) {
-  return RuleNode::apply(at::TensorList(operands), call, &rule);  // only a TensorList's members are taken for inputs
+std::vector<at::Tensor> call_with_rule(const Call& call, const Rule& rule,
+                                       const std::vector<at::Tensor>& operands) {
+  return RuleNode::apply(at::TensorList(operands), call,
+                         &rule);  // only a TensorList's members are taken for inputs
 }
 
 }  // namespace distgrad

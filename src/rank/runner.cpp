@@ -33,18 +33,20 @@ class WarningCollector : public c10::WarningHandler {
  public:
   void process(const c10::Warning& warning) override {
     std::string text(warning.msg());
-    if (std::find(texts.begin(), texts.end(), text) == texts.end()) texts.push_back(std::move(text));
+    if (std::find(texts.begin(), texts.end(), text) == texts.end())
+      texts.push_back(std::move(text));
   }
   std::vector<std::string> texts;
 };
 
-// Gloo, NCCL, CUDA and c10d say what happened to a connection or a device; a rule or an operator says what happened to the
-// program. A timeout is c10d's own.
+// Gloo, NCCL, CUDA and c10d say what happened to a connection or a device; a rule or an operator
+// says what happened to the program. A timeout is c10d's own.
 std::string kind_of(const c10::Error& error) {
   const std::string text = error.what_without_backtrace();
   const auto says = [&](const char* words) { return text.find(words) != std::string::npos; };
-  const bool transport = says("gloo/") || says("Connection ") || says("NCCL error") || says("CUDA error") ||
-                         says("CUDA out of memory") || dynamic_cast<const c10::DistError*>(&error) != nullptr;
+  const bool transport = says("gloo/") || says("Connection ") || says("NCCL error") ||
+                         says("CUDA error") || says("CUDA out of memory") ||
+                         dynamic_cast<const c10::DistError*>(&error) != nullptr;
   if (transport && (says("timed out") || says("operation timeout"))) return "hang";
   return transport ? "backend" : "exception";
 }
@@ -54,10 +56,7 @@ std::string kind_of(const c10::Error& error) {
 class Runner::Impl {
  public:
   Impl(int rank, int world_size, Board* board)
-      : rank_(rank),
-        world_size_(world_size),
-        board_(board),
-        slot_(board->ranks[rank]) {
+      : rank_(rank), world_size_(world_size), board_(board), slot_(board->ranks[rank]) {
     world_.resize(world_size);
     std::iota(world_.begin(), world_.end(), 0);
   }
@@ -70,9 +69,10 @@ class Runner::Impl {
   // A rank serves one backend on one device for its life.
   void use_backend(const RunRequest& request) {
     if (!connections_)
-      connections_ = std::make_unique<GroupConnections>(rank_, world_size_, board_, request.backend, request.device);
-    TORCH_CHECK(connections_->backend() == request.backend, "this rank is connected by ", connections_->backend(), ", not by ",
-                request.backend);
+      connections_ = std::make_unique<GroupConnections>(rank_, world_size_, board_, request.backend,
+                                                        request.device);
+    TORCH_CHECK(connections_->backend() == request.backend, "this rank is connected by ",
+                connections_->backend(), ", not by ", request.backend);
   }
   GroupConnections& connections() { return *connections_; }
 
@@ -87,7 +87,8 @@ class Runner::Impl {
     e.kind = kind;
     e.rank = rank_;
     e.message = message;
-    if (program_ && step_ >= 0 && step_ < static_cast<int>(program_->steps.size())) e.step = program_->steps[step_].name;
+    if (program_ && step_ >= 0 && step_ < static_cast<int>(program_->steps.size()))
+      e.step = program_->steps[step_].name;
     e.in_backward = !e.step.empty() && slot_.phase == Phase::kBackward;
     return e;
   }
@@ -99,7 +100,7 @@ class Runner::Impl {
   std::unique_ptr<GroupConnections> connections_;
   std::vector<int> world_;
   std::map<std::string, std::unique_ptr<LibraryOperator>> operators_;  // by subject
-  const Program* program_ = nullptr;  // of the case that runs
+  const Program* program_ = nullptr;                                   // of the case that runs
   int step_ = -1;
 };
 
@@ -127,7 +128,8 @@ class Runner::Impl::Case {
     make_leaves(compiled);
     const ConstructorDevice on_device(runner_.connections().device());
     std::vector<at::Tensor> reached;
-    for (std::size_t i = 0; i < compiled.steps.size(); ++i) run_step(compiled.steps[i], static_cast<int>(i), reached);
+    for (std::size_t i = 0; i < compiled.steps.size(); ++i)
+      run_step(compiled.steps[i], static_cast<int>(i), reached);
     runner_.enter(static_cast<int>(compiled.steps.size()), Phase::kForward);
     at::Tensor loss = compiled.loss.evaluate(slots_);
     if (compiled.loss_is_gradient_norm) loss = squared_gradient_norm(loss, reached);
@@ -147,7 +149,8 @@ class Runner::Impl::Case {
       const CollectiveCall* call = step.collective();
       if (!call) continue;
       if (const LibraryOperator* op = library_operator(call->kind)) {
-        const bool whole = call->group.empty() || members(call->group).size() == runner_.world_.size();
+        const bool whole =
+            call->group.empty() || members(call->group).size() == runner_.world_.size();
         if (const std::string why = op->why_not_offered(*call, whole); !why.empty()) return why;
         continue;
       }
@@ -183,25 +186,31 @@ class Runner::Impl::Case {
     return watched_.emplace_back(std::make_shared<WatchedCall>(step.name, operand));
   }
 
-  // Every rank's is attached, whatever it is made of here: else the others would wait in backward for ever.
-  at::Tensor call_library(const LibraryOperator& op, const CompiledStep& step, int index, const at::Tensor& operand) {
+  // Every rank's is attached, whatever it is made of here: else the others would wait in backward
+  // for ever.
+  at::Tensor call_library(const LibraryOperator& op, const CompiledStep& step, int index,
+                          const at::Tensor& operand) {
     const CollectiveCall& spec = *step.step->collective();
     const std::vector<int>& ranks = members(spec.group);
     at::Tensor own = step.depends_on_gradient ? operand : operand.detach();
-    if (step.depends_on_gradient && !own.requires_grad()) own = own.detach().clone().requires_grad_(true);
+    if (step.depends_on_gradient && !own.requires_grad())
+      own = own.detach().clone().requires_grad_(true);
     const auto watch = watched(*step.step, own);
-    at::Tensor result = op({&spec, static_cast<int>(ranks.size())}, runner_.connections().of(ranks), ranks, own);
+    at::Tensor result =
+        op({&spec, static_cast<int>(ranks.size())}, runner_.connections().of(ranks), ranks, own);
     if (watch) watch_graph(watch, own, result);
     if (result.requires_grad())
-      result.register_hook([this, index](const at::Tensor&) { runner_.enter(index, Phase::kBackward); });
+      result.register_hook(
+          [this, index](const at::Tensor&) { runner_.enter(index, Phase::kBackward); });
     return result;
   }
 
   void make_leaves(const CompiledProgram& compiled) {
     for (std::size_t i = 0; i < program_.inputs.size(); ++i) {
       const Input& input = program_.inputs[i];
-      at::Tensor value = input.is_local() ? local_value(program_, input, runner_.rank_)
-                                          : laid_out(program_, input, full_value(program_, input))[runner_.rank_];
+      at::Tensor value =
+          input.is_local() ? local_value(program_, input, runner_.rank_)
+                           : laid_out(program_, input, full_value(program_, input))[runner_.rank_];
       value = value.detach().to(runner_.connections().device()).clone(at::MemoryFormat::Contiguous);
       if (input.requires_grad) {
         value.requires_grad_(true);
@@ -224,7 +233,8 @@ class Runner::Impl::Case {
 
   at::Tensor call(const CompiledStep& step, int index, const at::Tensor& operand) {
     const CollectiveCall& spec = *step.step->collective();
-    if (const LibraryOperator* op = library_operator(spec.kind)) return call_library(*op, step, index, operand);
+    if (const LibraryOperator* op = library_operator(spec.kind))
+      return call_library(*op, step, index, operand);
     const std::vector<int>& ranks = members(spec.group);
     const auto watch = watched(*step.step, operand);
     auto site = std::make_shared<CallSite>();
@@ -240,11 +250,12 @@ class Runner::Impl::Case {
       if (watch) watch_graph(watch, operand, output);
       return output;
     }
-    site->backward = how == "native"      ? native_backward
-                     : how == "leftovers" ? leftovers_backward
-                                          : rule_backward(*rule_named(how));
+    site->backward = how == "native"                  ? native_backward
+                     : how == "partial-sums-off-root" ? partial_sums_backward
+                                                      : rule_backward(*rule_named(how));
     if (mutated_) mutated_->prepare(site, *step.step, operand);
-    // Attached on every rank or on none, whatever the operand is here: else the others would wait in backward for ever.
+    // Attached on every rank or on none, whatever the operand is here: else the others would wait
+    // in backward for ever.
     at::Tensor anchor = at::zeros({}, operand.options().requires_grad(false));
     anchor.requires_grad_(step.depends_on_gradient);
     const at::Tensor output =
@@ -287,15 +298,17 @@ class Runner::Impl::Case {
     return at::stack(parts);
   }
 
-  // Of the gradients, through the collectives, of all ranks' losses with respect to this rank's inputs.
+  // Of the gradients, through the collectives, of all ranks' losses with respect to this rank's
+  // inputs.
   at::Tensor squared_gradient_norm(const at::Tensor& loss, const std::vector<at::Tensor>& reached) {
     at::Tensor norm = at::zeros({}, loss.options().requires_grad(false));
     const at::Tensor end = anchored(loss, reached);
     if (!end.requires_grad()) return norm;
     std::vector<at::Tensor> leaves;
     for (const auto& [input, leaf] : leaves_) leaves.push_back(leaf);
-    const auto gradients = torch::autograd::grad({end}, leaves, {at::ones_like(end.detach())}, /*retain_graph=*/true,
-                                                 /*create_graph=*/true, /*allow_unused=*/true);
+    const auto gradients =
+        torch::autograd::grad({end}, leaves, {at::ones_like(end.detach())}, /*retain_graph=*/true,
+                              /*create_graph=*/true, /*allow_unused=*/true);
     for (const at::Tensor& g : gradients)
       if (g.defined()) norm = norm + (g * g).sum();
     return norm;
@@ -316,8 +329,10 @@ class Runner::Impl::Case {
       for (const auto& [axis, how] : input->sync) {
         const std::vector<int>& ranks = members(axis);
         gradient = summed_where_present(runner_.connections().of(ranks), gradient, leaf);
-        // Also where no rank of this group has one: along the next axis others may, and wait for this rank.
-        if (gradient.defined() && how == Input::Sync::kMean) gradient.div_(static_cast<double>(ranks.size()));
+        // Also where no rank of this group has one: along the next axis others may, and wait for
+        // this rank.
+        if (gradient.defined() && how == Input::Sync::kMean)
+          gradient.div_(static_cast<double>(ranks.size()));
       }
       result_.gradients.push_back(optional_array(gradient));
     }
@@ -328,12 +343,14 @@ class Runner::Impl::Case {
     return x.defined() ? std::optional<Array>(array_of(x)) : std::nullopt;
   }
 
-  // A rank without a gradient counts as zeros, as in DDP; undefined where no rank has one. One exchange, so that a rank
-  // need not know beforehand whether the others have one.
-  static at::Tensor summed_where_present(Connection& group, const at::Tensor& gradient, const at::Tensor& leaf) {
+  // A rank without a gradient counts as zeros, as in DDP; undefined where no rank has one. One
+  // exchange, so that a rank need not know beforehand whether the others have one.
+  static at::Tensor summed_where_present(Connection& group, const at::Tensor& gradient,
+                                         const at::Tensor& leaf) {
     const at::Tensor mine = gradient.defined() ? gradient : at::zeros_like(leaf.detach());
     const at::Tensor present = at::full({1}, gradient.defined() ? 1 : 0, mine.options());
-    const at::Tensor total = group.all_reduce(at::cat({mine.reshape({-1}), present}), ReduceOp::kSum);
+    const at::Tensor total =
+        group.all_reduce(at::cat({mine.reshape({-1}), present}), ReduceOp::kSum);
     if (total[-1].item<double>() == 0) return {};
     return total.narrow(0, 0, mine.numel()).reshape(mine.sizes());
   }
@@ -377,7 +394,8 @@ RankResult Runner::Impl::run(const RunRequest& request) {
   return result;
 }
 
-Runner::Runner(int rank, int world_size, Board* board) : impl_(std::make_unique<Impl>(rank, world_size, board)) {}
+Runner::Runner(int rank, int world_size, Board* board)
+    : impl_(std::make_unique<Impl>(rank, world_size, board)) {}
 Runner::~Runner() = default;
 RankResult Runner::run(const RunRequest& request) { return impl_->run(request); }
 

@@ -10,13 +10,15 @@ namespace distgrad {
 
 class Runner {
  public:
-  // Called in the forked rank process, before any other use of torch there. Connects lazily: at the first case.
-  // `board` is shared with the driver and the other ranks; not owned.
+  // Called in the forked rank process, before any other use of torch there. Connects lazily: at the
+  // first case. `board` is shared with the driver and the other ranks; not owned.
   Runner(int rank, int world_size, Board* board);
   ~Runner();
 
-  // Blocks until this rank's part of the case is done. Never throws for what the case does (that is RankResult::error or
-  // ::skipped); after an error of kind "exception" in a collective the pool must be replaced, since peers may be out of step.
+  // Blocks until this rank's part of the case is done. Never throws for what the case does (that is
+  // RankResult::error or
+  // ::skipped); after an error of kind "exception" in a collective the pool must be replaced, since
+  // peers may be out of step.
   RankResult run(const RunRequest&);
 
  private:

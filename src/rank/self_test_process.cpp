@@ -4,8 +4,8 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <unistd.h>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <atomic>
 #include <csignal>
@@ -15,8 +15,8 @@
 #include <new>
 #include <thread>
 
-#include "backends/meeting.h"
 #include "backends/backend_on_rank.h"
+#include "backends/meeting.h"
 #include "backends/self_test.h"
 #include "model/backends.h"
 
@@ -61,14 +61,16 @@ int one_rank(const std::string& backend, int rank, std::atomic<int>& port) {
 
 int run_self_test(const std::string& backend) {
   setenv(kShareGpuVariable, "1", 0);  // one GPU is enough for this
-  void* page = mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* page = mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE,
+                    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED) return 3;
   auto& port = *new (page) std::atomic<int>(0);
   for (int rank = 0; rank < kSelfTestRanks; ++rank) {
     const pid_t child = fork();
     if (child != 0) continue;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    alarm(backend == "gloo" ? 60 : 240);  // a hang is a failure, too; ranks that share a GPU take turns
+    alarm(backend == "gloo" ? 60
+                            : 240);  // a hang is a failure, too; ranks that share a GPU take turns
     _exit(one_rank(backend, rank, port));
   }
   int worst = 0, status = 0;

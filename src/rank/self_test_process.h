@@ -1,4 +1,5 @@
-// `distgrad-rank --self-test [BACKEND]`: forks the ranks of the backend's self-test and prints its findings as JSON.
+// `distgrad-rank --self-test [BACKEND]`: forks the ranks of the backend's self-test and prints its
+// findings as JSON.
 #pragma once
 
 #include <string>

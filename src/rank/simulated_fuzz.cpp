@@ -195,8 +195,7 @@ class Check {
     const std::optional<Values> allowed = bounds(std::move(bounded));
     const std::string where = allowed ? where_apart(&*allowed) : "";
     if (where.empty()) return std::nullopt;
-    return SimulatedFailure{"objectives",
-                            "the truths of the objectives do not add up: " + where};
+    return SimulatedFailure{"objectives", "the truths of the objectives do not add up: " + where};
   }
 
   SimulateRequest request_;

@@ -32,12 +32,18 @@ Leaf make_leaf(const Program& program, const Input& input, bool by_rank) {
   Leaf leaf;
   leaf.input = &input;
   // A value of nobody else's: local_value() and full_value() make a new one, pieces are views.
-  const auto exact = [](const at::Tensor& x) { return x.scalar_type() == at::kDouble ? x : x.to(at::kDouble); };
-  const auto own_piece = [&](const at::Tensor& x) { return exact(x.detach()).clone(at::MemoryFormat::Contiguous); };
+  const auto exact = [](const at::Tensor& x) {
+    return x.scalar_type() == at::kDouble ? x : x.to(at::kDouble);
+  };
+  const auto own_piece = [&](const at::Tensor& x) {
+    return exact(x.detach()).clone(at::MemoryFormat::Contiguous);
+  };
   if (input.is_local()) {
-    for (int r = 0; r < program.world_size; ++r) leaf.leaves.push_back(exact(local_value(program, input, r)));
+    for (int r = 0; r < program.world_size; ++r)
+      leaf.leaves.push_back(exact(local_value(program, input, r)));
   } else if (by_rank) {
-    for (const at::Tensor& x : laid_out(program, input, full_value(program, input))) leaf.leaves.push_back(own_piece(x));
+    for (const at::Tensor& x : laid_out(program, input, full_value(program, input)))
+      leaf.leaves.push_back(own_piece(x));
   } else {
     leaf.leaves.push_back(exact(full_value(program, input)));
   }
@@ -49,19 +55,23 @@ Leaf make_leaf(const Program& program, const Input& input, bool by_rank) {
   return leaf;
 }
 
-// detach(), item(), a tensor made a Python number, or a cast, whose rounding finite differences would take for a slope.
+// detach(), item(), a tensor made a Python number, or a cast, whose rounding finite differences
+// would take for a slope.
 bool takes_values_out(const Syntax& syntax) {
-  constexpr std::string_view kMethods[] = {"detach", "item", "to", "type", "float", "half", "bfloat16", "int", "long", "bool"};
+  constexpr std::string_view kMethods[] = {"detach", "item",     "to",  "type", "float",
+                                           "half",   "bfloat16", "int", "long", "bool"};
   constexpr std::string_view kFunctions[] = {"float", "int", "bool"};
   const auto is_among = [&](const auto& names, const std::string& name) {
     return std::find(std::begin(names), std::end(names), name) != std::end(names);
   };
   if (syntax.kind == Syntax::Kind::kAttribute && is_among(kMethods, syntax.text)) return true;
-  const bool is_call = syntax.kind == Syntax::Kind::kCall && syntax.children[0]->kind == Syntax::Kind::kName;
+  const bool is_call =
+      syntax.kind == Syntax::Kind::kCall && syntax.children[0]->kind == Syntax::Kind::kName;
   if (is_call && is_among(kFunctions, syntax.children[0]->text)) return true;
   const auto child_does = [](const SyntaxPtr& child) { return child && takes_values_out(*child); };
   return std::any_of(syntax.children.begin(), syntax.children.end(), child_does) ||
-         std::any_of(syntax.keywords.begin(), syntax.keywords.end(), [&](const auto& keyword) { return child_does(keyword.second); });
+         std::any_of(syntax.keywords.begin(), syntax.keywords.end(),
+                     [&](const auto& keyword) { return child_does(keyword.second); });
 }
 
 // Not item(), which the error analysis takes for a decision that depends on the value.
@@ -70,7 +80,8 @@ double number(const at::Tensor& scalar) { return *scalar.detach().const_data_ptr
 Gradient gradient_of(const Leaf& leaf, Tensors::const_iterator first) {
   Gradient g;
   g.input = leaf.input->name;
-  for (std::size_t i = 0; i < leaf.leaves.size(); ++i, ++first) g.parts.emplace_back(array_of(*first));
+  for (std::size_t i = 0; i < leaf.leaves.size(); ++i, ++first)
+    g.parts.emplace_back(array_of(*first));
   return g;
 }
 
@@ -78,7 +89,10 @@ class Oracle {
  public:
   // `calls`: where to tell of the calls of collectives; may be null.
   explicit Oracle(const SimulateRequest& request, std::vector<SimulatedCall>* calls = nullptr)
-      : request_(request), program_(request.program), compiled_(program_, DType::kFloat64), calls_(calls) {}
+      : request_(request),
+        program_(request.program),
+        compiled_(program_, DType::kFloat64),
+        calls_(calls) {}
 
   Simulation run() {
     for (const Input& input : program_.inputs)
@@ -101,8 +115,8 @@ class Oracle {
     return std::move(out_);
   }
 
-  // The declared objective where each element of the leaves that require grad is `step` times `directions` further on.
-  // Call it instead of run().
+  // The declared objective where each element of the leaves that require grad is `step` times
+  // `directions` further on. Call it instead of run().
   double objective_at(const Tensors& directions, double step) {
     const at::AutoGradMode graph(compiled_.loss_is_gradient_norm);  // which has a backward inside
     auto direction = directions.begin();
@@ -110,9 +124,13 @@ class Oracle {
       Leaf leaf = make_leaf(program_, input, false);
       for (at::Tensor& x : leaf.leaves)
         if (input.requires_grad)
-          x = (x.detach() + *direction++ * step).detach().requires_grad_(compiled_.loss_is_gradient_norm);
-      if (leaf.leaves.size() == 1 && !input.is_local()) leaf.by_rank = laid_out(program_, input, leaf.leaves[0]);
-      else leaf.by_rank = leaf.leaves;
+          x = (x.detach() + *direction++ * step)
+                  .detach()
+                  .requires_grad_(compiled_.loss_is_gradient_norm);
+      if (leaf.leaves.size() == 1 && !input.is_local())
+        leaf.by_rank = laid_out(program_, input, leaf.leaves[0]);
+      else
+        leaf.by_rank = leaf.leaves;
       leaves_.push_back(std::move(leaf));
     }
     run_forward();
@@ -129,14 +147,16 @@ class Oracle {
 
   Array bound_array(const at::Tensor& x) const { return array_of(analysis_->bound_of(x)); }
 
-  // By how much the largest `mean` of a sync divides, after a backward whose values are as many times larger.
+  // By how much the largest `mean` of a sync divides, after a backward whose values are as many
+  // times larger.
   double largest_mean() const {
     double largest = 1;
     for (const Input& input : program_.inputs) {
       double size = 1;
       for (const auto& [axis, how] : input.sync) {
         const Group* group = axis.empty() ? nullptr : program_.group_named(axis);
-        if (how == Input::Sync::kMean) size *= group ? static_cast<double>(group->partition[0].size()) : program_.world_size;
+        if (how == Input::Sync::kMean)
+          size *= group ? static_cast<double>(group->partition[0].size()) : program_.world_size;
       }
       largest = std::max(largest, size);
     }
@@ -146,7 +166,8 @@ class Oracle {
   void run_forward() {
     for (int r = 0; r < program_.world_size; ++r) slots_.push_back(compiled_.rank_slots(r));
     for (std::size_t i = 0; i < leaves_.size(); ++i)
-      for (int r = 0; r < program_.world_size; ++r) slots_[r][compiled_.input_slots[i]] = leaves_[i].by_rank[r];
+      for (int r = 0; r < program_.world_size; ++r)
+        slots_[r][compiled_.input_slots[i]] = leaves_[i].by_rank[r];
     for (const CompiledStep& step : compiled_.steps) {
       place("step " + step.step->name);
       Tensors values;
@@ -161,9 +182,11 @@ class Oracle {
       const at::Tensor loss = compiled_.loss.evaluate(slots_[r]);
       if (loss.numel() != 1) {
         std::string shape;
-        for (const std::int64_t s : loss.sizes()) shape += (shape.empty() ? "" : ", ") + std::to_string(s);
-        throw InvalidAt(program_.loss.pointer, "the loss has " + std::to_string(loss.numel()) + " elements (shape [" +
-                                                   shape + "] on rank " + std::to_string(r) +
+        for (const std::int64_t s : loss.sizes())
+          shape += (shape.empty() ? "" : ", ") + std::to_string(s);
+        throw InvalidAt(program_.loss.pointer, "the loss has " + std::to_string(loss.numel()) +
+                                                   " elements (shape [" + shape + "] on rank " +
+                                                   std::to_string(r) +
                                                    "); it must have one: take .sum() or .mean()");
       }
       const at::Tensor scalar = loss.dim() == 0 ? loss : loss.reshape({});
@@ -183,17 +206,20 @@ class Oracle {
     for (const Leaf& leaf : leaves_) {
       if (!leaf.input->requires_grad) continue;
       if (!leaf.input->is_local())
-        throw InvalidAt(leaf.input->pointer, "squared_gradient_norm needs inputs whose layout is \"local\" (or without "
-                                             "gradient): of another one no rank has the gradient to take the norm of");
+        throw InvalidAt(leaf.input->pointer,
+                        "squared_gradient_norm needs inputs whose layout is \"local\" (or without "
+                        "gradient): of another one no rank has the gradient to take the norm of");
       wanted.insert(wanted.end(), leaf.leaves.begin(), leaf.leaves.end());
     }
     for (const at::Tensor& loss : losses)
       if (loss.requires_grad()) counted.push_back(loss);
     if (wanted.empty() || counted.empty()) return norms;
-    const Tensors grads = torch::autograd::grad({at::stack(counted)}, wanted, {at::ones({std::ssize(counted)}, at::kDouble)},
-                                                /*retain_graph=*/true, /*create_graph=*/true, /*allow_unused=*/true);
+    const Tensors grads = torch::autograd::grad(
+        {at::stack(counted)}, wanted, {at::ones({std::ssize(counted)}, at::kDouble)},
+        /*retain_graph=*/true, /*create_graph=*/true, /*allow_unused=*/true);
     for (std::size_t i = 0; i < grads.size(); ++i)
-      if (grads[i].defined()) norms[i % norms.size()] = norms[i % norms.size()] + (grads[i] * grads[i]).sum();
+      if (grads[i].defined())
+        norms[i % norms.size()] = norms[i % norms.size()] + (grads[i] * grads[i]).sum();
     return norms;
   }
 
@@ -207,26 +233,28 @@ class Oracle {
   }
 
   void keep(const CompiledStep& step, const Tensors& values) {
-    StepValue kept;
-    kept.step = step.step->name;
+    StepValue saved;
+    saved.step = step.step->name;
     for (const at::Tensor& x : values) {
-      kept.by_rank.push_back(array_of(x));
-      if (analysis_) kept.bound.push_back(bound_array(x));
+      saved.by_rank.push_back(array_of(x));
+      if (analysis_) saved.bound.push_back(bound_array(x));
     }
-    out_.steps.push_back(std::move(kept));
+    out_.steps.push_back(std::move(saved));
     kept_.push_back(values);
   }
 
   void run_backward() {
     Tensors wanted;
     for (const Leaf& leaf : leaves_)
-      if (leaf.input->requires_grad) wanted.insert(wanted.end(), leaf.leaves.begin(), leaf.leaves.end());
+      if (leaf.input->requires_grad)
+        wanted.insert(wanted.end(), leaf.leaves.begin(), leaf.leaves.end());
     place("backward");
     for (std::size_t i = 0; i < request_.weights.size(); ++i) {
       const bool last = i + 1 == request_.weights.size();
       const bool keep_graph = !last || is_needed_again(i);
-      const Tensors grads = i == 0 && calls_ ? gradients_with_calls(wanted, keep_graph)
-                                             : gradients(losses_, request_.weights[i], wanted, keep_graph);
+      const Tensors grads = i == 0 && calls_
+                                ? gradients_with_calls(wanted, keep_graph)
+                                : gradients(losses_, request_.weights[i], wanted, keep_graph);
       std::vector<Gradient> of_inputs;
       auto next = grads.begin();
       for (const Leaf& leaf : leaves_) {
@@ -234,21 +262,27 @@ class Oracle {
         of_inputs.push_back(gradient_of(leaf, next));
         if (i == 0 && analysis_) {
           note_bounds(leaf, next, out_.bounds);
-          if (!is_zero(out_.bounds.back())) out_.bound_notes.push_back(leaf.input->name + ": " + description(leaf, next));
+          if (!is_zero(out_.bounds.back()))
+            out_.bound_notes.push_back(leaf.input->name + ": " + description(leaf, next));
         }
         next += static_cast<std::ptrdiff_t>(leaf.leaves.size());
       }
       out_.gradients.push_back(std::move(of_inputs));
       if (i == 0 && request_.with_cotangents) keep_cotangents();
       if (i == 0 && analysis_)
-        for (const std::vector<double>& weights : request_.run_weights) widen_bounds(weights, wanted);
+        for (const std::vector<double>& weights : request_.run_weights)
+          widen_bounds(weights, wanted);
     }
   }
 
-  // A value taken out of the graph moves with the inputs and has no gradient: that is meant, and no mistake of anybody.
+  // A value taken out of the graph moves with the inputs and has no gradient: that is meant, and no
+  // mistake of anybody.
   bool cuts_graph() const {
-    const auto cuts = [](const Expression& e) { return takes_values_out(*parse_expression(e.text)); };
-    return cuts(program_.loss) || std::any_of(program_.steps.begin(), program_.steps.end(), [&](const Step& step) {
+    const auto cuts = [](const Expression& e) {
+      return takes_values_out(*parse_expression(e.text));
+    };
+    return cuts(program_.loss) ||
+           std::any_of(program_.steps.begin(), program_.steps.end(), [&](const Step& step) {
              const CollectiveCall* call = step.collective();
              return cuts(call ? call->operand : std::get<Expression>(step.what));
            });
@@ -273,24 +307,32 @@ class Oracle {
     SimulateRequest plain = request_;
     plain.with_bounds = plain.with_cotangents = plain.with_guards = plain.with_differences = false;
     out_.differences = finite_differences(
-        [&](double step) { return Oracle(plain).objective_at(directions, step); }, derivative, scale);
+        [&](double step) { return Oracle(plain).objective_at(directions, step); }, derivative,
+        scale);
   }
 
   static const Gradient* named(const std::vector<Gradient>& gradients, const std::string& input) {
-    return &*std::find_if(gradients.begin(), gradients.end(), [&](const Gradient& g) { return g.input == input; });
+    return &*std::find_if(gradients.begin(), gradients.end(),
+                          [&](const Gradient& g) { return g.input == input; });
   }
 
-  // Of either sign, 0.5 to 1 times as large as each element of x (where that is 0, as large as 1), and no two alike.
+  // Of either sign, 0.5 to 1 times as large as each element of x (where that is 0, as large as 1),
+  // and no two alike.
   static at::Tensor direction_at(const at::Tensor& x, std::uint64_t seed) {
-    const at::Tensor place = at::arange(x.numel(), at::kDouble) + static_cast<double>(1000003 * seed);
-    const at::Tensor noise = (at::sin(place * 12.9898) * 43758.5453).frac().abs().reshape(x.sizes());  // in [0, 1)
-    const at::Tensor sign = at::where(at::cos(place * 78.233) < 0, at::full({}, -1.0, at::kDouble), at::ones({}, at::kDouble)).reshape(x.sizes());
+    const at::Tensor place =
+        at::arange(x.numel(), at::kDouble) + static_cast<double>(1000003 * seed);
+    const at::Tensor noise =
+        (at::sin(place * 12.9898) * 43758.5453).frac().abs().reshape(x.sizes());  // in [0, 1)
+    const at::Tensor sign = at::where(at::cos(place * 78.233) < 0, at::full({}, -1.0, at::kDouble),
+                                      at::ones({}, at::kDouble))
+                                .reshape(x.sizes());
     const at::Tensor size = at::where(x == 0, at::ones_like(x), x.abs());
     return sign * (0.5 + 0.5 * noise) * size;
   }
 
   bool is_needed_again(std::size_t objective) const {
-    return objective == 0 && (request_.with_cotangents || (analysis_ && !request_.run_weights.empty()));
+    return objective == 0 &&
+           (request_.with_cotangents || (analysis_ && !request_.run_weights.empty()));
   }
 
   // The bounds hold for ranks that start from these weights, too.
@@ -301,7 +343,8 @@ class Oracle {
       for (std::optional<Array>& part : bound.parts) {
         const Array other = bound_array(*next++);
         std::vector<double> widest(other.values().begin(), other.values().end());
-        for (std::size_t i = 0; i < widest.size(); ++i) widest[i] = std::max(widest[i], part->values()[i]);
+        for (std::size_t i = 0; i < widest.size(); ++i)
+          widest[i] = std::max(widest[i], part->values()[i]);
         part = Array(part->shape(), std::move(widest));
       }
   }
@@ -316,14 +359,17 @@ class Oracle {
     Tensors grads = known_gradients(losses_, request_.weights[0], all, keep_graph);
     auto next = grads.begin() + std::ssize(wanted);
     for (SimulatedCall& call : *calls_)
-      for (auto [values, cotangents] : {std::pair{&call.operands, &call.operand_cotangents}, {&call.outputs, &call.output_cotangents}})
-        for (const at::Tensor& x : *values) cotangents->push_back(x.requires_grad() ? *next++ : at::Tensor());
+      for (auto [values, cotangents] : {std::pair{&call.operands, &call.operand_cotangents},
+                                        {&call.outputs, &call.output_cotangents}})
+        for (const at::Tensor& x : *values)
+          cotangents->push_back(x.requires_grad() ? *next++ : at::Tensor());
     grads.resize(wanted.size());
     return with_zeros(std::move(grads), wanted);
   }
 
   // ∂(Σ w_r l_r)/∂wanted, zeros where there is no path.
-  Tensors gradients(const Tensors& losses, const std::vector<double>& weights, const Tensors& wanted, bool keep_graph) {
+  Tensors gradients(const Tensors& losses, const std::vector<double>& weights,
+                    const Tensors& wanted, bool keep_graph) {
     return with_zeros(known_gradients(losses, weights, wanted, keep_graph), wanted);
   }
 
@@ -333,8 +379,10 @@ class Oracle {
     return grads;
   }
 
-  // The same, undefined where there is no path. Losses of weight 0 take no part: their derivative may be infinite.
-  Tensors known_gradients(const Tensors& losses, const std::vector<double>& weights, const Tensors& wanted, bool keep_graph) {
+  // The same, undefined where there is no path. Losses of weight 0 take no part: their derivative
+  // may be infinite.
+  Tensors known_gradients(const Tensors& losses, const std::vector<double>& weights,
+                          const Tensors& wanted, bool keep_graph) {
     Tensors counted;
     std::vector<double> cotangents;
     for (std::size_t r = 0; r < losses.size(); ++r) {
@@ -346,7 +394,8 @@ class Oracle {
     if (!counted.empty() && !wanted.empty()) {
       const at::Tensor start = at::tensor(cotangents, at::kDouble);
       if (analysis_) analysis_->add_bound(start, analysis_->rounding_of(start));
-      grads = torch::autograd::grad({at::stack(counted)}, wanted, {start}, keep_graph, /*create_graph=*/false,
+      grads = torch::autograd::grad({at::stack(counted)}, wanted, {start}, keep_graph,
+                                    /*create_graph=*/false,
                                     /*allow_unused=*/true);
     }
     return grads;
@@ -355,7 +404,8 @@ class Oracle {
   void note_bounds(const Leaf& leaf, Tensors::const_iterator first, std::vector<Gradient>& bounds) {
     Gradient bound;
     bound.input = leaf.input->name;
-    for (std::size_t i = 0; i < leaf.leaves.size(); ++i, ++first) bound.parts.emplace_back(bound_array(*first));
+    for (std::size_t i = 0; i < leaf.leaves.size(); ++i, ++first)
+      bound.parts.emplace_back(bound_array(*first));
     bounds.push_back(std::move(bound));
   }
 
@@ -363,10 +413,12 @@ class Oracle {
   std::string description(const Leaf& leaf, Tensors::const_iterator first) const {
     const auto largest = [this](const at::Tensor& x) {
       const Array bound = bound_array(x);
-      return std::accumulate(bound.values().begin(), bound.values().end(), 0.0, [](double a, double b) { return std::max(a, b); });
+      return std::accumulate(bound.values().begin(), bound.values().end(), 0.0,
+                             [](double a, double b) { return std::max(a, b); });
     };
-    const auto worst = std::max_element(first, first + static_cast<std::ptrdiff_t>(leaf.leaves.size()),
-                                        [&](const auto& a, const auto& b) { return largest(a) < largest(b); });
+    const auto worst =
+        std::max_element(first, first + static_cast<std::ptrdiff_t>(leaf.leaves.size()),
+                         [&](const auto& a, const auto& b) { return largest(a) < largest(b); });
     return analysis_->describe(*worst);
   }
 
@@ -412,14 +464,16 @@ class Oracle {
     }
     const at::Tensor loss = evaluate(program_.single_device->loss);
     if (loss.numel() != 1)
-      throw InvalidAt(program_.single_device->loss.pointer,
-                      "the loss has " + std::to_string(loss.numel()) + " elements; it must have one");
+      throw InvalidAt(
+          program_.single_device->loss.pointer,
+          "the loss has " + std::to_string(loss.numel()) + " elements; it must have one");
     const at::Tensor scalar = loss.reshape({}).to(at::kDouble);
     out_.single_loss = number(scalar);
     if (analysis_) out_.single_loss_bound = number(analysis_->bound_of(scalar));
     Tensors wanted;
     for (const Leaf& leaf : whole)
-      if (leaf.input->requires_grad) wanted.insert(wanted.end(), leaf.leaves.begin(), leaf.leaves.end());
+      if (leaf.input->requires_grad)
+        wanted.insert(wanted.end(), leaf.leaves.begin(), leaf.leaves.end());
     const Tensors grads = gradients({scalar}, {1.0}, wanted, false);
     auto next = grads.begin();
     for (const Leaf& leaf : whole) {
@@ -430,13 +484,15 @@ class Oracle {
     }
   }
 
-  at::Tensor evaluate_single(const Expression& e, const Scope& scope, const std::map<std::string, c10::IValue>& values) {
+  at::Tensor evaluate_single(const Expression& e, const Scope& scope,
+                             const std::map<std::string, c10::IValue>& values) {
     try {
       const auto code = compile_expression(e.text, scope, DType::kFloat64);
       std::vector<c10::IValue> arguments;
       for (const std::string& name : code->names()) {
         const auto found = values.find(name);
-        arguments.push_back(found != values.end() ? found->second : c10::IValue(value_of_name(program_, name, 0)));
+        arguments.push_back(found != values.end() ? found->second
+                                                  : c10::IValue(value_of_name(program_, name, 0)));
       }
       return code->evaluate(std::move(arguments));
     } catch (const InvalidExpression& error) {
@@ -454,7 +510,8 @@ class Oracle {
     const bool local = leaf->input->is_local();
     const int parts = local ? program_.world_size : 1;
     for (int r = 0; r < parts; ++r) {
-      const Shape shape = (local || request_.leaves_by_rank ? leaf->leaves[r] : leaf->leaves[0]).sizes().vec();
+      const Shape shape =
+          (local || request_.leaves_by_rank ? leaf->leaves[r] : leaf->leaves[0]).sizes().vec();
       g.parts.emplace_back(array_of(as_gradient(truth, truth_value(truth, local, r), shape)));
     }
     out_.file_truth.push_back(std::move(g));
@@ -462,7 +519,8 @@ class Oracle {
 
   at::Tensor truth_value(const Program::Truth& truth, bool local, int rank) {
     if (const auto* one = std::get_if<Array>(&truth.value)) return tensor_of(*one);
-    if (const auto* by_rank = std::get_if<std::vector<Array>>(&truth.value)) return tensor_of(by_rank->at(rank));
+    if (const auto* by_rank = std::get_if<std::vector<Array>>(&truth.value))
+      return tensor_of(by_rank->at(rank));
     Scope scope = local ? rank_scope(program_) : size_scope(program_);
     std::map<std::string, c10::IValue> values;
     for (const Leaf& l : leaves_) {
@@ -471,21 +529,26 @@ class Oracle {
       values[l.input->name] = (l.input->is_local() ? l.leaves[rank] : l.leaves[0]).detach();
     }
     const Expression& e = std::get<Expression>(truth.value);
-    return evaluate_alone(program_, e, scope, rank, DType::kFloat64, values).detach().to(at::kDouble);
+    return evaluate_alone(program_, e, scope, rank, DType::kFloat64, values)
+        .detach()
+        .to(at::kDouble);
   }
 
   // A closed form may be one number for a whole tensor.
   at::Tensor as_gradient(const Program::Truth& truth, const at::Tensor& value, const Shape& shape) {
     if (value.sizes() == at::IntArrayRef(shape)) return value;
-    if (value.numel() == 1 && std::holds_alternative<Expression>(truth.value)) return value.expand(shape);
-    throw InvalidAt(truth.pointer, "the truth has shape " + c10::str(value.sizes()) + ", the input " +
-                                       c10::str(at::IntArrayRef(shape)));
+    if (value.numel() == 1 && std::holds_alternative<Expression>(truth.value))
+      return value.expand(shape);
+    throw InvalidAt(truth.pointer, "the truth has shape " + c10::str(value.sizes()) +
+                                       ", the input " + c10::str(at::IntArrayRef(shape)));
   }
 
   static bool is_zero(const Gradient& bound) {
-    return std::all_of(bound.parts.begin(), bound.parts.end(), [](const std::optional<Array>& part) {
-      return std::all_of(part->values().begin(), part->values().end(), [](double b) { return b == 0; });
-    });
+    return std::all_of(bound.parts.begin(), bound.parts.end(),
+                       [](const std::optional<Array>& part) {
+                         return std::all_of(part->values().begin(), part->values().end(),
+                                            [](double b) { return b == 0; });
+                       });
   }
 
   bool is_exact() const {
@@ -516,7 +579,8 @@ Simulation simulated(const SimulateRequest& request, std::vector<SimulatedCall>*
   } catch (const InvalidAt& e) {
     invalid.invalid = InvalidProgram{e.pointer, e.what(), e.caret};
   } catch (const c10::Error& e) {
-    invalid.invalid = InvalidProgram{"", std::string("torch refuses the program: ") + e.what_without_backtrace(), ""};
+    invalid.invalid = InvalidProgram{
+        "", std::string("torch refuses the program: ") + e.what_without_backtrace(), ""};
   } catch (const RaisesInBackward& e) {
     invalid.invalid = InvalidProgram{"", e.what(), ""};
   }

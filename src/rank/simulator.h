@@ -1,5 +1,5 @@
-// The oracle: one float64 autograd graph over N virtual ranks. Dumb on purpose: no streams, no in-place tricks, no
-// hand-written adjoint (unless a rule is replayed).
+// The oracle: one float64 autograd graph over N virtual ranks. Dumb on purpose: no streams, no
+// in-place tricks, no hand-written adjoint (unless a rule is replayed).
 #pragma once
 
 #include <vector>

@@ -1,4 +1,5 @@
-// The oracle on whole programs: hand-derived gradients for every layout, objective weights, replayed rules, what is refused.
+// The oracle on whole programs: hand-derived gradients for every layout, objective weights,
+// replayed rules, what is refused.
 #include "rank/simulator.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +11,9 @@
 namespace distgrad {
 namespace {
 
-Expression text(const std::string& t, const std::string& pointer = "/somewhere") { return Expression{t, pointer}; }
+Expression text(const std::string& t, const std::string& pointer = "/somewhere") {
+  return Expression{t, pointer};
+}
 
 Layout::Kind kind_named(const std::string& layout) {
   if (layout == "replicate") return Layout::Kind::kReplicate;
@@ -50,11 +53,13 @@ struct ProgramBuilder {
 
 std::vector<double> values(const Gradient& g) {
   std::vector<double> out;
-  for (const auto& part : g.parts) out.insert(out.end(), part->values().begin(), part->values().end());
+  for (const auto& part : g.parts)
+    out.insert(out.end(), part->values().begin(), part->values().end());
   return out;
 }
 
-Simulation simulated(const Program& p, std::vector<std::vector<double>> weights, std::vector<RuleChoice> rules = {}) {
+Simulation simulated(const Program& p, std::vector<std::vector<double>> weights,
+                     std::vector<RuleChoice> rules = {}) {
   SimulateRequest request;
   request.program = p;
   request.weights = std::move(weights);
@@ -106,9 +111,12 @@ TEST(Simulator, BoundsHoldForTheWeightsThatRanksStartWith) {
 }
 
 TEST(Simulator, ReplaysARule) {
-  EXPECT_EQ(values(simulated(debate(), {{1, 1}}, {{"y", "identity"}}).gradients[0][0]), (Values{20, 30}));
-  EXPECT_EQ(values(simulated(debate(), {{1, 1}}, {{"y", "adjoint"}}).gradients[0][0]), (Values{40, 60}));
-  EXPECT_EQ(values(simulated(debate(), {{1, 1}}, {{"y", "divided"}}).gradients[0][0]), (Values{20, 30}));
+  EXPECT_EQ(values(simulated(debate(), {{1, 1}}, {{"y", "identity"}}).gradients[0][0]),
+            (Values{20, 30}));
+  EXPECT_EQ(values(simulated(debate(), {{1, 1}}, {{"y", "adjoint"}}).gradients[0][0]),
+            (Values{40, 60}));
+  EXPECT_EQ(values(simulated(debate(), {{1, 1}}, {{"y", "divided"}}).gradients[0][0]),
+            (Values{20, 30}));
   EXPECT_EQ(values(simulated(debate(), {{1, 1}}, {{"y", "none"}}).gradients[0][0]), (Values{0, 0}));
 }
 
@@ -158,7 +166,8 @@ TEST(Simulator, LaysOutAMeshWithTheLastAxisFastest) {
   ProgramBuilder b(4);
   b.p.groups = {Group{"dp", {{0, 2}, {1, 3}}, true}, Group{"tp", {{0, 1}, {2, 3}}, true}};
   b.input("w", Array({2}, {10, 20})).loss("w.sum() * (rank + 1)");
-  b.p.inputs[0].layout = {{"dp", Layout{Layout::Kind::kReplicate, 0}}, {"tp", Layout{Layout::Kind::kShard, 0}}};
+  b.p.inputs[0].layout = {{"dp", Layout{Layout::Kind::kReplicate, 0}},
+                          {"tp", Layout{Layout::Kind::kShard, 0}}};
   const Simulation s = simulated(b.p, {{1, 1, 1, 1}});
   ASSERT_FALSE(s.invalid) << s.invalid->message;
   EXPECT_EQ(s.losses, (Values{10, 40, 30, 80}));
@@ -173,7 +182,8 @@ TEST(Simulator, LossesOfWeightZeroTakeNoPart) {
 
 TEST(Simulator, ComparesWithOneDevice) {
   Program p = debate();
-  p.single_device = SingleDevice{{Step{"t", "/single_device/steps/0", text("2 * x[0] + 3 * x[1]")}}, text("2 * t * t")};
+  p.single_device = SingleDevice{{Step{"t", "/single_device/steps/0", text("2 * x[0] + 3 * x[1]")}},
+                                 text("2 * t * t")};
   const Simulation s = simulated(p, {{1, 1}});
   ASSERT_FALSE(s.invalid) << s.invalid->message;
   EXPECT_EQ(s.single_loss, 50);
@@ -192,7 +202,8 @@ TEST(Simulator, SaysWhatItRefuses) {
   Simulation s = simulated(p, {{1, 1}});
   ASSERT_TRUE(s.invalid);
   EXPECT_EQ(s.invalid->pointer, "/loss");
-  EXPECT_NE(s.invalid->message.find("the loss has 2 elements (shape [2] on rank 0)"), std::string::npos);
+  EXPECT_NE(s.invalid->message.find("the loss has 2 elements (shape [2] on rank 0)"),
+            std::string::npos);
 
   p = ProgramBuilder(2)
           .input("x", Array::scalar(1))
@@ -239,7 +250,8 @@ FiniteDifferences::Answer differences(const Program& p, std::vector<RuleChoice> 
 TEST(SimulatorTest, FiniteDifferencesTellAWrongBackwardFromARightOne) {
   ProgramBuilder builder(3);
   builder.input("x", Array({2, 2}, {1, -2, 0, 4})).input("w", Array({5}, {1, 2, 3, 4, 5}), "shard");
-  builder.expression("a", "(rank + 2) * x.sin() + w.sum()").call("y", CollectiveKind::kAllReduce, "a");
+  builder.expression("a", "(rank + 2) * x.sin() + w.sum()")
+      .call("y", CollectiveKind::kAllReduce, "a");
   builder.loss("(y * y * (rank + 1)).sum()");
   EXPECT_EQ(differences(builder.p), FiniteDifferences::Answer::kAgree);
   EXPECT_EQ(differences(builder.p, {{"y", "identity"}}), FiniteDifferences::Answer::kDisagree);
@@ -250,17 +262,23 @@ TEST(SimulatorTest, FiniteDifferencesDoNotJudgeWhatIsMeant) {
     return ProgramBuilder(2).input("x", Array({2}, {0, 3})).loss(loss).p;
   };
   EXPECT_EQ(differences(program("(x * x.detach()).sum()")), FiniteDifferences::Answer::kNotAsked);
-  EXPECT_EQ(differences(program("(x * x.sum().item()).sum()")), FiniteDifferences::Answer::kNotAsked);
-  EXPECT_EQ(differences(program("torch.relu(x).sum()")), FiniteDifferences::Answer::kNotAsked) << "a kink at 0";
-  EXPECT_EQ(differences(program("(x * torch.full([2], float(x.sum()))).sum()")), FiniteDifferences::Answer::kNotAsked);
+  EXPECT_EQ(differences(program("(x * x.sum().item()).sum()")),
+            FiniteDifferences::Answer::kNotAsked);
+  EXPECT_EQ(differences(program("torch.relu(x).sum()")), FiniteDifferences::Answer::kNotAsked)
+      << "a kink at 0";
+  EXPECT_EQ(differences(program("(x * torch.full([2], float(x.sum()))).sum()")),
+            FiniteDifferences::Answer::kNotAsked);
   EXPECT_EQ(differences(program("(x.round() * x).sum()")), FiniteDifferences::Answer::kAgree);
 }
 
 TEST(SimulatorTest, ANameIsNoCall) {
   ProgramBuilder builder(2);
-  builder.input("items", Array({2}, {1, 3})).call("detached", CollectiveKind::kAllReduce, "items").loss("(detached * detached).sum()");
+  builder.input("items", Array({2}, {1, 3}))
+      .call("detached", CollectiveKind::kAllReduce, "items")
+      .loss("(detached * detached).sum()");
   EXPECT_EQ(differences(builder.p), FiniteDifferences::Answer::kAgree);
-  EXPECT_EQ(differences(builder.p, {{"detached", "identity"}}), FiniteDifferences::Answer::kDisagree);
+  EXPECT_EQ(differences(builder.p, {{"detached", "identity"}}),
+            FiniteDifferences::Answer::kDisagree);
 }
 
 }  // namespace

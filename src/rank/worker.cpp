@@ -22,21 +22,24 @@
 namespace distgrad {
 namespace {
 
-// Replies to short cases are collected, since each write wakes the driver, which competes with the ranks for the cores.
+// Replies to short cases are collected, since each write wakes the driver, which competes with the
+// ranks for the cores.
 constexpr std::size_t kFlushBytes = 64 << 10;
 constexpr std::int64_t kFlushNs = 1'000'000;
-constexpr auto kLook = std::chrono::microseconds(50);  // between two looks at whether the other ranks are through
+constexpr auto kLook =
+    std::chrono::microseconds(50);  // between two looks at whether the other ranks are through
 
 constexpr std::size_t kOutputLimit = 64 << 10;
 
-// Standard output and error, in a file that the driver reads if this process dies. It is cleared between cases, so that
-// what is in it is always what the current case has written.
+// Standard output and error, in a file that the driver reads if this process dies. It is cleared
+// between cases, so that what is in it is always what the current case has written.
 class CapturedOutput {
  public:
   explicit CapturedOutput(UniqueFd file) : file_(std::move(file)) {
     dup2(file_.get(), STDOUT_FILENO);
     dup2(file_.get(), STDERR_FILENO);
-    setvbuf(stdout, nullptr, _IOLBF, 0);  // nothing is lost in a crash, and the order of lines is kept
+    setvbuf(stdout, nullptr, _IOLBF,
+            0);  // nothing is lost in a crash, and the order of lines is saved
   }
 
   std::string take() {
@@ -67,7 +70,8 @@ class Worker {
     if (functions_.start) functions_.start();
   }
 
-  // Until the driver closes the socket, or an error: after one the ranks are out of step, and the driver replaces them.
+  // Until the driver closes the socket, or an error: after one the ranks are out of step, and the
+  // driver replaces them.
   void serve() {
     while (std::optional<Frame> frame = next_frame()) {
       const Decoded<WorkRequest> request = decode_request(*frame);
@@ -78,7 +82,9 @@ class Worker {
       const WorkReply reply = answer(*request.value);
       channel_.queue(encode(reply));
       const bool failed = reply.error || is_error(reply.what);
-      if (failed || channel_.queued_bytes() >= kFlushBytes || monotonic_ns() - flushed_ns_ > kFlushNs) flush();
+      if (failed || channel_.queued_bytes() >= kFlushBytes ||
+          monotonic_ns() - flushed_ns_ > kFlushNs)
+        flush();
       if (failed) return;
     }
   }
@@ -124,8 +130,10 @@ class Worker {
     slot_.started_ns = started;
     slot_.case_id = request.id;  // last: who sees it sees the others
     try {
-      if (const auto* simulate = std::get_if<SimulateRequest>(&request.what)) reply.what = functions_.simulate(*simulate);
-      else reply.what = run(*run_request);
+      if (const auto* simulate = std::get_if<SimulateRequest>(&request.what))
+        reply.what = functions_.simulate(*simulate);
+      else
+        reply.what = run(*run_request);
     } catch (const std::exception& e) {
       fail(reply, e.what());
     } catch (...) {
@@ -137,8 +145,9 @@ class Worker {
     return reply;
   }
 
-  // Until they are through with the last case, whose code was the user's. A collective that only some ranks make in it waits
-  // for the others; did these go on, it would take part in theirs of the next case, and that one's verdict would be wrong.
+  // Until they are through with the last case, whose code was the user's. A collective that only
+  // some ranks make in it waits for the others; did these go on, it would take part in theirs of
+  // the next case, and that one's verdict would be wrong.
   void wait_for_peers() {
     const auto is_through = [&](const RankSlot& peer) {
       const std::uint64_t id = peer.case_id;
@@ -182,15 +191,17 @@ class Worker {
 };
 
 void name_process(const WorkerStart& start) {
-  const std::string name = start.role == WorkerRole::kSimulator
-                               ? "dg simulator"
-                               : "dg rank " + std::to_string(start.rank) + "/" + std::to_string(start.world_size);
+  const std::string name =
+      start.role == WorkerRole::kSimulator
+          ? "dg simulator"
+          : "dg rank " + std::to_string(start.rank) + "/" + std::to_string(start.world_size);
   prctl(PR_SET_NAME, name.c_str());
 }
 
-// Ranks wake each other's Gloo threads all the time. A thread that is woken would often take the core of the one that writes
-// to it and holds its connection's lock, and would then spin on that lock: half of all processor time and more where there
-// are more ranks than cores. A thread of this policy waits until a core is free. Where it is refused all works, slower.
+// Ranks wake each other's Gloo threads all the time. A thread that is woken would often take the
+// core of the one that writes to it and holds its connection's lock, and would then spin on that
+// lock: half of all processor time and more where there are more ranks than cores. A thread of this
+// policy waits until a core is free. Where it is refused all works, slower.
 void wait_for_a_free_core() {
   const sched_param none{};
   sched_setscheduler(0, SCHED_BATCH, &none);
@@ -198,25 +209,30 @@ void wait_for_a_free_core() {
 
 }  // namespace
 
-// Simulators have the whole limit, the ranks of a world share it. CUDA reserves addresses as if they were memory.
+// Simulators have the whole limit, the ranks of a world share it. CUDA reserves addresses as if
+// they were memory.
 static void limit_memory(const WorkerStart& start) {
   const char* given = std::getenv(kMemoryVariable);
   if (given && start.transport.empty())
-    limit_memory(std::strtoull(given, nullptr, 10) / static_cast<std::uint64_t>(std::max(1, start.world_size)));
+    limit_memory(std::strtoull(given, nullptr, 10) /
+                 static_cast<std::uint64_t>(std::max(1, start.world_size)));
 }
 
 void be_worker(WorkerStart start, const WorkerFunctions& functions) {
   limit_memory(start);
   signal(SIGINT, SIG_IGN);
   signal(SIGUSR1, SIG_IGN);  // asks ranks in Python for their stack
-  signal(SIGPIPE, SIG_IGN);  // as in Python: a peer's death is an error of the connection, not a second death
+  signal(
+      SIGPIPE,
+      SIG_IGN);  // as in Python: a peer's death is an error of the connection, not a second death
   name_process(start);
   wait_for_a_free_core();
   int status = 0;
   try {
     Worker worker(std::move(start), functions);
     worker.serve();
-    // Without running destructors: a Runner's connections may wait for peers, and libtorch's tear-down is slow.
+    // Without running destructors: a Runner's connections may wait for peers, and libtorch's
+    // tear-down is slow.
     std::fflush(nullptr);
     _exit(0);
   } catch (const std::exception& e) {

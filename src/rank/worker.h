@@ -1,5 +1,6 @@
-// A worker: the loop of a simulator or rank. It takes requests from its data socket, in order, until the socket
-// closes. What it does with them is given by functions, so that this side of the protocol can be tested without torch.
+// A worker: the loop of a simulator or rank. It takes requests from its data socket, in order,
+// until the socket closes. What it does with them is given by functions, so that this side of the
+// protocol can be tested without torch.
 #pragma once
 
 #include <functional>
@@ -34,7 +35,8 @@ struct WorkerStart {
   std::string transport = {};  // "nccl on cuda"; empty: Gloo on the CPU
 };
 
-// Makes this process the worker: standard output and error go to the file, SIGINT is ignored. Ends the process.
+// Makes this process the worker: standard output and error go to the file, SIGINT is ignored. Ends
+// the process.
 [[noreturn]] void be_worker(WorkerStart start, const WorkerFunctions& functions);
 
 }  // namespace distgrad

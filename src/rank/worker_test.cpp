@@ -12,7 +12,8 @@
 namespace distgrad {
 namespace {
 
-// The driver's end of a worker that runs in a child process. Its rank raises where the subject is "raise".
+// The driver's end of a worker that runs in a child process. Its rank raises where the subject is
+// "raise".
 class WorkerTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -32,7 +33,8 @@ class WorkerTest : public testing::Test {
           return result;
         };
       };
-      be_worker({WorkerRole::kRank, 2, 3, std::move(theirs), std::move(board_), std::move(output_)}, functions);
+      be_worker({WorkerRole::kRank, 2, 3, std::move(theirs), std::move(board_), std::move(output_)},
+                functions);
     }
     theirs.reset();
     channel_.emplace(std::move(ours));
@@ -54,7 +56,8 @@ class WorkerTest : public testing::Test {
   std::optional<WorkReply> reply() {
     for (;;) {
       NextFrame next = channel_->next();
-      if (auto* frame = std::get_if<Frame>(&next)) return std::move(decode_reply(*frame).value.value());
+      if (auto* frame = std::get_if<Frame>(&next))
+        return std::move(decode_reply(*frame).value.value());
       if (channel_->receive(Wait::kYes) == Channel::Received::kClosed) return std::nullopt;
     }
   }

@@ -11,8 +11,8 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <map>
@@ -51,7 +51,8 @@ class Zygote {
       std::array<pollfd, 2> fds = {{{control_.fd(), POLLIN, 0}, {signals_.get(), POLLIN, 0}}};
       if (poll(fds.data(), fds.size(), -1) < 0 && errno != EINTR) break;
       if (fds[1].revents && !take_signals()) break;
-      if (fds[0].revents) driver_is_there = control_.receive(Wait::kNo) != Channel::Received::kClosed;
+      if (fds[0].revents)
+        driver_is_there = control_.receive(Wait::kNo) != Channel::Received::kClosed;
       if (auto worker = obey(driver_is_there)) return worker;
       if (control_.flush(Wait::kYes) == Channel::Sent::kClosed) break;
     }
@@ -66,7 +67,8 @@ class Zygote {
   bool take_signals() {
     signalfd_siginfo info;
     bool go_on = true;
-    while (read(signals_.get(), &info, sizeof info) == sizeof info) go_on = go_on && info.ssi_signo != SIGTERM;
+    while (read(signals_.get(), &info, sizeof info) == sizeof info)
+      go_on = go_on && info.ssi_signo != SIGTERM;
     reap();
     return go_on;
   }
@@ -77,7 +79,8 @@ class Zygote {
       NextFrame next = control_.next();
       if (std::holds_alternative<NoFrameYet>(next)) return std::nullopt;
       auto* frame = std::get_if<Frame>(&next);
-      const Decoded<ZygoteRequest> request = frame ? decode_zygote_request(*frame) : Decoded<ZygoteRequest>{};
+      const Decoded<ZygoteRequest> request =
+          frame ? decode_zygote_request(*frame) : Decoded<ZygoteRequest>{};
       if (!request.value) {
         std::fprintf(stderr, "the driver's request cannot be read: %s\n", request.error.c_str());
         driver_is_there = false;
@@ -102,8 +105,13 @@ class Zygote {
     } else if (pid == 0) {
       become_worker();
       if (!request.exec.empty()) exec_worker(request, fds);
-      return WorkerStart{request.role,      request.rank,      request.world_size,
-                         std::move(fds[0]), std::move(fds[1]), std::move(fds[2]), {}};
+      return WorkerStart{request.role,
+                         request.rank,
+                         request.world_size,
+                         std::move(fds[0]),
+                         std::move(fds[1]),
+                         std::move(fds[2]),
+                         {}};
     } else {
       setpgid(pid, pid);  // both sides do it, so that it is done whoever runs first
       workers_[pid] = request.worker;
@@ -122,7 +130,8 @@ class Zygote {
   }
 
   // This very program again, with the worker's descriptors; what the fork brought along is gone.
-  [[noreturn]] static void exec_worker(const ForkWorker& request, const std::vector<UniqueFd>& fds) {
+  [[noreturn]] static void exec_worker(const ForkWorker& request,
+                                       const std::vector<UniqueFd>& fds) {
     std::vector<std::string> words = {"distgrad-rank", "--worker", std::to_string(request.rank),
                                       std::to_string(request.world_size)};
     for (const UniqueFd& fd : fds) {
@@ -140,7 +149,8 @@ class Zygote {
 
   void kill_worker(std::uint64_t worker) {
     for (const auto& [pid, name] : workers_)
-      if (name == worker) kill(-pid, SIGKILL);  // not reaped yet, so the number is still the worker's
+      if (name == worker)
+        kill(-pid, SIGKILL);  // not reaped yet, so the number is still the worker's
   }
 
   // Tells of every worker that has ended, and ends what it left behind.
@@ -181,12 +191,14 @@ std::optional<WorkerStart> worker_of_arguments(int count, char** words) {
   for (int i = 0; i < 5; ++i) {
     const std::string_view text = words[i + 2];
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), numbers[i]);
-    if (error != std::errc() || end != text.data() + text.size() || numbers[i] < 0) return std::nullopt;
+    if (error != std::errc() || end != text.data() + text.size() || numbers[i] < 0)
+      return std::nullopt;
   }
   const auto [rank, world_size, socket, board, output] = numbers;
-  for (const int fd : {socket, board, output}) fcntl(fd, F_SETFD, FD_CLOEXEC);  // what it starts in turn has none of them
-  return WorkerStart{WorkerRole::kRank, rank, world_size, UniqueFd(socket), UniqueFd(board), UniqueFd(output),
-                     words[7]};
+  for (const int fd : {socket, board, output})
+    fcntl(fd, F_SETFD, FD_CLOEXEC);  // what it starts in turn has none of them
+  return WorkerStart{WorkerRole::kRank, rank,    world_size, UniqueFd(socket), UniqueFd(board),
+                     UniqueFd(output),  words[7]};
 }
 
 void be_zygote(int control_fd, const WorkerFunctions& functions) {

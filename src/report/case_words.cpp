@@ -29,7 +29,7 @@ std::string headline(const CaseResult& r) {
   return on_one_line(outcome_text(r) + "; " + r.why);
 }
 
-std::string told_alone(const CaseResult& r, const FormatContext& context) {
+std::string reported_alone(const CaseResult& r, const FormatContext& context) {
   TextOptions options = context.text;
   options.color = false;
   std::string text = case_text(r, options);
@@ -39,7 +39,8 @@ std::string told_alone(const CaseResult& r, const FormatContext& context) {
     text += fmt::format("\n  ... {} bytes more are left out here\n", left_out);
   }
   if (is_wrong(r))
-    text += fmt::format("Again: {}{}\n", options.again, options.again_names_case ? " " + shell_quoted(r.which.id) : "");
+    text += fmt::format("Again: {}{}\n", options.again,
+                        options.again_names_case ? " " + shell_quoted(r.which.id) : "");
   return text;
 }
 
@@ -65,7 +66,8 @@ std::string finding_name(const CaseResult& r) {
   if (r.verdict == Verdict::kError) return r.error ? r.error->kind : "error";
   if (r.verdict == Verdict::kMismatch && !r.findings.empty()) {
     const Finding& first = r.findings.front();
-    return first.collective.empty() ? first.rule : fmt::format("{} ({})", first.rule, first.collective);
+    return first.collective.empty() ? first.rule
+                                    : fmt::format("{} ({})", first.rule, first.collective);
   }
   return outcome_text(r);
 }

@@ -12,10 +12,10 @@
 #include "report/finding_help.h"
 #include "report/github.h"
 #include "report/junit.h"
-#include "report/source_place.h"
 #include "report/markdown.h"
 #include "report/sample_cases.h"
 #include "report/sarif.h"
+#include "report/source_place.h"
 #include "report/summary.h"
 #include "report/worst_first.h"
 
@@ -88,8 +88,8 @@ CaseResult placed(const char* step, const char* file = "/src/deep/p.json") {
 
 TEST(WorstFirst, BrokenThenTheLargestErrorThenTheRest) {
   CaseResult small = sample::in_place_mismatch("small.json");
-  small.gradients[0].max_abs_error = 6;  // of 60
-  small.gradients[0].max_rel_error = 1e9;   // of an element that is nearly zero
+  small.gradients[0].max_abs_error = 6;    // of 60
+  small.gradients[0].max_rel_error = 1e9;  // of an element that is nearly zero
   CaseResult nan = sample::in_place_mismatch("nan.json");
   nan.gradients[0].max_rel_error = NAN;
   CaseResult equal = sample::in_place_mismatch("equal.json");  // a wrong one besides a right one
@@ -172,10 +172,15 @@ TEST(JUnit, TheCasesOfAFileAreOneSuite) {
 TEST(Markdown, BeginsWithATableByFinding) {
   CaseResult other = sample::in_place_mismatch("b.json");
   other.findings[0].rule = "scaled";
-  const std::string text = markdown_report(report_of({sample::in_place_mismatch("a.json"), other, sample::in_place_mismatch("c.json")}), kContext);
-  const std::size_t table = text.find("| finding | cases |"), first = text.find("| identity-backward (all\\_reduce) | 2 |"),
-                    second = text.find("| scaled (all\\_reduce) | 1 |"), counts = text.find("| as expected |");
-  EXPECT_TRUE(table < first && first < second && second < counts && counts != text.npos) << text.substr(0, 1500);
+  const std::string text = markdown_report(
+      report_of({sample::in_place_mismatch("a.json"), other, sample::in_place_mismatch("c.json")}),
+      kContext);
+  const std::size_t table = text.find("| finding | cases |"),
+                    first = text.find("| identity-backward (all\\_reduce) | 2 |"),
+                    second = text.find("| scaled (all\\_reduce) | 1 |"),
+                    counts = text.find("| as expected |");
+  EXPECT_TRUE(table < first && first < second && second < counts && counts != text.npos)
+      << text.substr(0, 1500);
 }
 
 TEST(Markdown, CountsAndTellsTheWorstFirst) {
@@ -322,9 +327,9 @@ TEST(Sarif, MessagesHoldNoPlaceholdersAndNoLinks) {
 
 TEST(GitHub, AnnotatesTheStepsLine) {
   const std::string text = github_annotations(report_of({placed("y")}), kContext);
-  EXPECT_THAT(text,
-              testing::StartsWith("::error file=deep/p.json,line=6,title=mismatch%3A identity-"
-                                  "backward in step y (all_reduce)::The gradients are 1/2 of the truth"));
+  EXPECT_THAT(text, testing::StartsWith(
+                        "::error file=deep/p.json,line=6,title=mismatch%3A identity-"
+                        "backward in step y (all_reduce)::The gradients are 1/2 of the truth"));
   EXPECT_THAT(text, HasSubstr("%0AFAIL  /src/deep/p.json"));
   EXPECT_THAT(text, HasSubstr("%0A  x            rank 0   rank 1%0A"));
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1);
@@ -335,20 +340,20 @@ using PlaceInCode = FolderTest;
 TEST_F(PlaceInCode, IsTheLineOfTheBackward) {
   const std::string file = folder_ / "losses.py";
   write("losses.py",
-                                        "import torch\n"
-                                        "\n"
-                                        "def GatherLayerOld(x): pass\n"
-                                        "class Other:\n"
-                                        "    def backward(ctx, g): pass\n"
-                                        "class GatherLayer(torch.autograd.Function):\n"
-                                        "    # a comment\n"
-                                        "    @staticmethod\n"
-                                        "    def forward(ctx, x): return x\n"
-                                        "\n"
-                                        "    @staticmethod\n"
-                                        "    def backward(ctx, g): return g\n"
-                                        "\n"
-                                        "def reduced(x): return x\n");
+        "import torch\n"
+        "\n"
+        "def GatherLayerOld(x): pass\n"
+        "class Other:\n"
+        "    def backward(ctx, g): pass\n"
+        "class GatherLayer(torch.autograd.Function):\n"
+        "    # a comment\n"
+        "    @staticmethod\n"
+        "    def forward(ctx, x): return x\n"
+        "\n"
+        "    @staticmethod\n"
+        "    def backward(ctx, g): return g\n"
+        "\n"
+        "def reduced(x): return x\n");
   const auto line = [&](const std::string& subject, const std::string& collective) {
     CaseResult r = placed("y");
     r.which.subject = subject;
@@ -357,10 +362,14 @@ TEST_F(PlaceInCode, IsTheLineOfTheBackward) {
     return std::pair(place.file == file, place.line);
   };
   EXPECT_EQ(line("python:" + file + ":GatherLayer.apply", "all_gather"), std::pair(true, 12));
-  EXPECT_EQ(line("all_gather=python:" + file + ":GatherLayer@checkpoint+all_reduce=in_place", "all_gather"), std::pair(true, 12));
+  EXPECT_EQ(line("all_gather=python:" + file + ":GatherLayer@checkpoint+all_reduce=in_place",
+                 "all_gather"),
+            std::pair(true, 12));
   EXPECT_EQ(line("python:" + file + ":reduced", "all_reduce"), std::pair(true, 14));
-  EXPECT_EQ(line("all_gather=python:" + file + ":GatherLayer+all_reduce=in_place", "all_reduce"), std::pair(false, 6));
-  EXPECT_EQ(line("python:" + file + ":GatherLayer", ""), std::pair(false, 6));  // no call is to blame
+  EXPECT_EQ(line("all_gather=python:" + file + ":GatherLayer+all_reduce=in_place", "all_reduce"),
+            std::pair(false, 6));
+  EXPECT_EQ(line("python:" + file + ":GatherLayer", ""),
+            std::pair(false, 6));  // no call is to blame
   EXPECT_EQ(line("python:" + file + ":absent", "all_gather"), std::pair(false, 6));
   EXPECT_EQ(line("python:/no/such/file.py:f", "all_gather"), std::pair(false, 6));
 }

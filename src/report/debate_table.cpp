@@ -304,7 +304,8 @@ struct Grid {
   std::vector<std::string> notes;               // by line
   std::size_t label_width = 0;
   std::vector<std::size_t> widths;
-  std::size_t observed = 0, declared = 0;  // the lines to compare where what differs is coloured; 0: none
+  std::size_t observed = 0,
+              declared = 0;  // the lines to compare where what differs is coloured; 0: none
 
   std::size_t width_of_columns(std::size_t first, std::size_t last) const {
     std::size_t width = kIndent + label_width;
@@ -342,7 +343,8 @@ Grid grid_of(const std::string& title, const std::vector<Row>& rows,
 
 // A cell of the observed row that reads otherwise than that of the declared one.
 bool is_off(const Grid& grid, std::size_t column, std::size_t line) {
-  return grid.observed == line && grid.declared != 0 && grid.cells[column][line] != grid.cells[column][grid.declared];
+  return grid.observed == line && grid.declared != 0 &&
+         grid.cells[column][line] != grid.cells[column][grid.declared];
 }
 
 std::string block(const Grid& grid, std::size_t first, std::size_t last, bool with_notes) {
@@ -352,7 +354,8 @@ std::string block(const Grid& grid, std::size_t first, std::size_t last, bool wi
     std::string text = std::string(kIndent, ' ') + padded(grid.labels[line], grid.label_width);
     for (std::size_t i = first; i < last; ++i) {
       const std::string cell = padded_left(grid.cells[i][line], grid.widths[i]);
-      text += std::string(kGap, ' ') + (is_off(grid, i, line) ? fmt::format("{}{}{}", kRed, cell, kPlain) : cell);
+      text += std::string(kGap, ' ') +
+              (is_off(grid, i, line) ? fmt::format("{}{}{}", kRed, cell, kPlain) : cell);
     }
     if (with_notes && !grid.notes[line].empty()) text += std::string(kGap, ' ') + grid.notes[line];
     out += text + '\n';

@@ -26,8 +26,8 @@ constexpr std::string_view kMarked = "\033[1;33m", kPlain = "\033[0m";
 // --- Numbers ---
 
 bool is_whole(const Array& array, const TextOptions& options) {
-  return options.full || (array.size() <= kWholeElements &&
-                          width_of(array_text(array, kDigits)) <= kWidestCell);
+  return options.full ||
+         (array.size() <= kWholeElements && width_of(array_text(array, kDigits)) <= kWidestCell);
 }
 
 double norm_of(const Array& array) {
@@ -117,10 +117,12 @@ class ProgramText {
       if (!block.value->mark.empty()) out += mark(block.value->mark);
       for (const Row& row : block.rows)
         out += in_columns(block) ? line(row.label, row.cells) : listed(row);
-      for (const std::string& remark : block.remarks) out += wrapped(remark, kIndent, options_.width);
+      for (const std::string& remark : block.remarks)
+        out += wrapped(remark, kIndent, options_.width);
     }
     if (ranks_.size() < rank_count_)
-      out += fmt::format("  ({} of {} ranks shown; --full shows all)\n", ranks_.size(), rank_count_);
+      out +=
+          fmt::format("  ({} of {} ranks shown; --full shows all)\n", ranks_.size(), rank_count_);
     return out;
   }
 
@@ -163,13 +165,14 @@ class ProgramText {
     const Furthest worst = furthest_apart(truth, seen);
     if (worst.distance < 0 || is_whole(truth[worst.rank], options_)) return;
     const Array &t = truth[worst.rank], &s = seen[worst.rank];
-    block.remarks.push_back(fmt::format("furthest apart on rank {} at {}: {} in place of {}", worst.rank,
-                                        index_text(index_of(t.shape(), worst.element)),
+    block.remarks.push_back(fmt::format("furthest apart on rank {} at {}: {} in place of {}",
+                                        worst.rank, index_text(index_of(t.shape(), worst.element)),
                                         number_text(s[worst.element], kDigits),
                                         number_text(t[worst.element], kDigits)));
   }
 
-  void add_row(Block& block, std::string label, const std::vector<Array>& by_rank, int digits) const {
+  void add_row(Block& block, std::string label, const std::vector<Array>& by_rank,
+               int digits) const {
     Row row{std::move(label), {}, false};
     row.same = by_rank.size() == rank_count_ &&
                std::all_of(by_rank.begin(), by_rank.end(),
@@ -248,7 +251,7 @@ class ProgramText {
   std::vector<std::size_t> ranks_;  // those shown
   std::vector<Block> blocks_;
   std::size_t label_width_ = width_of("cotangent, ranks'");  // at least
-  std::size_t limit_ = 0;  // of a column's width
+  std::size_t limit_ = 0;                                    // of a column's width
   std::vector<std::size_t> widths_;
 };
 
@@ -260,10 +263,12 @@ bool has_ranks_cotangents(const Explanation& e) {
 std::string legend(const Explanation& e, const TextOptions& options) {
   std::string text =
       "Read the values from the top down and the cotangents from the bottom up. The cotangent of a "
-      "value on a rank is the derivative of J by it; that of the loss is what backward starts with.";
+      "value on a rank is the derivative of J by it; that of the loss is what backward starts "
+      "with.";
   if (has_ranks_cotangents(e))
     text +=
-        " \"ranks'\" is what the ranks' own backward arrived at: observed at every collective, and by the "
+        " \"ranks'\" is what the ranks' own backward arrived at: observed at every collective, and "
+        "by the "
         "chain rule between them.";
   return wrapped(text, 2, options.width);
 }
@@ -281,7 +286,8 @@ std::string explain_text(const Explanation& e, const CaseResult& result, TextOpt
   if (!e.setting.empty()) out += wrapped(for_terminal(e.setting), 2, options.width);
   if (!e.values.empty()) {
     out += section("The program") + legend(e, options) + "\n" + ProgramText(e, options).text();
-    for (const std::string& remark : e.remarks) out += wrapped(for_terminal(remark), 2, options.width);
+    for (const std::string& remark : e.remarks)
+      out += wrapped(for_terminal(remark), 2, options.width);
   }
   if (!e.parting.empty()) {
     out += section("Where observed and true values part") +
@@ -290,7 +296,8 @@ std::string explain_text(const Explanation& e, const CaseResult& result, TextOpt
       out += wrapped(for_terminal("Measured: " + e.measured), 2, options.width);
   }
   out += section("What came of it") + report.substr(first_line);
-  return out + fmt::format("\nAgain: {} {}\n", options.again, on_one_line(shell_quoted(result.which.id)));
+  return out +
+         fmt::format("\nAgain: {} {}\n", options.again, on_one_line(shell_quoted(result.which.id)));
 }
 
 }  // namespace distgrad

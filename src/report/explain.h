@@ -1,5 +1,6 @@
-// One case in full, for people: the program with its values and cotangents by rank beside each step,
-// where what the ranks did parts from the truth, and then all that the text report knows of it.
+// One case in full, for people: the program with its values and cotangents by rank beside each
+// step, where what the ranks did parts from the truth, and then all that the text report knows of
+// it.
 #pragma once
 
 #include <string>
@@ -9,16 +10,17 @@
 
 namespace distgrad {
 
-// A value that the program names, with what is known of it, by rank (N arrays each; empty: unknown).
+// A value that the program names, with what is known of it, by rank (N arrays each; empty:
+// unknown).
 struct ExplainedValue {
   enum class Kind { kInput, kStep, kLoss };
   Kind kind = Kind::kStep;
-  std::string title;                    // "y = all_reduce(xx, op=sum)"
-  std::vector<Array> value;             // simulated
-  std::vector<Array> observed_value;    // the ranks'; empty where it is the simulated one
-  std::vector<Array> cotangent;         // the truth
-  std::vector<Array> ranks_cotangent;   // empty where it is the truth's, or unknown
-  std::string mark;                     // what is special here; empty for most
+  std::string title;                   // "y = all_reduce(xx, op=sum)"
+  std::vector<Array> value;            // simulated
+  std::vector<Array> observed_value;   // the ranks'; empty where it is the simulated one
+  std::vector<Array> cotangent;        // the truth
+  std::vector<Array> ranks_cotangent;  // empty where it is the truth's, or unknown
+  std::string mark;                    // what is special here; empty for most
 };
 
 struct Explanation {
@@ -27,7 +29,7 @@ struct Explanation {
   std::vector<ExplainedValue> values;  // inputs, steps, the loss; empty: the program never ran
   std::vector<std::string> remarks;    // on how to read the cotangents, a paragraph each
   std::string parting;                 // the first place where observed and true values part
-  std::string measured;                // what the wrong backwards were measured to do; empty: none was
+  std::string measured;  // what the wrong backwards were measured to do; empty: none was
 };
 
 // `options.full` shows every rank and element, else those of more than 8 are summarised; of the

@@ -33,7 +33,8 @@ Explanation debate() {
   e.setting = "in_place carries out the collectives.";
   e.values = {
       value(Kind::kInput, "x   (local)", by_rank({1, 1}), by_rank({40, 60}), by_rank({20, 30})),
-      value(Kind::kStep, "xx = (rank + 2) * x", by_rank({2, 3}), by_rank({20, 20}), by_rank({10, 10})),
+      value(Kind::kStep, "xx = (rank + 2) * x", by_rank({2, 3}), by_rank({20, 20}),
+            by_rank({10, 10})),
       value(Kind::kStep, "y = all_reduce(xx, op=sum)", by_rank({5, 5}), by_rank({10, 10})),
       value(Kind::kLoss, "loss: l_r = y * y", by_rank({25, 25}), by_rank({1, 1})),
   };
@@ -63,24 +64,22 @@ Array counting(Shape shape) {
 
 TEST(Explain, ShowsValuesAndCotangentsByRankAndWhereTheyPart) {
   const std::string text = explain_text(debate(), sample::in_place_mismatch(), {});
-  EXPECT_THAT(
-      text,
-      HasSubstr("                        rank 0   rank 1\n"
-                "  x (local)\n"
-                "    value                    1        1\n"
-                "    gradient, true          40       60\n"
-                "    gradient, ranks'        20       30\n"
-                "  xx = (rank + 2) * x\n"
-                "    value                    2        3\n"
-                "    cotangent, true         20       20\n"
-                "    cotangent, ranks'       10       10\n"
-                "  y = all_reduce(xx, op=sum)\n"
-                "    >>> the cotangents part here\n"
-                "    value                    5        5\n"
-                "    cotangent               10       10\n"
-                "  loss: l_r = y * y\n"
-                "    value                   25       25\n"
-                "    cotangent                1        1\n"));
+  EXPECT_THAT(text, HasSubstr("                        rank 0   rank 1\n"
+                              "  x (local)\n"
+                              "    value                    1        1\n"
+                              "    gradient, true          40       60\n"
+                              "    gradient, ranks'        20       30\n"
+                              "  xx = (rank + 2) * x\n"
+                              "    value                    2        3\n"
+                              "    cotangent, true         20       20\n"
+                              "    cotangent, ranks'       10       10\n"
+                              "  y = all_reduce(xx, op=sum)\n"
+                              "    >>> the cotangents part here\n"
+                              "    value                    5        5\n"
+                              "    cotangent               10       10\n"
+                              "  loss: l_r = y * y\n"
+                              "    value                   25       25\n"
+                              "    cotangent                1        1\n"));
 }
 
 TEST(Explain, TellsTheWholeCaseInOrderAndHowToSeeItAgain) {
@@ -91,10 +90,12 @@ TEST(Explain, TellsTheWholeCaseInOrderAndHowToSeeItAgain) {
   const std::string text = explain_text(debate(), result, options);
   std::size_t at = 0;
   for (const char* part :
-       {"FAIL  mine/all_reduce_sum.json:subject=in_place", "Is the gradient scaled", "\nThe program\n",
-        "y = all_reduce", "\nWhere observed and true values part\n  In the backward of step y.\n",
-        "  Measured: step y (all_reduce) x̄_r = ȳ_r; right is x̄_r = Σ_k ȳ_k.\n", "declared: every rank's loss counts",
-        "dropped the other ranks'", "and a second that only the full report has",
+       {"FAIL  mine/all_reduce_sum.json:subject=in_place", "Is the gradient scaled",
+        "\nThe program\n", "y = all_reduce",
+        "\nWhere observed and true values part\n  In the backward of step y.\n",
+        "  Measured: step y (all_reduce) x̄_r = ȳ_r; right is x̄_r = Σ_k ȳ_k.\n",
+        "declared: every rank's loss counts", "dropped the other ranks'",
+        "and a second that only the full report has",
         "\nAgain: distgrad explain --timeout 3 'mine/all_reduce_sum.json:subject=in_place'\n"}) {
     const std::size_t found = text.find(part, at);
     ASSERT_NE(found, std::string::npos) << part << "\n" << text;
@@ -127,10 +128,13 @@ TEST(Explain, LargeTensorsAreSummarisedWithTheWorstElement) {
   const Array truth = counting({4, 3});
   std::vector<double> off(truth.values().begin(), truth.values().end());
   off[10] = 7.5;
-  e.values = {value(Kind::kStep, "y = x @ w", {truth, truth}, {truth, truth}, {truth, Array({4, 3}, off)})};
+  e.values = {
+      value(Kind::kStep, "y = x @ w", {truth, truth}, {truth, truth}, {truth, Array({4, 3}, off)})};
   TextOptions options;
   const std::string text = explain_text(e, sample::match("a.json"), options);
-  EXPECT_THAT(text, HasSubstr("    value               all ranks   1, 2, 3, ... shape [4, 3], norm 25.5\n"));
+  EXPECT_THAT(
+      text,
+      HasSubstr("    value               all ranks   1, 2, 3, ... shape [4, 3], norm 25.5\n"));
   EXPECT_THAT(text, HasSubstr("    furthest apart on rank 1 at [3, 1]: 7.5 in place of 11\n"));
   EXPECT_THAT(text, Not(HasSubstr("12")));
   options.full = true;
@@ -163,7 +167,8 @@ TEST(Explain, ShapesThatDifferAreShownAndNoElementIsCompared) {
 }
 
 TEST(Explain, WhatCouldNotBeSimulatedIsToldWithoutAProgram) {
-  const std::string text = explain_text({}, sample::skipped("a.json", "", "no GPU on this machine"), {});
+  const std::string text =
+      explain_text({}, sample::skipped("a.json", "", "no GPU on this machine"), {});
   EXPECT_THAT(text, HasSubstr("no GPU on this machine"));
   EXPECT_THAT(text, Not(HasSubstr("The program")));
 }

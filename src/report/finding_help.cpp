@@ -95,7 +95,8 @@ constexpr std::array<HelpRow, kFindings.size()> kHelp = {{
      "element; the program is simulated in one process without any collective, so the figure is "
      "the likelier mistake."},
     {"other-backward",
-     "Compare the measured formula with the right one, term by term: it says what each rank's operand "
+     "Compare the measured formula with the right one, term by term: it says what each rank's "
+     "operand "
      "gets from each rank's cotangent."},
     {"unexplained",
      "Run the case with --verbose --full and look at which ranks and elements differ: the mistake "

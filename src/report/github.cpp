@@ -41,7 +41,8 @@ std::string line_of(const Annotation& a) {
 Annotation annotation_of(const CaseResult& r, const FormatContext& context) {
   const SourcePlace place = place_of_case(r);
   const std::string advice = r.findings.empty() ? "" : r.findings.front().text + "\n";
-  return {path_below(place.file, context.root), place.line, headline(r), advice + told_alone(r, context)};
+  return {path_below(place.file, context.root), place.line, headline(r),
+          advice + reported_alone(r, context)};
 }
 
 Annotation annotation_of(const InvalidFile& f, const FormatContext& context) {

@@ -24,7 +24,7 @@ namespace {
 constexpr std::size_t kListed = 2000;  // failures, for readers without scripts
 constexpr std::size_t kProblems = 200;
 constexpr std::size_t kNotes = 50;
-constexpr std::size_t kPrograms = 8;   // named beside a finding
+constexpr std::size_t kPrograms = 8;  // named beside a finding
 
 // "{{name}}" by its value. What was put in is not looked at again.
 std::string filled(std::string_view form, const std::map<std::string_view, std::string>& values) {
@@ -101,15 +101,17 @@ std::string programs_html(std::string_view finding, const std::map<std::string, 
   std::sort(by_count.begin(), by_count.end());
   std::vector<std::string> shown;
   for (std::size_t i = 0; i < std::min(kPrograms, by_count.size()); ++i)
-    shown.push_back(fmt::format("<a href=\"#finding={}&amp;file={}\">{}</a> ({})", finding, encoded(by_count[i].second),
-                                html_escaped(by_count[i].second), -by_count[i].first));
-  if (by_count.size() > kPrograms) shown.push_back(fmt::format("{} more", by_count.size() - kPrograms));
+    shown.push_back(fmt::format("<a href=\"#finding={}&amp;file={}\">{}</a> ({})", finding,
+                                encoded(by_count[i].second), html_escaped(by_count[i].second),
+                                -by_count[i].first));
+  if (by_count.size() > kPrograms)
+    shown.push_back(fmt::format("{} more", by_count.size() - kPrograms));
   return shown.empty() ? "" : fmt::format("<p>in {}</p>", fmt::join(shown, ", "));
 }
 
 // By the first finding of each case, as the list and its filter have it.
 std::string findings_html(const Report& report) {
-  std::map<std::string_view, std::pair<int, int>> counts;  // as expected, not
+  std::map<std::string_view, std::pair<int, int>> counts;        // as expected, not
   std::map<std::string_view, std::map<std::string, int>> files;  // of those that are not
   for (const CaseResult& r : report.cases)
     if (!r.findings.empty()) {
@@ -247,27 +249,31 @@ std::string html_report(const Report& report, const FormatContext& context) {
   const std::string early =
       context.ended_early.empty()
           ? ""
-          : "<p class=\"early\"><b>Not complete</b>: " + html_escaped(context.ended_early) + ".</p>";
-  return filled(kReport_html, {{"title", "distgrad: " + headline},
-                               {"css", std::string(kReport_css)},
-                               {"state", is_wrong_run ? "wrong" : "right"},
-                               {"headline", headline},
-                               {"early", early},
-                               {"told", report.told.empty() ? "" : "<pre class=\"told\">" + html_escaped(report.told) + "</pre>\n"},
-                               {"counts", counts_html(report)},
-                               {"verdicts", verdicts_html(report)},
-                               {"picture", report.picture ? picture_html(*report.picture) : ""},
-                               {"matrix", report.picture ? "" : matrix_html(report)},
-                               {"findings", findings_html(report)},
-                               {"problems", problems_html(report)},
-                               {"notes", notes_html(report)},
-                               {"limits", limits_html(report, context, data)},
-                               {"run", run_html(report, context)},
-                               {"failures", failures_html(report)},
-                               {"index", data.index},
-                               {"texts", data.texts},
-                               {"details", details_html(data)},
-                               {"js", script()}});
+          : "<p class=\"early\"><b>Not complete</b>: " + html_escaped(context.ended_early) +
+                ".</p>";
+  return filled(
+      kReport_html,
+      {{"title", "distgrad: " + headline},
+       {"css", std::string(kReport_css)},
+       {"state", is_wrong_run ? "wrong" : "right"},
+       {"headline", headline},
+       {"early", early},
+       {"told",
+        report.told.empty() ? "" : "<pre class=\"told\">" + html_escaped(report.told) + "</pre>\n"},
+       {"counts", counts_html(report)},
+       {"verdicts", verdicts_html(report)},
+       {"picture", report.picture ? picture_html(*report.picture) : ""},
+       {"matrix", report.picture ? "" : matrix_html(report)},
+       {"findings", findings_html(report)},
+       {"problems", problems_html(report)},
+       {"notes", notes_html(report)},
+       {"limits", limits_html(report, context, data)},
+       {"run", run_html(report, context)},
+       {"failures", failures_html(report)},
+       {"index", data.index},
+       {"texts", data.texts},
+       {"details", details_html(data)},
+       {"js", script()}});
 }
 
 }  // namespace distgrad

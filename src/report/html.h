@@ -9,7 +9,7 @@ namespace distgrad {
 
 std::string html_report(const Report&, const FormatContext&);
 
-inline constexpr ReportFormat kHtml = {
-    "--html", "write a page to look through in a browser", html_report, true};
+inline constexpr ReportFormat kHtml = {"--html", "write a page to look through in a browser",
+                                       html_report, true};
 
 }  // namespace distgrad

@@ -196,7 +196,7 @@ Json cells_json(const std::vector<WayCell>& cells) {
   return out;
 }
 
-Json way_json(const Way& way, SharedTexts& texts) {
+Json way_json(const ValueTrace& way, SharedTexts& texts) {
   constexpr std::string_view kKinds[] = {"input", "step", "loss"};
   Json rows = Json::array(), remarks = Json::array();
   for (const WayRow& row : way.rows) {

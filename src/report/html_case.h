@@ -5,13 +5,13 @@
 
 #include "model/report.h"
 #include "report/html_texts.h"
-#include "report/way.h"
+#include "report/value_trace.h"
 
 namespace distgrad {
 
 struct Pictures {
-  bool maps = true;          // heat maps of what differs
-  const Way* way = nullptr;  // null where it was not worked out
+  bool maps = true;                 // heat maps of what differs
+  const ValueTrace* way = nullptr;  // null where it was not worked out
 };
 
 // Bounded: long output, large tensors and many inputs are cut, and what was cut is said in

@@ -122,7 +122,7 @@ class Details {
       return;
     }
     const bool maps = used <= kMostPictures;
-    std::string text = inert(html_case(r, {maps, way_of(r)}, texts));
+    std::string text = inert(html_case(r, {maps, trace_of(r)}, texts));
     if (text.size() > kLargestCase) text = inert(html_case(r, {false, nullptr}, texts));
     if (!maps && is_wrong(r)) ++without_maps;
     place = {static_cast<int>(pieces.size()), count_};
@@ -131,7 +131,7 @@ class Details {
     if (piece_.size() > kPiece) close();
   }
 
-  const Way* way_of(const CaseResult& r) const {
+  const ValueTrace* trace_of(const CaseResult& r) const {
     if (!context_.ways) return nullptr;
     const auto found = context_.ways->find(r.which.id);
     return found == context_.ways->end() ? nullptr : &found->second;

@@ -154,7 +154,7 @@ TEST(Html, WhatStrangersSayIsInert) {
 TEST(Html, DetailsHaveTheTableTheMapAndTheWay) {
   SharedTexts texts;
   const CaseResult r = sample::in_place_mismatch();
-  const Way way = way_of(explained(), DType::kFloat64);
+  const ValueTrace way = trace_of(explained(), DType::kFloat64);
   const json details = html_case(r, {.way = &way}, texts);
   const json& input = details["inputs"][0];
   EXPECT_EQ(input["table"]["columns"], json({"rank 0", "rank 1"}));
@@ -242,14 +242,14 @@ TEST(HeatMap, OfManyRanksThoseFurthestOff) {
   EXPECT_EQ(map.rows.back().label, "rank 99");
 }
 
-TEST(Way, OfManyRanksShowsThoseThatDiffer) {
+TEST(ValueTrace, OfManyRanksShowsThoseThatDiffer) {
   Explanation e = explained();
   ExplainedValue& x = e.values[0];
   x.value.assign(40, Array::scalar(1));
   x.cotangent.assign(40, Array::scalar(2));
   x.ranks_cotangent = x.cotangent;
   x.ranks_cotangent[39] = Array::scalar(3);
-  const Way way = way_of(e, DType::kFloat64);
+  const ValueTrace way = trace_of(e, DType::kFloat64);
   ASSERT_EQ(way.ranks.size(), 16u);
   EXPECT_EQ(way.ranks.back(), 39);
   EXPECT_EQ(way.rows[0].cotangents.back().observed, "3");
@@ -257,12 +257,12 @@ TEST(Way, OfManyRanksShowsThoseThatDiffer) {
 }
 
 // A forward value that a narrow dtype rounds is not shown as wrong beside one that is.
-TEST(Way, RoundingIsNoDifference) {
+TEST(ValueTrace, RoundingIsNoDifference) {
   Explanation e = explained();
   e.values[1].observed_value = {Array::scalar(5.01), Array::scalar(7)};
-  EXPECT_EQ(way_of(e, DType::kBFloat16).rows[1].values[0].observed, "");
-  EXPECT_EQ(way_of(e, DType::kBFloat16).rows[1].values[1].observed, "7");
-  EXPECT_EQ(way_of(e, DType::kFloat64).rows[1].values[0].observed, "5.01");
+  EXPECT_EQ(trace_of(e, DType::kBFloat16).rows[1].values[0].observed, "");
+  EXPECT_EQ(trace_of(e, DType::kBFloat16).rows[1].values[1].observed, "7");
+  EXPECT_EQ(trace_of(e, DType::kFloat64).rows[1].values[0].observed, "5.01");
 }
 
 // Whatever the cases hold, what matters most is kept, and the file says what is not.
@@ -295,15 +295,23 @@ TEST(Html, OfSeveralFilesAndSubjectsTheSummaryHasAMatrix) {
   CaseResult known = sample::in_place_mismatch("known.json");
   known.as_expected = true;
   known.which.expected.verdict = "mismatch";
-  const Report report = report_of({sample::match("right.json", ":subject=torch_nn", "torch_nn"), known, bad, bad,
-                                   sample::match("a&b.json", ":subject=torch_nn", "torch_nn")});
+  const Report report =
+      report_of({sample::match("right.json", ":subject=torch_nn", "torch_nn"), known, bad, bad,
+                 sample::match("a&b.json", ":subject=torch_nn", "torch_nn")});
   const std::string html = html_report(report, {});
   EXPECT_EQ(nesting_problem(html), "");
-  EXPECT_THAT(html, HasSubstr("<td class=\"off c0\"><a href=\"#file=a%26b.json&amp;subject=in_place\""));
+  EXPECT_THAT(html,
+              HasSubstr("<td class=\"off c0\"><a href=\"#file=a%26b.json&amp;subject=in_place\""));
   EXPECT_THAT(html, HasSubstr(">identity-backward <small>2</small></a>"));
-  EXPECT_THAT(html, HasSubstr("<td class=\"as-expected c0\"><a href=\"#file=known.json&amp;subject=in_place\""));
-  EXPECT_LT(html.find("<th scope=\"row\">a&amp;b.json"), html.find("<th scope=\"row\">right.json")) << "failures first";
-  EXPECT_THAT(html, HasSubstr("in <a href=\"#finding=identity-backward&amp;file=a%26b.json\">a&amp;b.json</a> (2)"));
+  EXPECT_THAT(
+      html,
+      HasSubstr("<td class=\"as-expected c0\"><a href=\"#file=known.json&amp;subject=in_place\""));
+  EXPECT_LT(html.find("<th scope=\"row\">a&amp;b.json"), html.find("<th scope=\"row\">right.json"))
+      << "failures first";
+  EXPECT_THAT(
+      html,
+      HasSubstr(
+          "in <a href=\"#finding=identity-backward&amp;file=a%26b.json\">a&amp;b.json</a> (2)"));
   EXPECT_THAT(html_report(report_of({bad}), {}), Not(HasSubstr("By scenario and subject")));
 }
 

@@ -155,7 +155,8 @@ Json expectation_json(const Expectation& e) {
 namespace {
 
 Json matrices_json(const Measured::Matrices& m) {
-  const std::size_t columns = static_cast<std::size_t>(std::accumulate(m.columns.begin(), m.columns.end(), 0));
+  const std::size_t columns =
+      static_cast<std::size_t>(std::accumulate(m.columns.begin(), m.columns.end(), 0));
   const auto rows = [&](const std::vector<double>& numbers) {
     Json all = Json::array();
     for (std::size_t at = 0; at < numbers.size(); at += columns) {
@@ -164,7 +165,10 @@ Json matrices_json(const Measured::Matrices& m) {
     }
     return all;
   };
-  return {{"rows", m.rows}, {"columns", m.columns}, {"measured", rows(m.measured)}, {"right", rows(m.right)}};
+  return {{"rows", m.rows},
+          {"columns", m.columns},
+          {"measured", rows(m.measured)},
+          {"right", rows(m.right)}};
 }
 
 }  // namespace

@@ -82,11 +82,11 @@ std::string outcome_of(const CaseResult& r, const FormatContext& context, Counts
   if (r.broken) {
     counts.errors = 1;
     return outcome_element("error", r.error ? r.error->kind : "error", headline(r),
-                           told_alone(r, context));
+                           reported_alone(r, context));
   }
   if (is_wrong(r)) {
     counts.failures = 1;
-    return outcome_element("failure", failure_type(r), headline(r), told_alone(r, context));
+    return outcome_element("failure", failure_type(r), headline(r), reported_alone(r, context));
   }
   if (!r.as_expected || r.verdict == Verdict::kSkipped || r.verdict == Verdict::kDisputed) {
     counts.skipped = 1;
@@ -94,7 +94,7 @@ std::string outcome_of(const CaseResult& r, const FormatContext& context, Counts
     return outcome_element("skipped", "", disputed + r.why, "");
   }
   if (r.verdict == Verdict::kMatch) return {};
-  return "      <system-out>" + markup_escaped(told_alone(r, context)) + "</system-out>\n";
+  return "      <system-out>" + markup_escaped(reported_alone(r, context)) + "</system-out>\n";
 }
 
 void add_case(Suite& suite, const CaseResult& r, const FormatContext& context) {

@@ -134,23 +134,30 @@ std::string by_finding(const Report& report) {
   }
   if (failures.empty()) return {};
   std::vector<std::pair<std::string, Alike>> rows(failures.begin(), failures.end());
-  std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.second.count > b.second.count; });
-  std::string out = fmt::format("| finding | {}s | the worst | which means that |\n| --- | ---: | --- | --- |\n", report.unit);
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const auto& a, const auto& b) { return a.second.count > b.second.count; });
+  std::string out =
+      fmt::format("| finding | {}s | the worst | which means that |\n| --- | ---: | --- | --- |\n",
+                  report.unit);
   const std::size_t shown = std::min(kReasons, rows.size());
   for (std::size_t i = 0; i < shown; ++i) {
     const auto& [name, alike] = rows[i];
     const std::vector<Finding>& findings = alike.worst->findings;
-    const auto row = std::find_if(kFindings.begin(), kFindings.end(),
-                                  [&](const FindingRow& f) { return !findings.empty() && f.name == findings.front().rule; });
-    out += fmt::format("| {} | {} | {} | {} |\n", prose(name), alike.count, code(alike.worst->which.id), row != kFindings.end() ? prose(row->meaning) : "");
+    const auto row = std::find_if(kFindings.begin(), kFindings.end(), [&](const FindingRow& f) {
+      return !findings.empty() && f.name == findings.front().rule;
+    });
+    out +=
+        fmt::format("| {} | {} | {} | {} |\n", prose(name), alike.count,
+                    code(alike.worst->which.id), row != kFindings.end() ? prose(row->meaning) : "");
   }
-  if (shown < rows.size()) out += fmt::format("\n{} more findings are left out here.\n", rows.size() - shown);
+  if (shown < rows.size())
+    out += fmt::format("\n{} more findings are left out here.\n", rows.size() - shown);
   return out + "\n";
 }
 
 std::string in_full(const CaseResult& r, const FormatContext& context) {
   return fmt::format("<details><summary><code>{}</code>: {}</summary>\n\n{}\n</details>\n\n",
-                     html(r.which.id), html(headline(r)), code_block(told_alone(r, context)));
+                     html(r.which.id), html(headline(r)), code_block(reported_alone(r, context)));
 }
 
 std::string as_row(const CaseResult& r) {

@@ -46,7 +46,8 @@ std::string html_prose(std::string_view text) {
     const std::size_t open = text.find('`');
     const std::size_t close = open == text.npos ? open : text.find('`', open + 1);
     if (close == text.npos) return out + html_escaped(text);
-    out += html_escaped(text.substr(0, open)) + "<code>" + html_escaped(text.substr(open + 1, close - open - 1)) + "</code>";
+    out += html_escaped(text.substr(0, open)) + "<code>" +
+           html_escaped(text.substr(open + 1, close - open - 1)) + "</code>";
     text.remove_prefix(close + 1);
   }
 }

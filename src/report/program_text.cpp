@@ -71,7 +71,9 @@ std::string how_held(const Input& input) {
   return text;
 }
 
-ProgramLine step_line(const Step& step) { return {step.name, step_text(step), "", step.is_told()}; }
+ProgramLine step_line(const Step& step) {
+  return {step.name, step_text(step), "", step.is_reported()};
+}
 
 std::string partition_text(const GroupSpec& group) {
   if (group.size > 0) return fmt::format("blocks of {} consecutive ranks", group.size);

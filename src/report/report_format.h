@@ -10,14 +10,14 @@
 
 #include "model/report.h"
 #include "report/text.h"
-#include "report/way.h"
+#include "report/value_trace.h"
 
 namespace distgrad {
 
 // What a format may want to know besides the report.
 struct FormatContext {
-  TextOptions text;       // for cases told in words; formats never colour them
-  std::string host = {};  // the name of this machine
+  TextOptions text;                     // for cases told in words; formats never colour them
+  std::string host = {};                // the name of this machine
   std::vector<std::string> hosts = {};  // of the ranks, by rank, where they are on several
   std::string root =
       {};  // the folder that code hosts show paths against: the repository's, absolute
@@ -26,7 +26,7 @@ struct FormatContext {
   std::string ended_early = {};
   bool broken_off = false;
   // The ways of values through cases that went wrong, by the cases' names; null: none were wanted.
-  const std::map<std::string, Way>* ways = nullptr;
+  const std::map<std::string, ValueTrace>* ways = nullptr;
 };
 
 struct ReportFormat {

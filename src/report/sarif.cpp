@@ -125,11 +125,13 @@ Json fingerprints(const std::string& identity) {
 // What to do first, then what was seen: pages show the first line alone.
 std::string explanation(const CaseResult& r) {
   const std::string seen = r.which.id + ": " + headline(r) + ".";
-  if (r.findings.empty()) return seen + (r.error && !r.error->message.empty() ? "\n" + r.error->message : "");
+  if (r.findings.empty())
+    return seen + (r.error && !r.error->message.empty() ? "\n" + r.error->message : "");
   const Finding& first = r.findings.front();
   std::string text = first.text + "\n" + seen;
   if (first.measured)
-    text += "\nMeasured: " + short_formula(first.measured->formula) + "; right: " + short_formula(first.measured->right);
+    text += "\nMeasured: " + short_formula(first.measured->formula) +
+            "; right: " + short_formula(first.measured->right);
   for (std::size_t i = 1; i < r.findings.size(); ++i)
     text += "\nOr: " + r.findings[i].rule + ": " + r.findings[i].text;
   return text;

@@ -130,14 +130,17 @@ Json measured() {
        {"linear", described(type("boolean"), "Whether the backward is linear in the cotangents.")},
        {"shown_by", described(type("string"), "The cotangents that this rests on.")},
        {"ranks", described(list_of(at_least(0)), "Of the world, in the order of what follows.")},
-       {"coefficients", described(or_null(matrix), "[to][from] by rank, relative to what is right; "
-                                                   "null where one number a pair does not do.")},
+       {"coefficients", described(or_null(matrix),
+                                  "[to][from] by rank, relative to what is right; "
+                                  "null where one number a pair does not do.")},
        {"matrices",
-        described(or_null(object({{"rows", described(list_of(at_least(0)), "Elements of each rank's operand.")},
-                                  {"columns", described(list_of(at_least(0)), "Elements of each rank's output.")},
-                                  {"measured", described(matrix, "By element of the operands and of the outputs.")},
-                                  {"right", described(matrix, "The same, as it is right.")}})),
-                  "The backward by element; null where it was not measured whole.")}});
+        described(
+            or_null(object(
+                {{"rows", described(list_of(at_least(0)), "Elements of each rank's operand.")},
+                 {"columns", described(list_of(at_least(0)), "Elements of each rank's output.")},
+                 {"measured", described(matrix, "By element of the operands and of the outputs.")},
+                 {"right", described(matrix, "The same, as it is right.")}})),
+            "The backward by element; null where it was not measured whole.")}});
 }
 
 Json finding() {
@@ -148,7 +151,8 @@ Json finding() {
        {"ranks", described(list_of(at_least(0)), "Where the gradients are wrong.")},
        {"factor", described(or_null(ref("number")), "observed/truth where that is one number.")},
        {"text", described(type("string"), "What it means here, and what to change.")},
-       {"measured", described(ref("measured"), "Of a collective call that could be run again: its backward.")}},
+       {"measured",
+        described(ref("measured"), "Of a collective call that could be run again: its backward.")}},
       {"measured"});
 }
 
@@ -214,13 +218,13 @@ Json report_schema() {
               {"column", described(at_least(0), "In bytes, from 1; 0: not known.")},
               {"pointer", described(type("string"), "The JSON pointer.")},
               {"message", described(type("string"), "What is wrong there.")}});
-  const Json tool =
-      object({{"name", described({{"const", "distgrad"}}, "What wrote this.")},
-              {"version", described(type("string"), "Of distgrad.")},
-              {"torch", described(or_null(type("string")), "The one it was built with.")},
-              {"host", described(type("string"), "The machine's name.")},
-              {"hosts", described(list_of(type("string")), "Where each rank ran, if on several hosts.")}},
-             {"hosts"});
+  const Json tool = object(
+      {{"name", described({{"const", "distgrad"}}, "What wrote this.")},
+       {"version", described(type("string"), "Of distgrad.")},
+       {"torch", described(or_null(type("string")), "The one it was built with.")},
+       {"host", described(type("string"), "The machine's name.")},
+       {"hosts", described(list_of(type("string")), "Where each rank ran, if on several hosts.")}},
+      {"hosts"});
   root.update(
       object({{"format", described({{"const", 1}}, "The format's version.")},
               {"tool", described(tool, "What wrote this, and where.")},

@@ -49,9 +49,11 @@ std::string escaped(std::string_view key) {
 
 // --- The user's code ---
 
-// What of the subject is to blame: "python:losses.py:GatherLayer.apply"; empty where that is no Python.
+// What of the subject is to blame: "python:losses.py:GatherLayer.apply"; empty where that is no
+// Python.
 std::string code_to_blame(const CaseResult& r) {
-  const bool blames_a_call = r.findings.empty() ? r.error.has_value() : !r.findings.front().collective.empty();
+  const bool blames_a_call =
+      r.findings.empty() ? r.error.has_value() : !r.findings.front().collective.empty();
   if (!blames_a_call) return {};
   constexpr std::string_view kPython = "python:";
   std::string part = r.which.subject;
@@ -61,7 +63,8 @@ std::string code_to_blame(const CaseResult& r) {
     for (const auto& [kind, text] : parts)
       if (traits(kind).name == blamed) part = text;
   }
-  return part.starts_with(kPython) ? std::string(split_mode(part).first.substr(kPython.size())) : "";
+  return part.starts_with(kPython) ? std::string(split_mode(part).first.substr(kPython.size()))
+                                   : "";
 }
 
 bool is_word(char c) { return c == '_' || std::isalnum(static_cast<unsigned char>(c)); }
@@ -72,8 +75,10 @@ struct Definition {
   std::size_t indent = 0;
 };
 
-// The first one from line `from` on that is indented further than `deeper_than`; without, at any depth.
-std::optional<Definition> definition_of(std::string_view text, std::string_view name, Definition from, bool inside) {
+// The first one from line `from` on that is indented further than `deeper_than`; without, at any
+// depth.
+std::optional<Definition> definition_of(std::string_view text, std::string_view name,
+                                        Definition from, bool inside) {
   int number = 0;
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find('\n'));
@@ -81,7 +86,8 @@ std::optional<Definition> definition_of(std::string_view text, std::string_view 
     if (++number <= from.line) continue;
     const std::size_t indent = line.find_first_not_of(" \t");
     if (indent == line.npos) continue;
-    if (inside && indent <= from.indent && line[indent] != '#' && line[indent] != ')') return std::nullopt;
+    if (inside && indent <= from.indent && line[indent] != '#' && line[indent] != ')')
+      return std::nullopt;
     for (const std::string_view word : {"def ", "class ", "async def "}) {
       const std::string_view rest = line.substr(indent);
       if (!rest.starts_with(word) || !rest.substr(word.size()).starts_with(name)) continue;
@@ -104,7 +110,9 @@ std::optional<SourcePlace> place_of_code(const std::string& code) {
   while (!names.empty()) {
     const std::string_view name = names.substr(0, names.find('.'));
     names.remove_prefix(std::min(names.size(), name.size() + 1));
-    if (const auto next = definition_of(content.text, name, found.value_or(Definition{}), found.has_value())) found = next;
+    if (const auto next =
+            definition_of(content.text, name, found.value_or(Definition{}), found.has_value()))
+      found = next;
   }
   if (!found) return std::nullopt;
   if (const auto backward = definition_of(content.text, "backward", *found, true)) found = backward;

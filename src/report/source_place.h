@@ -12,9 +12,10 @@ struct SourcePlace {
   int line = 1;
 };
 
-// The code under test where it lies in a Python file that the subject names and that can be read: the `backward` of an
-// autograd function, else where the function is defined. Else the place in the scenario: the step that the first finding or
-// the error blames, else what the file says of the subject, else its first line.
+// The code under test where it lies in a Python file that the subject names and that can be read:
+// the `backward` of an autograd function, else where the function is defined. Else the place in the
+// scenario: the step that the first finding or the error blames, else what the file says of the
+// subject, else its first line.
 SourcePlace place_of_case(const CaseResult&);
 
 // `file` relative to the folder `root`, with slashes, where it lies below it; else absolute.

@@ -26,7 +26,7 @@ class StatusLine {
   void expect(std::size_t total) { total_ = total; }  // cases, where that was not known
   void update(std::size_t done, std::size_t failed);
   void say(const std::string& text);  // until the next update
-  void erase();  // before anything else is written to the terminal
+  void erase();                       // before anything else is written to the terminal
 
  private:
   using Clock = std::chrono::steady_clock;

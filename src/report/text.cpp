@@ -96,7 +96,8 @@ std::string outcome_text(const CaseResult& r) {
       // The status says it already where nobody expected it.
       return r.as_expected ? "skipped" + as_expected + ": " + short_line(r.why) : short_line(r.why);
     case Verdict::kDisputed:
-      return "disputed" + as_expected + ": " + first_line(r.why);  // whole: its end says what is meant
+      return "disputed" + as_expected + ": " +
+             first_line(r.why);  // whole: its end says what is meant
   }
   return {};
 }
@@ -128,7 +129,8 @@ std::string tables(const CaseResult& r, const TextOptions& options) {
       continue;
     }
     ++shown;
-    out += debate_table(g, {spelled(r.which.objective), options.full, options.width, options.color});
+    out +=
+        debate_table(g, {spelled(r.which.objective), options.full, options.width, options.color});
   }
   if (!others.empty())
     out += wrapped(fmt::format("Not shown (--full does): {}.", fmt::join(others, ", ")), 2,
@@ -175,9 +177,12 @@ std::string findings_text(const CaseResult& r, const TextOptions& options) {
 
 std::string error_text(const CaseResult& r, const TextOptions& options) {
   if (!r.error) return {};
-  const std::string host = options.host_of && r.error->rank >= 0 ? options.host_of(r.error->rank) : "";
+  const std::string host =
+      options.host_of && r.error->rank >= 0 ? options.host_of(r.error->rank) : "";
   const std::string where =
-      host.empty() ? "" : indented(fmt::format("rank {} is on {}", r.error->rank, for_terminal(host)), 4);
+      host.empty()
+          ? ""
+          : indented(fmt::format("rank {} is on {}", r.error->rank, for_terminal(host)), 4);
   const std::string message = for_terminal(r.error->message);
   if (message == short_line(message)) return where;  // the case's line said the rest
   return indented(message, 4) + where;
@@ -318,7 +323,8 @@ std::string notes_text(const Report& report, const TextOptions& options) {
   }
   std::string out;
   for (const auto& [note, count] : counts)
-    out += wrapped(fmt::format("Note ({}): {}", count_text(count, "case"), for_terminal(note)), 0, options.width);
+    out += wrapped(fmt::format("Note ({}): {}", count_text(count, "case"), for_terminal(note)), 0,
+                   options.width);
   return out;
 }
 
@@ -334,24 +340,29 @@ std::string by_finding(const Failures& failures, const TextOptions& options) {
   if (all < 2) return {};
   std::sort(counts.begin(), counts.end());
   std::vector<std::string> texts;
-  for (const auto& [count, finding] : counts) texts.push_back(fmt::format("{} {}", -count, for_terminal(finding)));
+  for (const auto& [count, finding] : counts)
+    texts.push_back(fmt::format("{} {}", -count, for_terminal(finding)));
   return wrapped(fmt::format("By finding: {}.", fmt::join(texts, ", ")), 0, options.width);
 }
 
-// A name stays whole, to be copied; what came of it goes below it where a terminal has no room for it, unless it is a word.
-std::string named_outcome(const std::string& name, std::size_t name_width, const std::string& outcome, const TextOptions& options) {
+// A name stays whole, to be copied; what came of it goes below it where a terminal has no room for
+// it, unless it is a word.
+std::string named_outcome(const std::string& name, std::size_t name_width,
+                          const std::string& outcome, const TextOptions& options) {
   constexpr std::size_t kStatus = 6, kGap = 3, kWord = 12;
   const std::string padded_name = padded(name, name_width);
   const bool fits = kStatus + width_of(padded_name) + kGap + width_of(outcome) <= options.width;
-  if (!options.align || fits || width_of(outcome) <= kWord) return padded_name + "   " + outcome + "\n";
+  if (!options.align || fits || width_of(outcome) <= kWord)
+    return padded_name + "   " + outcome + "\n";
   return name + "\n" + wrapped(outcome, kStatus, options.width);
 }
 
 }  // namespace
 
 std::string case_text(const CaseResult& r, const TextOptions& options, std::size_t id_width) {
-  std::string out = status_text(r, options.color) + "  " +
-                    named_outcome(on_one_line(r.which.id), id_width, for_terminal(outcome_text(r)), options);
+  std::string out =
+      status_text(r, options.color) + "  " +
+      named_outcome(on_one_line(r.which.id), id_width, for_terminal(outcome_text(r)), options);
   if (is_wrong(r) || options.verbose || options.simulated) out += detail(r, options);
   return out;
 }
@@ -390,8 +401,8 @@ std::string TextReport::folded_lines() {
   for (const std::string& group : groups_) {
     const std::size_t bar = group.find('|');
     const std::string what = group.substr(bar + 1);
-    const std::string outcome =
-        fmt::format("{}{}{}", count_text(group_sizes_[group], "case"), what == "as expected" ? " " : ": ", for_terminal(what));
+    const std::string outcome = fmt::format("{}{}{}", count_text(group_sizes_[group], "case"),
+                                            what == "as expected" ? " " : ": ", for_terminal(what));
     out += group.substr(0, bar) + "  " + named_outcome(on_one_line(file_), 0, outcome, options_);
   }
   out += detailed_;
@@ -413,7 +424,8 @@ std::string TextReport::alike_lines() const {
   std::string out;
   for (const auto& [finding, alike] : failures_) {
     if (!folds_ || options_.full || alike.cases <= kAlike) continue;
-    out += fmt::format("...   {} more: {} (--full shows all)\n", count_text(alike.cases - kAlike, "case"), for_terminal(finding));
+    out += fmt::format("...   {} more: {} (--full shows all)\n",
+                       count_text(alike.cases - kAlike, "case"), for_terminal(finding));
     out += wrapped("The worst of them all: " + on_one_line(alike.worst), 6, options_.width);
   }
   return out;

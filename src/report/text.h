@@ -22,9 +22,10 @@ struct TextOptions {
   bool full = false;     // every rank and element
   bool simulated = false;  // no ranks ran: the truth is what is reported
   std::size_t width = 100;
-  std::function<std::string(int rank)> host_of = {};  // of a rank, where they are on several; empty: on one
+  std::function<std::string(int rank)> host_of =
+      {};  // of a rank, where they are on several; empty: on one
   std::string again =
-      "distgrad run";  // what the line "Again:" starts with; options that matter included
+      "distgrad run";            // what the line "Again:" starts with; options that matter included
   bool again_names_case = true;  // else `again` is whole: nothing runs one case alone
 };
 
@@ -59,7 +60,7 @@ class TextReport {
   std::string file_;                 // the one being folded
   std::vector<std::string> groups_;  // its "as expected", "skipped: WHY", in the order they came up
   std::map<std::string, int> group_sizes_;
-  std::string detailed_;  // its cases that have a line of their own
+  std::string detailed_;                   // its cases that have a line of their own
   std::map<std::string, Alike> failures_;  // by finding_name()
 };
 

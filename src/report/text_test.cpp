@@ -139,7 +139,8 @@ TEST(TextReport, AMatchWhereAMismatchWasExpectedShowsBoth) {
   g.matches = {{"sum", true}};
   r.gradients = {g};
   const std::string text = case_text(r, {});
-  EXPECT_THAT(text, testing::StartsWith("FAIL  a.json   match, though the file expects mismatch\n  x "));
+  EXPECT_THAT(text,
+              testing::StartsWith("FAIL  a.json   match, though the file expects mismatch\n  x "));
   EXPECT_THAT(text, HasSubstr("  expected mismatch, got match.\n"));
 }
 
@@ -239,14 +240,17 @@ TEST(TextReport, OfManyFailuresWithOneFindingTheFirstAreShownAndTheWorstIsNamed)
   const std::string text = text_report(report_of(cases), {});
   EXPECT_THAT(text, HasSubstr("FAIL  b2.json"));
   EXPECT_THAT(text, Not(HasSubstr("FAIL  b3.json")));
-  EXPECT_THAT(text, HasSubstr("...   97 cases more: identity-backward (all_reduce) (--full shows all)\n"
-                              "      The worst of them all: b70.json:subject=in_place\n"));
-  EXPECT_THAT(text, testing::EndsWith("\nBy finding: 100 identity-backward (all_reduce), 1 hang.\n"));
+  EXPECT_THAT(text,
+              HasSubstr("...   97 cases more: identity-backward (all_reduce) (--full shows all)\n"
+                        "      The worst of them all: b70.json:subject=in_place\n"));
+  EXPECT_THAT(text,
+              testing::EndsWith("\nBy finding: 100 identity-backward (all_reduce), 1 hang.\n"));
   TextOptions full;
   full.full = true;
   EXPECT_THAT(text_report(report_of(cases), full), HasSubstr("FAIL  b99.json"));
   cases.resize(40);
-  EXPECT_THAT(text_report(report_of(cases), {}), HasSubstr("FAIL  b39.json")) << "few cases are not folded";
+  EXPECT_THAT(text_report(report_of(cases), {}), HasSubstr("FAIL  b39.json"))
+      << "few cases are not folded";
 }
 
 TEST(TextReport, AnInvalidFileCountsOnceHoweverMuchIsWrongWithIt) {

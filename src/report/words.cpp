@@ -125,7 +125,8 @@ std::string short_formula(const std::string& formula) {
   constexpr std::size_t kShown = 4;
   constexpr std::string_view kBetween = "; ";
   std::size_t equations = 1, cut = formula.size();
-  for (std::size_t at = 0; (at = formula.find(kBetween, at)) != std::string::npos; at += kBetween.size())
+  for (std::size_t at = 0; (at = formula.find(kBetween, at)) != std::string::npos;
+       at += kBetween.size())
     if (++equations == kShown + 1) cut = at;
   if (equations <= kShown + 1) return formula;
   const std::size_t legend = formula.rfind(", d_r ");
@@ -140,7 +141,8 @@ std::string shell_quoted(std::string_view word) {
 }
 
 std::string as_typed(std::string_view word) {
-  constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_";
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_";
   const bool is_plain = !word.empty() && word.find_first_not_of(kPlain) == word.npos;
   return is_plain ? std::string(word) : shell_quoted(word);
 }

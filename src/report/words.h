@@ -39,8 +39,8 @@ std::string wrapped(std::string_view text, std::size_t indent, std::size_t width
 // Every line indented and ended, none broken.
 std::string indented(std::string_view text, std::size_t indent);
 
-// The first equations of a formula that has many ("x̄_0[0] = 2 ȳ_1[0]; ..."), and how many follow; what
-// its letters stand for stays. JSON reports have it whole.
+// The first equations of a formula that has many ("x̄_0[0] = 2 ȳ_1[0]; ..."), and how many follow;
+// what its letters stand for stays. JSON reports have it whole.
 std::string short_formula(const std::string& formula);
 
 // Without control characters other than newline and tab: a rank's output and a stranger's file

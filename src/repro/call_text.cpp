@@ -88,7 +88,7 @@ std::string out_over_x(Call) { return "torch.where(x == 0, torch.zeros_like(x), 
 std::string sum_out_over_x(Call call) { return "summed(g * y" + group_text(call) + ") / x"; }
 std::string own_full_to_ties(Call) { return "g * (x == y).to(g.dtype)"; }
 std::string full_to_ties(Call call) { return sum_to_all(call) + " * (x == y).to(g.dtype)"; }
-std::string leftovers(Call call) {
+std::string partial_sums_off_root(Call call) {
   return fmt::format("left_by_reduce(g, {}{})", call.root, group_text(call));
 }
 std::string none(Call) { return "None"; }
@@ -115,7 +115,7 @@ constexpr auto kRules = std::to_array<RuleText>({
     {"sum_out_over_x", sum_out_over_x},
     {"own_full_to_ties", own_full_to_ties},
     {"full_to_ties", full_to_ties},
-    {"leftovers", leftovers},
+    {"partial-sums-off-root", partial_sums_off_root},
     {"none", none},
 });
 

@@ -178,7 +178,7 @@ std::string observed_part(const ReproCase& repro, const Program& program) {
               ? "    " + backward + "\n"
               : "    if loss.requires_grad:\n        " + backward + "\n";
   if (narrow) text += "    torch.set_default_dtype(torch.float64)\n";
-  return text + gradients_of_rank(program, leftover_divisors(program, objective, reference));
+  return text + gradients_of_rank(program, post_sync_divisors(program, objective, reference));
 }
 
 }  // namespace distgrad

@@ -13,19 +13,26 @@ namespace {
 using Tensors = std::vector<at::Tensor>;
 using enum CollectiveKind;
 
-Tensors adjoint(const Call& call, const JointValues& v) { return adjoint_of(*call.spec, call.size, v); }
+Tensors adjoint(const Call& call, const JointValues& v) {
+  return adjoint_of(*call.spec, call.size, v);
+}
 
-JointValues with_cotangents(const JointValues& v, Tensors cotangents) { return {v.operands, v.outputs, std::move(cotangents)}; }
+JointValues with_cotangents(const JointValues& v, Tensors cotangents) {
+  return {v.operands, v.outputs, std::move(cotangents)};
+}
 
-// --- What is summed -------------------------------------------------------------------------------------------------------
+// --- What is summed
+// -------------------------------------------------------------------------------------------------------
 
-// Row i of the adjoint in which rank i counts the cotangents of the ranks that `counts` takes, and no others.
+// Row i of the adjoint in which rank i counts the cotangents of the ranks that `counts` takes, and
+// no others.
 template <class Counts>
 Tensors counted(const Call& call, const JointValues& v, const Counts& counts) {
   Tensors out;
   for (int i = 0; i < call.size; ++i) {
     Tensors kept;
-    for (int r = 0; r < call.size; ++r) kept.push_back(counts(i, r) ? v.cotangents[r] : at::zeros_like(v.cotangents[r]));
+    for (int r = 0; r < call.size; ++r)
+      kept.push_back(counts(i, r) ? v.cotangents[r] : at::zeros_like(v.cotangents[r]));
     out.push_back(adjoint(call, with_cotangents(v, std::move(kept)))[i]);
   }
   return out;
@@ -37,9 +44,12 @@ Tensors others_part(const Call& call, const JointValues& v) {
   return counted(call, v, [](int i, int r) { return i != r; });
 }
 
-Tensors reduced_twice(const Call& call, const JointValues& v) { return Tensors(call.size, at::stack(adjoint(call, v)).sum(0)); }
+Tensors reduced_twice(const Call& call, const JointValues& v) {
+  return Tensors(call.size, at::stack(adjoint(call, v)).sum(0));
+}
 
-// --- Which slice ----------------------------------------------------------------------------------------------------------
+// --- Which slice
+// ----------------------------------------------------------------------------------------------------------
 
 int next(int rank, int size) { return (rank + 1) % size; }
 int previous(int rank, int size) { return (rank + size - 1) % size; }
@@ -82,13 +92,16 @@ Tensors not_exchanged(const Call&, const JointValues& v) { return v.cotangents; 
 
 Tensors sent_forward(const Call& call, const JointValues& v) {
   Tensors out;
-  for (const at::Tensor& y : collective(call.spec->kind).simulate(call, v.cotangents)) out.push_back(y.clone());
+  for (const at::Tensor& y : collective(call.spec->kind).simulate(call, v.cotangents))
+    out.push_back(y.clone());
   return out;
 }
 
-// --- Ties and zeros -------------------------------------------------------------------------------------------------------
+// --- Ties and zeros
+// -------------------------------------------------------------------------------------------------------
 
-// The cotangent of the one reduced value, and that value; of all_reduce, reduce and reduce_scatter alike.
+// The cotangent of the one reduced value, and that value; of all_reduce, reduce and reduce_scatter
+// alike.
 struct Reduced {
   at::Tensor cotangent;
   at::Tensor value;
@@ -96,16 +109,20 @@ struct Reduced {
 Reduced reduced(const Call& call, const JointValues& v) {
   const at::Tensor value = reduction(call, v.operands);
   switch (call.spec->kind) {
-    case kReduce: return {v.cotangents[call.spec->root], value};
-    case kReduceScatter: return {at::cat(v.cotangents, dim_of(call, v.operands[0])), value};
-    default: return {at::stack(v.cotangents).sum(0), value};
+    case kReduce:
+      return {v.cotangents[call.spec->root], value};
+    case kReduceScatter:
+      return {at::cat(v.cotangents, dim_of(call, v.operands[0])), value};
+    default:
+      return {at::stack(v.cotangents).sum(0), value};
   }
 }
 
 Tensors all_to_each_tie(const Call& call, const JointValues& v) {
   const Reduced total = reduced(call, v);
   Tensors out;
-  for (const at::Tensor& x : v.operands) out.push_back(at::where(x.eq(total.value), total.cotangent, at::zeros_like(x)));
+  for (const at::Tensor& x : v.operands)
+    out.push_back(at::where(x.eq(total.value), total.cotangent, at::zeros_like(x)));
   return out;
 }
 
@@ -129,16 +146,21 @@ Tensors total_out_over_x(const Call& call, const JointValues& v) {
 }
 Tensors total_out_over_x_or_0(const Call& call, const JointValues& v) {
   Tensors out = total_out_over_x(call, v);
-  for (int r = 0; r < call.size; ++r) out[r] = at::where(v.operands[r].eq(0), at::zeros_like(out[r]), out[r]);
+  for (int r = 0; r < call.size; ++r)
+    out[r] = at::where(v.operands[r].eq(0), at::zeros_like(out[r]), out[r]);
   return out;
 }
 
-// --- Memory and dtype -----------------------------------------------------------------------------------------------------
+// --- Memory and dtype
+// -----------------------------------------------------------------------------------------------------
 
-// The elements in the order in which they lie in memory, as a kernel sees them that takes every tensor for a contiguous one.
-// One that overlaps itself, or has gaps, is no such block: what would be read beyond it nobody can foretell.
+// The elements in the order in which they lie in memory, as a kernel sees them that takes every
+// tensor for a contiguous one. One that overlaps itself, or has gaps, is no such block: what would
+// be read beyond it nobody can foretell.
 at::Tensor as_in_memory(const at::Tensor& x) {
-  return x.is_contiguous() || !x.is_non_overlapping_and_dense() ? x : x.as_strided(x.sizes(), at::empty(x.sizes()).strides());
+  return x.is_contiguous() || !x.is_non_overlapping_and_dense()
+             ? x
+             : x.as_strided(x.sizes(), at::empty(x.sizes()).strides());
 }
 void reads_cotangent_as_stored(at::Tensor&, at::Tensor& cotangent) {
   cotangent = as_in_memory(cotangent);
@@ -166,7 +188,8 @@ at::Tensor given_rounded(const at::Tensor& given, const at::Tensor&) {
   return rounded_to<narrow>(given);
 }
 
-// --- What each applies to -------------------------------------------------------------------------------------------------
+// --- What each applies to
+// -------------------------------------------------------------------------------------------------
 
 bool anything(const CollectiveCall&) { return true; }
 bool communicates(const CollectiveCall& c) { return c.kind != kCopy && c.kind != kSlice; }
@@ -177,7 +200,9 @@ bool sends(const CollectiveCall& c) { return c.kind == kSendRecv; }
 bool exchanges(const CollectiveCall& c) { return c.kind == kSendRecv || c.kind == kAllToAll; }
 bool reduces(const CollectiveCall& c) { return traits(c.kind).takes_op; }
 bool multiplies(const CollectiveCall& c) { return reduces(c) && c.op == ReduceOp::kProduct; }
-bool picks(const CollectiveCall& c) { return reduces(c) && (c.op == ReduceOp::kMin || c.op == ReduceOp::kMax); }
+bool picks(const CollectiveCall& c) {
+  return reduces(c) && (c.op == ReduceOp::kMin || c.op == ReduceOp::kMax);
+}
 
 constexpr std::array kLocalMistakes = std::to_array<LocalMistake>({
     {"as_stored", anything, reads_cotangent_as_stored, as_given},

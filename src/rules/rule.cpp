@@ -25,9 +25,10 @@ Tensors adjoint_of(const CollectiveCall& spec, int size, const JointValues& v) {
     outputs.push_back(all[r]);
     cotangents.push_back(v.cotangents[r]);
   }
-  Tensors grads = outputs.empty() ? Tensors(size)
-                                  : torch::autograd::grad(outputs, operands, cotangents, /*retain_graph=*/false,
-                                                          /*create_graph=*/false, /*allow_unused=*/true);
+  Tensors grads = outputs.empty()
+                      ? Tensors(size)
+                      : torch::autograd::grad(outputs, operands, cotangents, /*retain_graph=*/false,
+                                              /*create_graph=*/false, /*allow_unused=*/true);
   for (int r = 0; r < size; ++r)
     if (!grads[r].defined()) grads[r] = at::zeros_like(v.operands[r]);
   return grads;
@@ -37,7 +38,9 @@ namespace {
 
 using enum CollectiveKind;
 
-Tensors adjoint(const Call& call, const JointValues& v) { return adjoint_of(*call.spec, call.size, v); }
+Tensors adjoint(const Call& call, const JointValues& v) {
+  return adjoint_of(*call.spec, call.size, v);
+}
 
 Tensors identity(const Call&, const JointValues& v) { return v.cotangents; }
 
@@ -110,18 +113,24 @@ Tensors to_holders(const Call& call, const JointValues& v, const Tensors& cotang
     out.push_back(cotangents[r] * v.operands[r].eq(v.outputs[r]).to(cotangents[r].scalar_type()));
   return out;
 }
-Tensors own_full_to_ties(const Call& call, const JointValues& v) { return to_holders(call, v, v.cotangents); }
-Tensors full_to_ties(const Call& call, const JointValues& v) { return to_holders(call, v, sum_to_all(call, v)); }
+Tensors own_full_to_ties(const Call& call, const JointValues& v) {
+  return to_holders(call, v, v.cotangents);
+}
+Tensors full_to_ties(const Call& call, const JointValues& v) {
+  return to_holders(call, v, sum_to_all(call, v));
+}
 
 Tensors none(const Call& call, const JointValues&) { return Tensors(call.size); }
 
 Tensors raises(const Call& call, const JointValues&) {
-  throw RaisesInBackward("the backward of " + std::string(traits(call.spec->kind).name) + " is not implemented");
+  throw RaisesInBackward("the backward of " + std::string(traits(call.spec->kind).name) +
+                         " is not implemented");
 }
 
-// What diffdist's broadcast gives off root depends on what the backend's reduce leaves in the buffer, which only a real
-// run shows (src/rank runs it natively). The pure rule leaves the rank's own cotangent there, as an untouched buffer would.
-Tensors leftovers(const Call& call, const JointValues& v) {
+// What diffdist's broadcast gives off root depends on what the backend's reduce leaves in the
+// buffer, which only a real run shows (src/rank runs it natively). The pure rule leaves the rank's
+// own cotangent there, as an untouched buffer would.
+Tensors partial_sums_off_root(const Call& call, const JointValues& v) {
   Tensors out = v.cotangents;
   out[call.spec->root] = at::stack(v.cotangents).sum(0);
   return out;
@@ -136,7 +145,9 @@ bool has_op(const CollectiveCall& c) { return traits(c.kind).takes_op; }
 bool gathers_to_all(const CollectiveCall& c) { return c.kind == kAllGather; }
 bool slices(const CollectiveCall& c) { return c.kind == kSlice; }
 bool communicates(const CollectiveCall& c) { return c.kind != kCopy && c.kind != kSlice; }
-bool multiplies(const CollectiveCall& c) { return c.kind == kAllReduce && c.op == ReduceOp::kProduct; }
+bool multiplies(const CollectiveCall& c) {
+  return c.kind == kAllReduce && c.op == ReduceOp::kProduct;
+}
 bool picks(const CollectiveCall& c) {
   return c.kind == kAllReduce && (c.op == ReduceOp::kMin || c.op == ReduceOp::kMax);
 }
@@ -156,7 +167,7 @@ constexpr std::array kRules = std::to_array<Rule>({
     {"sum_out_over_x", multiplies, sum_out_over_x},
     {"own_full_to_ties", picks, own_full_to_ties},
     {"full_to_ties", picks, full_to_ties},
-    {"leftovers", broadcasts, leftovers},
+    {"partial-sums-off-root", broadcasts, partial_sums_off_root},
     {"none", anything, none},
     {"raises", anything, raises},
 });

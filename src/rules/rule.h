@@ -1,6 +1,7 @@
-// Backward rules as pure joint functions of one collective call: the cotangents, operands and outputs of all ranks of the group
-// go in, the operands' cotangents of all ranks come out. A rule serves twice: on real ranks (one adapter gathers, evaluates
-// it and keeps its own row) and in simulation (one graph node), where it is a hypothesis to replay.
+// Backward rules as pure joint functions of one collective call: the cotangents, operands and
+// outputs of all ranks of the group go in, the operands' cotangents of all ranks come out. A rule
+// serves twice: on real ranks (one adapter gathers, evaluates it and keeps its own row) and in
+// simulation (one graph node), where it is a hypothesis to replay.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -26,7 +26,8 @@ struct Overrides {
   // The version of torch that the interpreter has ("": the default one), for `when`; asked where a
   // case runs in Python.
   std::function<std::string(const std::string& python)> torch_of_python;
-  // Why a case that wants a GPU, or another backend than Gloo, cannot run here; "" where it can. Asked for such cases alone.
+  // Why a case that wants a GPU, or another backend than Gloo, cannot run here; "" where it can.
+  // Asked for such cases alone.
   std::function<std::string(const Case&)> why_unavailable;
   std::string filter;  // only cases whose id has this text
   std::optional<double> timeout_s;

@@ -54,7 +54,8 @@ TEST(CaseId, ASubjectMayHaveColonsCommasAndEqualSigns) {
   EXPECT_THAT(s.fields.world_sizes, ElementsAre(2));
   EXPECT_THAT(parse_case_id("f.json:subject=all_gather=simclr").fields.subjects,
               ElementsAre("all_gather=simclr"));
-  EXPECT_THAT(parse_case_id("f.json:python=/a,b/python3").fields.pythons, ElementsAre("/a,b/python3"));
+  EXPECT_THAT(parse_case_id("f.json:python=/a,b/python3").fields.pythons,
+              ElementsAre("/a,b/python3"));
 }
 
 TEST(CaseId, FieldsTakeListsAsTheOptionsDo) {
@@ -65,24 +66,36 @@ TEST(CaseId, FieldsTakeListsAsTheOptionsDo) {
 }
 
 TEST(CaseId, ACommaThatASubjectStandsBehindSeparatesSubjects) {
-  const auto subjects = [](const std::string& text) { return parse_case_id("f.json:subject=" + text).fields.subjects; };
-  EXPECT_THAT(subjects("reference,python:f.py:g,world_size=2"), ElementsAre("reference", "python:f.py:g"));
+  const auto subjects = [](const std::string& text) {
+    return parse_case_id("f.json:subject=" + text).fields.subjects;
+  };
+  EXPECT_THAT(subjects("reference,python:f.py:g,world_size=2"),
+              ElementsAre("reference", "python:f.py:g"));
   EXPECT_THAT(subjects("python:f.py:g,python:a.b:c@async,library:x.so:n::o,torch_nn"),
               ElementsAre("python:f.py:g", "python:a.b:c@async", "library:x.so:n::o", "torch_nn"));
   EXPECT_THAT(subjects("all_reduce=python:f.py:g,all_gather=simclr"),
               ElementsAre("all_reduce=python:f.py:g", "all_gather=simclr"));
   EXPECT_THAT(subjects("python:a,reference/f.py:g"), ElementsAre("python:a,reference/f.py:g"));
-  EXPECT_EQ(error_of([&] { subjects("python:f.py:g,torchnn"); }), "unknown subject \"torchnn\"; did you mean \"torch_nn\"?");
+  EXPECT_EQ(error_of([&] { subjects("python:f.py:g,torchnn"); }),
+            "unknown subject \"torchnn\"; did you mean \"torch_nn\"?");
 }
 
 TEST(CaseId, TellsHowCodeIsNamed) {
-  const auto error = [](const std::string& subject) { return error_of([&] { parse_case_id("f.json:subject=" + subject); }); };
-  EXPECT_EQ(error("losses.py"), "unknown subject \"losses.py\"; did you mean \"python:losses.py\"?");
+  const auto error = [](const std::string& subject) {
+    return error_of([&] { parse_case_id("f.json:subject=" + subject); });
+  };
+  EXPECT_EQ(error("losses.py"),
+            "unknown subject \"losses.py\"; did you mean \"python:losses.py\"?");
   EXPECT_EQ(error("all_gather=losses.py:Gather.apply"),
-            "unknown subject \"losses.py:Gather.apply\"; did you mean \"python:losses.py:Gather.apply\"?");
-  EXPECT_EQ(error("my_package.comm:gather"), "unknown subject \"my_package.comm:gather\"; did you mean \"python:my_package.comm:gather\"?");
-  EXPECT_EQ(error("torch"), "unknown subject \"torch\"; did you mean \"python:torch.distributed.nn.functional\"?");
-  EXPECT_EQ(error("ops.so:mine::sum"), "unknown subject \"ops.so:mine::sum\"; did you mean \"library:ops.so:mine::sum\"?");
+            "unknown subject \"losses.py:Gather.apply\"; did you mean "
+            "\"python:losses.py:Gather.apply\"?");
+  EXPECT_EQ(error("my_package.comm:gather"),
+            "unknown subject \"my_package.comm:gather\"; did you mean "
+            "\"python:my_package.comm:gather\"?");
+  EXPECT_EQ(error("torch"),
+            "unknown subject \"torch\"; did you mean \"python:torch.distributed.nn.functional\"?");
+  EXPECT_EQ(error("ops.so:mine::sum"),
+            "unknown subject \"ops.so:mine::sum\"; did you mean \"library:ops.so:mine::sum\"?");
   EXPECT_THAT(error("mydist"), testing::HasSubstr("code is python:FILE.py"));
 }
 

@@ -89,11 +89,15 @@ std::string why_impossible(const Case& which, const Overrides& overrides) {
       backend && !takes_device(*backend, which.device))
     return which.backend + " does not take tensors on the device " + which.device;
   const bool calls = calls_code(which);
-  if ((calls || (is_foreign_code(which.subject) && overrides.subjects.empty())) && !overrides.allow_code)
+  if ((calls || (is_foreign_code(which.subject) && overrides.subjects.empty())) &&
+      !overrides.allow_code)
     return "code that is named in a scenario file runs only with --allow-code";
   if (calls && !runs_in_python(which.subject))
-    return fmt::format("a step calls code, so the ranks are Python's, and these do not have {}; they have reference, "
-                       "in_place and python:...", which.subject);
+    return fmt::format(
+        "a step calls code, so the ranks are Python's, and these do not have {}; they have "
+        "reference, "
+        "in_place and python:...",
+        which.subject);
   if (which.world_size_overridden) {
     const auto problems = problems_with_world(*which.scenario, which.world_size, Figures::kIgnore);
     if (!problems.empty()) return problems.front().pointer + ": " + problems.front().message;
@@ -183,7 +187,8 @@ std::string beside(const std::string& scenario, const std::string& code) {
   const std::size_t name = code.rfind(':');
   if (code.empty() || !std::string_view(code).substr(0, name).ends_with(".py")) return code;
   const std::filesystem::path file = code.substr(kPython.size(), name - kPython.size());
-  const auto path = std::filesystem::path(scenario).parent_path() / file;  // or `file`, where that is absolute
+  const auto path =
+      std::filesystem::path(scenario).parent_path() / file;  // or `file`, where that is absolute
   return std::string(kPython) + path.lexically_normal().string() + code.substr(name);
 }
 

@@ -191,10 +191,12 @@ TEST(Cases, ThatAnOverrideMakesImpossibleAreSkippedWithTheReason) {
 }
 
 TEST(Cases, WhatNeedsAGpuIsAskedForByTheCase) {
-  Overrides overrides = with({{"backend", "gloo,nccl"}, {"device", "cpu,cuda"}, {"world_size", "3"}});
+  Overrides overrides =
+      with({{"backend", "gloo,nccl"}, {"device", "cpu,cuda"}, {"world_size", "3"}});
   std::vector<std::string> asked;
   overrides.why_unavailable = [&](const Case& which) {
-    asked.push_back(which.backend + " on " + which.device + ", " + std::to_string(which.world_size));
+    asked.push_back(which.backend + " on " + which.device + ", " +
+                    std::to_string(which.world_size));
     return which.backend == "nccl" ? "no GPU" : "";
   };
   const Scenario file = scenario("");
@@ -224,12 +226,14 @@ TEST(Cases, CodeThatAFileNamesRunsOnlyWhereItIsAllowed) {
 }
 
 TEST(Cases, OnlySubjectsInPythonMultiplyByInterpreter) {
-  const Overrides two = with({{"python", "a/python3"}, {"python", "b/python3"}, {"subject", "reference"},
+  const Overrides two = with({{"python", "a/python3"},
+                              {"python", "b/python3"},
+                              {"subject", "reference"},
                               {"subject", "python:m:f"}});
-  EXPECT_THAT(ids(scenario(""), two),
-              ElementsAre("dir/f.json:subject=reference",
-                          "dir/f.json:subject=python:m:f,python=a/python3",
-                          "dir/f.json:subject=python:m:f,python=b/python3"));
+  EXPECT_THAT(
+      ids(scenario(""), two),
+      ElementsAre("dir/f.json:subject=reference", "dir/f.json:subject=python:m:f,python=a/python3",
+                  "dir/f.json:subject=python:m:f,python=b/python3"));
 }
 
 TEST(Cases, AnObjectiveByAxisIsBroughtIntoMeshOrder) {

@@ -17,8 +17,10 @@ namespace fs = std::filesystem;
 
 std::vector<std::string> scenario_tokens() {
   std::vector<std::string> tokens = json_tokens();
-  for (const char* own : {"\"rank\"", "\"x\"", "{\"shard\":0}", "\"local\"", "\"replicate\"", "\"mesh\":{\"dp\":2},",
-                          "\"world_size\":[1,2,4096],", "\"by_rank\":[1,2],", "\"objective\":{\"rank\":3},", "\"sync\":{\"x\":\"mean\"},"})
+  for (const char* own :
+       {"\"rank\"", "\"x\"", "{\"shard\":0}", "\"local\"", "\"replicate\"", "\"mesh\":{\"dp\":2},",
+        "\"world_size\":[1,2,4096],", "\"by_rank\":[1,2],", "\"objective\":{\"rank\":3},",
+        "\"sync\":{\"x\":\"mean\"},"})
     tokens.push_back(own);
   return tokens;
 }

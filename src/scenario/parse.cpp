@@ -152,9 +152,9 @@ Scenario parse_scenario(std::string_view text, std::string file) {
 
   Parts parts{*root, scenario, problems};
   check_keys(*root,
-             {"$schema", "format", "name", "note", "world_size", "mesh", "groups", "dtype", "backend",
-              "inputs", "steps", "loss", "objective", "sync", "tolerance", "truth", "single_device",
-              "subjects", "timeout_s"},
+             {"$schema", "format", "name", "note", "world_size", "mesh", "groups", "dtype",
+              "backend", "inputs", "steps", "loss", "objective", "sync", "tolerance", "truth",
+              "single_device", "subjects", "timeout_s"},
              problems);
   if (problems.full()) throw InvalidScenario(problems.take());
   read_format(parts);

@@ -222,8 +222,9 @@ bool names_code(const JsonValue& body, Problems& problems) {
   if (!body.member("call")) return false;
   for (const JsonValue& member : body.children())
     if (collective_named(member.key())) {
-      problems.at_key(member, fmt::format("a step is one collective or one call; here is {} beside \"call\"",
-                                          in_quotes(member.key())));
+      problems.at_key(
+          member, fmt::format("a step is one collective or one call; here is {} beside \"call\"",
+                              in_quotes(member.key())));
       return false;
     }
   return true;
@@ -250,10 +251,13 @@ std::optional<std::string> read_code(const JsonValue& value, Problems& problems)
 void read_arguments(const JsonValue& body, CodeCall& call, Problems& problems) {
   const auto arguments = body.member("args");
   if (!arguments) {
-    problems.missing(body, "args", "is missing; write \"args\": [\"x\", \"w\"], expressions that the function gets");
+    problems.missing(
+        body, "args",
+        "is missing; write \"args\": [\"x\", \"w\"], expressions that the function gets");
   } else if (read_list(*arguments, "expressions, as in [\"x\", \"w\"]", problems)) {
     for (const JsonValue& item : arguments->children())
-      if (auto argument = read_expression(item, problems)) call.arguments.push_back(std::move(*argument));
+      if (auto argument = read_expression(item, problems))
+        call.arguments.push_back(std::move(*argument));
   }
 }
 
@@ -269,7 +273,8 @@ std::optional<CodeCall> read_code_call(const JsonValue& body, Problems& problems
 
 bool is_bound(const Scenario& scenario, const std::string& name) {
   const auto has_name = [&](const auto& list) {
-    return std::any_of(list.begin(), list.end(), [&](const auto& item) { return item.name == name; });
+    return std::any_of(list.begin(), list.end(),
+                       [&](const auto& item) { return item.name == name; });
   };
   return has_name(scenario.inputs) || has_name(scenario.steps) || has_name(scenario.mesh) ||
          has_name(scenario.groups);

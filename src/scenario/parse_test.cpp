@@ -219,7 +219,8 @@ TEST_F(Files, ThatAreMissingNameTheirNeighbour) {
 }
 
 TEST_F(Files, ThatArePythonAreForAnAudit) {
-  EXPECT_THAT(message_for(folder_ / "losses.py"), HasSubstr("`distgrad audit python:" + (folder_ / "losses.py").string() + "`"));
+  EXPECT_THAT(message_for(folder_ / "losses.py"),
+              HasSubstr("`distgrad audit python:" + (folder_ / "losses.py").string() + "`"));
 }
 
 TEST_F(Files, ThatAreFoldersOrDevicesAreRefused) {

@@ -46,7 +46,8 @@ std::string existing_path_hint(const std::string& path) {
 
 std::string read_scenario_file(const std::string& path) {
   if (fs::path(path).extension() == ".py")
-    refuse(path, "is Python and no scenario; `distgrad audit python:" + printable(path, kLongestPath) + "` tests the collectives in it");
+    refuse(path, "is Python and no scenario; `distgrad audit python:" +
+                     printable(path, kLongestPath) + "` tests the collectives in it");
   FileContent content = read_regular_file(path, kMaxFileBytes);
   if (content.problem.empty()) return std::move(content.text);
   if (content.error == ENOENT || content.error == ENOTDIR)

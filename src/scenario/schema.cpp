@@ -239,8 +239,10 @@ Json call_definition() {
   return described(
       object({{"call", described(code, "what each rank calls; FILE.py is sought beside this file")},
               {"args", described(list_of(ref("expression")), "what it gets")},
-              {"simulate", described(code, "the same for all ranks: gets, for each argument, the list over the "
-                                           "ranks, and returns the list of results")}},
+              {"simulate",
+               described(code,
+                         "the same for all ranks: gets, for each argument, the list over the "
+                         "ranks, and returns the list of results")}},
              {"call", "args"}),
       "code of your own that communicates as it likes; runs only with --allow-code");
 }

@@ -41,8 +41,8 @@ std::string_view misspelt_kind(std::string_view subject) {
 
 std::string problem_with_part(std::string_view subject);
 
-std::string problem_with_parts(
-    std::string_view subject, const std::vector<std::pair<CollectiveKind, std::string>>& parts) {
+std::string problem_with_parts(std::string_view subject,
+                               const std::vector<std::pair<CollectiveKind, std::string>>& parts) {
   std::set<CollectiveKind> seen;
   for (const auto& [kind, part] : parts) {
     if (!seen.insert(kind).second)
@@ -50,9 +50,11 @@ std::string problem_with_parts(
     if (!parts_by_kind(part).empty()) return "one KIND= is enough in " + in_quotes(subject);
     if (std::string why = problem_with_part(part); !why.empty()) return why;
     // Ranks in Python have no rule sets.
-    if (is_python_subject(subject) && is_built_in(part) && part != "reference" && part != "in_place")
-      return fmt::format("beside code in Python a collective is \"reference\" or \"in_place\", not {}",
-                         in_quotes(part));
+    if (is_python_subject(subject) && is_built_in(part) && part != "reference" &&
+        part != "in_place")
+      return fmt::format(
+          "beside code in Python a collective is \"reference\" or \"in_place\", not {}",
+          in_quotes(part));
   }
   return {};
 }
@@ -84,10 +86,13 @@ std::string problem_with_library(std::string_view target) {
   return {};
 }
 
-// For who leaves out what tells code from a built-in name: "losses.py", "torch.distributed", "ops.so:mine::all_reduce".
+// For who leaves out what tells code from a built-in name: "losses.py", "torch.distributed",
+// "ops.so:mine::all_reduce".
 std::string what_code_is_called(std::string_view subject) {
   const std::string_view file = subject.substr(0, subject.find(':'));
-  const auto meant = [&](const std::string& text) { return "; did you mean " + in_quotes(text) + "?"; };
+  const auto meant = [&](const std::string& text) {
+    return "; did you mean " + in_quotes(text) + "?";
+  };
   if (file.ends_with(".py")) return meant("python:" + std::string(subject));
   if (file.ends_with(".so")) return meant("library:" + std::string(subject));
   if (file.ends_with(".json")) return "; `distgrad run` takes scenario files";
@@ -103,8 +108,10 @@ std::string problem_with_part(std::string_view subject) {
   if (subject.starts_with(kLibrary)) return problem_with_library(subject.substr(kLibrary.size()));
   if (is_built_in(subject)) return {};
   if (const auto [name, mode] = split_mode(subject); mode && is_built_in(name))
-    return fmt::format("{}: only a subject in Python has a mode; python:reference and python:in_place are in Python, too",
-                       in_quotes(subject));
+    return fmt::format(
+        "{}: only a subject in Python has a mode; python:reference and python:in_place are in "
+        "Python, too",
+        in_quotes(subject));
   std::string hint = what_code_is_called(subject);
   if (hint.empty()) hint = did_you_mean(subject, built_in_names());
   if (hint.empty())

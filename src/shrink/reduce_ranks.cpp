@@ -61,14 +61,14 @@ class Removal {
     for (int r = 0, next = 0; r < world_size_; ++r) renamed_.push_back(is_removed(r) ? -1 : next++);
   }
 
-  struct Manner {
+  struct RemovalOptions {
     bool keep_rules = true;  // groups by rule stay so; else they are listed
     bool drop_splits = false;
     bool scale = false;  // sizes that are multiples of the world's become as many of the new one
   };
 
   // `mesh` replaces the file's; null where there is none.
-  Document apply(const Document& mesh, Manner manner) const {
+  Document apply(const Document& mesh, RemovalOptions options) const {
     Document out = document_;
     if (mesh.is_null())
       out["world_size"] = kept();
@@ -76,15 +76,15 @@ class Removal {
       out["mesh"] = mesh;
     if (!mesh.is_null()) drop(out, "world_size");
     for (Document& step : out["steps"])
-      if (kind_of(value_of_step(step))) adapt_call(value_of_step(step), manner);
-    adapt_groups(out, manner);
+      if (kind_of(value_of_step(step))) adapt_call(value_of_step(step), options);
+    adapt_groups(out, options);
     adapt_lists(out);
     if (out.contains("objective") && out["objective"].is_object() &&
         out["objective"].contains("rank")) {
       const int k = renamed(out["objective"]["rank"].get<int>());
       out["objective"]["rank"] = std::max(k, 0);
     }
-    if (manner.scale) scale(out);
+    if (options.scale) scale(out);
     return out;
   }
 
@@ -121,7 +121,7 @@ class Removal {
     return {};
   }
 
-  void adapt_call(Document& call, const Manner& manner) const {
+  void adapt_call(Document& call, const RemovalOptions& options) const {
     const Ranks lost = lost_places(call);
     const auto is_lost = [&](int place) {
       return std::find(lost.begin(), lost.end(), place) != lost.end();
@@ -136,7 +136,7 @@ class Removal {
         if (!is_lost(static_cast<int>(i))) out.push_back(list[i]);
       return out;
     };
-    if (manner.drop_splits) drop(call, "splits");
+    if (options.drop_splits) drop(call, "splits");
     if (call.contains("splits")) {
       Document splits = shorter(call["splits"]);
       for (Document& row : splits)
@@ -155,10 +155,10 @@ class Removal {
     call["pairs"] = pairs;
   }
 
-  void adapt_groups(Document& out, const Manner& manner) const {
+  void adapt_groups(Document& out, const RemovalOptions& options) const {
     if (!out.contains("groups")) return;
     for (auto& [name, group] : out["groups"].items()) {
-      if (group.is_object() && manner.keep_rules) continue;
+      if (group.is_object() && options.keep_rules) continue;
       Document lists = Document::array();
       for (const Ranks& list : partition_of(group, world_size_)) {
         Document left = Document::array();
@@ -206,18 +206,18 @@ class Removal {
   Ranks renamed_;
 };
 
-constexpr Removal::Manner kManners[] = {{},
-                                        {.keep_rules = false},
-                                        {.scale = true},
-                                        {.keep_rules = false, .scale = true},
-                                        {.drop_splits = true},
-                                        {.drop_splits = true, .scale = true}};
+constexpr Removal::RemovalOptions kRemovalOptions[] = {{},
+                                                       {.keep_rules = false},
+                                                       {.scale = true},
+                                                       {.keep_rules = false, .scale = true},
+                                                       {.drop_splits = true},
+                                                       {.drop_splits = true, .scale = true}};
 
 void remove_ranks(const Document& document, const Ranks& removed, const Document& mesh,
                   const std::string& what, Reductions& out) {
   const Removal removal(document, removed);
-  for (const Removal::Manner& manner : kManners) {
-    Document candidate = removal.apply(mesh, manner);
+  for (const Removal::RemovalOptions& options : kRemovalOptions) {
+    Document candidate = removal.apply(mesh, options);
     const bool known = std::any_of(out.begin(), out.end(),
                                    [&](const Reduction& r) { return r.document == candidate; });
     if (!known) out.push_back({what, std::move(candidate)});

@@ -138,28 +138,28 @@ TEST(Shrink, SimplifiesExpressionsToThePart) {
 }
 
 TEST(Shrink, WritesNumbersAsNumbers) {
-  const Json document = minimal(
-      Json::parse(R"-({
+  const Json document =
+      minimal(Json::parse(R"-({
         "world_size": 2,
         "inputs": { "x": { "expr": "torch.arange(3) + 1" }, "w": { "expr": "rank", "layout": "local" } },
         "steps": [{ "y": { "all_reduce": "x" } }],
         "loss": "(y * w).sum()",
         "objective": "sum"
       })-"),
-      [](const Json& d) { return d["inputs"].contains("x") && d["inputs"].contains("w"); });
+              [](const Json& d) { return d["inputs"].contains("x") && d["inputs"].contains("w"); });
   EXPECT_EQ(document["inputs"], Json::parse(R"({ "x": 0.0, "w": 0.0 })")) << document;
 }
 
 TEST(Shrink, ReducesCallsOfCode) {
-  const Json document = minimal(
-      Json::parse(R"-({
+  const Json document =
+      minimal(Json::parse(R"-({
         "world_size": 2,
         "inputs": { "x": 1.0, "w": 2.0 },
         "steps": [{ "y": "x * w" }, { "z": { "call": "python:f.py:g", "args": ["y * y", "w"] } }],
         "loss": "z",
         "objective": "sum"
       })-"),
-      [](const Json& d) { return d["steps"].dump().find("call") != std::string::npos; });
+              [](const Json& d) { return d["steps"].dump().find("call") != std::string::npos; });
   EXPECT_EQ(document["inputs"].size(), 1u) << document;
   EXPECT_EQ(document["steps"].size(), 1u) << document;
 }

@@ -20,7 +20,7 @@ struct Entry {
   int unit = kNoBit;     // all terms are multiples of 2^unit
   std::int64_t terms = 0;
 
-  void add(Number a, Number b, int unit_a, int unit_b) {
+  void add(BoundedValue a, BoundedValue b, int unit_a, int unit_b) {
     const double x = std::fabs(a.value), y = std::fabs(b.value);
     if ((x == 0 && a.error == 0) || (y == 0 && b.error == 0)) {
       if (!(a.error < kInfinity && b.error < kInfinity)) error = kInfinity;
@@ -42,8 +42,9 @@ struct Entry {
     if (!(magnitude <= arithmetic.inner.largest)) return kInfinity;
     double bound = error + arithmetic.inner_gamma(static_cast<double>(terms)) * magnitude +
                    static_cast<double>(terms) * arithmetic.inner.smallest;
-    // 16-bit products on a GPU may be split along the inner dimension, each part rounded once to the stored type
-    // (torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction, on by default).
+    // 16-bit products on a GPU may be split along the inner dimension, each part rounded once to
+    // the stored type (torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction, on by
+    // default).
     if (arithmetic.narrows() && terms > 1) bound += arithmetic.stored_rounding(magnitude);
     const InArithmetic in(arithmetic);
     return stored_error({out, bound}, out);
@@ -64,11 +65,12 @@ struct Matrix {
   std::int64_t at(std::int64_t b, std::int64_t r, std::int64_t c) const {
     return b * batch_stride + r * row_stride + c * column_stride;
   }
-  Number number(std::int64_t i) const { return entries.number(i); }
+  BoundedValue number(std::int64_t i) const { return entries.number(i); }
   int unit(std::int64_t i) const { return units[i * entries.step]; }
 };
 
-Matrix matrix(OpCall& call, std::string_view name, std::int64_t batches, std::int64_t rows, std::int64_t columns) {
+Matrix matrix(OpCall& call, std::string_view name, std::int64_t batches, std::int64_t rows,
+              std::int64_t columns) {
   Matrix m;
   m.entries = call.read(call.required_view(name));
   m.units = units_of(m.entries);
@@ -78,15 +80,17 @@ Matrix matrix(OpCall& call, std::string_view name, std::int64_t batches, std::in
   return m;
 }
 
-Number scaled_by(Number x, const std::optional<double>& factor) {
+BoundedValue scaled_by(BoundedValue x, const std::optional<double>& factor) {
   return factor && *factor != 1 ? x * constant(*factor) : x;
 }
 
 // out = beta * added + alpha * a b, over batches.
-void product_of_matrices(OpCall& call, std::string_view left, std::string_view right, std::string_view added) {
+void product_of_matrices(OpCall& call, std::string_view left, std::string_view right,
+                         std::string_view added) {
   const at::Tensor& result = call.result();
   if (!is_real_floating(result)) return;
-  const c10::IntArrayRef a_sizes = call.tensor(left)->sizes(), b_sizes = call.tensor(right)->sizes();
+  const c10::IntArrayRef a_sizes = call.tensor(left)->sizes(),
+                         b_sizes = call.tensor(right)->sizes();
   const std::int64_t batches = a_sizes.size() == 3 ? a_sizes[0] : 1;
   const std::int64_t inner = a_sizes.back();
   const std::int64_t rows = a_sizes.size() == 1 ? 1 : a_sizes[a_sizes.size() - 2];
@@ -102,7 +106,8 @@ void product_of_matrices(OpCall& call, std::string_view left, std::string_view r
   const Buffer out = call.read(call.context().shadows.view_of(result), result.sizes());
   double* errors = call.arena().doubles(out.size);
   for (std::int64_t i = 0; i < out.size; ++i) {
-    const std::int64_t batch = sums_batches ? 0 : i / (rows * columns), row = i / columns % rows, column = i % columns;
+    const std::int64_t batch = sums_batches ? 0 : i / (rows * columns), row = i / columns % rows,
+                       column = i % columns;
     Entry entry;
     for (std::int64_t n = batch; n < (sums_batches ? batches : batch + 1); ++n)
       for (std::int64_t k = 0; k < inner; ++k) {
@@ -114,7 +119,7 @@ void product_of_matrices(OpCall& call, std::string_view left, std::string_view r
       entry.magnitude *= std::fabs(*alpha);
     }
     if (c.size && beta.value_or(1) != 0) {
-      const Number term = scaled_by(c.number(i), beta);
+      const BoundedValue term = scaled_by(c.number(i), beta);
       entry.add(term, constant(1), lowest_bit(term.value), 0);
     }
     errors[i] = entry.finished(arithmetic, out.value(i));
@@ -135,7 +140,8 @@ at::Tensor enlarged(OpCall& call, const View& view, bool with_errors) {
 // The lowest bit in use anywhere in a tensor.
 int lowest_unit(const Buffer& buffer) {
   int unit = kNoBit;
-  for (std::int64_t i = 0; i < (buffer.step ? buffer.size : std::min<std::int64_t>(buffer.size, 1)); ++i)
+  for (std::int64_t i = 0; i < (buffer.step ? buffer.size : std::min<std::int64_t>(buffer.size, 1));
+       ++i)
     unit = std::min(unit, lowest_bit(buffer.values[i]));
   return unit;
 }
@@ -145,8 +151,8 @@ enum class Terms {
   kProducts    // so are products of elements of two arguments
 };
 
-// An operator that is a sum, with positive coefficients, of its floating-point arguments' elements or of products of them.
-// stored_additions: each addition is rounded to the stored type.
+// An operator that is a sum, with positive coefficients, of its floating-point arguments' elements
+// or of products of them. stored_additions: each addition is rounded to the stored type.
 void positive_form(OpCall& call, Terms terms, bool stored_additions) {
   bool any_floating = false;
   for (const at::Tensor& result : call.results()) any_floating |= is_real_floating(result);
@@ -166,7 +172,8 @@ void positive_form(OpCall& call, Terms terms, bool stored_additions) {
       enlarged_stack.emplace_back(enlarged(call, view, true));
       ones.emplace_back(at::ones(c10::IntArrayRef(view.sizes), at::kDouble));
     } else if ((name == "alpha" || name == "beta") && (value.isDouble() || value.isInt())) {
-      const double factor = value.isDouble() ? value.toDouble() : static_cast<double>(value.toInt());
+      const double factor =
+          value.isDouble() ? value.toDouble() : static_cast<double>(value.toInt());
       if (std::fabs(factor) != 1) units.push_back(-kNoBit);
       const c10::IValue size = c10::IValue(std::fabs(factor));
       plain.push_back(size);
@@ -181,7 +188,8 @@ void positive_form(OpCall& call, Terms terms, bool stored_additions) {
   int unit = kNoBit;
   for (std::size_t i = 0; i < units.size(); ++i) {
     unit = std::min(unit, units[i]);
-    for (std::size_t k = 0; k < i && terms == Terms::kProducts; ++k) unit = std::min(unit, units[i] + units[k]);
+    for (std::size_t k = 0; k < i && terms == Terms::kProducts; ++k)
+      unit = std::min(unit, units[i] + units[k]);
   }
   call.op().callBoxed(plain);
   call.op().callBoxed(enlarged_stack);
@@ -189,7 +197,8 @@ void positive_form(OpCall& call, Terms terms, bool stored_additions) {
   for (std::size_t r = 0; r < call.results().size(); ++r) {
     const at::Tensor& result = call.results()[r];
     if (!is_real_floating(result)) continue;
-    const at::Tensor low = plain[r].toTensor().contiguous(), high = enlarged_stack[r].toTensor().contiguous();
+    const at::Tensor low = plain[r].toTensor().contiguous(),
+                     high = enlarged_stack[r].toTensor().contiguous();
     const at::Tensor counts = ones[r].toTensor().contiguous();
     const Buffer out = call.read(call.context().shadows.view_of(result), result.sizes());
     const Arithmetic& arithmetic = call.arithmetic();
@@ -198,10 +207,13 @@ void positive_form(OpCall& call, Terms terms, bool stored_additions) {
     for (std::int64_t i = 0; i < out.size; ++i) {
       const double magnitude = high.const_data_ptr<double>()[i];
       const double n = counts.const_data_ptr<double>()[i];
-      const double propagated = any_error ? std::max(0.0, magnitude - low.const_data_ptr<double>()[i]) : 0;
-      const bool exact = !any_error && (magnitude == 0 || (unit > arithmetic.stored.min_exponent &&
-                                                           magnitude <= std::ldexp(1.0, arithmetic.stored.significand_bits + unit) &&
-                                                           magnitude <= arithmetic.stored.largest));
+      const double propagated =
+          any_error ? std::max(0.0, magnitude - low.const_data_ptr<double>()[i]) : 0;
+      const bool exact =
+          !any_error && (magnitude == 0 ||
+                         (unit > arithmetic.stored.min_exponent &&
+                          magnitude <= std::ldexp(1.0, arithmetic.stored.significand_bits + unit) &&
+                          magnitude <= arithmetic.stored.largest));
       const bool moved = terms == Terms::kArguments && n <= 1;  // one term: nothing was added
       if (exact || (moved && propagated == 0)) {
         errors[i] = 0;
@@ -209,7 +221,8 @@ void positive_form(OpCall& call, Terms terms, bool stored_additions) {
       }
       double error = propagated;
       if (!moved) {
-        error += (stored_additions ? arithmetic.stored_gamma(n) : arithmetic.inner_gamma(n)) * magnitude;
+        error +=
+            (stored_additions ? arithmetic.stored_gamma(n) : arithmetic.inner_gamma(n)) * magnitude;
         if (arithmetic.narrows()) error += arithmetic.stored_rounding(magnitude);
       }
       if (!(magnitude <= arithmetic.stored.largest)) error = kInfinity;
@@ -227,7 +240,8 @@ void convolve_backward(OpCall& call) { positive_form(call, Terms::kProducts, tru
 // Multiplications worth more than this are left to the operator itself on absolute values.
 constexpr std::int64_t kManyProducts = 1 << 20;
 bool is_large(const OpCall& call, std::string_view left) {
-  return call.tensor(left)->numel() * std::max<std::int64_t>(1, call.result().size(-1)) > kManyProducts;
+  return call.tensor(left)->numel() * std::max<std::int64_t>(1, call.result().size(-1)) >
+         kManyProducts;
 }
 
 void mm(OpCall& call) {
@@ -236,7 +250,9 @@ void mm(OpCall& call) {
 }
 void bmm(OpCall& call) { mm(call); }
 void mv(OpCall& call) { product_of_matrices(call, "self", "vec", ""); }
-void dot(OpCall& call) { product_of_matrices(call, "self", call.view("tensor") ? "tensor" : "other", ""); }
+void dot(OpCall& call) {
+  product_of_matrices(call, "self", call.view("tensor") ? "tensor" : "other", "");
+}
 void addmm(OpCall& call) { product_of_matrices(call, "mat1", "mat2", "self"); }
 void addmv(OpCall& call) { product_of_matrices(call, "mat", "vec", "self"); }
 void addbmm(OpCall& call) { product_of_matrices(call, "batch1", "batch2", "self"); }
@@ -251,7 +267,8 @@ void outer_added(OpCall& call) {
   const InArithmetic in(each_step);
   double* errors = call.arena().doubles(out.size);
   for (std::int64_t i = 0; i < out.size; ++i) {
-    const Number product = scaled_by(a.number(i / b.size) * b.number(i % b.size), call.number("alpha"));
+    const BoundedValue product =
+        scaled_by(a.number(i / b.size) * b.number(i % b.size), call.number("alpha"));
     errors[i] = stored_error(scaled_by(c.number(i), call.number("beta")) + product, out.value(i));
   }
   call.write_errors(result, out, errors);
@@ -287,15 +304,18 @@ void cross(OpCall& call) {
   order.push_back(dim);
   const at::Tensor target = result.permute(c10::IntArrayRef(order));
   View va = call.required_view("self"), vb = call.required_view("other");
-  if (va.sizes.size() != order.size() || vb.sizes.size() != order.size()) return estimate_by_perturbation(call);
-  const Buffer a = call.read(permuted(va, order), target.sizes()), b = call.read(permuted(vb, order), target.sizes());
+  if (va.sizes.size() != order.size() || vb.sizes.size() != order.size())
+    return estimate_by_perturbation(call);
+  const Buffer a = call.read(permuted(va, order), target.sizes()),
+               b = call.read(permuted(vb, order), target.sizes());
   const Buffer out = call.read(call.context().shadows.view_of(target), target.sizes());
   Arithmetic each_step = call.arithmetic();
   each_step.inner = each_step.stored;
   const InArithmetic in(each_step);
   double* errors = call.arena().doubles(out.size);
   for (std::int64_t i = 0; i < out.size; ++i) {
-    const std::int64_t base = i - i % 3, p = base + (i + 1 - base) % 3, q = base + (i + 2 - base) % 3;
+    const std::int64_t base = i - i % 3, p = base + (i + 1 - base) % 3,
+                       q = base + (i + 2 - base) % 3;
     errors[i] = stored_error(a.number(p) * b.number(q) - a.number(q) * b.number(p), out.value(i));
   }
   call.write_errors(target, out, errors);

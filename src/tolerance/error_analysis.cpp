@@ -22,7 +22,8 @@ class ErrorAnalysis::State {
   explicit State(DType dtype) : include_(kKey) { context.dtype = dtype; }
   tolerance::Context context;
 
-  // Out-of-tree key whose place is below autograd and above the kernels; nothing in the wheel's CPU path uses it.
+  // Out-of-tree key whose place is below autograd and above the kernels; nothing in the wheel's CPU
+  // path uses it.
   static constexpr c10::DispatchKey kKey = c10::DispatchKey::Fake;
 
  private:
@@ -61,7 +62,8 @@ bool returned_an_argument(const OpCall& call) {
 
 bool holds_complex(const OpCall& call) {
   for (const c10::IValue& argument : call.arguments())
-    if (argument.isTensor() && argument.toTensor().defined() && argument.toTensor().is_complex()) return true;
+    if (argument.isTensor() && argument.toTensor().defined() && argument.toTensor().is_complex())
+      return true;
   for (const at::Tensor& result : call.results())
     if (result.defined() && result.is_complex()) return true;
   return false;
@@ -100,10 +102,13 @@ void judge(OpCall& call) {
 
 // Every ATen operator below autograd comes here while an analysis is alive.
 void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  const c10::DispatchKeySet below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey);
+  const c10::DispatchKeySet below =
+      keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey);
   const OpTraits& traits = traits_of(op);
-  // An operator that other operators make up, without a rule of its own: its parts come here instead.
-  const bool composed = traits.rule == nullptr && !op.hasKernelForDispatchKey(c10::DispatchKey::CPU) &&
+  // An operator that other operators make up, without a rule of its own: its parts come here
+  // instead.
+  const bool composed = traits.rule == nullptr &&
+                        !op.hasKernelForDispatchKey(c10::DispatchKey::CPU) &&
                         op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
   if (alive == nullptr || traits.is_view || composed) {
     op.redispatchBoxed(below, stack);
@@ -152,8 +157,9 @@ at::Tensor ErrorAnalysis::bound_of(const at::Tensor& tensor) const {
   at::Tensor bound = at::zeros(tensor.sizes(), at::kDouble);
   double* data = bound.mutable_data_ptr<double>();
   const tolerance::View view = context.shadows.view_of(tensor);
-  const tolerance::Buffer buffer = tolerance::load(context.arena, view, tensor.sizes(),
-                                                   tolerance::arithmetic_for(context.dtype, tensor.scalar_type()));
+  const tolerance::Buffer buffer =
+      tolerance::load(context.arena, view, tensor.sizes(),
+                      tolerance::arithmetic_for(context.dtype, tensor.scalar_type()));
   for (std::int64_t i = 0; i < buffer.size; ++i) data[i] = buffer.error(i);
   return bound;
 }
@@ -162,7 +168,8 @@ std::string ErrorAnalysis::describe(const at::Tensor& tensor) const {
   const Aside aside;
   tolerance::Context& context = state_->context;
   context.arena.reset();
-  const tolerance::Arithmetic& arithmetic = tolerance::arithmetic_for(context.dtype, tensor.scalar_type());
+  const tolerance::Arithmetic& arithmetic =
+      tolerance::arithmetic_for(context.dtype, tensor.scalar_type());
   const tolerance::Buffer buffer =
       tolerance::load(context.arena, context.shadows.view_of(tensor), tensor.sizes(), arithmetic);
   std::int64_t worst = -1;
@@ -171,15 +178,19 @@ std::string ErrorAnalysis::describe(const at::Tensor& tensor) const {
   if (worst < 0) return "exact: the same bits in any order";
   const tolerance::Cell cell = buffer.cell(worst);
   const std::string dtype(traits(context.dtype).name);
-  if (std::isinf(cell.error)) return "no bound: the value may leave the range of " + dtype + " or of a function on the way";
+  if (std::isinf(cell.error))
+    return "no bound: the value may leave the range of " + dtype + " or of a function on the way";
   // In float64 the simulation rounds as the run does, and both count.
   const double unit = arithmetic.stored.unit_roundoff + arithmetic.simulated;
   const double roundings = std::ceil(cell.error / (unit * cell.magnitude) - 1e-6);
   char text[160];
-  std::snprintf(text, sizeof text, "bound %.2g = %.4g rounding%s of %s (u = %.2g) on %s of %.2g", cell.error, roundings,
-                roundings == 1 ? "" : "s", dtype.c_str(), arithmetic.stored.unit_roundoff,
-                cell.terms > 1 ? ("a sum of " + std::to_string(cell.terms) + " terms, in absolute value").c_str() : "a value",
-                cell.magnitude);
+  std::snprintf(
+      text, sizeof text, "bound %.2g = %.4g rounding%s of %s (u = %.2g) on %s of %.2g", cell.error,
+      roundings, roundings == 1 ? "" : "s", dtype.c_str(), arithmetic.stored.unit_roundoff,
+      cell.terms > 1
+          ? ("a sum of " + std::to_string(cell.terms) + " terms, in absolute value").c_str()
+          : "a value",
+      cell.magnitude);
   return text;
 }
 
@@ -187,7 +198,8 @@ void ErrorAnalysis::add_bound(const at::Tensor& tensor, const at::Tensor& extra)
   const Aside aside;
   tolerance::Context& context = state_->context;
   context.arena.reset();
-  const tolerance::Arithmetic& arithmetic = tolerance::arithmetic_for(context.dtype, tensor.scalar_type());
+  const tolerance::Arithmetic& arithmetic =
+      tolerance::arithmetic_for(context.dtype, tensor.scalar_type());
   const tolerance::Buffer values =
       tolerance::load(context.arena, context.shadows.view_of(tensor), tensor.sizes(), arithmetic);
   const tolerance::Buffer added =
@@ -221,7 +233,8 @@ at::Tensor ErrorAnalysis::rounding_of(const at::Tensor& values) const {
   const tolerance::Buffer buffer = tolerance::load(context.arena, view, values.sizes(), arithmetic);
   for (std::int64_t i = 0; i < buffer.size; ++i) {
     data[i] = buffer.error(i);
-    // A float64 that uses its last bits was itself rounded when it was computed, and the run may compute it later.
+    // A float64 that uses its last bits was itself rounded when it was computed, and the run may
+    // compute it later.
     if (context.dtype == DType::kFloat64 && tolerance::significant_bits(buffer.value(i)) > 50)
       data[i] = arithmetic.simulated * std::fabs(buffer.value(i));
   }
@@ -230,7 +243,11 @@ at::Tensor ErrorAnalysis::rounding_of(const at::Tensor& values) const {
 
 void ErrorAnalysis::set_backward_scale(double scale) { state_->context.backward_scale = scale; }
 void ErrorAnalysis::set_place(std::string place) { state_->context.place = std::move(place); }
-const std::vector<std::string>& ErrorAnalysis::undecided() const { return state_->context.undecided; }
-const std::vector<std::string>& ErrorAnalysis::unknown_operators() const { return state_->context.unknown; }
+const std::vector<std::string>& ErrorAnalysis::undecided() const {
+  return state_->context.undecided;
+}
+const std::vector<std::string>& ErrorAnalysis::unknown_operators() const {
+  return state_->context.unknown;
+}
 
 }  // namespace distgrad

@@ -26,7 +26,8 @@ at::Tensor leaf(std::vector<double> v) { return vec(std::move(v)).requires_grad_
 double largest_bound(const ErrorAnalysis& analysis, const at::Tensor& x) {
   const at::Tensor bound = analysis.bound_of(x);
   double largest = 0;
-  for (std::int64_t i = 0; i < bound.numel(); ++i) largest = std::max(largest, bound.const_data_ptr<double>()[i]);
+  for (std::int64_t i = 0; i < bound.numel(); ++i)
+    largest = std::max(largest, bound.const_data_ptr<double>()[i]);
   return largest;
 }
 
@@ -54,7 +55,8 @@ TEST(Gpu, FunctionsGetMoreAndArithmeticTheSame) {
   const auto bounds = [](bool on_gpu) {
     ErrorAnalysis analysis(DType::kFloat32, on_gpu);
     const at::Tensor x = vec({0.5, 0.75, 1.25});  // as float32 holds them
-    return std::array<double, 3>{largest_bound(analysis, x * 0.1 + x), largest_bound(analysis, x.exp()),
+    return std::array<double, 3>{largest_bound(analysis, x * 0.1 + x),
+                                 largest_bound(analysis, x.exp()),
                                  largest_bound(analysis, at::erfc(x))};
   };
   const auto cpu = bounds(false), gpu = bounds(true);
@@ -71,26 +73,46 @@ struct CudaFunction {
   double single, twice;  // ulps from the correctly rounded result
 };
 
-// CUDA C++ Programming Guide 13.0, section 17.1, tables 17 and 18, of what the scenario language has.
+// CUDA C++ Programming Guide 13.0, section 17.1, tables 17 and 18, of what the scenario language
+// has.
 const CudaFunction kCudaFunctions[] = {
-    {"exp", at::exp, 2, 1},       {"exp2", at::exp2, 2, 1},     {"expm1", at::expm1, 1, 1},   {"log", at::log, 1, 1},
-    {"log2", at::log2, 1, 1},     {"log10", at::log10, 2, 1},   {"log1p", at::log1p, 1, 1},   {"sin", at::sin, 2, 2},
-    {"cos", at::cos, 2, 2},       {"tan", at::tan, 4, 2},       {"asin", at::asin, 2, 2},     {"acos", at::acos, 2, 2},
-    {"atan", at::atan, 2, 2},     {"sinh", at::sinh, 3, 2},     {"cosh", at::cosh, 2, 1},     {"tanh", at::tanh, 2, 1},
-    {"asinh", at::asinh, 3, 3},   {"acosh", [](const at::Tensor& x) { return at::acosh(x + 1); }, 4, 3},
-    {"atanh", at::atanh, 3, 2},   {"erf", at::erf, 2, 2},       {"erfc", at::erfc, 4, 5},     {"rsqrt", at::rsqrt, 2, 1},
+    {"exp", at::exp, 2, 1},
+    {"exp2", at::exp2, 2, 1},
+    {"expm1", at::expm1, 1, 1},
+    {"log", at::log, 1, 1},
+    {"log2", at::log2, 1, 1},
+    {"log10", at::log10, 2, 1},
+    {"log1p", at::log1p, 1, 1},
+    {"sin", at::sin, 2, 2},
+    {"cos", at::cos, 2, 2},
+    {"tan", at::tan, 4, 2},
+    {"asin", at::asin, 2, 2},
+    {"acos", at::acos, 2, 2},
+    {"atan", at::atan, 2, 2},
+    {"sinh", at::sinh, 3, 2},
+    {"cosh", at::cosh, 2, 1},
+    {"tanh", at::tanh, 2, 1},
+    {"asinh", at::asinh, 3, 3},
+    {"acosh", [](const at::Tensor& x) { return at::acosh(x + 1); }, 4, 3},
+    {"atanh", at::atanh, 3, 2},
+    {"erf", at::erf, 2, 2},
+    {"erfc", at::erfc, 4, 5},
+    {"rsqrt", at::rsqrt, 2, 1},
     {"pow", [](const at::Tensor& x) { return at::pow(x, 2.5); }, 4, 2},
 };
 
-// Each is at least as far off as NVIDIA allows it to be, an ulp being at least u of the value and half of it NVIDIA's to round.
+// Each is at least as far off as NVIDIA allows it to be, an ulp being at least u of the value and
+// half of it NVIDIA's to round.
 TEST(Gpu, FunctionsMayBeAsFarOffAsNvidiasTablesSay) {
   for (const DType dtype : {DType::kFloat32, DType::kFloat64})
     for (const CudaFunction& f : kCudaFunctions) {
       ErrorAnalysis analysis(dtype, /*on_gpu=*/true);
       const at::Tensor y = f.apply(vec({0.625}));
-      const double ulp = std::ldexp(1.0, std::ilogb(y.item<double>()) + 1 - traits(dtype).significand_bits);
+      const double ulp =
+          std::ldexp(1.0, std::ilogb(y.item<double>()) + 1 - traits(dtype).significand_bits);
       const double ulps = (dtype == DType::kFloat32 ? f.single : f.twice) + 0.5;
-      EXPECT_GE(analysis.bound_of(y).item<double>(), ulps * ulp) << f.name << ", " << traits(dtype).name;
+      EXPECT_GE(analysis.bound_of(y).item<double>(), ulps * ulp)
+          << f.name << ", " << traits(dtype).name;
     }
 }
 
@@ -113,7 +135,8 @@ TEST(Exact, SmallIntegersInEveryDtypeForwardAndBackward) {
 
 // 256 + 1 - 256 is 1, and in bfloat16 (8 bits) 256 + 1 is 256 in one order.
 TEST(Exact, IsJudgedByTheSizeOfTheTermsNotOfTheSum) {
-  for (const auto& [dtype, exact] : {std::pair{DType::kBFloat16, false}, std::pair{DType::kFloat16, true}}) {
+  for (const auto& [dtype, exact] :
+       {std::pair{DType::kBFloat16, false}, std::pair{DType::kFloat16, true}}) {
     ErrorAnalysis analysis(dtype);
     const at::Tensor sum = all_reduced({vec({256}), vec({1}), vec({-256})})[0];
     EXPECT_EQ(largest_bound(analysis, sum) == 0, exact) << traits(dtype).name;
@@ -127,7 +150,8 @@ TEST(Exact, IsJudgedInTheSmallestUnitAmongTheTerms) {
   EXPECT_EQ(largest_bound(analysis, all_reduced({vec({0.5}), vec({0.5}), vec({127})})[0]), 0);
 }
 
-// Autograd adds the three cotangents of x one by one: every order must be exact, not only the one it took.
+// Autograd adds the three cotangents of x one by one: every order must be exact, not only the one
+// it took.
 TEST(Exact, FollowsAChainOfAccumulatedCotangents) {
   ErrorAnalysis analysis(DType::kBFloat16);
   const at::Tensor x = leaf({1});
@@ -162,7 +186,8 @@ TEST(Bound, OneProductIsOneRounding) {
     ErrorAnalysis analysis(dtype);
     const double a = 1 + 2 * unit(dtype) * 3, b = 1 + 2 * unit(dtype) * 5;
     const double bound = largest_bound(analysis, vec({a}) * vec({b}));
-    const double expected = unit(dtype) * a * b * (dtype == DType::kFloat64 ? 2 : 1);  // there the simulation rounds too
+    const double expected = unit(dtype) * a * b *
+                            (dtype == DType::kFloat64 ? 2 : 1);  // there the simulation rounds too
     EXPECT_GE(bound, expected * 0.999) << traits(dtype).name;
     EXPECT_LE(bound, expected * 1.02) << traits(dtype).name;
   }
@@ -176,7 +201,8 @@ TEST(Bound, ASumOfRanksRoundsEveryAdditionInTheDtype) {
   EXPECT_GE(bound, 7 * unit(DType::kBFloat16) * terms);
   EXPECT_LE(bound, 7.5 * unit(DType::kBFloat16) * terms);
   // A local sum is accumulated in float32 and rounded once.
-  EXPECT_LE(largest_bound(analysis, at::full({8}, 1.0078125, at::kDouble).sum()), 1.01 * unit(DType::kBFloat16) * terms);
+  EXPECT_LE(largest_bound(analysis, at::full({8}, 1.0078125, at::kDouble).sum()),
+            1.01 * unit(DType::kBFloat16) * terms);
 }
 
 TEST(Bound, CancellationKeepsTheErrorOfTheTerms) {
@@ -201,7 +227,8 @@ TEST(Bound, OverflowOfFloat16IsNoBoundAtAll) {
   EXPECT_EQ(largest_bound(analysis, y), std::numeric_limits<double>::infinity());
   EXPECT_THAT(analysis.describe(y), HasSubstr("no bound"));
   // Partial sums may overflow where the sum does not.
-  EXPECT_TRUE(std::isinf(largest_bound(analysis, all_reduced({vec({60000}), vec({60000}), vec({-60000})})[0])));
+  EXPECT_TRUE(std::isinf(
+      largest_bound(analysis, all_reduced({vec({60000}), vec({60000}), vec({-60000})})[0])));
 }
 
 TEST(Bound, ADivisionAtTheEndMayOverflowBeforeIt) {
@@ -218,11 +245,13 @@ TEST(Bound, ADivisionAtTheEndMayOverflowBeforeIt) {
 
 TEST(Bound, UnderflowOfFloat16CostsHalfASubnormal) {
   ErrorAnalysis analysis(DType::kFloat16);
-  const double tiny = std::ldexp(1.0, -13), bound = largest_bound(analysis, vec({tiny * 1.5}) * vec({tiny}));
+  const double tiny = std::ldexp(1.0, -13),
+               bound = largest_bound(analysis, vec({tiny * 1.5}) * vec({tiny}));
   EXPECT_GE(bound, std::ldexp(1.0, -25));
 }
 
-// (4096 a) a is exact in float16; in a a, a subnormal, almost half of what 4096 then multiplies is lost.
+// (4096 a) a is exact in float16; in a a, a subnormal, almost half of what 4096 then multiplies is
+// lost.
 TEST(Bound, AProductOverRanksAdmitsPartialProductsThatUnderflow) {
   ErrorAnalysis analysis(DType::kFloat16);
   const double a = std::ldexp(1.5, -13);
@@ -232,8 +261,10 @@ TEST(Bound, AProductOverRanksAdmitsPartialProductsThatUnderflow) {
   const double distance = std::fabs(other_order - truth.item<double>());
   ASSERT_GT(distance, 0.3 * truth.item<double>());
   EXPECT_GE(largest_bound(analysis, truth), distance);
-  EXPECT_LE(largest_bound(analysis, truth), 1.01 * 2 * std::ldexp(4096, -25));  // two roundings of a subnormal, times 4096
-  EXPECT_EQ(largest_bound(analysis, (vec({4096}) * vec({a})) * vec({a})), 0);   // no product over ranks
+  EXPECT_LE(largest_bound(analysis, truth),
+            1.01 * 2 * std::ldexp(4096, -25));  // two roundings of a subnormal, times 4096
+  EXPECT_EQ(largest_bound(analysis, (vec({4096}) * vec({a})) * vec({a})),
+            0);  // no product over ranks
 }
 
 // The cotangent 4096 may come before, between or after the other ranks' factors.
@@ -257,21 +288,24 @@ TEST(Bound, AProductOverRanksMayOverflowInAnotherOrder) {
 
 TEST(Exact, AProductOverRanksWhereNoPartLosesABit) {
   ErrorAnalysis analysis(DType::kFloat16);
-  EXPECT_EQ(largest_bound(analysis, product_over_ranks(std::vector<at::Tensor>(8, vec({0.25})))), 0);
+  EXPECT_EQ(largest_bound(analysis, product_over_ranks(std::vector<at::Tensor>(8, vec({0.25})))),
+            0);
   const double tiny = std::ldexp(1.5, -13);
   EXPECT_EQ(largest_bound(analysis, product_over_ranks({vec({tiny}), vec({tiny}), vec({0})})), 0);
 }
 
 TEST(Bound, AnAverageMayOverflowBeforeItsDivision) {
   ErrorAnalysis analysis(DType::kFloat16);
-  EXPECT_TRUE(std::isinf(largest_bound(analysis, all_reduced({vec({40000}), vec({40000})})[0] / 2)));
+  EXPECT_TRUE(
+      std::isinf(largest_bound(analysis, all_reduced({vec({40000}), vec({40000})})[0] / 2)));
 }
 
 TEST(Bound, ConstantsThatTheDtypeDoesNotHoldAreRounded) {
   ErrorAnalysis analysis(DType::kBFloat16);
   const at::Tensor tenth = at::tensor({0.1}, at::kDouble);
   EXPECT_GE(largest_bound(analysis, tenth * 1), 0.1 * unit(DType::kBFloat16) * 0.99);
-  EXPECT_GE(largest_bound(analysis, at::stack({tenth, tenth})), 0.1 * unit(DType::kBFloat16) * 0.99);
+  EXPECT_GE(largest_bound(analysis, at::stack({tenth, tenth})),
+            0.1 * unit(DType::kBFloat16) * 0.99);
   // A number that multiplies is kept in float32.
   const double bound = largest_bound(analysis, vec({1}) * 0.1);
   EXPECT_GE(bound, 0.1 * unit(DType::kBFloat16) * 0.99);
@@ -316,7 +350,8 @@ TEST(Bound, AddBoundIsCarriedOn) {
 TEST(Bound, RoundingOfIsZeroForWhatTheDtypeHolds) {
   ErrorAnalysis analysis(DType::kFloat32);
   const at::Tensor rounding = analysis.rounding_of(vec({1.0 / 3, 0.25}));
-  EXPECT_GE(rounding.select(0, 0).item<double>(), std::fabs(1.0 / 3 - static_cast<double>(1.0f / 3)));
+  EXPECT_GE(rounding.select(0, 0).item<double>(),
+            std::fabs(1.0 / 3 - static_cast<double>(1.0f / 3)));
   EXPECT_EQ(rounding.select(0, 1).item<double>(), 0);
 }
 
@@ -331,13 +366,15 @@ TEST(Bound, RoundingOfChargesAFloat64ThatWasRounded) {
 
 TEST(Bound, AConversionRoundsWhatIsInexactOnly) {
   ErrorAnalysis analysis(DType::kFloat64);
-  EXPECT_EQ(largest_bound(analysis, vec({0.1}).to(at::kFloat)), 0);  // the run converts the same value
+  EXPECT_EQ(largest_bound(analysis, vec({0.1}).to(at::kFloat)),
+            0);  // the run converts the same value
   EXPECT_GE(largest_bound(analysis, (vec({1}) / 3).to(at::kFloat)), 2 * unit(DType::kFloat32) / 3);
 }
 
 TEST(Bound, IsDescribed) {
   ErrorAnalysis analysis(DType::kFloat32);
-  EXPECT_EQ(analysis.describe(vec({1.0}) / 3), "bound 4e-08 = 2 roundings of float32 (u = 6e-08) on a value of 0.33");
+  EXPECT_EQ(analysis.describe(vec({1.0}) / 3),
+            "bound 4e-08 = 2 roundings of float32 (u = 6e-08) on a value of 0.33");
   const std::string sum = analysis.describe(all_reduced({vec({1}) / 3, vec({1}) / 5, vec({1})})[0]);
   EXPECT_THAT(sum, HasSubstr("a sum of 3 terms"));
 }
@@ -361,14 +398,16 @@ TEST(Undecided, NamesThePlaceTheElementAndTheValues) {
   const at::Tensor x = at::stack({vec({1, 3}), vec({1, 6}) / 3 * 3});
   at::maximum(x.select(0, 0), x.select(0, 1));
   ASSERT_EQ(analysis.undecided().size(), 1);
-  EXPECT_THAT(analysis.undecided()[0], testing::MatchesRegex(
-      "step y: maximum\\(…\\) element \\[0\\]: 1 and 1 lie within their rounding error [0-9.e-]+"));
+  EXPECT_THAT(analysis.undecided()[0],
+              testing::MatchesRegex("step y: maximum\\(…\\) element \\[0\\]: 1 and 1 lie within "
+                                    "their rounding error [0-9.e-]+"));
 }
 
 TEST(Undecided, ExactTiesAreDecided) {
   ErrorAnalysis analysis(DType::kFloat32);
   const at::Tensor x = leaf({0, 2, 2});
-  const at::Tensor y = x.relu() + at::maximum(x, vec({0, 2, 1})) + x.abs() + x.clamp(0, 2) + at::where(x.ge(2), x, -x) + x.amax();
+  const at::Tensor y = x.relu() + at::maximum(x, vec({0, 2, 1})) + x.abs() + x.clamp(0, 2) +
+                       at::where(x.ge(2), x, -x) + x.amax();
   y.sum().backward();
   EXPECT_THAT(analysis.undecided(), IsEmpty());
 }
@@ -396,12 +435,30 @@ TEST(Undecided, EveryKindOfBranch) {
       {"floor", [](const at::Tensor& x) { x.floor(); }},
       {"round", [](const at::Tensor& x) { (x + 0.5).round(); }},
       {"maximum", [](const at::Tensor& x) { at::maximum(x, x * 0); }},
-      {"amax", [](const at::Tensor& x) { at::cat({x, x * 0}).amax(); }},
-      {"max", [](const at::Tensor& x) { at::cat({x, x * 0}).max(0); }},
-      {"argmax", [](const at::Tensor& x) { at::cat({x, x * 0}).argmax(); }},
-      {"sort", [](const at::Tensor& x) { at::cat({x, x * 0}).sort(); }},
-      {"topk", [](const at::Tensor& x) { at::cat({x, x * 0}).topk(1); }},
-      {"median", [](const at::Tensor& x) { at::cat({x, x * 0, x - 1}).median(); }},
+      {"amax",
+       [](const at::Tensor& x) {
+         at::cat({x, x * 0}).amax();
+       }},
+      {"max",
+       [](const at::Tensor& x) {
+         at::cat({x, x * 0}).max(0);
+       }},
+      {"argmax",
+       [](const at::Tensor& x) {
+         at::cat({x, x * 0}).argmax();
+       }},
+      {"sort",
+       [](const at::Tensor& x) {
+         at::cat({x, x * 0}).sort();
+       }},
+      {"topk",
+       [](const at::Tensor& x) {
+         at::cat({x, x * 0}).topk(1);
+       }},
+      {"median",
+       [](const at::Tensor& x) {
+         at::cat({x, x * 0, x - 1}).median();
+       }},
       {"leaky_relu", [](const at::Tensor& x) { at::leaky_relu(x); }},
       {"hardtanh", [](const at::Tensor& x) { at::hardtanh(x + 1); }},
       {"norm", [](const at::Tensor& x) { x.norm(); }},
@@ -442,7 +499,8 @@ double cpu_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// A small program of four ranks, about 150 operators with backward: the analysis is run once a case.
+// A small program of four ranks, about 150 operators with backward: the analysis is run once a
+// case.
 TEST(Cost, OfASmallProgram) {
   at::set_num_threads(1);
   const auto program = [](double scale) {
@@ -451,7 +509,8 @@ TEST(Cost, OfASmallProgram) {
     for (const at::Tensor& x : leaves) y.push_back(x * 2 + 1);
     y = all_reduced(y);
     at::Tensor loss = at::zeros({}, at::kDouble);
-    for (std::size_t r = 0; r < y.size(); ++r) loss = loss + ((y[r] * leaves[r]) + y[r].relu()).sum();
+    for (std::size_t r = 0; r < y.size(); ++r)
+      loss = loss + ((y[r] * leaves[r]) + y[r].relu()).sum();
     loss.backward();
     return leaves[0].grad();
   };
@@ -472,8 +531,8 @@ TEST(Cost, OfASmallProgram) {
     };
     seconds(true);
     const double plain = seconds(false), analysed = seconds(true);
-    std::cout << (scale == 1.0 ? "exact" : "inexact") << " program: " << plain * 1e6 << " us, analysed " << analysed * 1e6
-              << " us\n";
+    std::cout << (scale == 1.0 ? "exact" : "inexact") << " program: " << plain * 1e6
+              << " us, analysed " << analysed * 1e6 << " us\n";
     EXPECT_LT(analysed - plain, 2e-3);  // several times what it takes
   }
 }

@@ -1,7 +1,9 @@
-// Inverses, determinants, solutions and factorisations. The algorithms solve a problem near the given one (backward
-// error dA), and what that does to the result is its sensitivity: Higham, Accuracy and Stability of Numerical Algorithms,
-// theorem 9.4 (LU), 10.4 (Cholesky), 8.5 (triangular systems), 19.4 (Householder QR); LAPACK Users' Guide, chapter 4, for
-// eigenvalues and singular values. Matrices of scenarios are small, so this is written for clarity, with ATen itself.
+// Inverses, determinants, solutions and factorisations. The algorithms solve a problem near the
+// given one (backward error dA), and what that does to the result is its sensitivity: Higham,
+// Accuracy and Stability of Numerical Algorithms, theorem 9.4 (LU), 10.4 (Cholesky), 8.5
+// (triangular systems), 19.4 (Householder QR); LAPACK Users' Guide, chapter 4, for eigenvalues and
+// singular values. Matrices of scenarios are small, so this is written for clarity, with ATen
+// itself.
 #include <ATen/Functions.h>
 #include <ATen/TensorIndexing.h>
 #include <ATen/core/Tensor.h>
@@ -25,7 +27,8 @@ struct Matrices {
 Matrices read_matrices(OpCall& call, std::string_view name) {
   const View view = call.required_view(name);
   const Buffer buffer = call.read(view);
-  Matrices m{at::empty(c10::IntArrayRef(view.sizes), at::kDouble), at::empty(c10::IntArrayRef(view.sizes), at::kDouble)};
+  Matrices m{at::empty(c10::IntArrayRef(view.sizes), at::kDouble),
+             at::empty(c10::IntArrayRef(view.sizes), at::kDouble)};
   for (std::int64_t i = 0; i < buffer.size; ++i) {
     m.value.mutable_data_ptr<double>()[i] = buffer.value(i);
     m.error.mutable_data_ptr<double>()[i] = buffer.error(i);
@@ -34,7 +37,9 @@ Matrices read_matrices(OpCall& call, std::string_view name) {
 }
 
 void write_bound(OpCall& call, std::size_t which, const at::Tensor& bound) {
-  if (call.results().size() <= which || !is_real_floating(call.result(which)) || call.result(which).numel() == 0) return;
+  if (call.results().size() <= which || !is_real_floating(call.result(which)) ||
+      call.result(which).numel() == 0)
+    return;
   const at::Tensor& result = call.result(which);
   const at::Tensor spread = bound.expand(result.sizes()).contiguous();
   const Buffer out = call.read(call.context().shadows.view_of(result), result.sizes());
@@ -42,17 +47,22 @@ void write_bound(OpCall& call, std::size_t which, const at::Tensor& bound) {
   const InArithmetic in(call.arithmetic());
   for (std::int64_t i = 0; i < out.size; ++i) {
     const double b = spread.const_data_ptr<double>()[i];
-    // Twice: the run's rounding and the simulation's are each within the bound of float64 or of the dtype; the entry's
-    // own rounding is added by stored_error.
-    errors[i] = stored_error({out.value(i), b >= 0 ? b + call.arithmetic().inner_rounding(std::fabs(out.value(i))) : kInfinity},
-                             out.value(i));
+    // Twice: the run's rounding and the simulation's are each within the bound of float64 or of the
+    // dtype; the entry's own rounding is added by stored_error.
+    errors[i] = stored_error(
+        {out.value(i),
+         b >= 0 ? b + call.arithmetic().inner_rounding(std::fabs(out.value(i))) : kInfinity},
+        out.value(i));
   }
   call.write_errors(result, out, errors);
 }
 
-at::Tensor frobenius(const at::Tensor& a) { return a.square().sum(at::IntArrayRef{-2, -1}, true).sqrt(); }
+at::Tensor frobenius(const at::Tensor& a) {
+  return a.square().sum(at::IntArrayRef{-2, -1}, true).sqrt();
+}
 at::Tensor row_sum_norm(const at::Tensor& a) { return std::get<0>(a.sum(-1, true).max(-2, true)); }
-// First-order bounds hold up to this factor where a perturbation of relative size k is not small: 1 / (1 - k).
+// First-order bounds hold up to this factor where a perturbation of relative size k is not small: 1
+// / (1 - k).
 at::Tensor amplification(const at::Tensor& k) {
   return at::where(k.lt(1), (1 - k).reciprocal(), at::full({}, kInfinity, at::kDouble));
 }
@@ -86,7 +96,8 @@ void remember_factors(OpCall& call, const at::Tensor& factors, const at::Tensor&
   call.context().factors.push_back({factors, da});
 }
 
-at::Tensor solution_bound(const at::Tensor& inverse_size, const at::Tensor& da, const at::Tensor& x, const at::Tensor& b_error) {
+at::Tensor solution_bound(const at::Tensor& inverse_size, const at::Tensor& da, const at::Tensor& x,
+                          const at::Tensor& b_error) {
   const at::Tensor k = inverse_size.matmul(da);
   return (k.matmul(x.abs()) + inverse_size.matmul(b_error)) * amplification(row_sum_norm(k));
 }
@@ -122,7 +133,9 @@ void lu_solve(OpCall& call) {
   const at::Tensor factors = call.tensor("LU")->to(at::kDouble);
   const at::Tensor* da = nullptr;
   for (const Factors& known : call.context().factors)
-    if (known.lu.sizes() == factors.sizes() && at::allclose(known.lu.to(at::kDouble), factors, 1e-10, 1e-12)) da = &known.error;
+    if (known.lu.sizes() == factors.sizes() &&
+        at::allclose(known.lu.to(at::kDouble), factors, 1e-10, 1e-12))
+      da = &known.error;
   Matrices b = read_matrices(call, "B");
   at::Tensor x = call.result(0).to(at::kDouble);
   const auto [p, l, u] = at::lu_unpack(factors, *call.tensor("pivots"));
@@ -146,13 +159,16 @@ void solve_triangular(OpCall& call) {
   const bool upper = call.boolean("upper", true), left = call.boolean("left", true);
   const bool unit = call.boolean("unitriangular", false);
   Matrices a = read_matrices(call, "self"), b = read_matrices(call, "B");
-  const auto half = [&](const at::Tensor& t) { return upper ? t.triu(unit ? 1 : 0) : t.tril(unit ? -1 : 0); };
+  const auto half = [&](const at::Tensor& t) {
+    return upper ? t.triu(unit ? 1 : 0) : t.tril(unit ? -1 : 0);
+  };
   a.value = half(a.value);
   a.error = half(a.error);
   if (unit) a.value = a.value + at::eye(a.value.size(-1), at::kDouble);
   at::Tensor x = call.result(0).to(at::kDouble);
   at::Tensor inverse_size = inverse_of(a.value).abs();
-  at::Tensor da = a.error + call.arithmetic().inner_gamma(static_cast<double>(a.value.size(-1))) * a.value.abs();
+  at::Tensor da = a.error + call.arithmetic().inner_gamma(static_cast<double>(a.value.size(-1))) *
+                                a.value.abs();
   if (!left) {
     x = x.mT();
     b.error = b.error.mT();
@@ -184,7 +200,9 @@ void determinant(OpCall& call) {
   const at::Tensor det = call.result(0).to(at::kDouble).abs();
   const at::Tensor relative = at::expm1(relative_change(a.value, da));
   at::Tensor by_relative = at::nan_to_num(det * relative, kInfinity, kInfinity);
-  write_bound(call, 0, at::minimum(by_relative, determinant_change(a.value, da)) + call.arithmetic().inner_gamma(n) * det);
+  write_bound(call, 0,
+              at::minimum(by_relative, determinant_change(a.value, da)) +
+                  call.arithmetic().inner_gamma(n) * det);
   if (call.results().size() > 1) remember_factors(call, call.result(1), da);
 }
 
@@ -195,7 +213,8 @@ void log_determinant(OpCall& call) {
   const at::Tensor diagonal = std::get<2>(at::linalg_lu(a.value)).diagonal(0, -2, -1).abs();
   const auto n = static_cast<double>(a.value.size(-1));
   const at::Tensor logs = at::nan_to_num(diagonal.log().abs().sum(-1), 0, 0, 0);
-  const at::Tensor moved = at::where(change.lt(1), -at::log1p(-change.clamp_max(0.999999)), at::full({}, kInfinity, at::kDouble));
+  const at::Tensor moved = at::where(change.lt(1), -at::log1p(-change.clamp_max(0.999999)),
+                                     at::full({}, kInfinity, at::kDouble));
   write_bound(call, 1, moved + call.arithmetic().inner_gamma(n + 2) * (logs + n));
   // The sign is right unless the matrix may be singular.
   const at::Tensor flat = change.contiguous();
@@ -224,7 +243,8 @@ void cholesky(OpCall& call) {
   write_bound(call, 0, upper ? bound.mT() : bound);
 }
 
-// Norm of the backward error of Householder and of orthogonal iterations: a modest multiple of n u |A|.
+// Norm of the backward error of Householder and of orthogonal iterations: a modest multiple of n u
+// |A|.
 at::Tensor orthogonal_error(OpCall& call, const Matrices& a) {
   const auto size = static_cast<double>(a.value.size(-1) * a.value.size(-2));
   return frobenius(a.error) + call.arithmetic().inner_gamma(10 * size) * frobenius(a.value);
@@ -234,7 +254,8 @@ void qr(OpCall& call) {
   const Matrices a = read_matrices(call, "A");
   const at::Tensor da = orthogonal_error(call, a);
   const at::Tensor singular = std::get<1>(at::_linalg_svd(a.value, false, false));
-  const at::Tensor smallest = singular.amin(-1, true).unsqueeze(-1), largest = singular.amax(-1, true).unsqueeze(-1);
+  const at::Tensor smallest = singular.amin(-1, true).unsqueeze(-1),
+                   largest = singular.amax(-1, true).unsqueeze(-1);
   const at::Tensor k = std::sqrt(2.0) * da / smallest;
   write_bound(call, 0, k * amplification(k));
   write_bound(call, 1, k * largest * amplification(k));
@@ -275,27 +296,33 @@ void singular_values(OpCall& call) {
   write_bound(call, 2, padded(bound, call.result(2).size(-2)).unsqueeze(-1));
 }
 
-// Wedin: the pseudo-inverse of a matrix of the same rank moves by at most (1 + sqrt 5)/2 |X|^2 |dA|.
+// Wedin: the pseudo-inverse of a matrix of the same rank moves by at most (1 + sqrt 5)/2 |X|^2
+// |dA|.
 void pseudo_inverse(OpCall& call) {
   const Matrices a = read_matrices(call, "self");
   const at::Tensor da = orthogonal_error(call, a);
-  const at::Tensor x = std::get<1>(at::_linalg_svd(call.result(0).to(at::kDouble), false, false)).amax(-1, true).unsqueeze(-1);
+  const at::Tensor x = std::get<1>(at::_linalg_svd(call.result(0).to(at::kDouble), false, false))
+                           .amax(-1, true)
+                           .unsqueeze(-1);
   const at::Tensor k = x * da;
   write_bound(call, 0, (1 + std::sqrt(5.0)) / 2 * x * k * amplification(k));
 }
 
-// Every coefficient of the series is positive, so |exp(A + dA) - exp A| <= exp(|A| + |dA|) - exp |A|; the algorithm has at
-// most eight products and one squaring for each halving of A.
+// Every coefficient of the series is positive, so |exp(A + dA) - exp A| <= exp(|A| + |dA|) - exp
+// |A|; the algorithm has at most eight products and one squaring for each halving of A.
 void matrix_exponential(OpCall& call) {
   const Matrices a = read_matrices(call, "self");
-  // Torch's 16-bit kernel overflows on harmless arguments (measured, 2.11 and 2.15): nothing can be said of it.
-  if (call.arithmetic().narrows()) return write_bound(call, 0, at::full({}, kInfinity, at::kDouble));
+  // Torch's 16-bit kernel overflows on harmless arguments (measured, 2.11 and 2.15): nothing can be
+  // said of it.
+  if (call.arithmetic().narrows())
+    return write_bound(call, 0, at::full({}, kInfinity, at::kDouble));
   const at::Tensor size = at::linalg_matrix_exp(a.value.abs());
   const at::Tensor moved = at::linalg_matrix_exp(a.value.abs() + a.error) - size;
   const double norm = row_sum_norm(a.value.abs()).max().item<double>();
   const double products = 8 + std::max(0.0, std::ceil(std::log2(std::max(norm, 1.0)))) + 1;
   const auto n = static_cast<double>(a.value.size(-1));
-  write_bound(call, 0, moved.clamp_min(0) + call.arithmetic().inner_gamma(products * (n + 1)) * size);
+  write_bound(call, 0,
+              moved.clamp_min(0) + call.arithmetic().inner_gamma(products * (n + 1)) * size);
 }
 
 constexpr RuleRow kRules[] = {

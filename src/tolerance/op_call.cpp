@@ -38,8 +38,8 @@ std::string shortest(double value) {
 }
 
 bool is_real_floating(c10::ScalarType type) {
-  return type == c10::ScalarType::Double || type == c10::ScalarType::Float || type == c10::ScalarType::Half ||
-         type == c10::ScalarType::BFloat16;
+  return type == c10::ScalarType::Double || type == c10::ScalarType::Float ||
+         type == c10::ScalarType::Half || type == c10::ScalarType::BFloat16;
 }
 bool is_real_floating(const at::Tensor& tensor) {
   return tensor.defined() && is_real_floating(tensor.scalar_type());
@@ -51,13 +51,15 @@ OpTraits::OpTraits(const c10::OperatorHandle& op) {
   for (std::size_t i = 0; i < schema.arguments().size(); ++i) {
     const c10::Argument& argument = schema.arguments()[i];
     arguments.push_back(argument.name());
-    if (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) written.push_back(static_cast<int>(i));
+    if (argument.alias_info() != nullptr && argument.alias_info()->isWrite())
+      written.push_back(static_cast<int>(i));
   }
-  if (!written.empty() && name.size() > 1 && name.back() == '_' && name[name.size() - 2] != '_') name.pop_back();
+  if (!written.empty() && name.size() > 1 && name.back() == '_' && name[name.size() - 2] != '_')
+    name.pop_back();
   if (written.empty() && !schema.returns().empty()) {
-    is_view = std::all_of(schema.returns().begin(), schema.returns().end(), [](const c10::Argument& returned) {
-      return returned.alias_info() != nullptr;
-    });
+    is_view =
+        std::all_of(schema.returns().begin(), schema.returns().end(),
+                    [](const c10::Argument& returned) { return returned.alias_info() != nullptr; });
   }
 }
 
@@ -127,7 +129,8 @@ const c10::IValue* OpCall::argument(std::string_view name) const {
 
 const at::Tensor* OpCall::tensor(std::string_view name) const {
   const c10::IValue* value = argument(name);
-  return value != nullptr && value->isTensor() && value->toTensor().defined() ? &value->toTensor() : nullptr;
+  return value != nullptr && value->isTensor() && value->toTensor().defined() ? &value->toTensor()
+                                                                              : nullptr;
 }
 
 std::optional<double> OpCall::number(std::string_view name) const {
@@ -162,7 +165,8 @@ std::optional<View> OpCall::view(std::string_view name) const {
   if (i < 0) return std::nullopt;
   const c10::IValue& value = arguments_[i];
   if (value.isTensor() && !value.toTensor().defined()) return std::nullopt;
-  if (!value.isTensor() && !value.isDouble() && !value.isInt() && !value.isBool()) return std::nullopt;
+  if (!value.isTensor() && !value.isDouble() && !value.isInt() && !value.isBool())
+    return std::nullopt;
   return view(i);
 }
 
@@ -177,7 +181,9 @@ View OpCall::view(int index) const {
   const c10::IValue& value = arguments_[index];
   if (value.isTensor()) return context_.shadows.view_of(value.toTensor());
   double* storage = context_.arena.doubles(1);
-  *storage = value.isDouble() ? value.toDouble() : value.isInt() ? static_cast<double>(value.toInt()) : value.toBool();
+  *storage = value.isDouble() ? value.toDouble()
+             : value.isInt()  ? static_cast<double>(value.toInt())
+                              : value.toBool();
   View view;
   view.data = storage;
   view.wrapped = true;
@@ -190,8 +196,9 @@ Buffer OpCall::read(const View& view, c10::IntArrayRef sizes, bool numbers_in_in
     if (numbers_in_inner) scanned.stored = scanned.inner;
     return load(arena(), view, sizes, scanned);
   }
-  return load(arena(), view, sizes,
-              is_real_floating(view.type) ? arithmetic_for(context_.dtype, view.type) : arithmetic());
+  return load(
+      arena(), view, sizes,
+      is_real_floating(view.type) ? arithmetic_for(context_.dtype, view.type) : arithmetic());
 }
 
 void OpCall::write_errors(const at::Tensor& target, const Buffer& out, const double* errors) {
@@ -200,25 +207,28 @@ void OpCall::write_errors(const at::Tensor& target, const Buffer& out, const dou
     if (errors[i] == 0) continue;
     if (cells == nullptr) cells = arena().cells(out.size);
     // NaN comes from infinite bounds that met a zero or each other.
-    cells[i] = inexact_cell(out.value(i), errors[i] >= 0 ? errors[i] : std::numeric_limits<double>::infinity());
+    cells[i] = inexact_cell(out.value(i),
+                            errors[i] >= 0 ? errors[i] : std::numeric_limits<double>::infinity());
   }
   write(target, cells);
 }
 
-void OpCall::branch(Number a, Number b) {
+void OpCall::branch(BoundedValue a, BoundedValue b) {
   if (in_backward_) return;
   const double error = a.error + b.error;
   if (error == 0 || !(std::fabs(a.value - b.value) <= error)) return;
   if (branches_++ > 0) return;
-  branch_text_ = traits_.name + "(…) element " + index_text(element_, element_sizes_) + ": " + shortest(a.value) +
-                 " and " + shortest(b.value) + " lie within their rounding error " + short_text(error);
+  branch_text_ = traits_.name + "(…) element " + index_text(element_, element_sizes_) + ": " +
+                 shortest(a.value) + " and " + shortest(b.value) +
+                 " lie within their rounding error " + short_text(error);
 }
 
 void OpCall::finish() {
   if (branches_ == 0) return;
   std::string line = context_.place.empty() ? branch_text_ : context_.place + ": " + branch_text_;
   if (branches_ > 1) line += ", and " + std::to_string(branches_ - 1) + " more";
-  if (std::find(context_.undecided.begin(), context_.undecided.end(), line) == context_.undecided.end())
+  if (std::find(context_.undecided.begin(), context_.undecided.end(), line) ==
+      context_.undecided.end())
     context_.undecided.push_back(std::move(line));
 }
 

@@ -1,5 +1,5 @@
-// One intercepted operator: its arguments as they were before it ran, its results, and what a rule needs to write the
-// results' error bounds.
+// One intercepted operator: its arguments as they were before it ran, its results, and what a rule
+// needs to write the results' error bounds.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -58,7 +58,8 @@ class NoRule : public std::runtime_error {
 
 class OpCall {
  public:
-  OpCall(Context& context, const c10::OperatorHandle& op, const OpTraits& traits, c10::ArrayRef<c10::IValue> arguments);
+  OpCall(Context& context, const c10::OperatorHandle& op, const OpTraits& traits,
+         c10::ArrayRef<c10::IValue> arguments);
   void set_results(c10::ArrayRef<c10::IValue> results);
 
   const OpTraits& traits() const { return traits_; }
@@ -66,11 +67,13 @@ class OpCall {
   Context& context() { return context_; }
   Arena& arena() { return context_.arena; }
 
-  // Arguments, by the schema's names. A missing name or None: index -1, nullptr, nullopt or the default.
+  // Arguments, by the schema's names. A missing name or None: index -1, nullptr, nullopt or the
+  // default.
   int index_of(std::string_view name) const;
   const c10::IValue* argument(std::string_view name) const;  // nullptr also for None
   c10::ArrayRef<c10::IValue> arguments() const { return arguments_; }
-  const at::Tensor* tensor(std::string_view name) const;  // values may have been overwritten: see view()
+  const at::Tensor* tensor(
+      std::string_view name) const;  // values may have been overwritten: see view()
   std::optional<double> number(std::string_view name) const;
   std::int64_t integer(std::string_view name, std::int64_t otherwise) const;
   bool boolean(std::string_view name, bool otherwise) const;
@@ -79,17 +82,22 @@ class OpCall {
   // A tensor's or number's values and cells as they were before the operator ran.
   std::optional<View> view(std::string_view name) const;
   View view(int index) const;
-  View required_view(std::string_view name) const;  // throws NoRule where this overload has no such argument
-  // All of argument `name` broadcast to sizes. Python numbers are read as what the kernels compute in where
-  // `numbers_in_inner`, else as rounded to the stored type.
+  View required_view(
+      std::string_view name) const;  // throws NoRule where this overload has no such argument
+  // All of argument `name` broadcast to sizes. Python numbers are read as what the kernels compute
+  // in where `numbers_in_inner`, else as rounded to the stored type.
   Buffer read(const View& view, c10::IntArrayRef sizes, bool numbers_in_inner = false);
   Buffer read(const View& view) { return read(view, view.sizes); }
-  Buffer read(const at::Tensor& tensor, c10::IntArrayRef sizes) { return read(context_.shadows.view_of(tensor), sizes); }
+  Buffer read(const at::Tensor& tensor, c10::IntArrayRef sizes) {
+    return read(context_.shadows.view_of(tensor), sizes);
+  }
   Buffer read(const at::Tensor& tensor) { return read(tensor, tensor.sizes()); }
 
   const std::vector<at::Tensor>& results() const { return results_; }
   const at::Tensor& result(std::size_t i = 0) const { return results_[i]; }
-  const Arithmetic& arithmetic() const { return arithmetic_; }  // of the first floating-point result
+  const Arithmetic& arithmetic() const {
+    return arithmetic_;
+  }  // of the first floating-point result
 
   void write(const at::Tensor& result, const Cell* cells) { context_.shadows.write(result, cells); }
   // By element: the error; zero means exact.
@@ -98,9 +106,10 @@ class OpCall {
   bool in_backward() const { return in_backward_; }
   // The element a rule is at, for messages.
   void at_element(std::int64_t i, c10::IntArrayRef sizes) { element_ = i, element_sizes_ = sizes; }
-  // a and b are compared by a branch: reported where not exact and within their errors of each other. Backward's own
-  // comparisons are left out, since they repeat a branch of forward with values that are correlated.
-  void branch(Number a, Number b);
+  // a and b are compared by a branch: reported where not exact and within their errors of each
+  // other. Backward's own comparisons are left out, since they repeat a branch of forward with
+  // values that are correlated.
+  void branch(BoundedValue a, BoundedValue b);
   void finish();  // reports what branch() found
 
  private:
@@ -129,8 +138,8 @@ class CurrentCall {
   CurrentCall& operator=(const CurrentCall&) = delete;
 };
 // For formulas: x is compared with y.
-inline void branch(Number x, Number y) { current_call().branch(x, y); }
-inline void branch(Number x, double y) { current_call().branch(x, {y, 0}); }
+inline void branch(BoundedValue x, BoundedValue y) { current_call().branch(x, y); }
+inline void branch(BoundedValue x, double y) { current_call().branch(x, {y, 0}); }
 
 bool is_real_floating(c10::ScalarType type);
 bool is_real_floating(const at::Tensor& tensor);

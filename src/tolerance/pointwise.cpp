@@ -1,5 +1,5 @@
-// Pointwise operators: running a formula over all elements, and those that look at the terms of sums (add, products with
-// numbers) or return no floating-point value (comparisons).
+// Pointwise operators: running a formula over all elements, and those that look at the terms of
+// sums (add, products with numbers) or return no floating-point value (comparisons).
 #include <ATen/Functions.h>
 #include <ATen/core/Tensor.h>
 
@@ -13,7 +13,7 @@ namespace distgrad::tolerance {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr Number kAbsent = {0, -1};
+constexpr BoundedValue kAbsent = {0, -1};
 
 // The formula's arguments as buffers; absent ones keep no values.
 struct Arguments {
@@ -21,8 +21,9 @@ struct Arguments {
   std::array<bool, 6> present{};
   std::size_t count = 0;
 
-  void at(std::int64_t i, Number* numbers) const {
-    for (std::size_t k = 0; k < count; ++k) numbers[k] = present[k] ? buffers[k].number(i) : kAbsent;
+  void at(std::int64_t i, BoundedValue* numbers) const {
+    for (std::size_t k = 0; k < count; ++k)
+      numbers[k] = present[k] ? buffers[k].number(i) : kAbsent;
   }
 };
 
@@ -32,12 +33,13 @@ std::int64_t element_count_of(c10::IntArrayRef sizes) {
   return n;
 }
 
-Arguments read_arguments(OpCall& call, std::span<const std::string_view> names, c10::IntArrayRef sizes,
-                         bool numbers_in_inner) {
+Arguments read_arguments(OpCall& call, std::span<const std::string_view> names,
+                         c10::IntArrayRef sizes, bool numbers_in_inner) {
   Arguments arguments;
   for (const std::string_view name : names) {
     if (name.empty()) break;
-    if (const std::optional<View> view = call.view(name); view && (view->numel() != 0 || element_count_of(sizes) == 0)) {
+    if (const std::optional<View> view = call.view(name);
+        view && (view->numel() != 0 || element_count_of(sizes) == 0)) {
       arguments.buffers[arguments.count] = call.read(*view, sizes, numbers_in_inner);
       arguments.present[arguments.count] = true;
     }
@@ -46,7 +48,8 @@ Arguments read_arguments(OpCall& call, std::span<const std::string_view> names, 
   return arguments;
 }
 
-// These kernels read a Python number in what they compute in (opmath_t); elsewhere it becomes a tensor of the dtype.
+// These kernels read a Python number in what they compute in (opmath_t); elsewhere it becomes a
+// tensor of the dtype.
 bool reads_numbers_in_inner(std::string_view op) {
   return op == "mul" || op == "div" || op == "addcmul" || op == "addcdiv";
 }
@@ -69,7 +72,8 @@ double sign_of_alpha(const OpCall& call) {
   return alpha.value_or(1);
 }
 
-// In backward, additions are those of autograd's accumulation, or may be: their order is the engine's business.
+// In backward, additions are those of autograd's accumulation, or may be: their order is the
+// engine's business.
 void add_terms(OpCall& call, Buffer a, Buffer b) {
   const at::Tensor& result = call.result();
   const Arithmetic& arithmetic = call.arithmetic();
@@ -102,9 +106,10 @@ void add_or_subtract(OpCall& call, std::string_view first, std::string_view seco
   if (std::fabs(alpha) != 1) each_step.inner = each_step.stored;
   const InArithmetic in(each_step);
   const bool rounds = !fits(call.arithmetic().stored, alpha);
-  const Number factor = {alpha, rounds ? call.arithmetic().stored_rounding(std::fabs(alpha)) : 0};
+  const BoundedValue factor = {alpha,
+                               rounds ? call.arithmetic().stored_rounding(std::fabs(alpha)) : 0};
   write_each(call, result, [&](std::int64_t i, double out) {
-    const Number b = arguments.buffers[1].number(i);
+    const BoundedValue b = arguments.buffers[1].number(i);
     return stored_error(arguments.buffers[0].number(i) + (alpha == 1 ? b : factor * b), out);
   });
 }
@@ -128,8 +133,9 @@ bool is_power_of_two(double value) {
   return std::fabs(std::frexp(value, &exponent)) == 0.5;
 }
 
-// A sum times a number: the run may scale the terms instead (an average divides before or after the sum).
-Cell scaled(const Cell& sum, Number factor, bool divides, const Arithmetic& arithmetic) {
+// A sum times a number: the run may scale the terms instead (an average divides before or after the
+// sum).
+Cell scaled(const Cell& sum, BoundedValue factor, bool divides, const Arithmetic& arithmetic) {
   int exponent = 0;
   std::frexp(factor.value, &exponent);
   const bool power_of_two = is_power_of_two(factor.value);
@@ -141,26 +147,32 @@ Cell scaled(const Cell& sum, Number factor, bool divides, const Arithmetic& arit
   out.sum_error = sum.sum_error * size + out.magnitude * from_factor;
   bool exact = factor.exact() && sum.unit != Cell::kInexact;
   if (exact) {
-    const int shift = power_of_two ? (divides ? 1 - exponent : exponent - 1) : lowest_bit(factor.value);
+    const int shift =
+        power_of_two ? (divides ? 1 - exponent : exponent - 1) : lowest_bit(factor.value);
     exact = power_of_two || !divides;
     if (exact) {
       out.unit = static_cast<std::int16_t>(sum.unit + shift);
       exact = out.unit >= arithmetic.stored.min_exponent &&
-              (power_of_two || out.magnitude <= std::ldexp(1.0, arithmetic.stored.significand_bits + out.unit));
+              (power_of_two ||
+               out.magnitude <= std::ldexp(1.0, arithmetic.stored.significand_bits + out.unit));
     }
   }
   if (!exact) {
     out.unit = Cell::kInexact;
     // Each term rounded once, twice where a reciprocal is.
-    out.sum_error += (power_of_two ? 0 : (divides ? 2 : 1) * (arithmetic.stored.unit_roundoff + arithmetic.simulated)) *
+    out.sum_error += (power_of_two ? 0
+                                   : (divides ? 2 : 1) *
+                                         (arithmetic.stored.unit_roundoff + arithmetic.simulated)) *
                          out.magnitude +
                      sum.terms * arithmetic.stored.smallest;
   }
   return finished(out, arithmetic);
 }
 
-// A product that the run may associate and order otherwise: its cell keeps the figures of its factors.
-Cell product_cell(const Cell& x, double a, const Cell& y, double b, double out, const Arithmetic& arithmetic) {
+// A product that the run may associate and order otherwise: its cell keeps the figures of its
+// factors.
+Cell product_cell(const Cell& x, double a, const Cell& y, double b, double out,
+                  const Arithmetic& arithmetic) {
   const auto figures_of = [](const Cell& cell, double value) {
     return cell.product.factors > 0 ? cell.product : factor({value, cell.error});
   };
@@ -172,8 +184,9 @@ Cell product_cell(const Cell& x, double a, const Cell& y, double b, double out, 
   return cell;
 }
 
-// A product of tensors: part of a chain of factors, perhaps, that the run takes in another order (a product over ranks
-// and its adjoint). Where the whole is exact any part of it is; where it is not, an exact part may not be in the run.
+// A product of tensors: part of a chain of factors, perhaps, that the run takes in another order (a
+// product over ranks and its adjoint). Where the whole is exact any part of it is; where it is not,
+// an exact part may not be in the run.
 void multiply_tensors(OpCall& call) {
   const at::Tensor& result = call.result();
   const View self = call.required_view("self"), other = call.required_view("other");
@@ -183,22 +196,25 @@ void multiply_tensors(OpCall& call) {
   const InArithmetic in(call.arithmetic());
   Cell* cells = nullptr;
   for (std::int64_t i = 0; i < out.size; ++i) {
-    const bool any_order =
-        self.operand || other.operand || a.cell(i).product.factors > 0 || b.cell(i).product.factors > 0;
+    const bool any_order = self.operand || other.operand || a.cell(i).product.factors > 0 ||
+                           b.cell(i).product.factors > 0;
     if (any_order && std::isfinite(out.value(i))) {
       if (cells == nullptr) cells = call.arena().cells(out.size);
-      cells[i] = product_cell(a.cell(i), a.value(i), b.cell(i), b.value(i), out.value(i), call.arithmetic());
+      cells[i] = product_cell(a.cell(i), a.value(i), b.cell(i), b.value(i), out.value(i),
+                              call.arithmetic());
       continue;
     }
-    const Number x = a.number(i), y = b.number(i);
+    const BoundedValue x = a.number(i), y = b.number(i);
     double error = stored_error(x * y, out.value(i));
     const int x_products = a.cell(i).exact_products, y_products = b.cell(i).exact_products;
     int products = 0;
     if (error != 0) {
       if (x_products + y_products > 0)
-        error += call.arithmetic().stored_gamma(x_products + y_products) * (std::fabs(out.value(i)) + error);
+        error += call.arithmetic().stored_gamma(x_products + y_products) *
+                 (std::fabs(out.value(i)) + error);
     } else if (out.value(i) != 0 && std::isfinite(out.value(i))) {
-      products = x_products + y_products + (is_power_of_two(x.value) || is_power_of_two(y.value) ? 0 : 1);
+      products =
+          x_products + y_products + (is_power_of_two(x.value) || is_power_of_two(y.value) ? 0 : 1);
     }
     if (error == 0 && products == 0) continue;
     if (cells == nullptr) cells = call.arena().cells(out.size);
@@ -214,7 +230,8 @@ void multiply(OpCall& call) {
   const std::optional<View> factor = call.view("other");
   const std::optional<View> self = call.view("self");
   const bool divides = call.traits().name == "div";
-  const bool by_number = factor && factor->wrapped && self && call.argument("rounding_mode") == nullptr;
+  const bool by_number =
+      factor && factor->wrapped && self && call.argument("rounding_mode") == nullptr;
   if (!by_number) return divides ? apply_formula(call) : multiply_tensors(call);
   if (const at::Tensor* x = call.tensor("self")) {
     if (call.context().shadows.is_stacked(*x)) call.context().shadows.mark_stacked(result);
@@ -233,7 +250,7 @@ void multiply(OpCall& call) {
       cells[i] = scaled(x.cell(i), f.number(0), divides, call.arithmetic());
       continue;
     }
-    const Number a[2] = {x.number(i), f.number(0)};
+    const BoundedValue a[2] = {x.number(i), f.number(0)};
     const double error = stored_error(call.traits().formula->evaluate(a), out.value(i));
     if (error != 0) cells[i] = inexact_cell(out.value(i), error);
   }
@@ -264,7 +281,8 @@ void copy_from(OpCall& call, std::string_view name) {
     const bool converted = out.value(i) != x.value(i) ||
                            call.arithmetic().simulated > format_of(DType::kFloat64).unit_roundoff;
     if (converted) {  // rounded on the way, in the simulation and in the run
-      const double magnitude = std::max(std::fabs(out.value(i)), std::fabs(x.value(i))) + cell.error;
+      const double magnitude =
+          std::max(std::fabs(out.value(i)), std::fabs(x.value(i))) + cell.error;
       cell = inexact_cell(out.value(i), cell.error + call.arithmetic().stored_rounding(magnitude));
     }
     if (cells == nullptr) cells = call.arena().cells(x.size);
@@ -305,12 +323,16 @@ void evenly_spaced(OpCall& call) {
   for (std::int64_t i = 0; i < out.size; ++i) largest = std::max(largest, std::fabs(out.value(i)));
   // Integers are exact in every type that holds them.
   bool integers = largest <= std::ldexp(1.0, call.arithmetic().stored.significand_bits);
-  for (std::int64_t i = 0; i < out.size; ++i) integers = integers && out.value(i) == std::floor(out.value(i));
+  for (std::int64_t i = 0; i < out.size; ++i)
+    integers = integers && out.value(i) == std::floor(out.value(i));
   const std::optional<double> step = call.number("step");
-  if (integers && (call.traits().name == "arange" ? step.value_or(1) == std::floor(step.value_or(1)) : false)) return;
+  if (integers &&
+      (call.traits().name == "arange" ? step.value_or(1) == std::floor(step.value_or(1)) : false))
+    return;
   double* errors = call.arena().doubles(out.size);
   // step, its product with i, and the sum are rounded once each; largest bounds all of them.
-  for (std::int64_t i = 0; i < out.size; ++i) errors[i] = call.arithmetic().stored_gamma(4) * 2 * largest;
+  for (std::int64_t i = 0; i < out.size; ++i)
+    errors[i] = call.arithmetic().stored_gamma(4) * 2 * largest;
   if (call.traits().name == "logspace")
     for (std::int64_t i = 0; i < out.size; ++i)
       errors[i] = std::fabs(out.value(i)) * std::expm1(call.arithmetic().stored_gamma(6) * 64);
@@ -336,7 +358,8 @@ void compare_all(OpCall& call) {
   const at::Tensor* a = call.tensor("self");
   const at::Tensor* b = call.tensor("other");
   if (a == nullptr || b == nullptr || a->sizes() != b->sizes()) return;
-  const Buffer x = call.read(call.required_view("self")), y = call.read(call.required_view("other"));
+  const Buffer x = call.read(call.required_view("self")),
+               y = call.read(call.required_view("other"));
   for (std::int64_t i = 0; i < x.size; ++i) {
     call.at_element(i, a->sizes());
     call.branch(x.number(i), y.number(i));
@@ -346,7 +369,8 @@ void compare_all(OpCall& call) {
 // bucketize, searchsorted: every value against every boundary.
 void compare_with_boundaries(OpCall& call) {
   const bool searches = call.traits().name == "searchsorted";
-  const std::optional<View> values = call.view("self"), boundaries = call.view(searches ? "sorted_sequence" : "boundaries");
+  const std::optional<View> values = call.view("self"),
+                            boundaries = call.view(searches ? "sorted_sequence" : "boundaries");
   if (!values || !boundaries) return;
   const Buffer x = call.read(*values), y = call.read(*boundaries);
   if (x.cells == nullptr && y.cells == nullptr) return;
@@ -357,7 +381,8 @@ void compare_with_boundaries(OpCall& call) {
     }
 }
 
-// ---- functions without a closed form here: evaluated at the ends of each interval by the operator itself
+// ---- functions without a closed form here: evaluated at the ends of each interval by the operator
+// itself
 
 void smooth(OpCall& call) {
   const at::Tensor& result = call.result();
@@ -370,7 +395,8 @@ void smooth(OpCall& call) {
   if (x.cells != nullptr) {
     for (const double side : {-1.0, -0.5, 0.5, 1.0}) {
       at::Tensor moved = at::empty(result.sizes(), at::kDouble);
-      for (std::int64_t i = 0; i < x.size; ++i) moved.mutable_data_ptr<double>()[i] = x.value(i) + side * x.error(i);
+      for (std::int64_t i = 0; i < x.size; ++i)
+        moved.mutable_data_ptr<double>()[i] = x.value(i) + side * x.error(i);
       torch::jit::Stack stack(call.arguments().begin(), call.arguments().end());
       stack[static_cast<std::size_t>(at)] = moved;
       call.op().callBoxed(stack);
@@ -381,14 +407,18 @@ void smooth(OpCall& call) {
       }
     }
   }
-  // Series and recurrences of about ten operations; digamma and polygamma also cancel terms of size 1/x and log x.
+  // Series and recurrences of about ten operations; digamma and polygamma also cancel terms of size
+  // 1/x and log x.
   const bool cancels = call.traits().name == "digamma" || call.traits().name == "polygamma";
   constexpr double kUlps = 10;
   const InArithmetic in(call.arithmetic());
   write_each(call, result, [&](std::int64_t i, double value) {
     if (!std::isfinite(value)) return x.error(i) == 0 ? 0 : kInfinity;
-    const double size = std::fabs(value) + (cancels ? 1 + 1 / std::fabs(x.value(i)) + std::log1p(std::fabs(x.value(i))) : 0);
-    return stored_error({value, deviation[i] + call.arithmetic().inner_rounding(size, kUlps)}, value);
+    const double size =
+        std::fabs(value) +
+        (cancels ? 1 + 1 / std::fabs(x.value(i)) + std::log1p(std::fabs(x.value(i))) : 0);
+    return stored_error({value, deviation[i] + call.arithmetic().inner_rounding(size, kUlps)},
+                        value);
   });
 }
 
@@ -405,25 +435,28 @@ void glu(OpCall& call) {
   first.sizes[dim] = half;
   View second = first;
   const std::int64_t shift = half * first.strides[dim];
-  second.data = static_cast<const char*>(second.data) + shift * static_cast<std::int64_t>(c10::elementSize(second.type));
+  second.data = static_cast<const char*>(second.data) +
+                shift * static_cast<std::int64_t>(c10::elementSize(second.type));
   if (second.cells != nullptr) second.cells += shift;
   const Buffer a = call.read(first, first.sizes), b = call.read(second, second.sizes);
   Arithmetic each_step = call.arithmetic();
   each_step.inner = each_step.stored;
   const InArithmetic in(each_step);
   const auto gate = [&](std::int64_t i) {
-    const Number e = monotone([](double v) { return std::exp(v); }, -b.number(i), 2);
+    const BoundedValue e = monotone([](double v) { return std::exp(v); }, -b.number(i), 2);
     return constant(1) / (constant(1) + e);
   };
   if (!backward) {
-    write_each(call, result, [&](std::int64_t i, double out) { return stored_error(a.number(i) * gate(i), out); });
+    write_each(call, result, [&](std::int64_t i, double out) {
+      return stored_error(a.number(i) * gate(i), out);
+    });
     return;
   }
   const Buffer g = call.read(call.required_view("grad_output"), first.sizes);
   write_each(call, result.narrow(dim, 0, half),
              [&](std::int64_t i, double out) { return stored_error(gate(i) * g.number(i), out); });
   write_each(call, result.narrow(dim, half, half), [&](std::int64_t i, double out) {
-    const Number s = gate(i);
+    const BoundedValue s = gate(i);
     return stored_error((constant(1) - s) * s * a.number(i) * g.number(i), out);
   });
 }
@@ -431,14 +464,15 @@ void glu(OpCall& call) {
 // Two results, the second before its reduction over the broadcast dims.
 void prelu_backward(OpCall& call) {
   const at::Tensor& result = call.result();
-  const Buffer x = call.read(call.required_view("self"), result.sizes()), w = call.read(call.required_view("weight"), result.sizes());
+  const Buffer x = call.read(call.required_view("self"), result.sizes()),
+               w = call.read(call.required_view("weight"), result.sizes());
   const Buffer g = call.read(call.required_view("grad_output"), result.sizes());
   const InArithmetic in(call.arithmetic());
   write_each(call, result, [&](std::int64_t i, double out) {
     return stored_error(x.value(i) > 0 ? g.number(i) : w.number(i) * g.number(i), out);
   });
   write_each(call, call.result(1), [&](std::int64_t i, double out) {
-    return stored_error(x.value(i) > 0 ? Number{} : x.number(i) * g.number(i), out);
+    return stored_error(x.value(i) > 0 ? BoundedValue{} : x.number(i) * g.number(i), out);
   });
 }
 
@@ -460,35 +494,39 @@ void reduced_loss(OpCall& call) {
   const std::int64_t n = self->numel();
   double* values = call.arena().doubles(n);
   Cell* cells = call.arena().cells(n);
-  Number numbers[6];
+  BoundedValue numbers[6];
   for (std::int64_t i = 0; i < n; ++i) {
     arguments.at(i, numbers);
-    const Number loss = formula.evaluate(numbers);
+    const BoundedValue loss = formula.evaluate(numbers);
     values[i] = loss.value;
     const double error = stored_error(loss, loss.value);
     if (error != 0) cells[i] = inexact_cell(loss.value, error);
   }
   bool exact = false;
-  Number total = {0, sum_error({values, cells, n, 1}, arithmetic, &exact)};
+  BoundedValue total = {0, sum_error({values, cells, n, 1}, arithmetic, &exact)};
   for (std::int64_t i = 0; i < n; ++i) total.value += values[i];
-  if (arithmetic.narrows() && !exact) total.error += arithmetic.stored_rounding(std::fabs(total.value) + total.error);
+  if (arithmetic.narrows() && !exact)
+    total.error += arithmetic.stored_rounding(std::fabs(total.value) + total.error);
   if (reduction == 1 && n != 1) {
     total = total / constant(static_cast<double>(n));
-    if (!total.exact()) total.error += arithmetic.inner_rounding(std::fabs(total.value) + total.error);
+    if (!total.exact())
+      total.error += arithmetic.inner_rounding(std::fabs(total.value) + total.error);
   }
   write_each(call, result, [&](std::int64_t, double out) { return stored_error(total, out); });
 }
 
-void loss_backward(OpCall& call, Number (*slope)(const Number*), std::span<const std::string_view> names) {
+void loss_backward(OpCall& call, BoundedValue (*slope)(const BoundedValue*),
+                   std::span<const std::string_view> names) {
   const at::Tensor& result = call.result();
   const Arguments arguments = read_arguments(call, names, result.sizes(), true);
   Arithmetic each_step = call.arithmetic();
   each_step.inner = each_step.stored;
   const InArithmetic in(each_step);
-  const Number share = call.integer("reduction", 1) == 1
-                           ? constant(1) / constant(static_cast<double>(call.tensor("self")->numel()))
-                           : constant(1);
-  Number numbers[6];
+  const BoundedValue share =
+      call.integer("reduction", 1) == 1
+          ? constant(1) / constant(static_cast<double>(call.tensor("self")->numel()))
+          : constant(1);
+  BoundedValue numbers[6];
   write_each(call, result, [&](std::int64_t i, double out) {
     arguments.at(i, numbers);
     return stored_error(numbers[0] * share * slope(numbers), out);
@@ -497,31 +535,41 @@ void loss_backward(OpCall& call, Number (*slope)(const Number*), std::span<const
 
 void mse_loss_backward(OpCall& call) {
   constexpr std::string_view names[] = {"grad_output", "self", "target"};
-  loss_backward(call, [](const Number* a) { return constant(2) * (a[1] - a[2]); }, names);
+  loss_backward(
+      call, [](const BoundedValue* a) { return constant(2) * (a[1] - a[2]); }, names);
 }
 void smooth_l1_loss_backward(OpCall& call) {
   constexpr std::string_view names[] = {"grad_output", "self", "target", "beta"};
-  loss_backward(call, [](const Number* a) {
-    const Number d = a[1] - a[2];
-    if (std::fabs(d.value) < a[3].value) return d / a[3];
-    return constant(d.value > 0 ? 1 : d.value < 0 ? -1 : 0);
-  }, names);
+  loss_backward(
+      call,
+      [](const BoundedValue* a) {
+        const BoundedValue d = a[1] - a[2];
+        if (std::fabs(d.value) < a[3].value) return d / a[3];
+        return constant(d.value > 0 ? 1 : d.value < 0 ? -1 : 0);
+      },
+      names);
 }
 void huber_loss_backward(OpCall& call) {
   constexpr std::string_view names[] = {"grad_output", "self", "target", "delta"};
-  loss_backward(call, [](const Number* a) {
-    const Number d = a[1] - a[2];
-    if (std::fabs(d.value) <= a[3].value) return d;
-    return d.value > 0 ? a[3] : -a[3];
-  }, names);
+  loss_backward(
+      call,
+      [](const BoundedValue* a) {
+        const BoundedValue d = a[1] - a[2];
+        if (std::fabs(d.value) <= a[3].value) return d;
+        return d.value > 0 ? a[3] : -a[3];
+      },
+      names);
 }
 void binary_cross_entropy_backward(OpCall& call) {
   constexpr std::string_view names[] = {"grad_output", "self", "target", "weight"};
-  loss_backward(call, [](const Number* a) {
-    const Number scale = (constant(1) - a[1]) * a[1];
-    const Number slope = (a[1] - a[2]) / (scale.value > 1e-12 ? scale : constant(1e-12));
-    return given(a[3]) ? slope * a[3] : slope;
-  }, names);
+  loss_backward(
+      call,
+      [](const BoundedValue* a) {
+        const BoundedValue scale = (constant(1) - a[1]) * a[1];
+        const BoundedValue slope = (a[1] - a[2]) / (scale.value > 1e-12 ? scale : constant(1e-12));
+        return given(a[3]) ? slope * a[3] : slope;
+      },
+      names);
 }
 
 // Two results: the function, and exp(-|x|) kept for backward.
@@ -531,7 +579,7 @@ void log_sigmoid_forward(OpCall& call) {
   const Buffer x = call.read(call.required_view("self"), call.result(0).sizes());
   const InArithmetic in(call.arithmetic());
   write_each(call, call.result(1), [&](std::int64_t i, double out) {
-    const Number z = {-std::fabs(x.value(i)), x.error(i)};
+    const BoundedValue z = {-std::fabs(x.value(i)), x.error(i)};
     return stored_error(monotone([](double v) { return std::exp(v); }, z, 2), out);
   });
 }
@@ -622,12 +670,12 @@ void apply_formula(OpCall& call) {
   const at::Tensor& result = call.result();
   if (!is_real_floating(result)) return;
   const Formula& formula = *call.traits().formula;
-  const Arguments arguments =
-      read_arguments(call, formula.arguments, result.sizes(), reads_numbers_in_inner(call.traits().name));
+  const Arguments arguments = read_arguments(call, formula.arguments, result.sizes(),
+                                             reads_numbers_in_inner(call.traits().name));
   Arithmetic arithmetic = call.arithmetic();
   if (formula.stores_each_step) arithmetic.inner = arithmetic.stored;
   const InArithmetic in(arithmetic);
-  Number numbers[6];
+  BoundedValue numbers[6];
   write_each(call, result, [&](std::int64_t i, double out) {
     arguments.at(i, numbers);
     return stored_error(formula.evaluate(numbers), out);
@@ -635,10 +683,18 @@ void apply_formula(OpCall& call) {
 }
 
 Cell merged(const Cell& a, const Cell& b) {
-  const auto adds_nothing = [](const Cell& cell) { return cell.plain() || (cell.magnitude == 0 && cell.sum_error == 0); };
+  const auto adds_nothing = [](const Cell& cell) {
+    return cell.plain() || (cell.magnitude == 0 && cell.sum_error == 0);
+  };
   if (adds_nothing(a)) return b;
   if (adds_nothing(b)) return a;
-  return {0, a.sum_error + b.sum_error, a.magnitude + b.magnitude, a.terms + b.terms, std::min(a.unit, b.unit), 0, {}};
+  return {0,
+          a.sum_error + b.sum_error,
+          a.magnitude + b.magnitude,
+          a.terms + b.terms,
+          std::min(a.unit, b.unit),
+          0,
+          {}};
 }
 
 Cell finished(Cell cell, const Arithmetic& arithmetic) {
@@ -647,9 +703,11 @@ Cell finished(Cell cell, const Arithmetic& arithmetic) {
     if (cell.exact_products > 0 || cell.product.factors > 0) return cell;
     if (cell.error == 0 && cell.magnitude <= arithmetic.stored.largest) return Cell();
   } else {
-    const bool exact = cell.unit != Cell::kInexact &&
-                       cell.magnitude <= std::ldexp(1.0, arithmetic.stored.significand_bits + cell.unit);
-    cell.error = cell.sum_error + (exact ? 0 : arithmetic.stored_gamma(cell.terms - 1) * cell.magnitude);
+    const bool exact =
+        cell.unit != Cell::kInexact &&
+        cell.magnitude <= std::ldexp(1.0, arithmetic.stored.significand_bits + cell.unit);
+    cell.error =
+        cell.sum_error + (exact ? 0 : arithmetic.stored_gamma(cell.terms - 1) * cell.magnitude);
   }
   if (!(cell.magnitude + cell.error <= arithmetic.stored.largest)) cell.error = kInfinity;
   return cell;

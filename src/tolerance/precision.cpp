@@ -29,7 +29,8 @@ Format make_format(const DTypeTraits& t) {
 
 Arithmetic make_arithmetic(DType run, DType simulated) {
   const bool narrow = run == DType::kBFloat16 || run == DType::kFloat16;
-  return {format_of(run), format_of(narrow ? DType::kFloat32 : run), format_of(simulated).unit_roundoff};
+  return {format_of(run), format_of(narrow ? DType::kFloat32 : run),
+          format_of(simulated).unit_roundoff};
 }
 
 double gamma(double n, double unit_roundoff) {
@@ -40,7 +41,9 @@ double gamma(double n, double unit_roundoff) {
 double rounding(const Format& format, double simulated, double magnitude, double ulps) {
   if (magnitude == 0) return 0;
   if (!(magnitude <= format.largest)) return kInfinity;  // may overflow in the run
-  if (ulps > 0.5) ulps += more_ulps_of_functions;  // at 0.5 it is arithmetic, which IEEE 754 decides on every device
+  if (ulps > 0.5)
+    ulps +=
+        more_ulps_of_functions;  // at 0.5 it is arithmetic, which IEEE 754 decides on every device
   double error = 2 * ulps * (format.unit_roundoff + simulated) * magnitude;
   if (magnitude < 2 * format.smallest_normal) error += ulps * format.smallest;
   return error;
@@ -87,7 +90,9 @@ void compute_functions_on_gpu(bool on_gpu) { more_ulps_of_functions = on_gpu ? k
 double Arithmetic::inner_rounding(double magnitude, double ulps) const {
   return rounding(inner, simulated, magnitude, ulps);
 }
-double Arithmetic::stored_rounding(double magnitude) const { return rounding(stored, simulated, magnitude, 0.5); }
+double Arithmetic::stored_rounding(double magnitude) const {
+  return rounding(stored, simulated, magnitude, 0.5);
+}
 double Arithmetic::inner_gamma(double n) const {
   return n <= 0 ? 0 : gamma(n, inner.unit_roundoff) + gamma(n, simulated);
 }
@@ -97,17 +102,23 @@ double Arithmetic::stored_gamma(double n) const {
 
 const Arithmetic& arithmetic_for(DType dtype, c10::ScalarType simulated) {
   static const std::array<Arithmetic, 4> as_case = {
-      make_arithmetic(DType::kFloat64, DType::kFloat64), make_arithmetic(DType::kFloat32, DType::kFloat64),
-      make_arithmetic(DType::kBFloat16, DType::kFloat64), make_arithmetic(DType::kFloat16, DType::kFloat64)};
+      make_arithmetic(DType::kFloat64, DType::kFloat64),
+      make_arithmetic(DType::kFloat32, DType::kFloat64),
+      make_arithmetic(DType::kBFloat16, DType::kFloat64),
+      make_arithmetic(DType::kFloat16, DType::kFloat64)};
   // A type that the program asked for by name is the same in the simulation and in the run.
   static const Arithmetic named_float32 = make_arithmetic(DType::kFloat32, DType::kFloat32);
   static const Arithmetic named_bfloat16 = make_arithmetic(DType::kBFloat16, DType::kBFloat16);
   static const Arithmetic named_float16 = make_arithmetic(DType::kFloat16, DType::kFloat16);
   switch (simulated) {
-    case c10::ScalarType::Float: return named_float32;
-    case c10::ScalarType::BFloat16: return named_bfloat16;
-    case c10::ScalarType::Half: return named_float16;
-    default: return as_case[static_cast<std::size_t>(dtype)];
+    case c10::ScalarType::Float:
+      return named_float32;
+    case c10::ScalarType::BFloat16:
+      return named_bfloat16;
+    case c10::ScalarType::Half:
+      return named_float16;
+    default:
+      return as_case[static_cast<std::size_t>(dtype)];
   }
 }
 

@@ -15,7 +15,17 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::tensor_list;
 
-enum Collective { kSum = 1000, kAvg, kPremul, kProduct, kMax, kAllGather, kReduceScatter, kBroadcast, kAllToAll };
+enum Collective {
+  kSum = 1000,
+  kAvg,
+  kPremul,
+  kProduct,
+  kMax,
+  kAllGather,
+  kReduceScatter,
+  kBroadcast,
+  kAllToAll
+};
 constexpr int kCollectives = 9;
 
 // How an execution does what is open: null random means the simulation.
@@ -60,9 +70,11 @@ at::Tensor product_in_some_order(ByRank left, Random& random) {
   return left[0];
 }
 
-// A product over the ranks whose adjoint takes the cotangent and the other ranks' factors in some order too.
+// A product over the ranks whose adjoint takes the cotangent and the other ranks' factors in some
+// order too.
 struct ProductOfRanks : torch::autograd::Function<ProductOfRanks> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& factors, std::int64_t seed) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& factors,
+                            std::int64_t seed) {
     context->save_for_backward({factors});
     context->saved_data["seed"] = seed;
     Random random(static_cast<std::uint64_t>(seed));
@@ -83,7 +95,8 @@ struct ProductOfRanks : torch::autograd::Function<ProductOfRanks> {
 
 // One tensor on N ranks, whose cotangents are summed in some order.
 struct FanOut : torch::autograd::Function<FanOut> {
-  static tensor_list forward(AutogradContext* context, const at::Tensor& x, std::int64_t ranks, std::int64_t seed) {
+  static tensor_list forward(AutogradContext* context, const at::Tensor& x, std::int64_t ranks,
+                             std::int64_t seed) {
     context->saved_data["seed"] = seed;
     tensor_list copies;
     for (std::int64_t r = 0; r < ranks; ++r) copies.push_back(x.clone());
@@ -100,7 +113,8 @@ struct FanOut : torch::autograd::Function<FanOut> {
 
 ByRank fan_out(const at::Tensor& x, int ranks, Manner& manner) {
   if (!manner.simulates()) {
-    return FanOut::apply(x, static_cast<std::int64_t>(ranks), static_cast<std::int64_t>((*manner.random)() >> 1));
+    return FanOut::apply(x, static_cast<std::int64_t>(ranks),
+                         static_cast<std::int64_t>((*manner.random)() >> 1));
   }
   std::vector<std::int64_t> sizes = x.sizes().vec();
   sizes.insert(sizes.begin(), ranks);
@@ -111,13 +125,21 @@ ByRank fan_out(const at::Tensor& x, int ranks, Manner& manner) {
 
 ByRank with_fault(ByRank operands, Manner& manner) {
   const Fault& fault = manner.fault;
-  if (manner.next_collective++ != fault.collective || fault.kind == Fault::Kind::kNone) return operands;
+  if (manner.next_collective++ != fault.collective || fault.kind == Fault::Kind::kNone)
+    return operands;
   const std::size_t r = fault.rank, s = (fault.rank + 1) % operands.size();
   switch (fault.kind) {
-    case Fault::Kind::kDropped: operands[r] = operands[r] * 0; break;
-    case Fault::Kind::kDoubled: operands[r] = operands[r] * 2; break;
-    case Fault::Kind::kSwapped: std::swap(operands[r], operands[s]); break;
-    default: break;
+    case Fault::Kind::kDropped:
+      operands[r] = operands[r] * 0;
+      break;
+    case Fault::Kind::kDoubled:
+      operands[r] = operands[r] * 2;
+      break;
+    case Fault::Kind::kSwapped:
+      std::swap(operands[r], operands[s]);
+      break;
+    default:
+      break;
   }
   return operands;
 }
@@ -128,10 +150,18 @@ ByRank reduced(const ByRank& x, const Instruction& instruction, Manner& manner) 
   if (manner.simulates()) {
     const at::Tensor all = at::stack(x);
     switch (instruction.op) {
-      case kSum: total = all.sum(0); break;
-      case kAvg: total = all.sum(0) / static_cast<double>(n); break;
-      case kPremul: total = (all * instruction.number).sum(0); break;
-      case kMax: total = all.amax(0); break;
+      case kSum:
+        total = all.sum(0);
+        break;
+      case kAvg:
+        total = all.sum(0) / static_cast<double>(n);
+        break;
+      case kPremul:
+        total = (all * instruction.number).sum(0);
+        break;
+      case kMax:
+        total = all.amax(0);
+        break;
       default:
         total = x[0].alias();
         for (int r = 1; r < n; ++r) total = total * x[r];
@@ -145,11 +175,14 @@ ByRank reduced(const ByRank& x, const Instruction& instruction, Manner& manner) 
     if (instruction.op == kPremul) t = t * instruction.number;
   };
   switch (instruction.op) {
-    case kMax: total = at::stack(x).amax(0); break;
+    case kMax:
+      total = at::stack(x).amax(0);
+      break;
     case kProduct:
       // Or as autograd differentiates a chain of factors.
       total = before ? product_in_some_order(x, *manner.random)
-                     : ProductOfRanks::apply(at::stack(x), static_cast<std::int64_t>((*manner.random)() >> 1));
+                     : ProductOfRanks::apply(at::stack(x),
+                                             static_cast<std::int64_t>((*manner.random)() >> 1));
       break;
     default:
       if (before)
@@ -160,20 +193,25 @@ ByRank reduced(const ByRank& x, const Instruction& instruction, Manner& manner) 
   return fan_out(total, n, manner);
 }
 
-// Half of the products have small and large factors, whose partial products leave the range of float16 in some orders.
-bool has_uneven_factors(const Instruction& instruction) { return instruction.op == kProduct && instruction.variant >= 4; }
+// Half of the products have small and large factors, whose partial products leave the range of
+// float16 in some orders.
+bool has_uneven_factors(const Instruction& instruction) {
+  return instruction.op == kProduct && instruction.variant >= 4;
+}
 
 ByRank with_uneven_factors(const ByRank& operands, const Instruction& instruction) {
   constexpr std::array kSizes = {0.0078125, 4.0, 0.03125, 2.5, 0.01, 6.0, 0.5, 0.02};
   ByRank out;
   for (std::size_t r = 0; r < operands.size(); ++r)
-    out.push_back(operands[r] * kSizes[(r + static_cast<std::size_t>(instruction.variant)) % kSizes.size()]);
+    out.push_back(operands[r] *
+                  kSizes[(r + static_cast<std::size_t>(instruction.variant)) % kSizes.size()]);
   return out;
 }
 
 ByRank collective(const ByRank& operands, const Instruction& instruction, Manner& manner) {
-  const ByRank x =
-      with_fault(has_uneven_factors(instruction) ? with_uneven_factors(operands, instruction) : operands, manner);
+  const ByRank x = with_fault(
+      has_uneven_factors(instruction) ? with_uneven_factors(operands, instruction) : operands,
+      manner);
   const int n = static_cast<int>(x.size());
   ByRank out;
   switch (instruction.op) {
@@ -190,7 +228,8 @@ ByRank collective(const ByRank& operands, const Instruction& instruction, Manner
         const at::Tensor joined = at::stack(x);
         out = manner.simulates() ? ByRank(n, joined) : fan_out(joined, n, manner);
       }
-      for (at::Tensor& y : out) y = instruction.variant % 2 ? y.mean(0) : y.select(0, instruction.variant / 2 % n);
+      for (at::Tensor& y : out)
+        y = instruction.variant % 2 ? y.mean(0) : y.select(0, instruction.variant / 2 % n);
       return out;
     }
     case kReduceScatter: {
@@ -200,11 +239,13 @@ ByRank collective(const ByRank& operands, const Instruction& instruction, Manner
       for (int r = 0; r < n; ++r) out[r] = out[r].roll(r, 0);
       return out;
     }
-    case kBroadcast: return fan_out(x[instruction.variant % n], n, manner);
+    case kBroadcast:
+      return fan_out(x[instruction.variant % n], n, manner);
     case kAllToAll:
       for (int r = 0; r < n; ++r) out.push_back(x[(r + instruction.variant) % n] * 1);
       return out;
-    default: return reduced(x, instruction, manner);
+    default:
+      return reduced(x, instruction, manner);
   }
 }
 
@@ -217,7 +258,8 @@ struct LocalOp {
   Local apply;
 };
 
-// Where a comparison or an index is needed, constants keep the decisions away from ties that rounding would turn.
+// Where a comparison or an index is needed, constants keep the decisions away from ties that
+// rounding would turn.
 const std::array kLocals = {
     LocalOp{"x + y", [](const at::Tensor& x, const at::Tensor& y, const Instruction&) { return x + y; }},
     LocalOp{"x - y", [](const at::Tensor& x, const at::Tensor& y, const Instruction&) { return x - y; }},
@@ -288,7 +330,8 @@ const std::array kLocals = {
     LocalOp{"pow 1.7", [](const at::Tensor& x, const at::Tensor&, const Instruction&) { return (1 + x.abs()).pow(1.7) * 0.25; }},
 };
 
-// Those that keep integers integers (or dyadic): + - * c*x c-x big relu abs maximum where cat flip index tril amax.
+// Those that keep integers integers (or dyadic): + - * c*x c-x big relu abs maximum where cat flip
+// index tril amax.
 const std::array<std::size_t, 14> kExactLocals = {0, 1, 2, 4, 6, 7, 25, 26, 27, 28, 30, 31, 32, 36};
 
 at::Tensor execute_local(const Instruction& instruction, const at::Tensor& x, const at::Tensor& y) {
@@ -308,7 +351,8 @@ ByRank losses_of(const std::vector<ByRank>& values) {
   for (std::size_t r = 0; r < values[0].size(); ++r) {
     // Weights that differ by rank and element: equal ones hide what is swapped.
     const at::Tensor last = values.back()[r], other = values[values.size() / 2][r];
-    const at::Tensor weights = at::arange(last.numel(), last.options().requires_grad(false)).view(last.sizes()) * 0.25;
+    const at::Tensor weights =
+        at::arange(last.numel(), last.options().requires_grad(false)).view(last.sizes()) * 0.25;
     losses.push_back((last * (weights + (1.0 + static_cast<double>(r))) + other).sum());
   }
   return losses;
@@ -321,11 +365,13 @@ Outcome execute_all(const RandomProgram& program, at::ScalarType dtype, Manner& 
     // The simulation has one leaf for a replicated input, a run a copy on each rank.
     const std::size_t copies = program.replicated[i] && manner.simulates() ? 1 : program.ranks;
     for (std::size_t r = 0; r < copies; ++r)
-      own.push_back(program.leaves[i][program.replicated[i] ? 0 : r].to(dtype, false, true).requires_grad_());
+      own.push_back(
+          program.leaves[i][program.replicated[i] ? 0 : r].to(dtype, false, true).requires_grad_());
     leaves.push_back(own);
     values.push_back(copies == 1 ? ByRank(program.ranks, own[0]) : own);
   }
-  for (const Instruction& instruction : program.instructions) values.push_back(execute(instruction, values, manner));
+  for (const Instruction& instruction : program.instructions)
+    values.push_back(execute(instruction, values, manner));
   Outcome outcome;
   outcome.losses = losses_of(values);
 
@@ -337,16 +383,20 @@ Outcome execute_all(const RandomProgram& program, at::ScalarType dtype, Manner& 
   for (const at::Tensor& loss : outcome.losses) {
     roots.push_back(loss);
     cotangents.push_back(at::full({}, weight, loss.options().requires_grad(false)));
-    if (manner.analysis) manner.analysis->add_bound(cotangents.back(), manner.analysis->rounding_of(cotangents.back()));
+    if (manner.analysis)
+      manner.analysis->add_bound(cotangents.back(),
+                                 manner.analysis->rounding_of(cotangents.back()));
   }
   for (const ByRank& own : leaves) inputs.insert(inputs.end(), own.begin(), own.end());
-  const tensor_list gradients = torch::autograd::grad(roots, inputs, cotangents, std::nullopt, false, true);
+  const tensor_list gradients =
+      torch::autograd::grad(roots, inputs, cotangents, std::nullopt, false, true);
   std::size_t next = 0;
   for (std::size_t i = 0; i < leaves.size(); ++i) {
     ByRank own;
     for (std::size_t r = 0; r < leaves[i].size(); ++r, ++next)
       own.push_back(gradients[next].defined() ? gradients[next] : at::zeros_like(leaves[i][r]));
-    if (program.replicated[i] && !manner.simulates()) own = {sum_in_some_order(own, *manner.random)};
+    if (program.replicated[i] && !manner.simulates())
+      own = {sum_in_some_order(own, *manner.random)};
     if (divide_at_end)
       for (at::Tensor& g : own) g = g / static_cast<double>(program.ranks);
     outcome.gradients.push_back(own);
@@ -362,9 +412,10 @@ int collectives_in(const RandomProgram& program) {
 }
 
 std::string RandomProgram::text() const {
-  static constexpr std::string_view names[] = {"all_reduce sum", "all_reduce avg", "all_reduce premul_sum",
-                                               "all_reduce product", "all_reduce max", "all_gather",
-                                               "reduce_scatter", "broadcast", "all_to_all"};
+  static constexpr std::string_view names[] = {
+      "all_reduce sum",     "all_reduce avg", "all_reduce premul_sum",
+      "all_reduce product", "all_reduce max", "all_gather",
+      "reduce_scatter",     "broadcast",      "all_to_all"};
   std::string out = std::to_string(ranks) + " ranks, " + (mean ? "mean" : "sum") + ", leaves";
   for (std::size_t i = 0; i < leaves.size(); ++i)
     out += " v" + std::to_string(i) + (replicated[i] ? " replicated" : " local");
@@ -372,15 +423,17 @@ std::string RandomProgram::text() const {
     const Instruction& i = instructions[k];
     out += "\n  v" + std::to_string(leaves.size() + k) + " = ";
     out += i.op >= kSum ? std::string(names[i.op - kSum]) : std::string(kLocals[i.op].name);
-    out += "  x = v" + std::to_string(i.a) + ", y = v" + std::to_string(i.b) + ", c = " + std::to_string(i.number) +
-           ", variant " + std::to_string(i.variant);
+    out += "  x = v" + std::to_string(i.a) + ", y = v" + std::to_string(i.b) +
+           ", c = " + std::to_string(i.number) + ", variant " + std::to_string(i.variant);
   }
   return out;
 }
 
 RandomProgram random_program(Random& random, at::ScalarType dtype) {
   const at::NoGradGuard no_grad;
-  const auto up_to = [&](int n) { return static_cast<int>(random() % static_cast<std::uint64_t>(n)); };
+  const auto up_to = [&](int n) {
+    return static_cast<int>(random() % static_cast<std::uint64_t>(n));
+  };
   RandomProgram program;
   program.ranks = 1 + up_to(8);
   program.mean = up_to(3) == 0;
@@ -394,7 +447,8 @@ RandomProgram random_program(Random& random, at::ScalarType dtype) {
     for (int r = 0; r < program.ranks; ++r) {
       at::Tensor x = at::empty({rows, columns}, at::kDouble);
       double* data = x.mutable_data_ptr<double>();
-      for (std::int64_t k = 0; k < x.numel(); ++k) data[k] = integers ? up_to(5) - 2 : normal(random);
+      for (std::int64_t k = 0; k < x.numel(); ++k)
+        data[k] = integers ? up_to(5) - 2 : normal(random);
       own.push_back(x.to(dtype).to(at::kDouble));
     }
     program.leaves.push_back(own);
@@ -406,16 +460,19 @@ RandomProgram random_program(Random& random, at::ScalarType dtype) {
   while (static_cast<int>(program.instructions.size()) < length) {
     Instruction instruction;
     const bool communicates = up_to(3) == 0;
-    const std::size_t local = integers ? kExactLocals[random() % kExactLocals.size()] : random() % kLocals.size();
+    const std::size_t local =
+        integers ? kExactLocals[random() % kExactLocals.size()] : random() % kLocals.size();
     instruction.op = communicates ? kSum + up_to(kCollectives) : static_cast<int>(local);
     const int known = static_cast<int>(values.size());
     instruction.a = up_to(4) ? known - 1 : up_to(known);  // mostly a chain
     instruction.b = up_to(known);
     instruction.variant = up_to(8);
-    instruction.number = std::round(normal(random) * 1000) / 1000;  // decimal: hardly ever in a dtype
+    instruction.number =
+        std::round(normal(random) * 1000) / 1000;  // decimal: hardly ever in a dtype
     if (integers) instruction.number = 1 + up_to(3);
     const ByRank result = execute(instruction, values, manner);
-    // Keeps values in a range where programs of people live; everything else would be noise or overflow.
+    // Keeps values in a range where programs of people live; everything else would be noise or
+    // overflow.
     double size = 0;
     for (const at::Tensor& t : result) size = std::max(size, t.abs().max().item<double>());
     const double least = has_uneven_factors(instruction) ? 1e-6 : 1e-3;
@@ -440,7 +497,8 @@ Outcome simulate(const RandomProgram& program, const Fault& fault, ErrorAnalysis
   return execute_all(program, at::kDouble, manner);
 }
 
-Outcome run(const RandomProgram& program, at::ScalarType dtype, const Fault& fault, Random& random) {
+Outcome run(const RandomProgram& program, at::ScalarType dtype, const Fault& fault,
+            Random& random) {
   Manner manner;
   manner.random = &random;
   manner.fault = fault;

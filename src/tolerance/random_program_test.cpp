@@ -1,5 +1,6 @@
-// Both sides of the bounds on random programs: a right subject is never accused, and a rank that is dropped, doubled or
-// swapped is always seen where the dtype can show it. DISTGRAD_RANDOM_PROGRAMS=10000 makes it the long test (a dtype).
+// Both sides of the bounds on random programs: a right subject is never accused, and a rank that is
+// dropped, doubled or swapped is always seen where the dtype can show it.
+// DISTGRAD_RANDOM_PROGRAMS=10000 makes it the long test (a dtype).
 #include "tolerance/random_program.h"
 
 #include <ATen/ATen.h>
@@ -38,10 +39,14 @@ int programs_to_try() {
 
 at::ScalarType torch_type(DType dtype) {
   switch (dtype) {
-    case DType::kFloat32: return at::kFloat;
-    case DType::kBFloat16: return at::kBFloat16;
-    case DType::kFloat16: return at::kHalf;
-    default: return at::kDouble;
+    case DType::kFloat32:
+      return at::kFloat;
+    case DType::kBFloat16:
+      return at::kBFloat16;
+    case DType::kFloat16:
+      return at::kHalf;
+    default:
+      return at::kDouble;
   }
 }
 
@@ -101,17 +106,18 @@ struct Figures {
   }
   void print(std::string_view name) const {
     std::cout << name << ": " << programs << " programs, " << undecided << " undecided, " << bitwise
-              << " bitwise; |run - truth| / bound median " << quantile(tightness, 0.5) << " largest "
-              << quantile(tightness, 1) << "; largest bound / largest figure median " << quantile(relative, 0.5)
-              << " 90 % " << quantile(relative, 0.9) << "; faults " << faults << ", that must be seen " << must_be_seen
-              << ", seen " << seen << std::endl;
+              << " bitwise; |run - truth| / bound median " << quantile(tightness, 0.5)
+              << " largest " << quantile(tightness, 1) << "; largest bound / largest figure median "
+              << quantile(relative, 0.5) << " 90 % " << quantile(relative, 0.9) << "; faults "
+              << faults << ", that must be seen " << must_be_seen << ", seen " << seen << std::endl;
   }
 };
 
 class RandomPrograms : public testing::TestWithParam<DType> {};
 
 // Never accuses: all admissible runs of a program lie within its bounds.
-void check_right_subjects(const RandomProgram& program, DType dtype, const Simulated& s, Random& random, Figures& figures) {
+void check_right_subjects(const RandomProgram& program, DType dtype, const Simulated& s,
+                          Random& random, Figures& figures) {
   double worst = 0;
   for (int k = 0; k < kRunsEach; ++k) {
     const std::vector<double> observed =
@@ -120,7 +126,8 @@ void check_right_subjects(const RandomProgram& program, DType dtype, const Simul
     for (std::size_t i = 0; i < observed.size(); ++i) {
       ASSERT_FALSE(differs(observed[i], s.flat.values[i], s.flat.bounds[i]))
           << "figure " << i << ": " << observed[i] << " is off " << s.flat.values[i] << " by "
-          << observed[i] - s.flat.values[i] << ", bound " << s.flat.bounds[i] << "\n" << program.text();
+          << observed[i] - s.flat.values[i] << ", bound " << s.flat.bounds[i] << "\n"
+          << program.text();
       if (s.flat.bounds[i] > 0 && std::isfinite(s.flat.bounds[i]))
         worst = std::max(worst, std::fabs(observed[i] - s.flat.values[i]) / s.flat.bounds[i]);
     }
@@ -128,8 +135,10 @@ void check_right_subjects(const RandomProgram& program, DType dtype, const Simul
   figures.tightness.push_back(worst);
 }
 
-// Always seen: where the wrong program's own figures, in exact arithmetic, are further from the truth than both bounds.
-void check_wrong_subject(const RandomProgram& program, DType dtype, const Simulated& s, Random& random, Figures& figures) {
+// Always seen: where the wrong program's own figures, in exact arithmetic, are further from the
+// truth than both bounds.
+void check_wrong_subject(const RandomProgram& program, DType dtype, const Simulated& s,
+                         Random& random, Figures& figures) {
   Fault fault;
   fault.kind = static_cast<Fault::Kind>(1 + random() % 3);
   fault.collective = static_cast<int>(random() % testing_programs::collectives_in(program));
@@ -143,9 +152,11 @@ void check_wrong_subject(const RandomProgram& program, DType dtype, const Simula
     must_be_seen |= distance > s.flat.bounds[i] + wrong.flat.bounds[i];
   }
   if (!different) return;  // the fault changes nothing (a swap in a sum, a value never used)
-  const std::vector<double> observed = flat_values(testing_programs::run(program, torch_type(dtype), fault, random));
+  const std::vector<double> observed =
+      flat_values(testing_programs::run(program, torch_type(dtype), fault, random));
   bool seen = false;
-  for (std::size_t i = 0; i < observed.size(); ++i) seen |= differs(observed[i], s.flat.values[i], s.flat.bounds[i]);
+  for (std::size_t i = 0; i < observed.size(); ++i)
+    seen |= differs(observed[i], s.flat.values[i], s.flat.bounds[i]);
   ++figures.faults;
   figures.must_be_seen += must_be_seen;
   figures.seen += seen;
@@ -167,22 +178,29 @@ TEST_P(RandomPrograms, NeverAccuseARightSubjectAndSeeAWrongOne) {
       continue;
     }
     SCOPED_TRACE("program " + std::to_string(p));
-    figures.bitwise += std::all_of(s.flat.bounds.begin(), s.flat.bounds.end(), [](double b) { return b == 0; });
+    figures.bitwise +=
+        std::all_of(s.flat.bounds.begin(), s.flat.bounds.end(), [](double b) { return b == 0; });
     double largest = 0;
     for (const double v : s.flat.values) largest = std::max(largest, std::fabs(v));
-    if (largest > 0) figures.relative.push_back(*std::max_element(s.flat.bounds.begin(), s.flat.bounds.end()) / largest);
+    if (largest > 0)
+      figures.relative.push_back(*std::max_element(s.flat.bounds.begin(), s.flat.bounds.end()) /
+                                 largest);
     check_right_subjects(program, dtype, s, random, figures);
     if (HasFatalFailure()) return;
     check_wrong_subject(program, dtype, s, random, figures);
     if (HasFatalFailure()) return;
   }
   figures.print(traits(dtype).name);
-  EXPECT_GT(figures.must_be_seen, figures.faults / 3);  // bounds that hide most faults would be no use
+  EXPECT_GT(figures.must_be_seen,
+            figures.faults / 3);  // bounds that hide most faults would be no use
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, RandomPrograms,
-                         testing::Values(DType::kFloat64, DType::kFloat32, DType::kBFloat16, DType::kFloat16),
-                         [](const auto& instance) { return std::string(traits(instance.param).name); });
+                         testing::Values(DType::kFloat64, DType::kFloat32, DType::kBFloat16,
+                                         DType::kFloat16),
+                         [](const auto& instance) {
+                           return std::string(traits(instance.param).name);
+                         });
 
 }  // namespace
 }  // namespace distgrad

@@ -1,5 +1,5 @@
-// Operators that move elements and compute nothing: cells move with them. Where an element of the result comes from is
-// found by running the operator once more on tensors of element numbers.
+// Operators that move elements and compute nothing: cells move with them. Where an element of the
+// result comes from is found by running the operator once more on tensors of element numbers.
 #include <ATen/Functions.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
@@ -11,10 +11,13 @@
 namespace distgrad::tolerance {
 namespace {
 
-// Element k of the arguments is numbered -(2^52 + k): exact in double, and no value that a program fills in.
+// Element k of the arguments is numbered -(2^52 + k): exact in double, and no value that a program
+// fills in.
 constexpr double kFirstNumber = -4503599627370496.0;
 
-bool moves(const c10::IValue& value) { return value.isTensor() && is_real_floating(value.toTensor()); }
+bool moves(const c10::IValue& value) {
+  return value.isTensor() && is_real_floating(value.toTensor());
+}
 
 // The elements of all arguments, one after another.
 class Sources {
@@ -43,7 +46,8 @@ class Sources {
 at::Tensor numbered(const View& view, std::int64_t first) {
   at::Tensor numbers = at::empty(c10::IntArrayRef(view.sizes), at::kDouble);
   double* data = numbers.mutable_data_ptr<double>();
-  for (std::int64_t i = 0; i < numbers.numel(); ++i) data[i] = kFirstNumber - static_cast<double>(first + i);
+  for (std::int64_t i = 0; i < numbers.numel(); ++i)
+    data[i] = kFirstNumber - static_cast<double>(first + i);
   return numbers;
 }
 
@@ -106,7 +110,8 @@ void rearrange(OpCall& call) {
       if (k >= 0 && k < sources.size() && k == std::floor(k)) {
         cells[i] = source_cells[static_cast<std::size_t>(k)];
       } else if (!fits(call.arithmetic().stored, out.value(i))) {
-        cells[i] = inexact_cell(out.value(i), call.arithmetic().stored_rounding(std::fabs(out.value(i))));
+        cells[i] =
+            inexact_cell(out.value(i), call.arithmetic().stored_rounding(std::fabs(out.value(i))));
       }
       any |= !cells[i].plain();
     }
@@ -122,7 +127,8 @@ void stack_rule(OpCall& call) {
     call.context().shadows.mark_operand(operand);
 }
 
-// Sorted by value: the cells follow the indices that came out; neighbours that may change places are branches.
+// Sorted by value: the cells follow the indices that came out; neighbours that may change places
+// are branches.
 void ordered(OpCall& call) {
   if (call.results().size() < 2) return;
   const at::Tensor& values = call.result(0);
@@ -139,11 +145,14 @@ void ordered(OpCall& call) {
   }
   const std::int64_t given_dim = call.integer("dim", call.traits().name == "topk" ? -1 : -1);
   const std::int64_t dim = given_dim < 0 ? given_dim + self->dim() : given_dim;
-  const at::Tensor numbers = numbered(call.required_view("self"), 0).gather(dim, indices).movedim(dim, -1).contiguous();
+  const at::Tensor numbers =
+      numbered(call.required_view("self"), 0).gather(dim, indices).movedim(dim, -1).contiguous();
   const double* data = numbers.const_data_ptr<double>();
   const std::int64_t length = numbers.size(-1);
   Cell* cells = call.arena().cells(numbers.numel());
-  const auto source = [&](std::int64_t i) { return static_cast<std::int64_t>(kFirstNumber - data[i]); };
+  const auto source = [&](std::int64_t i) {
+    return static_cast<std::int64_t>(kFirstNumber - data[i]);
+  };
   const at::Tensor target = values.movedim(dim, -1);
   for (std::int64_t i = 0; i < numbers.numel(); ++i) {
     cells[i] = all.cell(source(i));
@@ -162,7 +171,8 @@ void ordered(OpCall& call) {
         if (std::find(taken, taken + length, number) != taken + length) continue;
         for (std::int64_t t = 0; t < length; ++t) {
           call.at_element(row * length + t, target.sizes());
-          call.branch(all.number(source(row * length + t)), all.number(static_cast<std::int64_t>(kFirstNumber - number)));
+          call.branch(all.number(source(row * length + t)),
+                      all.number(static_cast<std::int64_t>(kFirstNumber - number)));
         }
       }
     }

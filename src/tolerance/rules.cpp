@@ -37,15 +37,18 @@ void find_rule(OpTraits& traits) {
     traits.formula = &formula;
     traits.rule = apply_formula;
   }
-  for (const auto rules : {pointwise_rules(), rearranging_rules(), reduction_rules(), contraction_rules(), matrix_rules()})
+  for (const auto rules : {pointwise_rules(), rearranging_rules(), reduction_rules(),
+                           contraction_rules(), matrix_rules()})
     for (const RuleRow& row : rules)
       if (row.op == traits.name) traits.rule = row.rule;
   traits.known = traits.rule != nullptr;
 }
 
 void estimate_by_perturbation(OpCall& call) {
-  constexpr int kPatterns = 8;   // random sign patterns: the largest deviation of a linear map is at one of 2^n corners
-  constexpr double kSafety = 8;  // what eight of them may miss, and the operator's own rounding inside
+  constexpr int kPatterns =
+      8;  // random sign patterns: the largest deviation of a linear map is at one of 2^n corners
+  constexpr double kSafety =
+      8;  // what eight of them may miss, and the operator's own rounding inside
   for (const at::Tensor& result : call.results()) {
     if (!is_real_floating(result)) continue;
     std::vector<double> deviation(static_cast<std::size_t>(result.numel()), 0.0);
@@ -61,7 +64,8 @@ void estimate_by_perturbation(OpCall& call) {
           c10::List<at::Tensor> list;
           for (const at::Tensor& tensor : value.toTensorVector())
             list.push_back(is_real_floating(tensor)
-                               ? perturbed(call, call.context().shadows.view_of(tensor), pattern * 17 + i + list.size())
+                               ? perturbed(call, call.context().shadows.view_of(tensor),
+                                           pattern * 17 + i + list.size())
                                : tensor);
           stack.emplace_back(std::move(list));
         } else {
@@ -76,7 +80,8 @@ void estimate_by_perturbation(OpCall& call) {
       if (which >= stack.size() || !stack[which].isTensor()) continue;
       const at::Tensor moved = stack[which].toTensor().to(at::kDouble).contiguous();
       for (std::int64_t i = 0; i < std::min(moved.numel(), out.size); ++i)
-        deviation[i] = std::max(deviation[i], std::fabs(moved.const_data_ptr<double>()[i] - out.value(i)));
+        deviation[i] =
+            std::max(deviation[i], std::fabs(moved.const_data_ptr<double>()[i] - out.value(i)));
     }
     double* errors = call.arena().doubles(out.size);
     const InArithmetic in(call.arithmetic());
@@ -85,8 +90,10 @@ void estimate_by_perturbation(OpCall& call) {
         errors[i] = 0;
         continue;
       }
-      errors[i] = stored_error({out.value(i), kSafety * (deviation[i] + call.arithmetic().stored_rounding(std::fabs(out.value(i))))},
-                               out.value(i));
+      errors[i] = stored_error(
+          {out.value(i),
+           kSafety * (deviation[i] + call.arithmetic().stored_rounding(std::fabs(out.value(i))))},
+          out.value(i));
     }
     call.write_errors(result, out, errors);
   }

@@ -1,4 +1,5 @@
-// The rules: how each operator passes on its arguments' errors and what it adds. One table a family of operators.
+// The rules: how each operator passes on its arguments' errors and what it adds. One table a family
+// of operators.
 #pragma once
 
 #include <array>
@@ -14,7 +15,7 @@ struct RuleRow {
   Rule rule;
 };
 
-std::span<const RuleRow> pointwise_rules();    // add, mul, comparisons: those that are not a formula
+std::span<const RuleRow> pointwise_rules();  // add, mul, comparisons: those that are not a formula
 std::span<const RuleRow> rearranging_rules();  // index, cat, where: elements move
 std::span<const RuleRow> reduction_rules();    // sum, amax, softmax, var
 std::span<const RuleRow> contraction_rules();  // mm, dot, index_add, convolution: sums of products
@@ -23,13 +24,15 @@ std::span<const RuleRow> matrix_rules();       // inverse, solve, determinant
 // A pointwise operator as arithmetic on Numbers, in the order of the kernel's own operations.
 struct Formula {
   std::string_view op;
-  std::array<std::string_view, 6> arguments;  // the schema's names, tensors and numbers; empty: no more
-  Number (*evaluate)(const Number* arguments);
-  bool stores_each_step = false;  // kernels of the 16-bit types round each step, not only the result
+  std::array<std::string_view, 6>
+      arguments;  // the schema's names, tensors and numbers; empty: no more
+  BoundedValue (*evaluate)(const BoundedValue* arguments);
+  bool stores_each_step =
+      false;  // kernels of the 16-bit types round each step, not only the result
 };
 std::span<const Formula> formulas();
 
-bool given(Number argument);  // false: the argument was None or is not in this overload
+bool given(BoundedValue argument);  // false: the argument was None or is not in this overload
 
 // Finds rule and formula; traits.known is false where there is none.
 void find_rule(OpTraits& traits);
@@ -40,9 +43,11 @@ void apply_formula(OpCall& call);
 void estimate_by_perturbation(OpCall& call);
 
 // Sums shared by families.
-// The error of a sum in any order, of rows' terms that are finished values, in the kernel's inner arithmetic.
+// The error of a sum in any order, of rows' terms that are finished values, in the kernel's inner
+// arithmetic.
 double sum_error(const Buffer& row, const Arithmetic& arithmetic, bool* exact);
-// One sum whose terms the run may add in another order, with each addition rounded to the stored type.
+// One sum whose terms the run may add in another order, with each addition rounded to the stored
+// type.
 Cell merged(const Cell& a, const Cell& b);
 Cell finished(Cell cell, const Arithmetic& arithmetic);  // sets error from the figures of the terms
 

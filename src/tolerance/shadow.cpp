@@ -16,24 +16,37 @@ bool holds_reals(c10::ScalarType type) {
     case c10::ScalarType::Short:
     case c10::ScalarType::Char:
     case c10::ScalarType::Byte:
-    case c10::ScalarType::Bool: return true;
-    default: return false;
+    case c10::ScalarType::Bool:
+      return true;
+    default:
+      return false;
   }
 }
 
 double element(const void* data, c10::ScalarType type, std::int64_t i) {
   switch (type) {
-    case c10::ScalarType::Double: return static_cast<const double*>(data)[i];
-    case c10::ScalarType::Float: return static_cast<const float*>(data)[i];
-    case c10::ScalarType::Half: return static_cast<const c10::Half*>(data)[i];
-    case c10::ScalarType::BFloat16: return static_cast<const c10::BFloat16*>(data)[i];
-    case c10::ScalarType::Long: return static_cast<double>(static_cast<const std::int64_t*>(data)[i]);
-    case c10::ScalarType::Int: return static_cast<const std::int32_t*>(data)[i];
-    case c10::ScalarType::Short: return static_cast<const std::int16_t*>(data)[i];
-    case c10::ScalarType::Char: return static_cast<const std::int8_t*>(data)[i];
-    case c10::ScalarType::Byte: return static_cast<const std::uint8_t*>(data)[i];
-    case c10::ScalarType::Bool: return static_cast<const bool*>(data)[i] ? 1 : 0;
-    default: return 0;
+    case c10::ScalarType::Double:
+      return static_cast<const double*>(data)[i];
+    case c10::ScalarType::Float:
+      return static_cast<const float*>(data)[i];
+    case c10::ScalarType::Half:
+      return static_cast<const c10::Half*>(data)[i];
+    case c10::ScalarType::BFloat16:
+      return static_cast<const c10::BFloat16*>(data)[i];
+    case c10::ScalarType::Long:
+      return static_cast<double>(static_cast<const std::int64_t*>(data)[i]);
+    case c10::ScalarType::Int:
+      return static_cast<const std::int32_t*>(data)[i];
+    case c10::ScalarType::Short:
+      return static_cast<const std::int16_t*>(data)[i];
+    case c10::ScalarType::Char:
+      return static_cast<const std::int8_t*>(data)[i];
+    case c10::ScalarType::Byte:
+      return static_cast<const std::uint8_t*>(data)[i];
+    case c10::ScalarType::Bool:
+      return static_cast<const bool*>(data)[i] ? 1 : 0;
+    default:
+      return 0;
   }
 }
 
@@ -107,12 +120,14 @@ Shadows::Entry& Shadows::entry_of(const at::Tensor& tensor) {
   const c10::StorageImpl* key = tensor.storage().unsafeGetStorageImpl();
   const auto it = entries_.find(key);
   if (it != entries_.end()) return it->second;
-  return entries_.emplace(key, Entry{tensor.storage().getWeakStorageImpl(), {}, false, false}).first->second;
+  return entries_.emplace(key, Entry{tensor.storage().getWeakStorageImpl(), {}, false, false})
+      .first->second;
 }
 
 bool Shadows::is_stacked(const at::Tensor& tensor) const {
   const Entry* entry = find(tensor);
-  return entry != nullptr && entry->stacked && tensor.storage_offset() == 0 && tensor.is_contiguous() &&
+  return entry != nullptr && entry->stacked && tensor.storage_offset() == 0 &&
+         tensor.is_contiguous() &&
          tensor.numel() * static_cast<std::int64_t>(tensor.dtype().itemsize()) ==
              static_cast<std::int64_t>(tensor.storage().nbytes());
 }
@@ -155,14 +170,16 @@ void Shadows::write(const at::Tensor& tensor, const Cell* cells) {
     Entry* entry = find(tensor);
     if (entry == nullptr || entry->cells.empty()) return;
     Cell* target = entry->cells.data() + tensor.storage_offset();
-    for_each_offset(tensor.sizes(), tensor.strides(), [&](std::int64_t, std::int64_t o) { target[o] = Cell(); });
+    for_each_offset(tensor.sizes(), tensor.strides(),
+                    [&](std::int64_t, std::int64_t o) { target[o] = Cell(); });
     return;
   }
   Cell* target = obtain(tensor).cells.data() + tensor.storage_offset();
   if (is_contiguous(tensor.sizes(), tensor.strides())) {
     std::copy(cells, cells + tensor.numel(), target);
   } else {
-    for_each_offset(tensor.sizes(), tensor.strides(), [&](std::int64_t i, std::int64_t o) { target[o] = cells[i]; });
+    for_each_offset(tensor.sizes(), tensor.strides(),
+                    [&](std::int64_t i, std::int64_t o) { target[o] = cells[i]; });
   }
 }
 
@@ -190,7 +207,8 @@ Buffer load(Arena& arena, const View& view, c10::IntArrayRef sizes, const Arithm
   if (!same) {
     const std::size_t missing = sizes.size() - view.sizes.size();
     for (std::size_t d = 0; d < sizes.size(); ++d)
-      strides.push_back(d < missing || view.sizes[d - missing] == 1 ? 0 : view.strides[d - missing]);
+      strides.push_back(d < missing || view.sizes[d - missing] == 1 ? 0
+                                                                    : view.strides[d - missing]);
   }
   if (same && view.type == c10::ScalarType::Double) {
     buffer.values = static_cast<const double*>(view.data);
@@ -199,8 +217,9 @@ Buffer load(Arena& arena, const View& view, c10::IntArrayRef sizes, const Arithm
     if (same) {
       for (std::int64_t i = 0; i < length; ++i) values[i] = element(view.data, view.type, i);
     } else {
-      for_each_offset(sizes, strides,
-                      [&](std::int64_t i, std::int64_t o) { values[i] = element(view.data, view.type, o); });
+      for_each_offset(sizes, strides, [&](std::int64_t i, std::int64_t o) {
+        values[i] = element(view.data, view.type, o);
+      });
     }
     buffer.values = values;
   }
@@ -221,7 +240,8 @@ Buffer load(Arena& arena, const View& view, c10::IntArrayRef sizes, const Arithm
     for (std::int64_t i = 0; i < length; ++i) {
       if (fits(scanned.stored, buffer.values[i])) continue;
       if (cells == nullptr) buffer.cells = cells = arena.cells(length);
-      cells[i] = inexact_cell(buffer.values[i], scanned.stored_rounding(std::fabs(buffer.values[i])));
+      cells[i] =
+          inexact_cell(buffer.values[i], scanned.stored_rounding(std::fabs(buffer.values[i])));
     }
   }
   return buffer;

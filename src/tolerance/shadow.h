@@ -1,5 +1,6 @@
-// What is known of the error of every element of every tensor, kept by storage: a view, whatever its strides, reads and
-// writes the same memory and so finds the same cells; an in-place operator changes them where they are.
+// What is known of the error of every element of every tensor, kept by storage: a view, whatever
+// its strides, reads and writes the same memory and so finds the same cells; an in-place operator
+// changes them where they are.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,17 +17,18 @@
 
 namespace distgrad::tolerance {
 
-// One element. The default cell says: exact, one term. An element that is a sum whose terms the run may add in another
-// order (a reduction over ranks, autograd's accumulation) keeps the figures of its terms, so that what is added to it
-// later is judged as one sum with them.
+// One element. The default cell says: exact, one term. An element that is a sum whose terms the run
+// may add in another order (a reduction over ranks, autograd's accumulation) keeps the figures of
+// its terms, so that what is added to it later is judged as one sum with them.
 struct Cell {
-  double error = 0;      // bound of |run - simulation|
-  double sum_error = 0;  // the sum of the terms' own errors
-  double magnitude = 0;  // the sum of the terms' absolute values, errors included
-  std::int32_t terms = 0;      // 0: the default cell
-  std::int16_t unit = kNoBit;  // all terms are multiples of 2^unit; kInexact where some term has an error
-  // An exact product of so many factors and one more: as a factor of an inexact product it may itself have been
-  // rounded on the way, had the factors been taken in another order.
+  double error = 0;        // bound of |run - simulation|
+  double sum_error = 0;    // the sum of the terms' own errors
+  double magnitude = 0;    // the sum of the terms' absolute values, errors included
+  std::int32_t terms = 0;  // 0: the default cell
+  std::int16_t unit =
+      kNoBit;  // all terms are multiples of 2^unit; kInexact where some term has an error
+  // An exact product of so many factors and one more: as a factor of an inexact product it may
+  // itself have been rounded on the way, had the factors been taken in another order.
   std::int16_t exact_products = 0;
   ProductFigures product;  // of factors in any order; none where the program says the order
 
@@ -61,7 +63,8 @@ struct View {
   const void* data = nullptr;
   c10::ScalarType type = c10::ScalarType::Double;
   const Cell* cells = nullptr;  // parallel to data; null: none known
-  bool scan = true;   // cells unknown: a value that the dtype does not hold was rounded (a constructor, a leaf's weight)
+  bool scan = true;      // cells unknown: a value that the dtype does not hold was rounded (a
+                         // constructor, a leaf's weight)
   bool wrapped = false;  // a Python number
   bool operand = false;  // Entry::operand
   Dims sizes;
@@ -81,7 +84,7 @@ struct Buffer {
   double value(std::int64_t i) const { return values[i * step]; }
   Cell cell(std::int64_t i) const { return cells ? cells[i * step] : Cell(); }
   double error(std::int64_t i) const { return cells ? cells[i * step].error : 0; }
-  Number number(std::int64_t i) const { return {value(i), error(i)}; }
+  BoundedValue number(std::int64_t i) const { return {value(i), error(i)}; }
   Buffer row(std::int64_t offset, std::int64_t length) const {
     return {values + offset * step, cells ? cells + offset * step : nullptr, length, step};
   }
@@ -93,7 +96,8 @@ class Shadows {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // keeps the address from being used again
     std::vector<Cell> cells;  // by element of the storage; empty: all plain
     bool stacked = false;     // written by stack: its leading dim may be the ranks
-    bool operand = false;     // read by stack: may be one rank's operand of a collective, a factor of its product
+    bool operand =
+        false;  // read by stack: may be one rank's operand of a collective, a factor of its product
   };
 
   Entry& obtain(const at::Tensor& tensor);  // with cells for every element of the storage
@@ -108,14 +112,17 @@ class Shadows {
 
  private:
   Entry* find(const at::Tensor& tensor);
-  const Entry* find(const at::Tensor& tensor) const { return const_cast<Shadows*>(this)->find(tensor); }
+  const Entry* find(const at::Tensor& tensor) const {
+    return const_cast<Shadows*>(this)->find(tensor);
+  }
   Entry& entry_of(const at::Tensor& tensor);  // made where there is none
 
   std::unordered_map<const c10::StorageImpl*, Entry> entries_;
   std::size_t cells_written_ = 0;
 };
 
-// Reads a view broadcast to `sizes`. `scanned`: the format that values without cells are checked against.
+// Reads a view broadcast to `sizes`. `scanned`: the format that values without cells are checked
+// against.
 Buffer load(Arena& arena, const View& view, c10::IntArrayRef sizes, const Arithmetic& scanned);
 
 // Reorders dims.

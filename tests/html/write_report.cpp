@@ -89,7 +89,7 @@ CaseResult failing_case(int i) {
   return r;
 }
 
-Way way(const CaseResult& r) {
+ValueTrace way(const CaseResult& r) {
   Explanation e;
   const auto of = [&](const char* title, ExplainedValue::Kind kind, bool wrong) {
     ExplainedValue v{.kind = kind,
@@ -112,7 +112,7 @@ Way way(const CaseResult& r) {
               of("loss: l_r = (y * y).sum()", ExplainedValue::Kind::kLoss, false)};
   e.values[2].mark = "the cotangents part here: the backward of this step is not the adjoint";
   e.parting = "In the backward of step y.";
-  return way_of(e, r.which.dtype);
+  return trace_of(e, r.which.dtype);
 }
 
 }  // namespace
@@ -124,7 +124,7 @@ int main(int argc, char** argv) {
   Report report;
   report.command = "distgrad run mine --html report.html";
   report.torch = "2.15.0";
-  std::map<std::string, Way> ways;
+  std::map<std::string, ValueTrace> ways;
   for (int i = 0; i < std::atoi(argv[1]); ++i) {
     report.cases.push_back(failing_case(i));
     if (ways.size() < 200) ways.emplace(report.cases.back().which.id, way(report.cases.back()));

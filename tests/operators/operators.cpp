@@ -1,9 +1,10 @@
-// Operators that a user's library might register: an all_reduce whose backward is right for one loss that every rank computes,
-// one that is right for the sum of the ranks' losses, one that is right for neither, and one that is for contiguous cotangents only.
+// Operators that a user's library might register: an all_reduce whose backward is right for one
+// loss that every rank computes, one that is right for the sum of the ranks' losses, one that is
+// right for neither, and one that is for contiguous cotangents only.
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
-#include <torch/library.h>
 
 namespace {
 
@@ -17,17 +18,20 @@ enum class Backward { kIdentity, kSummed, kHalved, kInMemoryOrder };
 
 template <Backward kBackward>
 struct AllReduce : torch::autograd::Function<AllReduce<kBackward>> {
-  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x, const std::string& group) {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
+                            const std::string& group) {
     ctx->saved_data["group"] = group;
     return summed(x, group);
   }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx, torch::autograd::variable_list g) {
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list g) {
     const std::string group = ctx->saved_data["group"].toStringRef();
     if constexpr (kBackward == Backward::kIdentity) return {g[0], at::Tensor()};
     // What a kernel does that takes every cotangent for contiguous.
-    const at::Tensor own = kBackward == Backward::kInMemoryOrder && g[0].is_non_overlapping_and_dense()
-                               ? g[0].as_strided({g[0].numel()}, {1}).reshape(g[0].sizes())
-                               : g[0];
+    const at::Tensor own =
+        kBackward == Backward::kInMemoryOrder && g[0].is_non_overlapping_and_dense()
+            ? g[0].as_strided({g[0].numel()}, {1}).reshape(g[0].sizes())
+            : g[0];
     const at::Tensor sum = summed(own, group);
     return {kBackward == Backward::kHalved ? sum / 2 : sum, at::Tensor()};
   }
@@ -46,6 +50,7 @@ TORCH_LIBRARY(example, m) {
   m.def("all_reduce(Tensor x, str group_name) -> Tensor", all_reduce<Backward::kSummed>);
   m.def("reduce_from_region(Tensor x, str group_name) -> Tensor", all_reduce<Backward::kIdentity>);
   m.def("halved(Tensor x, str group_name) -> Tensor", all_reduce<Backward::kHalved>);
-  m.def("in_memory_order(Tensor x, str group_name) -> Tensor", all_reduce<Backward::kInMemoryOrder>);
+  m.def("in_memory_order(Tensor x, str group_name) -> Tensor",
+        all_reduce<Backward::kInMemoryOrder>);
   m.def("compressed(Tensor x, int bits) -> Tensor", compressed);
 }

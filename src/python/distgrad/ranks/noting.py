@@ -120,8 +120,8 @@ class _Notes:
         if name:
             self._recent[name] = [*self._recent.get(name, ())[1 - _MOST_RECENT :], call]
         entered = [{"group": g, "calls": n} for g, n in list(self._entered.items())[-_MOST_GROUPS:]]
-        told_all = len(self._entered) <= _MOST_GROUPS
-        return json.dumps({**call, "entered": entered, "told_all": told_all,
+        reported_all = len(self._entered) <= _MOST_GROUPS
+        return json.dumps({**call, "entered": entered, "reported_all": reported_all,
                            "recent": self._recent.get(name, [])})
 
 

@@ -1,4 +1,4 @@
-#include "gradients/rounding_room.h"
+#include "gradients/user_code_slack.h"
 
 #include <algorithm>
 #include <cmath>
@@ -54,17 +54,19 @@ double roundings_of_users(DType dtype) {
   }
 }
 
-double rounding_room(const Simulation& simulation, std::size_t input, std::string_view subject, DType dtype) {
+double user_code_slack(const Simulation& simulation, std::size_t input, std::string_view subject,
+                       DType dtype) {
   if (!is_code_of_users(subject)) return 0;
   return roundings_of_users(dtype) * unit_roundoff(dtype) * largest_gradient(simulation, input);
 }
 
-Simulation with_rounding_room(const Simulation& simulation, std::string_view subject, DType dtype) {
+Simulation with_user_code_slack(const Simulation& simulation, std::string_view subject,
+                                DType dtype) {
   Simulation roomy = simulation;
   if (simulation.invalid || !is_code_of_users(subject)) return roomy;
   const double relative = roundings_of_users(dtype) * unit_roundoff(dtype);
   for (std::size_t i = 0; i < roomy.bounds.size(); ++i) {
-    const double room = rounding_room(simulation, i, subject, dtype);
+    const double room = user_code_slack(simulation, i, subject, dtype);
     for (auto& part : roomy.bounds[i].parts)
       if (part) part = with_added(*part, room);
   }
@@ -74,8 +76,8 @@ Simulation with_rounding_room(const Simulation& simulation, std::string_view sub
       largest = std::max(largest, largest_magnitude(value.values()));
     for (Array& bound : step.bound) bound = with_added(bound, relative * largest);
   }
-  const double room_of_losses =
-      kCancellationInLosses * relative * largest_magnitude(std::span<const double>(simulation.losses));
+  const double room_of_losses = kCancellationInLosses * relative *
+                                largest_magnitude(std::span<const double>(simulation.losses));
   if (!roomy.bounds.empty())
     for (double& bound : roomy.loss_bounds) bound += room_of_losses;
   return roomy;

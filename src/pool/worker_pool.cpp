@@ -1,4 +1,4 @@
-#include "pool/workshop.h"
+#include "pool/worker_pool.h"
 
 #include <poll.h>
 #include <unistd.h>
@@ -23,70 +23,80 @@
 namespace distgrad {
 namespace {
 
-constexpr int kKeptRanks = 24;       // idle ranks that are kept for a world size to come back
-constexpr int kMaxZygotesLost = 3;   // in a row, without a case being completed
-constexpr std::int64_t kLoadNs = std::int64_t{300} * 1'000'000'000;  // for a zygote to say that it is ready, on a busy machine
+constexpr int kKeptRanks = 24;      // idle ranks that are kept for a world size to come back
+constexpr int kMaxZygotesLost = 3;  // in a row, without a case being completed
+constexpr std::int64_t kLoadNs =
+    std::int64_t{300} * 1'000'000'000;  // for a zygote to say that it is ready, on a busy machine
 
 // Filling up costs a system call a rank: not with every reply, but before the workers run out.
 constexpr std::size_t kRefillBelow = 48;
-constexpr std::size_t kSimulatorsShare = 2;  // requests a simulator has before another one is started
-constexpr std::size_t kTeamsShare = 2;       // the same for a team, where several work side by side
-// What such a team has ahead: few, for a case that waits keeps those behind it from the other teams.
+constexpr std::size_t kSimulatorsShare =
+    2;                                  // requests a simulator has before another one is started
+constexpr std::size_t kTeamsShare = 2;  // the same for a team, where several work side by side
+// What such a team has ahead: few, for a case that waits keeps those behind it from the other
+// teams.
 constexpr std::size_t kSharedWindow = 8;
 
 }  // namespace
 
-Workshop::Workshop(WorkshopOptions options) : options_(std::move(options)), zygotes_(2 * options_.rank_commands.size()) {
-  if (options_.simulators <= 0) options_.simulators = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+WorkerPool::WorkerPool(WorkerPoolOptions options)
+    : options_(std::move(options)), zygotes_(2 * options_.rank_commands.size()) {
+  if (options_.simulators <= 0)
+    options_.simulators = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   raise_descriptor_limit();
   children_before_ = current_children();  // a shell's that became this process
   adopt_orphans();
   start_team({});
 }
 
-Workshop::~Workshop() {
+WorkerPool::~WorkerPool() {
   teams_.clear();
-  zygotes_.clear();  // which end all workers, and what these left; of one that was killed it is ours now
+  zygotes_.clear();  // which end all workers, and what these left; of one that was killed it is
+                     // ours now
   std::set<pid_t> kept = started_children();
   kept.merge(children_before_);
   end_children_but(kept);
 }
 
-void Workshop::prepare(int world_size, int rank_program, const std::string& transport) {
+void WorkerPool::prepare(int world_size, int rank_program, const std::string& transport) {
   const TeamKind kind{rank_program, WorkerRole::kRank, world_size, transport};
   if (!team_of(kind)) start_team(kind);
 }
 
-Ticket Workshop::simulate(SimulateRequest request, double timeout_s, Turn turn, int rank_program) {
+Ticket WorkerPool::simulate(SimulateRequest request, double timeout_s, QueuePosition position,
+                            int rank_program) {
   auto job = std::make_unique<Job>();
   job->kind.rank_program = rank_program;
   job->request = std::move(request);
   job->timeout_s = timeout_s;
-  return submit(std::move(job), turn);
+  return submit(std::move(job), position);
 }
 
-Ticket Workshop::run(RunRequest request, double timeout_s, int rank_program) {
+Ticket WorkerPool::run(RunRequest request, double timeout_s, int rank_program) {
   auto job = std::make_unique<Job>();
   job->kind = {rank_program, WorkerRole::kRank, request.program.world_size,
                transport_of(request.backend, request.device)};
   job->request = std::move(request);
   job->timeout_s = timeout_s;
-  return submit(std::move(job), Turn::kLast);
+  return submit(std::move(job), QueuePosition::kLast);
 }
 
-Ticket Workshop::submit(std::unique_ptr<Job> job, Turn turn) {
+Ticket WorkerPool::submit(std::unique_ptr<Job> job, QueuePosition position) {
   job->ticket = ++last_ticket_;
   if (limits().case_s > 0) job->timeout_s = std::min(job->timeout_s, limits().case_s);
   ++outstanding_;
   Jobs& jobs = waiting_[job->kind];
-  if (turn == Turn::kNext) jobs.push_front(std::move(job));
-  else jobs.push_back(std::move(job));
+  if (position == QueuePosition::kNext)
+    jobs.push_front(std::move(job));
+  else
+    jobs.push_back(std::move(job));
   return last_ticket_;
 }
 
-std::optional<Completion> Workshop::take_done(std::optional<Ticket> ticket) {
-  const auto found = std::find_if(done_.begin(), done_.end(),
-                                  [&](const Completion& c) { return !ticket || c.ticket == *ticket; });
+std::optional<Completion> WorkerPool::take_done(std::optional<Ticket> ticket) {
+  const auto found = std::find_if(done_.begin(), done_.end(), [&](const Completion& c) {
+    return !ticket || c.ticket == *ticket;
+  });
   if (found == done_.end()) return std::nullopt;
   Completion completion = std::move(*found);
   done_.erase(found);
@@ -94,7 +104,7 @@ std::optional<Completion> Workshop::take_done(std::optional<Ticket> ticket) {
   return completion;
 }
 
-std::optional<Completion> Workshop::next() {
+std::optional<Completion> WorkerPool::next() {
   for (;;) {
     if (auto done = take_done(std::nullopt)) return done;
     if (outstanding_ == 0 || interrupted_by()) return std::nullopt;
@@ -102,12 +112,12 @@ std::optional<Completion> Workshop::next() {
   }
 }
 
-std::optional<Completion> Workshop::next_if_any() {
+std::optional<Completion> WorkerPool::next_if_any() {
   if (done_.empty() && outstanding_ > 0 && !interrupted_by()) turn_once(Patience::kNone);
   return take_done(std::nullopt);
 }
 
-std::optional<Completion> Workshop::wait(Ticket ticket) {
+std::optional<Completion> WorkerPool::wait(Ticket ticket) {
   for (;;) {
     if (auto done = take_done(ticket)) return done;
     if (interrupted_by() || done_.size() == outstanding_) return std::nullopt;
@@ -115,13 +125,13 @@ std::optional<Completion> Workshop::wait(Ticket ticket) {
   }
 }
 
-std::string Workshop::torch_version(int rank_program) {
+std::string WorkerPool::torch_version(int rank_program) {
   while (!zygote(rank_program, WorkerRole::kSimulator).is_ready() && !interrupted_by())
     turn_once(Patience::kUntilSomething);
   return zygote(rank_program, WorkerRole::kSimulator).torch();
 }
 
-void Workshop::turn_once(Patience patience) {
+void WorkerPool::turn_once(Patience patience) {
   schedule();
   std::vector<pollfd> fds;
   fds.push_back({interrupts_fd(), POLLIN, 0});
@@ -146,13 +156,14 @@ void Workshop::turn_once(Patience patience) {
   tell_of_loading();
 }
 
-void Workshop::tell_of_loading() {
+void WorkerPool::tell_of_loading() {
   if (!options_.on_loading) return;
   for (const auto& team : teams_)
-    if (const auto loading = team->loading()) return options_.on_loading(loading->subject, loading->seconds);
+    if (const auto loading = team->loading())
+      return options_.on_loading(loading->subject, loading->seconds);
 }
 
-int Workshop::poll_timeout_ms(Patience patience) const {
+int WorkerPool::poll_timeout_ms(Patience patience) const {
   if (patience == Patience::kNone) return 0;
   const std::int64_t now = monotonic_ns();
   std::int64_t next = now + 1'000'000'000;
@@ -162,20 +173,21 @@ int Workshop::poll_timeout_ms(Patience patience) const {
 
 // --- Which worker gets what ---
 
-void Workshop::schedule() {
+void WorkerPool::schedule() {
   for (auto& [kind, jobs] : waiting_)
     if (kind.role == WorkerRole::kSimulator) schedule_simulations(kind, jobs);
   schedule_runs();
 }
 
-void Workshop::schedule_simulations(TeamKind kind, Jobs& jobs) {
+void WorkerPool::schedule_simulations(TeamKind kind, Jobs& jobs) {
   while (!jobs.empty()) {
     Team* least = nullptr;
     int simulators = 0;
     for (const auto& team : teams_) {
       if (team->kind() != kind) continue;
       ++simulators;
-      if (team->has_room() && (!least || team->in_flight() < least->in_flight())) least = team.get();
+      if (team->has_room() && (!least || team->in_flight() < least->in_flight()))
+        least = team.get();
     }
     if (simulators < options_.simulators && (!least || least->in_flight() >= kSimulatorsShare))
       least = &start_team(kind);
@@ -185,8 +197,9 @@ void Workshop::schedule_simulations(TeamKind kind, Jobs& jobs) {
   }
 }
 
-// One world at a time gets cases. When no more wait for it the next one does, while the first finishes what it has.
-void Workshop::schedule_runs() {
+// One world at a time gets cases. When no more wait for it the next one does, while the first
+// finishes what it has.
+void WorkerPool::schedule_runs() {
   if (!current_ || waiting_[*current_].empty()) current_ = kind_of_oldest_run();
   if (!current_) return;
   Jobs& jobs = waiting_[*current_];
@@ -195,7 +208,7 @@ void Workshop::schedule_runs() {
   fill(team ? *team : start_team(*current_), jobs);
 }
 
-std::optional<TeamKind> Workshop::kind_of_oldest_run() const {
+std::optional<TeamKind> WorkerPool::kind_of_oldest_run() const {
   std::optional<TeamKind> oldest;
   Ticket ticket = 0;
   for (const auto& [kind, jobs] : waiting_) {
@@ -207,7 +220,7 @@ std::optional<TeamKind> Workshop::kind_of_oldest_run() const {
   return oldest;
 }
 
-void Workshop::fill(Team& team, Jobs& jobs) {
+void WorkerPool::fill(Team& team, Jobs& jobs) {
   if (team.in_flight() > kRefillBelow) return;
   while (!jobs.empty() && team.has_room()) {
     team.send(std::move(jobs.front()));
@@ -215,8 +228,9 @@ void Workshop::fill(Team& team, Jobs& jobs) {
   }
 }
 
-// Each case to the team with the fewest. A second run is worth something on fresh ranks alone, where no other case was.
-void Workshop::share(TeamKind kind, Jobs& jobs) {
+// Each case to the team with the fewest. A second run is worth something on fresh ranks alone,
+// where no other case was.
+void WorkerPool::share(TeamKind kind, Jobs& jobs) {
   while (!jobs.empty()) {
     Team* least = nullptr;
     int teams = 0;
@@ -227,7 +241,8 @@ void Workshop::share(TeamKind kind, Jobs& jobs) {
       if (fits && (!least || team->in_flight() < least->in_flight())) least = team.get();
     }
     const bool wants_another = !least || least->in_flight() >= kTeamsShare;
-    if (wants_another && (teams < options_.teams || (!least && jobs.front()->is_second_run))) least = &start_team(kind);
+    if (wants_another && (teams < options_.teams || (!least && jobs.front()->is_second_run)))
+      least = &start_team(kind);
     if (!least || least->in_flight() >= kSharedWindow) return;
     least->send(std::move(jobs.front()));
     jobs.pop_front();
@@ -235,23 +250,24 @@ void Workshop::share(TeamKind kind, Jobs& jobs) {
 }
 
 // Behind those that are here come those that are elsewhere.
-std::size_t Workshop::zygote_place(int rank_program, WorkerRole role) const {
+std::size_t WorkerPool::zygote_place(int rank_program, WorkerRole role) const {
   const bool elsewhere = options_.open_elsewhere && role == WorkerRole::kRank;
   return static_cast<std::size_t>(rank_program) + (elsewhere ? options_.rank_commands.size() : 0);
 }
 
-ZygoteProcess& Workshop::zygote(int rank_program, WorkerRole role) {
+ZygoteProcess& WorkerPool::zygote(int rank_program, WorkerRole role) {
   const std::size_t place = zygote_place(rank_program, role);
   auto& zygote = zygotes_.at(place);
   if (zygote) return *zygote;
-  const std::vector<std::string>& command = options_.rank_commands.at(static_cast<std::size_t>(rank_program));
+  const std::vector<std::string>& command =
+      options_.rank_commands.at(static_cast<std::size_t>(rank_program));
   zygote = place < options_.rank_commands.size()
                ? std::make_unique<ZygoteProcess>(command)
                : std::make_unique<ZygoteProcess>(command, options_.open_elsewhere(command));
   return *zygote;
 }
 
-Team* Workshop::team_of(TeamKind kind) {
+Team* WorkerPool::team_of(TeamKind kind) {
   for (auto it = teams_.begin(); it != teams_.end(); ++it) {
     if ((*it)->kind() != kind) continue;
     teams_.splice(teams_.end(), teams_, it);
@@ -260,7 +276,7 @@ Team* Workshop::team_of(TeamKind kind) {
   return nullptr;
 }
 
-Team& Workshop::start_team(TeamKind kind) {
+Team& WorkerPool::start_team(TeamKind kind) {
   if (kind.role == WorkerRole::kRank) {
     require_loopback();
     retire_idle_teams(kind.world_size);
@@ -271,7 +287,7 @@ Team& Workshop::start_team(TeamKind kind) {
   return *teams_.back();
 }
 
-void Workshop::retire_idle_teams(int room_for) {
+void WorkerPool::retire_idle_teams(int room_for) {
   int ranks = room_for;
   for (const auto& team : teams_)
     if (team->kind().role == WorkerRole::kRank) ranks += team->kind().world_size;
@@ -284,7 +300,7 @@ void Workshop::retire_idle_teams(int room_for) {
 
 // --- What became of it ---
 
-void Workshop::serve_zygotes() {
+void WorkerPool::serve_zygotes() {
   for (std::size_t i = 0; i < zygotes_.size(); ++i) {
     if (!zygotes_[i]) continue;
     for (const ZygoteEvent& event : zygotes_[i]->exchange())
@@ -301,9 +317,9 @@ void Workshop::serve_zygotes() {
   }
 }
 
-// A zygote that never got ready never will; one that was killed takes its workers with it. The case that ran then runs
-// again, alone; where that ends a zygote, too, it is its doing.
-void Workshop::replace_zygote(std::unique_ptr<ZygoteProcess>& zygote, const std::string& why) {
+// A zygote that never got ready never will; one that was killed takes its workers with it. The case
+// that ran then runs again, alone; where that ends a zygote, too, it is its doing.
+void WorkerPool::replace_zygote(std::unique_ptr<ZygoteProcess>& zygote, const std::string& why) {
   const std::string how = why.empty() ? zygote->end_text() : why;
   if (!zygote->is_ready() || ++zygotes_lost_ > kMaxZygotesLost)
     throw SystemError(cannot_run(zygote->command()[0], how));
@@ -323,7 +339,7 @@ void Workshop::replace_zygote(std::unique_ptr<ZygoteProcess>& zygote, const std:
   zygote.reset();
 }
 
-void Workshop::collect() {
+void WorkerPool::collect() {
   for (auto it = teams_.begin(); it != teams_.end();) {
     for (Completion& completion : (*it)->take_completed()) {
       done_.push_back(std::move(completion));
@@ -334,7 +350,7 @@ void Workshop::collect() {
 }
 
 // Whether the team has failed: then its cases are elsewhere and it can go.
-bool Workshop::settle_failure(Team& team) {
+bool WorkerPool::settle_failure(Team& team) {
   std::optional<Team::Failure> failure = team.find_failure();
   if (!failure) return false;
   requeue(team.take_unanswered());
@@ -349,8 +365,9 @@ bool Workshop::settle_failure(Team& team) {
 }
 
 // To the front, in their order.
-void Workshop::requeue(std::vector<std::unique_ptr<Job>> jobs) {
-  for (auto job = jobs.rbegin(); job != jobs.rend(); ++job) waiting_[(*job)->kind].push_front(std::move(*job));
+void WorkerPool::requeue(std::vector<std::unique_ptr<Job>> jobs) {
+  for (auto job = jobs.rbegin(); job != jobs.rend(); ++job)
+    waiting_[(*job)->kind].push_front(std::move(*job));
 }
 
 std::string rank_executable() { return (executable_folder() / "distgrad-rank").string(); }

@@ -20,9 +20,9 @@ double roundings_of_users(DType);
 // The simulation with that added to its bounds, of gradients and steps; 64 times as much for the
 // losses, in which terms cancel. Bounds that were not asked for stay absent. For a subject that is
 // not the user's code the simulation as it is.
-Simulation with_rounding_room(const Simulation&, std::string_view subject, DType);
+Simulation with_user_code_slack(const Simulation&, std::string_view subject, DType);
 
 // What it adds to each bound of one gradient; 0 where it adds nothing.
-double rounding_room(const Simulation&, std::size_t input, std::string_view subject, DType);
+double user_code_slack(const Simulation&, std::size_t input, std::string_view subject, DType);
 
 }  // namespace distgrad

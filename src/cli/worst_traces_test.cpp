@@ -1,4 +1,4 @@
-#include "cli/worst_ways.h"
+#include "cli/worst_traces.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -32,14 +32,16 @@ class WorstWaysTest : public testing::Test {
   class NoMachine : public Machine {
     Simulation simulate(const SimulateRequest&) override { return {}; }
     std::optional<DistributedRun> observe() override { return std::nullopt; }
-    std::optional<DistributedRun> drive(const Program&, const Drive&) override { return std::nullopt; }
+    std::optional<DistributedRun> drive(const Program&, const Drive&) override {
+      return std::nullopt;
+    }
   };
 
   NoMachine machine_;
   int worked_out_ = 0;
-  WorstWays ways_{[this](const Conclusion&) {
+  WorstTraces ways_{[this](const Conclusion&) {
     ++worked_out_;
-    Way way;
+    ValueTrace way;
     way.rows.emplace_back();
     return way;
   }};

@@ -24,7 +24,7 @@ struct WayRow {
   std::vector<WayCell> cotangents;  // of inputs: gradients
 };
 
-struct Way {
+struct ValueTrace {
   std::vector<int> ranks;  // those shown
   int world_size = 0;
   std::vector<WayRow> rows;  // in the order of the program
@@ -36,6 +36,6 @@ struct Way {
 
 // `dtype`: what the ranks compute in, which says how near a value counts as the same. Shows up to
 // 16 ranks, those that differ before others.
-Way way_of(const Explanation&, DType);
+ValueTrace trace_of(const Explanation&, DType);
 
 }  // namespace distgrad

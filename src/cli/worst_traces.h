@@ -10,23 +10,23 @@
 #include <utility>
 
 #include "cli/verify.h"
-#include "report/way.h"
+#include "report/value_trace.h"
 
 namespace distgrad {
 
-class WorstWays {
+class WorstTraces {
  public:
-  using WorkOut = std::function<Way(const Conclusion&)>;
+  using WorkOut = std::function<ValueTrace(const Conclusion&)>;
 
-  WorstWays();  // worked out as `distgrad explain` does
-  explicit WorstWays(WorkOut work_out) : work_out_(std::move(work_out)) {}  // for tests
+  WorstTraces();  // worked out as `distgrad explain` does
+  explicit WorstTraces(WorkOut work_out) : work_out_(std::move(work_out)) {}  // for tests
 
   // Works the way out where the case is among the worst so far. Mismatches come first: of errors,
   // whose way is the simulation's alone, and of mismatches that are as expected only the first few
   // are taken, and of programs with more than 2^20 elements none.
   void consider(const Conclusion&);
 
-  std::map<std::string, Way> by_case() const { return ways_; }
+  std::map<std::string, ValueTrace> by_case() const { return ways_; }
 
  private:
   // How bad it is, and the number of the case, negative: of equal ones the first counts as worse.
@@ -35,7 +35,7 @@ class WorstWays {
   bool wants(const Rank&, const CaseResult&);
 
   WorkOut work_out_;
-  std::map<std::string, Way> ways_;  // by the case's name
+  std::map<std::string, ValueTrace> ways_;  // by the case's name
   std::set<std::pair<Rank, std::string>> wrong_;
   long considered_ = 0;
   int worked_out_ = 0;  // also those that worse ones have pushed out

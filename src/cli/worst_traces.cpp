@@ -1,4 +1,4 @@
-#include "cli/worst_ways.h"
+#include "cli/worst_traces.h"
 
 #include <cstdint>
 
@@ -27,24 +27,24 @@ bool is_small(const Simulation& simulation) {
 
 }  // namespace
 
-WorstWays::WorstWays()
-    : WorstWays([](const Conclusion& conclusion) {
-        return way_of(explanation_of(conclusion), conclusion.result.which.dtype);
+WorstTraces::WorstTraces()
+    : WorstTraces([](const Conclusion& conclusion) {
+        return trace_of(explanation_of(conclusion), conclusion.result.which.dtype);
       }) {}
 
-bool WorstWays::wants(const Rank& rank, const CaseResult& r) {
+bool WorstTraces::wants(const Rank& rank, const CaseResult& r) {
   if (!is_wrong(r) || r.broken) return others_ < kOthers;
   return wrong_.size() < kKept || (worked_out_ < kWorkedOut && rank > wrong_.begin()->first);
 }
 
-void WorstWays::consider(const Conclusion& conclusion) {
+void WorstTraces::consider(const Conclusion& conclusion) {
   const CaseResult& r = conclusion.result;
   const bool happened = r.verdict == Verdict::kMismatch || r.verdict == Verdict::kError;
   if (!conclusion.run || (!is_wrong(r) && !happened)) return;
   const auto [kind, error] = badness(r);
   const Rank rank{kind, error, -considered_++};
   if (!wants(rank, r) || !is_small(conclusion.simulation)) return;
-  Way way = work_out_(conclusion);
+  ValueTrace way = work_out_(conclusion);
   if (way.rows.empty()) return;
   const std::string& id = r.which.id;
   if (!ways_.insert_or_assign(id, std::move(way)).second) return;  // the same case a second time

@@ -1,4 +1,4 @@
-#include "cli/meaning.h"
+#include "cli/shared_truth.h"
 
 #include <cstdint>
 #include <set>
@@ -26,8 +26,9 @@ std::int64_t elements_of(const Input& input, int world_size) {
 bool is_on_gpu(const Case& c) { return c.device == "cuda"; }
 
 // Code gives the truth in the interpreter that runs it.
-MeaningKey key_of(const Case& c) {
-  return {c.scenario, c.world_size, c.dtype, spelled(c.objective), is_on_gpu(c), calls_code(c) ? c.python : ""};
+SharedTruthKey key_of(const Case& c) {
+  return {c.scenario,           c.world_size, c.dtype,
+          spelled(c.objective), is_on_gpu(c), calls_code(c) ? c.python : ""};
 }
 
 bool asks_for_bounds_at_once(const Program& program) {
@@ -38,7 +39,7 @@ bool asks_for_bounds_at_once(const Program& program) {
 
 std::vector<Case> one_for_each_truth(std::span<const Case> cases) {
   std::vector<Case> kept;
-  std::set<MeaningKey> seen;
+  std::set<SharedTruthKey> seen;
   for (const Case& c : cases) {
     if (!seen.insert(key_of(c)).second) continue;
     kept.push_back(c);

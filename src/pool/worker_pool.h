@@ -1,14 +1,16 @@
-// Where cases are worked on: simulators and teams of ranks, started as needed, fed ahead, watched, replaced after a
-// failure, stopped. The driver submits requests and takes completions as they come:
+// Where cases are worked on: simulators and teams of ranks, started as needed, fed ahead, watched,
+// replaced after a failure, stopped. The driver submits requests and takes completions as they
+// come:
 //
-//   Workshop workshop({.rank_commands = {{"/usr/bin/distgrad-rank"}}});
-//   const Ticket truth = workshop.simulate(simulate_request, 30);
-//   const Ticket observed = workshop.run(run_request, 30);
-//   while (std::optional<Completion> done = workshop.next()) ...
+//   WorkerPool pool({.rank_commands = {{"/usr/bin/distgrad-rank"}}});
+//   const Ticket truth = pool.simulate(simulate_request, 30);
+//   const Ticket observed = pool.run(run_request, 30);
+//   while (std::optional<Completion> done = pool.next()) ...
 //
-// Single-threaded: everything happens inside next(), wait() and their like. No process outlives the object, nor this
-// process however it ends. A case that crashes, hangs or raises is an error of that case alone; what a machine lacks (no
-// executable, no memory for a process) is a SystemError, thrown by whatever call finds it.
+// Single-threaded: everything happens inside next(), wait() and their like. No process outlives the
+// object, nor this process however it ends. A case that crashes, hangs or raises is an error of
+// that case alone; what a machine lacks (no executable, no memory for a process) is a SystemError,
+// thrown by whatever call finds it.
 #pragma once
 
 #include <deque>
@@ -27,41 +29,46 @@
 
 namespace distgrad {
 
-struct WorkshopOptions {
-  // Programs that speak the rank protocol, with arguments. The first one is started at once, as a simulator; others with
-  // the first case for them.
+struct WorkerPoolOptions {
+  // Programs that speak the rank protocol, with arguments. The first one is started at once, as a
+  // simulator; others with the first case for them.
   std::vector<std::vector<std::string>> rank_commands;
-  int simulators = 0;   // at most; 0: one a core
-  // Teams of one world that work side by side, at most: a case that waits for something keeps one of them.
+  int simulators = 0;  // at most; 0: one a core
+  // Teams of one world that work side by side, at most: a case that waits for something keeps one
+  // of them.
   int teams = 1;
-  // Where the ranks are elsewhere (other machines'): opens the control socket of a zygote that runs this command there. Simulators
-  // are here all the same. Empty: all is here.
+  // Where the ranks are elsewhere (other machines'): opens the control socket of a zygote that runs
+  // this command there. Simulators are here all the same. Empty: all is here.
   std::function<UniqueFd(const std::vector<std::string>& command)> open_elsewhere = {};
-  // Called while ranks import a subject, which is no part of a case's time, with what was asked for and the seconds so far.
+  // Called while ranks import a subject, which is no part of a case's time, with what was asked for
+  // and the seconds so far.
   std::function<void(const std::string& subject, double seconds)> on_loading = {};
 };
 
-enum class Turn { kLast, kNext };  // behind what waits already, or before it
+enum class QueuePosition { kLast, kNext };  // behind what waits already, or before it
 
-class Workshop {
+class WorkerPool {
  public:
-  explicit Workshop(WorkshopOptions options);  // returns at once; one simulator is on its way
-  ~Workshop();
+  explicit WorkerPool(WorkerPoolOptions options);  // returns at once; one simulator is on its way
+  ~WorkerPool();
 
   // Starts the ranks of a world ahead of the first case for it.
   void prepare(int world_size, int rank_program = 0, const std::string& transport = {});
 
-  // The case's time begins when its first worker begins it, not with the submission. Cases are best submitted ordered by
-  // world size: changing it costs time.
-  Ticket simulate(SimulateRequest request, double timeout_s, Turn turn = Turn::kLast, int rank_program = 0);
+  // The case's time begins when its first worker begins it, not with the submission. Cases are best
+  // submitted ordered by world size: changing it costs time.
+  Ticket simulate(SimulateRequest request, double timeout_s,
+                  QueuePosition position = QueuePosition::kLast, int rank_program = 0);
   Ticket run(RunRequest request, double timeout_s, int rank_program = 0);
 
-  // The next completion, in whatever order cases are done. Waits for it; nothing when nothing is outstanding, or when the
-  // process was interrupted (interrupted_by() of base/interrupts.h) and what was done before has been taken.
+  // The next completion, in whatever order cases are done. Waits for it; nothing when nothing is
+  // outstanding, or when the process was interrupted (interrupted_by() of base/interrupts.h) and
+  // what was done before has been taken.
   std::optional<Completion> next();
   // The same without waiting.
   std::optional<Completion> next_if_any();
-  // The completion of this ticket, others staying for next(); nothing when interrupted, or when it was taken before.
+  // The completion of this ticket, others staying for next(); nothing when interrupted, or when it
+  // was taken before.
   std::optional<Completion> wait(Ticket ticket);
 
   std::size_t outstanding() const { return outstanding_; }  // submitted and not yet taken
@@ -73,7 +80,7 @@ class Workshop {
   using Jobs = std::deque<std::unique_ptr<Job>>;
   enum class Patience { kNone, kUntilSomething };
 
-  Ticket submit(std::unique_ptr<Job> job, Turn turn);
+  Ticket submit(std::unique_ptr<Job> job, QueuePosition position);
   void turn_once(Patience patience);
   void schedule();
   void schedule_simulations(TeamKind kind, Jobs& jobs);
@@ -95,12 +102,12 @@ class Workshop {
   void requeue(std::vector<std::unique_ptr<Job>> jobs);
   std::optional<Completion> take_done(std::optional<Ticket> ticket);
 
-  WorkshopOptions options_;
+  WorkerPoolOptions options_;
   std::set<pid_t> children_before_;
   std::vector<std::unique_ptr<ZygoteProcess>> zygotes_;  // by zygote_place(); teams refer to them
   std::list<std::unique_ptr<Team>> teams_;               // the last used is last
   std::map<TeamKind, Jobs> waiting_;
-  std::optional<TeamKind> current_;                      // the world that gets the cases now
+  std::optional<TeamKind> current_;  // the world that gets the cases now
   std::deque<Completion> done_;
   Ticket last_ticket_ = 0;
   std::size_t outstanding_ = 0;

@@ -1,4 +1,4 @@
-#include "gradients/rounding_room.h"
+#include "gradients/user_code_slack.h"
 
 #include <gtest/gtest.h>
 
@@ -21,23 +21,26 @@ Simulation exact(double gradient) {
 }
 
 TEST(RoundingRoom, UsersCodeHasSomeRoundingsOfTheLargestElement) {
-  const Simulation s = with_rounding_room(exact(2), "all_reduce=python:f.py:g", DType::kFloat64);
+  const Simulation s = with_user_code_slack(exact(2), "all_reduce=python:f.py:g", DType::kFloat64);
   EXPECT_EQ(s.bounds[0].parts[0]->values()[0], 64 * kU * 8) << "what cancels under one objective";
   EXPECT_TRUE(std::isinf(s.bounds[0].parts[1]->values()[0]));
-  EXPECT_EQ(rounding_room(exact(2), 0, "python:f.py:g", DType::kFloat64), 64 * kU * 8);
-  EXPECT_EQ(rounding_room(exact(2), 0, "reference", DType::kFloat64), 0);
+  EXPECT_EQ(user_code_slack(exact(2), 0, "python:f.py:g", DType::kFloat64), 64 * kU * 8);
+  EXPECT_EQ(user_code_slack(exact(2), 0, "reference", DType::kFloat64), 0);
   EXPECT_EQ(s.steps[0].bound[0].values()[0], 64 * kU * 5);
   EXPECT_EQ(s.steps[0].bound[1].values()[0], 1 + 64 * kU * 5);
   EXPECT_EQ(s.loss_bounds[0], 64 * 64 * kU * 4);
-  const Simulation coarse = with_rounding_room(exact(2), "library:l.so:a::b", DType::kBFloat16);
+  const Simulation coarse = with_user_code_slack(exact(2), "library:l.so:a::b", DType::kBFloat16);
   EXPECT_EQ(coarse.bounds[0].parts[0]->values()[0], 8 * 0x1p-8 * 8);
 }
 
 TEST(RoundingRoom, WhatIsBuiltInIsComparedBitByBit) {
-  for (const char* subject : {"torch_nn", "reference", "python:reference", "python:in_place@checkpoint",
-                              "all_gather=python:in_place+all_reduce=megatron"}) {
+  for (const char* subject :
+       {"torch_nn", "reference", "python:reference", "python:in_place@checkpoint",
+        "all_gather=python:in_place+all_reduce=megatron"}) {
     EXPECT_FALSE(is_code_of_users(subject)) << subject;
-    EXPECT_EQ(with_rounding_room(exact(2), subject, DType::kFloat64).bounds[0].parts[0]->values()[0], 0);
+    EXPECT_EQ(
+        with_user_code_slack(exact(2), subject, DType::kFloat64).bounds[0].parts[0]->values()[0],
+        0);
   }
   for (const char* subject : {"python:torch.distributed.nn.functional", "python:f.py@checkpoint",
                               "all_gather=python:reference+copy=library:l.so:a::b"})
@@ -48,7 +51,7 @@ TEST(RoundingRoom, BoundsThatWereNotAskedForStayAbsent) {
   Simulation s = exact(2);
   s.bounds.clear();
   s.steps[0].bound.clear();
-  const Simulation same = with_rounding_room(s, "python:f.py:all_reduce", DType::kFloat64);
+  const Simulation same = with_user_code_slack(s, "python:f.py:all_reduce", DType::kFloat64);
   EXPECT_TRUE(same.bounds.empty() && same.steps[0].bound.empty());
   EXPECT_EQ(same.loss_bounds[0], 0);
 }

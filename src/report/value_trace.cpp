@@ -1,4 +1,4 @@
-#include "report/way.h"
+#include "report/value_trace.h"
 
 #include <fmt/format.h>
 
@@ -122,8 +122,8 @@ std::string cut(const std::string& text) {
 
 }  // namespace
 
-Way way_of(const Explanation& e, DType dtype) {
-  Way way;
+ValueTrace trace_of(const Explanation& e, DType dtype) {
+  ValueTrace way;
   std::size_t world_size = 0;
   for (const ExplainedValue& v : e.values)
     world_size = std::max({world_size, v.value.size(), v.cotangent.size()});

@@ -1,4 +1,4 @@
-#include "tolerance/number.h"
+#include "tolerance/bounded_value.h"
 
 #include <algorithm>
 #include <cmath>
@@ -14,13 +14,13 @@ constexpr double kResidualUnderflow = 0x1p-960;
 const Arithmetic* arithmetic = nullptr;
 
 // Infinities and NaN: the same in the run where everything before was exact, else anything.
-Number checked(double value, double error) {
+BoundedValue checked(double value, double error) {
   if (!(error < kInfinity)) return {value, kInfinity};
   if (!std::isfinite(value)) return {value, error == 0 ? 0 : kInfinity};
   return {value, error};
 }
 
-Number rounded(double value, double propagated, bool exact) {
+BoundedValue rounded(double value, double propagated, bool exact) {
   if (exact && fits(arithmetic->inner, value)) return {value, 0};
   if (!std::isfinite(value)) return checked(value, propagated);
   return checked(value, propagated + arithmetic->inner_rounding(std::fabs(value) + propagated));
@@ -32,34 +32,37 @@ InArithmetic::InArithmetic(const Arithmetic& a) : outer_(arithmetic) { arithmeti
 InArithmetic::~InArithmetic() { arithmetic = outer_; }
 const Arithmetic& current_arithmetic() { return *arithmetic; }
 
-Number operator+(Number a, Number b) {
+BoundedValue operator+(BoundedValue a, BoundedValue b) {
   const double sum = a.value + b.value;
   const double from_b = sum - a.value;  // Knuth's two-sum: the rounding error of sum
   const double residual = (a.value - (sum - from_b)) + (b.value - from_b);
   return rounded(sum, a.error + b.error, a.exact() && b.exact() && residual == 0);
 }
 
-Number operator-(Number a) { return {-a.value, a.error}; }
-Number operator-(Number a, Number b) { return a + -b; }
+BoundedValue operator-(BoundedValue a) { return {-a.value, a.error}; }
+BoundedValue operator-(BoundedValue a, BoundedValue b) { return a + -b; }
 
-Number operator*(Number a, Number b) {
+BoundedValue operator*(BoundedValue a, BoundedValue b) {
   const double product = a.value * b.value;
   if (a.exact() && b.exact()) {
-    const bool exact = a.value == 0 || b.value == 0 ||
-                       (std::fabs(product) > kResidualUnderflow && std::fma(a.value, b.value, -product) == 0);
+    const bool exact =
+        a.value == 0 || b.value == 0 ||
+        (std::fabs(product) > kResidualUnderflow && std::fma(a.value, b.value, -product) == 0);
     return rounded(product, 0, exact);
   }
   if (!std::isfinite(product)) return {product, kInfinity};
-  const double propagated = std::fabs(a.value) * b.error + std::fabs(b.value) * a.error + a.error * b.error;
+  const double propagated =
+      std::fabs(a.value) * b.error + std::fabs(b.value) * a.error + a.error * b.error;
   return rounded(product, propagated, false);
 }
 
-Number operator/(Number a, Number b) {
+BoundedValue operator/(BoundedValue a, BoundedValue b) {
   const double quotient = a.value / b.value;
   if (a.exact() && b.exact()) {
-    const bool exact = (a.value == 0 && b.value != 0) ||
-                       (std::fabs(a.value) > kResidualUnderflow && std::fabs(quotient) > kResidualUnderflow &&
-                        std::fma(-quotient, b.value, a.value) == 0);
+    const bool exact =
+        (a.value == 0 && b.value != 0) ||
+        (std::fabs(a.value) > kResidualUnderflow && std::fabs(quotient) > kResidualUnderflow &&
+         std::fma(-quotient, b.value, a.value) == 0);
     return rounded(quotient, 0, exact);
   }
   const double nearest_zero = std::fabs(b.value) - b.error;
@@ -67,40 +70,45 @@ Number operator/(Number a, Number b) {
   return rounded(quotient, (a.error + std::fabs(quotient) * b.error) / nearest_zero, false);
 }
 
-Number square_root(Number x, double ulps) {
+BoundedValue square_root(BoundedValue x, double ulps) {
   const double root = std::sqrt(x.value);
   if (x.exact()) {
     // Accurate to less than one ulp, so a representable root comes out as it is.
-    const bool exact = x.value == 0 || (x.value > kResidualUnderflow && std::fma(-root, root, x.value) == 0);
+    const bool exact =
+        x.value == 0 || (x.value > kResidualUnderflow && std::fma(-root, root, x.value) == 0);
     if (exact || !std::isfinite(root)) return rounded(root, 0, true);
     return computed(root, 0, ulps);
   }
   if (!(x.value - x.error >= 0)) return {root, kInfinity};
-  return computed(root, std::max(std::sqrt(x.value + x.error) - root, root - std::sqrt(x.value - x.error)), ulps);
+  return computed(
+      root, std::max(std::sqrt(x.value + x.error) - root, root - std::sqrt(x.value - x.error)),
+      ulps);
 }
 
-Number rounded_constant(double value) { return computed(value, 0, 0.5); }
+BoundedValue rounded_constant(double value) { return computed(value, 0, 0.5); }
 
-Number computed(double value, double propagated_error, double ulps) {
+BoundedValue computed(double value, double propagated_error, double ulps) {
   if (!std::isfinite(value)) return checked(value, propagated_error);
-  return checked(value, propagated_error + arithmetic->inner_rounding(std::fabs(value) + propagated_error, ulps));
+  return checked(value, propagated_error +
+                            arithmetic->inner_rounding(std::fabs(value) + propagated_error, ulps));
 }
 
-Number monotone(double (*f)(double), Number x, double ulps) {
+BoundedValue monotone(double (*f)(double), BoundedValue x, double ulps) {
   const double value = f(x.value);
   if (x.exact()) return computed(value, 0, ulps);
-  const double up = std::fabs(f(x.value + x.error) - value), down = std::fabs(f(x.value - x.error) - value);
+  const double up = std::fabs(f(x.value + x.error) - value),
+               down = std::fabs(f(x.value - x.error) - value);
   // NaN: the interval leaves the function's domain. (std::max may drop a NaN.)
   return computed(value, std::isnan(up) || std::isnan(down) ? kInfinity : std::max(up, down), ulps);
 }
 
-Number with_slope(double value, double slope, Number x, double ulps) {
+BoundedValue with_slope(double value, double slope, BoundedValue x, double ulps) {
   return computed(value, x.exact() ? 0 : slope * x.error, ulps);
 }
 
-Number exactly(double value) { return {value, 0}; }
+BoundedValue exactly(double value) { return {value, 0}; }
 
-double stored_error(Number result, double out) {
+double stored_error(BoundedValue result, double out) {
   if (std::isnan(out)) return result.exact() && std::isnan(result.value) ? 0 : kInfinity;
   if (!std::isfinite(out)) return result.exact() && result.value == out ? 0 : kInfinity;
   const Arithmetic& a = *arithmetic;

@@ -1,5 +1,5 @@
-// The workshop with ranks that do what the case tells them to (fake_rank.cpp).
-#include "pool/workshop.h"
+// The pool with ranks that do what the case tells them to (fake_rank.cpp).
+#include "pool/worker_pool.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -22,7 +22,8 @@ using testing::HasSubstr;
 using testing::StartsWith;
 
 // A program with one input of this many elements, whose loss is a script for fake_rank.
-Program scripted(int world_size, const std::string& script, double value = 1, std::int64_t elements = 1) {
+Program scripted(int world_size, const std::string& script, double value = 1,
+                 std::int64_t elements = 1) {
   Program program;
   program.world_size = world_size;
   program.loss.text = script;
@@ -38,28 +39,31 @@ Program scripted(int world_size, const std::string& script, double value = 1, st
   return program;
 }
 
-RunRequest request(int world_size, const std::string& script, double value = 1, std::int64_t elements = 1) {
+RunRequest request(int world_size, const std::string& script, double value = 1,
+                   std::int64_t elements = 1) {
   return {scripted(world_size, script, value, elements), "reference", "gloo",
           std::vector<double>(static_cast<std::size_t>(world_size), 1)};
 }
 
-class WorkshopTest : public testing::Test {
+class WorkerPoolTest : public testing::Test {
  protected:
-  ~WorkshopTest() override {
-    workshop_.reset();
+  ~WorkerPoolTest() override {
+    pool_.reset();
     EXPECT_TRUE(all_gone(mark_)) << "processes are left behind";
   }
 
   DistributedRun run(const RunRequest& r, double timeout_s = 20) {
-    auto done = workshop_->wait(workshop_->run(r, timeout_s));
+    auto done = pool_->wait(pool_->run(r, timeout_s));
     return std::get<DistributedRun>(std::move(done->result));
   }
-  DistributedRun run(int world_size, const std::string& script) { return run(request(world_size, script)); }
+  DistributedRun run(int world_size, const std::string& script) {
+    return run(request(world_size, script));
+  }
 
   SimulationRun simulate(const std::string& script, double timeout_s = 20) {
     SimulateRequest r;
     r.program = scripted(2, script, 3);
-    auto done = workshop_->wait(workshop_->simulate(r, timeout_s));
+    auto done = pool_->wait(pool_->simulate(r, timeout_s));
     return std::get<SimulationRun>(std::move(done->result));
   }
 
@@ -70,10 +74,10 @@ class WorkshopTest : public testing::Test {
   }
 
   std::string mark_ = mark_environment();
-  std::optional<Workshop> workshop_{std::in_place, WorkshopOptions{{{DISTGRAD_FAKE_RANK}}, 2}};
+  std::optional<WorkerPool> pool_{std::in_place, WorkerPoolOptions{{{DISTGRAD_FAKE_RANK}}, 2}};
 };
 
-TEST_F(WorkshopTest, EveryRankAnswers) {
+TEST_F(WorkerPoolTest, EveryRankAnswers) {
   for (const int world_size : {1, 2, 3, 7}) {
     const DistributedRun done = run(request(world_size, "", 5));
     EXPECT_FALSE(done.error);
@@ -87,7 +91,7 @@ TEST_F(WorkshopTest, EveryRankAnswers) {
   }
 }
 
-TEST_F(WorkshopTest, RanksOfAnotherBackendAreNewProgramsOfTheirOwn) {
+TEST_F(WorkerPoolTest, RanksOfAnotherBackendAreNewProgramsOfTheirOwn) {
   RunRequest other = request(2, "*: print_origin", 7);
   other.backend = "nccl";
   other.device = "cuda";
@@ -103,22 +107,22 @@ TEST_F(WorkshopTest, RanksOfAnotherBackendAreNewProgramsOfTheirOwn) {
   EXPECT_THAT(run(other).output, testing::Each("executed\n"));
 }
 
-TEST_F(WorkshopTest, SixtyFourRanks) {
+TEST_F(WorkerPoolTest, SixtyFourRanks) {
   const DistributedRun done = run(64, "");
   ASSERT_FALSE(done.error);
   EXPECT_EQ(done.ranks.at(63).loss, 64);
   EXPECT_EQ(ranks().size(), 64U);
 }
 
-TEST_F(WorkshopTest, FewDescriptorsAreRaisedToTheHardLimit) {
-  workshop_.reset();
+TEST_F(WorkerPoolTest, FewDescriptorsAreRaisedToTheHardLimit) {
+  pool_.reset();
   const rlimit low{64, 4096};
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
-  workshop_.emplace(WorkshopOptions{{{DISTGRAD_FAKE_RANK}}, 1});
+  pool_.emplace(WorkerPoolOptions{{{DISTGRAD_FAKE_RANK}}, 1});
   EXPECT_FALSE(run(64, "").error);
 }
 
-TEST_F(WorkshopTest, NoElementAndLargeTensors) {
+TEST_F(WorkerPoolTest, NoElementAndLargeTensors) {
   EXPECT_EQ(run(request(2, "", 1, 0)).ranks[1].gradients.at(0)->size(), 0);
   const std::int64_t million = 1'000'000;  // beyond what goes through the socket
   const DistributedRun done = run(request(3, "", 2, million));
@@ -130,23 +134,23 @@ TEST_F(WorkshopTest, NoElementAndLargeTensors) {
   EXPECT_EQ(done.ranks[0].loss, 2.0 * million);
 }
 
-TEST_F(WorkshopTest, SimulationsAnswer) {
+TEST_F(WorkerPoolTest, SimulationsAnswer) {
   const SimulationRun done = simulate("sim: print hello");
   EXPECT_FALSE(done.error);
   EXPECT_EQ(done.simulation.losses, (std::vector<double>{3, 3}));
   EXPECT_EQ(done.output, "hello\n");
 }
 
-TEST_F(WorkshopTest, ThousandRequestsAndTheirOwnAnswers) {
+TEST_F(WorkerPoolTest, ThousandRequestsAndTheirOwnAnswers) {
   std::map<Ticket, double> expected;
   for (int i = 0; i < 1000; ++i) {
-    expected[workshop_->run(request(4, "", i), 20)] = i;
+    expected[pool_->run(request(4, "", i), 20)] = i;
     SimulateRequest s;
     s.program = scripted(2, "", -i);
-    expected[workshop_->simulate(s, 20)] = -i;
+    expected[pool_->simulate(s, 20)] = -i;
   }
   int completions = 0;
-  while (auto done = workshop_->next()) {
+  while (auto done = pool_->next()) {
     ++completions;
     const double value = expected.at(done->ticket);
     if (const auto* run = std::get_if<DistributedRun>(&done->result)) {
@@ -157,62 +161,65 @@ TEST_F(WorkshopTest, ThousandRequestsAndTheirOwnAnswers) {
     }
   }
   EXPECT_EQ(completions, 2000);
-  EXPECT_EQ(workshop_->outstanding(), 0U);
+  EXPECT_EQ(pool_->outstanding(), 0U);
 }
 
-TEST_F(WorkshopTest, ManyLargeRequestsDoNotClogTheSockets) {
-  for (int i = 0; i < 100; ++i) workshop_->run(request(2, "", 1, 100'000), 20);  // 800 kB each, inline
+TEST_F(WorkerPoolTest, ManyLargeRequestsDoNotClogTheSockets) {
+  for (int i = 0; i < 100; ++i) pool_->run(request(2, "", 1, 100'000), 20);  // 800 kB each, inline
   int completions = 0;
-  while (auto done = workshop_->next()) {
+  while (auto done = pool_->next()) {
     EXPECT_FALSE(std::get<DistributedRun>(done->result).error);
     ++completions;
   }
   EXPECT_EQ(completions, 100);
 }
 
-TEST_F(WorkshopTest, OutputIsKeptByCaseAndRank) {
-  workshop_->prepare(2);
+TEST_F(WorkerPoolTest, OutputIsKeptByCaseAndRank) {
+  pool_->prepare(2);
   std::vector<Ticket> tickets;
   for (const char* script : {"0: print a; 1: complain b", "", "1: print c"})
-    tickets.push_back(workshop_->run(request(2, script), 20));
+    tickets.push_back(pool_->run(request(2, script), 20));
   using Texts = std::vector<std::string>;
   std::vector<Texts> outputs;
-  for (const Ticket t : tickets) outputs.push_back(std::get<DistributedRun>(workshop_->wait(t)->result).output);
+  for (const Ticket t : tickets)
+    outputs.push_back(std::get<DistributedRun>(pool_->wait(t)->result).output);
   EXPECT_EQ(outputs, (std::vector<Texts>{{"a\n", "b\n"}, {"", ""}, {"", "c\n"}}));
 }
 
-TEST_F(WorkshopTest, OutputIsBounded) {
-  const Ticket ticket = workshop_->run(request(1, "0: flood"), 1);
-  workshop_->wait(workshop_->run(request(2, ""), 20));  // meanwhile
-  struct stat output{};
+TEST_F(WorkerPoolTest, OutputIsBounded) {
+  const Ticket ticket = pool_->run(request(1, "0: flood"), 1);
+  pool_->wait(pool_->run(request(2, ""), 20));  // meanwhile
+  struct stat output {};
   for (int i = 0; i < 100 && marked_processes(mark_, "dg rank 0/1").empty(); ++i) usleep(5'000);
   const std::string rank = std::to_string(marked_processes(mark_, "dg rank 0/1").at(0));
-  for (int i = 0; i < 20 && workshop_->outstanding() > 0; ++i) {
+  for (int i = 0; i < 20 && pool_->outstanding() > 0; ++i) {
     usleep(10'000);
     if (stat(("/proc/" + rank + "/fd/1").c_str(), &output) != 0) break;
-    ASSERT_LE(output.st_blocks * 512, 17 << 20) << "what prints without end must not fill the memory";
+    ASSERT_LE(output.st_blocks * 512, 17 << 20)
+        << "what prints without end must not fill the memory";
   }
-  const auto done = std::get<DistributedRun>(workshop_->wait(ticket)->result);
+  const auto done = std::get<DistributedRun>(pool_->wait(ticket)->result);
   EXPECT_EQ(done.error.value().kind, "hang");
   EXPECT_EQ(done.output.at(0).size(), 64U << 10);
   EXPECT_THAT(done.output.at(0), HasSubstr("ff"));
 }
 
-TEST_F(WorkshopTest, MuchOutputInManyCases) {
+TEST_F(WorkerPoolTest, MuchOutputInManyCases) {
   for (int i = 0; i < 5; ++i) {  // 10 MB each; the file holds 16
     const DistributedRun done = run(1, "0: print_mb 10; 0: print end " + std::to_string(i));
     EXPECT_FALSE(done.error);
     EXPECT_THAT(done.output.at(0), testing::EndsWith("end " + std::to_string(i) + "\n"));
   }
-  struct stat output{};
+  struct stat output {};
   ASSERT_EQ(stat(("/proc/" + std::to_string(ranks().at(0)) + "/fd/1").c_str(), &output), 0);
   EXPECT_LT(output.st_blocks * 512, 1 << 20) << "the memory is given back";
 }
 
 // --- Errors ---
 
-TEST_F(WorkshopTest, WhatARankRaises) {
-  const DistributedRun done = run(3, "1: print before; 1: throw no backward; 0: hang; 2: throw Connection closed by peer");
+TEST_F(WorkerPoolTest, WhatARankRaises) {
+  const DistributedRun done =
+      run(3, "1: print before; 1: throw no backward; 0: hang; 2: throw Connection closed by peer");
   ASSERT_TRUE(done.error);
   EXPECT_EQ(done.error->kind, "exception");
   EXPECT_EQ(done.error->rank, 1);
@@ -221,7 +228,7 @@ TEST_F(WorkshopTest, WhatARankRaises) {
   EXPECT_LT(done.elapsed_s, 2) << "the rank that waits for ever must not be waited for";
 }
 
-TEST_F(WorkshopTest, TheFirstToBeHeardOfNeedNotBeTheCause) {
+TEST_F(WorkerPoolTest, TheFirstToBeHeardOfNeedNotBeTheCause) {
   const DistributedRun done =
       run(3, "2: throw Connection closed by peer; 0: sleep_ms 50; 0: throw the cause; 1: hang");
   ASSERT_TRUE(done.error);
@@ -229,7 +236,7 @@ TEST_F(WorkshopTest, TheFirstToBeHeardOfNeedNotBeTheCause) {
   EXPECT_EQ(done.error->message, "the cause");
 }
 
-TEST_F(WorkshopTest, ARankThatDies) {
+TEST_F(WorkerPoolTest, ARankThatDies) {
   const DistributedRun done = run(2, "1: step 1; 1: backward; 1: print last words; 1: abort");
   ASSERT_TRUE(done.error);
   EXPECT_EQ(done.error->kind, "crash");
@@ -240,29 +247,32 @@ TEST_F(WorkshopTest, ARankThatDies) {
   EXPECT_EQ(done.output.at(1), "last words\n");
 }
 
-TEST_F(WorkshopTest, ARankThatExits) {
+TEST_F(WorkerPoolTest, ARankThatExits) {
   EXPECT_THAT(run(2, "0: exit 0").error.value().message, StartsWith("exited with status 0"));
   EXPECT_THAT(run(2, "0: exit 7").error.value().message, StartsWith("exited with status 7"));
 }
 
-TEST_F(WorkshopTest, AHangSaysWhoWaitsWhere) {
+TEST_F(WorkerPoolTest, AHangSaysWhoWaitsWhere) {
   const std::int64_t start = monotonic_ns();
   const DistributedRun done = run(request(3, "2: step 1; 2: forward; 2: hang"), 0.3);
   ASSERT_TRUE(done.error);
   EXPECT_EQ(done.error->kind, "hang");
   EXPECT_EQ(done.error->rank, 2);
   EXPECT_EQ(done.error->message,
-            "not done after 0.3 s: ranks 0, 1 have finished; rank 2 waits in step y (all_reduce), forward");
+            "not done after 0.3 s: ranks 0, 1 have finished; rank 2 waits in step y (all_reduce), "
+            "forward");
   EXPECT_LT(monotonic_ns() - start, 2'000'000'000);
   EXPECT_FALSE(run(3, "").error);
   EXPECT_TRUE(ranks_become(3)) << "the ranks that hang must be killed";
 }
 
-TEST_F(WorkshopTest, WhatASubjectTakesToBeImportedIsNoPartOfTheCasesTime) {
+TEST_F(WorkerPoolTest, WhatASubjectTakesToBeImportedIsNoPartOfTheCasesTime) {
   std::vector<std::pair<std::string, double>> told;
-  WorkshopOptions options{{{DISTGRAD_FAKE_RANK}}, 2};
-  options.on_loading = [&](const std::string& subject, double seconds) { told.emplace_back(subject, seconds); };
-  workshop_.emplace(std::move(options));
+  WorkerPoolOptions options{{{DISTGRAD_FAKE_RANK}}, 2};
+  options.on_loading = [&](const std::string& subject, double seconds) {
+    told.emplace_back(subject, seconds);
+  };
+  pool_.emplace(std::move(options));
   EXPECT_FALSE(run(request(3, "*: load; 1: sleep_ms 3000; *: sleep_ms 500; *: forward"), 2).error);
   ASSERT_FALSE(told.empty());
   EXPECT_EQ(told.back().first, "reference");
@@ -273,60 +283,62 @@ TEST_F(WorkshopTest, WhatASubjectTakesToBeImportedIsNoPartOfTheCasesTime) {
   EXPECT_EQ(run(request(2, "*: load; 1: segv; *: hang"), 2).error.value().kind, "subject");
 }
 
-TEST_F(WorkshopTest, WhatARankWritesOnTheBoardDoesNotStopTheClock) {
+TEST_F(WorkerPoolTest, WhatARankWritesOnTheBoardDoesNotStopTheClock) {
   EXPECT_EQ(run(request(2, "*: forge_case; *: hang"), 0.3).error.value().kind, "hang");
   EXPECT_EQ(run(request(2, "1: forge_start; *: hang"), 0.3).error.value().kind, "hang");
 }
 
-TEST_F(WorkshopTest, ADeathIsNoticedThoughAnotherProcessHoldsTheSocket) {
+TEST_F(WorkerPoolTest, ADeathIsNoticedThoughAnotherProcessHoldsTheSocket) {
   const DistributedRun done = run(request(2, "1: daemon; 1: kill; 0: hang"), 100);
   EXPECT_EQ(done.error.value().kind, "crash");
   EXPECT_EQ(done.error->rank, 1);
 }
 
-TEST_F(WorkshopTest, WhoEndsTheZygoteIsFoundOutAndTheOthersRun) {
-  const Ticket before = workshop_->run(request(2, ""), 100);
-  const Ticket killer = workshop_->run(request(2, "1: kill_zygote; *: hang"), 100);
-  const Ticket after = workshop_->run(request(2, ""), 100);
-  EXPECT_FALSE(std::get<DistributedRun>(workshop_->wait(before)->result).error);
-  const RankError error = std::get<DistributedRun>(workshop_->wait(killer)->result).error.value();
+TEST_F(WorkerPoolTest, WhoEndsTheZygoteIsFoundOutAndTheOthersRun) {
+  const Ticket before = pool_->run(request(2, ""), 100);
+  const Ticket killer = pool_->run(request(2, "1: kill_zygote; *: hang"), 100);
+  const Ticket after = pool_->run(request(2, ""), 100);
+  EXPECT_FALSE(std::get<DistributedRun>(pool_->wait(before)->result).error);
+  const RankError error = std::get<DistributedRun>(pool_->wait(killer)->result).error.value();
   EXPECT_EQ(error.kind, "crash");
-  EXPECT_THAT(error.message, HasSubstr("twice, while this case ran, the process that starts the ranks ended: killed by SIGKILL"));
-  EXPECT_FALSE(std::get<DistributedRun>(workshop_->wait(after)->result).error);
+  EXPECT_THAT(error.message, HasSubstr("twice, while this case ran, the process that starts the "
+                                       "ranks ended: killed by SIGKILL"));
+  EXPECT_FALSE(std::get<DistributedRun>(pool_->wait(after)->result).error);
 }
 
-TEST_F(WorkshopTest, AZygoteThatIsStoppedIsReplaced) {
+TEST_F(WorkerPoolTest, AZygoteThatIsStoppedIsReplaced) {
   EXPECT_EQ(run(request(2, "1: stop_zygote; 1: exit 3"), 100).error.value().rank, 1);
   EXPECT_FALSE(run(request(3, ""), 100).error) << "for which new ranks are needed";
 }
 
-TEST_F(WorkshopTest, RanksOutOfStep) {
+TEST_F(WorkerPoolTest, RanksOutOfStep) {
   const std::string script = "0: step 1; 1: step 2; *: forward; *: hang";
   EXPECT_EQ(run(request(2, script), 0.3).error.value().kind, "desync");
 }
 
-TEST_F(WorkshopTest, TheClockOfACaseStartsWhenItBegins) {
-  const Ticket slow = workshop_->run(request(1, "0: sleep_ms 600"), 5);
-  const Ticket quick = workshop_->run(request(1, ""), 0.3);
-  EXPECT_FALSE(std::get<DistributedRun>(workshop_->wait(quick)->result).error);
-  EXPECT_FALSE(std::get<DistributedRun>(workshop_->wait(slow)->result).error);
+TEST_F(WorkerPoolTest, TheClockOfACaseStartsWhenItBegins) {
+  const Ticket slow = pool_->run(request(1, "0: sleep_ms 600"), 5);
+  const Ticket quick = pool_->run(request(1, ""), 0.3);
+  EXPECT_FALSE(std::get<DistributedRun>(pool_->wait(quick)->result).error);
+  EXPECT_FALSE(std::get<DistributedRun>(pool_->wait(slow)->result).error);
 }
 
-TEST_F(WorkshopTest, ACorruptReply) {
+TEST_F(WorkerPoolTest, ACorruptReply) {
   const DistributedRun done = run(2, "1: garbage; 0: hang");
   EXPECT_EQ(done.error.value().kind, "crash");
   EXPECT_EQ(done.error->rank, 1);
   EXPECT_THAT(done.error->message, HasSubstr("a frame does not begin with DGF1"));
 }
 
-TEST_F(WorkshopTest, AReplyThatDoesNotFitTheProgram) {
+TEST_F(WorkerPoolTest, AReplyThatDoesNotFitTheProgram) {
   RunRequest r = request(2, "");
   r.subject = "misfit";
   EXPECT_THAT(run(r).error.value().message, HasSubstr("0 gradients for 1 inputs"));
 }
 
-TEST_F(WorkshopTest, ASimulatorThatDiesHangsOrRaises) {
-  EXPECT_EQ(simulate("sim: segv").error.value().message, "killed by SIGSEGV (segmentation fault) in the simulation");
+TEST_F(WorkerPoolTest, ASimulatorThatDiesHangsOrRaises) {
+  EXPECT_EQ(simulate("sim: segv").error.value().message,
+            "killed by SIGSEGV (segmentation fault) in the simulation");
   EXPECT_EQ(simulate("sim: throw what").error.value().message, "what");
   const RankError hang = simulate("sim: hang", 0.3).error.value();
   EXPECT_EQ(hang.kind, "hang");
@@ -334,7 +346,7 @@ TEST_F(WorkshopTest, ASimulatorThatDiesHangsOrRaises) {
   EXPECT_FALSE(simulate("").error);
 }
 
-void expect_that_neighbours_are_neither_lost_nor_blamed(Workshop& workshop) {
+void expect_that_neighbours_are_neither_lost_nor_blamed(WorkerPool& pool) {
   std::map<Ticket, std::string> scripts;
   for (int i = 0; i < 60; ++i) {
     std::string script;
@@ -342,10 +354,10 @@ void expect_that_neighbours_are_neither_lost_nor_blamed(Workshop& workshop) {
     if (i == 30) script = "*: throw all of them";
     if (i == 40) script = "0: hang";
     if (i == 50) script = "1: exit 3";
-    scripts[workshop.run(request(2, script, i), 0.5)] = script;
+    scripts[pool.run(request(2, script, i), 0.5)] = script;
   }
   std::map<std::string, int> kinds;
-  while (auto done = workshop.next()) {
+  while (auto done = pool.next()) {
     const auto& run = std::get<DistributedRun>(done->result);
     EXPECT_EQ(run.error.has_value(), !scripts.at(done->ticket).empty());
     if (!run.error) {
@@ -355,32 +367,36 @@ void expect_that_neighbours_are_neither_lost_nor_blamed(Workshop& workshop) {
     scripts.erase(done->ticket);
   }
   EXPECT_TRUE(scripts.empty());
-  EXPECT_EQ(kinds, (std::map<std::string, int>{{"none", 56}, {"crash", 2}, {"exception", 1}, {"hang", 1}}));
+  EXPECT_EQ(kinds, (std::map<std::string, int>{
+                       {"none", 56}, {"crash", 2}, {"exception", 1}, {"hang", 1}}));
 }
 
-TEST_F(WorkshopTest, NeighboursOfAFailureAreNeitherLostNorBlamed) {
-  expect_that_neighbours_are_neither_lost_nor_blamed(*workshop_);
+TEST_F(WorkerPoolTest, NeighboursOfAFailureAreNeitherLostNorBlamed) {
+  expect_that_neighbours_are_neither_lost_nor_blamed(*pool_);
 }
 
-TEST_F(WorkshopTest, WhatAnEarlierCaseCausedIsNotBlamedOnALaterOne) {
-  const Ticket poison = workshop_->run(request(2, "0: poison"), 20);
-  const Ticket victim = workshop_->run(request(2, "0: fragile"), 20);
-  EXPECT_FALSE(std::get<DistributedRun>(workshop_->wait(victim)->result).error);
-  EXPECT_FALSE(std::get<DistributedRun>(workshop_->wait(poison)->result).error);
+TEST_F(WorkerPoolTest, WhatAnEarlierCaseCausedIsNotBlamedOnALaterOne) {
+  const Ticket poison = pool_->run(request(2, "0: poison"), 20);
+  const Ticket victim = pool_->run(request(2, "0: fragile"), 20);
+  EXPECT_FALSE(std::get<DistributedRun>(pool_->wait(victim)->result).error);
+  EXPECT_FALSE(std::get<DistributedRun>(pool_->wait(poison)->result).error);
 }
 
-// Rank 1 is still in the first case when rank 0 raises in the second, ends, and takes its connections along.
-TEST_F(WorkshopTest, WhatALaterCaseCausedIsNotBlamedOnAnEarlierOne) {
+// Rank 1 is still in the first case when rank 0 raises in the second, ends, and takes its
+// connections along.
+TEST_F(WorkerPoolTest, WhatALaterCaseCausedIsNotBlamedOnAnEarlierOne) {
   const std::string slow_peer = "1: sleep_ms 50; 1: throw_if_passed Connection reset by peer";
-  const Ticket first = workshop_->run(request(2, slow_peer), 20), second = workshop_->run(request(2, "0: throw bad"), 20);
+  const Ticket first = pool_->run(request(2, slow_peer), 20),
+               second = pool_->run(request(2, "0: throw bad"), 20);
   std::map<Ticket, DistributedRun> done;
-  for (const Ticket ticket : {first, second}) done[ticket] = std::get<DistributedRun>(workshop_->wait(ticket)->result);
+  for (const Ticket ticket : {first, second})
+    done[ticket] = std::get<DistributedRun>(pool_->wait(ticket)->result);
   EXPECT_FALSE(done[first].error) << done[first].error->message;
   ASSERT_TRUE(done[second].error);
   EXPECT_EQ(done[second].error->message, "bad");
 }
 
-TEST_F(WorkshopTest, AnIdleRankThatDiesIsReplaced) {
+TEST_F(WorkerPoolTest, AnIdleRankThatDiesIsReplaced) {
   EXPECT_FALSE(run(2, "").error);
   kill(ranks().at(0), SIGKILL);
   EXPECT_FALSE(run(2, "").error);
@@ -389,15 +405,15 @@ TEST_F(WorkshopTest, AnIdleRankThatDiesIsReplaced) {
   EXPECT_FALSE(run(2, "").error);
 }
 
-TEST_F(WorkshopTest, ARankThatIsKilledInTheMiddle) {
-  const Ticket ticket = workshop_->run(request(3, "*: sleep_ms 20000"), 30);
-  while (ranks().size() < 3) workshop_->next_if_any();
+TEST_F(WorkerPoolTest, ARankThatIsKilledInTheMiddle) {
+  const Ticket ticket = pool_->run(request(3, "*: sleep_ms 20000"), 30);
+  while (ranks().size() < 3) pool_->next_if_any();
   kill(ranks().at(2), SIGKILL);
-  const auto done = std::get<DistributedRun>(workshop_->wait(ticket)->result);
+  const auto done = std::get<DistributedRun>(pool_->wait(ticket)->result);
   EXPECT_THAT(done.error.value().message, StartsWith("killed by SIGKILL (killed)"));
 }
 
-TEST_F(WorkshopTest, WhatARankStartedDiesWithIt) {
+TEST_F(WorkerPoolTest, WhatARankStartedDiesWithIt) {
   EXPECT_EQ(run(2, "0: child; 1: throw up").error.value().message, "up");  // the rank is killed
   EXPECT_EQ(run(2, "0: child; 0: throw up").error.value().message, "up");  // it ends by itself
   EXPECT_THAT(run(2, "1: child; 1: abort").error.value().message, StartsWith("killed by SIGABRT"));
@@ -405,13 +421,13 @@ TEST_F(WorkshopTest, WhatARankStartedDiesWithIt) {
   EXPECT_TRUE(ranks_become(2));
 }
 
-TEST_F(WorkshopTest, WorldSizesTakeTurns) {
+TEST_F(WorkerPoolTest, WorldSizesTakeTurns) {
   std::map<Ticket, int> sizes;
   for (int i = 0; i < 200; ++i) {
     const int size = 1 + i % 5;
-    sizes[workshop_->run(request(size, "", i), 20)] = size;
+    sizes[pool_->run(request(size, "", i), 20)] = size;
   }
-  while (auto done = workshop_->next()) {
+  while (auto done = pool_->next()) {
     const auto& run = std::get<DistributedRun>(done->result);
     EXPECT_FALSE(run.error);
     EXPECT_EQ(run.ranks.size(), static_cast<std::size_t>(sizes.at(done->ticket)));
@@ -420,24 +436,24 @@ TEST_F(WorkshopTest, WorldSizesTakeTurns) {
   EXPECT_TRUE(sizes.empty());
 }
 
-TEST_F(WorkshopTest, IdleRanksAreNotHoarded) {
+TEST_F(WorkerPoolTest, IdleRanksAreNotHoarded) {
   for (const int size : {16, 12, 10, 8}) EXPECT_FALSE(run(size, "").error);
   EXPECT_TRUE(ranks_become(8 + 10));
 }
 
-TEST_F(WorkshopTest, AKilledZygoteIsReplacedAndNoCaseIsBlamed) {
+TEST_F(WorkerPoolTest, AKilledZygoteIsReplacedAndNoCaseIsBlamed) {
   std::vector<Ticket> tickets;
-  for (int i = 0; i < 10; ++i) tickets.push_back(workshop_->run(request(2, "*: sleep_ms 30", i), 20));
-  workshop_->wait(tickets[0]);
+  for (int i = 0; i < 10; ++i) tickets.push_back(pool_->run(request(2, "*: sleep_ms 30", i), 20));
+  pool_->wait(tickets[0]);
   kill(marked_processes(mark_, "dg zygote").at(0), SIGKILL);
   for (int i = 1; i < 10; ++i) {
-    const auto done = std::get<DistributedRun>(workshop_->wait(tickets[i])->result);
+    const auto done = std::get<DistributedRun>(pool_->wait(tickets[i])->result);
     EXPECT_FALSE(done.error);
     EXPECT_EQ(done.ranks.at(0).loss, i);
   }
 }
 
-TEST_F(WorkshopTest, RanksIgnoreCtrlC) {
+TEST_F(WorkerPoolTest, RanksIgnoreCtrlC) {
   EXPECT_FALSE(run(2, "").error);
   const std::vector<pid_t> before = ranks();
   for (const pid_t pid : before) kill(pid, SIGINT);
@@ -446,92 +462,94 @@ TEST_F(WorkshopTest, RanksIgnoreCtrlC) {
   EXPECT_EQ(ranks(), before);
 }
 
-TEST_F(WorkshopTest, NothingToWaitFor) {
-  const Ticket ticket = workshop_->run(request(1, ""), std::numeric_limits<double>::infinity());
-  const Ticket other = workshop_->run(request(1, ""), 20);
-  EXPECT_TRUE(workshop_->wait(ticket));
-  EXPECT_FALSE(workshop_->wait(ticket)) << "it was taken";
-  EXPECT_TRUE(workshop_->wait(other));
-  EXPECT_FALSE(workshop_->next());
+TEST_F(WorkerPoolTest, NothingToWaitFor) {
+  const Ticket ticket = pool_->run(request(1, ""), std::numeric_limits<double>::infinity());
+  const Ticket other = pool_->run(request(1, ""), 20);
+  EXPECT_TRUE(pool_->wait(ticket));
+  EXPECT_FALSE(pool_->wait(ticket)) << "it was taken";
+  EXPECT_TRUE(pool_->wait(other));
+  EXPECT_FALSE(pool_->next());
 }
 
-TEST_F(WorkshopTest, UrgentSimulationsGoFirst) {
+TEST_F(WorkerPoolTest, UrgentSimulationsGoFirst) {
   SimulateRequest r;
   r.program = scripted(2, "sim: sleep_ms 20");
-  for (int i = 0; i < 60; ++i) workshop_->simulate(r, 20);
+  for (int i = 0; i < 60; ++i) pool_->simulate(r, 20);
   r.program = scripted(2, "");
-  const Ticket urgent = workshop_->simulate(r, 20, Turn::kNext);
-  ASSERT_TRUE(workshop_->wait(urgent));
+  const Ticket urgent = pool_->simulate(r, 20, QueuePosition::kNext);
+  ASSERT_TRUE(pool_->wait(urgent));
   int later = 0;
-  while (workshop_->next_if_any()) ++later;
+  while (pool_->next_if_any()) ++later;
   EXPECT_LT(later, 30);
 }
 
-class SideBySideTest : public WorkshopTest {
+class SideBySideTest : public WorkerPoolTest {
  protected:
-  SideBySideTest() { workshop_.emplace(WorkshopOptions{{{DISTGRAD_FAKE_RANK}}, 2, 3}); }
+  SideBySideTest() { pool_.emplace(WorkerPoolOptions{{{DISTGRAD_FAKE_RANK}}, 2, 3}); }
 };
 
 TEST_F(SideBySideTest, ACaseThatWaitsKeepsOneTeamOnly) {
-  const Ticket slow = workshop_->run(request(2, "*: sleep_ms 2000"), 20);
-  for (int i = 0; i < 40; ++i) workshop_->run(request(2, ""), 20);
+  const Ticket slow = pool_->run(request(2, "*: sleep_ms 2000"), 20);
+  for (int i = 0; i < 40; ++i) pool_->run(request(2, ""), 20);
   int sooner = 0;
-  while (workshop_->next()->ticket != slow) ++sooner;
+  while (pool_->next()->ticket != slow) ++sooner;
   EXPECT_GE(sooner, 20);
-  EXPECT_LT(sooner, 40) << "what was handed to the waiting team waits with it: else this proves nothing";
-  while (workshop_->next()) continue;
+  EXPECT_LT(sooner, 40)
+      << "what was handed to the waiting team waits with it: else this proves nothing";
+  while (pool_->next()) continue;
 }
 
 TEST_F(SideBySideTest, NoMoreTeamsThanAskedForAndNoneWithoutWork) {
   EXPECT_FALSE(run(2, "").error);
   EXPECT_EQ(ranks().size(), 2u);
-  for (int i = 0; i < 100; ++i) workshop_->run(request(2, "*: sleep_ms 5"), 20);
-  while (workshop_->next()) continue;
+  for (int i = 0; i < 100; ++i) pool_->run(request(2, "*: sleep_ms 5"), 20);
+  while (pool_->next()) continue;
   EXPECT_EQ(ranks().size(), 6u);
 }
 
 TEST_F(SideBySideTest, NeighboursOfAFailureAreNeitherLostNorBlamed) {
-  expect_that_neighbours_are_neither_lost_nor_blamed(*workshop_);
+  expect_that_neighbours_are_neither_lost_nor_blamed(*pool_);
 }
 
 // Poison on every team: a second run on one of them would fail again, and the victim be blamed.
 TEST_F(SideBySideTest, ASecondRunIsAloneOnFreshRanks) {
-  for (int i = 0; i < 6; ++i) workshop_->run(request(2, "0: poison; *: sleep_ms 20"), 20);
-  while (workshop_->next()) continue;
+  for (int i = 0; i < 6; ++i) pool_->run(request(2, "0: poison; *: sleep_ms 20"), 20);
+  while (pool_->next()) continue;
   ASSERT_EQ(ranks().size(), 6u);
   EXPECT_FALSE(run(2, "0: fragile").error);
 }
 
 TEST(WorkshopStart, AProgramThatIsNotThere) {
-  Workshop workshop({{{"/nowhere/distgrad-rank"}}, 1});
+  WorkerPool pool({{{"/nowhere/distgrad-rank"}}, 1});
   try {
-    workshop.torch_version();
+    pool.torch_version();
     FAIL() << "it should have thrown";
   } catch (const SystemError& e) {
-    EXPECT_STREQ(e.what(),
-                 "cannot run /nowhere/distgrad-rank: exited with status 127: No such file or directory");
+    EXPECT_STREQ(
+        e.what(),
+        "cannot run /nowhere/distgrad-rank: exited with status 127: No such file or directory");
   }
 }
 
 TEST(WorkshopStart, AProgramThatCannotLoad) {
-  Workshop workshop({{{DISTGRAD_FAKE_RANK, "--broken"}}, 1});
-  workshop.run(request(1, ""), 20);
-  EXPECT_THAT([&] { workshop.next(); },
-              testing::ThrowsMessage<SystemError>(HasSubstr("error while loading shared libraries")));
+  WorkerPool pool({{{DISTGRAD_FAKE_RANK, "--broken"}}, 1});
+  pool.run(request(1, ""), 20);
+  EXPECT_THAT([&] { pool.next(); }, testing::ThrowsMessage<SystemError>(
+                                        HasSubstr("error while loading shared libraries")));
 }
 
 TEST(WorkshopStart, TheVersionOfTorch) {
-  Workshop workshop({{{DISTGRAD_FAKE_RANK}}, 1});
-  EXPECT_EQ(workshop.torch_version(), "0.0");
+  WorkerPool pool({{{DISTGRAD_FAKE_RANK}}, 1});
+  EXPECT_EQ(pool.torch_version(), "0.0");
 }
 
 // Two programs: the ranks of one and the simulators of the other know nothing of each other.
 TEST(WorkshopStart, ASecondRankProgram) {
-  Workshop workshop({{{DISTGRAD_FAKE_RANK}, {DISTGRAD_FAKE_RANK}}, 1});
-  const Ticket first = workshop.run(request(2, "", 1), 20, 0);
-  const Ticket second = workshop.run(request(2, "", 2), 20, 1);
-  EXPECT_EQ(std::get<DistributedRun>(workshop.wait(second)->result).ranks.at(0).loss, 2);
-  EXPECT_EQ(std::get<DistributedRun>(workshop.wait(first)->result).ranks.at(0).loss, 1);
+  WorkerPool pool({{{DISTGRAD_FAKE_RANK}, {DISTGRAD_FAKE_RANK}}, 1});
+  const Ticket first = pool.run(request(2, "", 1), 20, 0);
+  const Ticket second = pool.run(request(2, "", 2), 20, 1);
+  EXPECT_EQ(std::get<DistributedRun>(pool.wait(second)->result).ranks.at(0).loss, 2);
+  EXPECT_EQ(std::get<DistributedRun>(pool.wait(first)->result).ranks.at(0).loss, 1);
 }
 
 }  // namespace
