@@ -132,45 +132,11 @@ std::string file_name(const std::string& id, const char* ending) {
   return name + ending;
 }
 
-// The operands of collectives are no steps; for a moment they are made ones, so that the simulator
-// tells their shapes.
-std::map<std::string, std::vector<Shape>> operand_shapes(const Conclusion& conclusion) {
-  if (has_code(conclusion.asked.program.steps)) return {};  // its simulator tells no expressions
-  SimulateRequest request;
-  request.program = conclusion.asked.program;
-  request.weights = {conclusion.asked.weights.at(0)};
-  request.with_bounds = request.with_guards = false;
-  request.with_cotangents = true;  // then every step's value is told
-  request.program.truth.clear();
-  request.program.single_device.reset();
-  std::vector<Step> steps;
-  std::map<std::string, std::string> step_of_operand;
-  for (Step& step : request.program.steps) {
-    if (auto* call = std::get_if<CollectiveCall>(&step.what)) {
-      std::string name = "operand_of_" + step.name;
-      const auto taken = [&](const auto& thing) { return thing.name == name; };
-      while (std::any_of(request.program.steps.begin(), request.program.steps.end(), taken) ||
-             std::any_of(request.program.inputs.begin(), request.program.inputs.end(), taken))
-        name += "_";
-      step_of_operand[name] = step.name;
-      steps.push_back({name, step.pointer, call->operand});
-    }
-    steps.push_back(step);
-  }
-  request.program.steps = std::move(steps);
-  std::map<std::string, std::vector<Shape>> shapes;
-  for (const StepValue& value : conclusion.machine.simulate(request).steps)
-    if (const auto step = step_of_operand.find(value.step); step != step_of_operand.end())
-      for (const Array& array : value.by_rank) shapes[step->second].push_back(array.shape());
-  return shapes;
-}
-
 // What came of a case, kept beyond verify().
 struct Kept {
   std::optional<CaseResult> result;
   std::optional<Program> program;  // absent: it could not be simulated
   Simulation simulation;
-  std::map<std::string, std::vector<Shape>> operands;
 };
 
 class Listener : public VerifyListener {
@@ -179,7 +145,6 @@ class Listener : public VerifyListener {
     Kept& kept = by_case[conclusion.which.id];
     kept.program = conclusion.asked.program;
     kept.simulation = conclusion.simulation;
-    kept.operands = operand_shapes(conclusion);
   }
   void on_result(CaseResult result) override {
     Kept& kept = by_case[result.which.id];
@@ -208,7 +173,7 @@ std::string script_of(const Kept& kept, ForeignCode& foreign) {
   if (!kept.program || (result.gradients.empty() && result.verdict != Verdict::kError))
     throw UserError("repro: the case could not be carried through" +
                     (result.why.empty() ? "" : ": " + result.why));
-  return repro_script({result.which, *kept.program, kept.simulation, result, kept.operands,
+  return repro_script({result.which, *kept.program, kept.simulation, result,
                        foreign.of(result.which, *kept.program), versions()});
 }
 

@@ -1,14 +1,18 @@
 #include "collectives/collective.h"
 
+#include <array>
+
 #include "collectives/records.h"
 
 namespace distgrad {
 
 const Collective& collective(CollectiveKind kind) {
-  // In the order of the enumeration.
-  static const Collective* const records[] = {
-      &kAllReduce, &kReduce,   &kBroadcast, &kAllGather, &kGather, &kReduceScatter,
-      &kScatter,   &kAllToAll, &kSendRecv,  &kCopy,      &kSlice};
+#define DISTGRAD_ADDRESS(record) &record,
+  static const auto records =
+      std::to_array<const Collective*>({DISTGRAD_COLLECTIVE_RECORDS(DISTGRAD_ADDRESS)});
+#undef DISTGRAD_ADDRESS
+  static_assert(records.size() == kCollectives.size(),
+                "records.h has a line for each row of kCollectives");
   return *records[static_cast<std::size_t>(kind)];
 }
 

@@ -1,11 +1,25 @@
-// The records, one a file. Only collective.cpp needs them.
+// The records, one a file, in the order of kCollectives.
 #pragma once
 
 #include "collectives/collective.h"
 
+#define DISTGRAD_COLLECTIVE_RECORDS(LINE) \
+  LINE(kAllReduce)                        \
+  LINE(kReduce)                           \
+  LINE(kBroadcast)                        \
+  LINE(kAllGather)                        \
+  LINE(kGather)                           \
+  LINE(kReduceScatter)                    \
+  LINE(kScatter)                          \
+  LINE(kAllToAll)                         \
+  LINE(kSendRecv)                         \
+  LINE(kCopy)                             \
+  LINE(kSlice)
+
 namespace distgrad {
 
-extern const Collective kAllReduce, kReduce, kBroadcast, kAllGather, kGather, kReduceScatter,
-    kScatter, kAllToAll, kSendRecv, kCopy, kSlice;
+#define DISTGRAD_DECLARED(record) extern const Collective record;
+DISTGRAD_COLLECTIVE_RECORDS(DISTGRAD_DECLARED)
+#undef DISTGRAD_DECLARED
 
 }  // namespace distgrad

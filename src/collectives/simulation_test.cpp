@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
+
 #include "collectives/random_call.h"
 
 namespace distgrad {
@@ -60,6 +62,16 @@ TEST(Simulation, AgreesWithFiniteDifferences) {
           ties = ties || sample.operands[a].eq(sample.operands[b]).any().item<bool>();
       if (!ties) check_sample(sample, size);
     }
+}
+
+TEST(Records, EachKindHasItsOwnAndSamples) {
+  const std::vector<Sample> samples = testing::samples(2, at::kDouble, false);
+  for (const CollectiveTraits& kind : kCollectives) {
+    EXPECT_EQ(collective(kind.kind).kind, kind.kind) << kind.name << ": records.h";
+    EXPECT_TRUE(std::any_of(samples.begin(), samples.end(),
+                            [&](const Sample& sample) { return sample.spec.kind == kind.kind; }))
+        << kind.name << ": random_call.cpp";
+  }
 }
 
 at::Tensor vec(std::vector<double> v) { return at::tensor(v, at::kDouble); }

@@ -1,5 +1,6 @@
-// The collectives by name, and which options each takes: what a parser, `list collectives` and the
-// schema need. How a collective is simulated and run stands in src/collectives, one file each.
+// The collectives by name, and which options each takes: what a parser, `list collectives`, the
+// schema and the ranks in Python need. How a collective is simulated and run stands in
+// src/collectives and src/python/distgrad/ranks/collectives, one file each.
 #pragma once
 
 #include <array>
@@ -27,39 +28,85 @@ enum class ReduceOp { kSum, kAvg, kProduct, kMin, kMax, kPremulSum };
 struct CollectiveTraits {
   CollectiveKind kind;
   std::string_view name;
-  bool takes_op;  // `op` and, with premul_sum, `factor`
-  bool takes_root;
-  bool takes_dim;
-  bool takes_splits;        // a list; for all_to_all a square list of lists
-  bool takes_pairs;         // required where taken
-  bool dim_is_optional;     // absent means "stack on a new leading dim"; otherwise the default is 0
   std::string_view result;  // what each rank gets, for `list collectives` and the documentation
+  bool takes_op = false;    // `op` and, with premul_sum, `factor`
+  bool takes_root = false;
+  bool takes_dim = false;
+  bool dim_is_optional = false;  // absent: stack on a new leading dim; otherwise the default is 0
+  bool takes_splits = false;     // a list; for all_to_all a square list of lists
+  bool takes_pairs = false;      // required where taken
+  bool has_async = false;        // torch's own call takes async_op
 };
 
-inline constexpr std::array<CollectiveTraits, 11> kCollectives = {{
-    // kind, name, op, root, dim, splits, pairs, optional dim, result
-    {CollectiveKind::kAllReduce, "all_reduce", true, false, false, false, false, false,
-     "reduction over the group"},
-    {CollectiveKind::kReduce, "reduce", true, true, false, false, false, false,
-     "reduction on root, zeros elsewhere"},
-    {CollectiveKind::kBroadcast, "broadcast", false, true, false, false, false, false,
-     "root's operand"},
-    {CollectiveKind::kAllGather, "all_gather", false, false, true, false, false, true,
-     "without dim stacked on a new leading dim; with dim concatenated there"},
-    {CollectiveKind::kGather, "gather", false, true, true, false, false, true,
-     "as all_gather on root, zeros elsewhere"},
-    {CollectiveKind::kReduceScatter, "reduce_scatter", true, false, true, true, false, false,
-     "own chunk of the reduction"},
-    {CollectiveKind::kScatter, "scatter", false, true, true, true, false, false,
-     "own chunk of root's operand"},
-    {CollectiveKind::kAllToAll, "all_to_all", false, false, true, true, false, false,
-     "chunks received, concatenated in rank order"},
-    {CollectiveKind::kSendRecv, "send_recv", false, false, false, false, true, false,
-     "what was sent here, else zeros of the operand's shape"},
-    {CollectiveKind::kCopy, "copy", false, false, false, false, false, false, "the operand itself"},
-    {CollectiveKind::kSlice, "slice", false, false, true, true, false, false,
-     "own chunk of the own operand"},
-}};
+// In the order of the enumeration.
+inline constexpr auto kCollectives = std::to_array<CollectiveTraits>({
+    {.kind = CollectiveKind::kAllReduce,
+     .name = "all_reduce",
+     .result = "reduction over the group",
+     .takes_op = true,
+     .has_async = true},
+    {.kind = CollectiveKind::kReduce,
+     .name = "reduce",
+     .result = "reduction on root, zeros elsewhere",
+     .takes_op = true,
+     .takes_root = true,
+     .has_async = true},
+    {.kind = CollectiveKind::kBroadcast,
+     .name = "broadcast",
+     .result = "root's operand",
+     .takes_root = true,
+     .has_async = true},
+    {.kind = CollectiveKind::kAllGather,
+     .name = "all_gather",
+     .result = "without dim stacked on a new leading dim; with dim concatenated there",
+     .takes_dim = true,
+     .dim_is_optional = true,
+     .has_async = true},
+    {.kind = CollectiveKind::kGather,
+     .name = "gather",
+     .result = "as all_gather on root, zeros elsewhere",
+     .takes_root = true,
+     .takes_dim = true,
+     .dim_is_optional = true,
+     .has_async = true},
+    {.kind = CollectiveKind::kReduceScatter,
+     .name = "reduce_scatter",
+     .result = "own chunk of the reduction",
+     .takes_op = true,
+     .takes_dim = true,
+     .takes_splits = true,
+     .has_async = true},
+    {.kind = CollectiveKind::kScatter,
+     .name = "scatter",
+     .result = "own chunk of root's operand",
+     .takes_root = true,
+     .takes_dim = true,
+     .takes_splits = true,
+     .has_async = true},
+    {.kind = CollectiveKind::kAllToAll,
+     .name = "all_to_all",
+     .result = "chunks received, concatenated in rank order",
+     .takes_dim = true,
+     .takes_splits = true,
+     .has_async = true},
+    {.kind = CollectiveKind::kSendRecv,
+     .name = "send_recv",
+     .result = "what was sent here, else zeros of the operand's shape",
+     .takes_pairs = true},
+    {.kind = CollectiveKind::kCopy, .name = "copy", .result = "the operand itself"},
+    {.kind = CollectiveKind::kSlice,
+     .name = "slice",
+     .result = "own chunk of the own operand",
+     .takes_dim = true,
+     .takes_splits = true},
+});
+
+constexpr bool rows_are_in_order() {
+  for (std::size_t i = 0; i < kCollectives.size(); ++i)
+    if (kCollectives[i].kind != static_cast<CollectiveKind>(i)) return false;
+  return true;
+}
+static_assert(rows_are_in_order(), "kCollectives has a row for each CollectiveKind, in its order");
 
 constexpr const CollectiveTraits& traits(CollectiveKind kind) {
   return kCollectives[static_cast<std::size_t>(kind)];

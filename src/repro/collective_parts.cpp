@@ -1,31 +1,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <regex>
 
 #include "base/error.h"
 #include "base/version.h"
 #include "model/libraries.h"
 #include "model/subject_text.h"
-#include "report/words.h"
-#include "repro/call_source.h"
+#include "repro/call_text.h"
 #include "repro/program_facts.h"
+#include "repro/python_source.h"
 #include "repro/python_text.h"
 #include "repro/script_parts.h"
 
 namespace distgrad {
 namespace {
-
-// "AllReduce" of "all_reduce".
-std::string class_name(std::string_view kind) {
-  std::string name;
-  bool upper = true;
-  for (const char c : kind) {
-    if (c != '_') name += upper ? static_cast<char>(c - 'a' + 'A') : c;
-    upper = c == '_';
-  }
-  return name;
-}
 
 // Of several definitions that differ, the later ones are numbered; equal ones are one.
 class Definitions {
@@ -41,14 +29,13 @@ class Definitions {
     return all_.back().name;
   }
 
-  std::string text() const {
-    std::string text;
+  std::vector<std::string> sources() const {
+    std::vector<std::string> sources;
     for (const Definition& d : all_) {
-      std::string source = d.source;
-      source.replace(source.find("$Name"), 5, d.name);
-      text += (text.empty() ? "" : "\n\n") + source;
+      sources.push_back(d.source);
+      sources.back().replace(d.source.find("$Name"), 5, d.name);
     }
-    return text;
+    return sources;
   }
 
  private:
@@ -71,62 +58,45 @@ std::string source_of_subject(const std::string& subject) {
   return "";
 }
 
-std::string saved(const std::string& backward) {
-  std::string names;
-  if (has_word(backward, "x")) names = "x";
-  if (has_word(backward, "y")) names += names.empty() ? "y" : ", y";
+// What backward asks for: "x, y".
+std::string saved(const std::set<std::string>& words) {
+  std::string names = words.contains("x") ? "x" : "";
+  if (words.contains("y")) names += names.empty() ? "y" : ", y";
   return names;
 }
 
-std::string function_class(const CallSource& call, const std::string& subject,
+std::string backward_lines(const CollectiveCall& call, const std::string& rule) {
+  const std::string kind(traits(call.kind).name);
+  if (rule == "raises")
+    return "raise NotImplementedError(\"the backward of " + kind + " is not implemented\")\n";
+  const std::string dx = backward_text(call, rule);
+  if (dx.empty()) throw UserError("repro: there is no Python source for the rule " + rule);
+  const std::set<std::string> words = Words(dx).names;
+  const std::string keeps = saved(words);
+  std::string text = words.contains("group") ? "group = ctx.group\n" : "";
+  if (!keeps.empty())
+    text += fmt::format("{}{} = ctx.saved_tensors\n", keeps, keeps.size() == 1 ? "," : "");
+  return text + "return " + dx + (call.group.empty() ? "" : ", None") + "\n";
+}
+
+std::string function_class(const CollectiveCall& call, const std::string& subject,
                            const std::string& rule) {
-  const std::string backward = filled(call, backward_source(call, rule));
-  if (backward.empty()) throw UserError("repro: there is no Python source for the rule " + rule);
-  const std::string keeps = saved(backward);
-  const std::string parameter = call.has_group() ? ", group" : "";
+  const std::string backward = backward_lines(call, rule);
+  const std::set<std::string> words = Words(backward).names;
+  const std::string keeps = saved(words), group = call.group.empty() ? "" : ", group";
+  const std::string forward =
+      fmt::format("{}_forward(ctx, x{}{})\n", traits(call.kind).name, group, options_text(call));
   std::string text =
       fmt::format("class $Name(torch.autograd.Function):\n    \"\"\"{}backward: {}.\"\"\"\n\n",
                   source_of_subject(subject), summary_of_rule(rule));
-  text += fmt::format("    @staticmethod\n    def forward(ctx, x{}):\n", parameter);
-  if (call.has_group()) text += "        ctx.group = group\n";
-  std::string forward = filled(call, source_of(call.spec->kind).forward(call));
-  // What backward does not ask for is not kept.
-  if (!has_word(backward, "sizes") && backward.find("ctx.sizes") == std::string::npos)
-    while (forward.find("ctx.") != std::string::npos) {
-      const std::size_t begin = forward.rfind('\n', forward.find("ctx.")) + 1;
-      forward.erase(begin, forward.find('\n', begin) + 1 - begin);
-    }
-  text += indented_python(forward, 2);
-  if (!keeps.empty()) text += fmt::format("        ctx.save_for_backward({})\n", keeps);
-  text += "        return y\n\n    @staticmethod\n    def backward(ctx, g):\n";
-  if (has_word(backward, "group")) text += "        group = ctx.group\n";
-  if (!keeps.empty())
-    text += fmt::format("        {}{} = ctx.saved_tensors\n", keeps, keeps.size() == 1 ? "," : "");
-  text += indented_python(backward, 2);
-  if (!backward.starts_with("raise"))
-    text += call.has_group() ? "        return dx, None\n" : "        return dx\n";
-  return text;
-}
-
-// Each call of torch.distributed with a handle that is waited for.
-std::string asynchronous(const std::string& source, CollectiveKind kind) {
-  static const std::regex call(R"(^( *dist\.(?!all_gather_object)\w+\(.*)\)$)",
-                               std::regex::ECMAScript | std::regex::multiline);
-  std::string text = std::regex_replace(source, call, "$1, async_op=True).wait()");
-  const bool local = kind == CollectiveKind::kCopy || kind == CollectiveKind::kSlice;
-  if (text == source && !local)
-    throw UserError("repro: how a plain " + std::string(traits(kind).name) +
-                    " of these operands is waited for cannot be written out");
-  return text;
-}
-
-std::string plain_function(const CallSource& call, const std::string& around) {
-  std::string source = filled(call, source_of(call.spec->kind).in_place(call));
-  if (around == "async") source = asynchronous(source, call.spec->kind);
-  return fmt::format(
-      "def $Name(x{}):\n    \"\"\"As a plain call of torch.distributed does it: autograd sees what "
-      "it sees.\"\"\"\n{}    return y\n",
-      call.has_group() ? ", group" : "", indented_python(source, 1));
+  text += fmt::format("    @staticmethod\n    def forward(ctx, x{}):\n", group);
+  if (words.contains("group")) text += "        ctx.group = group\n";
+  if (keeps.empty())
+    text += "        return " + forward;
+  else
+    text += fmt::format("        y = {}        ctx.save_for_backward({})\n        return y\n",
+                        forward, keeps);
+  return text + "\n    @staticmethod\n    def backward(ctx, g):\n" + indented_python(backward, 2);
 }
 
 // The call of a function, up to where its operand stands.
@@ -138,38 +108,9 @@ std::string called(const std::string& function, const std::string& around,
   return fmt::format("waited_for({}, {}, ", function, to_root ? call.root + 1 : call.root);
 }
 
-std::string foreign_function(const CallSource& call, const ReproCase::Foreign::Call& how) {
+std::string foreign_function(const CollectiveCall& call, const std::string& body) {
   return fmt::format("def $Name(x{}):\n    \"\"\"The implementation under test.\"\"\"\n{}",
-                     call.has_group() ? ", group" : "", indented_python(how.text, 1));
-}
-
-std::string simulation_function(const CallSource& call) {
-  const std::string name(traits(call.spec->kind).name);
-  return fmt::format(
-      "def $Name(xs):\n    \"\"\"{} of the ranks' operands, in one process.\"\"\"\n{}", name,
-      indented_python(filled(call, source_of(call.spec->kind).simulation(call)), 1));
-}
-
-// Whether the operands differ in size along the dim that joins them, in some group.
-bool is_uneven(const Program& program, const CollectiveCall& call,
-               const std::vector<Shape>& shapes) {
-  if (!traits(call.kind).takes_dim || shapes.empty()) return false;
-  std::vector<std::vector<int>> lists;
-  if (const Group* group = call.group.empty() ? nullptr : program.group_named(call.group))
-    lists = group->partition;
-  else {
-    lists.resize(1);
-    for (int r = 0; r < program.world_size; ++r) lists[0].push_back(r);
-  }
-  for (const std::vector<int>& list : lists)
-    for (const int rank : list)
-      if (shapes.at(static_cast<std::size_t>(rank)) != shapes.at(static_cast<std::size_t>(list[0])))
-        return true;
-  return false;
-}
-
-std::string group_argument(const CollectiveCall& call) {
-  return call.group.empty() ? "" : fmt::format(", process_groups[\"{}\"]", call.group);
+                     call.group.empty() ? "" : ", group", indented_python(body, 1));
 }
 
 // Torch's version decides some rows.
@@ -185,48 +126,71 @@ std::string operand_text(const std::string& text, bool attach, bool depends) {
   return depends ? "attached(" + text + ")" : "(" + text + ").detach()";
 }
 
+// What the real run is written of.
+class RealCalls {
+ public:
+  RealCalls(const ReproCase& repro, bool attach) : repro_(repro), attach_(attach) {}
+
+  // `step` is the step's name before any renaming.
+  std::string call(const std::string& step, const CollectiveCall& spec, bool on_gradient) {
+    std::string subject = subject_for(repro_.which.subject, spec.kind), around;
+    if (const auto found = repro_.foreign.calls.find(step); found != repro_.foreign.calls.end()) {
+      const ReproCase::Foreign::Call& foreign = found->second;
+      around = foreign.around;
+      subject = foreign.builtin;
+      if (subject.empty()) return foreign_call(spec, foreign);
+    }
+    const std::string rule = rule_for(subject, spec);
+    return rule == "dispatcher" ? plain_call(spec, around)
+                                : class_call(spec, subject, rule, around, on_gradient);
+  }
+
+  std::vector<std::string> definitions() const { return made_.sources(); }
+
+ private:
+  static std::string group_argument(const CollectiveCall& call) {
+    return call.group.empty() ? "" : fmt::format(", process_groups[\"{}\"]", call.group);
+  }
+
+  std::string foreign_call(const CollectiveCall& spec, const ReproCase::Foreign::Call& foreign) {
+    const std::string name =
+        made_.add(std::string(traits(spec.kind).name), foreign_function(spec, foreign.text));
+    return called("plainly(" + name + ")", foreign.around, spec) + spec.operand.text +
+           group_argument(spec) + ")";
+  }
+
+  std::string plain_call(const CollectiveCall& spec, const std::string& around) {
+    const CollectiveTraits& kind = traits(spec.kind);
+    return called("plain_" + std::string(kind.name), around, spec) + spec.operand.text +
+           group_argument(spec) + plain_options_text(spec) +
+           (around == "async" && kind.has_async ? ", async_op=True)" : ")");
+  }
+
+  std::string class_call(const CollectiveCall& spec, const std::string& subject,
+                         const std::string& rule, const std::string& around, bool on_gradient) {
+    const std::string name =
+        made_.add(camel_case(traits(spec.kind).name), function_class(spec, subject, rule));
+    return called(name + ".apply", around, spec) +
+           operand_text(spec.operand.text, attach_, on_gradient) + group_argument(spec) + ")";
+  }
+
+  const ReproCase& repro_;
+  bool attach_;
+  Definitions made_;
+};
+
 }  // namespace
 
 CollectiveParts collective_parts(const ReproCase& repro, const Program& program, bool attach) {
   CollectiveParts parts;
-  Definitions real, simulated;
+  RealCalls real(repro, attach);
   const std::vector<bool> on_gradient = depend_on_gradient(program);
   for (std::size_t i = 0; i < program.steps.size(); ++i) {
     const CollectiveCall* spec = program.steps[i].collective();
-    parts.calls.emplace_back();
-    parts.simulated.emplace_back();
-    if (!spec) continue;
-    const std::string step = repro.program.steps[i].name;  // as it was before any renaming
-    const auto shapes = repro.operands.find(step);
-    // Of programs that call code the shapes are not known: then what takes any.
-    const CallSource call{spec, shapes == repro.operands.end()
-                                    ? traits(spec->kind).takes_dim && has_code(program.steps)
-                                    : is_uneven(program, *spec, shapes->second)};
-    const std::string kind(traits(spec->kind).name);
-    std::string subject = subject_for(repro.which.subject, spec->kind);
-    std::string text;
-    const auto found = repro.foreign.calls.find(step);
-    const ReproCase::Foreign::Call foreign = found != repro.foreign.calls.end()
-                                                 ? found->second
-                                                 : ReproCase::Foreign::Call{subject, "", ""};
-    if (!foreign.builtin.empty()) subject = foreign.builtin;
-    if (foreign.builtin.empty()) {
-      text = called("plainly(" + real.add(kind, foreign_function(call, foreign)) + ")",
-                    foreign.around, *spec) +
-             spec->operand.text;
-    } else if (const std::string rule = rule_for(subject, *spec); rule == "dispatcher") {
-      text = called(real.add(kind, plain_function(call, foreign.around)), foreign.around, *spec) +
-             spec->operand.text;
-    } else {
-      text = called(real.add(class_name(kind), function_class(call, subject, rule)) + ".apply",
-                    foreign.around, *spec) +
-             operand_text(spec->operand.text, attach, on_gradient[i]);
-    }
-    parts.calls.back() = text + group_argument(*spec) + ")";
-    parts.simulated.back() = simulated.add("simulated_" + kind, simulation_function(call));
+    parts.calls.push_back(spec ? real.call(repro.program.steps[i].name, *spec, on_gradient[i])
+                               : "");
   }
-  parts.definitions = real.text();
-  parts.simulations = simulated.text();
+  parts.definitions = real.definitions();
   return parts;
 }
 

@@ -4,6 +4,7 @@
 
 #include "expression/syntax.h"
 #include "expression/syntax_text.h"
+#include "repro/python_source.h"
 #include "repro/python_text.h"
 #include "repro/repro.h"
 #include "repro/script_parts.h"
@@ -20,23 +21,40 @@ void substitute(Expression& expression, const std::string& name, const std::stri
 }  // namespace
 
 const std::set<std::string>& script_names() {
-  static const std::set<std::string> names = {
-      "os",        "dist",          "mp",
-      "dtype",     "inputs",        "leaf",
-      "program",   "observed",      "truth",
-      "rows",      "shown",         "report",
-      "main",      "start",         "process_groups",
-      "gathered",  "exchanged",     "attached",
-      "Meeting",   "drawn",         "shard",
-      "by_group",  "put_together",  "ranks_with",
-      "leaves",    "losses",        "loss",
-      "J",         "one_device",    "bound",
-      "groups",    "gradient",      "connect",
-      "run",       "guards",        "squared_gradient_norms",
-      "random",    "seed",          "sys",
-      "time",      "waited_for",    "waited",
-      "compiled",  "measure",       "measured",
-      "losses_at", "default_dtype", "plainly"};
+  static const std::set<std::string> names = [] {
+    std::set<std::string> all = {"J",
+                                 "bound",
+                                 "connect",
+                                 "dist",
+                                 "dtype",
+                                 "functools",
+                                 "groups",
+                                 "guards",
+                                 "inputs",
+                                 "leaves",
+                                 "loss",
+                                 "losses",
+                                 "losses_at",
+                                 "math",
+                                 "moved",
+                                 "mp",
+                                 "named_inputs",
+                                 "objective",
+                                 "observed",
+                                 "one_device",
+                                 "os",
+                                 "process_groups",
+                                 "program",
+                                 "random",
+                                 "rows",
+                                 "run",
+                                 "sys",
+                                 "time",
+                                 "truth"};
+    for (const Definition& definition : definitions()) all.insert(definition.name);
+    for (const CollectiveTraits& kind : kCollectives) all.insert(camel_case(kind.name));
+    return all;
+  }();
   return names;
 }
 

@@ -14,39 +14,6 @@ namespace {
 constexpr std::int64_t kMostLiterals =
     64;  // random numbers that are written out, all ranks together
 
-// docs/scenarios.md, "Random inputs".
-constexpr const char* kGenerator = R"(def drawn(shape, kind, low, high, key):
-    """Reproducible random numbers: splitmix64, started by the FNV-1a hash of the key."""
-    mask = 2**64 - 1
-    start = 0xCBF29CE484222325
-    for byte in key.encode():
-        start = ((start ^ byte) * 0x100000001B3) & mask
-
-    def bits(i):
-        z = (start + (i + 1) * 0x9E3779B97F4A7C15) & mask
-        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
-        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
-        return z ^ (z >> 31)
-
-    def uniform(i):
-        return (bits(i) >> 11) * 2.0**-53
-
-    def number(i):
-        if kind == "integers":
-            return low + float(bits(i) % int(high - low + 1))
-        if kind == "uniform":
-            return low + (high - low) * uniform(i)
-        total = 0.0
-        for k in range(12):  # normal, nearly (Irwin-Hall); sum() would round otherwise
-            total += uniform(12 * i + k)
-        return total - 6
-
-    count = 1
-    for size in shape:
-        count *= size
-    return torch.tensor([number(i) for i in range(count)]).reshape(shape)
-)";
-
 // The sizes where they are all numbers.
 std::optional<Shape> known_shape(const RandomSpec& spec) {
   Shape shape;
@@ -183,17 +150,11 @@ std::vector<std::string> expressions_of_inputs(const Program& program) {
 }  // namespace
 
 std::string inputs_part(const Program& program) {
-  std::string text;
-  const bool draws =
-      std::any_of(program.inputs.begin(), program.inputs.end(), [&](const Input& input) {
-        const auto* spec = std::get_if<RandomSpec>(&input.value);
-        return spec && !is_written_out(*spec, input.is_local() ? program.world_size : 1);
-      });
-  if (draws) text += std::string(kGenerator) + "\n\n";
   const bool shared = std::any_of(program.inputs.begin(), program.inputs.end(),
                                   [](const Input& i) { return !i.is_local(); });
-  text += fmt::format("def inputs():\n    \"\"\"The leaves: a list over the ranks{}.\"\"\"\n",
-                      shared ? ", or one tensor that they have copies or pieces of" : "");
+  std::string text =
+      fmt::format("def inputs():\n    \"\"\"The leaves: a list over the ranks{}.\"\"\"\n",
+                  shared ? ", or one tensor that they have copies or pieces of" : "");
   text += group_lists(program, group_names_used(program, expressions_of_inputs(program)));
   std::string names;
   for (const Input& input : program.inputs) {

@@ -20,8 +20,6 @@ std::string nested(const Array& array, std::size_t dim, std::int64_t& next) {
   return fmt::format("[{}]", fmt::join(items, ", "));
 }
 
-bool is_word_character(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
-
 }  // namespace
 
 std::string number_literal(double value) {
@@ -87,14 +85,14 @@ std::set<std::string> free_names_in(const std::string& expression) {
   }
 }
 
-bool has_word(std::string_view text, std::string_view word) {
-  for (std::size_t at = 0; (at = text.find(word, at)) != std::string_view::npos; ++at) {
-    const std::size_t end = at + word.size();
-    if ((at == 0 || (!is_word_character(text[at - 1]) && text[at - 1] != '.')) &&
-        (end == text.size() || !is_word_character(text[end])))
-      return true;
+std::string camel_case(std::string_view name) {
+  std::string text;
+  bool upper = true;
+  for (const char c : name) {
+    if (c != '_') text += upper ? static_cast<char>(c - 'a' + 'A') : c;
+    upper = c == '_';
   }
-  return false;
+  return text;
 }
 
 }  // namespace distgrad

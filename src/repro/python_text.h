@@ -28,7 +28,7 @@ std::string docstring_text(std::string text);
 // The names that an expression takes from outside.
 std::set<std::string> free_names_in(const std::string& expression);
 
-// Whether a word, as Python has words, is in the text.
-bool has_word(std::string_view text, std::string_view word);
+// "AllReduce" of "all_reduce".
+std::string camel_case(std::string_view name);
 
 }  // namespace distgrad

@@ -18,8 +18,6 @@ struct ReproCase {
   const Program& program;
   const Simulation& simulation;  // with bounds
   const CaseResult& result;
-  // By name of a collective step: the shapes of its operand by rank.
-  std::map<std::string, std::vector<Shape>> operands;
   // What of the program is code that is not distgrad's, as its own interpreter says it is called.
   struct Foreign {
     struct Call {

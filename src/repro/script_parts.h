@@ -16,19 +16,17 @@ std::string header_part(const ReproCase&);
 
 // What runs the collectives: the classes and functions, and what each step writes.
 struct CollectiveParts {
-  std::string definitions;             // classes and functions for the real run
-  std::string simulations;             // functions over all ranks' operands
-  std::vector<std::string> calls;      // by step: "AllReduce.apply(x * 2)"; empty for expressions
-  std::vector<std::string> simulated;  // by step, the function's name; empty for expressions
+  std::vector<std::string> definitions;  // classes and functions for the real run
+  std::vector<std::string> calls;        // by step: "AllReduce.apply(x * 2)"; empty for expressions
 };
 CollectiveParts collective_parts(const ReproCase&, const Program&, bool attach);
 
-std::string inputs_part(const Program&);  // inputs(), and what draws random numbers
+std::string inputs_part(const Program&);  // inputs()
 std::string program_part(const ReproCase&, const Program&, const CollectiveParts&, bool attach);
 std::string observed_part(const ReproCase&, const Program&);  // observed(rank)
-std::string truth_part(const ReproCase&, const Program&, const CollectiveParts&);
-// measure(rank) and truth(), where nothing but the ranks' forward run is known. Throws UserError
-// where their slopes are not the truth.
+std::string truth_part(const ReproCase&, const Program&);
+// What measure(rank) asks for (script/measuring.py), where nothing but the ranks' forward run is
+// known. Throws UserError where their slopes are not the truth.
 std::string measured_truth_part(const ReproCase&, const Program&);
 std::string objective_line(const std::vector<double>& weights);  // sets J, of `losses`
 std::string guards_part(const ReproCase&,

@@ -7,6 +7,7 @@
 
 #include "expression/syntax.h"
 #include "model/objective.h"
+#include "repro/call_text.h"
 #include "repro/program_facts.h"
 #include "repro/python_text.h"
 #include "repro/script_parts.h"
@@ -60,23 +61,24 @@ std::string values_by_rank(const std::string& expression, const std::vector<std:
   return "[" + expression + " " + over_ranks(expression, by_rank) + "]";
 }
 
-// The step's values on all ranks; `simulated` is the function that gives them where it is no
-// expression.
-std::string simulated_value(const Step& step, const std::string& simulated,
+// The step's values on all ranks; `code` is the function of a step that calls code.
+std::string simulated_value(const Step& step, const std::string& code,
                             const std::vector<std::string>& by_rank) {
   if (step.code()) {
     std::vector<std::string> arguments;
     for (const std::string& text : expressions_of(step))
       arguments.push_back(values_by_rank(text, by_rank));
-    return fmt::format("plainly({})({})", simulated, fmt::join(arguments, ", "));
+    return fmt::format("plainly({})({})", code, fmt::join(arguments, ", "));
   }
   const std::string expression = texts_of(step);
   const CollectiveCall* call = step.collective();
   if (!call) return "[" + expression + " " + over_ranks(expression, by_rank) + "]";
   const std::string operands = values_by_rank(expression, by_rank);
+  const std::string name = "simulated_" + std::string(traits(call->kind).name);
+  const std::string arguments = operands + options_text(*call);
   return call->group.empty()
-             ? fmt::format("{}({})", simulated, operands)
-             : fmt::format("by_group(groups[\"{}\"], {}, {})", call->group, simulated, operands);
+             ? fmt::format("{}({})", name, arguments)
+             : fmt::format("by_group(groups[\"{}\"], {}, {})", call->group, name, arguments);
 }
 
 }  // namespace
@@ -95,8 +97,7 @@ std::string objective_line(const std::vector<double>& weights) {
                      list_literal(weights));
 }
 
-std::string truth_part(const ReproCase& repro, const Program& program,
-                       const CollectiveParts& parts) {
+std::string truth_part(const ReproCase& repro, const Program& program) {
   if (needs_differences(program.steps)) return measured_truth_part(repro, program);
   std::string text =
       "def truth():\n    \"\"\"The same program in one process: every value is a list over the "
@@ -112,10 +113,9 @@ std::string truth_part(const ReproCase& repro, const Program& program,
   if (has_code(program.steps)) text += "    seed(0)\n";
   for (std::size_t i = 0; i < program.steps.size(); ++i) {
     const Step& step = program.steps[i];
-    const std::string& simulated =
-        step.code() ? repro.foreign.functions.at(repro.program.steps[i].name).simulate
-                    : parts.simulated[i];
-    text += fmt::format("    {} = {}\n", step.name, simulated_value(step, simulated, by_rank));
+    const std::string code =
+        step.code() ? repro.foreign.functions.at(repro.program.steps[i].name).simulate : "";
+    text += fmt::format("    {} = {}\n", step.name, simulated_value(step, code, by_rank));
     by_rank.push_back(step.name);
   }
   const auto inner = inner_of_gradient_norm(program);

@@ -53,6 +53,8 @@ SCENARIOS = {
     "async": collective("all_reduce", COMM + ":all_reduce@async"),
     "async_output": collective("reduce_scatter", BUFFERS + "@async"),
     "async_in_place": collective("all_reduce", "python:in_place@async", op="max"),
+    "async_exchange": collective("all_to_all", "python:in_place@async", splits=[[1, 3], [2, 2]]),
+    "async_messages": collective("send_recv", "python:in_place@async", pairs=[[0, 1]]),
     "compile": collective("all_gather", COMM + "@compile", dim=0),
     "builtin": collective("all_reduce", "python:in_place"),
     "beside": collective("all_reduce", f"all_gather={COMM}:all_gather"),

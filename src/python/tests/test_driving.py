@@ -13,7 +13,7 @@ SUBJECTS = Path(__file__).resolve().parent / "subjects"
 sys.path.insert(0, str(SUBJECTS))
 
 from distgrad.ranks.call import Call, RankGroup  # noqa: E402
-from distgrad.ranks.joint import joint  # noqa: E402
+from distgrad.ranks.built_in import joint  # noqa: E402
 
 LOCAL = [{"axis": "", "kind": "local"}]
 PAIRS = [{"name": "tp", "partition": [[0, 2], [3, 1]], "is_mesh_axis": False}]

@@ -1,10 +1,12 @@
-"""The rank program: `python -m distgrad.ranks --zygote FD`, or this file by its path. `--functions`: see finding.py."""
+"""The rank program: `python -m distgrad.ranks --zygote FD`, or this file by its path.
+`--functions`: see finding.py."""
 
 import os
 import sys
 
 if __name__ == "__main__" and not __package__:
-    # Started by path. At the end of the search path, so that no module of a user's is hidden by one of ours.
+    # Started by path. At the end of the search path, so that no module of a user's is hidden by one
+    # of ours.
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [p for p in sys.path if os.path.abspath(p) != here]
     sys.path.append(os.path.dirname(os.path.dirname(here)))

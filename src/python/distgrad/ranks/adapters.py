@@ -1,10 +1,11 @@
-"""How a collective call becomes a call of the user's function: which argument each parameter gets, from its name.
+"""How a collective call becomes a call of the user's function: which argument each parameter gets,
+from its name.
 
-`bind` looks at the signature once and says what cannot be mapped (SubjectError); a Binding then knows which calls it
-offers (NotOffered) and makes them. What comes back is taken by adapters_results.
+`bind` looks at the signature once and says what cannot be mapped (SubjectError); a Binding then
+knows which calls it offers (NotOffered) and makes them. What comes back is taken by
+adapters_results.
 """
 
-import enum
 import inspect
 import re
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from . import adapters_hint as hint
 from . import adapters_names as names
 from . import adapters_results as results
 from . import modes, noting
+from .adapters_sizes import chunk_sizes, is_uneven, received_sizes
 from .call import NotOffered, SubjectError
 
 _EMPTY = inspect.Parameter.empty
@@ -57,8 +59,9 @@ class Binding:
         return any(slot.source in sources for slot in self.slots + self.constructor)
 
     def check(self, call, groups_from_setup=None):
-        """Raises NotOffered where the signature cannot express the call. `groups_from_setup` says for which groups the
-        user's `setup` provides: a set of names, or None where there is no setup."""
+        """Raises NotOffered where the signature cannot express the call. `groups_from_setup` says
+        for which groups the user's `setup` provides: a set of names, or None where there is no
+        setup."""
         if call.is_async and not self.names("async"):
             raise NotOffered(f"{self.label} has no parameter async_op")
         if call.kind in names.REDUCING:
@@ -117,7 +120,8 @@ class Binding:
         return results.take(value, call, x, self, arguments)
 
     def _invoke(self, function, arguments):
-        """A group that is None by default stays so in the world; who asks for one then gets the world's."""
+        """A group that is None by default stays so in the world; who asks for one then gets the
+        world's."""
         before = noting.entered()
         try:
             return invoke(function, self.slots, arguments, self.by_position)
@@ -130,7 +134,8 @@ class Binding:
 
 
 def _check_keeps_operand(value, x, label, arguments):
-    """What works in place by contract, and says so by what it returns, has no operand that the program could use afterwards."""
+    """What works in place by contract, and says so by what it returns, has no operand that the
+    program could use afterwards."""
     if value is x:
         raise NotOffered(f"{label} works in place: it returns its operand")
     if value is None and arguments.outputs is None:
@@ -138,7 +143,8 @@ def _check_keeps_operand(value, x, label, arguments):
 
 
 def _check_group(label, call, groups_from_setup):
-    """A function that is not told the group has one: the world, or what the user's `setup` gave it."""
+    """A function that is not told the group has one: the world, or what the user's `setup` gave
+    it."""
     if groups_from_setup is None and not _is_world(call.group):
         raise NotOffered(f"{label} has no parameter for the group and runs in the whole world only")
     if groups_from_setup is not None and call.group.name not in groups_from_setup:
@@ -147,7 +153,8 @@ def _check_group(label, call, groups_from_setup):
 
 
 class Arguments:
-    """The values that a call's parameters can ask for. Outputs are made once, so that what was filled can be read."""
+    """The values that a call's parameters can ask for. Outputs are made once, so that what was
+    filled can be read."""
 
     def __init__(self, call, x):
         self.call = call
@@ -173,7 +180,8 @@ class Arguments:
             return None
         self.outputs = results.empty_outputs(self.call, self.x, "list" in slot.name or slot.name.endswith("s"))
         if self.call.kind == "scatter" and self.call.group.rank != self.call.root:
-            # Nothing else that such a rank hands over requires a gradient, and its backward has to run for root's.
+            # Nothing else that such a rank hands over requires a gradient, and its backward has to
+            # run for root's.
             self.outputs = results.zeros_attached(self.outputs.shape, self.x, self.x)
         return self.outputs
 
@@ -247,24 +255,6 @@ class Arguments:
         return [tuple(pair) for pair in self.call.pairs]
 
 
-def chunk_sizes(call, x):
-    """The sizes of the chunks into which this rank cuts its operand, by rank of the group."""
-    if call.splits is not None:
-        return list(call.splits[call.group.rank if call.kind == "all_to_all" else 0])
-    return [x.shape[call.dim or 0] // call.group.size] * call.group.size
-
-
-def received_sizes(call, x):
-    """all_to_all: the sizes of the chunks that this rank receives, by rank of the group."""
-    if call.splits is not None:
-        return [row[call.group.rank] for row in call.splits]
-    return chunk_sizes(call, x)
-
-
-def is_uneven(call):
-    return call.splits is not None and any(size != call.splits[0][0] for row in call.splits for size in row)
-
-
 def reduce_op(call):
     """The call's op as torch.distributed has it."""
     if call.op != "premul_sum":
@@ -274,8 +264,8 @@ def reduce_op(call):
 
 
 def raise_if_backend_lacks(error, call):
-    """A collective or reduction that the backend does not have says nothing about the subject: the case is skipped. All
-    ranks come here alike, since it is refused before anything is sent."""
+    """A collective or reduction that the backend does not have says nothing about the subject: the
+    case is skipped. All ranks come here alike, since it is refused before anything is sent."""
     lacks_op = call.kind in names.REDUCING and _LACKS_OP.search(str(error))
     if lacks_op or _LACKS_COLLECTIVE.search(str(error)):
         backend = dist.get_backend(call.group.process_group)
@@ -284,15 +274,17 @@ def raise_if_backend_lacks(error, call):
 
 
 def _raise_if_scalar(error, call, x, label):
-    """A function that joins tensors has no result for operands without a dimension, and need not have one."""
+    """A function that joins tensors has no result for operands without a dimension, and need not
+    have one."""
     if x.dim() == 0 and call.kind in names.GATHERING and re.search(
             r"zero-dimensional tensor.*cannot be concatenated|tensor has no dimensions", str(error)):
         raise NotOffered(f"{label} joins its operands, and these have no dimension: {error}") from error
 
 
 def bind(target, kind, label, place):
-    """Binds `target`, which the user named, as an implementation of `kind`. `place` is the subject's text up to the
-    name, for the adapter that a SubjectError shows. Raises SubjectError where it cannot be called or mapped."""
+    """Binds `target`, which the user named, as an implementation of `kind`. `place` is the
+    subject's text up to the name, for the adapter that a SubjectError shows. Raises SubjectError
+    where it cannot be called or mapped."""
     function, constructed, parameters, by_position = _callable_and_parameters(target, kind, label, place)
     slots = _slots(parameters, kind, with_tensor=True)
     if _has_a_group_of_its_own(function):
@@ -312,7 +304,8 @@ def bind(target, kind, label, place):
 
 
 def _callable_and_parameters(target, kind, label, place):
-    """(what to call, parameters of the constructor of a Module class or None, parameters, all by position)."""
+    """(what to call, parameters of the constructor of a Module class or None, parameters, all by
+    position)."""
     if inspect.isclass(target) and issubclass(target, torch.autograd.Function):
         target = target.apply
     owner = getattr(target, "__self__", None)
@@ -335,14 +328,16 @@ def _callable_and_parameters(target, kind, label, place):
 
 
 def _forward_parameters(owner):
-    """Of an autograd.Function's forward, without ctx, which a Function with a setup_context of its own does not take."""
+    """Of an autograd.Function's forward, without ctx, which a Function with a setup_context of its
+    own does not take."""
     parameters = list(inspect.signature(owner.forward).parameters.values())
     own_context = getattr(owner, "setup_context", None) is not torch.autograd.Function.setup_context
     return parameters if own_context else parameters[1:]
 
 
 def _has_a_group_of_its_own(function):
-    """Whether None for a group is not the world but what the function's own project has set: it calls a getter for that."""
+    """Whether None for a group is not the world but what the function's own project has set: it
+    calls a getter for that."""
     called = getattr(getattr(inspect.unwrap(function), "__code__", None), "co_names", ())
     return any(re.match(r"_?get_\w*(group|pg)(_|$)", name) and not re.search("default|world|rank|size", name) for name in called)
 
@@ -383,8 +378,8 @@ def _slots(parameters, kind, with_tensor):
 
 
 def _tensor_parameter(parameters, kind):
-    """The first parameter that neither asks for something else nor is to be filled; where all are by keyword, the one that
-    has an operand's name."""
+    """The first parameter that neither asks for something else nor is to be filled; where all are
+    by keyword, the one that has an operand's name."""
     candidates = [p for p in parameters if p.kind != p.KEYWORD_ONLY and p.kind != p.VAR_KEYWORD]
     for position, parameter in enumerate(candidates):
         later = [p.name for p in parameters[parameters.index(parameter) + 1:]]
@@ -396,7 +391,8 @@ def _tensor_parameter(parameters, kind):
 
 
 def _source(parameter, kind):
-    """From the name, unless the default shows that something else is meant (`same_group=True`, `op=my.Op.ADD`)."""
+    """From the name, unless the default shows that something else is meant (`same_group=True`,
+    `op=my.Op.ADD`)."""
     source = names.source_of(parameter.name, kind)
     default = parameter.default
     if source == "dim" and not _may_be_a_number(parameter.annotation):
@@ -448,7 +444,8 @@ def invoke(function, slots, arguments, by_position):
 
 
 def _keeps_default(slot, call):
-    """What the function would use if a user left the argument out, where that is what the call asks for."""
+    """What the function would use if a user left the argument out, where that is what the call asks
+    for."""
     if slot.default is _EMPTY:
         return False
     if slot.source is None:

@@ -1,8 +1,9 @@
 """The forms in which a function is handed its operand, one after another, until it takes one.
 
-The cases' operands have two dimensions, mostly, and are cut or joined along the first. A function that unpacks four, or works
-along the last one only, is called with its operand in that form, and what it gives is brought back. Both ways keep the order of
-memory: what is contiguous for the case is so for the function, in forward and in backward.
+The cases' operands have two dimensions, mostly, and are cut or joined along the first. A function
+that unpacks four, or works along the last one only, is called with its operand in that form, and
+what it gives is brought back. Both ways keep the order of memory: what is contiguous for the case
+is so for the function, in forward and in backward.
 """
 
 import re
@@ -27,7 +28,8 @@ class AlongAnotherDim(NotOffered):
 
 
 class _Transposed(torch.autograd.Function):
-    """The first and the last dimension swapped, in forward and backward: what is contiguous stays so."""
+    """The first and the last dimension swapped, in forward and backward: what is contiguous stays
+    so."""
 
     @staticmethod
     def forward(ctx, x):
@@ -87,10 +89,11 @@ _FORMS = (_AsItIs(), _AlongTheLast(), _OfDims(3), _OfDims(4))
 
 
 def call_in_some_form(binding, call, x, run):
-    """`run(call, x)` in the first form that the function takes. Raises what it raised as it is, where it takes none.
+    """`run(call, x)` in the first form that the function takes. Raises what it raised as it is,
+    where it takes none.
 
-    Only what speaks of a shape, or of a group that is not there, and comes before anything is sent counts as not taken: all
-    ranks have operands of one form, so all come to the same one."""
+    Only what speaks of a shape, or of a group that is not there, and comes before anything is sent
+    counts as not taken: all ranks have operands of one form, so all come to the same one."""
     refused = None
     for form in _FORMS:
         if not form.takes(call, x):

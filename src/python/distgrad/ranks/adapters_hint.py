@@ -22,8 +22,8 @@ _HANDED_ON = {"group": ("group", "group"), "group_name": ("group", "group.group_
 
 
 def adapter_text(binding, place, owner=""):
-    """The end of a message: the adapter to paste, with what is known filled in and `...` for what is not. `owner`: the class
-    whose method it is."""
+    """The end of a message: the adapter to paste, with what is known filled in and `...` for what
+    is not. `owner`: the class whose method it is."""
     kind = binding.kind
     taken, handed = ["x"], []
     for slot in binding.slots:

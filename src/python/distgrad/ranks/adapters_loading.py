@@ -1,4 +1,5 @@
-"""Finds what the user named: a file or module, and a name in it. Everything that can go wrong is one SubjectError."""
+"""Finds what the user named: a file or module, and a name in it. Everything that can go wrong is
+one SubjectError."""
 
 import difflib
 import importlib
@@ -19,8 +20,8 @@ loaded = set()  # places of the user's modules that this process has imported, o
 
 
 def load_module(place):
-    """The module of `python:PLACE`: a FILE.py, under a name of its own and with its folder on sys.path, or a MODULE with
-    the current folder on sys.path, as `python -m` has it."""
+    """The module of `python:PLACE`: a FILE.py, under a name of its own and with its folder on
+    sys.path, or a MODULE with the current folder on sys.path, as `python -m` has it."""
     if place.partition(".")[0] != "torch":
         loaded.add(place)
     return _load_file(place) if place.endswith(".py") else _load_named(place)
@@ -61,7 +62,8 @@ def _load_named(place):
 
 
 def _run_import(place, action):
-    """A missing module that is a part of `place` itself is passed on; any other failure is the user's code's."""
+    """A missing module that is a part of `place` itself is passed on; any other failure is the
+    user's code's."""
     try:
         return action()
     except SyntaxError as error:
@@ -138,14 +140,16 @@ def find_name(module, dotted, place):
 
 
 def find_kind(module, kind):
-    """(name, object) of the module's implementation of `kind`, the first of find_all's; None where it has none."""
+    """(name, object) of the module's implementation of `kind`, the first of find_all's; None where
+    it has none."""
     return next(iter(find_all(module, kind)), None)
 
 
 def find_all(module, kind):
-    """Every (name, object) of the module that implements `kind`, found by torch's names for it, new and old, and by those of
-    well-known classes. What it merely imported from torch or Python's library is not its; nor are private names where it has
-    public ones, and Functions that one of its own functions applies."""
+    """Every (name, object) of the module that implements `kind`, found by torch's names for it, new
+    and old, and by those of well-known classes. What it merely imported from torch or Python's
+    library is not its; nor are private names where it has public ones, and Functions that one of
+    its own functions applies."""
     own = _own_callables(module, kind)
     applied = _applied_in(module)
     for private in (False, True):
@@ -169,7 +173,8 @@ def find_unnamed(module):
 
 
 def _applied_in(module):
-    """The names that the module's functions for any kind use: a Function among them is how such a function is made."""
+    """The names that the module's functions for any kind use: a Function among them is how such a
+    function is made."""
     own = _own_callables(module, None)
     return {n for kind in names.KINDS for private in (False, True) for name in _names_of(own, kind, private)
             for n in _names_in(own[name])}

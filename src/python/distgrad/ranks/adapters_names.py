@@ -1,40 +1,25 @@
-"""The names under which people's code has collectives, and under which its parameters ask for what a call holds.
+"""The names under which people's code has collectives, and under which its parameters ask for what
+a call holds.
 
-Parameters are mapped by name alone. A name that could mean two things is not in these tables: the user then writes an
-adapter of one line, which is better than a verdict on a call that was not meant.
+Parameters are mapped by name alone. A name that could mean two things is not in these tables: the
+user then writes an adapter of one line, which is better than a verdict on a call that was not
+meant.
 """
 
 import re
 
-ROOTED = ("reduce", "broadcast", "gather", "scatter")
-REDUCING = ("all_reduce", "reduce", "reduce_scatter")
-GATHERING = ("all_gather", "gather")
-CUTTING = ("reduce_scatter", "scatter", "slice")
-WITH_DIM = GATHERING + CUTTING + ("all_to_all",)
+from .collectives import MODULES, STACKING, kinds_with
 
-# kind -> names of functions, torch's first, old ones after new ones. Written in lower case with underscores; classes
-# are found under the same words (`AllGather`, `_AllGatherFunc`, `GatherLayer`).
-KIND_NAMES = {
-    "all_reduce": ("all_reduce", "allreduce", "all_reduce_tensor", "all_reduce_autograd", "all_reduce_sum",
-                   "reduce_from_model_parallel_region", "reduce_from_tensor_model_parallel_region"),
-    "reduce": ("reduce",),
-    "broadcast": ("broadcast",),
-    "all_gather": ("all_gather", "allgather", "all_gather_single", "all_gather_into_tensor", "all_gather_tensor",
-                   "all_gather_base", "all_gather_single_autograd", "all_gather_tensor_autograd",
-                   "all_gather_with_grad", "all_gather_with_gradient", "all_gather_with_backprop",
-                   "all_gather_batch_with_grad", "concat_all_gather", "gather_from_all", "gather_all",
-                   "gather_layer", "gather_from_model_parallel_region",
-                   "gather_from_tensor_model_parallel_region"),
-    "gather": ("gather",),
-    "reduce_scatter": ("reduce_scatter", "reducescatter", "reduce_scatter_single", "reduce_scatter_tensor",
-                       "reduce_scatter_base", "reduce_scatter_single_autograd", "reduce_scatter_tensor_autograd",
-                       "reduce_scatter_to_sequence_parallel_region"),
-    "scatter": ("scatter",),
-    "all_to_all": ("all_to_all", "alltoall", "all_to_all_single", "all_to_all_tensor", "all_to_all_single_autograd"),
-    "send_recv": ("send_recv",),
-    "copy": ("copy", "copy_to_model_parallel_region", "copy_to_tensor_model_parallel_region"),
-    "slice": ("slice", "split", "scatter_to_model_parallel_region", "scatter_to_tensor_model_parallel_region"),
-}
+ROOTED = kinds_with("root")
+REDUCING = kinds_with("op")
+GATHERING = STACKING
+CUTTING = tuple(kind for kind in kinds_with("splits") if kind != "all_to_all")
+WITH_DIM = kinds_with("dim")
+
+# kind -> names of functions, torch's first, old ones after new ones. Written in lower case with
+# underscores; classes are found under the same words (`AllGather`, `_AllGatherFunc`,
+# `GatherLayer`).
+KIND_NAMES = {kind: module.NAMES for kind, module in MODULES.items()}
 KINDS = tuple(KIND_NAMES)
 
 _CLASS_ENDINGS = re.compile(r"_(layer|func|function|op|fn|autograd)$")
@@ -49,14 +34,16 @@ def plain_name(name):
 
 
 def kind_called(name):
-    """The kind whose own name or torch's name for it `name` is, or None. Class names do not count here."""
+    """The kind whose own name or torch's name for it `name` is, or None. Class names do not count
+    here."""
     for kind, names in KIND_NAMES.items():
         if name == kind or (name.lstrip("_") in names and name.lstrip("_").startswith(kind)):
             return kind
     return None
 
 
-# What a parameter asks for ("source") -> the names that ask for it, as a regular expression on the name in lower case.
+# What a parameter asks for ("source") -> the names that ask for it, as a regular expression on the
+# name in lower case.
 _ANYWHERE = (
     ("group", r"(.*_)?(group|pg)|comm_group|processgroup"),
     ("group_name", r"group_name"),
@@ -73,19 +60,23 @@ _BY_KIND = (
     (ROOTED, "root", r"root|group_src|group_dst|group_root"),
     (ROOTED, "global_root", r"src|dst|src_rank|dst_rank|global_src|global_dst"),
     (ROOTED, "world_root", r"root_rank|source|dest|destination|target|source_rank|dest_rank"),
-    (WITH_DIM, "dim", r"dim|axis|gather_dim|scatter_dim|cat_dim|concat_dim|split_dim|tensor_dim|shard_dim|"
-                      r"gather_axis|scatter_axis|gather_idx|scatter_idx|dimension"),
+    (WITH_DIM, "dim", r"dim|axis|gather_dim|scatter_dim|cat_dim|concat_dim|split_dim|tensor_dim|"
+                      r"shard_dim|gather_axis|scatter_axis|gather_idx|scatter_idx|dimension"),
     (CUTTING, "splits", r"splits|split_sizes|sizes|input_split_sizes|input_splits"),
     (("all_to_all",), "splits", r"splits"),
-    (("all_to_all",), "input_splits", r"(input|in|send|scatter)_(split_sizes|splits|split|sizes|counts)"),
-    (("all_to_all",), "output_splits", r"(output|out|recv|receive|gather)_(split_sizes|splits|split|sizes|counts)"),
+    (("all_to_all",), "input_splits",
+     r"(input|in|send|scatter)_(split_sizes|splits|split|sizes|counts)"),
+    (("all_to_all",), "output_splits",
+     r"(output|out|recv|receive|gather)_(split_sizes|splits|split|sizes|counts)"),
     (("send_recv",), "pairs", r"pairs"),
     (("scatter",), "scatter_list", r"scatter_list"),
     (GATHERING, "labels", r"labels?|targets?"),
     (("gather",), "outputs", r"gather_list"),
 )
-_LIST = re.compile(r"(input_)?tensors|(input_)?tensor_list|input_list|input_tensor_list|xs|chunks|inputs_list")
-_OUTPUT = re.compile(r"out|output|out_.*|output_.*|outputs|recv_.*|tensor_list|gather_list|gathered")
+_LIST = re.compile(r"(input_)?tensors|(input_)?tensor_list|input_list|input_tensor_list|xs|chunks|"
+                   r"inputs_list")
+_OUTPUT = re.compile(r"out|output|out_.*|output_.*|outputs|recv_.*|tensor_list|gather_list|"
+                     r"gathered")
 _INPUT = re.compile(r"in|inp|input|inputs|x|t|data|tensor|tensors|in_.*|input_.*|send_.*|input_")
 
 
@@ -117,5 +108,6 @@ def is_gather_dim(name):
 
 
 def is_output(name, later):
-    """A parameter to be filled, as c10d's are: its name says so and one of those after it is the input."""
+    """A parameter to be filled, as c10d's are: its name says so and one of those after it is the
+    input."""
     return bool(_OUTPUT.fullmatch(name.lower())) and any(_INPUT.fullmatch(n.lower()) for n in later)

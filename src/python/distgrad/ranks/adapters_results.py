@@ -1,7 +1,7 @@
 """What a user's function gets and gives, brought into the form that a collective's contract has.
 
-Everything here is differentiable in the plainest way: views, cat and stack, so that the cotangent that reaches the
-user's backward is the one it would get in a training script.
+Everything here is differentiable in the plainest way: views, cat and stack, so that the cotangent
+that reaches the user's backward is the one it would get in a training script.
 """
 
 import torch
@@ -9,16 +9,20 @@ import torch.distributed as dist
 
 from . import adapters_names as names
 from .adapters_forms import AlongAnotherDim
+from .adapters_sizes import chunk_sizes, received_sizes
 from .call import NotOffered, SubjectError
+from .collectives.pieces import zeros_attached
+from .collectives.torch_calls import awaited
 from .strides import laid_out
 
 _REMEDY = ": test a function of yours that calls this one and returns the result alone"
 
 
 class _PrivateCopy(torch.autograd.Function):
-    """A copy with the operand's strides, overlaps and gaps: a function that works in place then harms no other step, and
-    one that is wrong for tensors that are not contiguous is still seen to be. Where the function's backward gives None, as
-    a gradient that is missing in a training script, none passes here either."""
+    """A copy with the operand's strides, overlaps and gaps: a function that works in place then
+    harms no other step, and one that is wrong for tensors that are not contiguous is still seen to
+    be. Where the function's backward gives None, as a gradient that is missing in a training
+    script, none passes here either."""
 
     @staticmethod
     def forward(ctx, x):
@@ -34,50 +38,29 @@ def private_copy(x):
     return _PrivateCopy.apply(x)
 
 
-class _Zeros(torch.autograd.Function):
-    """Zeros that stay attached to `sources`, whose cotangents are zero whatever they hold: 0 times NaN would not be."""
-
-    @staticmethod
-    def forward(ctx, shape, like, *sources):
-        ctx.forms = [(s.shape, s.new_zeros(())) for s in sources]
-        return torch.zeros(shape, dtype=like.dtype, device=like.device)
-
-    @staticmethod
-    def backward(ctx, cotangent):
-        # Attached to the cotangent, for who differentiates twice: the ranks' graphs then have the same collectives.
-        return (None, None, *(_Zeros.apply(shape, like, cotangent) for shape, like in ctx.forms))
-
-
-def zeros_attached(shape, value, x):
-    """Zeros of `shape`, attached to the tensors of `value` that are in the graph, or to the operand where none is."""
-    tensors = value if isinstance(value, (list, tuple)) else [value]
-    sources = [t for t in tensors if isinstance(t, torch.Tensor) and t.requires_grad]
-    return _Zeros.apply(tuple(shape), x.detach(), *(sources or [x]))
-
-
 def empty_outputs(call, x, as_list):
     """Buffers as a caller of c10d allocates them: a list of one a rank, or one tensor."""
-    from . import adapters  # the sizes of chunks belong to the mapping of arguments
-
     dim = call.dim or 0
     if call.kind in names.GATHERING:
         if as_list:
-            return [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(call.group.size)]
+            return [torch.empty_like(x, memory_format=torch.contiguous_format)
+                    for _ in range(call.group.size)]
         shape = list(x.shape) or [1]
         shape[dim] *= call.group.size
         return x.new_empty(shape)
     if call.kind == "all_to_all":
-        sizes = adapters.received_sizes(call, x)
+        sizes = received_sizes(call, x)
         pieces = [x.new_empty(_resized(x, dim, size)) for size in sizes]
         return pieces if as_list else x.new_empty(_resized(x, dim, sum(sizes)))
     if call.kind in names.CUTTING:
-        return x.new_empty(_resized(x, dim, adapters.chunk_sizes(call, x)[call.group.rank]))
+        return x.new_empty(_resized(x, dim, chunk_sizes(call, x)[call.group.rank]))
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 def gather_dim(call, x):
-    """all_to_all: along which dimension a function that has two joins what it receives. Another one than it is cut along,
-    where there is one: a backward that confuses the two is right where they are the same."""
+    """all_to_all: along which dimension a function that has two joins what it receives. Another one
+    than it is cut along, where there is one: a backward that confuses the two is right where they
+    are the same."""
     return ((call.dim or 0) + 1) % max(x.dim(), 1)
 
 
@@ -96,8 +79,9 @@ def gathered_sizes(call, x, dim):
 
 
 def take(value, call, x, binding, arguments):
-    """The contract's result from what the function returned, on this rank. `x` is the operand that it was given.
-    Raises SubjectError for what no reading makes a result, NotOffered for a result of another form than the step's."""
+    """The contract's result from what the function returned, on this rank. `x` is the operand that
+    it was given. Raises SubjectError for what no reading makes a result, NotOffered for a result of
+    another form than the step's."""
     value = waited(value)
     if value is None and arguments.outputs is not None:
         value = arguments.outputs
@@ -119,9 +103,11 @@ def take(value, call, x, binding, arguments):
     if isinstance(value, list):
         if call.kind == "all_to_all":
             return torch.cat(value, call.dim or 0)
-        raise SubjectError(f"{binding.label} returned {len(value)} tensors, where {call.kind} has one{_REMEDY}")
+        raise SubjectError(f"{binding.label} returned {len(value)} tensors, where {call.kind} has"
+                           f" one{_REMEDY}")
     if not isinstance(value, torch.Tensor):
-        raise SubjectError(f"{binding.label} returned {_described(value)}, where a tensor is expected{_REMEDY}")
+        raise SubjectError(f"{binding.label} returned {_described(value)}, where a tensor is"
+                           f" expected{_REMEDY}")
     if call.kind == "all_to_all" and binding.names("gather_dim") and x.dim() > 0:
         return torch.cat(value.tensor_split(call.group.size, gather_dim(call, x)), call.dim or 0)
     if call.kind == "all_to_all":
@@ -134,8 +120,7 @@ def take(value, call, x, binding, arguments):
 def waited(value):
     """Asynchronous results are waited for: a c10d Work, and torch's AsyncCollectiveTensor."""
     if isinstance(value, torch.Tensor):
-        # clone waits, like any use of it. Its wait() would lose the gradient where it is a view (gather_dim 1).
-        return value.clone() if type(value).__name__ == "AsyncCollectiveTensor" else value
+        return awaited(value)
     if isinstance(value, (list, tuple)):
         return [waited(v) for v in value]
     if isinstance(value, dict):
@@ -147,29 +132,31 @@ def waited(value):
 
 
 def _one_or_all(values, call, binding):
-    """(tensor, handle), or a tensor among numbers and labels, is the tensor; else the list of tensors, one a rank."""
+    """(tensor, handle), or a tensor among numbers and labels, is the tensor; else the list of
+    tensors, one a rank."""
     tensors = [v for v in values if isinstance(v, torch.Tensor)]
     floating = [t for t in tensors if t.is_floating_point()]
-    alone = next((of for of in (floating, [t for t in floating if t.requires_grad]) if len(of) == 1), None)
+    on_gradient = [t for t in floating if t.requires_grad]
+    alone = next((of for of in (floating, on_gradient) if len(of) == 1), None)
     takes_a_list = call.kind in names.GATHERING + ("all_to_all",)
     if alone and (len(values) > 1 or not takes_a_list or call.group.size > 1):
         return alone[0]
     if len(tensors) != len(values) or not tensors:
-        raise SubjectError(f"{binding.label} returned {_described(values)}, where tensors are expected{_REMEDY}")
+        raise SubjectError(f"{binding.label} returned {_described(values)}, where tensors are"
+                           f" expected{_REMEDY}")
     if takes_a_list and len(tensors) != call.group.size:
-        raise SubjectError(f"{binding.label} returned {len(tensors)} tensors in a group of {call.group.size}")
+        raise SubjectError(f"{binding.label} returned {len(tensors)} tensors in a group of"
+                           f" {call.group.size}")
     return tensors
 
 
 def _exchanged(value, call, x, binding):
     """One tensor of what all ranks sent, be it flat or a stack of one piece a rank."""
-    from . import adapters
-
     dim = call.dim or 0
-    sizes = adapters.received_sizes(call, x)
+    sizes = received_sizes(call, x)
     shape = torch.Size(_resized(x, dim, sum(sizes)))
-    if value.shape == shape or value.numel() != shape.numel():  # what has another number of elements is another value
-        return value
+    if value.shape == shape or value.numel() != shape.numel():
+        return value  # what has another number of elements is another value
     pieces = (len(sizes), *_resized(x, dim, sizes[0]))
     if dim == 0 and (value.dim() == 1 or value.shape == pieces):
         return value.reshape(shape)
@@ -189,7 +176,8 @@ def _gathered(value, call, x, binding):
     if isinstance(value, list):
         return torch.stack(value) if call.dim is None else torch.cat(value, call.dim)
     if not isinstance(value, torch.Tensor):
-        raise SubjectError(f"{binding.label} returned {_described(value)}, where a tensor or a list is expected{_REMEDY}")
+        raise SubjectError(f"{binding.label} returned {_described(value)}, where a tensor or a"
+                           f" list is expected{_REMEDY}")
     stacked = value.shape == (size, *x.shape)
     if call.dim is None:
         if stacked:
@@ -209,11 +197,14 @@ def _gathered(value, call, x, binding):
 
 
 def _check_implied_dim(value, call, x, binding):
-    """A function that names no dimension has one: the one in which its result differs in size from its operand."""
+    """A function that names no dimension has one: the one in which its result differs in size from
+    its operand."""
     dim = (call.dim or 0) % max(x.dim(), 1)
-    differing = [d for d in range(x.dim()) if value.dim() == x.dim() and value.shape[d] != x.shape[d]]
+    differing = [d for d in range(x.dim())
+                 if value.dim() == x.dim() and value.shape[d] != x.shape[d]]
     if len(differing) == 1 and differing[0] != dim:
-        raise AlongAnotherDim(f"{binding.label} has no parameter for the dimension and works along {differing[0]}, not {dim}")
+        raise AlongAnotherDim(f"{binding.label} has no parameter for the dimension and works along"
+                              f" {differing[0]}, not {dim}")
 
 
 def _described(value):

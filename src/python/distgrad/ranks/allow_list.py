@@ -1,4 +1,5 @@
-"""What an expression may call: src/expression/allow_list.cpp's tables, from which a test's script makes this file.
+"""What an expression may call: src/expression/allow_list.cpp's tables, from which a test's script
+makes this file.
 
 python3 src/python/tests/allow_list_table.py > src/python/distgrad/ranks/allow_list.py
 """

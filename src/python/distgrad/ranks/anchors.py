@@ -1,10 +1,12 @@
-"""What keeps the ranks' graphs alike: all of them must reach the backward of every collective, or some wait for ever."""
+"""What keeps the ranks' graphs alike: all of them must reach the backward of every collective, or
+some wait for ever."""
 
 import torch
 
 
 def anchored(loss, reached, weight):
-    """The loss, whose backward starts with the cotangent `weight`, and also comes to the values `reached`."""
+    """The loss, whose backward starts with the cotangent `weight`, and also comes to the values
+    `reached`."""
     return _Anchor.apply(weight, loss, *_left_out(loss, reached))
 
 
@@ -14,8 +16,8 @@ def attached(x):
 
 
 def _left_out(loss, values):
-    """Those of `values` that the loss's backward does not come by. Zeros added to the cotangents of the others would change
-    no number, but their strides, on which subjects stumble."""
+    """Those of `values` that the loss's backward does not come by. Zeros added to the cotangents of
+    the others would change no number, but their strides, on which subjects stumble."""
     seen, waiting = set(), [loss.grad_fn]
     while waiting:
         node = waiting.pop()
@@ -36,8 +38,9 @@ class _Attach(torch.autograd.Function):
 
 
 class _Anchor(torch.autograd.Function):
-    """The loss; backward starts with the cotangent `weight`, and also reaches the collectives' outputs `also` that this
-    rank's loss happens not to use. (Given a cotangent, Tensor.backward imports torch.compile's modules for a second.)"""
+    """The loss; backward starts with the cotangent `weight`, and also reaches the collectives'
+    outputs `also` that this rank's loss happens not to use. (Given a cotangent, Tensor.backward
+    imports torch.compile's modules for a second.)"""
 
     @staticmethod
     def forward(ctx, weight, loss, *also):

@@ -1,4 +1,5 @@
-"""This rank's slot on the board that it shares with the driver: where it is, without a system call."""
+"""This rank's slot on the board that it shares with the driver: where it is, without a system
+call."""
 
 import ctypes
 import mmap
@@ -26,7 +27,8 @@ def local_size(world_size):
 
 
 class Board:
-    """Offsets as in docs/protocol.md. Each store is one aligned word, as the driver reads it at any time."""
+    """Offsets as in docs/protocol.md. Each store is one aligned word, as the driver reads it at any
+    time."""
 
     def __init__(self, fd, rank):
         self._memory = mmap.mmap(fd, 0)
@@ -73,7 +75,8 @@ class Board:
         return phase == REPLY
 
     def wait_for_calls(self, count, world_size):
-        """Until every rank is through with the first `count` calls that this case drives, or with the case."""
+        """Until every rank is through with the first `count` calls that this case drives, or with
+        the case."""
         case_id = self._case_id.value
         wanted = case_id << 32 | count
         self._calls.value = wanted

@@ -1,4 +1,5 @@
-"""What a rank hands to the implementation under test: one collective call and the group that makes it."""
+"""What a rank hands to the implementation under test: one collective call and the group that makes
+it."""
 
 from dataclasses import dataclass
 from typing import Any, Optional, Tuple
@@ -6,7 +7,8 @@ from typing import Any, Optional, Tuple
 
 @dataclass(frozen=True)
 class RankGroup:
-    """A group as one of its ranks sees it. `process_group` numbers its ranks in the order of `ranks`."""
+    """A group as one of its ranks sees it. `process_group` numbers its ranks in the order of
+    `ranks`."""
 
     name: str  # "" for the world
     ranks: Tuple[int, ...]  # global ranks, in group order, which need not be ascending
@@ -20,7 +22,8 @@ class RankGroup:
 
 @dataclass(frozen=True)
 class Call:
-    """One collective call of a program. `root`, `pairs` and rows of `splits` count within the group.
+    """One collective call of a program. `root`, `pairs` and rows of `splits` count within the
+    group.
 
     What the kind does not take is None; `op` and `root` then have their defaults ("sum", 0).
     """
@@ -42,9 +45,10 @@ class NotOffered(Exception):
 
 
 class NeedsFreshRank(Exception):
-    """What ran in this process before stands in the case's way. As of any failure of the kind, the driver makes new ranks and
-    runs the case first."""
+    """What ran in this process before stands in the case's way. As of any failure of the kind, the
+    driver makes new ranks and runs the case first."""
 
 
 class SubjectError(Exception):
-    """The subject cannot be loaded or called at all, whatever the scenario: a user's error, told in this text."""
+    """The subject cannot be loaded or called at all, whatever the scenario: a user's error, told in
+    this text."""

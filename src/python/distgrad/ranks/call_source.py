@@ -5,13 +5,15 @@ main() is given a list of requests, one a case,
     {"subject": TEXT, "calls": [{"step", "subject", "kind", "op", "factor", "root", "dim", "splits", "pairs", "size"}, ...],
      "functions": [{"step", "code", "simulate"}, ...], "names": [TEXT, ...]}
 
-`size` being that of the groups of a call in a group and null in the world, "functions" the steps that are calls of code, and
-"names" those that the script has for itself. It prints one line of JSON, a list of answers: {"calls": {STEP: {"text": LINES}}, the text being a
-function's body, of the operand `x` and, in a group, of `group`; a step that runs `reference` or `in_place` has
-{"builtin": NAME} instead. "around" beside them is "", "async" or "compile": how the call is made. "functions": {STEP:
-{"function", "simulate"}}, what each is called in the script. "imports": LINES. "setups": what is given the process groups by
-name before all else. "mode": "", or what the whole forward run is in: "checkpoint", "checkpoint-reentrant" or "autocast"}.
-{"error": TEXT} where a call cannot be written.
+`size` being that of the groups of a call in a group and null in the world, "functions" the steps
+that are calls of code, and "names" those that the script has for itself. It prints one line of
+JSON, a list of answers: {"calls": {STEP: {"text": LINES}}, the text being a function's body, of the
+operand `x` and, in a group, of `group`; a step that runs `reference` or `in_place` has {"builtin":
+NAME} instead. "around" beside them is "", "async" or "compile": how the call is made. "functions":
+{STEP: {"function", "simulate"}}, what each is called in the script. "imports": LINES. "setups":
+what is given the process groups by name before all else. "mode": "", or what the whole forward run
+is in: "checkpoint", "checkpoint-reentrant" or "autocast"}. {"error": TEXT} where a call cannot be
+written.
 """
 
 import json
@@ -23,8 +25,8 @@ import torch.distributed as dist
 from . import adapters, adapters_torch, modes, subjects
 from .call import Call, NotOffered, RankGroup, SubjectError
 from .call_source_imports import Imports
-from .call_source_torch import torch_lines
 from .code import Code
+from .collectives import TRAITS
 
 
 _COPIED = ["x = x.clone()  # it may work in place"]
@@ -64,7 +66,8 @@ class Written:
         return f"x.split({row}, {dim})"
 
     def sizes(self, default):
-        """Of those chunks, along the dimension; `default` is that of the parameter which takes them."""
+        """Of those chunks, along the dimension; `default` is that of the parameter which takes
+        them."""
         splits = self._call["splits"]
         if splits:
             return f"{splits}[{self.rank}]" if self._call["kind"] == "all_to_all" else str(splits[0])
@@ -150,15 +153,18 @@ def _arguments(binding, slots, call):
 
 
 def _as_call(call):
-    """For what asks about a call without running it. The one rank stands for a group or the world."""
+    """For what asks about a call without running it. The one rank stands for a group or the
+    world."""
     size = call["size"] or 1
     group = RankGroup("group" if call["size"] else "", tuple(range(size)), 0, None)
     splits = tuple(map(tuple, call["splits"])) if call["splits"] else None
-    return Call(call["kind"], call["step"], call["op"], call["factor"], call["root"], call["dim"], splits, call["pairs"], group)
+    return Call(call["kind"], call["step"], call["op"], call["factor"], call["root"], call["dim"],
+                splits, call["pairs"], group)
 
 
 def _outputs(slot, call):
-    """The lines that make the buffers which a parameter is given, as adapters_results.empty_outputs makes them."""
+    """The lines that make the buffers which a parameter is given, as adapters_results.empty_outputs
+    makes them."""
     written, dim, kind = Written(call), call["dim"] or 0, call["kind"]
     as_list = "list" in slot.name or slot.name.endswith("s")
     if kind == "all_to_all":
@@ -167,9 +173,11 @@ def _outputs(slot, call):
         return [f"outputs = [{pieces} for size in {sizes}]"] if as_list else \
             [f"size = sum({sizes})", f"outputs = {pieces}"]
     if kind in ("all_gather", "gather"):
-        lines = [f"outputs = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range({written.size})]"]
+        lines = ["outputs = [torch.empty_like(x, memory_format=torch.contiguous_format)"
+                 f" for _ in range({written.size})]"]
         if not as_list:
-            lines = ["shape = list(x.shape) or [1]", f"shape[{dim}] *= {written.size}", "outputs = x.new_empty(shape)"]
+            lines = ["shape = list(x.shape) or [1]", f"shape[{dim}] *= {written.size}",
+                     "outputs = x.new_empty(shape)"]
         return lines if kind == "all_gather" else lines + [f"outputs = {_on_root(call, 'outputs')}"]
     if kind in ("reduce_scatter", "scatter", "slice"):
         return [f"outputs = x.new_empty({written.chunks()}[{written.rank}].shape)"]
@@ -188,30 +196,27 @@ def _result(binding, call):
     if kind == "all_to_all":
         if binding and binding.names("gather_dim"):
             cut = f"y.tensor_split({Written(call).size}, {_ARGUMENTS['gather_dim'](call, None)})"
-            return [f"y = y if isinstance(y, (list, tuple)) else {cut}", f"return torch.cat(list(y), {dim or 0})"]
+            return [f"y = y if isinstance(y, (list, tuple)) else {cut}",
+                    f"return torch.cat(list(y), {dim or 0})"]
         return [f"return torch.cat(list(y), {dim or 0}) if isinstance(y, (list, tuple)) else y"]
     if kind in ("all_reduce", "reduce", "broadcast", "send_recv"):
-        return ["y = y[0] if isinstance(y, (list, tuple)) else y", "return x if y is None else y  # None: worked in place"]
+        return ["y = y[0] if isinstance(y, (list, tuple)) else y",
+                "return x if y is None else y  # None: worked in place"]
     return ["return y[0] if isinstance(y, (list, tuple)) else y"]
 
 
 def _off_root(call):
-    """The lines that give zeros off root, attached to `y`, what the function returned: its backward has to run there, too."""
+    """The lines that give zeros off root, attached to `y`, what the function returned."""
     kind, dim = call["kind"], call["dim"]
     if kind not in ("reduce", "gather"):
         return []
     written = Written(call)
-    lines, zeros = [], "x.new_zeros(x.shape)"
+    lines, shape = [], "x.shape"
     if kind == "gather":
-        lines = [f"shapes = [None] * {written.size}",
-                 "dist.all_gather_object(shapes, x.shape" + (", group=group)" if call["size"] else ")")]
-        pieces = "[x.new_zeros(shape) for shape in shapes]"
-        zeros = f"torch.stack({pieces})" if dim is None else f"torch.cat({pieces}, {dim})"
-    return lines + [f"if {written.rank} != {call['root']}:",
-                    "    returned = [t for t in (y if isinstance(y, (list, tuple)) else [y]) if isinstance(t, torch.Tensor)]",
-                    "    sources = [t for t in returned if t.requires_grad] or [x]",
-                    "    attached = [torch.where(torch.tensor(False), t, torch.zeros_like(t)).sum() for t in sources]",
-                    f"    return {zeros} + sum(attached)"]
+        lines = [f"shape = joined(empty_pieces(x, {written.group}, {dim}), {dim}).shape"]
+        shape = "shape"
+    return [*lines, f"if {written.rank} != {call['root']}:",
+            f"    return zeros_attached({shape}, y, x)"]
 
 
 # The parameters that src/rank/library_operator.cpp knows, by source.
@@ -254,7 +259,8 @@ def _operator_source(text, call):
     written = [_operator_argument(call, a) for a in arguments if a is not operand and
                (not a.has_default_value() or any(a.name in known for known in _OF_OPERATORS.values()))]
     line = f"y = torch.ops.{space}.{name}({', '.join(['x', *written])})"
-    return path, {"text": "\n".join([*_COPIED, line, *_off_root(call), *_result(None, call)]) + "\n", "around": ""}
+    lines = [*_COPIED, line, *_off_root(call), *_result(None, call)]
+    return path, {"text": "\n".join(lines) + "\n", "around": ""}
 
 
 def _function_source(part, call, imports):
@@ -279,6 +285,30 @@ def _function_source(part, call, imports):
     return "\n".join([*lines, *_off_root(call), *_result(binding, call)]) + "\n"
 
 
+def _torch_source(binding, call, imports):
+    """Of one of torch's functions, by the function of torch_calls.py, which the script pastes."""
+    run, function = binding.takes(_as_call(call))
+    module = "fc" if binding.is_functional else "nn"
+    imports.torch_module(function.__module__, module)
+    name = f"{module}.{function.__name__}"
+    if binding.mode == "compile":
+        name = f"compiled({name})"
+    elif binding.mode == "async":  # of a functional collective; else any use of its result waits
+        name = f"explicitly_waited({name})"
+    written, traits = Written(call), TRAITS[call["kind"]]
+    is_text = binding.is_functional and call["op"] != "premul_sum"
+    texts = {
+        "op": repr(call["op"]) if is_text else written.reduce_op,
+        "root": call["root"],
+        "dim": call["dim"] if traits.stacks else call["dim"] or 0,
+        "splits": call["splits"],
+        "pairs": [tuple(pair) for pair in call["pairs"]],
+    }
+    options = "".join(f", {option}={texts[option]}" for option in traits.options
+                      if option != "splits" or call["splits"])
+    return f"return {run}({name}, x, {written.process_group}{options})\n"
+
+
 def _part_source(part, call, imports):
     if isinstance(part, subjects._Module):
         part = part._part(call["kind"])
@@ -288,7 +318,7 @@ def _part_source(part, call, imports):
     call = {**call, "is_async": around == "async"}
     binding = part._binding
     if isinstance(binding, adapters_torch.TorchBinding):
-        text = "\n".join(torch_lines(binding, call, Written(call), imports)) + "\n"
+        text = _torch_source(binding, call, imports)
     else:
         text = _function_source(part, call, imports)
     return {"text": text, "around": "async" if around == "async" else ""}
@@ -296,12 +326,14 @@ def _part_source(part, call, imports):
 
 def _setups(subject, imports):
     """The functions that are told the process groups."""
-    return [imports.function(setup._place, "setup") for setup in subject._setups.values() if setup._function is not None]
+    return [imports.function(setup._place, "setup") for setup in subject._setups.values()
+            if setup._function is not None]
 
 
 def _mode(subject):
     """What the whole forward is in."""
-    found = {part.mode for part in [*subject._by_kind.values(), subject._others]} - {"", "async", "compile", "shared"}
+    found = {part.mode for part in [*subject._by_kind.values(), subject._others]}
+    found -= {"", "async", "compile", "shared"}
     if len(found) > 1:
         raise NotWritable(f"its parts run in several modes, {' and '.join(sorted(found))}")
     return found.pop() if found else ""

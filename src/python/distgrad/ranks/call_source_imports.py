@@ -1,4 +1,5 @@
-"""How a reproduction imports the user's modules: under a name that nothing else in the script has."""
+"""How a reproduction imports the user's modules: under a name that nothing else in the script
+has."""
 
 import os
 import sys
@@ -39,7 +40,8 @@ class Imports:
         self._lines[module] = (f"import {module} as {name}", name)
 
     def text(self):
-        """The lines, each ended. `sys` and `importlib.util`, where they are named, the script imports itself."""
+        """The lines, each ended. `sys` and `importlib.util`, where they are named, the script
+        imports itself."""
         lines = [line for line, _ in self._lines.values() if line.startswith("import ")]
         files = [line for line, _ in self._lines.values() if not line.startswith("import ")]
         text = "".join(f"\nsys.path.insert(0, {folder!r})" for folder in self._folders) + ("\n" if self._folders else "")

@@ -60,7 +60,8 @@ def checked_for_all(values, world_size, text):
 
 
 def seed(rank):
-    """What is random in a call is the same each time the program runs, and different on every rank."""
+    """What is random in a call is the same each time the program runs, and different on every
+    rank."""
     torch.manual_seed(rank)
     random.seed(rank)
     if "numpy" in sys.modules:

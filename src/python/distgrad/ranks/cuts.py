@@ -1,11 +1,14 @@
-"""What the user's code takes out of autograd on purpose, while a program's forward runs on this rank.
+"""What the user's code takes out of autograd on purpose, while a program's forward runs on this
+rank.
 
-Cuts are detach(), .data, .item(), all that is computed under no_grad, and an autograd.Function that does not communicate:
-its backward is the user's word for its derivative. `recording()` notes what they give. `holding()` gives the same again
-while the inputs have moved, so that finite differences of such a run are the derivative that the user means. A cut whose
-value does not depend on the inputs says nothing, and is not told.
+Cuts are detach(), .data, .item(), all that is computed under no_grad, and an autograd.Function that
+does not communicate: its backward is the user's word for its derivative. `recording()` notes what
+they give. `holding()` gives the same again while the inputs have moved, so that finite differences
+of such a run are the derivative that the user means. A cut whose value does not depend on the
+inputs says nothing, and is not told.
 
-What communicates is no cut: a Function whose forward or backward makes a collective has to have the right adjoint.
+What communicates is no cut: a Function whose forward or backward makes a collective has to have the
+right adjoint.
 """
 
 import contextlib
@@ -282,7 +285,8 @@ class _Linear:
 
     @classmethod
     def of(cls, outs, inputs, cuts):
-        """None where backward communicates, _TOO_LARGE where there are too many elements to do it."""
+        """None where backward communicates, _TOO_LARGE where there are too many elements to do
+        it."""
         attached = [x for x in outs if x.requires_grad]
         if not attached:
             return cls.constant(outs)
@@ -309,7 +313,8 @@ class _Linear:
         return results
 
     def differs(self, outs, held):
-        """Whether the outputs are not what the linear form gives, by more than what curvature does."""
+        """Whether the outputs are not what the linear form gives, by more than what curvature
+        does."""
         for out, then, new in zip(self._outs, held, outs):
             change = max(float((new - out).detach().abs().amax()), float((then - out).abs().amax())) if out.numel() else 0
             if change and float((new - then).detach().abs().amax()) > _DIFFERS * change:

@@ -1,7 +1,9 @@
-"""A debugger on a rank: breakpoint() and pdb.set_trace() in the user's code talk to the terminal that distgrad runs in.
+"""A debugger on a rank: breakpoint() and pdb.set_trace() in the user's code talk to the terminal
+that distgrad runs in.
 
-A rank's standard input is /dev/null, its output a file, and its session has no terminal; so the driver's is opened by its name.
-Ranks that stop at the same time take turns at every prompt: one that steps over a collective lets the others come to theirs.
+A rank's standard input is /dev/null, its output a file, and its session has no terminal; so the
+driver's is opened by its name. Ranks that stop at the same time take turns at every prompt: one
+that steps over a collective lets the others come to theirs.
 """
 
 import contextlib
@@ -59,7 +61,8 @@ class _RankPdb(pdb.Pdb):
 
 
 def _terminal():
-    """A descriptor of the driver's terminal. The driver is the parent of the process that forked this one."""
+    """A descriptor of the driver's terminal. The driver is the parent of the process that forked
+    this one."""
     for fd in range(3):
         try:
             path = os.readlink(f"/proc/{_parent(os.getppid())}/fd/{fd}")

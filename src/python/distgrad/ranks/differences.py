@@ -1,16 +1,20 @@
-"""The truth of a program of which nothing but its ranks' forward run is known: finite differences of that, in float64.
+"""The truth of a program of which nothing but its ranks' forward run is known: finite differences
+of that, in float64.
 
-All ranks move the same element of the same leaf, run forward, and gather their losses, so that all decide alike. Where two
-step sizes do not agree, or the slopes of both sides differ, the loss has a kink or jump, and the element is undecided. What
-the code takes out of autograd (cuts.py) is held fixed in a second pass: that is the derivative the user means. Casts to
-narrower dtypes (narrowing.py) are left out, and where that cannot be done the steps are as large as the noise asks for.
+All ranks move the same element of the same leaf, run forward, and gather their losses, so that all
+decide alike. Where two step sizes do not agree, or the slopes of both sides differ, the loss has a
+kink or jump, and the element is undecided. What the code takes out of autograd (cuts.py) is held
+fixed in a second pass: that is the derivative the user means. Casts to narrower dtypes
+(narrowing.py) are left out, and where that cannot be done the steps are as large as the noise asks
+for.
 """
 
 import contextlib
 
 import torch
 
-from . import exchange, hooks
+from . import hooks
+from .collectives.exchange import gathered, gathered_shapes, gathered_uneven, summed
 from .cuts import Cuts
 from .narrowing import Narrowing
 from .plan import InvalidAt
@@ -61,7 +65,7 @@ class _Measurement:
                         for item in case.program["inputs"]}
         # By input, of each part.
         self._sizes = {item["name"]: [x.abs().nan_to_num(nan=0, posinf=0)
-                                      for x in exchange.all_gather_uneven(self._world, self._leaves[item["name"]])]
+                                      for x in gathered_uneven(self._leaves[item["name"]])]
                        for item in self._items}
         self._loss_is_checked = False
         self._move = None  # by input's name, what is added to this rank's leaf
@@ -74,7 +78,7 @@ class _Measurement:
         losses = self._leave_out_casts(self._losses(self._narrowing.watching))
         cuts = Cuts()
         again = self._losses(cuts.recording)
-        steps = [exchange.all_gather_uneven(self._world, value) for value in self._case.told]
+        steps = [gathered_uneven(value) for value in self._case.told]
         undecided = self._why_nothing_is_known(losses, again)
         elements = [(item, part, element) for item in self._items for part, shape in enumerate(self._parts(item))
                     for element in range(int(torch.Size(shape).numel()))]
@@ -89,7 +93,8 @@ class _Measurement:
         return reply
 
     def _leave_out_casts(self, losses):
-        """The losses as if nothing were cast to a narrower dtype; as they are where that cannot be done."""
+        """The losses as if nothing were cast to a narrower dtype; as they are where that cannot be
+        done."""
         casts, dtypes = self._gathered(self._narrowing.casts), self._gathered(self._narrowing.dtypes)
         self._narrowing.casts, self._narrowing.dtypes = casts, dtypes
         if not casts:
@@ -112,7 +117,8 @@ class _Measurement:
         return wide
 
     def _measured_noise(self, losses, unit):
-        """By rank, how far a loss lies off a line through losses so near that only roundings tell them apart."""
+        """By rank, how far a loss lies off a line through losses so near that only roundings tell
+        them apart."""
         noise, scales = unit * losses.abs(), self._scales()
         for direction in range(DIRECTIONS):
             along = self._direction(direction, scales)
@@ -140,7 +146,8 @@ class _Measurement:
         return reply
 
     def _leave_out_noise(self, slopes):
-        """Where differences are known to so few digits that a mistake could hide in them, nothing is known."""
+        """Where differences are known to so few digits that a mistake could hide in them, nothing
+        is known."""
         weights = self._rows[0]
         largest = max((abs(float(weighted(s.value, weights))) for s in slopes.values() if not s.why), default=0.0)
         for slope in slopes.values():
@@ -154,7 +161,8 @@ class _Measurement:
         return torch.randperm(count, generator=torch.Generator().manual_seed(1))[:MOST_ELEMENTS].sort().values.tolist()
 
     def _filled(self, slopes, own, count):
-        """The gradients of each objective and the errors of the first; elements that were not chosen take anything."""
+        """The gradients of each objective and the errors of the first; elements that were not
+        chosen take anything."""
         values = torch.zeros(len(self._rows), count, dtype=torch.float64) if own is None else own.clone()
         errors = torch.full((count,), float("inf") if own is not None else 0.0, dtype=torch.float64)
         for i, slope in slopes.items():
@@ -172,8 +180,9 @@ class _Measurement:
     # -- all elements at once
 
     def _confirmed(self, elements, losses):
-        """The gradients that the ranks' own backward gives, where finite differences along random directions confirm them
-        for every objective. None where they do not, and where there are so few elements that each can be looked at."""
+        """The gradients that the ranks' own backward gives, where finite differences along random
+        directions confirm them for every objective. None where they do not, and where there are so
+        few elements that each can be looked at."""
         if len(elements) <= FEW_ELEMENTS or not self._is_plain() or self._noise is not None:
             return None
         own = self._own_gradients()
@@ -200,7 +209,8 @@ class _Measurement:
         return [max(of_item, default=0.0) or 1.0 for of_item in sizes]
 
     def _direction(self, seed, scales):
-        """By input, for each part, numbers of both signs and of the size of the input's elements."""
+        """By input, for each part, numbers of both signs and of the size of the input's
+        elements."""
         generator = torch.Generator().manual_seed(1 + seed)
         return [(item, [scale * (torch.rand(shape, generator=generator, dtype=torch.float64) + 0.5)
                         * (2.0 * torch.randint(0, 2, shape, generator=generator) - 1) for shape in self._parts(item)])
@@ -214,7 +224,8 @@ class _Measurement:
             self._move = None
 
     def _own_gradients(self):
-        """By objective, what the ranks' backward gives for the leaves, in the order of the elements."""
+        """By objective, what the ranks' backward gives for the leaves, in the order of the
+        elements."""
         rows = []
         for row in self._rows.tolist():
             self._case.make_leaves(self._value)
@@ -234,10 +245,10 @@ class _Measurement:
             loss, _ = self._case.forward()
         if not self._loss_is_checked:
             self._check_shape_of(loss)
-        return torch.cat(exchange.all_gather(self._world, loss.detach().reshape(1).to(torch.float64)))
+        return torch.cat(gathered(loss.detach().reshape(1).to(torch.float64)))
 
     def _check_shape_of(self, loss):
-        for rank, shape in enumerate(exchange.all_gather_shapes(self._world, loss)):
+        for rank, shape in enumerate(gathered_shapes(loss)):
             if torch.Size(shape).numel() != 1:
                 raise InvalidAt(self._case.program["loss"]["pointer"],
                                 f"the loss has {torch.Size(shape).numel()} elements (shape {list(shape)} on rank {rank});"
@@ -269,7 +280,8 @@ class _Measurement:
         return shapes if is_local(item) else shapes[:1]
 
     def _scale(self, item, part, element):
-        """The element's size; the tensor's where that is larger; 1 where all is 0. The same on all ranks."""
+        """The element's size; the tensor's where that is larger; 1 where all is 0. The same on all
+        ranks."""
         values = self._sizes[item["name"]][part]
         return max(float(values.view(-1)[element]), float(values.square().mean().sqrt())) or 1.0
 
@@ -289,7 +301,8 @@ class _Measurement:
         return best
 
     def _reply(self, losses, steps, rows, errors, whys):
-        """`rows`: the gradients by objective; `errors`: of the first; `whys`: places whose slope is not known, and why."""
+        """`rows`: the gradients by objective; `errors`: of the first; `whys`: places whose slope is
+        not known, and why."""
         case, writer = self._case, self._case.writer
         elements = [(item, part, element) for item in self._items for part, shape in enumerate(self._parts(item))
                     for element in range(int(torch.Size(shape).numel()))]
@@ -346,8 +359,8 @@ class _Measurement:
         return plain
 
     def _leave_out_hooks(self, slopes, reply):
-        """Where the ranks' backward gives what is meant once the hooks that change a gradient are left out, what they make of
-        it is meant."""
+        """Where the ranks' backward gives what is meant once the hooks that change a gradient are
+        left out, what they make of it is meant."""
         if not self._is_plain():
             return
         with hooks.noting() as noted:
@@ -381,7 +394,8 @@ class _Measurement:
     # -- rounding
 
     def _rounding(self, losses, steps, gradient):
-        """Bounds of the gradient's elements, of the losses and of the steps; and where rounding decides the gradient."""
+        """Bounds of the gradient's elements, of the losses and of the steps; and where rounding
+        decides the gradient."""
         dtype = self._dtype
         flat = [losses, *(x for values in steps for x in values)]
         spread, gradient_spread = Spread(flat), torch.zeros_like(gradient)
@@ -406,27 +420,29 @@ class _Measurement:
         return bounds, forward[0], by_step, decided
 
     def _backward_under(self, mode):
-        """The ranks' own gradients (zeros where missing), losses and steps of a run in which roundings are made."""
+        """The ranks' own gradients (zeros where missing), losses and steps of a run in which
+        roundings are made."""
         case = self._case
         case.make_leaves(self._value)
         with self._in_wide(), mode or contextlib.nullcontext():
             loss, reached = case.forward()
             case.backward(loss, reached)
         gradients = [torch.zeros_like(x) if g is None else g for g, (_, x) in zip(case.gradients(), case.leaves)]
-        losses = torch.cat(exchange.all_gather(self._world, loss.detach().reshape(1)))
-        return gradients, losses, [exchange.all_gather_uneven(self._world, value) for value in case.told]
+        losses = torch.cat(gathered(loss.detach().reshape(1)))
+        return gradients, losses, [gathered_uneven(value) for value in case.told]
 
     def _on_leaves(self, apart):
-        """What the ranks' copies and pieces differ by, as a bound for the leaf's elements: summed."""
+        """What the ranks' copies and pieces differ by, as a bound for the leaf's elements:
+        summed."""
         flat = []
         for item, x in zip(self._items, apart):
             if is_local(item):
-                flat += [part.reshape(-1) for part in exchange.all_gather_uneven(self._world, x)]
+                flat += [part.reshape(-1) for part in gathered_uneven(x)]
                 continue
             leaf = torch.zeros_like(self._leaves[item["name"]]).requires_grad_()
             held = held_of(self._case.program, item, leaf, self._case.rank)
             (mine,) = torch.autograd.grad((held * x.to(torch.float64)).sum(), leaf)
-            flat.append(exchange.all_reduce(self._world, mine, "sum").reshape(-1))
+            flat.append(summed(mine).reshape(-1))
         return torch.cat(flat) if flat else torch.zeros(0, dtype=torch.float64)
 
     # -- among the ranks
@@ -434,7 +450,7 @@ class _Measurement:
     def _everywhere(self, flag):
         """Whether it is so on some rank."""
         mine = torch.tensor([1.0 if flag else 0.0], dtype=torch.float64)
-        return bool(exchange.all_reduce(self._world, mine, "sum").item())
+        return bool(summed(mine).item())
 
     def _gathered(self, texts):
         import torch.distributed as dist

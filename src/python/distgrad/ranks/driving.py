@@ -1,4 +1,5 @@
-"""One collective call, driven: its forward and backward again and again, with cotangents of the driver's choice."""
+"""One collective call, driven: its forward and backward again and again, with cotangents of the
+driver's choice."""
 
 import torch
 
@@ -8,8 +9,8 @@ from .strides import laid_out
 
 
 def drive(case, request):
-    """Fills in the case's result. Each time all ranks wait for each other: a collective that only some of them make in a
-    backward would else be paired with one of the next."""
+    """Fills in the case's result. Each time all ranks wait for each other: a collective that only
+    some of them make in a backward would else be paired with one of the next."""
     if case.program["world_size"] > MOST_IN_STEP:
         raise NotOffered(f"more than {MOST_IN_STEP} ranks have no place to wait for each other between two calls")
     name = case.program["steps"][0]["collective"]["operand"]["text"]
@@ -55,7 +56,8 @@ class _Driven:
 
 
 class _Start(torch.autograd.Function):
-    """What backward starts at: `value` gets the cotangent that `make` makes, and nobody else has it."""
+    """What backward starts at: `value` gets the cotangent that `make` makes, and nobody else has
+    it."""
 
     @staticmethod
     def forward(ctx, value, make):

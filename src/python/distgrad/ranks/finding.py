@@ -1,12 +1,15 @@
-"""Which functions a subject has, for `distgrad audit`: `python -m distgrad.ranks --functions SUBJECT [KIND,...]`.
+"""Which functions a subject has, for `distgrad audit`: `python -m distgrad.ranks --functions
+SUBJECT [KIND,...]`.
 
-Imports the user's module as a rank does, torch.distributed being there with a world of one, but in a process of its own, whose
-time is nobody's. The answer is the last line of its output, after whatever the module prints: MARK and JSON,
+Imports the user's module as a rank does, torch.distributed being there with a world of one, but in
+a process of its own, whose time is nobody's. The answer is the last line of its output, after
+whatever the module prints: MARK and JSON,
 
     {"functions": [{"kind", "name", "problem"}, ...], "unnamed": [names], "built_in": false}    or {"error": text}
 
-where a `problem` says why the function cannot be called, `unnamed` are Functions that communicate and whose name says no
-collective, and `built_in` says that the subject runs every collective by distgrad's own `in_place` or `reference`.
+where a `problem` says why the function cannot be called, `unnamed` are Functions that communicate
+and whose name says no collective, and `built_in` says that the subject runs every collective by
+distgrad's own `in_place` or `reference`.
 """
 
 import json
@@ -19,7 +22,8 @@ _PLAIN_WORDS = {"copy", "slice", "split"}
 
 
 def functions_of(text, asked):
-    """The answer for the subject `text`; `asked`: only these kinds, or () for those that names tell."""
+    """The answer for the subject `text`; `asked`: only these kinds, or () for those that names
+    tell."""
     from . import adapters_loading, adapters_torch, modes
     from .call import SubjectError
     from .subjects import BUILT_IN, place_and_name

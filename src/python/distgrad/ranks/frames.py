@@ -1,4 +1,5 @@
-"""Frames: the unit of docs/protocol.md. A JSON header, float64 tensor data, and descriptors that travel with it."""
+"""Frames: the unit of docs/protocol.md. A JSON header, float64 tensor data, and descriptors that
+travel with it."""
 
 import ctypes
 import fcntl
@@ -31,7 +32,8 @@ class BadFrame(Exception):
 
 
 class Frame:
-    """A frame received. Tensors are views of its data and share its memory, to which nobody else has access."""
+    """A frame received. Tensors are views of its data and share its memory, to which nobody else
+    has access."""
 
     def __init__(self, header, data, descriptors):
         self.header = header
@@ -71,7 +73,8 @@ class FrameWriter:
         self._count = 0
 
     def tensor(self, x):
-        """A copy of `x`, of any dtype and layout, in the frame's data: what stands for it in the header."""
+        """A copy of `x`, of any dtype and layout, in the frame's data: what stands for it in the
+        header."""
         packed = x.detach().cpu().to(torch.float64, copy=True).contiguous()
         place = {"shape": list(x.shape), "at": self._count}
         self._tensors.append(packed)
@@ -79,7 +82,8 @@ class FrameWriter:
         return place
 
     def frame(self, header):
-        """(bytes, descriptor or None). The descriptor is the caller's to close once the bytes are sent."""
+        """(bytes, descriptor or None). The descriptor is the caller's to close once the bytes are
+        sent."""
         text = _utf8(json.dumps(header, allow_nan=False, ensure_ascii=False))
         size = 8 * self._count
         if size < _SHARE_FROM:
@@ -90,7 +94,8 @@ class FrameWriter:
 
 
 def _utf8(text):
-    """With U+FFFD for what is no character: half a surrogate pair, as in a user's exception of undecodable bytes."""
+    """With U+FFFD for what is no character: half a surrogate pair, as in a user's exception of
+    undecodable bytes."""
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -162,7 +167,8 @@ class Channel:
         self._socket.sendall(memoryview(data)[sent:])
 
     def receive(self, wait):
-        """Reads once what is there. True: something came; False: nothing yet; None: the stream has ended."""
+        """Reads once what is there. True: something came; False: nothing yet; None: the stream has
+        ended."""
         flags = socket.MSG_CMSG_CLOEXEC | (0 if wait else socket.MSG_DONTWAIT)
         try:
             # Not socket.recv_fds, which drops the flags in some versions of Python.
@@ -224,7 +230,8 @@ def _mapped(fd, size):
         sealed = fcntl.fcntl(fd, _F_GET_SEALS) & _SEALS == _SEALS
         if not sealed or os.fstat(fd).st_size < size:
             raise BadFrame("a frame's shared memory is not sealed, or too short")
-        # Private and writable: torch wants memory that could be written, and nobody sees it if it is.
+        # Private and writable: torch wants memory that could be written, and nobody sees it if it
+        # is.
         return mmap.mmap(fd, size, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
     finally:
         os.close(fd)

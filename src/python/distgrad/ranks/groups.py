@@ -1,8 +1,9 @@
-"""The process groups of one rank: torch.distributed's default group, and one for each group of the programs.
+"""The process groups of one rank: torch.distributed's default group, and one for each group of the
+programs.
 
-They are real ones, made by torch.distributed, and are kept for the rank's life. How the ranks find each other: rank 0's
-store listens on loopback and its port is published on the board. Where ranks are on several hosts the environment has the
-addresses (docs/protocol.md).
+They are real ones, made by torch.distributed, and are kept for the rank's life. How the ranks find
+each other: rank 0's store listens on loopback and its port is published on the board. Where ranks
+are on several hosts the environment has the addresses (docs/protocol.md).
 """
 
 import contextlib
@@ -21,7 +22,8 @@ from . import times
 from .call import RankGroup
 from .transport import Transport
 
-# The driver watches the clock; torch's own time-out is only the last resort against a rank left alone.
+# The driver watches the clock; torch's own time-out is only the last resort against a rank left
+# alone.
 _TIMEOUT = datetime.timedelta(hours=24)
 _WAIT_S = 0.0002
 _HOST = os.environ.get("DISTGRAD_STORE_HOST", "127.0.0.1")
@@ -44,7 +46,8 @@ class Groups:
             raise RuntimeError(f"this rank is connected by {self.transport.backend}, not by {backend}")
 
     def of(self, name, ranks):
-        """The group of these global ranks, of which this rank is one. All of them must ask in the same order."""
+        """The group of these global ranks, of which this rank is one. All of them must ask in the
+        same order."""
         ranks = tuple(ranks)
         if ranks not in self._process_groups:
             self._board.set_phase(places.CONNECT)
@@ -81,8 +84,8 @@ class Groups:
 
 @contextlib.contextmanager
 def _muted_errors():
-    """What is written to standard error is lost: c10d complains there of hosts that have an address and no name. Whatever really
-    goes wrong is raised."""
+    """What is written to standard error is lost: c10d complains there of hosts that have an address
+    and no name. Whatever really goes wrong is raised."""
     sys.stderr.flush()
     kept, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 2)
@@ -99,7 +102,8 @@ def _client_of(port):
 
 
 def _serving_store():
-    """Listens on one address alone: by itself a TCPStore listens on every address, for whoever comes."""
+    """Listens on one address alone: by itself a TCPStore listens on every address, for whoever
+    comes."""
     family = socket.AF_INET6 if ":" in _LISTEN else socket.AF_INET
     listening = socket.create_server((_LISTEN, 0), family=family, backlog=socket.SOMAXCONN)
     port = listening.getsockname()[1]
@@ -117,7 +121,8 @@ def _subgroup(ranks, rank):
 
 
 def _unsorted_subgroup(ranks, rank):
-    """What new_group does, for a torch (before 2.12 or so) whose new_group sorts the ranks first."""
+    """What new_group does, for a torch (before 2.12 or so) whose new_group sorts the ranks
+    first."""
     backend, store = c10d._world.pg_map[dist.group.WORLD]
     group, _ = c10d._new_process_group_helper(
         len(ranks),

@@ -1,10 +1,13 @@
-"""Hooks that the user's code puts on gradients: Tensor.register_hook, Module.register_full_backward_hook and its pre-hook.
+"""Hooks that the user's code puts on gradients: Tensor.register_hook,
+Module.register_full_backward_hook and its pre-hook.
 
-What a hook makes of a gradient is the user's word, as a detach() is. `noting()` tells which hooks changed one while a
-backward ran, `leaving_out()` runs a backward without those: if it gives the derivative then, the hooks alone make the
-difference. A hook that communicates is never left out: it may be the collective that the forward's adjoint needs.
+What a hook makes of a gradient is the user's word, as a detach() is. `noting()` tells which hooks
+changed one while a backward ran, `leaving_out()` runs a backward without those: if it gives the
+derivative then, the hooks alone make the difference. A hook that communicates is never left out: it
+may be the collective that the forward's adjoint needs.
 
-Hooks of torch's own (FSDP's, checkpoint's) and of these modules are none of the user's and run as they are.
+Hooks of torch's own (FSDP's, checkpoint's) and of these modules are none of the user's and run as
+they are.
 """
 
 import contextlib

@@ -1,8 +1,9 @@
 """The scenario language, evaluated by Python itself: docs/expressions.md.
 
-An expression is parsed, and its whole tree is checked against what is allowed, before anything of it is compiled or run.
-What it means is then Python's own business, so nothing here can differ from it. The types that the driver's front end
-checks besides are not checked here: it evaluates each expression as well, and refuses the case.
+An expression is parsed, and its whole tree is checked against what is allowed, before anything of
+it is compiled or run. What it means is then Python's own business, so nothing here can differ from
+it. The types that the driver's front end checks besides are not checked here: it evaluates each
+expression as well, and refuses the case.
 """
 
 import ast
@@ -21,7 +22,8 @@ _MOST_BYTES = 4 << 30  # held beyond what the process has already
 _INTEGER_BITS = 63
 
 _REFUSED_KEYWORDS = frozenset("device generator layout memory_format names out pin_memory requires_grad".split())
-# Of torch's results with names. On anything else such an attribute is at most a method, which cannot be called.
+# Of torch's results with names. On anything else such an attribute is at most a method, which
+# cannot be called.
 _FIELDS = frozenset(
     "values indices min max sign logabsdet eigenvalues eigenvectors Q R U S Vh std mean var".split()
 )
@@ -47,8 +49,8 @@ class Expression:
         self.names = frozenset(check.used)
 
     def evaluate(self, values, dtype, accept_number=False, device=None):
-        """A tensor; `dtype` is what constructors give by default, and a number's; they make it on `device`. Raises
-        InvalidExpression."""
+        """A tensor; `dtype` is what constructors give by default, and a number's; they make it on
+        `device`. Raises InvalidExpression."""
         result = self.value(values, dtype, device)
         if isinstance(result, torch.Tensor):
             return result
@@ -76,8 +78,8 @@ class Expression:
 
 
 def inner_of_gradient_norm(loss):
-    """What is in the parentheses of a loss squared_gradient_norm(...); None for another loss. That the parentheses are the
-    whole loss the driver's front end has seen to."""
+    """What is in the parentheses of a loss squared_gradient_norm(...); None for another loss. That
+    the parentheses are the whole loss the driver's front end has seen to."""
     text = loss.strip(" \t")
     return text[len("squared_gradient_norm(") : -1] if text.startswith("squared_gradient_norm(") else None
 
@@ -98,8 +100,9 @@ def _constructing_on(device):
 
 
 class _MemoryBound:
-    """Lets allocations fail that would take the process far beyond what it holds. Not where CUDA maps the memory of GPUs into
-    the process: there a tensor that does not fit is CUDA's own error."""
+    """Lets allocations fail that would take the process far beyond what it holds. Not where CUDA
+    maps the memory of GPUs into the process: there a tensor that does not fit is CUDA's own
+    error."""
 
     def __init__(self, device):
         self._bounds = device is None or device.type == "cpu"
@@ -123,8 +126,9 @@ class _MemoryBound:
 
 
 class _Check:
-    """Walks the tree by a list of what is allowed, and gives the tree to compile: the same, with operators on numbers and
-    the turns of loops bounded. Node types that are not named here are refused."""
+    """Walks the tree by a list of what is allowed, and gives the tree to compile: the same, with
+    operators on numbers and the turns of loops bounded. Node types that are not named here are
+    refused."""
 
     def __init__(self, known):
         self._known = known
@@ -277,7 +281,8 @@ class _Check:
 
     @staticmethod
     def _check_functional(node, name, dotted):
-        """Some of these work in place where an argument tells them to: only the arguments on offer."""
+        """Some of these work in place where an argument tells them to: only the arguments on
+        offer."""
         if dotted != f"torch.nn.functional.{name}" or name not in allowed.FUNCTIONAL:
             raise InvalidExpression(f"{dotted} is not a pure tensor function and is not allowed in a scenario")
         if not allowed.FUNCTIONAL[name]:
@@ -401,7 +406,8 @@ _OPERATORS = {
 
 # All that an expression can name besides its inputs.
 _LANGUAGE = {
-    # No text can spell it, but torch's C code imports some of its modules late, by the running frame's builtins.
+    # No text can spell it, but torch's C code imports some of its modules late, by the running
+    # frame's builtins.
     "__builtins__": {"__import__": builtins.__import__},
     "torch": torch,
     **{name: getattr(builtins, name) for name in allowed.PYTHON},

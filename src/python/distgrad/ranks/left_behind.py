@@ -1,5 +1,6 @@
-"""What a user's function may change for everybody and leave so: put back after the case, and told, since what comes after it in
-a training script has it, too. What a module sets while it is imported is its word for all that follows, and stays."""
+"""What a user's function may change for everybody and leave so: put back after the case, and told,
+since what comes after it in a training script has it, too. What a module sets while it is imported
+is its word for all that follows, and stays."""
 
 import os
 

@@ -7,8 +7,9 @@
     SUBJECT@compile                each function through torch.compile, backend aot_eager
     SUBJECT@shared                 gets the program's own tensor as its operand, where else it gets a copy
 
-aot_eager is the backend that traces forward and backward as the default one does, but runs what it traced with torch's own
-operators: it needs no C++ compiler, and generates no code whose rounding would differ.
+aot_eager is the backend that traces forward and backward as the default one does, but runs what it
+traced with torch's own operators: it needs no C++ compiler, and generates no code whose rounding
+would differ.
 """
 
 import functools
@@ -21,8 +22,8 @@ from .observing import register_first
 
 MODES = ("checkpoint", "checkpoint-reentrant", "autocast", "async", "compile", "shared")
 
-# In mode async one rank, for which the others must wait, comes so much later: a result that is used too early is then
-# wrong always and not by luck.
+# In mode async one rank, for which the others must wait, comes so much later: a result that is used
+# too early is then wrong always and not by luck.
 _LATE_S = 0.03
 
 _MOST_COMPILED = 1 << 12
@@ -39,15 +40,18 @@ def split_mode(text):
 
 
 def begin(mode):
-    """Before the first forward of a case: what was compiled for the last one's shapes is nothing to it."""
+    """Before the first forward of a case: what was compiled for the last one's shapes is nothing to
+    it."""
     if mode == "compile":
         torch.compiler.reset()
-        # All call sites are one code object to torch.compile, and after so many compilations of one it runs it as it is.
+        # All call sites are one code object to torch.compile, and after so many compilations of one
+        # it runs it as it is.
         torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = _MOST_COMPILED
 
 
 def forward_in(mode, forward, leaves):
-    """`forward(*leaves)`, a tensor, as the mode has it. Under a checkpoint `forward` runs a second time in backward."""
+    """`forward(*leaves)`, a tensor, as the mode has it. Under a checkpoint `forward` runs a second
+    time in backward."""
     if mode == "autocast":
         with torch.autocast("cpu", torch.bfloat16):
             return forward(*leaves)
@@ -71,7 +75,8 @@ def function_in(mode, function):
 
 
 def come_late(call, value=None):
-    """In mode async: lets the others wait, now and when the backward of `value` begins, if this rank is the late one."""
+    """In mode async: lets the others wait, now and when the backward of `value` begins, if this
+    rank is the late one."""
     late = (call.root + 1) % call.group.size if call.kind in ("reduce", "gather") else call.root
     if not call.is_async or call.group.rank != late:
         return

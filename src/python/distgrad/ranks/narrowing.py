@@ -1,8 +1,10 @@
-"""Casts of float64 to narrower dtypes in the code whose derivative is measured: loss(logits.float()), a norm in float32.
+"""Casts of float64 to narrower dtypes in the code whose derivative is measured:
+loss(logits.float()), a norm in float32.
 
-Finite differences see the rounding of such a cast as noise, or as steps, though its derivative is that of the identity. So
-`watching()` notes whether a run has any, and under `widening()` the code runs as if all its numbers were float64. What
-that cannot reach, a float32 buffer that is written to, is noted in `lost`.
+Finite differences see the rounding of such a cast as noise, or as steps, though its derivative is
+that of the identity. So `watching()` notes whether a run has any, and under `widening()` the code
+runs as if all its numbers were float64. What that cannot reach, a float32 buffer that is written
+to, is noted in `lost`.
 """
 
 import contextlib
@@ -107,6 +109,7 @@ def _written(func, args, kwargs):
 
 
 def _gives_alias(func):
-    """Whether what it gives shares memory with what it got; a copy of that would not be written through."""
+    """Whether what it gives shares memory with what it got; a copy of that would not be written
+    through."""
     name = func._schema.name
     return name != "aten::lift_fresh" and any(r.alias_info is not None for r in func._schema.returns)

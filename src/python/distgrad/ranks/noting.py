@@ -1,9 +1,11 @@
-"""Says on the board which collective this rank enters, from where, and whether it waits in it: for the driver, which looks when
-a case takes long or a rank has died. It changes nothing of the call and never raises.
+"""Says on the board which collective this rank enters, from where, and whether it waits in it: for
+the driver, which looks when a case takes long or a rank has died. It changes nothing of the call
+and never raises.
 
-What is watched are the methods of torch's ProcessGroup, which every collective that Python calls comes by, dist.all_reduce as
-well as group.allreduce; so no function of torch.distributed becomes another one. What C++ calls by itself, as DDP's reducer and
-the functional collectives do, is not seen.
+What is watched are the methods of torch's ProcessGroup, which every collective that Python calls
+comes by, dist.all_reduce as well as group.allreduce; so no function of torch.distributed becomes
+another one. What C++ calls by itself, as DDP's reducer and the functional collectives do, is not
+seen.
 """
 
 import functools
@@ -15,6 +17,8 @@ import sys
 import torch
 import torch.distributed as dist
 
+from .collectives import MODULES, kinds_with
+
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _MOST_GROUPS = 12  # and pairs that exchange messages, whose numbers of calls are told
@@ -22,40 +26,28 @@ _MOST_RECENT = 4
 _MOST_TOLD = 100  # calls of a case
 _MOST_PENDING = 256
 
-# ProcessGroup's method -> kind, the argument that holds this rank's operand, whether all ranks give as much.
+# ProcessGroup's method -> kind, the argument that holds this rank's operand, whether all ranks give
+# as much.
 _METHODS = {
-    "allreduce": ("all_reduce", 0, True),
-    "allreduce_coalesced": ("all_reduce", 0, True),
-    "broadcast": ("broadcast", 0, True),
-    "reduce": ("reduce", 0, True),
-    "allgather": ("all_gather", 1, True),
-    "_allgather_base": ("all_gather", 1, True),
-    "all_gather_single": ("all_gather", 1, True),
-    "allgather_into_tensor_coalesced": ("all_gather", 1, True),
-    "reduce_scatter": ("reduce_scatter", 1, True),
-    "_reduce_scatter_base": ("reduce_scatter", 1, True),
-    "reduce_scatter_single": ("reduce_scatter", 1, True),
-    "reduce_scatter_tensor_coalesced": ("reduce_scatter", 1, True),
-    "gather": ("gather", 1, True),
-    "scatter": ("scatter", 0, True),
-    "alltoall": ("all_to_all", 1, False),
-    "alltoall_base": ("all_to_all", 1, False),
-    "all_to_all_single": ("all_to_all", 1, False),
+    **{method: (kind, operand, kind != "all_to_all")
+       for kind, module in MODULES.items()
+       for method, operand in getattr(module, "METHODS", {}).items()},
     "barrier": ("barrier", None, False),
     "send": ("send", 0, False),
     "recv": ("recv", 0, False),
     "recv_anysource": ("recv", 0, False),
 }
 _BETWEEN_TWO = ("send", "recv")
-_ROOTED = ("broadcast", "reduce", "gather", "scatter")
-_REDUCING = ("all_reduce", "reduce", "reduce_scatter")
+_ROOTED = kinds_with("root")
+_REDUCING = kinds_with("op")
 
 
 _count = 0  # of all collectives that this process has entered
 
 
 def entered():
-    """How many collectives this process has entered: two answers that differ have one between them."""
+    """How many collectives this process has entered: two answers that differ have one between
+    them."""
     return _count
 
 
@@ -129,11 +121,13 @@ class _Notes:
             self._recent[name] = [*self._recent.get(name, ())[1 - _MOST_RECENT :], call]
         entered = [{"group": g, "calls": n} for g, n in list(self._entered.items())[-_MOST_GROUPS:]]
         reported_all = len(self._entered) <= _MOST_GROUPS
-        return json.dumps({**call, "entered": entered, "reported_all": reported_all, "recent": self._recent.get(name, [])})
+        return json.dumps({**call, "entered": entered, "reported_all": reported_all,
+                           "recent": self._recent.get(name, [])})
 
 
 def install(board):
-    """In a rank, before any of the user's code. Once a process. A function that gives what was entered since its last call."""
+    """In a rank, before any of the user's code. Once a process. A function that gives what was
+    entered since its last call."""
     notes = _Notes(board)
     for method in _METHODS:
         original = getattr(dist.ProcessGroup, method, None)
@@ -152,7 +146,8 @@ def _noted(method, original, notes):
             notes.enter(method, group, arguments, options)
         except Exception:  # of a group or arguments of another kind: nothing is known of this call
             notes.waited()
-        work = original(group, *arguments, **options)  # where it raises, the note says that it was in it
+        # Where it raises, the note says that it was in it.
+        work = original(group, *arguments, **options)
         notes.leave(work)
         return work
 
@@ -188,7 +183,8 @@ def _dtype_and_shape(arguments, operand):
 def _tensors_in(value):
     if isinstance(value, torch.Tensor):
         return [value]
-    return [x for item in value for x in _tensors_in(item)] if isinstance(value, (list, tuple)) else []
+    items = value if isinstance(value, (list, tuple)) else []
+    return [x for item in items for x in _tensors_in(item)]
 
 
 def _options(arguments, options):
@@ -213,13 +209,14 @@ def _root(arguments, options, ranks):
     for opts in _options(arguments, options):
         if hasattr(opts, "rootRank"):
             return ranks[opts.rootRank]
-    numbers = [x for x in (*arguments, *options.values()) if isinstance(x, int) and not isinstance(x, bool)]
+    numbers = [x for x in (*arguments, *options.values())
+               if isinstance(x, int) and not isinstance(x, bool)]
     return ranks[numbers[0]] if numbers else -1
 
 
 def _message(method, arguments, options, group, ranks):
-    """A message is counted like a collective of the two that exchange it: a name that both know it by, the two, and the other one.
-    Of one from anybody it is not known."""
+    """A message is counted like a collective of the two that exchange it: a name that both know it
+    by, the two, and the other one. Of one from anybody it is not known."""
     peer = arguments[1] if len(arguments) > 1 else options.get("srcRank", options.get("dstRank"))
     if method == "recv_anysource" or not isinstance(peer, int):
         return "", ranks, -1

@@ -1,7 +1,9 @@
-"""What the backward of each collective call of a case gets and gives, looked at while the case runs as it always does.
+"""What the backward of each collective call of a case gets and gives, looked at while the case runs
+as it always does.
 
-Nothing is put into the graph: hooks on its nodes see what passes, and copy it. No tensor that passes is kept: who holds the
-last reference to one decides whether autograd adds in place or takes it for a leaf's gradient.
+Nothing is put into the graph: hooks on its nodes see what passes, and copy it. No tensor that
+passes is kept: who holds the last reference to one decides whether autograd adds in place or takes
+it for a leaf's gradient.
 """
 
 import functools
@@ -13,20 +15,22 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Observer:
-    """The collective calls of one case, on this rank. Under a checkpoint a step is called more than once, and the backward
-    of one of these calls runs: that is the one to tell of."""
+    """The collective calls of one case, on this rank. Under a checkpoint a step is called more than
+    once, and the backward of one of these calls runs: that is the one to tell of."""
 
     def __init__(self):
         self._calls = {}  # by step: the calls made of it
 
     def begin(self, step, operand):
-        """A call is about to be made. What comes back is to be called with its value; nothing else keeps the operand's graph."""
+        """A call is about to be made. What comes back is to be called with its value; nothing else
+        keeps the operand's graph."""
         call = ObservedCall(operand)
         self._calls.setdefault(step, []).append(call)
         return functools.partial(call.end, edge_of(operand))
 
     def told(self, steps, writer):
-        """The reply's `observed`. Nothing at all where a backward ran twice, or in parts: what was seen then is no answer."""
+        """The reply's `observed`. Nothing at all where a backward ran twice, or in parts: what was
+        seen then is no answer."""
         entries = []
         for step in steps:
             calls = self._calls.get(step, [])
@@ -116,8 +120,8 @@ class ObservedCall:
             self._look()
 
     def _add(self, part):
-        """As autograd adds up what several nodes give. It keeps the first part as it is, so that the call's other nodes may yet
-        write to that; from the second on it has a sum of its own."""
+        """As autograd adds up what several nodes give. It keeps the first part as it is, so that
+        the call's other nodes may yet write to that; from the second on it has a sum of its own."""
         if part is None:
             return
         if self._given is None:
@@ -136,8 +140,9 @@ class ObservedCall:
 class _Memory:
     """The memory of a tensor, which it does not keep: has anybody written to it?
 
-    It knows the memory by tensors that lie in it: while one of them lives, the address is no other's. (Tensor.untyped_storage
-    would count as one more user for as long as the memory lives, and autograd then never adds in place.)"""
+    It knows the memory by tensors that lie in it: while one of them lives, the address is no
+    other's. (Tensor.untyped_storage would count as one more user for as long as the memory lives,
+    and autograd then never adds in place.)"""
 
     @classmethod
     def of(cls, x):
@@ -157,9 +162,10 @@ class _Memory:
             self.written()
 
     def pass_on(self, arrived, given, joining):
-        """A node of the call got and gave these tensors; those of `given` at the places `joining` autograd adds to others. If one
-        of these is in this memory and nobody else has it any more, autograd may add in place: from here on only what is
-        written while a node runs is the call's doing."""
+        """A node of the call got and gave these tensors; those of `given` at the places `joining`
+        autograd adds to others. If one of these is in this memory and nobody else has it any more,
+        autograd may add in place: from here on only what is written while a node runs is the call's
+        doing."""
         if self._alive() is None:
             return
         inside = [x for x in (*arrived, *given) if self._has(x)]
@@ -199,7 +205,8 @@ def _begin_of(x):
 
 
 def register_first(x, hook):
-    """As x.register_hook, before the hooks that it has: torch calls them in the order of a dict that it keeps."""
+    """As x.register_hook, before the hooks that it has: torch calls them in the order of a dict
+    that it keeps."""
     handle = x.register_hook(hook)
     hooks = x._backward_hooks
     for key in [key for key in hooks if key != handle.id]:
@@ -232,8 +239,8 @@ def edge_of(x):
 
 
 def _way(end, edge):
-    """From the node `end` down to `edge`: the nodes on the way, with the numbers of those of their gradients that go to `edge`,
-    and of those that autograd adds to others."""
+    """From the node `end` down to `edge`: the nodes on the way, with the numbers of those of their
+    gradients that go to `edge`, and of those that autograd adds to others."""
     below = {}
     waiting = [end]
     while waiting:

@@ -1,16 +1,13 @@
-"""A program before it runs: its expressions, which of its steps gradients go through, and its collectives as calls."""
+"""A program before it runs: its expressions, which of its steps gradients go through, and its
+collectives as calls."""
 
 import functools
 
 from .call import Call
+from .collectives import TRAITS
 from .frames import read_number
 from .language import Expression, InvalidExpression, inner_of_gradient_norm
 from .values import rank_names
-
-# Which options a kind takes: of the others the program has defaults that mean nothing.
-_TAKES_OP = ("all_reduce", "reduce", "reduce_scatter")
-_STACKS = ("all_gather", "gather")
-_CUTS = ("reduce_scatter", "scatter", "all_to_all", "slice")
 
 
 class InvalidAt(InvalidExpression):
@@ -22,7 +19,8 @@ class InvalidAt(InvalidExpression):
 
 
 class Plan:
-    """The program's expressions, and which of its steps gradients go through. The same on every rank."""
+    """The program's expressions, and which of its steps gradients go through. The same on every
+    rank."""
 
     def __init__(self, program):
         known = set(rank_names(program, 0))
@@ -38,7 +36,8 @@ class Plan:
         for step in program["steps"]:
             expressions = tuple(_compiled_at(e, frozenset(known)) for e in _expressions_of(step))
             self.steps.append(expressions)
-            self.arguments_on_gradient.append([not on_gradient.isdisjoint(e.names) for e in expressions])
+            self.arguments_on_gradient.append(
+                [not on_gradient.isdisjoint(e.names) for e in expressions])
             self.depends_on_gradient.append(any(self.arguments_on_gradient[-1]))
             known.add(step["name"])
             if self.depends_on_gradient[-1]:
@@ -46,7 +45,8 @@ class Plan:
         inner = inner_of_gradient_norm(program["loss"]["text"])
         self.loss_is_gradient_norm = inner is not None
         if self.loss_is_gradient_norm and self.has_code:
-            raise InvalidAt(program["loss"]["pointer"], "a program that calls code has no squared_gradient_norm")
+            raise InvalidAt(program["loss"]["pointer"],
+                            "a program that calls code has no squared_gradient_norm")
         loss = program["loss"] if inner is None else {**program["loss"], "text": inner}
         self.loss = _compiled_at(loss, frozenset(known))
         self.reaches_loss = self._trace_back(program["steps"])
@@ -85,16 +85,21 @@ def call_of(step, groups):
     if spec is None:
         return None
     kind = spec["kind"]
-    takes_op = kind in _TAKES_OP
-    op = spec["op"] if takes_op else "sum"
+    options = TRAITS[kind].options
+    op = spec["op"] if "op" in options else "sum"
+    dim = spec.get("dim", None if TRAITS[kind].stacks else 0) if "dim" in options else None
     return Call(
         kind=kind,
         step=step["name"],
         op=op,
         factor=read_number(spec["factor"]) if op == "premul_sum" else None,
-        root=spec["root"] if kind in ("reduce", "broadcast", "gather", "scatter") else 0,
-        dim=spec.get("dim") if kind in _STACKS else spec.get("dim", 0) if kind in _CUTS else None,
-        splits=tuple(map(tuple, spec["splits"])) if kind in _CUTS and spec.get("splits") else None,
-        pairs=tuple(map(tuple, spec["pairs"])) if kind == "send_recv" else None,
+        root=spec["root"] if "root" in options else 0,
+        dim=dim,
+        splits=_rows(spec.get("splits")) if "splits" in options and spec.get("splits") else None,
+        pairs=_rows(spec["pairs"]) if "pairs" in options else None,
         group=groups[spec["group"]],
     )
+
+
+def _rows(lists):
+    return tuple(map(tuple, lists))

@@ -14,7 +14,8 @@ def die_with_parent():
 
 
 def adopt_orphans():
-    """What code under test starts in a session of its own becomes this process's child when its parent ends."""
+    """What code under test starts in a session of its own becomes this process's child when its
+    parent ends."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -42,7 +43,8 @@ def children():
 
 
 def set_group(pid):
-    """Its own process group, which it is killed with. Parent and child both do it, so that it is done whoever runs first."""
+    """Its own process group, which it is killed with. Parent and child both do it, so that it is
+    done whoever runs first."""
     with contextlib.suppress(OSError):  # it has ended already
         os.setpgid(pid, pid)
 
@@ -59,7 +61,8 @@ def set_name(name):
 
 
 def wait_for_a_free_core():
-    """A woken thread takes no core from the one that wakes it, so that Gloo's threads do not spin on each other's locks."""
+    """A woken thread takes no core from the one that wakes it, so that Gloo's threads do not spin
+    on each other's locks."""
     try:
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     except (AttributeError, OSError):

@@ -1,8 +1,9 @@
 """How far rounding may move a result: an estimate, for code of which nothing is known.
 
-The computation runs in float64 again a few times while everything that an operator takes
-and gives is moved at random by up to one rounding of the narrower dtype: Monte Carlo arithmetic (D. S. Parker, 1997). What that
-changes, times a margin, is the bound. It is no proof, as the simulator's is; docs/tolerance.md says what that means.
+The computation runs in float64 again a few times while everything that an operator takes and gives
+is moved at random by up to one rounding of the narrower dtype: Monte Carlo arithmetic (D. S.
+Parker, 1997). What that changes, times a margin, is the bound. It is no proof, as the simulator's
+is; docs/tolerance.md says what that means.
 """
 
 import torch
@@ -16,7 +17,8 @@ _ROUNDOFFS = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8, "fl
               "float8_e8m0fnu": 2.0**-1}
 # 3/4 of the significand
 _FEW_BITS = dict.fromkeys(_ROUNDOFFS, 2.0**2) | {"float64": 2.0**40, "float32": 2.0**18, "bfloat16": 2.0**6, "float16": 2.0**8}
-# From here on, relative to the tensor's largest value, a rounding does not blur an element but decides it: a branch.
+# From here on, relative to the tensor's largest value, a rounding does not blur an element but
+# decides it: a branch.
 _DECIDES = dict.fromkeys(_ROUNDOFFS, 2.0**-2) | {"float64": 2.0**-20, "float32": 2.0**-12, "bfloat16": 2.0**-4,
                                                  "float16": 2.0**-5}
 
@@ -37,7 +39,8 @@ def roundoff(dtype):
 
 
 def without_dynamo(dispatch):
-    """Says that torch.compile knows it already: else a mode's first operator imports it, for some seconds."""
+    """Says that torch.compile knows it already: else a mode's first operator imports it, for some
+    seconds."""
     setattr(dispatch, "__dynamo_disable", dispatch)
 
 
@@ -100,7 +103,8 @@ class Spread:
 def bound_of(spread, value, dtype, roundings):
     """The bound of each element, and where no bound can be given: rounding decides there.
 
-    `roundings`: how many operations a result may be of that are nowhere else, such as sums over the ranks.
+    `roundings`: how many operations a result may be of that are nowhere else, such as sums over the
+    ranks.
     """
     unit = _ROUNDOFFS[dtype]
     largest = float(value.abs().nan_to_num(posinf=0).max()) if value.numel() else 0.0

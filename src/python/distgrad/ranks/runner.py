@@ -15,11 +15,13 @@ import torch.distributed as dist
 
 from . import board as places
 from . import debugging
-from . import adapters_loading, exchange, times
+from . import adapters_loading, times
 from .adapters_results import private_copy
 from .anchors import anchored, attached
 from .call import NeedsFreshRank, NotOffered, SubjectError
 from .code import Code, checked, seed
+from .collectives.composed import take_composed
+from .collectives.exchange import summed
 from .driving import drive
 from .frames import number
 from .groups import Groups
@@ -40,7 +42,8 @@ _OWN_WARNING = "use_deterministic_algorithms(True"
 _TRANSPORT_WORDS = ("gloo/", "Connection ", "NCCL error", "CUDA error", "CUDA out of memory")
 
 class Runner:
-    """Runs cases on this rank, one after another; connections and subjects are kept from case to case."""
+    """Runs cases on this rank, one after another; connections and subjects are kept from case to
+    case."""
 
     def __init__(self, rank, world_size, board):
         self.rank = rank
@@ -68,7 +71,7 @@ class Runner:
         left = [t.name for t in threading.enumerate() if t not in threads]
         result["warnings"] = (_texts_of(caught) + result.pop("left_behind", []) +
                               [f"the code left a thread running: {name}" for name in left])
-        result["composed"] = exchange.take_composed()
+        result["composed"] = take_composed()
         return result
 
     def subject(self, text, groups):
@@ -142,7 +145,8 @@ class _Case:
         return [None if x is None else self.writer.tensor(x) for x in tensors]
 
     def _to_end(self, *leaves):
-        """From the leaves to what backward begins at. Under a checkpoint this runs once more, in backward."""
+        """From the leaves to what backward begins at. Under a checkpoint this runs once more, in
+        backward."""
         self._values = self._inputs | {item["name"]: leaf for (item, _), leaf in zip(self.leaves, leaves)}
         writes = self._is_first_pass
         loss, reached = self.forward()
@@ -262,8 +266,9 @@ class _Case:
         return checked(self._functions[index](*arguments), step["call"]["code"])
 
     def _operand(self, x, depends_on_gradient):
-        """What the subject gets: attached to the graph on every rank or on none, whatever the value is on this one. Else the
-        others would wait in backward for ever. And a copy of what other steps see, as a subject may work in place."""
+        """What the subject gets: attached to the graph on every rank or on none, whatever the value
+        is on this one. Else the others would wait in backward for ever. And a copy of what other
+        steps see, as a subject may work in place."""
         if depends_on_gradient and not x.requires_grad and x.is_floating_point():
             return attached(x)
         x = x if depends_on_gradient else x.detach()
@@ -287,7 +292,8 @@ class _Case:
         self.run_backward(anchored(loss, reached, weight))
 
     def _squared_gradient_norm(self, loss, reached):
-        """Of the gradients, through the collectives, of all ranks' losses with respect to this rank's inputs."""
+        """Of the gradients, through the collectives, of all ranks' losses with respect to this
+        rank's inputs."""
         norm = torch.zeros((), dtype=loss.dtype, device=loss.device)
         end = anchored(loss, reached, 1.0)
         if end.requires_grad:
@@ -317,7 +323,8 @@ class _Case:
             for entry in item.get("sync", ()):
                 group = self.groups[entry["axis"]]
                 gradient = _summed_where_present(group, gradient, leaf)
-                # Also where no rank of this group has one: along the next axis others may, and wait for this rank.
+                # Also where no rank of this group has one: along the next axis others may, and wait
+                # for this rank.
                 if gradient is not None and entry["op"] == "mean":
                     gradient = gradient / group.size
             gradients.append(gradient)
@@ -325,19 +332,20 @@ class _Case:
 
 
 def _watch():
-    """Lets cuts.py and hooks.py put themselves into torch, before any of the user's modules binds what they replace to a name of
-    its own. Only where the truth is to be measured: everything else meets torch as it is."""
+    """Lets cuts.py and hooks.py put themselves into torch, before any of the user's modules binds
+    what they replace to a name of its own. Only where the truth is to be measured: everything else
+    meets torch as it is."""
     if f"{__package__}.cuts" not in sys.modules and adapters_loading.loaded:
         raise NeedsFreshRank("user modules are imported already, which cannot be watched any more")
     from . import cuts  # noqa: F401
 
 
 def _summed_where_present(group, gradient, leaf):
-    """A rank without a gradient counts as zeros, as in DDP; None where no rank has one. One exchange, so that a rank need
-    not know beforehand whether the others have one."""
+    """A rank without a gradient counts as zeros, as in DDP; None where no rank has one. One
+    exchange, so that a rank need not know beforehand whether the others have one."""
     mine = torch.zeros_like(leaf.detach()) if gradient is None else gradient
     present = mine.new_full((1,), 0 if gradient is None else 1)
-    total = exchange.all_reduce(group, torch.cat([mine.reshape(-1), present]), "sum")
+    total = summed(torch.cat([mine.reshape(-1), present]), group.process_group)
     return None if total[-1].item() == 0 else total[:-1].reshape(mine.shape)
 
 
@@ -354,7 +362,8 @@ def _texts_of(caught):
 
 
 def _kind_of(error):
-    """Gloo, NCCL, CUDA and c10d say what happened to a connection or a device; anything else happened to the program."""
+    """Gloo, NCCL, CUDA and c10d say what happened to a connection or a device; anything else
+    happened to the program."""
     if isinstance(error, SubjectError):
         return "subject"
     if isinstance(error, NeedsFreshRank):

@@ -1,7 +1,9 @@
-"""The truth of a program whose calls say what they mean for all ranks at once: all virtual ranks in one autograd graph.
+"""The truth of a program whose calls say what they mean for all ranks at once: all virtual ranks in
+one autograd graph.
 
-Collectives beside the calls are those of joint.py, inputs that are replicated or sharded one leaf. It answers the protocol's
-`simulate`, for programs with calls; all others have the simulator in C++, which also replays rules.
+Collectives beside the calls are those of built_in.joint, inputs that are replicated or sharded one
+leaf. It answers the protocol's `simulate`, for programs with calls; all others have the simulator
+in C++, which also replays rules.
 """
 
 import contextlib
@@ -11,13 +13,13 @@ import torch
 from .call import RankGroup, SubjectError
 from .code import Code, checked_for_all, seed
 from .frames import number
-from .joint import joint
+from .built_in import joint
 from .language import Expression, InvalidExpression
 from .narrowing import Narrowing
 from .plan import InvalidAt, Plan, call_of
 from .rounding import RUNS, Rounding, Spread, bound_of
 from .runner import message_of
-from .values import held_of, is_local, leaf_of, part_of, rank_names, size_names
+from .values import held_of, is_local, leaf_of, rank_names, size_names
 
 
 class Simulator:
@@ -156,7 +158,8 @@ class _Simulation:
 
     @staticmethod
     def _gradients(losses, weights, wanted):
-        """Zeros where there is no path. Losses of weight 0 take no part: their derivative may be infinite."""
+        """Zeros where there is no path. Losses of weight 0 take no part: their derivative may be
+        infinite."""
         counted = [(x, w) for x, w in zip(losses, weights) if w != 0 and x.requires_grad]
         if not counted or not wanted:
             return [torch.zeros_like(x) for x in wanted]

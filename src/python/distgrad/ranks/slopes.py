@@ -2,8 +2,9 @@
 
 import torch
 
-# Step sizes, relative to the element: pairs of which the second is a quarter of the first. A pair is taken where both give
-# the same slope, which they do unless a kink or jump lies between; then the next, smaller one.
+# Step sizes, relative to the element: pairs of which the second is a quarter of the first. A pair
+# is taken where both give the same slope, which they do unless a kink or jump lies between; then
+# the next, smaller one.
 STEPS = (2.0**-14, 2.0**-20, 2.0**-26)
 LARGE_STEPS = (2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8, 2.0**-10)  # where losses are noisy
 _AGREES = 1e-4

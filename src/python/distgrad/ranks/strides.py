@@ -4,7 +4,8 @@ import torch
 
 
 def laid_out(x, strides):
-    """A copy of `x` with these strides, in elements. Along a stride of 0 all are its first element. `strides` empty: contiguous."""
+    """A copy of `x` with these strides, in elements. Along a stride of 0 all are its first element.
+    `strides` empty: contiguous."""
     if not strides:
         return x.clone(memory_format=torch.contiguous_format)
     once = x

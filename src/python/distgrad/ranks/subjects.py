@@ -14,11 +14,11 @@ import functools
 import inspect
 import re
 
-from . import adapters, adapters_loading, adapters_names, adapters_torch, modes, reference
+from . import adapters, adapters_loading, adapters_names, adapters_torch, built_in, modes
 from .call import NotOffered, SubjectError
 
 _ASSIGNED = re.compile(r"(?:^|\+)(" + "|".join(adapters_names.KINDS) + r")=")
-BUILT_IN = {"reference": reference.reference, "in_place": reference.in_place}
+BUILT_IN = {"reference": built_in.reference, "in_place": built_in.in_place}
 
 
 def load_subject(text):
@@ -47,13 +47,14 @@ class Subject:
         self._layout = None
 
     def check(self, call):
-        """Raises NotOffered where the call is not offered, alike on every rank, and SubjectError where it would be but
-        cannot be mapped."""
+        """Raises NotOffered where the call is not offered, alike on every rank, and SubjectError
+        where it would be but cannot be mapped."""
         self._part(call).check(self._in_mode(call))
 
     def setup(self, groups):
-        """Calls the user's `setup(groups)`, if the file has one, with the process groups by name. To be called before the
-        first case and may be before each: only a layout other than the last one's is handed on."""
+        """Calls the user's `setup(groups)`, if the file has one, with the process groups by name.
+        To be called before the first case and may be before each: only a layout other than the last
+        one's is handed on."""
         layout = tuple((name, group.ranks, id(group.process_group)) for name, group in groups.items())
         if layout == self._layout:
             return
@@ -62,8 +63,8 @@ class Subject:
             setup.run(groups)
 
     def __call__(self, call, x, on_value=None):
-        """The result of the call on this rank, whose operand is `x`; see the contract of the kind. `on_value` gets it before
-        anything but the subject has a hook on it."""
+        """The result of the call on this rank, whose operand is `x`; see the contract of the kind.
+        `on_value` gets it before anything but the subject has a hook on it."""
         call = self._in_mode(call)
         modes.come_late(call)
         value = self._part(call)(call, x)
@@ -130,7 +131,8 @@ class _Setup:
 
 
 def _setup_of(module):
-    """Only `setup(groups)` counts: many scripts have a setup(rank, world_size) that starts torch.distributed."""
+    """Only `setup(groups)` counts: many scripts have a setup(rank, world_size) that starts
+    torch.distributed."""
     function = getattr(module, "setup", None)
     if not inspect.isfunction(function):
         return None
@@ -204,8 +206,8 @@ class _Module:
 
 
 def _load_part(text, kind, setups):
-    """(kind, part): kind is the given one, or that which the name of a single function says, or None for a part that
-    runs every kind."""
+    """(kind, part): kind is the given one, or that which the name of a single function says, or
+    None for a part that runs every kind."""
     text, mode = modes.split_mode(text)
     name = text[len("python:"):] if text.startswith("python:") else text
     if name in BUILT_IN:

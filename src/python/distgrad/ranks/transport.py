@@ -1,6 +1,8 @@
-"""What carries a rank's collectives, and where its tensors are. A rank serves one backend on one device for its life.
+"""What carries a rank's collectives, and where its tensors are. A rank serves one backend on one
+device for its life.
 
-CUDA is first touched here, in a rank: the zygote that it was forked from never does, as CUDA does not survive a fork.
+CUDA is first touched here, in a rank: the zygote that it was forked from never does, as CUDA does
+not survive a fork.
 """
 
 import os
@@ -11,8 +13,8 @@ import torch.distributed as dist
 from .board import local_rank, local_size
 from .call import NotOffered
 
-# An error is the rank's to tell: c10d's own threads must neither end the process nor wait beside it, and wait() looks for
-# NCCL's errors. As in src/backends/nccl/nccl.cpp.
+# An error is the rank's to tell: c10d's own threads must neither end the process nor wait beside
+# it, and wait() looks for NCCL's errors. As in src/backends/nccl/nccl.cpp.
 _NCCL_ENVIRONMENT = {
     "TORCH_NCCL_BLOCKING_WAIT": "1",
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
@@ -24,7 +26,8 @@ _SHARE_GPU = "DISTGRAD_SHARE_GPU"  # set by the driver (--share-gpu)
 
 
 class Transport:
-    """`backend` is "gloo" or "nccl", `device` "cpu" or "cuda". Raises NotOffered with the reason where this torch cannot."""
+    """`backend` is "gloo" or "nccl", `device` "cpu" or "cuda". Raises NotOffered with the reason
+    where this torch cannot."""
 
     def __init__(self, backend, device, rank, world_size):
         self.backend = backend
@@ -55,8 +58,8 @@ def _cuda_device(backend, rank, world_size):
 
 
 def _allow_sharing(rank):
-    """NCCL refuses two ranks on one GPU before 2.30, and asks to be told from there on. Before, ranks that call themselves
-    different hosts do not notice; they talk over loopback."""
+    """NCCL refuses two ranks on one GPU before 2.30, and asks to be told from there on. Before,
+    ranks that call themselves different hosts do not notice; they talk over loopback."""
     if torch.cuda.nccl.version() >= (2, 30):
         os.environ.setdefault("NCCL_MULTI_RANK_GPU_ENABLE", "1")
         return

@@ -18,7 +18,8 @@ _MOST_ELEMENTS = 1 << 31
 
 
 def rank_names(program, rank):
-    """What every expression of a rank may use: {"rank": ..., "world_size": ..., "tp_rank": ..., "tp_size": ...}."""
+    """What every expression of a rank may use: {"rank": ..., "world_size": ..., "tp_rank": ...,
+    "tp_size": ...}."""
     names = {"rank": rank, "world_size": program["world_size"]}
     for group in program["groups"]:
         ranks = part_of(group, rank)
@@ -43,7 +44,8 @@ def size_names(program):
 
 
 def value_on(program, frame, item, rank):
-    """The input `item` as this rank holds it: a contiguous tensor of the case's dtype that shares no memory."""
+    """The input `item` as this rank holds it: a contiguous tensor of the case's dtype that shares
+    no memory."""
     value = held_of(program, item, leaf_of(program, frame, item, rank), rank)
     return value.detach().clone(memory_format=torch.contiguous_format)
 
@@ -127,7 +129,8 @@ def _signed(value):
 
 
 def _bits(start, i):
-    """splitmix64 at the places `i`: unsigned 64-bit numbers in int64, whose arithmetic wraps alike."""
+    """splitmix64 at the places `i`: unsigned 64-bit numbers in int64, whose arithmetic wraps
+    alike."""
     z = _signed(start) + (i + 1) * _signed(0x9E3779B97F4A7C15)
     z = (z ^ _shifted(z, 30)) * _signed(0xBF58476D1CE4E5B9)
     z = (z ^ _shifted(z, 27)) * _signed(0x94D049BB133111EB)
@@ -165,7 +168,8 @@ def _laid_out(program, item, whole, rank):
 
 
 def _shard(x, dim, index, count):
-    """torch.chunk's pieces of ceil(n / count), the last shorter or empty; torch.chunk itself may give fewer."""
+    """torch.chunk's pieces of ceil(n / count), the last shorter or empty; torch.chunk itself may
+    give fewer."""
     if not -x.dim() <= dim < x.dim():
         raise InvalidExpression(f"sharded along dim {dim}, but the value has {x.dim()} dimensions")
     length = x.size(dim)

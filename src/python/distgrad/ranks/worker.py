@@ -1,4 +1,5 @@
-"""A rank as a process: answers the requests of its data socket, in order, until that ends or a case fails."""
+"""A rank as a process: answers the requests of its data socket, in order, until that ends or a case
+fails."""
 
 import ctypes
 import faulthandler
@@ -95,8 +96,9 @@ class Worker:
         return frame
 
     def _wait_for_peers(self):
-        """Until they are through with the last case. A collective that only some ranks make in it waits for others; did these
-        go on, it would take part in theirs of the next case, and that one's verdict would be wrong."""
+        """Until they are through with the last case. A collective that only some ranks make in it
+        waits for others; did these go on, it would take part in theirs of the next case, and that
+        one's verdict would be wrong."""
         if self._case_id == 0 or self._board.all_are_through(self._case_id, self._peers):
             return
         self._flush()
@@ -131,8 +133,9 @@ def be_worker(role, rank, world_size, socket, board, output):
                       LOCAL_WORLD_SIZE=str(places.local_size(world_size)))
     torch.set_num_threads(1)
     torch.set_warn_always(True)  # what is warned of once a process would be missing from later cases
-    # New memory is filled with NaN: what reads memory that nobody wrote fails always and not by luck.
-    # (use_deterministic_algorithms would do the same, and import torch.compile's modules for a second or two.)
+    # New memory is filled with NaN: what reads memory that nobody wrote fails always and not by
+    # luck. (use_deterministic_algorithms would do the same, and import torch.compile's modules for
+    # a second or two.)
     torch.set_deterministic_debug_mode("warn")
     torch.utils.deterministic.fill_uninitialized_memory = True
     debugging.install(rank, world_size)
@@ -153,8 +156,8 @@ def be_worker(role, rank, world_size, socket, board, output):
 
 
 def _limit_memory(world_size):
-    """The ranks of a world share what the driver allows (--max-memory). CUDA reserves addresses as if they were memory: once it is
-    there, nothing is limited."""
+    """The ranks of a world share what the driver allows (--max-memory). CUDA reserves addresses as
+    if they were memory: once it is there, nothing is limited."""
     allowed = int(os.environ.get("DISTGRAD_MAX_MEMORY", 0)) // max(1, world_size)
     if not allowed or torch.cuda.is_available():
         return
@@ -166,7 +169,8 @@ def _limit_memory(world_size):
 
 
 def _save_coverage():
-    """os._exit skips what coverage.py does at exit; a user may measure how much of his code the scenarios run."""
+    """os._exit skips what coverage.py does at exit; a user may measure how much of his code the
+    scenarios run."""
     coverage = sys.modules.get("coverage")
     current = coverage.Coverage.current() if coverage else None
     if current is not None:

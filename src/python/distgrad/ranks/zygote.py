@@ -1,6 +1,8 @@
-"""The zygote: loads torch once and forks a rank whenever the driver asks, so that a rank starts in milliseconds.
+"""The zygote: loads torch once and forks a rank whenever the driver asks, so that a rank starts in
+milliseconds.
 
-It starts no thread and runs no autograd, for neither survives a fork. All user's code is imported in the ranks.
+It starts no thread and runs no autograd, for neither survives a fork. All user's code is imported
+in the ranks.
 """
 
 import importlib
@@ -15,7 +17,8 @@ from .process import adopt_orphans, die_with_parent, end_children, kill_group, s
 
 
 class Zygote:
-    """Serves the control socket `fd` until it ends or SIGTERM comes. Then all ranks are dead and waited for."""
+    """Serves the control socket `fd` until it ends or SIGTERM comes. Then all ranks are dead and
+    waited for."""
 
     def __init__(self, fd):
         from .frames import Channel  # which imports torch
@@ -162,8 +165,9 @@ def main(arguments):
 
 
 def _load(preload):
-    """torch, and with the worker all that every rank needs; `preload`: more of torch's modules. What an import makes stays: to collect garbage meanwhile costs a
-    sixth of the time, and later, in the ranks, a collection would copy every page."""
+    """torch, and with the worker all that every rank needs; `preload`: more of torch's modules.
+    What an import makes stays: to collect garbage meanwhile costs a sixth of the time, and later,
+    in the ranks, a collection would copy every page."""
     import gc
 
     times.note_interpreter()

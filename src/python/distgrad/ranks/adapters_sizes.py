@@ -1,0 +1,20 @@
+"""What an operand is cut into along the call's dim, as the user's function is given it."""
+
+
+def chunk_sizes(call, x):
+    """The sizes of the chunks into which this rank cuts its operand, by rank of the group."""
+    if call.splits is not None:
+        return list(call.splits[call.group.rank if call.kind == "all_to_all" else 0])
+    return [x.shape[call.dim or 0] // call.group.size] * call.group.size
+
+
+def received_sizes(call, x):
+    """all_to_all: the sizes of the chunks that this rank receives, by rank of the group."""
+    if call.splits is not None:
+        return [row[call.group.rank] for row in call.splits]
+    return chunk_sizes(call, x)
+
+
+def is_uneven(call):
+    splits = call.splits or ()
+    return any(size != splits[0][0] for row in splits for size in row)

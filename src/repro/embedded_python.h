@@ -1,0 +1,10 @@
+// The files, embedded when built (tools/cmake/embed.cmake).
+#pragma once
+
+#include <string_view>
+
+namespace distgrad {
+
+extern const std::string_view kEmbeddedPython;
+
+}  // namespace distgrad
