@@ -210,10 +210,27 @@ def failures():
         assert all(not outputs[rank][0] and not outputs[rank][1] for rank in (1, 3)), outputs
         print(f"{end.name}: all ended after {time.monotonic() - began:.1f} s")
         folder.check_all_gone()
+    check_lost_audit()
     folder = Folder()
     started = by_hand(folder, reporting(folder, ["run", "--no-such-option"]))
     outputs = [process.communicate(timeout=100) for process in started]
     assert [p.returncode for p in started] == [2] * 4 and not any(o[0] or o[1] for o in outputs[1:]), outputs
+    folder.check_all_gone()
+
+
+def check_lost_audit():
+    """What was finished of an audit is in the report."""
+    folder = Folder()
+    subject = f"broadcast=reference+all_gather=python:{HERE}/ranks.py:gather_that_sleeps_late"
+    started = by_hand(folder, reporting(folder, ["audit", "--world-size", "4", "--max-timeout", "300", subject]))
+    wait_for((folder.path / "mark").exists, "the sleeping rank")
+    started[2].kill()
+    outputs = [process.communicate(timeout=100) for process in started]
+    assert [p.returncode for p in started] == [3, 3, -9, 3], outputs
+    assert "rank 2 on " in outputs[0][1] and "; 1 of 2 collectives were finished" in outputs[0][1], outputs[0]
+    report = json.loads((folder.path / "r.json").read_text())
+    assert "1 of 2 collectives" in report["ended_early"], report
+    assert [row["collective"] for row in report["collectives"]] == ["broadcast"], report
     folder.check_all_gone()
 
 
