@@ -101,6 +101,8 @@ def main(folder, what=None):
         found = {what: outcome(lambda: distgrad.check_step(sleeping, {"w": torch.ones(1)}, timeout_s=200))}
     elif what == "differently":
         found = {what: outcome(lambda: distgrad.check_step(sleeping, {"w": torch.ones(1)}, 2 if RANK == 1 else 3))}
+    elif what == "wrong":
+        found = {what: outcome(dict(calls(int(os.environ["API_TEST_SIZE"])))[what])}
     else:
         found = {name: outcome(call) for name, call in calls(int(os.environ["API_TEST_SIZE"]))}
     Path(folder, f"{RANK}.json").write_text(json.dumps(found))

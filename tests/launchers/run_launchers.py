@@ -137,6 +137,7 @@ def mpi():
     words = ["mpirun", "--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else []), "-np", "4"]
     folder = Folder()
     check_run(folder, lambda command: [*words, *command], 1)
+    check_step_among(folder, lambda command: [*words, *command], 4)
     folder.check_all_gone()
 
 
@@ -145,6 +146,7 @@ def slurm():
     folder = Folder()
     words = [str(HERE / "slurm_here"), "2", "srun", "-N", "2", "-n", "4"]
     check_run(folder, lambda command: [*words, *command], 2)
+    check_step_among(folder, lambda command: [*words, *command], 4)
     folder.check_all_gone()
 
 
@@ -282,6 +284,16 @@ def check_api(folder, launched, size):
         assert said in found["hangs"]["text"], found["hangs"]
     for said in (f"On the {size} ranks of", "FAIL", f"rank {size - 1}"):
         assert said in found["collective"]["text"], found["collective"]
+
+
+def check_step_among(folder, launched, size):
+    """A wrong step is one on every rank of this launcher."""
+    folder.environment.update(API_TEST_SIZE=str(size), PYTHONPATH=str(SOURCES / "src/python"))
+    result = folder.run(launched([sys.executable, API, str(folder.path), "wrong"]))
+    for rank in range(size):
+        assert (folder.path / f"{rank}.json").exists(), result.stdout + result.stderr
+        found = json.loads((folder.path / f"{rank}.json").read_text())["wrong"]
+        assert found["kind"] == "AssertionError" and found["wrong"] == ["w"] and f"on {size} ranks" in found["text"], found
 
 
 def api():

@@ -27,14 +27,19 @@ class StartError(RuntimeError):
     """The process that starts the ranks failed."""
 
 
+def write_request(folder, request):
+    """What step_process.main reads."""
+    with open(os.path.join(folder, "request"), "wb") as file:
+        pickle.dump(request, file)
+
+
 class StepProcess:
     """However it ends, no process is left."""
 
     def __init__(self, folder, request, kept=()):
         """kept: descriptors for the ranks."""
         self._folder = folder
-        with open(os.path.join(folder, "request"), "wb") as file:
-            pickle.dump(request, file)
+        write_request(folder, request)
         environment = dict(os.environ, **{IN_RANK: "1"})
         environment.setdefault("OMP_NUM_THREADS", "1")
         path = [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))] + sys.path
