@@ -345,15 +345,15 @@ std::string audit_text(const std::vector<Judgement>& judgements, const TableOpti
 std::string audit_json(const std::vector<Judgement>& judgements, const TableOptions& options) {
   Json collectives = Json::array();
   for (const Judgement& j : judgements) collectives.push_back(row_json(j));
-  return Json{{"format", 1},
-              {"subject", options.subject},
-              {"elapsed_s", options.elapsed_s},
-              {"summary", summary_json(tally_with(judgements, options))},
-              {"unusable", options.unusable},
-              {"lacking", options.lacking},
-              {"collectives", collectives}}
-             .dump(2) +
-         "\n";
+  Json audit{{"format", 1},
+             {"subject", options.subject},
+             {"elapsed_s", options.elapsed_s},
+             {"summary", summary_json(tally_with(judgements, options))},
+             {"unusable", options.unusable},
+             {"lacking", options.lacking},
+             {"collectives", collectives}};
+  if (!options.ended_early.empty()) audit["ended_early"] = options.ended_early;
+  return audit.dump(2) + "\n";
 }
 
 }  // namespace distgrad

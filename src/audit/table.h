@@ -19,6 +19,7 @@ struct TableOptions {
   std::vector<std::string> lacking = {};    // collectives for which the subject has no function
   std::vector<std::string> not_asked = {};  // collectives that are tried on request only
   std::vector<std::string> unusable = {};   // functions that cannot be called, with the reason
+  std::string ended_early = {};             // why not all collectives are there, or empty
 };
 
 std::string audit_text(const std::vector<Judgement>& judgements, const TableOptions& options);

@@ -1,6 +1,7 @@
 // distgrad audit [OPTION...] SUBJECT
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +18,7 @@
 #include "base/error.h"
 #include "base/interrupts.h"
 #include "base/version.h"
+#include "base/visible_text.h"
 #include "cli/audit_run.h"
 #include "cli/command.h"
 #include "cli/guards.h"
@@ -163,13 +165,16 @@ void write_battery(const std::vector<AuditRow>& rows, const std::string& folder)
 // False where a file cannot be written.
 bool write_audit_reports(const std::vector<ReportFile>& files,
                          const std::vector<Judgement>& judgements, const TableOptions& table,
-                         const std::string& command) {
+                         const std::string& command, bool broken_off) {
   Report report = audit_report(judgements, table.unusable);
   report.command = command;
   report.torch = kTorchVersion;
   report.told = audit_text(judgements, table);
   report.summary.elapsed_s = table.elapsed_s;
-  return write_reports(files, report, format_context(command));
+  FormatContext context = format_context(command);
+  context.ended_early = table.ended_early;
+  context.broken_off = broken_off;
+  return write_reports(files, report, context);
 }
 
 // ---- the command
@@ -187,6 +192,16 @@ ExitCode exit_code(const std::vector<Judgement>& judgements, bool is_strictly_ri
 ExitCode interrupted(int signal) {
   complain("distgrad: {}\n", interrupted_text());
   return static_cast<ExitCode>(128 + signal);  // as shells say it
+}
+
+// Why rows are missing; empty where all are there. `signal`: that interrupted the audit, or 0.
+std::string early_end(int signal, const std::string& failure, std::size_t judged,
+                      std::size_t rows) {
+  if (signal == 0 && failure.empty()) return {};
+  const std::string why = signal == SIGALRM ? "the time of --total-timeout is over"
+                          : signal != 0     ? interrupted_text()
+                                            : failure;
+  return fmt::format("{}; {} of {} collectives were finished", why, judged, rows);
 }
 
 void add_options(CLI::App& app, AuditOptions& options) {
@@ -250,7 +265,7 @@ ExitCode audit_command(const Arguments& arguments) {
   }
   Audit audit(options, plan, interpreters, status);  // the judgements point to its results
   const std::vector<Judgement> judgements = audit.run();
-  if (const int signal = interrupted_by()) return interrupted(signal);
+  const int signal = interrupted_by();
 
   TableOptions table{
       .subject = options.subject,
@@ -260,21 +275,27 @@ ExitCode audit_command(const Arguments& arguments) {
       .left_out = options.without,
       .lacking = plan.lacking,
       .not_asked = plan.not_asked,
-      .unusable = plan.unusable};
+      .unusable = plan.unusable,
+      .ended_early = early_end(signal, audit.failure(), judgements.size(), plan.rows.size())};
+  const bool is_whole = table.ended_early.empty();
   table.width = terminal_width(table.width);
   table.unusable.insert(table.unusable.end(), audit.unusable().begin(), audit.unusable().end());
   const std::string complaint =
-      options.strict
+      options.strict && is_whole
           ? strict_complaint(judgements,
                              tally_of(judgements, table.unusable.size(), table.lacking.size()),
                              options.objective)
           : "";
-  if (options.json != "-" && !prints_report(files))
+  if (options.json != "-" && !prints_report(files) && (is_whole || !judgements.empty()))
     say("{}{}", audit_text(judgements, table), complaint);
   if (!options.json.empty()) write_file_atomically(options.json, audit_json(judgements, table));
   if (!options.out.empty()) write_failures(judgements, options.out);
   const bool all_written =
-      write_audit_reports(files, judgements, table, command_text("audit", arguments));
+      write_audit_reports(files, judgements, table, command_text("audit", arguments), !is_whole);
+  if (!is_whole) {
+    complain("distgrad: {}\n", visible_text(table.ended_early, Lines::kKept));
+    return signal != 0 ? static_cast<ExitCode>(128 + signal) : ExitCode::kBroken;
+  }
   return all_written ? exit_code(judgements, complaint.empty()) : ExitCode::kUserError;
 }
 

@@ -119,7 +119,7 @@ void Audit::choose_measured() {
 
 std::vector<Judgement> Audit::run() {
   batch([&](std::size_t r, std::size_t t) { return rows_[r].trials[t].is_first; });
-  if (!interrupted_by()) {
+  if (!was_cut_short()) {
     expect_haste();
     batch([&](std::size_t r, std::size_t t) {
       return !results_[r][t] && !is_hopeless(r, rows_[r].trials[t]);
@@ -133,7 +133,7 @@ std::vector<Judgement> Audit::judge() {
   std::vector<Judgement> judgements;
   judged_.resize(rows_.size());
   for (std::size_t r = 0; r < rows_.size(); ++r) {
-    if (is_unusable_[r]) continue;
+    if (is_unusable_[r] || (was_cut_short() && !is_finished(r))) continue;
     for (std::optional<TrialResult>& t : results_[r])
       if (t) judged_[r].push_back(std::move(*t));
     judgements.push_back(
@@ -142,7 +142,8 @@ std::vector<Judgement> Audit::judge() {
     if (const auto found = measured_.find(measured_case_[r]); found != measured_.end())
       judgements.back().measured = found->second;
   }
-  if (options_.objective.empty() && options_.collectives.empty()) judge_together(judgements);
+  if (options_.objective.empty() && options_.collectives.empty() && !was_cut_short())
+    judge_together(judgements);
   return judgements;
 }
 
@@ -170,6 +171,16 @@ bool Audit::is_hopeless(std::size_t row, const Trial& trial) const {
     all_refused = all_refused && t->result.verdict == Verdict::kSkipped;
   }
   return any && !(trial.aspect == Aspect::kDim && all_refused);
+}
+
+bool Audit::was_cut_short() const { return interrupted_by() || !failure_.empty(); }
+
+// Whether nothing more was to come of a row.
+bool Audit::is_finished(std::size_t row) const {
+  const std::vector<Trial>& trials = rows_[row].trials;
+  for (std::size_t t = 0; t < trials.size(); ++t)
+    if (!results_[row][t] && (trials[t].is_first || !is_hopeless(row, trials[t]))) return false;
+  return true;
 }
 
 // By now whatever is slow once has been: a case that takes many times as long as the first ones
@@ -200,11 +211,14 @@ void Audit::batch(const IsAsked& is_asked) {
     }
   }
   Collector collector(status_, done_, measured_case_);
-  verifier_->verify(cases, collector);
+  try {
+    verifier_->verify(cases, collector);
+  } catch (const SystemError& e) {  // what was finished is judged all the same
+    failure_ = e.what();
+  }
   done_ += cases.size();
   measured_.merge(collector.measured);
   for (const auto& [subject, message] : collector.problems) note_problem(subject, message);
-  if (interrupted_by()) return;
   for (std::size_t i = 0; i < cases.size(); ++i) {
     const auto [r, t] = places[i];
     const auto found = collector.results.find(cases[i].id);

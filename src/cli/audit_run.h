@@ -26,9 +26,13 @@ class Audit {
   Audit(const AuditOptions& options, const AuditPlan& plan, Interpreters& interpreters,
         StatusLine& status);
 
-  // The judgements point to results that this owns. After an interrupt (interrupted_by()) they mean
-  // nothing. Throws UserError where no function can be called.
+  // The judgements point to results that this owns. After an interrupt (interrupted_by()) or a
+  // failure() they are of the rows alone whose trials were all through. Throws UserError where no
+  // function can be called.
   std::vector<Judgement> run();
+
+  // Why it ended before its time: ranks that are lost, programs that do not start; or empty.
+  const std::string& failure() const { return failure_; }
 
   // Why functions could not be called, of which there is no judgement.
   const std::vector<std::string>& unusable() const { return unusable_; }
@@ -43,6 +47,8 @@ class Audit {
   RowCases cases_of(const AuditRow& row) const;
   void choose_measured();
   bool is_hopeless(std::size_t row, const Trial& trial) const;
+  bool is_finished(std::size_t row) const;
+  bool was_cut_short() const;
   void expect_haste();
   std::vector<Judgement> judge();
   void note_problem(const std::string& subject, const std::string& message);
@@ -61,6 +67,7 @@ class Audit {
   std::map<std::string, Measured> measured_;  // by case
   std::vector<bool> is_unusable_;             // by row
   std::vector<std::string> unusable_;
+  std::string failure_;
   std::size_t done_ = 0;
   std::optional<Verifier> verifier_;
 };

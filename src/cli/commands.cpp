@@ -19,6 +19,7 @@
 #include "launched/agent.h"
 #include "launched/hub.h"
 #include "launched/leader.h"
+#include "launched/place.h"
 #include "launched/world.h"
 
 namespace distgrad {
@@ -174,6 +175,8 @@ int run_among_ranks(const Arguments& arguments, const LaunchedWorld& world) {
 int run_main(const Arguments& arguments) {
   if (arguments == Arguments{kHubWord}) return be_hub();
   if (arguments == Arguments{kAgentWord}) return be_agent();
+  if (!arguments.empty() && arguments[0] == kPlaceWord)
+    return told([&] { return tell_place({arguments.begin() + 1, arguments.end()}); });
   return told([&] {
     const auto world = launched_world([](const char* name) { return std::getenv(name); });
     if (world && !arguments.empty() && arguments[0] == "gradcheck") {

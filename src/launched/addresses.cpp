@@ -74,20 +74,6 @@ Address any_address(int family) {
   return any;
 }
 
-Address address_to_listen_at(const std::string& host, bool others_come) {
-  std::string error;
-  const bool is_numeric = !resolved(host, true, nullptr).empty();
-  const std::vector<Address> all = addresses_of(host, &error);
-  for (const Address& address : all) {
-    // A name may mean loopback here and this machine elsewhere.
-    if (others_come && !is_numeric && address.is_loopback()) continue;
-    if (is_ours(address)) return address;
-  }
-  if (!others_come)
-    throw SystemError(fmt::format("{} is no address of this machine, where rank 0 runs", host));
-  return any_address(all.empty() ? AF_INET : all[0].family());
-}
-
 }  // namespace
 
 bool Address::is_loopback() const {
@@ -160,6 +146,20 @@ Address other_end(int socket) {
   if (getpeername(socket, reinterpret_cast<sockaddr*>(&address.storage), &address.size) != 0)
     address.size = 0;
   return address;
+}
+
+Address address_to_listen_at(const std::string& host, bool others_come) {
+  std::string error;
+  const bool is_numeric = !resolved(host, true, nullptr).empty();
+  const std::vector<Address> all = addresses_of(host, &error);
+  for (const Address& address : all) {
+    // A name may mean loopback here and this machine elsewhere.
+    if (others_come && !is_numeric && address.is_loopback()) continue;
+    if (is_ours(address)) return address;
+  }
+  if (!others_come)
+    throw SystemError(fmt::format("{} is no address of this machine, where rank 0 runs", host));
+  return any_address(all.empty() ? AF_INET : all[0].family());
 }
 
 UniqueFd listen_at(const std::string& host, int first_port, bool others_come) {

@@ -39,9 +39,11 @@ Address other_end(int socket);
 // The interface with that address; empty: none has.
 std::string interface_with(const Address& address);
 
-// On `host`, at the first of the ports that is free. Where other hosts are to come and the name
-// means something else to them (localhost, or an address that no interface has), on all addresses.
-// Throws UserError, SystemError.
+// Where to listen on `host`, this one. Where other hosts are to come and the name means something
+// else to them (localhost, or an address that no interface has), all addresses. Throws SystemError.
+Address address_to_listen_at(const std::string& host, bool others_come);
+
+// There, at the first of the ports that is free. Throws UserError, SystemError.
 UniqueFd listen_at(const std::string& host, int first_port, bool others_come);
 
 // How many ports are tried from the first one on.

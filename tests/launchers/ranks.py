@@ -34,3 +34,8 @@ def sleeping_gather(x, group=None):
             open(mark, "w").close()
         time.sleep(600)
     return Gather.apply(x, group)
+
+
+def gather_that_sleeps_late(x, group=None):
+    """With the large tensor near the end of an audit."""
+    return (sleeping_gather if x.numel() > 9000 else all_gather)(x, group)

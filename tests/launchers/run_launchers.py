@@ -137,6 +137,7 @@ def mpi():
     words = ["mpirun", "--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else []), "-np", "4"]
     folder = Folder()
     check_run(folder, lambda command: [*words, *command], 1)
+    check_step_among(folder, lambda command: [*words, *command], 4)
     folder.check_all_gone()
 
 
@@ -145,6 +146,7 @@ def slurm():
     folder = Folder()
     words = [str(HERE / "slurm_here"), "2", "srun", "-N", "2", "-n", "4"]
     check_run(folder, lambda command: [*words, *command], 2)
+    check_step_among(folder, lambda command: [*words, *command], 4)
     folder.check_all_gone()
 
 
@@ -169,6 +171,7 @@ def hosts():
         skip("no network namespaces can be made here")
     folder = Folder()
     check_everything(folder, on_two_hosts, 2)
+    check_api(folder, on_two_hosts, 4)
     folder.check_all_gone()
 
 
@@ -179,22 +182,26 @@ def wait_for(what, why):
         time.sleep(0.02)
 
 
-def by_hand(folder, arguments):
-    """4 ranks without a launcher but its variables, so that none ends the others; rank 0's process, and the others'."""
+def by_hand(folder, command, size=4):
+    """Ranks without a launcher but its variables, so that none ends the others; rank 0's process, and the others'."""
     port = str(free_port())
     started = []
-    for rank in range(4):
-        folder.environment.update(RANK=str(rank), WORLD_SIZE="4", LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="4", MASTER_ADDR="127.0.0.1",
-                                  MASTER_PORT=port)
-        started.append(folder.start([DISTGRAD, arguments[0], "--json", str(folder.path / "r.json"), *arguments[1:]]))
+    for rank in range(size):
+        folder.environment.update(RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(size),
+                                  MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+        started.append(folder.start(command))
     return started
+
+
+def reporting(folder, arguments):
+    return [DISTGRAD, arguments[0], "--json", str(folder.path / "r.json"), *arguments[1:]]
 
 
 def failures():
     """A rank that is killed, one that is told to end, a command that is wrong: told, the same exit code everywhere, nothing left."""
     for end, told in ((signal.SIGKILL, "rank 2 on "), (signal.SIGTERM, "was ended by SIGTERM")):
         folder = Folder()
-        started = by_hand(folder, SLEEPING)
+        started = by_hand(folder, reporting(folder, SLEEPING))
         wait_for((folder.path / "mark").exists, "the sleeping rank")
         started[2].send_signal(end)
         began = time.monotonic()
@@ -205,10 +212,27 @@ def failures():
         assert all(not outputs[rank][0] and not outputs[rank][1] for rank in (1, 3)), outputs
         print(f"{end.name}: all ended after {time.monotonic() - began:.1f} s")
         folder.check_all_gone()
+    check_lost_audit()
     folder = Folder()
-    started = by_hand(folder, ["run", "--no-such-option"])
+    started = by_hand(folder, reporting(folder, ["run", "--no-such-option"]))
     outputs = [process.communicate(timeout=100) for process in started]
     assert [p.returncode for p in started] == [2] * 4 and not any(o[0] or o[1] for o in outputs[1:]), outputs
+    folder.check_all_gone()
+
+
+def check_lost_audit():
+    """What was finished of an audit is in the report."""
+    folder = Folder()
+    subject = f"broadcast=reference+all_gather=python:{HERE}/ranks.py:gather_that_sleeps_late"
+    started = by_hand(folder, reporting(folder, ["audit", "--world-size", "4", "--max-timeout", "300", subject]))
+    wait_for((folder.path / "mark").exists, "the sleeping rank")
+    started[2].kill()
+    outputs = [process.communicate(timeout=100) for process in started]
+    assert [p.returncode for p in started] == [3, 3, -9, 3], outputs
+    assert "rank 2 on " in outputs[0][1] and "; 1 of 2 collectives were finished" in outputs[0][1], outputs[0]
+    report = json.loads((folder.path / "r.json").read_text())
+    assert "1 of 2 collectives" in report["ended_early"], report
+    assert [row["collective"] for row in report["collectives"]] == ["broadcast"], report
     folder.check_all_gone()
 
 
@@ -233,6 +257,90 @@ def cable():
     folder.check_all_gone()
 
 
+API = str(HERE / "api_calls.py")
+
+
+def check_api(folder, launched, size):
+    """What the calls of api_calls.py came to, which has to be the same on all ranks."""
+    folder.environment.update(API_TEST_SIZE=str(size), PYTHONPATH=str(SOURCES / "src/python"))
+    result = folder.run(launched([sys.executable, API, str(folder.path)]))
+    told = result.stdout + result.stderr
+    assert result.returncode == 0, told
+    by_rank = [json.loads((folder.path / f"{rank}.json").read_text()) for rank in range(size)]
+    for found in by_rank:
+        for one in found.values():
+            one.pop("seconds")
+    for rank, found in enumerate(by_rank):
+        assert found == by_rank[0], f"rank {rank} has another outcome than rank 0: {found} {by_rank[0]}"
+    found = by_rank[0]
+    kinds = {name: one["kind"] for name, one in found.items()}
+    assert kinds == {"wrong": "AssertionError", "part": "Report", "larger": "ValueError", "raises": "RankError", "hangs": "RankError",
+                     "collective": "AssertionError", "right": "Report"}, found
+    assert f"on {size} ranks" in found["right"]["text"] and "on 2 ranks" in found["part"]["text"], found
+    assert found["wrong"]["wrong"] == ["w"] and f"rank {size - 1}" in found["wrong"]["text"], found["wrong"]
+    assert f"needs {size + 1} ranks" in found["larger"]["text"] and f"has started {size}" in found["larger"]["text"], found["larger"]
+    assert "rank 2 raised" in found["raises"]["text"] and "no such layer" in found["raises"]["text"], found["raises"]
+    for said in ("rank 1 not done", "in sleeping", "in all_reduce at"):
+        assert said in found["hangs"]["text"], found["hangs"]
+    for said in (f"On the {size} ranks of", "FAIL", f"rank {size - 1}"):
+        assert said in found["collective"]["text"], found["collective"]
+
+
+def check_step_among(folder, launched, size):
+    """A wrong step is one on every rank of this launcher."""
+    folder.environment.update(API_TEST_SIZE=str(size), PYTHONPATH=str(SOURCES / "src/python"))
+    result = folder.run(launched([sys.executable, API, str(folder.path), "wrong"]))
+    for rank in range(size):
+        assert (folder.path / f"{rank}.json").exists(), result.stdout + result.stderr
+        found = json.loads((folder.path / f"{rank}.json").read_text())["wrong"]
+        assert found["kind"] == "AssertionError" and found["wrong"] == ["w"] and f"on {size} ranks" in found["text"], found
+
+
+def api():
+    """The Python API in a script that torchrun has started."""
+    folder = Folder()
+    check_api(folder, lambda command: [*TORCHRUN, "--nproc-per-node", "3", "--master-addr", "127.0.0.1", "--master-port",
+                                       str(free_port()), "--no-python", *command], 3)
+    folder.check_all_gone()
+
+
+def api_failures():
+    """Calls of the Python API that cannot come to an end."""
+    check_lost_caller()
+    check_different_calls()
+
+
+def callers(folder, what):
+    """3 processes without a launcher but its variables."""
+    folder.environment.update(PYTHONPATH=str(SOURCES / "src/python"), DISTGRAD_LAUNCH_TIMEOUT="60")
+    return by_hand(folder, [sys.executable, API, str(folder.path), what], 3)
+
+
+def check_lost_caller():
+    """A process that is killed in the middle of a step: the others are told at once, and nothing is left."""
+    folder = Folder()
+    started = callers(folder, "sleeping")
+    wait_for((folder.path / "mark").exists, "the sleeping rank")
+    started[1].kill()
+    outputs = [started[rank].communicate(timeout=60) for rank in (0, 2)]
+    for rank in (0, 2):
+        assert (folder.path / f"{rank}.json").exists(), outputs
+        found = json.loads((folder.path / f"{rank}.json").read_text())["sleeping"]
+        assert found["kind"] == "RankError" and "rank 1 died" in found["text"], found
+    started[1].communicate()
+    folder.check_all_gone()
+
+
+def check_different_calls():
+    folder = Folder()
+    outputs = [process.communicate(timeout=100) for process in callers(folder, "differently")]
+    for rank in range(3):
+        assert (folder.path / f"{rank}.json").exists(), outputs
+        found = json.loads((folder.path / f"{rank}.json").read_text())["differently"]
+        assert found["kind"] == "LaunchError" and "rank 1 calls check_step(sleeping, world_size=2)" in found["text"], found
+    folder.check_all_gone()
+
+
 def free_port():
     import socket
 
@@ -241,7 +349,7 @@ def free_port():
         return min(s.getsockname()[1], 60000)
 
 
-PARTS = {part.__name__: part for part in (torchrun, mpi, slurm, hosts, failures, cable)}
+PARTS = {part.__name__: part for part in (torchrun, api, api_failures, mpi, slurm, hosts, failures, cable)}
 
 if __name__ == "__main__":
     PARTS[sys.argv[1]]()

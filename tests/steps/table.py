@@ -19,11 +19,12 @@ import torch.distributed.fsdp  # noqa: E402, F401: once, for all that are forked
 import torch.distributed.tensor.parallel  # noqa: E402, F401
 
 import distgrad  # noqa: E402
-from distgrad import step_process, stepping  # noqa: E402
+from distgrad import step_host, step_process, stepping  # noqa: E402
 
 
 def run_forked(folder, request):
     """As stepping._run_processes, by a fork of this process, which runs no autograd: torch is imported once."""
+    step_host.write_request(folder, request)
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:

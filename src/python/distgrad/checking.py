@@ -6,8 +6,9 @@ import tempfile
 from collections.abc import Callable, Iterable
 from typing import Optional, Union
 
-from . import transport
+from . import launched, transport
 from .driver import Report, call, report_of
+from .launched_command import on_all, others_start
 from .nesting import refuse_in_rank
 from .ranks.adapters_names import KINDS
 
@@ -15,7 +16,7 @@ from .ranks.adapters_names import KINDS
 def check(
     function: Callable,
     collective: str,
-    world_size: int = 4,
+    world_size: Optional[int] = None,
     *,
     op: str = "sum",
     objective: str = "sum",
@@ -35,6 +36,9 @@ def check(
     together: "sum", "mean", "replicated" (one loss, computed on every rank) or "rank:1". `dtype` is float64 by default.
     The programs are scenario files, and are left in the folder `keep` if one is given. `options` are those of `distgrad run`.
 
+    `world_size` is 4 by default. Under torchrun, srun or mpirun it is as many as were started, the ranks are the launcher's, and all
+    processes make the call: all return or raise the same (docs/clusters.md). So it is with audit() and run().
+
     The programs are the audit's, all on `world_size` ranks, without the tensors that many a function is not meant for: no elements,
     no dimension, ties, zeros, gathers of different sizes. `without` leaves out more of them, by the names of aspects ("groups") or
     programs ("uneven"). What the function's parameters cannot express is skipped, which strict=True takes for a failure.
@@ -43,15 +47,23 @@ def check(
     function that cannot be loaded in the ranks."""
     refuse_in_rank("check")
     _check_collective(collective)
-    with tempfile.TemporaryDirectory(prefix="distgrad-") as temporary:
-        folder = os.path.abspath(keep or temporary)
-        os.makedirs(folder, exist_ok=True)
-        subject = f"{collective}={_subject_place(function, folder)}"
-        asked = {"op": op, "objective": objective, "world_size": world_size, "battery": folder,
-                 "without": [*_NOT_CHECKED, *_NOT_CHECKED_OF.get(collective, ()), *without]}
-        call("audit", asked, [subject])
-        gone = None if keep else folder
-        return run(folder, dtype=dtype, timeout=timeout_s, allow_code=True, _shorten=gone, **options)
+    team = launched.team()
+    world_size = launched.ranks_by_default() if world_size is None else world_size
+    if team and world_size > team.size:
+        raise ValueError(f"check needs {world_size} ranks, and {team.launcher} has started {team.size}")
+    asked = {"op": op, "objective": objective, "world_size": world_size,
+             "without": [*_NOT_CHECKED, *_NOT_CHECKED_OF.get(collective, ()), *without]}
+
+    def lead():
+        with tempfile.TemporaryDirectory(prefix="distgrad-") as temporary:
+            folder = os.path.abspath(keep or temporary)
+            os.makedirs(folder, exist_ok=True)
+            subject = f"{collective}={_subject_place(function, folder)}"
+            call("audit", {**asked, "battery": folder}, [subject])
+            return _run([folder], {"dtype": dtype, "timeout": timeout_s, "allow_code": True, **options}, None if keep else folder,
+                        others_start(team, os.path.join(folder, "function")))
+
+    return on_all(team, ("check", collective, f"world_size={world_size}"), lead)
 
 
 # What many a function is not meant for.
@@ -75,10 +87,16 @@ def audit(
     AssertionError with the table where a collective is wrong or none could be judged; ValueError as check()."""
     refuse_in_rank("audit")
     _check_collective(collective)
-    with tempfile.TemporaryDirectory(prefix="distgrad-") as folder:
-        subject = f"{collective}={_subject_place(function, folder)}"
-        options.setdefault("python", sys.executable)
-        return report_of("audit", {"objective": objective, **options}, [subject], _Shortened(folder, True))
+    team = launched.team()
+
+    def lead():
+        with tempfile.TemporaryDirectory(prefix="distgrad-") as folder:
+            subject = f"{collective}={_subject_place(function, folder)}"
+            options.setdefault("python", sys.executable)
+            return report_of("audit", {"objective": objective, **options}, [subject], _Shortened(folder, True),
+                             others_start(team, os.path.join(folder, "function")))
+
+    return on_all(team, ("audit", collective), lead)
 
 
 def run(paths: "Union[str, os.PathLike, Iterable]" = "scenarios", **options) -> Report:
@@ -93,9 +111,15 @@ def run(paths: "Union[str, os.PathLike, Iterable]" = "scenarios", **options) -> 
     for taken in {"json", "color"} & set(options):
         raise TypeError(f"run() has no option {taken!r}: the report is returned")
     paths = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-    shorten = _Shortened(options.pop("_shorten", None), "python" not in options)
+    team = launched.team()
+    return on_all(team, ("run", *map(os.fspath, paths)), lambda: _run(paths, options, None, others_start(team)))
+
+
+def _run(paths, options, gone, others):
+    """gone: a folder that is not there any more when the report is read; None: there is none."""
+    shorten = _Shortened(gone, "python" not in options)
     options.setdefault("python", sys.executable)
-    return report_of("run", {"color": "never", **options}, [os.fspath(path) for path in paths], shorten)
+    return report_of("run", {"color": "never", **options}, [os.fspath(path) for path in paths], shorten, others)
 
 
 class _Shortened:

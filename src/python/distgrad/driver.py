@@ -44,11 +44,11 @@ def executable():
                        " environment variable DISTGRAD")
 
 
-def report_of(command, options, positional, shorten):
-    """Runs `distgrad COMMAND`; `shorten` is applied to the texts. Returns the Report; raises AssertionError with the report's text
-    where something is not as expected, went wrong, or nothing was judged, and ValueError with what the command says of bad
-    arguments."""
-    code, fields, output, errors = _reported(command, options, positional, shorten)
+def report_of(command, options, positional, shorten, others=None):
+    """Runs `distgrad COMMAND`; `shorten` is applied to the texts; `others`: as of call(). Returns the Report; raises AssertionError with
+    the report's text where something is not as expected, went wrong, or nothing was judged, and ValueError with what the command says of
+    bad arguments."""
+    code, fields, output, errors = _reported(command, options, positional, shorten, others=others)
     if code != _AS_EXPECTED or fields is None:
         raise AssertionError("\n".join(filter(None, [output.rstrip(), errors.strip()])) or f"distgrad: exit code {code}")
     return Report(fields, output)
@@ -62,17 +62,18 @@ def compare(reference, observed, options, folder):
     return code == _AS_EXPECTED, fields, output
 
 
-def _reported(command, options, positional, shorten, cwd=None):
+def _reported(command, options, positional, shorten, cwd=None, others=None):
     with tempfile.TemporaryDirectory(prefix="distgrad-") as folder:
         file = os.path.join(folder, "report.json")
-        code, output, errors = call(command, {"json": file, **options}, positional, shorten, cwd)
+        code, output, errors = call(command, {"json": file, **options}, positional, shorten, cwd, others)
         return code, _read(file), output, errors
 
 
-def call(command, options, positional, shorten=str, cwd=None):
+def call(command, options, positional, shorten=str, cwd=None, others=None):
     """Runs `distgrad COMMAND`. `options` are as the command line's, with underscores: True is a flag, None and False are left
-    out, a list is several values. Returns (exit code, output, errors); raises ValueError with what it says of bad arguments."""
-    code, output, errors = _run([os.path.abspath(executable()), command, *_option_words(options), "--", *positional], cwd)
+    out, a list is several values. others(): has a launcher's other processes start the command, too, which then has its ranks there; else
+    it starts ranks itself. Returns (exit code, output, errors); raises ValueError with what it says of bad arguments."""
+    code, output, errors = _run([os.path.abspath(executable()), command, *_option_words(options), "--", *positional], cwd, others)
     output, errors = shorten(output), shorten(errors)
     if code in _INTERRUPTED:
         raise KeyboardInterrupt
@@ -81,12 +82,23 @@ def call(command, options, positional, shorten=str, cwd=None):
     return code, output, errors
 
 
-def _run(line, cwd=None):
-    # A launcher's variables are this process's: the command below is no rank of it, and starts its ranks itself.
-    environment = dict(os.environ, **{IN_RANK: "1", "DISTGRAD_LAUNCHER": "none"})
+def rank_of_launcher():
+    """The command that is a rank of the same command elsewhere."""
+    return [os.path.abspath(executable()), "run"]
+
+
+def start(line, launched, cwd=None, **streams):
+    """launched: as one of a launcher's processes, whose variables it sees; else it starts its ranks itself."""
+    environment = dict(os.environ, **{IN_RANK: "1"}, **({} if launched else {"DISTGRAD_LAUNCHER": "none"}))
     # The ranks are of this interpreter and see the modules that this process sees.
     environment["PYTHONPATH"] = os.pathsep.join(p or os.getcwd() for p in sys.path)
-    process = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, cwd=cwd)
+    return subprocess.Popen(line, stdin=subprocess.DEVNULL, env=environment, cwd=cwd, **streams)
+
+
+def _run(line, cwd, others):
+    if others:
+        others()
+    process = start(line, others is not None, cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         output, errors = process.communicate()
     finally:

@@ -25,11 +25,14 @@ class Nursery:
 
     work(name): what a process does. enough: names of those that count, None: all; that another one dies is theirs to notice.
     together: names of those that wait for each other: where all that are left do so and nothing moves, they hang.
+    apart: others work with these elsewhere, and may still need them, also where they hang: run() calls apart() with what it will
+    return, and waits for SIGTERM. With a file `late` in the folder the time is over.
     grace_s: for the others, once one that counts has failed, any has raised, or all that count are done."""
 
-    def __init__(self, folder, names, timeout_s, work, enough=None, grace_s=0.5, together=()):
+    def __init__(self, folder, names, timeout_s, work, enough=None, grace_s=0.5, together=(), apart=None):
         self._folder, self._names, self._timeout_s = folder, names, timeout_s
         self._work, self._grace_s = work, grace_s
+        self._apart = apart
         self._together, self._stillness = set(together), Stillness()
         self._enough = set(names if enough is None else enough)
         self._processes = {}  # pid -> name, of those alive
@@ -45,6 +48,10 @@ class Nursery:
             for name in self._names:
                 self._fork(name, gate)
             self._watch()
+            if self._apart:
+                self._apart(self._failures)
+            while self._apart and all(failure["kind"] == "hang" for failure in self._failures):
+                time.sleep(_POLL_S)
         finally:
             self._kill()
             end_children(others)  # what was started in a session of its own
@@ -71,7 +78,7 @@ class Nursery:
         waiting, is_ending = set(self._names), False
         begin = time.monotonic()
         end = begin + self._timeout_s
-        while waiting and time.monotonic() < end:
+        while waiting and time.monotonic() < end and not (self._apart and os.path.exists(self._path("late"))):
             dead = self._reap()
             for name in sorted(waiting):
                 if os.path.exists(self._path(name + ".error")):
@@ -193,16 +200,28 @@ def _traceback(error):
     return "".join(lines + traceback.format_exception_only(type(error), error))
 
 
-def join_group(rank, world_size, backend, folder, timeout_s):
-    """torch.distributed's default group of these ranks, over loopback unless the environment says otherwise."""
+def join_group(rank, world_size, backend, folder, timeout_s, place=None):
+    """torch.distributed's default group of these ranks, over loopback unless the environment says otherwise. place: of a rank that
+    a launcher has started, with the store's address and the interface."""
     import torch
     import torch.distributed as dist
 
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", place["interface"] if place else "lo")
+    if place:
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", place["interface"])
+    local_rank, local_size = (place["local_rank"], place["local_size"]) if place else (rank, world_size)
     # As under torchrun, for the user's code that looks.
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(world_size))
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(local_rank), WORLD_SIZE=str(world_size),
+                      LOCAL_WORLD_SIZE=str(min(local_size, world_size)))
     if "nccl" in backend:
-        torch.cuda.set_device(rank % torch.cuda.device_count())
-    store = dist.FileStore(os.path.join(folder, "store"), world_size)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size,
-                            timeout=datetime.timedelta(seconds=timeout_s))
+        torch.cuda.set_device(local_rank % torch.cuda.device_count())
+    limit = datetime.timedelta(seconds=timeout_s)
+    store = dist.FileStore(os.path.join(folder, "store"), world_size) if not place else _store_at(place, rank, limit)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=limit)
+
+
+def _store_at(place, rank, limit):
+    import torch.distributed as dist
+
+    more = {"master_listen_fd": place["listening"]} if rank == 0 else {}
+    return dist.TCPStore(place["host"], place["port"], None, rank == 0, limit, wait_for_workers=False, **more)

@@ -33,13 +33,23 @@ def main(folder, parent):
     import torch  # noqa: F401: once, for all that are forked
     import torch.distributed  # noqa: F401
 
-    _import_all(request["modules"] + (["torch.distributed.pipelining.stage"] if "wrong" in request else []))
-    names = [f"rank-{rank}" for rank in range(request["world_size"])]
-    names += [SINGLE] if request["single"] is not None else []
-    failures = Nursery(folder, names, request["timeout_s"], lambda name: _run_and_save(name, folder, request),
-                       together=[name for name in names if name != SINGLE]).run()
-    with open(os.path.join(folder, "outcome"), "w") as file:
+    traced = ["torch.distributed.pipelining.stage"] if "wrong" in request else []
+    _import_all(request["modules"] + traced)
+    names, place = request.get("names"), request.get("place")  # of a launcher's rank; else all are here
+    if names is None:
+        names = [f"rank-{rank}" for rank in range(request["world_size"])]
+        names += [SINGLE] if request["single"] is not None else []
+    together = [] if place else [name for name in names if name != SINGLE]
+    nursery = Nursery(folder, names, request["timeout_s"], lambda name: _run_and_save(name, folder, request), together=together,
+                      apart=(lambda failures: _tell(folder, failures)) if place else None)
+    _tell(folder, nursery.run())
+
+
+def _tell(folder, failures):
+    path = os.path.join(folder, "outcome")
+    with open(path + "~", "w") as file:
         json.dump(failures, file)
+    os.rename(path + "~", path)
 
 
 def _import_all(modules):
@@ -59,7 +69,7 @@ def _run_and_save(name, folder, request):
     watch, tracing = Watch(), _tracing(name, folder, request)
     if rank is not None:
         # The time-out of the check comes first.
-        join_group(rank, request["world_size"], request["backend"], folder, request["timeout_s"] + 60)
+        join_group(rank, request["world_size"], request["backend"], folder, request["timeout_s"] + 60, request.get("place"))
         watch.start()
     if tracing:
         tracing.start()

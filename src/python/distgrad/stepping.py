@@ -3,31 +3,26 @@
 import inspect
 import json
 import os
-import pickle
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from typing import Optional
 
-from . import saving, transport
+from . import launched, saving, transport
 from .driver import compare, executable
 from .nesting import IN_RANK, refuse_in_rank
+from .step_host import Follower, Lead, StartError, run_here
 from .step_report import StepReport
 from .words import ranks_text
 
-_START_S = 120  # for torch to be imported, on a busy machine
 _OPERATIONS = ("sum", "mean", "max", "min", "product")
-_PROGRAM = ("import json, sys; sys.path[:] = json.loads(sys.argv[3]); from distgrad.step_process import main;"
-            " main(sys.argv[1], sys.argv[2])")
-
 
 class RankError(RuntimeError):
     """A process of check_step raised, died or hung. The text has its rank and its traceback.
 
     failures: [{"process": "rank-1" or "single", "kind": "exception", "crash" or "hang", "text", "output"}], the cause first."""
 
-    def __init__(self, text, failures):
+    def __init__(self, text, failures=()):
         super().__init__(text)
         self.failures = failures
 
@@ -35,7 +30,7 @@ class RankError(RuntimeError):
 def check_step(
     parallel: Callable,
     single: "Callable | Mapping",
-    world_size: int = 4,
+    world_size: Optional[int] = None,
     *,
     reduce: Optional[Mapping[str, str]] = None,
     partly_held: Iterable[str] = (),
@@ -66,6 +61,9 @@ def check_step(
         def test_gradients():
             distgrad.check_step(parallel, single, world_size=4)
 
+    Under torchrun, srun or mpirun the launcher's ranks run the step: all processes make the call, and all return or raise the same
+    (docs/clusters.md). `world_size` is 4 by default, there as many as were started.
+
     Both return {parameter: gradient}. `parallel` gets `rank` and `world_size` if it has parameters of these names. `single` may
     be a dict of tensors, and as a function may return (gradients, losses), the losses unreduced, as a tensor by sequence or token, or a
     dict of the loss's terms: after a mismatch the report says how much each of them counts. Both start with torch.manual_seed(seed), the same everywhere. Each process is a new one: nothing that
@@ -87,27 +85,37 @@ def check_step(
     `distgrad` executable."""
     __tracebackhide__ = True  # for pytest: the failure is the caller's
     refuse_in_rank("check_step")
-    _check_arguments(parallel, single, world_size, reduce, counts, timeout_s)
     executable()
+    team = launched.team()
+    world_size = launched.ranks_by_default() if world_size is None else world_size
+    _check_arguments(parallel, single, world_size, reduce, counts, timeout_s)
+    if team and world_size > team.size:
+        raise ValueError(f"check_step needs {world_size} ranks, and {team.launcher} has started {team.size}")
     with tempfile.TemporaryDirectory(prefix="distgrad-") as folder:
         request = {"parallel": transport.dumps(parallel), "single": transport.dumps(single) if callable(single) else None,
                    "world_size": world_size, "backend": backend, "seed": seed, "timeout_s": float(timeout_s),
                    "modules": sorted(name for name in sys.modules if name.startswith("torch.") and not name.startswith("torch._inductor"))}
-        with open(os.path.join(folder, "request"), "wb") as file:
-            pickle.dump(request, file)
-        _run_processes(folder, request)
-        if not callable(single):
-            _save_single(single, os.path.join(folder, "single"))
-        if not _has_gradients(os.path.join(folder, "single")):
-            raise AssertionError("check_step: the single run has no gradient at all (all are None): nothing was compared")
         options = {"rtol": rtol, "atol": atol, "strict": strict, "partly_held": [partly_held] if isinstance(partly_held, str) else list(partly_held),
                    "reduce": [f"{pattern}={op}" for pattern, op in (reduce or {}).items()],
                    "count": [f"{name}={n}" for name, n in (counts or {}).items()],
                    **{name: os.path.abspath(path) for name, path in
                       (("html", html), ("junit", junit), ("markdown", markdown), ("sarif", sarif)) if path}}
-        good, fields, text = compare("single", "ranks", options, folder)
-        where = _where(fields, folder, request) if not good and callable(single) else None
-    report = StepReport(fields, text, backend, where)
+        if not team:
+            return _compared(folder, request, single, options)
+        call = ("check_step", getattr(parallel, "__qualname__", "a function"), f"world_size={world_size}")
+        return team.agree(call, lambda: _compared(folder, request, single, options), Follower(team, folder, request))
+
+
+def _compared(folder, request, single, options):
+    __tracebackhide__ = True
+    _run_processes(folder, request)
+    if not callable(single):
+        _save_single(single, os.path.join(folder, "single"))
+    if not _has_gradients(os.path.join(folder, "single")):
+        raise AssertionError("check_step: the single run has no gradient at all (all are None): nothing was compared")
+    good, fields, text = compare("single", "ranks", options, folder)
+    where = _where(fields, folder, request) if not good and callable(single) else None
+    report = StepReport(fields, text, request["backend"], where)
     if not good:
         error = AssertionError(str(report))
         error.report = report
@@ -126,8 +134,6 @@ def _where(fields, folder, request):
     os.mkdir(again)
     # The single run waits for the ranks' end, and has more to do.
     request = {**request, "wrong": wrong, "right": right, "timeout_s": 3 * request["timeout_s"]}
-    with open(os.path.join(again, "request"), "wb") as file:
-        pickle.dump(request, file)
     try:
         _run_processes(again, request)
     except RankError as error:
@@ -184,30 +190,11 @@ def _check_parameters(name, function, offered):
 def _run_processes(folder, request):
     """Raises RankError. However it ends, no process is left."""
     __tracebackhide__ = True
-    environment = dict(os.environ, **{IN_RANK: "1"})
-    environment.setdefault("OMP_NUM_THREADS", "1")
-    path = [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))] + sys.path
-    command = [sys.executable, "-c", _PROGRAM, folder, str(os.getpid()), json.dumps(path)]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                               env=environment, start_new_session=True)  # Ctrl-C is for this process to handle
+    team = launched.team()
     try:
-        output, _ = process.communicate(timeout=request["timeout_s"] + _START_S)
-    except subprocess.TimeoutExpired:
-        raise RankError(f"the process that starts the ranks was not done after {_START_S} s more", []) from None
-    finally:
-        if process.poll() is None:
-            process.terminate()  # it ends its children, and waits for them
-            try:
-                process.wait(5)
-            except subprocess.TimeoutExpired:
-                process.kill()  # its children are killed with it
-                process.wait()
-        process.stdout.close()
-    outcome = os.path.join(folder, "outcome")
-    if not os.path.exists(outcome):
-        raise RankError("the process that starts the ranks failed:\n" + output.decode(errors="replace").strip(), [])
-    with open(outcome) as file:
-        failures = json.load(file)
+        failures = Lead(team, folder, request).run() if team else run_here(folder, request)
+    except StartError as error:
+        raise RankError(str(error), []) from None
     if failures:
         raise RankError(_failure_text(failures), failures)
 

@@ -1,0 +1,264 @@
+"""The processes of torchrun, Slurm or MPI that call the Python API together, each in its place: rank 0's leads, and its result, or
+what it raises, is everyone's. Both ends of a connection prove that they know the job's secret (docs/clusters.md) before anything
+is read that could do harm."""
+
+import contextlib
+import json
+import os
+import socket
+import struct
+import subprocess
+import time
+from multiprocessing import connection
+
+from .driver import executable
+from .words import ranks_text
+
+_PROOF_S = 5  # for who connects to prove itself
+_CONNECT_S = 2
+_RETRY_S = 0.1
+_POLL_S = 0.01
+
+_unknown = object()
+_team = _unknown
+
+
+class LaunchError(RuntimeError):
+    """The launcher's processes did not meet, one is gone, or they do not call the same."""
+
+
+def team():
+    """Of this process's launcher: it waits for all at the first call. None where no launcher has started several. A process that
+    is no rank for distgrad says so by DISTGRAD_LAUNCHER=none. Raises LaunchError."""
+    global _team
+    if _team is _unknown:
+        place = _told()
+        _team = None if place is None else Team(place)
+    return _team
+
+
+def ranks_by_default():
+    """4, or as many as a launcher has started."""
+    there = team()
+    return there.size if there else 4
+
+
+def _told(*words):
+    ran = subprocess.run([os.path.abspath(executable()), "--launched-place", *words], stdin=subprocess.DEVNULL,
+                         capture_output=True, text=True)
+    if ran.returncode:
+        raise LaunchError(ran.stderr.strip().removeprefix("distgrad: "))
+    return json.loads(ran.stdout)
+
+
+class Team:
+    def __init__(self, place):
+        self.rank, self.size, self.launcher = place["rank"], place["size"], place["launcher"]
+        self.local_rank = place["local_rank"] if place["local_rank"] >= 0 else self.rank
+        self.local_size = place["local_size"] or self.size
+        self._wait_s = place["wait_s"]
+        self._lost = None  # why this process is through with the others
+        self._connections = _others(place) if self.rank == 0 else {0: _leader(place)}
+        self.own, self.store = self._share_addresses()  # of this process, and of rank 0 as seen from here
+        self.interface = _told(self.own)
+
+    def agree(self, call, lead, follow):
+        """lead() on rank 0 and follow.take(message), follow.turn(), follow.end() on the others, which all `call` the same. What
+        lead returns or raises is returned or raised everywhere."""
+        __tracebackhide__ = True
+        if self._lost:
+            self.close()
+            raise LaunchError(self._lost)
+        try:
+            return self._lead(call, lead) if self.rank == 0 else self._follow(call, follow)
+        except (OSError, EOFError, LaunchError) as error:
+            if not isinstance(error, LaunchError):
+                error = LaunchError(f"the connection to {'another rank' if self.rank == 0 else 'rank 0'} is lost: {_reason(error)}")
+            self._lost = str(error)
+            self.close()
+            raise error from None
+
+    def send(self, rank, message):
+        """To a rank that may be gone, which receive() tells."""
+        if rank in self._connections:
+            with contextlib.suppress(OSError):
+                self._connections[rank].send(message)
+
+    def receive(self, seconds):
+        """[(rank, message)] of the others; a message of None: that process is gone."""
+        found = []
+        rank_of = {there: rank for rank, there in self._connections.items()}
+        for there in connection.wait(list(rank_of), seconds):
+            try:
+                found.append((rank_of[there], there.recv()))
+            except (OSError, EOFError):
+                found.append((rank_of[there], None))
+                self._lost = f"rank {rank_of[there]}'s process is gone"
+                there.close()
+                del self._connections[rank_of[there]]
+        return found
+
+    def close(self):
+        for there in self._connections.values():
+            there.close()
+        self._connections = {}
+
+    def _lead(self, call, lead):
+        __tracebackhide__ = True
+        try:
+            self._await_calls(call)
+            result = lead()
+        except BaseException as error:
+            self._tell_all(("raised", error))
+            raise
+        self._tell_all(("result", result))
+        return result
+
+    def _tell_all(self, message):
+        for rank in list(self._connections):
+            try:
+                self.send(rank, message)
+            except Exception:  # an exception that cannot be pickled
+                self.send(rank, ("raised", LaunchError(f"rank 0 raised {type(message[1]).__name__}: {message[1]}")))
+
+    def _await_calls(self, call):
+        missing = set(self._connections)
+        end = time.monotonic() + self._wait_s
+        while missing:
+            if time.monotonic() > end:
+                raise LaunchError(f"{ranks_text(sorted(missing))} did not call {call[0]} within {self._wait_s} s, as rank 0 has: call"
+                                  " it on all ranks, or set DISTGRAD_LAUNCHER=none, and each process that calls it starts its own")
+            for rank, message in self.receive(1):
+                if message is None:
+                    raise LaunchError(self._lost)
+                if message[0] != "call":  # what was under way when the call before ended
+                    continue
+                if message[1] != call:
+                    raise LaunchError(f"rank {rank} calls {_call_text(message[1])} and rank 0 {_call_text(call)}: all processes of a"
+                                      " launcher are to make the same calls in the same order")
+                missing.discard(rank)
+
+    def _follow(self, call, follow):
+        __tracebackhide__ = True
+        rank0 = self._connections[0]
+        rank0.send(("call", call))
+        try:
+            while True:
+                if rank0.poll(_POLL_S):
+                    message = rank0.recv()
+                    if message[0] == "result":
+                        return message[1]
+                    if message[0] == "raised":
+                        raise message[1]
+                    follow.take(message)
+                follow.turn()
+        finally:
+            follow.end()
+
+    def _share_addresses(self):
+        if self.rank:
+            return self._connections[0].recv()
+        ends = {rank: _ends(there) for rank, there in self._connections.items()}
+        own = next((ours for ours, theirs in ends.values() if not _is_loopback(theirs)), next(iter(ends.values()))[0])
+        for rank, (ours, theirs) in ends.items():
+            # Who is on this machine may have come by an address that means nothing elsewhere.
+            self._connections[rank].send((own, own) if _is_loopback(theirs) else (theirs, ours))
+        return own, own
+
+
+def _call_text(call):
+    return f"{call[0]}({', '.join(map(str, call[1:]))})"
+
+
+def _reason(error):
+    return "it has ended" if isinstance(error, EOFError) else str(error)
+
+
+def _is_loopback(address):
+    return address.startswith("127.") or address == "::1"
+
+
+def _ends(there):
+    with socket.socket(fileno=os.dup(there.fileno())) as held:
+        return held.getsockname()[0], held.getpeername()[0]
+
+
+def _others(place):
+    """{rank: connection} of all others. Listens until they have come."""
+    listening = _listening(place)
+    found = {}
+    end = time.monotonic() + place["wait_s"]
+    with listening:
+        while len(found) < place["size"] - 1:
+            listening.settimeout(max(0.01, end - time.monotonic()))
+            try:
+                held, _ = listening.accept()
+            except TimeoutError:
+                missing = sorted(set(range(1, place["size"])) - set(found))
+                raise LaunchError(f"{ranks_text(missing)} did not come to rank 0 within {place['wait_s']} s: call distgrad on all"
+                                  " ranks, or set DISTGRAD_LAUNCHER=none, and each process that calls it starts its own") from None
+            there = _proven(held, place, asks=True)
+            if there:
+                found[there.recv()] = there
+    return found
+
+
+def _listening(place):
+    family = socket.AF_INET6 if ":" in place["listen"] else socket.AF_INET
+    for port in range(place["first_port"], place["first_port"] + place["ports"]):
+        with contextlib.suppress(OSError):
+            return socket.create_server((place["listen"], port), family=family, backlog=socket.SOMAXCONN)
+    raise LaunchError(f"rank 0 can listen at no port from {place['first_port']} to {port} of {place['listen']}")
+
+
+def _leader(place):
+    end, stranger = time.monotonic() + place["wait_s"], ""
+    while time.monotonic() < end:
+        for address in place["addresses"]:
+            for port in range(place["first_port"], place["first_port"] + place["ports"]):
+                try:
+                    held = socket.create_connection((address, port), _CONNECT_S)
+                except OSError:
+                    continue
+                if held.getsockname() == held.getpeername():  # to oneself: both ends took the same port
+                    held.close()
+                    continue
+                there = _proven(held, place, asks=False)
+                if there:
+                    there.send(place["rank"])
+                    return there
+                stranger = "; who listens there does not know this job's secret: set DISTGRAD_SECRET to the same for all ranks"
+        time.sleep(_RETRY_S)
+    raise LaunchError(f"rank {place['rank']} found no rank 0 at {' or '.join(place['addresses'])}, ports {place['first_port']} to"
+                      f" {place['first_port'] + place['ports'] - 1}, within {place['wait_s']} s{stranger}")
+
+
+def _proven(held, place, asks):
+    """A connection whose other side knows the key, too; None: it does not. Closes `held`."""
+    with held:
+        held.settimeout(None)
+        _watch(held)
+        _limit_waiting(held, _PROOF_S)
+        there = connection.Connection(os.dup(held.fileno()))
+        key = place["key"].encode()
+        steps = (connection.deliver_challenge, connection.answer_challenge)
+        try:
+            for step in steps if asks else reversed(steps):
+                step(there, key)
+        except Exception:  # whatever a stranger says
+            there.close()
+            return None
+        _limit_waiting(held, 0)
+        return there
+
+
+def _limit_waiting(held, seconds):
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, 0))
+
+
+def _watch(held):
+    """A host or network that is gone is noticed within about five seconds, as by the driver (launched/addresses.h)."""
+    held.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in ((socket.TCP_KEEPIDLE, 1), (socket.TCP_KEEPINTVL, 1), (socket.TCP_KEEPCNT, 4), (socket.TCP_USER_TIMEOUT, 5000)):
+        held.setsockopt(socket.IPPROTO_TCP, option, value)

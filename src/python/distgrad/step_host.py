@@ -1,0 +1,249 @@
+"""The process that starts those of a step's processes that belong on this machine, and all of them where a launcher has started the
+ranks: each rank is a child of the launcher's process of its number, the single run one of rank 0's, where all results come together."""
+
+import itertools
+import json
+import os
+import pickle
+import socket
+import subprocess
+import sys
+import time
+
+from .nesting import IN_RANK
+
+START_S = 120  # for torch to be imported, on a busy machine
+_GRACE_S = 1.0  # for others' failures after the first: it may be an echo
+_STACKS_S = 5.0  # for the stacks of all where one hangs
+_POLL_S = 0.01
+_PROGRAM = ("import json, sys; sys.path[:] = json.loads(sys.argv[3]); from distgrad.step_process import main;"
+            " main(sys.argv[1], sys.argv[2])")
+
+
+_runs = itertools.count()
+
+
+class StartError(RuntimeError):
+    """The process that starts the ranks failed."""
+
+
+def write_request(folder, request):
+    """What step_process.main reads."""
+    with open(os.path.join(folder, "request"), "wb") as file:
+        pickle.dump(request, file)
+
+
+class StepProcess:
+    """However it ends, no process is left."""
+
+    def __init__(self, folder, request, kept=()):
+        """kept: descriptors for the ranks."""
+        self._folder = folder
+        write_request(folder, request)
+        environment = dict(os.environ, **{IN_RANK: "1"})
+        environment.setdefault("OMP_NUM_THREADS", "1")
+        path = [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))] + sys.path
+        command = [sys.executable, "-c", _PROGRAM, folder, str(os.getpid()), json.dumps(path)]
+        with open(self._path("printed"), "wb") as printed:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=printed, stderr=subprocess.STDOUT, env=environment,
+                                             pass_fds=kept, start_new_session=True)  # Ctrl-C is for this process to handle
+
+    def wait(self, seconds):
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise StartError(f"the process that starts the ranks was not done after {START_S} s more") from None
+
+    def is_over(self):
+        return self._process.poll() is not None
+
+    def has(self, name):
+        return os.path.exists(self._path(name))
+
+    def tell(self, word):
+        """What nursery.py looks for."""
+        open(self._path(word), "w").close()
+
+    def failures(self):
+        """Once it is over."""
+        if not self.has("outcome"):
+            with open(self._path("printed"), errors="replace") as file:
+                raise StartError("the process that starts the ranks failed:\n" + file.read().strip())
+        with open(self._path("outcome")) as file:
+            return json.load(file)
+
+    def end(self):
+        if self._process.poll() is None:
+            self._process.terminate()  # it ends its children, and waits for them
+            try:
+                self._process.wait(5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()  # its children are killed with it
+                self._process.wait()
+
+    def _path(self, name):
+        return os.path.join(self._folder, name)
+
+
+def run_here(folder, request):
+    """All of them. What failed."""
+    process = StepProcess(folder, request)
+    try:
+        process.wait(request["timeout_s"] + START_S)
+    finally:
+        process.end()
+    return process.failures()
+
+
+class Member:
+    """This process's part in the step of a launcher's ranks: its rank, and on rank 0 the single run."""
+
+    def __init__(self, team, folder, request, port, listening=None):
+        self.rank = team.rank
+        self._folder, self._told = folder, False
+        self._names = [f"rank-{self.rank}"] + (["single"] if self.rank == 0 and request["single"] is not None else [])
+        place = {"host": team.store, "port": port, "interface": team.interface, "local_rank": team.local_rank,
+                 "local_size": team.local_size, "listening": listening}
+        self._process = StepProcess(folder, {**request, "names": self._names, "place": place}, [] if listening is None else [listening])
+
+    def news(self):
+        """(what failed, the files {name: bytes} for rank 0), once, when there is one; else None."""
+        if self._told:
+            return None
+        if self._process.has("outcome") or self._process.is_over():
+            failures = self._outcome()
+            self._told = True
+            return failures, {} if failures else self._files()
+        return None
+
+    def be_late(self):
+        """Whoever is not done says where it is."""
+        self._process.tell("late")
+
+    def end(self):
+        self._process.end()
+
+    def _outcome(self):
+        try:
+            return self._process.failures()
+        except StartError as error:
+            return [{"process": self._names[0], "kind": "crash", "text": str(error), "output": ""}]
+
+    def _files(self):
+        if self.rank == 0:
+            return {}
+        names = [os.path.join("ranks", f"rank_{self.rank}.safetensors"), f"rank-{self.rank}.trace"]
+        return {name: _content(os.path.join(self._folder, name)) for name in names if self._process.has(name)}
+
+
+class Follower:
+    """What the other ranks do while rank 0 leads a check_step."""
+
+    def __init__(self, team, folder, request):
+        self._team, self._folder, self._request, self._run = team, folder, request, 0
+        self._member = None
+
+    def take(self, message):
+        if message[0] == "late" and self._member:
+            return self._member.be_late()
+        self.end()
+        if message[0] == "run":
+            self._start(*message[1:])
+
+    def _start(self, run, port, more):
+        self._run = run
+        folder = os.path.join(self._folder, str(run))
+        os.mkdir(folder)
+        self._member = Member(self._team, folder, {**self._request, **more}, port)
+
+    def turn(self):
+        news = self._member and self._member.news()
+        if news:
+            self._team.send(0, ("outcome", self._run, *news))
+
+    def end(self):
+        if self._member:
+            self._member.end()
+        self._member = None
+
+
+class Lead:
+    """Rank 0's side of one run: what failed, on any rank; the files of all in its folder."""
+
+    def __init__(self, team, folder, request):
+        self._team, self._folder, self._request = team, folder, request
+        self._run = next(_runs)
+        self._pending = set(range(request["world_size"]))
+        self._failures, self._ending, self._since = [], None, 0.0
+
+    def run(self):
+        family = socket.AF_INET6 if ":" in self._team.store else socket.AF_INET
+        listening = socket.create_server((self._team.store, 0), family=family, backlog=socket.SOMAXCONN)
+        with listening:
+            port = listening.getsockname()[1]
+            more = {key: self._request[key] for key in ("wrong", "right", "timeout_s") if key in self._request}
+            self._tell(("run", self._run, port, more))
+            self._member = Member(self._team, self._folder, self._request, port, listening.fileno())
+        try:
+            self._watch()
+        finally:
+            self._tell(("end",))
+            self._member.end()
+        return self._with_finished()
+
+    def _watch(self):
+        end = time.monotonic() + self._request["timeout_s"] + START_S
+        while self._pending:
+            news = self._member.news()
+            if news:
+                self._take(0, *news)
+            for rank, message in self._team.receive(_POLL_S):
+                if message is None:
+                    if rank < self._request["world_size"]:
+                        self._take(rank, [_gone(rank)], {})
+                elif message[:2] == ("outcome", self._run):  # and not a late one's of the run before
+                    self._take(rank, *message[2:])
+            if self._failures and not self._ending:
+                self._ending = "late" if all(f["kind"] == "hang" for f in self._failures) else "grace"
+                end = min(end, time.monotonic() + (_STACKS_S if self._ending == "late" else _GRACE_S))
+                if self._ending == "late":
+                    self._tell(("late",))
+                    self._member.be_late()
+            if time.monotonic() > end:
+                break
+        if self._pending and not self._failures:
+            raise StartError(f"ranks {sorted(self._pending)} were not done after {START_S} s more")
+
+    def _take(self, rank, failures, files):
+        self._pending.discard(rank)
+        self._failures += failures
+        for name, content in files.items():
+            path = os.path.join(self._folder, name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path + "~", "wb") as file:
+                file.write(content)
+            os.rename(path + "~", path)
+
+    def _tell(self, message):
+        for rank in range(1, self._request["world_size"]):
+            self._team.send(rank, message)
+
+    def _with_finished(self):
+        """Who has finished is known here alone."""
+        failed = {failure["process"] for failure in self._failures}
+        done = [f"rank-{rank}" for rank in range(self._request["world_size"])
+                if rank not in self._pending and f"rank-{rank}" not in failed]
+        hangs = [failure for failure in self._failures if failure["kind"] == "hang"]
+        for failure in hangs:  # those that were told to be late began later than the first
+            failure.update(finished=done, seconds=max(one["seconds"] for one in hangs))
+        return self._failures
+
+
+def _gone(rank):
+    return {"process": f"rank-{rank}", "kind": "crash", "output": "",
+            "text": "the launcher's process has ended, or its host is not reached any more"}
+
+
+def _content(path):
+    with open(path, "rb") as file:
+        return file.read()
