@@ -2,6 +2,7 @@
 
 import html
 import json
+import re
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -36,13 +37,28 @@ the command of a single line is in the JSON.
 
 
 def entry_of(package, row, result, torch):
+    return _without_places(_entry_of(package, row, result, torch))
+
+
+def _without_places(value):
+    """Where the environments and the checkout lie is this machine's own business."""
+    if isinstance(value, str):
+        value = re.sub(r"[^\s\"'(]*/site-packages/", "", value.replace(str(_ROOT) + "/", ""))
+        value = re.sub(r"[^\s\"'(`]+/bin/distgrad\b", "distgrad", value)
+        value = re.sub(r"[^\s\"'(]*/envs/[\w.-]+/", "", value)
+        return re.sub(r"[\"'(]*/[\w./-]*$", "", value)  # one that was cut short
+    if isinstance(value, dict):
+        return {key: _without_places(v) for key, v in value.items()}
+    return [_without_places(v) for v in value] if isinstance(value, list) else value
+
+
+def _entry_of(package, row, result, torch):
     entry = {"package": package.name, "version": package.version or torch.rpartition("-")[2], "collective": row.kind, "function": row.function,
              "options": list(row.options), "adapter": row.place.rpartition(":")[2] if row.adapter_lines else "",
              "adapter_lines": row.adapter_lines, "seconds": result.get("seconds"), "command": result.get("command", "")}
     found = result.get("audit")
     if not found or not found["offered"]:
         told = result.get("why") or "; ".join((found.get("errors") or []) + (found.get("refused") or [])) or found.get("refusal", "")
-        told = told.replace(str(_ROOT) + "/", "")
         return {**entry, "ran": False, "why": told or "not offered"}
     if _is_no_verdict(found):
         return {**entry, "ran": False, "why": "; ".join(found["errors"])}
