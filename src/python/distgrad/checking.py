@@ -10,7 +10,6 @@ from . import launched, transport
 from .driver import Report, call, report_of
 from .launched_command import on_all, others_start
 from .nesting import refuse_in_rank
-from .ranks.adapters_names import KINDS
 
 
 def check(
@@ -159,6 +158,8 @@ def _each_verdict_once(lines):
 
 
 def _check_collective(collective):
+    from .ranks.collectives import KINDS  # it imports torch, which `import distgrad` is not to
+
     if collective not in KINDS:
         raise ValueError(f"unknown collective {collective!r}; it is one of {', '.join(KINDS)}")
 

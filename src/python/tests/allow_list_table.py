@@ -7,7 +7,8 @@ import textwrap
 _SOURCE = pathlib.Path(__file__).resolve().parents[2] / "expression" / "allow_list.cpp"
 _PLACES = {"F": ("TORCH",), "M": ("METHODS",), "FM": ("TORCH", "METHODS"), "L": ("LINALG",)}
 
-_HEAD = '''"""What an expression may call: src/expression/allow_list.cpp's tables, from which a test's script makes this file.
+_HEAD = '''"""What an expression may call: src/expression/allow_list.cpp's tables, from which a test's script
+makes this file.
 
 python3 src/python/tests/allow_list_table.py > src/python/distgrad/ranks/allow_list.py
 """
