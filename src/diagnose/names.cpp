@@ -184,16 +184,56 @@ std::string passes_own_on_of_sum(const Look& look) {
   return is_of(look, ReduceOp::kSum) ? passes_own_on_of<kAllReduce>(look) : "";
 }
 
-std::string keeps_own_slice(const Look& look) {
-  if (look.m.call().kind != kAllGather || !has_peers(look)) return "";
-  const bool holds = for_all(
-      look, [](const PieceOf& to, const PieceOf& from, const Block& seen, const Block& right) {
-        if (right.is_zero) return seen.is_zero;
-        return to.rank == from.rank ? seen.of_right == 1.0 : seen.is_zero;
+constexpr std::string_view kTheSize = "the group's size";
+
+// Of what else than 0 is left of a backward that is the rank's own alone: by how much it was
+// multiplied, after "the rank's own ... "; nothing where that is not one number or the group's
+// size.
+std::optional<std::string> how_multiplied(const Look& look, std::optional<double> Block::*what) {
+  std::optional<double> factor;
+  bool is_size = true, is_one = true;
+  const bool is_alone = for_all(
+      look, [&](const PieceOf& to, const PieceOf& from, const Block& seen, const Block& right) {
+        if (right.is_zero || to.rank != from.rank) return seen.is_zero;
+        const std::optional<double>& times = seen.*what;
+        if (!times) return false;
+        is_one = is_one && (!factor || *factor == *times);
+        is_size = is_size && *times == static_cast<double>(group_size(look, to.rank));
+        factor = times;
+        return true;
       });
-  return holds ? "kept the slice that the rank's own loss saw and dropped what the other ranks' "
-                 "losses saw of it."
-               : "";
+  if (!is_alone || !factor || (!is_size && !is_one)) return std::nullopt;
+  return is_size ? std::string(kTheSize) : fmt::format("{:.6g}", *factor);
+}
+
+std::string multiplies_own_by_size(const Look& look) {
+  if (look.m.call().kind != kAllReduce || !is_of(look, ReduceOp::kSum) || !has_peers(look))
+    return "";
+  return how_multiplied(look, &Block::of_copy) == kTheSize
+             ? "multiplied the local cotangent by the group's size and dropped the other ranks'."
+             : "";
+}
+
+std::string keeps_own_slice_times(const Look& look, bool (*is_meant)(const std::string& times)) {
+  if (look.m.call().kind != kAllGather || !has_peers(look)) return "";
+  const auto times = how_multiplied(look, &Block::of_right);
+  if (!times || !is_meant(*times)) return "";
+  return fmt::format(
+      "kept the slice that the rank's own loss saw{} and dropped what the other ranks' losses saw "
+      "of it.",
+      *times == "1" ? "" : fmt::format(", multiplied it by {},", *times));
+}
+
+std::string keeps_own_slice(const Look& look) {
+  return keeps_own_slice_times(look, [](const std::string& times) { return times == "1"; });
+}
+
+std::string keeps_own_slice_times_size(const Look& look) {
+  return keeps_own_slice_times(look, [](const std::string& times) { return times == kTheSize; });
+}
+
+std::string keeps_own_slice_times_any(const Look& look) {
+  return keeps_own_slice_times(look, [](const std::string&) { return true; });
 }
 
 std::string forgets_op(const Look& look) {
@@ -492,6 +532,10 @@ constexpr std::string_view kTwiceRemedy =
     "Sum the cotangents once: look for a second all_reduce of the same gradient, or a missing "
     "division.";
 
+constexpr std::string_view kSliceRemedy =
+    "Else add up the ranks' cotangents of each slice: a reduce_scatter of the whole cotangent, as "
+    "torch.distributed.nn.functional.all_gather does, or all_reduce and then slice.";
+
 constexpr std::array kSpecial = std::to_array<WrongBackward>({
     {"precision", answers_rounded<DType::kFloat32>, "", "", kPrecisionRemedy},
     {"precision", answers_rounded<DType::kFloat16>, "", "", kPrecisionRemedy},
@@ -512,10 +556,17 @@ constexpr std::array kSpecial = std::to_array<WrongBackward>({
      "got back is not used."},
     {"identity-backward", passes_own_on, "", "",
      "Sum the cotangents over the group in backward, and multiply by the op's own derivative."},
+    {"identity-backward", multiplies_own_by_size,
+     "all ranks compute one and the same loss and their sum counts", "",
+     "Else sum the cotangents over the group in backward: torch.distributed.nn.functional and "
+     "torch.distributed._functional_collectives do."},
     {"own-slice", keeps_own_slice, "the loss is one loss that every rank computes from all slices",
-     "replicated",
-     "Else add up the ranks' cotangents of each slice: a reduce_scatter of the whole cotangent, as "
-     "torch.distributed.nn.functional.all_gather does, or all_reduce and then slice."},
+     "replicated", kSliceRemedy},
+    {"own-slice", keeps_own_slice_times_size,
+     "all ranks compute one and the same loss from all slices and their sum counts", "",
+     kSliceRemedy},
+    {"own-slice", keeps_own_slice_times_any, "", "",
+     "Add up the ranks' cotangents of each slice, and multiply by nothing."},
     {"forgotten-op", forgets_op, "", "",
      "Divide by the group's size where the op is avg, multiply by the factor where it is "
      "premul_sum; for max, min and product reduce locally what an all_gather brings."},

@@ -83,7 +83,9 @@ TEST(Names, OfASum) {
            "x̄_r = Σ_{k≤r} ȳ_k"},
           {"nothing", by_coefficients([](int, int) { return 0; }), "no-gradient", "x̄_r = 0"},
           {"own times N", by_coefficients([](int r, int k) { return r == k ? 4 : 0; }),
-           "other-backward", "x̄_r = 4 ȳ_r"},
+           "identity-backward", "x̄_r = 4 ȳ_r"},
+          {"own times 3", by_coefficients([](int r, int k) { return r == k ? 3 : 0; }),
+           "other-backward", "x̄_r = 3 ȳ_r"},
           {"own twice", by_coefficients([](int r, int k) { return r == k ? 2 : 1; }),
            "other-backward", "x̄_r = 2 ȳ_r + Σ_{k≠r} ȳ_k"},
           {"one rank's sign turned", by_coefficients([](int, int k) { return k == 1 ? -1 : 1; }),
@@ -219,6 +221,23 @@ TEST(Names, OfPassingOnWhatIsRightInstead) {
   EXPECT_EQ(reduce.finding, "identity-backward");
   EXPECT_EQ(reduce.right_if, "");
   EXPECT_THAT(reduce.remedy, testing::HasSubstr("the cotangent of root"));
+}
+
+// The gather of which each rank keeps its own slice, as it is or multiplied.
+TEST(Names, OfAnOwnSliceThatIsMultiplied) {
+  MatrixWorld world = gathered(3);
+  const auto of = [&](double times) {
+    return world.found(
+        by_pieces(2, 1, 3, [&](int r, int, int k, int b) { return b == r && k == r ? times : 0; }));
+  };
+  EXPECT_EQ(of(1).finding, "own-slice");
+  EXPECT_THAT(of(1).right_if, testing::StartsWith("the loss is one loss"));
+  EXPECT_EQ(of(3).finding, "own-slice");
+  EXPECT_THAT(of(3).happened, testing::HasSubstr("saw, multiplied it by the group's size, and"));
+  EXPECT_THAT(of(3).right_if, testing::HasSubstr("their sum counts"));
+  EXPECT_EQ(of(0.5).finding, "own-slice");
+  EXPECT_THAT(of(0.5).happened, testing::HasSubstr("multiplied it by 0.5"));
+  EXPECT_EQ(of(0.5).right_if, "");
 }
 
 // Of a gather whose backward reduces over a group that is not the call's, and then cuts.
