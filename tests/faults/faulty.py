@@ -28,9 +28,9 @@ def _sleep_outside_python(_):
     ctypes.CDLL(None).sleep(10_000)
 
 
+# Of one line, so that a stack has one place to name.
 def _spin(_):
-    while True:
-        pass
+    while True: pass
 
 
 def _raise(_):

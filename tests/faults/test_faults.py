@@ -17,7 +17,7 @@ CODE = f"python:{HERE / 'faulty.py'}:"
 WORLD = 4
 PLACES = [("call", "forward"), ("call", "backward"), ("collective", "backward")] + ALL * [("collective", "forward")]
 
-# What is told of them, where it is no desync.
+# What is reported of them, where it is no desync.
 KINDS = {
     **dict.fromkeys(("leaves", "leavesearly", "onemore", "asyncmore", "ring", "stopped", "asleep", "asleepinc", "spins"), "hang"),
     **dict.fromkeys(("raises", "raisesbetween", "exits"), "exception"),
@@ -38,7 +38,7 @@ WORDS = {
     "untaken": "rank {odd} (faulty.py:{_send_what_nobody_takes}) is in send of float64 [4], to rank {next}; ranks {others}",
     "asleep": "in _sleep: time.sleep(10_000), asleep) has not entered all_reduce",
     "asleepinc": "rank {odd} (asleep) has not entered all_gather",
-    "spins": "in _spin: while True:, busy) has not entered all_reduce",
+    "spins": "in _spin: while True: pass, busy) has not entered all_reduce",
     "stopped": "rank {odd} (stopped) has not entered all_reduce",
     "ends": "exited with status 7",
     "killed": "killed by SIGKILL",
