@@ -41,12 +41,14 @@ def program(rank, device="cpu"):
 
 
 def take_gpu(rank, ranks):
-    """The rank's device. Ranks that must share one tell NCCL so (2.30 and later), or look like hosts of their own."""
+    """The rank's device. Ranks that must share one tell NCCL so (2.30 and later), or look like
+    hosts of their own."""
     count = torch.cuda.device_count()
     if ranks > count and torch.cuda.nccl.version() >= (2, 30):
         os.environ["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"
     elif ranks > count:
-        os.environ.update(NCCL_HOSTID=f"bench-{os.getppid()}-{rank}", NCCL_SOCKET_IFNAME="lo", NCCL_IB_DISABLE="1")
+        os.environ.update(NCCL_HOSTID=f"bench-{os.getppid()}-{rank}", NCCL_SOCKET_IFNAME="lo",
+                          NCCL_IB_DISABLE="1")
     torch.cuda.set_device(rank % count)
     return torch.device("cuda", rank % count)
 
@@ -115,7 +117,8 @@ def main():
     parser.add_argument("mode", choices=modes)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--count", type=int, default=1, help="programs (cold: always 1)")
-    parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo", help="of cold and warm")
+    parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo",
+                        help="of cold and warm")
     options = parser.parse_args()
     count = 1 if options.mode == "cold" else options.count
     if options.ranks < 1 or count < 1:

@@ -2,9 +2,12 @@
 
     bench_table.py --distgrad PATH --bench FOLDER --python PATH [--json FILE] [--quick]
 
-Rows: (a) one cold scenario of 4 ranks against the Python peer; (b) 1,000 warm cases against the bare Gloo loop and the peer with its
-processes kept; (c) simulated programs per second against a bare libtorch loop and torch's LocalTensorMode; (d) 4 ranks with tensors of
-64 MiB against the bare loop, time and peak memory; (e) random programs (`distgrad fuzz`) against the bare loop, and simulated ones. Each figure is the median of several runs, taken in turn. No torch is needed here.
+Rows: (a) one cold scenario of 4 ranks against the Python peer; (b) 1,000 warm cases against the
+    bare Gloo loop and the peer with its processes kept; (c) simulated programs per second against a
+    bare libtorch loop and torch's LocalTensorMode; (d) 4 ranks with tensors of 64 MiB against the
+    bare loop, time and peak memory; (e) random programs (`distgrad fuzz`) against the bare loop,
+    and simulated ones. Each figure is the median of several runs, taken in turn. No torch is needed
+    here.
 """
 
 import argparse
@@ -53,20 +56,34 @@ class Bench:
     def peer(self, mode, ranks, count=1):
         """Whole-process seconds, and the object that the peer prints."""
         begin = time.perf_counter()
-        done = subprocess.run([self.options.python, str(HERE / "bench_peer.py"), mode, "--ranks", str(ranks),
-                               "--count", str(count)], stdout=subprocess.PIPE, check=True, text=True)
+        done = subprocess.run([
+            self.options.python,
+            str(HERE / "bench_peer.py"), mode, "--ranks",
+            str(ranks), "--count",
+            str(count)
+        ], stdout=subprocess.PIPE, check=True, text=True)
         return time.perf_counter() - begin, json.loads(done.stdout)
 
     def bare(self, ranks, count, elements=1):
-        done = subprocess.run([str(self.options.bench / "bare_gloo"), str(ranks), str(count), str(elements)],
-                              stdout=subprocess.PIPE, check=True, text=True)
+        done = subprocess.run(
+            [str(self.options.bench / "bare_gloo"),
+             str(ranks),
+             str(count),
+             str(elements)], stdout=subprocess.PIPE, check=True, text=True)
         return json.loads(done.stdout)
 
     def row(self, what, ours, theirs, unit, target):
         ratio = ours / theirs
-        self.rows.append({"what": what, "distgrad": ours, "other": theirs, "unit": unit, "ratio": ratio,
-                          "target": target})
-        print(f"{what:<58} {ours:>10.4g} {theirs:>10.4g} {unit:<5} {ratio:>8.3g}  {target}", flush=True)
+        self.rows.append({
+            "what": what,
+            "distgrad": ours,
+            "other": theirs,
+            "unit": unit,
+            "ratio": ratio,
+            "target": target
+        })
+        print(f"{what:<58} {ours:>10.4g} {theirs:>10.4g} {unit:<5} {ratio:>8.3g}  {target}",
+              flush=True)
 
     def cold(self):
         path = scenario(self.folder, "cold", world_size=4)
@@ -89,27 +106,34 @@ class Bench:
         for _ in range(self.runs):
             ours.append(self.seconds([many]) - self.seconds([few]))
             bare.append(self.bare(ranks, 1000)["wall_s"])
-        self.row(f"(b) 1,000 warm cases, N = {ranks}, against the bare Gloo loop", statistics.median(ours),
-                 statistics.median(bare), "s", "<= 1.2")
+        self.row(f"(b) 1,000 warm cases, N = {ranks}, against the bare Gloo loop",
+                 statistics.median(ours), statistics.median(bare), "s", "<= 1.2")
         _, peer = self.peer("warm", ranks, 1000)
-        self.row(f"(b) the same against the Python peer", statistics.median(ours), peer["wall_s"], "s", "")
+        self.row(f"(b) the same against the Python peer", statistics.median(ours), peer["wall_s"],
+                 "s", "")
 
     def simulation(self):
-        done = subprocess.run([str(self.options.bench / "simulation_bench"), "--benchmark_format=json",
-                               "--benchmark_repetitions=3", "--benchmark_report_aggregates_only=true"],
-                              stdout=subprocess.PIPE, check=True, text=True)
-        medians = {b["run_name"]: b["items_per_second"] for b in json.loads(done.stdout)["benchmarks"]
-                   if b["aggregate_name"] == "median"}
+        done = subprocess.run([
+            str(self.options.bench / "simulation_bench"), "--benchmark_format=json",
+            "--benchmark_repetitions=3", "--benchmark_report_aggregates_only=true"
+        ], stdout=subprocess.PIPE, check=True, text=True)
+        medians = {
+            b["run_name"]: b["items_per_second"]
+            for b in json.loads(done.stdout)["benchmarks"]
+            if b["aggregate_name"] == "median"
+        }
         for ranks in (4, 512):
             bare = medians[f"BM_BareLibtorch/ranks:{ranks}"]
             for bounds, text in ((0, ""), (1, " with bounds")):
                 ours = medians[f"BM_Simulate/ranks:{ranks}/bounds:{bounds}"]
-                self.row(f"(c) simulated programs, N = {ranks}{text}: libtorch loop / ours", bare, ours, "1/s", "<= 1.5")
+                self.row(f"(c) simulated programs, N = {ranks}{text}: libtorch loop / ours", bare,
+                         ours, "1/s", "<= 1.5")
         for ranks, count in ((4, 100), (64, 3)):
             _, peer = self.peer("local-tensor", ranks, count)
             if ranks == 4:
                 ours = medians["BM_Simulate/ranks:4/bounds:0"]
-                self.row(f"(c) LocalTensorMode / ours, N = {ranks}", count / peer["wall_s"], ours, "1/s", "")
+                self.row(f"(c) LocalTensorMode / ours, N = {ranks}", count / peer["wall_s"], ours,
+                         "1/s", "")
 
     def large(self):
         elements = 64 * 2**20 // 8
@@ -131,27 +155,34 @@ class Bench:
 
     def fuzzed(self, ranks, count):
         start = time.perf_counter()
-        subprocess.run([self.options.distgrad, "fuzz", "--world-size", str(ranks), "--seed", "1", "--count", str(count)],
-                       stdout=subprocess.DEVNULL, check=True, cwd=self.folder)
+        subprocess.run([
+            self.options.distgrad, "fuzz", "--world-size",
+            str(ranks), "--seed", "1", "--count",
+            str(count)
+        ], stdout=subprocess.DEVNULL, check=True, cwd=self.folder)
         return time.perf_counter() - start
 
     def fuzz(self, ranks):
-        # What 1,000 more programs take; one has 1.5 collectives on average, forward and backward, the loop's has one.
+        # What 1,000 more programs take; one has 1.5 collectives on average, forward and backward,
+        # the loop's has one.
         ours, bare = [], []
         for _ in range(self.runs):
             ours.append(self.fuzzed(ranks, 1100) - self.fuzzed(ranks, 100))
             bare.append(self.bare(ranks, 1500)["wall_s"])
-        self.row(f"(e) 1,000 random programs, N = {ranks}, against the bare Gloo loop", statistics.median(ours),
-                 statistics.median(bare), "s", "<= 1.3")
+        self.row(f"(e) 1,000 random programs, N = {ranks}, against the bare Gloo loop",
+                 statistics.median(ours), statistics.median(bare), "s", "<= 1.3")
 
     def fuzz_simulated(self):
-        done = subprocess.run([str(self.options.bench / "fuzz_bench"), "5000"], stdout=subprocess.PIPE, check=True, text=True)
+        done = subprocess.run([str(self.options.bench / "fuzz_bench"), "5000"],
+                              stdout=subprocess.PIPE, check=True, text=True)
         per_second = float(re.search(r"simulated: (\d+) a second", done.stdout).group(1))
-        self.row("(e) random programs simulated a second and core: 5000 / ours", 5000, per_second, "1/s", "<= 1")
+        self.row("(e) random programs simulated a second and core: 5000 / ours", 5000, per_second,
+                 "1/s", "<= 1")
 
 
 class PeakMemory:
-    """The largest VmHWM of any rank (not of the simulator), by the name that the process gives itself."""
+    """The largest VmHWM of any rank (not of the simulator), by the name that the process gives
+    itself."""
 
     def __enter__(self):
         self.kib = 0
@@ -179,7 +210,8 @@ class PeakMemory:
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--distgrad", required=True)
     parser.add_argument("--bench", required=True, type=pathlib.Path)
     parser.add_argument("--python", required=True)

@@ -3,11 +3,11 @@
 
     tools/diagnosis_table.py --build build/release-2.15.0 --python build/torch-2.15.0/bin/python
 
-Random scenarios (tools/random_scenarios.py), and some aimed at what random ones seldom have, are run
-on real ranks with wrong backwards in their collectives: `mutant:STEP=WHAT`, alone, two and three at
-once. Then variants of the scenarios are run by right ranks, none of which may be accused. Printed is
-Markdown; what was not caught or not named goes to standard error, as does any right program that was
-accused.
+Random scenarios (tools/random_scenarios.py), and some aimed at what random ones seldom have, are
+run on real ranks with wrong backwards in their collectives: `mutant:STEP=WHAT`, alone, two and
+three at once. Then variants of the scenarios are run by right ranks, none of which may be accused.
+Printed is Markdown; what was not caught or not named goes to standard error, as does any right
+program that was accused.
 """
 
 import argparse
@@ -33,8 +33,9 @@ OPS = {kind: ("sum", "avg", "product", "min", "max", "premul_sum")
 
 
 def directed(rng, kind, op):
-    """A program in which what random ones seldom have is frequent: ties, zeros, transposed cotangents
-    and operands, cotangents that two consumers share, groups in another order than the world's."""
+    """A program in which what random ones seldom have is frequent: ties, zeros, transposed
+    cotangents and operands, cotangents that two consumers share, groups in another order than the
+    world's."""
     size = rng.choice((3, 4, 4, 5, 6))
     scenario = {"world_size": size, "dtype": rng.choice(("float64", "float64", "float32"))}
     group, n = None, size
@@ -59,17 +60,22 @@ def directed(rng, kind, op):
         body["group"] = group
     scenario["inputs"] = {"x": {"random": values}, "w": {"random": {
         "shape": values["shape"], "seed": values["seed"] + 1, "kind": "normal"}}}
-    shared = [{"s": "y + w"}] if kind in ("all_reduce", "reduce", "broadcast", "copy") else [{"s": "y * 2"}]
+    shared = [{
+        "s": "y + w"
+    }] if kind in ("all_reduce", "reduce", "broadcast", "copy") else [{
+        "s": "y * 2"
+    }]
     scenario["steps"] = [{"y": body}, *shared]
     use = "s.transpose(0, 1)"
-    scenario["loss"] = rng.choice((f"((rank + 1) * {use} * {use}).sum()", f"(torch.sin({use} + rank) * {use}).sum()"))
+    scenario["loss"] = rng.choice(
+        (f"((rank + 1) * {use} * {use}).sum()", f"(torch.sin({use} + rank) * {use}).sum()"))
     scenario["objective"] = "sum"
     return scenario
 
 
 def composed(rng):
-    """A program of two to six collectives, in the world and along the axes of a mesh, each of which the
-    loss sees: what several mistakes at once need."""
+    """A program of two to six collectives, in the world and along the axes of a mesh, each of which
+    the loss sees: what several mistakes at once need."""
     mesh = rng.choice(({"dp": 2, "tp": 2}, {"dp": 3, "tp": 2}, {"dp": 2, "tp": 3}, {"tp": 4}))
     size = world_size_of({"mesh": mesh})
     side = size * max(mesh.values())
@@ -84,21 +90,36 @@ def composed(rng):
         place = {} if group == "world" else {"group": group}
         operand = rng.choice((value, f"torch.sin({value})", f"({value} * (rank + 1))"))
         root = rng.randrange(n)
-        body, value_of = rng.choice((
-            ({"all_reduce": operand, "op": rng.choice(("sum", "avg", "max", "min"))}, "{}"),
-            ({"broadcast": operand, "root": root}, "{}"),
-            ({"send_recv": operand, "pairs": [[j, (j + 1) % n] for j in range(n)]}, "{}"),
-            ({"all_to_all": operand}, "{}"),
-            ({"all_gather": operand, "dim": 0}, "({}.reshape([%d, %d, 2]) * torch.ones([%d, 1, 2])).sum(0)" % (n, side, n)),
-            ({"all_gather": operand, "dim": 0}, "{}[%d:%d]" % (side * root, side * (root + 1))),
-            ({"reduce_scatter": operand, "op": rng.choice(("sum", "avg"))},
-             "torch.cat([%s])" % ", ".join(["{0}"] * n))))
+        body, value_of = rng.choice((({
+            "all_reduce": operand,
+            "op": rng.choice(("sum", "avg", "max", "min"))
+        }, "{}"), ({
+            "broadcast": operand,
+            "root": root
+        }, "{}"), ({
+            "send_recv": operand,
+            "pairs": [[j, (j + 1) % n] for j in range(n)]
+        }, "{}"), ({
+            "all_to_all": operand
+        }, "{}"), ({
+            "all_gather": operand,
+            "dim": 0
+        }, "({}.reshape([%d, %d, 2]) * torch.ones([%d, 1, 2])).sum(0)" % (n, side, n)), ({
+            "all_gather": operand,
+            "dim": 0
+        }, "{}[%d:%d]" % (side * root, side * (root + 1))), ({
+            "reduce_scatter": operand,
+            "op": rng.choice(("sum", "avg"))
+        }, "torch.cat([%s])" % ", ".join(["{0}"] * n))))
         scenario["steps"].append({f"y{i}": {**body, **place}})
         value = f"v{i}"
         scenario["steps"].append({value: value_of.format(f"y{i}")})
         if rng.random() < 0.5:
             seen.append(value)
-    terms = [f"((rank + {k + 1}) * torch.sin({v} + rank) * {v}).sum()" for k, v in enumerate({*seen, value})]
+    terms = [
+        f"((rank + {k + 1}) * torch.sin({v} + rank) * {v}).sum()"
+        for k, v in enumerate({*seen, value})
+    ]
     scenario["loss"] = " + ".join(terms)
     return scenario
 
@@ -155,7 +176,11 @@ KEEPS_SHAPE = ("all_reduce", "reduce", "broadcast")
 EXCHANGES = ("all_to_all", "send_recv")
 COMMUNICATES = tuple(kind for kind in KINDS if kind not in ("copy", "slice"))
 LINEAR = ("", "sum", "avg", "premul_sum")
-NARROW = {"in_float32": ("float64",), "in_float16": ("float64", "float32"), "in_bfloat16": ("float64", "float32")}
+NARROW = {
+    "in_float32": ("float64",),
+    "in_float16": ("float64", "float32"),
+    "in_bfloat16": ("float64", "float32")
+}
 
 
 def has_rows(kind, op):
@@ -170,20 +195,28 @@ def has_columns(kind, op):
 # name: (findings that are true of it, the first being its own; where it applies, by kind and op)
 MUTANTS = {
     "identity": (("identity-backward",), lambda k, op: k in KEEPS_SHAPE),
-    "same_op": (("same-op-backward",), lambda k, op: k == "all_reduce" and op in ("product", "min", "max")),
+    "same_op": (("same-op-backward",), lambda k, op: k == "all_reduce" and op in
+                ("product", "min", "max")),
     "forgotten_op": (("forgotten-op",), lambda k, op: op not in ("", "sum")),
     "own_slice": (("own-slice",), lambda k, op: k == "all_gather"),
-    "sum_to_all": (("double-reduction", "forgotten-op", "scaled"), lambda k, op: k in KEEPS_SHAPE + ("copy",) and (k, op) != ("all_reduce", "sum")),
+    "sum_to_all": (("double-reduction", "forgotten-op", "scaled"), lambda k, op: k in KEEPS_SHAPE +
+                   ("copy",) and (k, op) != ("all_reduce", "sum")),
     "gather": (("wrong-slice",), lambda k, op: k == "slice"),
     "divided": (("scaled",), lambda k, op: k in COMMUNICATES),
     "multiplied": (("scaled", "double-reduction", "forgotten-op"), lambda k, op: k in COMMUNICATES),
-    "out_over_x": (("zero-input", "missing-reduction"), lambda k, op: k == "all_reduce" and op == "product"),
-    "own_full_to_ties": (("tie", "missing-reduction"), lambda k, op: k == "all_reduce" and op in ("min", "max")),
-    "full_to_ties": (("tie", "forgotten-op"), lambda k, op: k == "all_reduce" and op in ("min", "max")),
+    "out_over_x": (("zero-input", "missing-reduction"),
+                   lambda k, op: k == "all_reduce" and op == "product"),
+    "own_full_to_ties": (("tie", "missing-reduction"), lambda k, op: k == "all_reduce" and op in
+                         ("min", "max")),
+    "full_to_ties": (("tie", "forgotten-op"), lambda k, op: k == "all_reduce" and op in
+                     ("min", "max")),
     "partial-sums-off-root": (("stale-or-aliased",), lambda k, op: k == "broadcast"),
-    "own_part": (("missing-reduction", "no-gradient", "identity-backward"), lambda k, op: k in COMMUNICATES and k != "all_gather" and (k, op) != ("all_reduce", "sum")),
+    "own_part": (("missing-reduction", "no-gradient",
+                  "identity-backward"), lambda k, op: k in COMMUNICATES and k != "all_gather" and
+                 (k, op) != ("all_reduce", "sum")),
     "others_part": (("missing-reduction", "no-gradient"), lambda k, op: k in COMMUNICATES),
-    "reduced_twice": (("double-reduction", "forgotten-op", "scaled"), lambda k, op: k in ("all_gather", "all_to_all") or op not in LINEAR),
+    "reduced_twice": (("double-reduction", "forgotten-op", "scaled"), lambda k, op: k in
+                      ("all_gather", "all_to_all") or op not in LINEAR),
     "next_slice": (("wrong-slice", "other-backward", "group-rank"), has_rows),
     "previous_slice": (("wrong-slice", "other-backward", "group-rank"), has_rows),
     "mirrored_slice": (("wrong-slice", "other-backward", "group-rank"), has_rows),
@@ -205,11 +238,14 @@ MUTANTS = {
     "in_float16": (("precision",), lambda k, op: True),
     "in_bfloat16": (("precision",), lambda k, op: True),
     "none": (("no-gradient",), lambda k, op: True),
-    "without": (("missing-reduction", "identity-backward", "own-slice", "no-gradient"), lambda k, op: k in COMMUNICATES and k not in ("reduce", "gather")),
-    "root": (("wrong-slice", "group-rank"), lambda k, op: k in ("reduce", "broadcast", "gather", "scatter")),
+    "without": (("missing-reduction", "identity-backward", "own-slice", "no-gradient"),
+                lambda k, op: k in COMMUNICATES and k not in ("reduce", "gather")),
+    "root": (("wrong-slice", "group-rank"), lambda k, op: k in
+             ("reduce", "broadcast", "gather", "scatter")),
     "group": (("wrong-group",), lambda k, op: k in COMMUNICATES),
     "order": (("group-rank", "wrong-slice"), lambda k, op: k in COMMUNICATES),
-    "linear": (("other-backward", "missing-reduction", "wrong-slice", "scaled", "no-gradient", "identity-backward"), lambda k, op: k in COMMUNICATES),
+    "linear": (("other-backward", "missing-reduction", "wrong-slice", "scaled", "no-gradient",
+                "identity-backward"), lambda k, op: k in COMMUNICATES),
 }
 
 
@@ -221,7 +257,8 @@ def mutants_of(rng, scenario, step, body):
     groups = [name for name in list(scenario.get("groups", {})) + list(scenario.get("mesh", {}))]
     texts = []
     for name, (_, applies) in MUTANTS.items():
-        if not applies(kind, op) or scenario.get("dtype", "float64") not in NARROW.get(name, DTYPES):
+        if not applies(kind, op) or scenario.get("dtype", "float64") not in NARROW.get(
+                name, DTYPES):
             continue
         if name == "without":
             texts.append(f"without:{rng.randrange(size)}")
@@ -230,7 +267,8 @@ def mutants_of(rng, scenario, step, body):
         elif name == "group":
             texts += [f"group:{g}" for g in groups + ["world"] if g != body.get("group", "world")]
         elif name == "order":
-            texts += [f"order:{o}" for o in ("sorted", "world_rank", "world_root")] if body.get("group") else []
+            texts += [f"order:{o}" for o in ("sorted", "world_rank", "world_root")
+                     ] if body.get("group") else []
         elif name == "linear":
             texts.append(f"linear:{rng.randrange(1 << 20)}")
         else:
@@ -248,7 +286,10 @@ def world_size_of(scenario):
 
 
 def collectives_of(scenario):
-    return [(name, body) for step in scenario["steps"] for name, body in step.items() if isinstance(body, dict)]
+    return [(name, body)
+            for step in scenario["steps"]
+            for name, body in step.items()
+            if isinstance(body, dict)]
 
 
 def mutate(rng, scenario, at_once, most):
@@ -256,7 +297,9 @@ def mutate(rng, scenario, at_once, most):
     steps = collectives_of(scenario)
     choices = {name: mutants_of(rng, scenario, name, body) for name, body in steps}
     if at_once == 1:
-        singles = [(name, kind, op, text) for name, (kind, op, texts) in choices.items() for text in texts]
+        singles = [
+            (name, kind, op, text) for name, (kind, op, texts) in choices.items() for text in texts
+        ]
         return {subject_of([part]): [part] for part in rng.sample(singles, min(most, len(singles)))}
     subjects = {}
     usable = [name for name, (_, _, texts) in choices.items() if texts]
@@ -291,8 +334,8 @@ def run_batch(options, folder):
 
 
 def sweep(options, files, at_once=1):
-    """A row a subject whose every mutant moves some gradient; the time of all, in seconds; and how many
-    cases were run."""
+    """A row a subject whose every mutant moves some gradient; the time of all, in seconds; and how
+    many cases were run."""
     rng = random.Random(options.seed)
     rows, folder = [], tempfile.mkdtemp()
     planted = {}
@@ -306,7 +349,9 @@ def sweep(options, files, at_once=1):
         subjects = mutate(rng, scenario, at_once, options.mutants)
         if not subjects:
             continue
-        alone = {without(parts, part) for parts in subjects.values() for part in parts if at_once > 1}
+        alone = {
+            without(parts, part) for parts in subjects.values() for part in parts if at_once > 1
+        }
         scenario["subjects"] = {subject: "match" for subject in {*subjects, *alone}}
         name = os.path.join(folder, f"{number}.json")
         with open(name, "w", encoding="utf-8") as f:
@@ -320,7 +365,8 @@ def sweep(options, files, at_once=1):
             if case["verdict"] == "error":
                 print(f"error: {case['id']}: {case['error']}", file=sys.stderr)
             fewer = [by_subject[file, without(parts, part)] for part in parts if at_once > 1]
-            if case["verdict"] == "mismatch" and all(gives_another_gradient(case, other) for other in fewer):
+            if case["verdict"] == "mismatch" and all(
+                    gives_another_gradient(case, other) for other in fewer):
                 rows.append(row_of(case, parts))
     shutil.rmtree(folder)
     return rows, seconds, len(cases)
@@ -333,7 +379,8 @@ def gives_another_gradient(case, other):
         return False
     room = 1e-11 if case["dtype"] == "float64" else 1e-5
     for name, gradient in case["gradients"].items():
-        ours, theirs = numbers_of(gradient["observed"]), numbers_of(other["gradients"][name]["observed"])
+        ours, theirs = numbers_of(gradient["observed"]), numbers_of(
+            other["gradients"][name]["observed"])
         if len(ours) != len(theirs):
             return True
         largest = max((abs(v) for v in ours + theirs), default=0)
@@ -398,8 +445,10 @@ def print_summary(title, rows, seconds, cases):
     for row in rows:
         t.add(row)
     wrongly = sum(row["wrongly"] for row in rows)
-    print(f"| {title} | {t.all} | {percent(t.named, t.all)} | {percent(t.first, t.all)} | {wrongly} | "
-          f"{1000 * seconds / max(1, cases):.1f} |")
+    print(
+        f"| {title} | {t.all} | {percent(t.named, t.all)} | {percent(t.first, t.all)} | {wrongly} "
+        f"| "
+        f"{1000 * seconds / max(1, cases):.1f} |")
 
 
 def varied(rng, scenario):
@@ -407,7 +456,8 @@ def varied(rng, scenario):
     def other(value):
         if isinstance(value, list):
             return [other(v) for v in value]
-        return value + rng.choice((-1, -0.5, 0, 0, 0.25, 1)) if isinstance(value, (int, float)) else value
+        return value + rng.choice((-1, -0.5, 0, 0, 0.25, 1)) if isinstance(value,
+                                                                           (int, float)) else value
 
     result = json.loads(json.dumps(scenario))
     result["dtype"] = rng.choice(DTYPES)
@@ -424,8 +474,8 @@ def varied(rng, scenario):
 
 
 def can_be_right(path):
-    """Not where an invariant input's gradient must be complete on each rank, as under Megatron's rules
-    alone, nor where a sync divides a sum that is meant."""
+    """Not where an invariant input's gradient must be complete on each rank, as under Megatron's
+    rules alone, nor where a sync divides a sum that is meant."""
     with open(path, encoding="utf-8") as f:
         scenario = json.load(f)
     averages = "mean" in json.dumps(scenario.get("sync", {}))
@@ -487,15 +537,17 @@ def main():
         print_by_kind(single)
         print()
         print_by_finding(single)
-        print("\n| at once | mutants | named, % | named first, % | right steps blamed | ms a case |\n"
-              "| --- | --- | --- | --- | --- | --- |")
+        print(
+            "\n| at once | mutants | named, % | named first, % | right steps blamed | ms a case |\n"
+            "| --- | --- | --- | --- | --- | --- |")
         print_summary("one", single, seconds, cases)
         several = write_composed(options.seed, os.path.join(folder, "composed"), options.count)
         for count, word in ((2, "two"), (3, "three"), (4, "four")):
             print_summary(word, *sweep(options, several, count))
         right = judge_right_programs(options, files, folder)
-        print(f"\nRight programs on real ranks: {right['judged']}; match {right['match']}, disputed "
-              f"{right['disputed']}, accused {right['mismatch']}, errors {right['error']}.")
+        print(
+            f"\nRight programs on real ranks: {right['judged']}; match {right['match']}, disputed "
+            f"{right['disputed']}, accused {right['mismatch']}, errors {right['error']}.")
 
 
 if __name__ == "__main__":

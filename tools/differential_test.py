@@ -124,7 +124,8 @@ class Comparison:
             return
         elif (row["verdict"] == "error" and "not implemented" in row["error"]["message"] and
               self.may_raise(case)):
-            return  # the tool's ranks reach every collective's backward, the oracle's graph need not
+            # The tool's ranks reach every collective's backward, the oracle's graph need not
+            return
         elif row["verdict"] in ("skipped", "error"):
             self.complain(f"{subject}: {row['verdict']}: {row['why']} {row.get('error')}")
             return

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Random scenario files: small SPMD programs of every collective, from a seed.
 
-    tools/random_scenarios.py --count 100 --seed 7 FOLDER     writes FOLDER/7.json, FOLDER/8.json, ...
+    tools/random_scenarios.py --count 100 --seed 7 FOLDER     writes FOLDER/7.json, FOLDER/8.json,
+                                                              ...
 
 A program grows step by step. Each candidate step is evaluated with the oracle's forward functions,
 and is kept where its shapes fit and its values stay small, so that every file is a valid scenario

@@ -1,8 +1,9 @@
 """What pyproject.toml cannot say by itself: the wheel's version and what it needs.
 
-distgrad-rank is bound to the torch that it is linked with, as C++ has no stable interface to it. So the version names that
-torch (0.1.0+torch2.15.0), and the wheel asks for exactly it. Torch is looked for in the interpreter that DISTGRAD_PYTHON names,
-else in the one that builds; it is not imported, which would take seconds.
+distgrad-rank is bound to the torch that it is linked with, as C++ has no stable interface to it. So
+the version names that torch (0.1.0+torch2.15.0), and the wheel asks for exactly it. Torch is looked
+for in the interpreter that DISTGRAD_PYTHON names, else in the one that builds; it is not imported,
+which would take seconds.
 """
 import importlib.metadata
 import os
@@ -31,8 +32,11 @@ def torch_version():
     try:
         return importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
-        fail("there is no torch to build against: pip install torch scikit-build-core, then"
-             " pip install --no-build-isolation . (without that option pip builds apart from your environment)")
+        fail(
+            "there is no torch to build against: pip install torch scikit-build-core, then"
+            " pip install --no-build-isolation . (without that option pip builds apart from your "
+            "environment)"
+        )
 
 
 def dynamic_metadata(settings, project):

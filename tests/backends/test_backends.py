@@ -1,5 +1,5 @@
-"""Backends other than Gloo on the CPU as a user meets them: why they cannot run here, and, with a library that stands in for
-NCCL, how they run."""
+"""Backends other than Gloo on the CPU as a user meets them: why they cannot run here, and, with a
+library that stands in for NCCL, how they run."""
 
 import argparse
 import contextlib
@@ -29,15 +29,17 @@ SCENARIO = {
 
 
 def run(*arguments, **environment):
-    return subprocess.run(
-        [DISTGRAD, *arguments], cwd=ROOT, capture_output=True, text=True, env={**os.environ, **environment}
-    )
+    return subprocess.run([DISTGRAD, *arguments], cwd=ROOT, capture_output=True, text=True, env={
+        **os.environ,
+        **environment
+    })
 
 
 def probe(*arguments, **environment):
-    done = subprocess.run(
-        [RANK, "--probe", *arguments], capture_output=True, text=True, env={**os.environ, **environment}, check=True
-    )
+    done = subprocess.run([RANK, "--probe", *arguments], capture_output=True, text=True, env={
+        **os.environ,
+        **environment
+    }, check=True)
     return json.loads(done.stdout)
 
 
@@ -71,7 +73,8 @@ class WithoutAGpu(Case):
             (case,) = self.cases(self.scenario(), *arguments, code=4)
             self.assertEqual(case["verdict"], "skipped")
             self.assertEqual((case["backend"], case["device"]), (backend, "cuda"))
-            self.assertIn(self.why if backend == "gloo" else probe()["nccl"]["unavailable"], case["why"])
+            self.assertIn(self.why if backend == "gloo" else probe()["nccl"]["unavailable"],
+                          case["why"])
             self.assertIsNone(case["as_expected"])
 
     def test_a_skip_that_the_file_expects_is_as_expected(self):
@@ -111,19 +114,21 @@ class Libraries(Case):
     """What is wrong with a backend's library is the reason of the skip."""
 
     def why(self, path):
-        (case,) = self.cases(self.scenario(), "--backend", "nccl", code=4, DISTGRAD_NCCL_LIBRARY=str(path))
+        (case,) = self.cases(self.scenario(), "--backend", "nccl", code=4,
+                             DISTGRAD_NCCL_LIBRARY=str(path))
         return case["why"]
 
     def test_missing(self):
-        self.assertIn("this build has no nccl: there is no /nowhere/lib.so", self.why("/nowhere/lib.so"))
+        self.assertIn("this build has no nccl: there is no /nowhere/lib.so",
+                      self.why("/nowhere/lib.so"))
 
     def test_of_another_torch(self):
-        self.assertIn("was built with another distgrad or torch (1.0, not 2.", self.why(STAND_INS / "stand_in_of_another_torch.so"))
+        self.assertIn("was built with another distgrad or torch (1.0, not 2.",
+                      self.why(STAND_INS / "stand_in_of_another_torch.so"))
 
     def test_that_says_itself_that_it_does_not_fit(self):
-        (case,) = self.cases(
-            self.scenario(), "--backend", "nccl", code=4, DISTGRAD_NCCL_LIBRARY=str(STAND_INS / "stand_in.so"), STAND_IN="unfit"
-        )
+        (case,) = self.cases(self.scenario(), "--backend", "nccl", code=4,
+                             DISTGRAD_NCCL_LIBRARY=str(STAND_INS / "stand_in.so"), STAND_IN="unfit")
         self.assertIn("stand_in.so cannot be used: it is not what it seems", case["why"])
 
     def test_no_library(self):
@@ -132,7 +137,8 @@ class Libraries(Case):
         self.assertIn("cannot be loaded", self.why(path))
 
     def test_no_backend(self):
-        self.assertIn("lacks distgrad_backend_plugin", self.why(STAND_INS / "stub_driver" / "libcuda.so.1"))
+        self.assertIn("lacks distgrad_backend_plugin",
+                      self.why(STAND_INS / "stub_driver" / "libcuda.so.1"))
 
 
 class WithAStandIn(Case):
@@ -143,7 +149,10 @@ class WithAStandIn(Case):
         return super().cases(*arguments, "--backend", "nccl", DISTGRAD_NCCL_LIBRARY=library, **more)
 
     def test_the_debate_comes_out_as_over_gloo(self):
-        files = [f"scenarios/debate/{name}.json" for name in ("all_reduce_sum", "weighted_product", "weighted_sum")]
+        files = [
+            f"scenarios/debate/{name}.json" for name in ("all_reduce_sum", "weighted_product",
+                                                         "weighted_sum")
+        ]
         cases = self.cases(*files, code=0)
         over_gloo = Case.cases(self, *files, code=0)
         self.assertEqual(list(map(self.outcome, cases)), list(map(self.outcome, over_gloo)))
@@ -152,7 +161,9 @@ class WithAStandIn(Case):
     @staticmethod
     def outcome(case):
         observed = {name: g["observed"] for name, g in case["gradients"].items()}
-        return case["file"], case["subject"], case["verdict"], [f["rule"] for f in case["findings"]], observed
+        return case["file"], case["subject"], case["verdict"], [
+            f["rule"] for f in case["findings"]
+        ], observed
 
     def test_what_it_lacks_is_composed_and_told(self):
         (case,) = self.cases(self.scenario(), code=0)
@@ -178,7 +189,8 @@ class WithAStandIn(Case):
         path = self.scenario(backend=["gloo", "nccl"], world_size=3)
         done = run("run", "--json", "-", path, DISTGRAD_NCCL_LIBRARY=str(STAND_INS / "stand_in.so"))
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertEqual([c["verdict"] for c in json.loads(done.stdout)["cases"]], ["match", "match"])
+        self.assertEqual([c["verdict"] for c in json.loads(done.stdout)["cases"]],
+                         ["match", "match"])
 
 
 class GpuCheck(Case):
@@ -188,29 +200,36 @@ class GpuCheck(Case):
         spec = importlib.util.spec_from_file_location("gpu_check", ROOT / "tools" / "gpu_check.py")
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        options = argparse.Namespace(
-            build=self.folder.name, python=sys.executable, programs=1, minutes=minutes, only="", out=self.folder.name
-        )
+        options = argparse.Namespace(build=self.folder.name, python=sys.executable, programs=1,
+                                     minutes=minutes, only="", out=self.folder.name)
         return module.Check(options)
 
     def test_without_a_gpu_it_says_so_and_ends_with_3(self):
         why = probe()["cuda"]["unavailable"]
         if not why:
             self.skipTest("this machine has a GPU")
-        command = [sys.executable, str(ROOT / "tools" / "gpu_check.py"), "--build", str(pathlib.Path(DISTGRAD).parents[1])]
+        command = [
+            sys.executable,
+            str(ROOT / "tools" / "gpu_check.py"), "--build",
+            str(pathlib.Path(DISTGRAD).parents[1])
+        ]
         done = subprocess.run([*command, "--out", self.folder.name], capture_output=True, text=True)
         self.assertEqual((done.returncode, done.stderr), (3, f"no check: {why}\n"))
 
     def test_a_part_that_breaks_costs_no_other(self):
         check = self.check(minutes=1)
-        check.first = lambda: check.run("child", [sys.executable, "-c", "print('said'); raise SystemExit(4)"]) and 1 / 0
+        check.first = lambda: check.run(
+            "child", [sys.executable, "-c", "print('said'); raise SystemExit(4)"]) and 1 / 0
         check.second = lambda: check.done.append("7 cases")
         with contextlib.redirect_stdout(io.StringIO()):
             check.perform("first", 1)
             check.perform("second", 1)
             check.table()
-        self.assertEqual([row[:3] for row in check.outcomes], [("first", "nothing", "ZeroDivisionError: division by zero"), ("second", "7 cases", "ok")])
-        self.assertIn("| second | 7 cases | ok |", pathlib.Path(self.folder.name, "summary.md").read_text())
+        self.assertEqual([row[:3] for row in check.outcomes],
+                         [("first", "nothing", "ZeroDivisionError: division by zero"),
+                          ("second", "7 cases", "ok")])
+        self.assertIn("| second | 7 cases | ok |",
+                      pathlib.Path(self.folder.name, "summary.md").read_text())
         self.assertEqual(check.last_words("child"), "said")
 
     def test_a_part_out_of_time_ends_what_it_started(self):
@@ -219,7 +238,8 @@ class GpuCheck(Case):
 
         def sleeps():
             check.part_end = time.monotonic() + 1.5
-            code, _, _ = check.run("sleeper", ["sh", "-c", f"sleep 600 & echo $! > {pid_file}; wait"])
+            code, _, _ = check.run("sleeper",
+                                   ["sh", "-c", f"sleep 600 & echo $! > {pid_file}; wait"])
             check.fault(f"exit code {code}")
 
         check.sleeps = sleeps
@@ -243,14 +263,16 @@ class Arguments(Case):
         self.assertIn("nccl does not take tensors on the device cpu", case["why"])
 
     def test_a_rank_program_without_its_arguments_says_so(self):
-        for arguments in (["--worker"], ["--worker", "0", "x", "3", "4", "5"], ["--probe", "--lod"]):
+        for arguments in (["--worker"], ["--worker", "0", "x", "3", "4", "5"], ["--probe",
+                                                                                "--lod"]):
             done = subprocess.run([RANK, *arguments], capture_output=True, text=True)
             self.assertEqual(done.returncode, 2)
             self.assertIn("usage: distgrad-rank", done.stderr)
 
     def test_the_executables_link_no_cuda(self):
         for program in (DISTGRAD, RANK):
-            needed = subprocess.run(["readelf", "-d", program], capture_output=True, text=True, check=True).stdout
+            needed = subprocess.run(["readelf", "-d", program], capture_output=True, text=True,
+                                    check=True).stdout
             self.assertIn("NEEDED", needed)
             for library in ("libtorch_cuda", "libc10_cuda", "libnccl", "libcuda.so", "libcudart"):
                 self.assertNotIn(library, needed)

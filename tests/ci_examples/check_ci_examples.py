@@ -48,7 +48,8 @@ def environment():
 
 
 def run(*command):
-    return subprocess.run(list(command), capture_output=True, text=True, env=environment(), timeout=200)
+    return subprocess.run(list(command), capture_output=True, text=True, env=environment(),
+                          timeout=200)
 
 
 def distgrad(*arguments):
@@ -56,7 +57,8 @@ def distgrad(*arguments):
 
 
 def expect(done, code, *texts):
-    assert done.returncode == code and all(text in done.stdout + done.stderr for text in texts), (code, texts, done)
+    assert done.returncode == code and all(
+        text in done.stdout + done.stderr for text in texts), (code, texts, done)
 
 
 def edit(change, file=FIRST):
@@ -80,12 +82,17 @@ def check_good():
 
 def check_new_mismatch():
     edit(lambda s: s["subjects"].update(in_place="match"))
-    expect(distgrad(*GATE), 1, "FAIL  scenarios/first.json:subject=in_place", "mismatch: identity-backward in step y (all_reduce)")
+    expect(distgrad(*GATE), 1, "FAIL  scenarios/first.json:subject=in_place",
+           "mismatch: identity-backward in step y (all_reduce)")
 
 
 def check_mended():
-    edit(lambda s: s["subjects"].update(torch_nn={"verdict": "mismatch", "finding": "identity-backward"}))
-    expect(distgrad(*GATE), 1, "match, though the file expects mismatch: identity-backward", 'has been mended, make the expectation "match"')
+    edit(lambda s: s["subjects"].update(torch_nn={
+        "verdict": "mismatch",
+        "finding": "identity-backward"
+    }))
+    expect(distgrad(*GATE), 1, "match, though the file expects mismatch: identity-backward",
+           'has been mended, make the expectation "match"')
 
 
 def check_wrong_in_another_way():
@@ -101,7 +108,8 @@ def check_changed_program():
 
 def check_deleted_and_new_scenario():
     FIRST.rename("scenarios/second.json")
-    expect(distgrad("golden", "check"), 1, "orphan", "golden/scenarios/first.json   has no scenario", "missing", "second.json")
+    expect(distgrad("golden", "check"), 1, "orphan",
+           "golden/scenarios/first.json   has no scenario", "missing", "second.json")
 
 
 def check_skipped():
@@ -113,15 +121,19 @@ def check_skipped():
 def check_audit():
     Path("layers.py").write_text(LAYER % OWN_SLICE)
     cheap = ["--without", "groups,shape,dtype,graph,operand,cotangent,dim", "--world-size", "2"]
-    expect(distgrad("audit", *cheap, "--strict", "--python", sys.executable, "all_gather=python:layers.py:Gather.apply"), 1,
-           "0 wrong, 1 wrong for mean (DistributedDataParallel)", "strict: all_gather not right for mean")
+    expect(
+        distgrad("audit", *cheap, "--strict", "--python", sys.executable,
+                 "all_gather=python:layers.py:Gather.apply"), 1,
+        "0 wrong, 1 wrong for mean (DistributedDataParallel)",
+        "strict: all_gather not right for mean")
 
 
 def check_vanished():
     expect(distgrad("run", "--json", "yesterday.json", "scenarios"), 0)
     edit(lambda s: s["subjects"].pop("torch_nn"))
     expect(distgrad("run", "--json", "today.json", "scenarios"), 0)
-    expect(distgrad("compare", "yesterday.json", "today.json"), 1, "gone", "subject=torch_nn", "vanished")
+    expect(distgrad("compare", "yesterday.json", "today.json"), 1, "gone", "subject=torch_nn",
+           "vanished")
 
 
 def check_unreadable():
@@ -132,7 +144,9 @@ def check_unreadable():
 def check_broken():
     Path("layers.py").write_text(LAYER % CRASH)
     FIRST.write_text(json.dumps(GATHER))
-    expect(distgrad(*GATE, "--python", sys.executable, "--subject", "all_gather=python:layers.py:Gather.apply"), 3, "ERR", "crash")
+    expect(
+        distgrad(*GATE, "--python", sys.executable, "--subject",
+                 "all_gather=python:layers.py:Gather.apply"), 3, "ERR", "crash")
 
 
 def check_nothing_ran():
@@ -143,9 +157,15 @@ def check_nothing_ran():
 
 def check_lists_for_other_tools():
     """docs/command-line.md has these keys."""
-    keys = {"scenarios": "file name note", "collectives": "kind options result", "subjects": "subject source rules",
-            "backends": "backend what unavailable", "rules": "rule finding summary", "findings": "finding meaning",
-            "cases": "id file name subject world_size dtype backend objective expected skipped"}
+    keys = {
+        "scenarios": "file name note",
+        "collectives": "kind options result",
+        "subjects": "subject source rules",
+        "backends": "backend what unavailable",
+        "rules": "rule finding summary",
+        "findings": "finding meaning",
+        "cases": "id file name subject world_size dtype backend objective expected skipped"
+    }
     edit(lambda s: s.update(backend=["gloo", "nccl"], world_size=[2, 3], truth={}))
     listed = {what: json.loads(distgrad("list", what, "--json").stdout) for what in keys}
     for what, rows in listed.items():
@@ -153,7 +173,8 @@ def check_lists_for_other_tools():
     cases = listed["cases"]
     assert len(cases) == 12 and {case["world_size"] for case in cases} == {2, 3}
     assert {case["backend"]: bool(case["skipped"]) for case in cases}["gloo"] is False
-    assert {case["expected"]["verdict"] for case in cases if case["subject"] == "in_place"} == {"mismatch"}
+    assert {case["expected"]["verdict"] for case in cases if case["subject"] == "in_place"
+           } == {"mismatch"}
     for case in cases:
         assert json.loads(distgrad("list", "cases", "--json", case["id"]).stdout) == [case]
     FIRST.write_text("{}")
@@ -165,13 +186,17 @@ def blocks(language):
 
 
 def check_commands_of_the_pages():
-    """Those of both YAML files, in their order: a good repository is green, and the reports are there."""
-    commands = re.findall(r"^ *(?:- )?(?:run: )?(distgrad [a-z].*)$", "".join(blocks("yaml")), re.MULTILINE)
+    """Those of both YAML files, in their order: a good repository is green, and the reports are
+    there."""
+    commands = re.findall(r"^ *(?:- )?(?:run: )?(distgrad [a-z].*)$", "".join(blocks("yaml")),
+                          re.MULTILINE)
     assert len(commands) == 5, commands
     expect(distgrad("run", "--json", "last_good.json", "scenarios"), 0)
     for command in commands:
         expect(run("sh", "-c", command), 0)
-    assert all(Path(name).stat().st_size for name in ("junit.xml", "report.json", "summary.md", "distgrad.sarif"))
+    assert all(
+        Path(name).stat().st_size
+        for name in ("junit.xml", "report.json", "summary.md", "distgrad.sarif"))
 
 
 def check_plain_shell():
@@ -194,14 +219,16 @@ def check_bisect():
     gather = Path("scenarios/gather.json")
     gather.write_text(json.dumps(GATHER))
     git("init", "-q")
-    for name, backward in [("v1.0", SUMS), ("crashes", CRASH), ("mended", SUMS), ("culprit", OWN_SLICE), ("later", OWN_SLICE)]:
+    for name, backward in [("v1.0", SUMS), ("crashes", CRASH), ("mended", SUMS),
+                           ("culprit", OWN_SLICE), ("later", OWN_SLICE)]:
         Path("layers.py").write_text(LAYER % backward + f"# {name}\n")
         git("add", "layers.py", "scenarios")
         git("commit", "-q", "-m", name)
         git("tag", name)
     script = next(block for block in blocks("sh") if "git bisect" in block)
     script = script.replace("/tmp/gather.json", os.path.abspath("gather.json"))
-    os.environ["PATH"] = os.path.dirname(sys.executable) + ":" + os.environ["PATH"]  # a python3 with torch
+    # A python3 with torch
+    os.environ["PATH"] = os.path.dirname(sys.executable) + ":" + os.environ["PATH"]
     told = run("sh", "-ec", script)
     assert f"{git('rev-parse', 'culprit').strip()} is the first bad commit" in told.stdout, told
 

@@ -1,6 +1,8 @@
-"""Code under test in which one rank does something else than the others: FAULTS times the places where it may happen.
+"""Code under test in which one rank does something else than the others: FAULTS times the places
+where it may happen.
 
-Each is a function of this module, named PLACE_FAULT_RANK, which test_faults.py puts into a scenario."""
+Each is a function of this module, named PLACE_FAULT_RANK, which test_faults.py puts into a
+scenario."""
 
 import ctypes
 import os
@@ -42,7 +44,7 @@ def _async_sum(t):
 
 
 def _scattered(t):
-    dist.reduce_scatter(torch.empty_like(t[:1]), list(t.repeat(4)[: dist.get_world_size()].split(1)))
+    dist.reduce_scatter(torch.empty_like(t[:1]), list(t.repeat(4)[:dist.get_world_size()].split(1)))
 
 
 def _other(by):
@@ -122,7 +124,8 @@ FAULTS = {
     "rightasync": ((_async_sum, _gather), (_async_sum, _gather)),
 }
 RIGHT = ("right", "slow", "slowreader", "rightring", "rightasync")
-UNTIL_ITS_TIME = ("asleep", "asleepinc", "spins")  # it may come yet: told when the case's time is over
+# It may come yet: told when the case's time is over
+UNTIL_ITS_TIME = ("asleep", "asleepinc", "spins")
 
 
 def _do(fault, odd, t):

@@ -1,5 +1,6 @@
-"""One rank does something else than the others: told are the right rank, the step, the direction and the kind, long before the
-case's time is over; and where it only is slow, nothing is. With --all every fault on every rank, without it on one each."""
+"""One rank does something else than the others: told are the right rank, the step, the direction
+and the kind, long before the case's time is over; and where it only is slow, nothing is. With --all
+every fault on every rank, without it on one each."""
 
 import itertools
 import json
@@ -15,7 +16,8 @@ DISTGRAD = os.environ.get("DISTGRAD") or "distgrad"
 ALL = "--all" in sys.argv
 CODE = f"python:{HERE / 'faulty.py'}:"
 WORLD = 4
-PLACES = [("call", "forward"), ("call", "backward"), ("collective", "backward")] + ALL * [("collective", "forward")]
+PLACES = [("call", "forward"), ("call", "backward"),
+          ("collective", "backward")] + ALL * [("collective", "forward")]
 
 # What is reported of them, where it is no desync.
 KINDS = {
@@ -25,7 +27,8 @@ KINDS = {
 }
 # Some words of the message.
 WORDS = {
-    "order": "rank {odd} (faulty.py:{_gather}) is in all_gather of float64 [4]; ranks {others} (faulty.py:{_sum}) are in all_reduce sum",
+    "order": "rank {odd} (faulty.py:{_gather}) is in all_gather of float64 [4]; ranks {others} "
+             "(faulty.py:{_sum}) are in all_reduce sum",
     "op": "is in all_reduce max of float64 [4]; ranks {others}",
     "shape": "is in all_reduce sum of float64 [2]; ranks {others}",
     "dtype": "is in all_reduce sum of int32 [4]; ranks {others}",
@@ -34,8 +37,10 @@ WORDS = {
     "barrier": "is in barrier; ranks {others}",
     "leaves": "rank {odd} has finished the case and never entered all_reduce",
     "onemore": "where rank {odd} (faulty.py:{_sum}) waits",
-    "unsent": "rank {odd} (faulty.py:{_wait_for_a_message}) is in recv of float64 [4], from rank {next}; ranks {others}",
-    "untaken": "rank {odd} (faulty.py:{_send_what_nobody_takes}) is in send of float64 [4], to rank {next}; ranks {others}",
+    "unsent": "rank {odd} (faulty.py:{_wait_for_a_message}) is in recv of float64 [4], from rank "
+              "{next}; ranks {others}",
+    "untaken": "rank {odd} (faulty.py:{_send_what_nobody_takes}) is in send of float64 [4], to "
+               "rank {next}; ranks {others}",
     "asleep": "in _sleep: time.sleep(10_000), asleep) has not entered all_reduce",
     "asleepinc": "rank {odd} (asleep) has not entered all_gather",
     "spins": "in _spin: while True: pass, busy) has not entered all_reduce",
@@ -60,9 +65,28 @@ def line_of(function):
 def scenario(place, function, is_told_late):
     steps, subject = [{"y": {"all_reduce": "x"}}], f"all_reduce={CODE}{function}"
     if place == "call":
-        steps, subject = [{"y": {"call": CODE + function, "args": ["x"], "simulate": CODE + "every_rank"}}], "reference"
-    return {"world_size": WORLD, "inputs": {"x": {"expr": "torch.arange(4.) + rank"}}, "steps": steps, "loss": "(y * y).sum()",
-            "objective": "sum", "subjects": {subject: "match"}, "timeout_s": 2 if is_told_late else 1000}
+        steps, subject = [{
+            "y": {
+                "call": CODE + function,
+                "args": ["x"],
+                "simulate": CODE + "every_rank"
+            }
+        }], "reference"
+    return {
+        "world_size": WORLD,
+        "inputs": {
+            "x": {
+                "expr": "torch.arange(4.) + rank"
+            }
+        },
+        "steps": steps,
+        "loss": "(y * y).sum()",
+        "objective": "sum",
+        "subjects": {
+            subject: "match"
+        },
+        "timeout_s": 2 if is_told_late else 1000
+    }
 
 
 class Faults(unittest.TestCase):
@@ -75,11 +99,15 @@ class Faults(unittest.TestCase):
                     function = f"{place}_{phase}_{fault}_{odd}"
                     planted[function] = (place, phase, fault, odd)
                     late = fault in module.UNTIL_ITS_TIME
-                    (Path(folder) / f"{function}.json").write_text(json.dumps(scenario(place, function, late)))
-            done = subprocess.run(
-                [DISTGRAD, "run", "--allow-code", "--python", sys.executable, "--jobs", "4", "--json", "-", folder],
-                capture_output=True, text=True)
-        cases = {Path(c["id"].partition(".json")[0]).name: c for c in json.loads(done.stdout)["cases"]}
+                    (Path(folder) / f"{function}.json").write_text(
+                        json.dumps(scenario(place, function, late)))
+            done = subprocess.run([
+                DISTGRAD, "run", "--allow-code", "--python", sys.executable, "--jobs", "4",
+                "--json", "-", folder
+            ], capture_output=True, text=True)
+        cases = {
+            Path(c["id"].partition(".json")[0]).name: c for c in json.loads(done.stdout)["cases"]
+        }
         self.assertEqual(cases.keys(), planted.keys(), done.stderr)
         for name, what in planted.items():
             with self.subTest(name):
@@ -89,15 +117,24 @@ class Faults(unittest.TestCase):
         error = case.get("error") or {}
         if fault in module.RIGHT:
             self.assertEqual(error, {})
-            self.assertIn(case["verdict"], ("match", "mismatch"))  # another function than the scenario's
+            # Another function than the scenario's
+            self.assertIn(case["verdict"], ("match", "mismatch"))
             return
-        self.assertEqual((error.get("kind"), error.get("rank"), error.get("step")), (KINDS.get(fault, "desync"), odd, "y"), error)
+        self.assertEqual((error.get("kind"), error.get("rank"), error.get("step")),
+                         (KINDS.get(fault, "desync"), odd, "y"), error)
         others = ", ".join(str(r) for r in range(WORLD) if r != odd)
-        words = {"odd": odd, "others": others, "next": (odd + 1) % WORLD,
-                 **{f.__name__: line_of(f) for f in vars(module).values() if hasattr(f, "__code__")}}
+        words = {
+            "odd": odd,
+            "others": others,
+            "next": (odd + 1) % WORLD,
+            **{
+                f.__name__: line_of(f) for f in vars(module).values() if hasattr(f, "__code__")
+            }
+        }
         self.assertIn(WORDS.get(fault, "").format(**words), error["message"])
         if error["kind"] != "exception":  # whose stack says it
-            self.assertIn(f"step y{' (all_reduce)' if place == 'collective' else ''}, {phase}", error["message"])
+            self.assertIn(f"step y{' (all_reduce)' if place == 'collective' else ''}, {phase}",
+                          error["message"])
         if fault not in module.UNTIL_ITS_TIME:
             self.assertNotIn("not done after", error["message"])
 

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Random linear backwards, which have no name, on real ranks: is each described exactly?
 
-    tests/formulas/check_formulas.py --distgrad build/release-2.15.0/bin/distgrad --count 400 --seed 7
+    tests/formulas/check_formulas.py --distgrad build/release-2.15.0/bin/distgrad --count 400 --seed
+    7
 
-The formula that the tool prints is read back (formula.py), and must give the gradient that the ranks
-computed, from the cotangents that arrived: of the loss below, the outputs' own derivative.
+The formula that the tool prints is read back (formula.py), and must give the gradient that the
+ranks computed, from the cotangents that arrived: of the loss below, the outputs' own derivative.
 """
 
 import argparse
@@ -20,8 +21,8 @@ import tempfile
 
 import formula
 
-KINDS = ("all_reduce", "reduce", "broadcast", "all_gather", "gather", "reduce_scatter", "scatter", "all_to_all",
-         "send_recv")
+KINDS = ("all_reduce", "reduce", "broadcast", "all_gather", "gather", "reduce_scatter", "scatter",
+         "all_to_all", "send_recv")
 
 
 OF_PIECES = re.compile(r"ȳ_(\{[^}]*\}|\w)\[|Σ_b")
@@ -43,7 +44,15 @@ def scenario(rng, kind, number):
         body["op"] = rng.choice(("sum", "avg"))
     if kind == "send_recv":
         body["pairs"] = [[j, (j + 1) % ranks] for j in range(ranks)]
-    result["inputs"] = {"x": {"random": {"shape": [2 * ranks, 1], "seed": number, "kind": "normal"}}}
+    result["inputs"] = {
+        "x": {
+            "random": {
+                "shape": [2 * ranks, 1],
+                "seed": number,
+                "kind": "normal"
+            }
+        }
+    }
     # What arrives differs by rank and by element, and is known without the tool.
     rows = "torch.arange(y.numel(), dtype=torch.float64).reshape(y.shape)"
     result["steps"] = [{"y": body}]
@@ -58,7 +67,8 @@ def cotangent(rank, size):
 
 
 def ranks_described(case, spec):
-    """The ranks, of the world, that the formula's ranks 0, 1, ... may stand for: those of each group, or the world's."""
+    """The ranks, of the world, that the formula's ranks 0, 1, ... may stand for: those of each
+    group, or the world's."""
     count = len(case["findings"][0]["measured"]["ranks"])
     groups = spec.get("groups", {}).get("part", [])
     return groups if groups and count < spec["world_size"] else [list(range(spec["world_size"]))]
@@ -69,7 +79,12 @@ def is_rebuilt(case, spec, kind):
     text, size = measured["formula"], spec["world_size"]
     group = len(spec["groups"]["part"][0]) if "groups" in spec else size
     operand = 2 * group
-    output = {"all_gather": operand * group, "gather": operand * group, "reduce_scatter": 2, "scatter": 2}.get(kind, operand)
+    output = {
+        "all_gather": operand * group,
+        "gather": operand * group,
+        "reduce_scatter": 2,
+        "scatter": 2
+    }.get(kind, operand)
     by_element = ",0]" in text
     pieces_in = operand if by_element else group if "[" in text.split(" = ")[0] else 1
     pieces_out = output if by_element else group if OF_PIECES.search(text) else 1
@@ -79,8 +94,10 @@ def is_rebuilt(case, spec, kind):
         for place, rank in enumerate(ranks):
             for e in range(operand):
                 piece, inside = divmod(e, operand // pieces_in)
-                wanted = sum(number * cotangent(ranks[k], output)[b * (output // pieces_out) + inside]
-                             for (k, b), number in numbers[place, piece].items() if number)
+                wanted = sum(number * cotangent(ranks[k], output)[b *
+                                                                  (output // pieces_out) + inside]
+                             for (k, b), number in numbers[place, piece].items()
+                             if number)
                 if abs(wanted - seen[rank][e][0]) > 1e-4 * max(1, abs(wanted)):
                     return False
     return True

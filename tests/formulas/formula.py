@@ -1,6 +1,6 @@
-"""A printed formula, "x̄_r[a] = 2 Σ_{k≠r} ȳ_k[r+1]; ...", read back: which numbers of which pieces (or elements) of the
-ranks' cotangents each piece of each rank's operand gets. Knows what docs/diagnosis.md says of formulas, and nothing of the
-code that prints them.
+"""A printed formula, "x̄_r[a] = 2 Σ_{k≠r} ȳ_k[r+1]; ...", read back: which numbers of which pieces
+(or elements) of the ranks' cotangents each piece of each rank's operand gets. Knows what
+docs/diagnosis.md says of formulas, and nothing of the code that prints them.
 """
 
 import collections
@@ -18,7 +18,8 @@ _HOLDS = {"≠": lambda k, r: k != r, "≤": lambda k, r: k <= r, "<": lambda k,
 
 
 def numbers_of(formula, ranks, pieces_in, pieces_out):
-    """{(rank, piece of its operand): {(rank, piece of its cotangent): number}}. Of a formula by element pieces are elements."""
+    """{(rank, piece of its operand): {(rank, piece of its cotangent): number}}. Of a formula by
+    element pieces are elements."""
     named = {}
     for match in _NAMED.finditer(formula):
         named[match[1]] = [_number(text) for text in match[2].split(",")]
@@ -47,7 +48,8 @@ def _add(row, right, place, ranks, pieces_out, named):
         if not term:
             raise ValueError(f"cannot read {right[at:]!r} of {right!r}")
         at = term.end()
-        number = (-1 if term["sign"] == "−" else 1) * (_number(term["number"]) if term["number"] else 1)
+        number = (-1 if term["sign"] == "−" else 1) * (_number(term["number"])
+                                                       if term["number"] else 1)
         if term["scale"]:
             number *= named["s"][place["r"]]
         for k in range(ranks) if term["sum"] else [_index(term["rank"], place, ranks)]:
@@ -65,7 +67,8 @@ def _number(text):
 
 
 def _index(text, place, ranks):
-    """"r", "a+1", "N−1−k", "{r−1}", "2"; of an element "2,0" its first index, as these have columns of one."""
+    """"r", "a+1", "N−1−k", "{r−1}", "2"; of an element "2,0" its first index, as these have columns
+    of one."""
     text = text.strip("{}").removesuffix(",0")
     moved = re.fullmatch(r"([rak])([+−])(\d+)", text)
     if moved:

@@ -38,7 +38,8 @@ class GoldenFiles(unittest.TestCase):
         self.path(name).write_text(json.dumps(content))
 
     def run_it(self, *arguments):
-        done = subprocess.run([DISTGRAD, *arguments], cwd=self.folder.name, capture_output=True, text=True)
+        done = subprocess.run([DISTGRAD, *arguments], cwd=self.folder.name, capture_output=True,
+                              text=True)
         self.output = done.stdout + done.stderr
         return done.returncode
 
@@ -67,7 +68,11 @@ class GoldenFiles(unittest.TestCase):
         right = self.path(GOLDEN).read_text()
         self.edit("60.0", "60.00000000000001")
         self.expect(1, "golden", "check", says=["differs", GOLDEN, "1 different"])
-        self.expect(1, "golden", "diff", says=["rank", "60.00000000000001", "60     1      -", "the scenario is the same as when the file was written"])
+        self.expect(
+            1, "golden", "diff", says=[
+                "rank", "60.00000000000001", "60     1      -",
+                "the scenario is the same as when the file was written"
+            ])
         row = next(line for line in self.output.splitlines() if "60.00000000000001" in line)
         self.assertEqual(row.split()[1:], ["x", "1", "60.00000000000001", "60", "1", "-"])
         self.expect(0, "golden", "update", says=["changed"])
@@ -95,8 +100,11 @@ class GoldenFiles(unittest.TestCase):
         self.scenario({**SCENARIO, "timeout_s": 20, "tolerance": 0})
         self.scenario(SCENARIO, "scenarios/b.json")
         self.path("golden/scenarios/c.json").write_text(self.path(GOLDEN).read_text())
-        self.expect(1, "golden", "check", says=["SHA-256 no longer fits", "scenarios/b.json   has no golden file",
-                                                "golden/scenarios/c.json   has no scenario"])
+        self.expect(
+            1, "golden", "check", says=[
+                "SHA-256 no longer fits", "scenarios/b.json   has no golden file",
+                "golden/scenarios/c.json   has no scenario"
+            ])
         self.expect(0, "golden", "update", says=["removed"])
         self.assertFalse(self.path("golden/scenarios/c.json").exists())
 
@@ -129,17 +137,20 @@ class GoldenFiles(unittest.TestCase):
         for made in ("golden/scenarios", "other"):
             self.path(made).mkdir(parents=True)
         self.path(GOLDEN).symlink_to("../../other/a.json")
-        self.expect(2, "golden", "update", says=["a symbolic link leads out of the golden files' folder"])
+        self.expect(2, "golden", "update",
+                    says=["a symbolic link leads out of the golden files' folder"])
         self.path(GOLDEN).unlink()
         self.path("golden/scenarios").rmdir()
         self.path("golden/scenarios").symlink_to("../other")
-        self.expect(2, "golden", "update", says=["a symbolic link leads out of the golden files' folder"])
+        self.expect(2, "golden", "update",
+                    says=["a symbolic link leads out of the golden files' folder"])
         self.assertEqual(list(self.path("other").iterdir()), [])
         self.path("golden/scenarios").unlink()
         self.path("golden").rmdir()
         with tempfile.TemporaryDirectory() as elsewhere:
             self.path("golden").symlink_to(elsewhere)
-            self.expect(2, "golden", "update", says=["a symbolic link leads out of the golden files' folder"])
+            self.expect(2, "golden", "update",
+                        says=["a symbolic link leads out of the golden files' folder"])
             self.assertEqual(os.listdir(elsewhere), [])
             self.expect(0, "golden", "update", "--golden", elsewhere)  # which the user named
 

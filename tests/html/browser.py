@@ -15,13 +15,19 @@ import subprocess
 import tempfile
 import time
 
-KEYS = {"Enter": ("Enter", 13, "\r"), "Escape": ("Escape", 27, ""), "ArrowRight": ("ArrowRight", 39, ""),
-        "ArrowUp": ("ArrowUp", 38, "")}
+KEYS = {
+    "Enter": ("Enter", 13, "\r"),
+    "Escape": ("Escape", 27, ""),
+    "ArrowRight": ("ArrowRight", 39, ""),
+    "ArrowUp": ("ArrowUp", 38, "")
+}
 
 
 def find_chromium():
     named = os.environ.get("DISTGRAD_CHROMIUM")
-    names = [named] if named else ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"]
+    names = [named] if named else [
+        "chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
+    ]
     return next((path for path in map(shutil.which, names) if path), None)
 
 
@@ -35,19 +41,23 @@ class Browser:
             for fd, place in ((os.dup(to_read), 3), (os.dup(to_write), 4)):
                 os.dup2(fd, place)
 
-        self.process = subprocess.Popen(
-            [executable, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-             "--no-first-run", "--hide-scrollbars", "--remote-debugging-pipe",
-             f"--user-data-dir={self.folder}", f"--window-size={width},{height}", "about:blank"],
-            preexec_fn=take_pipes, close_fds=False, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.process = subprocess.Popen([
+            executable, "--headless=new", "--no-sandbox", "--disable-gpu",
+            "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars",
+            "--remote-debugging-pipe", f"--user-data-dir={self.folder}",
+            f"--window-size={width},{height}", "about:blank"
+        ], preexec_fn=take_pipes, close_fds=False, start_new_session=True,
+                                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         os.close(to_read)
         os.close(to_write)
         self.number = 0
         self.rest = b""
         self.events = []
         try:
-            page = next(t for t in self.call("Target.getTargets")["targetInfos"] if t["type"] == "page")
-            self.session = self.call("Target.attachToTarget", targetId=page["targetId"], flatten=True)["sessionId"]
+            page = next(
+                t for t in self.call("Target.getTargets")["targetInfos"] if t["type"] == "page")
+            self.session = self.call("Target.attachToTarget", targetId=page["targetId"],
+                                     flatten=True)["sessionId"]
             for domain in ("Page", "Runtime", "Log", "Network"):
                 self.call(domain + ".enable")
             self.size(width, height)
@@ -100,10 +110,14 @@ class Browser:
             self.events.append(self._receive())
 
     def size(self, width, height):
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height,
+                  deviceScaleFactor=1, mobile=width < 600)
 
     def theme(self, theme):
-        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
+        self.call("Emulation.setEmulatedMedia", features=[{
+            "name": "prefers-color-scheme",
+            "value": theme
+        }])
 
     def open(self, address):
         """Returns the seconds from asking for the page to its load event."""
@@ -117,7 +131,8 @@ class Browser:
         return time.monotonic() - started
 
     def evaluate(self, expression):
-        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True,
+                           awaitPromise=True)
         if "exceptionDetails" in answer:
             raise RuntimeError(answer["exceptionDetails"].get("exception", {}).get("description"))
         return answer["result"].get("value")
@@ -143,9 +158,11 @@ class Browser:
         for event in self.events:
             method, p = event.get("method"), event.get("params", {})
             if method == "Runtime.exceptionThrown":
-                told.append(p["exceptionDetails"].get("exception", {}).get("description", "exception"))
+                told.append(p["exceptionDetails"].get("exception",
+                                                      {}).get("description", "exception"))
             elif method == "Log.entryAdded" and p["entry"]["level"] in ("error", "warning"):
                 told.append(p["entry"]["text"])
-            elif method == "Network.requestWillBeSent" and not p["request"]["url"].startswith(("file:", "data:", "about:")):
+            elif method == "Network.requestWillBeSent" and not p["request"]["url"].startswith(
+                ("file:", "data:", "about:")):
                 told.append("asked for " + p["request"]["url"])
         return told

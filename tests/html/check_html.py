@@ -75,27 +75,31 @@ def environment():
 
 
 def run(distgrad, *arguments):
-    done = subprocess.run([distgrad, "run", *arguments], env=environment(), capture_output=True, text=True, timeout=120)
+    done = subprocess.run([distgrad, "run", *arguments], env=environment(), capture_output=True,
+                          text=True, timeout=120)
     assert done.returncode in (0, 1), done
     return done
 
 
 def check_a_run(distgrad):
     pathlib.Path("<b>.json").write_text(DEBATE % EVIL, encoding="utf-8")
-    run(distgrad, "<b>.json", "--html", "r.html", "--json", "r.json", "--junit", "r.xml", "--markdown", "r.md", "--sarif", "r.sarif")
+    run(distgrad, "<b>.json", "--html", "r.html", "--json", "r.json", "--junit", "r.xml",
+        "--markdown", "r.md", "--sarif", "r.sarif")
     data, text = parsed("r.html")
     index = data["index"]
     assert "1 not as expected, of 2 cases" in text, text
     assert "FAIL <b>.json:subject=in_place : mismatch: identity-backward" in text, text
     assert index["files"][0]["note"] == EVIL
-    assert [step[1] for step in index["files"][0]["steps"]] == ["(rank + 2) * x", "all_reduce(xx, op=sum)"]
+    assert [step[1] for step in index["files"][0]["steps"]
+           ] == ["(rank + 2) * x", "all_reduce(xx, op=sum)"]
     failing = data["details-0"][0]
     table = failing["inputs"][0]["table"]
     assert table["rows"][0][:2] == ["observed", ["20", "30"]], table
     assert failing["inputs"][0]["map"]["rows"][1]["error"] == [30], failing["inputs"]
     steps = {row["title"].split()[0]: row for row in failing["way"]["rows"]}
     assert steps["xx"]["cotangents"]["observed"] == ["10", "10"], steps
-    assert "observed" not in steps["y"]["cotangents"] and "part here" in data["texts"][steps["y"]["mark"]]
+    assert "observed" not in steps["y"]["cotangents"] and "part here" in data["texts"][steps["y"]
+                                                                                       ["mark"]]
     assert "way" not in data["details-0"][1], "a match has none"
     for name in ("r.json", "r.xml", "r.md", "r.sarif"):
         assert pathlib.Path(name).stat().st_size > 0, name
@@ -130,18 +134,26 @@ def check_case(page, folder):
     page.open(f"file://{folder}/r.html#case={case}")
     assert page.evaluate("document.title") == "FAIL " + case
     text = page.evaluate("document.getElementById('case').innerText")
-    for words in ("identity-backward", "all_reduce(xx, op=sum)", "the cotangents part here", "observed 30, true 60, difference 30",
-                  "distgrad run '<b>.json:subject=in_place'", EVIL):
+    for words in ("identity-backward", "all_reduce(xx, op=sum)", "the cotangents part here",
+                  "observed 30, true 60, difference 30", "distgrad run '<b>.json:subject=in_place'",
+                  EVIL):
         assert words in text, (words, text)
     assert page.evaluate("document.querySelectorAll('img').length") == 0
     # The cotangents of x and xx are off, that of y and the loss is not.
-    assert page.evaluate("[...document.querySelectorAll('.way-table tbody tr:not(.parting)')].map(r => r.querySelectorAll('td.rail.wrong').length)") == [1, 1, 0, 0]
+    assert page.evaluate(
+        "[...document.querySelectorAll('.way-table tbody tr:not(.parting)')].map(r => "
+        "r.querySelectorAll('td.rail.wrong').length)"
+    ) == [1, 1, 0, 0]
     # The line lies between xx and y.
-    rows = page.evaluate("[...document.querySelectorAll('.way-table tbody tr')].map(r => r.className)")
+    rows = page.evaluate(
+        "[...document.querySelectorAll('.way-table tbody tr')].map(r => r.className)")
     assert rows == ["input", "step", "parting", "step parts", "loss"], rows
-    for table, reading, at_first, after in (
-            (".way-table", ".way .reading", "xx, cotangent, rank 0: ranks' 10, true 20", "xx, cotangent, rank 1: ranks' 10, true 20"),
-            (".heat", ".map .reading", "rank 1: observed 30, true 60, difference 30", "rank 0: observed 20, true 40, difference 20")):
+    for table, reading, at_first, after in ((".way-table", ".way .reading",
+                                             "xx, cotangent, rank 0: ranks' 10, true 20",
+                                             "xx, cotangent, rank 1: ranks' 10, true 20"),
+                                            (".heat", ".map .reading",
+                                             "rank 1: observed 30, true 60, difference 30",
+                                             "rank 0: observed 20, true 40, difference 20")):
         read = lambda: page.evaluate(f"document.querySelector('{reading}').textContent")
         page.evaluate(f"document.querySelector('{table}').focus()")
         assert read().startswith(at_first), read()
@@ -152,7 +164,8 @@ def check_case(page, folder):
 def check_filters_and_keys(page, folder):
     page.open(f"file://{folder}/many.html")
     assert page.evaluate("document.getElementById('shown').textContent") == "2000 cases"
-    assert page.evaluate("document.querySelectorAll('.row').length") < 60, "only rows in sight exist"
+    assert page.evaluate(
+        "document.querySelectorAll('.row').length") < 60, "only rows in sight exist"
     page.key("/")
     page.type("block_3 own-slice")
     shown = page.evaluate("document.getElementById('shown').textContent")
@@ -170,7 +183,8 @@ def check_filters_and_keys(page, folder):
     assert page.evaluate("document.getElementById('shown').textContent") == "2000 cases"
     page.evaluate("document.querySelector('.chip[title=horovod]').click()")
     assert page.evaluate("document.getElementById('shown').textContent").startswith("400 of")
-    assert page.evaluate("document.querySelector('.chip[title=horovod]').getAttribute('aria-pressed')") == "true"
+    assert page.evaluate(
+        "document.querySelector('.chip[title=horovod]').getAttribute('aria-pressed')") == "true"
     page.evaluate("document.getElementById('list').scrollTop = 200 * 48")
     page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
     assert page.evaluate("document.getElementById('row-205') !== null")
@@ -196,7 +210,8 @@ CONTRAST = """(() => {
 def check_contrast(page, folder):
     for theme in ("light", "dark"):
         page.theme(theme)
-        for address in ("r.html", "many.html#case=" + page.many_case, "r.html#case=<b>.json:subject=in_place"):
+        for address in ("r.html", "many.html#case=" + page.many_case,
+                        "r.html#case=<b>.json:subject=in_place"):
             page.open(f"file://{folder}/{address}")
             bad = page.evaluate(CONTRAST)
             assert not bad, (theme, address, bad)
@@ -218,7 +233,8 @@ def check_pages(distgrad, writer):
     subprocess.run([writer, "2000", "many.html"], check=True, stdout=subprocess.DEVNULL)
     folder = os.getcwd()
     with browser.Browser(executable) as page:
-        page.many_case = parsed("many.html")[0]["index"]["files"][0]["file"] + ":subject=in_place,world_size=1"
+        page.many_case = parsed(
+            "many.html")[0]["index"]["files"][0]["file"] + ":subject=in_place,world_size=1"
         for check in (check_case, check_filters_and_keys, check_contrast, check_phone):
             check(page, folder)
             assert not page.complaints(), page.complaints()
@@ -237,7 +253,8 @@ def measure(path, count="5"):
         for _ in range(int(count)):
             loaded = page.open(pathlib.Path(path).absolute().as_uri())
             times = page.evaluate(READY)
-            print(f"loaded {loaded:.2f} s;", ", ".join(f"{name} {value:.2f}" for name, value in times.items()))
+            print(f"loaded {loaded:.2f} s;",
+                  ", ".join(f"{name} {value:.2f}" for name, value in times.items()))
 
 
 def picture(path, place, png, width, height, theme):
@@ -252,7 +269,10 @@ def main():
     what, *arguments = sys.argv[1:]
     if what in ("time", "picture"):
         return {"time": measure, "picture": picture}[what](*arguments)
-    check, paths = {"files": check_files, "pages": check_pages}[what], [os.path.abspath(a) for a in arguments]
+    check, paths = {
+        "files": check_files,
+        "pages": check_pages
+    }[what], [os.path.abspath(a) for a in arguments]
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         check(*paths)

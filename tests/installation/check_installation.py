@@ -31,12 +31,15 @@ def gather(x):
 
 
 def environment(**more):
-    kept = {name: value for name, value in os.environ.items() if name not in ("DISTGRAD", "PYTHONPATH")}
+    kept = {
+        name: value for name, value in os.environ.items() if name not in ("DISTGRAD", "PYTHONPATH")
+    }
     return {**kept, **more}
 
 
 def run(*command, **variables):
-    done = subprocess.run(list(map(str, command)), env=environment(**variables), capture_output=True, text=True, timeout=100)
+    done = subprocess.run(list(map(str, command)), env=environment(**variables),
+                          capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}{done.stderr}"
     return done.stdout
 
@@ -64,7 +67,8 @@ def cmake_installation(folder):
     program = folder / "moved/bin/distgrad"
     check_driver(program, folder)
     check_module(sys.executable, folder / "moved/share/distgrad/python", program, folder)
-    for file in ("bash-completion/completions/distgrad", "distgrad/scenarios/debate/all_reduce_sum.json"):
+    for file in ("bash-completion/completions/distgrad",
+                 "distgrad/scenarios/debate/all_reduce_sum.json"):
         assert folder.joinpath("moved/share", file).is_file(), file
     left = [str(p) for p in folder.rglob("*") if p.suffix == ".pyc" and "python/tests" in str(p)]
     assert not left, left
@@ -73,7 +77,8 @@ def cmake_installation(folder):
 def wheel_installation(folder):
     """An environment in which bin/distgrad is the launcher, and the package has the rest."""
     site = folder / "env/lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
-    shutil.copytree(BUILD / "share/distgrad/python/distgrad", site / "distgrad", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(BUILD / "share/distgrad/python/distgrad", site / "distgrad",
+                    ignore=shutil.ignore_patterns("__pycache__"))
     (site / "distgrad/bin").mkdir()
     for name in ("distgrad", "distgrad-rank", "gloo-traits.json"):
         shutil.copy2(BUILD / "bin" / name, site / "distgrad/bin")
@@ -84,7 +89,8 @@ def wheel_installation(folder):
     python = folder / "env/bin/python3"
     python.symlink_to(os.path.realpath(sys.executable))
     home = os.path.dirname(os.path.realpath(sys.executable))
-    folder.joinpath("env/pyvenv.cfg").write_text(f"home = {home}\ninclude-system-site-packages = false\n")
+    folder.joinpath("env/pyvenv.cfg").write_text(
+        f"home = {home}\ninclude-system-site-packages = false\n")
     site.joinpath("all.pth").write_text(f"{TORCH.parent}\n")
     check_module(python, None, site / "distgrad/bin/distgrad", folder)
     told = run(program, "doctor", PATH=str(folder / "nothing"))

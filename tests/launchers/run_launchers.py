@@ -1,5 +1,6 @@
-"""distgrad on the ranks of real launchers: run_launchers.py PART, one of PARTS. Exit code 77: a package or a right is missing, which is
-said. The report is to be the same as on one machine, but for times and hosts; what ends a rank or a host is told, and leaves nothing."""
+"""distgrad on the ranks of real launchers: run_launchers.py PART, one of PARTS. Exit code 77: a
+package or a right is missing, which is said. The report is to be the same as on one machine, but
+for times and hosts; what ends a rank or a host is told, and leaves nothing."""
 
 import json
 import os
@@ -16,12 +17,24 @@ HERE = Path(__file__).resolve().parent
 SOURCES = HERE.parents[1]
 DISTGRAD = os.environ["DISTGRAD"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
-SCENARIOS = [str(SOURCES / "scenarios" / name) for name in
-             ("collectives/all_gather.json", "collectives/broadcast_group.json", "debate/weighted_sum.json")]
+SCENARIOS = [
+    str(SOURCES / "scenarios" / name)
+    for name in ("collectives/all_gather.json", "collectives/broadcast_group.json",
+                 "debate/weighted_sum.json")
+]
 RUN = ["run", "--world-size", "2,3,4", *SCENARIOS]
-SUBJECT = ["run", "--subject", f"all_gather=python:{HERE}/ranks.py:all_gather", "--world-size", "2,4", SCENARIOS[0]]
-SLEEPING = ["run", "--subject", f"all_gather=python:{HERE}/ranks.py:sleeping_gather", "--world-size", "4", "--timeout", "300", SCENARIOS[0]]
-AUDIT = ["audit", "--collective", "all_gather,broadcast", "python:torch.distributed.nn.functional", "--world-size", "4"]
+SUBJECT = [
+    "run", "--subject", f"all_gather=python:{HERE}/ranks.py:all_gather", "--world-size", "2,4",
+    SCENARIOS[0]
+]
+SLEEPING = [
+    "run", "--subject", f"all_gather=python:{HERE}/ranks.py:sleeping_gather", "--world-size", "4",
+    "--timeout", "300", SCENARIOS[0]
+]
+AUDIT = [
+    "audit", "--collective", "all_gather,broadcast", "python:torch.distributed.nn.functional",
+    "--world-size", "4"
+]
 
 
 def skip(why):
@@ -38,28 +51,32 @@ def need(*programs, root=False):
 
 
 class Folder:
-    """A folder for a test's files, with its secret and its mark: all that it starts inherits that."""
+    """A folder for a test's files, with its secret and its mark: all that it starts inherits
+    that."""
 
     def __init__(self):
         self.path = Path(tempfile.mkdtemp(prefix="distgrad-launch-"))
-        self.environment = dict(os.environ, OMP_NUM_THREADS="1", DISTGRAD_LAUNCH_TIMEOUT="120", XDG_STATE_HOME=str(self.path),
-                                LAUNCH_TEST=str(self.path), LAUNCH_TEST_MARK=str(self.path / "mark"))
+        self.environment = dict(os.environ, OMP_NUM_THREADS="1", DISTGRAD_LAUNCH_TIMEOUT="120",
+                                XDG_STATE_HOME=str(self.path), LAUNCH_TEST=str(self.path),
+                                LAUNCH_TEST_MARK=str(self.path / "mark"))
         for name in ("RANK", "WORLD_SIZE", "DISTGRAD_LAUNCHER", "DISTGRAD_SECRET"):
             self.environment.pop(name, None)
 
     def run(self, command, **more):
-        return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=280, **more)
+        return subprocess.run(command, env=self.environment, capture_output=True, text=True,
+                              timeout=280, **more)
 
     def start(self, command):
-        return subprocess.Popen(command, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                start_new_session=True)
+        return subprocess.Popen(command, env=self.environment, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, text=True, start_new_session=True)
 
     def processes(self):
         """Of this test's: (pid, name)."""
         found = []
         for process in Path("/proc").glob("[0-9]*"):
             try:
-                if f"LAUNCH_TEST={self.path}\0" in (process / "environ").read_text(errors="replace"):
+                if f"LAUNCH_TEST={self.path}\0" in (process /
+                                                    "environ").read_text(errors="replace"):
                     state = (process / "stat").read_text().rpartition(")")[2].split()[0]
                     if state not in "ZX":
                         found.append((int(process.name), (process / "comm").read_text().strip()))
@@ -76,11 +93,16 @@ class Folder:
 
 
 def without_places(value):
-    """A report without times and hosts, and without the addresses of objects that messages of torch have in them."""
+    """A report without times and hosts, and without the addresses of objects that messages of torch
+    have in them."""
     if isinstance(value, str):
         return re.sub(r"0x[0-9a-f]{8,}", "0x...", value)
     if isinstance(value, dict):
-        return {k: without_places(v) for k, v in value.items() if k not in ("elapsed_s", "host", "hosts", "command")}
+        return {
+            k: without_places(v)
+            for k, v in value.items()
+            if k not in ("elapsed_s", "host", "hosts", "command")
+        }
     return [without_places(v) for v in value] if isinstance(value, list) else value
 
 
@@ -90,9 +112,11 @@ def compare(folder, launched, arguments, code):
     for name, start in (("here", list), ("there", launched)):
         file = folder.path / f"{name}.json"
         result = folder.run(start([DISTGRAD, arguments[0], "--json", str(file), *arguments[1:]]))
-        assert file.exists(), f"{name}: no report: {result.returncode}\n{result.stdout}\n{result.stderr}"
+        assert file.exists(
+        ), f"{name}: no report: {result.returncode}\n{result.stdout}\n{result.stderr}"
         # torchrun has an exit code of its own for processes that fail.
-        assert (result.returncode == 0) == (code == 0), f"{name}: {result.returncode}\n{result.stdout}\n{result.stderr}"
+        assert (result.returncode == 0) == (
+            code == 0), f"{name}: {result.returncode}\n{result.stdout}\n{result.stderr}"
         reports.append(json.loads(file.read_text()))
     assert without_places(reports[0]) == without_places(reports[1]), "the reports differ"
     return result, reports[1]
@@ -100,8 +124,10 @@ def compare(folder, launched, arguments, code):
 
 def check_run(folder, launched, hosts):
     result, report = compare(folder, launched, RUN, 0)
-    assert report["summary"]["as_expected"] > 10 and report["summary"]["broken"] == 0, report["summary"]
-    assert result.stdout.count("as expected") and "On the 4 ranks of" in result.stdout, result.stdout
+    assert report["summary"]["as_expected"] > 10 and report["summary"]["broken"] == 0, report[
+        "summary"]
+    assert result.stdout.count(
+        "as expected") and "On the 4 ranks of" in result.stdout, result.stdout
     told = report["tool"].get("hosts")
     assert (told is None) if hosts == 1 else len(set(told)) == hosts and len(told) == 4, told
 
@@ -121,10 +147,16 @@ def check_everything(folder, launched, hosts):
 def torchrun():
     """Two agents on this machine, as on two."""
     def launched(command):
-        words = [*TORCHRUN, "--nnodes", "2", "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", str(free_port()),
-                 "--no-python", *command]
+        words = [
+            *TORCHRUN, "--nnodes", "2", "--nproc-per-node", "2", "--master-addr", "127.0.0.1",
+            "--master-port",
+            str(free_port()), "--no-python", *command
+        ]
         first, second = ([*words[:3], "--node-rank", rank, *words[3:]] for rank in "01")
-        return ["bash", "-c", '"${@:2:$1}" & "${@:$1+2}"; code=$?; wait; exit $code', "-", str(len(first)), *second, *first]
+        return [
+            "bash", "-c", '"${@:2:$1}" & "${@:$1+2}"; code=$?; wait; exit $code', "-",
+            str(len(first)), *second, *first
+        ]
 
     folder = Folder()
     check_run(folder, launched, 1)
@@ -134,7 +166,10 @@ def torchrun():
 
 def mpi():
     need("mpirun")
-    words = ["mpirun", "--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else []), "-np", "4"]
+    words = [
+        "mpirun", "--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else []), "-np",
+        "4"
+    ]
     folder = Folder()
     check_run(folder, lambda command: [*words, *command], 1)
     check_step_among(folder, lambda command: [*words, *command], 4)
@@ -152,9 +187,15 @@ def slurm():
 
 def on_two_hosts(command):
     """4 ranks by two torchruns, each on a host of its own."""
-    words = " ".join([*TORCHRUN, "--nnodes=2", "--nproc-per-node=2", "--master-addr=10.77.0.1", "--master-port=29555"])
+    words = " ".join([
+        *TORCHRUN, "--nnodes=2", "--nproc-per-node=2", "--master-addr=10.77.0.1",
+        "--master-port=29555"
+    ])
     rest = " ".join(f"'{word}'" for word in command)
-    return [str(HERE / "two_hosts"), *(x for rank in "01" for x in (f"{words} --node-rank={rank} --no-python {rest}", "--"))][:-1]
+    return [
+        str(HERE / "two_hosts"),
+        *(x for rank in "01" for x in (f"{words} --node-rank={rank} --no-python {rest}", "--"))
+    ][:-1]
 
 
 def can_make_hosts():
@@ -183,12 +224,14 @@ def wait_for(what, why):
 
 
 def by_hand(folder, command, size=4):
-    """Ranks without a launcher but its variables, so that none ends the others; rank 0's process, and the others'."""
+    """Ranks without a launcher but its variables, so that none ends the others; rank 0's process,
+    and the others'."""
     port = str(free_port())
     started = []
     for rank in range(size):
-        folder.environment.update(RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(size),
-                                  MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+        folder.environment.update(RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank),
+                                  LOCAL_WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1",
+                                  MASTER_PORT=port)
         started.append(folder.start(command))
     return started
 
@@ -198,7 +241,8 @@ def reporting(folder, arguments):
 
 
 def failures():
-    """A rank that is killed, one that is told to end, a command that is wrong: told, the same exit code everywhere, nothing left."""
+    """A rank that is killed, one that is told to end, a command that is wrong: told, the same exit
+    code everywhere, nothing left."""
     for end, told in ((signal.SIGKILL, "rank 2 on "), (signal.SIGTERM, "was ended by SIGTERM")):
         folder = Folder()
         started = by_hand(folder, reporting(folder, SLEEPING))
@@ -207,7 +251,11 @@ def failures():
         began = time.monotonic()
         outputs = [process.communicate(timeout=100) for process in started]
         assert told in outputs[0][1], outputs[0]
-        assert [p.returncode for p in started] == [3, 3, {signal.SIGKILL: -9, signal.SIGTERM: 143}[end], 3], [p.returncode for p in started]
+        assert [p.returncode for p in started
+               ] == [3, 3, {
+                   signal.SIGKILL: -9,
+                   signal.SIGTERM: 143
+               }[end], 3], [p.returncode for p in started]
         assert json.loads((folder.path / "r.json").read_text())["cases"] == []
         assert all(not outputs[rank][0] and not outputs[rank][1] for rank in (1, 3)), outputs
         print(f"{end.name}: all ended after {time.monotonic() - began:.1f} s")
@@ -216,7 +264,8 @@ def failures():
     folder = Folder()
     started = by_hand(folder, reporting(folder, ["run", "--no-such-option"]))
     outputs = [process.communicate(timeout=100) for process in started]
-    assert [p.returncode for p in started] == [2] * 4 and not any(o[0] or o[1] for o in outputs[1:]), outputs
+    assert [p.returncode for p in started
+           ] == [2] * 4 and not any(o[0] or o[1] for o in outputs[1:]), outputs
     folder.check_all_gone()
 
 
@@ -224,12 +273,14 @@ def check_lost_audit():
     """What was finished of an audit is in the report."""
     folder = Folder()
     subject = f"broadcast=reference+all_gather=python:{HERE}/ranks.py:gather_that_sleeps_late"
-    started = by_hand(folder, reporting(folder, ["audit", "--world-size", "4", "--max-timeout", "300", subject]))
+    started = by_hand(
+        folder, reporting(folder, ["audit", "--world-size", "4", "--max-timeout", "300", subject]))
     wait_for((folder.path / "mark").exists, "the sleeping rank")
     started[2].kill()
     outputs = [process.communicate(timeout=100) for process in started]
     assert [p.returncode for p in started] == [3, 3, -9, 3], outputs
-    assert "rank 2 on " in outputs[0][1] and "; 1 of 2 collectives were finished" in outputs[0][1], outputs[0]
+    assert "rank 2 on " in outputs[0][1] and "; 1 of 2 collectives were finished" in outputs[0][
+        1], outputs[0]
     report = json.loads((folder.path / "r.json").read_text())
     assert "1 of 2 collectives" in report["ended_early"], report
     assert [row["collective"] for row in report["collectives"]] == ["broadcast"], report
@@ -243,9 +294,11 @@ def cable():
         skip("no network namespaces can be made here")
     folder = Folder()
     file = folder.path / "r.json"
-    process = folder.start(on_two_hosts([DISTGRAD, SLEEPING[0], "--json", str(file), *SLEEPING[1:]]))
+    process = folder.start(on_two_hosts([DISTGRAD, SLEEPING[0], "--json",
+                                         str(file), *SLEEPING[1:]]))
     wait_for((folder.path / "mark").exists, "the sleeping rank")
-    host = next(f"dga{pid}" for pid, _ in folder.processes() if Path(f"/run/netns/dga{pid}").exists())
+    host = next(
+        f"dga{pid}" for pid, _ in folder.processes() if Path(f"/run/netns/dga{pid}").exists())
     subprocess.run(["ip", "-n", host, "link", "set", "eth0", "down"], check=True)
     began = time.monotonic()
     output, errors = process.communicate(timeout=120)
@@ -271,15 +324,28 @@ def check_api(folder, launched, size):
         for one in found.values():
             one.pop("seconds")
     for rank, found in enumerate(by_rank):
-        assert found == by_rank[0], f"rank {rank} has another outcome than rank 0: {found} {by_rank[0]}"
+        assert found == by_rank[
+            0], f"rank {rank} has another outcome than rank 0: {found} {by_rank[0]}"
     found = by_rank[0]
     kinds = {name: one["kind"] for name, one in found.items()}
-    assert kinds == {"wrong": "AssertionError", "part": "Report", "larger": "ValueError", "raises": "RankError", "hangs": "RankError",
-                     "collective": "AssertionError", "right": "Report"}, found
-    assert f"on {size} ranks" in found["right"]["text"] and "on 2 ranks" in found["part"]["text"], found
-    assert found["wrong"]["wrong"] == ["w"] and f"rank {size - 1}" in found["wrong"]["text"], found["wrong"]
-    assert f"needs {size + 1} ranks" in found["larger"]["text"] and f"has started {size}" in found["larger"]["text"], found["larger"]
-    assert "rank 2 raised" in found["raises"]["text"] and "no such layer" in found["raises"]["text"], found["raises"]
+    assert kinds == {
+        "wrong": "AssertionError",
+        "part": "Report",
+        "larger": "ValueError",
+        "raises": "RankError",
+        "hangs": "RankError",
+        "collective": "AssertionError",
+        "right": "Report"
+    }, found
+    assert f"on {size} ranks" in found["right"]["text"] and "on 2 ranks" in found["part"][
+        "text"], found
+    assert found["wrong"]["wrong"] == [
+        "w"
+    ] and f"rank {size - 1}" in found["wrong"]["text"], found["wrong"]
+    assert f"needs {size + 1} ranks" in found["larger"]["text"] and f"has started {size}" in found[
+        "larger"]["text"], found["larger"]
+    assert "rank 2 raised" in found["raises"]["text"] and "no such layer" in found["raises"][
+        "text"], found["raises"]
     for said in ("rank 1 not done", "in sleeping", "in all_reduce at"):
         assert said in found["hangs"]["text"], found["hangs"]
     for said in (f"On the {size} ranks of", "FAIL", f"rank {size - 1}"):
@@ -293,14 +359,19 @@ def check_step_among(folder, launched, size):
     for rank in range(size):
         assert (folder.path / f"{rank}.json").exists(), result.stdout + result.stderr
         found = json.loads((folder.path / f"{rank}.json").read_text())["wrong"]
-        assert found["kind"] == "AssertionError" and found["wrong"] == ["w"] and f"on {size} ranks" in found["text"], found
+        assert found["kind"] == "AssertionError" and found["wrong"] == [
+            "w"
+        ] and f"on {size} ranks" in found["text"], found
 
 
 def api():
     """The Python API in a script that torchrun has started."""
     folder = Folder()
-    check_api(folder, lambda command: [*TORCHRUN, "--nproc-per-node", "3", "--master-addr", "127.0.0.1", "--master-port",
-                                       str(free_port()), "--no-python", *command], 3)
+    check_api(
+        folder, lambda command: [
+            *TORCHRUN, "--nproc-per-node", "3", "--master-addr", "127.0.0.1", "--master-port",
+            str(free_port()), "--no-python", *command
+        ], 3)
     folder.check_all_gone()
 
 
@@ -317,7 +388,8 @@ def callers(folder, what):
 
 
 def check_lost_caller():
-    """A process that is killed in the middle of a step: the others are told at once, and nothing is left."""
+    """A process that is killed in the middle of a step: the others are told at once, and nothing is
+    left."""
     folder = Folder()
     started = callers(folder, "sleeping")
     wait_for((folder.path / "mark").exists, "the sleeping rank")
@@ -337,7 +409,9 @@ def check_different_calls():
     for rank in range(3):
         assert (folder.path / f"{rank}.json").exists(), outputs
         found = json.loads((folder.path / f"{rank}.json").read_text())["differently"]
-        assert found["kind"] == "LaunchError" and "rank 1 calls check_step(sleeping, world_size=2)" in found["text"], found
+        assert found[
+            "kind"] == "LaunchError" and "rank 1 calls check_step(sleeping, world_size=2)" in found[
+                "text"], found
     folder.check_all_gone()
 
 
@@ -349,7 +423,10 @@ def free_port():
         return min(s.getsockname()[1], 60000)
 
 
-PARTS = {part.__name__: part for part in (torchrun, api, api_failures, mpi, slurm, hosts, failures, cable)}
+PARTS = {
+    part.__name__: part
+    for part in (torchrun, api, api_failures, mpi, slurm, hosts, failures, cable)
+}
 
 if __name__ == "__main__":
     PARTS[sys.argv[1]]()

@@ -1,16 +1,21 @@
 #!/usr/bin/env python3
-"""What README.md and the pages in docs show is what happens: commands run, outputs are compared, programs are files.
+"""What README.md and the pages in docs show is what happens: commands run, outputs are compared,
+programs are files.
 
     check_pages.py [--write] DISTGRAD SOURCES [PAGE...]
 
-Run by a python that has torch. Each page has a folder of its own, a copy of docs/examples beside a link to the scenarios.
+Run by a python that has torch. Each page has a folder of its own, a copy of docs/examples beside a
+link to the scenarios.
 
-    ```console   "$ command" and what it prints. "..." stands for whatever it prints there; times and addresses are not compared
+    ```console   "$ command" and what it prints. "..." stands for whatever it prints there; times
+                 and addresses are not compared
     ```sh        commands that succeed; nothing is compared
     ```python    lines of a file of docs/examples
-    ```json      a scenario (one that has "objective") is simulated, and is the file that the line above it names
+    ```json      a scenario (one that has "objective") is simulated, and is the file that the line
+                 above it names
 
-`--write` puts what was printed in the place of an output that differs: look at the difference before it is committed.
+`--write` puts what was printed in the place of an output that differs: look at the difference
+before it is committed.
 """
 
 import json
@@ -37,7 +42,8 @@ NOT_RUN = {
     r"distgrad .*(nccl|cuda)": "needs a GPU",
     r"distgrad .*library:build/": "needs a library that is built for it: tests/operators",
     r"distgrad run .*--timeout 3600": "stops at a breakpoint: src/python/tests/test_debugging.py",
-    r"distgrad (fuzz .*--seconds|golden|run --golden)": "takes long, or writes beside the scenarios: tests/golden",
+    r"distgrad (fuzz .*--seconds|golden|run "
+    r"--golden)": "takes long, or writes beside the scenarios: tests/golden",
     r"distgrad doctor": "tells of the machine",
     r"build/": "needs a build folder",
 }
@@ -46,8 +52,14 @@ NOT_RUN = {
 def environment():
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("GITHUB_", "CI_", "DISTGRAD"))}
     path = [str(DISTGRAD.parent), os.path.dirname(sys.executable), os.environ["PATH"]]
-    return {**kept, "PATH": ":".join(path), "PYTHONPATH": str(SOURCES / "src/python"), "NO_COLOR": "1",
-            "DISTGRAD": str(DISTGRAD), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    return {
+        **kept, "PATH": ":".join(path),
+        "PYTHONPATH": str(SOURCES / "src/python"),
+        "NO_COLOR": "1",
+        "DISTGRAD": str(DISTGRAD),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONDONTWRITEBYTECODE": "1"
+    }
 
 
 # ---- what a page holds
@@ -94,9 +106,11 @@ NOISE = re.compile(r"^(\[W|W\d{4} ).*\n", re.MULTILINE)
 
 
 def plain(text):
-    """Without what differs by run: addresses, times, rates, and where a line breaks because of a time's length."""
+    """Without what differs by run: addresses, times, rates, and where a line breaks because of a
+    time's length."""
     text = re.sub(r"\(\d+/s\)", "(RATE)", ADDRESS.sub("ADDRESS", text))
-    text = re.sub(r"(\s+in|took)\s+" + TIME.replace(" ", r"\s+"), lambda found: " " + found[1].strip() + " TIME", text)
+    text = re.sub(r"(\s+in|took)\s+" + TIME.replace(" ", r"\s+"),
+                  lambda found: " " + found[1].strip() + " TIME", text)
     return re.sub(r"TIME\.\s+Again", "TIME. Again", text)
 
 
@@ -114,7 +128,10 @@ class Commands:
         self.times = []
 
     def run(self, command, folder):
-        if not re.match(r"distgrad (audit|run|explain|list|help|version|schema) ?(?!.*(--out|--html|--json|failing|repro))", command):
+        if not re.match(
+                r"distgrad (audit|run|explain|list|help|version|schema) "
+                r"?(?!.*(--out|--html|--json|failing|repro))",
+                command):
             return self._run(command, folder)
         with self._lock:
             is_new = command not in self._done
@@ -128,8 +145,8 @@ class Commands:
 
     def _run(self, command, folder):
         started = time.monotonic()
-        done = subprocess.run(["bash", "-c", command], cwd=folder, env=environment(), text=True, timeout=240,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        done = subprocess.run(["bash", "-c", command], cwd=folder, env=environment(), text=True,
+                              timeout=240, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.times.append((time.monotonic() - started, command))
         text = NOISE.sub("", done.stdout).replace(f"{folder}/", "").replace(str(SOURCES) + "/", "")
         return done.returncode, text.strip("\n")
@@ -197,13 +214,17 @@ class Page:
         self.problems.append(f"{self.name}:{line}: {what}")
 
     def _check_rest(self, text):
-        for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL)):
+        for target in re.findall(r"\]\(([^)\s]+)\)",
+                                 re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL)):
             if not target.startswith("http") and (problem := problem_with_link(self._file, target)):
                 self._tell(0, problem)
         for number, line in enumerate(text.split("\n"), 1):
             if re.match(r" {4}(\$ )?distgrad ", line):
-                self._tell(number, "a command that is not in a ```console or ```sh block is not tried")
-        for name, shown in re.findall(r"`((?:scenarios|examples)/[\w/.-]+\.json)`[^\n]*\n+```json\n(.*?)```", text, re.DOTALL):
+                self._tell(number,
+                           "a command that is not in a ```console or ```sh block is not tried")
+        for name, shown in re.findall(
+                r"`((?:scenarios|examples)/[\w/.-]+\.json)`[^\n]*\n+```json\n(.*?)```", text,
+                re.DOTALL):
             file = SOURCES / name if name.startswith("scenarios") else SOURCES / "docs" / name
             if json.loads(file.read_text()) != json.loads(shown):
                 self._tell(0, f"{name} is another one than the page shows")
@@ -239,7 +260,8 @@ class Page:
                 else:
                     self._tell(line, f"{command}\nprints (exit code {code})\n{printed}\n")
             replaced += [f"$ {command}", *(output if printed is None else printed.split("\n"))]
-        return f"```console\n{block.text}```", "```console\n" + "".join(line + "\n" for line in replaced) + "```"
+        return f"```console\n{block.text}```", "```console\n" + "".join(
+            line + "\n" for line in replaced) + "```"
 
     def _keep_scenario(self, block):
         try:
@@ -260,7 +282,8 @@ def check_scenarios(pages):
             Path(file).write_text(json.dumps(scenario))
         if not names:
             return []
-        done = subprocess.run([DISTGRAD, "run", "--simulate", "--quiet", folder], capture_output=True, text=True, env=environment())
+        done = subprocess.run([DISTGRAD, "run", "--simulate", "--quiet", folder],
+                              capture_output=True, text=True, env=environment())
         if done.returncode != 0:
             return [f"{names}\n{done.stdout}{done.stderr}"]
     print(f"{len(names)} scenarios are valid")
@@ -268,7 +291,9 @@ def check_scenarios(pages):
 
 
 def main():
-    names = ARGUMENTS[2:] or ["README.md", *sorted(f"docs/{f.name}" for f in (SOURCES / "docs").glob("*.md"))]
+    names = ARGUMENTS[2:] or [
+        "README.md", *sorted(f"docs/{f.name}" for f in (SOURCES / "docs").glob("*.md"))
+    ]
     commands = Commands()
     pages = [Page(name, commands, "--write" in sys.argv) for name in names if name not in ELSEWHERE]
     with ThreadPoolExecutor(2) as pool:
@@ -278,7 +303,10 @@ def main():
         print(problem)
     for seconds, command in sorted(commands.times, reverse=True)[:5]:
         print(f"{seconds:.1f} s  {command}")
-    print(f"{sum(page.ran for page in pages)} commands on {len(pages)} pages, {len(problems)} problems")
+    print(
+        f"{sum(page.ran for page in pages)} commands on {len(pages)} pages, {len(problems)} "
+        f"problems"
+    )
     return 1 if problems else 0
 
 

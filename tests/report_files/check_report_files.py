@@ -118,7 +118,8 @@ def check_all_formats_at_once():
     place = results["all/wrong.json"]["locations"][0]["physicalLocation"]
     assert place["region"]["startLine"] == 6 and place["artifactLocation"]["uri"] == "all/wrong.json"
     summary = pathlib.Path("r.md").read_text(encoding="utf-8")
-    assert summary.startswith("## distgrad: 2 not as expected, 1 problem in files or subjects, of 4 cases")
+    assert summary.startswith(
+        "## distgrad: 2 not as expected, 1 problem in files or subjects, of 4 cases")
     assert json.loads(pathlib.Path("r.json").read_text())["summary"]["not_as_expected"] == 2
     assert sorted(os.listdir()) == sorted(["all", *FORMATS.values()]), "something was left behind"
 

@@ -1,9 +1,11 @@
 """Runs reproduction scripts and compares their numbers with distgrad's report of the same cases.
 
-    DISTGRAD=build/bin/distgrad python tests/repro/scripts_on_ranks.py [--every K] [--offset I] PATH...
+    DISTGRAD=build/bin/distgrad python tests/repro/scripts_on_ranks.py [--every K] [--offset I]
+    PATH...
 
-One process for each world size imports torch and forks the ranks, which then go through all scripts: each script by itself
-would pay the import once a rank. Exit code 1 where any number differs.
+One process for each world size imports torch and forks the ranks, which then go through all
+scripts: each script by itself would pay the import once a rank. Exit code 1 where any number
+differs.
 """
 
 import argparse
@@ -25,7 +27,8 @@ import torch.distributed as dist
 
 DISTGRAD = os.environ.get("DISTGRAD", "distgrad")
 SECONDS = 60  # for one script
-# Without it (before torch 2.12 or so) scripts with groups whose ranks are out of order cannot run: docs/repro.md.
+# Without it (before torch 2.12 or so) scripts with groups whose ranks are out of order cannot run:
+# docs/repro.md.
 KEEPS_ORDER = "sort_ranks" in inspect.signature(dist.new_group).parameters
 # What a wrong rule gives is not bounded by the report: sums may be taken in another order.
 SLACK = {"float64": 1e-9, "float32": 1e-4, "bfloat16": 5e-2, "float16": 1e-2}
@@ -66,7 +69,8 @@ def problems_with(case, gradients, true):
                 found.append(f"{name}: truth {part}: {a.tolist()}, reported {b}")
         for rank, b in enumerate(reported["observed"]["by_rank"]):
             a = gradients[rank][name]
-            if not close(a, None if b is None else tensor(b), bound, 0 if exact else SLACK[case["dtype"]]):
+            if not close(a, None if b is None else tensor(b), bound,
+                         0 if exact else SLACK[case["dtype"]]):
                 found.append(f"{name}: rank {rank}: {a if a is None else a.tolist()}, reported {b}")
     return found
 
@@ -82,7 +86,8 @@ def run_scripts(rank, world_size, scripts, store, place, queue):
     """One rank; `scripts` are (case, path)."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    dist.init_process_group("gloo", store=dist.FileStore(store, world_size), rank=rank, world_size=world_size)
+    dist.init_process_group("gloo", store=dist.FileStore(store, world_size), rank=rank,
+                            world_size=world_size)
     for index, (case, path) in enumerate(scripts):
         place[rank] = index
         try:
@@ -97,12 +102,17 @@ def run_scripts(rank, world_size, scripts, store, place, queue):
                 losses, gradients = zip(*everything)
                 found = problems_with(case, gradients, script["truth"]()[1])
                 rows = list(script["rows"](gradients, script["truth"]()[1]))
-                same = all(torch.isclose(torch.zeros_like(w) if s is None else s.double(), w, rtol=0, atol=b, equal_nan=True).all()
-                           for _, _, s, w, b in rows)
+                same = all(
+                    torch.isclose(
+                        torch.zeros_like(w) if s is None else s.double(), w, rtol=0, atol=b,
+                        equal_nan=True).all() for _, _, s, w, b in rows)
                 gradients_match = case["verdict"] == "match" or all(
                     g["matches"].get(case["objective"], True) for g in case["gradients"].values())
                 if same != gradients_match and case["verdict"] != "disputed":
-                    found.append(f"the table says {'equal' if same else 'different'}, the report {case['verdict']}")
+                    found.append(
+                        f"the table says {'equal' if same else 'different'}, the report "
+                        f"{case['verdict']}"
+                    )
                 queue.put((index, found))
             for group in script.get("process_groups", {}).values():
                 dist.destroy_process_group(group)
@@ -125,8 +135,11 @@ def run_world(world_size, scripts):
         queue, place = context.Queue(), context.Array("i", world_size)
         left = scripts[done:]
         with tempfile.TemporaryDirectory() as folder:
-            ranks = [context.Process(target=run_scripts, args=(r, world_size, left, folder + "/store", place, queue))
-                     for r in range(world_size)]
+            ranks = [
+                context.Process(target=run_scripts,
+                                args=(r, world_size, left, folder + "/store", place, queue))
+                for r in range(world_size)
+            ]
             for process in ranks:
                 process.start()
             last, moved, finished = -1, time.monotonic(), 0
@@ -143,7 +156,10 @@ def run_world(world_size, scripts):
                     dead = [p.exitcode for p in ranks if p.exitcode not in (None, 0, 1)]
                     if dead or time.monotonic() - moved > SECONDS:
                         at = [min(p, len(left) - 1) for p in place]
-                        yield left[finished][0]["id"], [f"stuck or dead ({dead}), the ranks being at {[left[i][0]['id'] for i in at]}"]
+                        yield left[finished][0]["id"], [
+                            f"stuck or dead ({dead}), the ranks being at "
+                            f"{[left[i][0]['id'] for i in at]}"
+                        ]
                         finished += 1
                         break
             done += finished
@@ -158,24 +174,34 @@ def can_run(path):
 
 
 def check(paths, every=1, offset=0, options=(), shared=()):
-    """`options` are of `distgrad run`, `shared` of `distgrad repro`, too. Returns (scripts run, cases not run, {case id: problems})."""
+    """`options` are of `distgrad run`, `shared` of `distgrad repro`, too. Returns (scripts run,
+    cases not run, {case id: problems})."""
     with tempfile.TemporaryDirectory() as folder:
         report = os.path.join(folder, "report.json")
-        subprocess.run([DISTGRAD, "run", "--full", "--quiet", "--json", report, *options, *shared, *paths], stdout=subprocess.DEVNULL,
-                       stderr=subprocess.DEVNULL)
+        subprocess.run(
+            [DISTGRAD, "run", "--full", "--quiet", "--json", report, *options, *shared, *paths],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         with open(report) as file:
             cases = json.load(file)["cases"]
-        cases = [c for c in cases if c["verdict"] in ("match", "mismatch", "disputed")][offset::every]
+        cases = [c for c in cases if c["verdict"] in ("match", "mismatch", "disputed")
+                ][offset::every]
         for start in range(0, len(cases), 200):
             ids = [c["id"] for c in cases[start : start + 200]]
             subprocess.run([DISTGRAD, "repro", "-o", folder + "/", *shared, *ids], check=True)
         by_size = {}
         for case in cases:
-            by_size.setdefault(case["world_size"], []).append((case, os.path.join(folder, file_of(case["id"]))))
-        missing = [case["id"] for scripts in by_size.values() for case, path in scripts if not os.path.exists(path)]
+            by_size.setdefault(case["world_size"], []).append(
+                (case, os.path.join(folder, file_of(case["id"]))))
+        missing = [
+            case["id"]
+            for scripts in by_size.values()
+            for case, path in scripts
+            if not os.path.exists(path)
+        ]
         found, count = {}, 0
         for world_size, scripts in sorted(by_size.items()):
-            for case_id, problems in run_world(world_size, [s for s in scripts if os.path.exists(s[1]) and can_run(s[1])]):
+            for case_id, problems in run_world(
+                    world_size, [s for s in scripts if os.path.exists(s[1]) and can_run(s[1])]):
                 count += 1
                 if problems:
                     found[case_id] = problems
@@ -183,18 +209,24 @@ def check(paths, every=1, offset=0, options=(), shared=()):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--offset", type=int, default=0)
-    parser.add_argument("--option", action="append", default=[], help="of distgrad run, as in --option=--subject=torch_nn")
+    parser.add_argument("--option", action="append", default=[],
+                        help="of distgrad run, as in --option=--subject=torch_nn")
     parser.add_argument("paths", nargs="+")
     arguments = parser.parse_args()
-    count, missing, found = check(arguments.paths, arguments.every, arguments.offset, arguments.option)
+    count, missing, found = check(arguments.paths, arguments.every, arguments.offset,
+                                  arguments.option)
     for case_id, problems in found.items():
         print(case_id, *problems[:3], sep="\n    ")
     for case_id in missing:
         print("no script:", case_id)
-    print(f"{count} scripts, {len(found)} with other numbers than the report, {len(missing)} cases without one")
+    print(
+        f"{count} scripts, {len(found)} with other numbers than the report, {len(missing)} cases "
+        f"without one"
+    )
     return 1 if found or missing else 0
 
 

@@ -1,17 +1,17 @@
-"""RIGHT steps, and WRONG ones, which are the same with one planted mistake: by name, a Step of what every rank computes, of what one
-process does, and of how many ranks it is for."""
+"""RIGHT steps, and WRONG ones, which are the same with one planted mistake: by name, a Step of what
+every rank computes, of what one process does, and of how many ranks it is for."""
 
 import dataclasses
 import functools
 from typing import Callable
 
-from families import (
-    clip, context, data_parallel, routed, sharded, tied, vocabulary, whole_clip, whole_context, whole_data_parallel, whole_routed,
-    whole_sharded, whole_tied, whole_vocabulary)
+from families import (clip, context, data_parallel, routed, sharded, tied, vocabulary, whole_clip,
+                      whole_context, whole_data_parallel, whole_routed, whole_sharded, whole_tied,
+                      whole_vocabulary)
 from models import Experts, Mlp, Transformer, rows, text
-from steps import (
-    by_hand, centred, ddp, experts, fsdp, gathered, masked_text, megatron, pipeline, sequence_by_hand, tensor_parallel, whole,
-    whole_centred, whole_contrastive, whole_megatron)
+from steps import (by_hand, centred, ddp, experts, fsdp, gathered, masked_text, megatron, pipeline,
+                   sequence_by_hand, tensor_parallel, whole, whole_centred, whole_contrastive,
+                   whole_megatron)
 
 
 @dataclasses.dataclass
@@ -42,7 +42,8 @@ RIGHT = {
     "tensor parallel": _step(tensor_parallel, single=WHOLE[TEXT]),
     "tensor and sequence parallel": _step(tensor_parallel, single=WHOLE[TEXT], sequence=True),
     "tensor parallel, FSDP2": _step(tensor_parallel, single=WHOLE[TEXT], shard=True, worlds=(4,)),
-    "tensor and sequence parallel, FSDP2": _step(tensor_parallel, single=WHOLE[TEXT], sequence=True, shard=True, worlds=(4,)),
+    "tensor and sequence parallel, FSDP2": _step(tensor_parallel, single=WHOLE[TEXT], sequence=True,
+                                                 shard=True, worlds=(4,)),
     "tensor parallel by hand": _step(megatron, single=whole_megatron),
     "sequence parallel by hand": _step(sequence_by_hand, single=WHOLE[ROWS]),
     "contrastive, gathered": _step(gathered, single=whole_contrastive),
@@ -50,7 +51,8 @@ RIGHT = {
     "pipeline": _step(pipeline, single=WHOLE[ROWS]),
     "experts": _step(experts, single=functools.partial(whole, Experts, rows)),
     "DDP, penalty": _step(data_parallel, single=whole_data_parallel, micro_batches=2),
-    "HSDP, clipped": _step(sharded, single=functools.partial(whole_sharded, clip=True), clip=True, worlds=(4,)),
+    "HSDP, clipped": _step(sharded, single=functools.partial(whole_sharded, clip=True), clip=True,
+                           worlds=(4,)),
     "context parallel, gathered": _step(context, single=whole_context),
     "context parallel, Ulysses": _step(context, single=whole_context, ulysses=True),
     "vocabulary parallel": _step(vocabulary, single=whole_vocabulary),
@@ -62,24 +64,55 @@ RIGHT = {
 
 def _wrong(function, *arguments, single, of, worlds=(2, 4)):
     """{name: Step} of a mistake each."""
-    return {f"{function.__name__}: {m}": _step(function, *arguments, single=single, worlds=worlds, mistake=m, **more)
-            for m, more in of.items()}
+    return {
+        f"{function.__name__}: {m}": _step(function, *arguments, single=single, worlds=worlds,
+                                           mistake=m, **more) for m, more in of.items()
+    }
 
 
 WRONG = {
-    **_wrong(by_hand, *TEXT, single=WHOLE[TEXT], of={
-        "not divided": {}, "divided twice": {}, "not reduced": {}, "reduced twice": {}, "norm forgotten": {},
-        "a key forgotten": {}, "not zeroed": {}, "a rank's share missing": {}, "a rank is stale": {},
-        "last micro-batch only": {"micro_batches": 4}, "micro-batches added": {"micro_batches": 4}}),
-    **_wrong(by_hand, *MASKED, single=WHOLE[MASKED], of={"tokens not counted": {}}),
-    "ddp: divided twice": _step(ddp, *ROWS, single=WHOLE[ROWS], scale=-1.0),
+    **_wrong(
+        by_hand, *TEXT, single=WHOLE[TEXT], of={
+            "not divided": {},
+            "divided twice": {},
+            "not reduced": {},
+            "reduced twice": {},
+            "norm forgotten": {},
+            "a key forgotten": {},
+            "not zeroed": {},
+            "a rank's share missing": {},
+            "a rank is stale": {},
+            "last micro-batch only": {
+                "micro_batches": 4
+            },
+            "micro-batches added": {
+                "micro_batches": 4
+            }
+        }),
+    **_wrong(by_hand, *MASKED, single=WHOLE[MASKED], of={
+                 "tokens not counted": {}
+             }), "ddp: divided twice": _step(ddp, *ROWS, single=WHOLE[ROWS], scale=-1.0),
     "fsdp: not divided": _step(fsdp, *TEXT, single=WHOLE[TEXT], scale=1),
-    **_wrong(megatron, single=whole_megatron, of={
-        "identity backward": {}, "bias on every rank": {}, "averaged over all ranks": {}, "averaged over the wrong group": {}}),
+    **_wrong(
+        megatron, single=whole_megatron, of={
+            "identity backward": {},
+            "bias on every rank": {},
+            "averaged over all ranks": {},
+            "averaged over the wrong group": {}
+        }),
     **_wrong(sequence_by_hand, single=WHOLE[ROWS], of={"norm not reduced": {}}),
-    **_wrong(gathered, single=whole_contrastive, of={"own slice": {}, "detached": {}, "labels without offset": {}}),
-    **_wrong(centred, single=whole_centred, of={"identity backward under averaging": {}, "loss counted by every rank": {}}),
+    **_wrong(gathered, single=whole_contrastive, of={
+        "own slice": {},
+        "detached": {},
+        "labels without offset": {}
+    }),
+    **_wrong(centred, single=whole_centred, of={
+        "identity backward under averaging": {},
+        "loss counted by every rank": {}
+    }),
     **_wrong(pipeline, single=WHOLE[ROWS], of={"every stage divides": {}}),
     **_wrong(experts, single=functools.partial(whole, Experts, rows), of={
-        "router not reduced": {}, "experts averaged over all ranks": {}}),
+                 "router not reduced": {},
+                 "experts averaged over all ranks": {}
+             }),
 }

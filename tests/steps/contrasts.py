@@ -37,7 +37,8 @@ class BatchMoments(torch.autograd.Function):
 class AllBatchNorm(nn.Module):
     def __init__(self, features):
         super().__init__()
-        self.weight, self.bias = nn.Parameter(torch.ones(features)), nn.Parameter(torch.zeros(features))
+        self.weight, self.bias = nn.Parameter(torch.ones(features)), nn.Parameter(
+            torch.zeros(features))
         self.mistake = None
 
     def forward(self, x):
@@ -104,7 +105,8 @@ def simclr(run, mistake=None):
     a, b = (t[run.rank * n:(run.rank + 1) * n] for t in views(run.seed, run.dtype))
     if mistake == "one view twice":
         b = a
-    za, zb = wrapped(torch.cat([a, b])).chunk(2) if mistake != "two passes" else (wrapped(a), wrapped(b))
+    za, zb = wrapped(torch.cat([a, b])).chunk(2) if mistake != "two passes" else (wrapped(a),
+                                                                                  wrapped(b))
     gather = GatherOwnGradient.apply if mistake == "own gradient of the gather" else GatherWithGradient.apply
     if mistake == "gather without gradient":
         gather = lambda t: [p.detach() for p in GatherWithGradient.apply(t)]
@@ -134,11 +136,13 @@ class TwoTowers(nn.Module):
     def __init__(self):
         super().__init__()
         self.visual = nn.Sequential(nn.Linear(INPUTS, 24), nn.GELU(), nn.Linear(24, FEATURES))
-        self.textual = nn.Sequential(nn.Linear(INPUTS, 20), nn.GELU(), nn.LayerNorm(20), nn.Linear(20, FEATURES))
+        self.textual = nn.Sequential(nn.Linear(INPUTS, 20), nn.GELU(), nn.LayerNorm(20),
+                                     nn.Linear(20, FEATURES))
         self.logit_scale = nn.Parameter(torch.tensor(1.2))
 
     def forward(self, image, text):
-        return F.normalize(self.visual(image), dim=-1), F.normalize(self.textual(text), dim=-1), self.logit_scale.exp()
+        return F.normalize(self.visual(image), dim=-1), F.normalize(self.textual(text),
+                                                                    dim=-1), self.logit_scale.exp()
 
 
 def clip_full(run, mistake=None):
@@ -146,7 +150,8 @@ def clip_full(run, mistake=None):
     model = made(TwoTowers, run.seed, run.dtype)
     wrapped = DistributedDataParallel(model)
     n = ROWS // run.world_size
-    image, text, scale = wrapped(*(t[run.rank * n:(run.rank + 1) * n] for t in views(run.seed, run.dtype)))
+    image, text, scale = wrapped(
+        *(t[run.rank * n:(run.rank + 1) * n] for t in views(run.seed, run.dtype)))
     if mistake == "text features not gathered with gradient":
         pieces = [torch.zeros_like(text) for _ in range(run.world_size)]
         dist.all_gather(pieces, text.contiguous())
@@ -156,7 +161,8 @@ def clip_full(run, mistake=None):
     all_image = torch.cat(dist_nn.all_gather(image))
     if mistake == "own features in place, full loss":  # open_clip without gather_with_grad
         all_image, all_text = all_image.detach().clone(), all_text.detach().clone()
-        all_image[run.rank * n:(run.rank + 1) * n], all_text[run.rank * n:(run.rank + 1) * n] = image, text
+        all_image[run.rank * n:(run.rank + 1) * n], all_text[run.rank * n:(run.rank + 1) *
+                                                             n] = image, text
     if mistake == "scale detached":
         scale = scale.detach()
     if mistake == "text in another order":

@@ -1,5 +1,5 @@
-"""The processor time of check_step beside that of a plain script that starts the same ranks, with torch.multiprocessing, runs the same
-single step, and compares nothing.
+"""The processor time of check_step beside that of a plain script that starts the same ranks, with
+torch.multiprocessing, runs the same single step, and compares nothing.
 
     DISTGRAD=build/release-2.15.0/bin/distgrad python tests/steps/cost.py [--repeat 3]
 """
@@ -61,8 +61,11 @@ if __name__ == "__main__":
 
 def seconds_of(script, *arguments):
     before = os.times()
-    subprocess.run([sys.executable, script, *arguments], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                   env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"})
+    subprocess.run([sys.executable, script, *arguments], check=True, stdout=subprocess.DEVNULL,
+                   stderr=subprocess.DEVNULL, env={
+                       **os.environ, "OMP_NUM_THREADS": "1",
+                       "GLOO_SOCKET_IFNAME": "lo"
+                   })
     after = os.times()
     return after.children_user + after.children_system - before.children_user - before.children_system
 
@@ -75,11 +78,20 @@ def main():
         scripts = {}
         for name, text in (("plain", PLAIN), ("checked", CHECKED)):
             scripts[name] = Path(folder, name + ".py")
-            scripts[name].write_text(text.format(here=str(HERE), python=str(HERE.parents[1] / "src" / "python"), ranks=RANKS))
-        runs = {"spawned": (scripts["plain"], "spawn"), "forked": (scripts["plain"], "fork"), "check_step": (scripts["checked"],)}
+            scripts[name].write_text(
+                text.format(here=str(HERE), python=str(HERE.parents[1] / "src" / "python"),
+                            ranks=RANKS))
+        runs = {
+            "spawned": (scripts["plain"], "spawn"),
+            "forked": (scripts["plain"], "fork"),
+            "check_step": (scripts["checked"],)
+        }
         least = {name: min(seconds_of(*run) for _ in range(repeat)) for name, run in runs.items()}
     for name, seconds in least.items():
-        print(f"{name:10} {seconds:6.1f} s of processor time, {least['check_step'] / seconds:.2f} times in check_step")
+        print(
+            f"{name:10} {seconds:6.1f} s of processor time, {least['check_step'] / seconds:.2f} "
+            f"times in check_step"
+        )
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-"""A decoder with grouped-query attention, rotary positions and the loss inside of the model, as model libraries have it: cut over tp by
-layers that know their group, and over a sequence by an all-to-all around attention, by gathered keys, or by a ring of sends."""
+"""A decoder with grouped-query attention, rotary positions and the loss inside of the model, as
+model libraries have it: cut over tp by layers that know their group, and over a sequence by an
+all-to-all around attention, by gathered keys, or by a ring of sends."""
 
 import contextlib
 
@@ -72,7 +73,8 @@ class Column(nn.Linear):
 
     def cut(self, rows=None):
         n = self.out_features // Parallel.tp_size
-        rows = rows if rows is not None else torch.arange(n * Parallel.tp_rank, n * (Parallel.tp_rank + 1))
+        rows = rows if rows is not None else torch.arange(n * Parallel.tp_rank,
+                                                          n * (Parallel.tp_rank + 1))
         self.weight = nn.Parameter(self.weight.detach()[rows].clone())
         if self.bias is not None:
             self.bias = nn.Parameter(self.bias.detach()[rows].clone())
@@ -83,7 +85,8 @@ class Row(nn.Linear):
 
     def cut(self):
         n = self.in_features // Parallel.tp_size
-        self.weight = nn.Parameter(self.weight.detach()[:, n * Parallel.tp_rank:n * (Parallel.tp_rank + 1)].clone())
+        self.weight = nn.Parameter(self.weight.detach()[:, n * Parallel.tp_rank:n *
+                                                        (Parallel.tp_rank + 1)].clone())
 
     def forward(self, x):
         y = F.linear(x, self.weight)
@@ -143,7 +146,8 @@ class Shift(torch.autograd.Function):
     @staticmethod
     def passed(x, by):
         out, n = torch.empty(x.shape, dtype=x.dtype), Parallel.cp_size
-        ranks = dist.get_process_group_ranks(Parallel.cp) if Parallel.cp is not None else list(range(n))
+        ranks = dist.get_process_group_ranks(Parallel.cp) if Parallel.cp is not None else list(
+            range(n))
         ops = [dist.P2POp(dist.isend, x.contiguous(), ranks[(Parallel.cp_rank + by) % n]),
                dist.P2POp(dist.irecv, out, ranks[(Parallel.cp_rank - by) % n])]
         for work in dist.batch_isend_irecv(ops):
@@ -188,13 +192,17 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width) + 0.1 * torch.randn(width))
 
     def forward(self, x):
-        return self.weight * (x.float() * torch.rsqrt(x.float().square().mean(-1, keepdim=True) + 1e-6)).to(x.dtype) if (
-            x.dtype is torch.bfloat16) else self.weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
+        return self.weight * (
+            x.float() *
+            torch.rsqrt(x.float().square().mean(-1, keepdim=True) + 1e-6)).to(x.dtype) if (
+                x.dtype is torch.bfloat16
+            ) else self.weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
 
 
 def rotated(x, positions):
     half = x.size(-1) // 2
-    angles = torch.outer(positions.to(torch.float64), 10.0 ** -torch.arange(half, dtype=torch.float64)).to(x.dtype)
+    angles = torch.outer(positions.to(torch.float64),
+                         10.0**-torch.arange(half, dtype=torch.float64)).to(x.dtype)
     cos, sin = angles.cos()[None, :, None], angles.sin()[None, :, None]
     a, b = x[..., :half], x[..., half:]
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
@@ -238,7 +246,9 @@ class Attention(nn.Module):
 class GatedMlp(nn.Module):
     def __init__(self):
         super().__init__()
-        self.gate_proj, self.up_proj, self.down_proj = Column(WIDTH, HIDDEN), Column(WIDTH, HIDDEN), Row(HIDDEN, WIDTH, True)
+        self.gate_proj, self.up_proj, self.down_proj = Column(WIDTH,
+                                                              HIDDEN), Column(WIDTH, HIDDEN), Row(
+                                                                  HIDDEN, WIDTH, True)
 
     def forward(self, x):
         inside = entered(x)
@@ -277,7 +287,8 @@ class CausalLM(nn.Module):
 
 
 def batch(seed):
-    """Tokens, and labels of which some do not count: more of them in the first rows and at the end."""
+    """Tokens, and labels of which some do not count: more of them in the first rows and at the
+    end."""
     generator = torch.Generator().manual_seed(50 + seed)
     tokens = torch.randint(VOCABULARY, (BATCH, LENGTH + 1), generator=generator)
     labels = tokens[:, 1:].clone()
@@ -295,7 +306,8 @@ def whole_lm(run):
 def cut(model):
     for layer in model.layers:
         attention = layer.self_attn
-        for module in (attention.q_proj, attention.k_proj, attention.v_proj, layer.mlp.gate_proj, layer.mlp.up_proj):
+        for module in (attention.q_proj, attention.k_proj, attention.v_proj, layer.mlp.gate_proj,
+                       layer.mlp.up_proj):
             module.cut()
         attention.o_proj.cut()
         layer.mlp.down_proj.cut()
@@ -328,12 +340,15 @@ def tensor_lm(run, mistake=None):
             dist.all_reduce(p.grad, group=tps[run.rank // 2])
         if mistake == "biases taken for replicated" and name.endswith("q_proj.bias"):
             dist.all_reduce(p.grad, group=tps[run.rank // 2])
-        dist.all_reduce(p.grad, group=None if mistake == "summed over the world" and "layernorm" in name else dps[run.rank % 2])
+        dist.all_reduce(
+            p.grad, group=None
+            if mistake == "summed over the world" and "layernorm" in name else dps[run.rank % 2])
     return gradients(model)
 
 
 def sequence_lm(run, mistake=None, way="ulysses"):
-    """Each rank a part of all sequences; the loss is divided by all tokens, and gradients are added up."""
+    """Each rank a part of all sequences; the loss is divided by all tokens, and gradients are added
+    up."""
     with Parallel.set(cp_rank=run.rank, cp_size=run.world_size, way=way, mistake=mistake):
         model = made(CausalLM, run.seed, run.dtype)
         tokens, labels = batch(run.seed)

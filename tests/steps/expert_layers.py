@@ -1,5 +1,5 @@
-"""A layer of experts that gathers the tokens of its ranks and scatters the sums, on ep times dp, with a shared expert and a loss that
-keeps the router's logits small."""
+"""A layer of experts that gathers the tokens of its ranks and scatters the sums, on ep times dp,
+with a shared expert and a loss that keeps the router's logits small."""
 
 import torch
 import torch.distributed as dist
@@ -66,7 +66,8 @@ class Router(nn.Module):
     def forward(self, x):
         logits = F.linear(x, self.weight)
         weights, chosen = logits.topk(TOP, -1)
-        weights = (logits.softmax(-1).gather(-1, chosen) if Groups.mistake == "softmax over all experts" else weights.softmax(-1))
+        weights = (logits.softmax(-1).gather(-1, chosen)
+                   if Groups.mistake == "softmax over all experts" else weights.softmax(-1))
         return torch.zeros_like(logits).scatter(-1, chosen, weights), logits
 
 
@@ -94,7 +95,8 @@ class ExpertLayer(nn.Module):
 class ExpertNet(nn.Module):
     def __init__(self):
         super().__init__()
-        self.enter, self.norm, self.moe, self.leave = nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH), ExpertLayer(), nn.Linear(WIDTH, CLASSES)
+        self.enter, self.norm, self.moe, self.leave = nn.Linear(
+            WIDTH, WIDTH), nn.LayerNorm(WIDTH), ExpertLayer(), nn.Linear(WIDTH, CLASSES)
 
     def forward(self, x):
         h = torch.tanh(self.enter(x))
@@ -108,7 +110,9 @@ def z_loss(logits, mean=True):
 
 def data(seed, dtype):
     generator = torch.Generator().manual_seed(110 + seed)
-    return torch.randn(ROWS, WIDTH, generator=generator).to(dtype), torch.randint(CLASSES, (ROWS,), generator=generator)
+    return torch.randn(ROWS, WIDTH,
+                       generator=generator).to(dtype), torch.randint(CLASSES, (ROWS,),
+                                                                     generator=generator)
 
 
 def whole_gathered_experts(run):
@@ -123,7 +127,8 @@ def gathered_experts(run, mistake=None):
     n = run.world_size
     eps = [dist.new_group([r, r + 1]) for r in range(0, n, EP)]
     edps = [dist.new_group(list(range(r, n, EP))) for r in range(EP)]
-    Groups.ep, Groups.rank, Groups.size, Groups.mistake = eps[run.rank // EP], run.rank % EP, EP, mistake
+    Groups.ep, Groups.rank, Groups.size, Groups.mistake = eps[run.rank //
+                                                              EP], run.rank % EP, EP, mistake
     model = made(ExpertNet, run.seed, run.dtype)
     x, y = (t.chunk(n)[run.rank] for t in data(run.seed, run.dtype))
     loss = F.cross_entropy(model(x), y) + z_loss(model.moe.logits, mistake != "z-loss added up")

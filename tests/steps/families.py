@@ -1,4 +1,5 @@
-"""More steps, by family: data parallel in all its ways, context parallel, tensor parallel by hand, experts, pipelines, contrastive.
+"""More steps, by family: data parallel in all its ways, context parallel, tensor parallel by hand,
+experts, pipelines, contrastive.
 
 `mistake` plants one: catalogue.py has them all.
 """
@@ -23,22 +24,29 @@ def averaged(model, run, mistake=None):
 
 def data_parallel(run, mistake=None, micro_batches=1):
     """DDP; with 'penalty' mistakes and others by hand, since DDP would repair them."""
-    model = made(Transformer, run.seed + (mistake == "another initialisation" and run.rank == 1), run.dtype)
+    model = made(Transformer, run.seed + (mistake == "another initialisation" and run.rank == 1),
+                 run.dtype)
     if mistake == "head not broadcast" and run.rank == 1:
         nn.init.normal_(model.head.weight)
     if mistake == "frozen by accident":
         model.final.bias.requires_grad_(False)
-    by_hand = mistake in ("another initialisation", "head not broadcast", "clipped before the reduction", "stopped early", "in half the ranks")
+    by_hand = mistake in ("another initialisation", "head not broadcast",
+                          "clipped before the reduction", "stopped early", "in half the ranks")
     wrapped = model if by_hand else nn.parallel.DistributedDataParallel(model)
     if mistake == "hook that adds up":
-        wrapped.register_comm_hook(None, lambda _, bucket: dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(
-            lambda f: f.value()[0]))
+        wrapped.register_comm_hook(
+            None, lambda _, bucket: dist.all_reduce(bucket.buffer(), async_op=True).get_future().
+            then(lambda f: f.value()[0]))
     if mistake == "hook in half the ranks":
         halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
         half = halves[run.rank // 2]
-        wrapped.register_comm_hook(None, lambda _, bucket: dist.all_reduce(bucket.buffer().div_(2), group=half, async_op=True)
-                                   .get_future().then(lambda f: f.value()[0]))
-    index = {"the same data everywhere": 0, "a rank has another's data": 0 if run.rank == 1 else run.rank}.get(mistake, run.rank)
+        wrapped.register_comm_hook(
+            None, lambda _, bucket: dist.all_reduce(bucket.buffer().div_(2), group=half, async_op=
+                                                    True).get_future().then(lambda f: f.value()[0]))
+    index = {
+        "the same data everywhere": 0,
+        "a rank has another's data": 0 if run.rank == 1 else run.rank
+    }.get(mistake, run.rank)
     x, target = part(text, run, index, run.world_size)
     if mistake == "targets not shifted":
         target = x
@@ -46,10 +54,11 @@ def data_parallel(run, mistake=None, micro_batches=1):
         x, target = x[:-1], target[:-1]
     parts = list(zip(x.chunk(micro_batches), target.chunk(micro_batches)))
     for i, (x_part, target_part) in enumerate(parts):
-        wrapped.require_backward_grad_sync = i == (0 if mistake == "synchronised at the first" else len(parts) - 1)
+        wrapped.require_backward_grad_sync = i == (0 if mistake == "synchronised at the first" else
+                                                   len(parts) - 1)
         logits = wrapped(x_part)
-        loss = F.cross_entropy(logits.flatten(0, -2), target_part.flatten(),
-                               reduction="sum" if mistake == "sum of the tokens" else "mean") / micro_batches
+        loss = F.cross_entropy(logits.flatten(0, -2), target_part.flatten(), reduction="sum"
+                               if mistake == "sum of the tokens" else "mean") / micro_batches
         if mistake == "penalty on every rank":
             loss = loss + 0.1 * run.world_size * sum(p.square().sum() for p in model.parameters())
         elif mistake == "penalty in every micro-batch":
@@ -86,7 +95,8 @@ def sharded(run, mistake=None, clip=False):
 
     model = made(Transformer, run.seed, run.dtype)
     mesh = init_device_mesh("cpu", (2, run.world_size // 2), mesh_dim_names=("replicate", "shard"))
-    ignored = {p for n, p in model.named_parameters() if "norm" in n} if mistake == "norms ignored" else set()
+    ignored = {p for n, p in model.named_parameters() if "norm" in n
+              } if mistake == "norms ignored" else set()
     for layer in [*model.layers, model]:
         fully_shard(layer, mesh=mesh, ignored_params=ignored)
     if mistake == "divided by the shards alone":
@@ -95,7 +105,8 @@ def sharded(run, mistake=None, clip=False):
     if mistake == "replicas not reduced":
         model.set_requires_all_reduce(False)
     x, target = part(text, run)
-    (loss_of(model(x), target) * (run.world_size if mistake == "loss times the ranks" else 1)).backward()
+    (loss_of(model(x), target) *
+     (run.world_size if mistake == "loss times the ranks" else 1)).backward()
     if mistake == "clipped by the pieces":
         nn.utils.clip_grad_norm_([p.grad.to_local() for p in model.parameters()], 0.5)
         local = [nn.Parameter(p.to_local().detach()) for p in model.parameters()]
@@ -150,7 +161,8 @@ class Exchange(torch.autograd.Function):
     def exchanged(x, cut, join):
         sent = [t.contiguous() for t in x.chunk(dist.get_world_size(), cut)]
         received = [torch.empty_like(t) for t in sent]
-        dist.all_to_all(received, sent) if dist.get_backend() != "gloo" else _all_to_all(received, sent)
+        dist.all_to_all(received, sent) if dist.get_backend() != "gloo" else _all_to_all(
+            received, sent)
         return torch.cat(received, join)
 
     @staticmethod
@@ -177,7 +189,8 @@ def _heads(x):
 
 
 def positions(first, length, dtype):
-    return torch.outer(torch.arange(first, first + length), torch.arange(WIDTH)).mul(0.1).cos().to(dtype)
+    return torch.outer(torch.arange(first, first + length),
+                       torch.arange(WIDTH)).mul(0.1).cos().to(dtype)
 
 
 def attended(q, k, v, first):
@@ -204,7 +217,8 @@ def context(run, mistake=None, ulysses=False):
     here = slice(first, first + length)
 
     def gathered(q, k, v):
-        k, v = GatherSequence.apply(k, mistake), GatherSequence.apply(v, None if mistake != "own slice" else mistake)
+        k, v = GatherSequence.apply(k, mistake), GatherSequence.apply(
+            v, None if mistake != "own slice" else mistake)
         return attended(q, k, v, 0 if mistake == "mask without offset" else first)
 
     def exchanged(q, k, v):
@@ -250,7 +264,8 @@ class SumBothWays(torch.autograd.Function):
 
 
 class GatherLast(torch.autograd.Function):
-    """The features of all ranks, of which every rank computes the same loss: backward keeps the own ones."""
+    """The features of all ranks, of which every rank computes the same loss: backward keeps the own
+    ones."""
 
     @staticmethod
     def forward(ctx, x, mistake):
@@ -273,13 +288,16 @@ def vocabulary(run, mistake=None):
     tokens, target = text(run.seed)
     n, width = VOCABULARY // run.world_size, 4 * WIDTH // run.world_size
     at = slice(run.rank * n, (run.rank + 1) * n)
-    embedding = nn.Embedding.from_pretrained(model.embedding.weight.detach()[at].clone(), freeze=False)
+    embedding = nn.Embedding.from_pretrained(model.embedding.weight.detach()[at].clone(),
+                                             freeze=False)
     head = nn.Linear(WIDTH, n, bias=False, dtype=run.dtype)
     head.weight = nn.Parameter(model.head.weight.detach()[at].clone())
     block = model.layers[0]
-    up, down = nn.Linear(WIDTH, width, dtype=run.dtype), nn.Linear(width, WIDTH, bias=False, dtype=run.dtype)
+    up, down = nn.Linear(WIDTH, width, dtype=run.dtype), nn.Linear(width, WIDTH, bias=False,
+                                                                   dtype=run.dtype)
     cut = slice(run.rank * width, (run.rank + 1) * width)
-    up.weight, up.bias = (nn.Parameter(p.detach()[cut].clone()) for p in (block.up.weight, block.up.bias))
+    up.weight, up.bias = (
+        nn.Parameter(p.detach()[cut].clone()) for p in (block.up.weight, block.up.bias))
     down.weight = nn.Parameter(block.down.weight.detach()[:, cut].clone())
     held = ((tokens >= at.start) & (tokens < at.stop))
     x = embedding((tokens - at.start).clamp(0, n - 1))
@@ -293,10 +311,18 @@ def vocabulary(run, mistake=None):
     final = Copy.apply(model.final(x), None, mistake != "head's input not summed")
     logits = GatherLast.apply(head(final), mistake)
     loss_of(logits, target).backward()
-    return {"embedding.weight": embedding.weight.grad, "head.weight": head.weight.grad, "up.weight": up.weight.grad,
-            "up.bias": up.bias.grad, "down.weight": down.weight.grad, "down.bias": block.down.bias.grad,
-            "norm2.weight": block.norm2.weight.grad, "norm2.bias": block.norm2.bias.grad,
-            "final.weight": model.final.weight.grad, "final.bias": model.final.bias.grad}
+    return {
+        "embedding.weight": embedding.weight.grad,
+        "head.weight": head.weight.grad,
+        "up.weight": up.weight.grad,
+        "up.bias": up.bias.grad,
+        "down.weight": down.weight.grad,
+        "down.bias": block.down.bias.grad,
+        "norm2.weight": block.norm2.weight.grad,
+        "norm2.bias": block.norm2.bias.grad,
+        "final.weight": model.final.weight.grad,
+        "final.bias": model.final.bias.grad
+    }
 
 
 def whole_vocabulary(run):
@@ -305,9 +331,19 @@ def whole_vocabulary(run):
     block, x = model.layers[0], model.embedding(tokens)
     x = x + block.down(F.gelu(block.up(block.norm2(x))))
     loss_of(model.head(model.final(x)), target).backward()
-    named = {"embedding": model.embedding, "head": model.head, "up": block.up, "down": block.down, "norm2": block.norm2,
-             "final": model.final}
-    return {f"{name}.{n}": p.grad for name, module in named.items() for n, p in module.named_parameters()}
+    named = {
+        "embedding": model.embedding,
+        "head": model.head,
+        "up": block.up,
+        "down": block.down,
+        "norm2": block.norm2,
+        "final": model.final
+    }
+    return {
+        f"{name}.{n}": p.grad
+        for name, module in named.items()
+        for n, p in module.named_parameters()
+    }
 
 
 # --- Experts: one on each rank, rows go there and come back
@@ -342,7 +378,8 @@ class RoutedExperts(nn.Module):
 
 
 def routed(run, mistake=None):
-    """The rows of a rank go to the experts in turn, weighted by the router; every rank has `4 / ranks` of these."""
+    """The rows of a rank go to the experts in turn, weighted by the router; every rank has `4 /
+    ranks` of these."""
     model = made(RoutedExperts, run.seed, run.dtype)
     x, target = part(rows, run)
     n = 4 // run.world_size
@@ -361,12 +398,14 @@ def routed(run, mistake=None):
     out = back * gates.gather(1, (torch.arange(len(x)) % 4)[:, None])
     loss = loss_of(model.head(model.norm(h + out)), target)
     balance = 0.3 * gates.mean(0).square().sum()
-    loss = loss + (0 if mistake == "balance forgotten" else balance.detach() if mistake == "balance detached" else balance)
+    loss = loss + (0 if mistake == "balance forgotten" else
+                   balance.detach() if mistake == "balance detached" else balance)
     (loss * (run.world_size if mistake == "loss times the ranks" else 1)).backward()
     found = gradients(model)
     for name, g in found.items():
         if name == "experts":
-            g = found[name] = g[mine].clone() / (1 if mistake == "experts not divided" else run.world_size)
+            g = found[name] = g[mine].clone() / (1 if mistake == "experts not divided" else
+                                                 run.world_size)
         elif g is not None and not (mistake == "router not reduced" and name.startswith("router")):
             dist.all_reduce(g)
             g /= run.world_size
@@ -389,7 +428,8 @@ def whole_routed(run, world_size=4):
 
 
 def tied(run, mistake=None):
-    """2 ranks, 4 micro-batches: embedding and first layer, then second layer and the embedding again as head."""
+    """2 ranks, 4 micro-batches: embedding and first layer, then second layer and the embedding
+    again as head."""
     model = made(Transformer, run.seed, run.dtype)
     model.head.weight = model.embedding.weight
     tokens, target = text(run.seed)
@@ -478,11 +518,13 @@ def clip(run, mistake=None):
     elif mistake == "gathered under no_grad":
         all_a, all_b = (GatherRows.apply(t.detach(), None) for t in (a, b))
         all_a[first:first + len(a)], all_b[first:first + len(b)] = a, b
-        loss = (clip_loss(a, all_b, model.scale, first) + clip_loss(b, all_a, model.scale, first)) / 2
+        loss = (clip_loss(a, all_b, model.scale, first) +
+                clip_loss(b, all_a, model.scale, first)) / 2
     else:
         all_a, all_b = (GatherRows.apply(t, mistake) for t in (a, b))
         loss = clip_loss(a, all_b, model.scale, first)
-        loss = (loss + clip_loss(b, all_a, model.scale, 0 if mistake == "one side without offset" else first)) / 2
+        loss = (loss + clip_loss(b, all_a, model.scale,
+                                 0 if mistake == "one side without offset" else first)) / 2
     loss.backward()
     for name, p in model.named_parameters():
         if p.grad is not None and not (mistake == "scale not reduced" and name == "scale"):

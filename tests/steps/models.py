@@ -1,4 +1,5 @@
-"""The models and batches of the steps: the same weights and data for the same seed, whatever the number of ranks."""
+"""The models and batches of the steps: the same weights and data for the same seed, whatever the
+number of ranks."""
 
 import torch
 from torch import nn
@@ -10,7 +11,8 @@ WIDTH, HEADS, VOCABULARY, LENGTH, BATCH = 32, 4, 40, 8, 16
 class Mlp(nn.Module):
     def __init__(self):
         super().__init__()
-        self.first, self.norm, self.second = nn.Linear(WIDTH, 2 * WIDTH), nn.LayerNorm(2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+        self.first, self.norm, self.second = nn.Linear(WIDTH, 2 * WIDTH), nn.LayerNorm(
+            2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
         self.final, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY)
 
     def forward(self, x):
@@ -18,7 +20,8 @@ class Mlp(nn.Module):
 
 
 class Block(nn.Module):
-    """Pre-norm attention and MLP. The Linears may be cut over ranks: heads are counted by what the local query has."""
+    """Pre-norm attention and MLP. The Linears may be cut over ranks: heads are counted by what the
+    local query has."""
 
     def __init__(self):
         super().__init__()
@@ -27,7 +30,10 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
 
     def attention(self, x):
-        heads = [m(x).unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2) for m in (self.q, self.k, self.v)]
+        heads = [
+            m(x).unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2)
+            for m in (self.q, self.k, self.v)
+        ]
         return F.scaled_dot_product_attention(*heads, is_causal=True).transpose(1, 2).flatten(2)
 
     def forward(self, x):
@@ -50,7 +56,8 @@ class Transformer(nn.Module):
 
 
 class Experts(nn.Module):
-    """Tokens go to all experts, weighted by a router: `weights` and `back` are [experts, in, out]."""
+    """Tokens go to all experts, weighted by a router: `weights` and `back` are [experts, in,
+    out]."""
 
     COUNT = 4
 

@@ -1,4 +1,5 @@
-"""Layers as Megatron's, with sequence parallelism and a parallel cross-entropy; DTensors and HSDP as their users write them."""
+"""Layers as Megatron's, with sequence parallelism and a parallel cross-entropy; DTensors and HSDP
+as their users write them."""
 
 import torch
 import torch.distributed as dist
@@ -69,7 +70,8 @@ class ColumnParallel(nn.Module):
     def __init__(self, whole):
         super().__init__()
         self.weight = nn.Parameter(whole.weight.detach().chunk(Mode.size)[Mode.rank].clone())
-        self.bias = None if whole.bias is None else nn.Parameter(whole.bias.detach().chunk(Mode.size)[Mode.rank].clone())
+        self.bias = None if whole.bias is None else nn.Parameter(whole.bias.detach().chunk(
+            Mode.size)[Mode.rank].clone())
 
     def forward(self, x):
         return F.linear(GatherFromSequence.apply(x), self.weight, self.bias)
@@ -97,7 +99,8 @@ class ParallelEmbedding(nn.Module):
     def forward(self, ids):
         first = Mode.rank * len(self.weight)
         outside = (ids < first) | (ids >= first + len(self.weight))
-        x = F.embedding((ids - first).masked_fill(outside, 0), self.weight).masked_fill(outside[..., None], 0)
+        x = F.embedding((ids - first).masked_fill(outside, 0),
+                        self.weight).masked_fill(outside[..., None], 0)
         return ReduceScatterToSequence.apply(x)
 
 
@@ -112,14 +115,18 @@ class ParallelCrossEntropy(torch.autograd.Function):
         outside = (target < first) | (target >= first + logits.size(-1))
         at = (target - first).masked_fill(outside, 0)
         own = (logits - top).gather(-1, at[..., None])[..., 0].masked_fill(outside, 0)
-        ctx.save_for_backward(exp / (exp.sum(-1, keepdim=True) if Mode.mistake == "softmax over the own shard" else total), at, outside)
+        ctx.save_for_backward(
+            exp /
+            (exp.sum(-1, keepdim=True) if Mode.mistake == "softmax over the own shard" else total),
+            at, outside)
         return total[..., 0].log() - summed(own)
 
     @staticmethod
     def backward(ctx, grad):
         softmax, at, outside = ctx.saved_tensors
         hit = torch.ones_like(at) if Mode.mistake == "targets of others not masked" else (~outside)
-        one = torch.zeros_like(softmax).scatter_(-1, at[..., None], hit.to(softmax.dtype)[..., None])
+        one = torch.zeros_like(softmax).scatter_(-1, at[..., None],
+                                                 hit.to(softmax.dtype)[..., None])
         return (softmax - one) * grad[..., None], None
 
 
@@ -134,8 +141,10 @@ def megatron_sp(run, mistake=None):
     model.embed = ParallelEmbedding(model.embed)
     for block in model.blocks:
         a = block.attention
-        a.wq, a.wk, a.wv, a.wo = ColumnParallel(a.wq), ColumnParallel(a.wk), ColumnParallel(a.wv), RowParallel(a.wo)
-        block.gate, block.up, block.down = ColumnParallel(block.gate), ColumnParallel(block.up), RowParallel(block.down)
+        a.wq, a.wk, a.wv, a.wo = ColumnParallel(a.wq), ColumnParallel(a.wk), ColumnParallel(
+            a.wv), RowParallel(a.wo)
+        block.gate, block.up, block.down = ColumnParallel(block.gate), ColumnParallel(
+            block.up), RowParallel(block.down)
     model.lm_head = ColumnParallel(model.lm_head)
     ids, labels = (t.chunk(dp)[run.rank // tp] for t in batch(run.seed))
     x = model.embed(ids) + ScatterToSequence.apply(model.position(torch.arange(LENGTH))[None])
@@ -183,31 +192,42 @@ def dtensor(run, mistake=None):
     tp, tp_size = mesh["tp"], run.world_size // 2
     model = made(Decoder, run.seed, run.dtype)
     for block in model.blocks:
-        parallelize_module(block, tp, {"attention.wq": ColwiseParallel(), "attention.wk": ColwiseParallel(),
-                                       "attention.wv": ColwiseParallel(), "attention.wo": RowwiseParallel(),
-                                       "gate": ColwiseParallel(), "up": ColwiseParallel(), "down": RowwiseParallel()})
+        parallelize_module(
+            block, tp, {
+                "attention.wq": ColwiseParallel(),
+                "attention.wk": ColwiseParallel(),
+                "attention.wv": ColwiseParallel(),
+                "attention.wo": RowwiseParallel(),
+                "gate": ColwiseParallel(),
+                "up": ColwiseParallel(),
+                "down": RowwiseParallel()
+            })
     parallelize_module(model, tp, {"lm_head": ColwiseParallel(use_local_output=False)})
     for block in model.blocks:
         fully_shard(block, mesh=mesh["fsdp"])
     fully_shard(model, mesh=mesh["fsdp"])
     ids, labels = (t.chunk(2)[mesh.get_local_rank("fsdp")] for t in batch(run.seed))
     logits = model(ids, torch.arange(LENGTH))
-    if mistake == "rows of its own after to_local":  # each rank half of the rows; the whole's gradient is then a share
+    # Each rank half of the rows; the whole's gradient is then a share
+    if mistake == "rows of its own after to_local":
         logits = logits.redistribute(tp, [Replicate()]).to_local()
         at = slice(0, 1) if mesh.get_local_rank("tp") == 0 else slice(1, None)
-        loss = F.cross_entropy(logits[at].flatten(0, 1), labels[at].flatten(), reduction="sum") / labels.numel()
+        loss = F.cross_entropy(logits[at].flatten(0, 1), labels[at].flatten(),
+                               reduction="sum") / labels.numel()
     elif mistake == "gradient declared partial":
         logits = logits.redistribute(tp, [Replicate()]).to_local(grad_placements=[Partial()])
         loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten())
     elif mistake == "rows of its own, declared":  # right
         logits = logits.redistribute(tp, [Replicate()]).to_local(grad_placements=[Partial()])
         at = slice(0, 1) if mesh.get_local_rank("tp") == 0 else slice(1, None)
-        loss = F.cross_entropy(logits[at].flatten(0, 1), labels[at].flatten(), reduction="sum") / labels.numel()
+        loss = F.cross_entropy(logits[at].flatten(0, 1), labels[at].flatten(),
+                               reduction="sum") / labels.numel()
     elif mistake == "vocabulary of its own":
         logits = logits.to_local()
         n, first = logits.size(-1), mesh.get_local_rank("tp") * logits.size(-1)
         inside = (labels >= first) & (labels < first + n)
-        loss = F.cross_entropy(logits.flatten(0, 1), (labels - first).masked_fill(~inside, -100).flatten())
+        loss = F.cross_entropy(logits.flatten(0, 1), (labels - first).masked_fill(~inside,
+                                                                                  -100).flatten())
     else:
         loss = F.cross_entropy(logits.full_tensor().flatten(0, 1), labels.flatten())
     loss.backward()
@@ -227,9 +247,11 @@ def hsdp(run, mistake=None, micro_batches=2):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    mesh = init_device_mesh("cpu", (2, run.world_size // 2), mesh_dim_names=("dp_replicate", "dp_shard"))
+    mesh = init_device_mesh("cpu", (2, run.world_size // 2),
+                            mesh_dim_names=("dp_replicate", "dp_shard"))
     model = made(Decoder, run.seed, run.dtype)
-    policy = MixedPrecisionPolicy(reduce_dtype=torch.bfloat16 if mistake == "reduced in bfloat16" else None)
+    policy = MixedPrecisionPolicy(
+        reduce_dtype=torch.bfloat16 if mistake == "reduced in bfloat16" else None)
     for block in model.blocks:
         fully_shard(block, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)

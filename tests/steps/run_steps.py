@@ -1,8 +1,11 @@
-"""Runs the steps on Gloo ranks and asks `distgrad compare`: no right step may be accused, every wrong one is to be caught.
+"""Runs the steps on Gloo ranks and asks `distgrad compare`: no right step may be accused, every
+wrong one is to be caught.
 
-    DISTGRAD=build/release-2.15.0/bin/distgrad python tests/steps/run_steps.py [--seeds 3] [--dtype bfloat16] [--show NAME]
+    DISTGRAD=build/release-2.15.0/bin/distgrad python tests/steps/run_steps.py [--seeds 3] [--dtype
+    bfloat16] [--show NAME]
 
-Every step is compared with a single run in its own dtype and with one in float32. Exit code 1 where a verdict is wrong.
+Every step is compared with a single run in its own dtype and with one in float32. Exit code 1 where
+a verdict is wrong.
 """
 
 import argparse
@@ -29,7 +32,14 @@ from steps import Run, tensor_parallel
 from trainers import fsdp_loop, planned
 
 DISTGRAD = os.environ.get("DISTGRAD", "distgrad")
-STEPS = {("right", name): step for name, step in {**RIGHT, **OTHERS}.items()} | {("wrong", name): step for name, step in WRONG.items()}
+STEPS = {
+    ("right", name): step for name, step in {
+        **RIGHT,
+        **OTHERS
+    }.items()
+} | {
+    ("wrong", name): step for name, step in WRONG.items()
+}
 
 
 def folder_of(root, key, seed, what):
@@ -50,7 +60,8 @@ def be_rank(rank, world_size, root, dtype, seeds):
 
 
 def _has_mesh(step):
-    return getattr(step.parallel, "func", step.parallel) in (tensor_parallel, sharded, ulysses, dtensor, hsdp, fsdp_loop, planned)
+    return getattr(step.parallel, "func", step.parallel) in (tensor_parallel, sharded, ulysses,
+                                                             dtensor, hsdp, fsdp_loop, planned)
 
 
 def end_groups():
@@ -97,7 +108,8 @@ def wait_for(pids):
 
 
 def compare(reference, observed, options):
-    done = subprocess.run([DISTGRAD, "compare", *options, reference, observed], capture_output=True, text=True)
+    done = subprocess.run([DISTGRAD, "compare", *options, reference, observed], capture_output=True,
+                          text=True)
     if done.returncode not in (0, 1):
         sys.exit(f"distgrad compare: exit code {done.returncode}\n{done.stderr}")
     return done
@@ -107,7 +119,8 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--show", default=None, help="print the reports of the steps whose name contains this")
+    parser.add_argument("--show", default=None,
+                        help="print the reports of the steps whose name contains this")
     parser.add_argument("--keep", help="leave the gradients in this folder")
     parser.add_argument("--options", default="", help="of distgrad compare")
     options = parser.parse_args()
@@ -117,7 +130,9 @@ def main():
         os.makedirs(root, exist_ok=True)
         pids = [forked(be_single, root, dtype, seeds)]
         for world_size in (2, 4):
-            pids += [forked(be_rank, rank, world_size, root, dtype, seeds) for rank in range(world_size)]
+            pids += [
+                forked(be_rank, rank, world_size, root, dtype, seeds) for rank in range(world_size)
+            ]
             wait_for(pids)
             pids = []
         sys.exit(judge(root, dtype, seeds, options))
@@ -129,16 +144,21 @@ def judge(root, dtype, seeds, options):
         for seed in seeds:
             for world_size in step.worlds:
                 for reference in sorted({str(dtype), "torch.float32"}):
-                    done = compare(folder_of(root, key, seed, reference), folder_of(root, key, seed, f"{world_size}_ranks"),
+                    done = compare(folder_of(root, key, seed, reference),
+                                   folder_of(root, key, seed, f"{world_size}_ranks"),
                                    options.options.split())
                     good = (done.returncode == 0) == (key[0] == "right")
                     counts[key[0]][0 if good else 1] += 1
                     told = options.show is not None and options.show in key[1]
                     if not good or told:
-                        print(f"{'good' if good else 'BAD '}  {key[0]}: {key[1]}, seed {seed}, {world_size} ranks, against"
-                              f" {reference}\n{done.stdout}")
-    print(f"{options.dtype}: {sum(counts['right'])} comparisons of right steps, {counts['right'][1]} accused;"
-          f" {sum(counts['wrong'])} of wrong ones, {counts['wrong'][1]} missed")
+                        print(
+                            f"{'good' if good else 'BAD '}  {key[0]}: {key[1]}, seed {seed}, "
+                            f"{world_size} ranks, against"
+                            f" {reference}\n{done.stdout}")
+    print(
+        f"{options.dtype}: {sum(counts['right'])} comparisons of right steps, "
+        f"{counts['right'][1]} accused;"
+        f" {sum(counts['wrong'])} of wrong ones, {counts['wrong'][1]} missed")
     return 1 if counts["right"][1] + counts["wrong"][1] else 0
 
 

@@ -1,4 +1,5 @@
-"""Steps whose sequences are cut over ranks: ring attention, zigzag, Ulysses on a mesh of dp and sp."""
+"""Steps whose sequences are cut over ranks: ring attention, zigzag, Ulysses on a mesh of dp and
+sp."""
 
 import functools
 
@@ -20,7 +21,8 @@ class Attention(nn.Module):
         self.core = None  # how heads attend, where they are not all here
 
     def forward(self, x):
-        q, k, v = (w(x).unflatten(-1, (-1, DIM // HEADS)).transpose(1, 2) for w in (self.wq, self.wk, self.wv))
+        q, k, v = (w(x).unflatten(-1, (-1, DIM // HEADS)).transpose(1, 2)
+                   for w in (self.wq, self.wk, self.wv))
         core = self.core or functools.partial(F.scaled_dot_product_attention, is_causal=True)
         k, v = (t.repeat_interleave(HEADS // KV_HEADS, 1) for t in (k, v))
         return self.wo(core(q, k, v).transpose(1, 2).flatten(2))
@@ -29,7 +31,8 @@ class Attention(nn.Module):
 class Layer(nn.Module):
     def __init__(self):
         super().__init__()
-        self.input_norm, self.post_norm, self.attention = nn.RMSNorm(DIM), nn.RMSNorm(DIM), Attention()
+        self.input_norm, self.post_norm, self.attention = nn.RMSNorm(DIM), nn.RMSNorm(
+            DIM), Attention()
         self.gate, self.up, self.down = nn.Linear(DIM, 40), nn.Linear(DIM, 40), nn.Linear(40, DIM)
 
     def forward(self, x):
@@ -53,7 +56,8 @@ class Decoder(nn.Module):
 
 
 def batch(seed):
-    ids = torch.randint(VOCAB, (ROWS, LENGTH + 1), generator=torch.Generator().manual_seed(seed + 7))
+    ids = torch.randint(VOCAB, (ROWS, LENGTH + 1),
+                        generator=torch.Generator().manual_seed(seed + 7))
     return ids[:, :-1], ids[:, 1:]
 
 
@@ -79,12 +83,14 @@ class RingAttention(torch.autograd.Function):
     @staticmethod
     def scores(q, k, diagonal):
         s = q @ k.transpose(-1, -2) * q.size(-1) ** -0.5
-        return s.masked_fill(torch.ones(s.shape[-2:], dtype=torch.bool).triu(1), float("-inf")) if diagonal else s
+        return s.masked_fill(torch.ones(s.shape[-2:], dtype=torch.bool).triu(1),
+                             float("-inf")) if diagonal else s
 
     @staticmethod
     def forward(ctx, q, k, v, mistake):
         ctx.mistake, rank, world = mistake, dist.get_rank(), dist.get_world_size()
-        here_k, here_v, out, lse = k, v, torch.zeros_like(q), torch.full(q.shape[:-1], float("-inf"), dtype=q.dtype)
+        here_k, here_v, out, lse = k, v, torch.zeros_like(q), torch.full(
+            q.shape[:-1], float("-inf"), dtype=q.dtype)
         for step in range(world):
             source = (rank - step) % world
             if source <= rank or mistake == "the future is seen":
@@ -95,7 +101,8 @@ class RingAttention(torch.autograd.Function):
                 if mistake == "sums of exponentials forgotten":
                     out = block if step == 0 else (out + block) / 2
                 else:
-                    out = out * (lse - both).exp()[..., None] + block * (block_lse - both).exp()[..., None]
+                    out = out * (lse - both).exp()[..., None] + block * (block_lse -
+                                                                         both).exp()[..., None]
                 lse = both
             if step < world - 1:
                 here_k, here_v = rotated(here_k, here_v)
@@ -117,7 +124,8 @@ class RingAttention(torch.autograd.Function):
             if source <= rank and (source == rank or mistake != "own block alone"):
                 p = (RingAttention.scores(q, k, source == rank) - lse[..., None]).exp()
                 ds = p * (grad @ v.transpose(-1, -2) - delta) * scale
-                dq, dk, dv = dq + ds @ k, dk + ds.transpose(-1, -2) @ q, dv + p.transpose(-1, -2) @ grad
+                dq, dk, dv = dq + ds @ k, dk + ds.transpose(-1, -2) @ q, dv + p.transpose(-1,
+                                                                                          -2) @ grad
             if step < world - 1 or mistake != "one turn too few":
                 k, v, dk, dv = rotated(k, v, dk, dv)
         return dq, dk, dv, None
@@ -165,7 +173,8 @@ def zigzag(run, mistake=None):
     model = made(Decoder, run.seed, run.dtype)
     rank, world = run.rank, run.world_size
     n = LENGTH // (2 * world)
-    order = torch.cat([torch.arange(c * n, (c + 1) * n) for r in range(world) for c in (r, 2 * world - 1 - r)])
+    order = torch.cat(
+        [torch.arange(c * n, (c + 1) * n) for r in range(world) for c in (r, 2 * world - 1 - r)])
     mine = order.chunk(world)[rank]
     contiguous = torch.arange(LENGTH).chunk(world)[rank]
 
@@ -190,7 +199,8 @@ def zigzag(run, mistake=None):
     if mistake == "labels shifted in each chunk":
         parts = [F.pad(c[:, 1:], (0, 1), value=-100) for c in ids[:, mine].split(n, 1)]
         targets = torch.cat(parts, 1)
-    logits = model(ids[:, mine], contiguous if mistake == "positions of a contiguous shard" else mine)
+    logits = model(ids[:, mine],
+                   contiguous if mistake == "positions of a contiguous shard" else mine)
     loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten()) * weight
     loss.backward()
     for p in model.parameters():
@@ -233,8 +243,10 @@ def ulysses(run, mistake=None):
     model = made(Decoder, run.seed, run.dtype)
 
     def core(q, k, v):
-        wrong = mistake if mistake in ("the world's mean in backward", "same direction in backward") else None
-        q, k, v = (SwapHeadsAndSequence.apply(t, 1, 2, group, wrong if t is k else None) for t in (q, k, v))
+        wrong = mistake if mistake in ("the world's mean in backward",
+                                       "same direction in backward") else None
+        q, k, v = (SwapHeadsAndSequence.apply(t, 1, 2, group, wrong if t is k else None)
+                   for t in (q, k, v))
         out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         out = SwapHeadsAndSequence.apply(out, 2, 1, group, None)
         if mistake == "heads come back in another order":

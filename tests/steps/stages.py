@@ -13,7 +13,8 @@ WIDTH, CLASSES, ROWS, MICRO = 20, 9, 16, 4
 class Stage(nn.Module):
     def __init__(self):
         super().__init__()
-        self.norm, self.wide, self.narrow = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 36), nn.Linear(36, WIDTH)
+        self.norm, self.wide, self.narrow = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 36), nn.Linear(
+            36, WIDTH)
 
     def forward(self, x):
         return x + self.narrow(torch.tanh(self.wide(self.norm(x))))
@@ -33,7 +34,9 @@ class Net(nn.Module):
 
 def data(seed, dtype):
     generator = torch.Generator().manual_seed(seed + 3)
-    return torch.randn(ROWS, WIDTH, generator=generator).to(dtype), torch.randint(CLASSES, (ROWS,), generator=generator)
+    return torch.randn(ROWS, WIDTH,
+                       generator=generator).to(dtype), torch.randint(CLASSES, (ROWS,),
+                                                                     generator=generator)
 
 
 def whole_net(run):
@@ -197,15 +200,18 @@ def moe(run, mistake=None):
     received = torch.empty_like(sent)
     dist.all_to_all_single(received, sent)
     sent, received = sent.tolist(), received.tolist()
-    arrived = AllToAll.apply(normed[token], sent, received, mistake if mistake and mistake.startswith("dispatch") else None)
+    arrived = AllToAll.apply(normed[token], sent, received,
+                             mistake if mistake and mistake.startswith("dispatch") else None)
     done = expert(arrived)
-    back = AllToAll.apply(done, received, sent, mistake if mistake and mistake.startswith("combine") else None)
+    back = AllToAll.apply(done, received, sent,
+                          mistake if mistake and mistake.startswith("combine") else None)
     if mistake == "combined in the order of the experts":
         token = token.sort().values
     out = torch.zeros_like(h).index_add(0, token, back * weights.flatten()[order][:, None])
     if mistake == "dropped by capacity":
         kept = torch.arange(len(order)) % 8 != 7
-        out = torch.zeros_like(h).index_add(0, token[kept], (back * weights.flatten()[order][:, None])[kept])
+        out = torch.zeros_like(h).index_add(0, token[kept],
+                                            (back * weights.flatten()[order][:, None])[kept])
     loss = F.cross_entropy(model.leave(h + out), y)
     aux = balance(probabilities, chosen)
     loss = loss + (aux * world if mistake == "balance times the ranks" else aux)
@@ -231,6 +237,8 @@ def whole_moe(run, world=4):
     x, y = data(run.seed, run.dtype)
     h = model.enter(x)
     out = model.moe(h)
-    aux = sum(balance(p, c) for p, c in zip(model.moe.probabilities.chunk(world), model.moe.chosen.chunk(world))) / world
+    aux = sum(
+        balance(p, c) for p, c in zip(model.moe.probabilities.chunk(world),
+                                      model.moe.chosen.chunk(world))) / world
     (F.cross_entropy(model.leave(out), y) + aux).backward()
     return gradients(model)

@@ -1,4 +1,5 @@
-"""Training steps as they are written in practice, on every rank and in one process; each returns {parameter: gradient}.
+"""Training steps as they are written in practice, on every rank and in one process; each returns
+{parameter: gradient}.
 
 `mistake` plants one: catalogue.py has them all.
 """
@@ -35,7 +36,8 @@ def whole(kind, batch, run, in_float32=False):
 def contrastive(a, b, all_a, all_b, first):
     """Of this rank's rows against all."""
     target = torch.arange(first, first + len(a))
-    return (F.cross_entropy(a @ all_b.t() / 4, target) + F.cross_entropy(b @ all_a.t() / 4, target)) / 2
+    return (F.cross_entropy(a @ all_b.t() / 4, target) +
+            F.cross_entropy(b @ all_a.t() / 4, target)) / 2
 
 
 def embedded(model, x):
@@ -53,7 +55,8 @@ def whole_contrastive(run):
 
 
 def masked_text(seed, dtype=None):
-    """Every row has fewer valid tokens than the one before: a rank's mean is not its share of the whole's."""
+    """Every row has fewer valid tokens than the one before: a rank's mean is not its share of the
+    whole's."""
     tokens, target = text(seed, dtype)
     target = target.clone()
     for row in range(BATCH):
@@ -81,7 +84,8 @@ def by_hand(kind, batch, run, micro_batches=1, mistake=None, in_float32=False):
         loss = loss_of(logits.float() if in_float32 else logits, target_part) * weight
         (loss if mistake == "micro-batches added" else loss / micro_batches).backward()
     for name, p in model.named_parameters():
-        if (mistake == "norm forgotten" and "norm" in name) or (mistake == "a key forgotten" and name == "layers.1.k.weight"):
+        if (mistake == "norm forgotten" and "norm" in name) or (mistake == "a key forgotten" and
+                                                                name == "layers.1.k.weight"):
             continue
         if mistake == "a rank's share missing" and run.rank == run.world_size - 1:
             p.grad.zero_()
@@ -127,7 +131,8 @@ def fsdp(kind, batch, run, micro_batches=1, scale=0):
 
 
 def tensor_parallel(run, sequence=False, shard=False, mistake=None):
-    """DTensors over tp; with `sequence` the norms see a part of the sequence, with `shard` FSDP2 over dp."""
+    """DTensors over tp; with `sequence` the norms see a part of the sequence, with `shard` FSDP2
+    over dp."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import Replicate, Shard
@@ -139,16 +144,23 @@ def tensor_parallel(run, sequence=False, shard=False, mistake=None):
     model = made(Transformer, run.seed, run.dtype)
     for block in model.layers:
         col, row = ColwiseParallel, RowwiseParallel
-        plan = {name: col() for name in ("q", "k", "v", "up")} | {name: row() for name in ("o", "down")}
+        plan = {
+            name: col() for name in ("q", "k", "v", "up")
+        } | {
+            name: row() for name in ("o", "down")
+        }
         if sequence:
             plan = {name: col(input_layouts=Shard(1)) for name in ("q", "k", "v", "up")}
             plan |= {name: row(output_layouts=Shard(1)) for name in ("o", "down")}
             plan |= {name: SequenceParallel() for name in ("norm1", "norm2")}
         parallelize_module(block, mesh["tp"], plan)
     if sequence:
-        parallelize_module(model, mesh["tp"], {
-            "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)), "final": SequenceParallel(),
-            "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate())})
+        parallelize_module(
+            model, mesh["tp"], {
+                "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
+                "final": SequenceParallel(),
+                "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate())
+            })
     if shard:
         for layer in [*model.layers, model]:
             fully_shard(layer, mesh=mesh["dp"])
@@ -202,21 +214,30 @@ def megatron(run, mistake=None):
     group, dp_group, at = groups[run.rank // tp], along_dp[run.rank % tp], run.rank % tp
     model = made(Mlp, run.seed, run.dtype)
     width = model.first.out_features // tp
-    first_w, first_b, second_w = (nn.Parameter(t.detach().clone()) for t in (
-        model.first.weight[at * width:(at + 1) * width], model.first.bias[at * width:(at + 1) * width],
-        model.second.weight[:, at * width:(at + 1) * width]))
-    norm_w, norm_b = (nn.Parameter(t.detach()[at * width:(at + 1) * width].clone()) for t in (model.norm.weight, model.norm.bias))
+    first_w, first_b, second_w = (nn.Parameter(t.detach().clone())
+                                  for t in (model.first.weight[at * width:(at + 1) * width],
+                                            model.first.bias[at * width:(at + 1) * width],
+                                            model.second.weight[:, at * width:(at + 1) * width]))
+    norm_w, norm_b = (nn.Parameter(t.detach()[at * width:(at + 1) * width].clone())
+                      for t in (model.norm.weight, model.norm.bias))
     x, target = part(rows, run, run.rank // tp, run.world_size // tp)
     entered = Copy.apply(model.final(x), group, mistake != "identity backward")
     hidden = F.gelu(F.linear(entered, first_w, first_b)) * norm_w + norm_b
     out = Reduce.apply(F.linear(hidden, second_w), group)
     bias = model.second.bias * tp if mistake == "bias on every rank" else model.second.bias
     loss_of(model.head(out + bias), target).backward()
-    found = gradients(model) | {"first.weight": first_w.grad, "first.bias": first_b.grad, "second.weight": second_w.grad,
-                                "norm.weight": norm_w.grad, "norm.bias": norm_b.grad}
+    found = gradients(model) | {
+        "first.weight": first_w.grad,
+        "first.bias": first_b.grad,
+        "second.weight": second_w.grad,
+        "norm.weight": norm_w.grad,
+        "norm.bias": norm_b.grad
+    }
     everywhere = mistake == "averaged over all ranks"
     for g in found.values():
-        dist.all_reduce(g, group=None if everywhere else group if mistake == "averaged over the wrong group" else dp_group)
+        dist.all_reduce(
+            g, group=None
+            if everywhere else group if mistake == "averaged over the wrong group" else dp_group)
         g /= run.world_size if everywhere else tp if mistake == "averaged over the wrong group" else run.world_size // tp
     return found
 
@@ -230,7 +251,8 @@ def whole_megatron(run):
 
 
 def sequence_by_hand(run, mistake=None):
-    """Each rank a part of the sequence, as the norms under sequence parallelism see it; the gradients are summed."""
+    """Each rank a part of the sequence, as the norms under sequence parallelism see it; the
+    gradients are summed."""
     model = made(Mlp, run.seed, run.dtype)
     x, target = part(rows, run)
     (loss_of(model(x), target) / run.world_size).backward()
@@ -265,7 +287,8 @@ def gathered(run, mistake=None):
     model = made(Mlp, run.seed, run.dtype)
     a, b = (embedded(model, x) for x in part(pairs, run))
     all_a, all_b = (Gather.apply(t, mistake) for t in (a, b))
-    contrastive(a, b, all_a, all_b, 0 if mistake == "labels without offset" else run.rank * len(a)).backward()
+    contrastive(a, b, all_a, all_b,
+                0 if mistake == "labels without offset" else run.rank * len(a)).backward()
     for p in model.parameters():
         if p.grad is not None:
             dist.all_reduce(p.grad)
@@ -274,7 +297,8 @@ def gathered(run, mistake=None):
 
 
 def centred(run, mistake=None):
-    """A loss of the batch's mean, which is all-reduced: (mean of all rows)^2, one loss that all ranks compute."""
+    """A loss of the batch's mean, which is all-reduced: (mean of all rows)^2, one loss that all
+    ranks compute."""
     model = made(Mlp, run.seed, run.dtype)
     x, _ = part(rows, run)
     out = model(x)
@@ -302,7 +326,8 @@ def whole_centred(run):
 
 
 def pipeline(run, mistake=None):
-    """Two stages with two micro-batches; with 4 ranks two pipelines, data parallel. A rank has its stage's parameters only."""
+    """Two stages with two micro-batches; with 4 ranks two pipelines, data parallel. A rank has its
+    stage's parameters only."""
     stages, dp = 2, run.world_size // 2
     stage, replica = run.rank % stages, run.rank // stages
     along_dp = [dist.new_group(list(range(s, run.world_size, stages))) for s in range(stages)]
@@ -318,11 +343,15 @@ def pipeline(run, mistake=None):
             dist.recv(cotangent, run.rank + 1)
             hidden.backward(cotangent / 2 if mistake == "every stage divides" else cotangent)
         else:
-            hidden = torch.empty(len(x_part), model.first.out_features, dtype=run.dtype).requires_grad_()
+            hidden = torch.empty(len(x_part), model.first.out_features,
+                                 dtype=run.dtype).requires_grad_()
             dist.recv(hidden.detach(), run.rank - 1)
-            (loss_of(model.head(model.final(x_part + model.second(hidden))), target_part) / 2).backward()
+            (loss_of(model.head(model.final(x_part + model.second(hidden))), target_part) /
+             2).backward()
             dist.send(hidden.grad, run.rank - 1)
-    found = {f"{name}.{n}": p.grad for name, module in own.items() for n, p in module.named_parameters()}
+    found = {
+        f"{name}.{n}": p.grad for name, module in own.items() for n, p in module.named_parameters()
+    }
     for g in found.values():
         dist.all_reduce(g, group=along_dp[stage])
         g /= dp
@@ -330,7 +359,8 @@ def pipeline(run, mistake=None):
 
 
 def experts(run, mistake=None):
-    """Half of the experts on each of two ranks, which see the same rows; with 4 ranks twice, data parallel."""
+    """Half of the experts on each of two ranks, which see the same rows; with 4 ranks twice, data
+    parallel."""
     ep, dp = 2, run.world_size // 2
     at, replica = run.rank % ep, run.rank // ep
     along_ep = [dist.new_group(list(range(s, s + ep))) for s in range(0, run.world_size, ep)]

@@ -1,6 +1,8 @@
-"""Asks check_step about the planted mistakes (planted.py, strangers.py, colleagues.py), and writes the table of docs/whole-steps.md.
+"""Asks check_step about the planted mistakes (planted.py, strangers.py, colleagues.py), and writes
+the table of docs/whole-steps.md.
 
-    DISTGRAD=build/release-2.15.0/bin/distgrad python tests/steps/table.py [--only TEXT ...] [--show] [--dtype float32] [--write FILE]
+    DISTGRAD=build/release-2.15.0/bin/distgrad python tests/steps/table.py [--only TEXT ...]
+    [--show] [--dtype float32] [--write FILE]
 
 Exit code 1 where a mistake is missed, placed wrongly, or, with --only, neither named nor placed.
 """
@@ -23,7 +25,8 @@ from distgrad import step_host, step_process, stepping  # noqa: E402
 
 
 def run_forked(folder, request):
-    """As stepping._run_processes, by a fork of this process, which runs no autograd: torch is imported once."""
+    """As stepping._run_processes, by a fork of this process, which runs no autograd: torch is
+    imported once."""
     step_host.write_request(folder, request)
     parent = os.getpid()
     pid = os.fork()
@@ -48,7 +51,8 @@ WORLDS = {name: planted.step.worlds[-1] for name, planted in ALL.items()}
 
 
 def ask(name, dtype):
-    """check_step's report of the planted mistake; None where it passes. Its functions look for the step by name, in each process."""
+    """check_step's report of the planted mistake; None where it passes. Its functions look for the
+    step by name, in each process."""
     world_size = WORLDS[name]
 
     def parallel(rank, world_size):
@@ -90,21 +94,30 @@ def judged(planted, answer):
     return named, placed, is_astray and answer["stage"] not in ("unknown", "passes")
 
 
-# Behind the last module that both runs have, a call's backward is the loss's; a term of the loss may be one of a module inside; a factor
-# may be in the loss or come after backward, and shares that nobody adds up are said to be either's to add up.
-_ALIKE = [{"loss", "backward"}, {"loss", "term"}, {"loss", "factor"}, {"loss", "parameters"}, {"backward", "parameters"}, {"after", "factor"}, {"backward", "shares"}, {"after", "shares"}]
+# Behind the last module that both runs have, a call's backward is the loss's; a term of the loss
+# may be one of a module inside; a factor may be in the loss or come after backward, and shares that
+# nobody adds up are said to be either's to add up.
+_ALIKE = [{"loss", "backward"}, {"loss", "term"}, {"loss", "factor"}, {"loss", "parameters"},
+          {"backward", "parameters"}, {"after", "factor"}, {"backward", "shares"},
+          {"after", "shares"}]
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", nargs="*", default=[])
-    parser.add_argument("--unseen", action="store_true", help="those alone that no report was improved on")
+    parser.add_argument("--unseen", action="store_true",
+                        help="those alone that no report was improved on")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--show", action="store_true")
-    parser.add_argument("--results", help="a JSON file that results are added to, and taken from where they are there")
+    parser.add_argument(
+        "--results",
+        help="a JSON file that results are added to, and taken from where they are there")
     parser.add_argument("--write", help="a file that the table is written to")
     options = parser.parse_args()
-    names = [n for n in (UNSEEN if options.unseen else ALL) if not options.only or any(text in n for text in options.only)]
+    names = [
+        n for n in (UNSEEN if options.unseen else ALL)
+        if not options.only or any(text in n for text in options.only)
+    ]
     kept = Path(options.results) if options.results else None
     results = json.loads(kept.read_text()) if kept and kept.exists() else {}
     for name in names:
@@ -121,24 +134,33 @@ def main():
     found = [judged(ALL[name], results[name]) for name in names]
     good, wrong = sum(n or p for n, p, _ in found), sum(m for *_, m in found)
     missed = sum(results[name]["stage"] == "passes" for name in names)
-    summary = (f"{len(found)} mistakes in {options.dtype}: {sum(n for n, *_ in found)} named, {good} named or placed, {wrong} placed wrongly,"
-               f" {missed} missed")
+    summary = (
+        f"{len(found)} mistakes in {options.dtype}: {sum(n for n, *_ in found)} named, {good} "
+        f"named or placed, {wrong} placed wrongly,"
+        f" {missed} missed")
     print(summary)
     if options.write:
-        Path(options.write).write_text("\n".join([summary + ".", "", *rows(names, results, found)]) + "\n")
+        Path(
+            options.write).write_text("\n".join([summary + ".", "", *rows(names, results, found)]) +
+                                      "\n")
     return 1 if wrong or missed or (options.only and good < len(found)) else 0
 
 
 def rows(names, results, found):
-    """A row for each step: how many of its mistakes are caught, named, placed alone, neither, and placed wrongly."""
+    """A row for each step: how many of its mistakes are caught, named, placed alone, neither, and
+    placed wrongly."""
     steps = {}
     for name, (named, placed, misplaced) in zip(names, found):
         row = steps.setdefault(name.partition(":")[0], [0] * 6)
-        counts = (True, results[name]["stage"] != "passes", named, placed and not named, not (named or placed or misplaced), misplaced)
+        counts = (True, results[name]["stage"] != "passes", named, placed and
+                  not named, not (named or placed or misplaced), misplaced)
         steps[name.partition(":")[0]] = [n + bool(c) for n, c in zip(row, counts)]
     steps["all"] = [sum(row[i] for row in steps.values()) for i in range(6)]
-    return ["| step | mistakes | caught | named | placed | neither | placed wrongly |", "| --- | --- | --- | --- | --- | --- | --- |",
-            *(f"| {step} | {' | '.join(map(str, row))} |" for step, row in steps.items())]
+    return [
+        "| step | mistakes | caught | named | placed | neither | placed wrongly |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+        *(f"| {step} | {' | '.join(map(str, row))} |" for step, row in steps.items())
+    ]
 
 
 if __name__ == "__main__":

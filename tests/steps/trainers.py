@@ -1,5 +1,6 @@
-"""Training loops: a criterion that is a module, accumulation over micro-batches of unequal sizes, masks, a loss scale, clipping, under
-DDP, FSDP2 and tensor parallel plans of DTensor; torch's own pipeline schedules; sharded contrastive losses with a sum over all rows."""
+"""Training loops: a criterion that is a module, accumulation over micro-batches of unequal sizes,
+masks, a loss scale, clipping, under DDP, FSDP2 and tensor parallel plans of DTensor; torch's own
+pipeline schedules; sharded contrastive losses with a sum over all rows."""
 
 import torch
 import torch.distributed as dist
@@ -16,7 +17,8 @@ class Classifier(nn.Module):
     def __init__(self):
         super().__init__()
         self.stem = nn.Sequential(nn.Linear(WIDTH, 40), nn.GELU(), nn.LayerNorm(40))
-        self.body = nn.ModuleList(nn.Sequential(nn.Linear(40, 64), nn.Tanh(), nn.Linear(64, 40)) for _ in range(2))
+        self.body = nn.ModuleList(
+            nn.Sequential(nn.Linear(40, 64), nn.Tanh(), nn.Linear(64, 40)) for _ in range(2))
         self.head = nn.Linear(40, CLASSES)
 
     def forward(self, x):
@@ -28,7 +30,9 @@ class Classifier(nn.Module):
 
 def data(seed, dtype):
     generator = torch.Generator().manual_seed(70 + seed)
-    return torch.randn(ROWS, WIDTH, generator=generator).to(dtype), torch.randint(CLASSES, (ROWS,), generator=generator)
+    return torch.randn(ROWS, WIDTH,
+                       generator=generator).to(dtype), torch.randint(CLASSES, (ROWS,),
+                                                                     generator=generator)
 
 
 def whole_classifier(run, clip=None):
@@ -44,7 +48,8 @@ def ddp_loop(run, mistake=None):
     """6 rows a rank in micro-batches of 4 and 2; the loss of each weighs as many as it has."""
     model, criterion = made(Classifier, run.seed, run.dtype), nn.CrossEntropyLoss()
     if mistake == "head ignored by DDP":
-        nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, ["head.weight", "head.bias"])
+        nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(
+            model, ["head.weight", "head.bias"])
     wrapped = nn.parallel.DistributedDataParallel(model)
     x, y = (t[run.rank::run.world_size] for t in data(run.seed, run.dtype))
     if mistake == "the sampler's padding":  # the last rank's list of rows is too short, and is filled up from the beginning
@@ -113,7 +118,8 @@ def planned(run, mistake=None):
     parallelize_module(model, mesh["tp"], plan)
     if mistake == "block's output hooked":
         model.body[1][0].register_forward_hook(lambda m, i, o: o * 1.0 + 0 * o.detach())
-        model.body[1][2].register_full_backward_hook(lambda m, gi, go: tuple(g / 2 if g is not None else None for g in gi))
+        model.body[1][2].register_full_backward_hook(
+            lambda m, gi, go: tuple(g / 2 if g is not None else None for g in gi))
     x, y = (t.chunk(2)[mesh.get_local_rank("dp")] for t in data(run.seed, run.dtype))
     logits = model(x)
     if mistake == "head's input taken for a shard's":
@@ -150,7 +156,8 @@ class StageOf(nn.Module):
         if self.stage == 3:
             return self.head(x)
         block = next(iter(self.body.values()))
-        return (x.detach() if self.mistake == "residual detached" and self.stage == 2 else x) + block(x)
+        return (x.detach()
+                if self.mistake == "residual detached" and self.stage == 2 else x) + block(x)
 
 
 def scheduled(run, mistake=None):
@@ -178,10 +185,13 @@ class TwoTowers(nn.Module):
         super().__init__()
         self.image = nn.Sequential(nn.Linear(WIDTH, 32), nn.ReLU(), nn.Linear(32, 16))
         self.text = nn.Sequential(nn.Linear(WIDTH, 28), nn.Tanh(), nn.Linear(28, 16))
-        self.logit_scale, self.logit_bias = nn.Parameter(torch.tensor(1.5)), nn.Parameter(torch.tensor(-2.0))
+        self.logit_scale, self.logit_bias = nn.Parameter(torch.tensor(1.5)), nn.Parameter(
+            torch.tensor(-2.0))
 
     def forward(self, x, z):
-        return F.normalize(self.image(x), dim=-1), F.normalize(self.text(z), dim=-1), self.logit_scale.exp(), self.logit_bias
+        return F.normalize(self.image(x),
+                           dim=-1), F.normalize(self.text(z),
+                                                dim=-1), self.logit_scale.exp(), self.logit_bias
 
 
 def towers_data(seed, dtype):
@@ -217,7 +227,8 @@ class PassOn(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        return (grad if ctx.mistake == "gradients stay where the texts went" else PassOn.sent(grad, -1)), None
+        return (grad if ctx.mistake == "gradients stay where the texts went" else PassOn.sent(
+            grad, -1)), None
 
 
 def whole_siglip(run):
@@ -235,8 +246,10 @@ def siglip(run, mistake=None):
     turns = run.world_size - 1 - (mistake == "one turn too few")
     for _ in range(turns):
         b = PassOn.apply(b, mistake)
-        loss = loss + criterion(a, b, scale, bias.detach() if mistake == "bias of the negatives detached" else bias,
-                                is_own=mistake == "positives in every block")
+        loss = loss + criterion(
+            a, b, scale,
+            bias.detach() if mistake == "bias of the negatives detached" else bias, is_own=mistake
+            == "positives in every block")
     loss.backward()
     return gradients(model)
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Row:
-    """A function of a package, as one collective. `place`: what is called, the function itself or an adapter."""
+    """A function of a package, as one collective. `place`: what is called, the function itself or
+    an adapter."""
 
     kind: str
     function: str  # module:name
@@ -39,7 +40,8 @@ def packages_in(folder, matching=""):
     for line in _lines(folder / "packages.txt"):
         name, _, requirements = line.partition(":")
         package = Package(name.strip(), requirements.split())
-        package.rows.extend(row for row in _rows(folder / "subjects", package) if matching in row.function)
+        package.rows.extend(
+            row for row in _rows(folder / "subjects", package) if matching in row.function)
         packages.append(package)
     return packages
 
@@ -64,13 +66,16 @@ def _row(folder, package, words):
 def _source(file, name):
     """The adapter's own lines: from its def to the next thing at the margin."""
     lines = file.read_text().splitlines()
-    start = next(i for i, line in enumerate(lines) if line.startswith((f"def {name}(", f"class {name}(")))
-    return "\n".join([lines[start], *inspect.getblock([line + "\n" for line in lines[start:]])[1:]]).strip()
+    start = next(
+        i for i, line in enumerate(lines) if line.startswith((f"def {name}(", f"class {name}(")))
+    return "\n".join([lines[start],
+                      *inspect.getblock([line + "\n" for line in lines[start:]])[1:]]).strip()
 
 
 def _code_lines(source):
     """All but the def: what somebody had to write."""
-    return sum(1 for line in source.splitlines()[1:] if line.strip() and not line.strip().startswith(("#", '"""')))
+    return sum(1 for line in source.splitlines()[1:]
+               if line.strip() and not line.strip().startswith(("#", '"""')))
 
 
 def _lines(file):

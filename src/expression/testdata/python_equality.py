@@ -1,10 +1,11 @@
-"""Evaluates a table of expressions with Python's torch, for expression_python_test.cpp to compare with.
+"""Evaluates a table of expressions with Python's torch, for expression_python_test.cpp to compare
+with.
 
 usage: python_equality.py TABLE DTYPE,... [NAME ...]
 
-Prints for each DTYPE a line for each expression of TABLE: the result's dtype, shape and bytes, then the bytes of the
-gradients of x and y where there are any; or "error" where Python refuses it. Then, of the NAMEs ("torch.sum"), those that
-this torch lacks.
+Prints for each DTYPE a line for each expression of TABLE: the result's dtype, shape and bytes, then
+the bytes of the gradients of x and y where there are any; or "error" where Python refuses it. Then,
+of the NAMEs ("torch.sum"), those that this torch lacks.
 """
 import operator
 import sys

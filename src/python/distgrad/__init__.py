@@ -1,14 +1,18 @@
 """distgrad in Python: are the gradients of a distributed program right?
 
-    check_step(parallel, single)     a training step on real ranks against the same step in one process
+    check_step(parallel, single)     a training step on real ranks against the same step in one
+                                     process
     check(function, "all_gather")    one's own collective against a simulation of all ranks
-    audit(function, "all_gather")    the same through every shape, dim, dtype, group, ... that distgrad has
+    audit(function, "all_gather")    the same through every shape, dim, dtype, group, ... that
+                                     distgrad has
     run(paths)                       scenario files
-    gradcheck(function, inputs)      torch.autograd.gradcheck for all ranks of a running process group
+    gradcheck(function, inputs)      torch.autograd.gradcheck for all ranks of a running process
+                                     group
     save_gradients(model, folder)    for `distgrad compare`, from a training script
 
-Each raises an AssertionError whose text is the report, or returns the report. Importing this does not import torch.
-`gradcheck` communicates with the ranks that there are; the others start their own.
+Each raises an AssertionError whose text is the report, or returns the report. Importing this does
+not import torch. `gradcheck` communicates with the ranks that there are; the others start their
+own.
 """
 
 from .checking import audit, check, run
@@ -19,5 +23,7 @@ from .saving import save_gradients
 from .step_report import ParameterReport, StepReport
 from .stepping import RankError, check_step
 
-__all__ = ["GradcheckError", "GradcheckReport", "ParameterReport", "RankError", "Report", "StepReport", "audit", "check",
-           "check_step", "gradcheck", "run", "save_gradients"]
+__all__ = [
+    "GradcheckError", "GradcheckReport", "ParameterReport", "RankError", "Report", "StepReport",
+    "audit", "check", "check_step", "gradcheck", "run", "save_gradients"
+]

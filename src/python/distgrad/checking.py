@@ -25,31 +25,37 @@ def check(
     keep: "Union[str, os.PathLike, None]" = None,
     **options,
 ) -> Report:
-    """Runs `function` as `collective` in small programs on `world_size` ranks, and compares with a simulation.
+    """Runs `function` as `collective` in small programs on `world_size` ranks, and compares with a
+    simulation.
 
         def test_gather():
             distgrad.check(GatherLayer.apply, "all_gather", world_size=4)
 
-    `function` is a function, an autograd.Function or its `apply`, a Module or a Module class; what its parameters get, by
-    their names, is in docs/your-code.md. It may be made inside another function. `objective` says what the ranks optimise
-    together: "sum", "mean", "replicated" (one loss, computed on every rank) or "rank:1". `dtype` is float64 by default.
-    The programs are scenario files, and are left in the folder `keep` if one is given. `options` are those of `distgrad run`.
+    `function` is a function, an autograd.Function or its `apply`, a Module or a Module class; what
+    its parameters get, by their names, is in docs/your-code.md. It may be made inside another
+    function. `objective` says what the ranks optimise together: "sum", "mean", "replicated" (one
+    loss, computed on every rank) or "rank:1". `dtype` is float64 by default. The programs are
+    scenario files, and are left in the folder `keep` if one is given. `options` are those of
+    `distgrad run`.
 
-    `world_size` is 4 by default. Under torchrun, srun or mpirun it is as many as were started, the ranks are the launcher's, and all
-    processes make the call: all return or raise the same (docs/clusters.md). So it is with audit() and run().
+    `world_size` is 4 by default. Under torchrun, srun or mpirun it is as many as were started, the
+    ranks are the launcher's, and all processes make the call: all return or raise the same
+    (docs/clusters.md). So it is with audit() and run().
 
-    The programs are the audit's, all on `world_size` ranks, without the tensors that many a function is not meant for: no elements,
-    no dimension, ties, zeros, gathers of different sizes. `without` leaves out more of them, by the names of aspects ("groups") or
-    programs ("uneven"). What the function's parameters cannot express is skipped, which strict=True takes for a failure.
+    The programs are the audit's, all on `world_size` ranks, without the tensors that many a
+    function is not meant for: no elements, no dimension, ties, zeros, gathers of different sizes.
+    `without` leaves out more of them, by the names of aspects ("groups") or programs ("uneven").
+    What the function's parameters cannot express is skipped, which strict=True takes for a failure.
 
-    Returns the report, or raises AssertionError with it, also where every case was skipped. ValueError: a bad argument, or a
-    function that cannot be loaded in the ranks."""
+    Returns the report, or raises AssertionError with it, also where every case was skipped.
+    ValueError: a bad argument, or a function that cannot be loaded in the ranks."""
     refuse_in_rank("check")
     _check_collective(collective)
     team = launched.team()
     world_size = launched.ranks_by_default() if world_size is None else world_size
     if team and world_size > team.size:
-        raise ValueError(f"check needs {world_size} ranks, and {team.launcher} has started {team.size}")
+        raise ValueError(
+            f"check needs {world_size} ranks, and {team.launcher} has started {team.size}")
     asked = {"op": op, "objective": objective, "world_size": world_size,
              "without": [*_NOT_CHECKED, *_NOT_CHECKED_OF.get(collective, ()), *without]}
 
@@ -59,8 +65,12 @@ def check(
             os.makedirs(folder, exist_ok=True)
             subject = f"{collective}={_subject_place(function, folder)}"
             call("audit", {**asked, "battery": folder}, [subject])
-            return _run([folder], {"dtype": dtype, "timeout": timeout_s, "allow_code": True, **options}, None if keep else folder,
-                        others_start(team, os.path.join(folder, "function")))
+            return _run([folder], {
+                "dtype": dtype,
+                "timeout": timeout_s,
+                "allow_code": True,
+                **options
+            }, None if keep else folder, others_start(team, os.path.join(folder, "function")))
 
     return on_all(team, ("check", collective, f"world_size={world_size}"), lead)
 
@@ -77,13 +87,15 @@ def audit(
     objective: Optional[str] = None,
     **options,
 ) -> Report:
-    """The whole battery of `distgrad audit` for one function: 1 to 5 ranks, dims, dtypes, groups, shapes, ties, zeros, ops.
+    """The whole battery of `distgrad audit` for one function: 1 to 5 ranks, dims, dtypes, groups,
+    shapes, ties, zeros, ops.
 
         distgrad.audit(GatherLayer.apply, "all_gather")
 
-    Without `objective`, being right for any one counts. `options` are those of `distgrad audit` (strict=True, op="sum",
-    without=["groups"]). Takes some seconds. Returns the results, or raises
-    AssertionError with the table where a collective is wrong or none could be judged; ValueError as check()."""
+    Without `objective`, being right for any one counts. `options` are those of `distgrad audit`
+    (strict=True, op="sum", without=["groups"]). Takes some seconds. Returns the results, or raises
+    AssertionError with the table where a collective is wrong or none could be judged; ValueError as
+    check()."""
     refuse_in_rank("audit")
     _check_collective(collective)
     team = launched.team()
@@ -92,38 +104,48 @@ def audit(
         with tempfile.TemporaryDirectory(prefix="distgrad-") as folder:
             subject = f"{collective}={_subject_place(function, folder)}"
             options.setdefault("python", sys.executable)
-            return report_of("audit", {"objective": objective, **options}, [subject], _Shortened(folder, True),
+            return report_of("audit", {
+                "objective": objective,
+                **options
+            }, [subject], _Shortened(folder, True),
                              others_start(team, os.path.join(folder, "function")))
 
     return on_all(team, ("audit", collective), lead)
 
 
 def run(paths: "Union[str, os.PathLike, Iterable]" = "scenarios", **options) -> Report:
-    """`distgrad run` on scenario files, folders or single cases. The options are the command line's, with underscores:
+    """`distgrad run` on scenario files, folders or single cases. The options are the command
+    line's, with underscores:
 
         distgrad.run("scenarios/debate", subject="torch_nn", world_size=[2, 3])
         distgrad.run(["mine.json:subject=in_place", "others"], strict=True)
 
-    Returns the report, or raises AssertionError with its text where a case is not as expected or went wrong, or nothing ran
-    (unless allow_empty=True); ValueError with the command's own words for a bad path, file or option."""
+    Returns the report, or raises AssertionError with its text where a case is not as expected or
+    went wrong, or nothing ran (unless allow_empty=True); ValueError with the command's own words
+    for a bad path, file or option."""
     refuse_in_rank("run")
     for taken in {"json", "color"} & set(options):
         raise TypeError(f"run() has no option {taken!r}: the report is returned")
     paths = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     team = launched.team()
-    return on_all(team, ("run", *map(os.fspath, paths)), lambda: _run(paths, options, None, others_start(team)))
+    return on_all(team, ("run", *map(os.fspath, paths)),
+                  lambda: _run(paths, options, None, others_start(team)))
 
 
 def _run(paths, options, gone, others):
     """gone: a folder that is not there any more when the report is read; None: there is none."""
     shorten = _Shortened(gone, "python" not in options)
     options.setdefault("python", sys.executable)
-    return report_of("run", {"color": "never", **options}, [os.fspath(path) for path in paths], shorten, others)
+    return report_of("run", {
+        "color": "never",
+        **options
+    }, [os.fspath(path) for path in paths], shorten, others)
 
 
 class _Shortened:
-    """The text without what its reader has not asked for and cannot use: a folder that is gone by then (None: there is none),
-    this interpreter's path in the names of the cases, and, of the cases in that folder, what one before has said."""
+    """The text without what its reader has not asked for and cannot use: a folder that is gone by
+    then (None: there is none), this interpreter's path in the names of the cases, and, of the cases
+    in that folder, what one before has said."""
 
     def __init__(self, folder, python):
         self._folder = folder
@@ -138,12 +160,14 @@ class _Shortened:
         if again and self._folder:
             return None
         if self._python and not again:
-            line = line.replace(f":python={sys.executable}", "").replace(f",python={sys.executable}", "")
+            line = line.replace(f":python={sys.executable}",
+                                "").replace(f",python={sys.executable}", "")
         return line.replace(self._folder + os.sep, "") if self._folder else line
 
 
 def _each_verdict_once(lines):
-    """The details of a case, which are indented, only where its verdict is new: the programs of check() differ in little."""
+    """The details of a case, which are indented, only where its verdict is new: the programs of
+    check() differ in little."""
     told, kept, shown = set(), [], True
     for line in lines:
         if line.startswith(("FAIL ", "ERR ", "skip ")):
@@ -169,7 +193,8 @@ _SPECIAL = set("+,=:")
 
 
 def _subject_place(function, folder):
-    """python:FILE.py:NAME or python:MODULE:NAME; `folder` is for a file that loads what has no name."""
+    """python:FILE.py:NAME or python:MODULE:NAME; `folder` is for a file that loads what has no
+    name."""
     if not callable(function):
         raise TypeError(f"{function!r} is no function")
     place = transport.place_of(function)

@@ -14,7 +14,8 @@ _AS_EXPECTED, _USER_ERROR, _INTERRUPTED = 0, 2, (130, 143, -2, -15)
 
 
 class Report(dict):
-    """The JSON report (docs/command-line.md), as a dict. `text`, or str(report): what the command printed."""
+    """The JSON report (docs/command-line.md), as a dict. `text`, or str(report): what the command
+    printed."""
 
     def __init__(self, fields, text):
         super().__init__(fields)
@@ -25,37 +26,47 @@ class Report(dict):
 
 
 def executable():
-    """The path of `distgrad`. Looked for in $DISTGRAD, in or beside this package where it is installed or built, in the build
-    folders of its sources (the newest), and in PATH. Raises RuntimeError."""
+    """The path of `distgrad`. Looked for in $DISTGRAD, in or beside this package where it is
+    installed or built, in the build folders of its sources (the newest), and in PATH. Raises
+    RuntimeError."""
     given = os.environ.get("DISTGRAD")
     if given:
         found = shutil.which(given)
         if found is None:
             raise RuntimeError(f"DISTGRAD is {given}, which is no executable file")
         return found
-    package = Path(os.path.abspath(__file__)).parent  # a link's own place: the build folder links to the sources
+    # A link's own place: the build folder links to the sources
+    package = Path(os.path.abspath(__file__)).parent
     beside = [package / "bin" / "distgrad",  # installed by pip
               package.parents[3] / "bin" / "distgrad"]  # PREFIX/share/distgrad/python/distgrad
-    built = sorted(Path(__file__).resolve().parents[3].glob("build/*/bin/distgrad"), key=lambda f: -f.stat().st_mtime)
+    built = sorted(
+        Path(__file__).resolve().parents[3].glob("build/*/bin/distgrad"),
+        key=lambda f: -f.stat().st_mtime)
     for candidate in [*beside, *built, shutil.which("distgrad")]:
         if candidate and os.access(candidate, os.X_OK):
             return str(candidate)
-    raise RuntimeError("the distgrad executable was not found: build it (tools/run), put it into PATH, or name it in the"
-                       " environment variable DISTGRAD")
+    raise RuntimeError(
+        "the distgrad executable was not found: build it (tools/run), put it into PATH, or name "
+        "it in the"
+        " environment variable DISTGRAD")
 
 
 def report_of(command, options, positional, shorten, others=None):
-    """Runs `distgrad COMMAND`; `shorten` is applied to the texts; `others`: as of call(). Returns the Report; raises AssertionError with
-    the report's text where something is not as expected, went wrong, or nothing was judged, and ValueError with what the command says of
-    bad arguments."""
+    """Runs `distgrad COMMAND`; `shorten` is applied to the texts; `others`: as of call(). Returns
+    the Report; raises AssertionError with the report's text where something is not as expected,
+    went wrong, or nothing was judged, and ValueError with what the command says of bad
+    arguments."""
     code, fields, output, errors = _reported(command, options, positional, shorten, others=others)
     if code != _AS_EXPECTED or fields is None:
-        raise AssertionError("\n".join(filter(None, [output.rstrip(), errors.strip()])) or f"distgrad: exit code {code}")
+        raise AssertionError(
+            "\n".join(filter(None, [output.rstrip(), errors.strip()])) or
+            f"distgrad: exit code {code}")
     return Report(fields, output)
 
 
 def compare(reference, observed, options, folder):
-    """(whether all is right, the JSON report, the text) of `distgrad compare` in that folder. Raises ValueError."""
+    """(whether all is right, the JSON report, the text) of `distgrad compare` in that folder.
+    Raises ValueError."""
     code, fields, output, errors = _reported("compare", options, [reference, observed], str, folder)
     if fields is None:
         raise RuntimeError(f"distgrad compare: exit code {code}\n{errors or output}")
@@ -65,15 +76,21 @@ def compare(reference, observed, options, folder):
 def _reported(command, options, positional, shorten, cwd=None, others=None):
     with tempfile.TemporaryDirectory(prefix="distgrad-") as folder:
         file = os.path.join(folder, "report.json")
-        code, output, errors = call(command, {"json": file, **options}, positional, shorten, cwd, others)
+        code, output, errors = call(command, {
+            "json": file,
+            **options
+        }, positional, shorten, cwd, others)
         return code, _read(file), output, errors
 
 
 def call(command, options, positional, shorten=str, cwd=None, others=None):
-    """Runs `distgrad COMMAND`. `options` are as the command line's, with underscores: True is a flag, None and False are left
-    out, a list is several values. others(): has a launcher's other processes start the command, too, which then has its ranks there; else
-    it starts ranks itself. Returns (exit code, output, errors); raises ValueError with what it says of bad arguments."""
-    code, output, errors = _run([os.path.abspath(executable()), command, *_option_words(options), "--", *positional], cwd, others)
+    """Runs `distgrad COMMAND`. `options` are as the command line's, with underscores: True is a
+    flag, None and False are left out, a list is several values. others(): has a launcher's other
+    processes start the command, too, which then has its ranks there; else it starts ranks itself.
+    Returns (exit code, output, errors); raises ValueError with what it says of bad arguments."""
+    code, output, errors = _run(
+        [os.path.abspath(executable()), command, *_option_words(options), "--", *positional], cwd,
+        others)
     output, errors = shorten(output), shorten(errors)
     if code in _INTERRUPTED:
         raise KeyboardInterrupt
@@ -88,8 +105,12 @@ def rank_of_launcher():
 
 
 def start(line, launched, cwd=None, **streams):
-    """launched: as one of a launcher's processes, whose variables it sees; else it starts its ranks itself."""
-    environment = dict(os.environ, **{IN_RANK: "1"}, **({} if launched else {"DISTGRAD_LAUNCHER": "none"}))
+    """launched: as one of a launcher's processes, whose variables it sees; else it starts its ranks
+    itself."""
+    environment = dict(os.environ, **{IN_RANK: "1"},
+                       **({} if launched else {
+                           "DISTGRAD_LAUNCHER": "none"
+                       }))
     # The ranks are of this interpreter and see the modules that this process sees.
     environment["PYTHONPATH"] = os.pathsep.join(p or os.getcwd() for p in sys.path)
     return subprocess.Popen(line, stdin=subprocess.DEVNULL, env=environment, cwd=cwd, **streams)

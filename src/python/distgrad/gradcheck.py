@@ -1,7 +1,8 @@
-"""`python -m distgrad.gradcheck FILE:FUNCTION --ranks 4 --input 'randn(4, 3)'`, and the same under torchrun.
+"""`python -m distgrad.gradcheck FILE:FUNCTION --ranks 4 --input 'randn(4, 3)'`, and the same under
+torchrun.
 
-The function distgrad.gradcheck is in gradient_check.api. `import distgrad.gradcheck` would put this module in its place, so the
-module can be called as well.
+The function distgrad.gradcheck is in gradient_check.api. `import distgrad.gradcheck` would put this
+module in its place, so the module can be called as well.
 """
 
 import sys

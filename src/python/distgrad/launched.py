@@ -1,6 +1,6 @@
-"""The processes of torchrun, Slurm or MPI that call the Python API together, each in its place: rank 0's leads, and its result, or
-what it raises, is everyone's. Both ends of a connection prove that they know the job's secret (docs/clusters.md) before anything
-is read that could do harm."""
+"""The processes of torchrun, Slurm or MPI that call the Python API together, each in its place:
+rank 0's leads, and its result, or what it raises, is everyone's. Both ends of a connection prove
+that they know the job's secret (docs/clusters.md) before anything is read that could do harm."""
 
 import contextlib
 import json
@@ -28,8 +28,9 @@ class LaunchError(RuntimeError):
 
 
 def team():
-    """Of this process's launcher: it waits for all at the first call. None where no launcher has started several. A process that
-    is no rank for distgrad says so by DISTGRAD_LAUNCHER=none. Raises LaunchError."""
+    """Of this process's launcher: it waits for all at the first call. None where no launcher has
+    started several. A process that is no rank for distgrad says so by DISTGRAD_LAUNCHER=none.
+    Raises LaunchError."""
     global _team
     if _team is _unknown:
         place = _told()
@@ -44,8 +45,8 @@ def ranks_by_default():
 
 
 def _told(*words):
-    ran = subprocess.run([os.path.abspath(executable()), "--launched-place", *words], stdin=subprocess.DEVNULL,
-                         capture_output=True, text=True)
+    ran = subprocess.run([os.path.abspath(executable()), "--launched-place", *words],
+                         stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if ran.returncode:
         raise LaunchError(ran.stderr.strip().removeprefix("distgrad: "))
     return json.loads(ran.stdout)
@@ -59,12 +60,13 @@ class Team:
         self._wait_s = place["wait_s"]
         self._lost = None  # why this process is through with the others
         self._connections = _others(place) if self.rank == 0 else {0: _leader(place)}
-        self.own, self.store = self._share_addresses()  # of this process, and of rank 0 as seen from here
+        # Of this process, and of rank 0 as seen from here
+        self.own, self.store = self._share_addresses()
         self.interface = _told(self.own)
 
     def agree(self, call, lead, follow):
-        """lead() on rank 0 and follow.take(message), follow.turn(), follow.end() on the others, which all `call` the same. What
-        lead returns or raises is returned or raised everywhere."""
+        """lead() on rank 0 and follow.take(message), follow.turn(), follow.end() on the others,
+        which all `call` the same. What lead returns or raises is returned or raised everywhere."""
         __tracebackhide__ = True
         if self._lost:
             self.close()
@@ -73,7 +75,10 @@ class Team:
             return self._lead(call, lead) if self.rank == 0 else self._follow(call, follow)
         except (OSError, EOFError, LaunchError) as error:
             if not isinstance(error, LaunchError):
-                error = LaunchError(f"the connection to {'another rank' if self.rank == 0 else 'rank 0'} is lost: {_reason(error)}")
+                error = LaunchError(
+                    f"the connection to {'another rank' if self.rank == 0 else 'rank 0'} is lost: "
+                    f"{_reason(error)}"
+                )
             self._lost = str(error)
             self.close()
             raise error from None
@@ -119,23 +124,31 @@ class Team:
             try:
                 self.send(rank, message)
             except Exception:  # an exception that cannot be pickled
-                self.send(rank, ("raised", LaunchError(f"rank 0 raised {type(message[1]).__name__}: {message[1]}")))
+                self.send(rank,
+                          ("raised",
+                           LaunchError(f"rank 0 raised {type(message[1]).__name__}: {message[1]}")))
 
     def _await_calls(self, call):
         missing = set(self._connections)
         end = time.monotonic() + self._wait_s
         while missing:
             if time.monotonic() > end:
-                raise LaunchError(f"{ranks_text(sorted(missing))} did not call {call[0]} within {self._wait_s} s, as rank 0 has: call"
-                                  " it on all ranks, or set DISTGRAD_LAUNCHER=none, and each process that calls it starts its own")
+                raise LaunchError(
+                    f"{ranks_text(sorted(missing))} did not call {call[0]} within {self._wait_s} "
+                    f"s, as rank 0 has: call"
+                    " it on all ranks, or set DISTGRAD_LAUNCHER=none, and each process that calls "
+                    "it starts its own"
+                )
             for rank, message in self.receive(1):
                 if message is None:
                     raise LaunchError(self._lost)
                 if message[0] != "call":  # what was under way when the call before ended
                     continue
                 if message[1] != call:
-                    raise LaunchError(f"rank {rank} calls {_call_text(message[1])} and rank 0 {_call_text(call)}: all processes of a"
-                                      " launcher are to make the same calls in the same order")
+                    raise LaunchError(
+                        f"rank {rank} calls {_call_text(message[1])} and rank 0 "
+                        f"{_call_text(call)}: all processes of a"
+                        " launcher are to make the same calls in the same order")
                 missing.discard(rank)
 
     def _follow(self, call, follow):
@@ -159,7 +172,8 @@ class Team:
         if self.rank:
             return self._connections[0].recv()
         ends = {rank: _ends(there) for rank, there in self._connections.items()}
-        own = next((ours for ours, theirs in ends.values() if not _is_loopback(theirs)), next(iter(ends.values()))[0])
+        own = next((ours for ours, theirs in ends.values() if not _is_loopback(theirs)),
+                   next(iter(ends.values()))[0])
         for rank, (ours, theirs) in ends.items():
             # Who is on this machine may have come by an address that means nothing elsewhere.
             self._connections[rank].send((own, own) if _is_loopback(theirs) else (theirs, ours))
@@ -195,8 +209,12 @@ def _others(place):
                 held, _ = listening.accept()
             except TimeoutError:
                 missing = sorted(set(range(1, place["size"])) - set(found))
-                raise LaunchError(f"{ranks_text(missing)} did not come to rank 0 within {place['wait_s']} s: call distgrad on all"
-                                  " ranks, or set DISTGRAD_LAUNCHER=none, and each process that calls it starts its own") from None
+                raise LaunchError(
+                    f"{ranks_text(missing)} did not come to rank 0 within {place['wait_s']} s: "
+                    f"call distgrad on all"
+                    " ranks, or set DISTGRAD_LAUNCHER=none, and each process that calls it starts "
+                    "its own"
+                ) from None
             there = _proven(held, place, asks=True)
             if there:
                 found[there.recv()] = there
@@ -207,8 +225,10 @@ def _listening(place):
     family = socket.AF_INET6 if ":" in place["listen"] else socket.AF_INET
     for port in range(place["first_port"], place["first_port"] + place["ports"]):
         with contextlib.suppress(OSError):
-            return socket.create_server((place["listen"], port), family=family, backlog=socket.SOMAXCONN)
-    raise LaunchError(f"rank 0 can listen at no port from {place['first_port']} to {port} of {place['listen']}")
+            return socket.create_server((place["listen"], port), family=family,
+                                        backlog=socket.SOMAXCONN)
+    raise LaunchError(
+        f"rank 0 can listen at no port from {place['first_port']} to {port} of {place['listen']}")
 
 
 def _leader(place):
@@ -220,7 +240,8 @@ def _leader(place):
                     held = socket.create_connection((address, port), _CONNECT_S)
                 except OSError:
                     continue
-                if held.getsockname() == held.getpeername():  # to oneself: both ends took the same port
+                # To oneself: both ends took the same port
+                if held.getsockname() == held.getpeername():
                     held.close()
                     continue
                 there = _proven(held, place, asks=False)
@@ -229,8 +250,10 @@ def _leader(place):
                     return there
                 stranger = "; who listens there does not know this job's secret: set DISTGRAD_SECRET to the same for all ranks"
         time.sleep(_RETRY_S)
-    raise LaunchError(f"rank {place['rank']} found no rank 0 at {' or '.join(place['addresses'])}, ports {place['first_port']} to"
-                      f" {place['first_port'] + place['ports'] - 1}, within {place['wait_s']} s{stranger}")
+    raise LaunchError(
+        f"rank {place['rank']} found no rank 0 at {' or '.join(place['addresses'])}, ports "
+        f"{place['first_port']} to"
+        f" {place['first_port'] + place['ports'] - 1}, within {place['wait_s']} s{stranger}")
 
 
 def _proven(held, place, asks):
@@ -257,8 +280,10 @@ def _limit_waiting(held, seconds):
 
 
 def _watch(held):
-    """A host or network that is gone is noticed within about five seconds, as by the driver (launched/addresses.h)."""
+    """A host or network that is gone is noticed within about five seconds, as by the driver
+    (launched/addresses.h)."""
     held.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     held.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in ((socket.TCP_KEEPIDLE, 1), (socket.TCP_KEEPINTVL, 1), (socket.TCP_KEEPCNT, 4), (socket.TCP_USER_TIMEOUT, 5000)):
+    for option, value in ((socket.TCP_KEEPIDLE, 1), (socket.TCP_KEEPINTVL, 1),
+                          (socket.TCP_KEEPCNT, 4), (socket.TCP_USER_TIMEOUT, 5000)):
         held.setsockopt(socket.IPPROTO_TCP, option, value)

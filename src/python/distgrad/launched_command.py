@@ -1,4 +1,5 @@
-"""A `distgrad` command that a launcher's processes run together: rank 0's is the driver, the others' are its ranks."""
+"""A `distgrad` command that a launcher's processes run together: rank 0's is the driver, the
+others' are its ranks."""
 
 import contextlib
 import os
@@ -17,7 +18,8 @@ def on_all(team, call, lead):
 
 
 def others_start(team, folder=None):
-    """For driver.call: has the others take part, with the files of a folder, where there is one. None without a launcher."""
+    """For driver.call: has the others take part, with the files of a folder, where there is one.
+    None without a launcher."""
     if team is None:
         return None
 
@@ -41,7 +43,8 @@ class _Follower:
         _, folder, files = message
         if files:
             self._bring(folder, files)
-        self._process = start(rank_of_launcher(), True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._process = start(rank_of_launcher(), True, stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL)
 
     def turn(self):
         pass
@@ -57,7 +60,8 @@ class _Follower:
             shutil.rmtree(self._made, ignore_errors=True)
 
     def _bring(self, folder, files):
-        """To rank 0's folder, as subjects are found at the same paths on all hosts; it is there for who shares rank 0's host."""
+        """To rank 0's folder, as subjects are found at the same paths on all hosts; it is there for
+        who shares rank 0's host."""
         top = os.path.dirname(folder)
         try:
             os.mkdir(top, 0o700)

@@ -1,7 +1,8 @@
-"""Forked processes that each do some work in a folder: watched, and ended with all that they started.
+"""Forked processes that each do some work in a folder: watched, and ended with all that they
+started.
 
-In the folder each process NAME leaves NAME.done once it is through, or NAME.error, a traceback; NAME.out, what it printed;
-NAME.stack, where it hung.
+In the folder each process NAME leaves NAME.done once it is through, or NAME.error, a traceback;
+NAME.out, what it printed; NAME.stack, where it hung.
 """
 
 import datetime
@@ -23,13 +24,18 @@ _STACK_BEGIN = "Stack (most recent call first)"
 class Nursery:
     """Forks, watches, and ends. No process that it forked is left when run() is through.
 
-    work(name): what a process does. enough: names of those that count, None: all; that another one dies is theirs to notice.
-    together: names of those that wait for each other: where all that are left do so and nothing moves, they hang.
-    apart: others work with these elsewhere, and may still need them, also where they hang: run() calls apart() with what it will
-    return, and waits for SIGTERM. With a file `late` in the folder the time is over.
-    grace_s: for the others, once one that counts has failed, any has raised, or all that count are done."""
+    work(name): what a process does. enough: names of those that count, None: all; that another one
+    dies is theirs to notice.
+    together: names of those that wait for each other: where all that are left do so and nothing
+        moves, they hang.
+    apart: others work with these elsewhere, and may still need them, also where they hang: run()
+        calls apart() with what it will return, and waits for SIGTERM. With a file `late` in the
+        folder the time is over.
+    grace_s: for the others, once one that counts has failed, any has raised, or all that count are
+        done."""
 
-    def __init__(self, folder, names, timeout_s, work, enough=None, grace_s=0.5, together=(), apart=None):
+    def __init__(self, folder, names, timeout_s, work, enough=None, grace_s=0.5, together=(),
+                 apart=None):
         self._folder, self._names, self._timeout_s = folder, names, timeout_s
         self._work, self._grace_s = work, grace_s
         self._apart = apart
@@ -78,7 +84,8 @@ class Nursery:
         waiting, is_ending = set(self._names), False
         begin = time.monotonic()
         end = begin + self._timeout_s
-        while waiting and time.monotonic() < end and not (self._apart and os.path.exists(self._path("late"))):
+        while waiting and time.monotonic() < end and not (self._apart and
+                                                          os.path.exists(self._path("late"))):
             dead = self._reap()
             for name in sorted(waiting):
                 if os.path.exists(self._path(name + ".error")):
@@ -88,7 +95,8 @@ class Nursery:
                 elif not os.path.exists(self._path(name + ".done")):
                     continue
                 waiting.discard(name)
-            if not is_ending and (self._enough.isdisjoint(waiting) or any(map(self._ends_all, self._failures))):
+            if not is_ending and (self._enough.isdisjoint(waiting) or
+                                  any(map(self._ends_all, self._failures))):
                 is_ending, end = True, min(end, time.monotonic() + self._grace_s)
             if not self._failures and self._is_stuck(waiting & self._together):
                 waiting &= self._together
@@ -109,7 +117,8 @@ class Nursery:
 
     def _tell_hang(self, names, seconds):
         self._dump_stacks(names)
-        finished = sorted(name for name in self._together - names if os.path.exists(self._path(name + ".done")))
+        finished = sorted(
+            name for name in self._together - names if os.path.exists(self._path(name + ".done")))
         for name in sorted(names):
             stack, collective = self._stack(name), collective_of(self._stack(name))
             self._fail(name, "hang", stack)
@@ -143,7 +152,12 @@ class Nursery:
         self._processes.clear()
 
     def _fail(self, name, kind, text):
-        self._failures.append({"process": name, "kind": kind, "text": text, "output": self._text(name + ".out")[-4096:]})
+        self._failures.append({
+            "process": name,
+            "kind": kind,
+            "text": text,
+            "output": self._text(name + ".out")[-4096:]
+        })
 
     def _path(self, name):
         return os.path.join(self._folder, name)
@@ -195,28 +209,34 @@ def _be(name, folder, work, gate, parent):
 
 def _traceback(error):
     here = os.path.dirname(os.path.abspath(__file__))
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(here)]
-    lines = ["Traceback (most recent call last):\n"] + traceback.format_list(frames) if frames else []
+    frames = [
+        f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(here)
+    ]
+    lines = ["Traceback (most recent call last):\n"
+            ] + traceback.format_list(frames) if frames else []
     return "".join(lines + traceback.format_exception_only(type(error), error))
 
 
 def join_group(rank, world_size, backend, folder, timeout_s, place=None):
-    """torch.distributed's default group of these ranks, over loopback unless the environment says otherwise. place: of a rank that
-    a launcher has started, with the store's address and the interface."""
+    """torch.distributed's default group of these ranks, over loopback unless the environment says
+    otherwise. place: of a rank that a launcher has started, with the store's address and the
+    interface."""
     import torch
     import torch.distributed as dist
 
     os.environ.setdefault("GLOO_SOCKET_IFNAME", place["interface"] if place else "lo")
     if place:
         os.environ.setdefault("NCCL_SOCKET_IFNAME", place["interface"])
-    local_rank, local_size = (place["local_rank"], place["local_size"]) if place else (rank, world_size)
+    local_rank, local_size = (place["local_rank"], place["local_size"]) if place else (rank,
+                                                                                       world_size)
     # As under torchrun, for the user's code that looks.
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(local_rank), WORLD_SIZE=str(world_size),
                       LOCAL_WORLD_SIZE=str(min(local_size, world_size)))
     if "nccl" in backend:
         torch.cuda.set_device(local_rank % torch.cuda.device_count())
     limit = datetime.timedelta(seconds=timeout_s)
-    store = dist.FileStore(os.path.join(folder, "store"), world_size) if not place else _store_at(place, rank, limit)
+    store = dist.FileStore(os.path.join(folder, "store"), world_size) if not place else _store_at(
+        place, rank, limit)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=limit)
 
 
@@ -224,4 +244,5 @@ def _store_at(place, rank, limit):
     import torch.distributed as dist
 
     more = {"master_listen_fd": place["listening"]} if rank == 0 else {}
-    return dist.TCPStore(place["host"], place["port"], None, rank == 0, limit, wait_for_workers=False, **more)
+    return dist.TCPStore(place["host"], place["port"], None, rank == 0, limit,
+                         wait_for_workers=False, **more)

@@ -43,7 +43,8 @@ def save_gradients(model, folder, *, step=None, mesh=None):
 
 
 def save(model, folder, *, mesh=None, place=None, **metadata):
-    """save_gradients, with more metadata, and perhaps as another (rank, world_size) than this process's."""
+    """save_gradients, with more metadata, and perhaps as another (rank, world_size) than this
+    process's."""
     rank, world_size = place or _rank_and_world_size()
     meshes = _Meshes(world_size)
     if mesh is not None:
@@ -87,7 +88,8 @@ def _rank_and_world_size():
 
 
 def _process_groups(rank, world_size):
-    """[{"name", "ranks"}] of the groups that this rank is in, the world's and its own left out. A DeviceMesh names its own."""
+    """[{"name", "ranks"}] of the groups that this rank is in, the world's and its own left out. A
+    DeviceMesh names its own."""
     import torch.distributed as dist
 
     if not dist.is_available() or not dist.is_initialized():
@@ -96,7 +98,10 @@ def _process_groups(rank, world_size):
     found = []
     for group, ranks in getattr(world, "pg_group_ranks", {}).items():
         name = getattr(group, "group_desc", "").removeprefix("mesh_")
-        entry = {"name": "" if name in ("undefined", "default_pg") else name, "ranks": sorted(ranks)}
+        entry = {
+            "name": "" if name in ("undefined", "default_pg") else name,
+            "ranks": sorted(ranks)
+        }
         if 1 < len(ranks) < world_size and rank in ranks and entry not in found:
             found.append(entry)
     return found
@@ -109,7 +114,10 @@ def _gradients_of(model):
     if isinstance(model, Mapping):
         for name, gradient in model.items():
             if gradient is not None and not isinstance(gradient, torch.Tensor):
-                raise TypeError(f"the gradient of {name!r} is a {type(gradient).__name__}, and neither a tensor nor None")
+                raise TypeError(
+                    f"the gradient of {name!r} is a {type(gradient).__name__}, and neither a "
+                    f"tensor nor None"
+                )
         return [(str(name), None, gradient) for name, gradient in model.items()]
     from torch.nn.parallel import DistributedDataParallel
 
@@ -191,7 +199,10 @@ def _local_tensor(name, gradient):
     if tensor.dtype in (torch.complex64, torch.complex128):
         tensor = torch.view_as_real(tensor.resolve_conj())
     if str(tensor.dtype) not in _DTYPE_NAMES:
-        raise TypeError(f"the gradient of {name} is {tensor.dtype}: float64, float32, float16 and bfloat16 can be saved")
+        raise TypeError(
+            f"the gradient of {name} is {tensor.dtype}: float64, float32, float16 and bfloat16 "
+            f"can be saved"
+        )
     tensor = tensor.resolve_neg().cpu().contiguous()
     return _DTYPE_NAMES[str(tensor.dtype)], list(tensor.shape), tensor
 

@@ -1,5 +1,6 @@
-"""The process that starts those of a step's processes that belong on this machine, and all of them where a launcher has started the
-ranks: each rank is a child of the launcher's process of its number, the single run one of rank 0's, where all results come together."""
+"""The process that starts those of a step's processes that belong on this machine, and all of them
+where a launcher has started the ranks: each rank is a child of the launcher's process of its
+number, the single run one of rank 0's, where all results come together."""
 
 import itertools
 import json
@@ -16,8 +17,10 @@ START_S = 120  # for torch to be imported, on a busy machine
 _GRACE_S = 1.0  # for others' failures after the first: it may be an echo
 _STACKS_S = 5.0  # for the stacks of all where one hangs
 _POLL_S = 0.01
-_PROGRAM = ("import json, sys; sys.path[:] = json.loads(sys.argv[3]); from distgrad.step_process import main;"
-            " main(sys.argv[1], sys.argv[2])")
+_PROGRAM = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[3]); from distgrad.step_process import "
+    "main;"
+    " main(sys.argv[1], sys.argv[2])")
 
 
 _runs = itertools.count()
@@ -45,14 +48,22 @@ class StepProcess:
         path = [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))] + sys.path
         command = [sys.executable, "-c", _PROGRAM, folder, str(os.getpid()), json.dumps(path)]
         with open(self._path("printed"), "wb") as printed:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=printed, stderr=subprocess.STDOUT, env=environment,
-                                             pass_fds=kept, start_new_session=True)  # Ctrl-C is for this process to handle
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                # Ctrl-C is for this process to handle
+                pass_fds=kept,
+                start_new_session=True)
 
     def wait(self, seconds):
         try:
             self._process.wait(seconds)
         except subprocess.TimeoutExpired:
-            raise StartError(f"the process that starts the ranks was not done after {START_S} s more") from None
+            raise StartError(
+                f"the process that starts the ranks was not done after {START_S} s more") from None
 
     def is_over(self):
         return self._process.poll() is not None
@@ -68,7 +79,8 @@ class StepProcess:
         """Once it is over."""
         if not self.has("outcome"):
             with open(self._path("printed"), errors="replace") as file:
-                raise StartError("the process that starts the ranks failed:\n" + file.read().strip())
+                raise StartError("the process that starts the ranks failed:\n" +
+                                 file.read().strip())
         with open(self._path("outcome")) as file:
             return json.load(file)
 
@@ -96,15 +108,26 @@ def run_here(folder, request):
 
 
 class Member:
-    """This process's part in the step of a launcher's ranks: its rank, and on rank 0 the single run."""
+    """This process's part in the step of a launcher's ranks: its rank, and on rank 0 the single
+    run."""
 
     def __init__(self, team, folder, request, port, listening=None):
         self.rank = team.rank
         self._folder, self._told = folder, False
-        self._names = [f"rank-{self.rank}"] + (["single"] if self.rank == 0 and request["single"] is not None else [])
-        place = {"host": team.store, "port": port, "interface": team.interface, "local_rank": team.local_rank,
-                 "local_size": team.local_size, "listening": listening}
-        self._process = StepProcess(folder, {**request, "names": self._names, "place": place}, [] if listening is None else [listening])
+        self._names = [f"rank-{self.rank}"
+                      ] + (["single"] if self.rank == 0 and request["single"] is not None else [])
+        place = {
+            "host": team.store,
+            "port": port,
+            "interface": team.interface,
+            "local_rank": team.local_rank,
+            "local_size": team.local_size,
+            "listening": listening
+        }
+        self._process = StepProcess(folder, {
+            **request, "names": self._names,
+            "place": place
+        }, [] if listening is None else [listening])
 
     def news(self):
         """(what failed, the files {name: bytes} for rank 0), once, when there is one; else None."""
@@ -133,7 +156,11 @@ class Member:
         if self.rank == 0:
             return {}
         names = [os.path.join("ranks", f"rank_{self.rank}.safetensors"), f"rank-{self.rank}.trace"]
-        return {name: _content(os.path.join(self._folder, name)) for name in names if self._process.has(name)}
+        return {
+            name: _content(os.path.join(self._folder, name))
+            for name in names
+            if self._process.has(name)
+        }
 
 
 class Follower:
@@ -178,10 +205,15 @@ class Lead:
 
     def run(self):
         family = socket.AF_INET6 if ":" in self._team.store else socket.AF_INET
-        listening = socket.create_server((self._team.store, 0), family=family, backlog=socket.SOMAXCONN)
+        listening = socket.create_server((self._team.store, 0), family=family,
+                                         backlog=socket.SOMAXCONN)
         with listening:
             port = listening.getsockname()[1]
-            more = {key: self._request[key] for key in ("wrong", "right", "timeout_s") if key in self._request}
+            more = {
+                key: self._request[key]
+                for key in ("wrong", "right", "timeout_s")
+                if key in self._request
+            }
             self._tell(("run", self._run, port, more))
             self._member = Member(self._team, self._folder, self._request, port, listening.fileno())
         try:
@@ -201,11 +233,14 @@ class Lead:
                 if message is None:
                     if rank < self._request["world_size"]:
                         self._take(rank, [_gone(rank)], {})
-                elif message[:2] == ("outcome", self._run):  # and not a late one's of the run before
+                elif message[:2] == ("outcome",
+                                     self._run):  # and not a late one's of the run before
                     self._take(rank, *message[2:])
             if self._failures and not self._ending:
-                self._ending = "late" if all(f["kind"] == "hang" for f in self._failures) else "grace"
-                end = min(end, time.monotonic() + (_STACKS_S if self._ending == "late" else _GRACE_S))
+                self._ending = "late" if all(
+                    f["kind"] == "hang" for f in self._failures) else "grace"
+                end = min(end,
+                          time.monotonic() + (_STACKS_S if self._ending == "late" else _GRACE_S))
                 if self._ending == "late":
                     self._tell(("late",))
                     self._member.be_late()

@@ -1,10 +1,13 @@
-"""The processes of check_step: one that imports torch and forks the ranks and the single run, and those.
+"""The processes of check_step: one that imports torch and forks the ranks and the single run, and
+those.
 
-It is a fresh interpreter, since a process that has run autograd (a test's, for one) cannot be forked: autograd's threads would be
-missing. Functions come by distgrad.transport, and users' modules are imported after the fork.
+It is a fresh interpreter, since a process that has run autograd (a test's, for one) cannot be
+forked: autograd's threads would be missing. Functions come by distgrad.transport, and users'
+modules are imported after the fork.
 
-In its folder it finds `request`, and leaves the gradients in the folders `ranks` and `single`, as save_gradients writes them; for each
-process NAME (`rank-0`, ..., `single`) what nursery.py says. `outcome` is the list of failures, in JSON.
+In its folder it finds `request`, and leaves the gradients in the folders `ranks` and `single`, as
+save_gradients writes them; for each process NAME (`rank-0`, ..., `single`) what nursery.py says.
+`outcome` is the list of failures, in JSON.
 """
 
 import contextlib
@@ -35,12 +38,14 @@ def main(folder, parent):
 
     traced = ["torch.distributed.pipelining.stage"] if "wrong" in request else []
     _import_all(request["modules"] + traced)
-    names, place = request.get("names"), request.get("place")  # of a launcher's rank; else all are here
+    # Of a launcher's rank; else all are here
+    names, place = request.get("names"), request.get("place")
     if names is None:
         names = [f"rank-{rank}" for rank in range(request["world_size"])]
         names += [SINGLE] if request["single"] is not None else []
     together = [] if place else [name for name in names if name != SINGLE]
-    nursery = Nursery(folder, names, request["timeout_s"], lambda name: _run_and_save(name, folder, request), together=together,
+    nursery = Nursery(folder, names, request["timeout_s"],
+                      lambda name: _run_and_save(name, folder, request), together=together,
                       apart=(lambda failures: _tell(folder, failures)) if place else None)
     _tell(folder, nursery.run())
 
@@ -53,7 +58,8 @@ def _tell(folder, failures):
 
 
 def _import_all(modules):
-    """Once, and not in each rank: of torch alone, as other modules may do at import what cannot be forked."""
+    """Once, and not in each rank: of torch alone, as other modules may do at import what cannot be
+    forked."""
     for name in modules:
         with contextlib.suppress(Exception):
             importlib.import_module(name)
@@ -69,7 +75,8 @@ def _run_and_save(name, folder, request):
     watch, tracing = Watch(), _tracing(name, folder, request)
     if rank is not None:
         # The time-out of the check comes first.
-        join_group(rank, request["world_size"], request["backend"], folder, request["timeout_s"] + 60, request.get("place"))
+        join_group(rank, request["world_size"], request["backend"], folder,
+                   request["timeout_s"] + 60, request.get("place"))
         watch.start()
     if tracing:
         tracing.start()
@@ -79,9 +86,13 @@ def _run_and_save(name, folder, request):
     if rank is None and isinstance(found, tuple) and len(found) == 2:
         found, losses = found
     if not isinstance(found, Mapping):
-        raise TypeError(f"{name}: the function returned a {type(found).__name__}; it is to return {{parameter: gradient}}")
+        raise TypeError(
+            f"{name}: the function returned a {type(found).__name__}; it is to return "
+            f"{{parameter: gradient}}"
+        )
     reached = sum(gradient is not None for gradient in found.values())
-    saving.save(found, os.path.join(folder, SINGLE if rank is None else "ranks"), **watch.described(reached))
+    saving.save(found, os.path.join(folder, SINGLE if rank is None else "ranks"),
+                **watch.described(reached))
     if tracing:
         tracing.finish(found, losses)
 

@@ -10,9 +10,9 @@ from .driver import Report
 class ParameterReport:
     """One parameter: `finding` is None where its gradient is right.
 
-    `error` is the 2-norm of the difference over that of the truth, on the worst rank (inf where the truth is zero), `factor`
-    observed over truth where that is one number, `ranks` those that are wrong where it is not all, `notes` what else a reader
-    should know."""
+    `error` is the 2-norm of the difference over that of the truth, on the worst rank (inf where the
+    truth is zero), `factor` observed over truth where that is one number, `ranks` those that are
+    wrong where it is not all, `notes` what else a reader should know."""
 
     name: str
     finding: "str | None" = None
@@ -27,12 +27,14 @@ class ParameterReport:
 
 
 class StepReport(Report):
-    """Of check_step: `parameters` by name, `wrong` those that are, `vacuous` why a match shows nothing, or None, `where` what a second
-    run says of where the mistake is, or None (docs/whole-steps.md). As a dict, the JSON report of `distgrad compare`
-    (docs/compare.md), with "where"; str(report) is its text."""
+    """Of check_step: `parameters` by name, `wrong` those that are, `vacuous` why a match shows
+    nothing, or None, `where` what a second run says of where the mistake is, or None
+    (docs/whole-steps.md). As a dict, the JSON report of `distgrad compare` (docs/compare.md), with
+    "where"; str(report) is its text."""
 
     def __init__(self, fields, text, backend, where=None):
-        self.world_size, self.backend, self.vacuous = fields["world_size"], backend, fields["vacuous"]
+        self.world_size, self.backend, self.vacuous = fields["world_size"], backend, fields[
+            "vacuous"]
         self.where = where
         self.parameters = {p["name"]: _parameter(p) for p in fields["parameters"]}
         parts = [self._head(), text.strip()]
@@ -51,7 +53,8 @@ class StepReport(Report):
 
 
 def _wrapped(line):
-    return textwrap.fill(line, 100, initial_indent="- ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return textwrap.fill(line, 100, initial_indent="- ", subsequent_indent="  ",
+                         break_long_words=False, break_on_hyphens=False)
 
 
 def _parameter(fields):
@@ -74,7 +77,10 @@ def _parameter(fields):
 def _worst(worst):
     if worst is None:
         return ""
-    place = " ".join(filter(None, [f"rank {worst['ranks'][0]}" if worst["ranks"] else "", str(worst["index"] or "")]))
+    place = " ".join(
+        filter(None,
+               [f"rank {worst['ranks'][0]}" if worst["ranks"] else "",
+                str(worst["index"] or "")]))
     return f"{place}: {worst['observed']}, truth {worst['reference']}"
 
 

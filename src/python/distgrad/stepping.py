@@ -20,7 +20,8 @@ _OPERATIONS = ("sum", "mean", "max", "min", "product")
 class RankError(RuntimeError):
     """A process of check_step raised, died or hung. The text has its rank and its traceback.
 
-    failures: [{"process": "rank-1" or "single", "kind": "exception", "crash" or "hang", "text", "output"}], the cause first."""
+    failures: [{"process": "rank-1" or "single", "kind": "exception", "crash" or "hang", "text",
+        "output"}], the cause first."""
 
     def __init__(self, text, failures=()):
         super().__init__(text)
@@ -46,7 +47,8 @@ def check_step(
     markdown: Optional[str] = None,
     sarif: Optional[str] = None,
 ) -> StepReport:
-    """Compares the gradients of a step on `world_size` ranks with those of the same step in one process.
+    """Compares the gradients of a step on `world_size` ranks with those of the same step in one
+    process.
 
         def parallel():                       # on every rank, torch.distributed is initialised
             model = DistributedDataParallel(make_model())
@@ -61,28 +63,34 @@ def check_step(
         def test_gradients():
             distgrad.check_step(parallel, single, world_size=4)
 
-    Under torchrun, srun or mpirun the launcher's ranks run the step: all processes make the call, and all return or raise the same
-    (docs/clusters.md). `world_size` is 4 by default, there as many as were started.
+    Under torchrun, srun or mpirun the launcher's ranks run the step: all processes make the call,
+    and all return or raise the same (docs/clusters.md). `world_size` is 4 by default, there as many
+    as were started.
 
-    Both return {parameter: gradient}. `parallel` gets `rank` and `world_size` if it has parameters of these names. `single` may
-    be a dict of tensors, and as a function may return (gradients, losses), the losses unreduced, as a tensor by sequence or token, or a
-    dict of the loss's terms: after a mismatch the report says how much each of them counts. Both start with torch.manual_seed(seed), the same everywhere. Each process is a new one: nothing that
-    is in memory here but what the functions close over is there.
+    Both return {parameter: gradient}. `parallel` gets `rank` and `world_size` if it has parameters
+    of these names. `single` may be a dict of tensors, and as a function may return (gradients,
+    losses), the losses unreduced, as a tensor by sequence or token, or a dict of the loss's terms:
+    after a mismatch the report says how much each of them counts. Both start with
+    torch.manual_seed(seed), the same everywhere. Each process is a new one: nothing that is in
+    memory here but what the functions close over is there.
 
-    A DTensor is joined as its placements say; its replicas must agree. Plain tensors of the shape of `single`'s must be
-    equal to it on all ranks, unless `reduce` ({"name or pattern": "sum" or "mean", ...}) says that they are to be reduced
-    first; of another shape, they are joined where they fit. A parameter that matches a pattern in `partly_held` may be absent on
-    some of the ranks; so may, unasked, what other ranks hold in place of other parameters (pipeline stages).
+    A DTensor is joined as its placements say; its replicas must agree. Plain tensors of the shape
+    of `single`'s must be equal to it on all ranks, unless `reduce` ({"name or pattern": "sum" or
+    "mean", ...}) says that they are to be reduced first; of another shape, they are joined where
+    they fit. A parameter that matches a pattern in `partly_held` may be absent on some of the
+    ranks; so may, unasked, what other ranks hold in place of other parameters (pipeline stages).
 
-    `counts` ({"micro-batches": 4}) is what a wrong factor may be the number of, besides axes, groups and ranks. What counts as
-    equal, and what `rtol` and `atol` replace, is in docs/compare.md. `strict` makes a match that shows nothing a failure: all
-    gradients zero, the same data on every rank.
+    `counts` ({"micro-batches": 4}) is what a wrong factor may be the number of, besides axes,
+    groups and ranks. What counts as equal, and what `rtol` and `atol` replace, is in
+    docs/compare.md. `strict` makes a match that shows nothing a failure: all gradients zero, the
+    same data on every rank.
 
-    `html`, `junit`, `markdown` and `sarif` are files for the comparison in these formats, a case a parameter (docs/reports.md).
+    `html`, `junit`, `markdown` and `sarif` are files for the comparison in these formats, a case a
+    parameter (docs/reports.md).
 
-    Returns the report, or raises AssertionError with it (also as its `report`); RankError where a process raised, died, or was
-    not done in `timeout_s` seconds; ValueError, TypeError for what is wrong with the arguments; RuntimeError where there is no
-    `distgrad` executable."""
+    Returns the report, or raises AssertionError with it (also as its `report`); RankError where a
+    process raised, died, or was not done in `timeout_s` seconds; ValueError, TypeError for what is
+    wrong with the arguments; RuntimeError where there is no `distgrad` executable."""
     __tracebackhide__ = True  # for pytest: the failure is the caller's
     refuse_in_rank("check_step")
     executable()
@@ -90,20 +98,37 @@ def check_step(
     world_size = launched.ranks_by_default() if world_size is None else world_size
     _check_arguments(parallel, single, world_size, reduce, counts, timeout_s)
     if team and world_size > team.size:
-        raise ValueError(f"check_step needs {world_size} ranks, and {team.launcher} has started {team.size}")
+        raise ValueError(
+            f"check_step needs {world_size} ranks, and {team.launcher} has started {team.size}")
     with tempfile.TemporaryDirectory(prefix="distgrad-") as folder:
-        request = {"parallel": transport.dumps(parallel), "single": transport.dumps(single) if callable(single) else None,
-                   "world_size": world_size, "backend": backend, "seed": seed, "timeout_s": float(timeout_s),
-                   "modules": sorted(name for name in sys.modules if name.startswith("torch.") and not name.startswith("torch._inductor"))}
-        options = {"rtol": rtol, "atol": atol, "strict": strict, "partly_held": [partly_held] if isinstance(partly_held, str) else list(partly_held),
-                   "reduce": [f"{pattern}={op}" for pattern, op in (reduce or {}).items()],
-                   "count": [f"{name}={n}" for name, n in (counts or {}).items()],
-                   **{name: os.path.abspath(path) for name, path in
-                      (("html", html), ("junit", junit), ("markdown", markdown), ("sarif", sarif)) if path}}
+        request = {
+            "parallel": transport.dumps(parallel),
+            "single": transport.dumps(single) if callable(single) else None,
+            "world_size": world_size,
+            "backend": backend,
+            "seed": seed,
+            "timeout_s": float(timeout_s),
+            "modules": sorted(
+                name for name in sys.modules
+                if name.startswith("torch.") and not name.startswith("torch._inductor"))
+        }
+        options = {
+            "rtol": rtol,
+            "atol": atol,
+            "strict": strict,
+            "partly_held": [partly_held] if isinstance(partly_held, str) else list(partly_held),
+            "reduce": [f"{pattern}={op}" for pattern, op in (reduce or {}).items()],
+            "count": [f"{name}={n}" for name, n in (counts or {}).items()],
+            **{
+                name: os.path.abspath(path) for name, path in (("html", html), ("junit", junit), ("markdown", markdown), ("sarif", sarif)) if path
+            }
+        }
         if not team:
             return _compared(folder, request, single, options)
-        call = ("check_step", getattr(parallel, "__qualname__", "a function"), f"world_size={world_size}")
-        return team.agree(call, lambda: _compared(folder, request, single, options), Follower(team, folder, request))
+        call = ("check_step", getattr(parallel, "__qualname__",
+                                      "a function"), f"world_size={world_size}")
+        return team.agree(call, lambda: _compared(folder, request, single, options),
+                          Follower(team, folder, request))
 
 
 def _compared(folder, request, single, options):
@@ -112,7 +137,9 @@ def _compared(folder, request, single, options):
     if not callable(single):
         _save_single(single, os.path.join(folder, "single"))
     if not _has_gradients(os.path.join(folder, "single")):
-        raise AssertionError("check_step: the single run has no gradient at all (all are None): nothing was compared")
+        raise AssertionError(
+            "check_step: the single run has no gradient at all (all are None): nothing was compared"
+        )
     good, fields, text = compare("single", "ranks", options, folder)
     where = _where(fields, folder, request) if not good and callable(single) else None
     report = StepReport(fields, text, request["backend"], where)
@@ -125,8 +152,12 @@ def _compared(folder, request, single, options):
 
 def _where(fields, folder, request):
     """What a second, watched run says of where the mistake is; None where nothing is wrong."""
-    wrong = {p["name"]: {"verdict": p["verdict"], "factor": p["factor"] if p["verdict"] == "scaled" else None}
-             for p in fields["parameters"] if not p["right"] and not p["forgiven"]}
+    wrong = {
+        p["name"]: {
+            "verdict": p["verdict"],
+            "factor": p["factor"] if p["verdict"] == "scaled" else None
+        } for p in fields["parameters"] if not p["right"] and not p["forgiven"]
+    }
     right = [p["name"] for p in fields["parameters"] if p["verdict"] == "right"]
     if not wrong:
         return None
@@ -137,16 +168,30 @@ def _where(fields, folder, request):
     try:
         _run_processes(again, request)
     except RankError as error:
-        return {"text": [f"It was not found where it begins, as the second, watched run failed: {str(error).splitlines()[-1]}"]}
+        return {
+            "text": [
+                f"It was not found where it begins, as the second, watched run failed: "
+                f"{str(error).splitlines()[-1]}"
+            ]
+        }
     with open(os.path.join(again, "where")) as file:
         where = json.load(file)
-    if any(_content(os.path.join(again, name)) != _content(os.path.join(folder, name)) for name in _saved(folder)):
-        where["text"].append("The second run, which this is from, gave other gradients than the first: the step is not deterministic.")
+    if any(
+            _content(os.path.join(again, name)) != _content(os.path.join(folder, name))
+            for name in _saved(folder)):
+        where["text"].append(
+            "The second run, which this is from, gave other gradients than the first: the step is "
+            "not deterministic."
+        )
     return where
 
 
 def _saved(folder):
-    return [os.path.join(what, name) for what in ("ranks", "single") for name in sorted(os.listdir(os.path.join(folder, what)))]
+    return [
+        os.path.join(what, name)
+        for what in ("ranks", "single")
+        for name in sorted(os.listdir(os.path.join(folder, what)))
+    ]
 
 
 def _content(path):
@@ -161,14 +206,16 @@ def _check_arguments(parallel, single, world_size, reduce, counts, timeout_s):
     if callable(single):
         _check_parameters("single", single, ())
     if not callable(single) and not isinstance(single, Mapping):
-        raise TypeError("single is to be a function that returns {parameter: gradient}, or such a dict")
+        raise TypeError(
+            "single is to be a function that returns {parameter: gradient}, or such a dict")
     if not isinstance(world_size, int) or isinstance(world_size, bool) or world_size < 1:
         raise ValueError(f"world_size is to be a number of ranks, not {world_size!r}")
     if not timeout_s > 0:
         raise ValueError(f"timeout_s is to be above 0, not {timeout_s!r}")
     for pattern, operation in (reduce or {}).items():
         if operation not in _OPERATIONS:
-            raise ValueError(f"reduce={{{pattern!r}: {operation!r}}}: it is one of {', '.join(_OPERATIONS)}")
+            raise ValueError(
+                f"reduce={{{pattern!r}: {operation!r}}}: it is one of {', '.join(_OPERATIONS)}")
     for name, count in (counts or {}).items():
         if not isinstance(count, int) or not 0 < count < 10**6:
             raise ValueError(f"counts={{{name!r}: {count!r}}}: it is to be a number of something")
@@ -179,12 +226,18 @@ def _check_parameters(name, function, offered):
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # no signature to read: the call will tell
         return
-    unknown = [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-               and (p.name not in offered or p.kind == p.POSITIONAL_ONLY)]
+    unknown = [
+        p.name
+        for p in parameters
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and
+        (p.name not in offered or p.kind == p.POSITIONAL_ONLY)
+    ]
     if unknown:
         told = "gets `rank` and `world_size`, under these names" if offered else "gets no arguments"
-        raise TypeError(f"{name} {told}: what to pass for {', '.join(f'`{u}`' for u in unknown)} is not known. Rename it, or wrap"
-                        f" the function: lambda{' rank, world_size' if offered else ''}: ...")
+        raise TypeError(
+            f"{name} {told}: what to pass for {', '.join(f'`{u}`' for u in unknown)} is not "
+            f"known. Rename it, or wrap"
+            f" the function: lambda{' rank, world_size' if offered else ''}: ...")
 
 
 def _run_processes(folder, request):
@@ -205,10 +258,13 @@ ECHOES = ("Connection closed by peer", "Connection reset by peer", "Broken pipe"
 
 def _failure_text(failures):
     failures.sort(key=_is_echo)  # stable: else in order of time
-    processes, failure_of = {}, {failure["process"]: failure for failure in failures}  # what happened -> to whom
+    processes, failure_of = {}, {
+        failure["process"]: failure for failure in failures
+    }  # what happened -> to whom
     for failure in failures:
         if not processes or not _is_echo(failure):
-            processes.setdefault((failure["kind"], failure["text"], failure["output"]), []).append(failure["process"])
+            processes.setdefault((failure["kind"], failure["text"], failure["output"]),
+                                 []).append(failure["process"])
     parts = []
     for (kind, text, output), names in processes.items():
         told = f"{_who(names)} {_kind_text(kind, failure_of[names[0]])}:\n{text or '(no Python code)'}"
@@ -245,4 +301,5 @@ def _save_single(gradients, folder):
 
 def _has_gradients(folder):
     with open(os.path.join(folder, "rank_0.safetensors"), "rb") as file:
-        return len(json.loads(file.read(int.from_bytes(file.read(8), "little")))) > 1  # beside the metadata
+        # Beside the metadata
+        return len(json.loads(file.read(int.from_bytes(file.read(8), "little")))) > 1

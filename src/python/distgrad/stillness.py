@@ -1,4 +1,5 @@
-"""Whether processes wait for each other for ever: none of their threads runs, and each is inside torch.distributed."""
+"""Whether processes wait for each other for ever: none of their threads runs, and each is inside
+torch.distributed."""
 
 import os
 import re
@@ -15,7 +16,8 @@ class Stillness:
         self._looked_at, self._since, self._before = 0.0, None, None
 
     def lasts(self, pids):
-        """Whether no thread of these processes has run, nor wanted to, for a while; to be asked again and again."""
+        """Whether no thread of these processes has run, nor wanted to, for a while; to be asked
+        again and again."""
         now = time.monotonic()
         if now - self._looked_at < _EVERY_S:
             return False
@@ -34,7 +36,8 @@ class Stillness:
 
 
 def _threads_of(pid):
-    """(thread, the time that it has run) of all; None where one runs, or is to, or cannot be looked at."""
+    """(thread, the time that it has run) of all; None where one runs, or is to, or cannot be looked
+    at."""
     found = []
     try:
         for thread in sorted(os.listdir(f"/proc/{pid}/task")):
@@ -50,7 +53,8 @@ def _threads_of(pid):
 
 
 def collective_of(stack):
-    """What of torch.distributed the innermost call of a stack is in: "all_reduce"; empty where it is in something else."""
+    """What of torch.distributed the innermost call of a stack is in: "all_reduce"; empty where it
+    is in something else."""
     name = ""
     for path, function in _FRAME.findall(stack):
         if "/torch/distributed/" not in path:

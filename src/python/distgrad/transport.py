@@ -1,11 +1,13 @@
 """How a function of a test file reaches another process of the same interpreter.
 
-What is at the top of a module goes by name, and the module is imported there. A function made inside another one, a lambda, or
-a script's own function (it may stand under `if __name__ == "__main__":`) goes by value: its code, its defaults and what it
-closes over. A class made inside a function cannot go.
+What is at the top of a module goes by name, and the module is imported there. A function made
+inside another one, a lambda, or a script's own function (it may stand under `if __name__ ==
+"__main__":`) goes by value: its code, its defaults and what it closes over. A class made inside a
+function cannot go.
 
-The other side imports a file that is no importable module (a script, a test file of pytest's) under the module's own name; a
-script that was `__main__` becomes `__mp_main__`, as in multiprocessing, so that `if __name__ == "__main__":` guards it.
+The other side imports a file that is no importable module (a script, a test file of pytest's) under
+the module's own name; a script that was `__main__` becomes `__mp_main__`, as in multiprocessing, so
+that `if __name__ == "__main__":` guards it.
 """
 
 import importlib
@@ -33,8 +35,10 @@ def dumps(value):
     except TransportError:
         raise
     except Exception as error:  # whatever a __reduce__ raises
-        raise TransportError(f"{_named(value)} cannot be sent to the ranks: {error}. Make what it uses inside the function"
-                             " itself, or at the top of the module") from None
+        raise TransportError(
+            f"{_named(value)} cannot be sent to the ranks: {error}. Make what it uses inside the "
+            f"function"
+            " itself, or at the top of the module") from None
     return pickle.dumps((pickler.files, buffer.getvalue()))
 
 
@@ -45,10 +49,12 @@ def loads(data):
 
 
 def place_of(target):
-    """(module's name, dotted name in it) of a function, class or method at the top of a module, or of an object that a module
-    holds; None where there is no such name."""
-    owner = getattr(target, "__self__", None)  # of an autograd.Function's apply: built in since torch 2.12 or so
-    if owner is not None and not isinstance(owner, types.ModuleType) and hasattr(owner, getattr(target, "__name__", "")):
+    """(module's name, dotted name in it) of a function, class or method at the top of a module, or
+    of an object that a module holds; None where there is no such name."""
+    # Of an autograd.Function's apply: built in since torch 2.12 or so
+    owner = getattr(target, "__self__", None)
+    if owner is not None and not isinstance(owner, types.ModuleType) and hasattr(
+            owner, getattr(target, "__name__", "")):
         at = place_of(owner)
         return at and (at[0], f"{at[1]}.{target.__name__}")
     name = getattr(target, "__qualname__", None)
@@ -80,9 +86,12 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
     def _reduce_class(self, value):
-        if "<locals>" in value.__qualname__ and _at(sys.modules.get(value.__module__), value.__qualname__) is not value:
-            raise TransportError(f"the class {value.__qualname__} is made inside a function and cannot be sent to the ranks:"
-                                 " move it to the top of its module")
+        if "<locals>" in value.__qualname__ and _at(sys.modules.get(value.__module__),
+                                                    value.__qualname__) is not value:
+            raise TransportError(
+                f"the class {value.__qualname__} is made inside a function and cannot be sent to "
+                f"the ranks:"
+                " move it to the top of its module")
         self._note(value.__module__)
         return NotImplemented
 
@@ -92,7 +101,8 @@ class _Pickler(pickle.Pickler):
         if by_name and _at(sys.modules.get(function.__module__), function.__qualname__) is function:
             return NotImplemented
         cells = function.__closure__ or ()
-        made = (marshal.dumps(function.__code__), function.__module__, function.__name__, function.__qualname__, len(cells))
+        made = (marshal.dumps(function.__code__), function.__module__, function.__name__,
+                function.__qualname__, len(cells))
         filled = [(i, cell.cell_contents) for i, cell in enumerate(cells) if _is_filled(cell)]
         # As state: a function may close over itself, and is in the pickler's memory by then.
         state = (function.__defaults__, function.__kwdefaults__, dict(function.__dict__), filled)

@@ -1,8 +1,10 @@
-"""Text that is not ours, as a command prints it: as src/base/visible_text.cpp does it for the driver's."""
+"""Text that is not ours, as a command prints it: as src/base/visible_text.cpp does it for the
+driver's."""
 
 import re
 
-# Control characters but line breaks and tabs, and characters that show nothing themselves and change how others are shown.
+# Control characters but line breaks and tabs, and characters that show nothing themselves and
+# change how others are shown.
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff0-\ufffb\ufffe\uffff"
     "\ud800-\udfff\U000e0000-\U000e0fff]")

@@ -1,6 +1,8 @@
-"""What each rank of a step computed before anything was reduced: how many backward passes, and a digest of the gradients.
+"""What each rank of a step computed before anything was reduced: how many backward passes, and a
+digest of the gradients.
 
-Ranks with the same digest had the same data: a mean over them changes nothing, so that nothing is shown by its being right.
+Ranks with the same digest had the same data: a mean over them changes nothing, so that nothing is
+shown by its being right.
 """
 
 import hashlib
@@ -8,7 +10,8 @@ import math
 
 
 class Watch:
-    """From start() on every new nn.Parameter is watched, also those that FSDP makes for the gathered weights."""
+    """From start() on every new nn.Parameter is watched, also those that FSDP makes for the
+    gathered weights."""
 
     def __init__(self):
         self._seen = []  # of each parameter, a number for each gradient that reached it
@@ -34,8 +37,10 @@ class Watch:
         passes = max(map(len, reached), default=0)
         if passes > 1:
             found["counts"]["backward passes"] = passes
-        told = all(math.isfinite(c) for seen in reached for c in seen) and any(any(seen) for seen in reached)
-        if told and len(reached) >= gradients > 0:  # else it is not known what the others are made of
+        told = all(math.isfinite(c) for seen in reached for c in seen) and any(
+            any(seen) for seen in reached)
+        # Else it is not known what the others are made of
+        if told and len(reached) >= gradients > 0:
             found["local"] = hashlib.sha256(repr(reached).encode()).hexdigest()
         return found
 
@@ -45,7 +50,11 @@ def _checksum(gradient):
 
     try:
         local = gradient.to_local() if hasattr(gradient, "to_local") else gradient
-        flat = (torch.view_as_real(local.resolve_conj()) if local.is_complex() else local).detach().reshape(-1).double()
-        return float((flat * torch.arange(1.0, flat.numel() + 1, dtype=torch.float64, device=flat.device).cos()).sum())
+        flat = (torch.view_as_real(local.resolve_conj())
+                if local.is_complex() else local).detach().reshape(-1).double()
+        return float(
+            (flat *
+             torch.arange(1.0,
+                          flat.numel() + 1, dtype=torch.float64, device=flat.device).cos()).sum())
     except Exception:  # a gradient that has no numbers, as under tracing: nothing is known
         return math.nan

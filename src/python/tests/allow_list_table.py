@@ -1,4 +1,5 @@
-"""Makes distgrad/ranks/allow_list.py out of src/expression/allow_list.cpp: python3 allow_list_table.py > FILE."""
+"""Makes distgrad/ranks/allow_list.py out of src/expression/allow_list.cpp: python3
+allow_list_table.py > FILE."""
 
 import pathlib
 import re
@@ -16,7 +17,8 @@ python3 src/python/tests/allow_list_table.py > src/python/distgrad/ranks/allow_l
 
 
 def _body(text, array):
-    """Between the braces of `constexpr TYPE array[] = {...};`, without comments, adjacent strings joined."""
+    """Between the braces of `constexpr TYPE array[] = {...};`, without comments, adjacent strings
+    joined."""
     found = re.search(re.escape(array) + r"\[\] = \{(.*?)\n?\};", text, re.S)
     body = re.sub(r"//[^\n]*", "", found.group(1))
     return re.sub(r'"\s*"(?=[^",}])', "", body) if array == "kFunctional" else body
@@ -31,10 +33,12 @@ def tables(text):
         for name, places in entries:
             for place in _PLACES[places]:
                 result[place].add(name)
-    functional = re.findall(r'\{"(\w+)",\s*"((?:[^"]|"\s*")*?)",\s*"\w+",\s*"\d*"\}', _body(text, "kFunctional"))
+    functional = re.findall(r'\{"(\w+)",\s*"((?:[^"]|"\s*")*?)",\s*"\w+",\s*"\d*"\}',
+                            _body(text, "kFunctional"))
     assert len(functional) == _body(text, "kFunctional").count("{")
     result["FUNCTIONAL"] = {name: re.sub(r'"\s*"', "", arguments) for name, arguments in functional}
-    for table, array in (("ATTRIBUTES", "kAttributes"), ("DTYPES", "kTorchDTypes"), ("CONSTANTS", "kConstants")):
+    for table, array in (("ATTRIBUTES", "kAttributes"), ("DTYPES", "kTorchDTypes"), ("CONSTANTS",
+                                                                                     "kConstants")):
         result[table] = set(re.findall(r'\{"(\w+)"', _body(text, array)))
     result["PYTHON"] = set(re.findall(r'"(\w+)"', _body(text, "kPythonFunctions")))
     return result
@@ -45,11 +49,14 @@ def module(tables_):
     for table, names in tables_.items():
         if table == "FUNCTIONAL":
             continue
-        words = textwrap.fill(" ".join(sorted(names)), 116, initial_indent="    ", subsequent_indent="    ")
+        words = textwrap.fill(" ".join(sorted(names)), 116, initial_indent="    ",
+                              subsequent_indent="    ")
         parts.append(f'{table} = frozenset(\n    """\n{words}\n    """.split()\n)\n')
-    rows = "".join(f"    {name!r}: {arguments!r},\n" for name, arguments in tables_["FUNCTIONAL"].items())
-    parts.append("# The arguments on offer, in torch's schema language; empty: as torch.NAME has them.\n"
-                 "FUNCTIONAL = {\n" + rows + "}\n")
+    rows = "".join(
+        f"    {name!r}: {arguments!r},\n" for name, arguments in tables_["FUNCTIONAL"].items())
+    parts.append(
+        "# The arguments on offer, in torch's schema language; empty: as torch.NAME has them.\n"
+        "FUNCTIONAL = {\n" + rows + "}\n")
     return "\n".join(parts)
 
 

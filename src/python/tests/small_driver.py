@@ -1,4 +1,5 @@
-"""A small driver for tests: starts the rank program and speaks docs/protocol.md with it, without any patience."""
+"""A small driver for tests: starts the rank program and speaks docs/protocol.md with it, without
+any patience."""
 
 import os
 import socket
@@ -58,7 +59,8 @@ class Driver:
         ours, theirs = socket.socketpair()
         output = memfd(OUTPUT_BYTES)
         descriptors = [theirs.fileno(), board, output]
-        self.send(descriptors, kind="fork", worker=worker, role=role, rank=rank, world_size=world_size)
+        self.send(descriptors, kind="fork", worker=worker, role=role, rank=rank,
+                  world_size=world_size)
         theirs.close()
         return Rank(ours, output, self.event())
 
@@ -67,7 +69,8 @@ class Driver:
         return [self.fork(i + 1, i, size, board) for i in range(size)], board
 
     def run(self, size, cases):
-        """The replies to `cases`, each a dict for Rank.request: a list by case, by rank. On new ranks, which end with it."""
+        """The replies to `cases`, each a dict for Rank.request: a list by case, by rank. On new
+        ranks, which end with it."""
         ranks, _ = self.team(size)
         replies = []
         for case in cases:  # one at a time: after an error nothing more is read
@@ -102,7 +105,15 @@ class Rank:
         self.id += 1
         writer = FrameWriter()
         weights = torch.tensor(weights or [1.0] * program["world_size"])
-        header = {"kind": "run", "id": self.id, "program": program, "subject": subject, "backend": "gloo", "weights": weights, **more}
+        header = {
+            "kind": "run",
+            "id": self.id,
+            "program": program,
+            "subject": subject,
+            "backend": "gloo",
+            "weights": weights,
+            **more
+        }
         os.write(self.channel.fileno(), pack(placed(header, writer), (), writer))
 
     def reply(self):

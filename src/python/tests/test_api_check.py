@@ -53,8 +53,25 @@ def asks_too_much(x, bits):
     return x
 
 
-SCENARIO = {"world_size": 2, "inputs": {"x": 1.0}, "steps": [{"y": {"all_reduce": "(rank + 2) * x"}}], "loss": "y * y",
-            "objective": "sum", "subjects": {"in_place": {"verdict": "mismatch"}, "reference": "match"}}
+SCENARIO = {
+    "world_size": 2,
+    "inputs": {
+        "x": 1.0
+    },
+    "steps": [{
+        "y": {
+            "all_reduce": "(rank + 2) * x"
+        }
+    }],
+    "loss": "y * y",
+    "objective": "sum",
+    "subjects": {
+        "in_place": {
+            "verdict": "mismatch"
+        },
+        "reference": "match"
+    }
+}
 
 
 class Check(unittest.TestCase):
@@ -72,7 +89,9 @@ class Check(unittest.TestCase):
             self.assertEqual(json.loads(Path(folder, "3-ranks.json").read_text())["world_size"], 3)
 
     def test_the_objective_decides(self):
-        self.assertEqual(distgrad.check(in_place, "all_reduce", 2, objective="replicated")["summary"]["not_as_expected"], 0)
+        self.assertEqual(
+            distgrad.check(in_place, "all_reduce", 2,
+                           objective="replicated")["summary"]["not_as_expected"], 0)
         with self.assertRaisesRegex(AssertionError, "identity-backward"):
             distgrad.check(in_place, "all_reduce", 2, filter="2-ranks")
 
@@ -103,8 +122,15 @@ class Check(unittest.TestCase):
     def test_every_collectives_programs_fit_the_reference(self):
         for objective in ("sum", "mean", "rank:1"):
             for collective in KINDS:
-                with tempfile.TemporaryDirectory() as folder, self.subTest(collective, objective=objective):
-                    options = {"op": "sum", "objective": objective, "world_size": 4, "battery": folder, "collective": collective}
+                with tempfile.TemporaryDirectory() as folder, self.subTest(
+                        collective, objective=objective):
+                    options = {
+                        "op": "sum",
+                        "objective": objective,
+                        "world_size": 4,
+                        "battery": folder,
+                        "collective": collective
+                    }
                     driver.call("audit", options, ["reference"])
                     summary = distgrad.run(folder)["summary"]
                     self.assertGreater(summary["cases"], 10)
@@ -143,18 +169,21 @@ class Run(unittest.TestCase):
 
     def test_what_is_not_as_expected_raises(self):
         self.file.write_text(json.dumps({**SCENARIO, "subjects": {"in_place": "match"}}))
-        with self.assertRaisesRegex(AssertionError, "(?s)FAIL.*identity-backward.*declared: every rank's loss"):
+        with self.assertRaisesRegex(AssertionError,
+                                    "(?s)FAIL.*identity-backward.*declared: every rank's loss"):
             distgrad.run(self.file)
 
     def test_nothing_that_ran_is_no_pass(self):
         with self.assertRaises(AssertionError):
             distgrad.run(self.file, filter="nothing has this name")
-        self.assertEqual(distgrad.run(self.file, filter="nothing has this name", allow_empty=True)["cases"], [])
+        self.assertEqual(
+            distgrad.run(self.file, filter="nothing has this name", allow_empty=True)["cases"], [])
 
     def test_bad_paths_and_options_are_told_in_the_drivers_words(self):
         with self.assertRaisesRegex(ValueError, "there is no such file"):
             distgrad.run("missing.json")
-        with self.assertRaisesRegex(ValueError, 'unknown option "--wrld-size"; did you mean "--world-size"'):
+        with self.assertRaisesRegex(ValueError,
+                                    'unknown option "--wrld-size"; did you mean "--world-size"'):
             distgrad.run(self.file, wrld_size=3)
         self.file.write_text("{}")
         with self.assertRaisesRegex(ValueError, "all_reduce.json:1:"):
@@ -163,7 +192,8 @@ class Run(unittest.TestCase):
 
 class Executable(unittest.TestCase):
     def test_one_that_is_named_and_missing_is_told(self):
-        with mock.patch.dict(os.environ, DISTGRAD="/nowhere/distgrad"), self.assertRaisesRegex(RuntimeError, "/nowhere/distgrad"):
+        with mock.patch.dict(os.environ, DISTGRAD="/nowhere/distgrad"), self.assertRaisesRegex(
+                RuntimeError, "/nowhere/distgrad"):
             driver.executable()
 
     def test_one_of_an_installation_is_found_from_the_package(self):
@@ -175,8 +205,11 @@ class Executable(unittest.TestCase):
             program.parent.mkdir()
             program.touch(0o755)
             environment = {name: value for name, value in os.environ.items() if name != "DISTGRAD"}
-            found = subprocess.run([sys.executable, "-c", "from distgrad import driver; print(driver.executable())"],
-                                   env={**environment, "PYTHONPATH": str(package)}, capture_output=True, text=True)
+            found = subprocess.run(
+                [sys.executable, "-c", "from distgrad import driver; print(driver.executable())"],
+                env={
+                    **environment, "PYTHONPATH": str(package)
+                }, capture_output=True, text=True)
             self.assertEqual(found.stdout.strip(), str(program), found.stderr)
 
     def test_importing_distgrad_does_not_import_torch(self):

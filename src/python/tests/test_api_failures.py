@@ -1,4 +1,5 @@
-"""check_step where a rank raises, dies or hangs, or the caller is interrupted: told with rank and place, nothing left behind."""
+"""check_step where a rank raises, dies or hangs, or the caller is interrupted: told with rank and
+place, nothing left behind."""
 
 import os
 import signal
@@ -51,7 +52,8 @@ def one_dies(rank):
     return single()
 
 
-# A caller that waits for ranks which hang, each with a child of its own; they write their process ids.
+# A caller that waits for ranks which hang, each with a child of its own; they write their process
+# ids.
 INTERRUPTED = """
 import os, subprocess, sys, time
 sys.path.insert(0, {package!r})
@@ -92,9 +94,12 @@ class Failures(unittest.TestCase):
         with self.assertRaises(distgrad.RankError) as raised:
             distgrad.check_step(one_is_through, single, 2, timeout_s=500)
         (failure,) = raised.exception.failures
-        self.assertEqual((failure["process"], failure["collective"], failure["finished"]), ("rank-0", "all_reduce", ["rank-1"]))
+        self.assertEqual((failure["process"], failure["collective"], failure["finished"]),
+                         ("rank-0", "all_reduce", ["rank-1"]))
         self.assertLess(failure["seconds"], 500)  # it was not waited for the end
-        self.assertRegex(str(raised.exception), r"rank 0 not done after \d+ s, and rank 1 has finished, but in all_reduce at:")
+        self.assertRegex(
+            str(raised.exception),
+            r"rank 0 not done after \d+ s, and rank 1 has finished, but in all_reduce at:")
 
     def test_a_crash(self):
         self.assertIn("rank 1 died:\nkilled by SIGSEGV", self.failing(one_dies))
@@ -114,7 +119,8 @@ class Failures(unittest.TestCase):
 
 class Arguments(unittest.TestCase):
     def test_what_is_wrong_is_told_before_anything_starts(self):
-        for error, arguments in ((TypeError, (None, single)), (TypeError, (single, 3)), (ValueError, (single, single, 0))):
+        for error, arguments in ((TypeError, (None, single)), (TypeError, (single, 3)),
+                                 (ValueError, (single, single, 0))):
             with self.assertRaises(error):
                 distgrad.check_step(*arguments)
         with self.assertRaisesRegex(ValueError, "one of sum, mean"):
@@ -127,9 +133,12 @@ class Arguments(unittest.TestCase):
     def test_a_check_at_the_top_of_a_file_does_not_start_ranks_in_ranks(self):
         with tempfile.TemporaryDirectory() as folder:
             script = Path(folder, "script.py")
-            script.write_text(f"import sys\nsys.path.insert(0, {PACKAGE!r})\nimport distgrad\ndef f():\n    return {{}}\n"
-                              "distgrad.check_step(f, f, 1)\n")
-            done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=100)
+            script.write_text(
+                f"import sys\nsys.path.insert(0, {PACKAGE!r})\nimport distgrad\ndef f():\n    "
+                f"return {{}}\n"
+                "distgrad.check_step(f, f, 1)\n")
+            done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True,
+                                  timeout=100)
         self.assertIn("was called in a rank", done.stderr)
         self.assertIn('under `if __name__ == "__main__":`', done.stderr)
 

@@ -17,7 +17,8 @@ import distgrad  # noqa: E402
 
 def make_model():
     torch.manual_seed(3)
-    return nn.Sequential(nn.Linear(6, 10), nn.LayerNorm(10), nn.ReLU(), nn.Linear(10, 7)).double()  # 7: uneven shards
+    # 7: uneven shards
+    return nn.Sequential(nn.Linear(6, 10), nn.LayerNorm(10), nn.ReLU(), nn.Linear(10, 7)).double()
 
 
 def batch():
@@ -111,7 +112,8 @@ def single_two_linears():
 
 
 def sequence_parallel(reduce_norm):
-    """A norm on each rank's part of the sequence: its gradient is a part, and the training step is to sum the parts."""
+    """A norm on each rank's part of the sequence: its gradient is a part, and the training step is
+    to sum the parts."""
     norm = nn.LayerNorm(6).double()
     (norm(my_batch()) * my_batch().cos()).sum().backward()
     if reduce_norm:
@@ -136,7 +138,11 @@ def single_norm():
 
 def terms(model, x, weight=1.0):
     y = model(x)
-    return {"square": (y ** 2).mean(), "size": weight * y.abs().mean(), "bias": model[3].bias.square().sum()}
+    return {
+        "square": (y**2).mean(),
+        "size": weight * y.abs().mean(),
+        "bias": model[3].bias.square().sum()
+    }
 
 
 def terms_of_the_whole():
@@ -177,9 +183,12 @@ def averaged(model):
 class Steps(unittest.TestCase):
     def test_which_terms_and_rows_of_the_loss_count(self):
         report = self.report_of(sizes_count_thrice, terms_of_the_whole)
-        self.assertTrue(any("weights 1 (the term square), 3 (the term size)" in line for line in report.where["text"]), report)
+        self.assertTrue(
+            any("weights 1 (the term square), 3 (the term size)" in line
+                for line in report.where["text"]), report)
         report = self.report_of(row_3_left_out, rows_of_the_whole)
-        self.assertTrue(any("what does not count: loss 3" in line for line in report.where["text"]), report)
+        self.assertTrue(any("what does not count: loss 3" in line for line in report.where["text"]),
+                        report)
         distgrad.check_step(data_parallel, rows_of_the_whole, world_size=4)
 
     def report_of(self, parallel, single):
@@ -189,7 +198,8 @@ class Steps(unittest.TestCase):
 
     def test_parameters_that_nothing_is_known_to_pass_for_are_refused_before_anything_starts(self):
         for parallel, single in ((lambda r, n: {}, dict), (lambda rank: {}, lambda device: {})):
-            with self.assertRaisesRegex(TypeError, "what to pass for `(r`, `n|device)` is not known"):
+            with self.assertRaisesRegex(TypeError,
+                                        "what to pass for `(r`, `n|device)` is not known"):
                 distgrad.check_step(parallel, single)
 
     def assert_wrong(self, finding, words, parallel, one, world_size, **options):
@@ -198,7 +208,8 @@ class Steps(unittest.TestCase):
             distgrad.check_step(parallel, one, world_size, **options)
         report = raised.exception.report
         self.assertEqual({p.finding for p in report.parameters.values()}, {finding})
-        self.assertIn(f"{len(report.wrong)} of {len(report.wrong)} gradients are wrong", str(report))
+        self.assertIn(f"{len(report.wrong)} of {len(report.wrong)} gradients are wrong",
+                      str(report))
         self.assertIn(words, str(report))
         return str(report)
 
@@ -211,7 +222,8 @@ class Steps(unittest.TestCase):
         self.assertEqual(len(distgrad.check_step(fully_sharded, single, 4).parameters), 6)
 
     def test_tensor_parallel_and_fully_sharded(self):
-        self.assertEqual(len(distgrad.check_step(tensor_parallel, single_two_linears, 4).parameters), 4)
+        self.assertEqual(
+            len(distgrad.check_step(tensor_parallel, single_two_linears, 4).parameters), 4)
 
     def test_tensor_parallel_without_the_data_parallel_reduction(self):
         with self.assertRaises(AssertionError) as raised:
@@ -219,8 +231,10 @@ class Steps(unittest.TestCase):
         self.assertIn("4 of 4 gradients are wrong", str(raised.exception))
 
     def test_a_loss_that_is_scaled_twice(self):
-        self.assert_wrong("scaled", "2 times the reference (2 = the number of ranks, or the number of backward passes)",
-                          loss_times_world_size, single, 2)
+        self.assert_wrong(
+            "scaled",
+            "2 times the reference (2 = the number of ranks, or the number of backward passes)",
+            loss_times_world_size, single, 2)
 
     def test_a_mean_that_is_divided_twice(self):
         self.assert_wrong("scaled", "divided once too often", divided_twice, single, 2)
@@ -228,13 +242,15 @@ class Steps(unittest.TestCase):
     def test_no_reduction_at_all_with_reports_for_ci(self):
         with tempfile.TemporaryDirectory() as folder:
             junit, html = os.path.join(folder, "step.xml"), os.path.join(folder, "step.html")
-            self.assert_wrong("missing-reduction", "the average over ranks 0, 1", without_all_reduce, single, 2, junit=junit, html=html)
+            self.assert_wrong("missing-reduction", "the average over ranks 0, 1",
+                              without_all_reduce, single, 2, junit=junit, html=html)
             self.assertIn('tests="6" failures="6"', Path(junit).read_text())
             self.assertIn("Parameters by ranks", Path(html).read_text())
 
     def test_a_norm_in_tensor_parallel(self):
         self.assertFalse(distgrad.check_step(norm_reduced, single_norm, 2).wrong)
-        text = self.assert_wrong("missing-reduction", "needs a sum over ranks 0, 1", norm_not_reduced, single_norm, 2)
+        text = self.assert_wrong("missing-reduction", "needs a sum over ranks 0, 1",
+                                 norm_not_reduced, single_norm, 2)
         self.assertIn("norm.weight", text)
 
     def test_functions_made_in_the_test(self):

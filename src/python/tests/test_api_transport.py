@@ -54,7 +54,8 @@ class Transport(unittest.TestCase):
         with tempfile.NamedTemporaryFile() as file:
             file.write(transport.dumps(function))
             file.flush()
-            done = subprocess.run([sys.executable, "-c", THERE, PACKAGE, file.name], capture_output=True, text=True)
+            done = subprocess.run([sys.executable, "-c", THERE, PACKAGE, file.name],
+                                  capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stderr)
         return done.stdout.strip()
 
@@ -80,7 +81,8 @@ class Transport(unittest.TestCase):
         class Local:
             pass
 
-        with self.assertRaisesRegex(transport.TransportError, "Local.*move it to the top of its module"):
+        with self.assertRaisesRegex(transport.TransportError,
+                                    "Local.*move it to the top of its module"):
             transport.dumps(lambda: Local())
 
     def test_what_cannot_be_pickled_is_named(self):

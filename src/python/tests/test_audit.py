@@ -1,4 +1,5 @@
-"""Audits through the driver that $DISTGRAD names: what is wrong is found and named, what is right passes."""
+"""Audits through the driver that $DISTGRAD names: what is wrong is found and named, what is right
+passes."""
 
 import json
 import os
@@ -15,8 +16,11 @@ AUDITED = SUBJECTS / "audited.py"
 
 
 def run(*arguments, **environment):
-    return subprocess.run([DISTGRAD, *map(str, arguments), "--python", sys.executable], capture_output=True, text=True,
-                          check=False, env={**os.environ, **environment})
+    return subprocess.run([DISTGRAD, *map(str, arguments), "--python", sys.executable],
+                          capture_output=True, text=True, check=False, env={
+                              **os.environ,
+                              **environment
+                          })
 
 
 def audited(subject, *options, **environment):
@@ -38,19 +42,23 @@ class Audit(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             calls = Path(folder) / "calls"
             code, row = audit(f"all_reduce=python:{HOPELESS}:raises_in_backward", CALLS=str(calls))
-            self.assertEqual((code, row["offered"], row["rule"]), (1, True, "it raises in backward"))
+            self.assertEqual((code, row["offered"], row["rule"]),
+                             (1, True, "it raises in backward"))
             self.assertIn("on rank", row["errors"][0])
             self.assertIn("in backward (2-ranks): KeyError: 'bucket 7'", row["errors"][0])
-            self.assertEqual(sorted(calls.read_text().split()), ["2", "3"])  # world sizes, a call each
+            # World sizes, a call each
+            self.assertEqual(sorted(calls.read_text().split()), ["2", "3"])
 
     def test_what_works_along_the_last_dim_alone_is_handed_its_operand_so(self):
         code, row = audit(f"all_gather=python:{HOPELESS}:along_one")
         self.assertEqual((code, row["right_for"]), (0, ["sum", "mean"]))
-        self.assertEqual((row["aspects"]["ranks"]["state"], row["aspects"]["dim"]["state"]), ("ok", "ok"))
+        self.assertEqual((row["aspects"]["ranks"]["state"], row["aspects"]["dim"]["state"]),
+                         ("ok", "ok"))
 
     def test_a_backward_that_forgets_to_swap_the_sizes_is_wrong(self):
         code, row = audit(f"all_to_all=python:{AUDITED}:exchange")
-        self.assertEqual((code, row["right_for"], row["errors"]), (0, ["sum", "mean", "replicated"], []))
+        self.assertEqual((code, row["right_for"], row["errors"]),
+                         (0, ["sum", "mean", "replicated"], []))
         code, row = audit(f"all_to_all=python:{AUDITED}:exchange_back_the_same_way")
         self.assertEqual((code, row["wrong"]), (1, True))
         self.assertEqual(row["aspects"]["shape"]["state"], "WRONG")
@@ -63,52 +71,67 @@ class Audit(unittest.TestCase):
             self.assertGreater(row["aspects"][aspect]["judged"], 0, aspect)
         code, row = audit(f"copy=python:{AUDITED}:enter_the_world")
         self.assertEqual((code, row["wrong"]), (1, True))
-        self.assertEqual((row["aspects"]["ranks"]["state"], row["aspects"]["groups"]["state"]), ("ok", "WRONG"))
+        self.assertEqual((row["aspects"]["ranks"]["state"], row["aspects"]["groups"]["state"]),
+                         ("ok", "WRONG"))
 
     def test_a_cotangent_that_is_overwritten_is_seen(self):
         code, row = audit(f"all_reduce=python:{AUDITED}:sum_over_cotangent", "--op", "sum")
         self.assertEqual((code, row["rule"]), (1, "stale-or-aliased"))
-        self.assertEqual(row["aspects"]["cotangent"]["right"], row["aspects"]["cotangent"]["tried"] - 2)
+        self.assertEqual(row["aspects"]["cotangent"]["right"],
+                         row["aspects"]["cotangent"]["tried"] - 2)
 
     def test_an_operand_that_is_written_into_is_seen(self):
         for name in ("sum_into_operand", "sum_into_data"):
             code, row = audit(f"all_reduce=python:{AUDITED}:{name}", "--op", "sum")
-            self.assertEqual((code, row["rule"]), (1, "adjoint, but it writes into its operand"), name)
+            self.assertEqual((code, row["rule"]), (1, "adjoint, but it writes into its operand"),
+                             name)
             self.assertEqual(row["aspects"]["operand"]["state"], "WRONG")
         code, row = audit(f"all_reduce=python:{AUDITED}:sum_of_a_clone", "--op", "sum")
         self.assertEqual((code, row["aspects"]["operand"]["state"]), (0, "ok"))
-        for name, words in (("sum_in_place", "it returns nothing"), ("sum_and_return_operand", "it returns its operand")):
-            # Its verdict is not asked for: dist.all_reduce of an operand that is not contiguous is undefined.
+        for name, words in (("sum_in_place", "it returns nothing"), ("sum_and_return_operand",
+                                                                     "it returns its operand")):
+            # Its verdict is not asked for: dist.all_reduce of an operand that is not contiguous is
+            # undefined.
             _, row = audit(f"all_reduce=python:{AUDITED}:{name}", "--op", "sum")
             self.assertIn(words, "".join(row["refused"]))
 
     def test_shares_of_the_gradient_of_what_all_ranks_hold(self):
         for name in ("hand_on_rank_0", "hand_on_parts"):
             code, row = audit(f"copy=python:{AUDITED}:{name}", "--without", "dtype,shape")
-            self.assertEqual((code, row["right_for"], row["signature"], row["rule"]), (0, ["shares"], "R->I", "adjoint"), name)
+            self.assertEqual((code, row["right_for"], row["signature"], row["rule"]),
+                             (0, ["shares"], "R->I", "adjoint"), name)
             for aspect in ("groups", "cotangent", "operand", "graph"):
                 self.assertEqual(row["aspects"][aspect]["state"], "ok", f"{name}: {aspect}")
-        code, row = audit(f"copy=python:{AUDITED}:hand_on_too_much", "--without", "dtype,shape,2-ranks")
+        code, row = audit(f"copy=python:{AUDITED}:hand_on_too_much", "--without",
+                          "dtype,shape,2-ranks")
         self.assertEqual((code, row["wrong"], row["right_for"]), (1, True, []))
 
     def test_a_forward_that_reads_memory_is_told_apart_from_a_wrong_one(self):
-        code, row = audit(f"all_reduce=python:{AUDITED}:sum_of_memory", "--op", "sum", "--without", "dtype,shape,groups")
+        code, row = audit(f"all_reduce=python:{AUDITED}:sum_of_memory", "--op", "sum", "--without",
+                          "dtype,shape,groups")
         self.assertEqual((code, row["rule"]), (1, "contiguity"))
         self.assertIn("transposed-operand", row["explanation"])
-        code, row = audit(f"all_reduce=python:{AUDITED}:sum_of_values", "--op", "sum", "--without", "dtype,shape,groups")
+        code, row = audit(f"all_reduce=python:{AUDITED}:sum_of_values", "--op", "sum", "--without",
+                          "dtype,shape,groups")
         self.assertEqual((code, row["aspects"]["operand"]["state"]), (0, "ok"))
 
     def test_the_objectives_are_those_of_run(self):
         for objective in ("sum", "mean", "replicated"):
-            code, answer = audited("reference", "--objective", objective, "--collective", "all_gather,reduce_scatter", "--op", "sum,max")
-            self.assertEqual((code, answer["summary"]["wrong"], answer["summary"]["offered"]), (0, 0, 3), objective)
+            code, answer = audited("reference", "--objective", objective, "--collective",
+                                   "all_gather,reduce_scatter", "--op", "sum,max")
+            self.assertEqual((code, answer["summary"]["wrong"], answer["summary"]["offered"]),
+                             (0, 0, 3), objective)
         # An average in backward is DDP's division once more, as `run` has it.
         code, row = audit(f"all_reduce=python:{AUDITED}:divided", "--op", "sum")
-        self.assertEqual((code, row["right_for"], row["wrong_for"]), (0, ["replicated"], ["sum", "mean"]))
-        self.assertEqual(audit(f"all_reduce=python:{AUDITED}:divided", "--op", "sum", "--objective", "mean")[0], 1)
+        self.assertEqual((code, row["right_for"], row["wrong_for"]),
+                         (0, ["replicated"], ["sum", "mean"]))
+        self.assertEqual(
+            audit(f"all_reduce=python:{AUDITED}:divided", "--op", "sum", "--objective", "mean")[0],
+            1)
         with tempfile.TemporaryDirectory() as folder:
             subject = f"all_reduce=python:{AUDITED}:divided"
-            run("audit", subject, "--op", "sum", "--objective", "mean", "--world-size", "3", "--battery", folder)
+            run("audit", subject, "--op", "sum", "--objective", "mean", "--world-size", "3",
+                "--battery", folder)
             self.assertEqual(run("run", "--allow-code", f"{folder}/3-ranks.json").returncode, 1)
             self.assertIn('"objective": "mean"', Path(folder, "3-ranks.json").read_text())
 
@@ -116,7 +139,9 @@ class Audit(unittest.TestCase):
         code, answer = audited(f"python:{SUBJECTS}/two_gathers.py")
         rows = {row["function"].rpartition(":")[2]: row for row in answer["collectives"]}
         self.assertEqual(list(rows), ["all_gather_with_grad", "GatherLayer"])
-        self.assertEqual((rows["all_gather_with_grad"]["right_for"], rows["GatherLayer"]["right_for"]), (["sum", "mean"], ["replicated"]))
+        self.assertEqual(
+            (rows["all_gather_with_grad"]["right_for"], rows["GatherLayer"]["right_for"]),
+            (["sum", "mean"], ["replicated"]))
         self.assertEqual(code, 0)
         self.assertIn("what to pass for `bits` is not known", answer["unusable"][0])
         self.assertRegex(answer["unusable"][1], "Pooled: which collective it is")
@@ -131,12 +156,13 @@ class Audit(unittest.TestCase):
         self.assertEqual(answer["lacking"], [])
 
     def test_the_users_mistakes(self):
-        for arguments, words in (
-                ([f"python:{SUBJECTS}/two_gathers.py", "--collective", "all_reduce"], "what to pass for `bits`"),
-                ([f"python:{SUBJECTS}/no_such_file.py"], "no such file"),
-                ([f"all_gather=python:{SUBJECTS}/two_gathers.py:GatherLayer", "--collective", "reduce"], "runs other collectives"),
-                (["torch_nn", "--without", "shapes"], "did you mean \"shape\""),
-                (["torch_nn", "--op", "maximum"], "unknown \"maximum\"")):
+        for arguments, words in (([
+                f"python:{SUBJECTS}/two_gathers.py", "--collective", "all_reduce"
+        ], "what to pass for `bits`"), ([f"python:{SUBJECTS}/no_such_file.py"], "no such file"), ([
+                f"all_gather=python:{SUBJECTS}/two_gathers.py:GatherLayer", "--collective", "reduce"
+        ], "runs other collectives"), (["torch_nn", "--without",
+                                        "shapes"], "did you mean \"shape\""),
+                                 (["torch_nn", "--op", "maximum"], "unknown \"maximum\"")):
             done = run("audit", *arguments)
             self.assertEqual(done.returncode, 2, arguments)
             self.assertIn(words, done.stderr)
@@ -150,19 +176,32 @@ class Audit(unittest.TestCase):
         self.assertIn("strict: not everything was tried", done.stdout)
         code, answer = audited(gather, "--strict", "--without", "groups,uneven")
         self.assertEqual((code, answer["summary"]["tried_in_part"]), (0, 0))
-        code, _ = audited(f"all_gather=python:{SUBJECTS}/two_gathers.py:GatherLayer", "--strict", "--without", "groups,uneven")
+        code, _ = audited(f"all_gather=python:{SUBJECTS}/two_gathers.py:GatherLayer", "--strict",
+                          "--without", "groups,uneven")
         self.assertEqual(code, 1, "it is wrong for DistributedDataParallel")
 
 
 class Clock(unittest.TestCase):
-    SCENARIO = {"world_size": 2, "inputs": {"x": [1.0, 2.0]}, "steps": [{"y": {"all_reduce": "x"}}], "loss": "(y * y).sum()",
-                "objective": "sum"}
+    SCENARIO = {
+        "world_size": 2,
+        "inputs": {
+            "x": [1.0, 2.0]
+        },
+        "steps": [{
+            "y": {
+                "all_reduce": "x"
+            }
+        }],
+        "loss": "(y * y).sum()",
+        "objective": "sum"
+    }
 
     def run_with(self, name, *scenarios):
         with tempfile.TemporaryDirectory() as folder:
             for i, more in enumerate(scenarios or ({},)):
                 Path(folder, f"{i}.json").write_text(json.dumps({**self.SCENARIO, **more}))
-            return run("run", folder, "--timeout", "6", "--subject", f"all_reduce=python:{SUBJECTS}/slow.py:{name}")
+            return run("run", folder, "--timeout", "6", "--subject",
+                       f"all_reduce=python:{SUBJECTS}/slow.py:{name}")
 
     def test_import_and_setup_are_no_part_of_a_case(self):
         done = self.run_with("all_reduce")

@@ -1,4 +1,5 @@
-"""Programs with calls of the user's code, through the executable: verdicts, reasons, failures, bad input."""
+"""Programs with calls of the user's code, through the executable: verdicts, reasons, failures, bad
+input."""
 
 import json
 import os
@@ -16,7 +17,8 @@ INPUTS = {
     "w": [2.0, 0.5, -1.25, 3.0],
 }
 
-# Right programs, and a part of the reason that is given where derivative and intent differ; None: they match.
+# Right programs, and a part of the reason that is given where derivative and intent differ; None:
+# they match.
 RIGHT = {
     "plain": None,
     "logs": None,
@@ -56,17 +58,30 @@ RIGHT = {
     "gathers_into_buffers": "too noisy at this value: it is rounded to float32 in right.py",
 }
 
-WRONG = ["identity_backward", "own_slice", "in_place", "simcse", "summed_twice", "identity_beside_detach",
-         "identity_beside_ste", "identity_beside_a_function", "identity_beside_relu_at_zero",
-         "identity_beside_a_hook", "identity_beside_a_function_and_a_look", "reducing_hook_that_averages",
-         "identity_in_float32", "identity_before_a_norm_in_float32", "identity_through_bfloat16", "identity_that_asks_for_float32"]
+WRONG = [
+    "identity_backward", "own_slice", "in_place", "simcse", "summed_twice",
+    "identity_beside_detach", "identity_beside_ste", "identity_beside_a_function",
+    "identity_beside_relu_at_zero", "identity_beside_a_hook",
+    "identity_beside_a_function_and_a_look", "reducing_hook_that_averages", "identity_in_float32",
+    "identity_before_a_norm_in_float32", "identity_through_bfloat16",
+    "identity_that_asks_for_float32"
+]
 
 
 def scenario(call, simulate=None, inputs=INPUTS, loss="(y * y).sum()", **more):
     step = {"call": call, "args": ["x", "w"]}
     if simulate:
         step["simulate"] = simulate
-    return {"world_size": 2, "inputs": inputs, "steps": [{"y": step}], "loss": loss, "objective": "sum", **more}
+    return {
+        "world_size": 2,
+        "inputs": inputs,
+        "steps": [{
+            "y": step
+        }],
+        "loss": loss,
+        "objective": "sum",
+        **more
+    }
 
 
 class Calls(unittest.TestCase):
@@ -86,17 +101,26 @@ class Calls(unittest.TestCase):
     def run_all(self, *options, allow=True, timeout="100"):
         """(exit code, cases of the report by name, standard error)."""
         report = self.folder / "report.txt"
-        command = [DISTGRAD, "run", str(self.folder), "--python", sys.executable, "--json", str(report), "--timeout", timeout]
+        command = [
+            DISTGRAD, "run",
+            str(self.folder), "--python", sys.executable, "--json",
+            str(report), "--timeout", timeout
+        ]
         # From elsewhere: files are sought beside the scenario.
-        done = subprocess.run(command + ["--allow-code"] * allow + list(options), cwd="/", capture_output=True, text=True)
+        done = subprocess.run(command + ["--allow-code"] * allow + list(options), cwd="/",
+                              capture_output=True, text=True)
         cases = json.loads(report.read_text())["cases"] if report.exists() else []
         report.unlink(missing_ok=True)
-        return done.returncode, {case["name"] + (":" + case["dtype"] if "dtype=" in case["id"] else ""): case for case in cases}, done.stdout + done.stderr
+        return done.returncode, {
+            case["name"] + (":" + case["dtype"] if "dtype=" in case["id"] else ""): case
+            for case in cases
+        }, done.stdout + done.stderr
 
     def test_right_programs_match_or_are_disputed(self):
         for name in RIGHT:
             self.write(name, scenario(f"python:right.py:{name}"))
-        self.write("float32", scenario("python:right.py:plain", dtype=["float32", "bfloat16", "float16"]))
+        self.write("float32",
+                   scenario("python:right.py:plain", dtype=["float32", "bfloat16", "float16"]))
         self.write("asks", scenario("python:right.py:asks_for_float32"))
         self.write("narrow", scenario("python:right.py:rms_norm", dtype=["float32", "bfloat16"]))
         code, cases, output = self.run_all()
@@ -104,14 +128,17 @@ class Calls(unittest.TestCase):
         for name, reason in RIGHT.items():
             case = cases[name]
             with self.subTest(name):
-                self.assertEqual(case["verdict"], "match" if reason is None else "disputed", case.get("why"))
+                self.assertEqual(case["verdict"], "match" if reason is None else "disputed",
+                                 case.get("why"))
                 self.assertIn(reason or "", case.get("why", ""))
         for dtype in ("float32", "bfloat16", "float16"):
             self.assertIn(cases[f"float32:{dtype}"]["verdict"], ("match", "disputed"))
-        for name in ("asks", "narrow:float32", "narrow:bfloat16"):  # how noisy differences are depends on the values
+        # How noisy differences are depends on the values
+        for name in ("asks", "narrow:float32", "narrow:bfloat16"):
             self.assertIn(cases[name]["verdict"], ("match", "disputed"), cases[name])
         # With the element.
-        self.assertIn("x[0] on rank 0: the gradient is 48, the slope of the objective", cases["straight_through_round"]["why"])
+        self.assertIn("x[0] on rank 0: the gradient is 48, the slope of the objective",
+                      cases["straight_through_round"]["why"])
 
     def test_mistakes_are_mismatches(self):
         for name in WRONG:
@@ -124,37 +151,79 @@ class Calls(unittest.TestCase):
                 self.assertTrue(cases[name]["findings"])
                 self.assertIsNotNone(cases[name]["gradients"]["x"]["first_difference"])
         # Held against what the user means: the straight-through gradient, of which this is a half.
-        self.assertAlmostEqual(cases["identity_beside_ste"]["gradients"]["x"]["truth"]["by_rank"][0][0], 48, places=6)
+        self.assertAlmostEqual(
+            cases["identity_beside_ste"]["gradients"]["x"]["truth"]["by_rank"][0][0], 48, places=6)
 
     def test_behind_cases_that_imported_the_same_module(self):
-        """These leave ranks with names for Function.apply that nobody watches: the program with a call gets other ranks."""
-        (self.folder / "uses.py").write_text("from right import all_sum, quantized\n\n\n"
-                                             "def quantizer(x, w):\n    return all_sum(quantized(x) * w)\n")
-        names = [f"a{i}" for i in range(200)]  # so many that they have begun before the other's truth is measured
+        """These leave ranks with names for Function.apply that nobody watches: the program with a
+        call gets other ranks."""
+        (self.folder / "uses.py").write_text(
+            "from right import all_sum, quantized\n\n\n"
+            "def quantizer(x, w):\n    return all_sum(quantized(x) * w)\n")
+        # So many that they have begun before the other's truth is measured
+        names = [f"a{i}" for i in range(200)]
         for name in names:
-            self.write(name, {"world_size": 2, "inputs": INPUTS, "steps": [{"y": {"all_reduce": "x * w"}}], "loss": "(y * y).sum()",
-                              "objective": "sum", "subjects": {f"all_reduce=python:{self.folder}/uses.py:all_sum": "match"}})
+            self.write(
+                name, {
+                    "world_size": 2,
+                    "inputs": INPUTS,
+                    "steps": [{
+                        "y": {
+                            "all_reduce": "x * w"
+                        }
+                    }],
+                    "loss": "(y * y).sum()",
+                    "objective": "sum",
+                    "subjects": {
+                        f"all_reduce=python:{self.folder}/uses.py:all_sum": "match"
+                    }
+                })
         self.write("quantizer", scenario("python:uses.py:quantizer"))
         code, cases, output = self.run_all()
-        self.assertEqual([cases[name]["verdict"] for name in [*names, "quantizer"]], ["match"] * 200 + ["disputed"], output)
+        self.assertEqual([cases[name]["verdict"] for name in [*names, "quantizer"]],
+                         ["match"] * 200 + ["disputed"], output)
         self.assertIn("_Quantized", cases["quantizer"]["why"])
 
     def test_the_truth_of_a_simulation(self):
         self.write("right", scenario("python:right.py:plain", "python:joint.py:plain",
                                      dtype=["float64", "float32", "bfloat16", "float16"]))
-        self.write("narrow", scenario("python:right.py:squares_in_float32", "python:joint.py:squares_in_float32"))
-        self.write("wrong", scenario("python:wrong.py:identity_backward", "python:joint.py:all_sum"))
+        self.write(
+            "narrow",
+            scenario("python:right.py:squares_in_float32", "python:joint.py:squares_in_float32"))
+        self.write("wrong", scenario("python:wrong.py:identity_backward",
+                                     "python:joint.py:all_sum"))
         self.write("forward", scenario("python:right.py:plain", "python:joint.py:all_sum"))
-        self.write("mixed", {**scenario("python:right.py:plain", "python:joint.py:plain", loss="(z * z).sum()"),
-                             "steps": [{"y": {"call": "python:right.py:plain", "args": ["x", "w"],
-                                              "simulate": "python:joint.py:plain"}},
-                                       {"z": {"all_gather": "y * (rank + 1)", "dim": 0}}]})
-        self.write("guards", scenario("python:right.py:plain", "python:joint.py:plain", single_device={
-            "steps": [{"t": "torch.tanh(x[0] * w[0] + x[1] * w[1])"}], "loss": "2.0 * (t * t).sum()"}))
+        self.write(
+            "mixed", {
+                **scenario("python:right.py:plain", "python:joint.py:plain", loss="(z * z).sum()"), "steps": [
+                    {
+                        "y": {
+                            "call": "python:right.py:plain",
+                            "args": ["x", "w"],
+                            "simulate": "python:joint.py:plain"
+                        }
+                    }, {
+                        "z": {
+                            "all_gather": "y * (rank + 1)",
+                            "dim": 0
+                        }
+                    }
+                ]
+            })
+        self.write(
+            "guards",
+            scenario(
+                "python:right.py:plain", "python:joint.py:plain", single_device={
+                    "steps": [{
+                        "t": "torch.tanh(x[0] * w[0] + x[1] * w[1])"
+                    }],
+                    "loss": "2.0 * (t * t).sum()"
+                }))
         code, cases, output = self.run_all()
         self.assertEqual(code, 1, output)
         for dtype in ("float64", "float32"):
-            self.assertEqual(cases[f"right:{dtype}"]["verdict"], "match", cases[f"right:{dtype}"].get("why"))
+            self.assertEqual(cases[f"right:{dtype}"]["verdict"], "match",
+                             cases[f"right:{dtype}"].get("why"))
         for dtype in ("bfloat16", "float16"):  # in which tanh saturates: no accusation
             self.assertIn(cases[f"right:{dtype}"]["verdict"], ("match", "disputed"))
         self.assertEqual([f["rule"] for f in cases["wrong"]["findings"]][0], "objective")
@@ -168,7 +237,9 @@ class Calls(unittest.TestCase):
         self.write("loss", scenario("python:right.py:plain", loss=loss))
         weights = {"x": INPUTS["x"], "w": {"value": [2.0, 0.5, -1.25, 3.0], "layout": "replicate"}}
         self.write("replicated", scenario("python:right.py:plain", inputs=weights))
-        self.write("synchronised", scenario("python:right.py:plain", inputs=weights, sync={"w": "mean"}, objective="mean"))
+        self.write(
+            "synchronised",
+            scenario("python:right.py:plain", inputs=weights, sync={"w": "mean"}, objective="mean"))
         large = {"x": {"expr": "torch.cos(torch.arange(300) * (1.0 + rank))"},
                  "w": {"expr": "torch.sin(torch.arange(300) * 0.3)", "layout": "replicate"}}
         self.write("large", scenario("python:right.py:plain", inputs=large, dtype="float32"))
@@ -178,7 +249,8 @@ class Calls(unittest.TestCase):
                          dict.fromkeys(("loss", "replicated", "synchronised", "large"), "match"))
 
     def test_what_breaks_costs_its_case_only(self):
-        for name in ("raises", "raises_odd_text", "raises_a_book", "exits", "dies", "blocks", "leaves_a_thread", "leaves_another_dtype_and_folder"):
+        for name in ("raises", "raises_odd_text", "raises_a_book", "exits", "dies", "blocks",
+                     "leaves_a_thread", "leaves_another_dtype_and_folder"):
             self.write(name, scenario(f"python:broken.py:{name}", "python:joint.py:all_sum",
                                       timeout_s=3))
         self.write("z_right", scenario("python:right.py:plain", "python:joint.py:plain"))
@@ -208,10 +280,18 @@ class Calls(unittest.TestCase):
         lines = {
             "no_file": (scenario("python:rihgt.py:plain"), "no such file"),
             "no_name": (scenario("python:right.py:plian"), "did you mean plain?"),
-            "no_tensor": (scenario("python:broken.py:gives_a_tuple", "python:joint.py:all_sum"), "returned a tuple"),
-            "expression": ({**scenario("python:right.py:plain"), "steps": [
-                {"y": {"call": "python:right.py:plain", "args": ["x", "ww"]}}]}, 'the name "ww" is unknown'),
-            "vector_loss": (scenario("python:right.py:plain", loss="y * y"), "the loss has 4 elements"),
+            "no_tensor": (scenario("python:broken.py:gives_a_tuple",
+                                   "python:joint.py:all_sum"), "returned a tuple"),
+            "expression": ({
+                **scenario("python:right.py:plain"), "steps": [{
+                    "y": {
+                        "call": "python:right.py:plain",
+                        "args": ["x", "ww"]
+                    }
+                }]
+            }, 'the name "ww" is unknown'),
+            "vector_loss": (scenario("python:right.py:plain",
+                                     loss="y * y"), "the loss has 4 elements"),
         }
         for name, (content, _) in lines.items():
             self.write(name, content)

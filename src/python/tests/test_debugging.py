@@ -49,7 +49,8 @@ class Terminal:
             try:
                 self._seen += os.read(self._fd, 4096)
             except OSError:
-                raise AssertionError(f"no {text!r} before the end, but:\n{self._seen.decode()}") from None
+                raise AssertionError(
+                    f"no {text!r} before the end, but:\n{self._seen.decode()}") from None
         at = self._seen.index(text.encode()) + len(text)
         before, self._seen = self._seen[:at], self._seen[at:]
         return before.decode()
@@ -92,7 +93,8 @@ class Debugging(unittest.TestCase):
             terminal.expect(f"('value', {41 + rank})")
             terminal.expect(" of 2) ")
             terminal.type("c")
-        terminal.expect("1 not")  # identity-backward, where a match is expected of a subject that the file does not name
+        # Identity-backward, where a match is expected of a subject that the file does not name
+        terminal.expect("1 not")
         self.assertEqual(terminal.end(), 1)
         self.assertEqual(prompts, {0, 1})
 
@@ -103,8 +105,8 @@ class Debugging(unittest.TestCase):
         self.debug("pdb.set_trace()")
 
     def test_without_a_terminal_the_case_says_so(self):
-        done = subprocess.run(self.command("breakpoint()"), cwd=self.folder, capture_output=True, text=True,
-                              stdin=subprocess.DEVNULL)
+        done = subprocess.run(self.command("breakpoint()"), cwd=self.folder, capture_output=True,
+                              text=True, stdin=subprocess.DEVNULL)
         self.assertEqual(done.returncode, 3, done.stdout + done.stderr)
         self.assertIn("distgrad runs without a terminal", done.stdout)
 

@@ -1,4 +1,5 @@
-"""The mistakes of subjects/mistakes.py on real ranks: each is caught and named, with the place and what to change."""
+"""The mistakes of subjects/mistakes.py on real ranks: each is caught and named, with the place and
+what to change."""
 
 import json
 import os
@@ -70,38 +71,52 @@ INTEGERS = {
     "objective": "sum",
 }
 
-# name, program, kind, finding (none: right), step, part of the text, measured formula (none: not asked)
+# name, program, kind, finding (none: right), step, part of the text, measured formula (none: not
+# asked)
 CASES = [
     ("prescaled", INTEGERS, "all_reduce", None, "", "", None),
-    ("prescaled_identity", INTEGERS, "all_reduce", "identity-backward", "y", "dropped the other ranks'", "x̄_r = ȳ_r"),
-    ("none_on_last", INTEGERS, "all_reduce", "no-gradient", "y", "gave its operand no gradient (None) on rank 2", None),
-    ("overwritten", SHARED, "all_reduce", "stale-or-aliased", "y", "Clone the cotangent first", None),
+    ("prescaled_identity", INTEGERS, "all_reduce", "identity-backward", "y",
+     "dropped the other ranks'", "x̄_r = ȳ_r"),
+    ("none_on_last", INTEGERS, "all_reduce", "no-gradient", "y",
+     "gave its operand no gradient (None) on rank 2", None),
+    ("overwritten", SHARED, "all_reduce", "stale-or-aliased", "y", "Clone the cotangent first",
+     None),
     ("cleared", SHARED, "all_reduce", "stale-or-aliased", "y", "Clone the cotangent first", None),
-    ("stale", IN_TURN, "all_reduce", "stale-or-aliased", "z", "the backward of step y gives that one's", None),
-    ("never_written", IN_TURN, "all_reduce", "stale-or-aliased", "z", "a buffer is read that was never written", None),
+    ("stale", IN_TURN, "all_reduce", "stale-or-aliased", "z",
+     "the backward of step y gives that one's", None),
+    ("never_written", IN_TURN, "all_reduce", "stale-or-aliased", "z",
+     "a buffer is read that was never written", None),
     ("narrower", SHARED, "all_reduce", "precision", "y", "went through bfloat16", None),
-    ("as_stored", TRANSPOSED, "all_reduce", "contiguity", "y", ".contiguous() on the cotangent", None),
-    ("strided", TRANSPOSED, "all_reduce", "contiguity", "y", "is right for a contiguous cotangent", None),
+    ("as_stored", TRANSPOSED, "all_reduce", "contiguity", "y", ".contiguous() on the cotangent",
+     None),
+    ("strided", TRANSPOSED, "all_reduce", "contiguity", "y", "is right for a contiguous cotangent",
+     None),
     ("random", SHARED, "all_reduce", "nondeterministic", "y", "another answer each time", None),
-    ("scaled_at_random", SHARED, "all_reduce", "nondeterministic", "y", "another answer each time", None),
-    ("own_times_n", SHARED, "all_reduce", "identity-backward", "y", "multiplied the local cotangent by the group's size",
-     "x̄_r = 3 ȳ_r"),
+    ("scaled_at_random", SHARED, "all_reduce", "nondeterministic", "y", "another answer each time",
+     None),
+    ("own_times_n", SHARED, "all_reduce", "identity-backward", "y",
+     "multiplied the local cotangent by the group's size", "x̄_r = 3 ȳ_r"),
     ("own_twice", SHARED, "all_reduce", "other-backward", "y", "", "x̄_r = 2 ȳ_r + Σ_{k≠r} ȳ_k"),
     ("own_and_next", SHARED, "all_reduce", "missing-reduction", "y", "", "x̄_r = ȳ_r + ȳ_{r+1}"),
     ("sign_turned", SHARED, "all_reduce", "other-backward", "y", "", "x̄_r = ȳ_0 − ȳ_1 + ȳ_2"),
     ("prefix_sum", SHARED, "all_reduce", "missing-reduction", "y", "", "x̄_r = Σ_{k≤r} ȳ_k"),
     ("coefficients", SHARED, "all_reduce", "other-backward", "y", "",
-     "x̄_0 = 1/2 ȳ_0 + 1/3 ȳ_1 + 1/4 ȳ_2; x̄_1 = ȳ_0 + 2/3 ȳ_1 + 1/2 ȳ_2; x̄_2 = 3/2 ȳ_0 + ȳ_1 + 3/4 ȳ_2"),
-    ("rolled", INTEGERS, "all_reduce", "other-backward", "y", "", None),
-    ("clipped", SHARED, "all_reduce", "other-backward", "y", "is not linear in the cotangents", None),
-    ("right", WEIGHT, "copy", None, "", "", None),
+     "x̄_0 = 1/2 ȳ_0 + 1/3 ȳ_1 + 1/4 ȳ_2; x̄_1 = ȳ_0 + 2/3 ȳ_1 + 1/2 ȳ_2; x̄_2 = 3/2 ȳ_0 + ȳ_1 + "
+     "3/4 ȳ_2"
+    ), ("rolled", INTEGERS, "all_reduce", "other-backward", "y", "", None),
+    ("clipped", SHARED, "all_reduce", "other-backward", "y", "is not linear in the cotangents",
+     None), ("right", WEIGHT, "copy", None, "", "", None),
     ("forgotten", WEIGHT, "copy", "missing-reduction", "", "the shares add up to the truth", None),
-    ("averaged", WEIGHT, "copy", "scaled", "", "was averaged over the ranks on its way to the input", None),
+    ("averaged", WEIGHT, "copy", "scaled", "",
+     "was averaged over the ranks on its way to the input", None),
     ("twice", WEIGHT, "copy", "double-reduction", "", "was summed over the ranks twice", None),
-    ("without_one", WEIGHT, "copy", "missing-reduction", "", "what rank 1 has of the gradient of w is missing", None),
-    ("alone", WEIGHT, "copy", "unsynchronised", "", "rank 1 holds its own share of the gradient of w", None),
+    ("without_one", WEIGHT, "copy", "missing-reduction", "",
+     "what rank 1 has of the gradient of w is missing", None),
+    ("alone", WEIGHT, "copy", "unsynchronised", "",
+     "rank 1 holds its own share of the gradient of w", None),
     ("reduced", WEIGHT, "copy", "unsynchronised", "", "Use all_reduce, not reduce", None),
-    ("over_pairs", WEIGHT, "copy", "wrong-group", "", "over the group pairs instead of over the ranks", None),
+    ("over_pairs", WEIGHT, "copy", "wrong-group", "",
+     "over the group pairs instead of over the ranks", None),
 ]
 
 

@@ -1,5 +1,6 @@
-"""Audits of functions that take, or give, more or another form than a tensor of two dimensions: the right one passes, in every
-aspect that its signature allows, and the wrong one beside it is caught and named."""
+"""Audits of functions that take, or give, more or another form than a tensor of two dimensions: the
+right one passes, in every aspect that its signature allows, and the wrong one beside it is caught
+and named."""
 
 import json
 import os
@@ -13,8 +14,9 @@ FORMS = Path(__file__).resolve().parent / "subjects" / "forms.py"
 
 
 def run(kind, name, *options):
-    return subprocess.run([DISTGRAD, "audit", f"{kind}=python:{FORMS}:{name}", "--python", sys.executable, *options],
-                          capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [DISTGRAD, "audit", f"{kind}=python:{FORMS}:{name}", "--python", sys.executable, *options],
+        capture_output=True, text=True, check=False)
 
 
 def audit(kind, name, without):
@@ -27,7 +29,8 @@ def audit(kind, name, without):
 class Forms(unittest.TestCase):
     def check(self, kind, name, wrong_rule, *aspects):
         code, row = audit(kind, name, "dtype,values,shape,1-ranks,4-ranks,5-ranks,strided,unequal")
-        self.assertEqual((code, row["rule"], row["errors"]), (0, "gather" if kind == "slice" else "adjoint", []), name)
+        self.assertEqual((code, row["rule"], row["errors"]),
+                         (0, "gather" if kind == "slice" else "adjoint", []), name)
         for aspect in ("ranks", "cotangent", "graph", *aspects):
             self.assertEqual(row["aspects"][aspect]["state"], "ok", f"{name}: {aspect}")
         code, row = audit(kind, name + "_own", "dtype,values,shape,groups,operand,dim,graph,root")
@@ -65,9 +68,12 @@ class Forms(unittest.TestCase):
         self.assertEqual(self.check("scatter", "scatter_pieces", "wrong-slice"), 1)
 
     def test_hints_that_can_be_pasted(self):
-        for kind, name, words in (("all_gather", "Comm.all_gather", "forms.Comm(...).all_gather(x, bits=...)"),
-                                  ("all_gather", "with_axis_text", "forms.with_axis_text(x, axis=..., bits=...)"),
-                                  ("all_gather", "with_axis_group", "forms.with_axis_group(x, axis=group, bits=...)")):
+        for kind, name, words in (("all_gather", "Comm.all_gather",
+                                   "forms.Comm(...).all_gather(x, bits=...)"),
+                                  ("all_gather", "with_axis_text",
+                                   "forms.with_axis_text(x, axis=..., bits=...)"),
+                                  ("all_gather", "with_axis_group",
+                                   "forms.with_axis_group(x, axis=group, bits=...)")):
             done = run(kind, name)
             self.assertEqual(done.returncode, 2)
             self.assertIn(words, done.stderr)

@@ -1,4 +1,5 @@
-"""python -m distgrad.gradcheck: exit codes, expressions for inputs, ranks of its own and of torchrun.
+"""python -m distgrad.gradcheck: exit codes, expressions for inputs, ranks of its own and of
+torchrun.
 
     python src/python/tests/test_gradcheck_command.py
 """
@@ -80,7 +81,8 @@ def value(text, rank=0, number=0):
 
 class Expressions(unittest.TestCase):
     def test_tensors(self):
-        self.assertEqual(value("arange(6.).reshape(2, 3) + rank", 2).tolist(), [[2, 3, 4], [5, 6, 7]])
+        self.assertEqual(
+            value("arange(6.).reshape(2, 3) + rank", 2).tolist(), [[2, 3, 4], [5, 6, 7]])
         self.assertEqual(value("torch.ones(2).flip(0) * world_size").tolist(), [4, 4])
         self.assertEqual(value("randn(4, 3)").shape, (4, 3))
         self.assertEqual(value("rand(rank + 1, 2) > 0.5", 2).dtype, torch.bool)
@@ -105,8 +107,9 @@ class Expressions(unittest.TestCase):
         self.assertEqual(split_name(" ones(3)"), (None, "ones(3)"))
 
     def test_nothing_else(self):
-        for text in ("__import__('os')", "open('x')", "torch.load('x')", "().__class__", "randn(3, generator=1)", "", "1 +",
-                     "randn('a')", "eval('1')", "rank.__class__", "randn(10**12)"):
+        for text in ("__import__('os')", "open('x')", "torch.load('x')", "().__class__",
+                     "randn(3, generator=1)", "", "1 +", "randn('a')", "eval('1')",
+                     "rank.__class__", "randn(10**12)"):
             with self.subTest(text), self.assertRaises(InvalidExpression):
                 value(text)
 
@@ -123,19 +126,22 @@ class Command(unittest.TestCase):
         cls.temporary.cleanup()
 
     def call(self, *arguments, before=()):
-        environment = dict(os.environ, PYTHONPATH=PACKAGE, OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
-        done = subprocess.run([sys.executable, "-m", *before, "distgrad.gradcheck", *arguments], cwd=self.folder,
-                              capture_output=True, text=True, env=environment, timeout=200)
+        environment = dict(os.environ, PYTHONPATH=PACKAGE, OMP_NUM_THREADS="1",
+                           GLOO_SOCKET_IFNAME="lo")
+        done = subprocess.run([sys.executable, "-m", *before, "distgrad.gradcheck", *arguments],
+                              cwd=self.folder, capture_output=True, text=True, env=environment,
+                              timeout=200)
         return done.returncode, done.stdout, done.stderr
 
     def test_right_with_names_and_constants(self):
-        code, out, err = self.call("mine.py:masked", "--ranks", "3", "--input", "randn(2, 3)", "--constant",
-                                   "rand(2, 3) > 0.5", "--input", "scale=2")
+        code, out, err = self.call("mine.py:masked", "--ranks", "3", "--input", "randn(2, 3)",
+                                   "--constant", "rand(2, 3) > 0.5", "--input", "scale=2")
         self.assertEqual((code, err), (0, ""))
         self.assertIn("gradcheck: right on 3 ranks (gloo, float64)", out)
 
     def test_wrong_as_json(self):
-        code, out, _ = self.call("mine.py:Wrong", "--ranks", "2", "--input", "randn(2)", "--json", "-")
+        code, out, _ = self.call("mine.py:Wrong", "--ranks", "2", "--input", "randn(2)", "--json",
+                                 "-")
         report = json.loads(out)
         self.assertEqual(code, 1)
         self.assertEqual([f["name"] for f in report["findings"]], ["identity-backward"])
@@ -152,29 +158,46 @@ class Command(unittest.TestCase):
                 subprocess.Popen(["sleep", "98765"], start_new_session=True)
                 time.sleep(1000)
         """))
-        code, _, err = self.call("endless.py:sleeps", "--ranks", "2", "--input", "ones(2)", "--total-timeout", "2")
-        self.assertEqual((code, err.splitlines()[-1]), (142, "gradcheck: the time of --total-timeout is over"))
-        self.assertNotIn("sleep 98765", subprocess.run(["ps", "ax", "-o", "args"], capture_output=True, text=True).stdout)
+        code, _, err = self.call("endless.py:sleeps", "--ranks", "2", "--input", "ones(2)",
+                                 "--total-timeout", "2")
+        self.assertEqual((code, err.splitlines()[-1]),
+                         (142, "gradcheck: the time of --total-timeout is over"))
+        self.assertNotIn(
+            "sleep 98765",
+            subprocess.run(["ps", "ax", "-o", "args"], capture_output=True, text=True).stdout)
         code, _, err = self.call("endless.py:sleeps", "--input", "ones(2)", "--max-timeout", "-1")
-        self.assertEqual((code, err), (2, "gradcheck: --max-timeout is a number of seconds above 0, not -1\n"))
+        self.assertEqual((code, err),
+                         (2, "gradcheck: --max-timeout is a number of seconds above 0, not -1\n"))
 
     def test_no_line_is_a_command_of_the_runner(self):
-        Path(self.folder, "evil.py").write_text("def f(x):\n    print('::error::printed ##[error]')\n    raise ValueError('x\\n  ::error::raised \\x1b[31m \\u202e')\n")
-        for arguments in (["evil.py:f", "--input", "ones(2)"], ["a\n::error::b.py:f", "--input", "ones(2)"], ["evil.py:f", "--input", "ones(2)\n::error::q"]):
+        Path(self.folder, "evil.py").write_text(
+            "def f(x):\n    print('::error::printed ##[error]')\n    raise ValueError('x\\n  "
+            "::error::raised \\x1b[31m \\u202e')\n"
+        )
+        for arguments in (["evil.py:f", "--input",
+                           "ones(2)"], ["a\n::error::b.py:f", "--input",
+                                        "ones(2)"], ["evil.py:f", "--input",
+                                                     "ones(2)\n::error::q"]):
             code, out, err = self.call(*arguments, "--ranks", "2")
             self.assertIn(code, (2, 3))
             for line in (out + err).split("\n"):
                 self.assertFalse(line.lstrip().startswith("::"), line)
                 self.assertNotRegex(line, "##\\[|\x1b|\u202e")
-        self.assertIn("no such file: a\\n::error::b.py", self.call("a\n::error::b.py:f", "--input", "ones(2)")[2])
+        self.assertIn("no such file: a\\n::error::b.py",
+                      self.call("a\n::error::b.py:f", "--input", "ones(2)")[2])
 
     def test_output_that_cannot_be_written_is_no_verdict(self):
-        environment = dict(os.environ, PYTHONPATH=PACKAGE, OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
+        environment = dict(os.environ, PYTHONPATH=PACKAGE, OMP_NUM_THREADS="1",
+                           GLOO_SOCKET_IFNAME="lo")
         for more in ([], ["--json", "-"]):
             with open("/dev/full", "w") as full:
-                done = subprocess.run([sys.executable, "-m", "distgrad.gradcheck", "mine.py:Sum", "--ranks", "2", "--input", "ones(2)", *more],
-                                      cwd=self.folder, stdout=full, stderr=subprocess.PIPE, text=True, env=environment)
-            self.assertEqual((done.returncode, done.stderr), (2, "gradcheck: cannot write standard output: No space left on device\n"))
+                done = subprocess.run([
+                    sys.executable, "-m", "distgrad.gradcheck", "mine.py:Sum", "--ranks", "2",
+                    "--input", "ones(2)", *more
+                ], cwd=self.folder, stdout=full, stderr=subprocess.PIPE, text=True, env=environment)
+            self.assertEqual(
+                (done.returncode, done.stderr),
+                (2, "gradcheck: cannot write standard output: No space left on device\n"))
 
     def test_inputs_of_a_function_with_a_module(self):
         code, out, _ = self.call("mine.py:with_layer", "--ranks", "2", "--inputs", "layer_inputs")
@@ -183,46 +206,65 @@ class Command(unittest.TestCase):
 
     def test_what_it_cannot_run(self):
         mine = os.path.join(self.folder, "mine.py")
-        for arguments, words in (
-            ([f"{mine}:Sun", "--input", "ones(2)"], "mine.py has no 'Sun'; it has Sum"),
-            (["mien.py:Sum", "--input", "ones(2)"], "no such file: mien.py"),
-            (["mine.py:Sum"], "no inputs: give --input EXPR"),
-            ([f"{mine}:Sum", "--input", "open('x')"], "--input open('x'): open is not a function"),
-            ([f"{mine}:Sum", "--input", "arange(3)"], "no input requires grad on any rank"),
-            ([f"{mine}:Sum", "--input", "ones(2)", "--ranks", "100", "--backend", "nccl"], "100 ranks need a GPU each"),
-            ([f"{mine}:Sum", "--input", "randn(2"], "--input randn(2: '(' was never closed"),
-            (["mine.py:Sum", "--input", "ones(2)", "--inputs", "made"], "--inputs makes all inputs"),
-            (["mine.py:Sum", "--input", "ones(2)", "--directions", "0"], "--directions is to be 1 at least"),
-            (["mine.py:Sum", "--input", "ones(2)", "--timeout", "-1"], "--timeout is a number of seconds above 0"),
-            (["Sum", "--input", "ones(2)"], "'Sum' is not FILE:FUNCTION"),
-            (["mine.py:Sum", "--ranks", "0", "--input", "ones(2)"], "--ranks is a number of ranks"),
-        ):
+        for arguments, words in (([f"{mine}:Sun", "--input",
+                                   "ones(2)"], "mine.py has no 'Sun'; it has Sum"), ([
+                                       "mien.py:Sum", "--input", "ones(2)"
+                                   ], "no such file: mien.py"), (["mine.py:Sum"],
+                                                                 "no inputs: give --input EXPR"),
+                                 ([f"{mine}:Sum", "--input",
+                                   "open('x')"], "--input open('x'): open is not a function"),
+                                 ([f"{mine}:Sum", "--input",
+                                   "arange(3)"], "no input requires grad on any rank"), ([
+                                       f"{mine}:Sum", "--input", "ones(2)", "--ranks", "100",
+                                       "--backend", "nccl"
+                                   ], "100 ranks need a GPU each"),
+                                 ([f"{mine}:Sum", "--input",
+                                   "randn(2"], "--input randn(2: '(' was never closed"),
+                                 (["mine.py:Sum", "--input", "ones(2)", "--inputs",
+                                   "made"], "--inputs makes all inputs"),
+                                 (["mine.py:Sum", "--input", "ones(2)", "--directions",
+                                   "0"], "--directions is to be 1 at least"),
+                                 (["mine.py:Sum", "--input", "ones(2)", "--timeout",
+                                   "-1"], "--timeout is a number of seconds above 0"),
+                                 (["Sum", "--input", "ones(2)"], "'Sum' is not FILE:FUNCTION"),
+                                 (["mine.py:Sum", "--ranks", "0", "--input",
+                                   "ones(2)"], "--ranks is a number of ranks"),
+                                ):
             with self.subTest(words):
                 out, err = io.StringIO(), io.StringIO()
-                with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):  # torch is imported once
+                # Torch is imported once
+                with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                     code = command.main(arguments)
                 self.assertEqual((code, out.getvalue()), (2, ""), err.getvalue())
                 self.assertIn(words, err.getvalue())
                 self.assertEqual(len(err.getvalue().strip().split("\n")), 1)
 
     def test_a_report_that_cannot_be_written(self):
-        code, out, err = self.call("mine.py:Sum", "--ranks", "2", "--input", "ones(2)", "--json", "no/such/folder.json")
-        self.assertEqual((code, err), (2, "gradcheck: --json no/such/folder.json: No such file or directory\n"))
+        code, out, err = self.call("mine.py:Sum", "--ranks", "2", "--input", "ones(2)", "--json",
+                                   "no/such/folder.json")
+        self.assertEqual((code, err),
+                         (2, "gradcheck: --json no/such/folder.json: No such file or directory\n"))
         self.assertIn("gradcheck: right", out)
 
     def test_inputs_that_raise(self):
-        code, out, _ = self.call("mine.py:Sum", "--ranks", "2", "--inputs", "printing", "--json", "-")
+        code, out, _ = self.call("mine.py:Sum", "--ranks", "2", "--inputs", "printing", "--json",
+                                 "-")
         self.assertEqual((code, json.loads(out)["verdict"]), (3, "error"))
         self.assertIn("rank-0, rank-1: TypeError: printing() missing 1", json.loads(out)["text"])
 
     @unittest.skipUnless("DISTGRAD" in os.environ, "needs the built distgrad")
     def test_from_the_executable(self):
-        called = subprocess.run([os.environ["DISTGRAD"], "gradcheck", "mine.py:Wrong", "--python", sys.executable, "--input",
-                                 "scale=2", "--constant", "ones(1)"], cwd=self.folder, capture_output=True, text=True)
-        self.assertEqual((called.returncode, called.stdout, called.stderr),
-                         (2, "", "gradcheck: --constant ones(1): arguments without a name come first\n"))
-        called = subprocess.run([os.environ["DISTGRAD"], "gradcheck", "mine.py:Wrong", "--python", sys.executable, "--input",
-                                 "ones(1)", "--ranks=2"], cwd=self.folder, capture_output=True, text=True)
+        called = subprocess.run([
+            os.environ["DISTGRAD"], "gradcheck", "mine.py:Wrong", "--python", sys.executable,
+            "--input", "scale=2", "--constant", "ones(1)"
+        ], cwd=self.folder, capture_output=True, text=True)
+        self.assertEqual(
+            (called.returncode, called.stdout, called.stderr),
+            (2, "", "gradcheck: --constant ones(1): arguments without a name come first\n"))
+        called = subprocess.run([
+            os.environ["DISTGRAD"], "gradcheck", "mine.py:Wrong", "--python", sys.executable,
+            "--input", "ones(1)", "--ranks=2"
+        ], cwd=self.folder, capture_output=True, text=True)
         self.assertEqual(called.returncode, 1, called.stderr)
         self.assertIn("gradcheck: wrong on 2 ranks", called.stdout)
 
@@ -233,8 +275,11 @@ class Command(unittest.TestCase):
         self.assertIn("a word of rank 1", err)
 
     def test_ranks_of_torchrun(self):
-        code, out, _ = self.call("mine.py:Sum", "--input", "randn(2, 3)", before=[
-            "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "--local-addr", "127.0.0.1", "-m"])
+        code, out, _ = self.call(
+            "mine.py:Sum", "--input", "randn(2, 3)", before=[
+                "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "--local-addr",
+                "127.0.0.1", "-m"
+            ])
         self.assertEqual((code, out.count("gradcheck: right on 2 ranks")), (0, 1))
 
 

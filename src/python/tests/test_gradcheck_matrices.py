@@ -24,7 +24,9 @@ ZERO = torch.zeros(M, M, dtype=torch.float64)
 
 def pair(right, measured, **more):
     """Of grids of blocks, or of numbers that multiply the identity."""
-    right, measured = ([[b if isinstance(b, torch.Tensor) else float(b) * EYE for b in row] for row in grid]
+    right, measured = ([[b if isinstance(b, torch.Tensor) else float(b) * EYE
+                         for b in row]
+                        for row in grid]
                        for grid in (right, measured))
     room = [[torch.full_like(block, 1e-9) for block in row] for row in right]
     return Pair(right, measured, room, **more)
@@ -66,7 +68,8 @@ class Formulas(unittest.TestCase):
         self.assert_formula(grid(4, lambda r, k: 4 * (r == k)), "x̄_r = 4 ȳ_r")
         self.assert_formula(grid(4, lambda r, k: 1 + (r == k)), "x̄_r = Σ_k ȳ_k + ȳ_r")
         self.assert_formula(grid(4, lambda r, k: r != k), "x̄_r = Σ_{k≠r} ȳ_k")
-        self.assert_formula(grid(4, lambda r, k: 0.5 + 1.5 * (r == k)), "x̄_r = 1/2 Σ_{k≠r} ȳ_k + 2 ȳ_r")
+        self.assert_formula(grid(4, lambda r, k: 0.5 + 1.5 * (r == k)),
+                            "x̄_r = 1/2 Σ_{k≠r} ȳ_k + 2 ȳ_r")
 
     def test_of_neighbours(self):
         self.assert_formula(grid(4, lambda r, k: k == (r + 1) % 4), "x̄_r = ȳ_{r+1}")
@@ -79,7 +82,8 @@ class Formulas(unittest.TestCase):
         self.assert_formula(grid(4, lambda r, k: -1 if k == 1 else 1), "x̄_r = Σ_{k≠1} ȳ_k - ȳ_1")
         self.assert_formula(grid(4, lambda r, k: (2, 0, 0, -3)[k]), "x̄_r = 2 ȳ_0 - 3 ȳ_3")
         self.assert_formula(grid(4, lambda r, k: r + 1), "x̄_r = c_r Σ_k ȳ_k, c = (1, 2, 3, 4)")
-        self.assert_formula(grid(3, lambda r, k: 5 if r == 1 else 1), "x̄_r = Σ_k ȳ_k, r = 0, 2", "x̄_1 = 5 Σ_k ȳ_k")
+        self.assert_formula(grid(3, lambda r, k: 5
+                                 if r == 1 else 1), "x̄_r = Σ_k ȳ_k, r = 0, 2", "x̄_1 = 5 Σ_k ȳ_k")
 
     def test_of_slices_and_places(self):
         gather = grid(3, lambda r, k: torch.cat([EYE if j == r else ZERO for j in range(3)], 1))
@@ -96,10 +100,13 @@ class Formulas(unittest.TestCase):
     def test_of_other_derivatives(self):
         alike = grid(3, lambda r, k: torch.diag(torch.arange(1.0, 4) + r).double())
         self.assertEqual(right_formula(pair(alike, alike)), ["x̄_r = Σ_k J_rᵀ ȳ_k"])
-        self.assertEqual(measured_formula(pair(alike, grid(3, lambda r, k: alike[r][k] * (r == k)))), ["x̄_r = J_rᵀ ȳ_r"])
+        self.assertEqual(
+            measured_formula(pair(alike, grid(3, lambda r, k: alike[r][k] * (r == k)))),
+            ["x̄_r = J_rᵀ ȳ_r"])
         each = grid(3, lambda r, k: torch.diag(torch.arange(1.0, 4) + r + 5 * k).double())
         self.assertEqual(right_formula(pair(each, each)), ["x̄_r = Σ_k J_{k,r}ᵀ ȳ_k"])
-        self.assertEqual(measured_formula(pair(each, grid(3, lambda r, k: each[r][k] / 3))), ["x̄_r = 1/3 Σ_k J_{k,r}ᵀ ȳ_k"])
+        self.assertEqual(measured_formula(pair(each, grid(3, lambda r, k: each[r][k] / 3))),
+                         ["x̄_r = 1/3 Σ_k J_{k,r}ᵀ ȳ_k"])
 
     def test_where_there_is_none(self):
         generator = torch.Generator().manual_seed(0)
@@ -113,8 +120,10 @@ class Formulas(unittest.TestCase):
         for n in (2, 3, 4, 5):
             for _ in range(60):
                 few = [draw.choice([0, 0, 1, 1, 1, 2, -1, 0.5]) for _ in range(n)]
-                kinds = [lambda r, k: few[k], lambda r, k: few[(k - r) % n], lambda r, k: few[(k + r) % n],
-                         lambda r, k: few[r] * few[k]]
+                kinds = [
+                    lambda r, k: few[k], lambda r, k: few[(k - r) % n], lambda r, k: few[
+                        (k + r) % n], lambda r, k: few[r] * few[k]
+                ]
                 coefficients = grid(n, draw.choice(kinds))
                 lines = measured_formula(pair(ones(n), coefficients))
                 if lines is not None:
@@ -144,7 +153,8 @@ def evaluated(lines, n):
             factors = [Fraction(c) for c in listed.rstrip(")").split(", ")]
             right = right.replace("c_r ", "", 1).strip("()")
         text, _, ranks = right.partition(", r = ")
-        told = [int(r) for r in ranks.split(", ")] if ranks else range(n) if left.endswith("_r") else [int(left[-1])]
+        told = [int(r) for r in ranks.split(", ")
+               ] if ranks else range(n) if left.endswith("_r") else [int(left[-1])]
         for r in told:
             assert rows[r] is None
             rows[r] = [float(factors[r] * c) for c in row_of(text, r, n)]
@@ -163,8 +173,13 @@ def row_of(text, r, n):
         if parts[0].startswith("Σ_{k"):
             relation, bound = parts[0][4], parts[0][5:-1]
             bound = r if bound == "r" else int(bound)
-            holds = {"≠": lambda k: k != bound, "≤": lambda k: k <= bound, "≥": lambda k: k >= bound,
-                     "<": lambda k: k < bound, ">": lambda k: k > bound}[relation]
+            holds = {
+                "≠": lambda k: k != bound,
+                "≤": lambda k: k <= bound,
+                "≥": lambda k: k >= bound,
+                "<": lambda k: k < bound,
+                ">": lambda k: k > bound
+            }[relation]
             sources = [k for k in range(n) if holds(k)]
         elif not parts[0].startswith("Σ"):
             place = parts[0].partition("_")[2].strip("{}")
@@ -187,18 +202,24 @@ class Predicates(unittest.TestCase):
             return pair(ones(n), grid(n, block))
         self.assert_found("identity-backward", of(lambda r, k: r == k))
         self.assert_found("other-backward", of(lambda r, k: n * (r == k)))
-        self.assert_found("double-reduction", of(lambda r, k: n), words="4 times the right one, 4 being the number of ranks")
+        self.assert_found("double-reduction", of(lambda r, k: n),
+                          words="4 times the right one, 4 being the number of ranks")
         self.assert_found("scaled", of(lambda r, k: 1 / n), words="averaged")
         self.assert_found("scaled", of(lambda r, k: 3), words="3 times")
         self.assert_found("scaled", of(lambda r, k: 2 if r == 3 else 1), [3], "on rank 3")
-        self.assert_found("missing-reduction", of(lambda r, k: k != 1), words="of rank 1 is in no rank's")
-        self.assert_found("missing-reduction", of(lambda r, k: k > 1), words="of ranks 0, 1 are in no rank's")
-        self.assert_found("double-reduction", of(lambda r, k: 1 + (r == k)), words="each rank's own")
+        self.assert_found("missing-reduction", of(lambda r, k: k != 1),
+                          words="of rank 1 is in no rank's")
+        self.assert_found("missing-reduction", of(lambda r, k: k > 1),
+                          words="of ranks 0, 1 are in no rank's")
+        self.assert_found("double-reduction", of(lambda r, k: 1 + (r == k)),
+                          words="each rank's own")
         self.assert_found("double-reduction", of(lambda r, k: 1 + (k == 2)), words="rank 2's")
-        self.assert_found("wrong-group", of(lambda r, k: r // 2 == k // 2), words="{0, 1} and {2, 3}")
+        self.assert_found("wrong-group", of(lambda r, k: r // 2 == k // 2),
+                          words="{0, 1} and {2, 3}")
         self.assert_found("no-gradient", of(lambda r, k: 0), words="every rank")
         self.assert_found("no-gradient", of(lambda r, k: r not in (1, 2)), [1, 2])
-        self.assert_found("missing-reduction", of(lambda r, k: k <= r), [0, 1, 2], "some ranks lack")
+        self.assert_found("missing-reduction", of(lambda r, k: k <= r), [0, 1, 2],
+                          "some ranks lack")
         self.assert_found("missing-reduction", of(lambda r, k: k != r), words="lacks its own")
 
     def test_two_ranks(self):
@@ -224,14 +245,17 @@ class Predicates(unittest.TestCase):
         gather = grid(3, lambda r, k: torch.cat([EYE if j == r else ZERO for j in range(3)], 1))
         self.assert_found("own-slice", pair(gather, grid(3, lambda r, k: gather[r][k] * (r == k))))
         self.assert_found("wrong-slice", pair(gather, grid(3, lambda r, k: gather[(r + 2) % 3][k])))
-        self.assert_found("wrong-slice", pair(ones(3), grid(3, lambda r, k: EYE[[1, 2, 0]])), words="(1, 2, 0)")
-        self.assert_found("double-reduction", pair(gather, grid(3, lambda r, k: sum(gather[q][k] for q in range(3)))))
+        self.assert_found("wrong-slice", pair(ones(3), grid(3, lambda r, k: EYE[[1, 2, 0]])),
+                          words="(1, 2, 0)")
+        self.assert_found("double-reduction",
+                          pair(gather, grid(3, lambda r, k: sum(gather[q][k] for q in range(3)))))
 
     def test_products(self):
         right = grid(3, lambda r, k: torch.diag(torch.tensor([2.0, 3, 5]) + r).double())
         own = grid(3, lambda r, k: right[r][k] * (r == k))
         self.assert_found("identity-backward", pair(right, own), words="went on with its own")
-        self.assert_found("identity-backward", pair(right, grid(3, lambda r, k: r == k)), words="as it is")
+        self.assert_found("identity-backward", pair(right, grid(3, lambda r, k: r == k)),
+                          words="as it is")
         self.assert_found("forgotten-op", pair(right, ones(3)))
         zero = torch.tensor([False, True, False])
         spoilt = [[block.clone() for block in row] for row in right]
@@ -246,9 +270,11 @@ class Predicates(unittest.TestCase):
         for dtype in (torch.bfloat16, torch.float16, torch.float32):
             rounded = grid(3, lambda r, k: right[r][k].to(dtype).double())
             self.assert_found("precision", pair(right, rounded), words=str(dtype)[6:])
-        self.assert_found("scaled", pair(right, grid(3, lambda r, k: 1.01 * right[r][k])), words="1.01 times")
+        self.assert_found("scaled", pair(right, grid(3, lambda r, k: 1.01 * right[r][k])),
+                          words="1.01 times")
         thirds = grid(3, lambda r, k: EYE / 3)
-        self.assert_found("precision", pair(thirds, grid(3, lambda r, k: (EYE / 3).bfloat16().double())))
+        self.assert_found("precision",
+                          pair(thirds, grid(3, lambda r, k: (EYE / 3).bfloat16().double())))
 
     def test_what_lies_within_the_room_is_right(self):
         p = pair(ones(3), grid(3, lambda r, k: EYE * (1 + 1e-10)))
@@ -266,19 +292,23 @@ class Predicates(unittest.TestCase):
     def test_uneven_ranks(self):
         """Ranks without rows or columns are no obstacle."""
         sizes = (0, 2, 3)
-        right = grid(3, lambda r, k: torch.eye(5, dtype=torch.float64)[sum(sizes[:r]):sum(sizes[:r + 1])])
+        right = grid(
+            3, lambda r, k: torch.eye(5, dtype=torch.float64)[sum(sizes[:r]):sum(sizes[:r + 1])])
         self.assertEqual(pair(right, right).wrong(), [])
-        self.assertEqual(right_formula(pair(right, right)), ["x̄_0 = 0", "x̄_r = Σ_k ȳ_k[r], r = 1, 2"])
+        self.assertEqual(right_formula(pair(right, right)),
+                         ["x̄_0 = 0", "x̄_r = Σ_k ȳ_k[r], r = 1, 2"])
         own = grid(3, lambda r, k: right[r][k] * (r == k))
         self.assert_found("own-slice", pair(right, own), [1, 2])
-        self.assert_found("no-gradient", pair(right, grid(3, lambda r, k: right[r][k] * (r != 1))), [1])
+        self.assert_found("no-gradient", pair(right, grid(3, lambda r, k: right[r][k] * (r != 1))),
+                          [1])
 
     def test_objectives(self):
         n = 4
         def of(block):
             return objectives(pair(ones(n), grid(n, block)))
         self.assertEqual(of(lambda r, k: r == k), {"replicated"})
-        self.assertEqual(of(lambda r, k: 1 / n), {"mean", "replicated"})  # of equal cotangents the mean is the one
+        # Of equal cotangents the mean is the one
+        self.assertEqual(of(lambda r, k: 1 / n), {"mean", "replicated"})
         self.assertEqual(of(lambda r, k: k == 2), {"replicated"})
         self.assertEqual(of(lambda r, k: n * (r == k)), set())
         self.assertEqual(of(lambda r, k: 1), set())

@@ -17,7 +17,8 @@ class Cases(unittest.TestCase):
         """In one set of ranks: starting them takes longer than the checks."""
         for case, size, report in running.reports(right.CASES):
             with self.subTest(case.name, ranks=size):
-                self.assertEqual(running.objections(case, report), [], f"{case.name} on {size} ranks:\n{report}")
+                self.assertEqual(running.objections(case, report), [],
+                                 f"{case.name} on {size} ranks:\n{report}")
 
 
 if __name__ == "__main__":

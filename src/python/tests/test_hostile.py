@@ -1,4 +1,5 @@
-"""Attacks through the executable: files that forge commands or never end, output that cannot be written, code that wants out."""
+"""Attacks through the executable: files that forge commands or never end, output that cannot be
+written, code that wants out."""
 
 import json
 import os
@@ -12,8 +13,25 @@ import unittest
 from pathlib import Path
 
 DISTGRAD = os.environ.get("DISTGRAD") or "distgrad"
-SUM = {"world_size": 2, "inputs": {"x": {"by_rank": [1.0, 2.0]}}, "steps": [{"y": {"all_reduce": "x", "op": "sum"}}],
-       "loss": "y * y", "objective": "sum", "subjects": {"reference": "match"}}
+SUM = {
+    "world_size": 2,
+    "inputs": {
+        "x": {
+            "by_rank": [1.0, 2.0]
+        }
+    },
+    "steps": [{
+        "y": {
+            "all_reduce": "x",
+            "op": "sum"
+        }
+    }],
+    "loss": "y * y",
+    "objective": "sum",
+    "subjects": {
+        "reference": "match"
+    }
+}
 
 # Tells what it can see, and leaves a process behind, in a session of its own.
 CURIOUS = """
@@ -73,15 +91,21 @@ class Hostile(unittest.TestCase):
         self.folder = Path(folder.name)
 
     def write(self, name, content):
-        (self.folder / name).write_text(content if isinstance(content, str) else json.dumps(content))
+        (self.folder /
+         name).write_text(content if isinstance(content, str) else json.dumps(content))
 
     def run_it(self, *arguments, timeout=100, **options):
-        done = subprocess.run([DISTGRAD, *arguments], cwd=self.folder, stdout=options.pop("stdout", subprocess.PIPE),
-                              stderr=subprocess.PIPE, text=True, timeout=timeout, **options)
+        done = subprocess.run([DISTGRAD, *arguments], cwd=self.folder,
+                              stdout=options.pop("stdout", subprocess.PIPE), stderr=subprocess.PIPE,
+                              text=True, timeout=timeout, **options)
         return done.returncode, (done.stdout or "") + done.stderr
 
     def write_call(self, name, file, function, **more):
-        step = {"call": f"python:{file}:{function}", "args": ["x"], "simulate": f"python:{file}:every_rank"}
+        step = {
+            "call": f"python:{file}:{function}",
+            "args": ["x"],
+            "simulate": f"python:{file}:every_rank"
+        }
         self.write(name, {**SUM, "steps": [{"y": step}], **more})
 
     def run_code(self, *arguments, **options):
@@ -91,9 +115,16 @@ class Hostile(unittest.TestCase):
         for name in ("a.json", "b\n::error::forged.json", "\x1b[31m\u202e.json"):
             self.write(name, {**SUM, "steps": SUM["steps"] + [{"z": "::stop-commands::abcdef"}]})
         self.write("c\n::error::forged.json", SUM)
-        for command in (["run", "."], ["run", "--simulate", "."], ["golden", "check", "."], ["explain", "a.json"],
-                        ["explain", "c\n::error::forged.json"], ["repro", "a.json"], ["list", "scenarios", "."],
-                        ["list", "cases", "."], ["compare", "a.json", "c\n::error::forged.json"], ["::error::x"]):
+        for command in (["run",
+                         "."], ["run", "--simulate",
+                                "."], ["golden", "check",
+                                       "."], ["explain",
+                                              "a.json"], ["explain", "c\n::error::forged.json"],
+                        ["repro",
+                         "a.json"], ["list", "scenarios",
+                                     "."], ["list", "cases",
+                                            "."], ["compare", "a.json",
+                                                   "c\n::error::forged.json"], ["::error::x"]):
             with self.subTest(command):
                 _, output = self.run_it(*command)
                 self.assertTrue(output)
@@ -118,8 +149,20 @@ class Hostile(unittest.TestCase):
             self.assertIn("cannot write standard output", output)
 
     def test_the_whole_may_have_a_time(self):
-        self.write("slow.json", {**SUM, "timeout_s": 604800, "steps": [{"y": {"call": "python:slow.py:sleep", "args": ["x"], "simulate": "python:slow.py:all"}}]})
-        self.write("slow.py", "import time\ndef sleep(x):\n    time.sleep(1000)\n\ndef all(xs):\n    return xs\n")
+        self.write(
+            "slow.json", {
+                **SUM, "timeout_s": 604800,
+                "steps": [{
+                    "y": {
+                        "call": "python:slow.py:sleep",
+                        "args": ["x"],
+                        "simulate": "python:slow.py:all"
+                    }
+                }]
+            })
+        self.write(
+            "slow.py",
+            "import time\ndef sleep(x):\n    time.sleep(1000)\n\ndef all(xs):\n    return xs\n")
         slow = ["run", "--allow-code", "--python", sys.executable, "--json", "r.json"]
         code, output = self.run_it(*slow, "--max-timeout", "0.2", "slow.json")
         self.assertEqual(code, 3, output)
@@ -130,14 +173,19 @@ class Hostile(unittest.TestCase):
 
     def test_limits_are_checked(self):
         self.write("a.json", SUM)
-        for option, value in (("--max-timeout", "0"), ("--total-timeout", "nan"), ("--max-memory", "lots"), ("--max-memory", "5")):
+        for option, value in (("--max-timeout", "0"), ("--total-timeout", "nan"),
+                              ("--max-memory", "lots"), ("--max-memory", "5")):
             code, output = self.run_it("run", option, value, "a.json")
             self.assertEqual(code, 2, output)
             self.assertIn(option, output)
 
     def test_memory_beyond_the_limit_is_an_error_of_the_case(self):
-        self.write("a.json", {**SUM, "steps": SUM["steps"] + [{"z": "torch.zeros(134217728).sum() * y"}],
-                              "loss": "z"})
+        self.write("a.json", {
+            **SUM, "steps": SUM["steps"] + [{
+                "z": "torch.zeros(134217728).sum() * y"
+            }],
+            "loss": "z"
+        })
         self.write("b.json", SUM)
         code, output = self.run_it("run", "--max-memory", "512M", "a.json", "b.json")
         self.assertEqual(code, 2, output)
@@ -146,19 +194,26 @@ class Hostile(unittest.TestCase):
         self.assertIn("1 as expected, 1 invalid file", output)
 
     def test_memory_is_counted_over_all_steps(self):
-        steps = [{f"z{i}": f"torch.full((16777216,), {i}.0) * y"} for i in range(40)]  # of 128 MiB each
-        self.write("a.json", {**SUM, "steps": SUM["steps"] + steps, "loss": " + ".join(f"z{i}.sum()" for i in range(40))})
+        # Of 128 MiB each
+        steps = [{f"z{i}": f"torch.full((16777216,), {i}.0) * y"} for i in range(40)]
+        self.write("a.json", {
+            **SUM, "steps": SUM["steps"] + steps,
+            "loss": " + ".join(f"z{i}.sum()" for i in range(40))
+        })
         before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
         code, output = self.run_it("run", "--max-memory", "512M", "a.json")
         self.assertEqual(code, 2, output)
         self.assertIn("may have 0.5 GiB (--max-memory)", output)
-        self.assertLess(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, max(before, 1_600_000))  # KiB: libtorch is some 500 MiB
+        # KiB: libtorch is some 500 MiB
+        self.assertLess(
+            resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, max(before, 1_600_000))
 
     def test_ranks_listen_on_loopback_alone_and_inherit_no_file(self):
         self.write("look.py", CONNECTED)
         self.write_call("look.json", "look.py", "look")
         here = os.readlink("/proc/self/ns/net")
-        may_leave = subprocess.run(["unshare", "-n" if os.geteuid() == 0 else "-rn", "true"], capture_output=True).returncode == 0
+        may_leave = subprocess.run(["unshare", "-n" if os.geteuid() == 0 else "-rn", "true"],
+                                   capture_output=True).returncode == 0
         with open(self.folder / "inherited", "w") as inherited:
             os.set_inheritable(inherited.fileno(), True)
             for option in ([], ["--host-network"]):
@@ -168,23 +223,36 @@ class Hostile(unittest.TestCase):
                 self.assertIn(f"['{LOOPBACK}'] files=", told)
                 self.assertNotIn("/inherited'", told)
                 network = re.search(r"net:\[\d+\]", told)[0]
-                (self.assertNotEqual if may_leave and not option else self.assertEqual)(network, here)
+                (self.assertNotEqual if may_leave and not option else self.assertEqual)(network,
+                                                                                        here)
 
     def test_the_remedy_is_named_where_the_machine_lacks_something(self):
         self.write("a.json", {**SUM, "world_size": 16, "inputs": {"x": {"expr": "rank + 1.0"}}})
-        code, output = self.run_it("run", "a.json", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40)))
+        code, output = self.run_it(
+            "run", "a.json", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE,
+                                                                   (40, 40)))
         self.assertEqual(code, 3, output)
-        self.assertIn("Too many open files; raise the number of open files (ulimit -n), or use fewer ranks", output)
+        self.assertIn(
+            "Too many open files; raise the number of open files (ulimit -n), or use fewer ranks",
+            output)
         gone = self.folder / "gone"
         gone.mkdir()
-        done = subprocess.run(["sh", "-c", f"cd {gone} && rmdir {gone} && {DISTGRAD} run ../a.json"], capture_output=True, text=True)
+        done = subprocess.run(
+            ["sh", "-c", f"cd {gone} && rmdir {gone} && {DISTGRAD} run ../a.json"],
+            capture_output=True, text=True)
         self.assertEqual((done.returncode, done.stdout), (2, ""))
-        self.assertEqual(done.stderr, "distgrad: the working folder is gone (No such file or directory); cd into one that is there\n")
+        self.assertEqual(
+            done.stderr,
+            "distgrad: the working folder is gone (No such file or directory); cd into one that "
+            "is there\n"
+        )
         alone = ["unshare", "-rn", DISTGRAD, "run", "--host-network", "a.json"]
         if subprocess.run(["unshare", "-rn", "true"], capture_output=True).returncode == 0:
             done = subprocess.run(alone, cwd=self.folder, capture_output=True, text=True)
             self.assertEqual(done.returncode, 3)
-            self.assertIn("no interface has 127.0.0.1, over which the ranks talk; `ip link set lo up`", done.stderr)
+            self.assertIn(
+                "no interface has 127.0.0.1, over which the ranks talk; `ip link set lo up`",
+                done.stderr)
 
     def test_who_ends_the_process_that_starts_ranks_is_named_and_the_others_run(self):
         self.write("bad.py", DESTRUCTIVE)
@@ -193,7 +261,10 @@ class Hostile(unittest.TestCase):
         self.write_call("c.json", "bad.py", "as_it_is")
         code, output = self.run_code("a.json", "b.json", "c.json")
         self.assertEqual(code, 3, output)
-        self.assertIn("twice, while this case ran, the process that starts the ranks ended: killed by SIGKILL", output)
+        self.assertIn(
+            "twice, while this case ran, the process that starts the ranks ended: killed by "
+            "SIGKILL",
+            output)
         self.assertIn("2 as expected, 1 broken", output)
 
     def test_texts_of_exceptions(self):
@@ -210,8 +281,12 @@ class Hostile(unittest.TestCase):
         self.write("bad.py", DESTRUCTIVE)
         for i in range(30):
             self.write_call(f"{i:02}.json", "bad.py", "nap")
-        command = [DISTGRAD, "run", "--allow-code", "--python", sys.executable, "--json", "r.json", "--junit", "r.xml", "."]
-        run = subprocess.Popen(command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        command = [
+            DISTGRAD, "run", "--allow-code", "--python", sys.executable, "--json", "r.json",
+            "--junit", "r.xml", "."
+        ]
+        run = subprocess.Popen(command, cwd=self.folder, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)
         first = run.stdout.readline()
         run.send_signal(signal.SIGINT)
         out, err = run.communicate()
@@ -219,7 +294,8 @@ class Hostile(unittest.TestCase):
         done = int(re.search(r"interrupted; (\d+) of 30 cases were finished", err)[1])
         self.assertEqual((first + out).count("ok    "), done)
         self.assertEqual(len(json.loads((self.folder / "r.json").read_text())["cases"]), done)
-        self.assertEqual((self.folder / "r.xml").read_text().count('<testcase name="') - 1, done)  # one says that it was interrupted
+        self.assertEqual((self.folder / "r.xml").read_text().count('<testcase name="') - 1,
+                         done)  # one says that it was interrupted
 
     def test_in_the_sandbox_there_is_nothing_to_see(self):
         self.write("a.json", SUM)
@@ -228,19 +304,27 @@ class Hostile(unittest.TestCase):
             self.skipTest(output)
         self.assertEqual(code, 0, output)
         self.write("curious.py", CURIOUS)
-        step = {"call": "python:curious.py:look", "args": ["x", "x"], "simulate": "python:curious.py:every_rank"}
+        step = {
+            "call": "python:curious.py:look",
+            "args": ["x", "x"],
+            "simulate": "python:curious.py:every_rank"
+        }
         self.write("look.json", {**SUM, "steps": [{"y": step}]})
         mark = f"distgrad-left-behind-{os.getpid()}"
         for sandbox in ([], ["--sandbox"]):
-            code, output = self.run_it("run", *sandbox, "--allow-code", "--python", sys.executable, "look.json",
-                                       env={**os.environ, "SECRET": "token", "MARK": mark})
+            code, output = self.run_it("run", *sandbox, "--allow-code", "--python", sys.executable,
+                                       "look.json", env={
+                                           **os.environ, "SECRET": "token",
+                                           "MARK": mark
+                                       })
             self.assertEqual(code, 3, output)
             told = " ".join(output.split())
             if sandbox:
                 self.assertIn("devices=['lo'] others=0 secret=None privileges=['1']", told)
             else:
                 self.assertIn("secret=token privileges=['0']", told)
-            running = subprocess.run(["ps", "ax", "-o", "args"], capture_output=True, text=True).stdout
+            running = subprocess.run(["ps", "ax", "-o", "args"], capture_output=True,
+                                     text=True).stdout
             self.assertNotIn(mark, running, "a daemon is left behind")
 
 

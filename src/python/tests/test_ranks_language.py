@@ -1,4 +1,5 @@
-"""The scenario language in Python: means what Python means, and nothing outside the language runs."""
+"""The scenario language in Python: means what Python means, and nothing outside the language
+runs."""
 
 import os
 import sys
@@ -47,14 +48,17 @@ def plainly(text, dtype):
 class AllowList(unittest.TestCase):
     def test_is_that_of_the_driver(self):
         made = (FOLDER.parent / "distgrad" / "ranks" / "allow_list.py").read_text()
-        self.assertEqual(made, allow_list_table.generated(), "python3 src/python/tests/allow_list_table.py makes it")
+        self.assertEqual(made, allow_list_table.generated(),
+                         "python3 src/python/tests/allow_list_table.py makes it")
 
 
 class Meaning(unittest.TestCase):
     """The same table that the driver's front end is held to."""
 
     def compare(self, dtype):
-        texts = [line for line in TABLE.read_text().splitlines() if line and not line.startswith("#")]
+        texts = [
+            line for line in TABLE.read_text().splitlines() if line and not line.startswith("#")
+        ]
         self.assertGreater(len(texts), 450)
         for text in texts:
             scope = names(dtype)
@@ -173,7 +177,8 @@ class Refusals(unittest.TestCase):
         self.assertEqual(Expression("torch.ones(2)", []).evaluate({}, torch.float64).numel(), 2)
 
     def test_of_nesting_beyond_measure(self):
-        for text in ("(" * 300 + "x" + ")" * 300, "-" * 5000 + "x", "[" * 1000, "x" + ".T" * 3000, "+".join("x" * 9000)):
+        for text in ("(" * 300 + "x" + ")" * 300, "-" * 5000 + "x", "[" * 1000, "x" + ".T" * 3000,
+                     "+".join("x" * 9000)):
             with self.subTest(text[:10]), self.assertRaises(InvalidExpression):
                 Expression(text, ["x"])
 

@@ -18,15 +18,38 @@ from distgrad.ranks.frames import BadFrame, Channel, FrameWriter
 SUBJECTS = Path(__file__).resolve().parent / "subjects"
 
 
-def program(size=2, operand="x", loss="torch.sum(y * (rank + 1))", value="torch.arange(2.0) + rank", **call):
+def program(size=2, operand="x", loss="torch.sum(y * (rank + 1))", value="torch.arange(2.0) + rank",
+            **call):
     collective = {"kind": "all_reduce", "group": "", "op": "sum", "factor": 1.0, "root": 0, **call}
     return {
         "world_size": size,
         "dtype": "float64",
         "groups": [],
-        "inputs": [{"name": "x", "pointer": "", "layout": [{"axis": "", "kind": "local"}], "expr": {"text": value}}],
-        "steps": [{"name": "y", "pointer": "", "collective": {**collective, "operand": {"text": operand, "pointer": ""}}}],
-        "loss": {"text": loss, "pointer": ""},
+        "inputs": [{
+            "name": "x",
+            "pointer": "",
+            "layout": [{
+                "axis": "",
+                "kind": "local"
+            }],
+            "expr": {
+                "text": value
+            }
+        }],
+        "steps": [{
+            "name": "y",
+            "pointer": "",
+            "collective": {
+                **collective, "operand": {
+                    "text": operand,
+                    "pointer": ""
+                }
+            }
+        }],
+        "loss": {
+            "text": loss,
+            "pointer": ""
+        },
     }
 
 
@@ -40,13 +63,18 @@ class Protocol(DriverTest):
         return replies, board
 
     def test_says_what_it_is(self):
-        self.assertEqual(self.driver.ready, {"kind": "ready", "protocol": 1, "torch": torch.__version__})
+        self.assertEqual(self.driver.ready, {
+            "kind": "ready",
+            "protocol": 1,
+            "torch": torch.__version__
+        })
 
     def test_a_case_from_inputs_to_gradients(self):
         replies, board = self.run_team(program(), weights=[1.0, 10.0])
         for rank, (header, frame) in enumerate(replies):
             self.assertNotIn("error", header)
-            self.assertEqual((header["id"], header["loss"], header["loss_shape"]), (1, 4.0 * (rank + 1), []))
+            self.assertEqual((header["id"], header["loss"], header["loss_shape"]),
+                             (1, 4.0 * (rank + 1), []))
             self.assertEqual(frame.tensor(header["steps"][0]).tolist(), [1.0, 3.0])
             self.assertEqual(frame.tensor(header["gradients"][0]).tolist(), [21.0, 21.0])
         memory = mmap.mmap(board, 0)
@@ -58,7 +86,8 @@ class Protocol(DriverTest):
 
     def test_every_rank_reaches_every_backward(self):
         """Though neither loss uses y on rank 1, nor does the operand want a gradient on rank 0."""
-        case = program(operand="x if rank == 1 else torch.ones(2)", loss="torch.sum(y) if rank == 0 else torch.sum(x * 2)")
+        case = program(operand="x if rank == 1 else torch.ones(2)",
+                       loss="torch.sum(y) if rank == 0 else torch.sum(x * 2)")
         replies, _ = self.run_team(case)
         self.assertIsNone(replies[0][0]["gradients"][0])
         header, frame = replies[1]
@@ -82,14 +111,17 @@ class Protocol(DriverTest):
         for n in range(50):
             for rank in ranks:
                 header, frame = rank.reply()
-                self.assertEqual((header["id"], frame.tensor(header["steps"][0]).tolist()), (n + 1, [2.0 * n, 2.0 * n + 2]))
+                self.assertEqual((header["id"], frame.tensor(header["steps"][0]).tolist()),
+                                 (n + 1, [2.0 * n, 2.0 * n + 2]))
         self.driver.end(ranks)
 
     def test_a_collective_that_one_rank_makes_alone_is_not_paired_with_one_of_the_next_case(self):
-        """Else the case with the mistake comes to an end, and the verdict of the innocent one after it is wrong."""
+        """Else the case with the mistake comes to an end, and the verdict of the innocent one after
+        it is wrong."""
         ranks, board = self.driver.team(2)
         for rank in ranks:
-            rank.request(program(), subject=f"all_reduce=python:{SUBJECTS / 'mistakes.py'}:summed_by_rank_0")
+            rank.request(program(),
+                         subject=f"all_reduce=python:{SUBJECTS / 'mistakes.py'}:summed_by_rank_0")
             rank.request(program())
         self.assertEqual(ranks[1].reply()[0]["id"], 1)
         time.sleep(0.3)
@@ -111,7 +143,8 @@ class Protocol(DriverTest):
         with self.assertRaises(EOFError):
             ranks[0].reply()
         exited = self.driver.event()
-        self.assertEqual((exited["kind"], exited["worker"], exited["wait_status"]), ("exited", 1, 0))
+        self.assertEqual((exited["kind"], exited["worker"], exited["wait_status"]),
+                         ("exited", 1, 0))
 
     def test_a_peer_that_is_gone_is_an_error_of_the_backend(self):
         ranks, _ = self.driver.team(2)
@@ -138,19 +171,32 @@ class Protocol(DriverTest):
                 self.assertNotIn("error", reply[0])
 
     def test_a_subject_that_is_not_there(self):
-        replies, _ = self.run_team(program(1), 1, subject="python:no_such_module_anywhere:all_reduce")
+        replies, _ = self.run_team(program(1), 1,
+                                   subject="python:no_such_module_anywhere:all_reduce")
         self.assertEqual(replies[0][0]["error"]["kind"], "subject")
         self.assertIn("no_such_module_anywhere", replies[0][0]["error"]["message"])
 
     def test_torch_is_as_it_is_unless_something_is_measured(self):
         """And what would be measured of modules that are imported by then needs other ranks."""
         place = f"python:{SUBJECTS / 'observer.py'}:whose"
-        code = {"name": "y", "pointer": "", "call": {"code": place, "args": [{"text": "x", "pointer": ""}], "simulate": ""}}
+        code = {
+            "name": "y",
+            "pointer": "",
+            "call": {
+                "code": place,
+                "args": [{
+                    "text": "x",
+                    "pointer": ""
+                }],
+                "simulate": ""
+            }
+        }
         called = {**program(1), "steps": [code]}
         plain = {"program": program(1), "subject": "all_reduce=" + place}
         measuring = {"program": called, "measured": [torch.ones(1)]}
         ((as_it_is,),) = self.driver.run(1, [plain])
-        self.assertEqual(as_it_is["output"], "apply None hooks _tensor.py nn/modules/module.py nn/modules/module.py\n")
+        self.assertEqual(as_it_is["output"],
+                         "apply None hooks _tensor.py nn/modules/module.py nn/modules/module.py\n")
         (measured,), (then,) = self.driver.run(1, [measuring, plain])
         self.assertIn("measured", measured)
         self.assertIn("ranks/cuts.py hooks ", then["output"])
@@ -158,7 +204,8 @@ class Protocol(DriverTest):
         for request in (plain, measuring):
             ranks[0].request(**request)
         ranks[0].reply()
-        self.assertEqual(ranks[0].reply()[0]["error"]["kind"], "backend")  # so that the driver tries again on new ranks
+        # So that the driver tries again on new ranks
+        self.assertEqual(ranks[0].reply()[0]["error"]["kind"], "backend")
         self.driver.end(ranks)
 
     def test_an_unknown_role_is_refused(self):
@@ -193,7 +240,8 @@ class Frames(unittest.TestCase):
             self.receiver.receive(wait=True)
         for _ in range(2):
             frame = self.receiver.next()
-            self.assertEqual(str(frame.tensor(frame.header["t"]).tolist()), "[[1.0, 3.0], [2.0, nan]]")
+            self.assertEqual(str(frame.tensor(frame.header["t"]).tolist()),
+                             "[[1.0, 3.0], [2.0, nan]]")
         self.assertIsNone(self.receiver.next())
 
     def test_looking_does_not_wait(self):

@@ -48,7 +48,8 @@ def backward(model, x):
 
 
 def data_parallel(rank, folder):
-    """DDP; and, in other folders, as if it had not averaged, and twice the truth beside a mesh and process groups."""
+    """DDP; and, in other folders, as if it had not averaged, and twice the truth beside a mesh and
+    process groups."""
     from torch.distributed.device_mesh import init_device_mesh
 
     part = make_input()[2 * rank : 2 * rank + 2]
@@ -61,7 +62,9 @@ def data_parallel(rank, folder):
     init_device_mesh("cpu", (2, 2), mesh_dim_names=("outer", "inner"))
     for ranks in ([0, 3], [1, 2]):
         dist.new_group(ranks)
-    save_gradients({name: 2 * p.grad for name, p in model.named_parameters()}, os.path.join(folder, "doubled"))
+    save_gradients({
+        name: 2 * p.grad for name, p in model.named_parameters()
+    }, os.path.join(folder, "doubled"))
 
 
 def sharded(rank, folder):
@@ -130,13 +133,17 @@ class Saving(unittest.TestCase):
     def test_gradients_that_were_not_averaged(self):
         code, parameters = self.compare("own")
         self.assertEqual(code, 1)
-        self.assertEqual({p["text"] for p in parameters.values()}, {"needs the average over ranks 0-3"})
+        self.assertEqual({p["text"] for p in parameters.values()},
+                         {"needs the average over ranks 0-3"})
 
     def test_fsdp_with_tensor_parallel_is_right(self):
         code, parameters = self.compare("sharded")
         self.assertEqual(code, 0)
         self.assertEqual(len(parameters), 12)
-        self.assertEqual(parameters["0.down.weight"]["placements"], {"dp": "Shard(0)", "tp": "Shard(1)"})
+        self.assertEqual(parameters["0.down.weight"]["placements"], {
+            "dp": "Shard(0)",
+            "tp": "Shard(1)"
+        })
 
     def test_the_rank_that_was_spoilt_is_named(self):
         code, parameters = self.compare("spoilt")
@@ -157,7 +164,11 @@ class Saving(unittest.TestCase):
             "none": None,
         }
         save_gradients(tensors, os.path.join(self.folder, "dict"))
-        expected = {n: None if t is None else t.to_dense().tolist() for n, t in tensors.items() if n != "empty"}
+        expected = {
+            n: None if t is None else t.to_dense().tolist()
+            for n, t in tensors.items()
+            if n != "empty"
+        }
         with open(os.path.join(self.folder, "dict.json"), "w") as file:
             json.dump(expected, file)
         done = subprocess.run([DISTGRAD, "compare", "--full", "--rtol", "0", "dict.json", "dict"],
@@ -167,24 +178,33 @@ class Saving(unittest.TestCase):
 
     def test_what_cannot_be_saved_leaves_no_file(self):
         with self.assertRaisesRegex(TypeError, "gradient of w is torch.int64"):
-            save_gradients({"w": torch.zeros(2, dtype=torch.int64)}, os.path.join(self.folder, "bad"))
-        with self.assertRaisesRegex(TypeError, "the gradient of 'w' is a list, and neither a tensor nor None"):
+            save_gradients({"w": torch.zeros(2, dtype=torch.int64)},
+                           os.path.join(self.folder, "bad"))
+        with self.assertRaisesRegex(TypeError,
+                                    "the gradient of 'w' is a list, and neither a tensor nor None"):
             save_gradients({"w": [1.0]}, os.path.join(self.folder, "bad"))
         self.assertFalse(os.path.exists(os.path.join(self.folder, "bad")))
 
     def test_what_lies_in_memory_otherwise_than_it_reads(self):
         value = torch.tensor([1 + 2j, 3 - 4j])
-        for name, tensors in (("lazy", {"complex": value.conj(), "negative": value.conj().imag}),
-                              ("plain", {"complex": torch.tensor([[1.0, -2.0], [3.0, 4.0]]), "negative": torch.tensor([-2.0, 4.0])})):
+        for name, tensors in (("lazy", {
+                "complex": value.conj(),
+                "negative": value.conj().imag
+        }), ("plain", {
+                "complex": torch.tensor([[1.0, -2.0], [3.0, 4.0]]),
+                "negative": torch.tensor([-2.0, 4.0])
+        })):
             save_gradients(tensors, os.path.join(self.folder, name))
         code, parameters = self.compare("lazy", "plain")
         self.assertEqual((code, len(parameters)), (0, 2))
 
     def test_axes_and_process_groups_are_known(self):
         code, parameters = self.compare("doubled")
-        self.assertEqual({p["text"] for p in parameters.values()},
-                         {"2 times the reference (2 = the size of outer or inner, or the number of ranks of a process group)"
-                          " on every rank"})
+        self.assertEqual({p["text"] for p in parameters.values()}, {
+            "2 times the reference (2 = the size of outer or inner, or the number of ranks of a "
+            "process group)"
+            " on every rank"
+        })
 
 
 if __name__ == "__main__":

@@ -24,68 +24,83 @@ X = torch.arange(24.0).reshape(6, 4)
 SUM, MAX = dist.ReduceOp.SUM, dist.ReduceOp.MAX
 
 
-def call(kind, group="", ranks=(0, 1), rank=1, op="sum", factor=None, root=0, dim=None, splits=None, pairs=None):
+def call(kind, group="", ranks=(0, 1), rank=1, op="sum", factor=None, root=0, dim=None, splits=None,
+         pairs=None):
     return Call(kind, "y", op, factor, root, dim, splits, pairs, RankGroup(group, ranks, rank, PG))
 
 
 TP = dict(group="tp", ranks=(2, 3))
 
-# Signatures as they are in well-known projects, each with a call and what it is to be called with: positional arguments,
-# "x" being the operand. `ctx` marks an autograd.Function's forward.
+# Signatures as they are in well-known projects, each with a call and what it is to be called with:
+# positional arguments, "x" being the operand. `ctx` marks an autograd.Function's forward.
 SIGNATURES = [
     # (project, signature, kind, options, positional arguments)
     ("SimCLR GatherLayer", "ctx, input", "all_gather", {}, ["x"]),
     ("vissl GatherLayer", "ctx, x", "all_gather", {}, ["x"]),
     ("barlowtwins batch_all_gather", "x", "all_gather", {}, ["x"]),
     ("open_clip all_gather_with_grad", "tensor", "all_gather", {}, ["x"]),
-    ("lightning all_gather", "tensor, group=None, sync_grads=True", "all_gather", {}, ["x", None, True]),
-    ("lightning all_gather, group", "tensor, group=None, sync_grads=True", "all_gather", TP, ["x", PG, True]),
+    ("lightning all_gather", "tensor, group=None, sync_grads=True", "all_gather", {},
+     ["x", None, True]),
+    ("lightning all_gather, group", "tensor, group=None, sync_grads=True", "all_gather", TP,
+     ["x", PG, True]),
     ("lightning AllGatherGrad", "ctx, tensor, group=None", "all_gather", TP, ["x", PG]),
     ("Megatron _reduce", "input_", "all_reduce", {}, ["x"]),
     ("Megatron-Core _reduce", "input_, group", "all_reduce", TP, ["x", PG]),
-    ("Megatron-Core _gather_along_first_dim", "input_, group, output_split_sizes=None, use_global_buffer=False",
-     "all_gather", TP, ["x", PG, None, False]),
-    ("Megatron-Core _AllToAll", "ctx, group, input, output_split_sizes, input_split_sizes", "all_to_all",
-     dict(TP, splits=((2, 4), (1, 5))), [PG, "x", [4, 5], [1, 5]]),
-    ("Megatron-Core all_to_all", "group, input_, output_split_sizes_=None, input_split_sizes=None", "all_to_all", TP,
-     [PG, "x", None, None]),
+    ("Megatron-Core _gather_along_first_dim",
+     "input_, group, output_split_sizes=None, use_global_buffer=False", "all_gather", TP,
+     ["x", PG, None, False]),
+    ("Megatron-Core _AllToAll", "ctx, group, input, output_split_sizes, input_split_sizes",
+     "all_to_all", dict(TP, splits=((2, 4), (1, 5))), [PG, "x", [4, 5], [1, 5]]),
+    ("Megatron-Core all_to_all", "group, input_, output_split_sizes_=None, input_split_sizes=None",
+     "all_to_all", TP, [PG, "x", None, None]),
     ("DeepSpeed _AllToAll", "ctx, group, input", "all_to_all", TP, [PG, "x"]),
-    ("DeepSpeed-Ulysses all-to-all", "input, scatter_idx, gather_idx, group", "all_to_all", dict(TP, dim=1),
-     ["x", 1, 0, PG]),
+    ("DeepSpeed-Ulysses all-to-all", "input, scatter_idx, gather_idx, group", "all_to_all",
+     dict(TP, dim=1), ["x", 1, 0, PG]),
     ("fairscale Tutel all_to_all", "ctx, x, group=dist.group.WORLD", "all_to_all", TP, ["x", PG]),
     ("fvcore AllReduce", "ctx, input", "all_reduce", {}, ["x"]),
     ("fvcore differentiable_all_gather", "input", "all_gather", {}, ["x"]),
-    ("flash-attention all_reduce_raw", "input_, process_group, async_op=False", "all_reduce", TP, ["x", PG, False]),
+    ("flash-attention all_reduce_raw", "input_, process_group, async_op=False", "all_reduce", TP,
+     ["x", PG, False]),
     ("flash-attention AllGatherFunc", "ctx, input_, process_group", "all_gather", TP, ["x", PG]),
-    ("flash-attention ReduceScatterFunc", "ctx, input_, process_group", "reduce_scatter", TP, ["x", PG]),
-    ("Colossal-AI _gather", "input_, dim=-1, process_group=None", "all_gather", dict(TP, dim=1), ["x", 1, PG]),
-    ("Colossal-AI _reduce_scatter", "input_, dim=1, process_group=None", "reduce_scatter", dict(TP, dim=0), ["x", 0, PG]),
-    ("Colossal-AI _all_to_all", "input_, world_size, group, scatter_dim, gather_dim", "all_to_all", dict(TP, dim=0),
-     ["x", 2, PG, 0, 1]),
-    ("torch.distributed.nn _AllReduce", "ctx, op, group, tensor", "all_reduce", dict(TP, op="max"), [MAX, PG, "x"]),
-    ("torch.distributed.nn _Broadcast", "ctx, src, group, tensor", "broadcast", dict(TP, root=1), [3, PG, "x"]),
-    ("torch.distributed.nn _Reduce", "ctx, src, op, group, tensor", "reduce", dict(TP, root=1), [3, SUM, PG, "x"]),
-    ("functional collectives all_reduce", "self, reduceOp: str, group, tag=''", "all_reduce", dict(TP, op="avg"),
-     ["x", "avg", PG, ""]),
-    ("functional collectives all_gather_tensor", "self, gather_dim: int, group, tag: str = ''", "all_gather",
-     dict(TP, dim=1), ["x", 1, PG, ""]),
-    ("functional collectives reduce_scatter", "self, reduceOp: str, scatter_dim: int, group, tag: str = ''",
-     "reduce_scatter", dict(TP, op="max", dim=1), ["x", "max", 1, PG, ""]),
+    ("flash-attention ReduceScatterFunc", "ctx, input_, process_group", "reduce_scatter", TP,
+     ["x", PG]),
+    ("Colossal-AI _gather", "input_, dim=-1, process_group=None", "all_gather", dict(TP, dim=1),
+     ["x", 1, PG]),
+    ("Colossal-AI _reduce_scatter", "input_, dim=1, process_group=None", "reduce_scatter",
+     dict(TP, dim=0), ["x", 0, PG]),
+    ("Colossal-AI _all_to_all", "input_, world_size, group, scatter_dim, gather_dim", "all_to_all",
+     dict(TP, dim=0), ["x", 2, PG, 0, 1]),
+    ("torch.distributed.nn _AllReduce", "ctx, op, group, tensor", "all_reduce", dict(TP, op="max"),
+     [MAX, PG, "x"]),
+    ("torch.distributed.nn _Broadcast", "ctx, src, group, tensor", "broadcast", dict(TP, root=1),
+     [3, PG, "x"]),
+    ("torch.distributed.nn _Reduce", "ctx, src, op, group, tensor", "reduce", dict(TP, root=1),
+     [3, SUM, PG, "x"]),
+    ("functional collectives all_reduce", "self, reduceOp: str, group, tag=''", "all_reduce",
+     dict(TP, op="avg"), ["x", "avg", PG, ""]),
+    ("functional collectives all_gather_tensor", "self, gather_dim: int, group, tag: str = ''",
+     "all_gather", dict(TP, dim=1), ["x", 1, PG, ""]),
+    ("functional collectives reduce_scatter",
+     "self, reduceOp: str, scatter_dim: int, group, tag: str = ''", "reduce_scatter",
+     dict(TP, op="max", dim=1), ["x", "max", 1, PG, ""]),
     ("DTensor-like reduce with text op", "t, op='SUM'", "all_reduce", dict(op="max"), ["x", "MAX"]),
     ("jax-like psum", "x, axis_name=None", "all_reduce", {}, ["x", None]),
-    ("torchtitan all_reduce over a size", "x, group, world_size, rank", "all_reduce", TP, ["x", PG, 2, 1]),
-    ("scatter with chunk sizes", "x, splits, dim, root, pg", "scatter", dict(TP, splits=((2, 4),), dim=0, root=1),
-     ["x", [2, 4], 0, 1, PG]),
+    ("torchtitan all_reduce over a size", "x, group, world_size, rank", "all_reduce", TP,
+     ["x", PG, 2, 1]),
+    ("scatter with chunk sizes", "x, splits, dim, root, pg", "scatter",
+     dict(TP, splits=((2, 4),), dim=0, root=1), ["x", [2, 4], 0, 1, PG]),
     ("group's root", "x, group_dst, group", "reduce", dict(TP, root=1), ["x", 1, PG]),
     ("global root", "x, dst, group", "gather", dict(TP, root=1), ["x", 3, PG]),
-    ("send_recv by pairs", "x, pairs, group=None", "send_recv", dict(pairs=((0, 1),)), ["x", [(0, 1)], None]),
+    ("send_recv by pairs", "x, pairs, group=None", "send_recv", dict(pairs=((0, 1),)),
+     ["x", [(0, 1)], None]),
     ("a decorated function", "*args, **kwargs", "all_reduce", {}, ["x"]),
     ("keywords only", "x, *, group=None, op=None", "all_reduce", TP, ["x"]),
 ]
 
 
 def function_of(signature):
-    """(target, what it was called with): a function of this signature, or an autograd.Function where ctx is its first."""
+    """(target, what it was called with): a function of this signature, or an autograd.Function
+    where ctx is its first."""
     calls = []
     scope = {"dist": dist, "calls": calls, "torch": torch}
     body = f"def f({signature}):\n    calls.append(locals())\n    return None\n"
@@ -112,27 +127,31 @@ class Mapping(unittest.TestCase):
     def test_apply_is_called_by_position_and_really_runs(self):
         target, calls = function_of("ctx, op, group, tensor")
         binding = adapters.bind(target, "all_reduce", "m.py:F.apply", "m.py")
-        adapters.invoke(target, binding.slots, adapters.Arguments(call("all_reduce", op="max"), X), binding.by_position)
+        adapters.invoke(target, binding.slots, adapters.Arguments(call("all_reduce", op="max"), X),
+                        binding.by_position)
         self.assertEqual((calls[0]["op"], calls[0]["group"]), (MAX, PG))
         self.assertTrue(torch.equal(calls[0]["tensor"], X))
 
     def test_keyword_only_parameters_go_by_name(self):
         target, calls = function_of("x, *, op=None, group=None")
         binding = adapters.bind(target, "all_reduce", "m.py:f", "m.py")
-        adapters.invoke(target, binding.slots, adapters.Arguments(call("all_reduce", **TP), X), False)
+        adapters.invoke(target, binding.slots, adapters.Arguments(call("all_reduce", **TP), X),
+                        False)
         self.assertEqual((calls[0]["op"], calls[0]["group"]), (SUM, PG))
 
     def test_the_operand_goes_by_keyword_too_where_all_do(self):
         target, calls = function_of("*, scale=1.0, tensor, group=None")
         binding = adapters.bind(target, "all_reduce", "m.py:f", "m.py")
-        adapters.invoke(target, binding.slots, adapters.Arguments(call("all_reduce", **TP), X), False)
+        adapters.invoke(target, binding.slots, adapters.Arguments(call("all_reduce", **TP), X),
+                        False)
         self.assertIs(calls[0]["tensor"], X)
         self.assertEqual((calls[0].get("scale", 1.0), calls[0]["group"]), (1.0, PG))
 
     def test_lists_are_cut_and_lists_to_fill_are_made(self):
         for signature, kind, options, tensors in [
             ("tensors, group=None", "all_to_all", dict(splits=((2, 4), (1, 5))), [(1, 4), (5, 4)]),
-            ("output_tensor_list, input_tensor_list, group", "all_to_all", dict(splits=((2, 4), (1, 5))), [(4, 4), (5, 4)]),
+            ("output_tensor_list, input_tensor_list, group", "all_to_all",
+             dict(splits=((2, 4), (1, 5))), [(4, 4), (5, 4)]),
             ("tensor_list, tensor, group", "all_gather", {}, [(6, 4), (6, 4)]),
             ("output, input, op, group", "reduce_scatter", {}, (3, 4)),
             ("output, input_list, op, group", "reduce_scatter", dict(dim=1), (6, 2)),
@@ -141,15 +160,18 @@ class Mapping(unittest.TestCase):
             with self.subTest(signature):
                 target, calls = function_of(signature)
                 binding = adapters.bind(target, kind, "m.py:f", "m.py")
-                adapters.invoke(target, binding.slots, adapters.Arguments(call(kind, **options), X), False)
+                adapters.invoke(target, binding.slots, adapters.Arguments(call(kind, **options), X),
+                                False)
                 first = calls[0][signature.split(",")[0]]
-                self.assertEqual([tuple(t.shape) for t in first] if isinstance(first, list) else tuple(first.shape), tensors)
+                self.assertEqual([tuple(t.shape) for t in first]
+                                 if isinstance(first, list) else tuple(first.shape), tensors)
 
     def test_scatter_lists_are_the_roots_alone(self):
         target, calls = function_of("tensor, scatter_list=None, src=0, group=None")
         binding = adapters.bind(target, "scatter", "m.py:f", "m.py")
         for rank in (0, 1):
-            adapters.invoke(target, binding.slots, adapters.Arguments(call("scatter", rank=rank), X), False)
+            adapters.invoke(target, binding.slots, adapters.Arguments(call("scatter", rank=rank),
+                                                                      X), False)
         self.assertEqual([len(c["scatter_list"] or ()) for c in calls], [2, 0])
         self.assertEqual(tuple(calls[1]["tensor"].shape), (3, 4))
 
@@ -180,7 +202,8 @@ class Mapping(unittest.TestCase):
             ("x", "all_gather", dict(dim=1)),  # the shape of what it gives will tell
         ]:
             with self.subTest(signature):
-                adapters.bind(function_of(signature)[0], kind, "m.py:f", "m.py").check(call(kind, **options))
+                adapters.bind(function_of(signature)[0], kind, "m.py:f",
+                              "m.py").check(call(kind, **options))
 
     def test_every_kind_has_names_and_no_name_two_kinds(self):
         seen = {}
@@ -190,9 +213,10 @@ class Mapping(unittest.TestCase):
                 seen[name] = kind
 
     def test_names_of_classes(self):
-        for name, plain in [("AllGather", "all_gather"), ("_AllGatherFunc", "all_gather"), ("GatherLayer", "gather_layer"),
-                            ("AllReduceFunction", "all_reduce"), ("all_to_all_single", "all_to_all_single"),
-                            ("_AlltoAll", "allto_all"), ("ReduceScatter", "reduce_scatter")]:
+        for name, plain in [("AllGather", "all_gather"), ("_AllGatherFunc", "all_gather"),
+                            ("GatherLayer", "gather_layer"), ("AllReduceFunction", "all_reduce"),
+                            ("all_to_all_single", "all_to_all_single"), ("_AlltoAll", "allto_all"),
+                            ("ReduceScatter", "reduce_scatter")]:
             self.assertEqual(adapters_names.plain_name(name), plain)
 
 
@@ -218,30 +242,40 @@ class Loading(unittest.TestCase):
 
     def test_a_file_imports_what_lies_beside_it_and_is_not_taken_for_another_of_its_name(self):
         self.write("a/helper_of_a.py", "VALUE = 2.0\n")
-        first = self.write("a/mine.py", "import helper_of_a\ndef all_reduce(x): return x * helper_of_a.VALUE\n")
+        first = self.write("a/mine.py",
+                           "import helper_of_a\ndef all_reduce(x): return x * helper_of_a.VALUE\n")
         second = self.write("b/mine.py", "def all_reduce(x): return x * 3.0\n")
-        values = [load_subject(f"python:{path}")(call("all_reduce", ranks=(0,), rank=0), X)[0, 1].item()
-                  for path in (first, second)]
+        values = [
+            load_subject(f"python:{path}")(call("all_reduce", ranks=(0,), rank=0), X)[0, 1].item()
+            for path in (first, second)
+        ]
         self.assertEqual(values, [2.0, 3.0])
 
     def test_modules_come_from_the_current_folder_as_with_dash_m(self):
         self.write("package/__init__.py", "")
-        self.write("package/ours.py", "class A:\n    @staticmethod\n    def all_reduce(x): return x + 1\n")
+        self.write("package/ours.py",
+                   "class A:\n    @staticmethod\n    def all_reduce(x): return x + 1\n")
         source = ("import sys, torch; sys.path.insert(0, {!r})\n"
                   "from distgrad.ranks.subjects import load_subject\n"
-                  "load_subject('python:package.ours:A.all_reduce'); print('loaded')").format(str(FOLDER.parent))
+                  "load_subject('python:package.ours:A.all_reduce'); print('loaded')").format(
+                      str(FOLDER.parent))
         script = self.write("elsewhere/script.py", source)
-        done = subprocess.run([sys.executable, script], cwd=self.folder, capture_output=True, text=True)
+        done = subprocess.run([sys.executable, script], cwd=self.folder, capture_output=True,
+                              text=True)
         self.assertEqual(done.stdout, "loaded\n", done.stderr)
 
     def test_what_cannot_be_found_is_named_with_its_nearest(self):
-        path = self.write("mine.py", "def all_gather(x): return x\ndef all_reduce_it(x): return x\n")
+        path = self.write("mine.py",
+                          "def all_gather(x): return x\ndef all_reduce_it(x): return x\n")
         self.assert_error(f"python:{self.folder}/mime.py", "no such file", "did you mean mine.py?")
-        self.assert_error(f"python:{path}:all_gathr", "has no 'all_gathr'", "did you mean all_gather?", "all_reduce_it")
-        self.assert_error("python:torch.distributed.nn.functionals", "did you mean torch.distributed.nn.functional?")
+        self.assert_error(f"python:{path}:all_gathr", "has no 'all_gathr'",
+                          "did you mean all_gather?", "all_reduce_it")
+        self.assert_error("python:torch.distributed.nn.functionals",
+                          "did you mean torch.distributed.nn.functional?")
         self.assert_error("python:torch.distributed.nn.functional.all_reduce",
                           "write python:torch.distributed.nn.functional:all_reduce")
-        self.assert_error("python:no_such_module_at_all", "no module named 'no_such_module_at_all'", sys.executable)
+        self.assert_error("python:no_such_module_at_all", "no module named 'no_such_module_at_all'",
+                          sys.executable)
         self.assert_error("gloo", "is not python:MODULE:NAME")
         self.assert_error("python:mine.py:", "is not of the form")
         self.assert_error("python:folder/mine", "neither a module's name nor a file")
@@ -252,21 +286,25 @@ class Loading(unittest.TestCase):
         self.assertNotIn("adapters_loading", text)
         self.assertNotIn("importlib", text)
         path = self.write("needs.py", "import not_installed_anywhere\n")
-        self.assert_error(f"python:{path}", "ModuleNotFoundError", "not_installed_anywhere", "line 1")
+        self.assert_error(f"python:{path}", "ModuleNotFoundError", "not_installed_anywhere",
+                          "line 1")
         path = self.write("broken.py", "def f(:\n")
         self.assert_error(f"python:{path}", "cannot be read", "def f(:")
         path = self.write("script.py", "import sys\nsys.exit(2)\n")
         self.assert_error(f"python:{path}", "ends the program", "__main__")
 
     def test_what_code_fails_of_only_here_is_told_with_the_remedy(self):
-        path = self.write("twice.py", "raise ValueError('trying to initialize the default process group twice!')\n")
+        path = self.write(
+            "twice.py",
+            "raise ValueError('trying to initialize the default process group twice!')\n")
         self.assert_error(f"python:{path}", "is_initialized()")
         package = path.parent / "layers"
         (package / "comm").mkdir(parents=True)
         for folder in (package, package / "comm"):
             (folder / "__init__.py").write_text("")
         (package / "comm" / "sums.py").write_text("from ..base import AllReduce\n")
-        self.assert_error(f"python:{package}/comm/sums.py", f"in {path.parent} name it python:layers.comm.sums")
+        self.assert_error(f"python:{package}/comm/sums.py",
+                          f"in {path.parent} name it python:layers.comm.sums")
 
     def test_a_failed_import_is_tried_again(self):
         path = self.write("later.py", "1 / 0\n")
@@ -292,7 +330,8 @@ class Loading(unittest.TestCase):
 
     def test_adapters_of_files_that_cannot_be_imported_by_name_go_into_them(self):
         path = self.write("my-model.py", "def f(x, bits): return x\n")
-        self.assert_error(f"all_reduce=python:{path}:f", "at the end of my-model.py", "def all_reduce_adapter(x):",
+        self.assert_error(f"all_reduce=python:{path}:f", "at the end of my-model.py",
+                          "def all_reduce_adapter(x):",
                           f"all_reduce=python:{path}:all_reduce_adapter")
 
     def test_what_is_no_function_is_told(self):
@@ -334,21 +373,34 @@ class Loading(unittest.TestCase):
         for kind in ("all_reduce", "broadcast", "reduce", "send_recv"):
             with self.assertRaisesRegex(NotOffered, f"has no {kind}"):
                 subject.check(call(kind))
-        self.assertEqual(adapters_loading.find_kind(adapters_loading.load_module(str(path)), "slice")[0],
-                         "scatter_to_model_parallel_region")
+        self.assertEqual(
+            adapters_loading.find_kind(adapters_loading.load_module(str(path)), "slice")[0],
+            "scatter_to_model_parallel_region")
 
     def test_only_setup_of_groups_is_a_setup(self):
-        path = self.write("ddp.py", "def setup(rank, world_size): raise ValueError\ndef all_reduce(x): return x\n")
+        path = self.write(
+            "ddp.py",
+            "def setup(rank, world_size): raise ValueError\ndef all_reduce(x): return x\n")
         load_subject(f"python:{path}").setup({"": call("copy").group})
-        path = self.write("fails.py", "def setup(groups): groups['tp']\ndef all_reduce(x): return x\n")
+        path = self.write("fails.py",
+                          "def setup(groups): groups['tp']\ndef all_reduce(x): return x\n")
         subject = load_subject(f"python:{path}")
         with self.assertRaisesRegex(SubjectError, r"setup of .*fails.py raised KeyError: 'tp'"):
             subject.setup({"": call("copy").group})
 
     def test_setup_runs_again_when_the_layout_changes(self):
-        path = self.write("counts.py", "SEEN = []\ndef setup(groups): SEEN.append(list(groups))\ndef all_reduce(x): return x\n")
-        subject = load_subject(f"all_reduce=python:{path}:all_reduce+all_gather=python:{path}:all_reduce")
-        world, tp = {"": call("copy").group}, {"": call("copy").group, "tp": call("copy", **TP).group}
+        path = self.write(
+            "counts.py",
+            "SEEN = []\ndef setup(groups): SEEN.append(list(groups))\ndef all_reduce(x): return x\n"
+        )
+        subject = load_subject(
+            f"all_reduce=python:{path}:all_reduce+all_gather=python:{path}:all_reduce")
+        world, tp = {
+            "": call("copy").group
+        }, {
+            "": call("copy").group,
+            "tp": call("copy", **TP).group
+        }
         for groups in (world, world, tp, world, tp):
             subject.setup(groups)
         module = sys.modules[next(n for n in sys.modules if n.endswith("counts_py"))]

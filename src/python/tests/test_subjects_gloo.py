@@ -1,4 +1,5 @@
-"""Subjects on real process groups over Gloo: values and gradients against a simulation of all ranks in one graph."""
+"""Subjects on real process groups over Gloo: values and gradients against a simulation of all ranks
+in one graph."""
 
 import json
 import os
@@ -36,9 +37,11 @@ class World:
             for ranks in partition:
                 process_group = dist.new_group(ranks)
                 if rank in ranks:
-                    self.groups[name] = RankGroup(name, tuple(ranks), ranks.index(rank), process_group)
+                    self.groups[name] = RankGroup(name, tuple(ranks), ranks.index(rank),
+                                                  process_group)
 
-    def call(self, kind, group="", op="sum", factor=None, root=0, dim=None, splits=None, pairs=None, step="y"):
+    def call(self, kind, group="", op="sum", factor=None, root=0, dim=None, splits=None, pairs=None,
+             step="y"):
         return Call(kind, step, op, factor, root, dim, splits, pairs, self.groups[group])
 
     def run(self, subject, call, x, cotangent):
@@ -54,8 +57,8 @@ class World:
 
 
 def in_world(size, function, partitions=None, timeout_s=60):
-    """Runs function(World) on `size` forked ranks; returns what it gave, by rank, through JSON. An exception on any rank
-    fails the test with its traceback."""
+    """Runs function(World) on `size` forked ranks; returns what it gave, by rank, through JSON. An
+    exception on any rank fails the test with its traceback."""
     ports, ranks = os.pipe(), []
     for rank in range(size):
         read, write = os.pipe()
@@ -81,7 +84,8 @@ def in_world(size, function, partitions=None, timeout_s=60):
 def _be_rank(rank, size, function, partitions, ports, write, timeout_s):
     signal.alarm(timeout_s)
     torch.set_num_threads(1)
-    # New memory is filled with NaN, as in ranks. The function that torch documents for it imports the inductor: 2 s.
+    # New memory is filled with NaN, as in ranks. The function that torch documents for it imports
+    # the inductor: 2 s.
     torch._C._set_deterministic_algorithms(True, warn_only=True)
     warnings.simplefilter("ignore")
     try:
@@ -112,7 +116,12 @@ def results_of(call, xs):
     n, dim = len(xs), call.dim or 0
     if call.kind in ("all_reduce", "reduce", "reduce_scatter"):
         stacked = torch.stack(xs)
-        total = {"sum": stacked.sum, "avg": stacked.mean, "max": stacked.amax, "product": stacked.prod}[call.op](0)
+        total = {
+            "sum": stacked.sum,
+            "avg": stacked.mean,
+            "max": stacked.amax,
+            "product": stacked.prod
+        }[call.op](0)
     if call.kind == "all_reduce":
         return [total] * n
     if call.kind == "reduce":
@@ -121,18 +130,25 @@ def results_of(call, xs):
         return [xs[call.root]] * n
     if call.kind in ("all_gather", "gather"):
         joined = torch.stack(xs) if call.dim is None else torch.cat(xs, call.dim)
-        return [joined if call.kind == "all_gather" or r == call.root else joined * 0 for r in range(n)]
+        return [
+            joined if call.kind == "all_gather" or r == call.root else joined * 0 for r in range(n)
+        ]
     if call.kind in ("scatter", "reduce_scatter"):
         whole = xs[call.root] if call.kind == "scatter" else total
-        return list(whole.split(list(call.splits[0]) if call.splits else whole.shape[dim] // n, dim))
+        return list(whole.split(
+            list(call.splits[0]) if call.splits else whole.shape[dim] // n, dim))
     if call.kind == "all_to_all":
-        pieces = [x.split(list(call.splits[r]) if call.splits else x.shape[dim] // n, dim) for r, x in enumerate(xs)]
+        pieces = [
+            x.split(list(call.splits[r]) if call.splits else x.shape[dim] // n, dim)
+            for r, x in enumerate(xs)
+        ]
         return [torch.cat([pieces[s][r] for s in range(n)], dim) for r in range(n)]
     raise ValueError(call.kind)
 
 
 def truth(call, shapes):
-    """(own output, own operand's gradient) of rank call.group.rank, cotangents being ones times rank + 2."""
+    """(own output, own operand's gradient) of rank call.group.rank, cotangents being ones times
+    rank + 2."""
     xs = [value_of(r, shape, 1).requires_grad_() for r, shape in enumerate(shapes)]
     ys = results_of(call, xs)
     loss = sum(((r + 2.0) * y).sum() for r, y in enumerate(ys))
@@ -144,7 +160,8 @@ def truth(call, shapes):
 def compared(world, subject, call, shapes):
     """"ok", NotOffered's text, or what differs."""
     own = call.group.rank
-    outcome = world.run(subject, call, value_of(own, shapes[own], 1), lambda y: torch.full_like(y, own + 2.0))
+    outcome = world.run(subject, call, value_of(own, shapes[own], 1),
+                        lambda y: torch.full_like(y, own + 2.0))
     if isinstance(outcome, str):
         return outcome
     for what, got, wanted in zip(("value", "gradient"), outcome, truth(call, shapes)):
@@ -163,29 +180,27 @@ class Case(unittest.TestCase):
 
 
 class TorchModules(Case):
-    """What a rule set says of torch's own modules is what they do: right where it says adjoint, and else another thing."""
+    """What a rule set says of torch's own modules is what they do: right where it says adjoint, and
+    else another thing."""
 
     def test_nn_is_the_adjoint_where_it_should_be(self):
-        calls = [
-            (dict(kind="all_reduce"), [(2, 3)] * 3),
-            (dict(kind="all_reduce"), [()] * 3),
-            (dict(kind="reduce", root=2), [(2,)] * 3),
-            (dict(kind="broadcast", root=1), [(2, 2)] * 3),
-            (dict(kind="all_gather"), [()] * 3),
-            (dict(kind="all_gather"), [(2, 3)] * 3),
-            (dict(kind="all_gather", dim=-1), [(2, 3)] * 3),
-            (dict(kind="all_gather", dim=0), [(0, 3)] * 3),
-            (dict(kind="gather", root=1), [(2,)] * 3),
-            (dict(kind="gather", root=2, dim=1), [(2, 3)] * 3),
-            (dict(kind="reduce_scatter"), [(6, 2)] * 3),
-            (dict(kind="reduce_scatter", dim=1), [(2, 6)] * 3),
-            (dict(kind="reduce_scatter", splits=((2, 2, 2),)), [(6,)] * 3),
-            (dict(kind="scatter", root=1), [(3, 2)] * 3),
-            (dict(kind="scatter", root=2, dim=-1), [(2, 3)] * 3),
-            (dict(kind="all_to_all"), [(6,)] * 3),
-            (dict(kind="all_to_all", dim=1), [(2, 3)] * 3),
-            (dict(kind="all_to_all", splits=((1, 2, 0), (0, 1, 1), (2, 0, 3))), [(3, 2), (2, 2), (5, 2)]),
-        ]
+        calls = [(dict(kind="all_reduce"), [(2, 3)] * 3), (dict(kind="all_reduce"), [()] * 3),
+                 (dict(kind="reduce", root=2), [(2,)] * 3),
+                 (dict(kind="broadcast", root=1), [(2, 2)] * 3),
+                 (dict(kind="all_gather"), [()] * 3), (dict(kind="all_gather"), [(2, 3)] * 3),
+                 (dict(kind="all_gather", dim=-1), [(2, 3)] * 3),
+                 (dict(kind="all_gather", dim=0), [(0, 3)] * 3),
+                 (dict(kind="gather", root=1), [(2,)] * 3),
+                 (dict(kind="gather", root=2, dim=1), [(2, 3)] * 3),
+                 (dict(kind="reduce_scatter"), [(6, 2)] * 3),
+                 (dict(kind="reduce_scatter", dim=1), [(2, 6)] * 3),
+                 (dict(kind="reduce_scatter", splits=((2, 2, 2),)), [(6,)] * 3),
+                 (dict(kind="scatter", root=1), [(3, 2)] * 3),
+                 (dict(kind="scatter", root=2, dim=-1), [(2, 3)] * 3),
+                 (dict(kind="all_to_all"), [(6,)] * 3),
+                 (dict(kind="all_to_all", dim=1), [(2, 3)] * 3),
+                 (dict(kind="all_to_all",
+                       splits=((1, 2, 0), (0, 1, 1), (2, 0, 3))), [(3, 2), (2, 2), (5, 2)]),]
         self.check_calls(NN, calls)
 
     def test_functional_is_the_adjoint_where_it_should_be(self):
@@ -199,14 +214,17 @@ class TorchModules(Case):
             (dict(kind="reduce_scatter"), [(6, 2)] * 3),
             (dict(kind="reduce_scatter", dim=1), [(2, 6)] * 3),
             (dict(kind="all_to_all", dim=1), [(2, 3)] * 3),
-            (dict(kind="all_to_all", splits=((1, 2, 0), (0, 1, 1), (2, 0, 3))), [(3, 2), (2, 2), (5, 2)]),
+            (dict(kind="all_to_all", splits=((1, 2, 0), (0, 1, 1), (2, 0, 3))), [(3, 2), (2, 2),
+                                                                                 (5, 2)]),
         ]
         self.check_calls(FUNCTIONAL, calls)
 
     def check_calls(self, text, calls):
         def on_rank(world):
             subject = load_subject(text)
-            return [compared(world, subject, world.call(**options), shapes) for options, shapes in calls]
+            return [
+                compared(world, subject, world.call(**options), shapes) for options, shapes in calls
+            ]
 
         for results in in_world(3, on_rank):
             for (options, shapes), result in zip(calls, results):
@@ -243,12 +261,16 @@ class TorchModules(Case):
                 compared(world, nn, world.call("scatter", splits=((1, 2),)), [(3,)] * 2),
                 compared(world, nn, world.call("all_gather", dim=0), [(1,), (2,)]),
                 compared(world, functional, world.call("all_gather", dim=0), [(1,), (2,)]),
-                compared(world, nn, world.call("all_reduce", op="premul_sum", factor=2.0), [(1,)] * 2),
-                compared(world, functional, world.call("all_reduce", op="premul_sum", factor=2.0), [(1,)] * 2),
+                compared(world, nn, world.call("all_reduce", op="premul_sum", factor=2.0),
+                         [(1,)] * 2),
+                compared(world, functional, world.call("all_reduce", op="premul_sum", factor=2.0),
+                         [(1,)] * 2),
             ]
 
-        wanted = ["takes a permutation", "has no gather", "has no send_recv", "one size", "one shape", "one shape",
-                  "premul_sum", "premul_sum"]
+        wanted = [
+            "takes a permutation", "has no gather", "has no send_recv", "one size", "one shape",
+            "one shape", "premul_sum", "premul_sum"
+        ]
         for results in in_world(2, on_rank):
             for result, text in zip(results, wanted):
                 self.assertIn(text, result)
@@ -268,18 +290,23 @@ class UserFunctions(Case):
             vissl = load_subject(f"all_gather=python:{SUBJECTS}/simclr.py:VisslGather")
             method = load_subject(f"all_gather=python:{SUBJECTS}/simclr.py:Contrastive.gather_all")
             call = world.call("all_gather")
-            _, own_slice = world.run(simclr, call, torch.ones(2), lambda y: torch.full_like(y, world.rank + 2.0))
-            value, _ = world.run(method, call, value_of(world.rank, (2, 2), 1).float(), torch.ones_like)
-            return [own_slice.tolist(),
-                    compared(world, vissl, call, [(2, 2)] * 2),
-                    compared(world, vissl, world.call("all_gather", dim=1), [(2, 3)] * 2),
-                    torch.equal(value, torch.stack([value_of(r, (2, 2), 1).float() for r in range(2)])),
-                    compared(world, method, world.call("all_gather", dim=1), [(2, 2)] * 2),
-                    compared(world, method, call, [()] * 2)]
+            _, own_slice = world.run(simclr, call, torch.ones(2),
+                                     lambda y: torch.full_like(y, world.rank + 2.0))
+            value, _ = world.run(method, call,
+                                 value_of(world.rank, (2, 2), 1).float(), torch.ones_like)
+            return [
+                own_slice.tolist(),
+                compared(world, vissl, call, [(2, 2)] * 2),
+                compared(world, vissl, world.call("all_gather", dim=1), [(2, 3)] * 2),
+                torch.equal(value, torch.stack([value_of(r, (2, 2), 1).float() for r in range(2)])),
+                compared(world, method, world.call("all_gather", dim=1), [(2, 2)] * 2),
+                compared(world, method, call, [()] * 2)
+            ]
 
         for rank, result in enumerate(in_world(2, on_rank)):
             own_slice, stacked, joined, method, other_dim, scalar = result
-            self.assertEqual(own_slice, [rank + 2.0] * 2)  # not 5, the sum: SimCLR's mistake is seen
+            self.assertEqual(own_slice,
+                             [rank + 2.0] * 2)  # not 5, the sum: SimCLR's mistake is seen
             self.assertEqual((stacked, joined, method), ("ok", "ok", True))
             self.assertIn("works along 0, not 1", other_dim)
             self.assertIn("no dimension", scalar)
@@ -291,7 +318,11 @@ class UserFunctions(Case):
             return [subject(world.call("all_gather", dim=dim), x).tolist() for dim in (0, None, -1)]
 
         parts = [(torch.arange(6.0).reshape(2, 3) + 10 * rank) for rank in range(2)]
-        right = [torch.cat(parts).tolist(), torch.stack(parts).tolist(), torch.cat(parts, 1).tolist()]
+        right = [
+            torch.cat(parts).tolist(),
+            torch.stack(parts).tolist(),
+            torch.cat(parts, 1).tolist()
+        ]
         self.assertEqual(in_world(2, on_rank), [right] * 2)
 
     def test_setup_gives_groups_to_global_state(self):
@@ -308,15 +339,19 @@ class UserFunctions(Case):
                 "operand": x[0, 0].item(),
                 "world": compared(world, subject, world.call("all_reduce"), [(2,)] * 4),
                 "gather": compared(world, subject, world.call("gather", group="tp"), [(2,)] * 2),
-                "slice": list(subject(world.call("slice", group="tp", dim=-1), torch.ones(2, 4)).shape),
-                "identity": world.run(subject, world.call("all_reduce", group="tp"), x, torch.ones_like)[1][0, 0].item(),
-                "copy": world.run(subject, world.call("copy", group="tp"), x, torch.ones_like)[1][0, 0].item(),
+                "slice": list(
+                    subject(world.call("slice", group="tp", dim=-1), torch.ones(2, 4)).shape),
+                "identity": world.run(subject, world.call("all_reduce", group="tp"), x,
+                                      torch.ones_like)[1][0, 0].item(),
+                "copy": world.run(subject, world.call("copy", group="tp"), x,
+                                  torch.ones_like)[1][0, 0].item(),
                 "joined": list(subject(world.call("all_gather", group="tp", dim=1), x).shape),
             }
 
         for result in in_world(4, on_rank, {"tp": [[0, 1], [2, 3]]}):
             self.assertEqual(result["set up"], [["", "tp"]])
-            self.assertEqual((result["reduced"], result["operand"]), (2.0, 1.0))  # in place, on a copy
+            # In place, on a copy
+            self.assertEqual((result["reduced"], result["operand"]), (2.0, 1.0))
             self.assertIn("does not provide for the whole world", result["world"])
             self.assertIn("has no gather", result["gather"])
             self.assertEqual((result["slice"], result["joined"]), ([2, 2], [2, 6]))
@@ -327,14 +362,17 @@ class UserFunctions(Case):
 
         def on_rank(world):
             results = {}
-            for name in ("MegatronAllToAll.apply", "DeepSpeedAllToAll", "colossal_all_to_all", "exchange"):
+            for name in ("MegatronAllToAll.apply", "DeepSpeedAllToAll", "colossal_all_to_all",
+                         "exchange"):
                 subject = load_subject(f"all_to_all=python:{SUBJECTS}/all_to_all.py:{name}")
                 results[name] = [
                     compared(world, subject, world.call("all_to_all"), [(4, 2)] * 2),
                     compared(world, subject, world.call("all_to_all", dim=1), [(4, 2)] * 2),
                 ]
                 if name in ("MegatronAllToAll.apply", "DeepSpeedAllToAll"):
-                    results[name].append(compared(world, subject, world.call("all_to_all", splits=uneven), [(3,), (3,)]))
+                    results[name].append(
+                        compared(world, subject, world.call("all_to_all", splits=uneven), [(3,),
+                                                                                           (3,)]))
             return results
 
         for results in in_world(2, on_rank):
@@ -345,7 +383,8 @@ class UserFunctions(Case):
             self.assertEqual(even, "ok")
             self.assertIn("no parameter for the dimension", dim_1)
             self.assertIn("no parameter for splits", by_splits)
-            for name in ("colossal_all_to_all", "exchange"):  # dist.all_to_all has no gradient, and Gloo of old none
+            # dist.all_to_all has no gradient, and Gloo of old none
+            for name in ("colossal_all_to_all", "exchange"):
                 for result in results[name]:
                     self.assertRegex(result, "^gradient|Backend gloo does not support")
 
@@ -357,8 +396,14 @@ class UserFunctions(Case):
                 return f"raised {error}"
 
         def on_rank(world):
-            return {name: [outcome(world, load_subject(f"all_to_all=python:{SUBJECTS}/all_to_all.py:{name}"), dim)
-                           for dim in (0, 1, -1)] for name in ("SeqAllToAll", "SeqAllToAllBackTheSameWay")}
+            return {
+                name: [
+                    outcome(world,
+                            load_subject(f"all_to_all=python:{SUBJECTS}/all_to_all.py:{name}"), dim)
+                    for dim in (0, 1, -1)
+                ]
+                for name in ("SeqAllToAll", "SeqAllToAllBackTheSameWay")
+            }
 
         for results in in_world(2, on_rank):
             for result in results["SeqAllToAll"]:
@@ -370,10 +415,14 @@ class UserFunctions(Case):
         def on_rank(world):
             text = f"python:{SUBJECTS}/rooted.py"
             subject = load_subject(f"reduce={text}:reduce+gather={text}:gather")
-            results = [compared(world, subject, world.call("reduce", root=root), [(2,)] * 3) for root in (0, 2)]
+            results = [
+                compared(world, subject, world.call("reduce", root=root), [(2,)] * 3)
+                for root in (0, 2)
+            ]
             results.append(compared(world, subject, world.call("gather", root=1), [(2,)] * 3))
-            value, _ = world.run(load_subject(f"broadcast={text}:broadcast"), world.call("broadcast", root=1),
-                                 torch.tensor([float(world.rank)]), torch.ones_like)
+            value, _ = world.run(load_subject(f"broadcast={text}:broadcast"),
+                                 world.call("broadcast", root=1), torch.tensor([float(world.rank)]),
+                                 torch.ones_like)
             return results + ["ok" if value.item() == 1.0 else f"broadcast gave {value}"]
 
         for results in in_world(3, on_rank):
@@ -393,10 +442,14 @@ class UserFunctions(Case):
         def on_rank(world):
             subject = load_subject(f"all_reduce=python:{SUBJECTS}/modules.py:AllReduce")
             module = next(m for n, m in sys.modules.items() if n.endswith("modules_py"))
-            results = [compared(world, subject, world.call("all_reduce", step=step), [(2,)] * 2) for step in "yz"]
+            results = [
+                compared(world, subject, world.call("all_reduce", step=step), [(2,)] * 2)
+                for step in "yz"
+            ]
             made = module.AllReduce.made - 1  # the file itself makes one
             instance = load_subject(f"python:{SUBJECTS}/modules.py:all_reduce")
-            tripled, _ = world.run(instance, world.call("all_reduce"), torch.ones(1), torch.ones_like)
+            tripled, _ = world.run(instance, world.call("all_reduce"), torch.ones(1),
+                                   torch.ones_like)
             separate = load_subject(f"all_reduce=python:{SUBJECTS}/modules.py:sum_with_context")
             results.append(compared(world, separate, world.call("all_reduce"), [(2,)] * 2))
             return [results, made, tripled.item()]
@@ -422,8 +475,10 @@ class UserFunctions(Case):
             x = torch.arange(24.0).reshape(4, 6)
             for operand in (x.t(), x[:, ::2], x[1:2].expand(3, 6), x[:0], torch.tensor(1.0)):
                 value = subject(world.call("all_reduce"), operand)
-                strides.append([list(module.seen[-1]) == list(operand.stride()) or operand.numel() == 0,
-                                torch.equal(value, operand)])
+                strides.append([
+                    list(module.seen[-1]) == list(operand.stride()) or operand.numel() == 0,
+                    torch.equal(value, operand)
+                ])
             return strides
 
         self.assertEqual(in_world(1, on_rank), [[[True, True]] * 5])
@@ -437,13 +492,19 @@ class UserFunctions(Case):
                 return str(error)
             return "no error"
 
-        self.assert_all(in_world(2, on_rank), "returned (a Tensor, a Tensor, a str), where tensors are expected")
+        self.assert_all(in_world(2, on_rank),
+                        "returned (a Tensor, a Tensor, a str), where tensors are expected")
 
     def test_averages_are_asked_for_by_flag(self):
         def on_rank(world):
             subject = load_subject(f"all_reduce=python:{SUBJECTS}/misshapen.py:reduce_mean")
-            values = [subject(world.call("all_reduce", op=op), torch.ones(1)).item() for op in ("sum", "avg")]
-            return values + [compared(world, subject, world.call("all_reduce", op="max"), [(1,)] * 2)]
+            values = [
+                subject(world.call("all_reduce", op=op), torch.ones(1)).item()
+                for op in ("sum", "avg")
+            ]
+            return values + [
+                compared(world, subject, world.call("all_reduce", op="max"), [(1,)] * 2)
+            ]
 
         for total, mean, refused in in_world(2, on_rank):
             self.assertEqual((total, mean), (2.0, 1.0))

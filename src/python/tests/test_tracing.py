@@ -1,4 +1,5 @@
-"""Where a rank's tensor lies in the single run's, what a gradient is made of, and where two traces part; in one process."""
+"""Where a rank's tensor lies in the single run's, what a gradient is made of, and where two traces
+part; in one process."""
 
 import sys
 import unittest
@@ -33,7 +34,9 @@ class Places(unittest.TestCase):
         self.assertEqual(self.rows(whole[:, 2:4, 3:], whole)[1:], [[2, 3], [3, 4, 5]])
         self.assertEqual(self.rows(whole[1::3], whole)[0], [1, 4])
         self.assertEqual(self.rows(whole[:, [3, 0, 2, 1]], whole)[1], [3, 0, 2, 1])
-        self.assertEqual(self.rows(whole[[0, 6, 2]].transpose(1, 2).contiguous().transpose(1, 2), whole)[0], [0, 6, 2])
+        self.assertEqual(
+            self.rows(whole[[0, 6, 2]].transpose(1, 2).contiguous().transpose(1, 2), whole)[0],
+            [0, 6, 2])
 
     def test_what_is_nowhere(self):
         whole = numbers(7, 4)
@@ -53,7 +56,12 @@ def parts_of(tokens, calls=1, ranks=3):
     made = []
     for rank in range(ranks):
         for call in range(calls):
-            made.append(Part([rank], call, tokens[rank], {"w": numbers(9, 5, seed=10 * rank + call), "b": numbers(40, seed=50 + 10 * rank + call)}))
+            made.append(
+                Part(
+                    [rank], call, tokens[rank], {
+                        "w": numbers(9, 5, seed=10 * rank + call),
+                        "b": numbers(40, seed=50 + 10 * rank + call)
+                    }))
     return made
 
 
@@ -67,42 +75,66 @@ def said_of(parts, weights_by_rank, name="w"):
 class Shares(unittest.TestCase):
     def test_weights_that_say_something(self):
         parts = parts_of([8, 12, 24])
-        self.assertEqual(said_of(parts, [[3.0, 2.0, 1.0]] * 3), ["each part is divided by its own number of tokens: rank 0 8, rank 1 12, rank 2 24"])
+        self.assertEqual(
+            said_of(parts, [[3.0, 2.0, 1.0]] * 3),
+            ["each part is divided by its own number of tokens: rank 0 8, rank 1 12, rank 2 24"])
         self.assertEqual(said_of(parts, [[1.0, 1.0, 0.0]] * 3), ["what does not count: rank 2"])
-        self.assertIn("not reduced over the ranks that have other data", said_of(parts, [[3, 0, 0], [0, 3, 0], [0, 0, 3]])[0])
-        self.assertEqual(said_of(parts, [[0.5, 0.7, 1.9]] * 3), ["weights 0.5 (rank 0), 0.7 (rank 1), 1.9 (rank 2)"])
+        self.assertIn("not reduced over the ranks that have other data",
+                      said_of(parts, [[3, 0, 0], [0, 3, 0], [0, 0, 3]])[0])
+        self.assertEqual(said_of(parts, [[0.5, 0.7, 1.9]] * 3),
+                         ["weights 0.5 (rank 0), 0.7 (rank 1), 1.9 (rank 2)"])
         self.assertEqual(said_of(parts, [[2, 2, 2]] * 3), [""])  # a factor, which compare names
 
     def test_micro_batches_and_groups(self):
         parts = parts_of([8] * 4, calls=2, ranks=2)
-        self.assertEqual(said_of(parts, [[0, 1, 0, 1]] * 2), ["only the last of 2 micro-batches counts"])
-        self.assertEqual(said_of(parts, [[1, 2, 1, 0], [1, 0, 1, 2]]), ["micro-batch 2 is not reduced over the ranks, micro-batch 1 is"])
+        self.assertEqual(said_of(parts, [[0, 1, 0, 1]] * 2),
+                         ["only the last of 2 micro-batches counts"])
+        self.assertEqual(said_of(parts, [[1, 2, 1, 0], [1, 0, 1, 2]]),
+                         ["micro-batch 2 is not reduced over the ranks, micro-batch 1 is"])
         four = parts_of([8] * 4, ranks=4)
-        self.assertEqual(said_of(four, [[2, 2, 0, 0]] * 2 + [[0, 0, 2, 2]] * 2), ["reduced within ranks 0, 1 and within ranks 2, 3 alone"])
+        self.assertEqual(said_of(four, [[2, 2, 0, 0]] * 2 + [[0, 0, 2, 2]] * 2),
+                         ["reduced within ranks 0, 1 and within ranks 2, 3 alone"])
 
     def test_another_term(self):
-        parts = parts_of([8, 8, 8]) + [Part([], 0, 0, {"w": numbers(9, 5, seed=99)}, is_other_term=True)]
-        self.assertEqual(said_of(parts, [[1, 1, 1, 3]] * 3), ["the term of the loss that does not go through the output of head counts 3 times as much as the rest"])
-        self.assertEqual(said_of(parts, [[1, 1, 1, 0]] * 3), ["the term of the loss that does not go through the output of head does not count"])
+        parts = parts_of([8, 8, 8
+                         ]) + [Part([], 0, 0, {"w": numbers(9, 5, seed=99)}, is_other_term=True)]
+        self.assertEqual(said_of(parts, [[1, 1, 1, 3]] * 3), [
+            "the term of the loss that does not go through the output of head counts 3 times as "
+            "much as the rest"
+        ])
+        self.assertEqual(
+            said_of(parts, [[1, 1, 1, 0]] * 3),
+            ["the term of the loss that does not go through the output of head does not count"])
         self.assertIn("counts 0.03 times", said_of(parts, [[1, 1, 1, 0.03]] * 3)[0])
-        self.assertNotIn("term", said_of(parts, [[1, 0, 0, 3]] * 3)[0])  # beside a part of the data nothing can be said
+        # Beside a part of the data nothing can be said
+        self.assertNotIn("term", said_of(parts, [[1, 0, 0, 3]] * 3)[0])
 
     def test_what_is_no_sum_of_parts(self):
         parts = parts_of([8, 8, 8])
         self.assertEqual(weights_of(parts, [{"w": (numbers(9, 5, seed=77), None)}] * 3, ["w"]), [])
-        few = [Part([r], 0, 8, {"w": numbers(3, seed=r)}) for r in range(3)]  # three numbers are a sum of any three
+        # Three numbers are a sum of any three
+        few = [Part([r], 0, 8, {"w": numbers(3, seed=r)}) for r in range(3)]
         self.assertEqual(weights_of(few, [{"w": (numbers(3, seed=9), None)}] * 3, ["w"]), [])
 
     def test_a_piece_of_a_tensor(self):
         parts = parts_of([8, 8, 8])
         whole = sum(x * p.gradients["w"] for x, p in zip([1, 1, 0], parts))
         observed = [{"w": (whole[3 * r:3 * r + 3], (3 * r, 0))} for r in range(3)]
-        self.assertEqual([meaning(w, parts, "head") for w in weights_of(parts, observed, ["w"])], ["what does not count: rank 2"])
+        self.assertEqual([meaning(w, parts, "head") for w in weights_of(parts, observed, ["w"])],
+                         ["what does not count: rank 2"])
 
 
 def output(module, value, gradient, event, consumers=()):
-    return {"module": module, "call": 0, "index": 0, "value": value, "at": None, "gradient": gradient, "event": event,
-            "consumers": list(consumers)}
+    return {
+        "module": module,
+        "call": 0,
+        "index": 0,
+        "value": value,
+        "at": None,
+        "gradient": gradient,
+        "event": event,
+        "consumers": list(consumers)
+    }
 
 
 CALL = {"kind": "function", "what": "Gather", "place": "model.py:7", "phase": "forward"}
@@ -115,14 +147,20 @@ class Departures(unittest.TestCase):
     def setUp(self):
         self.values = {"a": numbers(6, 4, seed=1), "b": numbers(6, 4, seed=2)}
         self.gradients = {"a": numbers(6, 4, seed=3), "b": numbers(6, 4, seed=4)}
-        outputs = [output(n, self.values[n], self.gradients[n], i, [1] if n == "a" else ()) for i, n in enumerate("ab")]
+        outputs = [
+            output(n, self.values[n], self.gradients[n], i, [1] if n == "a" else ())
+            for i, n in enumerate("ab")
+        ]
         self.single = {"outputs": outputs, "events": [LOSS]}
 
     def ranks(self, change=lambda rank, name, value, gradient: (value, gradient)):
         traces = []
         for rank in range(3):
             rows = slice(2 * rank, 2 * rank + 2)
-            outputs = [output(n, *change(rank, n, self.values[n][rows], 3 * self.gradients[n][rows]), event) for n, event in (("a", 0), ("b", 1))]
+            outputs = [
+                output(n, *change(rank, n, self.values[n][rows], 3 * self.gradients[n][rows]),
+                       event) for n, event in (("a", 0), ("b", 1))
+            ]
             traces.append({"outputs": outputs, "events": [CALL, LOSS]})
         return traces
 
@@ -130,12 +168,17 @@ class Departures(unittest.TestCase):
         return Finder(self.single, traces, list(wrong)).departure()
 
     def test_backward(self):
-        found = self.found(self.ranks(lambda rank, n, v, g: (v, g.flip(0) if n == "a" and rank == 1 else g)))
-        self.assertEqual((found.stage, found.module, found.before, found.ranks), ("backward", "a", "b", (1,)))
+        found = self.found(
+            self.ranks(lambda rank, n, v, g: (v, g.flip(0) if n == "a" and rank == 1 else g)))
+        self.assertEqual((found.stage, found.module, found.before, found.ranks),
+                         ("backward", "a", "b", (1,)))
         self.assertEqual(found.calls, ["Gather in model.py:7"])
         self.assertEqual(found.upstream, ["a.weight"])
         text = texts(found, [], 3, None)[0]
-        self.assertIn("right down to the output of b, and departs at a, whose output on rank 1 has another gradient", text)
+        self.assertIn(
+            "right down to the output of b, and departs at a, whose output on rank 1 has another "
+            "gradient",
+            text)
 
     def test_a_factor_in_backward(self):
         found = self.found(self.ranks(lambda rank, n, v, g: (v, g / 3 if n == "a" else g)))
@@ -143,70 +186,96 @@ class Departures(unittest.TestCase):
         self.assertIn("has 0.3333 times the gradient", found.how)
 
     def test_a_departure_that_reaches_no_wrong_gradient_is_none(self):
-        found = self.found(self.ranks(lambda rank, n, v, g: (v, g.flip(0) if n == "a" else g)), wrong=["b.weight"])
+        found = self.found(self.ranks(lambda rank, n, v, g: (v, g.flip(0) if n == "a" else g)),
+                           wrong=["b.weight"])
         self.assertEqual(found.stage, "after")
 
     def test_forward_loss_and_after(self):
-        found = self.found(self.ranks(lambda rank, n, v, g: (v + 1 if n == "b" and rank == 2 else v, g)))
-        self.assertEqual((found.stage, found.module, found.before, found.ranks), ("forward", "b", "a", (2,)))
+        found = self.found(
+            self.ranks(lambda rank, n, v, g: (v + 1 if n == "b" and rank == 2 else v, g)))
+        self.assertEqual((found.stage, found.module, found.before, found.ranks),
+                         ("forward", "b", "a", (2,)))
         found = self.found(self.ranks(lambda rank, n, v, g: (v, g.flip(0))))
         self.assertEqual((found.stage, found.module), ("loss", "b"))
         found = self.found(self.ranks())
-        self.assertEqual((found.stage, {r: round(f, 9) for r, f in found.factors.items()}), ("after", {0: 3.0, 1: 3.0, 2: 3.0}))
+        self.assertEqual((found.stage, {
+            r: round(f, 9) for r, f in found.factors.items()
+        }), ("after", {
+            0: 3.0,
+            1: 3.0,
+            2: 3.0
+        }))
         found = self.found(self.ranks(lambda rank, n, v, g: (v, g * (rank + 1))))
         self.assertEqual(found.stage, "weights")
 
     def test_a_small_departure_is_where_the_error_jumps(self):
         def by_rank(share):
-            return self.ranks(lambda rank, n, v, g: (v * (1 + share * torch.randn(v.shape, dtype=v.dtype)) if n == "b" else v * (1 + 1e-15), g.flip(0)))
+            return self.ranks(lambda rank, n, v, g: (v * (1 + share * torch.randn(
+                v.shape, dtype=v.dtype)) if n == "b" else v * (1 + 1e-15), g.flip(0)))
 
         found = self.found(by_rank(1e-8))  # of float64 that is no rounding
         self.assertEqual((found.stage, found.module, found.before), ("forward", "b", "a"))
         self.assertEqual(self.found(by_rank(1e-14)).stage, "loss")
 
     def test_what_may_be_meant_is_no_departure(self):
-        """a is the same on all ranks, which go on with parts of it: each has a share of its gradient."""
+        """a is the same on all ranks, which go on with parts of it: each has a share of its
+        gradient."""
         def traces(change=lambda rank, share: share):
             made = []
             for rank in range(3):
                 rows = slice(2 * rank, 2 * rank + 2)
                 share = torch.zeros(6, 4, dtype=torch.float64)
                 share[rows] = self.gradients["a"][rows]
-                outputs = [output("a", self.values["a"], change(rank, share), 0), output("b", self.values["b"][rows], self.gradients["b"][rows], 1)]
+                outputs = [
+                    output("a", self.values["a"], change(rank, share), 0),
+                    output("b", self.values["b"][rows], self.gradients["b"][rows], 1)
+                ]
                 made.append({"outputs": outputs, "events": [CALL, LOSS]})
             return made
 
-        self.assertEqual(Finder(self.single, traces(), ["a.weight", "b.weight"], 2.0).departure().stage, "after")
+        self.assertEqual(
+            Finder(self.single, traces(), ["a.weight", "b.weight"], 2.0).departure().stage, "after")
         found = self.found(traces())
-        self.assertEqual((found.stage, found.shared[0][0], found.shared[0][2]), ("shares", "a", ["Gather in model.py:7"]))
-        self.assertEqual(Finder(self.single, traces(), ["a.weight"], 2.0, scaled=["a.weight"]).departure().stage, "after")
+        self.assertEqual((found.stage, found.shared[0][0], found.shared[0][2]),
+                         ("shares", "a", ["Gather in model.py:7"]))
+        self.assertEqual(
+            Finder(self.single, traces(), ["a.weight"], 2.0, scaled=["a.weight"]).departure().stage,
+            "after")
         self.assertEqual(self.found(traces(lambda rank, share: share.flip(0))).stage, "backward")
 
     def test_departures_follow_what_is_computed_from_what(self):
         """c is not computed from a, and later."""
         self.single["outputs"][1]["consumers"] = []
         self.single["outputs"].append(output("c", numbers(6, 4, seed=8), numbers(6, 4, seed=9), 2))
-        self.values["c"], self.gradients["c"] = self.single["outputs"][2]["value"], self.single["outputs"][2]["gradient"]
+        self.values["c"], self.gradients["c"] = self.single["outputs"][2]["value"], self.single[
+            "outputs"][2]["gradient"]
 
         def found(broken, wrong):
             traces = self.ranks(lambda rank, n, v, g: (v, g.flip(0) if n in broken else g))
             for rank, trace in enumerate(traces):
                 rows = slice(2 * rank, 2 * rank + 2)
                 gradient = 3 * self.gradients["c"][rows]
-                trace["outputs"].append(output("c", self.values["c"][rows], gradient.flip(0) if "c" in broken else gradient, 2))
+                trace["outputs"].append(
+                    output("c", self.values["c"][rows],
+                           gradient.flip(0) if "c" in broken else gradient, 2))
             return self.found(traces, wrong)
 
         both = found("ac", ["a.weight", "c.weight"])
-        self.assertEqual((both.stage, both.module, both.also, both.others), ("loss", "c", ["a"], []))
+        self.assertEqual((both.stage, both.module, both.also, both.others),
+                         ("loss", "c", ["a"], []))
         one = found("a", ["a.weight", "b.weight"])
-        self.assertEqual((one.stage, one.module, one.before, one.others), ("backward", "a", "b", ["b.weight"]))
+        self.assertEqual((one.stage, one.module, one.before, one.others),
+                         ("backward", "a", "b", ["b.weight"]))
 
     def test_other_labels_and_tokens_that_do_not_count(self):
-        self.gradients["b"] = (self.values["b"].softmax(-1) - torch.eye(4, dtype=torch.float64)[[0, 1, 2, 3, 0, 1]]) / 6
+        self.gradients["b"] = (self.values["b"].softmax(-1) -
+                               torch.eye(4, dtype=torch.float64)[[0, 1, 2, 3, 0, 1]]) / 6
         self.single["outputs"][1]["gradient"] = right = self.gradients["b"]
 
         def said(change):
-            return self.found(self.ranks(lambda rank, n, v, g: (v, change(rank, g.clone()) if n == "b" else g.flip(0)))).tokens
+            return self.found(
+                self.ranks(lambda rank, n, v, g: (v, change(rank, g.clone())
+                                                  if n == "b" else g.flip(0)))).tokens
 
         def other(rank, g):
             if rank == 1:
@@ -217,42 +286,69 @@ class Departures(unittest.TestCase):
             g[1] = 0
             return g * (1 + (rank == 2))
 
-        self.assertEqual(said(other), ["At 1 of 6 rows the gradient is that of another label (index 2 of dimension 0)."])
-        self.single["outputs"][1]["gradient"] = self.gradients["b"] = numbers(6, 4, seed=5)  # of something else
+        self.assertEqual(
+            said(other),
+            ["At 1 of 6 rows the gradient is that of another label (index 2 of dimension 0)."])
+        # Of something else
+        self.single["outputs"][1]["gradient"] = self.gradients["b"] = numbers(6, 4, seed=5)
         self.assertEqual(said(other), [])
         self.single["outputs"][1]["gradient"] = self.gradients["b"] = right
-        self.assertEqual(said(silent), ["3 of 6 rows do not count: they have no gradient (indices 1, 3, 5 of dimension 0).",
-                                        "The rows count differently: 2 3 times, 1 6 times."])
+        self.assertEqual(said(silent), [
+            "3 of 6 rows do not count: they have no gradient (indices 1, 3, 5 of dimension 0).",
+            "The rows count differently: 2 3 times, 1 6 times."
+        ])
         self.assertEqual(said(lambda rank, g: g.flip(0)), [])
 
     def test_a_factor_that_is_there_from_the_loss(self):
         traces = []
         for rank in range(3):  # all have all rows
-            outputs = [output(n, self.values[n], 3 * self.gradients[n], event) for n, event in (("a", 0), ("b", 0))]
+            outputs = [
+                output(n, self.values[n], 3 * self.gradients[n], event)
+                for n, event in (("a", 0), ("b", 0))
+            ]
             traces.append({"outputs": outputs, "events": [CALL, LOSS]})
         found = Finder(self.single, traces, ["a.weight"], 3.0).departure()
-        self.assertEqual((found.stage, found.module, found.calls), ("loss", "b", ["Gather in model.py:7"]))
+        self.assertEqual((found.stage, found.module, found.calls),
+                         ("loss", "b", ["Gather in model.py:7"]))
         self.assertEqual(Finder(self.single, traces, ["a.weight"], 9.0).departure().stage, "after")
-        self.assertEqual(Finder(self.single, self.ranks(), ["a.weight"], 3.0).departure().stage, "factor")  # a sum of parts
+        # A sum of parts
+        self.assertEqual(
+            Finder(self.single, self.ranks(), ["a.weight"], 3.0).departure().stage, "factor")
 
     def test_clipping_by_the_norms_of_pieces(self):
         def clipped(*norms):
-            return [[{"what": "clip_grad_norm_", "place": "model.py:8", "norm": n, "eps": 1e-7}] for n in norms]
+            return [[{
+                "what": "clip_grad_norm_",
+                "place": "model.py:8",
+                "norm": n,
+                "eps": 1e-7
+            }] for n in norms]
 
         def said(truth, *norms):
             return seen_norms(clipped(truth)[0], clipped(*norms))
 
-        self.assertEqual(said(5.0, 3.0, 4.0), ["clip_grad_norm_ in model.py:8 saw the norms 3, 4 on the ranks, 5 in the single run: those of the"
-                                               " ranks' own pieces, not that of all."])
+        self.assertEqual(said(5.0, 3.0, 4.0), [
+            "clip_grad_norm_ in model.py:8 saw the norms 3, 4 on the ranks, 5 in the single run: "
+            "those of the"
+            " ranks' own pieces, not that of all."
+        ])
         self.assertIn("own pieces", said(5.0, 3.0, 4.0, 3.0, 4.0)[0])  # twice, as under HSDP
-        self.assertTrue(said(5.0, 3.0, 4.5)[0].endswith("3, 4.5 on the ranks, 5 in the single run."))
+        self.assertTrue(
+            said(5.0, 3.0, 4.5)[0].endswith("3, 4.5 on the ranks, 5 in the single run."))
         self.assertEqual(said(5.0, 5.0, 5.000001), [])
 
     def test_a_factor_that_is_clippings(self):
-        single, ranks = ([{"what": "clip_grad_norm_", "place": "model.py:8", "norm": n, "eps": 1e-7}] for n in (5.0, 4.0))
+        single, ranks = ([{
+            "what": "clip_grad_norm_",
+            "place": "model.py:8",
+            "norm": n,
+            "eps": 1e-7
+        }] for n in (5.0, 4.0))
         scaled = {"a.weight": 1.25, "b.weight": 1.3}
-        self.assertEqual(clip_factor(single, [ranks, ranks], scaled), ["The factor 1.25 of a.weight is what clipping makes of that norm: it is"
-                                                                       " right again where the norm is."])
+        self.assertEqual(clip_factor(single, [ranks, ranks], scaled), [
+            "The factor 1.25 of a.weight is what clipping makes of that norm: it is"
+            " right again where the norm is."
+        ])
         self.assertEqual(clip_factor(single, [single, single], scaled), [])
 
     def test_pieces_that_are_clipped_by_their_own_norm(self):
@@ -271,20 +367,39 @@ class Departures(unittest.TestCase):
         part = {name: numbers(*x.shape) / 3 for name, x in truth.items()}
 
         def said(**changed):
-            ranks = [{n: x / 2 + part[n] for n, x in truth.items()}, {n: x / 2 - part[n] for n, x in truth.items()}]
+            ranks = [{
+                n: x / 2 + part[n] for n, x in truth.items()
+            }, {
+                n: x / 2 - part[n] for n, x in truth.items()
+            }]
             ranks[0].update({n: ranks[0][n] + x for n, x in changed.items()})
             return wrong_at_once(truth, ranks, ["b", "c"], ["a"])
 
         self.assertEqual(said(), [])
-        self.assertEqual(said(b=truth["b"], c=truth["c"]), [])  # twice the truth: copies on both ranks are that, too
+        # Twice the truth: copies on both ranks are that, too
+        self.assertEqual(said(b=truth["b"], c=truth["c"]), [])
         self.assertEqual(said(b=numbers(5), c=0.7 * truth["c"]), ["b", "c"])
-        self.assertEqual(unreached(truth, [{"a": truth["a"], "b": truth["b"]}, {"a": truth["a"]}], ["b", "c"]), ["c"])
-        self.assertEqual(unreached(truth, [{"b": truth["b"]}, {}], ["a", "c"]), [])  # of most nothing is known
-        self.assertEqual(said(a=numbers(3, 4, seed=5), b=numbers(5)), [])  # nothing that is right shows how the ranks' add up
+        self.assertEqual(
+            unreached(truth, [{
+                "a": truth["a"],
+                "b": truth["b"]
+            }, {
+                "a": truth["a"]
+            }], ["b", "c"]), ["c"])
+        # Of most nothing is known
+        self.assertEqual(unreached(truth, [{"b": truth["b"]}, {}], ["a", "c"]), [])
+        # Nothing that is right shows how the ranks' add up
+        self.assertEqual(said(a=numbers(3, 4, seed=5), b=numbers(5)), [])
 
     def test_micro_batches_that_weigh_otherwise(self):
-        outputs = [{**output("a", self.values["a"][i:i + 3], (1 + i / 3) * self.gradients["a"][i:i + 3], 0), "call": i // 3} for i in (0, 3)]
-        found = Finder(self.single, [{"outputs": outputs, "events": [CALL, LOSS]}], ["a.weight"]).departure()
+        outputs = [{
+            **output("a", self.values["a"][i:i + 3], (1 + i / 3) * self.gradients["a"][i:i + 3], 0), "call": i
+            // 3
+        } for i in (0, 3)]
+        found = Finder(self.single, [{
+            "outputs": outputs,
+            "events": [CALL, LOSS]
+        }], ["a.weight"]).departure()
         self.assertEqual((found.stage, found.are_calls), ("weights", True))
         self.assertIn("1 (micro-batch 1), 2 (micro-batch 2)", texts(found, [], 1, None)[0])
         self.assertEqual(found.means_over, {})
@@ -292,23 +407,36 @@ class Departures(unittest.TestCase):
     def test_means_over_unequal_numbers_of_rows(self):
         cuts, traces = ((0, 1), (1, 6)), []
         for begin, end in cuts:
-            pieces = [output(n, self.values[n][begin:end], self.gradients[n][begin:end] * 3 / (end - begin), i) for i, n in enumerate("ab")]
+            pieces = [
+                output(n, self.values[n][begin:end],
+                       self.gradients[n][begin:end] * 3 / (end - begin), i)
+                for i, n in enumerate("ab")
+            ]
             traces.append({"outputs": pieces, "events": [CALL, LOSS]})
         found = Finder(self.single, traces, ["a.weight"]).departure()
         self.assertEqual((found.stage, found.means_over), ("weights", {0: 1, 1: 5}))
-        self.assertIn("as means over their own numbers of tokens or rows do: 1, 5", texts(found, [], 2, None)[0])
+        self.assertIn("as means over their own numbers of tokens or rows do: 1, 5",
+                      texts(found, [], 2, None)[0])
 
     def test_pieces_that_lie_on_other_ranks(self):
         def said(names, swapped):
             values = {name: numbers(3, 6, seed=i) for i, name in enumerate(names)}
-            single = {"outputs": [output(n, values[n], None, i) for i, n in enumerate(names)], "events": [LOSS]}
+            single = {
+                "outputs": [output(n, values[n], None, i) for i, n in enumerate(names)],
+                "events": [LOSS]
+            }
             traces = []
             for rank in range(2):
                 pieces = {n: values[n].chunk(2, 1)[rank ^ (n in swapped)] for n in names}
-                traces.append({"outputs": [output(n, pieces[n], None, 0) for n in names], "events": [LOSS]})
+                traces.append({
+                    "outputs": [output(n, pieces[n], None, 0) for n in names],
+                    "events": [LOSS]
+                })
             return pieces_in_another_order(Finder(single, traces, []).all)
 
-        self.assertEqual(said("abcd", "c"), ["of c the ranks hold pieces 2, 1, of other outputs that are cut likewise 1, 2"])
+        self.assertEqual(
+            said("abcd", "c"),
+            ["of c the ranks hold pieces 2, 1, of other outputs that are cut likewise 1, 2"])
         self.assertEqual(said("abcd", ""), [])
         self.assertEqual(said("abcd", "cd"), [])  # nobody knows which are right
 
@@ -329,10 +457,12 @@ class Watching(unittest.TestCase):
     def test_watching_changes_nothing(self):
         def gradients(recording):
             torch.manual_seed(0)
-            model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3)).double()
+            model = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(),
+                                        torch.nn.Linear(5, 3)).double()
             hooks = []
             if recording:
-                hooks.append(torch.nn.modules.module.register_module_forward_hook(recording._module_gave))
+                hooks.append(
+                    torch.nn.modules.module.register_module_forward_hook(recording._module_gave))
             x = model(numbers(6, 4))
             x += 1  # in place, behind what is watched
             x.square().sum().backward()

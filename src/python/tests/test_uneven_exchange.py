@@ -44,7 +44,8 @@ class Forgets(Swaps):
 
 class UnevenExchange(unittest.TestCase):
     def test_swapped_splits_pass(self):
-        report = distgrad.check(Swaps.apply, "all_to_all", world_size=3, without=WITHOUT, strict=True)
+        report = distgrad.check(Swaps.apply, "all_to_all", world_size=3, without=WITHOUT,
+                                strict=True)
         self.assertIn("uneven", " ".join(case["file"] for case in report["cases"]))
 
     def test_forgotten_swap_is_wrong(self):

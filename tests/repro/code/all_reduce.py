@@ -1,4 +1,5 @@
-"""An all_reduce whose group is global state, as Megatron's is; the file has the name of a function that a script has."""
+"""An all_reduce whose group is global state, as Megatron's is; the file has the name of a function
+that a script has."""
 import torch
 import torch.distributed as dist
 

@@ -1,16 +1,20 @@
-"""gradcheck: torch.autograd.gradcheck for N ranks. docs/gradcheck.md; `distgrad.gradcheck` is api.gradcheck.
+"""gradcheck: torch.autograd.gradcheck for N ranks. docs/gradcheck.md; `distgrad.gradcheck` is
+api.gradcheck.
 
-Rank 0 of the group leads: it decides what is probed, all ranks execute that and send what came out, and rank 0 judges.
+Rank 0 of the group leads: it decides what is probed, all ranks execute that and send what came out,
+and rank 0 judges.
 
     api          what is imported from outside; needs no torch until it is called
     leading      the check as rank 0 leads it, and as the others follow
-    team         the ranks' own group, for plans and results, and what happens when a rank raises or hangs
+    team         the ranks' own group, for plans and results, and what happens when a rank raises or
+                 hangs
     executor     one rank's end: runs the function forward and backward as a plan says
     subject      the function and its inputs: leaves, float64 copies, outputs
     nested       nested lists, tuples and dicts
     coordinates  the directions in which inputs are moved and cotangents given
     forward      the right map: the derivative of the forward, measured
-    backward     the measured map, and whether it is one: linear, the same twice, of any memory layout
+    backward     the measured map, and whether it is one: linear, the same twice, of any memory
+                 layout
     blocks       both maps for one input and one output: blocks [to rank][from rank]
     formulas     a grid of blocks in words: x̄_r = Σ_k ȳ_k
     predicates   what is wrong with a grid: a table of pure functions

@@ -4,7 +4,8 @@ from .report import GradcheckReport
 
 
 class GradcheckError(AssertionError):
-    """The gradients are wrong, or could not be checked. The text is the report, `.report` has it as data."""
+    """The gradients are wrong, or could not be checked. The text is the report, `.report` has it as
+    data."""
 
     def __init__(self, report):
         super().__init__(str(report))
@@ -24,22 +25,24 @@ def gradcheck(
     timeout_s=60,
     raise_exception=True,
 ) -> GradcheckReport:
-    """torch.autograd.gradcheck for all ranks of a process group together: is the backward of `fn` the transpose of what its
-    forward does, from every rank to every rank? Call it on all ranks of the group, as `fn` is called there:
+    """torch.autograd.gradcheck for all ranks of a process group together: is the backward of `fn`
+    the transpose of what its forward does, from every rank to every rank? Call it on all ranks of
+    the group, as `fn` is called there:
 
         distgrad.gradcheck(GatherLayer.apply, torch.randn(4, 3, requires_grad=True))
 
-    inputs: a tuple of positional arguments, or the one argument; kwargs: a dict of keyword arguments. Tensors in them that
-    require grad, also in nested lists, tuples and dicts, are moved; parameters of modules (fn may be one) are inputs, too.
-    All else is passed on as it is. They may differ from rank to rank, in shape too. `fn` gets copies.
-    rtol: what rounding may do, relative to the largest element of a gradient; by default 4096 eps of float64, 512 of float32,
-    8 of half precision. basis: whether every element is tried; by default where there are few, else `directions` random
-    directions. float64: whether inputs in narrower dtypes are tried in float64, too. timeout_s: how long a rank may wait for
-    another.
+    inputs: a tuple of positional arguments, or the one argument; kwargs: a dict of keyword
+        arguments. Tensors in them that require grad, also in nested lists, tuples and dicts, are
+        moved; parameters of modules (fn may be one) are inputs, too. All else is passed on as it
+        is. They may differ from rank to rank, in shape too. `fn` gets copies.
+    rtol: what rounding may do, relative to the largest element of a gradient; by default 4096 eps
+        of float64, 512 of float32, 8 of half precision. basis: whether every element is tried; by
+        default where there are few, else `directions` random directions. float64: whether inputs in
+        narrower dtypes are tried in float64, too. timeout_s: how long a rank may wait for another.
 
-    Returns the report, the same on every rank, or raises GradcheckError with it, on every rank, where the gradients are
-    wrong or could not be judged; with raise_exception=False it is returned then, too. ValueError, TypeError for arguments
-    of this function that are wrong."""
+    Returns the report, the same on every rank, or raises GradcheckError with it, on every rank,
+    where the gradients are wrong or could not be judged; with raise_exception=False it is returned
+    then, too. ValueError, TypeError for arguments of this function that are wrong."""
     __tracebackhide__ = True
     team = _team(group, timeout_s)
     from .leading import check
@@ -48,7 +51,8 @@ def gradcheck(
 
     try:
         with team:
-            report = check(fn, inputs, dict(kwargs or {}), team, Options(rtol, basis, directions, float64))
+            report = check(fn, inputs, dict(kwargs or {}), team,
+                           Options(rtol, basis, directions, float64))
     except Lost as lost:
         report = lost.report(team)
     if raise_exception and not report.right:
@@ -62,8 +66,10 @@ def _team(group, timeout_s):
     from .team import Team
 
     if not dist.is_available() or not dist.is_initialized():
-        raise ValueError("gradcheck: torch.distributed is not initialised: call init_process_group() first, or use"
-                         " `python -m distgrad.gradcheck FILE:FUNCTION --ranks 4`, which starts ranks itself")
+        raise ValueError(
+            "gradcheck: torch.distributed is not initialised: call init_process_group() first, or "
+            "use"
+            " `python -m distgrad.gradcheck FILE:FUNCTION --ranks 4`, which starts ranks itself")
     if not timeout_s > 0:
         raise ValueError(f"timeout_s is to be above 0, not {timeout_s!r}")
     if dist.get_rank(group) < 0:

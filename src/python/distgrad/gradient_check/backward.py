@@ -1,8 +1,9 @@
 """The backward as it is, measured by rank 0 through a session: its matrix, and whether it is one.
 
-Cotangents that are 1 along one coordinate and 0 elsewhere give the matrix. Random ones tell whether the backward is linear,
-repeated ones whether it is the same twice and free of what was before, others whether it depends on how the cotangent lies in
-memory. Whatever differs becomes an Oddity, a finding about how the backward behaves from call to call.
+Cotangents that are 1 along one coordinate and 0 elsewhere give the matrix. Random ones tell whether
+the backward is linear, repeated ones whether it is the same twice and free of what was before,
+others whether it depends on how the cotangent lies in memory. Whatever differs becomes an Oddity, a
+finding about how the backward behaves from call to call.
 """
 
 from dataclasses import dataclass, field
@@ -14,17 +15,19 @@ from .executor import Probe
 
 _RANDOM = 5
 _OTHER_GRAPHS = {
-    "used": "after another forward and backward of the function the backward of the first forward is wrong: something is"
-            " kept from call to call",
-    "together": "where the function is called twice in one graph the gradients are wrong: the calls share memory",
+    "used": "after another forward and backward of the function the backward of the first forward "
+            "is wrong: something is"
+    " kept from call to call",
+    "together": "where the function is called twice in one graph the gradients are wrong: the "
+                "calls share memory",
 }
 _LAYOUTS = ("transposed", "sliced", "expanded")
 
 
 @dataclass
 class Oddity:
-    """name: a finding; text: a sentence. rows: of the input's coordinates, where it shows (None: not in figures). is_wrong:
-    else it is a note."""
+    """name: a finding; text: a sentence. rows: of the input's coordinates, where it shows (None:
+    not in figures). is_wrong: else it is a note."""
 
     name: str
     text: str
@@ -42,7 +45,8 @@ class Sample:
 
 @dataclass
 class Backward:
-    """matrix: [input coordinate, output coordinate]; missing: (rank, input) of which the gradient was None."""
+    """matrix: [input coordinate, output coordinate]; missing: (rank, input) of which the gradient
+    was None."""
 
     matrix: torch.Tensor
     missing: set
@@ -54,8 +58,9 @@ class Backward:
 
 
 class Measurement:
-    """probe(probes) -> (values by rank and probe, failures by rank); spans: slices of the input's coordinates, by tensor;
-    outputs: [(name, slice of coordinates by rank that has it)] of outputs that take part on all ranks."""
+    """probe(probes) -> (values by rank and probe, failures by rank); spans: slices of the input's
+    coordinates, by tensor; outputs: [(name, slice of coordinates by rank that has it)] of outputs
+    that take part on all ranks."""
 
     def __init__(self, session, columns, spans, outputs, rtol):
         self._session, self._columns, self._spans, self._outputs = session, columns, spans, outputs
@@ -64,12 +69,14 @@ class Measurement:
         self._generator = torch.Generator().manual_seed(11)
 
     def scatter(self, found, share):
-        """By element of the matrix, how far it moves where the inputs are off by roundings of this relative size."""
+        """By element of the matrix, how far it moves where the inputs are off by roundings of this
+        relative size."""
         units = torch.eye(self._columns, dtype=torch.float64)
         apart = torch.zeros_like(found.matrix)
         for nudge in (share, -share):
             values, _ = self._probe([Probe(c, "own", nudge=nudge) for c in units])
-            apart = torch.maximum(apart, (self._session.assemble_gradients(values).T - found.matrix).abs())
+            apart = torch.maximum(apart,
+                                  (self._session.assemble_gradients(values).T - found.matrix).abs())
         return apart.nan_to_num(posinf=0)
 
     def run(self, others=True):
@@ -77,15 +84,18 @@ class Measurement:
         zero = torch.zeros(self._columns, dtype=torch.float64)
         random = [self._random() for _ in range(_RANDOM)]
         units = torch.eye(self._columns, dtype=torch.float64)
-        rows, missing, graph = self._on_a_graph_that_repeats([random[-1], random[-1], zero, *units, *random])
+        rows, missing, graph = self._on_a_graph_that_repeats(
+            [random[-1], random[-1], zero, *units, *random])
         constant, rows = rows[2].nan_to_num(posinf=0, neginf=0), rows[3:]
         found = Backward((rows[:self._columns] - constant).T, missing, graph=graph)
         found.random = [Sample(c, row - constant) for c, row in zip(random, rows[self._columns:])]
-        found.is_linear = all(self._agree(s.gradient, found.matrix @ s.cotangent, self._room(found.matrix, s.cotangent))
-                              for s in found.random)
+        found.is_linear = all(
+            self._agree(s.gradient, found.matrix @ s.cotangent, self._room(
+                found.matrix, s.cotangent)) for s in found.random)
         if found.is_linear or not self._remembers(found):
             if bool((constant != 0).any()):
-                self._note("other-backward", "cotangents of zero give a gradient that is not zero", rows=constant != 0)
+                self._note("other-backward", "cotangents of zero give a gradient that is not zero",
+                           rows=constant != 0)
             if others:
                 self._look_at_others(found)
         found.oddities, found.backwards = list(self._oddities.values()), self._count
@@ -94,10 +104,11 @@ class Measurement:
     # -- the same twice
 
     def _on_a_graph_that_repeats(self, cotangents):
-        """Rows, missing gradients and the kind of graph. The first two cotangents are the same; where they do not give the
-        same over one graph, each gets a graph of its own."""
+        """Rows, missing gradients and the kind of graph. The first two cotangents are the same;
+        where they do not give the same over one graph, each gets a graph of its own."""
         values, failures = self._probe([Probe(c) for c in cotangents], tolerate=1)
-        if failures and (min(f.index for f in failures.values()) > 1 or len(failures) < self._session.size):
+        if failures and (min(f.index for f in failures.values()) > 1 or
+                         len(failures) < self._session.size):
             raise self._session.broken(failures)
         if not failures:
             rows = self._session.assemble_gradients(values)
@@ -106,71 +117,89 @@ class Measurement:
         values, _ = self._probe([Probe(c, "own") for c in cotangents])
         rows = self._session.assemble_gradients(values)
         if self._agree(rows[0], rows[1], self._rtol * _largest(rows[0])):
-            why = "raises: " + next(iter(failures.values())).text if failures else "gives another gradient"
-            self._note("stale-or-aliased", f"a second backward over the same graph (retain_graph=True) {why}", False)
+            why = "raises: " + next(iter(
+                failures.values())).text if failures else "gives another gradient"
+            self._note("stale-or-aliased",
+                       f"a second backward over the same graph (retain_graph=True) {why}", False)
         return rows, _missing(values), "own"
 
     def _remembers(self, found):
-        """Whether random cotangents give something else than the single ones add up to by chance, or by what was before."""
+        """Whether random cotangents give something else than the single ones add up to by chance,
+        or by what was before."""
         first, second = found.random[-1].cotangent, found.random[0].cotangent
         order = [first, second, first, first, second, first]
         values, _ = self._probe([Probe(c, found.graph) for c in order])
         rows = self._session.assemble_gradients(values)
         room = self._rtol * _largest(rows)
         if not all(self._agree(rows[i], rows[i + 3], room) for i in (1, 2)):
-            self._note("nondeterministic", "the same backward gave different gradients", rows=_apart(rows[1], rows[4]))
+            self._note("nondeterministic", "the same backward gave different gradients",
+                       rows=_apart(rows[1], rows[4]))
             return True
         if not self._agree(rows[2], rows[3], room):
-            self._note("stale-or-aliased", "the gradient depends on the backward that ran before: something is kept from"
-                       " call to call", rows=_apart(rows[2], rows[3]))
+            self._note(
+                "stale-or-aliased",
+                "the gradient depends on the backward that ran before: something is kept from"
+                " call to call", rows=_apart(rows[2], rows[3]))
             return True
         return False
 
     # -- other graphs, outputs, layouts
 
     def _look_at_others(self, found):
-        """One plan for all of them. The layouts come last: they may raise, and leave the ranks out of step."""
+        """One plan for all of them. The layouts come last: they may raise, and leave the ranks out
+        of step."""
         probes = [self._graph_probes(found), self._output_probes(found), self._layout_probes(found)]
         rows, raised = self._tolerant([probe for part in probes for probe in part])
-        for part, look in zip(probes, (self._look_at_graphs, self._look_at_outputs, self._look_at_layouts)):
+        for part, look in zip(probes,
+                              (self._look_at_graphs, self._look_at_outputs, self._look_at_layouts)):
             look(found, part, rows[:len(part)])
             rows = rows[len(part):]
         for text in dict.fromkeys(failure.text for _, failure in raised):
             told = ", ".join(_laid(probe) for probe, failure in raised if failure.text == text)
-            self._note("contiguity", f"backward raises where the cotangent is not contiguous ({told}): {text}")
+            self._note("contiguity",
+                       f"backward raises where the cotangent is not contiguous ({told}): {text}")
 
     def _graph_probes(self, found):
-        if found.graph == "own":  # as under DistributedDataParallel: each forward is followed by its backward, once
+        # As under DistributedDataParallel: each forward is followed by its backward, once
+        if found.graph == "own":
             return []
         cotangent = self._random()
         kinds = ["own", *_OTHER_GRAPHS]
-        return [Probe(cotangent, found.graph), Probe(cotangent.flip(0), found.graph)] + [Probe(cotangent, k) for k in kinds]
+        return [Probe(cotangent, found.graph),
+                Probe(cotangent.flip(0), found.graph)] + [Probe(cotangent, k) for k in kinds]
 
     def _look_at_graphs(self, found, probes, rows):
         room = sum(self._room(found.matrix, probe.coefficients) for probe in probes[:2])
         for probe, row in zip(probes[2:], rows[2:]):
             like = rows[0] + rows[1] if probe.graph == "together" else rows[0]
             if not self._agree(row, like, room):
-                told = _OTHER_GRAPHS.get(probe.graph, "over a graph of its own backward gives another gradient than over one"
-                                         " that is used again")
+                told = _OTHER_GRAPHS.get(
+                    probe.graph,
+                    "over a graph of its own backward gives another gradient than over one"
+                    " that is used again")
                 self._note("stale-or-aliased", told, rows=_apart(row, like))
 
     def _output_probes(self, found):
-        """Only one output has a part in the loss: the others' cotangents are undefined, not zeros."""
+        """Only one output has a part in the loss: the others' cotangents are undefined, not
+        zeros."""
         probes = []
         for name, slices in self._outputs if len(self._outputs) > 1 and found.is_linear else ():
             only = torch.zeros(self._columns, dtype=torch.float64)
             for s in slices:
                 only[s] = self._random()[s]
-            probes.append(Probe(only, found.graph, output=name, doing=f"backward from {name} alone"))
+            probes.append(Probe(only, found.graph, output=name,
+                                doing=f"backward from {name} alone"))
         return probes
 
     def _look_at_outputs(self, found, probes, rows):
         for probe, row in zip(probes, rows):
             right = found.matrix @ probe.coefficients
             if not self._agree(row, right, self._room(found.matrix, probe.coefficients)):
-                self._note("other-backward", f"where {probe.output} alone has a part in the loss the gradient is another one",
-                           rows=_apart(row, right))
+                self._note(
+                    "other-backward",
+                    f"where {probe.output} alone has a part in the loss the gradient is another "
+                    f"one",
+                    rows=_apart(row, right))
 
     def _layout_probes(self, found):
         cotangent = self._random()
@@ -189,11 +218,13 @@ class Measurement:
                 other.append(_laid(probe))
                 apart = _apart(row, like) if apart is None else apart | _apart(row, like)
         if other:
-            self._note("contiguity", "the gradient is another one where the cotangent is not contiguous:"
-                       f" {', '.join(other)}", rows=apart)
+            self._note(
+                "contiguity", "the gradient is another one where the cotangent is not contiguous:"
+                f" {', '.join(other)}", rows=apart)
 
     def _tolerant(self, probes):
-        """Rows, None for those that raised; and (probe, Failure) of these. Ends where the ranks are out of step after one."""
+        """Rows, None for those that raised; and (probe, Failure) of these. Ends where the ranks are
+        out of step after one."""
         rows, raised = [], []
         while len(rows) < len(probes):
             values, failures = self._probe(probes[len(rows):], tolerate=0)
@@ -214,25 +245,30 @@ class Measurement:
     # -- probes
 
     def _probe(self, probes, tolerate=None):
-        """Values by probe and rank of those done everywhere, and failures. `tolerate`: from this probe on they are no error."""
+        """Values by probe and rank of those done everywhere, and failures. `tolerate`: from this
+        probe on they are no error."""
         values, failures, later = self._session.probe(probes, tolerate)
         self._count += len(values)
         for by_rank in values:
             for seen in by_rank:
                 if seen["written"]:
-                    self._note("stale-or-aliased", f"backward writes to the cotangent that it is given"
-                               f"{'' if len(set(seen['written'])) == 1 else 's'}")
+                    self._note(
+                        "stale-or-aliased", f"backward writes to the cotangent that it is given"
+                        f"{'' if len(set(seen['written'])) == 1 else 's'}")
                 for name in seen["inputs"]:
                     self._note("writes", f"the function writes to its input {name}", False)
         if later > 0:
-            self._note("stale-or-aliased", "the gradient changed after backward had returned: its memory is used again,"
-                       " or a collective was not waited for")
+            self._note(
+                "stale-or-aliased",
+                "the gradient changed after backward had returned: its memory is used again,"
+                " or a collective was not waited for")
         return values, failures
 
     def _random(self):
         """Numbers of both signs with full mantissas, none near 0."""
         sign = 2.0 * torch.randint(0, 2, (self._columns,), generator=self._generator) - 1
-        return sign * (torch.rand(self._columns, generator=self._generator, dtype=torch.float64) * 3 + 0.5)
+        return sign * (
+            torch.rand(self._columns, generator=self._generator, dtype=torch.float64) * 3 + 0.5)
 
     def _room(self, matrix, cotangent):
         """By how much rounding may move a gradient: relative to the largest in its tensor."""
@@ -251,7 +287,9 @@ class Measurement:
 
 
 def _missing(values):
-    return {(seen["rank"], name) for by_rank in values for seen in by_rank for name in seen["missing"]}
+    return {
+        (seen["rank"], name) for by_rank in values for seen in by_rank for name in seen["missing"]
+    }
 
 
 def _laid(probe):

@@ -1,8 +1,10 @@
-"""The right and the measured backward for one input and one output, as grids of blocks [to rank][from rank].
+"""The right and the measured backward for one input and one output, as grids of blocks [to
+rank][from rank].
 
-A block maps rank k's cotangent of the output to rank r's gradient of the input, in the coordinates of the directions that
-were probed: the elements, or a few random directions. Ranks that lack the input or the output have blocks of no rows or no
-columns. Nothing here communicates, or knows a function.
+A block maps rank k's cotangent of the output to rank r's gradient of the input, in the coordinates
+of the directions that were probed: the elements, or a few random directions. Ranks that lack the
+input or the output have blocks of no rows or no columns. Nothing here communicates, or knows a
+function.
 """
 
 import math
@@ -18,17 +20,20 @@ _EXACT = 1e-12
 
 @dataclass
 class Pair:
-    """right, measured: grids of float64 matrices. room: likewise, by how much elements of right ones may differ."""
+    """right, measured: grids of float64 matrices. room: likewise, by how much elements of right
+    ones may differ."""
 
     right: list
     measured: list
     room: list
     # The coordinates of the identity, where input and output have equally many elements; else None.
     identity: Optional[list] = None
-    # Elements that finite differences could not decide (a kink): any value in [low, high] is right there. Grids, or None.
+    # Elements that finite differences could not decide (a kink): any value in [low, high] is right
+    # there. Grids, or None.
     low: Optional[list] = None
     high: Optional[list] = None
-    # By rank, of this input's element numbers: whether an operand on any rank is 0 there. None where not known.
+    # By rank, of this input's element numbers: whether an operand on any rank is 0 there. None
+    # where not known.
     zero_rows: Optional[list] = None
     by_element: bool = True  # coordinates are elements
     row_shapes: list = field(default_factory=list)  # of the input by rank, where known
@@ -36,8 +41,10 @@ class Pair:
     def __post_init__(self):
         self.ranks = len(self.right)
         if self.identity is None:
-            self.identity = [[torch.eye(len(block), dtype=torch.float64) if block.shape[0] == block.shape[1] else None
-                              for block in row] for row in self.right]
+            self.identity = [[
+                torch.eye(len(block), dtype=torch.float64)
+                if block.shape[0] == block.shape[1] else None for block in row
+            ] for row in self.right]
 
     def pairs(self):
         return [(r, k) for r in range(self.ranks) for k in range(self.ranks)]
@@ -46,7 +53,8 @@ class Pair:
         return bool((self.excess(r, k) <= 0).all())
 
     def excess(self, r, k):
-        """Element by element, by how much the measured block is further from the right one than it may be; inf for NaN."""
+        """Element by element, by how much the measured block is further from the right one than it
+        may be; inf for NaN."""
         measured, right, room = self.measured[r][k], self.right[r][k], self.room[r][k]
         low = right if self.low is None else self.low[r][k]
         high = right if self.high is None else self.high[r][k]
@@ -77,12 +85,14 @@ class Pair:
         return coefficient(self.right[r][k], base, self.room[r][k])
 
     def coefficients(self):
-        """[to][from], the measured blocks relative to the right ones; None where one number for each pair does not do."""
+        """[to][from], the measured blocks relative to the right ones; None where one number for
+        each pair does not do."""
         grid = [[self.relative(r, k) for k in range(self.ranks)] for r in range(self.ranks)]
         return None if any(c is None for row in grid for c in row) else grid
 
     def relative(self, r, k):
-        """The number by which the measured block is the right one; 0 where both are zero, None where there is none."""
+        """The number by which the measured block is the right one; 0 where both are zero, None
+        where there is none."""
         if self.measured[r][k].isnan().any():
             return None
         if self.right_is_zero(r, k):
@@ -91,7 +101,8 @@ class Pair:
 
 
 def coefficient(block, base, room):
-    """c with block = c * base within `room`, an exact fraction where it is near enough to one; None where there is none."""
+    """c with block = c * base within `room`, an exact fraction where it is near enough to one; None
+    where there is none."""
     if base is None or block.shape != base.shape:
         return None
     if bool((block.abs() <= room).all()):
@@ -106,11 +117,13 @@ def coefficient(block, base, room):
 
 
 def as_fraction(c, error):
-    """The fraction of a small denominator that c is, or within `error` (relative to 1 or c) may be; else c. Of a vague number
-    only fractions of so small a denominator count that being near one is no accident."""
+    """The fraction of a small denominator that c is, or within `error` (relative to 1 or c) may be;
+    else c. Of a vague number only fractions of so small a denominator count that being near one is
+    no accident."""
     near = Fraction(c).limit_denominator(_MOST_DENOMINATOR)
     if abs(float(near) - c) <= _EXACT * (1 + abs(c)):
         return near
     error *= 1 + abs(c)
-    near = Fraction(c).limit_denominator(int(min(_MOST_DENOMINATOR, max(1.0, math.sqrt(0.01 / error)))))
+    near = Fraction(c).limit_denominator(
+        int(min(_MOST_DENOMINATOR, max(1.0, math.sqrt(0.01 / error)))))
     return near if abs(float(near) - c) <= error else c

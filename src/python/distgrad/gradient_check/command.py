@@ -1,4 +1,5 @@
-"""`python -m distgrad.gradcheck FILE:FUNCTION`: its arguments, the ranks that it starts or joins, and its exit code."""
+"""`python -m distgrad.gradcheck FILE:FUNCTION`: its arguments, the ranks that it starts or joins,
+and its exit code."""
 
 import argparse
 import json
@@ -49,39 +50,59 @@ def main(arguments=None):
 
 def _parser():
     parser = argparse.ArgumentParser(
-        prog="python -m distgrad.gradcheck", allow_abbrev=False,
-        description="Measures the backward of a function on several ranks, and compares it with what its forward does.",
-        epilog="Under torchrun it joins the ranks that there are. Exit code: 0 right, 1 wrong, 2 bad arguments, 3 a rank"
-               " raised, died or hung, or nothing could be judged.")
-    parser.add_argument("function", metavar="FILE:FUNCTION", help="losses.py:GatherLayer.apply, or package.module:function;"
-                        " a Module class is instantiated without arguments")
+        prog="python -m distgrad.gradcheck", allow_abbrev=False, description=
+        "Measures the backward of a function on several ranks, and compares it with what its "
+        "forward does.",
+        epilog=
+        "Under torchrun it joins the ranks that there are. Exit code: 0 right, 1 wrong, 2 bad "
+        "arguments, 3 a rank"
+        " raised, died or hung, or nothing could be judged.")
+    parser.add_argument(
+        "function", metavar="FILE:FUNCTION",
+        help="losses.py:GatherLayer.apply, or package.module:function;"
+        " a Module class is instantiated without arguments")
     parser.add_argument("--ranks", type=int, help="how many are started (default: 4)")
-    parser.add_argument("--input", action="append", default=[], metavar="[NAME=]EXPR", dest="given",
-                        type=lambda text: ("input", text), help="an argument of the function, in order, or by its name:"
-                        " randn(4,3), arange(6.).reshape(2,3)+rank, 3, None; floating tensors require grad")
+    parser.add_argument(
+        "--input", action="append", default=[], metavar="[NAME=]EXPR", dest="given",
+        type=lambda text: ("input", text),
+        help="an argument of the function, in order, or by its name:"
+        " randn(4,3), arange(6.).reshape(2,3)+rank, 3, None; floating tensors require grad")
     parser.add_argument("--constant", action="append", metavar="[NAME=]EXPR", dest="given",
-                        type=lambda text: ("constant", text), help="an argument that does not require grad")
-    parser.add_argument("--inputs", metavar="NAME", help="a function of the file that returns the inputs; it may have the"
-                        " parameters rank and world_size")
-    parser.add_argument("--dtype", choices=_DTYPES, default="float64", help="of tensors that expressions make")
+                        type=lambda text: ("constant", text),
+                        help="an argument that does not require grad")
+    parser.add_argument(
+        "--inputs", metavar="NAME",
+        help="a function of the file that returns the inputs; it may have the"
+        " parameters rank and world_size")
+    parser.add_argument("--dtype", choices=_DTYPES, default="float64",
+                        help="of tensors that expressions make")
     parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
-    parser.add_argument("--rtol", type=float, help="what rounding may do, relative to the largest element of a gradient")
-    parser.add_argument("--directions", type=int, default=16, help="random directions of large tensors (default: 16)")
-    parser.add_argument("--timeout", type=float, default=60, metavar="S", help="how long a rank may wait for another")
-    parser.add_argument("--max-timeout", type=float, metavar="S", help="--timeout is not more than this")
-    parser.add_argument("--total-timeout", type=float, metavar="S", help="how long the whole may take; then the exit code is 142")
-    parser.add_argument("--json", metavar="FILE", help="writes the report as JSON; - is standard output")
+    parser.add_argument("--rtol", type=float,
+                        help="what rounding may do, relative to the largest element of a gradient")
+    parser.add_argument("--directions", type=int, default=16,
+                        help="random directions of large tensors (default: 16)")
+    parser.add_argument("--timeout", type=float, default=60, metavar="S",
+                        help="how long a rank may wait for another")
+    parser.add_argument("--max-timeout", type=float, metavar="S",
+                        help="--timeout is not more than this")
+    parser.add_argument("--total-timeout", type=float, metavar="S",
+                        help="how long the whole may take; then the exit code is 142")
+    parser.add_argument("--json", metavar="FILE",
+                        help="writes the report as JSON; - is standard output")
     return parser
 
 
 def _check_options(options):
     """What can be said without torch, which takes seconds to import."""
     if ":" not in options.function:
-        raise UsersError(f"{options.function!r} is not FILE:FUNCTION, such as losses.py:GatherLayer.apply")
+        raise UsersError(
+            f"{options.function!r} is not FILE:FUNCTION, such as losses.py:GatherLayer.apply")
     if not options.given and not options.inputs:
-        raise UsersError("no inputs: give --input EXPR for each argument of the function, or --inputs NAME")
+        raise UsersError(
+            "no inputs: give --input EXPR for each argument of the function, or --inputs NAME")
     if options.given and options.inputs:
-        raise UsersError("--inputs makes all inputs: --input and --constant cannot be given besides")
+        raise UsersError(
+            "--inputs makes all inputs: --input and --constant cannot be given besides")
     if options.ranks is not None and options.ranks < 1:
         raise UsersError(f"--ranks is a number of ranks, not {options.ranks}")
     if options.directions < 1:
@@ -89,7 +110,8 @@ def _check_options(options):
     for name in ("timeout", "max_timeout", "total_timeout"):
         seconds = getattr(options, name)
         if seconds is not None and not 0 < seconds < math.inf:
-            raise UsersError(f"--{name.replace('_', '-')} is a number of seconds above 0, not {seconds:g}")
+            raise UsersError(
+                f"--{name.replace('_', '-')} is a number of seconds above 0, not {seconds:g}")
     if options.max_timeout:
         options.timeout = min(options.timeout, options.max_timeout)
 
@@ -109,19 +131,24 @@ def _joined(options):
 
 
 def _started(options):
-    """Starts the ranks, and tells what they printed and, where rank 0 has no result, what became of them."""
+    """Starts the ranks, and tells what they printed and, where rank 0 has no result, what became of
+    them."""
     import torch  # once, for all that are forked
 
     from ..nursery import Nursery
 
     count = 4 if options.ranks is None else options.ranks
     if options.backend == "nccl" and torch.cuda.device_count() < count:
-        raise UsersError(f"--backend nccl: {count} ranks need a GPU each, and there are {torch.cuda.device_count()}")
+        raise UsersError(
+            f"--backend nccl: {count} ranks need a GPU each, and there are "
+            f"{torch.cuda.device_count()}"
+        )
     whole_s = min(_WHOLE_S, options.total_timeout or _WHOLE_S)
     end = time.monotonic() + whole_s
     with tempfile.TemporaryDirectory(prefix="distgrad-") as folder:
         names = [f"rank-{rank}" for rank in range(count)]
-        nursery = Nursery(folder, names, whole_s, lambda name: _be_rank(name, options, count, folder), names[:1], _LEAVE_S)
+        nursery = Nursery(folder, names, whole_s,
+                          lambda name: _be_rank(name, options, count, folder), names[:1], _LEAVE_S)
         failures = nursery.run()
         for name in names:
             if nursery.output_of(name):
@@ -139,7 +166,8 @@ def _started(options):
 
 
 def _without_report(failures):
-    """Of ranks that did not come to the check: what --inputs makes or a module's constructor raised, or one died."""
+    """Of ranks that did not come to the check: what --inputs makes or a module's constructor
+    raised, or one died."""
     ranks = {}
     for f in failures:
         ranks.setdefault(f["text"], []).append(f["process"])
@@ -154,7 +182,8 @@ def _be_rank(name, options, count, folder):
     rank = int(name.rpartition("-")[2])
     wait_for_a_free_core()
     try:
-        prepared_inputs(options, rank, count)  # what is wrong with the arguments is told before anybody waits
+        prepared_inputs(options, rank,
+                        count)  # what is wrong with the arguments is told before anybody waits
         join_group(rank, count, options.backend, folder, options.timeout)
         result = _checked(options)
     except UsersError as error:
@@ -175,7 +204,8 @@ def _checked(options):
 
     torch.set_num_threads(1)
     function, inputs, kwargs = prepared_inputs(options, dist.get_rank(), dist.get_world_size())
-    report = gradcheck(function, inputs, kwargs=kwargs, rtol=options.rtol, directions=options.directions, timeout_s=options.timeout,
+    report = gradcheck(function, inputs, kwargs=kwargs, rtol=options.rtol,
+                       directions=options.directions, timeout_s=options.timeout,
                        raise_exception=False)
     if [error["doing"] for error in report.errors] == ["arguments"]:
         raise UsersError(report.errors[0]["text"])
@@ -203,7 +233,8 @@ def prepared_inputs(options, rank, world_size):
         function = function().to(getattr(torch, options.dtype))
     if not callable(function):
         raise UsersError(f"{options.function} is a {type(function).__name__} and cannot be called")
-    device = torch.device("cuda", torch.cuda.current_device()) if options.backend == "nccl" else torch.device("cpu")
+    device = torch.device(
+        "cuda", torch.cuda.current_device()) if options.backend == "nccl" else torch.device("cpu")
     if isinstance(function, torch.nn.Module):
         function = function.to(device)
     if maker:
@@ -253,7 +284,8 @@ def _say(text):
     try:
         print(text, flush=True)
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left in the buffer would fail once more at the end
+        # What is left in the buffer would fail once more at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         raise UsersError(f"cannot write standard output: {error.strerror}") from None
 
 

@@ -1,11 +1,14 @@
-"""The directions along which inputs are moved, and cotangents given: what the rows and columns of both maps are.
+"""The directions along which inputs are moved, and cotangents given: what the rows and columns of
+both maps are.
 
-    elements    one direction an element: a basis. What is right for it is right for everything linear.
+    elements    one direction an element: a basis. What is right for it is right for everything
+                linear.
     blocks      a few random directions for each tensor of each rank
     whole       a few random directions of all ranks' tensors together
 
-The ranks make their parts of a direction by themselves: it depends on the tensor's name, shape and number alone, in blocks
-not on the rank, so that blocks of different ranks can be compared. Rank 0 sees coordinates only.
+The ranks make their parts of a direction by themselves: it depends on the tensor's name, shape and
+number alone, in blocks not on the rank, so that blocks of different ranks can be compared. Rank 0
+sees coordinates only.
 """
 
 import zlib
@@ -19,7 +22,8 @@ _MOST_KEPT = 1 << 24  # elements of directions, 8 bytes each
 
 @dataclass(frozen=True)
 class Tensor:
-    """What the ranks know of one tensor. scale: the size of the steps or numbers of its random directions."""
+    """What the ranks know of one tensor. scale: the size of the steps or numbers of its random
+    directions."""
 
     name: str
     shape: tuple
@@ -55,11 +59,16 @@ class Coordinates:
         return tensor.size() if self.kind == "elements" else min(self.count, tensor.size())
 
     def expand(self, rank, coefficients):
-        """This rank's tensors, float64, of the combination of directions with these coefficients; None for what is 0."""
-        return [self._combined(rank, t, coefficients[self.ranges[rank, t.name]]) for t in self.tensors[rank]]
+        """This rank's tensors, float64, of the combination of directions with these coefficients;
+        None for what is 0."""
+        return [
+            self._combined(rank, t, coefficients[self.ranges[rank, t.name]])
+            for t in self.tensors[rank]
+        ]
 
     def project(self, rank, values):
-        """What this rank contributes to assemble(): the products of its directions and its tensors (None: zero)."""
+        """What this rank contributes to assemble(): the products of its directions and its tensors
+        (None: zero)."""
         parts = []
         for t, value in zip(self.tensors[rank], values):
             if value is None:
@@ -69,22 +78,29 @@ class Coordinates:
             if self.kind == "elements":
                 parts.append(flat)
             else:
-                products = [self._direction(rank, t, s).reshape(-1) @ flat for s in range(self.extent(t))]
-                parts.append(torch.stack(products) if products else torch.zeros(0, dtype=torch.float64))
+                products = [
+                    self._direction(rank, t, s).reshape(-1) @ flat for s in range(self.extent(t))
+                ]
+                parts.append(
+                    torch.stack(products) if products else torch.zeros(0, dtype=torch.float64))
         if self.kind == "whole":
             return sum(parts, torch.zeros(self.count, dtype=torch.float64))
         return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
 
     def assemble(self, by_rank):
-        """All coordinates, of what each rank's project() gave: of one vector, or of several as rows."""
+        """All coordinates, of what each rank's project() gave: of one vector, or of several as
+        rows."""
         return sum(by_rank) if self.kind == "whole" else torch.cat(by_rank, -1)
 
     def identity(self, to, source, others):
-        """The block of the identity from `source` (a (rank, tensor) of the coordinates `others`) to `to`, one of these."""
+        """The block of the identity from `source` (a (rank, tensor) of the coordinates `others`) to
+        `to`, one of these."""
         if to[1].size() != source[1].size() or self.kind == "whole":
             return None
         rows = [self._direction(*to, s).reshape(-1) for s in range(self.extent(to[1]))]
-        columns = [others._direction(*source, s).reshape(-1) for s in range(others.extent(source[1]))]
+        columns = [
+            others._direction(*source, s).reshape(-1) for s in range(others.extent(source[1]))
+        ]
         if not rows:
             return torch.zeros(0, 0, dtype=torch.float64)
         return torch.stack(rows) @ torch.stack(columns).T
@@ -122,4 +138,3 @@ class Coordinates:
         sign = 2.0 * torch.randint(0, 2, tensor.shape, generator=generator) - 1
         size = torch.rand(tensor.shape, generator=generator, dtype=torch.float64) + 0.5
         return tensor.scale * sign * size
-

@@ -1,7 +1,8 @@
 """One rank's end of a check: runs the function as a plan says, and reports coordinates.
 
-A plan is a list of probes that all ranks go through in the same order without talking to each other; what came out goes to rank
-0 afterwards. An exception ends a plan on the rank that it is raised on.
+A plan is a list of probes that all ranks go through in the same order without talking to each
+other; what came out goes to rank 0 afterwards. An exception ends a plan on the rank that it is
+raised on.
 """
 
 import os
@@ -25,7 +26,8 @@ _LATER = 3  # probes of a plan whose gradients are looked at again at its end
 
 @dataclass
 class Failure:
-    """An exception on one rank. index: of the probe; is_echo: told by the connection, as another rank is gone or waits."""
+    """An exception on one rank. index: of the probe; is_echo: told by the connection, as another
+    rank is gone or waits."""
 
     text: str
     where: str
@@ -48,11 +50,13 @@ class Result:
 class Probe:
     """A backward run. coefficients: of the output's coordinates.
 
-    graph: "kept" (one graph for all of them), "own" (a forward for it alone), "used" (another forward and backward came
-    between), "together" (one backward for two calls, the other with reversed coefficients; the sum of both gradients).
-    layout: how the cotangents lie in memory, on rank `only` alone or on all (None); constant: all elements of a cotangent are
-    its first coefficient; output: the only one that takes part. nudge: a forward of its own at inputs that are moved by one
-    rounding of this relative size (0: not)."""
+    graph: "kept" (one graph for all of them), "own" (a forward for it alone), "used" (another
+        forward and backward came between), "together" (one backward for two calls, the other with
+        reversed coefficients; the sum of both gradients).
+    layout: how the cotangents lie in memory, on rank `only` alone or on all (None); constant: all
+        elements of a cotangent are its first coefficient; output: the only one that takes part.
+        nudge: a forward of its own at inputs that are moved by one rounding of this relative size
+        (0: not)."""
 
     coefficients: Optional[torch.Tensor]
     graph: str = "kept"
@@ -114,31 +118,44 @@ class Executor:
         run = self._forward()
         start = time.monotonic()
         self._forward()  # the first may have connected or compiled something
-        yield {"seconds": time.monotonic() - start, "outputs": [_described_output(o) for o in run.outputs],
-               "written": self.subject.written(run), "closed_over": self.subject.closed_over()}
+        yield {
+            "seconds": time.monotonic() - start,
+            "outputs": [_described_output(o) for o in run.outputs],
+            "written": self.subject.written(run),
+            "closed_over": self.subject.closed_over()
+        }
 
     def move(self, coordinates, moves):
-        """For each row, coefficients of the input's coordinates: the outputs' coordinates there. `coordinates`: of both from
-        now on, None: as before."""
+        """For each row, coefficients of the input's coordinates: the outputs' coordinates there.
+        `coordinates`: of both from now on, None: as before."""
         self._inputs, self._outputs = coordinates or (self._inputs, self._outputs)
         for row in moves:
             run = self._forward(self._inputs.expand(self._team.rank, row), has_backward=False)
             yield self._outputs.project(self._team.rank, self._judged(run)).tolist()
 
     def probe(self, coordinates, probes, coefficients):
-        """For each Probe, with its row of coefficients: the gradients' coordinates and what else was seen."""
+        """For each Probe, with its row of coefficients: the gradients' coordinates and what else
+        was seen."""
         self._inputs, self._outputs = coordinates or (self._inputs, self._outputs)
         watched = []
-        for i, probe in enumerate(replace(p, coefficients=row) for p, row in zip(probes, coefficients)):
+        for i, probe in enumerate(
+                replace(p, coefficients=row) for p, row in zip(probes, coefficients)):
             self._doing = probe.doing
             seen = self._backward(self._runs_for(probe), probe)
             if len(watched) < _LATER or i >= len(probes) - _LATER:
                 watched.append((seen["gradients"], seen["row"]))
             # As numbers: tensors are slow to pickle one by one.
-            yield {**{key: value for key, value in seen.items() if key != "gradients"}, "row": seen["row"].tolist()}
+            yield {
+                **{
+                    key: value for key, value in seen.items() if key != "gradients"
+                }, "row": seen["row"].tolist()
+            }
         self._doing = "backward"
-        yield [float((sum(self._project(g) for g in gradients) - row).nan_to_num().abs().max()) if len(row) else 0.0
-               for gradients, row in watched]
+        yield [
+            float((sum(self._project(g)
+                       for g in gradients) - row).nan_to_num().abs().max()) if len(row) else 0.0
+            for gradients, row in watched
+        ]
 
     # -- runs
 
@@ -160,8 +177,13 @@ class Executor:
             return [self._kept]
         self._kept = None  # one graph at a time, as the parameters are written before each forward
         if probe.graph == "together":
-            # Both operands before both calls: in backward the second call's gradient waits while the first's is made.
-            return [self._call(prepared) for prepared in [self.subject.prepared(), self.subject.prepared()]]
+            # Both operands before both calls: in backward the second call's gradient waits while
+            # the first's is made.
+            return [
+                self._call(prepared)
+                for prepared in [self.subject.prepared(),
+                                 self.subject.prepared()]
+            ]
         run = self._forward(self._nudges(probe.nudge) if probe.nudge else None)
         if probe.graph == "used":
             other = self._forward(self._elsewhere())
@@ -169,12 +191,15 @@ class Executor:
         return [run]
 
     def _nudges(self, share):
-        return [torch.where(torch.arange(leaf.base.numel()).reshape(leaf.base.shape) % 3 == 0, -share, share)
-                * leaf.base.detach().to("cpu", torch.float64) for leaf in self.subject.leaves]
+        return [
+            torch.where(
+                torch.arange(leaf.base.numel()).reshape(leaf.base.shape) % 3 == 0, -share, share) *
+            leaf.base.detach().to("cpu", torch.float64) for leaf in self.subject.leaves
+        ]
 
     def _elsewhere(self):
-        """Moves of the tensors, as small as those of the forward, which the function took; parameters stay, as their memory
-        is that of the first run's graph."""
+        """Moves of the tensors, as small as those of the forward, which the function took;
+        parameters stay, as their memory is that of the first run's graph."""
         moves = []
         for leaf in self.subject.leaves:
             size = leaf.base.detach().to("cpu", torch.float64).abs()
@@ -184,20 +209,29 @@ class Executor:
 
     def _backward(self, runs, probe):
         probes = [probe, replace(probe, coefficients=probe.coefficients.flip(0))]
-        given = [(o, self._cotangent(o, t, p)) for run, p in zip(runs, probes) for o, t in self._with_cotangents(run, p)]
+        given = [(o, self._cotangent(o, t, p))
+                 for run, p in zip(runs, probes)
+                 for o, t in self._with_cotangents(run, p)]
         given = [(output, c, c.clone()) for output, c in given if c is not None]
         with self._team.watch.one_call():
-            gradients = self.subject.backward(runs, [(o.tensor, c) for o, c, _ in given], probe.graph == "kept")
+            gradients = self.subject.backward(runs, [(o.tensor, c) for o, c, _ in given],
+                                              probe.graph == "kept")
         self._check_not_late()
         leaves = self.subject.leaves
-        return {"row": sum(self._project(g) for g in gradients), "gradients": gradients, "rank": self._team.rank,
-                "written": [o.name for o, c, before in given if not torch.equal(c, before)],
-                "missing": [leaf.name for leaf, g in zip(leaves, gradients[0]) if g is None],
-                "inputs": self.subject.written(runs[0])}
+        return {
+            "row": sum(self._project(g) for g in gradients),
+            "gradients": gradients,
+            "rank": self._team.rank,
+            "written": [o.name for o, c, before in given if not torch.equal(c, before)],
+            "missing": [leaf.name for leaf, g in zip(leaves, gradients[0]) if g is None],
+            "inputs": self.subject.written(runs[0])
+        }
 
     def _with_cotangents(self, run, probe):
-        known = {t.name: x for t, x in zip(self._outputs.tensors[self._team.rank],
-                                           self._outputs.expand(self._team.rank, probe.coefficients))}
+        known = {
+            t.name: x for t, x in zip(self._outputs.tensors[self._team.rank],
+                                      self._outputs.expand(self._team.rank, probe.coefficients))
+        }
         return [(output, known.get(output.name)) for output in run.differentiable()]
 
     def _cotangent(self, output, value, probe):
@@ -205,7 +239,8 @@ class Executor:
             return None
         y = output.tensor
         if probe.constant and y.numel():
-            value = torch.full(y.shape, 0.0 if value is None else float(value.reshape(-1)[0]), dtype=torch.float64)
+            value = torch.full(y.shape, 0.0 if value is None else float(value.reshape(-1)[0]),
+                               dtype=torch.float64)
         if value is None:
             value = torch.zeros(y.shape, dtype=torch.float64)
         layout = probe.layout if probe.only in (None, self._team.rank) else ""
@@ -216,7 +251,10 @@ class Executor:
         for t in self._outputs.tensors[self._team.rank]:
             if t.name not in by_name or tuple(by_name[t.name].shape) != t.shape:
                 now = "is absent" if t.name not in by_name else f"has the shape {list(by_name[t.name].shape)}"
-                raise TypeError(f"the function does not return the same each time: {t.name}, {list(t.shape)} at first, {now}")
+                raise TypeError(
+                    f"the function does not return the same each time: {t.name}, {list(t.shape)} "
+                    f"at first, {now}"
+                )
         return [by_name[t.name] for t in self._outputs.tensors[self._team.rank]]
 
     def _project(self, gradients):
@@ -224,19 +262,23 @@ class Executor:
 
     def _check_not_late(self):
         if self._team.watch.is_late and not self._team.gives_up_by_itself():
-            raise TimeoutError(f"not done after {self._team.timeout_s:g} s; its process group was aborted")
+            raise TimeoutError(
+                f"not done after {self._team.timeout_s:g} s; its process group was aborted")
 
 
 def laid_out(x, layout):
-    """A copy, in this order of memory. "": contiguous; what cannot be laid out so is contiguous, too."""
+    """A copy, in this order of memory. "": contiguous; what cannot be laid out so is contiguous,
+    too."""
     if layout == "transposed" and x.dim() >= 2:
         return x.transpose(-1, -2).clone(memory_format=torch.contiguous_format).transpose(-1, -2)
     if layout == "sliced" and x.dim() >= 1 and x.numel():
-        room = torch.full((*x.shape[:-1], 2 * x.shape[-1] + 3), _JUNK, dtype=x.dtype, device=x.device)
+        room = torch.full((*x.shape[:-1], 2 * x.shape[-1] + 3), _JUNK, dtype=x.dtype,
+                          device=x.device)
         place = room[..., 1:1 + 2 * x.shape[-1]:2]
         return place.copy_(x)
     if layout == "expanded" and x.numel():
-        # In memory as large as the tensor: what takes it for contiguous finds other numbers, and destroys nothing.
+        # In memory as large as the tensor: what takes it for contiguous finds other numbers, and
+        # destroys nothing.
         room = torch.full((x.numel(),), _JUNK, dtype=x.dtype, device=x.device)
         room[0] = x.reshape(-1)[0]
         return room.as_strided(x.shape, [0] * x.dim())
@@ -252,13 +294,24 @@ def _dense(gradient):
 def _described_input(leaf):
     values = leaf.base.detach().to("cpu", torch.float64).reshape(-1)
     size = float(values.square().mean().sqrt()) if len(values) else 0.0
-    return {"name": leaf.name, "shape": tuple(leaf.base.shape), "dtype": leaf.base.dtype, "size": size,
-            "device": leaf.base.device.type, "values": values if len(values) <= _MOST_VALUES else None}
+    return {
+        "name": leaf.name,
+        "shape": tuple(leaf.base.shape),
+        "dtype": leaf.base.dtype,
+        "size": size,
+        "device": leaf.base.device.type,
+        "values": values if len(values) <= _MOST_VALUES else None
+    }
 
 
 def _described_output(output):
     y = output.tensor
-    return {"name": output.name, "shape": tuple(y.shape), "dtype": y.dtype, "requires_grad": y.requires_grad}
+    return {
+        "name": output.name,
+        "shape": tuple(y.shape),
+        "dtype": y.dtype,
+        "requires_grad": y.requires_grad
+    }
 
 
 def _failure(error, index, doing):

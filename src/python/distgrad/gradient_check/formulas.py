@@ -1,8 +1,10 @@
-"""A grid of blocks as a formula: `x̄_r = Σ_k ȳ_k`, `x̄_r = 4 ȳ_r`, `x̄_0 = ȳ_0 and x̄_r = 1/2 ȳ_r for the others`.
+"""A grid of blocks as a formula: `x̄_r = Σ_k ȳ_k`, `x̄_r = 4 ȳ_r`, `x̄_0 = ȳ_0 and x̄_r = 1/2 ȳ_r
+for the others`.
 
-Each block is looked up among known ones (the *base*): multiples of the identity, slices, places in a joined gradient, or the
-right blocks whatever they are. What is left is one coefficient for each pair of ranks, and a row of these has a text or
-several, in terms of r where it can be. The texts that cover most rows are taken.
+Each block is looked up among known ones (the *base*): multiples of the identity, slices, places in
+a joined gradient, or the right blocks whatever they are. What is left is one coefficient for each
+pair of ranks, and a row of these has a text or several, in terms of r where it can be. The texts
+that cover most rows are taken.
 """
 
 import re
@@ -37,7 +39,8 @@ def bar(name):
 
 @dataclass(frozen=True)
 class Base:
-    """What blocks are multiples of. block(a, b): the block of destination a and place b; None where there is none."""
+    """What blocks are multiples of. block(a, b): the block of destination a and place b; None where
+    there is none."""
 
     block: Callable
     term: Callable  # (names, destination, source, place) as text -> a term
@@ -46,7 +49,8 @@ class Base:
 
 @dataclass(frozen=True)
 class Entry:
-    """A block of rank r's row: the coefficient, and which of the base's blocks it is a multiple of."""
+    """A block of rank r's row: the coefficient, and which of the base's blocks it is a multiple
+    of."""
 
     coefficient: object
     destination: int
@@ -76,10 +80,14 @@ def number(c):
 
 def bases_of(pair):
     """Those in which the grids of this pair may be written, the plainest first."""
-    found = [Base(lambda a, b: pair.identity[a][b], lambda names, a, k, b: f"{names.cotangent}_{_index(k)}")]
+    found = [
+        Base(lambda a, b: pair.identity[a][b],
+             lambda names, a, k, b: f"{names.cotangent}_{_index(k)}")
+    ]
     found += [base for base in (_slices(pair), _places(pair), _common(pair), _parts(pair)) if base]
-    found.append(Base(lambda a, b: None if pair.right_is_zero(a, b) else pair.right[a][b], _jacobian_term,
-                      "J_{{k,r}}: the derivative of rank k's {output} by rank r's input"))
+    found.append(
+        Base(lambda a, b: None if pair.right_is_zero(a, b) else pair.right[a][b], _jacobian_term,
+             "J_{{k,r}}: the derivative of rank k's {output} by rank r's input"))
     return found
 
 
@@ -92,7 +100,8 @@ def _slices(pair):
     found = _first_by(pair, lambda r, k: r)
     if found is None or not all(_is_selection(block) for block in found.values()):
         return None
-    return Base(lambda a, b: found.get(a), lambda names, a, k, b: f"{names.cotangent}_{_index(k)}[{a}]",
+    return Base(lambda a, b: found.get(a),
+                lambda names, a, k, b: f"{names.cotangent}_{_index(k)}[{a}]",
                 "{cotangent}_k[r]: the part of {cotangent}_k that comes from rank r")
 
 
@@ -101,7 +110,8 @@ def _places(pair):
     found = _first_by(pair, lambda r, k: k)
     if found is None or not all(_is_selection(block.T) for block in found.values()):
         return None
-    return Base(lambda a, b: found.get(b), lambda names, a, k, b: f"[{names.cotangent}_{_index(k)}]_{_index(b)}",
+    return Base(lambda a, b: found.get(b),
+                lambda names, a, k, b: f"[{names.cotangent}_{_index(k)}]_{_index(b)}",
                 "[...]_k: in the place that rank k's {output} was made from, 0 elsewhere")
 
 
@@ -110,10 +120,15 @@ def _parts(pair):
     for r, k in pair.pairs():
         ones = (pair.right[r][k] - 1).abs() < 1e-6
         rest = pair.right[r][k].abs().masked_fill(ones, 0)
-        if pair.right_is_zero(r, k) or bool((rest > 1e-6).any() or (ones.sum(0) > 1).any() or (ones.sum(1) > 1).any()):
+        if pair.right_is_zero(r, k) or bool((rest > 1e-6).any() or (ones.sum(0) > 1).any() or
+                                            (ones.sum(1) > 1).any()):
             return None
-    return Base(lambda a, b: pair.right[a][b], lambda names, a, k, b: f"[{names.cotangent}_{_index(k)}[{a}]]_{_index(b)}",
-                "[{cotangent}_k[r]]_k: the part of {cotangent}_k that comes from rank r, in the place that it comes from")
+    return Base(
+        lambda a, b: pair.right[a][b],
+        lambda names, a, k, b: f"[{names.cotangent}_{_index(k)}[{a}]]_{_index(b)}",
+        "[{cotangent}_k[r]]_k: the part of {cotangent}_k that comes from rank r, in the place "
+        "that it comes from"
+    )
 
 
 def _common(pair):
@@ -121,12 +136,14 @@ def _common(pair):
     found = _first_by(pair, lambda r, k: r, exact=True)
     if found is None:
         return None
-    return Base(lambda a, b: found.get(a), lambda names, a, k, b: f"J_{_index(a)}ᵀ {names.cotangent}_{_index(k)}",
+    return Base(lambda a, b: found.get(a),
+                lambda names, a, k, b: f"J_{_index(a)}ᵀ {names.cotangent}_{_index(k)}",
                 "J_r: the derivative of {output}, the same on all ranks, by rank r's input")
 
 
 def _first_by(pair, key, exact=False):
-    """{rank: the first right block of it that is not zero}, where the others are multiples of it (or it). Else None."""
+    """{rank: the first right block of it that is not zero}, where the others are multiples of it
+    (or it). Else None."""
     found = {}
     for r, k in pair.pairs():
         if pair.right_is_zero(r, k):
@@ -135,7 +152,9 @@ def _first_by(pair, key, exact=False):
         c = pair.right_coefficient(r, k, block)
         if c is None or (exact and c != 1):
             return None
-    return {rank: block if exact else block / block[block != 0][0] for rank, block in found.items()} or None
+    return {
+        rank: block if exact else block / block[block != 0][0] for rank, block in found.items()
+    } or None
 
 
 def _is_selection(block):
@@ -184,12 +203,15 @@ def _entry(block, room, base, r, k, ranks) -> "Optional[Entry] | bool":
 
 
 def _lines(rows, base, names):
-    """The fewest texts that cover all rows; rows that differ by a factor alone share one. None where it takes too many."""
+    """The fewest texts that cover all rows; rows that differ by a factor alone share one. None
+    where it takes too many."""
     lines = _cover(rows, base, names)
     if lines is not None and len(lines) <= 2:
         return lines
     factors = [next((e.coefficient for e in row if e), Fraction(0)) for row in rows]
-    scaled = [[e and Entry(e.coefficient / f, e.destination, e.place) for e in row] for row, f in zip(rows, factors)]
+    scaled = [[e and Entry(e.coefficient / f, e.destination, e.place)
+               for e in row]
+              for row, f in zip(rows, factors)]
     if all(factors) and len(set(map(number, factors))) > 1:
         together = _cover(scaled, base, names)
         if together is not None and len(together) == 1:
@@ -241,7 +263,8 @@ def _row_texts(row, r, n, base, names):
         return ["0"]
     values = {k: row[k].coefficient for k in present}
     destinations = _ways([row[k].destination for k in present], [r] * len(present), n, "r")
-    destinations += ["k"] if len(present) > 1 and all(row[k].destination == k for k in present) else []
+    destinations += ["k"
+                    ] if len(present) > 1 and all(row[k].destination == k for k in present) else []
     places = _ways([row[k].place for k in present], present, n, "k")
     found = []
     for a in destinations:
@@ -260,7 +283,8 @@ def _row_texts(row, r, n, base, names):
 
 def _term(base, names, destination, place):
     """The text of a source's term."""
-    return lambda source: base.term(names, destination.replace("k", source), source, place.replace("k", source))
+    return lambda source: base.term(names, destination.replace("k", source), source,
+                                    place.replace("k", source))
 
 
 def _ways(found, to, n, letter):
@@ -309,7 +333,11 @@ def _up_to(values, r, n, term):
         return []
     c = next(iter(values.values()))
     ranges = {"k≤r": range(r + 1), "k≥r": range(r, n), "k<r": range(r), "k>r": range(r + 1, n)}
-    return [_times(c, f"Σ_{{{text}}} {term('k')}") for text, ranks in ranges.items() if set(values) == set(ranks)]
+    return [
+        _times(c, f"Σ_{{{text}}} {term('k')}")
+        for text, ranks in ranges.items()
+        if set(values) == set(ranks)
+    ]
 
 
 def _offsets(values, r, n, term):

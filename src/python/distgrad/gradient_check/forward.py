@@ -1,8 +1,10 @@
-"""The derivative of the forward over all ranks, measured by rank 0 through a session: what the backward is to be the transpose of.
+"""The derivative of the forward over all ranks, measured by rank 0 through a session: what the
+backward is to be the transpose of.
 
-First all coordinates are moved by 1/64 of their size, and random superpositions of them: if these are what the single moves
-add up to, the forward is affine and its derivative known to rounding. Else central differences with three step sizes, extrapolated,
-in which the error is seen from step to step; smaller steps where they disagree; and where the slopes of both sides stay apart, a kink.
+First all coordinates are moved by 1/64 of their size, and random superpositions of them: if these
+are what the single moves add up to, the forward is affine and its derivative known to rounding.
+Else central differences with three step sizes, extrapolated, in which the error is seen from step
+to step; smaller steps where they disagree; and where the slopes of both sides stay apart, a kink.
 """
 
 from dataclasses import dataclass, field
@@ -25,8 +27,9 @@ _KINK = 1e-4  # by how much the slopes of both sides differ, relative to them
 
 @dataclass
 class Derivative:
-    """matrix: [output coordinate, input coordinate]; error: by how much it may be off; affine: by output coordinate. low,
-    high: where a kink leaves the derivative open, the slopes of both sides. open: elements of which nothing is known."""
+    """matrix: [output coordinate, input coordinate]; error: by how much it may be off; affine: by
+    output coordinate. low, high: where a kink leaves the derivative open, the slopes of both sides.
+    open: elements of which nothing is known."""
 
     matrix: torch.Tensor
     error: torch.Tensor
@@ -35,8 +38,8 @@ class Derivative:
     high: torch.Tensor
     open: torch.Tensor
     evaluations: int = 0
-    # Combinations of input coordinates along which all is smooth, though each of them has a kink: (coordinates, slopes by
-    # output coordinate, errors).
+    # Combinations of input coordinates along which all is smooth, though each of them has a kink:
+    # (coordinates, slopes by output coordinate, errors).
     together: list = field(default_factory=list)
     repeats: bool = True  # whether two runs gave the same
     noise: float = 0.0  # of the outputs, relative to them
@@ -46,8 +49,8 @@ class Derivative:
 
 
 class Measurement:
-    """sizes: of the input's coordinates; spans: slices of the output's coordinates, by tensor; groups: lists of input
-    coordinates that are the same element on several ranks."""
+    """sizes: of the input's coordinates; spans: slices of the output's coordinates, by tensor;
+    groups: lists of input coordinates that are the same element on several ranks."""
 
     def __init__(self, move, sizes, spans, groups, eps):
         self._move, self._sizes, self._spans, self._groups, self._eps = move, sizes, spans, groups, eps
@@ -60,7 +63,8 @@ class Measurement:
             noise, relative = self._noise_and_share()
             # Of what is affine but for roundings inside differences would tell little.
             rough = self._affine(relative) if relative > _ROUGH else found
-            found = rough if bool(rough.affine.all()) else self._by_differences(found.affine, noise, relative)
+            found = rough if bool(rough.affine.all()) else self._by_differences(
+                found.affine, noise, relative)
             found.noise = relative
         found.evaluations = self._evaluations
         return found
@@ -68,12 +72,17 @@ class Measurement:
     # -- affine?
 
     def _affine(self, eps):
-        # Nothing is lost to rounding by large steps where all is linear, and much by small ones in a narrow dtype.
+        # Nothing is lost to rounding by large steps where all is linear, and much by small ones in
+        # a narrow dtype.
         step = self._sizes * (_FIRST if eps < 1e-12 else _FIRST_NARROW)
-        # Other shares than powers of two where these are exact: rounding within would leave the steps themselves alone.
+        # Other shares than powers of two where these are exact: rounding within would leave the
+        # steps themselves alone.
         mixes = _superpositions(step, dyadic=eps > 1e-12)
-        values = self._values(torch.cat([torch.zeros(2, self._count, dtype=torch.float64), torch.diag(step), mixes]))
-        (base, again), moved, mixed = values[:2], values[2:2 + self._count], values[2 + self._count:]
+        values = self._values(
+            torch.cat([torch.zeros(2, self._count, dtype=torch.float64),
+                       torch.diag(step), mixes]))
+        (base,
+         again), moved, mixed = values[:2], values[2:2 + self._count], values[2 + self._count:]
         self._base, size = base, self._size_of(values)
         matrix = ((moved - base) / step[:, None]).T
         room = 64 * eps * (size + (mixes.abs() + self._sizes) @ matrix.abs().T)
@@ -81,8 +90,8 @@ class Measurement:
         error = 4 * eps * (size[:, None] / step[None])
         self._depends = (matrix.abs() > 16 * error) | ~matrix.isfinite()
         same = ((base - again).abs() <= 64 * eps * size) | (base.isnan() & again.isnan())
-        return Derivative(matrix, error, affine, matrix, matrix, torch.zeros_like(matrix, dtype=torch.bool),
-                          repeats=bool(same.all()))
+        return Derivative(matrix, error, affine, matrix, matrix,
+                          torch.zeros_like(matrix, dtype=torch.bool), repeats=bool(same.all()))
 
     # -- differences
 
@@ -105,31 +114,41 @@ class Measurement:
         low = torch.where(kink, torch.minimum(slopes.below, slopes.above), slopes.value)
         high = torch.where(kink, torch.maximum(slopes.below, slopes.above), slopes.value)
         unknown = ~kink & slopes.is_unsure(_KNOWN)
-        return Derivative(slopes.value, slopes.error, affine, low, high, unknown, together=self._together(kink, noise))
+        return Derivative(slopes.value, slopes.error, affine, low, high, unknown,
+                          together=self._together(kink, noise))
 
     def _quick(self, groups, noise):
-        """Of all columns by one step, where the slopes along random combinations, by three steps, are the sums: these tell of kinks, and
-        by how much a column may be off. None where they are not."""
+        """Of all columns by one step, where the slopes along random combinations, by three steps,
+        are the sums: these tell of kinks, and by how much a column may be off. None where they are
+        not."""
         one = self._stencil(groups, (_QUICK,))[0]
         slopes = _Slopes.single(self._base, one, noise)
         mixes = _superpositions(self._sizes)[:_SUPERPOSITIONS // 2]
         along = self._along(mixes, _SMOOTH, noise)
         off = (along.value - slopes.value @ mixes.T).abs()
-        # Columns that are off are so by truncation: a few of them do not cancel out in every combination.
-        slopes.error = slopes.floor + (4 * off.amax(1) + along.error.amax(1))[:, None] / self._sizes.expand_as(slopes.value)
-        return None if bool(along.is_unsure(_GOOD).any()) or bool(slopes.is_unsure(_GOOD).any()) else slopes
+        # Columns that are off are so by truncation: a few of them do not cancel out in every
+        # combination.
+        slopes.error = slopes.floor + (
+            4 * off.amax(1) + along.error.amax(1))[:, None] / self._sizes.expand_as(slopes.value)
+        return None if bool(along.is_unsure(_GOOD).any()) or bool(
+            slopes.is_unsure(_GOOD).any()) else slopes
 
     def _along(self, mixes, first, noise):
         """The slopes along combinations of all moves."""
         shares = (first, first / 2, first / 4)
-        values = self._values(torch.cat([sign * share * mixes for share in shares for sign in (1, -1)]))
+        values = self._values(
+            torch.cat([sign * share * mixes for share in shares for sign in (1, -1)]))
         values = values.reshape(len(shares), 2, len(mixes), -1)
         h = torch.ones(len(mixes), dtype=torch.float64)
-        return _Slopes.extrapolated(self._base, [(share * h, *pair) for share, pair in zip(shares, values)], noise)
+        return _Slopes.extrapolated(self._base,
+                                    [(share * h, *pair) for share, pair in zip(shares, values)],
+                                    noise)
 
     def _slopes(self, groups, first, noise):
-        """Of all columns; those of a group are moved together, as no output depends on two of them."""
-        slopes = _Slopes.extrapolated(self._base, self._stencil(groups, (first, first / 2, first / 4)), noise)
+        """Of all columns; those of a group are moved together, as no output depends on two of
+        them."""
+        slopes = _Slopes.extrapolated(self._base,
+                                      self._stencil(groups, (first, first / 2, first / 4)), noise)
         columns = slopes.is_unsure(_GOOD).any(0).nonzero().flatten().tolist()
         for nearer in _NEARER if columns else ():
             stencil = self._stencil([[c] for c in columns], (nearer, nearer / 4))
@@ -140,7 +159,8 @@ class Measurement:
         return slopes
 
     def _adds_up(self, slopes, first, noise):
-        """Whether the slopes along random combinations of the columns that have no kink are the sums."""
+        """Whether the slopes along random combinations of the columns that have no kink are the
+        sums."""
         sure = ~slopes.is_unsure(_KNOWN).any(0)
         mixes = _superpositions(self._sizes * sure)[:_SUPERPOSITIONS // 2]
         along = self._along(mixes, first, noise)
@@ -151,11 +171,14 @@ class Measurement:
         return not bool((off & ~along.is_unsure(_KNOWN)).any())
 
     def _noise(self):
-        """By output coordinate: how far a value is off a smooth curve; from sixth differences along one direction, away from
-        the inputs to one side, as there may be a kink at them."""
-        sign = torch.randint(0, 2, (self._count,), generator=torch.Generator().manual_seed(5)) * 2.0 - 1
-        moves = torch.cat([torch.outer(torch.arange(1.0, 7.0, dtype=torch.float64) / 6, sign * self._sizes * step)
-                           for step in _NOISE_STEPS])
+        """By output coordinate: how far a value is off a smooth curve; from sixth differences along
+        one direction, away from the inputs to one side, as there may be a kink at them."""
+        sign = torch.randint(0, 2,
+                             (self._count,), generator=torch.Generator().manual_seed(5)) * 2.0 - 1
+        moves = torch.cat([
+            torch.outer(torch.arange(1.0, 7.0, dtype=torch.float64) / 6, sign * self._sizes * step)
+            for step in _NOISE_STEPS
+        ])
         values = self._values(moves).reshape(len(_NOISE_STEPS), 6, -1)
         binomial = torch.tensor([1.0, -6, 15, -20, 15, -6, 1], dtype=torch.float64)
         found = []
@@ -169,7 +192,8 @@ class Measurement:
         return self._by_span(torch.where(least.isfinite(), least, torch.zeros_like(least)))
 
     def _stencil(self, groups, steps):
-        """[(step by column, values above, values below)], each [column, output], of the groups' columns in their order."""
+        """[(step by column, values above, values below)], each [column, output], of the groups'
+        columns in their order."""
         columns = [c for group in groups for c in group]
         place = [i for i, group in enumerate(groups) for _ in group]
         moves = []
@@ -181,14 +205,20 @@ class Measurement:
         values = self._values(torch.cat(moves)).reshape(len(steps), 2, len(groups), -1)[:, :, place]
         if len(groups) < len(columns):
             values = torch.where(self._depends[:, columns].T, values, self._base)
-        order = torch.tensor(columns).argsort() if len(columns) == self._count else torch.arange(len(columns))
+        order = torch.tensor(columns).argsort() if len(columns) == self._count else torch.arange(
+            len(columns))
         h = self._sizes[columns][order]
-        return [(step * h, values[i, 0][order], values[i, 1][order]) for i, step in enumerate(steps)]
+        return [(step * h, values[i, 0][order], values[i, 1][order]) for i, step in enumerate(steps)
+               ]
 
     def _together(self, kink, noise):
-        """Where several elements have a kink: the slopes as they move together, where those have none."""
+        """Where several elements have a kink: the slopes as they move together, where those have
+        none."""
         columns = kink.any(0)
-        groups = [[c for c in group if bool(columns[c])] for group in [*self._groups, range(self._count)]]
+        groups = [[c
+                   for c in group
+                   if bool(columns[c])]
+                  for group in [*self._groups, range(self._count)]]
         groups = [list(g) for g in dict.fromkeys(tuple(g) for g in groups if len(g) > 1)]
         if not groups:
             return []
@@ -196,12 +226,15 @@ class Measurement:
         moves = torch.zeros(len(groups), self._count, dtype=torch.float64)
         for i, group in enumerate(groups):
             moves[i, group] = step
-        values = self._values(torch.cat([moves, -moves, moves / 4, -moves / 4])).reshape(2, 2, len(groups), -1)
+        values = self._values(torch.cat([moves, -moves, moves / 4,
+                                         -moves / 4])).reshape(2, 2, len(groups), -1)
         h = torch.full((len(groups),), step, dtype=torch.float64)
         slopes = _Slopes.pair(self._base, [(h, *values[0]), (h / 4, *values[1])], noise)
         smooth = ~slopes.kinks() & ~slopes.is_unsure(_KNOWN)
-        return [(group, torch.where(smooth[:, i], slopes.value[:, i], torch.full_like(slopes.value[:, i], float("nan"))),
-                 slopes.error[:, i]) for i, group in enumerate(groups)]
+        return [(group,
+                 torch.where(smooth[:, i], slopes.value[:, i],
+                             torch.full_like(slopes.value[:, i], float("nan"))), slopes.error[:, i])
+                for i, group in enumerate(groups)]
 
     # -- what the outputs are measured by
 
@@ -233,25 +266,29 @@ class _Slopes:
         first, second, third = (_central(*s) for s in stencil)
         rough, fine = (4 * second - first) / 3, (4 * third - second) / 3
         floor = 4 * noise / stencil[2][0][:, None]
-        return cls._of(fine + (fine - rough) / 15, (fine - rough).abs() + floor, floor, base, stencil[0], stencil[2])
+        return cls._of(fine + (fine - rough) / 15, (fine - rough).abs() + floor, floor, base,
+                       stencil[0], stencil[2])
 
     @classmethod
     def pair(cls, base, stencil, noise):
         far, near = (_central(*s) for s in stencil)
         floor = 4 * noise / stencil[1][0][:, None]
-        return cls._of((16 * near - far) / 15, 4 * (near - far).abs() + floor, floor, base, *stencil)
+        return cls._of((16 * near - far) / 15, 4 * (near - far).abs() + floor, floor, base,
+                       *stencil)
 
     @classmethod
     def single(cls, base, stencil, noise):
         """Nothing is known of the error but the floor, nor of kinks."""
         h, above, below = stencil
-        slopes = cls._of(_central(*stencil), (4 * noise / h[:, None]), 4 * noise / h[:, None], base, stencil, stencil)
+        slopes = cls._of(_central(*stencil), (4 * noise / h[:, None]), 4 * noise / h[:, None], base,
+                         stencil, stencil)
         slopes._gap_far = torch.zeros_like(slopes._gap_far)
         return slopes
 
     @classmethod
     def _of(cls, value, error, floor, base, far, near):
-        sides = [((above - base) / h[:, None], (base - below) / h[:, None]) for h, above, below in (far, near)]
+        sides = [((above - base) / h[:, None], (base - below) / h[:, None])
+                 for h, above, below in (far, near)]
         gaps = [above - below for above, below in sides]
         above, below = sides[1]
         return cls(*(x.T for x in (value, error, floor.expand_as(value), below, above, *gaps)))
@@ -265,12 +302,14 @@ class _Slopes:
 
     def is_unsure(self, share):
         largest = self.value.abs().nan_to_num(posinf=0).amax()
-        off = torch.where(self.error.isfinite(), self.error, torch.full_like(self.error, float("inf")))
+        off = torch.where(self.error.isfinite(), self.error,
+                          torch.full_like(self.error, float("inf")))
         return (off > share * largest + 2 * self.floor) | self.kinks() | ~self.value.isfinite()
 
     def take_better(self, other, columns):
         better = torch.zeros_like(self.value, dtype=torch.bool)
-        here = (other.error < self.error[:, columns]) | ~self.error[:, columns].isfinite() | self.kinks()[:, columns]
+        here = (other.error < self.error[:, columns]
+               ) | ~self.error[:, columns].isfinite() | self.kinks()[:, columns]
         better[:, columns] = here & other.value.isfinite()
         for name in ("value", "error", "floor", "below", "above", "_gap_far", "_gap_near"):
             wide = getattr(self, name).clone()

@@ -1,4 +1,5 @@
-"""From the two maps to findings: pairs of an input and an output, what is wrong with each, and how it is told."""
+"""From the two maps to findings: pairs of an input and an output, what is wrong with each, and how
+it is told."""
 
 import math
 import re
@@ -16,16 +17,19 @@ _MOST_BLOCK = 3  # rows and columns of a block that is shown
 _OBJECTIVES = {
     "replicated": 'one loss that every rank computes from it (objective "replicated")',
     "mean": 'the mean of all ranks\' losses, each rank\'s loss undivided (objective "mean")',
-    "replicated input": "an input that is one tensor of which every rank holds a copy: each copy has the gradient of all",
-    "mean, replicated input": "the mean of all ranks' losses, and an input that is one tensor of which every rank holds a"
-                              " copy: DistributedDataParallel",
+    "replicated input": "an input that is one tensor of which every rank holds a copy: each copy "
+                        "has the gradient of all",
+    "mean, replicated input": "the mean of all ranks' losses, and an input that is one tensor of "
+                              "which every rank holds a"
+    " copy: DistributedDataParallel",
 }
 
 
 class Judgement:
-    """Of one dtype's pass. inputs, outputs: Coordinates; derivative, backward: what was measured; rtol: what rounding may
-    do, relative to the largest; values: by (rank, input's name), the elements, where known; scatter: how far roundings of the
-    inputs move the elements of the measured map, where that was looked at."""
+    """Of one dtype's pass. inputs, outputs: Coordinates; derivative, backward: what was measured;
+    rtol: what rounding may do, relative to the largest; values: by (rank, input's name), the
+    elements, where known; scatter: how far roundings of the inputs move the elements of the
+    measured map, where that was looked at."""
 
     def __init__(self, inputs, outputs, derivative, backward, rtol, values, dtype, scatter=None):
         self._inputs, self._outputs = inputs, outputs
@@ -42,9 +46,11 @@ class Judgement:
 
     def run(self):
         odd = [o for o in self._backward.oddities if o.is_wrong]
-        unsteady = any(o.name in ("nondeterministic", "stale-or-aliased") and o.rows is not None for o in odd)
+        unsteady = any(
+            o.name in ("nondeterministic", "stale-or-aliased") and o.rows is not None for o in odd)
         for oddity in odd:
-            rows = range(len(self._backward.matrix)) if oddity.rows is None else oddity.rows.nonzero().flatten().tolist()
+            rows = range(len(self._backward.matrix)
+                        ) if oddity.rows is None else oddity.rows.nonzero().flatten().tolist()
             ranks = self._ranks_of(rows)
             self.findings.append(Finding(oddity.name, oddity.text, ranks=ranks, dtype=self.dtype))
         if self._backward.is_linear or self._is_linear_but_for_roundings():
@@ -77,7 +83,8 @@ class Judgement:
 
     def _of_the_whole(self):
         d = self.derivative
-        pair = Pair([[d.matrix.T]], [[self._backward.matrix]], [[self._room_of_all]], [[None]], by_element=False)
+        pair = Pair([[d.matrix.T]], [[self._backward.matrix]], [[self._room_of_all]], [[None]],
+                    by_element=False)
         wrong = pair.excess(0, 0)[~d.open.T & (d.low == d.high).T] > 0
         return [Finding("other-backward", ANOTHER_MAP)] if bool(wrong.any()) else []
 
@@ -92,19 +99,23 @@ class Judgement:
     def _finding(self, pair, x, names):
         first = mistake_in(pair)
         if self._is_only_at_kinks(pair):
-            first = Mistake("tie", "where the function has a kink (equal values, a zero) the gradient is none of those"
-                                  " that lie between the slopes of both sides", first.ranks)
+            first = Mistake(
+                "tie",
+                "where the function has a kink (equal values, a zero) the gradient is none of those"
+                " that lie between the slopes of both sides", first.ranks)
         bases = bases_of(pair)
         measured = formula(pair.measured, pair.room, bases, names)
         right = formula(pair.right, pair.room, bases, names)
         grid = pair.coefficients()
-        details = [] if measured and measured[0] != (right and right[0]) else self._details(pair, names, grid)
+        details = [] if measured and measured[0] != (right and right[0]) else self._details(
+            pair, names, grid)
         legends = dict.fromkeys(told[1] for told in (measured, right) if told and told[1])
-        return Finding(
-            first.name, first.text + self._why_missing(first, x), [x], [names.output], list(first.ranks),
-            measured[0] if measured and not (right and measured[0] == right[0]) else [], right[0] if right else [],
-            "; ".join(legends), grid and [[number(c) for c in row] for row in grid], self._backward.is_linear, details,
-            self.dtype)
+        return Finding(first.name, first.text + self._why_missing(first, x), [x], [names.output],
+                       list(first.ranks),
+                       measured[0] if measured and not (right and measured[0] == right[0]) else [],
+                       right[0] if right else [], "; ".join(legends), grid and
+                       [[number(c) for c in row] for row in grid], self._backward.is_linear,
+                       details, self.dtype)
 
     def _why_missing(self, mistake, x):
         if mistake.name != "no-gradient":
@@ -116,18 +127,26 @@ class Judgement:
     def _details(self, pair, names, grid):
         if grid is not None:
             rows = ["[" + ", ".join(number(c) for c in row) + "]" for row in grid]
-            return ["coefficients relative to the right backward, [to rank][from rank]:", *(f"  {row}" for row in rows)]
+            return [
+                "coefficients relative to the right backward, [to rank][from rank]:",
+                *(f"  {row}" for row in rows)
+            ]
         lines = []
         worst = sorted(pair.wrong(), key=lambda rk: -float(pair.excess(*rk).max()))[:_MOST_DETAILS]
         for r, k in worst:
             measured, right = pair.measured[r][k], pair.right[r][k]
             if max(measured.shape) <= _MOST_BLOCK:
-                lines.append(f"to rank {r}, from rank {k}: measured {_matrix(measured)}, right {_matrix(right)}")
+                lines.append(
+                    f"to rank {r}, from rank {k}: measured {_matrix(measured)}, right "
+                    f"{_matrix(right)}"
+                )
                 continue
             i, j = divmod(int(pair.excess(r, k).reshape(-1).argmax()), measured.shape[1])
             what = "element" if pair.by_element else "direction"
-            lines.append(f"to rank {r} {what} {i}, from rank {k} {what} {j}: measured {float(measured[i, j]):.6g},"
-                         f" right {float(right[i, j]):.6g}")
+            lines.append(
+                f"to rank {r} {what} {i}, from rank {k} {what} {j}: measured "
+                f"{float(measured[i, j]):.6g},"
+                f" right {float(right[i, j]):.6g}")
         return lines
 
     def _pair(self, inputs, outputs):
@@ -143,8 +162,10 @@ class Judgement:
         low, high = d.low.T.clone(), d.high.T.clone()
         low[d.open.T], high[d.open.T] = -math.inf, math.inf
         right, has_kinks = grid(d.matrix.T), bool((high > low).any())
-        return Pair(right, grid(self._backward.matrix), grid(self._room_of_all), self._identities(inputs, outputs, right),
-                    grid(low) if has_kinks else None, grid(high) if has_kinks else None, self._zero_rows(inputs, rows),
+        return Pair(right, grid(self._backward.matrix), grid(self._room_of_all),
+                    self._identities(inputs, outputs, right),
+                    grid(low) if has_kinks else None,
+                    grid(high) if has_kinks else None, self._zero_rows(inputs, rows),
                     self._inputs.kind == "elements", [self._shape(r, inputs) for r in ranks])
 
     def _identities(self, inputs, outputs, right):
@@ -153,12 +174,17 @@ class Judgement:
         tensors = [{t.name: t for t in tensors} for tensors in self._inputs.tensors]
         others = [{t.name: t for t in tensors} for tensors in self._outputs.tensors]
         only = len(inputs) == 1 and len(outputs) == 1
-        return [[self._inputs.identity((r, tensors[r][inputs[0]]), (k, others[k][outputs[0]]), self._outputs)
-                 if only and inputs[0] in tensors[r] and outputs[0] in others[k] else None
-                 for k in range(self._ranks)] for r in range(self._ranks)]
+        return [[
+            self._inputs.identity((r, tensors[r][inputs[0]]),
+                                  (k, others[k][outputs[0]]), self._outputs)
+            if only and inputs[0] in tensors[r] and outputs[0] in others[k] else None
+            for k in range(self._ranks)
+        ]
+                for r in range(self._ranks)]
 
     def _rooms(self):
-        """By how much each element of the two maps may differ: what differences are off by, and what rounding may do."""
+        """By how much each element of the two maps may differ: what differences are off by, and
+        what rounding may do."""
         right = self.derivative.matrix.T.abs().nan_to_num(posinf=0)
         right = right + 0 * self._backward.matrix.nan_to_num(posinf=0, neginf=0)
         rows, columns = _largest(right, self._inputs, 0), _largest(right, self._outputs, 1)
@@ -166,12 +192,13 @@ class Judgement:
         room = self._rtol * size + self.derivative.error.T.nan_to_num(nan=math.inf)
         if self._scatter is not None:
             apart, largest = self._largest_in_pairs(self._scatter), self._largest_in_pairs(right)
-            room = torch.maximum(room, self._rtol * largest) + _SCATTER * torch.minimum(apart, largest / 8)
+            room = torch.maximum(
+                room, self._rtol * largest) + _SCATTER * torch.minimum(apart, largest / 8)
         return room
 
     def _largest_in_pairs(self, matrix):
-        """By element, the largest of its input and its output, of all ranks: where a derivative is as good as 0 its error is
-        that of what it is made from."""
+        """By element, the largest of its input and its output, of all ranks: where a derivative is
+        as good as 0 its error is that of what it is made from."""
         result = matrix.clone()
         for rows in _by_name(self._inputs):
             for columns in _by_name(self._outputs):
@@ -181,7 +208,8 @@ class Judgement:
 
     def _is_linear_but_for_roundings(self):
         return self._scatter is not None and all(
-            bool(((s.gradient - self._backward.matrix @ s.cotangent).abs() <= self._room_of_all @ s.cotangent.abs()).all())
+            bool(((s.gradient - self._backward.matrix @ s.cotangent
+                  ).abs() <= self._room_of_all @ s.cotangent.abs()).all())
             for s in self._backward.random)
 
     def _zero_rows(self, inputs, rows):
@@ -202,10 +230,13 @@ class Judgement:
     def _is_only_at_kinks(self, pair):
         if pair.low is None:
             return False
-        return all(bool((pair.excess(r, k) <= 0)[pair.high[r][k] <= pair.low[r][k]].all()) for r, k in pair.pairs())
+        return all(
+            bool((pair.excess(r, k) <= 0)[pair.high[r][k] <= pair.low[r][k]].all())
+            for r, k in pair.pairs())
 
     def _ties(self):
-        """Elements with a kink each whose shares do not add up to the slope as they move together."""
+        """Elements with a kink each whose shares do not add up to the slope as they move
+        together."""
         for columns, slopes, errors in self.derivative.together:
             gradient = self._backward.matrix[columns].sum(0)
             room = errors + self._room_of_all[columns].amax(0) + self._rtol * gradient.abs()
@@ -214,8 +245,12 @@ class Judgement:
                 continue
             b = int(off.nonzero()[0])
             ranks = self._ranks_of(columns)
-            text = (f"where values are equal or the function has another kink, the shares of {len(columns)} elements add up"
-                    f" to {float(gradient[b]):.6g}; moved together they change the output by {float(slopes[b]):.6g}")
+            text = (
+                f"where values are equal or the function has another kink, the shares of "
+                f"{len(columns)} elements add up"
+                f" to {float(gradient[b]):.6g}; moved together they change the output by "
+                f"{float(slopes[b]):.6g}"
+            )
             return [Finding("tie", text, ranks=ranks, dtype=self.dtype)]
         return []
 
@@ -226,7 +261,8 @@ class Judgement:
     # -- not linear
 
     def _judge_nonlinear(self):
-        """By the samples, where they tell what it is; else by what single cotangents give, where those are elements."""
+        """By the samples, where they tell what it is; else by what single cotangents give, where
+        those are elements."""
         everyone = {"ranks": list(range(self._ranks)), "dtype": self.dtype}
         told = self._op_or_rounding(everyone)
         if told:
@@ -235,36 +271,50 @@ class Judgement:
         if self._inputs.kind == "elements":
             self._judge_pairs()
         if not self.paired:
-            self.findings.append(Finding("other-backward", "the backward is not linear in the cotangents", linear=False, **everyone))
+            self.findings.append(
+                Finding("other-backward", "the backward is not linear in the cotangents",
+                        linear=False, **everyone))
 
     def _op_or_rounding(self, everyone):
         samples = self._backward.random
         for op in ("product", "max", "min"):
             if self._inputs.kind == "elements" and all(self._is_op(op, s) for s in samples):
                 text = f"the backward applied the collective's own reduction to the cotangents: their {op} over the ranks"
-                return Finding("same-op-backward", text, linear=False, measured=[f"x̄_r = {op}_k ȳ_k"], **everyone)
+                return Finding("same-op-backward", text, linear=False,
+                               measured=[f"x̄_r = {op}_k ȳ_k"], **everyone)
         for dtype, share in NARROWER.items():
             if all(self._is_rounded(s, share) for s in samples):
-                return Finding("precision", f"the gradient is off by roundings of {str(dtype)[6:]} size", **everyone)
+                return Finding("precision",
+                               f"the gradient is off by roundings of {str(dtype)[6:]} size",
+                               **everyone)
         return None
 
     def _is_op(self, op, sample):
-        """Whether each rank's gradient is this op over all ranks' cotangents, element by element."""
-        if len(set(map(len, self._inputs.tensors + self._outputs.tensors))) != 1 or len(self._inputs.tensors[0]) != 1:
+        """Whether each rank's gradient is this op over all ranks' cotangents, element by
+        element."""
+        if len(set(map(len, self._inputs.tensors + self._outputs.tensors))) != 1 or len(
+                self._inputs.tensors[0]) != 1:
             return False
-        gradients, cotangents = self._by_rank(self._inputs, sample.gradient), self._by_rank(self._outputs, sample.cotangent)
+        gradients, cotangents = self._by_rank(self._inputs, sample.gradient), self._by_rank(
+            self._outputs, sample.cotangent)
         if len({len(v) for v in gradients + cotangents}) != 1:
             return False
         g = torch.stack(cotangents)
         right = {"product": g.prod(0), "max": g.amax(0), "min": g.amin(0)}[op]
-        return all(bool(((x - right).abs() <= 16 * self._rtol * right.abs().max()).all()) for x in gradients)
+        return all(
+            bool(((x - right).abs() <= 16 * self._rtol * right.abs().max()).all())
+            for x in gradients)
 
     def _by_rank(self, coordinates, vector):
-        return [vector[coordinates.ranges[r, coordinates.tensors[r][0].name]] for r in range(self._ranks)]
+        return [
+            vector[coordinates.ranges[r, coordinates.tensors[r][0].name]]
+            for r in range(self._ranks)
+        ]
 
     def _is_rounded(self, sample, share):
         size = self._backward.matrix.abs() @ sample.cotangent.abs()
-        return bool(((sample.gradient - self._backward.matrix @ sample.cotangent).abs() <= share * size).all())
+        return bool(((sample.gradient - self._backward.matrix @ sample.cotangent).abs()
+                     <= share * size).all())
 
 
 def objective_texts(names):
@@ -295,7 +345,8 @@ def _span(coordinates, rank, names):
 
 
 def _largest(matrix, coordinates, dim):
-    """Element by element the largest of its row (dim 0) or column (1), and of those of the other ranks' same tensor."""
+    """Element by element the largest of its row (dim 0) or column (1), and of those of the other
+    ranks' same tensor."""
     size = matrix.amax(1 - dim) if matrix.numel() else matrix.new_zeros(matrix.shape[dim])
     result = size.clone()
     by_name = {}
@@ -337,7 +388,8 @@ def _by_name(coordinates):
 def _matrix(block):
     if block.shape == (1, 1):
         return f"{float(block):.6g}"
-    return "[" + ", ".join("[" + ", ".join(f"{x:.6g}" for x in row) + "]" for row in block.tolist()) + "]"
+    return "[" + ", ".join(
+        "[" + ", ".join(f"{x:.6g}" for x in row) + "]" for row in block.tolist()) + "]"
 
 
 def _capital(text):

@@ -11,7 +11,8 @@ from .team import Lost
 
 
 def check(function, inputs, kwargs, team, options):
-    """GradcheckReport, the same on every rank. Raises Lost where rank 0 is not heard of any more."""
+    """GradcheckReport, the same on every rank. Raises Lost where rank 0 is not heard of any
+    more."""
     executor = Executor(lambda: Subject(function, inputs, kwargs), team)
     try:
         return _lead(team, executor, options) if team.leads() else _follow(team, executor)
@@ -40,15 +41,21 @@ def _lead(team, executor, options):
     try:
         report = wanted.run()
     except Broken as broken:
-        report = GradcheckReport("error", team.size, notes=wanted.notes, errors=_errors(broken.failures))
+        report = GradcheckReport("error", team.size, notes=wanted.notes,
+                                 errors=_errors(broken.failures))
     except CannotCheck as error:
-        report = GradcheckReport("error", team.size, notes=wanted.notes, errors=[_error_on(range(team.size), "arguments", error)])
+        report = GradcheckReport("error", team.size, notes=wanted.notes,
+                                 errors=[_error_on(range(team.size), "arguments", error)])
     except Lost as lost:
         return session.give_up(lost)
     except Exception as error:
-        team.send_to_all(("done", GradcheckReport("error", team.size, errors=[_error_on([0], "in gradcheck itself", repr(error))])))
+        team.send_to_all(
+            ("done",
+             GradcheckReport("error", team.size,
+                             errors=[_error_on([0], "in gradcheck itself", repr(error))])))
         raise
-    report.ranks, report.backend, report.global_ranks = team.size, team.backend, list(team.global_ranks)
+    report.ranks, report.backend, report.global_ranks = team.size, team.backend, list(
+        team.global_ranks)
     try:
         team.send_to_all(("done", report))
     except Lost:
@@ -63,14 +70,23 @@ def _error_on(ranks, doing, text):
 def _errors(failures):
     """What each rank was doing, the causes first; ranks that say the same together."""
     told = {}
-    for rank, failure in sorted(failures.items(), key=lambda item: (item[1] is None, item[1] is not None and item[1].is_echo)):
+    for rank, failure in sorted(
+            failures.items(), key=lambda item:
+        (item[1] is None, item[1] is not None and item[1].is_echo)):
         if failure is None:
             told.setdefault(("was done", "", "", ""), []).append(rank)
             continue
         text = f"waited for another rank: {_short(failure.text)}" if failure.is_echo else failure.text
-        told.setdefault((failure.doing, text, failure.where, "" if failure.is_echo else failure.traceback), []).append(rank)
-    return [{"ranks": ranks, "doing": doing, "text": text, "where": where if not traceback else "", "traceback": traceback}
-            for (doing, text, where, traceback), ranks in told.items()]
+        told.setdefault(
+            (failure.doing, text, failure.where, "" if failure.is_echo else failure.traceback),
+            []).append(rank)
+    return [{
+        "ranks": ranks,
+        "doing": doing,
+        "text": text,
+        "where": where if not traceback else "",
+        "traceback": traceback
+    } for (doing, text, where, traceback), ranks in told.items()]
 
 
 def _short(text):

@@ -1,4 +1,5 @@
-"""Nested lists, tuples, dicts and dataclasses of anything: taken apart into leaves with paths, and put together again."""
+"""Nested lists, tuples, dicts and dataclasses of anything: taken apart into leaves with paths, and
+put together again."""
 
 import dataclasses
 
@@ -55,7 +56,9 @@ def _children(value):
     if isinstance(value, dict):
         return list(value.items())
     if _is_dataclass(value):
-        return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value) if field.init]
+        return [(field.name, getattr(value, field.name))
+                for field in dataclasses.fields(value)
+                if field.init]
     return list(enumerate(value))
 
 

@@ -11,7 +11,8 @@ from .coordinates import Coordinates, Tensor
 from .judging import Judgement, list_of, objective_texts
 from .report import Finding, GradcheckReport
 
-_ULPS = {8: 4096, 4: 512, 2: 8}  # that rounding may do, relative to the largest; by bytes of an element
+# That rounding may do, relative to the largest; by bytes of an element
+_ULPS = {8: 4096, 4: 512, 2: 8}
 _MOST_ELEMENTS = 256  # of all ranks' inputs, and of their outputs, that are tried one by one
 _MOST_SECONDS = 30.0  # that this may take, by the first run's time
 _BY_TENSOR = 4  # random directions of each tensor, where a mistake is looked for
@@ -29,7 +30,8 @@ class _IsRandom(Exception):
 
 @dataclass
 class Options:
-    """basis: whether every element is tried, None: where there are few; directions: random ones else."""
+    """basis: whether every element is tried, None: where there are few; directions: random ones
+    else."""
 
     rtol: Optional[float] = None
     basis: Optional[bool] = None
@@ -60,8 +62,11 @@ class Check:
         try:
             return self._report(self._passes(wide is not None))
         except _IsRandom:
-            finding = Finding("nondeterministic", "two runs of the forward at the same inputs differ: nothing was judged")
-            return GradcheckReport("undecided", self._session.size, findings=[finding], notes=self.notes)
+            finding = Finding(
+                "nondeterministic",
+                "two runs of the forward at the same inputs differ: nothing was judged")
+            return GradcheckReport("undecided", self._session.size, findings=[finding],
+                                   notes=self.notes)
 
     # -- the first runs
 
@@ -71,7 +76,10 @@ class Check:
         for name in dict.fromkeys(name for on_rank in found for name in on_rank["written"]):
             self._note(f"The function writes to its input {name}.")
         if any(on_rank["closed_over"] for on_rank in found):
-            self._note("The function uses tensors that require grad and are no inputs: their gradients were not checked.")
+            self._note(
+                "The function uses tensors that require grad and are no inputs: their gradients "
+                "were not checked."
+            )
         return [on_rank["outputs"] for on_rank in found]
 
     def _first_in_float64(self):
@@ -87,9 +95,11 @@ class Check:
         return None
 
     def _judged(self, by_rank):
-        """By rank the outputs that are judged, as Tensors: those that require grad somewhere, or all where none does."""
+        """By rank the outputs that are judged, as Tensors: those that require grad somewhere, or
+        all where none does."""
         names = list(dict.fromkeys(o["name"] for outputs in by_rank for o in outputs))
-        judged = {o["name"] for outputs in by_rank for o in outputs if o["requires_grad"]} or set(names)
+        judged = {o["name"] for outputs in by_rank for o in outputs if o["requires_grad"]
+                 } or set(names)
         lists = list_of(names, len(by_rank))
         judged |= {name for members in lists.values() if judged & set(members) for name in members}
         for name in names:
@@ -102,14 +112,20 @@ class Check:
         self._differentiable = [name for name in names if name in judged and all(
             any(o["name"] == name and o["requires_grad"] for o in outputs) for outputs in by_rank)]
         self._dtypes = [o["dtype"] for outputs in by_rank for o in outputs if o["name"] in judged]
-        return [[Tensor(o["name"], o["shape"]) for o in outputs if o["name"] in judged] for outputs in by_rank]
+        return [[Tensor(o["name"], o["shape"])
+                 for o in outputs
+                 if o["name"] in judged]
+                for outputs in by_rank]
 
     def _tell_structures(self, by_rank):
         kinds = {}
         for rank, outputs in enumerate(by_rank):
             kinds.setdefault(tuple(o["name"] for o in outputs), []).append(rank)
         if len(kinds) > 1:
-            told = [f"rank{_s(ranks)}: {', '.join(names) or 'no tensor'}" for names, ranks in kinds.items()]
+            told = [
+                f"rank{_s(ranks)}: {', '.join(names) or 'no tensor'}"
+                for names, ranks in kinds.items()
+            ]
             self._note(f"The ranks return different structures: {'; '.join(told)}.")
 
     # -- passes
@@ -139,43 +155,59 @@ class Check:
             i["values"] is not None for on_rank in self._inputs for i in on_rank)
 
     def _pass(self, kind, dtype, derivative, is_first=True):
-        """(Judgement, Derivative) in one dtype; the derivative is that of the wider one where there is one."""
+        """(Judgement, Derivative) in one dtype; the derivative is that of the wider one where there
+        is one."""
         inputs, outputs, sizes = self._coordinates(kind)
         self._session.use_coordinates(inputs, outputs)
-        dtypes = [i["dtype"] for on_rank in self._inputs for i in on_rank] if dtype is None else [dtype]
+        dtypes = [i["dtype"] for on_rank in self._inputs for i in on_rank
+                 ] if dtype is None else [dtype]
         eps = max(torch.finfo(d).eps for d in dtypes)
         computed = max([eps] + [torch.finfo(d).eps for d in self._dtypes if dtype is not None])
         if derivative is None:
             groups = _same_elements(inputs)
-            derivative = forward.Measurement(self._session.move, sizes, _spans(outputs), groups, computed).run()
+            derivative = forward.Measurement(self._session.move, sizes, _spans(outputs), groups,
+                                             computed).run()
         if not derivative.repeats:
             raise _IsRandom
         rtol, rounding = self._rtol(dtypes, derivative)
-        names = [(name, [outputs.ranges[r, name] for r in range(self._session.size)]) for name in self._differentiable]
+        names = [(name, [outputs.ranges[r, name]
+                         for r in range(self._session.size)])
+                 for name in self._differentiable]
         measurement = backward.Measurement(self._session, outputs.size, _spans(inputs), names, rtol)
         measured = measurement.run(others=is_first)
         name = str(dtype or max(dtypes, key=lambda d: torch.finfo(d).eps))[6:]
-        judge = partial(Judgement, inputs, outputs, derivative, measured, rtol, self._values(), name)
+        judge = partial(Judgement, inputs, outputs, derivative, measured, rtol, self._values(),
+                        name)
         judgement = judge().run()
         if judgement.findings and rounding > _NARROW and self._options.rtol is None and not self._session.broken_by:
-            # What is badly conditioned rounds by more than any fixed tolerance: is it off by more than roundings move it?
+            # What is badly conditioned rounds by more than any fixed tolerance: is it off by more
+            # than roundings move it?
             scatter = measurement.scatter(measured, rounding)
             judgement = judge(scatter).run()
-            self._note(f"In {name} roundings of the inputs move gradients by up to {_share(scatter, measured.matrix):.1%} of"
-                       " the largest: the backward was held to a few times that.")
+            self._note(
+                f"In {name} roundings of the inputs move gradients by up to "
+                f"{_share(scatter, measured.matrix):.1%} of"
+                " the largest: the backward was held to a few times that.")
         self._tell_shown(kind, name, inputs, outputs, derivative, measured)
         return judgement, derivative
 
     def _rtol(self, dtypes, derivative):
-        """What rounding may do, relative to the largest: of the inputs' dtypes, or of the one that the forward computes in.
-        And the eps of that."""
-        inside = [d for d in (torch.bfloat16, torch.float16, torch.float32) if derivative.noise > torch.finfo(d).eps / 256]
+        """What rounding may do, relative to the largest: of the inputs' dtypes, or of the one that
+        the forward computes in. And the eps of that."""
+        inside = [
+            d for d in (torch.bfloat16, torch.float16, torch.float32)
+            if derivative.noise > torch.finfo(d).eps / 256
+        ]
         widest = max((torch.finfo(d).eps for d in dtypes))
         if inside and torch.finfo(inside[0]).eps > widest:
-            self._note(f"The forward computes in about {str(inside[0])[6:]}: the backward was held to that.")
+            self._note(
+                f"The forward computes in about {str(inside[0])[6:]}: the backward was held to "
+                f"that."
+            )
         used = [*dtypes, *inside[:1]]
         rtol = max(_ULPS[d.itemsize] * torch.finfo(d).eps for d in used)
-        return rtol if self._options.rtol is None else self._options.rtol, max(torch.finfo(d).eps for d in used)
+        return rtol if self._options.rtol is None else self._options.rtol, max(
+            torch.finfo(d).eps for d in used)
 
     def _coordinates(self, kind):
         count = {"elements": 0, "blocks": _BY_TENSOR, "whole": self._options.directions}[kind]
@@ -183,34 +215,50 @@ class Check:
         for on_rank in self._inputs:
             for i in on_rank:
                 scales[i["name"]] = max(scales.get(i["name"], 0.0), i["size"])
-        tensors = [[Tensor(i["name"], i["shape"], scales[i["name"]] or 1.0) for i in on_rank] for on_rank in self._inputs]
+        tensors = [[Tensor(i["name"], i["shape"], scales[i["name"]] or 1.0)
+                    for i in on_rank]
+                   for on_rank in self._inputs]
         inputs, outputs = Coordinates(kind, tensors, count), Coordinates(kind, self._outputs, count)
         return inputs, outputs, self._sizes(kind, inputs)
 
     def _sizes(self, kind, inputs):
-        """By input coordinate: the element's size; the tensor's where that is larger; 1 where all is 0. Powers of two, so
-        that elements move by what they are to move by."""
+        """By input coordinate: the element's size; the tensor's where that is larger; 1 where all
+        is 0. Powers of two, so that elements move by what they are to move by."""
         if kind != "elements":
             return torch.ones(inputs.size, dtype=torch.float64)
-        sizes = [i["values"].abs().clamp_min(i["size"]) for on_rank in self._inputs for i in on_rank]
+        sizes = [
+            i["values"].abs().clamp_min(i["size"]) for on_rank in self._inputs for i in on_rank
+        ]
         flat = torch.cat(sizes) if sizes else torch.zeros(0, dtype=torch.float64)
-        return torch.where(flat.isfinite() & (flat > 0), flat, torch.ones_like(flat)).log2().ceil().exp2()
+        return torch.where(flat.isfinite() & (flat > 0), flat,
+                           torch.ones_like(flat)).log2().ceil().exp2()
 
     def _values(self):
-        return {(rank, i["name"]): i["values"] for rank, on_rank in enumerate(self._inputs) for i in on_rank
-                if i["values"] is not None}
+        return {
+            (rank, i["name"]): i["values"]
+            for rank, on_rank in enumerate(self._inputs)
+            for i in on_rank
+            if i["values"] is not None
+        }
 
     # -- what is told
 
     def _tell_shown(self, kind, dtype, inputs, outputs, derivative, measured):
-        told = {"elements": f"a basis of {outputs.size} cotangents", "whole": f"{outputs.size} random cotangents",
-                "blocks": f"{_BY_TENSOR} random cotangents of each output of each rank"}[kind]
+        told = {
+            "elements": f"a basis of {outputs.size} cotangents",
+            "whole": f"{outputs.size} random cotangents",
+            "blocks": f"{_BY_TENSOR} random cotangents of each output of each rank"
+        }[kind]
         linear = "linear" if measured.is_linear else "not linear"
         graphs = ", each over a graph of its own" if measured.graph == "own" else ""
-        self._show(f"backward in {dtype}: {told}; {linear} in {len(measured.random)} random combinations"
-                   f" ({measured.backwards} backwards{graphs})")
-        told = {"elements": f"each of {inputs.size} elements", "whole": f"{inputs.size} random directions",
-                "blocks": f"{_BY_TENSOR} random directions of each input of each rank"}[kind]
+        self._show(
+            f"backward in {dtype}: {told}; {linear} in {len(measured.random)} random combinations"
+            f" ({measured.backwards} backwards{graphs})")
+        told = {
+            "elements": f"each of {inputs.size} elements",
+            "whole": f"{inputs.size} random directions",
+            "blocks": f"{_BY_TENSOR} random directions of each input of each rank"
+        }[kind]
         exact = "affine, so exact" if not derivative.noise else "affine within its roundings"
         way = exact if bool(derivative.affine.all()) else \
             f"central differences, off by at most {_relative_error(derivative):.0e} of the largest"
@@ -219,20 +267,24 @@ class Check:
     def _tell_claim(self, report, judgement):
         if report.verdict == "right":
             every = judgement.kind == "elements" and not bool(judgement.derivative.open.any())
-            self._show("so at these inputs it is right for every cotangent" if every else
-                       "so at these inputs it is right for these cotangents, and along these directions")
+            self._show(
+                "so at these inputs it is right for every cotangent" if every else
+                "so at these inputs it is right for these cotangents, and along these directions")
 
     def _report(self, judgements):
         findings, derivative = [], judgements[0].derivative
         for judgement in judgements:
             known = {(f.name, tuple(f.measured), f.text) for f in findings}
-            findings += [f for f in judgement.findings if (f.name, tuple(f.measured), f.text) not in known]
+            findings += [
+                f for f in judgement.findings if (f.name, tuple(f.measured), f.text) not in known
+            ]
             for note in judgement.notes:
                 self._note(note)
         first = judgements[0]
-        report = GradcheckReport("wrong" if findings else "right", self._session.size,
-                                 dtypes=[j.dtype for j in judgements], findings=findings,
-                                 right_for=objective_texts(first.right_for) if len(findings) == first.paired else [])
+        report = GradcheckReport(
+            "wrong" if findings else "right", self._session.size,
+            dtypes=[j.dtype for j in judgements], findings=findings,
+            right_for=objective_texts(first.right_for) if len(findings) == first.paired else [])
         if not findings:
             report.formulas, report.legends = first.formulas, first.legends
         self._tell_open(report, derivative)
@@ -247,14 +299,22 @@ class Check:
         """What could not be judged."""
         kinks, unknown = int(derivative.kinks().sum()), float(derivative.open.double().mean())
         if kinks:
-            self._note(f"Along {kinks} of {derivative.matrix.shape[1]} directions the function has a kink at these inputs:"
-                       " there any gradient between the slopes of both sides counts as right.")
+            self._note(
+                f"Along {kinks} of {derivative.matrix.shape[1]} directions the function has a "
+                f"kink at these inputs:"
+                " there any gradient between the slopes of both sides counts as right.")
         if unknown:
-            self._note(f"{unknown:.0%} of the derivatives could not be found by differences (a jump, or noise): not judged.")
+            self._note(
+                f"{unknown:.0%} of the derivatives could not be found by differences (a jump, or "
+                f"noise): not judged."
+            )
         if report.verdict == "right" and (unknown == 1 or _relative_error(derivative) > _BLIND):
             report.verdict = "undecided"
             report.formulas = {}
-            self._note("The forward is too noisy, or jumps: its derivative is not known well enough to judge.")
+            self._note(
+                "The forward is too noisy, or jumps: its derivative is not known well enough to "
+                "judge."
+            )
 
     def _note(self, text):
         if text not in self.notes:
@@ -280,7 +340,10 @@ def _share(part, whole):
 
 def _spans(coordinates):
     """Of each tensor; in "whole" they are one."""
-    return [slice(*ends) for ends in dict.fromkeys((s.start, s.stop) for s in coordinates.ranges.values())]
+    return [
+        slice(*ends)
+        for ends in dict.fromkeys((s.start, s.stop) for s in coordinates.ranges.values())
+    ]
 
 
 def _same_elements(inputs):
@@ -290,7 +353,11 @@ def _same_elements(inputs):
     alike = {}
     for (_, name), span in inputs.ranges.items():
         alike.setdefault((name, span.stop - span.start), []).append(span)
-    return [[span.start + i for span in spans] for (_, size), spans in alike.items() for i in range(size) if len(spans) > 1]
+    return [[span.start + i
+             for span in spans]
+            for (_, size), spans in alike.items()
+            for i in range(size)
+            if len(spans) > 1]
 
 
 def _s(ranks):

@@ -1,7 +1,8 @@
 """What is wrong with a measured backward: a table of pure functions on it and the right one.
 
-Each takes a Pair and gives a Mistake, or None where it does not hold. Several may hold of one pair: they then say the same
-thing, and the first in the table is told, being the most specific. What is in no row is `other-backward`.
+Each takes a Pair and gives a Mistake, or None where it does not hold. Several may hold of one pair:
+they then say the same thing, and the first in the table is told, being the most specific. What is
+in no row is `other-backward`.
 """
 
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ from .formulas import number
 
 @dataclass(frozen=True)
 class Mistake:
-    """text: what the backward does, in one sentence that stands alone. ranks: whose gradients are wrong by it."""
+    """text: what the backward does, in one sentence that stands alone. ranks: whose gradients are
+    wrong by it."""
 
     name: str
     text: str
@@ -31,7 +33,8 @@ def mistake_in(pair):
     return found or Mistake("other-backward", ANOTHER_MAP, _wrong_rows(pair))
 
 
-# By how much roundings on the way may be off, relative to what is rounded: a few eps, but not those of the next dtype.
+# By how much roundings on the way may be off, relative to what is rounded: a few eps, but not those
+# of the next dtype.
 NARROWER = {dtype: few * torch.finfo(dtype).eps
             for dtype, few in ((torch.float32, 4), (torch.float16, 1), (torch.bfloat16, 4))}
 
@@ -44,27 +47,37 @@ def no_gradient(pair) -> Optional[Mistake]:
     ranks = _wrong_rows(pair)
     if not ranks or not all(pair.is_zero(r, k) for r in ranks for k in range(pair.ranks)):
         return None
-    return Mistake("no-gradient", f"{_on(ranks, pair)} the gradient is zero or missing where the right one is not", ranks)
+    return Mistake(
+        "no-gradient",
+        f"{_on(ranks, pair)} the gradient is zero or missing where the right one is not", ranks)
 
 
 def identity_backward(pair) -> Optional[Mistake]:
-    """Each rank's own cotangent as it is, or what it alone makes of an output that is the same on all ranks."""
+    """Each rank's own cotangent as it is, or what it alone makes of an output that is the same on
+    all ranks."""
     if not _drops_others(pair):
         return None
-    if all(pair.identity[r][r] is not None and pair.equals(r, r, pair.identity[r][r]) for r in range(pair.ranks)):
-        return _mistake("identity-backward", pair, "each rank's own cotangent was passed on as it is, and the other ranks'"
-                        " were dropped")
+    if all(pair.identity[r][r] is not None and pair.equals(r, r, pair.identity[r][r])
+           for r in range(pair.ranks)):
+        return _mistake(
+            "identity-backward", pair,
+            "each rank's own cotangent was passed on as it is, and the other ranks'"
+            " were dropped")
     if _is_own_part(pair) and _outputs_alike(pair) and not _has_others_elements(pair):
-        return _mistake("identity-backward", pair, "each rank went on with its own cotangent, and the other ranks' were"
-                        " dropped")
+        return _mistake(
+            "identity-backward", pair,
+            "each rank went on with its own cotangent, and the other ranks' were"
+            " dropped")
     return None
 
 
 def own_slice(pair) -> Optional[Mistake]:
     """What each rank's own loss saw of what it gave."""
     if _is_own_part(pair) and _outputs_alike(pair) and _has_others_elements(pair):
-        return _mistake("own-slice", pair, "each rank got only what its own loss saw of the part that it gave: the other"
-                        " ranks' cotangents of that part were dropped")
+        return _mistake(
+            "own-slice", pair,
+            "each rank got only what its own loss saw of the part that it gave: the other"
+            " ranks' cotangents of that part were dropped")
     return None
 
 
@@ -73,14 +86,17 @@ def wrong_group(pair) -> Optional[Mistake]:
     grid = pair.coefficients()
     if grid is None:
         return None
-    members = [frozenset(k for k in range(pair.ranks) if grid[r][k] == 1) for r in range(pair.ranks)]
+    members = [
+        frozenset(k for k in range(pair.ranks) if grid[r][k] == 1) for r in range(pair.ranks)
+    ]
     parts = sorted({tuple(sorted(m)) for m in members})
     disjoint = sum(map(len, parts)) == pair.ranks and all(r in m for r, m in enumerate(members))
     others_dropped = all(grid[r][k] in (0, 1) for r, k in pair.pairs())
     if not (disjoint and others_dropped and 1 < len(parts) < pair.ranks):
         return None
     told = " and ".join("{" + ", ".join(map(str, part)) + "}" for part in parts)
-    return _mistake("wrong-group", pair, f"the cotangents were reduced over the ranks {told} by themselves")
+    return _mistake("wrong-group", pair,
+                    f"the cotangents were reduced over the ranks {told} by themselves")
 
 
 def missing_reduction(pair) -> Optional[Mistake]:
@@ -88,7 +104,9 @@ def missing_reduction(pair) -> Optional[Mistake]:
     grid = pair.coefficients()
     if grid is None:
         return None
-    counted = [k for k in range(pair.ranks) if any(not pair.right_is_zero(r, k) for r in range(pair.ranks))]
+    counted = [
+        k for k in range(pair.ranks) if any(not pair.right_is_zero(r, k) for r in range(pair.ranks))
+    ]
     absent = [k for k in counted if all(grid[r][k] == 0 for r in range(pair.ranks))]
     needed = [(r, k) for r, k in pair.pairs() if not pair.right_is_zero(r, k)]
     if {grid[r][k] for r, k in needed} != {0, 1} or not _rest_is_right(pair, needed):
@@ -110,32 +128,40 @@ def forgotten_op(pair) -> Optional[Mistake]:
     """The backward of a sum, for something else."""
     if pair.ranks < 2 or not _is_of_a_sum(pair):
         return None
-    return _mistake("forgotten-op", pair, "the cotangents were summed, as if the forward had been a sum")
+    return _mistake("forgotten-op", pair,
+                    "the cotangents were summed, as if the forward had been a sum")
 
 
 def _is_of_a_sum(pair):
     if _one_factor(pair) == pair.ranks and _is_each_once(pair):
         return True  # of an average, of which every rank may have a part
-    if any(pair.identity[r][k] is None or not pair.equals(r, k, pair.identity[r][k]) for r, k in pair.pairs()):
+    if any(pair.identity[r][k] is None or not pair.equals(r, k, pair.identity[r][k])
+           for r, k in pair.pairs()):
         return False
     # Times any other number it is no average's either.
-    return _one_factor(pair) in (None, pair.ranks) and not any(pair.right_is_zero(r, k) for r, k in pair.pairs())
+    return _one_factor(pair) in (None, pair.ranks) and not any(
+        pair.right_is_zero(r, k) for r, k in pair.pairs())
 
 
 def _is_each_once(pair):
-    """Whether of elements that go to other ranks, too, each cotangent is passed on as it is or not at all."""
+    """Whether of elements that go to other ranks, too, each cotangent is passed on as it is or not
+    at all."""
     if all(pair.right_is_zero(r, k) for r, k in pair.pairs() if r != k):
         return False
     return pair.by_element and all(
-        bool((torch.minimum(pair.measured[r][k].abs(), (pair.measured[r][k] - 1).abs()) <= pair.room[r][k]).all()) for r, k in pair.pairs())
+        bool((torch.minimum(pair.measured[r][k].abs(), (pair.measured[r][k] -
+                                                        1).abs()) <= pair.room[r][k]).all())
+        for r, k in pair.pairs())
 
 
 def summed_twice(pair) -> Optional[Mistake]:
     """N times the right one, where all ranks' gradients are alike."""
     if pair.ranks < 2 or _one_factor(pair) != pair.ranks or not _is_summed_once_more(pair):
         return None
-    return _mistake("double-reduction", pair, f"the gradient is {pair.ranks} times the right one, {pair.ranks} being the"
-                    " number of ranks: summed over the ranks once too often, or not divided where it should be")
+    return _mistake(
+        "double-reduction", pair,
+        f"the gradient is {pair.ranks} times the right one, {pair.ranks} being the"
+        " number of ranks: summed over the ranks once too often, or not divided where it should be")
 
 
 def scaled(pair) -> Optional[Mistake]:
@@ -144,26 +170,33 @@ def scaled(pair) -> Optional[Mistake]:
     c = _one_factor(pair, ranks)
     if c is None or c == 0:
         return None
-    return Mistake("scaled", f"{_on(ranks, pair)} the gradient is {number(c)} times the right one{_meaning(c, pair.ranks)}",
-                   ranks)
+    return Mistake(
+        "scaled",
+        f"{_on(ranks, pair)} the gradient is {number(c)} times the right "
+        f"one{_meaning(c, pair.ranks)}",
+        ranks)
 
 
 def double_reduction(pair) -> Optional[Mistake]:
-    """What a reduction too many gives, before or after the right backward; or some cotangents counted twice."""
+    """What a reduction too many gives, before or after the right backward; or some cotangents
+    counted twice."""
     if pair.ranks < 2:
         return None
     n = range(pair.ranks)
     if _is_summed_once_more(pair):
-        return _mistake("double-reduction", pair, "the ranks' gradients were summed over the ranks once more")
+        return _mistake("double-reduction", pair,
+                        "the ranks' gradients were summed over the ranks once more")
     if _all_are(pair, lambda r, k: _sum([pair.right[r][j] for j in n], pair.right[r][k])):
-        return _mistake("double-reduction", pair, "the cotangents were summed over the ranks once more")
+        return _mistake("double-reduction", pair,
+                        "the cotangents were summed over the ranks once more")
     grid = pair.coefficients()
     if grid is None:
         return None
     held = {grid[r][k] for r, k in pair.pairs() if not pair.right_is_zero(r, k)}
     if held != {1, 2}:
         return None
-    return _mistake("double-reduction", pair, "some cotangents are counted twice" + _whose_twice(grid, pair))
+    return _mistake("double-reduction", pair,
+                    "some cotangents are counted twice" + _whose_twice(grid, pair))
 
 
 def wrong_slice(pair) -> Optional[Mistake]:
@@ -182,8 +215,10 @@ def zero_input(pair) -> Optional[Mistake]:
             return None
         if not bool((pair.measured[r][k][wrong].isnan() | (pair.measured[r][k][wrong] == 0)).all()):
             return None
-    return _mistake("zero-input", pair, "the gradient is 0 or NaN where an input is 0, and right elsewhere: a division by"
-                    " the input")
+    return _mistake(
+        "zero-input", pair,
+        "the gradient is 0 or NaN where an input is 0, and right elsewhere: a division by"
+        " the input")
 
 
 def precision(pair) -> Optional[Mistake]:
@@ -191,9 +226,11 @@ def precision(pair) -> Optional[Mistake]:
     for dtype, share in NARROWER.items():
         if not all(_near(pair, r, k, share) for r, k in pair.pairs()):
             continue
-        rounded = all(bool((m.to(dtype).to(m.dtype) == m).all()) for row in pair.measured for m in row)
+        rounded = all(
+            bool((m.to(dtype).to(m.dtype) == m).all()) for row in pair.measured for m in row)
         if rounded or _one_factor(pair) is None:
-            return _mistake("precision", pair, f"the gradient is off by roundings of {str(dtype)[6:]} size")
+            return _mistake("precision", pair,
+                            f"the gradient is off by roundings of {str(dtype)[6:]} size")
     return None
 
 
@@ -218,7 +255,8 @@ TABLE = (
 
 
 def objectives(pair):
-    """For which other objectives the measured backward is the right one: "mean", "replicated", ..."""
+    """For which other objectives the measured backward is the right one: "mean", "replicated",
+    ..."""
     if pair.ranks < 2 or not pair.wrong():
         return set()
     n = range(pair.ranks)
@@ -227,8 +265,11 @@ def objectives(pair):
         found.add("mean")
     if _same_shapes(pair, by_column=True):
         room = [sum(pair.room[r][k] for k in n) for r in n]
-        if all(bool(((sum(pair.measured[r][k] for k in n) - sum(pair.right[r][k] for k in n) / pair.ranks).abs()
-                     <= room[r]).all()) for r in n):
+        if all(
+                bool(((sum(pair.measured[r][k]
+                           for k in n) - sum(pair.right[r][k]
+                                             for k in n) / pair.ranks).abs() <= room[r]).all())
+                for r in n):
             found.add("replicated")
     if _same_shapes(pair, by_column=False):
         if _is_summed_once_more(pair):
@@ -268,7 +309,8 @@ def _s(ranks):
 def _drops_others(pair):
     """Whether no rank has anything of another's cotangent though some should."""
     apart = [(r, k) for r, k in pair.pairs() if r != k]
-    return all(pair.is_zero(r, k) for r, k in apart) and any(not pair.right_is_zero(r, k) for r, k in apart)
+    return all(pair.is_zero(r, k) for r, k in apart) and any(
+        not pair.right_is_zero(r, k) for r, k in apart)
 
 
 def _is_own_part(pair):
@@ -278,16 +320,16 @@ def _is_own_part(pair):
 
 def _outputs_alike(pair):
     """Whether each input goes into all ranks' outputs alike."""
-    return all(pair.right[r][k].shape == pair.right[r][r].shape
-               and bool(((pair.right[r][k] - pair.right[r][r]).abs() <= pair.room[r][k] + pair.room[r][r]).all())
+    return all(pair.right[r][k].shape == pair.right[r][r].shape and bool((
+        (pair.right[r][k] - pair.right[r][r]).abs() <= pair.room[r][k] + pair.room[r][r]).all())
                for r, k in pair.pairs())
 
 
 def _has_others_elements(pair):
     """Whether the outputs have elements that only other ranks' inputs go to."""
     return any(
-        bool((pair.right[r][r].abs() <= pair.room[r][r]).all(0).any()) and not pair.right_is_zero(r, r)
-        for r in range(pair.ranks))
+        bool((pair.right[r][r].abs() <= pair.room[r][r]).all(0).any()) and
+        not pair.right_is_zero(r, r) for r in range(pair.ranks))
 
 
 def _rest_is_right(pair, needed):
@@ -295,7 +337,8 @@ def _rest_is_right(pair, needed):
 
 
 def _one_factor(pair, ranks=None):
-    """The number that all blocks of these ranks (all) are of the right ones; None where there is none."""
+    """The number that all blocks of these ranks (all) are of the right ones; None where there is
+    none."""
     found = set()
     for r in range(pair.ranks) if ranks is None else ranks:
         for k in range(pair.ranks):
@@ -321,7 +364,8 @@ def _meaning(c, n):
 
 def _is_summed_once_more(pair, divisor=1):
     """Whether every rank has what is right for all ranks, summed (and divided)."""
-    return _all_are(pair, lambda r, k: _sum([row[k] / divisor for row in pair.right], pair.right[r][k]))
+    return _all_are(pair,
+                    lambda r, k: _sum([row[k] / divisor for row in pair.right], pair.right[r][k]))
 
 
 def _all_are(pair, block_of):
@@ -352,7 +396,9 @@ def _other_ranks_blocks(pair):
         if pair.is_zero(r, k) and pair.right_is_zero(r, k):
             continue
         ways = [(r, k)] + [(a, b) for a, b in pair.pairs() if (a, b) != (r, k)]
-        way = next(((a, b) for a, b in ways if not pair.right_is_zero(a, b) and pair.equals(r, k, pair.right[a][b])), None)
+        way = next(((a, b)
+                    for a, b in ways
+                    if not pair.right_is_zero(a, b) and pair.equals(r, k, pair.right[a][b])), None)
         if way is None and not pair.is_zero(r, k):
             return None
         moved |= way is not None and way != (r, k) and not pair.is_right(r, k)
@@ -375,7 +421,8 @@ def _other_elements(pair):
     if not moved:
         return None
     r = moved[0]
-    if all(r < len(pair.row_shapes) and orders[r] in _read_transposed(pair.row_shapes[r]) for r in moved):
+    if all(r < len(pair.row_shapes) and orders[r] in _read_transposed(pair.row_shapes[r])
+           for r in moved):
         return f"{_on(moved, pair)} the elements of the gradient are in another order: that of the transposed tensor"
     return f"{_on(moved, pair)} the elements of the gradient are in another order: on rank {r} {_listed(orders[r])}"
 
@@ -385,7 +432,9 @@ def _order_of(measured, right, room):
     order = []
     for i, row in enumerate(measured):
         ways = [i, *(j for j in range(len(right)) if j != i)]
-        way = next((j for j in ways if j not in order and bool(((row - right[j]).abs() <= room[i]).all())), None)
+        way = next(
+            (j for j in ways if j not in order and bool(((row - right[j]).abs() <= room[i]).all())),
+            None)
         if way is None:
             return None
         order.append(way)
@@ -393,11 +442,15 @@ def _order_of(measured, right, room):
 
 
 def _read_transposed(shape):
-    """The orders in which a contiguous tensor's elements come where a transposed one is taken for it, or the reverse."""
+    """The orders in which a contiguous tensor's elements come where a transposed one is taken for
+    it, or the reverse."""
     if len(shape) != 2:
         return []
     numbers = torch.arange(int(torch.Size(shape).numel())).reshape(shape)
-    return [numbers.T.reshape(-1).tolist(), numbers.reshape(shape[1], shape[0]).T.reshape(-1).tolist()]
+    return [
+        numbers.T.reshape(-1).tolist(),
+        numbers.reshape(shape[1], shape[0]).T.reshape(-1).tolist()
+    ]
 
 
 def _listed(order):

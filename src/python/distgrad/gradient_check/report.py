@@ -9,8 +9,9 @@ _WIDTH = 100
 
 @dataclass
 class Finding:
-    """One mistake. measured, right: formulas, a line each (empty where there is none); coefficients: [to rank][from rank]
-    relative to the right backward, as text ("1", "1/4"), None where one number for each pair of ranks does not do."""
+    """One mistake. measured, right: formulas, a line each (empty where there is none);
+    coefficients: [to rank][from rank] relative to the right backward, as text ("1", "1/4"), None
+    where one number for each pair of ranks does not do."""
 
     name: str
     text: str
@@ -28,8 +29,8 @@ class Finding:
 
 @dataclass
 class GradcheckReport:
-    """verdict: "right", "wrong", "undecided" (it could be run, but not judged) or "error" (it could not be run). The same on
-    every rank; str() is the text."""
+    """verdict: "right", "wrong", "undecided" (it could be run, but not judged) or "error" (it could
+    not be run). The same on every rank; str() is the text."""
 
     verdict: str
     ranks: int
@@ -63,27 +64,38 @@ class GradcheckReport:
         if self.formulas:
             lines += [f"  {line}" for formula in self.formulas.values() for line in formula]
             lines += [f"    {legend}" for legend in self.legends]
-        rows = [("right for", text) for text in self.right_for] + [("shown", text) for text in self.shown]
+        rows = [("right for", text) for text in self.right_for
+               ] + [("shown", text) for text in self.shown]
         rows += [("note", text) for text in self.notes]
         return "\n".join(lines + ([""] if rows else []) + _rows(rows))
 
     def _headline(self):
         where = ", ".join(part for part in (self.backend, *self.dtypes) if part)
-        told = {"right": "right", "wrong": "wrong", "undecided": "not judged", "error": "could not be carried through"}
+        told = {
+            "right": "right",
+            "wrong": "wrong",
+            "undecided": "not judged",
+            "error": "could not be carried through"
+        }
         names = list(dict.fromkeys(finding.name for finding in self.findings))
         names = f": {', '.join(names)}" if names else ""
-        group = "" if self.global_ranks in ([], list(range(self.ranks))) else f" {self.global_ranks}"
+        group = "" if self.global_ranks in ([],
+                                            list(range(self.ranks))) else f" {self.global_ranks}"
         count = f"{self.ranks} rank{'s' if self.ranks > 1 else ''}{group}"
-        return f"gradcheck: {told[self.verdict]} on {count}" + (f" ({where})" if where else "") + names
+        return f"gradcheck: {told[self.verdict]} on {count}" + (f" ({where})"
+                                                                if where else "") + names
 
 
 def _finding_lines(finding):
     about = f"{', '.join(finding.outputs)} -> {', '.join(finding.inputs)}" if finding.inputs else ""
-    head = "   ".join(part for part in (finding.name, about, f"in {finding.dtype}" if finding.dtype else "") if part)
-    rows = [("measured", line) for line in finding.measured] + [("right", line) for line in finding.right]
+    head = "   ".join(part for part in (finding.name, about,
+                                        f"in {finding.dtype}" if finding.dtype else "") if part)
+    rows = [("measured", line) for line in finding.measured
+           ] + [("right", line) for line in finding.right]
     lines = [head, *(f"  {line}" for line in _rows(rows))]
     if finding.legend:
-        lines += textwrap.wrap(finding.legend, _WIDTH, initial_indent="    ", subsequent_indent="    ")
+        lines += textwrap.wrap(finding.legend, _WIDTH, initial_indent="    ",
+                               subsequent_indent="    ")
     lines += [f"  {line}" for line in finding.details]
     text = finding.text[:1].upper() + finding.text[1:] + "."
     if not finding.linear and finding.right:

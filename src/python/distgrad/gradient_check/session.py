@@ -23,7 +23,8 @@ class Session:
         self._untold = None  # coordinates that the other ranks do not know yet
 
     def run(self, action, *arguments, tolerate=None):
-        """([Result by rank], {rank: Failure}). From probe number `tolerate` on a failure is no error."""
+        """([Result by rank], {rank: Failure}). From probe number `tolerate` on a failure is no
+        error."""
         if self.broken_by:
             raise Broken(self.broken_by)
         self._team.send_to_all((action, *arguments))
@@ -51,10 +52,12 @@ class Session:
         return self.outputs.assemble([_rows(r.values) for r in results])
 
     def probe(self, probes, tolerate=None):
-        """(values by probe and rank, failures, by how much a gradient changed after its backward)."""
+        """(values by probe and rank, failures, by how much a gradient changed after its
+        backward)."""
         coefficients = torch.stack([p.coefficients for p in probes])
         plain = [replace(p, coefficients=None) for p in probes]
-        results, failures = self.run("probe", self._to_tell(), plain, coefficients, tolerate=tolerate)
+        results, failures = self.run("probe", self._to_tell(), plain, coefficients,
+                                     tolerate=tolerate)
         done = min(min(len(r.values), len(probes)) for r in results)
         values = [[r.values[i] for r in results] for i in range(done)]
         later = max((x for r in results if not r.failure for x in r.values[-1]), default=0.0)
@@ -62,7 +65,8 @@ class Session:
 
     def assemble_gradients(self, values):
         """The gradients' coordinates, a row for each probe, of the first that probe() returned."""
-        return self.inputs.assemble([_rows([seen[rank]["row"] for seen in values]) for rank in range(self.size)])
+        return self.inputs.assemble(
+            [_rows([seen[rank]["row"] for seen in values]) for rank in range(self.size)])
 
     def _to_tell(self):
         untold, self._untold = self._untold, None

@@ -1,8 +1,10 @@
-"""The function under test and its inputs on this rank: run forward at moved inputs, and backward with given cotangents.
+"""The function under test and its inputs on this rank: run forward at moved inputs, and backward
+with given cotangents.
 
-Every forward gets fresh copies of the inputs and the same random numbers, so that nothing of one run is in the next but what
-the function itself keeps, and the caller's tensors stay as they are. Parameters and buffers of modules are where they are:
-they are written before each forward, and put back by restore().
+Every forward gets fresh copies of the inputs and the same random numbers, so that nothing of one
+run is in the next but what the function itself keeps, and the caller's tensors stay as they are.
+Parameters and buffers of modules are where they are: they are written before each forward, and put
+back by restore().
 """
 
 import inspect
@@ -28,7 +30,8 @@ class Leaf:
     is_parameter: bool
     data: Optional[torch.Tensor] = None  # of a parameter: what it held
     grad: Optional[torch.Tensor] = None  # likewise
-    base: Optional[torch.Tensor] = None  # the value in the dtype of this pass, contiguous or as strided as `home`
+    # The value in the dtype of this pass, contiguous or as strided as `home`
+    base: Optional[torch.Tensor] = None
 
 
 @dataclass
@@ -39,8 +42,8 @@ class Output:
 
 @dataclass
 class Prepared:
-    """The arguments of one call. inputs: by leaf the tensor whose .grad is its gradient; given: [(name, what the function
-    gets, a copy of it)]."""
+    """The arguments of one call. inputs: by leaf the tensor whose .grad is its gradient; given:
+    [(name, what the function gets, a copy of it)]."""
 
     args: tuple
     kwargs: dict
@@ -63,9 +66,11 @@ class Run:
 
 class Subject:
     def __init__(self, function, inputs, kwargs):
-        """inputs: a tuple of positional arguments, or the one argument; kwargs: keyword arguments."""
+        """inputs: a tuple of positional arguments, or the one argument; kwargs: keyword
+        arguments."""
         self._function, self._kwargs = function, kwargs
-        self._args = inputs if isinstance(inputs, tuple) and not hasattr(inputs, "_fields") else (inputs,)
+        self._args = inputs if isinstance(inputs, tuple) and not hasattr(inputs, "_fields") else (
+            inputs,)
         self._names = parameter_names(function, len(self._args))
         self.leaves = []
         self._constants = {}  # id of the caller's tensor -> (name, tensor)
@@ -76,7 +81,8 @@ class Subject:
         self.use(None)
 
     def use(self, dtype):
-        """From now on floating inputs of less than float64 are in `dtype`; None: as they were given."""
+        """From now on floating inputs of less than float64 are in `dtype`; None: as they were
+        given."""
         self._dtype = dtype
         for leaf in self.leaves:
             value = leaf.data if leaf.is_parameter else leaf.home.detach()
@@ -114,7 +120,8 @@ class Subject:
         for key, (name, tensor) in self._constants.items():
             made[key] = _cast(tensor.detach(), self._dtype).clone()
             given.append((name, made[key], tensor))
-        args, kwargs = nested.exchanged((self._args, self._kwargs), lambda _, leaf: made.get(id(leaf), leaf))
+        args, kwargs = nested.exchanged((self._args, self._kwargs),
+                                        lambda _, leaf: made.get(id(leaf), leaf))
         return Prepared(args, kwargs, inputs, given)
 
     def call(self, prepared, has_backward=True):
@@ -129,8 +136,8 @@ class Subject:
         return run
 
     def backward(self, runs, pairs, retain):
-        """By run and leaf the gradient or None; a parameter's, that all runs share, is in the first. pairs: (output, its
-        cotangent)."""
+        """By run and leaf the gradient or None; a parameter's, that all runs share, is in the
+        first. pairs: (output, its cotangent)."""
         for run in runs:
             for tensor in [*run.inputs, *run.other_leaves]:
                 tensor.grad = None
@@ -195,7 +202,8 @@ class Subject:
         return moved.to(leaf.base.dtype)
 
     def _devices(self):
-        tensors = [leaf.home for leaf in self.leaves] + [tensor for _, tensor in self._constants.values()]
+        tensors = [leaf.home for leaf in self.leaves
+                  ] + [tensor for _, tensor in self._constants.values()]
         return sorted({tensor.device.index for tensor in tensors if tensor.is_cuda})
 
     def _note_other_leaves(self, run):
@@ -213,7 +221,8 @@ class Subject:
 
 
 def parameter_names(function, count):
-    """What the first `count` positional arguments are called: by the function, else x, or x0, x1, ..."""
+    """What the first `count` positional arguments are called: by the function, else x, or x0, x1,
+    ..."""
     plain = ["x"] if count == 1 else [f"x{i}" for i in range(count)]
     named = function.forward if isinstance(function, torch.nn.Module) else function
     owner = getattr(function, "__self__", None)
@@ -224,7 +233,9 @@ def parameter_names(function, count):
         parameters = list(inspect.signature(named).parameters.values())[skip:]
     except (TypeError, ValueError):
         return plain
-    positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    positional = [
+        p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
     return positional[:count] + plain[len(positional):]
 
 
@@ -237,11 +248,16 @@ def _has_setup_context(function):
 
 def _check_kind(name, tensor):
     if type(tensor).__name__ == "DTensor":
-        raise NotSupported(f"{name} is a DTensor: check a function of local tensors, with to_local() and from_local()")
+        raise NotSupported(
+            f"{name} is a DTensor: check a function of local tensors, with to_local() and "
+            f"from_local()"
+        )
     if tensor.is_complex() and tensor.requires_grad:
-        raise NotSupported(f"{name} is complex: check a function of real tensors, with torch.view_as_real()")
+        raise NotSupported(
+            f"{name} is complex: check a function of real tensors, with torch.view_as_real()")
     if tensor.requires_grad and tensor.layout != torch.strided:
-        raise NotSupported(f"{name} is of layout {tensor.layout}; only strided tensors can be moved")
+        raise NotSupported(
+            f"{name} is of layout {tensor.layout}; only strided tensors can be moved")
 
 
 def _outputs_of(result):
@@ -272,8 +288,8 @@ def _cast(tensor, dtype):
 
 
 class _Loss(torch.autograd.Function):
-    """A scalar whose backward gives the outputs these cotangents, as they are. torch.autograd.backward() would import sympy
-    for that, which takes longer than a check."""
+    """A scalar whose backward gives the outputs these cotangents, as they are.
+    torch.autograd.backward() would import sympy for that, which takes longer than a check."""
 
     @staticmethod
     def forward(ctx, cotangents, *outputs):
@@ -298,8 +314,10 @@ class _Strided(torch.autograd.Function):
 
 
 def _as_strided_like(original, leaf):
-    """A copy of the leaf that is no leaf, as an operand in a model is none, in the memory order of the caller's tensor."""
-    overlaps = any(stride == 0 and size > 1 for stride, size in zip(original.stride(), original.shape))
+    """A copy of the leaf that is no leaf, as an operand in a model is none, in the memory order of
+    the caller's tensor."""
+    overlaps = any(
+        stride == 0 and size > 1 for stride, size in zip(original.stride(), original.shape))
     if original.is_contiguous() or overlaps:
         return leaf.clone(memory_format=torch.contiguous_format)
     return _Strided.apply(leaf, original.stride())

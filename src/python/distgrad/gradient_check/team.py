@@ -1,8 +1,9 @@
 """The ranks of a check among themselves: a Gloo group of their own, in which rank 0 leads.
 
-Rank 0 sends plans and gets results; nobody waits in the group under test but the function itself. When a rank raises while others
-are inside one of the function's collectives, it breaks its connections of the group under test after a while, so that they
-raise, too. When a rank is not heard of any more, what it was doing when it became late is in the store.
+Rank 0 sends plans and gets results; nobody waits in the group under test but the function itself.
+When a rank raises while others are inside one of the function's collectives, it breaks its
+connections of the group under test after a while, so that they raise, too. When a rank is not heard
+of any more, what it was doing when it became late is in the store.
 """
 
 import contextlib
@@ -42,14 +43,21 @@ class Lost(RuntimeError):
     def report(self, team, stack=None):
         """stack: where it hangs, if that is known."""
         text = f"not done after {team.timeout_s:g} s, but at" if stack else "does not answer any more: it died, hangs, or left"
-        error = {"ranks": [self.silent], "doing": "in the function" if stack else "in gradcheck", "text": text, "where": "",
-                 "traceback": stack or ""}
-        return GradcheckReport("error", team.size, team.backend, errors=[error], global_ranks=list(team.global_ranks))
+        error = {
+            "ranks": [self.silent],
+            "doing": "in the function" if stack else "in gradcheck",
+            "text": text,
+            "where": "",
+            "traceback": stack or ""
+        }
+        return GradcheckReport("error", team.size, team.backend, errors=[error],
+                               global_ranks=list(team.global_ranks))
 
 
 class _Control:
-    """Connections among the ranks of `group`. They are no group of torch.distributed's: new_group() counts groups for their
-    names, and where only some ranks make one those that the caller makes next do not find each other."""
+    """Connections among the ranks of `group`. They are no group of torch.distributed's: new_group()
+    counts groups for their names, and where only some ranks make one those that the caller makes
+    next do not find each other."""
 
     def __init__(self, group, timeout):
         self.checks = itertools.count()
@@ -57,10 +65,13 @@ class _Control:
         store = c10d._world.pg_map[group][1]
         self.store = dist.PrefixStore(f"distgrad-gradcheck/{_connected[group]}", store)
         try:
-            self.gloo = dist.ProcessGroupGloo(self.store, dist.get_rank(group), dist.get_world_size(group), timeout)
+            self.gloo = dist.ProcessGroupGloo(self.store, dist.get_rank(group),
+                                              dist.get_world_size(group), timeout)
         except RuntimeError as error:
-            raise RuntimeError(f"gradcheck: the ranks of the group did not all call it within {timeout.total_seconds():g} s"
-                               f" ({str(error).splitlines()[0]})") from None
+            raise RuntimeError(
+                f"gradcheck: the ranks of the group did not all call it within "
+                f"{timeout.total_seconds():g} s"
+                f" ({str(error).splitlines()[0]})") from None
 
 
 class Team:
@@ -72,10 +83,12 @@ class Team:
         self.backend = dist.get_backend(self.group)
         self.global_ranks = dist.get_process_group_ranks(self.group)
         self.timeout_s = timeout_s
-        self._patience_s = 3 * timeout_s + 60  # with a rank that is in the function, and will say itself if it is too long
+        # With a rank that is in the function, and will say itself if it is too long
+        self._patience_s = 3 * timeout_s + 60
         self._control = _control_of(self.group, timeout_s)
         self._check = next(self._control.checks)
-        self.watch = Watch(self._tell_late, lambda: _break(self.group, self.rank, self.size), timeout_s)
+        self.watch = Watch(self._tell_late, lambda: _break(self.group, self.rank, self.size),
+                           timeout_s)
         self._timeouts = []
 
     def __enter__(self):
@@ -115,10 +128,13 @@ class Team:
         return self._receive([0], self._patience_s)[0]
 
     def _send(self, data, ranks):
-        """A first packet of one size, which tells how much follows: few messages, as each wakes threads on both sides."""
-        head = torch.frombuffer(bytearray(len(data).to_bytes(8, "little") + data[:_PACKET - 8].ljust(_PACKET - 8)),
-                                dtype=torch.uint8)
-        rest = torch.frombuffer(bytearray(data[_PACKET - 8:]), dtype=torch.uint8) if len(data) > _PACKET - 8 else None
+        """A first packet of one size, which tells how much follows: few messages, as each wakes
+        threads on both sides."""
+        head = torch.frombuffer(
+            bytearray(len(data).to_bytes(8, "little") + data[:_PACKET - 8].ljust(_PACKET - 8)),
+            dtype=torch.uint8)
+        rest = torch.frombuffer(bytearray(data[_PACKET - 8:]),
+                                dtype=torch.uint8) if len(data) > _PACKET - 8 else None
         for packet in (head, rest) if rest is not None else (head,):
             works = [(rank, self._started("send", packet, rank)) for rank in ranks]
             for rank, work in works:
@@ -155,7 +171,8 @@ class Team:
     # -- when something is wrong
 
     def publish(self, outcome):
-        """For ranks that this one cannot send to any more; they look once their connection is closed."""
+        """For ranks that this one cannot send to any more; they look once their connection is
+        closed."""
         self._forget()
         with contextlib.suppress(RuntimeError):
             self._control.store.set(self._key("outcome"), pickle.dumps(outcome))
@@ -166,12 +183,14 @@ class Team:
         self._forget()
         key = self._key("outcome")
         with contextlib.suppress(RuntimeError):
-            self._control.store.wait([key], datetime.timedelta(seconds=min(_MARGIN_S, self.timeout_s)))
+            self._control.store.wait([key],
+                                     datetime.timedelta(seconds=min(_MARGIN_S, self.timeout_s)))
             return pickle.loads(self._control.store.get(key))
         return None
 
     def late(self, rank):
-        """Where a rank was when it had been in one call for `timeout_s`; None where it was not so long in one."""
+        """Where a rank was when it had been in one call for `timeout_s`; None where it was not so
+        long in one."""
         with contextlib.suppress(RuntimeError):
             key = self._key(f"late/{rank}")
             if self._control.store.check([key]):
@@ -188,8 +207,8 @@ class Team:
 
     @contextlib.contextmanager
     def _breaking_later(self, failure):
-        """After a failure of this rank: the others may be waiting for it, and cannot be asked. At once where a connection
-        is closed already."""
+        """After a failure of this rank: the others may be waiting for it, and cannot be asked. At
+        once where a connection is closed already."""
         grace = 0 if failure is not None and failure.is_echo else _GRACE_S
         timer = threading.Timer(grace, _break, (self.group, self.rank, self.size))
         timer.daemon = True
@@ -209,15 +228,17 @@ class Team:
 
 
 class Watch:
-    """Notices, in a thread of its own, that the main thread has been in one call for too long; once a check."""
+    """Notices, in a thread of its own, that the main thread has been in one call for too long; once
+    a check."""
 
     def __init__(self, on_late, on_stuck, seconds):
-        """on_stuck(): a while after on_late(stack), where the call goes on: Gloo's collectives give up by themselves, its
-        sends and receives do not."""
+        """on_stuck(): a while after on_late(stack), where the call goes on: Gloo's collectives give
+        up by themselves, its sends and receives do not."""
         self._on_late, self._on_stuck, self._seconds = on_late, on_stuck, seconds
         self._main = threading.get_ident()
         self._since = None
-        self.hung_at = ""  # the stack, where that was not in a call of torch.distributed's, which waits for others
+        # The stack, where that was not in a call of torch.distributed's, which waits for others
+        self.hung_at = ""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="distgrad-gradcheck", daemon=True)
         self.is_late = False
@@ -265,7 +286,9 @@ def _control_of(group, timeout_s):
 
 
 def _gloo_backends():
-    return list({id(b): b for group in list(c10d._world.pg_map) for b in _backends_of(group) if _is_gloo(b)}.values())
+    return list({
+        id(b): b for group in list(c10d._world.pg_map) for b in _backends_of(group) if _is_gloo(b)
+    }.values())
 
 
 def _backends_of(group):
@@ -281,7 +304,8 @@ def _is_gloo(backend):
 
 
 def _break(group, rank, size):
-    """Ends what the group is waiting for, here and on the other ranks. It cannot be used any more."""
+    """Ends what the group is waiting for, here and on the other ranks. It cannot be used any
+    more."""
     backends = _backends_of(group)
     for backend in backends:
         if _is_gloo(backend):
@@ -297,7 +321,8 @@ def _break_gloo(backend, rank, size):
         if other == rank:
             continue
         try:
-            backend.recv([torch.zeros(1)], other, _POISON_TAG).wait(datetime.timedelta(milliseconds=1))
+            backend.recv([torch.zeros(1)], other,
+                         _POISON_TAG).wait(datetime.timedelta(milliseconds=1))
         except RuntimeError as error:  # a connection that is closed already closes no others
             if "Timed out" in str(error):
                 return

@@ -73,7 +73,8 @@ class Binding:
         if is_uneven(call) and not self.names("splits", "input_splits", "output_splits", "scatter_list") \
                 and not any(s.source == "chunks" for s in self.slots):
             raise NotOffered(f"{self.label} has no parameter for splits and cuts evenly only")
-        if call.kind == "all_to_all" and call.dim not in (None, 0) and not self.names("dim", "chunks"):
+        if call.kind == "all_to_all" and call.dim not in (None,
+                                                          0) and not self.names("dim", "chunks"):
             raise NotOffered(f"{self.label} has no parameter for the dimension")
 
     def _check_op(self, call):
@@ -81,30 +82,39 @@ class Binding:
             raise NotOffered(f"{self.label} has no parameter for the op and is taken to be a sum")
         if self.names("op"):
             slot = next(s for s in self.slots + self.constructor if s.source == "op")
-            if isinstance(_op_style(slot), str) and call.op == "premul_sum" and not self.names("factor"):
-                raise NotOffered(f"{self.label} takes the op as text, which cannot hold premul_sum's factor")
+            if isinstance(_op_style(slot),
+                          str) and call.op == "premul_sum" and not self.names("factor"):
+                raise NotOffered(
+                    f"{self.label} takes the op as text, which cannot hold premul_sum's factor")
         elif self.names("average") and call.op not in ("sum", "avg"):
             raise NotOffered(f"{self.label} knows sum and avg only")
 
     def _check_root(self, call):
         if call.root != 0 and not self.names("root", "global_root", "world_root"):
-            raise NotOffered(f"{self.label} has no parameter for the root, which is taken to be rank 0")
+            raise NotOffered(
+                f"{self.label} has no parameter for the root, which is taken to be rank 0")
         if self.names("world_root") and not _is_world(call.group):
             slot = next(s for s in self.slots + self.constructor if s.source == "world_root")
-            raise NotOffered(f"{self.label}: whether `{slot.name}` counts in the group or the world cannot be told from"
-                             " its name (`root` and `group_src` do the former, `src` and `dst` the latter)")
+            raise NotOffered(
+                f"{self.label}: whether `{slot.name}` counts in the group or the world cannot be "
+                f"told from"
+                " its name (`root` and `group_src` do the former, `src` and `dst` the latter)")
 
     def __call__(self, call, x):
         """The call's result on this rank, as the contract of the kind says."""
         if self.names("gather_dim") and x.dim() < 2:
-            raise NotOffered(f"{self.label} takes a dimension to cut and another one to join, and the operand has {x.dim()}")
+            raise NotOffered(
+                f"{self.label} takes a dimension to cut and another one to join, and the operand "
+                f"has {x.dim()}"
+            )
         return forms.call_in_some_form(self, call, x, self._call)
 
     def _call(self, call, x):
         x = x if self.mode == "shared" else results.private_copy(x)
         arguments = Arguments(call, x)
         function = self.function
-        if self.makes_instance:  # a step runs once in a case: this is once for each call site, and no case sees another's
+        # A step runs once in a case: this is once for each call site, and no case sees another's
+        if self.makes_instance:
             function = invoke(self.function, self.constructor, arguments, False)
         try:
             value = self._invoke(modes.function_in(self.mode, function), arguments)
@@ -112,8 +122,10 @@ class Binding:
             raise_if_backend_lacks(error, call)
             _raise_if_scalar(error, call, x, self.label)
             if "_PrivateCopy" in str(error):
-                raise RuntimeError(f"{self.label} works in place on its operand, which is expanded here: several of its"
-                                   " elements are one in memory") from error
+                raise RuntimeError(
+                    f"{self.label} works in place on its operand, which is expanded here: several "
+                    f"of its"
+                    " elements are one in memory") from error
             raise
         if self.mode == "shared":
             _check_keeps_operand(value, x, self.label, arguments)
@@ -126,7 +138,9 @@ class Binding:
         try:
             return invoke(function, self.slots, arguments, self.by_position)
         except Exception as error:
-            kept = [s for s in self.slots if s.source == "group" and _keeps_default(s, arguments.call)]
+            kept = [
+                s for s in self.slots if s.source == "group" and _keeps_default(s, arguments.call)
+            ]
             if not kept or not forms.lacks_group(error, before):
                 raise
         told = tuple(replace(s, default=_EMPTY) if s in kept else s for s in self.slots)
@@ -139,7 +153,8 @@ def _check_keeps_operand(value, x, label, arguments):
     if value is x:
         raise NotOffered(f"{label} works in place: it returns its operand")
     if value is None and arguments.outputs is None:
-        raise NotOffered(f"{label} works in place: it returns nothing, and its operand holds the result")
+        raise NotOffered(
+            f"{label} works in place: it returns nothing, and its operand holds the result")
 
 
 def _check_group(label, call, groups_from_setup):
@@ -149,7 +164,10 @@ def _check_group(label, call, groups_from_setup):
         raise NotOffered(f"{label} has no parameter for the group and runs in the whole world only")
     if groups_from_setup is not None and call.group.name not in groups_from_setup:
         asked = f"the group {call.group.name}" if call.group.name else "the whole world"
-        raise NotOffered(f"{label} has no parameter for the group, and setup(groups) does not provide for {asked}")
+        raise NotOffered(
+            f"{label} has no parameter for the group, and setup(groups) does not provide for "
+            f"{asked}"
+        )
 
 
 class Arguments:
@@ -178,7 +196,8 @@ class Arguments:
     def _outputs(self, slot):
         if self.call.kind == "gather" and self.call.group.rank != self.call.root:
             return None
-        self.outputs = results.empty_outputs(self.call, self.x, "list" in slot.name or slot.name.endswith("s"))
+        self.outputs = results.empty_outputs(self.call, self.x, "list" in slot.name or
+                                             slot.name.endswith("s"))
         if self.call.kind == "scatter" and self.call.group.rank != self.call.root:
             # Nothing else that such a rank hands over requires a gradient, and its backward has to
             # run for root's.
@@ -238,14 +257,19 @@ class Arguments:
         if self.call.splits is None and slot.default is None:
             return None
         if self.call.kind == "all_to_all":
-            return [list(row) for row in self.call.splits or (chunk_sizes(self.call, self.x),) * self.call.group.size]
+            return [
+                list(row) for row in self.call.splits or (chunk_sizes(self.call, self.x),) *
+                self.call.group.size
+            ]
         return chunk_sizes(self.call, self.x)
 
     def _input_splits(self, slot):
-        return None if self.call.splits is None and slot.default is None else chunk_sizes(self.call, self.x)
+        return None if self.call.splits is None and slot.default is None else chunk_sizes(
+            self.call, self.x)
 
     def _output_splits(self, slot):
-        return None if self.call.splits is None and slot.default is None else received_sizes(self.call, self.x)
+        return None if self.call.splits is None and slot.default is None else received_sizes(
+            self.call, self.x)
 
     def _labels(self, _):
         rows = self.x.shape[0] if self.x.dim() > 0 else 1
@@ -277,20 +301,24 @@ def _raise_if_scalar(error, call, x, label):
     """A function that joins tensors has no result for operands without a dimension, and need not
     have one."""
     if x.dim() == 0 and call.kind in names.GATHERING and re.search(
-            r"zero-dimensional tensor.*cannot be concatenated|tensor has no dimensions", str(error)):
-        raise NotOffered(f"{label} joins its operands, and these have no dimension: {error}") from error
+            r"zero-dimensional tensor.*cannot be concatenated|tensor has no dimensions",
+            str(error)):
+        raise NotOffered(
+            f"{label} joins its operands, and these have no dimension: {error}") from error
 
 
 def bind(target, kind, label, place):
     """Binds `target`, which the user named, as an implementation of `kind`. `place` is the
     subject's text up to the name, for the adapter that a SubjectError shows. Raises SubjectError
     where it cannot be called or mapped."""
-    function, constructed, parameters, by_position = _callable_and_parameters(target, kind, label, place)
+    function, constructed, parameters, by_position = _callable_and_parameters(
+        target, kind, label, place)
     slots = _slots(parameters, kind, with_tensor=True)
     if _has_a_group_of_its_own(function):
         slots = tuple(replace(s, default=_EMPTY) if s.source == "group" else s for s in slots)
     constructor = _slots(constructed, kind, with_tensor=False) if constructed is not None else ()
-    binding = Binding(function, kind, label, slots, constructor, constructed is not None, by_position)
+    binding = Binding(function, kind, label, slots, constructor, constructed is not None,
+                      by_position)
     unmapped = [s.name for s in constructor + slots if s.source is None and hint.is_required(s)]
     if kind == "send_recv" and not binding.names("pairs"):
         unmapped.append("pairs")
@@ -309,21 +337,30 @@ def _callable_and_parameters(target, kind, label, place):
     if inspect.isclass(target) and issubclass(target, torch.autograd.Function):
         target = target.apply
     owner = getattr(target, "__self__", None)
-    if inspect.isclass(owner) and issubclass(owner, torch.autograd.Function) and target.__name__ == "apply":
+    if inspect.isclass(owner) and issubclass(
+            owner, torch.autograd.Function) and target.__name__ == "apply":
         return target, None, _forward_parameters(owner), True
     if inspect.isclass(target) and issubclass(target, torch.nn.Module):
         return target, _parameters(target, label, kind, place), _without_self(target.forward), False
     if inspect.isclass(target):
-        raise SubjectError(f"{label} is a class, but neither an autograd.Function nor a torch.nn.Module; name a function")
+        raise SubjectError(
+            f"{label} is a class, but neither an autograd.Function nor a torch.nn.Module; name a "
+            f"function"
+        )
     if isinstance(target, torch.nn.Module):
         return target, None, _parameters(target.forward, label, kind, place), False
     if not callable(target):
         raise SubjectError(f"{label} is not callable: it is of type {type(target).__name__}")
     parameters = _parameters(target, label, kind, place)
     owner = getattr(target, "__qualname__", "").rpartition(".")[0].rpartition(".")[2]
-    if inspect.isfunction(target) and owner.isidentifier() and parameters[:1] and parameters[0].name == "self":
-        method = Binding(target, kind, label, _slots(parameters[1:], kind, with_tensor=True), (), False, False)
-        raise SubjectError(f"{label} is a method, and which {owner} it is called on is not known{hint.adapter_text(method, place, owner)}")
+    if inspect.isfunction(
+            target) and owner.isidentifier() and parameters[:1] and parameters[0].name == "self":
+        method = Binding(target, kind, label, _slots(parameters[1:], kind, with_tensor=True), (),
+                         False, False)
+        raise SubjectError(
+            f"{label} is a method, and which {owner} it is called on is not "
+            f"known{hint.adapter_text(method, place, owner)}"
+        )
     return target, None, parameters, False
 
 
@@ -339,7 +376,9 @@ def _has_a_group_of_its_own(function):
     """Whether None for a group is not the world but what the function's own project has set: it
     calls a getter for that."""
     called = getattr(getattr(inspect.unwrap(function), "__code__", None), "co_names", ())
-    return any(re.match(r"_?get_\w*(group|pg)(_|$)", name) and not re.search("default|world|rank|size", name) for name in called)
+    return any(
+        re.match(r"_?get_\w*(group|pg)(_|$)", name) and
+        not re.search("default|world|rank|size", name) for name in called)
 
 
 def _without_self(method):
@@ -351,7 +390,8 @@ def _parameters(function, label, kind, place):
         return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         empty = Binding(function, kind, label, (), (), False, False)
-        raise SubjectError(f"{label} has no signature to read{hint.adapter_text(empty, place)}") from None
+        raise SubjectError(
+            f"{label} has no signature to read{hint.adapter_text(empty, place)}") from None
 
 
 def _slots(parameters, kind, with_tensor):
@@ -366,14 +406,21 @@ def _slots(parameters, kind, with_tensor):
             source = None
         else:
             source = _source(parameter, kind)
-            before = tensor is not None and position < parameters.index(tensor) and tensor.kind != tensor.KEYWORD_ONLY
+            before = tensor is not None and position < parameters.index(
+                tensor) and tensor.kind != tensor.KEYWORD_ONLY
             if source is None and before:
-                source = "outputs"  # c10d's order; nothing else that is unknown stands before the tensor
+                # C10d's order; nothing else that is unknown stands before the tensor
+                source = "outputs"
         slots.append(Slot(parameter.name, parameter.kind, source, default, parameter.annotation))
-    if any(s.source == "scatter_list" for s in slots):  # then the tensor is what is filled, as in c10d
+    # Then the tensor is what is filled, as in c10d
+    if any(s.source == "scatter_list" for s in slots):
         slots = [replace(s, source="outputs") if s.source == "tensor" else s for s in slots]
-    if kind == "all_to_all" and any(s.source == "dim" and not names.is_gather_dim(s.name) for s in slots):
-        slots = [replace(s, source="gather_dim") if s.source == "dim" and names.is_gather_dim(s.name) else s for s in slots]
+    if kind == "all_to_all" and any(
+            s.source == "dim" and not names.is_gather_dim(s.name) for s in slots):
+        slots = [
+            replace(s, source="gather_dim")
+            if s.source == "dim" and names.is_gather_dim(s.name) else s for s in slots
+        ]
     return tuple(slots)
 
 
@@ -387,7 +434,8 @@ def _tensor_parameter(parameters, kind):
             return parameter
     if candidates:
         return candidates[0]
-    return next((p for p in parameters if p.kind == p.KEYWORD_ONLY and names.is_input(p.name)), None)
+    return next((p for p in parameters if p.kind == p.KEYWORD_ONLY and names.is_input(p.name)),
+                None)
 
 
 def _source(parameter, kind):

@@ -17,8 +17,9 @@ from .call import NotOffered
 from .strides import laid_out
 
 # How a function says of a shape that it is not one of its own, before it has sent anything.
-_OF_A_SHAPE = re.compile(r"not enough values to unpack|index out of range|[Dd]imension|divisible|number of dim|\bndim\b|"
-                         r"permute|split_with_sizes|equal(ly)? split|\bdims?\b|\bshape\b")
+_OF_A_SHAPE = re.compile(
+    r"not enough values to unpack|index out of range|[Dd]imension|divisible|number of dim|\bndim\b|"
+    r"permute|split_with_sizes|equal(ly)? split|\bdims?\b|\bshape\b")
 # How it says that it has no group of its own, where None is passed for one.
 _OF_NO_GROUP = re.compile(r"group|None|initiali[sz]ed", re.IGNORECASE)
 
@@ -77,12 +78,14 @@ class _OfDims:
         return 0 < x.dim() < self._dims
 
     def given(self, call, x):
-        counted = call if call.dim is None else replace(call, dim=call.dim % x.dim())  # from the front
+        # From the front
+        counted = call if call.dim is None else replace(call, dim=call.dim % x.dim())
         return counted, x.reshape(*x.shape, *[1] * (self._dims - x.dim()))
 
     def taken(self, result, call, x):
         behind = self._dims - x.dim()
-        return result.reshape(result.shape[:-behind]) if result.shape[-behind:].numel() == 1 else result
+        return result.reshape(
+            result.shape[:-behind]) if result.shape[-behind:].numel() == 1 else result
 
 
 _FORMS = (_AsItIs(), _AlongTheLast(), _OfDims(3), _OfDims(4))
@@ -99,7 +102,10 @@ def call_in_some_form(binding, call, x, run):
         if not form.takes(call, x):
             continue
         if refused and binding.mode == "shared":
-            raise NotOffered(f"{binding.label} does not take the program's own tensor, which has one form only: {refused}")
+            raise NotOffered(
+                f"{binding.label} does not take the program's own tensor, which has one form "
+                f"only: {refused}"
+            )
         before = noting.entered()
         try:
             return form.taken(run(*form.given(call, x)), call, x)
@@ -116,7 +122,8 @@ def call_in_some_form(binding, call, x, run):
 
 def lacks_group(error, before):
     """Whether a function that was left its default for the group asks for one."""
-    return noting.entered() == before and not isinstance(error, NotOffered) and bool(_OF_NO_GROUP.search(str(error)))
+    return noting.entered() == before and not isinstance(error, NotOffered) and bool(
+        _OF_NO_GROUP.search(str(error)))
 
 
 def _words(error):

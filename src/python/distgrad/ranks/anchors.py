@@ -50,4 +50,5 @@ class _Anchor(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, one):
-        return (None, torch.full_like(one, ctx.weight), *(torch.zeros(s, dtype=d, device=on) for s, d, on in ctx.shapes))
+        return (None, torch.full_like(one, ctx.weight),
+                *(torch.zeros(s, dtype=d, device=on) for s, d, on in ctx.shapes))

@@ -34,7 +34,8 @@ class Call:
     factor: Optional[float]
     root: int
     dim: Optional[int]  # may be negative; None for all_gather and gather: stacked along a new dim 0
-    splits: Optional[Tuple[Tuple[int, ...], ...]]  # one row, for all_to_all a row a rank; None: even
+    # One row, for all_to_all a row a rank; None: even
+    splits: Optional[Tuple[Tuple[int, ...], ...]]
     pairs: Optional[Tuple[Tuple[int, int], ...]]
     group: RankGroup
     is_async: bool = False  # to be called with async_op=True, and waited for

@@ -2,7 +2,8 @@
 
 main() is given a list of requests, one a case,
 
-    {"subject": TEXT, "calls": [{"step", "subject", "kind", "op", "factor", "root", "dim", "splits", "pairs", "size"}, ...],
+    {"subject": TEXT, "calls": [{"step", "subject", "kind", "op", "factor", "root", "dim", "splits",
+    "pairs", "size"}, ...],
      "functions": [{"step", "code", "simulate"}, ...], "names": [TEXT, ...]}
 
 `size` being that of the groups of a call in a group and null in the world, "functions" the steps
@@ -32,7 +33,8 @@ from .collectives import TRAITS
 _COPIED = ["x = x.clone()  # it may work in place"]
 
 
-_OF_TRUTH = {"losses", "loss", "leaves", "J", "bound"}  # local to functions that call none but joint functions
+# Local to functions that call none but joint functions
+_OF_TRUTH = {"losses", "loss", "leaves", "J", "bound"}
 
 
 class NotWritable(Exception):
@@ -49,7 +51,8 @@ class Written:
         self.process_group = in_group or "dist.group.WORLD"
         self.size = f"dist.get_world_size({in_group})"
         self.rank = f"dist.get_rank({in_group})"
-        self.global_root = f"dist.get_global_rank(group, {call['root']})" if in_group else str(call["root"])
+        self.global_root = f"dist.get_global_rank(group, {call['root']})" if in_group else str(
+            call["root"])
 
     @property
     def reduce_op(self):
@@ -70,7 +73,8 @@ class Written:
         them."""
         splits = self._call["splits"]
         if splits:
-            return f"{splits}[{self.rank}]" if self._call["kind"] == "all_to_all" else str(splits[0])
+            return f"{splits}[{self.rank}]" if self._call["kind"] == "all_to_all" else str(
+                splits[0])
         return "None" if default is None else self.even_sizes()
 
     def received_sizes(self, default):
@@ -82,7 +86,8 @@ class Written:
 
     def all_splits(self, default):
         if self._call["splits"] or default is None or self._call["kind"] != "all_to_all":
-            return repr(self._call["splits"]) if self._call["kind"] == "all_to_all" else self.sizes(default)
+            return repr(
+                self._call["splits"]) if self._call["kind"] == "all_to_all" else self.sizes(default)
         return f"[{self.even_sizes()}] * {self.size}"
 
 
@@ -122,7 +127,8 @@ _ARGUMENTS = {
     "scatter_list": lambda call, slot: _on_root(call, f"list({Written(call).chunks()})"),
     "outputs": lambda call, slot: "outputs",
 }
-_BY_POSITION = ("tensor", "chunks", "outputs", "scatter_list")  # what everybody passes without a name
+# What everybody passes without a name
+_BY_POSITION = ("tensor", "chunks", "outputs", "scatter_list")
 
 
 def _argument(call, slot):
@@ -134,7 +140,8 @@ def _argument(call, slot):
 def _arguments(binding, slots, call):
     texts, by_name = [], False
     for slot in slots:
-        if slot.kind == slot.kind.VAR_KEYWORD or (slot.kind == slot.kind.VAR_POSITIONAL and slot.source is None):
+        if slot.kind == slot.kind.VAR_KEYWORD or (slot.kind == slot.kind.VAR_POSITIONAL and
+                                                  slot.source is None):
             continue
         if adapters._keeps_default(slot, _as_call(call)):
             if binding.by_position:
@@ -256,8 +263,10 @@ def _operator_source(text, call):
     torch.ops.load_library(path)
     arguments = getattr(getattr(torch.ops, space), name).default._schema.arguments
     operand = next(a for a in arguments if str(a.type) == "Tensor")
-    written = [_operator_argument(call, a) for a in arguments if a is not operand and
-               (not a.has_default_value() or any(a.name in known for known in _OF_OPERATORS.values()))]
+    written = [
+        _operator_argument(call, a) for a in arguments if a is not operand and
+        (not a.has_default_value() or any(a.name in known for known in _OF_OPERATORS.values()))
+    ]
     line = f"y = torch.ops.{space}.{name}({', '.join(['x', *written])})"
     lines = [*_COPIED, line, *_off_root(call), *_result(None, call)]
     return path, {"text": "\n".join(lines) + "\n", "around": ""}
@@ -275,8 +284,11 @@ def _function_source(part, call, imports):
         function += ".apply"
     if part.mode == "compile":
         function = f"compiled({function})"
-    copied = _COPIED if call["kind"] in ("all_reduce", "reduce", "broadcast") and part.mode != "shared" else []
-    made = [line for slot in binding.slots if slot.source == "outputs" for line in _outputs(slot, call)]
+    copied = _COPIED if call["kind"] in ("all_reduce", "reduce",
+                                         "broadcast") and part.mode != "shared" else []
+    made = [
+        line for slot in binding.slots if slot.source == "outputs" for line in _outputs(slot, call)
+    ]
     lines = [*copied, *made, f"y = {function}({_arguments(binding, binding.slots, call)})"]
     if call["is_async"]:
         lines.append("y = waited(y)")
@@ -369,7 +381,8 @@ def answer_of(request):
         }
     if subject is not None:
         answer["setups"], answer["mode"] = _setups(subject, imports), _mode(subject)
-    answer["imports"] = imports.text() + "".join(f"\ntorch.ops.load_library({path!r})\n" for path in libraries)
+    answer["imports"] = imports.text() + "".join(
+        f"\ntorch.ops.load_library({path!r})\n" for path in libraries)
     return answer
 
 
@@ -377,8 +390,11 @@ def answer_or_error(request):
     try:
         return answer_of(request)
     except NotWritable as error:
-        return {"error": f"the call of {request['subject']} cannot be written out: {error}. Write a function of `x` around it"
-                         " and name that"}
+        return {
+            "error": f"the call of {request['subject']} cannot be written out: {error}. Write a "
+                     f"function of `x` around it"
+            " and name that"
+        }
     except (SubjectError, NotOffered) as error:
         return {"error": str(error)}
 

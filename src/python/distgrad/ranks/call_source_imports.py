@@ -7,8 +7,8 @@ import sys
 from . import adapters_loading, adapters_names
 
 # What a script's functions have names of their own for, beside those that main()'s request names.
-_LOCAL = ("x", "y", "g", "xs", "group", "outputs", "chunks", "operand", "output", "sent", "received", "shapes", "parts", "nn", "fc",
-          "sys", "importlib", "module_of")
+_LOCAL = ("x", "y", "g", "xs", "group", "outputs", "chunks", "operand", "output", "sent",
+          "received", "shapes", "parts", "nn", "fc", "sys", "importlib", "module_of")
 
 _MODULE_OF = '''
 
@@ -28,7 +28,10 @@ class Imports:
 
     def __init__(self, taken):
         kinds = adapters_names.KINDS  # the script has functions and classes of their names
-        self._taken = {*taken, *_LOCAL, *kinds, *("".join(word.title() for word in kind.split("_")) for kind in kinds)}
+        self._taken = {
+            *taken, *_LOCAL, *kinds,
+            *("".join(word.title() for word in kind.split("_")) for kind in kinds)
+        }
         self._lines = {}  # by module's name or file's path: (line, name in the script)
         self._folders = []
 
@@ -44,14 +47,16 @@ class Imports:
         imports itself."""
         lines = [line for line, _ in self._lines.values() if line.startswith("import ")]
         files = [line for line, _ in self._lines.values() if not line.startswith("import ")]
-        text = "".join(f"\nsys.path.insert(0, {folder!r})" for folder in self._folders) + ("\n" if self._folders else "")
+        text = "".join(f"\nsys.path.insert(0, {folder!r})"
+                       for folder in self._folders) + ("\n" if self._folders else "")
         text += "".join(line + "\n" for line in lines)
         return text + _MODULE_OF + "".join(line + "\n" for line in files) if files else text
 
     def _module(self, place):
         key = os.path.abspath(os.path.expanduser(place)) if place.endswith(".py") else place
         if key not in self._lines:
-            self._lines[key] = self._of_file(key) if place.endswith(".py") else self._of_module(place)
+            self._lines[key] = self._of_file(key) if place.endswith(".py") else self._of_module(
+                place)
         return self._lines[key][1]
 
     def _of_module(self, place):

@@ -31,9 +31,18 @@ _TENSOR = torch.Tensor
 _DETACHES = {_TENSOR.detach: "detach()", _TENSOR.data.__get__: ".data"}
 _NUMBERS = {_TENSOR.item: ".item()", _TENSOR.__float__: "float()", _TENSOR.tolist: ".tolist()"}
 # Collectives that take their operands apart from their results: which argument it is.
-_OPERANDS = {"allgather_": 1, "_allgather_base_": 1, "allgather_into_tensor_coalesced_": 1, "allgather_coalesced_": 1,
-             "reduce_scatter_": 1, "_reduce_scatter_base_": 1, "alltoall_": 1, "alltoall_base_": 1, "gather_": 1,
-             "scatter_": 1}
+_OPERANDS = {
+    "allgather_": 1,
+    "_allgather_base_": 1,
+    "allgather_into_tensor_coalesced_": 1,
+    "allgather_coalesced_": 1,
+    "reduce_scatter_": 1,
+    "_reduce_scatter_base_": 1,
+    "alltoall_": 1,
+    "alltoall_base_": 1,
+    "gather_": 1,
+    "scatter_": 1
+}
 
 _active = None  # the Cuts that this rank's one thread runs under
 _original_apply = vars(torch.autograd.Function)["apply"]  # a classmethod, in Python or in C
@@ -49,7 +58,8 @@ def _watched_apply(cls, *args, **kwargs):
     return _active.function(cls, args, kwargs)
 
 
-for _name in ("__name__", "__qualname__", "__doc__"):  # adapters.py, as other code, knows it by its name
+# adapters.py, as other code, knows it by its name
+for _name in ("__name__", "__qualname__", "__doc__"):
     setattr(_watched_apply, _name, getattr(torch.autograd.Function.apply, _name))
 # Before any of the user's modules binds it to a name of its own.
 torch.autograd.Function.apply = classmethod(_watched_apply)
@@ -71,7 +81,8 @@ class Cuts:
         self._holds = False
         self._inside = 0  # of Functions
         self.exchanges = 0
-        self.unknown = []  # Functions of which it is not known whether their backward is the derivative
+        # Functions of which it is not known whether their backward is the derivative
+        self.unknown = []
         self.parted = False  # the program took another way, so that what is held does not fit
 
     @contextlib.contextmanager
@@ -81,7 +92,8 @@ class Cuts:
             yield
         for event in self._events:
             if event.alias is not None and not _same(event.alias, event.value):
-                event.value = None  # written to through the alias: a way to change the tensor, and no cut
+                # Written to through the alias: a way to change the tensor, and no cut
+                event.value = None
             event.alias = None
 
     @contextlib.contextmanager
@@ -129,7 +141,8 @@ class Cuts:
             return result
         flat, spec = tree_flatten(result)
         for i, x in enumerate(flat):
-            if type(x) is _TENSOR and x.is_floating_point() and not any(x is y for y in args):  # contiguous() may be
+            # contiguous() may be
+            if type(x) is _TENSOR and x.is_floating_point() and not any(x is y for y in args):
                 flat[i] = self._tensor("no_grad", x)
         return tree_unflatten(flat, spec)
 
@@ -150,12 +163,14 @@ class Cuts:
         return args if at is None else (*args[:at], tree_unflatten(flat, spec), *args[at + 1 :])
 
     def function(self, cls, args, kwargs):
-        if (cls.__module__, cls.__name__) == ("torch.utils.checkpoint", "CheckpointFunction") and torch.is_grad_enabled():
+        if (cls.__module__, cls.__name__) == ("torch.utils.checkpoint",
+                                              "CheckpointFunction") and torch.is_grad_enabled():
             return args[0](*args[2:])  # what it runs, without the no_grad that it needs for itself
         before, self._inside = self.exchanges, self._inside + 1
         try:
             result = _apply(cls, *args, **kwargs)
-            if self._inside > 1 or self.exchanges != before or cls.__module__.startswith(__package__):
+            if self._inside > 1 or self.exchanges != before or cls.__module__.startswith(
+                    __package__):
                 return result
             if cls is BackwardHookFunction:  # the identity; torch wants its node
                 return result
@@ -168,15 +183,20 @@ class Cuts:
         outs = [result] if single else list(result) if isinstance(result, (tuple, list)) else []
         if any(type(x) not in (_TENSOR, torch.nn.Parameter) for x in outs) or not outs:
             return result
-        inputs = [x for x in args if isinstance(x, _TENSOR) and x.requires_grad and x.is_floating_point()]
+        inputs = [
+            x for x in args if isinstance(x, _TENSOR) and x.requires_grad and x.is_floating_point()
+        ]
         if any(type(x) not in (_TENSOR, torch.nn.Parameter) for x in inputs):  # DTensor's own
             return result
         if not self._holds:
-            linear = _Linear.of(outs, inputs, self) if torch.is_grad_enabled() else _Linear.constant(outs)
+            linear = _Linear.of(outs, inputs,
+                                self) if torch.is_grad_enabled() else _Linear.constant(outs)
             if linear is _TOO_LARGE:
                 self.unknown.append(f"{cls.__name__} in {place()}")
                 linear = None
-            self._note(f"{cls.__name__}, a Function whose backward is not its forward's derivative,", linear)
+            self._note(
+                f"{cls.__name__}, a Function whose backward is not its forward's derivative,",
+                linear)
             return result
         event = self._next(_Linear)
         if event is None:
@@ -308,7 +328,8 @@ class _Linear:
         moves = [(x.detach() - y).reshape(-1) for x, y in zip(inputs, self._inputs)]
         results = []
         for out, jacobian in zip(self._outs, self._jacobians):
-            change = sum((j @ move for j, move in zip(jacobian, moves)), torch.zeros(out.numel(), dtype=out.dtype))
+            change = sum((j @ move for j, move in zip(jacobian, moves)),
+                         torch.zeros(out.numel(), dtype=out.dtype))
             results.append(out + change.reshape(out.shape))
         return results
 
@@ -316,7 +337,8 @@ class _Linear:
         """Whether the outputs are not what the linear form gives, by more than what curvature
         does."""
         for out, then, new in zip(self._outs, held, outs):
-            change = max(float((new - out).detach().abs().amax()), float((then - out).abs().amax())) if out.numel() else 0
+            change = max(float((new - out).detach().abs().amax()), float(
+                (then - out).abs().amax())) if out.numel() else 0
             if change and float((new - then).detach().abs().amax()) > _DIFFERS * change:
                 return True
         return False
@@ -334,8 +356,13 @@ def _jacobian(out, inputs):
         basis = torch.zeros(out.numel(), dtype=out.dtype)
         basis[element] = 1
         for row, x, g in zip(rows, inputs, _backward([out], inputs, [basis.reshape(out.shape)])):
-            row.append(torch.zeros(x.numel(), dtype=out.dtype) if g is None else g.detach().reshape(-1).to(out.dtype))
-    return [torch.stack(row) if row else torch.zeros(0, x.numel(), dtype=out.dtype) for row, x in zip(rows, inputs)]
+            row.append(
+                torch.zeros(x.numel(), dtype=out.dtype) if g is
+                None else g.detach().reshape(-1).to(out.dtype))
+    return [
+        torch.stack(row) if row else torch.zeros(0, x.numel(), dtype=out.dtype)
+        for row, x in zip(rows, inputs)
+    ]
 
 
 def _same(x, y):

@@ -44,7 +44,8 @@ def install(rank, world_size):
 class _RankPdb(pdb.Pdb):
     def __init__(self, prompt, header):
         self._file = _terminal()
-        super().__init__(stdin=open(self._file, closefd=False), stdout=open(self._file, "w", closefd=False), nosigint=True)
+        super().__init__(stdin=open(self._file, closefd=False),
+                         stdout=open(self._file, "w", closefd=False), nosigint=True)
         self.prompt = prompt
         self._header = header
 

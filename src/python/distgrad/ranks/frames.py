@@ -13,7 +13,8 @@ from collections import deque
 
 import torch
 
-_PREFIX = struct.Struct("<4sIIIQ")  # magic, flags, bytes of the header, descriptors, bytes of tensor data
+# Magic, flags, bytes of the header, descriptors, bytes of tensor data
+_PREFIX = struct.Struct("<4sIIIQ")
 _MAGIC = b"DGF1"
 _SHARED = 1
 _MOST_HEADER = 64 << 20
@@ -38,7 +39,8 @@ class Frame:
     def __init__(self, header, data, descriptors):
         self.header = header
         self.descriptors = descriptors
-        self._numbers = torch.frombuffer(data, dtype=torch.float64) if len(data) else torch.zeros(0, dtype=torch.float64)
+        self._numbers = torch.frombuffer(data, dtype=torch.float64) if len(data) else torch.zeros(
+            0, dtype=torch.float64)
 
     def tensor(self, place):
         """The float64 tensor that {"shape", "at"} describes."""
@@ -180,7 +182,8 @@ class Channel:
         self._received += data
         for level, kind, content in control:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                self._descriptors.extend(struct.unpack(f"={len(content) // 4}i", content[: len(content) // 4 * 4]))
+                self._descriptors.extend(
+                    struct.unpack(f"={len(content) // 4}i", content[:len(content) // 4 * 4]))
         return True if data else None
 
     def next(self):

@@ -43,7 +43,8 @@ class Groups:
         if self.transport is None:
             self.transport = Transport(backend, device, self._rank, len(self._world))
         if self.transport.backend != backend:
-            raise RuntimeError(f"this rank is connected by {self.transport.backend}, not by {backend}")
+            raise RuntimeError(
+                f"this rank is connected by {self.transport.backend}, not by {backend}")
 
     def of(self, name, ranks):
         """The group of these global ranks, of which this rank is one. All of them must ask in the
@@ -64,15 +65,15 @@ class Groups:
         if dist.is_initialized():
             return
         store = self._store()
-        dist.init_process_group(
-            self.transport.backend, store=store, rank=self._rank, world_size=len(self._world), timeout=_TIMEOUT
-        )
+        dist.init_process_group(self.transport.backend, store=store, rank=self._rank,
+                                world_size=len(self._world), timeout=_TIMEOUT)
         self._process_groups[self._world] = dist.group.WORLD
 
     def _store(self):
         serves = self._rank == 0
         while not serves and self._board.store_port == 0:
-            time.sleep(_WAIT_S)  # rank 0 is up within milliseconds; if it never comes the driver ends this process
+            # Rank 0 is up within milliseconds; if it never comes the driver ends this process
+            time.sleep(_WAIT_S)
         with _muted_errors():
             store = _serving_store() if serves else _client_of(self._board.store_port)
         if serves:
@@ -133,5 +134,7 @@ def _unsorted_subgroup(ranks, rank):
         c10d._process_group_name(list(ranks), use_hashed_name=True),
         timeout=_TIMEOUT,
     )
-    c10d._world.pg_group_ranks[group] = {global_rank: place for place, global_rank in enumerate(ranks)}
+    c10d._world.pg_group_ranks[group] = {
+        global_rank: place for place, global_rank in enumerate(ranks)
+    }
     return group

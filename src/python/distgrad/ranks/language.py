@@ -21,7 +21,8 @@ _MOST_TURNS = 100_000  # of a loop; also elements of a list that is not written 
 _MOST_BYTES = 4 << 30  # held beyond what the process has already
 _INTEGER_BITS = 63
 
-_REFUSED_KEYWORDS = frozenset("device generator layout memory_format names out pin_memory requires_grad".split())
+_REFUSED_KEYWORDS = frozenset(
+    "device generator layout memory_format names out pin_memory requires_grad".split())
 # Of torch's results with names. On anything else such an attribute is at most a method, which
 # cannot be called.
 _FIELDS = frozenset(
@@ -70,7 +71,8 @@ class Expression:
         except InvalidExpression:
             raise
         except Exception as error:
-            if type(error).__name__ == "_StopRecomputationError":  # torch.utils.checkpoint has what it wanted
+            # torch.utils.checkpoint has what it wanted
+            if type(error).__name__ == "_StopRecomputationError":
                 raise
             raise InvalidExpression(f"{error} ({type(error).__name__} in {self.text})") from error
         finally:
@@ -81,7 +83,8 @@ def inner_of_gradient_norm(loss):
     """What is in the parentheses of a loss squared_gradient_norm(...); None for another loss. That
     the parentheses are the whole loss the driver's front end has seen to."""
     text = loss.strip(" \t")
-    return text[len("squared_gradient_norm(") : -1] if text.startswith("squared_gradient_norm(") else None
+    return text[len("squared_gradient_norm("):-1] if text.startswith(
+        "squared_gradient_norm(") else None
 
 
 def _parsed(text):
@@ -252,7 +255,8 @@ class _Check:
         node.args = [self._argument(node, argument, depth) for argument in node.args]
         for keyword in node.keywords:
             if keyword.arg is None or keyword.arg in _REFUSED_KEYWORDS or keyword.arg == "inplace":
-                raise InvalidExpression(f"the argument {keyword.arg or '**'} is not allowed in a scenario")
+                raise InvalidExpression(
+                    f"the argument {keyword.arg or '**'} is not allowed in a scenario")
             keyword.value = self._argument(node, keyword.value, depth)
         return node
 
@@ -270,28 +274,33 @@ class _Check:
         dotted = self._dotted(callee)
         if dotted is None:
             if callee.attr not in allowed.METHODS:
-                raise InvalidExpression(f".{callee.attr} is not a pure tensor function and is not allowed in a scenario")
+                raise InvalidExpression(
+                    f".{callee.attr} is not a pure tensor function and is not allowed in a scenario"
+                )
         elif dotted.startswith("torch.nn.functional."):
             self._check_functional(node, callee.attr, dotted)
         else:
             module, _, name = dotted.rpartition(".")
             functions = {"torch": allowed.TORCH, "torch.linalg": allowed.LINALG}.get(module, ())
             if name not in functions:
-                raise InvalidExpression(f"{dotted} is not a pure tensor function and is not allowed in a scenario")
+                raise InvalidExpression(
+                    f"{dotted} is not a pure tensor function and is not allowed in a scenario")
 
     @staticmethod
     def _check_functional(node, name, dotted):
         """Some of these work in place where an argument tells them to: only the arguments on
         offer."""
         if dotted != f"torch.nn.functional.{name}" or name not in allowed.FUNCTIONAL:
-            raise InvalidExpression(f"{dotted} is not a pure tensor function and is not allowed in a scenario")
+            raise InvalidExpression(
+                f"{dotted} is not a pure tensor function and is not allowed in a scenario")
         if not allowed.FUNCTIONAL[name]:
             return
         positional, _, keyword_only = allowed.FUNCTIONAL[name].partition("*, ")
         names = [_argument_name(a) for a in positional.split(", ") if a]
         others = [_argument_name(a) for a in keyword_only.split(", ") if a]
         if len(node.args) > len(names):
-            raise InvalidExpression(f"{dotted} takes at most {len(names)} positional arguments here")
+            raise InvalidExpression(
+                f"{dotted} takes at most {len(names)} positional arguments here")
         for keyword in node.keywords:
             if keyword.arg not in names + others:
                 raise InvalidExpression(f"{dotted} has no argument {keyword.arg} here")
@@ -304,7 +313,8 @@ class _Check:
         if isinstance(node, ast.GeneratorExp):
             folds = isinstance(call.func, ast.Name) and call.func.id in ("sum", "max", "min")
             if not folds or len(call.args) != 1:
-                raise InvalidExpression("a generator is an argument only of sum, max or min; write [...]")
+                raise InvalidExpression(
+                    "a generator is an argument only of sum, max or min; write [...]")
             return self._comprehension(node, depth)
         return self.visit(node, depth)
 
@@ -314,7 +324,8 @@ class _Check:
         return self._comprehension(node, depth)
 
     def _comprehension(self, node, depth):
-        if len(node.generators) != 1 or len(node.generators[0].ifs) > 1 or node.generators[0].is_async:
+        if len(node.generators) != 1 or len(
+                node.generators[0].ifs) > 1 or node.generators[0].is_async:
             raise InvalidExpression("one 'for' and one 'if' are allowed in a comprehension")
         loop = node.generators[0]
         loop.iter = _calling("each", [self.visit(loop.iter, depth)])
@@ -347,7 +358,8 @@ def _calling(name, arguments):
 
 
 def _within_64_bits(value):
-    if isinstance(value, int) and value.bit_length() > _INTEGER_BITS and value != -(1 << _INTEGER_BITS):
+    if isinstance(value,
+                  int) and value.bit_length() > _INTEGER_BITS and value != -(1 << _INTEGER_BITS):
         raise InvalidExpression("an integer does not fit in 64 bits")
     return value
 
@@ -357,9 +369,9 @@ def _bounded(apply):
 
     def operate(left, right):
         if isinstance(left, int) and isinstance(right, int):
-            too_large = (apply is operator.pow and right > 0 and left.bit_length() * right > 4096) or (
-                apply is operator.lshift and right > 4096
-            )
+            too_large = (apply is operator.pow and right > 0 and
+                         left.bit_length() * right > 4096) or (apply is operator.lshift and
+                                                               right > 4096)
             if too_large and left not in (-1, 0, 1):
                 raise InvalidExpression("an integer does not fit in 64 bits")
             return _within_64_bits(apply(left, right))

@@ -35,9 +35,13 @@ class LeftBehind:
             now = read()
             if now != before:
                 put(before)
-                texts.append(f"the code leaves {what} changed: {_told(before)} before, {_told(now)} after")
+                texts.append(
+                    f"the code leaves {what} changed: {_told(before)} before, {_told(now)} after")
         return texts
 
 
 def _told(value):
-    return {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+    return {
+        True: "on",
+        False: "off"
+    }.get(value, str(value)) if isinstance(value, bool) else str(value)

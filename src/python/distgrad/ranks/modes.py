@@ -1,11 +1,14 @@
 """The modes in which a subject can be run: what training scripts do around a collective.
 
-    SUBJECT@checkpoint             the whole forward inside torch.utils.checkpoint, use_reentrant=False
+    SUBJECT@checkpoint             the whole forward inside torch.utils.checkpoint,
+                                   use_reentrant=False
     SUBJECT@checkpoint-reentrant   the same, use_reentrant=True
     SUBJECT@autocast               the whole forward under torch.autocast("cpu", torch.bfloat16)
-    SUBJECT@async                  async_op=True, or an asynchronous result; waited for before it is used
+    SUBJECT@async                  async_op=True, or an asynchronous result; waited for before it is
+                                   used
     SUBJECT@compile                each function through torch.compile, backend aot_eager
-    SUBJECT@shared                 gets the program's own tensor as its operand, where else it gets a copy
+    SUBJECT@shared                 gets the program's own tensor as its operand, where else it gets
+                                   a copy
 
 aot_eager is the backend that traces forward and backward as the default one does, but runs what it
 traced with torch's own operators: it needs no C++ compiler, and generates no code whose rounding
@@ -35,7 +38,8 @@ def split_mode(text):
     if not at or "/" in mode or "." in mode:  # of a path, or of no mode
         return text, ""
     if mode not in MODES:
-        raise SubjectError(f"unknown mode {mode!r} after '@' in {text!r}: it is one of {', '.join(MODES)}")
+        raise SubjectError(
+            f"unknown mode {mode!r} after '@' in {text!r}: it is one of {', '.join(MODES)}")
     return subject, mode
 
 
@@ -68,7 +72,8 @@ def function_in(mode, function):
         return function
 
     @functools.wraps(function, updated=())
-    def call_site(*args, **kwargs):  # what is compiled is a plain function that calls it, whatever kind of callable it is
+    # What is compiled is a plain function that calls it, whatever kind of callable it is
+    def call_site(*args, **kwargs):
         return function(*args, **kwargs)
 
     return torch.compile(call_site, backend="aot_eager", dynamic=False)

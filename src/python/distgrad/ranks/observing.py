@@ -60,7 +60,8 @@ class ObservedCall:
         """The call gave `value`; `edge` is what edge_of(operand) was before it."""
         if not value.requires_grad:
             return
-        self._zeros = functools.partial(torch.zeros, value.shape, dtype=value.dtype, device=value.device)
+        self._zeros = functools.partial(torch.zeros, value.shape, dtype=value.dtype,
+                                        device=value.device)
         end = edge_of(value)
         register_first(value, self._arrived)
         if edge is None:
@@ -259,7 +260,8 @@ def _way(end, edge):
         node = waiting.pop()
         if node not in on_way:
             edges = below[node]
-            on_way[node] = ([i for i, to in enumerate(edges) if to == edge],
-                            [i for i, to in enumerate(edges) if to[0] is not None and arrivals[to] > 1])
+            on_way[node] = ([i for i, to in enumerate(edges) if to == edge], [
+                i for i, to in enumerate(edges) if to[0] is not None and arrivals[to] > 1
+            ])
             waiting += above.get(node, [])
     return [(node, *slots) for node, slots in on_way.items()]

@@ -89,7 +89,13 @@ class Runner:
         at = self.board.step
         name = steps[at]["name"] if 0 <= at < len(steps) else ""
         in_backward = bool(name) and self.board.phase == places.BACKWARD
-        return {"kind": _kind_of(error), "rank": self.rank, "step": name, "message": message_of(error), "in_backward": in_backward}
+        return {
+            "kind": _kind_of(error),
+            "rank": self.rank,
+            "step": name,
+            "message": message_of(error),
+            "in_backward": in_backward
+        }
 
 
 class _Case:
@@ -147,7 +153,9 @@ class _Case:
     def _to_end(self, *leaves):
         """From the leaves to what backward begins at. Under a checkpoint this runs once more, in
         backward."""
-        self._values = self._inputs | {item["name"]: leaf for (item, _), leaf in zip(self.leaves, leaves)}
+        self._values = self._inputs | {
+            item["name"]: leaf for (item, _), leaf in zip(self.leaves, leaves)
+        }
         writes = self._is_first_pass
         loss, reached = self.forward()
         if writes:
@@ -162,7 +170,8 @@ class _Case:
         self.groups = self._make_groups()
         if "measured" in self._request:
             _watch()
-        self.plan = None if "drive" in self._request else Plan(self.program)  # of that only the call counts
+        # Of that only the call counts
+        self.plan = None if "drive" in self._request else Plan(self.program)
         with self._loading():
             self.subject = self._runner.subject(self._request["subject"], self.groups)
         self._calls = [call_of(step, self.groups) for step in self.program["steps"]]
@@ -184,7 +193,8 @@ class _Case:
             yield
         finally:
             self.board.enter(-1, places.FORWARD)
-            self.result["loading_ns"] = self.result.get("loading_ns", 0) + time.monotonic_ns() - began
+            self.result["loading_ns"] = self.result.get("loading_ns",
+                                                        0) + time.monotonic_ns() - began
 
     def _make_groups(self):
         groups = {"": self._runner.groups.world()}
@@ -233,7 +243,8 @@ class _Case:
         if self._functions[index] is not None:
             value = self._called(index)
         else:
-            value = self.plan.steps[index][0].evaluate(self._values, self.dtype, device=self._device)
+            value = self.plan.steps[index][0].evaluate(self._values, self.dtype,
+                                                       device=self._device)
             if self._calls[index] is not None:
                 value = self._exchanged(index, value, self.plan.depends_on_gradient[index])
         step = self.program["steps"][index]
@@ -255,14 +266,20 @@ class _Case:
 
     def _exchanged(self, index, x, depends_on_gradient):
         operand = self._operand(x, depends_on_gradient)
-        on_value = self._observer and self._observer.begin(self.program["steps"][index]["name"], operand)
+        on_value = self._observer and self._observer.begin(self.program["steps"][index]["name"],
+                                                           operand)
         return self.subject(self._calls[index], operand, on_value)
 
     def _called(self, index):
         step = self.program["steps"][index]
-        arguments = [e.value(self._values, self.dtype, self._device) for e in self.plan.steps[index]]
+        arguments = [
+            e.value(self._values, self.dtype, self._device) for e in self.plan.steps[index]
+        ]
         differentiable = self.plan.arguments_on_gradient[index]
-        arguments = [self._operand(x, on) if isinstance(x, torch.Tensor) else x for x, on in zip(arguments, differentiable)]
+        arguments = [
+            self._operand(x, on) if isinstance(x, torch.Tensor) else x
+            for x, on in zip(arguments, differentiable)
+        ]
         return checked(self._functions[index](*arguments), step["call"]["code"])
 
     def _operand(self, x, depends_on_gradient):
@@ -274,8 +291,8 @@ class _Case:
         x = x if depends_on_gradient else x.detach()
         memory = x.untyped_storage().data_ptr()
         shared = any(
-            isinstance(v, torch.Tensor) and v.untyped_storage().data_ptr() == memory for v in self._values.values()
-        )
+            isinstance(v, torch.Tensor) and v.untyped_storage().data_ptr() == memory
+            for v in self._values.values())
         return private_copy(x) if shared and not self.subject.shares_operands() else x
 
     def _hear_of_backward(self, index, value):

@@ -1,9 +1,11 @@
 """The implementation under test, from the text that the user typed after --subject.
 
-    python:MODULE:NAME     python:FILE.py:NAME     a function, an autograd.Function's apply, a Module; NAME may be dotted
+    python:MODULE:NAME     python:FILE.py:NAME     a function, an autograd.Function's apply, a
+                           Module; NAME may be dotted
     python:MODULE          python:FILE.py          each collective looked up by name
     python:reference       python:in_place         the built-in ones, in this interpreter
-    KIND=SUBJECT+KIND=SUBJECT                      each for one collective; `reference` runs the others
+    KIND=SUBJECT+KIND=SUBJECT                      each for one collective; `reference` runs the
+                                                   others
     SUBJECT@MODE                                   run as modes.py says
 
 Nothing here runs before the fork: the user's modules are imported in the rank.
@@ -27,13 +29,15 @@ def load_subject(text):
     setups = {}  # by module, so that one that serves two kinds is set up once
     if not assigned or assigned[0].start() != 0:
         kind, part = _load_part(text, None, setups)
-        return Subject({}, part, setups) if kind is None else Subject({kind: part}, _BuiltIn("reference"), setups)
+        return Subject({}, part, setups) if kind is None else Subject({kind: part},
+                                                                      _BuiltIn("reference"), setups)
     by_kind = {}
     for match, following in zip(assigned, assigned[1:] + [None]):
         kind = match.group(1)
         if kind in by_kind:
             raise SubjectError(f"{text}: {kind} is named twice")
-        by_kind[kind] = _load_part(text[match.end():following.start() if following else None], kind, setups)[1]
+        by_kind[kind] = _load_part(text[match.end():following.start() if following else None], kind,
+                                   setups)[1]
     return Subject(by_kind, _BuiltIn("reference"), setups)
 
 
@@ -55,7 +59,8 @@ class Subject:
         """Calls the user's `setup(groups)`, if the file has one, with the process groups by name.
         To be called before the first case and may be before each: only a layout other than the last
         one's is handed on."""
-        layout = tuple((name, group.ranks, id(group.process_group)) for name, group in groups.items())
+        layout = tuple(
+            (name, group.ranks, id(group.process_group)) for name, group in groups.items())
         if layout == self._layout:
             return
         self._layout = layout
@@ -95,7 +100,8 @@ class Subject:
         return self._by_kind.get(call.kind, self._others)
 
     def _in_mode(self, call):
-        return dataclasses.replace(call, is_async=True) if self._part(call).mode == "async" else call
+        return dataclasses.replace(call,
+                                   is_async=True) if self._part(call).mode == "async" else call
 
 
 def _forward_in(mode, forward, *leaves):
@@ -117,7 +123,8 @@ class _Setup:
         try:
             provided = self._function(process_groups)
         except Exception as error:
-            raise SubjectError(f"setup of {self._place} raised {adapters_loading.told(error)}") from None
+            raise SubjectError(
+                f"setup of {self._place} raised {adapters_loading.told(error)}") from None
         if provided is None:
             self.groups = set(groups)
         elif isinstance(provided, str):
@@ -126,8 +133,9 @@ class _Setup:
             try:
                 self.groups = set(provided)
             except TypeError:
-                raise SubjectError(f"setup of {self._place} returned a {type(provided).__name__}: it is to return"
-                                   " nothing, or the names of the groups that its functions run in") from None
+                raise SubjectError(
+                    f"setup of {self._place} returned a {type(provided).__name__}: it is to return"
+                    " nothing, or the names of the groups that its functions run in") from None
 
 
 def _setup_of(module):
@@ -137,7 +145,10 @@ def _setup_of(module):
     if not inspect.isfunction(function):
         return None
     parameters = list(inspect.signature(function).parameters.values())
-    others = [p for p in parameters[1:] if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    others = [
+        p for p in parameters[1:]
+        if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    ]
     return function if parameters and parameters[0].name == "groups" and not others else None
 
 
@@ -200,9 +211,13 @@ class _Module:
             binding = found and bind(found[1], kind, self._place, found[0])
         if binding is not None:
             return _Function(binding, self._setup, self.mode)
-        if kind in ("copy", "slice"):  # local in forward; what has no collective for them leaves them to autograd
+        # Local in forward; what has no collective for them leaves them to autograd
+        if kind in ("copy", "slice"):
             return _BuiltIn("reference")
-        raise NotOffered(f"{self._place} has no {kind} (looked for {', '.join(adapters_names.KIND_NAMES[kind][:4])})")
+        raise NotOffered(
+            f"{self._place} has no {kind} (looked for "
+            f"{', '.join(adapters_names.KIND_NAMES[kind][:4])})"
+        )
 
 
 def _load_part(text, kind, setups):
@@ -213,7 +228,8 @@ def _load_part(text, kind, setups):
     if name in BUILT_IN:
         return kind, _BuiltIn(name, mode)
     if not text.startswith("python:"):
-        raise SubjectError(f"{text!r} is not python:MODULE:NAME, python:FILE.py:NAME, reference or in_place")
+        raise SubjectError(
+            f"{text!r} is not python:MODULE:NAME, python:FILE.py:NAME, reference or in_place")
     place, name = place_and_name(text)
     module = adapters_loading.load_module(place)
     if name is None and module.__name__ in adapters_torch.PLAIN:
@@ -223,7 +239,8 @@ def _load_part(text, kind, setups):
         return kind, _Module(module, place, setup, mode)
     target = adapters_loading.find_name(module, name, place)
     kind = kind or kind_of(place, name)
-    if adapters_torch.is_plain_function(target) and adapters_names.kind_called(target.__name__) == kind:
+    if adapters_torch.is_plain_function(target) and adapters_names.kind_called(
+            target.__name__) == kind:
         return kind, _BuiltIn("in_place", mode)
     return kind, _Function(bind(target, kind, place, name), setup, mode)
 
@@ -240,7 +257,8 @@ def place_and_name(text):
         place, colon, name = rest.partition(":")
         if not colon:
             name = None
-    if not place or name == "" or (name and not all(part.isidentifier() for part in name.split("."))):
+    if not place or name == "" or (name and
+                                   not all(part.isidentifier() for part in name.split("."))):
         raise SubjectError(f"{text!r} is not of the form python:MODULE:NAME or python:FILE.py:NAME")
     return place, name
 
@@ -256,13 +274,17 @@ def kind_of(place, name):
 def bind(target, kind, place, name):
     """The binding of a user's or torch's function as `kind`. Raises SubjectError."""
     label = f"{place}:{name}"
-    return adapters_torch.torch_binding(target, kind, label) or adapters.bind(target, kind, label, place)
+    return adapters_torch.torch_binding(target, kind, label) or adapters.bind(
+        target, kind, label, place)
 
 
 def _unknown_kind(place, name):
     """A single function whose name is no kind's: which one it stands for has to be said."""
     words = [adapters_names.plain_name(part) for part in name.split(".")]
-    kinds = [k for k, known in adapters_names.KIND_NAMES.items() if any(w == k or w in known for w in words)]
+    kinds = [
+        k for k, known in adapters_names.KIND_NAMES.items()
+        if any(w == k or w in known for w in words)
+    ]
     return (f"which collective {place}:{name} is cannot be told from its name: write"
             f" {kinds[0] if kinds else 'KIND'}=python:{place}:{name}"
             + ("" if kinds else f", where KIND is one of {', '.join(adapters_names.KINDS)}"))

@@ -57,7 +57,8 @@ def is_local(item):
 
 def leaf_of(program, frame, item, rank):
     """The leaf, in the case's dtype: this rank's of a local input, else the full tensor."""
-    return _value(program, frame, item, rank if is_local(item) else None).to(DTYPES[program["dtype"]])
+    return _value(program, frame, item,
+                  rank if is_local(item) else None).to(DTYPES[program["dtype"]])
 
 
 def held_of(program, item, leaf, rank):
@@ -105,7 +106,8 @@ def _extent(entry, names):
 
 def _elements(kind, low, high, start, count):
     if kind == "integers":
-        return low + _modulo(_bits(start, torch.arange(count)), int(high - low) + 1).to(torch.float64)
+        return low + _modulo(_bits(start, torch.arange(count)),
+                             int(high - low) + 1).to(torch.float64)
     if kind == "uniform":
         return low + (high - low) * _uniform(start, torch.arange(count))
     # Irwin-Hall: twelve uniforms have variance one; added from left to right.

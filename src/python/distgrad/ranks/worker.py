@@ -37,8 +37,10 @@ class CapturedOutput:
         for stream in (sys.stdout, sys.stderr):
             # By lines: nothing is lost in a crash, and the order of lines is kept.
             stream.reconfigure(line_buffering=True, errors="backslashreplace")
-        faulthandler.enable(2)  # a segmentation fault tells its Python line; the signal stays what it was
-        faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)  # where it is, for the driver
+        # A segmentation fault tells its Python line; the signal stays what it was
+        faulthandler.enable(2)
+        # Where it is, for the driver
+        faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)
         self._flush_c = ctypes.CDLL(None).fflush
 
     def take(self):
@@ -115,7 +117,11 @@ class Worker:
         with times.spent_in("case"):
             result = self._runs.run(request, frame, writer)
         times.write()
-        reply = {"kind": "simulation" if request["kind"] == "simulate" else "result", "id": request["id"], **result}
+        reply = {
+            "kind": "simulation" if request["kind"] == "simulate" else "result",
+            "id": request["id"],
+            **result
+        }
         reply["elapsed_ns"] = time.monotonic_ns() - started - reply.pop("loading_ns", 0)
         reply["output"] = self._output.take()
         reply["entered"] = self._take_entered()
@@ -129,10 +135,12 @@ def be_worker(role, rank, world_size, socket, board, output):
     _limit_memory(world_size)
     set_name("dg simulator" if role == "simulator" else f"dg rank {rank}/{world_size}")
     wait_for_a_free_core()
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(places.local_rank(rank)), WORLD_SIZE=str(world_size),
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(places.local_rank(rank)),
+                      WORLD_SIZE=str(world_size),
                       LOCAL_WORLD_SIZE=str(places.local_size(world_size)))
     torch.set_num_threads(1)
-    torch.set_warn_always(True)  # what is warned of once a process would be missing from later cases
+    # What is warned of once a process would be missing from later cases
+    torch.set_warn_always(True)
     # New memory is filled with NaN: what reads memory that nobody wrote fails always and not by
     # luck. (use_deterministic_algorithms would do the same, and import torch.compile's modules for
     # a second or two.)
@@ -152,7 +160,8 @@ def be_worker(role, rank, world_size, socket, board, output):
     _save_coverage()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(status)  # without tear-down: connections may wait for peers, and libtorch takes its time
+    # Without tear-down: connections may wait for peers, and libtorch takes its time
+    os._exit(status)
 
 
 def _limit_memory(world_size):

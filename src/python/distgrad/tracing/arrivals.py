@@ -1,30 +1,41 @@
-"""What backward gives to the parameters, before anything is reduced: whether it is wrong already there."""
+"""What backward gives to the parameters, before anything is reduced: whether it is wrong already
+there."""
 
 from .joining import tolerance_of
 from .joined import multiple_of
 
 
 def wrong_at_once(single, ranks, wrong, right):
-    """Of the wrong parameters those of which the ranks' gradients do not add up to a multiple of the truth. `single`, `ranks`: what
-    arrived, by name; names of right ones with which all is as it should be have to show how the ranks' add up here."""
-    totals = {name: total for name in [*wrong, *right] if (total := _total(single, ranks, name)) is not None}
+    """Of the wrong parameters those of which the ranks' gradients do not add up to a multiple of
+    the truth. `single`, `ranks`: what arrived, by name; names of right ones with which all is as it
+    should be have to show how the ranks' add up here."""
+    totals = {
+        name: total
+        for name in [*wrong, *right]
+        if (total := _total(single, ranks, name)) is not None
+    }
     multiples = {name: multiple_of(total, single[name]) for name, total in totals.items()}
     known = [multiples[name] for name in right if name in multiples and single[name].numel() > 1]
     if not known or None in known:
         return []
-    return [name for name in wrong if name in totals and not _is_meant(multiples[name], single[name], len(ranks))]
+    return [
+        name for name in wrong
+        if name in totals and not _is_meant(multiples[name], single[name], len(ranks))
+    ]
 
 
 def _total(single, ranks, name):
     """None where not all ranks have all of it."""
     truth = single.get(name)
-    if truth is None or not bool(truth.any()) or any(r.get(name) is None or r[name].shape != truth.shape for r in ranks):
+    if truth is None or not bool(truth.any()) or any(
+            r.get(name) is None or r[name].shape != truth.shape for r in ranks):
         return None
     return sum(r[name].double() for r in ranks).to(truth.dtype)
 
 
 def _is_meant(multiple, truth, world_size):
-    """A single number is a multiple of any other: there the multiple has to be one that ranks make."""
+    """A single number is a multiple of any other: there the multiple has to be one that ranks
+    make."""
     if multiple is None or truth.numel() > 1:
         return multiple is not None
     slack = tolerance_of(truth) + 1e-3
@@ -37,4 +48,6 @@ def unreached(single, ranks, wrong):
     known = [name for name in single if any(name in r for r in ranks)]
     if 2 * len(known) < len(single):  # nothing is known of them, as under FSDP
         return []
-    return [name for name in wrong if name in single and name not in known and bool(single[name].any())]
+    return [
+        name for name in wrong if name in single and name not in known and bool(single[name].any())
+    ]

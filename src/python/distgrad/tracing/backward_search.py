@@ -1,4 +1,5 @@
-"""Where in backward the ranks' gradients leave the single run's: from the loss to the first module, along what is computed from what."""
+"""Where in backward the ranks' gradients leave the single run's: from the loss to the first module,
+along what is computed from what."""
 
 import dataclasses
 
@@ -9,8 +10,9 @@ _SAME = 0.05  # factors
 
 @dataclasses.dataclass
 class Astray:
-    """An output whose gradient is wrong while those of what is computed from it are right. `natural`: it may be meant, as where each
-    rank computes with other parts of what all hold, and after backward the shares are added up."""
+    """An output whose gradient is wrong while those of what is computed from it are right.
+    `natural`: it may be meant, as where each rank computes with other parts of what all hold, and
+    after backward the shares are added up."""
 
     one: Joined
     how: str
@@ -23,16 +25,18 @@ class Astray:
 
 class BackwardSearch:
     def __init__(self, known, graph, wrong, is_data_odd=False):
-        """`known`: what both runs have, in order; `wrong`: parameters' names; `is_data_odd`: whether some of the data is computed by no
-        rank, or more often than the rest."""
+        """`known`: what both runs have, in order; `wrong`: parameters' names; `is_data_odd`:
+        whether some of the data is computed by no rank, or more often than the rest."""
         self._known, self._graph, self._wrong, self._is_data_odd = known, graph, wrong, is_data_odd
         self._at = {one.position: one for one in known if one.is_equal}
         self.states = {}  # by position, of the gradients that are known
         self.astray = set()  # positions whose gradient is wrong, or made of wrong ones
 
     def run(self):
-        """[Astray] that wrong parameters' gradients go through, those that are nearest to the loss first."""
-        found, previous, right = [], None, {}  # right: of what is astray, the nearest behind it that is not
+        """[Astray] that wrong parameters' gradients go through, those that are nearest to the loss
+        first."""
+        # right: of what is astray, the nearest behind it that is not
+        found, previous, right = [], None, {}
         known = {one.position: one for one in self._known}
         for one in [known[p] for p in self._graph.backwards() if p in known]:
             state = backward_of(one)
@@ -46,13 +50,17 @@ class BackwardSearch:
             if not how:
                 continue
             if natural or not any(f.position in self.astray for f in followers):
-                found.append(Astray(one, how, ranks, followers[0] if followers else None, state.kind == "missing", natural))
+                found.append(
+                    Astray(one, how, ranks, followers[0] if followers else None,
+                           state.kind == "missing", natural))
             if not natural:
                 self.astray.add(one.position)
                 right[one.position] = list(references.values())
         for each in found:
             each.explains = [name for name in self._wrong if self._goes_through(name, each)]
-        return [each for each in found if each.explains or not any(map(self._graph.owners, self._wrong))]
+        return [
+            each for each in found if each.explains or not any(map(self._graph.owners, self._wrong))
+        ]
 
     def explains_all(self, each):
         return len(each.explains) == len(self._wrong)
@@ -60,7 +68,10 @@ class BackwardSearch:
     def _followers(self, one, previous):
         if not self._graph.knows(one.position):
             return [previous] if previous else []
-        return [self._at[p] for p in self._graph.consumers(one.position, [p for p in self.states if p in self._at and p != one.position])]
+        return [
+            self._at[p] for p in self._graph.consumers(
+                one.position, [p for p in self.states if p in self._at and p != one.position])
+        ]
 
     def _goes_through(self, name, each):
         owners = self._graph.owners(name)
@@ -73,12 +84,15 @@ class BackwardSearch:
         return False
 
     def _difference(self, one, state, followers):
-        """(in words what is wrong with these gradients, the ranks, whether it may be meant): against those of what is computed from it."""
+        """(in words what is wrong with these gradients, the ranks, whether it may be meant):
+        against those of what is computed from it."""
         if state.kind == "missing":
             return "has no gradient", state.ranks, False
         if state.kind == "wrong":
-            if self._is_data_odd and followers and all(_holders(one) > _holders(f) for f in followers):
-                return "", (), False  # of what all data shares the ranks' parts cannot add up to what is right
+            if self._is_data_odd and followers and all(
+                    _holders(one) > _holders(f) for f in followers):
+                # Of what all data shares the ranks' parts cannot add up to what is right
+                return "", (), False
             return "has another gradient", state.ranks, False
         references = [(f, self.states[f.position]) for f in followers]
         if state.kind == "shares":
@@ -126,7 +140,8 @@ def _ratio_text(now, then):
     values = list(far.values())
     alike = len(far) == len(ratios) and are_alike(values)
     many = f"{values[0]:.4g}" if alike else ", ".join(f"{v:.4g}" for v in values)
-    return f"has {many} times the gradient that it should have by what comes behind it", () if alike else tuple(far)
+    return f"has {many} times the gradient that it should have by what comes behind it", (
+    ) if alike else tuple(far)
 
 
 def are_alike(values):

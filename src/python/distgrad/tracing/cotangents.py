@@ -1,4 +1,5 @@
-"""How the gradient of the last output differs, token by token: tokens that do not count, other factors, other labels."""
+"""How the gradient of the last output differs, token by token: tokens that do not count, other
+factors, other labels."""
 
 import dataclasses
 
@@ -12,7 +13,8 @@ _FEW_CLASSES = 4  # of fewer nothing can be said of labels
 
 @dataclasses.dataclass
 class Tokens:
-    """By row of the last dimension, over all ranks; `where`: indices of the leading dimensions in the whole."""
+    """By row of the last dimension, over all ranks; `where`: indices of the leading dimensions in
+    the whole."""
 
     zero: list
     other_label: list
@@ -24,9 +26,12 @@ class Tokens:
 def tokens_of(one):
     """None where the rows do not tell: another shape, or nearly all unexplained."""
     truth = one.truth["gradient"]
-    if truth is None or truth.dim() < 2 or any(p.place is None or p.group or p.gradient is None or not p.place.indices for p in one.pieces):
+    if truth is None or truth.dim() < 2 or any(
+            p.place is None or p.group or p.gradient is None or not p.place.indices
+            for p in one.pieces):
         return None
-    if truth.shape[-1] < _FEW_CLASSES or any(len(p.place.indices[-1]) < truth.shape[-1] for p in one.pieces):
+    if truth.shape[-1] < _FEW_CLASSES or any(
+            len(p.place.indices[-1]) < truth.shape[-1] for p in one.pieces):
         return None
     found = Tokens([], [], [], 0, 0)
     is_cross_entropy = _is_of_cross_entropy(truth, one.truth["value"])
@@ -52,7 +57,8 @@ def _is_of_cross_entropy(gradient, logits):
     found = x.softmax(-1)
     found[torch.arange(len(g)), g.argmin(-1)] -= 1
     found *= (g * found).sum(-1, keepdim=True) / (found * found).sum(-1, keepdim=True)
-    return bool(((g - found).norm(dim=-1) <= 4 * tolerance_of(gradient, logits) * g.norm(dim=-1)).all())
+    return bool(((g - found).norm(dim=-1)
+                 <= 4 * tolerance_of(gradient, logits) * g.norm(dim=-1)).all())
 
 
 def _judge(found, g, t, slack, place, is_cross_entropy):
@@ -66,7 +72,8 @@ def _judge(found, g, t, slack, place, is_cross_entropy):
     if not is_cross_entropy:
         found.unexplained += 1
         return
-    # With another label a cross-entropy's gradient, softmax minus 1 at the label, differs in two classes, by one number both ways.
+    # With another label a cross-entropy's gradient, softmax minus 1 at the label, differs in two
+    # classes, by one number both ways.
     factor = float((g / t).median())
     rest = g - factor * t
     order = rest.abs().argsort(descending=True)
@@ -92,12 +99,18 @@ def sentences(found, shape):
     said = []
     dims = "row" if len(shape) == 2 else "token"
     if found.other_label:
-        said.append(f"At {len(found.other_label)} of {found.total} {dims}s the gradient is that of another label"
-                    f"{_where(found.other_label, shape)}.")
+        said.append(
+            f"At {len(found.other_label)} of {found.total} {dims}s the gradient is that of "
+            f"another label"
+            f"{_where(found.other_label, shape)}.")
     if found.zero:
-        said.append(f"{len(found.zero)} of {found.total} {dims}s do not count: they have no gradient{_where(found.zero, shape)}.")
+        said.append(
+            f"{len(found.zero)} of {found.total} {dims}s do not count: they have no "
+            f"gradient{_where(found.zero, shape)}."
+        )
     if len(found.factors) > 1 and len(found.factors) <= _MOST:
-        said.append(f"The {dims}s count differently: " + ", ".join(f"{many} {factor:.4g} times" for factor, many in sorted(found.factors)) + ".")
+        said.append(f"The {dims}s count differently: " + ", ".join(
+            f"{many} {factor:.4g} times" for factor, many in sorted(found.factors)) + ".")
     return said
 
 

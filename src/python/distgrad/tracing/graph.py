@@ -2,8 +2,9 @@
 
 
 class Graph:
-    """Outputs go by their positions in time. Where autograd knows nothing of one (no gradient, a checkpoint that recomputes), time
-    has to do: what comes later may be computed from what came before."""
+    """Outputs go by their positions in time. Where autograd knows nothing of one (no gradient, a
+    checkpoint that recomputes), time has to do: what comes later may be computed from what came
+    before."""
 
     def __init__(self, outputs):
         self._consumers = [list(o.get("consumers", ())) for o in outputs]
@@ -26,7 +27,8 @@ class Graph:
         return self._ends[position]
 
     def backwards(self):
-        """All positions, those of what is computed from an output before it; else the latest first."""
+        """All positions, those of what is computed from an output before it; else the latest
+        first."""
         order, seen = {}, set()
         for last in reversed(range(len(self._consumers))):
             waiting = [last]
@@ -62,7 +64,9 @@ class Graph:
         if not (self._known[position] and self._known[other]):
             return position <= other
         if other not in self._behind:
-            self._behind[other] = {other, *self._nearest(other, range(len(self._known)), self._producers)}
+            self._behind[other] = {
+                other, *self._nearest(other, range(len(self._known)), self._producers)
+            }
             waiting = list(self._behind[other])
             while waiting:
                 for producer in self._producers[waiting.pop()]:
@@ -72,12 +76,15 @@ class Graph:
         return position in self._behind[other]
 
     def owners(self, parameter):
-        """The outputs that a parameter may have a part in: its module's, and where that has modules inside those of these; none where
-        neither was called."""
+        """The outputs that a parameter may have a part in: its module's, and where that has modules
+        inside those of these; none where neither was called."""
         parts = parameter.split(".")[:-1]
         while parts:
             name = ".".join(parts)
-            found = [p for module, positions in self._names.items() if module == name or module.startswith(name + ".") for p in positions]
+            found = [
+                p for module, positions in self._names.items()
+                if module == name or module.startswith(name + ".") for p in positions
+            ]
             if found:
                 return found
             parts.pop()

@@ -7,7 +7,8 @@ from .joining import JUMPS, Place, groupings, off, place_of, tolerance_of
 
 @dataclasses.dataclass
 class Piece:
-    """What one rank had of it in one call of the module. `place` is None where it is nowhere in the truth."""
+    """What one rank had of it in one call of the module. `place` is None where it is nowhere in the
+    truth."""
 
     rank: int
     record: dict
@@ -43,7 +44,9 @@ class Joined:
     @property
     def jump(self):
         """An error that may be no rounding."""
-        return max(JUMPS.get(x.dtype, 0.03) for x in [self.truth["value"], *(p.record["value"] for p in self.pieces)])
+        return max(
+            JUMPS.get(x.dtype, 0.03)
+            for x in [self.truth["value"], *(p.record["value"] for p in self.pieces)])
 
     @property
     def differs(self):
@@ -54,7 +57,8 @@ def joined(single, ranks):
     """`single`: its outputs in the order of time; `ranks`: by rank, theirs."""
     by_name = {}
     for position, truth in enumerate(single):
-        by_name.setdefault((truth["module"], truth["index"]), []).append(Joined(truth["module"], position, truth, []))
+        by_name.setdefault((truth["module"], truth["index"]),
+                           []).append(Joined(truth["module"], position, truth, []))
     for rank, outputs in enumerate(ranks):
         for record in outputs:
             candidates = by_name.get((record["module"], record["index"]))
@@ -68,7 +72,8 @@ def joined(single, ranks):
     for (name, index), candidates in by_name.items():
         for one in candidates:
             one.label = f"{name} (output {index + 1})" if name in several else name
-    return sorted((one for candidates in by_name.values() for one in candidates), key=lambda one: one.position)
+    return sorted((one for candidates in by_name.values() for one in candidates),
+                  key=lambda one: one.position)
 
 
 def _assign(piece, candidates):
@@ -76,7 +81,8 @@ def _assign(piece, candidates):
     for candidate in own + [c for c in candidates if c not in own]:
         # Of a DTensor that has a part of the data alone it is not known where that part lies.
         is_whole = piece.record.get("whole") in (None, tuple(candidate.truth["value"].shape))
-        piece.place = place_of(piece.record["value"], piece.record["at"] if is_whole else None, candidate.truth["value"])
+        piece.place = place_of(piece.record["value"], piece.record["at"] if is_whole else None,
+                               candidate.truth["value"])
         if piece.place is not None:
             candidate.pieces.append(piece)
             return
@@ -84,14 +90,19 @@ def _assign(piece, candidates):
 
 
 def _look_for_sums(one, world_size):
-    """Of what no rank has, such as the output of a layer that is cut along its input's features, the ranks' sum may be right."""
+    """Of what no rank has, such as the output of a layer that is cut along its input's features,
+    the ranks' sum may be right."""
     calls = {}
     for piece in one.pieces:
         calls.setdefault(piece.record["call"], {})[piece.rank] = piece
     for groups in groupings(world_size):
         found = []
         for by_rank in calls.values():
-            found += [_place_of_sum([by_rank.get(rank) for rank in ranks], one.truth["value"]) for ranks in groups]
+            found += [
+                _place_of_sum([by_rank.get(rank)
+                               for rank in ranks], one.truth["value"])
+                for ranks in groups
+            ]
         if found and all(place is not None for _, place in found):
             for pieces, place in found:
                 for piece in pieces:
@@ -100,7 +111,8 @@ def _look_for_sums(one, world_size):
 
 
 def _place_of_sum(pieces, whole):
-    if any(piece is None for piece in pieces) or len({piece.record["value"].shape for piece in pieces}) > 1:
+    if any(piece is None for piece in pieces) or len(
+        {piece.record["value"].shape for piece in pieces}) > 1:
         return pieces, None
     first = pieces[0].record["value"]
     if all(off(piece.record["value"], first) <= tolerance_of(first) for piece in pieces):
@@ -116,8 +128,9 @@ def _place_of_sum(pieces, whole):
 class Backward:
     """What the ranks' gradients of an output are beside the truth's.
 
-    kind: "own" (each piece's is a multiple of its part of the truth's), "shares" (those of ranks that have the same part sum up
-    to a multiple), "wrong", "missing", or "unknown". `factors`: the multiples by (rank, call), or of shares by the part."""
+    kind: "own" (each piece's is a multiple of its part of the truth's), "shares" (those of ranks
+        that have the same part sum up to a multiple), "wrong", "missing", or "unknown". `factors`:
+        the multiples by (rank, call), or of shares by the part."""
 
     kind: str
     factors: dict = dataclasses.field(default_factory=dict)
@@ -140,11 +153,17 @@ def backward_of(one):
     parts = {}
     for piece in told:
         parts.setdefault((piece.record["call"], piece.place.key), []).append(piece)
-    shared = {key: multiple_of(sum(p.gradient.double() for p in pieces).to(pieces[0].gradient.dtype), pieces[0].place.of(truth))
-              for key, pieces in parts.items()}
-    if all(len(pieces) > 1 for pieces in parts.values()) and all(f is not None for f in shared.values()):
+    shared = {
+        key: multiple_of(
+            sum(p.gradient.double()
+                for p in pieces).to(pieces[0].gradient.dtype), pieces[0].place.of(truth))
+        for key, pieces in parts.items()
+    }
+    if all(len(pieces) > 1 for pieces in parts.values()) and all(
+            f is not None for f in shared.values()):
         return Backward("shares", shared)
-    return Backward("wrong", ranks=tuple(sorted({key[0] for key, f in factors.items() if f is None})))
+    return Backward("wrong",
+                    ranks=tuple(sorted({key[0] for key, f in factors.items() if f is None})))
 
 
 def multiple_of(gradient, truth):

@@ -1,4 +1,5 @@
-"""Where in the single run's tensor a rank's lies: a piece, rows in another order, or a share of a sum."""
+"""Where in the single run's tensor a rank's lies: a piece, rows in another order, or a share of a
+sum."""
 
 import itertools
 
@@ -24,7 +25,8 @@ def off(x, truth):
 
 
 class Place:
-    """Of every dim the indices in the whole; `error`: by how much of its norm what lies there differs."""
+    """Of every dim the indices in the whole; `error`: by how much of its norm what lies there
+    differs."""
 
     def __init__(self, indices, error=0.0):
         self.indices, self.error = indices, error
@@ -47,7 +49,8 @@ class Place:
 
 def place_of(value, at, whole):
     """None where it is nowhere in it. `at`: where it begins, where that is known."""
-    if value.dim() != whole.dim() or any(a > b for a, b in zip(value.shape, whole.shape)) or value.numel() == 0:
+    if value.dim() != whole.dim() or any(
+            a > b for a, b in zip(value.shape, whole.shape)) or value.numel() == 0:
         return None
     limit = tolerance_of(value, whole)
     begins = [tuple(at)] if isinstance(at, tuple) else _begins(value.shape, whole.shape)
@@ -81,7 +84,8 @@ def _reordered(value, whole, limit):
             continue
         found = _matched(rows, all_rows, limit)
         if found is not None:
-            return Place([found if d == dim else torch.arange(n) for d, n in enumerate(value.shape)])
+            return Place(
+                [found if d == dim else torch.arange(n) for d, n in enumerate(value.shape)])
     return None
 
 

@@ -4,24 +4,30 @@ _MOST = 3
 
 
 def pieces_in_another_order(known):
-    """Lines: of those cut along a dimension into as many pieces, the ones whose pieces lie on other ranks than most others'."""
+    """Lines: of those cut along a dimension into as many pieces, the ones whose pieces lie on other
+    ranks than most others'."""
     by_cut = {}
     for one in known:
         if cut := _cut(one):
             dim, count, order = cut
-            by_cut.setdefault((dim - one.truth["value"].dim(), count), {}).setdefault(order, []).append(one)
+            by_cut.setdefault((dim - one.truth["value"].dim(), count),
+                              {}).setdefault(order, []).append(one)
     lines = []
     for orders in by_cut.values():
         usual = max(orders, key=lambda order: len(orders[order]))
         for order, ones in orders.items():
             if order != usual and 2 * len(ones) < len(orders[usual]):
                 names = ", ".join(dict.fromkeys(one.label for one in ones[:_MOST]))
-                lines.append(f"of {names} the ranks hold pieces {_text(order)}, of other outputs that are cut likewise {_text(usual)}")
+                lines.append(
+                    f"of {names} the ranks hold pieces {_text(order)}, of other outputs that are "
+                    f"cut likewise {_text(usual)}"
+                )
     return lines
 
 
 def _cut(one):
-    """(dim, into how many, which each rank holds), where each rank holds one run of one dimension."""
+    """(dim, into how many, which each rank holds), where each rank holds one run of one
+    dimension."""
     whole = one.truth["value"].shape
     found = {}
     for piece in one.pieces:

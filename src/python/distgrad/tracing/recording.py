@@ -1,5 +1,6 @@
-"""What a process computes while its step runs: the outputs of its modules and their gradients, the calls that communicate, the
-custom Functions, the losses, and what clips gradients. Nothing that is watched is changed: values are copied.
+"""What a process computes while its step runs: the outputs of its modules and their gradients, the
+calls that communicate, the custom Functions, the losses, and what clips gradients. Nothing that is
+watched is changed: values are copied.
 """
 
 import functools
@@ -20,7 +21,8 @@ _SILENT = ("barrier", "wait_tensor", "monitored_barrier_", "_wrap_tensor_autogra
 
 
 class Output:
-    """A tensor that a module gave; `at` is where of the DTensor, of the shape `whole`, the local piece begins, None of a plain tensor."""
+    """A tensor that a module gave; `at` is where of the DTensor, of the shape `whole`, the local
+    piece begins, None of a plain tensor."""
 
     def __init__(self, module, call, index, value, at, event):
         self.module, self.call, self.index, self.event = module, call, index, event
@@ -41,10 +43,13 @@ class Recording:
         self._modules = {}  # module's id -> it
         self._roots = []  # of backward; of a run whose graph is kept
         self._arrived = {}  # parameter's id -> what backward gave it
-        self._alive = {}  # likewise, of all modules when the first backward began: the model may be gone when the step ends
+        # Likewise, of all modules when the first backward began: the model may be gone when the
+        # step ends
+        self._alive = {}
 
     def start(self):
-        """Before any of the user's modules is imported, as these may bind what is replaced here to names of their own."""
+        """Before any of the user's modules is imported, as these may bind what is replaced here to
+        names of their own."""
         torch.nn.modules.module.register_module_forward_hook(self._module_gave)
         self._watch_functions()
         self._watch_backward()
@@ -55,7 +60,13 @@ class Recording:
     def note(self, kind, what, **more):
         if not self.paused:
             phase = "backward" if in_backward() else "forward"
-            self.events.append({"kind": kind, "what": what, "place": place(), "phase": phase, **more})
+            self.events.append({
+                "kind": kind,
+                "what": what,
+                "place": place(),
+                "phase": phase,
+                **more
+            })
 
     # -- modules
 
@@ -95,7 +106,8 @@ class Recording:
                 self.note("function", cls.__name__)
             return original.__get__(None, cls)(*args, **kwargs)
 
-        apply.__name__, apply.__qualname__ = "apply", original.__get__(None, torch.autograd.Function).__qualname__
+        apply.__name__, apply.__qualname__ = "apply", original.__get__(
+            None, torch.autograd.Function).__qualname__
         torch.autograd.Function.apply = classmethod(apply)
 
     def _watch_backward(self):
@@ -106,12 +118,14 @@ class Recording:
             nested = in_backward()  # a checkpoint's
             if not nested:
                 roots = [x for x in tree_flatten(tensors)[0] if isinstance(x, torch.Tensor)]
-                value = float(local_piece(roots[0])[0]) if len(roots) == 1 and roots[0].numel() == 1 else None
+                value = float(local_piece(
+                    roots[0])[0]) if len(roots) == 1 and roots[0].numel() == 1 else None
                 self.note("loss", "backward", value=value)
                 self._roots += roots if self._keeps_graph else []
                 self._keep_modules()
                 self._watch_parameters()
-            original(tensors, grad_tensors, retain_graph or self._keeps_graph or None, create_graph, **kwargs)
+            original(tensors, grad_tensors, retain_graph or self._keeps_graph or None, create_graph,
+                     **kwargs)
             if not nested and self.after_backward:
                 self.after_backward(self)
 
@@ -120,7 +134,8 @@ class Recording:
     def _watch_parameters(self):
         for module in self._modules.values():
             for parameter in module.parameters():
-                if parameter.requires_grad and parameter.is_leaf and id(parameter) not in self._arrived:
+                if parameter.requires_grad and parameter.is_leaf and id(
+                        parameter) not in self._arrived:
                     self._arrived[id(parameter)] = None
                     parameter.register_hook(functools.partial(self._arrives, id(parameter)))
 
@@ -131,7 +146,8 @@ class Recording:
         before = self._arrived[key]
         if before is None:
             self._bytes += value.numel() * value.element_size()
-        if at is None and self._bytes <= _MOST_BYTES:  # of a DTensor it is not known what the ranks' add up to
+        # Of a DTensor it is not known what the ranks' add up to
+        if at is None and self._bytes <= _MOST_BYTES:
             self._arrived[key] = value if before is None else before + value
 
     def _watch_clipping(self):
@@ -141,7 +157,8 @@ class Recording:
         def clip(parameters, max_norm, *args, **kwargs):
             norm = original(parameters, max_norm, *args, **kwargs)
             seen = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-            self.note("clipping", "clip_grad_norm_", norm=float(seen), eps=torch.finfo(seen.dtype).eps)
+            self.note("clipping", "clip_grad_norm_", norm=float(seen),
+                      eps=torch.finfo(seen.dtype).eps)
             return norm
 
         torch.nn.utils.clip_grad_norm_ = clip
@@ -202,17 +219,21 @@ class Recording:
         return found
 
     def _consumers(self):
-        """By an output's position, those of the outputs that are computed from it with no other between, the loss being -1; of
-        a run whose graph is kept."""
+        """By an output's position, those of the outputs that are computed from it with no other
+        between, the loss being -1; of a run whose graph is kept."""
         nodes, found = {}, {}
-        ends = [(i, output.tensor) for i, output in enumerate(self.outputs)] + [(-1, root) for root in self._roots]
-        ends = [(i, tensor.grad_fn) for i, tensor in ends if tensor is not None and tensor.grad_fn is not None]
+        ends = [(i, output.tensor) for i, output in enumerate(self.outputs)
+               ] + [(-1, root) for root in self._roots]
+        ends = [(i, tensor.grad_fn)
+                for i, tensor in ends
+                if tensor is not None and tensor.grad_fn is not None]
         for i, node in ends:
             if i >= 0:
                 nodes.setdefault(node, []).append(i)
         for i, end in ends:
             passed_on = [other for other in nodes.get(end, ()) if i < 0 or other < i]
-            waiting, seen = [] if passed_on else [following for following, _ in end.next_functions], set()
+            waiting, seen = [] if passed_on else [following for following, _ in end.next_functions
+                                                 ], set()
             for other in passed_on:
                 found.setdefault(other, []).append(i)
             while waiting:
@@ -229,12 +250,29 @@ class Recording:
     def trace(self):
         """Plain values, to be saved."""
         names, consumers = self.names(), self._consumers()
-        outputs = [{"module": names[o.module], "call": o.call, "index": o.index, "value": o.value, "at": o.at, "whole": o.whole,
-                    "gradient": o.gradient, "event": o.event, "consumers": [p for p in consumers.get(i, []) if p >= 0],
-                    "reaches_loss": -1 in consumers.get(i, []), "in_graph": o.tensor is not None and o.tensor.grad_fn is not None}
-                   for i, o in enumerate(self.outputs)]
-        arrived = {name: self._arrived.get(id(parameter)) for name, parameter in self.parameters().items()}
-        return {"outputs": outputs, "events": self.events, "arrived": {name: g for name, g in arrived.items() if g is not None}}
+        outputs = [{
+            "module": names[o.module],
+            "call": o.call,
+            "index": o.index,
+            "value": o.value,
+            "at": o.at,
+            "whole": o.whole,
+            "gradient": o.gradient,
+            "event": o.event,
+            "consumers": [p for p in consumers.get(i, []) if p >= 0],
+            "reaches_loss": -1 in consumers.get(i, []),
+            "in_graph": o.tensor is not None and o.tensor.grad_fn is not None
+        } for i, o in enumerate(self.outputs)]
+        arrived = {
+            name: self._arrived.get(id(parameter)) for name, parameter in self.parameters().items()
+        }
+        return {
+            "outputs": outputs,
+            "events": self.events,
+            "arrived": {
+                name: g for name, g in arrived.items() if g is not None
+            }
+        }
 
 
 class _Exchanges(TorchDispatchMode):
@@ -266,7 +304,8 @@ def plain(name):
 
 
 def local_piece(x):
-    """(a copy of what this process has of the tensor, where that begins in the whole: None of a plain tensor, "partial" of a share)"""
+    """(a copy of what this process has of the tensor, where that begins in the whole: None of a
+    plain tensor, "partial" of a share)"""
     x, at = x.detach(), None
     if hasattr(x, "placements") and hasattr(x, "device_mesh"):
         at = _offset(x)

@@ -9,8 +9,10 @@ _SAME_FACTOR = 1e-3
 
 
 def texts(departure, shares, world_size, factor):
-    """Lines. `factor`: observed over truth, of all wrong gradients; None where that is not one number."""
-    departure.ranks = departure.ranks if len(departure.ranks) < world_size else ()  # all: not worth a word
+    """Lines. `factor`: observed over truth, of all wrong gradients; None where that is not one
+    number."""
+    # all: not worth a word
+    departure.ranks = departure.ranks if len(departure.ranks) < world_size else ()
     lines = [_departure(departure, factor)]
     lines += [f"Data: {text}." for text in departure.data]
     if departure.upstream and departure.stage == "backward":
@@ -19,12 +21,17 @@ def texts(departure, shares, world_size, factor):
     if departure.also:
         lines.append(f"Backward departs likewise at {some(departure.also)}.")
     if departure.lost:
-        lines.append(f"Backward reaches the modules of {some(departure.lost)}, and what it gives is not returned: it was never reduced"
-                     " (no_sync, set_requires_gradient_sync, set_requires_all_reduce), was set to zero or None, or the parameter is frozen"
-                     " or another object.")
+        lines.append(
+            f"Backward reaches the modules of {some(departure.lost)}, and what it gives is not "
+            f"returned: it was never reduced"
+            " (no_sync, set_requires_gradient_sync, set_requires_all_reduce), was set to zero or "
+            "None, or the parameter is frozen"
+            " or another object.")
     if departure.others:
-        lines.append("Wrong although backward is right at their modules' outputs, so that what comes after backward is to be looked at: "
-                     f"{some(departure.others)}.")
+        lines.append(
+            "Wrong although backward is right at their modules' outputs, so that what comes after "
+            "backward is to be looked at: "
+            f"{some(departure.others)}.")
     if departure.stage == "loss":
         lines += _losses(departure.losses)
     for share in shares:
@@ -39,16 +46,24 @@ def _departure(d, factor):
         return f"Nothing is known of where it begins: {d.how}."
     if d.stage == "forward":
         begin = f"Forward is right up to the output of {d.before}, and departs in that of" if d.before else "Forward departs at once, in the output of"
-        return f"{begin} {d.module}{on}{d.how}. " + (f"There lies: {calls}." if calls else "No call that communicates lies there.")
+        return f"{begin} {d.module}{on}{d.how}. " + (f"There lies: {calls}." if calls else
+                                                     "No call that communicates lies there.")
     if d.stage == "loss":
-        what = "the loss is right, its backward departs" if _is_right(d.losses) else "the loss departs, or its backward"
-        return (f"Forward is right in {_all(d.compared)}, {what}: the output of {d.module}{on} {d.how}. "
-                + (f"Behind it lies: {calls}." if calls else "No call that communicates lies behind it."))
+        what = "the loss is right, its backward departs" if _is_right(
+            d.losses) else "the loss departs, or its backward"
+        return (
+            f"Forward is right in {_all(d.compared)}, {what}: the output of {d.module}{on} "
+            f"{d.how}. "
+            +
+            (f"Behind it lies: {calls}." if calls else "No call that communicates lies behind it."))
     if d.stage == "backward":
-        return (f"Forward is right in {_all(d.compared)}; backward is right down to the output of {d.before}, and departs at"
-                f" {d.module}, whose output{on} {d.how}. "
-                + ("The loss is computed from it directly, too. " if d.is_in_loss else "")
-                + (f"Between both lies: {calls}." if calls else "No call that communicates lies between both."))
+        return (
+            f"Forward is right in {_all(d.compared)}; backward is right down to the output of "
+            f"{d.before}, and departs at"
+            f" {d.module}, whose output{on} {d.how}. " +
+            ("The loss is computed from it directly, too. " if d.is_in_loss else "") +
+            (f"Between both lies: {calls}."
+             if calls else "No call that communicates lies between both."))
     if d.stage == "term":
         return f"Forward and backward are right in {_all(d.compared)}, but another term of the loss counts otherwise."
     if d.stage == "weights":
@@ -56,24 +71,40 @@ def _departure(d, factor):
         return f"Forward and backward are right in {_all(d.compared)}, but the {whose} losses do not weigh alike{_times(d.factors, d.are_calls)}{_rows(d)}."
     if d.stage == "shares":
         output, how, calls = d.shared[0]
-        return (f"Forward is right in {_all(d.compared)}, but the output of {output} {how}: backward is to add them up"
-                + (f", in {'; '.join(calls[:_MOST_CALLS])}" if calls else "")
-                + ", or the gradients of the parameters before it are to be added up over these ranks after backward.")
+        return (
+            f"Forward is right in {_all(d.compared)}, but the output of {output} {how}: backward "
+            f"is to add them up"
+            + (f", in {'; '.join(calls[:_MOST_CALLS])}" if calls else "") +
+            ", or the gradients of the parameters before it are to be added up over these ranks "
+            "after backward."
+        )
     if d.stage == "parameters":
-        what = (f"no gradient reaches {some(d.direct)} on any rank: it is detached or frozen, or what is computed from it is not used. Where"
-                " DistributedDataParallel waits for it, it reduces nothing") if d.is_cut else (
-            f"what backward gives to {some(d.direct)}, added up over the ranks before anything is reduced, is wrong: look at where it is used"
+        what = (
+            f"no gradient reaches {some(d.direct)} on any rank: it is detached or frozen, or what "
+            f"is computed from it is not used. Where"
+            " DistributedDataParallel waits for it, it reduces nothing"
+        ) if d.is_cut else (
+            f"what backward gives to {some(d.direct)}, added up over the ranks before anything is "
+            f"reduced, is wrong: look at where it is used"
             " beside its module's output, as in the loss, and at hooks")
-        return (f"Forward and backward are right in {_all(d.compared)}, but {what}."
-                + (f" Behind the modules lies: {'; '.join(d.behind_modules[:_MOST_CALLS])}." if d.behind_modules else ""))
+        return (f"Forward and backward are right in {_all(d.compared)}, but {what}." +
+                (f" Behind the modules lies: {'; '.join(d.behind_modules[:_MOST_CALLS])}."
+                 if d.behind_modules else ""))
     behind = f". After backward, or from its hooks: {calls}." if calls else ". Nothing communicates after backward."
     if d.stage == "factor":
-        return (f"Forward and backward are right in {_all(d.compared)}, so it is a factor: {_after(d.factors, factor, d.parted, d.counted)}"
-                + (f". Between the last module and the loss: {'; '.join(d.behind_modules[:_MOST_CALLS])}" if d.behind_modules else "") + behind)
+        return (
+            f"Forward and backward are right in {_all(d.compared)}, so it is a factor: "
+            f"{_after(d.factors, factor, d.parted, d.counted)}"
+            +
+            (f". Between the last module and the loss: {'; '.join(d.behind_modules[:_MOST_CALLS])}"
+             if d.behind_modules else "") + behind)
     of_what = "is wrong is the data (below), or it happens" if d.data else "is wrong happens"
-    return (f"Forward and backward are right in {_all(d.compared)}{_times(d.factors)}: what {of_what} to the parameters' gradients ("
-            "accumulation, hooks, reduction, scaling, clipping), or to parameters used outside of these modules"
-            + behind)
+    return (
+        f"Forward and backward are right in {_all(d.compared)}{_times(d.factors)}: what {of_what} "
+        f"to the parameters' gradients ("
+        "accumulation, hooks, reduction, scaling, clipping), or to parameters used outside of "
+        "these modules"
+        + behind)
 
 
 def _all(modules):
@@ -81,11 +112,13 @@ def _all(modules):
 
 
 def _after(factors, factor, parts, counted):
-    """What becomes of the ranks' `parts` of the data, where all gradients are wrong by one factor."""
+    """What becomes of the ranks' `parts` of the data, where all gradients are wrong by one
+    factor."""
     weight = next(iter(factors.values()))
     behind = factor / weight
     what = "added up" if abs(behind - 1) <= 0.01 else f"added up and multiplied by {_ratio(behind)}"
-    times = "as the single run's loss does" if abs(weight - 1) <= _SAME_FACTOR else f"{_ratio(weight)} times as the single run's loss does"
+    times = "as the single run's loss does" if abs(
+        weight - 1) <= _SAME_FACTOR else f"{_ratio(weight)} times as the single run's loss does"
     text = f"each rank's loss weighs its part of the data {times}, and in the end the ranks' gradients are {what}"
     if parts > 1 and abs(behind * parts - 1) <= 0.01:  # that a mean is meant is likely, no more
         text += f". That is a mean over {parts} parts of the data: with it, each rank's loss has to weigh {parts} times as the single run's does"
@@ -93,17 +126,24 @@ def _after(factors, factor, parts, counted):
 
 
 def _tokens_text(wrong, counted):
-    """Where the ranks' losses are wrong by what tokens without a gradient make: divided by all, or by those that count."""
+    """Where the ranks' losses are wrong by what tokens without a gradient make: divided by all, or
+    by those that count."""
     some_count, all_count = counted or (0, 0)
-    if not 0 < some_count < all_count or not any(abs(w / x - 1) <= _SAME_FACTOR for w in wrong for x in (some_count / all_count, all_count / some_count)):
+    if not 0 < some_count < all_count or not any(
+            abs(w / x - 1) <= _SAME_FACTOR
+            for w in wrong
+            for x in (some_count / all_count, all_count / some_count)):
         return ""
-    return (f". That is the ratio of the {some_count} rows of the last output that have a gradient in the single run to all {all_count}: the loss"
-            " is divided by the one where it is to be by the other")
+    return (
+        f". That is the ratio of the {some_count} rows of the last output that have a gradient in "
+        f"the single run to all {all_count}: the loss"
+        " is divided by the one where it is to be by the other")
 
 
 def _ratio(x):
     inverse = 1 / x
-    return f"1/{round(inverse)}" if abs(inverse) > 1.5 and abs(inverse - round(inverse)) < 0.01 * abs(inverse) else f"{x:.4g}"
+    return f"1/{round(inverse)}" if abs(inverse) > 1.5 and abs(
+        inverse - round(inverse)) < 0.01 * abs(inverse) else f"{x:.4g}"
 
 
 def _times(factors, are_calls=False):
@@ -113,14 +153,16 @@ def _times(factors, are_calls=False):
     if max(values) - min(values) <= 0.01 * max(map(abs, values)):
         return f", where the ranks' losses weigh their parts {values[0]:.4g} times"
     each = "micro-batch {}" if are_calls else "rank {}"
-    return ": they weigh their parts " + ", ".join(f"{v:.4g} ({each.format(k + are_calls)})" for k, v in sorted(factors.items())) + " times"
+    return ": they weigh their parts " + ", ".join(
+        f"{v:.4g} ({each.format(k + are_calls)})" for k, v in sorted(factors.items())) + " times"
 
 
 def _rows(d):
     if len(set(d.means_over.values())) < 2:
         return ""
-    return (", as means over their own numbers of tokens or rows do: " + ", ".join(str(n) for _, n in sorted(d.means_over.items()))
-            + ". Divide by all, or weigh each by its share")
+    return (", as means over their own numbers of tokens or rows do: " +
+            ", ".join(str(n) for _, n in sorted(d.means_over.items())) +
+            ". Divide by all, or weigh each by its share")
 
 
 def _is_right(losses):
@@ -135,7 +177,8 @@ def _is_right(losses):
 def _losses(losses):
     if not losses:
         return []
-    values = ", ".join(f"{x:.6g}" for x in losses["ranks"][:8]) + (", ..." if len(losses["ranks"]) > 8 else "")
+    values = ", ".join(
+        f"{x:.6g}" for x in losses["ranks"][:8]) + (", ..." if len(losses["ranks"]) > 8 else "")
     return [f"Losses: {values} on the ranks, {losses['single']:.6g} in the single run."]
 
 

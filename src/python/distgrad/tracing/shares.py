@@ -1,8 +1,10 @@
-"""What the ranks' gradients are made of: sums of the single run's, with a weight for each part of the data.
+"""What the ranks' gradients are made of: sums of the single run's, with a weight for each part of
+the data.
 
-A part is what one rank computed in one call of the last module: its sequences, its range of tokens, one micro-batch. The single
-run's gradient is cut into those of the parts by cutting its last module's cotangent. Where the ranks' gradients are a
-weighted sum of them the weights say which parts count, and how much.
+A part is what one rank computed in one call of the last module: its sequences, its range of tokens,
+one micro-batch. The single run's gradient is cut into those of the parts by cutting its last
+module's cotangent. Where the ranks' gradients are a weighted sum of them the weights say which
+parts count, and how much.
 """
 
 import dataclasses
@@ -34,7 +36,8 @@ class Part:
 
 @dataclasses.dataclass
 class Weights:
-    """Of parameters: `by_rank`, for each rank the weights of the parts, None of a part that they have nothing of."""
+    """Of parameters: `by_rank`, for each rank the weights of the parts, None of a part that they
+    have nothing of."""
 
     parameters: list
     by_rank: dict
@@ -77,29 +80,45 @@ class Cutter:
             entry[2].add(piece.rank)
         masks = {}  # by the ranks and the call: one for each output
         for one, piece, ranks in places.values():
-            mine, whole = masks.setdefault((tuple(sorted(ranks)), piece.record["call"]), {}), one.truth["value"]
-            mine[one.position] = mine.get(one.position, torch.zeros_like(whole)) + piece.place.mask(whole)
-        rest = {one.position: 1 - sum(m[one.position] for m in masks.values() if one.position in m) for one in together}
+            mine, whole = masks.setdefault((tuple(sorted(ranks)), piece.record["call"]),
+                                           {}), one.truth["value"]
+            mine[one.position] = mine.get(one.position,
+                                          torch.zeros_like(whole)) + piece.place.mask(whole)
+        rest = {
+            one.position: 1 -
+            sum(m[one.position] for m in masks.values() if one.position in m) for one in together
+        }
         if any(bool((mask < 0).any()) for mask in rest.values()):
             return False  # they overlap
         if any(bool((mask * truths[at]["gradient"]).any()) for at, mask in rest.items()):
             masks[((), 0)] = rest
         if len(masks) > _MOST_PARTS:
             return False
-        parts = [self._part(truths, parameters, mask, list(ranks), call) for (ranks, call), mask in masks.items()]
+        parts = [
+            self._part(truths, parameters, mask, list(ranks), call)
+            for (ranks, call), mask in masks.items()
+        ]
         self._add_other_terms(parts, parameters)
         self.parts = parts if len(parts) > 1 else []
         return True
 
     @staticmethod
     def _part(truths, parameters, masks, ranks, call):
-        cotangents = [t["gradient"] * masks[i].to(t["gradient"].dtype) if i in masks else torch.zeros_like(t["gradient"])
-                      for i, t in enumerate(truths)]
+        cotangents = [
+            t["gradient"] *
+            masks[i].to(t["gradient"].dtype) if i in masks else torch.zeros_like(t["gradient"])
+            for i, t in enumerate(truths)
+        ]
         tensors = [t["output"].tensor for t in truths]
         there = [c.to(x.device) for c, x in zip(cotangents, tensors)]
-        found = torch.autograd.grad(tensors, list(parameters.values()), there, retain_graph=True, allow_unused=True)
-        tokens = sum(int((c.flatten(0, -2).abs().amax(-1) > 0).sum()) if c.dim() > 1 else int((c != 0).sum()) for c in cotangents)
-        return Part(ranks, call, tokens, {n: None if g is None else g.detach().cpu().double() for n, g in zip(parameters, found)})
+        found = torch.autograd.grad(tensors, list(parameters.values()), there, retain_graph=True,
+                                    allow_unused=True)
+        tokens = sum(
+            int((c.flatten(0, -2).abs().amax(-1) > 0).sum()) if c.dim() > 1 else int((c != 0).sum())
+            for c in cotangents)
+        return Part(ranks, call, tokens, {
+            n: None if g is None else g.detach().cpu().double() for n, g in zip(parameters, found)
+        })
 
     @staticmethod
     def _add_other_terms(parts, parameters):
@@ -107,7 +126,8 @@ class Cutter:
         other = Part([], 0, 0, is_other_term=True)
         for name, parameter in parameters.items():
             truth = parameter.grad.cpu().double()
-            left = truth - sum((p.gradients[name] for p in parts if p.gradients[name] is not None), torch.zeros_like(truth))
+            left = truth - sum((p.gradients[name] for p in parts if p.gradients[name] is not None),
+                               torch.zeros_like(truth))
             if float(left.norm()) > TOLERANCES.get(parameter.dtype, 0.1) * float(truth.norm()):
                 other.gradients[name] = left
         if other.gradients:
@@ -115,7 +135,8 @@ class Cutter:
 
 
 def weights_of(parts, observed, wrong):
-    """[Weights]: of wrong parameters that are a sum of parts. `observed`: by rank {name: (tensor, where it begins)}."""
+    """[Weights]: of wrong parameters that are a sum of parts. `observed`: by rank {name: (tensor,
+    where it begins)}."""
     found = []
     for name in wrong:
         by_rank, precision = {}, 0.0
@@ -136,7 +157,10 @@ _NOTHING = object()
 
 
 def _solved(parts, name, tensor, at):
-    chosen = [i for i, p in enumerate(parts) if p.gradients.get(name) is not None and bool(p.gradients[name].any())]
+    chosen = [
+        i for i, p in enumerate(parts)
+        if p.gradients.get(name) is not None and bool(p.gradients[name].any())
+    ]
     columns = [parts[i].gradients[name] for i in chosen]
     if not columns or at == "partial":
         return None, 0
@@ -157,7 +181,8 @@ def _solved(parts, name, tensor, at):
     if float(values[-1]) < max(_SPAN, precision) * float(values[0]):
         return None, 0
     solution = torch.linalg.lstsq(a, b[:, None]).solution[:, 0]
-    if not float((a @ solution - b).norm()) <= precision * max(float(b.norm()), float(a.sum(1).norm()) * 1e-6):
+    if not float((a @ solution - b).norm()) <= precision * max(float(b.norm()),
+                                                               float(a.sum(1).norm()) * 1e-6):
         return None, 0
     weights, least = [None] * len(parts), precision * float(solution.abs().max())
     for i, x in zip(chosen, solution):
@@ -167,10 +192,13 @@ def _solved(parts, name, tensor, at):
 
 def _gather(found, name, by_rank, precision):
     for group in found:
-        if group.by_rank.keys() == by_rank.keys() and all(_alike(group.by_rank[r], by_rank[r], precision) for r in by_rank):
+        if group.by_rank.keys() == by_rank.keys() and all(
+                _alike(group.by_rank[r], by_rank[r], precision) for r in by_rank):
             group.parameters.append(name)
             for rank, row in by_rank.items():
-                group.by_rank[rank] = [y if x is None else x for x, y in zip(group.by_rank[rank], row)]
+                group.by_rank[rank] = [
+                    y if x is None else x for x, y in zip(group.by_rank[rank], row)
+                ]
             return
     found.append(Weights([name], by_rank, precision))
 
@@ -185,7 +213,8 @@ def _alike(a, b, precision):
 
 
 def meaning(weights, parts, module):
-    """What the weights say; empty where they say no more than a factor does. `module`: at whose output the gradient was cut."""
+    """What the weights say; empty where they say no more than a factor does. `module`: at whose
+    output the gradient was cut."""
     ranks = list(weights.by_rank)
     rows, precision = [weights.by_rank[r] for r in ranks], weights.precision
     data = [i for i, p in enumerate(parts) if not p.is_other_term and rows[0][i] is not None]
@@ -210,12 +239,14 @@ def _meaning_of_other_term(rows, data, parts, precision, module):
         return f"only the term of the loss that does not go through the output of {module} counts"
     if any(abs(row[i] - mean) > 3 * precision * abs(mean) for row in rows for i in data):
         return ""  # against a part of the data nothing can be said
-    if not mean or any(abs(row[at] - other) > 3 * precision * max(abs(mean), abs(other)) for row in rows):
+    if not mean or any(
+            abs(row[at] - other) > 3 * precision * max(abs(mean), abs(other)) for row in rows):
         return ""
     ratio = other / mean
     if abs(ratio - 1) <= 5 * precision:
         return ""
-    many = "does not count" if abs(ratio) <= precision / 3 else f"counts {ratio:.3g} times as much as the rest"
+    many = "does not count" if abs(
+        ratio) <= precision / 3 else f"counts {ratio:.3g} times as much as the rest"
     return f"the term of the loss that does not go through the output of {module} {many}"
 
 
@@ -225,18 +256,33 @@ def _meaning_by_rank(rows, parts, precision):
     states = {}
     for call in calls:
         mine = [i for i, p in enumerate(parts) if p.call == call]
-        groups = {tuple(r for i in mine if abs(row[i]) > 3 * precision * max(map(abs, row)) for r in parts[i].ranks)
-                  for rank, row in rows.items()}
-        own = all(_is_of([row[i] for i in mine], [rank in parts[i].ranks for i in mine], precision) for rank, row in rows.items())
+        groups = {
+            tuple(r
+                  for i in mine
+                  if abs(row[i]) > 3 * precision * max(map(abs, row))
+                  for r in parts[i].ranks)
+            for rank, row in rows.items()
+        }
+        own = all(
+            _is_of([row[i]
+                    for i in mine], [rank in parts[i].ranks
+                                     for i in mine], precision)
+            for rank, row in rows.items())
         states[call] = "own" if own else "all" if len(groups) == 1 else tuple(sorted(groups))
     if set(states.values()) == {"own"}:
         return "on each rank the gradient of its own data alone: not reduced over the ranks that have other data"
     if set(states.values()) == {"own", "all"}:
-        names = {state: ", ".join(str(c + 1) for c in calls if states[c] == state) for state in ("own", "all")}
+        names = {
+            state: ", ".join(str(c + 1)
+                             for c in calls
+                             if states[c] == state)
+            for state in ("own", "all")
+        }
         return f"micro-batch {names['own']} is not reduced over the ranks, micro-batch {names['all']} is"
     groups = states[calls[0]]
     if len(calls) == 1 and isinstance(groups, tuple) and all(len(g) > 1 for g in groups):
-        return "reduced within " + " and within ".join("ranks " + ", ".join(map(str, g)) for g in groups) + " alone"
+        return "reduced within " + " and within ".join(
+            "ranks " + ", ".join(map(str, g)) for g in groups) + " alone"
     return ""
 
 
@@ -258,7 +304,8 @@ def meaning_of(row, parts, precision):
         return "only a part of the data counts: the rest is on no rank"
     tokens = [x * p.tokens for x, p in zip(row, parts)]
     if max(tokens) - min(tokens) <= 3 * precision * max(map(abs, tokens)):
-        return "each part is divided by its own number of tokens: " + ", ".join(f"{name} {n}" for name, n in _by_part([p.tokens for p in parts], parts))
+        return "each part is divided by its own number of tokens: " + ", ".join(
+            f"{name} {n}" for name, n in _by_part([p.tokens for p in parts], parts))
     usual = sorted(row)[len(row) // 2]
     others = [i for i, x in enumerate(row) if abs(x - usual) > 3 * precision * most]
     if len(row) > 2 and len(others) == 1 and usual and row[others[0]]:
@@ -266,7 +313,8 @@ def meaning_of(row, parts, precision):
     chosen = [abs(x) > most / 2 for x in row]
     if _is_of(row, chosen, precision):
         return _counting(chosen, parts)
-    return "weights " + ", ".join(f"{x} ({name})" for name, x in _by_part([f"{x:.3g}" for x in row], parts))
+    return "weights " + ", ".join(
+        f"{x} ({name})" for name, x in _by_part([f"{x:.3g}" for x in row], parts))
 
 
 def _by_part(values, parts):
@@ -274,8 +322,11 @@ def _by_part(values, parts):
     found = {}
     for value, part in zip(values, parts):
         found.setdefault(part.call, set()).add(value if part.ranks else None)
-    if len(found) > 1 and all(len(of_call) == 1 and None not in of_call for of_call in found.values()):
-        return [(f"micro-batch {call + 1}", of_call.pop()) for call, of_call in sorted(found.items())]
+    if len(found) > 1 and all(
+            len(of_call) == 1 and None not in of_call for of_call in found.values()):
+        return [
+            (f"micro-batch {call + 1}", of_call.pop()) for call, of_call in sorted(found.items())
+        ]
     return [(_of(part, parts), value) for value, part in zip(values, parts)]
 
 
@@ -296,4 +347,5 @@ def _of(part, parts):
         return part.name
     if part.rank is None:
         return "data of no rank"
-    return ranks_text(part.ranks) + (f" micro-batch {part.call + 1}" if max(p.call for p in parts) > 0 else "")
+    return ranks_text(part.ranks) + (f" micro-batch {part.call + 1}" if max(
+        p.call for p in parts) > 0 else "")

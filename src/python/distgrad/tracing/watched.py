@@ -1,5 +1,6 @@
-"""The watched run of one process. The ranks leave NAME.trace; the single run begins when all are there, and draws the conclusions,
-since parts of its gradient can be asked of its graph alone: `where`, in JSON."""
+"""The watched run of one process. The ranks leave NAME.trace; the single run begins when all are
+there, and draws the conclusions, since parts of its gradient can be asked of its graph alone:
+`where`, in JSON."""
 
 import dataclasses
 import json
@@ -39,7 +40,8 @@ class WatchedSingle:
         self._recording = Recording(keeps_graph=True)
 
     def start(self):
-        while not all(os.path.exists(path) for path in self._paths):  # a rank that fails ends this process
+        # A rank that fails ends this process
+        while not all(os.path.exists(path) for path in self._paths):
             time.sleep(_POLL_S)
         self._ranks = [torch.load(path, weights_only=False) for path in self._paths]
         self._cutter = Cutter(self._ranks)
@@ -59,25 +61,47 @@ class WatchedSingle:
 
     def finish(self, found, losses):
         trace, found = self._recording.trace(), {plain(name): g for name, g in found.items()}
-        scaled = {name: wrong["factor"] for name, wrong in self._wrong.items() if wrong["verdict"] == "scaled"}
-        finder = Finder(trace, self._ranks, list(self._wrong), self._factor(), self._right, list(scaled))
+        scaled = {
+            name: wrong["factor"]
+            for name, wrong in self._wrong.items()
+            if wrong["verdict"] == "scaled"
+        }
+        finder = Finder(trace, self._ranks, list(self._wrong), self._factor(), self._right,
+                        list(scaled))
         departure = finder.departure()
         parts = self._cutter.parts
-        weights = weights_of(parts, [rank["gradients"] for rank in self._ranks], list(self._wrong)) if parts else []
+        weights = weights_of(parts, [rank["gradients"] for rank in self._ranks], list(
+            self._wrong)) if parts else []
         shares = [{"parameters": w.parameters, "weights": w.by_rank, "meaning": said}
                   for w in weights if (said := meaning(w, parts, self._cutter.module))]
         shares += self._shares_of(losses, found)
-        if departure.stage == "after" and any("term of the loss" in share["meaning"] for share in shares):
+        if departure.stage == "after" and any(
+                "term of the loss" in share["meaning"] for share in shares):
             departure.stage = "term"
-        absent = [name for name, found in self._wrong.items() if found["verdict"] in ("missing", "zero")]
+        absent = [
+            name for name, found in self._wrong.items() if found["verdict"] in ("missing", "zero")
+        ]
         if departure.stage in ("after", "weights", "shares"):
             departure.others = []
             departure.lost = absent
-        clippings = [[e for e in t["events"] if e["kind"] == "clipping"] for t in [trace, *self._ranks]]
-        where = {"departure": dataclasses.asdict(departure),
-                 "parts": [{"ranks": p.ranks, "call": p.call, "tokens": p.tokens} for p in parts], "shares": shares}
-        where["text"] = [*texts(departure, shares, len(self._ranks), finder.factor), *seen_norms(clippings[0], clippings[1:]),
-                         *clipped_by_own([r["gradients"] for r in self._ranks], found), *clip_factor(clippings[0], clippings[1:], scaled)]
+        clippings = [
+            [e for e in t["events"] if e["kind"] == "clipping"] for t in [trace, *self._ranks]
+        ]
+        where = {
+            "departure": dataclasses.asdict(departure),
+            "parts": [{
+                "ranks": p.ranks,
+                "call": p.call,
+                "tokens": p.tokens
+            } for p in parts],
+            "shares": shares
+        }
+        where["text"] = [
+            *texts(departure, shares, len(self._ranks), finder.factor),
+            *seen_norms(clippings[0], clippings[1:]),
+            *clipped_by_own([r["gradients"] for r in self._ranks], found),
+            *clip_factor(clippings[0], clippings[1:], scaled)
+        ]
         with open(self._result, "w") as file:
             json.dump(where, file)
 
@@ -89,13 +113,18 @@ class WatchedSingle:
         for parts in parts_of_losses(losses, self._recording.parameters(), found):
             for w in weights_of(parts, observed, list(self._wrong)):
                 if means := meaning_of_losses(w, parts):
-                    said.append({"parameters": w.parameters, "weights": w.by_rank, "meaning": means})
+                    said.append({
+                        "parameters": w.parameters,
+                        "weights": w.by_rank,
+                        "meaning": means
+                    })
         return said
 
     def _factor(self):
         """That all wrong gradients are wrong by."""
         factors = [found["factor"] for found in self._wrong.values()]
-        return factors[0] if factors and None not in factors and max(factors) - min(factors) <= 0.01 * abs(factors[0]) else None
+        return factors[0] if factors and None not in factors and max(factors) - min(
+            factors) <= 0.01 * abs(factors[0]) else None
 
 
 def watched(name, folder, request, single):

@@ -1,4 +1,5 @@
-"""Right programs whose derivative is not, or not everywhere, what autograd is meant to give. And one without any trick."""
+"""Right programs whose derivative is not, or not everywhere, what autograd is meant to give. And
+one without any trick."""
 
 import torch
 import torch.distributed as dist
@@ -226,7 +227,8 @@ def looking_hooks(x, w):
 
 # 18: torch's own Functions are none of the code's
 def detach_in_a_reentrant_checkpoint(x, w):
-    return checkpoint(lambda x, w: all_sum(torch.tanh(x * w) * (x * w).detach()), x, w, use_reentrant=True)
+    return checkpoint(lambda x, w: all_sum(torch.tanh(x * w) * (x * w).detach()), x, w,
+                      use_reentrant=True)
 
 
 def dtensor(x, w):

@@ -1,4 +1,5 @@
-"""Calls that one rank makes otherwise than the others, each so that they wait for it or die of it. Rank 2 is the odd one of three."""
+"""Calls that one rank makes otherwise than the others, each so that they wait for it or die of it.
+Rank 2 is the odd one of three."""
 
 import os
 import signal

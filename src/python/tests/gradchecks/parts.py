@@ -1,4 +1,5 @@
-"""What the functions under test are made of: collectives of the group that is checked, and autograd.Functions from two functions."""
+"""What the functions under test are made of: collectives of the group that is checked, and
+autograd.Functions from two functions."""
 
 from dataclasses import dataclass, field
 from typing import Callable
@@ -92,7 +93,8 @@ def matrix(rows=2, columns=3, dtype=torch.float64, low=0.5):
 
 @dataclass
 class Case:
-    """finding None: right. measured, right: the formulas expected, for 4 ranks; None: not looked at."""
+    """finding None: right. measured, right: the formulas expected, for 4 ranks; None: not looked
+    at."""
 
     name: str
     function: Callable

@@ -1,4 +1,5 @@
-"""Ranks for the tests of gradcheck: forked once from a process that has imported torch, they do what a function says.
+"""Ranks for the tests of gradcheck: forked once from a process that has imported torch, they do
+what a function says.
 
     results = run(body, world_size)      # by rank, what body() returned: picklable
 """
@@ -19,16 +20,20 @@ from distgrad.ranks.process import wait_for_a_free_core  # noqa: E402
 
 
 def run(body, world_size=4, timeout_s=250, may_die=()):
-    """What body() returned on each rank; RuntimeError with the tracebacks where one raised or is not done. None for a rank
-    that may die."""
+    """What body() returned on each rank; RuntimeError with the tracebacks where one raised or is
+    not done. None for a rank that may die."""
     needed = [f"rank-{rank}" for rank in range(world_size) if rank not in may_die]
     with tempfile.TemporaryDirectory() as folder:
         nursery = Nursery(folder, [f"rank-{rank}" for rank in range(world_size)], timeout_s,
                           lambda name: _be(name, body, world_size, folder), needed)
         failures = [f for f in nursery.run() if f["process"] in needed]
         if failures:
-            raise RuntimeError("\n".join(f"{f['process']}, {f['kind']}: {f['text']}\n{f['output']}" for f in failures))
-        return [_result(folder, f"rank-{rank}") if rank not in may_die else None for rank in range(world_size)]
+            raise RuntimeError("\n".join(
+                f"{f['process']}, {f['kind']}: {f['text']}\n{f['output']}" for f in failures))
+        return [
+            _result(folder, f"rank-{rank}") if rank not in may_die else None
+            for rank in range(world_size)
+        ]
 
 
 def _be(name, body, world_size, folder):

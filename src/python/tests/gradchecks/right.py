@@ -21,7 +21,8 @@ def square():
 
 
 right_product = function(product_of, lambda g, x: reduced(g) * product_of(x) / x)
-right_max = function(max_of, lambda g, x: reduced(g) * (x == max_of(x)) / reduced((x == max_of(x)).to(x.dtype)))
+right_max = function(
+    max_of, lambda g, x: reduced(g) * (x == max_of(x)) / reduced((x == max_of(x)).to(x.dtype)))
 right_scatter = function(scattered, lambda g, x: gathered(g))
 right_exchange = function(exchanged, lambda g, x: exchanged(g))
 right_root = function(rooted, lambda g, x: reduced(g) * (me() == 0))
@@ -49,7 +50,8 @@ def expanded(x):
 
 def uneven():
     """Two rows more on each rank, and none on the first."""
-    return torch.arange(2.0 * 3 * me(), dtype=torch.float64).reshape(2 * me(), 3).add(1).requires_grad_()
+    return torch.arange(2.0 * 3 * me(), dtype=torch.float64).reshape(2 * me(),
+                                                                     3).add(1).requires_grad_()
 
 
 def join_uneven(x):
@@ -98,7 +100,11 @@ def stages(x):
             work.wait()
         return y
 
-    return function(lambda x: shifted(x, me() + 1, me() - 1), lambda g, x: shifted(g, me() - 1, me() + 1))(2 * x)
+    return function(lambda x: shifted(x,
+                                      me() + 1,
+                                      me() - 1), lambda g, x: shifted(g,
+                                                                      me() - 1,
+                                                                      me() + 1))(2 * x)
 
 
 def checkpointed(x):
@@ -131,17 +137,27 @@ def masked_loss(x, mask, target, scale):
     """A mean over what all ranks have of valid elements, a cross entropy and a metric beside it."""
     count = reduced(mask.sum().to(x.dtype))
     loss = right_sum((x * mask).sum()) / count * scale
-    return {"loss": loss, "ce": nn.functional.cross_entropy(right_sum(x), target), "correct": x.argmax(1) == target}
+    return {
+        "loss": loss,
+        "ce": nn.functional.cross_entropy(right_sum(x), target),
+        "correct": x.argmax(1) == target
+    }
 
 
 def masks():
     torch.manual_seed(20 + me())
-    return {"x": matrix(2, 3), "mask": torch.rand(2, 3) < 0.6, "target": torch.randint(0, 3, (2,)), "scale": 2}
+    return {
+        "x": matrix(2, 3),
+        "mask": torch.rand(2, 3) < 0.6,
+        "target": torch.randint(0, 3, (2,)),
+        "scale": 2
+    }
 
 
 def kinks(x):
     """Of abs, relu, clamp and max away from where they bend."""
-    return right_sum(x.abs() + (x - 0.25).relu() + x.clamp(0.1, 9)), x.amax(), torch.maximum(x, x.flip(1)).sum()
+    return right_sum(x.abs() + (x - 0.25).relu() + x.clamp(0.1, 9)), x.amax(), torch.maximum(
+        x, x.flip(1)).sum()
 
 
 def at_the_kink(x):
@@ -181,7 +197,14 @@ def nested(batch, options):
 
 
 def nested_inputs():
-    return Batch(torch.arange(3) + me(), [matrix(2, 2), {"b": matrix(2, 2, low=2.0), "none": None}]), {"scale": 0.5, "dim": (1,)}
+    return Batch(
+        torch.arange(3) + me(), [matrix(2, 2), {
+            "b": matrix(2, 2, low=2.0),
+            "none": None
+        }]), {
+            "scale": 0.5,
+            "dim": (1,)
+        }
 
 
 def same_twice(x, y):
@@ -284,7 +307,8 @@ def float32():
 LARGE = {"basis": False}
 
 CASES = [
-    Case("sum", right_sum, matrix, right=SUM, ranks=(2, 3), words=("a basis of", "affine, so exact", "right for every cotangent")),
+    Case("sum", right_sum, matrix, right=SUM, ranks=(2, 3),
+         words=("a basis of", "affine, so exact", "right for every cotangent")),
     Case("sum on one rank", right_sum, matrix, right=("x̄_r = ȳ_r",), ranks=(1,)),
     Case("gather", right_gather, matrix, right=("x̄_r = Σ_k ȳ_k[r]",), ranks=(3,)),
     Case("product", right_product, matrix, right=("x̄_r = Σ_k J_rᵀ ȳ_k",)),
@@ -303,8 +327,10 @@ CASES = [
     Case("pipeline", stages, matrix),
     Case("checkpoint", checkpointed, matrix),
     Case("reentrant checkpoint", checkpointed_reentrant, matrix),
-    Case("a module", Parallel, lambda: matrix(3, 2), words=("grad(weight)_r", "grad(norm.bias)_r"), makes=True),
-    Case("a module among the inputs", with_module, lambda: (matrix(3, 2), Parallel()), words=("grad(module.weight)_r",)),
+    Case("a module", Parallel, lambda: matrix(3, 2), words=("grad(weight)_r", "grad(norm.bias)_r"),
+         makes=True),
+    Case("a module among the inputs", with_module, lambda: (matrix(3, 2), Parallel()),
+         words=("grad(module.weight)_r",)),
     Case("losses with masks", masked_loss, masks),
     Case("kinks", kinks, lambda: matrix(2, 3)),
     Case("at the kink", at_the_kink, around_zero, words=("a kink",)),
@@ -312,7 +338,8 @@ CASES = [
     Case("nested inputs and a dataclass", nested, nested_inputs),
     Case("one tensor twice", same_twice, one_tensor_twice),
     Case("dropout", dropout, lambda: matrix(3, 3)),
-    Case("a detached output beside", detached_beside, matrix, words=("y1 does not require grad on ranks 0, 1, 2, 3: it was not checked",)),
+    Case("a detached output beside", detached_beside, matrix,
+         words=("y1 does not require grad on ranks 0, 1, 2, 3: it was not checked",)),
     Case("closes over a tensor", closes_over, matrix, words=("are no inputs",)),
     Case("only root returns", only_root_returns, matrix),
     Case("a transposed input", right_sum, transposed_input),
@@ -320,16 +347,22 @@ CASES = [
     Case("small and large", small_and_large, matrix),
     Case("attention", attention, qkv),
     Case("contrastive loss", contrastive, lambda: matrix(2, 3)),
-    Case("float32", lambda x: right_sum(x.sin()), float32, words=("backward in float64", "backward in float32")),
+    Case("float32", lambda x: right_sum(x.sin()), float32,
+         words=("backward in float64", "backward in float32")),
     Case("bfloat16", right_sum, lambda: matrix(dtype=torch.bfloat16), right=SUM),
-    Case("float32 only", without_float64, float32, words=("does not take float64: AssertionError: float32 only",)),
-    Case("bfloat16 only", right_sum, lambda: matrix(dtype=torch.bfloat16), options={"float64": False}),
+    Case("float32 only", without_float64, float32,
+         words=("does not take float64: AssertionError: float32 only",)),
+    Case("bfloat16 only", right_sum, lambda: matrix(dtype=torch.bfloat16),
+         options={"float64": False}),
     Case("computes in float32", computes_in_float32, matrix, words=("computes in about float32",)),
-    Case("rounds to half", rounds_to_half, matrix, right=SUM, words=("affine within its roundings",)),
-    Case("a small variance in bfloat16", normalised, small_variance, words=("roundings of the inputs move gradients",)),
+    Case("rounds to half", rounds_to_half, matrix, right=SUM,
+         words=("affine within its roundings",)),
+    Case("a small variance in bfloat16", normalised, small_variance,
+         words=("roundings of the inputs move gradients",)),
     Case("float32 in float16", scaled_in_float32, lambda: matrix(dtype=torch.float16)),
     Case("saturated in bfloat16", saturated, lambda: matrix(dtype=torch.bfloat16)),
     Case("large", lambda x: right_sum(x.sin()), lambda: matrix(20, 30), options=LARGE,
          words=("16 random cotangents",)),
-    Case("large with relu", lambda x: right_sum((x - 0.7).relu()), lambda: matrix(20, 30), options=LARGE),
+    Case("large with relu", lambda x: right_sum((x - 0.7).relu()), lambda: matrix(20, 30),
+         options=LARGE),
 ]

@@ -29,7 +29,8 @@ def _on_this_rank(cases):
     for index, case in enumerate(cases):
         for size in case.ranks:
             spoilt = dist.new_group(GROUPS[size]) if case.breaks else None
-            dist.barrier()  # so that nobody waits in gradcheck for those that are in another group's
+            # So that nobody waits in gradcheck for those that are in another group's
+            dist.barrier()
             if size > 1 and me not in GROUPS[size]:
                 continue
             parts.use(spoilt or (alone if size == 1 else groups[size]))
@@ -42,7 +43,8 @@ def checked(case):
     positional, named = ((), inputs) if isinstance(inputs, dict) else (inputs, None)
     function = case.function() if case.makes else case.function
     options = {"basis": True, **case.options}  # whatever else this machine does
-    return distgrad.gradcheck(function, positional, parts.group(), kwargs=named, raise_exception=False, **options)
+    return distgrad.gradcheck(function, positional, parts.group(), kwargs=named,
+                              raise_exception=False, **options)
 
 
 def plain(text):
@@ -55,7 +57,8 @@ def objections(case, report):
     first = report.findings[0] if report.findings else None
     if case.finding is None and report.verdict != "right":
         found.append("it is right")
-    if case.finding is not None and (first is None or first.name != case.finding or report.verdict == "right"):
+    if case.finding is not None and (first is None or first.name != case.finding or
+                                     report.verdict == "right"):
         found.append(f"expected {case.finding}")
     if case.finding is not None and case.alone and len(report.findings) != 1:
         found.append("expected one finding")

@@ -3,8 +3,8 @@
 import torch
 import torch.distributed as dist
 
-from .parts import (Case, exchanged, function, gathered, group, matrix, max_of, me, n, product_of, reduced, right_sum, rooted,
-                    scattered)
+from .parts import (Case, exchanged, function, gathered, group, matrix, max_of, me, n, product_of,
+                    reduced, right_sum, rooted, scattered)
 
 SUM = ("x̄_r = Σ_k ȳ_k",)
 GATHER = ("x̄_r = Σ_k ȳ_k[r]",)
@@ -23,7 +23,8 @@ def of_sum(name, backward, finding, *measured, **more):
 
 
 def fractions():
-    return torch.tensor([[2, 1, 3, 5], [1, 7, 2, 1], [4, 3, 1, 2], [1, 1, 6, 1]], dtype=torch.float64) / 8
+    return torch.tensor([[2, 1, 3, 5], [1, 7, 2, 1], [4, 3, 1, 2], [1, 1, 6, 1]],
+                        dtype=torch.float64) / 8
 
 
 def by_rank(g, coefficients):
@@ -39,43 +40,60 @@ def among_pairs(g):
 # ---- a sum
 
 SUMS = [
-    of_sum("identity", lambda g, x: g.clone(), "identity-backward", "x̄_r = ȳ_r", right_for=REPLICATED, ranks=ALL),
+    of_sum("identity", lambda g, x: g.clone(), "identity-backward", "x̄_r = ȳ_r",
+           right_for=REPLICATED, ranks=ALL),
     of_sum("the cotangent itself", lambda g, x: g, "identity-backward", "x̄_r = ȳ_r"),
-    of_sum("mean", lambda g, x: reduced(g) / n(), "scaled", "x̄_r = 1/4 Σ_k ȳ_k", right_for="the mean of all ranks' losses"),
-    of_sum("summed twice", lambda g, x: reduced(reduced(g)), "double-reduction", "x̄_r = 4 Σ_k ȳ_k", words=("the number of ranks",)),
-    of_sum("sign turned", lambda g, x: -reduced(g), "scaled", "x̄_r = -Σ_k ȳ_k", words=("its sign is turned",)),
-    of_sum("without rank 2", lambda g, x: reduced(g * (me() != 2)), "missing-reduction", "x̄_r = Σ_{k≠2} ȳ_k",
-           words=("the cotangent of rank 2 is in no rank's gradient",)),
-    of_sum("without the own", lambda g, x: reduced(g) - g, "missing-reduction", "x̄_r = Σ_{k≠r} ȳ_k",
-           words=("lacks its own",)),
+    of_sum("mean", lambda g, x: reduced(g) / n(), "scaled", "x̄_r = 1/4 Σ_k ȳ_k",
+           right_for="the mean of all ranks' losses"),
+    of_sum("summed twice", lambda g, x: reduced(reduced(g)), "double-reduction", "x̄_r = 4 Σ_k ȳ_k",
+           words=("the number of ranks",)),
+    of_sum("sign turned", lambda g, x: -reduced(g), "scaled", "x̄_r = -Σ_k ȳ_k",
+           words=("its sign is turned",)),
+    of_sum("without rank 2", lambda g, x: reduced(g * (me() != 2)), "missing-reduction",
+           "x̄_r = Σ_{k≠2} ȳ_k", words=("the cotangent of rank 2 is in no rank's gradient",)),
+    of_sum("without the own", lambda g, x: reduced(g) - g, "missing-reduction",
+           "x̄_r = Σ_{k≠r} ȳ_k", words=("lacks its own",)),
     of_sum("own twice", lambda g, x: reduced(g) + g, "double-reduction", "x̄_r = Σ_k ȳ_k + ȳ_r"),
-    of_sum("own and next", lambda g, x: g + gathered(g)[(me() + 1) % n()], "missing-reduction", "x̄_r = ȳ_r + ȳ_{r+1}"),
-    of_sum("the previous one", lambda g, x: gathered(g)[me() - 1], "missing-reduction", "x̄_r = ȳ_{r-1}", ranks=(3,)),
-    of_sum("prefix sum", lambda g, x: gathered(g)[:me() + 1].sum(0), "missing-reduction", "x̄_r = Σ_{k≤r} ȳ_k", ranks=(3,)),
-    of_sum("random fractions", lambda g, x: by_rank(g, fractions()[me()]), "other-backward",
-           "x̄_0 = 1/4 ȳ_0 + 1/8 ȳ_1 + 3/8 ȳ_2 + 5/8 ȳ_3", "x̄_1 = 1/8 ȳ_0 + 7/8 ȳ_1 + 1/4 ȳ_2 + 1/8 ȳ_3",
+    of_sum("own and next", lambda g, x: g + gathered(g)[(me() + 1) % n()], "missing-reduction",
+           "x̄_r = ȳ_r + ȳ_{r+1}"),
+    of_sum("the previous one", lambda g, x: gathered(g)[me() - 1], "missing-reduction",
+           "x̄_r = ȳ_{r-1}", ranks=(3,)),
+    of_sum("prefix sum", lambda g, x: gathered(g)[:me() + 1].sum(0), "missing-reduction",
+           "x̄_r = Σ_{k≤r} ȳ_k", ranks=(3,)),
+    of_sum("random fractions", lambda g, x: by_rank(g,
+                                                    fractions()[me()]), "other-backward",
+           "x̄_0 = 1/4 ȳ_0 + 1/8 ȳ_1 + 3/8 ȳ_2 + 5/8 ȳ_3",
+           "x̄_1 = 1/8 ȳ_0 + 7/8 ȳ_1 + 1/4 ȳ_2 + 1/8 ȳ_3",
            "x̄_2 = 1/2 ȳ_0 + 3/8 ȳ_1 + 1/8 ȳ_2 + 1/4 ȳ_3", "x̄_3 = 1/8 Σ_{k≠2} ȳ_k + 3/4 ȳ_2"),
-    of_sum("doubled on rank 2", lambda g, x: reduced(g) * (2 if me() == 2 else 1), "scaled", "x̄_r = Σ_k ȳ_k, r = 0, 1, 3",
-           "x̄_2 = 2 Σ_k ȳ_k", words=("on rank 2 the gradient is 2 times",)),
-    of_sum("None everywhere", lambda g, x: None, "no-gradient", "x̄_r = 0", words=("None on ranks 0, 1, 2, 3",)),
-    of_sum("over pairs of ranks", lambda g, x: among_pairs(g), "wrong-group", words=("over the ranks {0, 1} and {2, 3}",)),
-    of_sum("elements shifted", lambda g, x: reduced(g).reshape(-1).roll(1).reshape(g.shape), "wrong-slice",
-           words=("(5, 0, 1, 2, 3, 4)",)),
-    of_sum("elements transposed", lambda g, x: reduced(g).t().contiguous().reshape(g.shape), "wrong-slice",
-           words=("that of the transposed tensor",)),
-    of_sum("an element lost", lambda g, x: reduced(g) * (torch.arange(6).reshape(2, 3) != 4), "other-backward"),
+    of_sum("doubled on rank 2", lambda g, x: reduced(g) * (2 if me() == 2 else 1), "scaled",
+           "x̄_r = Σ_k ȳ_k, r = 0, 1, 3", "x̄_2 = 2 Σ_k ȳ_k",
+           words=("on rank 2 the gradient is 2 times",)),
+    of_sum("None everywhere", lambda g, x: None, "no-gradient", "x̄_r = 0",
+           words=("None on ranks 0, 1, 2, 3",)),
+    of_sum("over pairs of ranks", lambda g, x: among_pairs(g), "wrong-group",
+           words=("over the ranks {0, 1} and {2, 3}",)),
+    of_sum("elements shifted", lambda g, x: reduced(g).reshape(-1).roll(1).reshape(g.shape),
+           "wrong-slice", words=("(5, 0, 1, 2, 3, 4)",)),
+    of_sum("elements transposed", lambda g, x: reduced(g).t().contiguous().reshape(g.shape),
+           "wrong-slice", words=("that of the transposed tensor",)),
+    of_sum("an element lost", lambda g, x: reduced(g) * (torch.arange(6).reshape(2, 3) != 4),
+           "other-backward"),
 ]
 
 # ---- other forwards
 
 def of_gather(name, backward, finding, *measured, **more):
-    return Case(name, function(gathered, backward), matrix, finding, measured or None, GATHER, **more)
+    return Case(name, function(gathered, backward), matrix, finding, measured or None, GATHER,
+                **more)
 
 
 GATHERS = [
-    of_gather("gather: own slice", lambda g, x: g[me()].clone(), "own-slice", "x̄_r = ȳ_r[r]", right_for=REPLICATED, ranks=ALL),
-    of_gather("gather: next slice", lambda g, x: reduced(g)[(me() + 1) % n()], "wrong-slice", "x̄_r = Σ_k ȳ_k[r+1]"),
-    of_gather("gather: mean", lambda g, x: reduced(g)[me()] / n(), "scaled", "x̄_r = 1/4 Σ_k ȳ_k[r]"),
+    of_gather("gather: own slice", lambda g, x: g[me()].clone(), "own-slice", "x̄_r = ȳ_r[r]",
+              right_for=REPLICATED, ranks=ALL),
+    of_gather("gather: next slice", lambda g, x: reduced(g)[(me() + 1) % n()], "wrong-slice",
+              "x̄_r = Σ_k ȳ_k[r+1]"),
+    of_gather("gather: mean", lambda g, x: reduced(g)[me()] / n(), "scaled",
+              "x̄_r = 1/4 Σ_k ȳ_k[r]"),
 ]
 
 
@@ -116,34 +134,49 @@ def max_in_full(x):
 
 
 OTHERS = [
-    Case("list: own only", only_own_requires_grad, matrix, "own-slice", ("x̄_r = ȳ_r[r]",), GATHER, words=("does not require grad",)),
-    Case("detached", plain_all_gather, matrix, "no-gradient", ("x̄_r = 0",), GATHER, words=("y does not require grad",)),
-    Case("average: as a sum", function(average, lambda g, x: reduced(g)), matrix, "forgotten-op", ("x̄_r = Σ_k ȳ_k",),
-         ("x̄_r = 1/4 Σ_k ȳ_k",)),
-    Case("product: identity", function(product_of, lambda g, x: g.clone()), matrix, "identity-backward", ("x̄_r = ȳ_r",), PRODUCT),
-    Case("product: own loss", function(product_of, lambda g, x: g * product_of(x) / x), matrix, "identity-backward",
-         ("x̄_r = J_rᵀ ȳ_r",), PRODUCT, right_for=REPLICATED),
-    Case("product: as a sum", function(product_of, lambda g, x: reduced(g)), matrix, "forgotten-op", ("x̄_r = Σ_k ȳ_k",), PRODUCT),
-    Case("product: of the cotangents", function(product_of, lambda g, x: product_of(g)), matrix, "same-op-backward",
-         ("x̄_r = product_k ȳ_k",)),
-    Case("product: divided by 0", function(product_of, lambda g, x: reduced(g) * product_of(x) / x), zero_on_rank_1, "zero-input"),
-    Case("max: of the cotangents", function(max_of, lambda g, x: max_of(g)), matrix, "same-op-backward", ("x̄_r = max_k ȳ_k",)),
-    Case("max: ties in full", max_in_full, tied, "tie", words=("add up to 2", "change the output by 1")),
-    Case("reduce_scatter: own", function(scattered, lambda g, x: torch.nn.functional.one_hot(torch.tensor(me()), n())[:, None] * g),
-         square, "missing-reduction", ("x̄_r = [ȳ_r]_r",), ("x̄_r = Σ_k [ȳ_k]_k",), ranks=(3,)),
-    Case("average by reduce_scatter: as a sum", function(lambda x: scattered(x) / n(), lambda g, x: gathered(g)), square, "forgotten-op",
+    Case("list: own only", only_own_requires_grad, matrix, "own-slice", ("x̄_r = ȳ_r[r]",), GATHER,
+         words=("does not require grad",)),
+    Case("detached", plain_all_gather, matrix, "no-gradient", ("x̄_r = 0",), GATHER,
+         words=("y does not require grad",)),
+    Case("average: as a sum", function(average, lambda g, x: reduced(g)), matrix, "forgotten-op",
+         ("x̄_r = Σ_k ȳ_k",), ("x̄_r = 1/4 Σ_k ȳ_k",)),
+    Case("product: identity", function(product_of, lambda g, x: g.clone()), matrix,
+         "identity-backward", ("x̄_r = ȳ_r",), PRODUCT),
+    Case("product: own loss", function(product_of, lambda g, x: g * product_of(x) / x), matrix,
+         "identity-backward", ("x̄_r = J_rᵀ ȳ_r",), PRODUCT, right_for=REPLICATED),
+    Case("product: as a sum", function(product_of, lambda g, x: reduced(g)), matrix, "forgotten-op",
+         ("x̄_r = Σ_k ȳ_k",), PRODUCT),
+    Case("product: of the cotangents", function(product_of, lambda g, x: product_of(g)), matrix,
+         "same-op-backward", ("x̄_r = product_k ȳ_k",)),
+    Case("product: divided by 0", function(product_of, lambda g, x: reduced(g) * product_of(x) / x),
+         zero_on_rank_1, "zero-input"),
+    Case("max: of the cotangents", function(max_of, lambda g, x: max_of(g)), matrix,
+         "same-op-backward", ("x̄_r = max_k ȳ_k",)),
+    Case("max: ties in full", max_in_full, tied, "tie",
+         words=("add up to 2", "change the output by 1")),
+    Case(
+        "reduce_scatter: own",
+        function(scattered,
+                 lambda g, x: torch.nn.functional.one_hot(torch.tensor(me()), n())[:, None] * g),
+        square, "missing-reduction", ("x̄_r = [ȳ_r]_r",), ("x̄_r = Σ_k [ȳ_k]_k",), ranks=(3,)),
+    Case("average by reduce_scatter: as a sum",
+         function(lambda x: scattered(x) / n(), lambda g, x: gathered(g)), square, "forgotten-op",
          ("x̄_r = Σ_k [ȳ_k]_k",), ("x̄_r = 1/4 Σ_k [ȳ_k]_k",)),
-    Case("reduce_scatter: places reversed", function(scattered, lambda g, x: gathered(g).flip(0)), square, "wrong-slice", None,
-         ("x̄_r = Σ_k [ȳ_k]_k",)),
-    Case("reduce_scatter: times N", function(scattered, lambda g, x: n() * gathered(g)), square, "double-reduction", ("x̄_r = 4 Σ_k [ȳ_k]_k",)),
-    Case("all_to_all: not exchanged", function(exchanged, lambda g, x: g.clone()), square, "identity-backward", ("x̄_r = ȳ_r",)),
-    Case("broadcast: identity", function(rooted, lambda g, x: g.clone()), matrix, "identity-backward", ("x̄_r = ȳ_r",),
-         ("x̄_0 = Σ_k ȳ_k", "x̄_r = 0, r = 1, 2, 3")),
-    Case("broadcast: to all", function(rooted, lambda g, x: reduced(g)), matrix, "double-reduction", SUM,
-         ("x̄_0 = Σ_k ȳ_k", "x̄_r = 0, r = 1, 2, 3")),
-    Case("broadcast: another root", function(rooted, lambda g, x: reduced(g) * (me() == 1)), matrix, "wrong-slice"),
-    Case("copy: summed", function(lambda x: x.clone(), lambda g, x: reduced(g)), matrix, "double-reduction", SUM, ("x̄_r = ȳ_r",),
-         right_for="an input that is one tensor", ranks=(3,)),
+    Case("reduce_scatter: places reversed", function(scattered, lambda g, x: gathered(g).flip(0)),
+         square, "wrong-slice", None, ("x̄_r = Σ_k [ȳ_k]_k",)),
+    Case("reduce_scatter: times N", function(scattered, lambda g, x: n() * gathered(g)), square,
+         "double-reduction", ("x̄_r = 4 Σ_k [ȳ_k]_k",)),
+    Case("all_to_all: not exchanged", function(exchanged, lambda g, x: g.clone()), square,
+         "identity-backward", ("x̄_r = ȳ_r",)),
+    Case("broadcast: identity", function(rooted, lambda g, x: g.clone()), matrix,
+         "identity-backward", ("x̄_r = ȳ_r",), ("x̄_0 = Σ_k ȳ_k", "x̄_r = 0, r = 1, 2, 3")),
+    Case("broadcast: to all", function(rooted, lambda g, x: reduced(g)), matrix, "double-reduction",
+         SUM, ("x̄_0 = Σ_k ȳ_k", "x̄_r = 0, r = 1, 2, 3")),
+    Case("broadcast: another root", function(rooted, lambda g, x: reduced(g) * (me() == 1)), matrix,
+         "wrong-slice"),
+    Case("copy: summed", function(lambda x: x.clone(),
+                                  lambda g, x: reduced(g)), matrix, "double-reduction", SUM,
+         ("x̄_r = ȳ_r",), right_for="an input that is one tensor", ranks=(3,)),
 ]
 
 
@@ -185,7 +218,10 @@ def one_buffer(g, x):
 
 def in_memory_order(g, x):
     """Takes the elements as they lie, as Gloo's scatter does."""
-    flat = g.as_strided((g.numel(),), (1,)) if g.storage_offset() + g.numel() <= g.untyped_storage().nbytes() // 8 else g.reshape(-1)
+    flat = g.as_strided(
+        (g.numel(),),
+        (1,
+        )) if g.storage_offset() + g.numel() <= g.untyped_storage().nbytes() // 8 else g.reshape(-1)
     return reduced(flat).reshape(g.shape)
 
 
@@ -212,24 +248,33 @@ def behaving(name, backward, finding, *words, **more):
 
 
 BEHAVIOURS = [
-    behaving("bfloat16 on the way", lambda g, x: reduced(g.bfloat16()).double(), "precision", "bfloat16"),
-    behaving("float32 on the way", lambda g, x: reduced(g.float()).double(), "precision", "float32"),
-    behaving("in place on the cotangent", in_place, "stale-or-aliased", "writes to the cotangent", alone=False),
+    behaving("bfloat16 on the way", lambda g, x: reduced(g.bfloat16()).double(), "precision",
+             "bfloat16"),
+    behaving("float32 on the way", lambda g, x: reduced(g.float()).double(), "precision",
+             "float32"),
+    behaving("in place on the cotangent", in_place, "stale-or-aliased", "writes to the cotangent",
+             alone=False),
     behaving("order of memory", in_memory_order, "contiguity", "transposed"),
-    behaving("refuses what is not contiguous", needs_contiguous, "contiguity", "must be contiguous", breaks=True),
-    behaving("the last cotangent", last_cotangent, "stale-or-aliased", "depends on the backward that ran before"),
-    Case("the last operand", last_operand, matrix, "stale-or-aliased", words=("after another forward",)),
+    behaving("refuses what is not contiguous", needs_contiguous, "contiguity", "must be contiguous",
+             breaks=True),
+    behaving("the last cotangent", last_cotangent, "stale-or-aliased",
+             "depends on the backward that ran before"),
+    Case("the last operand", last_operand, matrix, "stale-or-aliased",
+         words=("after another forward",)),
     behaving("one buffer for all", one_buffer, "stale-or-aliased", "called twice in one graph"),
     behaving("noise", with_noise, "nondeterministic"),
-    behaving("clipped", lambda g, x: reduced(g.clamp(-1, 1)), "other-backward", "not linear in the cotangents"),
-    behaving("a constant beside it", lambda g, x: reduced(g) + 0.125, "other-backward", "cotangents of zero"),
+    behaving("clipped", lambda g, x: reduced(g.clamp(-1, 1)), "other-backward",
+             "not linear in the cotangents"),
+    behaving("a constant beside it", lambda g, x: reduced(g) + 0.125, "other-backward",
+             "cotangents of zero"),
 ]
 
 # ---- more than one tensor, other dtypes, many elements
 
 
 def linear(x, w):
-    """A row-parallel linear layer with the reduction of "copy": its input gradient is only the own one."""
+    """A row-parallel linear layer with the reduction of "copy": its input gradient is only the own
+    one."""
     return function(reduced, lambda g, x: g.clone())(x @ w)
 
 
@@ -256,24 +301,29 @@ def x_and_w():
 LARGE = {"basis": False}
 
 MORE = [
-    Case("linear", linear, x_and_w, "identity-backward", ("x̄_r = J_rᵀ ȳ_r",), ("x̄_r = Σ_k J_rᵀ ȳ_k",), right_for=REPLICATED,
-         words=("y -> x, w",)),
-    Case("one of two outputs", two_outputs, matrix, "forgotten-op", ("x̄_r = Σ_k grad(mean)_k",), ("x̄_r = 1/4 Σ_k grad(mean)_k",),
-         words=("mean -> x",)),
-    Case("float32 only", function(reduced, in_float32), lambda: matrix(dtype=torch.float32), "identity-backward",
-         ("x̄_r = ȳ_r",), SUM, words=("in float32",)),
-    Case("float32: identity", function(reduced, lambda g, x: g.clone()), lambda: matrix(dtype=torch.float32),
+    Case("linear", linear, x_and_w, "identity-backward", ("x̄_r = J_rᵀ ȳ_r",),
+         ("x̄_r = Σ_k J_rᵀ ȳ_k",), right_for=REPLICATED, words=("y -> x, w",)),
+    Case("one of two outputs", two_outputs, matrix, "forgotten-op", ("x̄_r = Σ_k grad(mean)_k",),
+         ("x̄_r = 1/4 Σ_k grad(mean)_k",), words=("mean -> x",)),
+    Case("float32 only", function(reduced, in_float32), lambda: matrix(dtype=torch.float32),
+         "identity-backward", ("x̄_r = ȳ_r",), SUM, words=("in float32",)),
+    Case("float32: identity", function(reduced,
+                                       lambda g, x: g.clone()), lambda: matrix(dtype=torch.float32),
          "identity-backward", ("x̄_r = ȳ_r",), SUM, words=("float64, float32",)),
-    Case("bfloat16: mean", function(reduced, lambda g, x: reduced(g) / n()), lambda: matrix(dtype=torch.bfloat16), "scaled",
-         ("x̄_r = 1/4 Σ_k ȳ_k",), SUM),
-    Case("bfloat16 only", function(reduced, in_bfloat16), lambda: matrix(dtype=torch.bfloat16), "no-gradient",
-         ("x̄_r = Σ_k ȳ_k, r = 0, 2, 3", "x̄_1 = 0"), SUM, words=("in bfloat16",)),
-    Case("large: identity", function(reduced, lambda g, x: g.clone()), large, "identity-backward", ("x̄_r = ȳ_r",), SUM,
-         options=LARGE),
-    Case("large: without rank 1", function(reduced, lambda g, x: reduced(g * (me() != 1))), large, "missing-reduction",
-         ("x̄_r = Σ_{k≠1} ȳ_k",), SUM, options=LARGE),
-    Case("large: one element of one rank", function(reduced, lambda g, x: reduced(g) * (1 + (me() == 1) * (
-        torch.arange(2000).reshape(40, 50) == 777))), large, "other-backward", options=LARGE),
+    Case("bfloat16: mean", function(reduced, lambda g, x: reduced(g) / n()),
+         lambda: matrix(dtype=torch.bfloat16), "scaled", ("x̄_r = 1/4 Σ_k ȳ_k",), SUM),
+    Case("bfloat16 only", function(reduced, in_bfloat16), lambda: matrix(dtype=torch.bfloat16),
+         "no-gradient", ("x̄_r = Σ_k ȳ_k, r = 0, 2, 3", "x̄_1 = 0"), SUM, words=("in bfloat16",)),
+    Case("large: identity", function(reduced, lambda g, x: g.clone()), large, "identity-backward",
+         ("x̄_r = ȳ_r",), SUM, options=LARGE),
+    Case("large: without rank 1", function(reduced, lambda g, x: reduced(g * (me() != 1))), large,
+         "missing-reduction", ("x̄_r = Σ_{k≠1} ȳ_k",), SUM, options=LARGE),
+    Case(
+        "large: one element of one rank",
+        function(
+            reduced, lambda g, x: reduced(g) *
+            (1 + (me() == 1) * (torch.arange(2000).reshape(40, 50) == 777))), large,
+        "other-backward", options=LARGE),
 ]
 
 CASES = SUMS + GATHERS + OTHERS + BEHAVIOURS + MORE

@@ -1,5 +1,5 @@
-"""Mistakes that an audit must find, each beside a right one: sizes of an exchange, subgroups of a parallel region, operands that
-are written into."""
+"""Mistakes that an audit must find, each beside a right one: sizes of an exchange, subgroups of a
+parallel region, operands that are written into."""
 
 import torch
 import torch.distributed as dist
@@ -14,7 +14,8 @@ class _Exchange(torch.autograd.Function):
     def run(cls, x, input_split_sizes, output_split_sizes, group):
         rows = x.shape[0] if output_split_sizes is None else sum(output_split_sizes)
         y = x.new_empty((rows, *x.shape[1:]))
-        dist.all_to_all_single(y, x.contiguous(), output_split_sizes, input_split_sizes, group=group)
+        dist.all_to_all_single(y, x.contiguous(), output_split_sizes, input_split_sizes,
+                               group=group)
         return y
 
     @staticmethod
@@ -150,7 +151,8 @@ def divided(x):
 
 
 class _Hand(torch.autograd.Function):
-    """What all ranks hold goes on as it is. Of its gradient each rank has a share: R->I in the terms of spmd_types."""
+    """What all ranks hold goes on as it is. Of its gradient each rank has a share: R->I in the
+    terms of spmd_types."""
 
     @staticmethod
     def forward(ctx, x, group, share):

@@ -1,12 +1,15 @@
-"""What users' functions look like: what they take and give besides a tensor, and along which dimension. Beside each right one
-stands a wrong one."""
+"""What users' functions look like: what they take and give besides a tensor, and along which
+dimension. Beside each right one stands a wrong one."""
 
 import torch
 import torch.distributed as dist
 
 
 def _gathered(x, group, dim):
-    pieces = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(dist.get_world_size(group))]
+    pieces = [
+        torch.empty_like(x, memory_format=torch.contiguous_format)
+        for _ in range(dist.get_world_size(group))
+    ]
     dist.all_gather(pieces, x.contiguous(), group=group)
     return torch.cat(pieces, dim)
 
@@ -124,7 +127,8 @@ class _SliceLast(torch.autograd.Function):
     @staticmethod
     def backward(ctx, g):
         group, gathers = ctx.given
-        return (_gathered(g, group, -1) if gathers else torch.cat([g] * dist.get_world_size(group), -1)), None, None
+        return (_gathered(g, group, -1)
+                if gathers else torch.cat([g] * dist.get_world_size(group), -1)), None, None
 
 
 def slice_last(x, group=None):
@@ -169,7 +173,8 @@ class _Scatter(torch.autograd.Function):
     @staticmethod
     def forward(ctx, output, src, gathers, *pieces):
         ctx.given = src, gathers, len(pieces)
-        dist.scatter(output, [p.contiguous() for p in pieces] if dist.get_rank() == src else None, src)
+        dist.scatter(output, [p.contiguous() for p in pieces] if dist.get_rank() == src else None,
+                     src)
         return output.clone()
 
     @staticmethod
@@ -178,7 +183,10 @@ class _Scatter(torch.autograd.Function):
         if not gathers:
             return (None, None, None, *[g] * count)
         is_root = dist.get_rank() == src
-        pieces = [torch.empty_like(g, memory_format=torch.contiguous_format) for _ in range(dist.get_world_size())]
+        pieces = [
+            torch.empty_like(g, memory_format=torch.contiguous_format)
+            for _ in range(dist.get_world_size())
+        ]
         dist.gather(g.contiguous(), pieces if is_root else None, src)
         return (None, None, None, *(pieces if is_root else ()))
 

@@ -1,4 +1,5 @@
-"""What an audit need not ask of in full: one that always raises, and one that works along dim 1 alone."""
+"""What an audit need not ask of in full: one that always raises, and one that works along dim 1
+alone."""
 
 import os
 
@@ -28,7 +29,10 @@ def raises_in_backward(x):
 class _AlongOne(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
-        pieces = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(dist.get_world_size())]
+        pieces = [
+            torch.empty_like(x, memory_format=torch.contiguous_format)
+            for _ in range(dist.get_world_size())
+        ]
         dist.all_gather(pieces, x.contiguous())
         return torch.cat(pieces, 1)
 

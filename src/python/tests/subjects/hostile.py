@@ -1,5 +1,5 @@
-"""all_reduce sums, right and wrong, that do to memory, graph and state what user code can do. Each prints what it gets, so that
-who looks on can be seen to change nothing."""
+"""all_reduce sums, right and wrong, that do to memory, graph and state what user code can do. Each
+prints what it gets, so that who looks on can be seen to change nothing."""
 
 import torch
 import torch.distributed as dist
@@ -12,8 +12,10 @@ def _saw(what, *tensors):
         if x is None:
             print(what, None)
             continue
-        print(what, list(x.shape), x.stride(), x.storage_offset(), x.is_contiguous(), x.dtype, x.requires_grad, x.is_leaf,
-              x._version, x._is_view(), type(x.grad_fn).__name__, x._backward_hooks is None, x.detach().sum().item())
+        print(what, list(x.shape), x.stride(), x.storage_offset(), x.is_contiguous(), x.dtype,
+              x.requires_grad, x.is_leaf, x._version, x._is_view(),
+              type(x.grad_fn).__name__, x._backward_hooks is None,
+              x.detach().sum().item())
 
 
 def _sum(x, group):
@@ -23,7 +25,8 @@ def _sum(x, group):
 
 
 def _collective(backward, forward=_sum):
-    """A function whose value is forward(x, group) and whose gradient is backward(cotangent, group)."""
+    """A function whose value is forward(x, group) and whose gradient is backward(cotangent,
+    group)."""
 
     class Collective(torch.autograd.Function):
         @staticmethod
@@ -63,7 +66,8 @@ def _clear(g, group):
 
 
 def _write_where_it_may(g, group):
-    """An expanded cotangent is one element in memory, and nothing can be written into it by element."""
+    """An expanded cotangent is one element in memory, and nothing can be written into it by
+    element."""
     if 0 in g.stride():
         return _sum(g, group)
     g.mul_(2)
@@ -75,11 +79,13 @@ def _write_the_same(g, group):
     return _sum(g, group)
 
 
-overwrites = _collective(lambda g, group: _sum(g, group) if 0 in g.stride() else _overwrite(g, group))
+overwrites = _collective(lambda g, group: _sum(g, group)
+                         if 0 in g.stride() else _overwrite(g, group))
 clears = _collective(lambda g, group: _sum(g, group) if 0 in g.stride() else _clear(g, group))
 doubles = _collective(_write_where_it_may)
 identity = _collective(lambda g, group: g)
-writes_the_same = _collective(lambda g, group: _sum(g, group) if 0 in g.stride() else _write_the_same(g, group))
+writes_the_same = _collective(lambda g, group: _sum(g, group)
+                              if 0 in g.stride() else _write_the_same(g, group))
 expanded = _collective(lambda g, group: _sum(g, group).sum().expand(g.shape))
 
 
@@ -106,7 +112,8 @@ class _Dirty(torch.autograd.Function):
 
 
 def in_place(x, group=None):
-    x = x.clone(memory_format=torch.contiguous_format)  # several elements of an expanded one are one in memory
+    # Several elements of an expanded one are one in memory
+    x = x.clone(memory_format=torch.contiguous_format)
     return _Dirty.apply(x, group)
 
 
@@ -246,7 +253,8 @@ def _sum_if_not_zero(g, group):
 
 
 class LocalWhenCompiled(torch.nn.Module):
-    """With what torch.compile looks at before it runs again what it compiled: each one is another."""
+    """With what torch.compile looks at before it runs again what it compiled: each one is
+    another."""
 
     made = 0
 
@@ -275,7 +283,10 @@ def warns(x, group=None):
 
 
 def _all(g, group):
-    pieces = [torch.empty_like(g, memory_format=torch.contiguous_format) for _ in range(dist.get_world_size(group))]
+    pieces = [
+        torch.empty_like(g, memory_format=torch.contiguous_format)
+        for _ in range(dist.get_world_size(group))
+    ]
     dist.all_gather(pieces, g.contiguous(), group=group)
     return pieces
 

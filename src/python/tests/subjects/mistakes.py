@@ -1,5 +1,5 @@
-"""Collectives with the mistakes that people make in a backward, for the diagnosis to name. Each is a class `Name` and the
-function that a scenario names: `python:mistakes.py:NAME`."""
+"""Collectives with the mistakes that people make in a backward, for the diagnosis to name. Each is
+a class `Name` and the function that a scenario names: `python:mistakes.py:NAME`."""
 
 import torch
 import torch.distributed as dist
@@ -119,7 +119,8 @@ def _weighted(weights):
 
 own_times_n = _collective(_sum, lambda g: g * dist.get_world_size())
 own_twice = _collective(_sum, lambda g: _sum(g) + g)
-own_and_next = _collective(_sum, _weighted(lambda r, k: float(k in (r, (r + 1) % dist.get_world_size()))))
+own_and_next = _collective(_sum,
+                           _weighted(lambda r, k: float(k in (r, (r + 1) % dist.get_world_size()))))
 sign_turned = _collective(_sum, _weighted(lambda r, k: -1.0 if k == 1 else 1.0))
 prefix_sum = _collective(_sum, _weighted(lambda r, k: float(k <= r)))
 coefficients = _collective(_sum, _weighted(lambda r, k: (r + 1) / (k + 2)))
@@ -136,7 +137,8 @@ def _without(rank):
 
 def _alone(g):
     pieces = _all(g)
-    return g if dist.get_rank() == 1 else torch.stack([x for r, x in enumerate(pieces) if r != 1]).sum(0)
+    return g if dist.get_rank() == 1 else torch.stack([x for r, x in enumerate(pieces) if r != 1
+                                                      ]).sum(0)
 
 
 def _reduced_to_first(g):

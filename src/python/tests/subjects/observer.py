@@ -20,5 +20,6 @@ def _home(function):
 
 def whose(x):
     hooks = torch.nn.Module.register_full_backward_hook, torch.nn.Module.register_full_backward_pre_hook
-    print("apply", _home(torch.autograd.Function.apply), "hooks", _home(torch.Tensor.register_hook), *map(_home, hooks))
+    print("apply", _home(torch.autograd.Function.apply), "hooks", _home(torch.Tensor.register_hook),
+          *map(_home, hooks))
     return x * 1.0

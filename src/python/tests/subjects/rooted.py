@@ -38,7 +38,8 @@ class GatherToRoot(torch.autograd.Function):
     def backward(ctx, grad):
         out = grad.new_empty(ctx.shape)
         mine = dist.get_rank() == ctx.root
-        dist.scatter(out, [g.contiguous() for g in grad] if mine else None, ctx.root, group=ctx.group)
+        dist.scatter(out, [g.contiguous() for g in grad] if mine else None, ctx.root,
+                     group=ctx.group)
         return out, None, None
 
 

@@ -1,4 +1,5 @@
-"""In the style of SimCLR's and VISSL's GatherLayer: forward and backward by hand, called by `apply`."""
+"""In the style of SimCLR's and VISSL's GatherLayer: forward and backward by hand, called by
+`apply`."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,5 @@
-"""Takes its time to be imported, and to be set up, longer than a case may take; but its collective does not."""
+"""Takes its time to be imported, and to be set up, longer than a case may take; but its collective
+does not."""
 
 import os
 import time

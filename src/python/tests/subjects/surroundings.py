@@ -1,4 +1,5 @@
-"""all_reduce sums that are right by themselves, and wrong in one of the surroundings that `distgrad audit --aspects` tries."""
+"""all_reduce sums that are right by themselves, and wrong in one of the surroundings that `distgrad
+audit --aspects` tries."""
 
 import torch
 import torch.distributed as dist
@@ -69,7 +70,8 @@ def returns_before_wait(x, async_op=False):
 
 
 def local_when_compiled(x):
-    return x.clone() if torch.compiler.is_compiling() else torch.distributed.nn.functional.all_reduce(x)
+    return x.clone() if torch.compiler.is_compiling(
+    ) else torch.distributed.nn.functional.all_reduce(x)
 
 
 class _PlainBackward(torch.autograd.Function):
