@@ -210,7 +210,7 @@ MUTANTS = {
                          ("min", "max")),
     "full_to_ties": (("tie", "forgotten-op"), lambda k, op: k == "all_reduce" and op in
                      ("min", "max")),
-    "partial-sums-off-root": (("stale-or-aliased",), lambda k, op: k == "broadcast"),
+    "partial_sums_off_root": (("stale-or-aliased",), lambda k, op: k == "broadcast"),
     "own_part": (("missing-reduction", "no-gradient",
                   "identity-backward"), lambda k, op: k in COMMUNICATES and k != "all_gather" and
                  (k, op) != ("all_reduce", "sum")),

@@ -96,7 +96,7 @@ Backward MutatedCalls::of_rule(const std::string& name, const CollectiveCall& ca
   const Rule* rule = rule_named(name);
   if (rule == nullptr || !rule->applies(call))
     throw std::invalid_argument("no rule for this call: " + name);
-  if (name == "partial-sums-off-root") return partial_sums_backward;
+  if (name == "partial_sums_off_root") return partial_sums_backward;
   const LocalMistake* mistake = local_mistake_named(name);
   return mistake ? of_memory(*mistake) : rule_backward(*rule);
 }

@@ -251,7 +251,7 @@ class Runner::Impl::Case {
       return output;
     }
     site->backward = how == "native"                  ? native_backward
-                     : how == "partial-sums-off-root" ? partial_sums_backward
+                     : how == "partial_sums_off_root" ? partial_sums_backward
                                                       : rule_backward(*rule_named(how));
     if (mutated_) mutated_->prepare(site, *step.step, operand);
     // Attached on every rank or on none, whatever the operand is here: else the others would wait

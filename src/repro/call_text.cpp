@@ -115,7 +115,7 @@ constexpr auto kRules = std::to_array<RuleText>({
     {"sum_out_over_x", sum_out_over_x},
     {"own_full_to_ties", own_full_to_ties},
     {"full_to_ties", full_to_ties},
-    {"partial-sums-off-root", partial_sums_off_root},
+    {"partial_sums_off_root", partial_sums_off_root},
     {"none", none},
 });
 

@@ -167,7 +167,7 @@ constexpr std::array kRules = std::to_array<Rule>({
     {"sum_out_over_x", multiplies, sum_out_over_x},
     {"own_full_to_ties", picks, own_full_to_ties},
     {"full_to_ties", picks, full_to_ties},
-    {"partial-sums-off-root", broadcasts, partial_sums_off_root},
+    {"partial_sums_off_root", broadcasts, partial_sums_off_root},
     {"none", anything, none},
     {"raises", anything, raises},
 });
