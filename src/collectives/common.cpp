@@ -4,6 +4,8 @@
 
 #include <numeric>
 
+#include "backends/torch_connection.h"
+
 namespace distgrad {
 namespace {
 
@@ -167,27 +169,11 @@ at::Tensor own_piece(const Call& call, const Connection& group, const SavedForBa
 }
 
 c10d::ReduceOp torch_reduce_op(const CollectiveCall& spec) {
-  const auto premul = [&] {  // torch's own function for this has another name in each version
-    c10d::ReduceOp op;
-    op.op_ = c10d::ReduceOp::PREMUL_SUM;
+  c10d::ReduceOp op = torch_op(spec.op);
+  // torch's own function for this has another name in each version
+  if (spec.op == ReduceOp::kPremulSum)
     op.supplement_ = c10::make_intrusive<c10d::NCCLPreMulSumSupplement>(spec.factor);
-    return op;
-  };
-  switch (spec.op) {
-    case ReduceOp::kSum:
-      return c10d::ReduceOp::SUM;
-    case ReduceOp::kAvg:
-      return c10d::ReduceOp::AVG;
-    case ReduceOp::kProduct:
-      return c10d::ReduceOp::PRODUCT;
-    case ReduceOp::kMin:
-      return c10d::ReduceOp::MIN;
-    case ReduceOp::kMax:
-      return c10d::ReduceOp::MAX;
-    case ReduceOp::kPremulSum:
-      return premul();
-  }
-  TORCH_CHECK(false, "no such reduction");
+  return op;
 }
 
 at::Tensor attached_zeros(const at::Tensor& x) {

@@ -18,6 +18,7 @@
 #include "expression/lowering.h"
 #include "expression/numbers.h"
 #include "expression/recently_used.h"
+#include "expression/scalar_type.h"
 #include "expression/syntax.h"
 
 namespace distgrad {
@@ -25,20 +26,6 @@ namespace {
 
 using c10::IValue;
 using c10::TypePtr;
-
-at::ScalarType scalar_type(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat64:
-      return at::kDouble;
-    case DType::kFloat32:
-      return at::kFloat;
-    case DType::kBFloat16:
-      return at::kBFloat16;
-    case DType::kFloat16:
-      return at::kHalf;
-  }
-  return at::kDouble;
-}
 
 TypePtr type_of(NameType type) {
   switch (type) {

@@ -4,20 +4,6 @@
 
 namespace distgrad {
 
-at::ScalarType scalar_type(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat64:
-      return at::kDouble;
-    case DType::kFloat32:
-      return at::kFloat;
-    case DType::kBFloat16:
-      return at::kBFloat16;
-    case DType::kFloat16:
-      return at::kHalf;
-  }
-  return at::kDouble;
-}
-
 at::Tensor CompiledText::evaluate(const std::vector<c10::IValue>& values) const {
   std::vector<c10::IValue> arguments;
   arguments.reserve(slots.size());

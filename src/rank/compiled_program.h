@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "expression/expression.h"
+#include "expression/scalar_type.h"
 #include "model/program.h"
 
 namespace distgrad {
@@ -81,7 +82,5 @@ std::int64_t value_of_name(const Program&, const std::string& name, int rank);
 // Evaluates an expression that uses only such names (and `more`). Throws InvalidAt.
 at::Tensor evaluate_alone(const Program&, const Expression&, const Scope&, int rank, DType dtype,
                           const std::map<std::string, c10::IValue>& more = {});
-
-at::ScalarType scalar_type(DType);
 
 }  // namespace distgrad

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "expression/scalar_type.h"
 #include "model/random_values.h"
 
 namespace distgrad {

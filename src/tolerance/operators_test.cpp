@@ -11,6 +11,7 @@
 #include <iostream>
 #include <random>
 
+#include "expression/scalar_type.h"
 #include "tolerance/error_analysis.h"
 
 namespace distgrad {
@@ -398,19 +399,6 @@ const Case kCases[] = {
     CASE(x* at::logspace(0, 1, 5, 2, x.options().requires_grad(false))),
 };
 
-at::ScalarType torch_type(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return at::kFloat;
-    case DType::kBFloat16:
-      return at::kBFloat16;
-    case DType::kFloat16:
-      return at::kHalf;
-    default:
-      return at::kDouble;
-  }
-}
-
 struct Results {
   at::Tensor value;
   std::vector<at::Tensor> gradients;
@@ -460,7 +448,7 @@ void check(const at::Tensor& observed, const at::Tensor& truth, const at::Tensor
 TEST_P(Operators, LieWithinTheirBounds) {
   at::set_num_threads(1);
   const DType dtype = GetParam();
-  const at::ScalarType type = torch_type(dtype);
+  const at::ScalarType type = scalar_type(dtype);
   std::mt19937_64 random(5);
   std::normal_distribution<double> normal;
   for (const Case& c : kCases) {

@@ -13,6 +13,8 @@
 #include <cstdlib>
 #include <iostream>
 
+#include "expression/scalar_type.h"
+
 namespace distgrad {
 namespace {
 
@@ -35,19 +37,6 @@ int programs_to_try() {
   if (std::getenv("DISTGRAD_RANDOM_PROGRAM") != nullptr) return 1;
   const char* text = std::getenv("DISTGRAD_RANDOM_PROGRAMS");
   return text != nullptr ? std::atoi(text) : kQuickPrograms;
-}
-
-at::ScalarType torch_type(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return at::kFloat;
-    case DType::kBFloat16:
-      return at::kBFloat16;
-    case DType::kFloat16:
-      return at::kHalf;
-    default:
-      return at::kDouble;
-  }
 }
 
 // The figures of one tensor after another, flat.
@@ -121,7 +110,7 @@ void check_right_subjects(const RandomProgram& program, DType dtype, const Simul
   double worst = 0;
   for (int k = 0; k < kRunsEach; ++k) {
     const std::vector<double> observed =
-        flat_values(testing_programs::run(program, torch_type(dtype), Fault{}, random));
+        flat_values(testing_programs::run(program, scalar_type(dtype), Fault{}, random));
     ASSERT_EQ(observed.size(), s.flat.values.size());
     for (std::size_t i = 0; i < observed.size(); ++i) {
       ASSERT_FALSE(differs(observed[i], s.flat.values[i], s.flat.bounds[i]))
@@ -153,7 +142,7 @@ void check_wrong_subject(const RandomProgram& program, DType dtype, const Simula
   }
   if (!different) return;  // the fault changes nothing (a swap in a sum, a value never used)
   const std::vector<double> observed =
-      flat_values(testing_programs::run(program, torch_type(dtype), fault, random));
+      flat_values(testing_programs::run(program, scalar_type(dtype), fault, random));
   bool seen = false;
   for (std::size_t i = 0; i < observed.size(); ++i)
     seen |= differs(observed[i], s.flat.values[i], s.flat.bounds[i]);
@@ -169,7 +158,7 @@ TEST_P(RandomPrograms, NeverAccuseARightSubjectAndSeeAWrongOne) {
   Figures figures;
   for (int p = first_program(); p < first_program() + programs_to_try(); ++p) {
     Random random(static_cast<std::uint64_t>(p) * 7919 + static_cast<std::uint64_t>(dtype));
-    const RandomProgram program = testing_programs::random_program(random, torch_type(dtype));
+    const RandomProgram program = testing_programs::random_program(random, scalar_type(dtype));
     const Simulated s = simulate(program, dtype, Fault{});
     ASSERT_THAT(s.unknown, testing::IsEmpty()) << program.text();
     ++figures.programs;
