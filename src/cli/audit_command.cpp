@@ -22,7 +22,7 @@
 #include "cli/audit_run.h"
 #include "cli/command.h"
 #include "cli/guards.h"
-#include "cli/interrupted_text.h"
+#include "cli/interruption.h"
 #include "cli/parse_arguments.h"
 #include "cli/report_files.h"
 #include "cli/say.h"
@@ -189,18 +189,11 @@ ExitCode exit_code(const std::vector<Judgement>& judgements, bool is_strictly_ri
   return is_strictly_right ? ExitCode::kAsExpected : ExitCode::kNotAsExpected;
 }
 
-ExitCode interrupted(int signal) {
-  complain("distgrad: {}\n", interrupted_text());
-  return static_cast<ExitCode>(128 + signal);  // as shells say it
-}
-
 // Why rows are missing; empty where all are there. `signal`: that interrupted the audit, or 0.
 std::string early_end(int signal, const std::string& failure, std::size_t judged,
                       std::size_t rows) {
   if (signal == 0 && failure.empty()) return {};
-  const std::string why = signal == SIGALRM ? "the time of --total-timeout is over"
-                          : signal != 0     ? interrupted_text()
-                                            : failure;
+  const std::string why = signal != 0 ? interruption_text(signal) : failure;
   return fmt::format("{}; {} of {} collectives were finished", why, judged, rows);
 }
 
@@ -294,7 +287,7 @@ ExitCode audit_command(const Arguments& arguments) {
       write_audit_reports(files, judgements, table, command_text("audit", arguments), !is_whole);
   if (!is_whole) {
     complain("distgrad: {}\n", visible_text(table.ended_early, Lines::kKept));
-    return signal != 0 ? static_cast<ExitCode>(128 + signal) : ExitCode::kBroken;
+    return signal != 0 ? exit_code_of_signal(signal) : ExitCode::kBroken;
   }
   return all_written ? exit_code(judgements, complaint.empty()) : ExitCode::kUserError;
 }

@@ -14,7 +14,7 @@
 #include "cli/color.h"
 #include "cli/command.h"
 #include "cli/guards.h"
-#include "cli/interrupted_text.h"
+#include "cli/interruption.h"
 #include "cli/load.h"
 #include "cli/parse_arguments.h"
 #include "cli/run_options.h"
@@ -142,10 +142,7 @@ ExitCode explain_command(const Arguments& arguments) {
 
   Listener listener(report);
   verify(loaded.cases, {.interpreters = &interpreters}, listener);
-  if (const int signal = interrupted_by()) {
-    complain("distgrad: {}\n", interrupted_text());
-    return static_cast<ExitCode>(128 + signal);  // as shells say it
-  }
+  if (const int signal = interrupted_by()) return interrupted(signal);
   for (const CaseResult& result : report.cases)
     put(explain_text(listener.explanation, result, text_options(options)));
   report.summary = summary_of(report.cases);

@@ -19,7 +19,7 @@
 #include "cli/fuzz_report.h"
 #include "cli/fuzzer.h"
 #include "cli/guards.h"
-#include "cli/interrupted_text.h"
+#include "cli/interruption.h"
 #include "cli/parse_arguments.h"
 #include "cli/say.h"
 #include "cli/simulated_fuzz.h"
@@ -367,8 +367,7 @@ ExitCode fuzz_command(const Arguments& arguments) {
   print_summary(result, options, lists);
   if (const int signal = interrupted_by()) {
     std::fflush(stdout);
-    complain("distgrad: {}\n", interrupted_text());
-    return static_cast<ExitCode>(128 + signal);  // as shells say it
+    return interrupted(signal);
   }
   const FuzzSummary summary{command_text("fuzz", arguments), result.tally.matches, result.elapsed_s,
                             options.fuzz.python};

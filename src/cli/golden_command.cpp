@@ -14,6 +14,7 @@
 #include "base/interrupts.h"
 #include "cli/command.h"
 #include "cli/guards.h"
+#include "cli/interruption.h"
 #include "cli/load.h"
 #include "cli/parse_arguments.h"
 #include "cli/say.h"
@@ -446,8 +447,8 @@ ExitCode golden_command(const Arguments& arguments) {
           .replace_truth = {}},
          truths);
   if (const int signal = interrupted_by()) {
-    complain("distgrad: interrupted; nothing was written\n");
-    return static_cast<ExitCode>(128 + signal);  // as shells say it
+    complain("distgrad: {}; nothing was written\n", interruption_text(signal));
+    return exit_code_of_signal(signal);
   }
   for (auto& [path, entry] : entries) settle(entry, options, counts);
   tell_left_out(loaded);

@@ -18,7 +18,7 @@
 #include "base/visible_text.h"
 #include "cli/command.h"
 #include "cli/guards.h"
-#include "cli/interrupted_text.h"
+#include "cli/interruption.h"
 #include "cli/load.h"
 #include "cli/parse_arguments.h"
 #include "cli/repro_calls.h"
@@ -175,11 +175,6 @@ std::string script_of(const Kept& kept, ForeignCode& foreign) {
                     (result.why.empty() ? "" : ": " + result.why));
   return repro_script({result.which, *kept.program, kept.simulation, result,
                        foreign.of(result.which, *kept.program), versions()});
-}
-
-ExitCode interrupted(int signal) {
-  complain("distgrad: {}\n", interrupted_text());
-  return static_cast<ExitCode>(128 + signal);  // as shells say it
 }
 
 // One file, or one for each case into a folder; there the others are written where one cannot be.

@@ -16,7 +16,7 @@
 #include "cli/accelerators.h"
 #include "cli/color.h"
 #include "cli/command.h"
-#include "cli/interrupted_text.h"
+#include "cli/interruption.h"
 #include "cli/load.h"
 #include "cli/python_times.h"
 #include "cli/run_options.h"
@@ -85,10 +85,8 @@ std::string early_end(const RunOptions& options, const Report& report, std::size
   const bool stopped = options.fail_fast && report.cases.size() < cases && !report.cases.empty() &&
                        is_wrong(report.cases.back());
   std::string why;
-  if (signal == SIGALRM)
-    why = "the time of --total-timeout is over";
-  else if (signal != 0)
-    why = interrupted_text();
+  if (signal != 0)
+    why = interruption_text(signal);
   else if (!failure.empty())
     why = failure;
   else if (stopped)
@@ -229,7 +227,7 @@ ExitCode run_command(const Arguments& arguments) {
   const bool all_written = write_reports(options.reports, report, context);
   if (!context.ended_early.empty())
     complain("distgrad: {}\n", visible_text(context.ended_early, Lines::kKept));
-  if (signal != 0) return static_cast<ExitCode>(128 + signal);  // as shells say it
+  if (signal != 0) return exit_code_of_signal(signal);
   return failure.empty() ? exit_code(options, report, all_written) : ExitCode::kBroken;
 }
 
