@@ -201,11 +201,8 @@ bool differ(const std::vector<Array>& a, const std::vector<Array>& b) {
   return false;
 }
 
-// Whether the call's operand hangs on an input that wants a gradient, through other calls too.
-// Found by what changes if its backward had given ones.
-bool wants_gradient(Machine& machine, const Evidence& evidence,
-                    const std::vector<CallOnRanks>& calls, const DistributedRun& run,
-                    const Chain& chain, std::size_t call) {
+// What each call gave, had the backward of this one given ones more (ones, where it gave nothing).
+std::vector<CallOnRanks> with_ones_more(const std::vector<CallOnRanks>& calls, std::size_t call) {
   std::vector<CallOnRanks> changed = calls;
   for (std::size_t r = 0; r < changed[call].given.size(); ++r) {
     const Array& operand = changed[call].operands[r];
@@ -214,15 +211,26 @@ bool wants_gradient(Machine& machine, const Evidence& evidence,
       std::ranges::transform(given->values(), ones.begin(), [](double g) { return g + 1; });
     changed[call].given[r] = Array(operand.shape(), std::move(ones));
   }
-  const auto other = chain_of(machine, evidence, changed, run);
-  if (!other) return true;
-  for (std::size_t i = 0; i < chain.shares.size(); ++i)
-    if (differ(chain.shares[i], other->shares[i])) return true;
-  for (std::size_t c = 0; c < call; ++c)
-    if (differ(chain.cotangents[c], other->cotangents[c]) &&
-        wants_gradient(machine, evidence, calls, run, chain, c))
-      return true;
-  return false;
+  return changed;
+}
+
+// For each of the first `count` calls: whether its operand hangs on an input that wants a gradient,
+// through other calls too. Found by what changes if its backward had given something else.
+std::vector<bool> wanting_gradients(Machine& machine, const Evidence& evidence,
+                                    const std::vector<CallOnRanks>& calls,
+                                    const DistributedRun& run, const Chain& chain,
+                                    std::size_t count) {
+  std::vector<bool> wanting;
+  for (std::size_t call = 0; call < count; ++call) {
+    const auto other = chain_of(machine, evidence, with_ones_more(calls, call), run);
+    bool wants = !other;
+    for (std::size_t i = 0; !wants && i < chain.shares.size(); ++i)
+      wants = differ(chain.shares[i], other->shares[i]);
+    for (std::size_t c = 0; !wants && c < call; ++c)
+      wants = wanting[c] && differ(chain.cotangents[c], other->cotangents[c]);
+    wanting.push_back(wants);
+  }
+  return wanting;
 }
 
 // The ranks on which no cotangent arrived at all. Expressions lead back to what they are made of,
@@ -250,12 +258,18 @@ std::vector<Finding> cut_off_findings(Machine& machine, const Evidence& evidence
                                       const std::vector<CallOnRanks>& calls,
                                       const DistributedRun& run, const Chain& chain,
                                       std::vector<Break>& breaks) {
+  const auto position = [&](const Break& one) {
+    return static_cast<std::size_t>(one.call - calls.data());
+  };
+  std::size_t count = 0;  // up to the last one that is cut off
+  for (const Break& one : breaks)
+    if (!cut_off_ranks(one).empty()) count = std::max(count, position(one) + 1);
+  const auto wanting = wanting_gradients(machine, evidence, calls, run, chain, count);
   std::vector<Finding> findings;
   std::erase_if(breaks, [&](const Break& one) {
     std::vector<int> ranks = cut_off_ranks(one);
     if (ranks.empty()) return false;
-    const auto at = static_cast<std::size_t>(one.call - calls.data());
-    if (wants_gradient(machine, evidence, calls, run, chain, at))
+    if (wanting[position(one)])
       findings.push_back(cut_off(*one.call, std::move(ranks), evidence.program().world_size));
     return true;
   });
@@ -288,14 +302,11 @@ std::optional<Finding> shared_buffer(Machine& machine, const Evidence& evidence,
           calls[c].name(),
           evidence.differing_ranks(),
           {},
-          fmt::format(
-              "The backward of {} gave its operand what is right, but that is then overwritten: in "
-              "the end the operand has what the backward of step {} gives that one's, as where "
-              "both "
-              "write into one buffer. Give every call a buffer of its own, or clone what is "
-              "returned "
-              "from one that is kept.",
-              collective, calls[other].name())};
+          fmt::format("The backward of {} gave its operand what is right, but that is then "
+                      "overwritten: in the end the operand has what the backward of step {} gives "
+                      "that one's, as where both write into one buffer. Give every call a buffer "
+                      "of its own, or clone what is returned from one that is kept.",
+                      collective, calls[other].name())};
     }
   return std::nullopt;
 }

@@ -184,56 +184,65 @@ std::string passes_own_on_of_sum(const Look& look) {
   return is_of(look, ReduceOp::kSum) ? passes_own_on_of<kAllReduce>(look) : "";
 }
 
-constexpr std::string_view kTheSize = "the group's size";
+// By how much a backward multiplied what is the rank's own.
+struct Multiple {
+  std::optional<double> number;  // on all ranks; none where it differs with the group's size
+  bool is_group_size = false;
 
-// Of what else than 0 is left of a backward that is the rank's own alone: by how much it was
-// multiplied, after "the rank's own ... "; nothing where that is not one number or the group's
-// size.
-std::optional<std::string> how_multiplied(const Look& look, std::optional<double> Block::*what) {
+  bool is_one() const { return number == 1 && !is_group_size; }
+  std::string text() const {
+    return is_group_size ? "the group's size" : fmt::format("{:.6g}", *number);
+  }
+};
+
+// Of a backward that gives a rank a multiple of its own and nothing of the others'; nothing where
+// it does not, or where the multiple is neither one number nor the group's size.
+std::optional<Multiple> multiple_of_own(const Look& look, std::optional<double> Block::*what) {
   std::optional<double> factor;
-  bool is_size = true, is_one = true;
+  bool is_size = true, is_one_number = true;
   const bool is_alone = for_all(
       look, [&](const PieceOf& to, const PieceOf& from, const Block& seen, const Block& right) {
         if (right.is_zero || to.rank != from.rank) return seen.is_zero;
         const std::optional<double>& times = seen.*what;
         if (!times) return false;
-        is_one = is_one && (!factor || *factor == *times);
+        is_one_number = is_one_number && (!factor || *factor == *times);
         is_size = is_size && *times == static_cast<double>(group_size(look, to.rank));
         factor = times;
         return true;
       });
-  if (!is_alone || !factor || (!is_size && !is_one)) return std::nullopt;
-  return is_size ? std::string(kTheSize) : fmt::format("{:.6g}", *factor);
+  if (!is_alone || !factor || (!is_size && !is_one_number)) return std::nullopt;
+  return Multiple{is_one_number ? factor : std::nullopt, is_size};
 }
 
 std::string multiplies_own_by_size(const Look& look) {
   if (look.m.call().kind != kAllReduce || !is_of(look, ReduceOp::kSum) || !has_peers(look))
     return "";
-  return how_multiplied(look, &Block::of_copy) == kTheSize
+  const auto times = multiple_of_own(look, &Block::of_copy);
+  return times && times->is_group_size
              ? "multiplied the local cotangent by the group's size and dropped the other ranks'."
              : "";
 }
 
-std::string keeps_own_slice_times(const Look& look, bool (*is_meant)(const std::string& times)) {
+std::string keeps_own_slice_times(const Look& look, bool (*is_meant)(const Multiple&)) {
   if (look.m.call().kind != kAllGather || !has_peers(look)) return "";
-  const auto times = how_multiplied(look, &Block::of_right);
+  const auto times = multiple_of_own(look, &Block::of_right);
   if (!times || !is_meant(*times)) return "";
   return fmt::format(
       "kept the slice that the rank's own loss saw{} and dropped what the other ranks' losses saw "
       "of it.",
-      *times == "1" ? "" : fmt::format(", multiplied it by {},", *times));
+      times->is_one() ? "" : fmt::format(", multiplied it by {},", times->text()));
 }
 
 std::string keeps_own_slice(const Look& look) {
-  return keeps_own_slice_times(look, [](const std::string& times) { return times == "1"; });
+  return keeps_own_slice_times(look, [](const Multiple& times) { return times.is_one(); });
 }
 
 std::string keeps_own_slice_times_size(const Look& look) {
-  return keeps_own_slice_times(look, [](const std::string& times) { return times == kTheSize; });
+  return keeps_own_slice_times(look, [](const Multiple& times) { return times.is_group_size; });
 }
 
 std::string keeps_own_slice_times_any(const Look& look) {
-  return keeps_own_slice_times(look, [](const std::string&) { return true; });
+  return keeps_own_slice_times(look, [](const Multiple&) { return true; });
 }
 
 std::string forgets_op(const Look& look) {
@@ -524,8 +533,7 @@ std::string is_not_linear(const Look& look) {
 
 constexpr std::string_view kZeroRemedy =
     "Multiply the other ranks' operands instead of dividing: at a zero the derivative is the "
-    "product "
-    "of the others.";
+    "product of the others.";
 constexpr std::string_view kPrecisionRemedy =
     "Keep the cotangent in its own dtype, or accept the error with an explicit tolerance.";
 constexpr std::string_view kTwiceRemedy =
@@ -588,15 +596,13 @@ constexpr std::array kGeneral = std::to_array<WrongBackward>({
      "Hand the group of the forward call to the collective in backward, too."},
     {"missing-reduction", lacks_some, "", "",
      "Let the cotangents of all ranks travel back and add them up: the backward of every "
-     "collective "
-     "is a collective itself. Look for a detach, a no_grad or a branch on a rank, too.",
+     "collective is a collective itself. Look for a detach, a no_grad or a branch on a rank, too.",
      "", ranks_lacking},
     {"stale-or-aliased", leaves_rest_off_root, "", "",
      "Return zeros on the ranks that are not root: what they passed in was not used."},
     {"wrong-slice", takes_other_pieces, "", "",
      "Cut the gradient at the rank's own place in the group, and send each part back to the rank "
-     "that "
-     "the value came from."},
+     "that the value came from."},
 });
 
 constexpr std::array kNonlinear = std::to_array<WrongBackward>({
