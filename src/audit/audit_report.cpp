@@ -79,8 +79,8 @@ Picture picture_of(const std::vector<Judgement>& judgements) {
   picture.title = "Collectives by aspects";
   picture.legend =
       "Each square counts the cases of one aspect, judged by what the row is right for; 2/5: so "
-      "many of so many are right. err: a case raises "
-      "in forward; die: its ranks die or hang there; no: refused; ?: disputed.";
+      "many of so many are right. err: a case raises in forward; die: its ranks die or hang there; "
+      "no: refused; ?: disputed.";
   std::vector<std::size_t> shown;  // aspects that were tried
   for (std::size_t a = 0; a < kAspectCount; ++a)
     if (std::any_of(judgements.begin(), judgements.end(),

@@ -359,8 +359,7 @@ TEST(Judgement, ARefusalInBackwardIsToldAndCounted) {
 TEST(Judgement, WhatGlooDoesNotTakeIsRefused) {
   const char* words =
       "killed by SIGABRT in step y, forward; it wrote: op.preamble.length <= op.nbytes. 24 vs 8. "
-      "Received data size"
-      " doesn't match expected size.";
+      "Received data size doesn't match expected size.";
   std::vector<TrialResult> results = {result(kSum, Verdict::kMatch), failed("crash", words, false)};
   EXPECT_EQ(count_of(judged(results).counts, Outcome::kBreaks), 1);
   results[1].trial.is_uneven = true;

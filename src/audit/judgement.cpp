@@ -153,8 +153,7 @@ std::string backward_failure_text(const Judgement& j, const Failures& f) {
 
 constexpr const char* kWritesIntoItsOperand =
     "It is right where it gets a copy of its operand, and not where the program uses that tensor "
-    "before and after the call: its "
-    "forward writes into it. Work on a clone.";
+    "before and after the call: its forward writes into it. Work on a clone.";
 
 // No gradient is wrong, and yet some cases fail.
 void blame_what_fails(Judgement& j, const Failures& f) {
@@ -175,8 +174,7 @@ void blame_what_fails(Judgement& j, const Failures& f) {
 constexpr std::pair<Aspect, const char*> kMeaningOfFailure[] = {
     {Aspect::kCheckpoint,
      "Recomputed in backward, it gives another gradient: look for what its forward keeps outside "
-     "ctx, and for what it does only "
-     "the first time."},
+     "ctx, and for what it does only the first time."},
     {Aspect::kAutocast,
      "Under torch.autocast it gives another gradient: look for casts, buffers of a fixed dtype, "
      "and custom_fwd and custom_bwd."},
@@ -186,10 +184,9 @@ constexpr std::pair<Aspect, const char*> kMeaningOfFailure[] = {
     {Aspect::kCompile, "Through torch.compile it gives another gradient than eager."},
     {Aspect::kDoubleBackward,
      "Its gradient is right, and the gradient of that is not: its backward is cut off from the "
-     "graph, as a plain "
-     "torch.distributed call, .detach() or .data in it does. Build it of differentiable "
-     "collectives, or mark it with "
-     "@once_differentiable, so that differentiating twice raises."},
+     "graph, as a plain torch.distributed call, .detach() or .data in it does. Build it of "
+     "differentiable collectives, or mark it with @once_differentiable, so that differentiating "
+     "twice raises."},
 };
 
 void blame_surroundings(Judgement& j, const std::vector<TrialResult>& results) {
@@ -233,9 +230,8 @@ std::string rule_of(const Judgement& j, const std::vector<TrialResult>& results)
 
 constexpr const char* kReadsMemory =
     "Its forward is right where the operand is contiguous, and wrong for the same values in "
-    "another order of memory ({}): it "
-    "reads the operand in the order of its memory. Call .contiguous() on it before it goes to the "
-    "collective.";
+    "another order of memory ({}): it reads the operand in the order of its memory. Call "
+    ".contiguous() on it before it goes to the collective.";
 
 // Of operands that differ from those of right cases in how they lie in memory.
 bool fails_by_strides_alone(const Judgement& j, const std::vector<TrialResult>& results) {
@@ -368,8 +364,7 @@ void judge_together(std::vector<Judgement>& module) {
     j.wrong = true;
     j.explanation = fmt::format(
         "right for the objective \"{}\" only, while the subject's other collectives are right for "
-        "\"{}\": "
-        "no loss fits both",
+        "\"{}\": no loss fits both",
         j.right_for.front(), most);
   }
 }

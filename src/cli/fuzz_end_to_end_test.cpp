@@ -53,8 +53,7 @@ TEST_F(Fuzz, AWrongSubjectIsFoundShrunkNamedAndWrittenToRunAgain) {
   EXPECT_LT(text.size(), 600u) << "not shrunk:\n" << text;
   EXPECT_THAT(out_, HasSubstr("FAIL  same-op-backward  all_reduce max   program "));
   EXPECT_THAT(out_, HasSubstr("Again: distgrad fuzz --subject torch_nn --world-size 2 --collective "
-                              "all_reduce --objective sum "
-                              "--seed 1 --count 10\n"));
+                              "all_reduce --objective sum --seed 1 --count 10\n"));
   // Each file shows what its name says.
   EXPECT_EQ(distgrad("run fuzz-failures/same-op-backward-all_reduce-max.json"), 1);
   EXPECT_THAT(out_, HasSubstr("mismatch: same-op-backward in step "));

@@ -48,8 +48,7 @@ void GuardOptions::apply(const std::string& command) const {
     if (sandbox_ && leader())
       throw UserError(
           "--sandbox has a network of its own, in which the launcher's other ranks are not; "
-          "DISTGRAD_LAUNCHER=none runs "
-          "without them");
+          "DISTGRAD_LAUNCHER=none runs without them");
     if (sandbox_) enter_sandbox();
   } catch (const UserError& e) {
     throw UserError(command + ": " + e.what());

@@ -12,8 +12,7 @@ TEST(PythonTimes, TheLastLineOfAProcessAndTheSlowestProcessCount) {
   EXPECT_EQ(python_times_text("7 torch 2000000000\n8 case 9000000000\n8 case 500000000\n9 case "
                               "1500000000\n9 module 20000000\n"),
             "Ranks in Python: importing torch 2.0 s, importing the subject 0.02 s, in cases "
-            "besides 1.5 s "
-            "(of each the slowest process).\n");
+            "besides 1.5 s (of each the slowest process).\n");
   EXPECT_EQ(python_times_text(""), "");
   EXPECT_EQ(python_times_text("not what it should be\n"), "");
 }

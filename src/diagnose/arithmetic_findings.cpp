@@ -121,9 +121,8 @@ std::optional<Finding> no_gradient_finding(const Evidence& evidence, const Step*
   } else {
     finding.text =
         what +
-        ": nothing leads from the loss back to it there. Look for a detach, a "
-        "collective without a backward, a backward that returns None, or a value that is "
-        "not used.";
+        ": nothing leads from the loss back to it there. Look for a detach, a collective without a "
+        "backward, a backward that returns None, or a value that is not used.";
   }
   return finding;
 }

@@ -101,8 +101,7 @@ Said gives_none(const Evidence& evidence, const CallJudgement& judgement) {
           "",
           "",
           "Use a differentiable collective: a plain torch.distributed call into a new tensor is "
-          "cut off "
-          "from the graph. Look for a detach, or a backward that returns None.",
+          "cut off from the graph. Look for a detach, or a backward that returns None.",
           "",
           {}};
 }
@@ -244,17 +243,16 @@ Said by_its_place(Machine& machine, const Evidence& evidence, const CallOnRanks&
 Finding could_not_be_measured(const Evidence& evidence, const CallOnRanks& call,
                               const CallJudgement& judgement,
                               const std::optional<Scaling>& scaling) {
-  return finding_of(
-      evidence, call, judgement,
-      {"unexplained",
-       "gave its operand something else than is right for the cotangents that arrived, "
-       "but could not be driven by itself to measure it.",
-       "",
-       "",
-       "Look at that backward.",
-       "",
-       {}},
-      scaling);
+  return finding_of(evidence, call, judgement,
+                    {"unexplained",
+                     "gave its operand something else than is right for the cotangents that "
+                     "arrived, but could not be driven by itself to measure it.",
+                     "",
+                     "",
+                     "Look at that backward.",
+                     "",
+                     {}},
+                    scaling);
 }
 
 }  // namespace

@@ -74,8 +74,7 @@ std::string narrowness_phrase(const ForwardDifference& d) {
   if (largest == 0 || off > kMostOfACast * largest) return "";
   return fmt::format(
       "; nowhere by more than {:.2g} of the largest value, as after a detour over a narrower dtype "
-      "(what is meant "
-      "so, a compression, needs an explicit \"tolerance\" in the scenario)",
+      "(what is meant so, a compression, needs an explicit \"tolerance\" in the scenario)",
       off / largest);
 }
 
@@ -158,8 +157,7 @@ std::optional<Finding> forward_finding(const Evidence& evidence) {
       evidence.program().loss.text.find("squared_gradient_norm(") != std::string::npos) {
     finding.text = fmt::format(
         "The norm of the gradients differs: {}. So the first backward, of which it is made, is "
-        "wrong already; run the case with "
-        "what stands in squared_gradient_norm(...) as its loss.",
+        "wrong already; run the case with what stands in squared_gradient_norm(...) as its loss.",
         enumeration(values));
     return finding;
   }
@@ -170,9 +168,8 @@ std::optional<Finding> forward_finding(const Evidence& evidence) {
       factor_of_forward(d->distributed, d->simulated, unit_roundoff(evidence.program().dtype));
   finding.text = fmt::format(
       "The forward value differs already: in {}, {}{}. Until that is right its gradient means "
-      "little; look at the op, the order "
-      "of the ranks and the buffers of the collective, and whether an asynchronous one is waited "
-      "for.",
+      "little; look at the op, the order of the ranks and the buffers of the collective, and "
+      "whether an asynchronous one is waited for.",
       what, enumeration(values),
       factor
           ? "; all of it is " + factor_of_exact(evidence.program(), *factor).of("what it should be")

@@ -238,8 +238,7 @@ std::vector<Finding> findings_for(const Evidence& evidence, const std::vector<Gu
       findings.push_back(bare(evidence, "unexplained", scaling));
       findings.back().text = fmt::format(
           "{}: what the all_reduce of the gradient of {} after backward gave is not made of what "
-          "the "
-          "ranks had before it.",
+          "the ranks had before it.",
           how_they_differ(evidence, scaling), enumeration(inputs));
       continue;
     }

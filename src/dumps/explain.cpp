@@ -344,8 +344,7 @@ constexpr std::array<ExplanationRow, 18> kRows = {{
     {Explanation::kNoise, "noise", "", ""},
     {Explanation::kClose, "close", "precision",
      "A run that computed in a shorter dtype (autocast, TF32, a compressed all-reduce) leaves such "
-     "differences: --dtype "
-     "bfloat16, or --rtol, says that it did."},
+     "differences: --dtype bfloat16, or --rtol, says that it did."},
     {Explanation::kScaled, "scaled", "scaled", ""},
     {Explanation::kSum, "sum", "missing-reduction",
      "Each rank holds only its own share: the gradient was not reduced over these ranks."},
@@ -353,17 +352,14 @@ constexpr std::array<ExplanationRow, 18> kRows = {{
      "The pieces are right and in the wrong order: look at how slices are assigned to ranks."},
     {Explanation::kSummedParts, "summed-parts", "wrong-group",
      "Reduced over ranks that hold other parts of the parameter: over an axis along which it is "
-     "cut "
-     "nothing is to be "
-     "reduced."},
+     "cut nothing is to be reduced."},
     {Explanation::kTransposed, "transposed", "unexplained",
      "The tensor is stored the other way round."},
     {Explanation::kZero, "zero", "no-gradient",
      "The loss does not reach it with any weight, or the buffer was cleared before it was saved."},
     {Explanation::kMissing, "missing", "no-gradient",
      "The loss does not reach the parameter (detached, under no_grad, a collective without a "
-     "backward), it is frozen, or it "
-     "was saved after zero_grad."},
+     "backward), it is frozen, or it was saved after zero_grad."},
     {Explanation::kExtra, "extra", "unknown",
      "It is frozen or unused in the reference, or another parameter of that name."},
     {Explanation::kNotFinite, "not-finite", "unexplained",
@@ -371,8 +367,7 @@ constexpr std::array<ExplanationRow, 18> kRows = {{
     {Explanation::kSomeRanks, "some-ranks", "unsynchronised", ""},
     {Explanation::kUnsynchronised, "unsynchronised", "unsynchronised",
      "Ranks that should hold the same do not: the gradients were not, or not fully, reduced over "
-     "the "
-     "ranks, or each rank scaled its own, as in clipping by the norm of its own pieces."},
+     "the ranks, or each rank scaled its own, as in clipping by the norm of its own pieces."},
     {Explanation::kShape, "shape", "shape",
      "Another model, another way of cutting it, or a tensor that is stored transposed."},
     {Explanation::kUncovered, "uncovered", "shape",

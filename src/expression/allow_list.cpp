@@ -233,8 +233,7 @@ constexpr FunctionalFunction kFunctional[] = {
      ""},
     {"cross_entropy",
      "Tensor input, Tensor target, Tensor? weight=None, *, int ignore_index=-100, str "
-     "reduction='mean', "
-     "float label_smoothing=0.0",
+     "reduction='mean', float label_smoothing=0.0",
      "cross_entropy_loss", "012435"},
     {"elu", "Tensor input, Scalar alpha=1.0", "elu", ""},
     {"embedding", "Tensor input, Tensor weight", "embedding", "10"},

@@ -263,8 +263,7 @@ TEST(ExpressionRefusal, SaysWhatAndWhere) {
       {"F.relu(x)", "unknown name \"F\"; write torch.nn.functional\nF.relu(x)\n^"},
       {"torch.nn.functional.normalize(x)",
        "torch.nn.functional.normalize is not a pure tensor function and is not allowed in a "
-       "scenario; write "
-       "x / torch.linalg.vector_norm(x, dim=1, keepdim=True).clamp_min(1e-12)\n"
+       "scenario; write x / torch.linalg.vector_norm(x, dim=1, keepdim=True).clamp_min(1e-12)\n"
        "torch.nn.functional.normalize(x)\n                    ^"},
       {"x +", "expected an expression before the end\nx +\n   ^"},
       {"(x + 1", "expected ')' before the end\n(x + 1\n      ^"},

@@ -102,8 +102,7 @@ Json schema() {
       {{"format", described({{"const", 1}}, "The format's version.")},
        {"scenario_sha256",
         described({{"type", "string"}, {"pattern", "^[0-9a-f]{64}$"}},
-                  "Of the scenario in canonical form, without what has no part in "
-                  "the truth.")},
+                  "Of the scenario in canonical form, without what has no part in the truth.")},
        {"cases", described(list_of(ref("case")), "One for each objective, world size and dtype.")}},
       {"format", "scenario_sha256", "cases"}));
   root["$defs"] = {

@@ -1,17 +1,20 @@
 // What rank 0's hub and the ranks' agents say to each other once they are connected: the rank
 // protocol's control and data sockets in one stream, and what is shared memory on one machine.
 //
-//   hub to agent                                       agent to hub
-//   world\n{JSON}        where the others are          ready P\ntorch      a rank program has
-//   loaded program P\n{JSON}    start a rank program          ended P\nhow        it is gone drop P
-//   end it                        forked W fork W P RANK SIZE\nexec fork_failed W\nwhy kill W a
-//   worker                      exited W STATUS close W              its socket closed W data
-//   W\nframe        to its socket                 data W\nframe board W\npatches     what other
-//   ranks wrote        board W\npatches    what it wrote look W seen W STATE WAITED_NS
-//   LOOKED\nplace end CODE             exit with it                  output W\ntext      the end of
-//   what it has
-//                                                                          printed
-//                                                      leaving SIGNAL
+// clang-format off
+//   hub to agent                                   agent to hub
+//   world\n{JSON}        where the others are      ready P\ntorch     a rank program has loaded
+//   program P\n{JSON}    start a rank program      ended P\nhow       it is gone
+//   drop P               end it                    forked W
+//   fork W P RANK SIZE\nexec                       fork_failed W\nwhy
+//   kill W               a worker                  exited W STATUS
+//   close W              its socket                closed W
+//   data W\nframe        to its socket             data W\nframe
+//   board W\npatches     what other ranks wrote    board W\npatches   what it wrote
+//   look W                                         seen W STATE WAITED_NS LOOKED\nplace
+//   end CODE             exit with it              output W\ntext     the end of its output
+//                                                  leaving SIGNAL
+// clang-format on
 //
 // Each is a frame: the words, a line end and the text are its header. The payload is the relayed
 // frame's.

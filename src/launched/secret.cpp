@@ -30,15 +30,13 @@ fs::path secret_file() {
     return fs::path(home) / ".local/state/distgrad/secret";
   throw UserError(
       "ranks on other hosts are to prove that they belong to this job, and there is no home to "
-      "keep a secret in: set "
-      "DISTGRAD_SECRET to the same secret for all of them");
+      "keep a secret in: set DISTGRAD_SECRET to the same secret for all of them");
 }
 
 [[noreturn]] void refuse(const fs::path& file, const std::string& why) {
   throw UserError(
       fmt::format("{} is to hold the secret by which ranks know each other, and {}; or set "
-                  "DISTGRAD_SECRET to the "
-                  "same secret for all of them",
+                  "DISTGRAD_SECRET to the same secret for all of them",
                   file.string(), why));
 }
 

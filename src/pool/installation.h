@@ -1,9 +1,8 @@
 // Where the parts of distgrad lie, seen from its executable, and what to say where one cannot run.
 //
-//   build tree, cmake --install    BIN/distgrad{,-rank}, BIN/../share/distgrad/python/distgrad
-//   pip install                    PACKAGE/bin/distgrad{,-rank}, PACKAGE, which is
-//   site-packages/distgrad;
-//                                  src/launcher is the environment's bin/distgrad
+//   build tree, cmake --install   BIN/distgrad{,-rank}, BIN/../share/distgrad/python/distgrad
+//   pip install                   PACKAGE/bin/distgrad{,-rank}, PACKAGE (site-packages/distgrad);
+//                                 src/launcher is the environment's bin/distgrad
 #pragma once
 
 #include <filesystem>

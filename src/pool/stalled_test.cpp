@@ -73,8 +73,7 @@ TEST(Stalled, WhoHasNotEnteredIsNamedWithWhereItIs) {
   EXPECT_EQ(error.step, "y");
   EXPECT_EQ(error.message,
             "rank 2 (loss.py:9 in f: time.sleep(1000), asleep) has not entered all_reduce sum of "
-            "float64 [2, 2], where "
-            "ranks 0, 1 (loss.py:41) wait; step y (all_reduce), forward");
+            "float64 [2, 2], where ranks 0, 1 (loss.py:41) wait; step y (all_reduce), forward");
   EXPECT_THAT(awaited_ranks(places), ElementsAre(2));
   EXPECT_FALSE(difference_error(one_step(3), places));
   EXPECT_FALSE(is_deadlock(one_step(3), places)) << "it may come yet";
@@ -118,9 +117,8 @@ TEST(Stalled, EachDifferenceIsSaidOfTheMinority) {
   };
   EXPECT_EQ(message([](NotedCall& c) { c.shape = {3}; }),
             "the ranks differ in what should be one collective: rank 1 (loss.py:41) is in "
-            "all_reduce sum of float64 [3]; "
-            "ranks 0, 2 (loss.py:41) are in all_reduce sum of float64 [2, 2]; step y (all_reduce), "
-            "forward");
+            "all_reduce sum of float64 [3]; ranks 0, 2 (loss.py:41) are in all_reduce sum of "
+            "float64 [2, 2]; step y (all_reduce), forward");
   EXPECT_THAT(message([](NotedCall& c) { c.kind = "all_gather"; }),
               HasSubstr("rank 1 (loss.py:41) is in all_gather"));
   EXPECT_THAT(message([](NotedCall& c) { c.op = "max"; }), HasSubstr("is in all_reduce max of"));

@@ -15,9 +15,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 
   distgrad::FrameParser parser;
   const auto room = parser.room(size);
-  std::copy_n(
-      data, size,
-      reinterpret_cast<std::uint8_t*>(room.data()));  // of nothing, too, which memcpy does not take
+  // Of nothing, too, which memcpy does not take.
+  std::copy_n(data, size, reinterpret_cast<std::uint8_t*>(room.data()));
   parser.commit(size);
   while (std::holds_alternative<distgrad::Frame>(parser.next())) {
   }

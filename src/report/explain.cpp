@@ -268,8 +268,7 @@ std::string legend(const Explanation& e, const TextOptions& options) {
   if (has_ranks_cotangents(e))
     text +=
         " \"ranks'\" is what the ranks' own backward arrived at: observed at every collective, and "
-        "by the "
-        "chain rule between them.";
+        "by the chain rule between them.";
   return wrapped(text, 2, options.width);
 }
 

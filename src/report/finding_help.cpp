@@ -23,8 +23,7 @@ constexpr std::array<HelpRow, kFindings.size()> kHelp = {{
     {"program",
      "Compare the distributed program with `single_device` step by step: a wrong split of the "
      "data, a missing or doubled reduction of the loss, or a mean where a sum is meant is the "
-     "usual "
-     "cause. The collectives' backward is not to blame."},
+     "usual cause. The collectives' backward is not to blame."},
     {"identity-backward",
      "Send the cotangents the other way in backward: sum them over the group (all_reduce) or onto "
      "the source (broadcast), or give every rank those of root (reduce). Of an all_reduce with sum "
@@ -32,17 +31,15 @@ constexpr std::array<HelpRow, kFindings.size()> kHelp = {{
      "objective `replicated`."},
     {"same-op-backward",
      "Whatever the op, sum the cotangents over the ranks, then multiply by the op's own "
-     "derivative. "
-     "Of max, min and product compute that yourself, e.g. from an all_gather and a local "
-     "reduction."},
+     "derivative. Of max, min and product compute that yourself, e.g. from an all_gather and a "
+     "local reduction."},
     {"forgotten-op",
      "Divide by the group's size where the op is avg, multiply by the factor where it is "
      "premul_sum; for max, min and product reduce locally what an all_gather brings."},
     {"own-slice",
      "Add up what all ranks' losses saw of each slice: a reduce_scatter of the whole cotangent, or "
      "an all_reduce and then the slice. Right as it is only if every rank computes one and the "
-     "same "
-     "loss from all slices."},
+     "same loss from all slices."},
     {"wrong-slice",
      "Look at which part of the cotangent goes to which rank: offsets, the dimension, the root, "
      "uneven splits, and the order of the ranks within the group."},
@@ -88,17 +85,14 @@ constexpr std::array<HelpRow, kFindings.size()> kHelp = {{
      "gradients of another function cannot be judged."},
     {"nondeterministic",
      "Look for a race: an asynchronous collective whose result is used before wait(), a buffer "
-     "that "
-     "two streams share, or randomness without a seed."},
+     "that two streams share, or randomness without a seed."},
     {"truth",
      "The scenario's own `truth` and its program contradict each other. Work it out by hand for "
-     "one "
-     "element; the program is simulated in one process without any collective, so the figure is "
-     "the likelier mistake."},
+     "one element; the program is simulated in one process without any collective, so the figure "
+     "is the likelier mistake."},
     {"other-backward",
      "Compare the measured formula with the right one, term by term: it says what each rank's "
-     "operand "
-     "gets from each rank's cotangent."},
+     "operand gets from each rank's cotangent."},
     {"unexplained",
      "Run the case with --verbose --full and look at which ranks and elements differ: the mistake "
      "is none of the known ones. Shorten the program step by step until the difference goes."},

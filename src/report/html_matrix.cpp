@@ -134,8 +134,7 @@ std::string matrix_html(const Report& report) {
   }
   out +=
       "</tbody></table></div>\n<p class=\"legend\">Filled: not as expected, in its finding's "
-      "colour, with the number of such cases; "
-      "a bar at the left: wrong as the file expects.";
+      "colour, with the number of such cases; a bar at the left: wrong as the file expects.";
   if (rows < m.files.size())
     out += fmt::format(" {} more files are left out.", m.files.size() - rows);
   if (columns < m.subjects.size())

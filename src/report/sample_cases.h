@@ -83,10 +83,8 @@ inline CaseResult in_place_mismatch(const std::string& file = "mine/all_reduce_s
                  {0, 1},
                  0.5,
                  "The gradients are 1/2 of the truth on every rank: the backward of all_reduce "
-                 "passed the local cotangent "
-                 "on and dropped the other ranks'. Right if the loss is one loss that every rank "
-                 "computes (objective "
-                 "\"replicated\")."}};
+                 "passed the local cotangent on and dropped the other ranks'. Right if the loss is "
+                 "one loss that every rank computes (objective \"replicated\")."}};
   return r;
 }
 

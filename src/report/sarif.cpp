@@ -35,8 +35,7 @@ constexpr Rule kOtherRules[] = {
     // id, meaning, help
     {"not-as-expected", "the case came out otherwise than its scenario file expects",
      "Where a known mistake was mended, take the expectation out of the scenario file. Else run "
-     "the "
-     "case alone with --verbose and compare it with what `subjects` says."},
+     "the case alone with --verbose and compare it with what `subjects` says."},
     {"rank-error", "a rank crashed, hung, raised or fell out of step",
      "Run the case alone: the message names the rank, the step and the collective. Ranks that wait "
      "for each other for ever call the collectives in different orders."},

@@ -131,8 +131,8 @@ Json measured() {
        {"shown_by", described(type("string"), "The cotangents that this rests on.")},
        {"ranks", described(list_of(at_least(0)), "Of the world, in the order of what follows.")},
        {"coefficients", described(or_null(matrix),
-                                  "[to][from] by rank, relative to what is right; "
-                                  "null where one number a pair does not do.")},
+                                  "[to][from] by rank, relative to what is right; null where one "
+                                  "number a pair does not do.")},
        {"matrices",
         described(
             or_null(object(

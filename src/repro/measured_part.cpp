@@ -44,8 +44,7 @@ void check_measurable(const ReproCase& repro) {
 std::string losses_at(const Program& program) {
   std::string text = fmt::format(
       "def losses_at(rank{}):\n    \"\"\"The ranks' losses, in float64, where the inputs have "
-      "these "
-      "values.\"\"\"\n",
+      "these values.\"\"\"\n",
       names_of(program.inputs, ", "));
   for (const Input& input : program.inputs)
     text += fmt::format("    {} = {}.clone(){}\n", input.name,

@@ -95,8 +95,7 @@ std::string why_impossible(const Case& which, const Overrides& overrides) {
   if (calls && !runs_in_python(which.subject))
     return fmt::format(
         "a step calls code, so the ranks are Python's, and these do not have {}; they have "
-        "reference, "
-        "in_place and python:...",
+        "reference, in_place and python:...",
         which.subject);
   if (which.world_size_overridden) {
     const auto problems = problems_with_world(*which.scenario, which.world_size, Figures::kIgnore);

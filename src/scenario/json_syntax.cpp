@@ -40,8 +40,7 @@ std::string about_number(std::string_view word) {
                        printable(word));
   return fmt::format(
       "{} is no JSON number; write 1.0, 0.5, -2 or 1e-3 (no leading +, no leading zeros, a digit "
-      "on both "
-      "sides of the point)",
+      "on both sides of the point)",
       printable(word));
 }
 

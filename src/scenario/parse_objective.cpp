@@ -74,14 +74,11 @@ void read_object_form(const JsonValue& value, Parts& parts) {
 
 std::string objective_choices() {
   return "\"sum\" (all ranks' losses summed: torch.distributed.nn, functional collectives, "
-         "mpi4torch, fvcore, JAX psum "
-         "under pmap), \"mean\" (their mean: DistributedDataParallel, Horovod), \"replicated\" "
-         "(one loss that every rank "
-         "computes: Megatron tensor parallelism, mpi4jax, torch_xla, flash-attention), { \"rank\": "
-         "k } (rank k's loss "
-         "alone: only rank k runs backward), or a word for each mesh axis: { \"dp\": \"mean\", "
-         "\"tp\": \"replicated\" } "
-         "(data x tensor parallel training)";
+         "mpi4torch, fvcore, JAX psum under pmap), \"mean\" (their mean: DistributedDataParallel, "
+         "Horovod), \"replicated\" (one loss that every rank computes: Megatron tensor "
+         "parallelism, mpi4jax, torch_xla, flash-attention), { \"rank\": k } (rank k's loss alone: "
+         "only rank k runs backward), or a word for each mesh axis: { \"dp\": \"mean\", \"tp\": "
+         "\"replicated\" } (data x tensor parallel training)";
 }
 
 void read_objective(Parts& parts) {

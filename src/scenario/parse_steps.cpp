@@ -110,8 +110,7 @@ void read_options(const JsonValue& body, CollectiveCall& call, const Parts& part
     if (names.empty()) {
       problems.at(*group,
                   "unknown group; the scenario has neither \"groups\" nor a \"mesh\" (without a "
-                  "group the whole "
-                  "world takes part)");
+                  "group the whole world takes part)");
     } else if (const auto name = read_name_among(*group, "group", names, problems)) {
       call.group = *name;
     }

@@ -118,8 +118,7 @@ Json layout_definition() {
   const Json along_axis = any_of({words({"replicate", "invariant"}), shard});
   return any_of({described(words({"local", "replicate", "invariant"}),
                            "local: each rank's own leaf; replicate: copies whose gradients are "
-                           "summed; invariant: copies that "
-                           "each hold the full gradient"),
+                           "summed; invariant: copies that each hold the full gradient"),
                  shard, described(named(along_axis), "one word for every mesh axis")});
 }
 

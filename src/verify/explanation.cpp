@@ -206,8 +206,7 @@ class Explainer {
                     [](const Input& i) { return i.requires_grad && !i.is_local(); }))
       out_.remarks.push_back(
           "The gradient of an input that is not local is what each rank has of it by itself, "
-          "before "
-          "anything is summed, joined or synchronised.");
+          "before anything is summed, joined or synchronised.");
   }
 
   bool is_error() const {
@@ -242,8 +241,7 @@ class Explainer {
     if (c_.comparison->gradients_equal()) {
       out_.parting =
           "Not on the ranks, whose values and gradients are the simulation's: it is the file that "
-          "says "
-          "otherwise (`truth` or `single_device`), as told below.";
+          "says otherwise (`truth` or `single_device`), as told below.";
       return;
     }
     explain_backward();
@@ -298,10 +296,9 @@ class Explainer {
 
   void note_unlike_start() {
     if (truth_.empty() || starts_alike()) return;
-    out_.remarks.push_back(
-        unlike_start_text() +
-        " So on their way the ranks' own cotangents may be larger than those above "
-        "and still lead to the right gradients.");
+    out_.remarks.push_back(unlike_start_text() +
+                           " So on their way the ranks' own cotangents may be larger than those "
+                           "above and still lead to the right gradients.");
   }
 
   void explain_backward() {
@@ -372,8 +369,7 @@ class Explainer {
     if (!all_alike)
       return "In no collective: every one gives its operand what is right for what arrives at it.";
     return "In no collective: every cotangent is that of the truth. What the ranks hold in the end "
-           "is "
-           "not, since it is not summed, joined or synchronised as J asks for; see below.";
+           "is not, since it is not summed, joined or synchronised as J asks for; see below.";
   }
 
   std::string measured_text() const {

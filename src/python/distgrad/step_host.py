@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from .nesting import IN_RANK
 
@@ -157,7 +158,7 @@ class Member:
             return {}
         names = [os.path.join("ranks", f"rank_{self.rank}.safetensors"), f"rank-{self.rank}.trace"]
         return {
-            name: _content(os.path.join(self._folder, name))
+            name: Path(self._folder, name).read_bytes()
             for name in names
             if self._process.has(name)
         }
@@ -277,8 +278,3 @@ class Lead:
 def _gone(rank):
     return {"process": f"rank-{rank}", "kind": "crash", "output": "",
             "text": "the launcher's process has ended, or its host is not reached any more"}
-
-
-def _content(path):
-    with open(path, "rb") as file:
-        return file.read()

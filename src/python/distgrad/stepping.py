@@ -6,6 +6,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Optional
 
 from . import launched, saving, transport
@@ -177,7 +178,7 @@ def _where(fields, folder, request):
     with open(os.path.join(again, "where")) as file:
         where = json.load(file)
     if any(
-            _content(os.path.join(again, name)) != _content(os.path.join(folder, name))
+            Path(again, name).read_bytes() != Path(folder, name).read_bytes()
             for name in _saved(folder)):
         where["text"].append(
             "The second run, which this is from, gave other gradients than the first: the step is "
@@ -192,11 +193,6 @@ def _saved(folder):
         for what in ("ranks", "single")
         for name in sorted(os.listdir(os.path.join(folder, what)))
     ]
-
-
-def _content(path):
-    with open(path, "rb") as file:
-        return file.read()
 
 
 def _check_arguments(parallel, single, world_size, reduce, counts, timeout_s):
