@@ -2,12 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 namespace distgrad::tolerance {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // Below this the residual of a product or a quotient may itself underflow in double.
 constexpr double kResidualUnderflow = 0x1p-960;
 

@@ -4,14 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "tolerance/rules.h"
 
 namespace distgrad::tolerance {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // One entry of a product of matrices: row times column, plus what it is added to.
 struct Entry {

@@ -3,7 +3,6 @@
 // mathematical functions give for float32 and float64; docs/tolerance.md has the table.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numbers>
 #include <string>
 
@@ -12,7 +11,6 @@
 namespace distgrad::tolerance {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 const BoundedValue kZero = {0, 0};
 const BoundedValue kOne = {1, 0};
 const BoundedValue kHalf = {0.5, 0};

@@ -10,14 +10,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "tolerance/rules.h"
 
 namespace distgrad::tolerance {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 struct Matrices {
   at::Tensor value;  // float64

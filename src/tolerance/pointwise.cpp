@@ -5,14 +5,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "tolerance/rules.h"
 
 namespace distgrad::tolerance {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr BoundedValue kAbsent = {0, -1};
 
 // The formula's arguments as buffers; absent ones keep no values.

@@ -4,12 +4,9 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 
 namespace distgrad::tolerance {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 thread_local double more_ulps_of_functions = 0;
 

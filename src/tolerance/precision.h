@@ -4,9 +4,13 @@
 
 #include <c10/core/ScalarType.h>
 
+#include <limits>
+
 #include "model/dtype.h"
 
 namespace distgrad::tolerance {
+
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // A binary floating-point format. Values of every format are held as double.
 struct Format {

@@ -6,7 +6,6 @@
 namespace distgrad::tolerance {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // Below this the residual of a product may itself underflow in double.
 constexpr double kResidualUnderflow = 0x1p-960;
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 
 #include "tolerance/bounded_value.h"
 
@@ -23,7 +22,7 @@ struct ProductFigures {
       0;  // multiplications not charged so far, which another order may round
 
   // An exact 0 is a factor, and every order ends with 0.
-  bool zero() const { return smallest == std::numeric_limits<double>::infinity(); }
+  bool zero() const { return smallest == kInfinity; }
 };
 
 ProductFigures factor(BoundedValue f);

@@ -1,0 +1,111 @@
+// The negative log likelihood.
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "tolerance/rows.h"
+#include "tolerance/rules.h"
+
+namespace distgrad::tolerance {
+namespace {
+
+void nll_loss(OpCall& call) {
+  const Arithmetic& arithmetic = call.arithmetic();
+  const at::Tensor& result = call.result();
+  const at::Tensor* self = call.tensor("self");
+  const Buffer scores = call.read(call.required_view("self"));
+  const Buffer targets = call.read(call.required_view("target"));
+  const auto ignored = static_cast<double>(call.integer("ignore_index", -100));
+  const std::int64_t reduction = call.integer("reduction", 1);
+  const std::int64_t classes = self->size(self->dim() - 1);
+  const Buffer weight = read_or_none(call, "weight", {classes});
+  const std::int64_t n = targets.size;
+  const InArithmetic in(arithmetic);
+  double* values = call.arena().doubles(n);
+  double* weights = call.arena().doubles(n);
+  Cell* cells = call.arena().cells(n);
+  Cell* weight_cells = call.arena().cells(n);
+  BoundedValue total, total_weight;
+  for (std::int64_t i = 0; i < n; ++i) {
+    const double target = targets.value(i);
+    const auto chosen = static_cast<std::int64_t>(target);
+    const bool counts = target != ignored;
+    const BoundedValue w = !counts       ? BoundedValue{}
+                           : weight.size ? weight.number(chosen)
+                                         : constant(1);
+    const BoundedValue loss = counts ? -(w * scores.number(i * classes + chosen)) : BoundedValue{};
+    values[i] = loss.value;
+    weights[i] = w.value;
+    if (!loss.exact()) cells[i] = inexact_cell(loss.value, loss.error);
+    if (!w.exact()) weight_cells[i] = inexact_cell(w.value, w.error);
+    total.value += loss.value;
+    total_weight.value += w.value;
+  }
+  const Buffer out = call.read(result);
+  double* errors = call.arena().doubles(out.size);
+  bool exact = false;
+  if (reduction == 0) {
+    for (std::int64_t i = 0; i < out.size; ++i)
+      errors[i] = stored_error({values[i], cells[i].error}, out.value(i));
+  } else {
+    total.error = sum_error({values, cells, n, 1}, arithmetic, &exact);
+    total_weight.error = sum_error({weights, weight_cells, n, 1}, arithmetic, &exact);
+    // Some kernels keep the sums in the stored type.
+    if (arithmetic.narrows()) {
+      double magnitude = 0;
+      for (std::int64_t i = 0; i < n; ++i) magnitude += std::fabs(values[i]) + cells[i].error;
+      if (total.error != 0)
+        total.error += arithmetic.stored_gamma(static_cast<double>(n)) * magnitude;
+      if (total_weight.error != 0 || !fits(arithmetic.stored, total_weight.value))
+        total_weight.error +=
+            arithmetic.stored_gamma(static_cast<double>(n)) * std::fabs(total_weight.value);
+    }
+    errors[0] = stored_error(reduction == 1 ? total / total_weight : total, out.value(0));
+  }
+  call.write_errors(result, out, errors);
+  if (call.results().size() < 2 || !is_real_floating(call.result(1)) || call.result(1).numel() != 1)
+    return;
+  double weight_error = stored_error(total_weight, call.read(call.result(1)).value(0));
+  call.write_errors(call.result(1), call.read(call.result(1)), &weight_error);
+}
+
+void nll_loss_backward(OpCall& call) {
+  const at::Tensor& result = call.result();
+  const at::Tensor* self = call.tensor("self");
+  const std::int64_t classes = self->size(self->dim() - 1);
+  const std::int64_t reduction = call.integer("reduction", 1);
+  const Buffer targets = call.read(call.required_view("target"));
+  const Buffer gradient = call.read(call.required_view("grad_output"));
+  const Buffer total_weight = call.read(call.required_view("total_weight"));
+  const Buffer weight = read_or_none(call, "weight", {classes});
+  const auto ignored = static_cast<double>(call.integer("ignore_index", -100));
+  const Buffer out = call.read(result);
+  Arithmetic each_step = call.arithmetic();
+  each_step.inner = each_step.stored;
+  const InArithmetic in(each_step);
+  double* errors = call.arena().doubles(out.size);
+  for (std::int64_t i = 0; i < targets.size; ++i)
+    for (std::int64_t c = 0; c < classes; ++c) {
+      const std::int64_t at = i * classes + c;
+      errors[at] = 0;
+      if (targets.value(i) == ignored || static_cast<double>(c) != targets.value(i)) continue;
+      BoundedValue g = gradient.number(reduction == 0 ? i : 0);
+      if (weight.size) g = g * weight.number(c);
+      if (reduction == 1) g = g / total_weight.number(0);
+      errors[at] = stored_error(-g, out.value(at));
+    }
+  call.write_errors(result, out, errors);
+}
+
+constexpr RuleRow kRules[] = {
+    // operator, rule
+    {"nll_loss_forward", nll_loss},
+    {"nll_loss_backward", nll_loss_backward},
+};
+
+}  // namespace
+
+std::span<const RuleRow> loss_rules() { return kRules; }
+
+}  // namespace distgrad::tolerance
