@@ -19,7 +19,7 @@
 #include "base/interrupts.h"
 #include "base/version.h"
 #include "base/visible_text.h"
-#include "cli/audit_run.h"
+#include "campaign/audit_run.h"
 #include "cli/command.h"
 #include "cli/guards.h"
 #include "cli/interruption.h"

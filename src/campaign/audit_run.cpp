@@ -1,4 +1,4 @@
-#include "cli/audit_run.h"
+#include "campaign/audit_run.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "cli/fuzzer.h"
+#include "campaign/fuzzer.h"
 
 #include <fmt/format.h>
 

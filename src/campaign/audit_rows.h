@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "audit/battery.h"
-#include "cli/subject_functions.h"
+#include "campaign/subject_functions.h"
 
 namespace distgrad {
 

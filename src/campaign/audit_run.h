@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "audit/judgement.h"
-#include "cli/audit_rows.h"
+#include "campaign/audit_rows.h"
 #include "report/status_line.h"
 #include "verify/verify.h"
 

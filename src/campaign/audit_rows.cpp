@@ -1,4 +1,4 @@
-#include "cli/audit_rows.h"
+#include "campaign/audit_rows.h"
 
 #include <fmt/format.h>
 

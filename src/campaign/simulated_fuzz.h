@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "cli/fuzzer.h"
+#include "campaign/fuzzer.h"
 
 namespace distgrad {
 

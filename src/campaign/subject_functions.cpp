@@ -1,4 +1,4 @@
-#include "cli/subject_functions.h"
+#include "campaign/subject_functions.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,4 +1,4 @@
-#include "cli/simulated_fuzz.h"
+#include "campaign/simulated_fuzz.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
