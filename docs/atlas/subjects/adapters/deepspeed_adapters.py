@@ -1,13 +1,15 @@
-"""deepspeed.comm hands calls on to torch.distributed, but builds extensions first, which takes minutes: the modules get
-torch.distributed itself. Groups are passed, or global state."""
+"""deepspeed.comm hands calls on to torch.distributed, but builds extensions first, which takes
+minutes: the modules get torch.distributed itself. Groups are passed, or global state."""
 
+import deepspeed
 import torch.distributed as dist
 from deepspeed.module_inject import layers
 from deepspeed.moe import mappings, sharded_moe
 from deepspeed.sequence import cross_entropy, layer
 
 dist.reduce_scatter_fn = dist.reduce_scatter_tensor  # deepspeed's name for it
-for module in (layers, mappings, sharded_moe, cross_entropy, layer):
+deepspeed.comm = dist
+for module in (layers, layers.pg_utils, mappings, sharded_moe, cross_entropy, layer):
     module.dist = dist
 
 
@@ -21,12 +23,12 @@ class _Mpu:
 
 
 def gather_tokens(x, group, dim=0):
-    mappings.groups.mpu = _Mpu(group)
+    deepspeed.utils.groups.mpu = _Mpu(group)
     return mappings._GatherTokens.apply(x, dim)
 
 
 def drop_tokens(x, group, dim=0):
-    mappings.groups.mpu = _Mpu(group)
+    deepspeed.utils.groups.mpu = _Mpu(group)
     return mappings._DropTokens.apply(x, dim)
 
 
@@ -34,8 +36,11 @@ def moe_exchange(x, group):
     return sharded_moe._AllToAll.apply(group, x)
 
 
-def sequence_exchange(x, group, scatter_dim, gather_dim):
-    return layer._SeqAllToAll.apply(group, x, scatter_dim, gather_dim, 0)
+def exchange_heads_for_sequence(x, group, scatter_dim, gather_dim):
+    """Of (batch, sequence, heads, width) it cuts the heads and joins the sequence."""
+    x = x if scatter_dim > gather_dim else x.transpose(0, 1)
+    given = layer._SeqAllToAll.apply(group, x.reshape(1, *x.shape, 1), 2, 1, 0)[0, :, :, 0]
+    return given if scatter_dim > gather_dim else given.transpose(0, 1)
 
 
 def row_parallel(x, group):
@@ -47,12 +52,12 @@ def column_parallel(x, group):
 
 
 def gather_from_region(x, group):
-    return layers.GatherFromTensorParallelRegion.apply(group, x, None)
+    return layers.GatherFromTensorParallelRegion.apply(group, x, [x.shape[-1]] * group.size())
 
 
 def scatter_to_region(x, group):
-    size = group.size()
-    return layers.ScatterToTensorParallelRegion.apply(group, x, [x.shape[-1] // size] * size, group.rank())
+    sizes = [x.shape[-1] // group.size()] * group.size()
+    return layers.ScatterToTensorParallelRegion.apply(group, x, sizes, group.rank())
 
 
 def gather_loss(x, group):

@@ -1,0 +1,5 @@
+from timm.utils import distributed
+
+
+def averaged(x, group):
+    return distributed.reduce_tensor(x, group.size())
