@@ -79,9 +79,8 @@ KNOWN = (
 def run(options, paths, subject, folder):
     """The cases of a report by their names, without subject and python."""
     report = os.path.join(folder, "report.json")
-    command = [
-        options.distgrad, "run", *paths, "--subject", subject, "--timeout", "60", "--json", report
-    ]
+    command = [options.distgrad, "run", *paths, "--subject", subject, "--timeout", "60",
+               "--json", report]
     if subject.startswith("python:"):
         command += ["--python", options.python]
     # Its exit status tells of expectations, which are not the question here.
@@ -96,9 +95,8 @@ def run(options, paths, subject, folder):
 
 def name_of(case, subject, folder):
     file, _, rest = case["id"].partition(":")
-    fields = [
-        f for f in rest.split(",") if f and not f.startswith(("subject=", "python=", "--subject"))
-    ]
+    fields = [f for f in rest.split(",")
+              if f and not f.startswith(("subject=", "python=", "--subject"))]
     name = os.path.relpath(file, folder) if file.startswith(folder) else os.path.relpath(file)
     return name.removesuffix(".json") + "".join(":" + f for f in fields)
 

@@ -17,11 +17,9 @@ os.chdir(ROOT)
 
 # Every kind of collective, groups, a mesh, layouts, random inputs; each with every rule that some
 # library has for it.
-EVERY_RULE = [
-    "all_reduce_sum", "all_reduce_product", "all_reduce_max_ties", "all_gather_dim1", "reduce_avg",
-    "broadcast_root2", "copy_invariant", "slice_invariant", "reduce_scatter_sum", "all_to_all",
-    "gather", "scatter", "send_recv"
-]
+EVERY_RULE = ["all_reduce_sum", "all_reduce_product", "all_reduce_max_ties", "all_gather_dim1",
+              "reduce_avg", "broadcast_root2", "copy_invariant", "slice_invariant",
+              "reduce_scatter_sum", "all_to_all", "gather", "scatter", "send_recv"]
 
 
 def distgrad(*arguments, code=0):
@@ -46,35 +44,13 @@ class Numbers(unittest.TestCase):
         ranks = [1, 0] if scripts_on_ranks.KEEPS_ORDER else [0, 1]
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder, "names.json")
-            file.write_text(
-                json.dumps({
-                    "world_size": 2,
-                    "groups": {
-                        "shard": [ranks]
-                    },
-                    "inputs": {
-                        "leaf": {
-                            "expr": "rank + 2.0"
-                        },
-                        "dist": 3.0
-                    },
-                    "steps": [{
-                        "os": "leaf * dist"
-                    }, {
-                        "loss": {
-                            "all_gather": "os * shard_rank",
-                            "group": "shard"
-                        }
-                    }, {
-                        "program": "sum([t * t for t in loss])"
-                    }],
-                    "loss": "program * (rank + 1)",
-                    "objective": "mean",
-                    "subjects": {
-                        "reference": "match",
-                        "simclr": "match"
-                    }
-                }))
+            file.write_text(json.dumps({"world_size": 2, "groups": {"shard": [ranks]},
+                                        "inputs": {"leaf": {"expr": "rank + 2.0"}, "dist": 3.0},
+                                        "steps": [{"os": "leaf * dist"}, {"loss": {
+                                            "all_gather": "os * shard_rank", "group": "shard"}},
+                                                  {"program": "sum([t * t for t in loss])"}],
+                                        "loss": "program * (rank + 1)", "objective": "mean",
+                                        "subjects": {"reference": "match", "simclr": "match"}}))
             self.check([str(file)], 2)
 
     def test_every_built_in_subject(self):

@@ -15,7 +15,8 @@ from pathlib import Path
 try:
     from jsonschema.validators import validator_for
 except ImportError:
-    sys.exit(f"{sys.executable} has no jsonschema: install python3-jsonschema (or pip install jsonschema)")
+    sys.exit(f"{sys.executable} has no jsonschema: install python3-jsonschema (or pip install"
+             " jsonschema)")
 
 DISTGRAD, RUNS = sys.argv[1], "--run" in sys.argv
 TESTDATA = Path("src/scenario/testdata")
@@ -44,13 +45,16 @@ truth_shape truth_too_few truth_two_worlds truth_unknown_input truth_without_gra
 """.split()
 
 # Scenarios that come out in every way; with a tensor that is summarised.
-RUN = ["scenarios/debate/all_reduce_sum.json", "scenarios/collectives/all_reduce_max_near_tie.json", "scenarios/torch"]
-LARGE = {"world_size": 2, "inputs": {"x": {"random": {"shape": [1001]}}}, "steps": [{"y": {"all_reduce": "x"}}],
-         "loss": "y.sum()", "objective": "sum", "subjects": {"in_place": "match", "reference": "match"}}
+RUN = ["scenarios/debate/all_reduce_sum.json", "scenarios/collectives/all_reduce_max_near_tie.json",
+       "scenarios/torch"]
+LARGE = {"world_size": 2, "inputs": {"x": {"random": {"shape": [1001]}}},
+         "steps": [{"y": {"all_reduce": "x"}}], "loss": "y.sum()", "objective": "sum",
+         "subjects": {"in_place": "match", "reference": "match"}}
 
 
 def output(*arguments, codes=(0,)):
-    done = subprocess.run([DISTGRAD, *map(str, arguments)], capture_output=True, text=True, timeout=150)
+    done = subprocess.run([DISTGRAD, *map(str, arguments)], capture_output=True, text=True,
+                          timeout=150)
     assert done.returncode in codes, (arguments, done.returncode, done.stderr)
     return done.stdout
 
@@ -79,7 +83,8 @@ def accepts(check, value):
 def subschemas(schema):
     if isinstance(schema, dict):
         yield schema
-    for part in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+    for part in schema.values() if isinstance(schema,
+                                              dict) else schema if isinstance(schema, list) else ():
         yield from subschemas(part)
 
 
@@ -108,7 +113,8 @@ def check_scenarios(schema):
     for file in good:
         errors = list(check.iter_errors(load(file)))
         assert not errors, f"{file}: {errors[0].message}"
-    accepted = {f.stem for f in TESTDATA.glob("invalid/*.json") if (v := load(f)) is not None and accepts(check, v)}
+    accepted = {f.stem for f in TESTDATA.glob("invalid/*.json")
+                if (v := load(f)) is not None and accepts(check, v)}
     assert accepted == set(BEYOND), f"accepted, too: {sorted(accepted - set(BEYOND))}; no longer: {sorted(set(BEYOND) - accepted)}"
 
 
@@ -120,8 +126,10 @@ def check_golden_files(schema):
         errors = list(check.iter_errors(load(file)))
         assert not errors, f"{file}: {errors[0].message}"
     good = load("golden/scenarios/debate/all_reduce_sum.json")
-    for spoil in (lambda g: g.update(host="x"), lambda g: g.pop("scenario_sha256"), lambda g: g["cases"][0].pop("losses"),
-                  lambda g: g["cases"][0]["gradients"]["x"].pop("bound"), lambda g: g["cases"][0].update(dtype="float8")):
+    for spoil in (lambda g: g.update(host="x"), lambda g: g.pop("scenario_sha256"),
+                  lambda g: g["cases"][0].pop("losses"),
+                  lambda g: g["cases"][0]["gradients"]["x"].pop("bound"),
+                  lambda g: g["cases"][0].update(dtype="float8")):
         bad = copy.deepcopy(good)
         spoil(bad)
         assert not check.is_valid(bad), bad
@@ -133,7 +141,8 @@ def check_reports(schema):
         large, broken = Path(folder, "large.json"), Path(folder, "broken.json")
         large.write_text(json.dumps(LARGE))
         broken.write_text('{ "world_size": 0 }')
-        runs = [["run", *RUN, large, broken], ["run", "--full", large], ["run", "--simulate", large], ["run", "--strict", *RUN[:2]]]
+        runs = [["run", *RUN, large, broken], ["run", "--full", large],
+                ["run", "--simulate", large], ["run", "--strict", *RUN[:2]]]
         reports = [json.loads(output(*run, "--json", "-", codes=(0, 1, 2, 3))) for run in runs]
     for report in reports:
         errors = list(check.iter_errors(report))
@@ -149,7 +158,8 @@ def check_reports(schema):
 
 
 def main():
-    schemas = {name: json.loads(output("schema", name)) for name in ("scenario", "report", "golden")}
+    schemas = {name: json.loads(output("schema", name))
+               for name in ("scenario", "report", "golden")}
     check_that_every_key_is_described(schemas)
     check_scenarios(schemas["scenario"])
     check_golden_files(schemas["golden"])

@@ -35,10 +35,9 @@ def dumps(value):
     except TransportError:
         raise
     except Exception as error:  # whatever a __reduce__ raises
-        raise TransportError(
-            f"{_named(value)} cannot be sent to the ranks: {error}. Make what it uses inside the "
-            f"function"
-            " itself, or at the top of the module") from None
+        raise TransportError(f"{_named(value)} cannot be sent to the ranks: {error}. Make what it"
+                             " uses inside the function itself, or at the top of the"
+                             " module") from None
     return pickle.dumps((pickler.files, buffer.getvalue()))
 
 
@@ -88,10 +87,8 @@ class _Pickler(pickle.Pickler):
     def _reduce_class(self, value):
         if "<locals>" in value.__qualname__ and _at(sys.modules.get(value.__module__),
                                                     value.__qualname__) is not value:
-            raise TransportError(
-                f"the class {value.__qualname__} is made inside a function and cannot be sent to "
-                f"the ranks:"
-                " move it to the top of its module")
+            raise TransportError(f"the class {value.__qualname__} is made inside a function and"
+                                 " cannot be sent to the ranks: move it to the top of its module")
         self._note(value.__module__)
         return NotImplemented
 

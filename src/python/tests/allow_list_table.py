@@ -37,8 +37,8 @@ def tables(text):
                             _body(text, "kFunctional"))
     assert len(functional) == _body(text, "kFunctional").count("{")
     result["FUNCTIONAL"] = {name: re.sub(r'"\s*"', "", arguments) for name, arguments in functional}
-    for table, array in (("ATTRIBUTES", "kAttributes"), ("DTYPES", "kTorchDTypes"), ("CONSTANTS",
-                                                                                     "kConstants")):
+    for table, array in (("ATTRIBUTES", "kAttributes"), ("DTYPES", "kTorchDTypes"),
+                         ("CONSTANTS", "kConstants")):
         result[table] = set(re.findall(r'\{"(\w+)"', _body(text, array)))
     result["PYTHON"] = set(re.findall(r'"(\w+)"', _body(text, "kPythonFunctions")))
     return result

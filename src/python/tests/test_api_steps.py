@@ -138,11 +138,8 @@ def single_norm():
 
 def terms(model, x, weight=1.0):
     y = model(x)
-    return {
-        "square": (y**2).mean(),
-        "size": weight * y.abs().mean(),
-        "bias": model[3].bias.square().sum()
-    }
+    return {"square": (y**2).mean(), "size": weight * y.abs().mean(),
+            "bias": model[3].bias.square().sum()}
 
 
 def terms_of_the_whole():
@@ -183,9 +180,8 @@ def averaged(model):
 class Steps(unittest.TestCase):
     def test_which_terms_and_rows_of_the_loss_count(self):
         report = self.report_of(sizes_count_thrice, terms_of_the_whole)
-        self.assertTrue(
-            any("weights 1 (the term square), 3 (the term size)" in line
-                for line in report.where["text"]), report)
+        self.assertTrue(any("weights 1 (the term square), 3 (the term size)" in line
+                            for line in report.where["text"]), report)
         report = self.report_of(row_3_left_out, rows_of_the_whole)
         self.assertTrue(any("what does not count: loss 3" in line for line in report.where["text"]),
                         report)
@@ -231,10 +227,8 @@ class Steps(unittest.TestCase):
         self.assertIn("4 of 4 gradients are wrong", str(raised.exception))
 
     def test_a_loss_that_is_scaled_twice(self):
-        self.assert_wrong(
-            "scaled",
-            "2 times the reference (2 = the number of ranks, or the number of backward passes)",
-            loss_times_world_size, single, 2)
+        self.assert_wrong("scaled", "2 times the reference (2 = the number of ranks, or the number"
+                          " of backward passes)", loss_times_world_size, single, 2)
 
     def test_a_mean_that_is_divided_twice(self):
         self.assert_wrong("scaled", "divided once too often", divided_twice, single, 2)

@@ -118,9 +118,8 @@ BROKEN = {
         "ranks 0, 2, 3, backward: waited for another rank: Timed out waiting 2000ms"
     ]),
 }
-HANGS = (hangs_on_rank_2, matrix, {
-    "timeout_s": 2
-}, "error", ["not done after 2 s, but at", "# here it hangs"])
+HANGS = (hangs_on_rank_2, matrix, {"timeout_s": 2}, "error",
+         ["not done after 2 s, but at", "# here it hangs"])
 OTHERS = {
     "another structure": (another_structure, matrix, {}, "right", [
         "The ranks return different structures", "rank 1: y, more", "ranks 0, 2, 3: y"
@@ -142,10 +141,8 @@ OTHERS = {
 def checked(function, inputs, options, verdict, words):
     start = time.monotonic()
     try:
-        report = distgrad.gradcheck(function, inputs(), parts.group(), **{
-            "timeout_s": 60,
-            **options
-        })
+        report = distgrad.gradcheck(function, inputs(), parts.group(),
+                                    **{"timeout_s": 60, **options})
         raised = False
     except distgrad.GradcheckError as error:
         report, raised = error.report, str(error) == str(error.report)
@@ -191,13 +188,10 @@ class Callers:
         self.closed = torch.ones(3, requires_grad=True)
 
     def state(self):
-        tensors = [
-            self.x, self.x.grad, self.module.weight, self.module.weight.grad,
-            *self.module.buffers()
-        ]
+        tensors = [self.x, self.x.grad, self.module.weight, self.module.weight.grad,
+                   *self.module.buffers()]
         return [t.detach().clone() for t in tensors] + [torch.get_rng_state()], [
-            id(t) for t in tensors
-        ], random.getstate()
+            id(t) for t in tensors], random.getstate()
 
     def run(self, x, module):
         return right_sum(module(x.mul_(2)) * self.closed)

@@ -93,7 +93,8 @@ def _join_a_world_of_one():
 
 def main(arguments):
     if not 1 <= len(arguments) <= 2:
-        print("usage: python -m distgrad.ranks --functions SUBJECT [KIND,...] (distgrad starts this itself)", file=sys.stderr)
+        print("usage: python -m distgrad.ranks --functions SUBJECT [KIND,...] (distgrad starts this"
+              " itself)", file=sys.stderr)
         return 2
     from . import cuts  # noqa: F401  before any of the user's modules, as in a rank
 
