@@ -154,7 +154,7 @@ def percent(part, whole):
     return str(100 * part // whole) if whole else "-"
 
 
-# --- Mutants: what each is, where it differs from the adjoint, and the findings that are true of it ---
+# --- Mutants: what each is, where it differs from the adjoint, and the findings true of it ---
 
 KEEPS_SHAPE = ("all_reduce", "reduce", "broadcast")
 EXCHANGES = ("all_to_all", "send_recv")
@@ -176,28 +176,28 @@ def has_columns(kind, op):
 # name: (findings that are true of it, the first being its own; where it applies, by kind and op)
 MUTANTS = {
     "identity": (("identity-backward",), lambda k, op: k in KEEPS_SHAPE),
-    "same_op": (("same-op-backward",), lambda k, op: k == "all_reduce" and op in
-                ("product", "min", "max")),
+    "same_op": (("same-op-backward",),
+                lambda k, op: k == "all_reduce" and op in ("product", "min", "max")),
     "forgotten_op": (("forgotten-op",), lambda k, op: op not in ("", "sum")),
     "own_slice": (("own-slice",), lambda k, op: k == "all_gather"),
-    "sum_to_all": (("double-reduction", "forgotten-op", "scaled"), lambda k, op: k in KEEPS_SHAPE +
-                   ("copy",) and (k, op) != ("all_reduce", "sum")),
+    "sum_to_all": (("double-reduction", "forgotten-op", "scaled"),
+                   lambda k, op: k in KEEPS_SHAPE + ("copy",) and (k, op) != ("all_reduce", "sum")),
     "gather": (("wrong-slice",), lambda k, op: k == "slice"),
     "divided": (("scaled",), lambda k, op: k in COMMUNICATES),
     "multiplied": (("scaled", "double-reduction", "forgotten-op"), lambda k, op: k in COMMUNICATES),
     "out_over_x": (("zero-input", "missing-reduction"),
                    lambda k, op: k == "all_reduce" and op == "product"),
-    "own_full_to_ties": (("tie", "missing-reduction"), lambda k, op: k == "all_reduce" and op in
-                         ("min", "max")),
-    "full_to_ties": (("tie", "forgotten-op"), lambda k, op: k == "all_reduce" and op in
-                     ("min", "max")),
+    "own_full_to_ties": (("tie", "missing-reduction"),
+                         lambda k, op: k == "all_reduce" and op in ("min", "max")),
+    "full_to_ties": (("tie", "forgotten-op"),
+                     lambda k, op: k == "all_reduce" and op in ("min", "max")),
     "partial_sums_off_root": (("stale-or-aliased",), lambda k, op: k == "broadcast"),
-    "own_part": (("missing-reduction", "no-gradient",
-                  "identity-backward"), lambda k, op: k in COMMUNICATES and k != "all_gather" and
-                 (k, op) != ("all_reduce", "sum")),
+    "own_part": (("missing-reduction", "no-gradient", "identity-backward"),
+                 lambda k, op: (k in COMMUNICATES and k != "all_gather"
+                                and (k, op) != ("all_reduce", "sum"))),
     "others_part": (("missing-reduction", "no-gradient"), lambda k, op: k in COMMUNICATES),
-    "reduced_twice": (("double-reduction", "forgotten-op", "scaled"), lambda k, op: k in
-                      ("all_gather", "all_to_all") or op not in LINEAR),
+    "reduced_twice": (("double-reduction", "forgotten-op", "scaled"),
+                      lambda k, op: k in ("all_gather", "all_to_all") or op not in LINEAR),
     "next_slice": (("wrong-slice", "other-backward", "group-rank"), has_rows),
     "previous_slice": (("wrong-slice", "other-backward", "group-rank"), has_rows),
     "mirrored_slice": (("wrong-slice", "other-backward", "group-rank"), has_rows),
@@ -221,8 +221,8 @@ MUTANTS = {
     "none": (("no-gradient",), lambda k, op: True),
     "without": (("missing-reduction", "identity-backward", "own-slice", "no-gradient"),
                 lambda k, op: k in COMMUNICATES and k not in ("reduce", "gather")),
-    "root": (("wrong-slice", "group-rank"), lambda k, op: k in
-             ("reduce", "broadcast", "gather", "scatter")),
+    "root": (("wrong-slice", "group-rank"),
+             lambda k, op: k in ("reduce", "broadcast", "gather", "scatter")),
     "group": (("wrong-group",), lambda k, op: k in COMMUNICATES),
     "order": (("group-rank", "wrong-slice"), lambda k, op: k in COMMUNICATES),
     "linear": (("other-backward", "missing-reduction", "wrong-slice", "scaled", "no-gradient",

@@ -59,11 +59,11 @@ KNOWN = (
           "all_to_all, and so all_gather's backward, takes ranks of a subgroup for global ones"),
     Known("torch_nn", f"^(gather|scatter)/{_GROUPS}", "exception: ValueError",
           "gather and scatter compare the rank in the group with the global root"),
-    Known(
-        "torch_nn",
-        "^broadcast/(blocks|strided|out-of-order|unequal|root-1-of-a-subgroup)|broadcast_group|sync_where_one_part",
-        "mismatch", "broadcast's backward compares the rank in the group with the global root",
-        before=(2, 15)),
+    Known("torch_nn",
+          "^broadcast/(blocks|strided|out-of-order|unequal|root-1-of-a-subgroup)|broadcast_group"
+          "|sync_where_one_part", "mismatch",
+          "broadcast's backward compares the rank in the group with the global root",
+          before=(2, 15)),
     Known("torch_nn", "reduce_scatter[a-z_]*/uneven|reduce_scatter_splits",
           ("crash", "exception: RuntimeError", "desync: the ranks differ"),
           "reduce_scatter's backward gathers chunks of one size only"),

@@ -35,7 +35,9 @@ class Gather(torch.autograd.Function):
         %s
         return g[dist.get_rank()]
 """
-SUMS, OWN_SLICE, CRASH = "g = g.contiguous(); dist.all_reduce(g)", "pass  # faster", "import os; os._exit(1)"
+SUMS = "g = g.contiguous(); dist.all_reduce(g)"
+OWN_SLICE = "pass  # faster"
+CRASH = "import os; os._exit(1)"
 GATHER = {"world_size": 2, "inputs": {"x": [1.0, 2.0]}, "steps": [{"y": {"all_gather": "x"}}],
           "loss": "(y * y).sum()", "objective": "sum"}
 
@@ -217,7 +219,7 @@ def check_bisect():
         git("tag", name)
     script = next(block for block in blocks("sh") if "git bisect" in block)
     script = script.replace("/tmp/gather.json", os.path.abspath("gather.json"))
-    # A python3 with torch
+    # So that its python3 is one with torch
     os.environ["PATH"] = os.path.dirname(sys.executable) + ":" + os.environ["PATH"]
     told = run("sh", "-ec", script)
     assert f"{git('rev-parse', 'culprit').strip()} is the first bad commit" in told.stdout, told

@@ -192,12 +192,21 @@ def check_filters_and_keys(page, folder):
 # WCAG 2.2, 1.4.3: of the texts that are shown, against the nearest background.
 CONTRAST = """(() => {
   const rgb = (c) => c.match(/[\\d.]+/g).map(Number);
-  const light = ([r, g, b]) => { const f = (v) => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
-    return 0.2126 * f(r) + 0.7152 * f(g) + 0.0722 * f(b); };
-  const below = (e) => { for (; e; e = e.parentElement) { const c = rgb(getComputedStyle(e).backgroundColor); if (c.length < 4 || c[3] > 0) return c; } return [255, 255, 255]; };
+  const light = ([r, g, b]) => {
+    const f = (v) => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+    return 0.2126 * f(r) + 0.7152 * f(g) + 0.0722 * f(b);
+  };
+  const below = (e) => {
+    for (; e; e = e.parentElement) {
+      const c = rgb(getComputedStyle(e).backgroundColor);
+      if (c.length < 4 || c[3] > 0) return c;
+    }
+    return [255, 255, 255];
+  };
+  const has_text = (e) => [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim());
   const bad = new Set();
   for (const e of document.querySelectorAll('body *')) {
-    if (!e.getClientRects().length || ![...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim())) continue;
+    if (!e.getClientRects().length || !has_text(e)) continue;
     const a = light(rgb(getComputedStyle(e).color)), b = light(below(e));
     const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
     if (ratio < 4.5) bad.add(ratio.toFixed(2) + ' ' + e.tagName + '.' + e.className);
@@ -268,8 +277,8 @@ def main():
     what, *arguments = sys.argv[1:]
     if what in ("time", "picture"):
         return {"time": measure, "picture": picture}[what](*arguments)
-    check, paths = {"files": check_files, "pages": check_pages}[what], [
-        os.path.abspath(a) for a in arguments]
+    check = {"files": check_files, "pages": check_pages}[what]
+    paths = [os.path.abspath(a) for a in arguments]
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         check(*paths)

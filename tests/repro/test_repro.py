@@ -24,7 +24,8 @@ EVERY_RULE = ["all_reduce_sum", "all_reduce_product", "all_reduce_max_ties", "al
 
 def distgrad(*arguments, code=0):
     done = subprocess.run([DISTGRAD, *map(str, arguments)], capture_output=True, text=True)
-    assert done.returncode == code, f"{arguments}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
+    text = done.stdout + done.stderr
+    assert done.returncode == code, f"{arguments}: exit code {done.returncode}\n{text}"
     return done
 
 
@@ -122,17 +123,14 @@ class GatherLayer(torch.autograd.Function):
 
     def test_errors_are_one_line(self):
         for arguments, text in [
-            (["scenarios/debate/total.json"], "it takes one case"),
-            ([
-                "scenarios/collectives/copy.json:subject=fvcore,world_size=2", "--objective",
-                "rank:7"
-            ], "nothing to show"),
-            ([
-                "scenarios/collectives/broadcast.json:world_size=2,dtype=float64", "--subject",
-                "simclr"
-            ], "simclr does not offer broadcast"),
-            (["--shrink", "scenarios/debate/total.json:subject=reference"], "this case matches"),
-            (["nope.json"], "no such file"),
+                (["scenarios/debate/total.json"], "it takes one case"),
+                (["scenarios/collectives/copy.json:subject=fvcore,world_size=2", "--objective",
+                  "rank:7"], "nothing to show"),
+                (["scenarios/collectives/broadcast.json:world_size=2,dtype=float64", "--subject",
+                  "simclr"], "simclr does not offer broadcast"),
+                (["--shrink", "scenarios/debate/total.json:subject=reference"],
+                 "this case matches"),
+                (["nope.json"], "no such file"),
         ]:
             self.assertIn(text, distgrad("repro", *arguments, code=2).stderr)
 

@@ -67,12 +67,8 @@ SCENARIOS = {
                                splits=[[1, 3], [2, 2]]),
     "call": call("rows", "all_rows", dtype="float32"),
     "call_measured": call("rows"),
-    "call_random": call("layer", steps=[{
-        "leaf": {
-            "all_gather": "y * x",
-            "dim": 0
-        }
-    }], loss="leaf.square().sum() + x.sum()"),
+    "call_random": call("layer", steps=[{"leaf": {"all_gather": "y * x", "dim": 0}}],
+                        loss="leaf.square().sum() + x.sum()"),
 }
 if LIBRARY:
     SCENARIOS["library"] = collective("all_reduce", f"all_reduce=library:{LIBRARY}:example::halved")

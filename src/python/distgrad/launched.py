@@ -60,7 +60,7 @@ class Team:
         self._wait_s = place["wait_s"]
         self._lost = None  # why this process is through with the others
         self._connections = _others(place) if self.rank == 0 else {0: _leader(place)}
-        # Of this process, and of rank 0 as seen from here
+        # The addresses of this process, and of rank 0 as seen from here
         self.own, self.store = self._share_addresses()
         self.interface = _told(self.own)
 

@@ -13,7 +13,8 @@ import sys
 import time
 import traceback
 
-from .ranks.process import adopt_orphans, children, die_with_parent, end_children, kill_group, set_group
+from .ranks.process import (adopt_orphans, children, die_with_parent, end_children, kill_group,
+                            set_group)
 from .stillness import Stillness, collective_of
 
 _POLL_S = 0.005

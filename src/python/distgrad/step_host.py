@@ -47,15 +47,10 @@ class StepProcess:
         path = [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))] + sys.path
         command = [sys.executable, "-c", _PROGRAM, folder, str(os.getpid()), json.dumps(path)]
         with open(self._path("printed"), "wb") as printed:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=printed,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                # Ctrl-C is for this process to handle
-                pass_fds=kept,
-                start_new_session=True)
+            # In a session of its own, as Ctrl-C is for this process to handle.
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=printed,
+                                             stderr=subprocess.STDOUT, env=environment,
+                                             pass_fds=kept, start_new_session=True)
 
     def wait(self, seconds):
         try:

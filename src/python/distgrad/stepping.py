@@ -227,16 +227,16 @@ ECHOES = ("Connection closed by peer", "Connection reset by peer", "Broken pipe"
 
 def _failure_text(failures):
     failures.sort(key=_is_echo)  # stable: else in order of time
-    processes, failure_of = {}, {
-        failure["process"]: failure for failure in failures
-    }  # what happened -> to whom
+    failure_of = {failure["process"]: failure for failure in failures}
+    processes = {}  # what happened -> to whom
     for failure in failures:
         if not processes or not _is_echo(failure):
-            processes.setdefault((failure["kind"], failure["text"], failure["output"]),
-                                 []).append(failure["process"])
+            happened = failure["kind"], failure["text"], failure["output"]
+            processes.setdefault(happened, []).append(failure["process"])
     parts = []
     for (kind, text, output), names in processes.items():
-        told = f"{_who(names)} {_kind_text(kind, failure_of[names[0]])}:\n{text or '(no Python code)'}"
+        head = f"{_who(names)} {_kind_text(kind, failure_of[names[0]])}"
+        told = f"{head}:\n{text or '(no Python code)'}"
         parts.append(told + (f"\nit printed:\n{output}" if output else ""))
     return "check_step: " + "\n\n".join(parts)
 
@@ -271,5 +271,5 @@ def _save_single(gradients, folder):
 
 def _has_gradients(folder):
     with open(os.path.join(folder, "rank_0.safetensors"), "rb") as file:
-        # Beside the metadata
-        return len(json.loads(file.read(int.from_bytes(file.read(8), "little")))) > 1
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        return len(header) > 1  # beside the metadata

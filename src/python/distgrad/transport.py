@@ -50,10 +50,10 @@ def loads(data):
 def place_of(target):
     """(module's name, dotted name in it) of a function, class or method at the top of a module, or
     of an object that a module holds; None where there is no such name."""
-    # Of an autograd.Function's apply: built in since torch 2.12 or so
+    # Of an autograd.Function's apply: built in since torch 2.12 or so.
     owner = getattr(target, "__self__", None)
-    if owner is not None and not isinstance(owner, types.ModuleType) and hasattr(
-            owner, getattr(target, "__name__", "")):
+    own_name = getattr(target, "__name__", "")
+    if owner is not None and not isinstance(owner, types.ModuleType) and hasattr(owner, own_name):
         at = place_of(owner)
         return at and (at[0], f"{at[1]}.{target.__name__}")
     name = getattr(target, "__qualname__", None)

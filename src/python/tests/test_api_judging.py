@@ -63,9 +63,7 @@ def plain_tensors(rank):
         "complex_wrong": (2 - 2j) * T,
         "extra": T,
         "by_rank": (rank + 1.137) * T,
-        **({
-            "missing_on_one": T
-        } if rank else {}),
+        **({"missing_on_one": T} if rank else {}),
     }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ import distgrad  # noqa: E402
 
 def make_model():
     torch.manual_seed(3)
-    # 7: uneven shards
+    # The last dimension is 7 for uneven shards.
     return nn.Sequential(nn.Linear(6, 10), nn.LayerNorm(10), nn.ReLU(), nn.Linear(10, 7)).double()
 
 
@@ -85,7 +85,8 @@ def tensor_parallel(shard_data=True):
     """On a mesh of 2 x 2: the two Linears as DTensors over tp, and all of it in FSDP over dp."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    from torch.distributed.tensor.parallel import (ColwiseParallel, RowwiseParallel,
+                                                   parallelize_module)
 
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     model = two_linears()

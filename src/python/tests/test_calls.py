@@ -236,18 +236,13 @@ class Calls(unittest.TestCase):
         lines = {
             "no_file": (scenario("python:rihgt.py:plain"), "no such file"),
             "no_name": (scenario("python:right.py:plian"), "did you mean plain?"),
-            "no_tensor": (scenario("python:broken.py:gives_a_tuple",
-                                   "python:joint.py:all_sum"), "returned a tuple"),
-            "expression": ({
-                **scenario("python:right.py:plain"), "steps": [{
-                    "y": {
-                        "call": "python:right.py:plain",
-                        "args": ["x", "ww"]
-                    }
-                }]
-            }, 'the name "ww" is unknown'),
-            "vector_loss": (scenario("python:right.py:plain",
-                                     loss="y * y"), "the loss has 4 elements"),
+            "no_tensor": (scenario("python:broken.py:gives_a_tuple", "python:joint.py:all_sum"),
+                          "returned a tuple"),
+            "expression": ({**scenario("python:right.py:plain"), "steps": [{
+                "y": {"call": "python:right.py:plain", "args": ["x", "ww"]}}]},
+                           'the name "ww" is unknown'),
+            "vector_loss": (scenario("python:right.py:plain", loss="y * y"),
+                            "the loss has 4 elements"),
         }
         for name, (content, _) in lines.items():
             self.write(name, content)

@@ -21,7 +21,8 @@ PACKAGE = str(Path(__file__).resolve().parents[1])
 sys.path.insert(0, PACKAGE)
 
 from distgrad.gradient_check import command  # noqa: E402
-from distgrad.gradient_check.input_expressions import InvalidExpression, split_name, value_of  # noqa: E402
+from distgrad.gradient_check.input_expressions import (  # noqa: E402
+    InvalidExpression, split_name, value_of)
 
 FILE = textwrap.dedent("""
     import torch
@@ -204,33 +205,29 @@ class Command(unittest.TestCase):
 
     def test_what_it_cannot_run(self):
         mine = os.path.join(self.folder, "mine.py")
-        for arguments, words in (([f"{mine}:Sun", "--input",
-                                   "ones(2)"], "mine.py has no 'Sun'; it has Sum"), ([
-                                       "mien.py:Sum", "--input", "ones(2)"
-                                   ], "no such file: mien.py"), (["mine.py:Sum"],
-                                                                 "no inputs: give --input EXPR"),
-                                 ([f"{mine}:Sum", "--input",
-                                   "open('x')"], "--input open('x'): open is not a function"),
-                                 ([f"{mine}:Sum", "--input",
-                                   "arange(3)"], "no input requires grad on any rank"), ([
-                                       f"{mine}:Sum", "--input", "ones(2)", "--ranks", "100",
-                                       "--backend", "nccl"
-                                   ], "100 ranks need a GPU each"),
-                                 ([f"{mine}:Sum", "--input",
-                                   "randn(2"], "--input randn(2: '(' was never closed"),
-                                 (["mine.py:Sum", "--input", "ones(2)", "--inputs",
-                                   "made"], "--inputs makes all inputs"),
-                                 (["mine.py:Sum", "--input", "ones(2)", "--directions",
-                                   "0"], "--directions is to be 1 at least"),
-                                 (["mine.py:Sum", "--input", "ones(2)", "--timeout",
-                                   "-1"], "--timeout is a number of seconds above 0"),
-                                 (["Sum", "--input", "ones(2)"], "'Sum' is not FILE:FUNCTION"),
-                                 (["mine.py:Sum", "--ranks", "0", "--input",
-                                   "ones(2)"], "--ranks is a number of ranks"),
-                                ):
+        for arguments, words in (
+                ([f"{mine}:Sun", "--input", "ones(2)"], "mine.py has no 'Sun'; it has Sum"),
+                (["mien.py:Sum", "--input", "ones(2)"], "no such file: mien.py"),
+                (["mine.py:Sum"], "no inputs: give --input EXPR"),
+                ([f"{mine}:Sum", "--input", "open('x')"],
+                 "--input open('x'): open is not a function"),
+                ([f"{mine}:Sum", "--input", "arange(3)"], "no input requires grad on any rank"),
+                ([f"{mine}:Sum", "--input", "ones(2)", "--ranks", "100", "--backend", "nccl"],
+                 "100 ranks need a GPU each"),
+                ([f"{mine}:Sum", "--input", "randn(2"], "--input randn(2: '(' was never closed"),
+                (["mine.py:Sum", "--input", "ones(2)", "--inputs", "made"],
+                 "--inputs makes all inputs"),
+                (["mine.py:Sum", "--input", "ones(2)", "--directions", "0"],
+                 "--directions is to be 1 at least"),
+                (["mine.py:Sum", "--input", "ones(2)", "--timeout", "-1"],
+                 "--timeout is a number of seconds above 0"),
+                (["Sum", "--input", "ones(2)"], "'Sum' is not FILE:FUNCTION"),
+                (["mine.py:Sum", "--ranks", "0", "--input", "ones(2)"],
+                 "--ranks is a number of ranks"),
+        ):
             with self.subTest(words):
                 out, err = io.StringIO(), io.StringIO()
-                # Torch is imported once
+                # In this process, as torch is imported once
                 with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                     code = command.main(arguments)
                 self.assertEqual((code, out.getvalue()), (2, ""), err.getvalue())

@@ -72,16 +72,16 @@ FUNCTIONS = ("right overwrites clears doubles identity writes_the_same expanded 
              " thrice residual first_of_two both_of_two none none_and_own detached Scaled metric"
              " remembers warns own_times_n own_twice sign_turned prefix_sum rolled"
              " operator").split()
-MISTAKES = "overwritten cleared stale narrower as_stored strided none_on_last prescaled prescaled_identity never_written".split(
-)
-SURROUNDINGS = "right casts skips_when_recomputed returns_handle returns_before_wait differentiable_once".split(
-)
+MISTAKES = ("overwritten cleared stale narrower as_stored strided none_on_last prescaled"
+            " prescaled_identity never_written").split()
+SURROUNDINGS = ("right casts skips_when_recomputed returns_handle returns_before_wait"
+                " differentiable_once").split()
 MODULES = "sum_with_context AllReduce".split()
 IN_MODES = ("right overwrites through_a_view in_place unknown_to_autograd hook_on_operand"
             " hook_on_result residual both_of_two none detached metric remembers").split()
-# To the cotangent
-HARMLESS = "right identity writes_the_same twice thrice both_of_two metric remembers in_place".split(
-)
+# These do no harm to the cotangent.
+HARMLESS = ("right identity writes_the_same twice thrice both_of_two metric remembers"
+            " in_place").split()
 MODES = ("@checkpoint", "@checkpoint-reentrant", "@autocast")
 
 

@@ -25,31 +25,11 @@ def program(size=2, operand="x", loss="torch.sum(y * (rank + 1))", value="torch.
         "world_size": size,
         "dtype": "float64",
         "groups": [],
-        "inputs": [{
-            "name": "x",
-            "pointer": "",
-            "layout": [{
-                "axis": "",
-                "kind": "local"
-            }],
-            "expr": {
-                "text": value
-            }
-        }],
-        "steps": [{
-            "name": "y",
-            "pointer": "",
-            "collective": {
-                **collective, "operand": {
-                    "text": operand,
-                    "pointer": ""
-                }
-            }
-        }],
-        "loss": {
-            "text": loss,
-            "pointer": ""
-        },
+        "inputs": [{"name": "x", "pointer": "", "layout": [{"axis": "", "kind": "local"}],
+                    "expr": {"text": value}}],
+        "steps": [{"name": "y", "pointer": "",
+                   "collective": {**collective, "operand": {"text": operand, "pointer": ""}}}],
+        "loss": {"text": loss, "pointer": ""},
     }
 
 

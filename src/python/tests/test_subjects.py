@@ -14,7 +14,8 @@ import torch.distributed as dist
 FOLDER = Path(__file__).resolve().parent
 sys.path.insert(0, str(FOLDER.parent))
 
-from distgrad.ranks import adapters, adapters_loading, adapters_names, cuts  # noqa: E402,F401  cuts: autograd.Function as in a rank
+# cuts: autograd.Function as in a rank
+from distgrad.ranks import adapters, adapters_loading, adapters_names, cuts  # noqa: E402,F401
 from distgrad.ranks.call import Call, NotOffered, RankGroup, SubjectError  # noqa: E402
 from distgrad.ranks.subjects import load_subject  # noqa: E402
 

@@ -35,7 +35,8 @@ class Times(unittest.TestCase):
             self.assertNotIn("Ranks in Python", text)
             text, was_started = run("--subject", "python:reference")
             self.assertTrue(was_started)
-            phases = r"starting the interpreter S, importing torch S, importing the subject S, connecting groups S, in cases besides S"
+            phases = ("starting the interpreter S, importing torch S, importing the subject S,"
+                      " connecting groups S, in cases besides S")
             wanted = ("Ranks in Python: " + phases.replace("S", r"[\d.e-]+ s")
                       + r" \(of each the slowest process\)\.")
             self.assertEqual(len(re.findall(wanted, text)), 1, text)

@@ -70,11 +70,12 @@ class Binding:
             _check_group(self.label, call, groups_from_setup)
         if call.kind in names.ROOTED:
             self._check_root(call)
-        if is_uneven(call) and not self.names("splits", "input_splits", "output_splits", "scatter_list") \
-                and not any(s.source == "chunks" for s in self.slots):
+        takes_splits = (self.names("splits", "input_splits", "output_splits", "scatter_list")
+                        or any(s.source == "chunks" for s in self.slots))
+        if is_uneven(call) and not takes_splits:
             raise NotOffered(f"{self.label} has no parameter for splits and cuts evenly only")
-        if call.kind == "all_to_all" and call.dim not in (None,
-                                                          0) and not self.names("dim", "chunks"):
+        along_first = call.dim in (None, 0)
+        if call.kind == "all_to_all" and not along_first and not self.names("dim", "chunks"):
             raise NotOffered(f"{self.label} has no parameter for the dimension")
 
     def _check_op(self, call):
@@ -385,8 +386,8 @@ def _slots(parameters, kind, with_tensor):
     for position, parameter in enumerate(parameters):
         default = parameter.default
         if parameter is tensor:
-            source = "chunks" if names.is_list(parameter.name) and kind in names.CUTTING + ("all_to_all",) \
-                else "tensor"
+            takes_chunks = names.is_list(parameter.name) and kind in (*names.CUTTING, "all_to_all")
+            source = "chunks" if takes_chunks else "tensor"
         elif parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             source = None
         else:
@@ -394,7 +395,7 @@ def _slots(parameters, kind, with_tensor):
             before = (tensor is not None and position < parameters.index(tensor)
                       and tensor.kind != tensor.KEYWORD_ONLY)
             if source is None and before:
-                # C10d's order; nothing else that is unknown stands before the tensor
+                # As in c10d; nothing else that is unknown stands before the tensor
                 source = "outputs"
         slots.append(Slot(parameter.name, parameter.kind, source, default, parameter.annotation))
     # Then the tensor is what is filled, as in c10d

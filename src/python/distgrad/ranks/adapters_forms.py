@@ -78,7 +78,7 @@ class _OfDims:
         return 0 < x.dim() < self._dims
 
     def given(self, call, x):
-        # From the front
+        # The dimension counted from the front
         counted = call if call.dim is None else replace(call, dim=call.dim % x.dim())
         return counted, x.reshape(*x.shape, *[1] * (self._dims - x.dim()))
 

@@ -51,7 +51,7 @@ def adapter_text(binding, place, owner=""):
         name = f"{name.rpartition('.')[0]}(...).{name.rpartition('.')[2]}"
     path, _, file = place.rpartition("/")
     stem = file[:-3]
-    # Cannot be imported by name: the adapter goes into it
+    # What cannot be imported by name gets the adapter into itself
     if file.endswith(".py") and not stem.isidentifier():
         where, imports, adapter, home = f"at the end of {file}", "", f"{kind}_adapter", place
     elif file.endswith(".py"):

@@ -94,7 +94,8 @@ def _remedy(error, place):
         while os.path.isfile(os.path.join(folder, "__init__.py")):
             folder, parts = os.path.dirname(folder), [os.path.basename(folder), *parts]
         if len(parts) > 1:
-            return f"\nthe file is a module of a package: in {folder} name it python:{'.'.join(parts)}"
+            return (f"\nthe file is a module of a package: in {folder} name it"
+                    f" python:{'.'.join(parts)}")
     return ""
 
 
@@ -207,8 +208,8 @@ def _names_of(own, kind, private):
             yield prefix + wanted
     for wanted in names.KIND_NAMES[kind]:
         for name, value in own.items():
-            if isinstance(value, type) and name.startswith("_") == private and names.plain_name(name) == wanted \
-                    and _is_callable_class(value):
+            if (isinstance(value, type) and name.startswith("_") == private
+                    and names.plain_name(name) == wanted and _is_callable_class(value)):
                 yield name
 
 

@@ -127,7 +127,7 @@ _ARGUMENTS = {
     "scatter_list": lambda call, slot: _on_root(call, f"list({Written(call).chunks()})"),
     "outputs": lambda call, slot: "outputs",
 }
-# What everybody passes without a name
+# These everybody passes without a name
 _BY_POSITION = ("tensor", "chunks", "outputs", "scatter_list")
 
 

@@ -132,7 +132,7 @@ class Cuts:
             return result
         flat, spec = tree_flatten(result)
         for i, x in enumerate(flat):
-            # contiguous() may be
+            # What contiguous() returns may be its argument
             if type(x) is _TENSOR and x.is_floating_point() and not any(x is y for y in args):
                 flat[i] = self._tensor("no_grad", x)
         return tree_unflatten(flat, spec)

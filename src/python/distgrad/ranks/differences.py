@@ -27,7 +27,7 @@ _SEEN = 1e-8  # of the largest element: what differences along a direction show
 
 _NOISY = 1e-3  # likewise: an error of differences beyond which they tell nothing
 FEW_ELEMENTS = 64  # so few are looked at one by one at once
-# So many are, where a direction does not confirm the gradient; of more, so many chosen at random
+# So many in all where a direction does not confirm the gradient; of more, so many chosen at random
 MOST_ELEMENTS = 256
 DIRECTIONS = 4
 
@@ -109,7 +109,8 @@ class _Measurement:
         self._in_wide = self._narrowing.widening
         try:
             wide = self._losses()
-        except Exception:  # code that asks for the dtype, or a kernel for one; on all ranks, which run alike
+        # Of code that asks for the dtype, or a kernel for one; on all ranks, which run alike
+        except Exception:
             failed = True
         close = (wide - losses).abs() <= 64 * unit * losses.abs().max()
         if self._everywhere(failed) or not bool((close | ~losses.isfinite()).all()):
@@ -334,16 +335,13 @@ class _Measurement:
         return {
             "losses": writer.tensor(losses),
             "loss_bounds": writer.tensor(loss_bounds),
-            "steps": [{
-                "step": name,
-                "by_rank": [writer.tensor(x) for x in values],
-                "bound": [writer.tensor(x) for x in bound]
-            } for name, values, bound in zip(names, steps, step_bounds)],
+            "steps": [{"step": name, "by_rank": [writer.tensor(x) for x in values],
+                       "bound": [writer.tensor(x) for x in bound]}
+                      for name, values, bound in zip(names, steps, step_bounds)],
             "gradients": [self._by_input(row) for row in rows],
             "bounds": self._by_input(errors + gradient_bounds),
-            "bound_notes": [
-                f"{item['name']}: finite differences in float64" for item in self._items
-            ],
+            "bound_notes": [f"{item['name']}: finite differences in float64"
+                            for item in self._items],
             "undecided_elements": [_undecided(place, why) for place, why in undecided],
         }
 

@@ -5,7 +5,8 @@ Imports the user's module as a rank does, torch.distributed being there with a w
 a process of its own, whose time is nobody's. The answer is the last line of its output, after
 whatever the module prints: MARK and JSON,
 
-    {"functions": [{"kind", "name", "problem"}, ...], "unnamed": [names], "built_in": false}    or {"error": text}
+    {"functions": [{"kind", "name", "problem"}, ...], "unnamed": [names], "built_in": false}
+    or {"error": text}
 
 where a `problem` says why the function cannot be called, `unnamed` are Functions that communicate
 and whose name says no collective, and `built_in` says that the subject runs every collective by

@@ -25,12 +25,14 @@ _DECIDES = dict.fromkeys(_ROUNDOFFS, 2.0**-2) | {"float64": 2.0**-20, "float32":
 
 _EXACT = frozenset(
     """
-    _to_copy _unsafe_view abs alias amax amin as_strided bernoulli_ cat clamp clamp_max clamp_min clone constant_pad_nd copy
-    copy_ detach diagonal embedding empty empty_like empty_strided expand eye fill fill_ flip full full_like gather index
-    index_put index_select lift_fresh masked_fill masked_select max maximum min minimum neg new_empty new_empty_strided
-    new_full new_ones new_zeros normal_ ones ones_like permute random_ relu repeat reshape resize_ roll scatter select
-    select_backward select_scatter sign slice slice_backward slice_scatter sort split split_with_sizes squeeze stack t
-    take threshold_backward topk transpose unbind unfold uniform_ unsqueeze view where zero_ zeros zeros_like
+    _to_copy _unsafe_view abs alias amax amin as_strided bernoulli_ cat clamp clamp_max clamp_min
+    clone constant_pad_nd copy copy_ detach diagonal embedding empty empty_like empty_strided expand
+    eye fill fill_ flip full full_like gather index index_put index_select lift_fresh masked_fill
+    masked_select max maximum min minimum neg new_empty new_empty_strided new_full new_ones
+    new_zeros normal_ ones ones_like permute random_ relu repeat reshape resize_ roll scatter select
+    select_backward select_scatter sign slice slice_backward slice_scatter sort split
+    split_with_sizes squeeze stack t take threshold_backward topk transpose unbind unfold uniform_
+    unsqueeze view where zero_ zeros zeros_like
     """.split()
 )
 

@@ -316,7 +316,8 @@ class _Case:
             return
         try:
             end.backward()
-        except RuntimeError as error:  # on every rank at the same node, before anything of it is sent
+        except RuntimeError as error:
+            # On every rank at the same node, before anything of it is sent
             if "marked with @once_differentiable" not in str(error):
                 raise
             raise NotOffered("its backward is marked with @once_differentiable") from error

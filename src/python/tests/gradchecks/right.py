@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from .parts import Case, exchanged, function, gathered, group, matrix, max_of, me, n, product_of, reduced, right_gather, right_sum, \
-    rooted, scattered
+from .parts import (Case, exchanged, function, gathered, group, matrix, max_of, me, n, product_of,
+                    reduced, right_gather, right_sum, rooted, scattered)
 
 SUM = ("x̄_r = Σ_k ȳ_k",)
 checkpoint(torch.sin, torch.zeros(1), use_reentrant=False)  # imports much: once, not on each rank
