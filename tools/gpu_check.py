@@ -12,7 +12,8 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-DEBATE = """{"world_size": 2, "inputs": {"x": 1.0}, "steps": [{"xx": "(rank + 2) * x"}, {"y": {"all_reduce": "xx"}}],
+DEBATE = """{"world_size": 2, "inputs": {"x": 1.0},
+ "steps": [{"xx": "(rank + 2) * x"}, {"y": {"all_reduce": "xx"}}],
  "loss": "y * y", "objective": "sum", "backend": "nccl"}
 """
 # A part's share of the time that is left when it begins; the last one has all.

@@ -26,10 +26,10 @@ used for; those are in [findings.md](findings.md), each confirmed by hand.
 
 **measured** is the backward, driven with a basis of cotangents: x̄_r is what rank r's operand gets,
 ȳ_k the cotangent of rank k's output, `[r]` its r-th piece. **type** is that of spmd_types.
-**fails in** are the aspects in which some case that has a truth is not right; **not taken** those in
-which every case is refused or raises in forward. **adapter** is the number of lines that were needed
-to call it ([atlas/subjects](atlas/subjects)). Operands without a dimension or without an element
-were not tried.
+**fails in** are the aspects in which some case that has a truth is not right; **not taken** those
+in which every case is refused or raises in forward. **adapter** is the number of lines that were
+needed to call it ([atlas/subjects](atlas/subjects)). Operands without a dimension or without an
+element were not tried.
 
 **Again:** `tools/atlas --distgrad PATH --torch VENV --only PACKAGE --fresh` runs a package's lines;
 the command of a single line is in the JSON.
@@ -151,12 +151,15 @@ def text_of(entries):
 _PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>The atlas of distributed gradients</title>
 <style>body{{font:15px/1.45 system-ui,sans-serif;margin:2em auto;max-width:100em;padding:0 1em}}
-table{{border-collapse:collapse;width:100%}}td,th{{border:1px solid #ccc;padding:.3em .5em;text-align:left;vertical-align:top}}
-code{{font-size:90%}}.wrong{{background:#fde4e1}}.part{{background:#fff6d6}}.right{{background:#e6f4e6}}
-@media(prefers-color-scheme:dark){{body{{background:#161616;color:#ddd}}.wrong{{background:#532}}.part{{background:#443c14}}.right{{background:#1d3a1d}}}}
+table{{border-collapse:collapse;width:100%}}
+td,th{{border:1px solid #ccc;padding:.3em .5em;text-align:left;vertical-align:top}}
+code{{font-size:90%}}
+.wrong{{background:#fde4e1}}.part{{background:#fff6d6}}.right{{background:#e6f4e6}}
+@media(prefers-color-scheme:dark){{body{{background:#161616;color:#ddd}}
+.wrong{{background:#532}}.part{{background:#443c14}}.right{{background:#1d3a1d}}}}
 </style><h1>The atlas of distributed gradients</h1><p>{figures}</p>
-<p>A measurement of released code on CPU over Gloo. A red cell says for which case the gradient is not the derivative of the
-forward, not that a package is wrong for what it is used for.</p>
+<p>A measurement of released code on CPU over Gloo. A red cell says for which case the gradient is
+not the derivative of the forward, not that a package is wrong for what it is used for.</p>
 <table><thead><tr><th>package</th><th>collective</th>{headings}</tr></thead><tbody>
 {rows}
 </tbody></table></html>

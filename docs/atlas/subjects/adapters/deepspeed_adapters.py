@@ -1,5 +1,5 @@
-"""deepspeed.comm hands calls on to torch.distributed, but builds extensions first, which takes minutes: the modules get
-torch.distributed itself. Groups are passed, or global state."""
+"""deepspeed.comm hands calls on to torch.distributed, but builds extensions first, which takes
+minutes: the modules get torch.distributed itself. Groups are passed, or global state."""
 
 import torch.distributed as dist
 from deepspeed.module_inject import layers
@@ -51,8 +51,8 @@ def gather_from_region(x, group):
 
 
 def scatter_to_region(x, group):
-    size = group.size()
-    return layers.ScatterToTensorParallelRegion.apply(group, x, [x.shape[-1] // size] * size, group.rank())
+    sizes = [x.shape[-1] // group.size()] * group.size()
+    return layers.ScatterToTensorParallelRegion.apply(group, x, sizes, group.rank())
 
 
 def gather_loss(x, group):

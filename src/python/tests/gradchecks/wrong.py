@@ -297,7 +297,6 @@ def x_and_w():
 LARGE = {"basis": False}
 
 
-
 def one_element_doubled_on_rank_1(g, x):
     is_element = torch.arange(2000).reshape(40, 50) == 777
     return reduced(g) * (1 + (me() == 1) * is_element)
