@@ -56,32 +56,20 @@ class Bench:
     def peer(self, mode, ranks, count=1):
         """Whole-process seconds, and the object that the peer prints."""
         begin = time.perf_counter()
-        done = subprocess.run([
-            self.options.python,
-            str(HERE / "bench_peer.py"), mode, "--ranks",
-            str(ranks), "--count",
-            str(count)
-        ], stdout=subprocess.PIPE, check=True, text=True)
+        done = subprocess.run([self.options.python, str(HERE / "bench_peer.py"), mode, "--ranks",
+                               str(ranks), "--count", str(count)],
+                              stdout=subprocess.PIPE, check=True, text=True)
         return time.perf_counter() - begin, json.loads(done.stdout)
 
     def bare(self, ranks, count, elements=1):
-        done = subprocess.run(
-            [str(self.options.bench / "bare_gloo"),
-             str(ranks),
-             str(count),
-             str(elements)], stdout=subprocess.PIPE, check=True, text=True)
+        done = subprocess.run([str(self.options.bench / "bare_gloo"), str(ranks), str(count),
+                               str(elements)], stdout=subprocess.PIPE, check=True, text=True)
         return json.loads(done.stdout)
 
     def row(self, what, ours, theirs, unit, target):
         ratio = ours / theirs
-        self.rows.append({
-            "what": what,
-            "distgrad": ours,
-            "other": theirs,
-            "unit": unit,
-            "ratio": ratio,
-            "target": target
-        })
+        self.rows.append({"what": what, "distgrad": ours, "other": theirs, "unit": unit,
+                          "ratio": ratio, "target": target})
         print(f"{what:<58} {ours:>10.4g} {theirs:>10.4g} {unit:<5} {ratio:>8.3g}  {target}",
               flush=True)
 
@@ -113,15 +101,13 @@ class Bench:
                  "s", "")
 
     def simulation(self):
-        done = subprocess.run([
-            str(self.options.bench / "simulation_bench"), "--benchmark_format=json",
-            "--benchmark_repetitions=3", "--benchmark_report_aggregates_only=true"
-        ], stdout=subprocess.PIPE, check=True, text=True)
-        medians = {
-            b["run_name"]: b["items_per_second"]
-            for b in json.loads(done.stdout)["benchmarks"]
-            if b["aggregate_name"] == "median"
-        }
+        done = subprocess.run([str(self.options.bench / "simulation_bench"),
+                               "--benchmark_format=json", "--benchmark_repetitions=3",
+                               "--benchmark_report_aggregates_only=true"],
+                              stdout=subprocess.PIPE, check=True, text=True)
+        medians = {b["run_name"]: b["items_per_second"]
+                   for b in json.loads(done.stdout)["benchmarks"]
+                   if b["aggregate_name"] == "median"}
         for ranks in (4, 512):
             bare = medians[f"BM_BareLibtorch/ranks:{ranks}"]
             for bounds, text in ((0, ""), (1, " with bounds")):
@@ -155,11 +141,9 @@ class Bench:
 
     def fuzzed(self, ranks, count):
         start = time.perf_counter()
-        subprocess.run([
-            self.options.distgrad, "fuzz", "--world-size",
-            str(ranks), "--seed", "1", "--count",
-            str(count)
-        ], stdout=subprocess.DEVNULL, check=True, cwd=self.folder)
+        subprocess.run([self.options.distgrad, "fuzz", "--world-size", str(ranks), "--seed", "1",
+                        "--count", str(count)],
+                       stdout=subprocess.DEVNULL, check=True, cwd=self.folder)
         return time.perf_counter() - start
 
     def fuzz(self, ranks):

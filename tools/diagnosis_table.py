@@ -60,11 +60,8 @@ def directed(rng, kind, op):
         body["group"] = group
     scenario["inputs"] = {"x": {"random": values}, "w": {"random": {
         "shape": values["shape"], "seed": values["seed"] + 1, "kind": "normal"}}}
-    shared = [{
-        "s": "y + w"
-    }] if kind in ("all_reduce", "reduce", "broadcast", "copy") else [{
-        "s": "y * 2"
-    }]
+    shared = ([{"s": "y + w"}] if kind in ("all_reduce", "reduce", "broadcast", "copy")
+              else [{"s": "y * 2"}])
     scenario["steps"] = [{"y": body}, *shared]
     use = "s.transpose(0, 1)"
     scenario["loss"] = rng.choice(
@@ -90,36 +87,23 @@ def composed(rng):
         place = {} if group == "world" else {"group": group}
         operand = rng.choice((value, f"torch.sin({value})", f"({value} * (rank + 1))"))
         root = rng.randrange(n)
-        body, value_of = rng.choice((({
-            "all_reduce": operand,
-            "op": rng.choice(("sum", "avg", "max", "min"))
-        }, "{}"), ({
-            "broadcast": operand,
-            "root": root
-        }, "{}"), ({
-            "send_recv": operand,
-            "pairs": [[j, (j + 1) % n] for j in range(n)]
-        }, "{}"), ({
-            "all_to_all": operand
-        }, "{}"), ({
-            "all_gather": operand,
-            "dim": 0
-        }, "({}.reshape([%d, %d, 2]) * torch.ones([%d, 1, 2])).sum(0)" % (n, side, n)), ({
-            "all_gather": operand,
-            "dim": 0
-        }, "{}[%d:%d]" % (side * root, side * (root + 1))), ({
-            "reduce_scatter": operand,
-            "op": rng.choice(("sum", "avg"))
-        }, "torch.cat([%s])" % ", ".join(["{0}"] * n))))
+        body, value_of = rng.choice(
+            (({"all_reduce": operand, "op": rng.choice(("sum", "avg", "max", "min"))}, "{}"),
+             ({"broadcast": operand, "root": root}, "{}"),
+             ({"send_recv": operand, "pairs": [[j, (j + 1) % n] for j in range(n)]}, "{}"),
+             ({"all_to_all": operand}, "{}"),
+             ({"all_gather": operand, "dim": 0},
+              "({}.reshape([%d, %d, 2]) * torch.ones([%d, 1, 2])).sum(0)" % (n, side, n)),
+             ({"all_gather": operand, "dim": 0}, "{}[%d:%d]" % (side * root, side * (root + 1))),
+             ({"reduce_scatter": operand, "op": rng.choice(("sum", "avg"))},
+              "torch.cat([%s])" % ", ".join(["{0}"] * n))))
         scenario["steps"].append({f"y{i}": {**body, **place}})
         value = f"v{i}"
         scenario["steps"].append({value: value_of.format(f"y{i}")})
         if rng.random() < 0.5:
             seen.append(value)
-    terms = [
-        f"((rank + {k + 1}) * torch.sin({v} + rank) * {v}).sum()"
-        for k, v in enumerate({*seen, value})
-    ]
+    terms = [f"((rank + {k + 1}) * torch.sin({v} + rank) * {v}).sum()"
+             for k, v in enumerate({*seen, value})]
     scenario["loss"] = " + ".join(terms)
     return scenario
 
@@ -170,17 +154,14 @@ def percent(part, whole):
     return str(100 * part // whole) if whole else "-"
 
 
-# --- Mutants: what each is, where it differs from the adjoint, and the findings that are true of it ---
+# --- Mutants: what each is, where it differs from the adjoint, and the findings true of it ---
 
 KEEPS_SHAPE = ("all_reduce", "reduce", "broadcast")
 EXCHANGES = ("all_to_all", "send_recv")
 COMMUNICATES = tuple(kind for kind in KINDS if kind not in ("copy", "slice"))
 LINEAR = ("", "sum", "avg", "premul_sum")
-NARROW = {
-    "in_float32": ("float64",),
-    "in_float16": ("float64", "float32"),
-    "in_bfloat16": ("float64", "float32")
-}
+NARROW = {"in_float32": ("float64",), "in_float16": ("float64", "float32"),
+          "in_bfloat16": ("float64", "float32")}
 
 
 def has_rows(kind, op):
@@ -195,28 +176,28 @@ def has_columns(kind, op):
 # name: (findings that are true of it, the first being its own; where it applies, by kind and op)
 MUTANTS = {
     "identity": (("identity-backward",), lambda k, op: k in KEEPS_SHAPE),
-    "same_op": (("same-op-backward",), lambda k, op: k == "all_reduce" and op in
-                ("product", "min", "max")),
+    "same_op": (("same-op-backward",),
+                lambda k, op: k == "all_reduce" and op in ("product", "min", "max")),
     "forgotten_op": (("forgotten-op",), lambda k, op: op not in ("", "sum")),
     "own_slice": (("own-slice",), lambda k, op: k == "all_gather"),
-    "sum_to_all": (("double-reduction", "forgotten-op", "scaled"), lambda k, op: k in KEEPS_SHAPE +
-                   ("copy",) and (k, op) != ("all_reduce", "sum")),
+    "sum_to_all": (("double-reduction", "forgotten-op", "scaled"),
+                   lambda k, op: k in KEEPS_SHAPE + ("copy",) and (k, op) != ("all_reduce", "sum")),
     "gather": (("wrong-slice",), lambda k, op: k == "slice"),
     "divided": (("scaled",), lambda k, op: k in COMMUNICATES),
     "multiplied": (("scaled", "double-reduction", "forgotten-op"), lambda k, op: k in COMMUNICATES),
     "out_over_x": (("zero-input", "missing-reduction"),
                    lambda k, op: k == "all_reduce" and op == "product"),
-    "own_full_to_ties": (("tie", "missing-reduction"), lambda k, op: k == "all_reduce" and op in
-                         ("min", "max")),
-    "full_to_ties": (("tie", "forgotten-op"), lambda k, op: k == "all_reduce" and op in
-                     ("min", "max")),
+    "own_full_to_ties": (("tie", "missing-reduction"),
+                         lambda k, op: k == "all_reduce" and op in ("min", "max")),
+    "full_to_ties": (("tie", "forgotten-op"),
+                     lambda k, op: k == "all_reduce" and op in ("min", "max")),
     "partial_sums_off_root": (("stale-or-aliased",), lambda k, op: k == "broadcast"),
-    "own_part": (("missing-reduction", "no-gradient",
-                  "identity-backward"), lambda k, op: k in COMMUNICATES and k != "all_gather" and
-                 (k, op) != ("all_reduce", "sum")),
+    "own_part": (("missing-reduction", "no-gradient", "identity-backward"),
+                 lambda k, op: (k in COMMUNICATES and k != "all_gather"
+                                and (k, op) != ("all_reduce", "sum"))),
     "others_part": (("missing-reduction", "no-gradient"), lambda k, op: k in COMMUNICATES),
-    "reduced_twice": (("double-reduction", "forgotten-op", "scaled"), lambda k, op: k in
-                      ("all_gather", "all_to_all") or op not in LINEAR),
+    "reduced_twice": (("double-reduction", "forgotten-op", "scaled"),
+                      lambda k, op: k in ("all_gather", "all_to_all") or op not in LINEAR),
     "next_slice": (("wrong-slice", "other-backward", "group-rank"), has_rows),
     "previous_slice": (("wrong-slice", "other-backward", "group-rank"), has_rows),
     "mirrored_slice": (("wrong-slice", "other-backward", "group-rank"), has_rows),
@@ -240,8 +221,8 @@ MUTANTS = {
     "none": (("no-gradient",), lambda k, op: True),
     "without": (("missing-reduction", "identity-backward", "own-slice", "no-gradient"),
                 lambda k, op: k in COMMUNICATES and k not in ("reduce", "gather")),
-    "root": (("wrong-slice", "group-rank"), lambda k, op: k in
-             ("reduce", "broadcast", "gather", "scatter")),
+    "root": (("wrong-slice", "group-rank"),
+             lambda k, op: k in ("reduce", "broadcast", "gather", "scatter")),
     "group": (("wrong-group",), lambda k, op: k in COMMUNICATES),
     "order": (("group-rank", "wrong-slice"), lambda k, op: k in COMMUNICATES),
     "linear": (("other-backward", "missing-reduction", "wrong-slice", "scaled", "no-gradient",
@@ -286,9 +267,7 @@ def world_size_of(scenario):
 
 
 def collectives_of(scenario):
-    return [(name, body)
-            for step in scenario["steps"]
-            for name, body in step.items()
+    return [(name, body) for step in scenario["steps"] for name, body in step.items()
             if isinstance(body, dict)]
 
 
@@ -297,9 +276,8 @@ def mutate(rng, scenario, at_once, most):
     steps = collectives_of(scenario)
     choices = {name: mutants_of(rng, scenario, name, body) for name, body in steps}
     if at_once == 1:
-        singles = [
-            (name, kind, op, text) for name, (kind, op, texts) in choices.items() for text in texts
-        ]
+        singles = [(name, kind, op, text) for name, (kind, op, texts) in choices.items()
+                   for text in texts]
         return {subject_of([part]): [part] for part in rng.sample(singles, min(most, len(singles)))}
     subjects = {}
     usable = [name for name, (_, _, texts) in choices.items() if texts]
@@ -349,9 +327,8 @@ def sweep(options, files, at_once=1):
         subjects = mutate(rng, scenario, at_once, options.mutants)
         if not subjects:
             continue
-        alone = {
-            without(parts, part) for parts in subjects.values() for part in parts if at_once > 1
-        }
+        alone = {without(parts, part) for parts in subjects.values() for part in parts
+                 if at_once > 1}
         scenario["subjects"] = {subject: "match" for subject in {*subjects, *alone}}
         name = os.path.join(folder, f"{number}.json")
         with open(name, "w", encoding="utf-8") as f:
@@ -365,8 +342,8 @@ def sweep(options, files, at_once=1):
             if case["verdict"] == "error":
                 print(f"error: {case['id']}: {case['error']}", file=sys.stderr)
             fewer = [by_subject[file, without(parts, part)] for part in parts if at_once > 1]
-            if case["verdict"] == "mismatch" and all(
-                    gives_another_gradient(case, other) for other in fewer):
+            if case["verdict"] == "mismatch" and all(gives_another_gradient(case, other)
+                                                     for other in fewer):
                 rows.append(row_of(case, parts))
     shutil.rmtree(folder)
     return rows, seconds, len(cases)
@@ -445,10 +422,8 @@ def print_summary(title, rows, seconds, cases):
     for row in rows:
         t.add(row)
     wrongly = sum(row["wrongly"] for row in rows)
-    print(
-        f"| {title} | {t.all} | {percent(t.named, t.all)} | {percent(t.first, t.all)} | {wrongly} "
-        f"| "
-        f"{1000 * seconds / max(1, cases):.1f} |")
+    print(f"| {title} | {t.all} | {percent(t.named, t.all)} | {percent(t.first, t.all)} | {wrongly}"
+          f" | {1000 * seconds / max(1, cases):.1f} |")
 
 
 def varied(rng, scenario):
@@ -456,8 +431,8 @@ def varied(rng, scenario):
     def other(value):
         if isinstance(value, list):
             return [other(v) for v in value]
-        return value + rng.choice((-1, -0.5, 0, 0, 0.25, 1)) if isinstance(value,
-                                                                           (int, float)) else value
+        return (value + rng.choice((-1, -0.5, 0, 0, 0.25, 1))
+                if isinstance(value, (int, float)) else value)
 
     result = json.loads(json.dumps(scenario))
     result["dtype"] = rng.choice(DTYPES)

@@ -12,19 +12,13 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-DEBATE = """{"world_size": 2, "inputs": {"x": 1.0}, "steps": [{"xx": "(rank + 2) * x"}, {"y": {"all_reduce": "xx"}}],
+DEBATE = """{"world_size": 2, "inputs": {"x": 1.0},
+ "steps": [{"xx": "(rank + 2) * x"}, {"y": {"all_reduce": "xx"}}],
  "loss": "y * y", "objective": "sum", "backend": "nccl"}
 """
 # A part's share of the time that is left when it begins; the last one has all.
-PARTS = {
-    "machine": 0.5,
-    "self_test": 0.3,
-    "debate": 0.3,
-    "conformance": 0.4,
-    "scenarios": 0.5,
-    "random": 0.7,
-    "timings": 1.0
-}
+PARTS = {"machine": 0.5, "self_test": 0.3, "debate": 0.3, "conformance": 0.4, "scenarios": 0.5,
+         "random": 0.7, "timings": 1.0}
 
 
 class OutOfTime(Exception):
@@ -94,9 +88,8 @@ class Check:
         self.faults.append(what)
 
     def last_words(self, name):
-        lines = [
-            line for line in (self.out / f"{name}.log").read_text().splitlines() if line.strip()
-        ]
+        lines = [line for line in (self.out / f"{name}.log").read_text().splitlines()
+                 if line.strip()]
         return lines[-1][:200] if lines else "it said nothing"
 
     # ---- the parts
@@ -153,13 +146,12 @@ class Check:
         for name in ("gloo_on_cuda", "nccl_on_cuda"):
             code, text, seconds = self.run(
                 f"conformance_{name}", [self.tests / "conformance_test", f"--gtest_filter=*{name}"])
-            passed, failed, skipped = (sum(
-                line.startswith(mark) and " ms)" in line
-                for line in text.splitlines())
+            passed, failed, skipped = (sum(line.startswith(mark) and " ms)" in line
+                                           for line in text.splitlines())
                                        for mark in ("[       OK ]", "[  FAILED  ]", "[  SKIPPED ]"))
             if code != 0:
-                self.fault(f"conformance {name}: " +
-                           ("out of time" if code is None else f"exit code {code}"))
+                self.fault(f"conformance {name}: " + ("out of time" if code is None
+                                                      else f"exit code {code}"))
             elif passed == 0:
                 self.fault(f"conformance {name}: nothing ran; the log says why")
             self.say(
@@ -172,9 +164,8 @@ class Check:
                 ("gloo on cuda", ["--backend", "gloo", "--device", "cuda"])]
         if self.gpus > 1:
             rows.append(("nccl, own GPU each", ["--backend", "nccl"]))
-        self.scenario_table(
-            rows,
-            sorted(f"scenarios/{p.name}" for p in (ROOT / "scenarios").iterdir() if p.is_dir()))
+        self.scenario_table(rows, sorted(f"scenarios/{p.name}"
+                                         for p in (ROOT / "scenarios").iterdir() if p.is_dir()))
 
     def scenario_table(self, rows, folders):
         self.say(
@@ -189,29 +180,23 @@ class Check:
         stem = f"{name.replace(' ', '_').replace(',', '')}_{pathlib.Path(folder).name}"
         report = self.out / f"{stem}.json"
         report.unlink(missing_ok=True)
-        command = [
-            self.bin / "distgrad", "run", "--quiet", "--allow-empty", "--python", self.python,
-            "--json", report, *arguments, folder
-        ]
+        command = [self.bin / "distgrad", "run", "--quiet", "--allow-empty", "--python",
+                   self.python, "--json", report, *arguments, folder]
         code, _, seconds = self.run(stem, command)
         if not report.exists():
-            self.fault(f"{name}, {folder}: " +
-                       ("out of time" if code is None else self.last_words(stem)))
+            self.fault(f"{name}, {folder}: " + ("out of time" if code is None
+                                                else self.last_words(stem)))
             return self.say(f"| {name} | {folder} |" + " - |" * 6 + f" {seconds:.1f} |")
         if code is None:
             self.fault(f"{name}, {folder}: out of time")
         summary = json.loads(report.read_text())["summary"]
         if summary["not_as_expected"] or summary["broken"]:
-            self.fault(
-                f"{name}, {folder}: {summary['not_as_expected']} not as expected, "
-                f"{summary['broken']} broken"
-            )
+            self.fault(f"{name}, {folder}: {summary['not_as_expected']} not as expected,"
+                       f" {summary['broken']} broken")
         elif summary["skipped"] == summary["cases"]:
             self.fault(f"{name}, {folder}: all skipped; the report says why")
-        figures = [
-            summary[k]
-            for k in ("cases", "as_expected", "not_as_expected", "broken", "skipped", "disputed")
-        ]
+        figures = [summary[k] for k in ("cases", "as_expected", "not_as_expected", "broken",
+                                        "skipped", "disputed")]
         self.say(f"| {name} | {folder} | " + " | ".join(map(str, figures)) + f" | {seconds:.1f} |")
         self.done.append(f"{summary['cases'] - summary['skipped']} cases of {name}")
 
@@ -226,18 +211,15 @@ class Check:
             for first in range(1, self.programs + 1, portion):
                 self.portion(first, min(portion, self.programs + 1 - first), totals, accused)
         except OutOfTime:
-            self.fault(
-                f"{sum(totals['gloo on cuda'].values())} of {self.programs} random programs: out "
-                f"of time"
-            )
+            self.fault(f"{sum(totals['gloo on cuda'].values())} of {self.programs} random programs:"
+                       " out of time")
         self.say(
             "\n| random programs, `reference` | programs | match | mismatch | disputed | error | "
             "skipped | accused here alone |\n"
             + "| --- " * 8 + "|")
         for name, counts in totals.items():
-            figures = [sum(counts.values())] + [
-                counts.get(v, 0) for v in ("match", "mismatch", "disputed", "error", "skipped")
-            ]
+            figures = ([sum(counts.values())] + [
+                counts.get(v, 0) for v in ("match", "mismatch", "disputed", "error", "skipped")])
             self.say(f"| {name} | " + " | ".join(map(str, [*figures, len(accused[name])])) + " |")
             if counts.get("skipped"):
                 self.fault(
@@ -248,10 +230,9 @@ class Check:
 
     def portion(self, first, count, totals, accused):
         folder = self.out / "random" / str(first)
-        code, _, _ = self.run("random_scenarios", [
-            self.python, ROOT / "tools" / "random_scenarios.py", "--count", count, "--seed", first,
-            folder
-        ])
+        code, _, _ = self.run("random_scenarios",
+                              [self.python, ROOT / "tools" / "random_scenarios.py", "--count",
+                               count, "--seed", first, folder])
         if code is None:
             raise OutOfTime("random_scenarios")
         if code != 0:
@@ -261,10 +242,9 @@ class Check:
                                 ("gloo on cuda", ["--device", "cuda"])):
             report = self.out / f"random_{name.replace(' ', '_')}_{first}.json"
             report.unlink(missing_ok=True)
-            code, _, _ = self.run(report.stem, [
-                self.bin / "distgrad", "run", "--quiet", "--subject", "reference", "--json", report,
-                *arguments, folder
-            ])
+            code, _, _ = self.run(report.stem,
+                                  [self.bin / "distgrad", "run", "--quiet", "--subject",
+                                   "reference", "--json", report, *arguments, folder])
             if not report.exists():
                 raise OutOfTime(name) if code is None else RuntimeError(
                     f"random programs, {name}: {self.last_words(report.stem)}")
@@ -289,14 +269,12 @@ class Check:
             base = [self.bin / "distgrad", "run", "--quiet", "--share-gpu", "--world-size", ranks]
             one = min(self.timed(f"cold_{ranks}", [*base, scenario]) for _ in range(3))
             all_of_them = min(self.timed(f"warm_{ranks}", [*base, many]) for _ in range(2))
-            cold, warm = (
-                self.peer(mode, ranks, count) for mode, count in (("cold", 1), ("warm", 100)))
+            cold, warm = (self.peer(mode, ranks, count)
+                          for mode, count in (("cold", 1), ("warm", 100)))
             self.say(
                 f"| cold: one program, processes and all | {ranks} | {one:.2f} s | {cold:.2f} s |")
-            self.say(
-                f"| warm: a further program | {ranks} | {(all_of_them - one) / 99 * 1e3:.2f} ms | "
-                f"{warm / 100 * 1e3:.2f} ms |"
-            )
+            self.say(f"| warm: a further program | {ranks} | {(all_of_them - one) / 99 * 1e3:.2f}"
+                     f" ms | {warm / 100 * 1e3:.2f} ms |")
             self.done.append(f"{ranks} ranks")
 
     def timed(self, name, command):
@@ -309,10 +287,8 @@ class Check:
         return seconds
 
     def peer(self, mode, ranks, count):
-        command = [
-            self.python, ROOT / "tools" / "bench_peer.py", mode, "--ranks", ranks, "--count", count,
-            "--backend", "nccl"
-        ]
+        command = [self.python, ROOT / "tools" / "bench_peer.py", mode, "--ranks", ranks, "--count",
+                   count, "--backend", "nccl"]
         code, text, _ = self.run(f"peer_{mode}_{ranks}", command)
         if code != 0:
             self.fault(f"the peer in Python, {mode}, {ranks} ranks: " +
@@ -354,10 +330,8 @@ def main():
     parser.add_argument("--out", default=str(ROOT / "build" / "gpu-check"))
     options = parser.parse_args()
     if unknown := set(filter(None, options.only.split(","))) - set(PARTS):
-        parser.error(
-            f"--only: there is no part {', '.join(sorted(unknown))}; the parts are "
-            f"{', '.join(PARTS)}"
-        )
+        parser.error(f"--only: there is no part {', '.join(sorted(unknown))}; the parts are"
+                     f" {', '.join(PARTS)}")
     check = Check(options)
     for part, share in PARTS.items():
         if part == "machine" or part in check.only:

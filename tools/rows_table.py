@@ -59,11 +59,11 @@ KNOWN = (
           "all_to_all, and so all_gather's backward, takes ranks of a subgroup for global ones"),
     Known("torch_nn", f"^(gather|scatter)/{_GROUPS}", "exception: ValueError",
           "gather and scatter compare the rank in the group with the global root"),
-    Known(
-        "torch_nn",
-        "^broadcast/(blocks|strided|out-of-order|unequal|root-1-of-a-subgroup)|broadcast_group|sync_where_one_part",
-        "mismatch", "broadcast's backward compares the rank in the group with the global root",
-        before=(2, 15)),
+    Known("torch_nn",
+          "^broadcast/(blocks|strided|out-of-order|unequal|root-1-of-a-subgroup)|broadcast_group"
+          "|sync_where_one_part", "mismatch",
+          "broadcast's backward compares the rank in the group with the global root",
+          before=(2, 15)),
     Known("torch_nn", "reduce_scatter[a-z_]*/uneven|reduce_scatter_splits",
           ("crash", "exception: RuntimeError", "desync: the ranks differ"),
           "reduce_scatter's backward gathers chunks of one size only"),
@@ -79,9 +79,8 @@ KNOWN = (
 def run(options, paths, subject, folder):
     """The cases of a report by their names, without subject and python."""
     report = os.path.join(folder, "report.json")
-    command = [
-        options.distgrad, "run", *paths, "--subject", subject, "--timeout", "60", "--json", report
-    ]
+    command = [options.distgrad, "run", *paths, "--subject", subject, "--timeout", "60",
+               "--json", report]
     if subject.startswith("python:"):
         command += ["--python", options.python]
     # Its exit status tells of expectations, which are not the question here.
@@ -96,9 +95,8 @@ def run(options, paths, subject, folder):
 
 def name_of(case, subject, folder):
     file, _, rest = case["id"].partition(":")
-    fields = [
-        f for f in rest.split(",") if f and not f.startswith(("subject=", "python=", "--subject"))
-    ]
+    fields = [f for f in rest.split(",")
+              if f and not f.startswith(("subject=", "python=", "--subject"))]
     name = os.path.relpath(file, folder) if file.startswith(folder) else os.path.relpath(file)
     return name.removesuffix(".json") + "".join(":" + f for f in fields)
 

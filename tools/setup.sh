@@ -1,5 +1,5 @@
-# Shared by tools/run, tools/test, tools/bench and tools/wheel, which source it: packages, torch, configure,
-# build.
+# Shared by tools/run, tools/test, tools/bench and tools/wheel, which source it: packages, torch,
+# configure, build.
 #
 # Standard output is never written. Where nothing changed, all of it takes less than 0.2 s: packages
 # are looked at only when the list or dpkg's state changed, environments and build folders have a
@@ -33,16 +33,20 @@ logged() {
 
 # show_progress LOG WHAT: until it is killed. Ninja's and make's output say how far they are.
 show_progress() {
-  local log=$1 what=$2 pause=60 step text shown= started=$SECONDS sleeper
+  local log=$1 what=$2 pause=60 step text shown= started=$SECONDS passed sleeper
   [[ -t 2 ]] && pause=1
   # Whoever waits for our output must not have to wait for a sleep.
-  trap 'kill "$sleeper" 2>/dev/null; [[ $pause == 60 || ! $shown ]] || printf "\r\033[K" >&2; exit' TERM
+  trap 'kill "$sleeper" 2>/dev/null
+        [[ $pause == 60 || ! $shown ]] || printf "\r\033[K" >&2
+        exit' TERM
   while true; do
     sleep "$pause" >/dev/null 2>&1 & sleeper=$!
     wait "$sleeper"
-    step=$(tail -c 4000 "$log" 2>/dev/null | grep -oE '^\[ *[0-9]+(/[0-9]+|%)\]' | tail -n 1) || true
+    step=$(tail -c 4000 "$log" 2>/dev/null | grep -oE '^\[ *[0-9]+(/[0-9]+|%)\]' |
+      tail -n 1) || true
     step=${step//[\[\] ]/}
-    text="$what${step:+: ${step/\// of }}, $(((SECONDS - started) / 60)) min $(((SECONDS - started) % 60)) s"
+    passed=$((SECONDS - started))
+    text="$what${step:+: ${step/\// of }}, $((passed / 60)) min $((passed % 60)) s"
     shown=1
     if ((pause == 60)); then say "$text"; else printf '\r\033[Kdistgrad: %s' "$text" >&2; fi
   done
@@ -99,7 +103,8 @@ need_packages() {
   state=$(stat -c '%Y %s' /var/lib/dpkg/status 2>/dev/null; cat "$kRoot/tools/packages.txt")
   if ((${#missing[@]} == 0)) && [[ -f $stamp && $(<"$stamp") == "$state" ]]; then return 0; fi
   mapfile -t wanted <"$kRoot/tools/packages.txt"
-  installed=$(dpkg-query -W -f='${db:Status-Status} ${Package}\n' "${wanted[@]}" 2>/dev/null) || true
+  installed=$(dpkg-query -W -f='${db:Status-Status} ${Package}\n' "${wanted[@]}" \
+    2>/dev/null) || true
   for package in "${wanted[@]}"; do
     [[ $'\n'$installed$'\n' == *$'\n'"installed $package"$'\n'* ]] || missing+=("$package")
   done
@@ -156,7 +161,8 @@ need_torch() {
   local dir=$kBuild/torch-$torch_version
   # Made for: the interpreter behind the environment's python, which may have been replaced since.
   python=$dir/bin/python
-  if [[ -x $python && -f $dir/.complete && $(<"$dir/.complete") == "$(readlink -f "$python")" ]]; then
+  if [[ -x $python && -f $dir/.complete &&
+        $(<"$dir/.complete") == "$(readlink -f "$python")" ]]; then
     return
   fi
   say "installing torch $torch_version into build/torch-$torch_version (5 GB, about a minute)"
@@ -187,7 +193,8 @@ build() {
   if [[ -f $1/build.ninja ]]; then
     logged "$1.log" "building $(basename "$1")" ninja -C "$1" "$2"
   else
-    logged "$1.log" "building $(basename "$1")" cmake --build "$1" --parallel "$(nproc)" --target "$2"
+    logged "$1.log" "building $(basename "$1")" \
+      cmake --build "$1" --parallel "$(nproc)" --target "$2"
   fi
 }
 

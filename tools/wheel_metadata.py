@@ -32,11 +32,9 @@ def torch_version():
     try:
         return importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
-        fail(
-            "there is no torch to build against: pip install torch scikit-build-core, then"
-            " pip install --no-build-isolation . (without that option pip builds apart from your "
-            "environment)"
-        )
+        fail("there is no torch to build against: pip install torch scikit-build-core, then pip"
+             " install --no-build-isolation . (without that option pip builds apart from your"
+             " environment)")
 
 
 def dynamic_metadata(settings, project):

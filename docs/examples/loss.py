@@ -1,4 +1,4 @@
-"""A contrastive loss over all ranks, with the gather that is found everywhere, and with one that is right."""
+"""A contrastive loss over all ranks: with the gather found everywhere, and with a right one."""
 
 import torch
 import torch.distributed as dist

@@ -8,7 +8,7 @@ CASES = json.loads(GOLDEN.read_text())["cases"]
 
 
 def gradients(world_size):
-    """The implementation under test: y = Σ_r (r + 2) x_r at x = 1, every rank's loss y², all of them summed."""
+    """The implementation under test: y = Σ_r (r + 2) x_r at x = 1, every rank's loss y², summed."""
     weights = [rank + 2 for rank in range(world_size)]
     y = sum(weights)
     cotangent = world_size * 2 * y  # each rank's loss sends 2y back
@@ -16,7 +16,7 @@ def gradients(world_size):
 
 
 def pairs(value, wanted, bound):
-    """Every element with its wanted value and its bound, which is one number or shaped as the values."""
+    """Every element with its wanted value and its bound: one number, or shaped as the values."""
     if not isinstance(wanted, list):
         return [(float(value), float(wanted), float(bound))]
     assert len(value) == len(wanted)
@@ -24,7 +24,11 @@ def pairs(value, wanted, bound):
     return [pair for triple in zip(value, wanted, bounds) for pair in pairs(*triple)]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c['objective']}-{c['world_size']}-{c['dtype']}")
+def name(case):
+    return f"{case['objective']}-{case['world_size']}-{case['dtype']}"
+
+
+@pytest.mark.parametrize("case", CASES, ids=name)
 def test_gradients(case):
     golden = case["gradients"]["x"]
     observed = gradients(case["world_size"])

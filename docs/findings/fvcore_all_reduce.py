@@ -17,7 +17,8 @@ def gradient(use_sum_first):
 def main(rank, store):
     dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=2)
     right = 2 * (rank + 1) + 3 * (1 + 2)
-    print(f"rank {rank}: sum before 2x {gradient(True)}, sum after 2x {gradient(False)}, right {right}")
+    before, after = gradient(True), gradient(False)
+    print(f"rank {rank}: sum before 2x {before}, sum after 2x {after}, right {right}")
 
 
 if __name__ == "__main__":

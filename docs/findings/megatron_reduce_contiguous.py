@@ -2,8 +2,7 @@ import tempfile
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from megatron.core.tensor_parallel.mappings import copy_to_tensor_model_parallel_region as copy
-from megatron.core.tensor_parallel.mappings import reduce_from_tensor_model_parallel_region as reduce
+from megatron.core.tensor_parallel import mappings
 
 
 def main(rank, store):
@@ -12,12 +11,14 @@ def main(rank, store):
     w = (rank + 1) * torch.arange(1.0, 7).reshape(3, 2)
     for transposed in (False, True):
         x = torch.ones(2, 3, requires_grad=True)
-        y = copy(x, group)
+        y = mappings.copy_to_tensor_model_parallel_region(x, group)
         ((y.t() * w) if transposed else (y * w.t().contiguous())).sum().backward()
         z = torch.full((3, 2), rank + 1.0)
-        total = reduce(z.t() if transposed else z.t().contiguous(), group)
+        operand = z.t() if transposed else z.t().contiguous()
+        total = mappings.reduce_from_tensor_model_parallel_region(operand, group)
         name = "transposed" if transposed else "contiguous"
-        print(f"rank {rank}: {name}: gradient of copy {x.grad.tolist()}, reduced {total[0].tolist()}")
+        reduced = total[0].tolist()
+        print(f"rank {rank}: {name}: gradient of copy {x.grad.tolist()}, reduced {reduced}")
 
 
 if __name__ == "__main__":

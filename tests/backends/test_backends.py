@@ -29,17 +29,13 @@ SCENARIO = {
 
 
 def run(*arguments, **environment):
-    return subprocess.run([DISTGRAD, *arguments], cwd=ROOT, capture_output=True, text=True, env={
-        **os.environ,
-        **environment
-    })
+    return subprocess.run([DISTGRAD, *arguments], cwd=ROOT, capture_output=True, text=True,
+                          env={**os.environ, **environment})
 
 
 def probe(*arguments, **environment):
-    done = subprocess.run([RANK, "--probe", *arguments], capture_output=True, text=True, env={
-        **os.environ,
-        **environment
-    }, check=True)
+    done = subprocess.run([RANK, "--probe", *arguments], capture_output=True, text=True,
+                          env={**os.environ, **environment}, check=True)
     return json.loads(done.stdout)
 
 
@@ -149,10 +145,8 @@ class WithAStandIn(Case):
         return super().cases(*arguments, "--backend", "nccl", DISTGRAD_NCCL_LIBRARY=library, **more)
 
     def test_the_debate_comes_out_as_over_gloo(self):
-        files = [
-            f"scenarios/debate/{name}.json" for name in ("all_reduce_sum", "weighted_product",
-                                                         "weighted_sum")
-        ]
+        files = [f"scenarios/debate/{name}.json" for name in ("all_reduce_sum", "weighted_product",
+                                                              "weighted_sum")]
         cases = self.cases(*files, code=0)
         over_gloo = Case.cases(self, *files, code=0)
         self.assertEqual(list(map(self.outcome, cases)), list(map(self.outcome, over_gloo)))
@@ -162,8 +156,7 @@ class WithAStandIn(Case):
     def outcome(case):
         observed = {name: g["observed"] for name, g in case["gradients"].items()}
         return case["file"], case["subject"], case["verdict"], [
-            f["rule"] for f in case["findings"]
-        ], observed
+            f["rule"] for f in case["findings"]], observed
 
     def test_what_it_lacks_is_composed_and_told(self):
         (case,) = self.cases(self.scenario(), code=0)
@@ -208,18 +201,15 @@ class GpuCheck(Case):
         why = probe()["cuda"]["unavailable"]
         if not why:
             self.skipTest("this machine has a GPU")
-        command = [
-            sys.executable,
-            str(ROOT / "tools" / "gpu_check.py"), "--build",
-            str(pathlib.Path(DISTGRAD).parents[1])
-        ]
+        command = [sys.executable, str(ROOT / "tools" / "gpu_check.py"), "--build",
+                   str(pathlib.Path(DISTGRAD).parents[1])]
         done = subprocess.run([*command, "--out", self.folder.name], capture_output=True, text=True)
         self.assertEqual((done.returncode, done.stderr), (3, f"no check: {why}\n"))
 
     def test_a_part_that_breaks_costs_no_other(self):
         check = self.check(minutes=1)
-        check.first = lambda: check.run(
-            "child", [sys.executable, "-c", "print('said'); raise SystemExit(4)"]) and 1 / 0
+        check.first = lambda: check.run("child", [sys.executable, "-c",
+                                                  "print('said'); raise SystemExit(4)"]) and 1 / 0
         check.second = lambda: check.done.append("7 cases")
         with contextlib.redirect_stdout(io.StringIO()):
             check.perform("first", 1)
@@ -263,8 +253,8 @@ class Arguments(Case):
         self.assertIn("nccl does not take tensors on the device cpu", case["why"])
 
     def test_a_rank_program_without_its_arguments_says_so(self):
-        for arguments in (["--worker"], ["--worker", "0", "x", "3", "4", "5"], ["--probe",
-                                                                                "--lod"]):
+        for arguments in (["--worker"], ["--worker", "0", "x", "3", "4", "5"],
+                          ["--probe", "--lod"]):
             done = subprocess.run([RANK, *arguments], capture_output=True, text=True)
             self.assertEqual(done.returncode, 2)
             self.assertIn("usage: distgrad-rank", done.stderr)

@@ -35,7 +35,9 @@ class Gather(torch.autograd.Function):
         %s
         return g[dist.get_rank()]
 """
-SUMS, OWN_SLICE, CRASH = "g = g.contiguous(); dist.all_reduce(g)", "pass  # faster", "import os; os._exit(1)"
+SUMS = "g = g.contiguous(); dist.all_reduce(g)"
+OWN_SLICE = "pass  # faster"
+CRASH = "import os; os._exit(1)"
 GATHER = {"world_size": 2, "inputs": {"x": [1.0, 2.0]}, "steps": [{"y": {"all_gather": "x"}}],
           "loss": "(y * y).sum()", "objective": "sum"}
 
@@ -57,8 +59,8 @@ def distgrad(*arguments):
 
 
 def expect(done, code, *texts):
-    assert done.returncode == code and all(
-        text in done.stdout + done.stderr for text in texts), (code, texts, done)
+    assert done.returncode == code and all(text in done.stdout + done.stderr
+                                           for text in texts), (code, texts, done)
 
 
 def edit(change, file=FIRST):
@@ -87,10 +89,8 @@ def check_new_mismatch():
 
 
 def check_mended():
-    edit(lambda s: s["subjects"].update(torch_nn={
-        "verdict": "mismatch",
-        "finding": "identity-backward"
-    }))
+    edit(lambda s: s["subjects"].update(torch_nn={"verdict": "mismatch",
+                                                  "finding": "identity-backward"}))
     expect(distgrad(*GATE), 1, "match, though the file expects mismatch: identity-backward",
            'has been mended, make the expectation "match"')
 
@@ -121,11 +121,10 @@ def check_skipped():
 def check_audit():
     Path("layers.py").write_text(LAYER % OWN_SLICE)
     cheap = ["--without", "groups,shape,dtype,graph,operand,cotangent,dim", "--world-size", "2"]
-    expect(
-        distgrad("audit", *cheap, "--strict", "--python", sys.executable,
-                 "all_gather=python:layers.py:Gather.apply"), 1,
-        "0 wrong, 1 wrong for mean (DistributedDataParallel)",
-        "strict: all_gather not right for mean")
+    expect(distgrad("audit", *cheap, "--strict", "--python", sys.executable,
+                    "all_gather=python:layers.py:Gather.apply"),
+           1, "0 wrong, 1 wrong for mean (DistributedDataParallel)",
+           "strict: all_gather not right for mean")
 
 
 def check_vanished():
@@ -144,9 +143,8 @@ def check_unreadable():
 def check_broken():
     Path("layers.py").write_text(LAYER % CRASH)
     FIRST.write_text(json.dumps(GATHER))
-    expect(
-        distgrad(*GATE, "--python", sys.executable, "--subject",
-                 "all_gather=python:layers.py:Gather.apply"), 3, "ERR", "crash")
+    expect(distgrad(*GATE, "--python", sys.executable, "--subject",
+                    "all_gather=python:layers.py:Gather.apply"), 3, "ERR", "crash")
 
 
 def check_nothing_ran():
@@ -157,15 +155,10 @@ def check_nothing_ran():
 
 def check_lists_for_other_tools():
     """docs/command-line.md has these keys."""
-    keys = {
-        "scenarios": "file name note",
-        "collectives": "kind options result",
-        "subjects": "subject source rules",
-        "backends": "backend what unavailable",
-        "rules": "rule finding summary",
-        "findings": "finding meaning",
-        "cases": "id file name subject world_size dtype backend objective expected skipped"
-    }
+    keys = {"scenarios": "file name note", "collectives": "kind options result",
+            "subjects": "subject source rules", "backends": "backend what unavailable",
+            "rules": "rule finding summary", "findings": "finding meaning",
+            "cases": "id file name subject world_size dtype backend objective expected skipped"}
     edit(lambda s: s.update(backend=["gloo", "nccl"], world_size=[2, 3], truth={}))
     listed = {what: json.loads(distgrad("list", what, "--json").stdout) for what in keys}
     for what, rows in listed.items():
@@ -194,9 +187,8 @@ def check_commands_of_the_pages():
     expect(distgrad("run", "--json", "last_good.json", "scenarios"), 0)
     for command in commands:
         expect(run("sh", "-c", command), 0)
-    assert all(
-        Path(name).stat().st_size
-        for name in ("junit.xml", "report.json", "summary.md", "distgrad.sarif"))
+    assert all(Path(name).stat().st_size for name in ("junit.xml", "report.json", "summary.md",
+                                                      "distgrad.sarif"))
 
 
 def check_plain_shell():
@@ -227,7 +219,7 @@ def check_bisect():
         git("tag", name)
     script = next(block for block in blocks("sh") if "git bisect" in block)
     script = script.replace("/tmp/gather.json", os.path.abspath("gather.json"))
-    # A python3 with torch
+    # So that its python3 is one with torch
     os.environ["PATH"] = os.path.dirname(sys.executable) + ":" + os.environ["PATH"]
     told = run("sh", "-ec", script)
     assert f"{git('rev-parse', 'culprit').strip()} is the first bad commit" in told.stdout, told

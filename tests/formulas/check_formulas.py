@@ -44,15 +44,8 @@ def scenario(rng, kind, number):
         body["op"] = rng.choice(("sum", "avg"))
     if kind == "send_recv":
         body["pairs"] = [[j, (j + 1) % ranks] for j in range(ranks)]
-    result["inputs"] = {
-        "x": {
-            "random": {
-                "shape": [2 * ranks, 1],
-                "seed": number,
-                "kind": "normal"
-            }
-        }
-    }
+    result["inputs"] = {"x": {"random": {"shape": [2 * ranks, 1], "seed": number,
+                                         "kind": "normal"}}}
     # What arrives differs by rank and by element, and is known without the tool.
     rows = "torch.arange(y.numel(), dtype=torch.float64).reshape(y.shape)"
     result["steps"] = [{"y": body}]
@@ -79,12 +72,8 @@ def is_rebuilt(case, spec, kind):
     text, size = measured["formula"], spec["world_size"]
     group = len(spec["groups"]["part"][0]) if "groups" in spec else size
     operand = 2 * group
-    output = {
-        "all_gather": operand * group,
-        "gather": operand * group,
-        "reduce_scatter": 2,
-        "scatter": 2
-    }.get(kind, operand)
+    output = {"all_gather": operand * group, "gather": operand * group, "reduce_scatter": 2,
+              "scatter": 2}.get(kind, operand)
     by_element = ",0]" in text
     pieces_in = operand if by_element else group if "[" in text.split(" = ")[0] else 1
     pieces_out = output if by_element else group if OF_PIECES.search(text) else 1
@@ -94,10 +83,9 @@ def is_rebuilt(case, spec, kind):
         for place, rank in enumerate(ranks):
             for e in range(operand):
                 piece, inside = divmod(e, operand // pieces_in)
-                wanted = sum(number * cotangent(ranks[k], output)[b *
-                                                                  (output // pieces_out) + inside]
-                             for (k, b), number in numbers[place, piece].items()
-                             if number)
+                wanted = sum(
+                    number * cotangent(ranks[k], output)[b * (output // pieces_out) + inside]
+                    for (k, b), number in numbers[place, piece].items() if number)
                 if abs(wanted - seen[rank][e][0]) > 1e-4 * max(1, abs(wanted)):
                     return False
     return True

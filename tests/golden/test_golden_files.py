@@ -68,11 +68,9 @@ class GoldenFiles(unittest.TestCase):
         right = self.path(GOLDEN).read_text()
         self.edit("60.0", "60.00000000000001")
         self.expect(1, "golden", "check", says=["differs", GOLDEN, "1 different"])
-        self.expect(
-            1, "golden", "diff", says=[
-                "rank", "60.00000000000001", "60     1      -",
-                "the scenario is the same as when the file was written"
-            ])
+        self.expect(1, "golden", "diff",
+                    says=["rank", "60.00000000000001", "60     1      -",
+                          "the scenario is the same as when the file was written"])
         row = next(line for line in self.output.splitlines() if "60.00000000000001" in line)
         self.assertEqual(row.split()[1:], ["x", "1", "60.00000000000001", "60", "1", "-"])
         self.expect(0, "golden", "update", says=["changed"])
@@ -100,11 +98,9 @@ class GoldenFiles(unittest.TestCase):
         self.scenario({**SCENARIO, "timeout_s": 20, "tolerance": 0})
         self.scenario(SCENARIO, "scenarios/b.json")
         self.path("golden/scenarios/c.json").write_text(self.path(GOLDEN).read_text())
-        self.expect(
-            1, "golden", "check", says=[
-                "SHA-256 no longer fits", "scenarios/b.json   has no golden file",
-                "golden/scenarios/c.json   has no scenario"
-            ])
+        self.expect(1, "golden", "check",
+                    says=["SHA-256 no longer fits", "scenarios/b.json   has no golden file",
+                          "golden/scenarios/c.json   has no scenario"])
         self.expect(0, "golden", "update", says=["removed"])
         self.assertFalse(self.path("golden/scenarios/c.json").exists())
 

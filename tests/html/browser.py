@@ -15,19 +15,14 @@ import subprocess
 import tempfile
 import time
 
-KEYS = {
-    "Enter": ("Enter", 13, "\r"),
-    "Escape": ("Escape", 27, ""),
-    "ArrowRight": ("ArrowRight", 39, ""),
-    "ArrowUp": ("ArrowUp", 38, "")
-}
+KEYS = {"Enter": ("Enter", 13, "\r"), "Escape": ("Escape", 27, ""),
+        "ArrowRight": ("ArrowRight", 39, ""), "ArrowUp": ("ArrowUp", 38, "")}
 
 
 def find_chromium():
     named = os.environ.get("DISTGRAD_CHROMIUM")
-    names = [named] if named else [
-        "chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
-    ]
+    names = [named] if named else ["chromium", "chromium-browser", "google-chrome",
+                                   "google-chrome-stable"]
     return next((path for path in map(shutil.which, names) if path), None)
 
 
@@ -41,13 +36,13 @@ class Browser:
             for fd, place in ((os.dup(to_read), 3), (os.dup(to_write), 4)):
                 os.dup2(fd, place)
 
-        self.process = subprocess.Popen([
-            executable, "--headless=new", "--no-sandbox", "--disable-gpu",
-            "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars",
-            "--remote-debugging-pipe", f"--user-data-dir={self.folder}",
-            f"--window-size={width},{height}", "about:blank"
-        ], preexec_fn=take_pipes, close_fds=False, start_new_session=True,
-                                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.process = subprocess.Popen(
+            [executable, "--headless=new", "--no-sandbox", "--disable-gpu",
+             "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars",
+             "--remote-debugging-pipe", f"--user-data-dir={self.folder}",
+             f"--window-size={width},{height}", "about:blank"],
+            preexec_fn=take_pipes, close_fds=False, start_new_session=True,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         os.close(to_read)
         os.close(to_write)
         self.number = 0
@@ -114,10 +109,8 @@ class Browser:
                   deviceScaleFactor=1, mobile=width < 600)
 
     def theme(self, theme):
-        self.call("Emulation.setEmulatedMedia", features=[{
-            "name": "prefers-color-scheme",
-            "value": theme
-        }])
+        self.call("Emulation.setEmulatedMedia",
+                  features=[{"name": "prefers-color-scheme", "value": theme}])
 
     def open(self, address):
         """Returns the seconds from asking for the page to its load event."""

@@ -31,7 +31,8 @@ DEBATE = """{
   "subjects": { "reference": "match", "in_place": "match" }
 }
 """
-EVIL = "</script><script>document.title = 'taken'</script><img src=x onerror=document.title='taken'>"
+EVIL = ("</script><script>document.title = 'taken'</script><img src=x"
+        " onerror=document.title='taken'>")
 
 
 class Nesting(html.parser.HTMLParser):
@@ -90,8 +91,8 @@ def check_a_run(distgrad):
     assert "1 not as expected, of 2 cases" in text, text
     assert "FAIL <b>.json:subject=in_place : mismatch: identity-backward" in text, text
     assert index["files"][0]["note"] == EVIL
-    assert [step[1] for step in index["files"][0]["steps"]
-           ] == ["(rank + 2) * x", "all_reduce(xx, op=sum)"]
+    assert [step[1] for step in index["files"][0]["steps"]] == ["(rank + 2) * x",
+                                                                "all_reduce(xx, op=sum)"]
     failing = data["details-0"][0]
     table = failing["inputs"][0]["table"]
     assert table["rows"][0][:2] == ["observed", ["20", "30"]], table
@@ -140,10 +141,8 @@ def check_case(page, folder):
         assert words in text, (words, text)
     assert page.evaluate("document.querySelectorAll('img').length") == 0
     # The cotangents of x and xx are off, that of y and the loss is not.
-    assert page.evaluate(
-        "[...document.querySelectorAll('.way-table tbody tr:not(.parting)')].map(r => "
-        "r.querySelectorAll('td.rail.wrong').length)"
-    ) == [1, 1, 0, 0]
+    assert page.evaluate("[...document.querySelectorAll('.way-table tbody tr:not(.parting)')].map(r"
+                         " => r.querySelectorAll('td.rail.wrong').length)") == [1, 1, 0, 0]
     # The line lies between xx and y.
     rows = page.evaluate(
         "[...document.querySelectorAll('.way-table tbody tr')].map(r => r.className)")
@@ -193,12 +192,21 @@ def check_filters_and_keys(page, folder):
 # WCAG 2.2, 1.4.3: of the texts that are shown, against the nearest background.
 CONTRAST = """(() => {
   const rgb = (c) => c.match(/[\\d.]+/g).map(Number);
-  const light = ([r, g, b]) => { const f = (v) => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
-    return 0.2126 * f(r) + 0.7152 * f(g) + 0.0722 * f(b); };
-  const below = (e) => { for (; e; e = e.parentElement) { const c = rgb(getComputedStyle(e).backgroundColor); if (c.length < 4 || c[3] > 0) return c; } return [255, 255, 255]; };
+  const light = ([r, g, b]) => {
+    const f = (v) => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+    return 0.2126 * f(r) + 0.7152 * f(g) + 0.0722 * f(b);
+  };
+  const below = (e) => {
+    for (; e; e = e.parentElement) {
+      const c = rgb(getComputedStyle(e).backgroundColor);
+      if (c.length < 4 || c[3] > 0) return c;
+    }
+    return [255, 255, 255];
+  };
+  const has_text = (e) => [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim());
   const bad = new Set();
   for (const e of document.querySelectorAll('body *')) {
-    if (!e.getClientRects().length || ![...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim())) continue;
+    if (!e.getClientRects().length || !has_text(e)) continue;
     const a = light(rgb(getComputedStyle(e).color)), b = light(below(e));
     const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
     if (ratio < 4.5) bad.add(ratio.toFixed(2) + ' ' + e.tagName + '.' + e.className);
@@ -233,8 +241,8 @@ def check_pages(distgrad, writer):
     subprocess.run([writer, "2000", "many.html"], check=True, stdout=subprocess.DEVNULL)
     folder = os.getcwd()
     with browser.Browser(executable) as page:
-        page.many_case = parsed(
-            "many.html")[0]["index"]["files"][0]["file"] + ":subject=in_place,world_size=1"
+        page.many_case = (parsed("many.html")[0]["index"]["files"][0]["file"]
+                          + ":subject=in_place,world_size=1")
         for check in (check_case, check_filters_and_keys, check_contrast, check_phone):
             check(page, folder)
             assert not page.complaints(), page.complaints()
@@ -269,10 +277,8 @@ def main():
     what, *arguments = sys.argv[1:]
     if what in ("time", "picture"):
         return {"time": measure, "picture": picture}[what](*arguments)
-    check, paths = {
-        "files": check_files,
-        "pages": check_pages
-    }[what], [os.path.abspath(a) for a in arguments]
+    check = {"files": check_files, "pages": check_pages}[what]
+    paths = [os.path.abspath(a) for a in arguments]
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         check(*paths)

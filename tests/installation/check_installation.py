@@ -31,9 +31,8 @@ def gather(x):
 
 
 def environment(**more):
-    kept = {
-        name: value for name, value in os.environ.items() if name not in ("DISTGRAD", "PYTHONPATH")
-    }
+    kept = {name: value for name, value in os.environ.items()
+            if name not in ("DISTGRAD", "PYTHONPATH")}
     return {**kept, **more}
 
 
@@ -76,7 +75,8 @@ def cmake_installation(folder):
 
 def wheel_installation(folder):
     """An environment in which bin/distgrad is the launcher, and the package has the rest."""
-    site = folder / "env/lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    site = (folder / "env/lib" / f"python{sys.version_info.major}.{sys.version_info.minor}"
+            / "site-packages")
     shutil.copytree(BUILD / "share/distgrad/python/distgrad", site / "distgrad",
                     ignore=shutil.ignore_patterns("__pycache__"))
     (site / "distgrad/bin").mkdir()

@@ -13,10 +13,8 @@ import torch.distributed as dist
 import distgrad
 import ranks
 
-RANK = int(
-    next(os.environ[name]
-         for name in ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
-         if name in os.environ))
+RANK = int(next(os.environ[name] for name in ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
+                if name in os.environ))
 
 
 class Scaled(torch.autograd.Function):
@@ -82,11 +80,8 @@ def outcome(call):
         found = {"kind": "Report", "text": str(report), "fields": dict(report)}
     except (AssertionError, RuntimeError, ValueError) as error:
         report = getattr(error, "report", None)
-        found = {
-            "kind": type(error).__name__,
-            "text": str(error),
-            "wrong": [p.name for p in report.wrong] if report else []
-        }
+        found = {"kind": type(error).__name__, "text": str(error),
+                 "wrong": [p.name for p in report.wrong] if report else []}
     return {**found, "seconds": time.monotonic() - begin}
 
 
@@ -105,15 +100,11 @@ def calls(size):
 def main(folder, what=None):
     os.environ["API_TEST_PLACE"] = str(RANK)
     if what == "sleeping":
-        found = {
-            what: outcome(
-                lambda: distgrad.check_step(sleeping, {"w": torch.ones(1)}, timeout_s=200))
-        }
+        found = {what: outcome(lambda: distgrad.check_step(sleeping, {"w": torch.ones(1)},
+                                                           timeout_s=200))}
     elif what == "differently":
-        found = {
-            what: outcome(lambda: distgrad.check_step(sleeping, {"w": torch.ones(1)}, 2
-                                                      if RANK == 1 else 3))
-        }
+        found = {what: outcome(lambda: distgrad.check_step(sleeping, {"w": torch.ones(1)},
+                                                           2 if RANK == 1 else 3))}
     elif what == "wrong":
         found = {what: outcome(dict(calls(int(os.environ["API_TEST_SIZE"])))[what])}
     else:

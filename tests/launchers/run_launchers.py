@@ -17,24 +17,16 @@ HERE = Path(__file__).resolve().parent
 SOURCES = HERE.parents[1]
 DISTGRAD = os.environ["DISTGRAD"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
-SCENARIOS = [
-    str(SOURCES / "scenarios" / name)
-    for name in ("collectives/all_gather.json", "collectives/broadcast_group.json",
-                 "debate/weighted_sum.json")
-]
+SCENARIOS = [str(SOURCES / "scenarios" / name) for name in ("collectives/all_gather.json",
+                                                            "collectives/broadcast_group.json",
+                                                            "debate/weighted_sum.json")]
 RUN = ["run", "--world-size", "2,3,4", *SCENARIOS]
-SUBJECT = [
-    "run", "--subject", f"all_gather=python:{HERE}/ranks.py:all_gather", "--world-size", "2,4",
-    SCENARIOS[0]
-]
-SLEEPING = [
-    "run", "--subject", f"all_gather=python:{HERE}/ranks.py:sleeping_gather", "--world-size", "4",
-    "--timeout", "300", SCENARIOS[0]
-]
-AUDIT = [
-    "audit", "--collective", "all_gather,broadcast", "python:torch.distributed.nn.functional",
-    "--world-size", "4"
-]
+SUBJECT = ["run", "--subject", f"all_gather=python:{HERE}/ranks.py:all_gather", "--world-size",
+           "2,4", SCENARIOS[0]]
+SLEEPING = ["run", "--subject", f"all_gather=python:{HERE}/ranks.py:sleeping_gather",
+            "--world-size", "4", "--timeout", "300", SCENARIOS[0]]
+AUDIT = ["audit", "--collective", "all_gather,broadcast", "python:torch.distributed.nn.functional",
+         "--world-size", "4"]
 
 
 def skip(why):
@@ -75,8 +67,8 @@ class Folder:
         found = []
         for process in Path("/proc").glob("[0-9]*"):
             try:
-                if f"LAUNCH_TEST={self.path}\0" in (process /
-                                                    "environ").read_text(errors="replace"):
+                if f"LAUNCH_TEST={self.path}\0" in (process / "environ").read_text(
+                        errors="replace"):
                     state = (process / "stat").read_text().rpartition(")")[2].split()[0]
                     if state not in "ZX":
                         found.append((int(process.name), (process / "comm").read_text().strip()))
@@ -98,11 +90,8 @@ def without_places(value):
     if isinstance(value, str):
         return re.sub(r"0x[0-9a-f]{8,}", "0x...", value)
     if isinstance(value, dict):
-        return {
-            k: without_places(v)
-            for k, v in value.items()
-            if k not in ("elapsed_s", "host", "hosts", "command")
-        }
+        return {k: without_places(v) for k, v in value.items()
+                if k not in ("elapsed_s", "host", "hosts", "command")}
     return [without_places(v) for v in value] if isinstance(value, list) else value
 
 
@@ -126,15 +115,16 @@ def check_run(folder, launched, hosts):
     result, report = compare(folder, launched, RUN, 0)
     assert report["summary"]["as_expected"] > 10 and report["summary"]["broken"] == 0, report[
         "summary"]
-    assert result.stdout.count(
-        "as expected") and "On the 4 ranks of" in result.stdout, result.stdout
+    text = result.stdout
+    assert "as expected" in text and "On the 4 ranks of" in text, text
     told = report["tool"].get("hosts")
     assert (told is None) if hosts == 1 else len(set(told)) == hosts and len(told) == 4, told
 
 
 def check_larger_world(folder, launched):
     result = folder.run(launched([DISTGRAD, "run", "--world-size", "5", SCENARIOS[-1]]))
-    assert "needs 5 ranks" in result.stdout and "has started 4" in result.stdout, result.stdout + result.stderr
+    text = result.stdout + result.stderr
+    assert "needs 5 ranks" in result.stdout and "has started 4" in result.stdout, text
 
 
 def check_everything(folder, launched, hosts):
@@ -147,16 +137,11 @@ def check_everything(folder, launched, hosts):
 def torchrun():
     """Two agents on this machine, as on two."""
     def launched(command):
-        words = [
-            *TORCHRUN, "--nnodes", "2", "--nproc-per-node", "2", "--master-addr", "127.0.0.1",
-            "--master-port",
-            str(free_port()), "--no-python", *command
-        ]
+        words = [*TORCHRUN, "--nnodes", "2", "--nproc-per-node", "2", "--master-addr", "127.0.0.1",
+                 "--master-port", str(free_port()), "--no-python", *command]
         first, second = ([*words[:3], "--node-rank", rank, *words[3:]] for rank in "01")
-        return [
-            "bash", "-c", '"${@:2:$1}" & "${@:$1+2}"; code=$?; wait; exit $code', "-",
-            str(len(first)), *second, *first
-        ]
+        return ["bash", "-c", '"${@:2:$1}" & "${@:$1+2}"; code=$?; wait; exit $code', "-",
+                str(len(first)), *second, *first]
 
     folder = Folder()
     check_run(folder, launched, 1)
@@ -166,10 +151,8 @@ def torchrun():
 
 def mpi():
     need("mpirun")
-    words = [
-        "mpirun", "--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else []), "-np",
-        "4"
-    ]
+    words = ["mpirun", "--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else []),
+             "-np", "4"]
     folder = Folder()
     check_run(folder, lambda command: [*words, *command], 1)
     check_step_among(folder, lambda command: [*words, *command], 4)
@@ -187,15 +170,12 @@ def slurm():
 
 def on_two_hosts(command):
     """4 ranks by two torchruns, each on a host of its own."""
-    words = " ".join([
-        *TORCHRUN, "--nnodes=2", "--nproc-per-node=2", "--master-addr=10.77.0.1",
-        "--master-port=29555"
-    ])
+    words = " ".join([*TORCHRUN, "--nnodes=2", "--nproc-per-node=2", "--master-addr=10.77.0.1",
+                      "--master-port=29555"])
     rest = " ".join(f"'{word}'" for word in command)
-    return [
-        str(HERE / "two_hosts"),
-        *(x for rank in "01" for x in (f"{words} --node-rank={rank} --no-python {rest}", "--"))
-    ][:-1]
+    return [str(HERE / "two_hosts"),
+            *(x for rank in "01" for x in (f"{words} --node-rank={rank} --no-python {rest}",
+                                           "--"))][:-1]
 
 
 def can_make_hosts():
@@ -251,11 +231,9 @@ def failures():
         began = time.monotonic()
         outputs = [process.communicate(timeout=100) for process in started]
         assert told in outputs[0][1], outputs[0]
-        assert [p.returncode for p in started
-               ] == [3, 3, {
-                   signal.SIGKILL: -9,
-                   signal.SIGTERM: 143
-               }[end], 3], [p.returncode for p in started]
+        assert [p.returncode for p in started] == [3, 3,
+                                                   {signal.SIGKILL: -9, signal.SIGTERM: 143}[end],
+                                                   3], [p.returncode for p in started]
         assert json.loads((folder.path / "r.json").read_text())["cases"] == []
         assert all(not outputs[rank][0] and not outputs[rank][1] for rank in (1, 3)), outputs
         print(f"{end.name}: all ended after {time.monotonic() - began:.1f} s")
@@ -328,20 +306,13 @@ def check_api(folder, launched, size):
             0], f"rank {rank} has another outcome than rank 0: {found} {by_rank[0]}"
     found = by_rank[0]
     kinds = {name: one["kind"] for name, one in found.items()}
-    assert kinds == {
-        "wrong": "AssertionError",
-        "part": "Report",
-        "larger": "ValueError",
-        "raises": "RankError",
-        "hangs": "RankError",
-        "collective": "AssertionError",
-        "right": "Report"
-    }, found
+    assert kinds == {"wrong": "AssertionError", "part": "Report", "larger": "ValueError",
+                     "raises": "RankError", "hangs": "RankError", "collective": "AssertionError",
+                     "right": "Report"}, found
     assert f"on {size} ranks" in found["right"]["text"] and "on 2 ranks" in found["part"][
         "text"], found
     assert found["wrong"]["wrong"] == [
-        "w"
-    ] and f"rank {size - 1}" in found["wrong"]["text"], found["wrong"]
+        "w"] and f"rank {size - 1}" in found["wrong"]["text"], found["wrong"]
     assert f"needs {size + 1} ranks" in found["larger"]["text"] and f"has started {size}" in found[
         "larger"]["text"], found["larger"]
     assert "rank 2 raised" in found["raises"]["text"] and "no such layer" in found["raises"][
@@ -360,18 +331,15 @@ def check_step_among(folder, launched, size):
         assert (folder.path / f"{rank}.json").exists(), result.stdout + result.stderr
         found = json.loads((folder.path / f"{rank}.json").read_text())["wrong"]
         assert found["kind"] == "AssertionError" and found["wrong"] == [
-            "w"
-        ] and f"on {size} ranks" in found["text"], found
+            "w"] and f"on {size} ranks" in found["text"], found
 
 
 def api():
     """The Python API in a script that torchrun has started."""
     folder = Folder()
-    check_api(
-        folder, lambda command: [
-            *TORCHRUN, "--nproc-per-node", "3", "--master-addr", "127.0.0.1", "--master-port",
-            str(free_port()), "--no-python", *command
-        ], 3)
+    check_api(folder,
+              lambda command: [*TORCHRUN, "--nproc-per-node", "3", "--master-addr", "127.0.0.1",
+                               "--master-port", str(free_port()), "--no-python", *command], 3)
     folder.check_all_gone()
 
 
@@ -423,10 +391,8 @@ def free_port():
         return min(s.getsockname()[1], 60000)
 
 
-PARTS = {
-    part.__name__: part
-    for part in (torchrun, api, api_failures, mpi, slurm, hosts, failures, cable)
-}
+PARTS = {part.__name__: part for part in (torchrun, api, api_failures, mpi, slurm, hosts,
+                                          failures, cable)}
 
 if __name__ == "__main__":
     PARTS[sys.argv[1]]()

@@ -52,14 +52,9 @@ NOT_RUN = {
 def environment():
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("GITHUB_", "CI_", "DISTGRAD"))}
     path = [str(DISTGRAD.parent), os.path.dirname(sys.executable), os.environ["PATH"]]
-    return {
-        **kept, "PATH": ":".join(path),
-        "PYTHONPATH": str(SOURCES / "src/python"),
-        "NO_COLOR": "1",
-        "DISTGRAD": str(DISTGRAD),
-        "OMP_NUM_THREADS": "1",
-        "PYTHONDONTWRITEBYTECODE": "1"
-    }
+    return {**kept, "PATH": ":".join(path), "PYTHONPATH": str(SOURCES / "src/python"),
+            "NO_COLOR": "1", "DISTGRAD": str(DISTGRAD), "OMP_NUM_THREADS": "1",
+            "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 # ---- what a page holds
@@ -291,9 +286,8 @@ def check_scenarios(pages):
 
 
 def main():
-    names = ARGUMENTS[2:] or [
-        "README.md", *sorted(f"docs/{f.name}" for f in (SOURCES / "docs").glob("*.md"))
-    ]
+    names = ARGUMENTS[2:] or ["README.md",
+                              *sorted(f"docs/{f.name}" for f in (SOURCES / "docs").glob("*.md"))]
     commands = Commands()
     pages = [Page(name, commands, "--write" in sys.argv) for name in names if name not in ELSEWHERE]
     with ThreadPoolExecutor(2) as pool:
@@ -303,10 +297,8 @@ def main():
         print(problem)
     for seconds, command in sorted(commands.times, reverse=True)[:5]:
         print(f"{seconds:.1f} s  {command}")
-    print(
-        f"{sum(page.ran for page in pages)} commands on {len(pages)} pages, {len(problems)} "
-        f"problems"
-    )
+    print(f"{sum(page.ran for page in pages)} commands on {len(pages)} pages, {len(problems)}"
+          " problems")
     return 1 if problems else 0
 
 

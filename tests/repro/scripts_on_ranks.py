@@ -102,17 +102,14 @@ def run_scripts(rank, world_size, scripts, store, place, queue):
                 losses, gradients = zip(*everything)
                 found = problems_with(case, gradients, script["truth"]()[1])
                 rows = list(script["rows"](gradients, script["truth"]()[1]))
-                same = all(
-                    torch.isclose(
-                        torch.zeros_like(w) if s is None else s.double(), w, rtol=0, atol=b,
-                        equal_nan=True).all() for _, _, s, w, b in rows)
+                same = all(torch.isclose(torch.zeros_like(w) if s is None else s.double(), w,
+                                         rtol=0, atol=b, equal_nan=True).all()
+                           for _, _, s, w, b in rows)
                 gradients_match = case["verdict"] == "match" or all(
                     g["matches"].get(case["objective"], True) for g in case["gradients"].values())
                 if same != gradients_match and case["verdict"] != "disputed":
-                    found.append(
-                        f"the table says {'equal' if same else 'different'}, the report "
-                        f"{case['verdict']}"
-                    )
+                    found.append(f"the table says {'equal' if same else 'different'}, the report"
+                                 f" {case['verdict']}")
                 queue.put((index, found))
             for group in script.get("process_groups", {}).values():
                 dist.destroy_process_group(group)
@@ -135,11 +132,9 @@ def run_world(world_size, scripts):
         queue, place = context.Queue(), context.Array("i", world_size)
         left = scripts[done:]
         with tempfile.TemporaryDirectory() as folder:
-            ranks = [
-                context.Process(target=run_scripts,
-                                args=(r, world_size, left, folder + "/store", place, queue))
-                for r in range(world_size)
-            ]
+            ranks = [context.Process(target=run_scripts,
+                                     args=(r, world_size, left, folder + "/store", place, queue))
+                     for r in range(world_size)]
             for process in ranks:
                 process.start()
             last, moved, finished = -1, time.monotonic(), 0
@@ -156,10 +151,8 @@ def run_world(world_size, scripts):
                     dead = [p.exitcode for p in ranks if p.exitcode not in (None, 0, 1)]
                     if dead or time.monotonic() - moved > SECONDS:
                         at = [min(p, len(left) - 1) for p in place]
-                        yield left[finished][0]["id"], [
-                            f"stuck or dead ({dead}), the ranks being at "
-                            f"{[left[i][0]['id'] for i in at]}"
-                        ]
+                        yield left[finished][0]["id"], [f"stuck or dead ({dead}), the ranks being"
+                                                        f" at {[left[i][0]['id'] for i in at]}"]
                         finished += 1
                         break
             done += finished
@@ -178,9 +171,8 @@ def check(paths, every=1, offset=0, options=(), shared=()):
     cases not run, {case id: problems})."""
     with tempfile.TemporaryDirectory() as folder:
         report = os.path.join(folder, "report.json")
-        subprocess.run(
-            [DISTGRAD, "run", "--full", "--quiet", "--json", report, *options, *shared, *paths],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        subprocess.run([DISTGRAD, "run", "--full", "--quiet", "--json", report, *options, *shared,
+                        *paths], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         with open(report) as file:
             cases = json.load(file)["cases"]
         cases = [c for c in cases if c["verdict"] in ("match", "mismatch", "disputed")
@@ -192,12 +184,8 @@ def check(paths, every=1, offset=0, options=(), shared=()):
         for case in cases:
             by_size.setdefault(case["world_size"], []).append(
                 (case, os.path.join(folder, file_of(case["id"]))))
-        missing = [
-            case["id"]
-            for scripts in by_size.values()
-            for case, path in scripts
-            if not os.path.exists(path)
-        ]
+        missing = [case["id"] for scripts in by_size.values() for case, path in scripts
+                   if not os.path.exists(path)]
         found, count = {}, 0
         for world_size, scripts in sorted(by_size.items()):
             for case_id, problems in run_world(
@@ -223,10 +211,8 @@ def main():
         print(case_id, *problems[:3], sep="\n    ")
     for case_id in missing:
         print("no script:", case_id)
-    print(
-        f"{count} scripts, {len(found)} with other numbers than the report, {len(missing)} cases "
-        f"without one"
-    )
+    print(f"{count} scripts, {len(found)} with other numbers than the report, {len(missing)} cases"
+          " without one")
     return 1 if found or missing else 0
 
 

@@ -17,16 +17,15 @@ os.chdir(ROOT)
 
 # Every kind of collective, groups, a mesh, layouts, random inputs; each with every rule that some
 # library has for it.
-EVERY_RULE = [
-    "all_reduce_sum", "all_reduce_product", "all_reduce_max_ties", "all_gather_dim1", "reduce_avg",
-    "broadcast_root2", "copy_invariant", "slice_invariant", "reduce_scatter_sum", "all_to_all",
-    "gather", "scatter", "send_recv"
-]
+EVERY_RULE = ["all_reduce_sum", "all_reduce_product", "all_reduce_max_ties", "all_gather_dim1",
+              "reduce_avg", "broadcast_root2", "copy_invariant", "slice_invariant",
+              "reduce_scatter_sum", "all_to_all", "gather", "scatter", "send_recv"]
 
 
 def distgrad(*arguments, code=0):
     done = subprocess.run([DISTGRAD, *map(str, arguments)], capture_output=True, text=True)
-    assert done.returncode == code, f"{arguments}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
+    text = done.stdout + done.stderr
+    assert done.returncode == code, f"{arguments}: exit code {done.returncode}\n{text}"
     return done
 
 
@@ -46,35 +45,13 @@ class Numbers(unittest.TestCase):
         ranks = [1, 0] if scripts_on_ranks.KEEPS_ORDER else [0, 1]
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder, "names.json")
-            file.write_text(
-                json.dumps({
-                    "world_size": 2,
-                    "groups": {
-                        "shard": [ranks]
-                    },
-                    "inputs": {
-                        "leaf": {
-                            "expr": "rank + 2.0"
-                        },
-                        "dist": 3.0
-                    },
-                    "steps": [{
-                        "os": "leaf * dist"
-                    }, {
-                        "loss": {
-                            "all_gather": "os * shard_rank",
-                            "group": "shard"
-                        }
-                    }, {
-                        "program": "sum([t * t for t in loss])"
-                    }],
-                    "loss": "program * (rank + 1)",
-                    "objective": "mean",
-                    "subjects": {
-                        "reference": "match",
-                        "simclr": "match"
-                    }
-                }))
+            file.write_text(json.dumps({"world_size": 2, "groups": {"shard": [ranks]},
+                                        "inputs": {"leaf": {"expr": "rank + 2.0"}, "dist": 3.0},
+                                        "steps": [{"os": "leaf * dist"}, {"loss": {
+                                            "all_gather": "os * shard_rank", "group": "shard"}},
+                                                  {"program": "sum([t * t for t in loss])"}],
+                                        "loss": "program * (rank + 1)", "objective": "mean",
+                                        "subjects": {"reference": "match", "simclr": "match"}}))
             self.check([str(file)], 2)
 
     def test_every_built_in_subject(self):
@@ -146,17 +123,14 @@ class GatherLayer(torch.autograd.Function):
 
     def test_errors_are_one_line(self):
         for arguments, text in [
-            (["scenarios/debate/total.json"], "it takes one case"),
-            ([
-                "scenarios/collectives/copy.json:subject=fvcore,world_size=2", "--objective",
-                "rank:7"
-            ], "nothing to show"),
-            ([
-                "scenarios/collectives/broadcast.json:world_size=2,dtype=float64", "--subject",
-                "simclr"
-            ], "simclr does not offer broadcast"),
-            (["--shrink", "scenarios/debate/total.json:subject=reference"], "this case matches"),
-            (["nope.json"], "no such file"),
+                (["scenarios/debate/total.json"], "it takes one case"),
+                (["scenarios/collectives/copy.json:subject=fvcore,world_size=2", "--objective",
+                  "rank:7"], "nothing to show"),
+                (["scenarios/collectives/broadcast.json:world_size=2,dtype=float64", "--subject",
+                  "simclr"], "simclr does not offer broadcast"),
+                (["--shrink", "scenarios/debate/total.json:subject=reference"],
+                 "this case matches"),
+                (["nope.json"], "no such file"),
         ]:
             self.assertIn(text, distgrad("repro", *arguments, code=2).stderr)
 

@@ -20,63 +20,24 @@ DRAWN = {"random": {"shape": [4], "kind": "normal"}}
 
 def collective(kind, subject, loss="(y * y).sum() * (rank + 1)", operand="x.sin()", **options):
     world = {key: options.pop(key) for key in ("world_size", "groups", "dtype") if key in options}
-    return {
-        "world_size": 2,
-        "inputs": {
-            "x": DRAWN
-        },
-        "steps": [{
-            "y": {
-                kind: operand,
-                **options
-            }
-        }],
-        "loss": loss,
-        "objective": "sum",
-        "subjects": {
-            subject: "match"
-        },
-        **world
-    }
+    return {"world_size": 2, "inputs": {"x": DRAWN}, "steps": [{"y": {kind: operand, **options}}],
+            "loss": loss, "objective": "sum", "subjects": {subject: "match"}, **world}
 
 
 def call(function, simulate=None, steps=(), loss="y.sum() * (rank + 1)", inputs=None, **more):
     step = {"call": f"python:{CODE}/layer.py:{function}", "args": ["x", "w", "rank + 1"]}
     if simulate:
         step["simulate"] = f"python:{CODE}/layer.py:{simulate}"
-    inputs = inputs or {
-        "x": DRAWN,
-        "w": {
-            "random": {
-                "shape": [4],
-                "kind": "normal"
-            },
-            "layout": "replicate"
-        }
-    }
-    return {
-        "world_size": 2,
-        "inputs": inputs,
-        "steps": [{
-            "y": step
-        }, *steps],
-        "loss": loss,
-        "objective": "mean",
-        **more
-    }
+    inputs = inputs or {"x": DRAWN, "w": {"random": {"shape": [4], "kind": "normal"},
+                                          "layout": "replicate"}}
+    return {"world_size": 2, "inputs": inputs, "steps": [{"y": step}, *steps], "loss": loss,
+            "objective": "mean", **more}
 
 
 def alone(function, inputs):
-    return {
-        "world_size": 2,
-        "inputs": inputs,
-        "steps": [],
-        "loss": {
-            "call": f"python:{CODE}/layer.py:{function}",
-            "args": ["x"]
-        },
-        "objective": "mean"
-    }
+    return {"world_size": 2, "inputs": inputs, "steps": [],
+            "loss": {"call": f"python:{CODE}/layer.py:{function}", "args": ["x"]},
+            "objective": "mean"}
 
 
 BUFFERS, COMM = f"python:{CODE}/with-buffers.py", f"python:{CODE}/comm.py"
@@ -106,12 +67,8 @@ SCENARIOS = {
                                splits=[[1, 3], [2, 2]]),
     "call": call("rows", "all_rows", dtype="float32"),
     "call_measured": call("rows"),
-    "call_random": call("layer", steps=[{
-        "leaf": {
-            "all_gather": "y * x",
-            "dim": 0
-        }
-    }], loss="leaf.square().sum() + x.sum()"),
+    "call_random": call("layer", steps=[{"leaf": {"all_gather": "y * x", "dim": 0}}],
+                        loss="leaf.square().sum() + x.sum()"),
 }
 if LIBRARY:
     SCENARIOS["library"] = collective("all_reduce", f"all_reduce=library:{LIBRARY}:example::halved")
@@ -137,17 +94,15 @@ class OfCode(unittest.TestCase):
         self.write(SCENARIOS)
         count, missing, found = scripts_on_ranks.check([str(self.folder)], shared=SHARED)
         self.assertEqual(missing, [])
-        self.assertEqual(
-            found, {},
-            "\n".join(f"{case}: {'; '.join(problems)}" for case, problems in found.items()))
+        self.assertEqual(found, {}, "\n".join(f"{case}: {'; '.join(problems)}"
+                                              for case, problems in found.items()))
         self.assertEqual(count, len(SCENARIOS))
 
     def test_the_script_stands_alone(self):
         self.write({"call_measured": SCENARIOS["call_measured"]})
         script = self.folder / "repro.py"
-        subprocess.run(
-            [DISTGRAD, "repro", *SHARED, self.folder / "call_measured.json", "-o", script],
-            check=True)
+        subprocess.run([DISTGRAD, "repro", *SHARED, self.folder / "call_measured.json", "-o",
+                        script], check=True)
         done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300,
                               cwd="/")
         self.assertEqual(done.returncode, 1, done.stderr)
@@ -155,9 +110,8 @@ class OfCode(unittest.TestCase):
 
     def test_what_cannot_be_measured_is_told(self):
         self.write({name: scenario for name, (scenario, _) in REFUSED.items()})
-        done = subprocess.run(
-            [DISTGRAD, "repro", *SHARED, self.folder, "-o", f"{self.folder}/scripts/"],
-            capture_output=True, text=True)
+        done = subprocess.run([DISTGRAD, "repro", *SHARED, self.folder, "-o",
+                               f"{self.folder}/scripts/"], capture_output=True, text=True)
         self.assertEqual(done.returncode, 2, done.stderr)
         lines = done.stderr.splitlines()
         self.assertEqual(len(lines), len(REFUSED), done.stderr)

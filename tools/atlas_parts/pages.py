@@ -26,10 +26,10 @@ used for; those are in [findings.md](findings.md), each confirmed by hand.
 
 **measured** is the backward, driven with a basis of cotangents: x̄_r is what rank r's operand gets,
 ȳ_k the cotangent of rank k's output, `[r]` its r-th piece. **type** is that of spmd_types.
-**fails in** are the aspects in which some case that has a truth is not right; **not taken** those in
-which every case is refused or raises in forward. **adapter** is the number of lines that were needed
-to call it ([atlas/subjects](atlas/subjects)). Operands without a dimension or without an element
-were not tried.
+**fails in** are the aspects in which some case that has a truth is not right; **not taken** those
+in which every case is refused or raises in forward. **adapter** is the number of lines that were
+needed to call it ([atlas/subjects](atlas/subjects)). Operands without a dimension or without an
+element were not tried.
 
 **Again:** `tools/atlas --distgrad PATH --torch VENV --only PACKAGE --fresh` runs a package's lines;
 the command of a single line is in the JSON.
@@ -53,51 +53,37 @@ def _without_places(value):
 
 
 def _entry_of(package, row, result, torch):
-    entry = {
-        "package": package.name,
-        "version": package.version or torch.rpartition("-")[2],
-        "collective": row.kind,
-        "function": row.function,
-        "options": list(row.options),
-        "adapter": row.place.rpartition(":")[2] if row.adapter_lines else "",
-        "adapter_lines": row.adapter_lines,
-        "seconds": result.get("seconds"),
-        "command": result.get("command", "")
-    }
+    entry = {"package": package.name, "version": package.version or torch.rpartition("-")[2],
+             "collective": row.kind, "function": row.function, "options": list(row.options),
+             "adapter": row.place.rpartition(":")[2] if row.adapter_lines else "",
+             "adapter_lines": row.adapter_lines, "seconds": result.get("seconds"),
+             "command": result.get("command", "")}
     found = result.get("audit")
     if not found or not found["offered"]:
-        told = result.get("why") or "; ".join((found.get("errors") or []) +
-                                              (found.get("refused") or [])) or found.get(
-                                                  "refusal", "")
+        told = (result.get("why")
+                or "; ".join((found.get("errors") or []) + (found.get("refused") or []))
+                or found.get("refusal", ""))
         return {**entry, "ran": False, "why": told or "not offered"}
     if _is_no_verdict(found):
         return {**entry, "ran": False, "why": "; ".join(found["errors"])}
     measured = found.get("measured") or {}
     states = {name: aspect["state"] for name, aspect in found["aspects"].items()}
-    return {
-        **entry, "ran": True,
-        "right_for": found["right_for"],
-        "wrong": found["wrong"],
-        "rule": found["rule"],
-        "signature": found["signature"],
-        "formula": measured.get("formula", ""),
-        "right_formula": measured.get("right", ""),
-        "fails_in": [n for n, s in states.items() if s == "WRONG"],
-        "not_taken": [
-            n for n, s in states.items() if s in ("refused", "raises", "breaks", "err", "die")
-        ],
-        "partly_taken": [n for n, s in states.items() if s == "partly refused"],
-        "explanation": found["explanation"],
-        "errors": found["errors"],
-        "refused": found["refused"]
-    }
+    return {**entry, "ran": True, "right_for": found["right_for"], "wrong": found["wrong"],
+            "rule": found["rule"], "signature": found["signature"],
+            "formula": measured.get("formula", ""), "right_formula": measured.get("right", ""),
+            "fails_in": [n for n, s in states.items() if s == "WRONG"],
+            "not_taken": [n for n, s in states.items()
+                          if s in ("refused", "raises", "breaks", "err", "die")],
+            "partly_taken": [n for n, s in states.items() if s == "partly refused"],
+            "explanation": found["explanation"], "errors": found["errors"],
+            "refused": found["refused"]}
 
 
 def _is_no_verdict(found):
     """What this machine could not do says nothing of the function: it has no GPU, and is slow where
     many share it."""
-    return found["wrong"] and (found["rule"] == "its ranks die or hang" or
-                               any("NVIDIA driver" in e for e in found["errors"]))
+    return found["wrong"] and (found["rule"] == "its ranks die or hang"
+                               or any("NVIDIA driver" in e for e in found["errors"]))
 
 
 def figures_of(entries):
@@ -107,12 +93,9 @@ def figures_of(entries):
     packages = sorted({e["package"] for e in entries})
     empty = [p for p in packages if not any(e["ran"] for e in entries if e["package"] == p)]
     seconds = sum(e["seconds"] or 0 for e in entries)
-    text = (
-        f"{len(entries)} functions of {len(packages)} packages: {len(ran)} ran, {len(bare)} of "
-        f"them with no adapter, {len(short)}"
-        f" with one of at most five lines; {len(entries) - len(ran)} did not run. The audits took "
-        f"{seconds / 60:.0f} min."
-    )
+    text = (f"{len(entries)} functions of {len(packages)} packages: {len(ran)} ran, {len(bare)} of"
+            f" them with no adapter, {len(short)} with one of at most five lines;"
+            f" {len(entries) - len(ran)} did not run. The audits took {seconds / 60:.0f} min.")
     return text + (f" Nothing ran of {', '.join(empty)}." if empty else "")
 
 
@@ -125,22 +108,17 @@ def _verdict(entry):
 def _cells(entry):
     name = f"`{entry['function']}`" + (f" as `{entry['adapter']}`" if entry["adapter"] else "")
     name += f" {' '.join(entry['options'])}" if entry["options"] else ""
-    return [
-        name,
-        _verdict(entry), f"`{_escaped(entry['formula'])}`" if entry["formula"] else "",
-        entry["rule"], entry["signature"].replace("->", "→"), ", ".join(entry["fails_in"]),
-        ", ".join(entry["not_taken"]),
-        str(entry["adapter_lines"] or "")
-    ]
+    return [name, _verdict(entry), f"`{_escaped(entry['formula'])}`" if entry["formula"] else "",
+            entry["rule"], entry["signature"].replace("->", "→"), ", ".join(entry["fails_in"]),
+            ", ".join(entry["not_taken"]), str(entry["adapter_lines"] or "")]
 
 
 def _escaped(text):
     return " ".join(text.split()).replace("|", "\\|")
 
 
-_HEADINGS = [
-    "function", "right for", "measured", "rule", "type", "fails in", "not taken", "adapter"
-]
+_HEADINGS = ["function", "right for", "measured", "rule", "type", "fails in",
+             "not taken", "adapter"]
 
 
 def _table(entries):
@@ -163,24 +141,25 @@ def text_of(entries):
                 for package in dict.fromkeys(e["package"] for e in of_kind)))
     failed = [e for e in entries if not e["ran"]]
     if failed:
-        parts.append(
-            "## What did not run\n\n| package | function | why |\n| --- | --- | --- |\n" +
-            "\n".join(
-                f"| {e['package']} {e['version']} | `{e['function']}` as {e['collective']} | "
-                f"{_escaped(e['why'])[:240]} |"
-                for e in failed))
+        parts.append("## What did not run\n\n| package | function | why |\n| --- | --- | --- |\n"
+                     + "\n".join(f"| {e['package']} {e['version']} | `{e['function']}` as"
+                                 f" {e['collective']} | {_escaped(e['why'])[:240]} |"
+                                 for e in failed))
     return "\n\n".join(parts)
 
 
 _PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>The atlas of distributed gradients</title>
 <style>body{{font:15px/1.45 system-ui,sans-serif;margin:2em auto;max-width:100em;padding:0 1em}}
-table{{border-collapse:collapse;width:100%}}td,th{{border:1px solid #ccc;padding:.3em .5em;text-align:left;vertical-align:top}}
-code{{font-size:90%}}.wrong{{background:#fde4e1}}.part{{background:#fff6d6}}.right{{background:#e6f4e6}}
-@media(prefers-color-scheme:dark){{body{{background:#161616;color:#ddd}}.wrong{{background:#532}}.part{{background:#443c14}}.right{{background:#1d3a1d}}}}
+table{{border-collapse:collapse;width:100%}}
+td,th{{border:1px solid #ccc;padding:.3em .5em;text-align:left;vertical-align:top}}
+code{{font-size:90%}}
+.wrong{{background:#fde4e1}}.part{{background:#fff6d6}}.right{{background:#e6f4e6}}
+@media(prefers-color-scheme:dark){{body{{background:#161616;color:#ddd}}
+.wrong{{background:#532}}.part{{background:#443c14}}.right{{background:#1d3a1d}}}}
 </style><h1>The atlas of distributed gradients</h1><p>{figures}</p>
-<p>A measurement of released code on CPU over Gloo. A red cell says for which case the gradient is not the derivative of the
-forward, not that a package is wrong for what it is used for.</p>
+<p>A measurement of released code on CPU over Gloo. A red cell says for which case the gradient is
+not the derivative of the forward, not that a package is wrong for what it is used for.</p>
 <table><thead><tr><th>package</th><th>collective</th>{headings}</tr></thead><tbody>
 {rows}
 </tbody></table></html>
@@ -189,13 +168,11 @@ forward, not that a package is wrong for what it is used for.</p>
 
 def _html_row(entry):
     if not entry["ran"]:
-        cells = [
-            f"<code>{html.escape(entry['function'])}</code>",
-            f"<td colspan=7>not run: {html.escape(entry['why'][:240])}"
-        ]
+        cells = [f"<code>{html.escape(entry['function'])}</code>",
+                 f"<td colspan=7>not run: {html.escape(entry['why'][:240])}"]
         return f"<tr><td>{_package(entry)}<td>{entry['collective']}<td>{cells[0]}{cells[1]}"
-    look = "wrong" if not entry["right_for"] or entry["fails_in"] else "part" if entry[
-        "not_taken"] else "right"
+    look = ("wrong" if not entry["right_for"] or entry["fails_in"] else "part" if entry["not_taken"]
+            else "right")
     cells = "".join(f"<td>{html.escape(cell.replace('`', ''))}" for cell in _cells(entry))
     return f"<tr class={look}><td>{_package(entry)}<td>{entry['collective']}{cells}"
 
@@ -207,12 +184,9 @@ def _package(entry):
 def write(docs, entries, torch):
     figures = figures_of(entries)
     (docs / "atlas" / "atlas.json").write_text(
-        json.dumps({
-            "torch": torch,
-            "rows": entries
-        }, indent=1, ensure_ascii=False) + "\n")
-    (docs / "atlas.md"
-    ).write_text(_INTRO.format(torch=torch, figures=figures) + "\n" + text_of(entries) + "\n")
+        json.dumps({"torch": torch, "rows": entries}, indent=1, ensure_ascii=False) + "\n")
+    (docs / "atlas.md").write_text(_INTRO.format(torch=torch, figures=figures) + "\n"
+                                   + text_of(entries) + "\n")
     headings = "".join(f"<th>{heading}</th>" for heading in _HEADINGS)
     rows = "\n".join(_html_row(e) for e in entries)
     (docs / "atlas" / "atlas.html").write_text(

@@ -23,7 +23,5 @@ from .saving import save_gradients
 from .step_report import ParameterReport, StepReport
 from .stepping import RankError, check_step
 
-__all__ = [
-    "GradcheckError", "GradcheckReport", "ParameterReport", "RankError", "Report", "StepReport",
-    "audit", "check", "check_step", "gradcheck", "run", "save_gradients"
-]
+__all__ = ["GradcheckError", "GradcheckReport", "ParameterReport", "RankError", "Report",
+           "StepReport", "audit", "check", "check_step", "gradcheck", "run", "save_gradients"]

@@ -65,12 +65,9 @@ def check(
             os.makedirs(folder, exist_ok=True)
             subject = f"{collective}={_subject_place(function, folder)}"
             call("audit", {**asked, "battery": folder}, [subject])
-            return _run([folder], {
-                "dtype": dtype,
-                "timeout": timeout_s,
-                "allow_code": True,
-                **options
-            }, None if keep else folder, others_start(team, os.path.join(folder, "function")))
+            return _run(
+                [folder], {"dtype": dtype, "timeout": timeout_s, "allow_code": True, **options},
+                None if keep else folder, others_start(team, os.path.join(folder, "function")))
 
     return on_all(team, ("check", collective, f"world_size={world_size}"), lead)
 
@@ -104,10 +101,8 @@ def audit(
         with tempfile.TemporaryDirectory(prefix="distgrad-") as folder:
             subject = f"{collective}={_subject_place(function, folder)}"
             options.setdefault("python", sys.executable)
-            return report_of("audit", {
-                "objective": objective,
-                **options
-            }, [subject], _Shortened(folder, True),
+            return report_of("audit", {"objective": objective, **options}, [subject],
+                             _Shortened(folder, True),
                              others_start(team, os.path.join(folder, "function")))
 
     return on_all(team, ("audit", collective), lead)
@@ -136,10 +131,8 @@ def _run(paths, options, gone, others):
     """gone: a folder that is not there any more when the report is read; None: there is none."""
     shorten = _Shortened(gone, "python" not in options)
     options.setdefault("python", sys.executable)
-    return report_of("run", {
-        "color": "never",
-        **options
-    }, [os.fspath(path) for path in paths], shorten, others)
+    return report_of("run", {"color": "never", **options}, [os.fspath(path) for path in paths],
+                     shorten, others)
 
 
 class _Shortened:

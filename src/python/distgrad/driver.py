@@ -39,16 +39,13 @@ def executable():
     package = Path(os.path.abspath(__file__)).parent
     beside = [package / "bin" / "distgrad",  # installed by pip
               package.parents[3] / "bin" / "distgrad"]  # PREFIX/share/distgrad/python/distgrad
-    built = sorted(
-        Path(__file__).resolve().parents[3].glob("build/*/bin/distgrad"),
-        key=lambda f: -f.stat().st_mtime)
+    built = sorted(Path(__file__).resolve().parents[3].glob("build/*/bin/distgrad"),
+                   key=lambda f: -f.stat().st_mtime)
     for candidate in [*beside, *built, shutil.which("distgrad")]:
         if candidate and os.access(candidate, os.X_OK):
             return str(candidate)
-    raise RuntimeError(
-        "the distgrad executable was not found: build it (tools/run), put it into PATH, or name "
-        "it in the"
-        " environment variable DISTGRAD")
+    raise RuntimeError("the distgrad executable was not found: build it (tools/run), put it into"
+                       " PATH, or name it in the environment variable DISTGRAD")
 
 
 def report_of(command, options, positional, shorten, others=None):
@@ -58,9 +55,8 @@ def report_of(command, options, positional, shorten, others=None):
     arguments."""
     code, fields, output, errors = _reported(command, options, positional, shorten, others=others)
     if code != _AS_EXPECTED or fields is None:
-        raise AssertionError(
-            "\n".join(filter(None, [output.rstrip(), errors.strip()])) or
-            f"distgrad: exit code {code}")
+        raise AssertionError("\n".join(filter(None, [output.rstrip(), errors.strip()]))
+                             or f"distgrad: exit code {code}")
     return Report(fields, output)
 
 
@@ -76,10 +72,8 @@ def compare(reference, observed, options, folder):
 def _reported(command, options, positional, shorten, cwd=None, others=None):
     with tempfile.TemporaryDirectory(prefix="distgrad-") as folder:
         file = os.path.join(folder, "report.json")
-        code, output, errors = call(command, {
-            "json": file,
-            **options
-        }, positional, shorten, cwd, others)
+        code, output, errors = call(command, {"json": file, **options}, positional, shorten,
+                                    cwd, others)
         return code, _read(file), output, errors
 
 
@@ -88,9 +82,8 @@ def call(command, options, positional, shorten=str, cwd=None, others=None):
     flag, None and False are left out, a list is several values. others(): has a launcher's other
     processes start the command, too, which then has its ranks there; else it starts ranks itself.
     Returns (exit code, output, errors); raises ValueError with what it says of bad arguments."""
-    code, output, errors = _run(
-        [os.path.abspath(executable()), command, *_option_words(options), "--", *positional], cwd,
-        others)
+    code, output, errors = _run([os.path.abspath(executable()), command, *_option_words(options),
+                                 "--", *positional], cwd, others)
     output, errors = shorten(output), shorten(errors)
     if code in _INTERRUPTED:
         raise KeyboardInterrupt
@@ -108,9 +101,7 @@ def start(line, launched, cwd=None, **streams):
     """launched: as one of a launcher's processes, whose variables it sees; else it starts its ranks
     itself."""
     environment = dict(os.environ, **{IN_RANK: "1"},
-                       **({} if launched else {
-                           "DISTGRAD_LAUNCHER": "none"
-                       }))
+                       **({} if launched else {"DISTGRAD_LAUNCHER": "none"}))
     # The ranks are of this interpreter and see the modules that this process sees.
     environment["PYTHONPATH"] = os.pathsep.join(p or os.getcwd() for p in sys.path)
     return subprocess.Popen(line, stdin=subprocess.DEVNULL, env=environment, cwd=cwd, **streams)

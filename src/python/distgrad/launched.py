@@ -60,7 +60,7 @@ class Team:
         self._wait_s = place["wait_s"]
         self._lost = None  # why this process is through with the others
         self._connections = _others(place) if self.rank == 0 else {0: _leader(place)}
-        # Of this process, and of rank 0 as seen from here
+        # The addresses of this process, and of rank 0 as seen from here
         self.own, self.store = self._share_addresses()
         self.interface = _told(self.own)
 
@@ -76,9 +76,8 @@ class Team:
         except (OSError, EOFError, LaunchError) as error:
             if not isinstance(error, LaunchError):
                 error = LaunchError(
-                    f"the connection to {'another rank' if self.rank == 0 else 'rank 0'} is lost: "
-                    f"{_reason(error)}"
-                )
+                    f"the connection to {'another rank' if self.rank == 0 else 'rank 0'} is lost:"
+                    f" {_reason(error)}")
             self._lost = str(error)
             self.close()
             raise error from None
@@ -124,31 +123,27 @@ class Team:
             try:
                 self.send(rank, message)
             except Exception:  # an exception that cannot be pickled
-                self.send(rank,
-                          ("raised",
-                           LaunchError(f"rank 0 raised {type(message[1]).__name__}: {message[1]}")))
+                self.send(rank, ("raised", LaunchError(f"rank 0 raised {type(message[1]).__name__}:"
+                                                       f" {message[1]}")))
 
     def _await_calls(self, call):
         missing = set(self._connections)
         end = time.monotonic() + self._wait_s
         while missing:
             if time.monotonic() > end:
-                raise LaunchError(
-                    f"{ranks_text(sorted(missing))} did not call {call[0]} within {self._wait_s} "
-                    f"s, as rank 0 has: call"
-                    " it on all ranks, or set DISTGRAD_LAUNCHER=none, and each process that calls "
-                    "it starts its own"
-                )
+                raise LaunchError(f"{ranks_text(sorted(missing))} did not call {call[0]} within"
+                                  f" {self._wait_s} s, as rank 0 has: call it on all ranks, or set"
+                                  " DISTGRAD_LAUNCHER=none, and each process that calls it starts"
+                                  " its own")
             for rank, message in self.receive(1):
                 if message is None:
                     raise LaunchError(self._lost)
                 if message[0] != "call":  # what was under way when the call before ended
                     continue
                 if message[1] != call:
-                    raise LaunchError(
-                        f"rank {rank} calls {_call_text(message[1])} and rank 0 "
-                        f"{_call_text(call)}: all processes of a"
-                        " launcher are to make the same calls in the same order")
+                    raise LaunchError(f"rank {rank} calls {_call_text(message[1])} and rank 0"
+                                      f" {_call_text(call)}: all processes of a launcher are to"
+                                      " make the same calls in the same order")
                 missing.discard(rank)
 
     def _follow(self, call, follow):
@@ -209,12 +204,10 @@ def _others(place):
                 held, _ = listening.accept()
             except TimeoutError:
                 missing = sorted(set(range(1, place["size"])) - set(found))
-                raise LaunchError(
-                    f"{ranks_text(missing)} did not come to rank 0 within {place['wait_s']} s: "
-                    f"call distgrad on all"
-                    " ranks, or set DISTGRAD_LAUNCHER=none, and each process that calls it starts "
-                    "its own"
-                ) from None
+                raise LaunchError(f"{ranks_text(missing)} did not come to rank 0 within"
+                                  f" {place['wait_s']} s: call distgrad on all ranks, or set"
+                                  " DISTGRAD_LAUNCHER=none, and each process that calls it starts"
+                                  " its own") from None
             there = _proven(held, place, asks=True)
             if there:
                 found[there.recv()] = there
@@ -248,12 +241,12 @@ def _leader(place):
                 if there:
                     there.send(place["rank"])
                     return there
-                stranger = "; who listens there does not know this job's secret: set DISTGRAD_SECRET to the same for all ranks"
+                stranger = ("; who listens there does not know this job's secret: set"
+                            " DISTGRAD_SECRET to the same for all ranks")
         time.sleep(_RETRY_S)
-    raise LaunchError(
-        f"rank {place['rank']} found no rank 0 at {' or '.join(place['addresses'])}, ports "
-        f"{place['first_port']} to"
-        f" {place['first_port'] + place['ports'] - 1}, within {place['wait_s']} s{stranger}")
+    raise LaunchError(f"rank {place['rank']} found no rank 0 at {' or '.join(place['addresses'])},"
+                      f" ports {place['first_port']} to {place['first_port'] + place['ports'] - 1},"
+                      f" within {place['wait_s']} s{stranger}")
 
 
 def _proven(held, place, asks):

@@ -10,7 +10,6 @@ IN_RANK = "DISTGRAD_IN_RANK"
 def refuse_in_rank(name):
     """Raises RuntimeError in a rank."""
     if os.environ.get(IN_RANK):
-        raise RuntimeError(
-            f"distgrad.{name} was called in a rank, which imports the file that the function is "
-            f"in: put the call"
-            " into a test function, or under `if __name__ == \"__main__\":`")
+        raise RuntimeError(f"distgrad.{name} was called in a rank, which imports the file that the"
+                           " function is in: put the call into a test function, or under `if"
+                           " __name__ == \"__main__\":`")

@@ -13,7 +13,8 @@ import sys
 import time
 import traceback
 
-from .ranks.process import adopt_orphans, children, die_with_parent, end_children, kill_group, set_group
+from .ranks.process import (adopt_orphans, children, die_with_parent, end_children, kill_group,
+                            set_group)
 from .stillness import Stillness, collective_of
 
 _POLL_S = 0.005
@@ -84,8 +85,8 @@ class Nursery:
         waiting, is_ending = set(self._names), False
         begin = time.monotonic()
         end = begin + self._timeout_s
-        while waiting and time.monotonic() < end and not (self._apart and
-                                                          os.path.exists(self._path("late"))):
+        while waiting and time.monotonic() < end and not (self._apart
+                                                          and os.path.exists(self._path("late"))):
             dead = self._reap()
             for name in sorted(waiting):
                 if os.path.exists(self._path(name + ".error")):
@@ -95,8 +96,8 @@ class Nursery:
                 elif not os.path.exists(self._path(name + ".done")):
                     continue
                 waiting.discard(name)
-            if not is_ending and (self._enough.isdisjoint(waiting) or
-                                  any(map(self._ends_all, self._failures))):
+            if not is_ending and (self._enough.isdisjoint(waiting)
+                                  or any(map(self._ends_all, self._failures))):
                 is_ending, end = True, min(end, time.monotonic() + self._grace_s)
             if not self._failures and self._is_stuck(waiting & self._together):
                 waiting &= self._together
@@ -152,12 +153,8 @@ class Nursery:
         self._processes.clear()
 
     def _fail(self, name, kind, text):
-        self._failures.append({
-            "process": name,
-            "kind": kind,
-            "text": text,
-            "output": self._text(name + ".out")[-4096:]
-        })
+        self._failures.append({"process": name, "kind": kind, "text": text,
+                               "output": self._text(name + ".out")[-4096:]})
 
     def _path(self, name):
         return os.path.join(self._folder, name)
@@ -172,7 +169,8 @@ class Nursery:
 
 def _is_told(line):
     """Of a line of a stack: whether it is the user's or torch's."""
-    return f'"{os.path.dirname(os.path.abspath(__file__))}' not in line and 'File "<string>"' not in line
+    return (f'"{os.path.dirname(os.path.abspath(__file__))}' not in line
+            and 'File "<string>"' not in line)
 
 
 def _status_text(status):
@@ -209,9 +207,8 @@ def _be(name, folder, work, gate, parent):
 
 def _traceback(error):
     here = os.path.dirname(os.path.abspath(__file__))
-    frames = [
-        f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(here)
-    ]
+    frames = [f for f in traceback.extract_tb(error.__traceback__)
+              if not f.filename.startswith(here)]
     lines = ["Traceback (most recent call last):\n"
             ] + traceback.format_list(frames) if frames else []
     return "".join(lines + traceback.format_exception_only(type(error), error))
@@ -235,8 +232,8 @@ def join_group(rank, world_size, backend, folder, timeout_s, place=None):
     if "nccl" in backend:
         torch.cuda.set_device(local_rank % torch.cuda.device_count())
     limit = datetime.timedelta(seconds=timeout_s)
-    store = dist.FileStore(os.path.join(folder, "store"), world_size) if not place else _store_at(
-        place, rank, limit)
+    store = (dist.FileStore(os.path.join(folder, "store"), world_size) if not place
+             else _store_at(place, rank, limit))
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=limit)
 
 

@@ -98,10 +98,8 @@ def _process_groups(rank, world_size):
     found = []
     for group, ranks in getattr(world, "pg_group_ranks", {}).items():
         name = getattr(group, "group_desc", "").removeprefix("mesh_")
-        entry = {
-            "name": "" if name in ("undefined", "default_pg") else name,
-            "ranks": sorted(ranks)
-        }
+        entry = {"name": "" if name in ("undefined", "default_pg") else name,
+                 "ranks": sorted(ranks)}
         if 1 < len(ranks) < world_size and rank in ranks and entry not in found:
             found.append(entry)
     return found
@@ -114,10 +112,8 @@ def _gradients_of(model):
     if isinstance(model, Mapping):
         for name, gradient in model.items():
             if gradient is not None and not isinstance(gradient, torch.Tensor):
-                raise TypeError(
-                    f"the gradient of {name!r} is a {type(gradient).__name__}, and neither a "
-                    f"tensor nor None"
-                )
+                raise TypeError(f"the gradient of {name!r} is a {type(gradient).__name__}, and"
+                                " neither a tensor nor None")
         return [(str(name), None, gradient) for name, gradient in model.items()]
     from torch.nn.parallel import DistributedDataParallel
 
@@ -199,10 +195,8 @@ def _local_tensor(name, gradient):
     if tensor.dtype in (torch.complex64, torch.complex128):
         tensor = torch.view_as_real(tensor.resolve_conj())
     if str(tensor.dtype) not in _DTYPE_NAMES:
-        raise TypeError(
-            f"the gradient of {name} is {tensor.dtype}: float64, float32, float16 and bfloat16 "
-            f"can be saved"
-        )
+        raise TypeError(f"the gradient of {name} is {tensor.dtype}: float64, float32, float16 and"
+                        " bfloat16 can be saved")
     tensor = tensor.resolve_neg().cpu().contiguous()
     return _DTYPE_NAMES[str(tensor.dtype)], list(tensor.shape), tensor
 

@@ -18,10 +18,8 @@ START_S = 120  # for torch to be imported, on a busy machine
 _GRACE_S = 1.0  # for others' failures after the first: it may be an echo
 _STACKS_S = 5.0  # for the stacks of all where one hangs
 _POLL_S = 0.01
-_PROGRAM = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[3]); from distgrad.step_process import "
-    "main;"
-    " main(sys.argv[1], sys.argv[2])")
+_PROGRAM = ("import json, sys; sys.path[:] = json.loads(sys.argv[3]); from distgrad.step_process"
+            " import main; main(sys.argv[1], sys.argv[2])")
 
 
 _runs = itertools.count()
@@ -49,15 +47,10 @@ class StepProcess:
         path = [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))] + sys.path
         command = [sys.executable, "-c", _PROGRAM, folder, str(os.getpid()), json.dumps(path)]
         with open(self._path("printed"), "wb") as printed:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=printed,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                # Ctrl-C is for this process to handle
-                pass_fds=kept,
-                start_new_session=True)
+            # In a session of its own, as Ctrl-C is for this process to handle.
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=printed,
+                                             stderr=subprocess.STDOUT, env=environment,
+                                             pass_fds=kept, start_new_session=True)
 
     def wait(self, seconds):
         try:
@@ -117,18 +110,11 @@ class Member:
         self._folder, self._told = folder, False
         self._names = [f"rank-{self.rank}"
                       ] + (["single"] if self.rank == 0 and request["single"] is not None else [])
-        place = {
-            "host": team.store,
-            "port": port,
-            "interface": team.interface,
-            "local_rank": team.local_rank,
-            "local_size": team.local_size,
-            "listening": listening
-        }
-        self._process = StepProcess(folder, {
-            **request, "names": self._names,
-            "place": place
-        }, [] if listening is None else [listening])
+        place = {"host": team.store, "port": port, "interface": team.interface,
+                 "local_rank": team.local_rank, "local_size": team.local_size,
+                 "listening": listening}
+        self._process = StepProcess(folder, {**request, "names": self._names, "place": place},
+                                    [] if listening is None else [listening])
 
     def news(self):
         """(what failed, the files {name: bytes} for rank 0), once, when there is one; else None."""
@@ -157,11 +143,8 @@ class Member:
         if self.rank == 0:
             return {}
         names = [os.path.join("ranks", f"rank_{self.rank}.safetensors"), f"rank-{self.rank}.trace"]
-        return {
-            name: Path(self._folder, name).read_bytes()
-            for name in names
-            if self._process.has(name)
-        }
+        return {name: Path(self._folder, name).read_bytes() for name in names
+                if self._process.has(name)}
 
 
 class Follower:
@@ -210,11 +193,8 @@ class Lead:
                                          backlog=socket.SOMAXCONN)
         with listening:
             port = listening.getsockname()[1]
-            more = {
-                key: self._request[key]
-                for key in ("wrong", "right", "timeout_s")
-                if key in self._request
-            }
+            more = {key: self._request[key] for key in ("wrong", "right", "timeout_s")
+                    if key in self._request}
             self._tell(("run", self._run, port, more))
             self._member = Member(self._team, self._folder, self._request, port, listening.fileno())
         try:
@@ -238,8 +218,8 @@ class Lead:
                                      self._run):  # and not a late one's of the run before
                     self._take(rank, *message[2:])
             if self._failures and not self._ending:
-                self._ending = "late" if all(
-                    f["kind"] == "hang" for f in self._failures) else "grace"
+                self._ending = ("late" if all(f["kind"] == "hang" for f in self._failures)
+                                else "grace")
                 end = min(end,
                           time.monotonic() + (_STACKS_S if self._ending == "late" else _GRACE_S))
                 if self._ending == "late":

@@ -86,10 +86,8 @@ def _run_and_save(name, folder, request):
     if rank is None and isinstance(found, tuple) and len(found) == 2:
         found, losses = found
     if not isinstance(found, Mapping):
-        raise TypeError(
-            f"{name}: the function returned a {type(found).__name__}; it is to return "
-            f"{{parameter: gradient}}"
-        )
+        raise TypeError(f"{name}: the function returned a {type(found).__name__}; it is to return"
+                        f" {{parameter: gradient}}")
     reached = sum(gradient is not None for gradient in found.values())
     saving.save(found, os.path.join(folder, SINGLE if rank is None else "ranks"),
                 **watch.described(reached))

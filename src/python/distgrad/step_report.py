@@ -48,7 +48,8 @@ class StepReport(Report):
 
     def _head(self):
         wrong, total = len(self.wrong), _count(len(self.parameters), "gradient")
-        head = f"{wrong} of {total} {'is' if wrong == 1 else 'are'} wrong" if wrong else f"{total}, all right"
+        head = (f"{wrong} of {total} {'is' if wrong == 1 else 'are'} wrong" if wrong
+                else f"{total}, all right")
         return f"check_step: {head}, on {_count(self.world_size, 'rank')} ({self.backend})"
 
 
@@ -77,10 +78,8 @@ def _parameter(fields):
 def _worst(worst):
     if worst is None:
         return ""
-    place = " ".join(
-        filter(None,
-               [f"rank {worst['ranks'][0]}" if worst["ranks"] else "",
-                str(worst["index"] or "")]))
+    place = " ".join(filter(None, [f"rank {worst['ranks'][0]}" if worst["ranks"] else "",
+                                   str(worst["index"] or "")]))
     return f"{place}: {worst['observed']}, truth {worst['reference']}"
 
 

@@ -102,32 +102,23 @@ def check_step(
         raise ValueError(
             f"check_step needs {world_size} ranks, and {team.launcher} has started {team.size}")
     with tempfile.TemporaryDirectory(prefix="distgrad-") as folder:
-        request = {
-            "parallel": transport.dumps(parallel),
-            "single": transport.dumps(single) if callable(single) else None,
-            "world_size": world_size,
-            "backend": backend,
-            "seed": seed,
-            "timeout_s": float(timeout_s),
-            "modules": sorted(
-                name for name in sys.modules
-                if name.startswith("torch.") and not name.startswith("torch._inductor"))
-        }
-        options = {
-            "rtol": rtol,
-            "atol": atol,
-            "strict": strict,
-            "partly_held": [partly_held] if isinstance(partly_held, str) else list(partly_held),
-            "reduce": [f"{pattern}={op}" for pattern, op in (reduce or {}).items()],
-            "count": [f"{name}={n}" for name, n in (counts or {}).items()],
-            **{
-                name: os.path.abspath(path) for name, path in (("html", html), ("junit", junit), ("markdown", markdown), ("sarif", sarif)) if path
-            }
-        }
+        request = {"parallel": transport.dumps(parallel),
+                   "single": transport.dumps(single) if callable(single) else None,
+                   "world_size": world_size, "backend": backend, "seed": seed,
+                   "timeout_s": float(timeout_s),
+                   "modules": sorted(name for name in sys.modules if name.startswith("torch.")
+                                     and not name.startswith("torch._inductor"))}
+        options = {"rtol": rtol, "atol": atol, "strict": strict, "partly_held": [partly_held]
+                   if isinstance(partly_held, str) else list(partly_held),
+                   "reduce": [f"{pattern}={op}" for pattern, op in (reduce or {}).items()],
+                   "count": [f"{name}={n}" for name, n in (counts or {}).items()],
+                   **{name: os.path.abspath(path)
+                      for name, path in (("html", html), ("junit", junit), ("markdown", markdown),
+                                         ("sarif", sarif)) if path}}
         if not team:
             return _compared(folder, request, single, options)
-        call = ("check_step", getattr(parallel, "__qualname__",
-                                      "a function"), f"world_size={world_size}")
+        call = ("check_step", getattr(parallel, "__qualname__", "a function"),
+                f"world_size={world_size}")
         return team.agree(call, lambda: _compared(folder, request, single, options),
                           Follower(team, folder, request))
 
@@ -138,9 +129,8 @@ def _compared(folder, request, single, options):
     if not callable(single):
         _save_single(single, os.path.join(folder, "single"))
     if not _has_gradients(os.path.join(folder, "single")):
-        raise AssertionError(
-            "check_step: the single run has no gradient at all (all are None): nothing was compared"
-        )
+        raise AssertionError("check_step: the single run has no gradient at all (all are None):"
+                             " nothing was compared")
     good, fields, text = compare("single", "ranks", options, folder)
     where = _where(fields, folder, request) if not good and callable(single) else None
     report = StepReport(fields, text, request["backend"], where)
@@ -153,12 +143,9 @@ def _compared(folder, request, single, options):
 
 def _where(fields, folder, request):
     """What a second, watched run says of where the mistake is; None where nothing is wrong."""
-    wrong = {
-        p["name"]: {
-            "verdict": p["verdict"],
-            "factor": p["factor"] if p["verdict"] == "scaled" else None
-        } for p in fields["parameters"] if not p["right"] and not p["forgiven"]
-    }
+    wrong = {p["name"]: {"verdict": p["verdict"],
+                         "factor": p["factor"] if p["verdict"] == "scaled" else None}
+             for p in fields["parameters"] if not p["right"] and not p["forgiven"]}
     right = [p["name"] for p in fields["parameters"] if p["verdict"] == "right"]
     if not wrong:
         return None
@@ -169,30 +156,20 @@ def _where(fields, folder, request):
     try:
         _run_processes(again, request)
     except RankError as error:
-        return {
-            "text": [
-                f"It was not found where it begins, as the second, watched run failed: "
-                f"{str(error).splitlines()[-1]}"
-            ]
-        }
+        return {"text": ["It was not found where it begins, as the second, watched run failed:"
+                         f" {str(error).splitlines()[-1]}"]}
     with open(os.path.join(again, "where")) as file:
         where = json.load(file)
-    if any(
-            Path(again, name).read_bytes() != Path(folder, name).read_bytes()
-            for name in _saved(folder)):
-        where["text"].append(
-            "The second run, which this is from, gave other gradients than the first: the step is "
-            "not deterministic."
-        )
+    if any(Path(again, name).read_bytes() != Path(folder, name).read_bytes()
+           for name in _saved(folder)):
+        where["text"].append("The second run, which this is from, gave other gradients than the"
+                             " first: the step is not deterministic.")
     return where
 
 
 def _saved(folder):
-    return [
-        os.path.join(what, name)
-        for what in ("ranks", "single")
-        for name in sorted(os.listdir(os.path.join(folder, what)))
-    ]
+    return [os.path.join(what, name) for what in ("ranks", "single")
+            for name in sorted(os.listdir(os.path.join(folder, what)))]
 
 
 def _check_arguments(parallel, single, world_size, reduce, counts, timeout_s):
@@ -222,18 +199,14 @@ def _check_parameters(name, function, offered):
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # no signature to read: the call will tell
         return
-    unknown = [
-        p.name
-        for p in parameters
-        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and
-        (p.name not in offered or p.kind == p.POSITIONAL_ONLY)
-    ]
+    unknown = [p.name for p in parameters
+               if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+               and (p.name not in offered or p.kind == p.POSITIONAL_ONLY)]
     if unknown:
         told = "gets `rank` and `world_size`, under these names" if offered else "gets no arguments"
-        raise TypeError(
-            f"{name} {told}: what to pass for {', '.join(f'`{u}`' for u in unknown)} is not "
-            f"known. Rename it, or wrap"
-            f" the function: lambda{' rank, world_size' if offered else ''}: ...")
+        raise TypeError(f"{name} {told}: what to pass for {', '.join(f'`{u}`' for u in unknown)} is"
+                        " not known. Rename it, or wrap the function:"
+                        f" lambda{' rank, world_size' if offered else ''}: ...")
 
 
 def _run_processes(folder, request):
@@ -254,16 +227,16 @@ ECHOES = ("Connection closed by peer", "Connection reset by peer", "Broken pipe"
 
 def _failure_text(failures):
     failures.sort(key=_is_echo)  # stable: else in order of time
-    processes, failure_of = {}, {
-        failure["process"]: failure for failure in failures
-    }  # what happened -> to whom
+    failure_of = {failure["process"]: failure for failure in failures}
+    processes = {}  # what happened -> to whom
     for failure in failures:
         if not processes or not _is_echo(failure):
-            processes.setdefault((failure["kind"], failure["text"], failure["output"]),
-                                 []).append(failure["process"])
+            happened = failure["kind"], failure["text"], failure["output"]
+            processes.setdefault(happened, []).append(failure["process"])
     parts = []
     for (kind, text, output), names in processes.items():
-        told = f"{_who(names)} {_kind_text(kind, failure_of[names[0]])}:\n{text or '(no Python code)'}"
+        head = f"{_who(names)} {_kind_text(kind, failure_of[names[0]])}"
+        told = f"{head}:\n{text or '(no Python code)'}"
         parts.append(told + (f"\nit printed:\n{output}" if output else ""))
     return "check_step: " + "\n\n".join(parts)
 
@@ -273,7 +246,8 @@ def _kind_text(kind, failure):
         return {"exception": "raised", "crash": "died"}[kind]
     inside = f" in {failure['collective']}" if failure["collective"] else ""
     finished = failure["finished"]
-    beside = f", and {_who(finished)} {'has' if len(finished) == 1 else 'have'} finished" if finished else ""
+    beside = (f", and {_who(finished)} {'has' if len(finished) == 1 else 'have'} finished"
+              if finished else "")
     return f"not done after {failure['seconds']:.0f} s{beside}, but{inside} at"
 
 
@@ -297,5 +271,5 @@ def _save_single(gradients, folder):
 
 def _has_gradients(folder):
     with open(os.path.join(folder, "rank_0.safetensors"), "rb") as file:
-        # Beside the metadata
-        return len(json.loads(file.read(int.from_bytes(file.read(8), "little")))) > 1
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        return len(header) > 1  # beside the metadata

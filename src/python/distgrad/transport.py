@@ -35,10 +35,9 @@ def dumps(value):
     except TransportError:
         raise
     except Exception as error:  # whatever a __reduce__ raises
-        raise TransportError(
-            f"{_named(value)} cannot be sent to the ranks: {error}. Make what it uses inside the "
-            f"function"
-            " itself, or at the top of the module") from None
+        raise TransportError(f"{_named(value)} cannot be sent to the ranks: {error}. Make what it"
+                             " uses inside the function itself, or at the top of the"
+                             " module") from None
     return pickle.dumps((pickler.files, buffer.getvalue()))
 
 
@@ -51,10 +50,10 @@ def loads(data):
 def place_of(target):
     """(module's name, dotted name in it) of a function, class or method at the top of a module, or
     of an object that a module holds; None where there is no such name."""
-    # Of an autograd.Function's apply: built in since torch 2.12 or so
+    # Of an autograd.Function's apply: built in since torch 2.12 or so.
     owner = getattr(target, "__self__", None)
-    if owner is not None and not isinstance(owner, types.ModuleType) and hasattr(
-            owner, getattr(target, "__name__", "")):
+    own_name = getattr(target, "__name__", "")
+    if owner is not None and not isinstance(owner, types.ModuleType) and hasattr(owner, own_name):
         at = place_of(owner)
         return at and (at[0], f"{at[1]}.{target.__name__}")
     name = getattr(target, "__qualname__", None)
@@ -88,10 +87,8 @@ class _Pickler(pickle.Pickler):
     def _reduce_class(self, value):
         if "<locals>" in value.__qualname__ and _at(sys.modules.get(value.__module__),
                                                     value.__qualname__) is not value:
-            raise TransportError(
-                f"the class {value.__qualname__} is made inside a function and cannot be sent to "
-                f"the ranks:"
-                " move it to the top of its module")
+            raise TransportError(f"the class {value.__qualname__} is made inside a function and"
+                                 " cannot be sent to the ranks: move it to the top of its module")
         self._note(value.__module__)
         return NotImplemented
 

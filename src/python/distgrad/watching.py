@@ -37,8 +37,8 @@ class Watch:
         passes = max(map(len, reached), default=0)
         if passes > 1:
             found["counts"]["backward passes"] = passes
-        told = all(math.isfinite(c) for seen in reached for c in seen) and any(
-            any(seen) for seen in reached)
+        told = (all(math.isfinite(c) for seen in reached for c in seen)
+                and any(any(seen) for seen in reached))
         # Else it is not known what the others are made of
         if told and len(reached) >= gradients > 0:
             found["local"] = hashlib.sha256(repr(reached).encode()).hexdigest()
@@ -52,9 +52,7 @@ def _checksum(gradient):
         local = gradient.to_local() if hasattr(gradient, "to_local") else gradient
         flat = (torch.view_as_real(local.resolve_conj())
                 if local.is_complex() else local).detach().reshape(-1).double()
-        return float(
-            (flat *
-             torch.arange(1.0,
-                          flat.numel() + 1, dtype=torch.float64, device=flat.device).cos()).sum())
+        return float((flat * torch.arange(1.0, flat.numel() + 1, dtype=torch.float64,
+                                          device=flat.device).cos()).sum())
     except Exception:  # a gradient that has no numbers, as under tracing: nothing is known
         return math.nan

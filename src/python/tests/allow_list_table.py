@@ -6,9 +6,11 @@ import re
 import textwrap
 
 _SOURCE = pathlib.Path(__file__).resolve().parents[2] / "expression" / "allow_list.cpp"
+_COLUMNS = 100
 _PLACES = {"F": ("TORCH",), "M": ("METHODS",), "FM": ("TORCH", "METHODS"), "L": ("LINALG",)}
 
-_HEAD = '''"""What an expression may call: src/expression/allow_list.cpp's tables, from which a test's script
+_HEAD = '''\
+"""What an expression may call: src/expression/allow_list.cpp's tables, from which a test's script
 makes this file.
 
 python3 src/python/tests/allow_list_table.py > src/python/distgrad/ranks/allow_list.py
@@ -37,11 +39,24 @@ def tables(text):
                             _body(text, "kFunctional"))
     assert len(functional) == _body(text, "kFunctional").count("{")
     result["FUNCTIONAL"] = {name: re.sub(r'"\s*"', "", arguments) for name, arguments in functional}
-    for table, array in (("ATTRIBUTES", "kAttributes"), ("DTYPES", "kTorchDTypes"), ("CONSTANTS",
-                                                                                     "kConstants")):
+    for table, array in (("ATTRIBUTES", "kAttributes"), ("DTYPES", "kTorchDTypes"),
+                         ("CONSTANTS", "kConstants")):
         result[table] = set(re.findall(r'\{"(\w+)"', _body(text, array)))
     result["PYTHON"] = set(re.findall(r'"(\w+)"', _body(text, "kPythonFunctions")))
     return result
+
+
+def _row(name, arguments):
+    """An entry of FUNCTIONAL; in adjacent strings where one line cannot hold its arguments."""
+    assert not re.search(r'["\\]', arguments), name
+    row = f'    "{name}": "{arguments}",\n'
+    if len(row) <= _COLUMNS + 1:
+        return row
+    # Only between arguments: the blanks inside of one are hidden from the wrapping.
+    whole = re.sub(r"(?<!,) ", "\0", arguments)
+    pieces = textwrap.wrap(whole, _COLUMNS - len('        ""'), drop_whitespace=False)
+    lines = [f'        "{piece}"\n' for piece in pieces]
+    return f'    "{name}": (\n' + "".join(lines).replace("\0", " ") + "    ),\n"
 
 
 def module(tables_):
@@ -49,11 +64,10 @@ def module(tables_):
     for table, names in tables_.items():
         if table == "FUNCTIONAL":
             continue
-        words = textwrap.fill(" ".join(sorted(names)), 116, initial_indent="    ",
+        words = textwrap.fill(" ".join(sorted(names)), _COLUMNS, initial_indent="    ",
                               subsequent_indent="    ")
         parts.append(f'{table} = frozenset(\n    """\n{words}\n    """.split()\n)\n')
-    rows = "".join(
-        f"    {name!r}: {arguments!r},\n" for name, arguments in tables_["FUNCTIONAL"].items())
+    rows = "".join(_row(name, arguments) for name, arguments in tables_["FUNCTIONAL"].items())
     parts.append(
         "# The arguments on offer, in torch's schema language; empty: as torch.NAME has them.\n"
         "FUNCTIONAL = {\n" + rows + "}\n")

@@ -64,8 +64,7 @@ def differences(in_cpp, in_python):
 # A rank whose operand wants no gradient where others' do is attached to the graph before it is
 # known what the subject is, so that a plain call is warned of there as well.
 KNOWN = {
-    ("in_place", "scenarios/collectives/sync_where_one_part_has_no_gradient.json:"): "warnings"
-}
+    ("in_place", "scenarios/collectives/sync_where_one_part_has_no_gradient.json:"): "warnings"}
 
 
 def compare(options, subject):

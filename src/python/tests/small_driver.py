@@ -105,15 +105,8 @@ class Rank:
         self.id += 1
         writer = FrameWriter()
         weights = torch.tensor(weights or [1.0] * program["world_size"])
-        header = {
-            "kind": "run",
-            "id": self.id,
-            "program": program,
-            "subject": subject,
-            "backend": "gloo",
-            "weights": weights,
-            **more
-        }
+        header = {"kind": "run", "id": self.id, "program": program, "subject": subject,
+                  "backend": "gloo", "weights": weights, **more}
         os.write(self.channel.fileno(), pack(placed(header, writer), (), writer))
 
     def reply(self):

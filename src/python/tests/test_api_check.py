@@ -53,25 +53,9 @@ def asks_too_much(x, bits):
     return x
 
 
-SCENARIO = {
-    "world_size": 2,
-    "inputs": {
-        "x": 1.0
-    },
-    "steps": [{
-        "y": {
-            "all_reduce": "(rank + 2) * x"
-        }
-    }],
-    "loss": "y * y",
-    "objective": "sum",
-    "subjects": {
-        "in_place": {
-            "verdict": "mismatch"
-        },
-        "reference": "match"
-    }
-}
+SCENARIO = {"world_size": 2, "inputs": {"x": 1.0},
+            "steps": [{"y": {"all_reduce": "(rank + 2) * x"}}], "loss": "y * y", "objective": "sum",
+            "subjects": {"in_place": {"verdict": "mismatch"}, "reference": "match"}}
 
 
 class Check(unittest.TestCase):
@@ -89,9 +73,8 @@ class Check(unittest.TestCase):
             self.assertEqual(json.loads(Path(folder, "3-ranks.json").read_text())["world_size"], 3)
 
     def test_the_objective_decides(self):
-        self.assertEqual(
-            distgrad.check(in_place, "all_reduce", 2,
-                           objective="replicated")["summary"]["not_as_expected"], 0)
+        self.assertEqual(distgrad.check(in_place, "all_reduce", 2,
+                                        objective="replicated")["summary"]["not_as_expected"], 0)
         with self.assertRaisesRegex(AssertionError, "identity-backward"):
             distgrad.check(in_place, "all_reduce", 2, filter="2-ranks")
 
@@ -124,13 +107,8 @@ class Check(unittest.TestCase):
             for collective in KINDS:
                 with tempfile.TemporaryDirectory() as folder, self.subTest(
                         collective, objective=objective):
-                    options = {
-                        "op": "sum",
-                        "objective": objective,
-                        "world_size": 4,
-                        "battery": folder,
-                        "collective": collective
-                    }
+                    options = {"op": "sum", "objective": objective, "world_size": 4,
+                               "battery": folder, "collective": collective}
                     driver.call("audit", options, ["reference"])
                     summary = distgrad.run(folder)["summary"]
                     self.assertGreater(summary["cases"], 10)
@@ -207,13 +185,12 @@ class Executable(unittest.TestCase):
             environment = {name: value for name, value in os.environ.items() if name != "DISTGRAD"}
             found = subprocess.run(
                 [sys.executable, "-c", "from distgrad import driver; print(driver.executable())"],
-                env={
-                    **environment, "PYTHONPATH": str(package)
-                }, capture_output=True, text=True)
+                env={**environment, "PYTHONPATH": str(package)}, capture_output=True, text=True)
             self.assertEqual(found.stdout.strip(), str(program), found.stderr)
 
     def test_importing_distgrad_does_not_import_torch(self):
-        code = f"import sys; sys.path.insert(0, {PACKAGE!r}); import distgrad; print('torch' in sys.modules)"
+        code = (f"import sys; sys.path.insert(0, {PACKAGE!r}); import distgrad; print('torch' in"
+                " sys.modules)")
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         self.assertEqual(done.stdout.strip(), "False", done.stderr)
 

@@ -63,24 +63,14 @@ def plain_tensors(rank):
         "complex_wrong": (2 - 2j) * T,
         "extra": T,
         "by_rank": (rank + 1.137) * T,
-        **({
-            "missing_on_one": T
-        } if rank else {}),
+        **({"missing_on_one": T} if rank else {}),
     }  # fmt: skip
 
 
-PLAIN_TRUTH = {
-    name: T for name in plain_tensors(0)
-} | {
-    "missing_on_one": T,
-    "never": T,
-    "none_for_zero": 0 * T,
-    "both_not_finite": torch.full_like(T, torch.nan).where(T == 1, T),
-    "scalar": torch.tensor(2.0),
-    "empty": torch.zeros(0, 3),
-    "complex": (1 + 2j) * T,
-    "complex_wrong": (1 + 2j) * T
-}
+PLAIN_TRUTH = ({name: T for name in plain_tensors(0)} | {
+    "missing_on_one": T, "never": T, "none_for_zero": 0 * T,
+    "both_not_finite": torch.full_like(T, torch.nan).where(T == 1, T), "scalar": torch.tensor(2.0),
+    "empty": torch.zeros(0, 3), "complex": (1 + 2j) * T, "complex_wrong": (1 + 2j) * T})
 del PLAIN_TRUTH["extra"]
 
 
@@ -132,9 +122,8 @@ class Plain(unittest.TestCase):
     def test_the_report_is_compares(self):
         self.assertEqual(self.report["kind"], "gradient-comparison")
         self.assertEqual(self.report["summary"]["not_right"], len(self.report.wrong))
-        self.assertTrue(
-            str(self.report).startswith(
-                f"check_step: {len(self.report.wrong)} of {len(self.report.parameters)} gradients"))
+        self.assertTrue(str(self.report).startswith(f"check_step: {len(self.report.wrong)} of"
+                                                    f" {len(self.report.parameters)} gradients"))
 
 
 def distributed_tensors(rank):
@@ -166,27 +155,15 @@ def distributed_tensors(rank):
 
 class Distributed(unittest.TestCase):
     def test_placements(self):
-        report = judged(
-            distributed_tensors, {
-                name: T for name in ("sharded", "uneven", "scaled_piece", "swapped", "partial",
-                                     "partial_max", "averaged", "not_summed", "twice", "on_submesh",
-                                     "mixed")
-            }, 4)
+        report = judged(distributed_tensors,
+                        {name: T for name in ("sharded", "uneven", "scaled_piece", "swapped",
+                                              "partial", "partial_max", "averaged", "not_summed",
+                                              "twice", "on_submesh", "mixed")}, 4)
         found = {name: p.finding for name, p in report.parameters.items()}
-        self.assertEqual(
-            found, {
-                "sharded": None,
-                "uneven": None,
-                "scaled_piece": "scaled",
-                "swapped": "wrong-slice",
-                "partial": None,
-                "partial_max": None,
-                "averaged": "scaled",
-                "not_summed": "missing-reduction",
-                "twice": "scaled",
-                "on_submesh": None,
-                "mixed": "unclear"
-            })
+        self.assertEqual(found, {"sharded": None, "uneven": None, "scaled_piece": "scaled",
+                                 "swapped": "wrong-slice", "partial": None, "partial_max": None,
+                                 "averaged": "scaled", "not_summed": "missing-reduction",
+                                 "twice": "scaled", "on_submesh": None, "mixed": "unclear"})
         texts = {name: p.text for name, p in report.parameters.items()}
         self.assertEqual(report.parameters["scaled_piece"].ranks, (1, 3))
         self.assertIn("needs a sum over tp (ranks 0, 1; ranks 2, 3)", texts["not_summed"])
@@ -194,51 +171,31 @@ class Distributed(unittest.TestCase):
 
 
 def stages(rank):
-    return {
-        "first": T
-    } if rank == 0 else {
-        "second": 2 * T,
-        **({
-            "third": T,
-            "fourth": T
-        } if rank == 1 else {})
-    }
+    return {"first": T} if rank == 0 else {"second": 2 * T,
+                                           **({"third": T, "fourth": T} if rank == 1 else {})}
 
 
 def pieces(rank):
     """Experts, [4, 2, 6], are cut over ep in dim 0 and over tp in dim 2."""
     whole = torch.arange(48.0).reshape(4, 2, 6).cos()
-    return {
-        "experts": whole.chunk(2)[rank // 2].chunk(2, 2)[rank % 2],
-        "counted": whole * 6,
-        "a.sum": PARTS[rank],
-        "b.mean": 4 * PARTS[rank],
-        "c.sum": 4 * PARTS[rank]
-    }
+    return {"experts": whole.chunk(2)[rank // 2].chunk(2, 2)[rank % 2], "counted": whole * 6,
+            "a.sum": PARTS[rank], "b.mean": 4 * PARTS[rank], "c.sum": 4 * PARTS[rank]}
 
 
 class Holding(unittest.TestCase):
     def test_stages_are_found_and_lesser_ranks_are_not(self):
-        report = judged(stages, {
-            "first": T,
-            "second": 2 * T,
-            "third": T,
-            "fourth": T
-        }, partly_held=["four*"])
+        report = judged(stages, {"first": T, "second": 2 * T, "third": T, "fourth": T},
+                        partly_held=["four*"])
         self.assertEqual([p.name for p in report.wrong], ["third"])
         self.assertEqual(report.parameters["third"].text, "missing on rank 2, right on rank 1")
         self.assertIn("1 parameter on rank 0 alone", str(report))
 
     def test_pieces_of_two_axes_counts_and_reductions(self):
         whole = pieces(0)["counted"] / 6
-        truth = {
-            "experts": whole,
-            "counted": whole
-        } | dict.fromkeys(("a.sum", "b.mean", "c.sum"), T)
-        report = judged(pieces, truth, 4, counts={"micro-batches": 6}, reduce={
-            "*.sum": "sum",
-            "b*": "mean"
-        })
+        truth = {"experts": whole, "counted": whole} | dict.fromkeys(("a.sum", "b.mean",
+                                                                      "c.sum"), T)
+        report = judged(pieces, truth, 4, counts={"micro-batches": 6},
+                        reduce={"*.sum": "sum", "b*": "mean"})
         self.assertEqual({p.name: p.factor for p in report.wrong}, {"counted": 6, "c.sum": 4})
         self.assertIn("6 times the reference (6 = the number of micro-batches)",
                       report.parameters["counted"].text)
@@ -320,11 +277,8 @@ class Errors(unittest.TestCase):
         while frame:
             frames.append(frame.tb_frame)
             frame = frame.tb_next
-        self.assertTrue(
-            all(
-                f.f_locals.get("__tracebackhide__")
-                for f in frames
-                if "distgrad/stepping" in f.f_code.co_filename))
+        self.assertTrue(all(f.f_locals.get("__tracebackhide__") for f in frames
+                            if "distgrad/stepping" in f.f_code.co_filename))
 
     def test_nothing_returned_is_no_gradient(self):
         report = judged(dict, {"w": T}, 2)

@@ -17,7 +17,7 @@ import distgrad  # noqa: E402
 
 def make_model():
     torch.manual_seed(3)
-    # 7: uneven shards
+    # The last dimension is 7 for uneven shards.
     return nn.Sequential(nn.Linear(6, 10), nn.LayerNorm(10), nn.ReLU(), nn.Linear(10, 7)).double()
 
 
@@ -85,7 +85,8 @@ def tensor_parallel(shard_data=True):
     """On a mesh of 2 x 2: the two Linears as DTensors over tp, and all of it in FSDP over dp."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    from torch.distributed.tensor.parallel import (ColwiseParallel, RowwiseParallel,
+                                                   parallelize_module)
 
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     model = two_linears()
@@ -138,11 +139,8 @@ def single_norm():
 
 def terms(model, x, weight=1.0):
     y = model(x)
-    return {
-        "square": (y**2).mean(),
-        "size": weight * y.abs().mean(),
-        "bias": model[3].bias.square().sum()
-    }
+    return {"square": (y**2).mean(), "size": weight * y.abs().mean(),
+            "bias": model[3].bias.square().sum()}
 
 
 def terms_of_the_whole():
@@ -183,9 +181,8 @@ def averaged(model):
 class Steps(unittest.TestCase):
     def test_which_terms_and_rows_of_the_loss_count(self):
         report = self.report_of(sizes_count_thrice, terms_of_the_whole)
-        self.assertTrue(
-            any("weights 1 (the term square), 3 (the term size)" in line
-                for line in report.where["text"]), report)
+        self.assertTrue(any("weights 1 (the term square), 3 (the term size)" in line
+                            for line in report.where["text"]), report)
         report = self.report_of(row_3_left_out, rows_of_the_whole)
         self.assertTrue(any("what does not count: loss 3" in line for line in report.where["text"]),
                         report)
@@ -231,10 +228,8 @@ class Steps(unittest.TestCase):
         self.assertIn("4 of 4 gradients are wrong", str(raised.exception))
 
     def test_a_loss_that_is_scaled_twice(self):
-        self.assert_wrong(
-            "scaled",
-            "2 times the reference (2 = the number of ranks, or the number of backward passes)",
-            loss_times_world_size, single, 2)
+        self.assert_wrong("scaled", "2 times the reference (2 = the number of ranks, or the number"
+                          " of backward passes)", loss_times_world_size, single, 2)
 
     def test_a_mean_that_is_divided_twice(self):
         self.assert_wrong("scaled", "divided once too often", divided_twice, single, 2)

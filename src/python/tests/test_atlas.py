@@ -39,58 +39,27 @@ class Atlas(unittest.TestCase):
         rows, pages = part("rows"), part("pages")
         package = rows.Package("p", ["p==1"])
         row = rows.Row("all_gather", "p:f", "p:f", 0, (), "1", "")
-        audit = {
-            "offered": True,
-            "wrong": False,
-            "right_for": ["sum"],
-            "rule": "adjoint",
-            "signature": "V->R",
-            "explanation": "",
-            "aspects": {
-                "ranks": {
-                    "state": "ok"
-                },
-                "groups": {
-                    "state": "refused"
-                },
-                "dim": {
-                    "state": "WRONG"
-                }
-            },
-            "errors": [],
-            "refused": [],
-            "measured": {
-                "formula": "x̄_r = Σ_k ȳ_k[r]",
-                "right": "x̄_r = Σ_k ȳ_k[r]"
-            }
-        }
-        entries = [
-            pages.entry_of(package, row, result, "torch-2") for result in ({
-                "why": "not installed: a | b",
-                "seconds": 1
-            }, {
-                "audit": audit,
-                "seconds": 2
-            })
-        ]
+        audit = {"offered": True, "wrong": False, "right_for": ["sum"], "rule": "adjoint",
+                 "signature": "V->R", "explanation": "",
+                 "aspects": {"ranks": {"state": "ok"}, "groups": {"state": "refused"},
+                             "dim": {"state": "WRONG"}}, "errors": [], "refused": [],
+                 "measured": {"formula": "x̄_r = Σ_k ȳ_k[r]", "right": "x̄_r = Σ_k ȳ_k[r]"}}
+        entries = [pages.entry_of(package, row, result, "torch-2")
+                   for result in ({"why": "not installed: a | b", "seconds": 1},
+                                  {"audit": audit, "seconds": 2})]
         self.assertEqual([(e["ran"], e.get("fails_in"), e.get("not_taken")) for e in entries],
                          [(False, None, None), (True, ["dim"], ["groups"])])
         for error in ("hang (2-ranks): not done after 30 s",
                       "exception on rank 0: Found no NVIDIA driver on your system"):
-            found = {
-                **audit, "wrong": True,
-                "rule": "its ranks die or hang" if "hang" in error else "it raises in backward",
-                "errors": [error]
-            }
+            found = {**audit, "wrong": True, "rule": "its ranks die or hang" if "hang" in error
+                     else "it raises in backward", "errors": [error]}
             entry = pages.entry_of(package, row, {"audit": found}, "torch-2")
             self.assertEqual((entry["ran"], entry["why"]), (False, error),
                              "no verdict on the function")
         text = pages.text_of(entries)
         self.assertIn("| p 1 | `p:f` as all_gather | not installed: a \\| b |", text)
-        self.assertIn(
-            "| `p:f` | sum (but see *fails in*) | `x̄_r = Σ_k ȳ_k[r]` | adjoint | V→R | dim | "
-            "groups |  |",
-            text)
+        self.assertIn("| `p:f` | sum (but see *fails in*) | `x̄_r = Σ_k ȳ_k[r]` | adjoint | V→R |"
+                      " dim | groups |  |", text)
         self.assertEqual(
             pages.entry_of(rows.Package("torch", []), row, {"why": "x"}, "torch-2")["version"], "2")
         with tempfile.TemporaryDirectory() as folder:
@@ -103,15 +72,12 @@ class Atlas(unittest.TestCase):
     def test_rows_of_torch_without_the_network(self):
         environment = Path(sys.prefix)
         with tempfile.TemporaryDirectory() as folder:
-            command = [
-                sys.executable, ROOT / "tools" / "atlas", "--distgrad", os.environ["DISTGRAD"],
-                "--torch", environment, "--work", folder, "--only", "torch", "--matching",
-                "DTensor.full_tensor"
-            ]
+            command = [sys.executable, ROOT / "tools" / "atlas", "--distgrad",
+                       os.environ["DISTGRAD"], "--torch", environment, "--work", folder, "--only",
+                       "torch", "--matching", "DTensor.full_tensor"]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
-            self.assertIn(
-                "| `torch.distributed.tensor:DTensor.full_tensor` as `full_tensor` | replicated |",
-                done.stdout, done.stderr)
+            self.assertIn("| `torch.distributed.tensor:DTensor.full_tensor` as `full_tensor` |"
+                          " replicated |", done.stdout, done.stderr)
             again = subprocess.run(command, capture_output=True, text=True, check=False)
             self.assertEqual((again.stdout, again.stderr), (done.stdout, ""),
                              "it goes on where it ended: nothing runs twice")

@@ -17,10 +17,8 @@ AUDITED = SUBJECTS / "audited.py"
 
 def run(*arguments, **environment):
     return subprocess.run([DISTGRAD, *map(str, arguments), "--python", sys.executable],
-                          capture_output=True, text=True, check=False, env={
-                              **os.environ,
-                              **environment
-                          })
+                          capture_output=True, text=True, check=False,
+                          env={**os.environ, **environment})
 
 
 def audited(subject, *options, **environment):
@@ -88,8 +86,8 @@ class Audit(unittest.TestCase):
             self.assertEqual(row["aspects"]["operand"]["state"], "WRONG")
         code, row = audit(f"all_reduce=python:{AUDITED}:sum_of_a_clone", "--op", "sum")
         self.assertEqual((code, row["aspects"]["operand"]["state"]), (0, "ok"))
-        for name, words in (("sum_in_place", "it returns nothing"), ("sum_and_return_operand",
-                                                                     "it returns its operand")):
+        for name, words in (("sum_in_place", "it returns nothing"),
+                            ("sum_and_return_operand", "it returns its operand")):
             # Its verdict is not asked for: dist.all_reduce of an operand that is not contiguous is
             # undefined.
             _, row = audit(f"all_reduce=python:{AUDITED}:{name}", "--op", "sum")
@@ -125,9 +123,8 @@ class Audit(unittest.TestCase):
         code, row = audit(f"all_reduce=python:{AUDITED}:divided", "--op", "sum")
         self.assertEqual((code, row["right_for"], row["wrong_for"]),
                          (0, ["replicated"], ["sum", "mean"]))
-        self.assertEqual(
-            audit(f"all_reduce=python:{AUDITED}:divided", "--op", "sum", "--objective", "mean")[0],
-            1)
+        self.assertEqual(audit(f"all_reduce=python:{AUDITED}:divided", "--op", "sum", "--objective",
+                               "mean")[0], 1)
         with tempfile.TemporaryDirectory() as folder:
             subject = f"all_reduce=python:{AUDITED}:divided"
             run("audit", subject, "--op", "sum", "--objective", "mean", "--world-size", "3",
@@ -139,9 +136,8 @@ class Audit(unittest.TestCase):
         code, answer = audited(f"python:{SUBJECTS}/two_gathers.py")
         rows = {row["function"].rpartition(":")[2]: row for row in answer["collectives"]}
         self.assertEqual(list(rows), ["all_gather_with_grad", "GatherLayer"])
-        self.assertEqual(
-            (rows["all_gather_with_grad"]["right_for"], rows["GatherLayer"]["right_for"]),
-            (["sum", "mean"], ["replicated"]))
+        self.assertEqual((rows["all_gather_with_grad"]["right_for"],
+                          rows["GatherLayer"]["right_for"]), (["sum", "mean"], ["replicated"]))
         self.assertEqual(code, 0)
         self.assertIn("what to pass for `bits` is not known", answer["unusable"][0])
         self.assertRegex(answer["unusable"][1], "Pooled: which collective it is")
@@ -156,12 +152,12 @@ class Audit(unittest.TestCase):
         self.assertEqual(answer["lacking"], [])
 
     def test_the_users_mistakes(self):
-        for arguments, words in (([
-                f"python:{SUBJECTS}/two_gathers.py", "--collective", "all_reduce"
-        ], "what to pass for `bits`"), ([f"python:{SUBJECTS}/no_such_file.py"], "no such file"), ([
-                f"all_gather=python:{SUBJECTS}/two_gathers.py:GatherLayer", "--collective", "reduce"
-        ], "runs other collectives"), (["torch_nn", "--without",
-                                        "shapes"], "did you mean \"shape\""),
+        for arguments, words in (([f"python:{SUBJECTS}/two_gathers.py",
+                                   "--collective", "all_reduce"], "what to pass for `bits`"),
+                                 ([f"python:{SUBJECTS}/no_such_file.py"], "no such file"),
+                                 ([f"all_gather=python:{SUBJECTS}/two_gathers.py:GatherLayer",
+                                   "--collective", "reduce"], "runs other collectives"),
+                                 (["torch_nn", "--without", "shapes"], "did you mean \"shape\""),
                                  (["torch_nn", "--op", "maximum"], "unknown \"maximum\"")):
             done = run("audit", *arguments)
             self.assertEqual(done.returncode, 2, arguments)
@@ -182,19 +178,8 @@ class Audit(unittest.TestCase):
 
 
 class Clock(unittest.TestCase):
-    SCENARIO = {
-        "world_size": 2,
-        "inputs": {
-            "x": [1.0, 2.0]
-        },
-        "steps": [{
-            "y": {
-                "all_reduce": "x"
-            }
-        }],
-        "loss": "(y * y).sum()",
-        "objective": "sum"
-    }
+    SCENARIO = {"world_size": 2, "inputs": {"x": [1.0, 2.0]}, "steps": [{"y": {"all_reduce": "x"}}],
+                "loss": "(y * y).sum()", "objective": "sum"}
 
     def run_with(self, name, *scenarios):
         with tempfile.TemporaryDirectory() as folder:

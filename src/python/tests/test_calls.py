@@ -58,30 +58,20 @@ RIGHT = {
     "gathers_into_buffers": "too noisy at this value: it is rounded to float32 in right.py",
 }
 
-WRONG = [
-    "identity_backward", "own_slice", "in_place", "simcse", "summed_twice",
-    "identity_beside_detach", "identity_beside_ste", "identity_beside_a_function",
-    "identity_beside_relu_at_zero", "identity_beside_a_hook",
-    "identity_beside_a_function_and_a_look", "reducing_hook_that_averages", "identity_in_float32",
-    "identity_before_a_norm_in_float32", "identity_through_bfloat16",
-    "identity_that_asks_for_float32"
-]
+WRONG = ["identity_backward", "own_slice", "in_place", "simcse", "summed_twice",
+         "identity_beside_detach", "identity_beside_ste", "identity_beside_a_function",
+         "identity_beside_relu_at_zero", "identity_beside_a_hook",
+         "identity_beside_a_function_and_a_look", "reducing_hook_that_averages",
+         "identity_in_float32", "identity_before_a_norm_in_float32", "identity_through_bfloat16",
+         "identity_that_asks_for_float32"]
 
 
 def scenario(call, simulate=None, inputs=INPUTS, loss="(y * y).sum()", **more):
     step = {"call": call, "args": ["x", "w"]}
     if simulate:
         step["simulate"] = simulate
-    return {
-        "world_size": 2,
-        "inputs": inputs,
-        "steps": [{
-            "y": step
-        }],
-        "loss": loss,
-        "objective": "sum",
-        **more
-    }
+    return {"world_size": 2, "inputs": inputs, "steps": [{"y": step}], "loss": loss,
+            "objective": "sum", **more}
 
 
 class Calls(unittest.TestCase):
@@ -101,20 +91,16 @@ class Calls(unittest.TestCase):
     def run_all(self, *options, allow=True, timeout="100"):
         """(exit code, cases of the report by name, standard error)."""
         report = self.folder / "report.txt"
-        command = [
-            DISTGRAD, "run",
-            str(self.folder), "--python", sys.executable, "--json",
-            str(report), "--timeout", timeout
-        ]
+        command = [DISTGRAD, "run", str(self.folder), "--python", sys.executable, "--json",
+                   str(report), "--timeout", timeout]
         # From elsewhere: files are sought beside the scenario.
         done = subprocess.run(command + ["--allow-code"] * allow + list(options), cwd="/",
                               capture_output=True, text=True)
         cases = json.loads(report.read_text())["cases"] if report.exists() else []
         report.unlink(missing_ok=True)
-        return done.returncode, {
-            case["name"] + (":" + case["dtype"] if "dtype=" in case["id"] else ""): case
-            for case in cases
-        }, done.stdout + done.stderr
+        return done.returncode, {case["name"]
+                                 + (":" + case["dtype"] if "dtype=" in case["id"] else ""): case
+                                 for case in cases}, done.stdout + done.stderr
 
     def test_right_programs_match_or_are_disputed(self):
         for name in RIGHT:
@@ -164,20 +150,9 @@ class Calls(unittest.TestCase):
         names = [f"a{i}" for i in range(200)]
         for name in names:
             self.write(
-                name, {
-                    "world_size": 2,
-                    "inputs": INPUTS,
-                    "steps": [{
-                        "y": {
-                            "all_reduce": "x * w"
-                        }
-                    }],
-                    "loss": "(y * y).sum()",
-                    "objective": "sum",
-                    "subjects": {
-                        f"all_reduce=python:{self.folder}/uses.py:all_sum": "match"
-                    }
-                })
+                name, {"world_size": 2, "inputs": INPUTS, "steps": [{"y": {"all_reduce": "x * w"}}],
+                       "loss": "(y * y).sum()", "objective": "sum",
+                       "subjects": {f"all_reduce=python:{self.folder}/uses.py:all_sum": "match"}})
         self.write("quantizer", scenario("python:uses.py:quantizer"))
         code, cases, output = self.run_all()
         self.assertEqual([cases[name]["verdict"] for name in [*names, "quantizer"]],
@@ -187,38 +162,20 @@ class Calls(unittest.TestCase):
     def test_the_truth_of_a_simulation(self):
         self.write("right", scenario("python:right.py:plain", "python:joint.py:plain",
                                      dtype=["float64", "float32", "bfloat16", "float16"]))
-        self.write(
-            "narrow",
-            scenario("python:right.py:squares_in_float32", "python:joint.py:squares_in_float32"))
+        self.write("narrow", scenario("python:right.py:squares_in_float32",
+                                      "python:joint.py:squares_in_float32"))
         self.write("wrong", scenario("python:wrong.py:identity_backward",
                                      "python:joint.py:all_sum"))
         self.write("forward", scenario("python:right.py:plain", "python:joint.py:all_sum"))
-        self.write(
-            "mixed", {
-                **scenario("python:right.py:plain", "python:joint.py:plain", loss="(z * z).sum()"), "steps": [
-                    {
-                        "y": {
-                            "call": "python:right.py:plain",
-                            "args": ["x", "w"],
-                            "simulate": "python:joint.py:plain"
-                        }
-                    }, {
-                        "z": {
-                            "all_gather": "y * (rank + 1)",
-                            "dim": 0
-                        }
-                    }
-                ]
-            })
-        self.write(
-            "guards",
-            scenario(
-                "python:right.py:plain", "python:joint.py:plain", single_device={
-                    "steps": [{
-                        "t": "torch.tanh(x[0] * w[0] + x[1] * w[1])"
-                    }],
-                    "loss": "2.0 * (t * t).sum()"
-                }))
+        self.write("mixed", {**scenario("python:right.py:plain", "python:joint.py:plain",
+                                        loss="(z * z).sum()"),
+                             "steps": [{"y": {"call": "python:right.py:plain", "args": ["x", "w"],
+                                              "simulate": "python:joint.py:plain"}},
+                                       {"z": {"all_gather": "y * (rank + 1)", "dim": 0}}]})
+        self.write("guards", scenario("python:right.py:plain", "python:joint.py:plain",
+                                      single_device={"steps": [
+                                          {"t": "torch.tanh(x[0] * w[0] + x[1] * w[1])"}],
+                                                     "loss": "2.0 * (t * t).sum()"}))
         code, cases, output = self.run_all()
         self.assertEqual(code, 1, output)
         for dtype in ("float64", "float32"):
@@ -237,9 +194,8 @@ class Calls(unittest.TestCase):
         self.write("loss", scenario("python:right.py:plain", loss=loss))
         weights = {"x": INPUTS["x"], "w": {"value": [2.0, 0.5, -1.25, 3.0], "layout": "replicate"}}
         self.write("replicated", scenario("python:right.py:plain", inputs=weights))
-        self.write(
-            "synchronised",
-            scenario("python:right.py:plain", inputs=weights, sync={"w": "mean"}, objective="mean"))
+        self.write("synchronised", scenario("python:right.py:plain", inputs=weights,
+                                            sync={"w": "mean"}, objective="mean"))
         large = {"x": {"expr": "torch.cos(torch.arange(300) * (1.0 + rank))"},
                  "w": {"expr": "torch.sin(torch.arange(300) * 0.3)", "layout": "replicate"}}
         self.write("large", scenario("python:right.py:plain", inputs=large, dtype="float32"))
@@ -280,18 +236,13 @@ class Calls(unittest.TestCase):
         lines = {
             "no_file": (scenario("python:rihgt.py:plain"), "no such file"),
             "no_name": (scenario("python:right.py:plian"), "did you mean plain?"),
-            "no_tensor": (scenario("python:broken.py:gives_a_tuple",
-                                   "python:joint.py:all_sum"), "returned a tuple"),
-            "expression": ({
-                **scenario("python:right.py:plain"), "steps": [{
-                    "y": {
-                        "call": "python:right.py:plain",
-                        "args": ["x", "ww"]
-                    }
-                }]
-            }, 'the name "ww" is unknown'),
-            "vector_loss": (scenario("python:right.py:plain",
-                                     loss="y * y"), "the loss has 4 elements"),
+            "no_tensor": (scenario("python:broken.py:gives_a_tuple", "python:joint.py:all_sum"),
+                          "returned a tuple"),
+            "expression": ({**scenario("python:right.py:plain"), "steps": [{
+                "y": {"call": "python:right.py:plain", "args": ["x", "ww"]}}]},
+                           'the name "ww" is unknown'),
+            "vector_loss": (scenario("python:right.py:plain", loss="y * y"),
+                            "the loss has 4 elements"),
         }
         for name, (content, _) in lines.items():
             self.write(name, content)

@@ -26,8 +26,8 @@ def all_reduce(x, group):
     dist.all_reduce(y, group=group)
     return y
 """
-SCENARIO = """{ "world_size": 2, "inputs": { "x": 1.0 }, "steps": [ { "y": { "all_reduce": "x" } } ], "loss": "y",
-  "objective": "sum" }"""
+SCENARIO = """{ "world_size": 2, "inputs": { "x": 1.0 },
+  "steps": [ { "y": { "all_reduce": "x" } } ], "loss": "y", "objective": "sum" }"""
 
 
 class Terminal:

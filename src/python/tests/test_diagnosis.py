@@ -101,11 +101,12 @@ CASES = [
     ("sign_turned", SHARED, "all_reduce", "other-backward", "y", "", "x̄_r = ȳ_0 − ȳ_1 + ȳ_2"),
     ("prefix_sum", SHARED, "all_reduce", "missing-reduction", "y", "", "x̄_r = Σ_{k≤r} ȳ_k"),
     ("coefficients", SHARED, "all_reduce", "other-backward", "y", "",
-     "x̄_0 = 1/2 ȳ_0 + 1/3 ȳ_1 + 1/4 ȳ_2; x̄_1 = ȳ_0 + 2/3 ȳ_1 + 1/2 ȳ_2; x̄_2 = 3/2 ȳ_0 + ȳ_1 + "
-     "3/4 ȳ_2"
-    ), ("rolled", INTEGERS, "all_reduce", "other-backward", "y", "", None),
+     "x̄_0 = 1/2 ȳ_0 + 1/3 ȳ_1 + 1/4 ȳ_2; x̄_1 = ȳ_0 + 2/3 ȳ_1 + 1/2 ȳ_2; x̄_2 = 3/2 ȳ_0 + ȳ_1 +"
+     " 3/4 ȳ_2"),
+    ("rolled", INTEGERS, "all_reduce", "other-backward", "y", "", None),
     ("clipped", SHARED, "all_reduce", "other-backward", "y", "is not linear in the cotangents",
-     None), ("right", WEIGHT, "copy", None, "", "", None),
+     None),
+    ("right", WEIGHT, "copy", None, "", "", None),
     ("forgotten", WEIGHT, "copy", "missing-reduction", "", "the shares add up to the truth", None),
     ("averaged", WEIGHT, "copy", "scaled", "",
      "was averaged over the ranks on its way to the input", None),

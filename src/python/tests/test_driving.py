@@ -19,12 +19,8 @@ from distgrad.ranks.built_in import joint  # noqa: E402
 LOCAL = [{"axis": "", "kind": "local"}]
 PAIRS = [{"name": "tp", "partition": [[0, 2], [3, 1]], "is_mesh_axis": False}]
 MODES = ("@checkpoint", "@checkpoint-reentrant", "@autocast")
-ORDERS = {
-    "contiguous": ((3, 1), (3, 1)),
-    "transposed": ((1, 2), (1, 2)),
-    "sliced": ((12, 2), (7, 1)),
-    "mixed": ((1, 4), (3, 1))
-}
+ORDERS = {"contiguous": ((3, 1), (3, 1)), "transposed": ((1, 2), (1, 2)),
+          "sliced": ((12, 2), (7, 1)), "mixed": ((1, 4), (3, 1))}
 
 
 def hostile(name):
@@ -50,54 +46,20 @@ def basis(shapes):
 def driven(subject, cotangents, operands=None, strides=None, **call):
     """A case for Driver.run. `strides`: of the operand and of a cotangent, or none."""
     size = len(cotangents)
-    call = {
-        "kind": "all_reduce",
-        "group": "",
-        "op": "sum",
-        "factor": 1.0,
-        "root": 0,
-        **call, "operand": {
-            "text": "x",
-            "pointer": ""
-        }
-    }
+    call = {"kind": "all_reduce", "group": "", "op": "sum", "factor": 1.0, "root": 0, **call,
+            "operand": {"text": "x", "pointer": ""}}
     by_rank = operands or [operand(rank) for rank in range(size)]
-    program = {
-        "world_size": size,
-        "dtype": "float64",
-        "groups": PAIRS if call["group"] else [],
-        "inputs": [{
-            "name": "x",
-            "pointer": "",
-            "layout": LOCAL,
-            "by_rank": by_rank
-        }, {
-            "name": "c",
-            "pointer": "",
-            "layout": LOCAL,
-            "by_rank": cotangents,
-            "requires_grad": False
-        }],
-        "steps": [{
-            "name": "y",
-            "pointer": "",
-            "collective": call
-        }],
-        "loss": {
-            "text": "",
-            "pointer": ""
-        }
-    }
+    program = {"world_size": size, "dtype": "float64", "groups": PAIRS if call["group"] else [],
+               "inputs": [{"name": "x", "pointer": "", "layout": LOCAL, "by_rank": by_rank},
+                          {"name": "c", "pointer": "", "layout": LOCAL, "by_rank": cotangents,
+                           "requires_grad": False}],
+               "steps": [{"name": "y", "pointer": "", "collective": call}],
+               "loss": {"text": "", "pointer": ""}}
     of_operand, of_cotangent = strides or ((), ())
-    return {
-        "program": program,
-        "subject": subject,
-        "drive": {
-            "cotangents": "c",
-            "operand_strides": [list(of_operand)] * size if of_operand else [],
-            "cotangent_strides": [list(of_cotangent)] * size
-        }
-    }
+    return {"program": program, "subject": subject,
+            "drive": {"cotangents": "c",
+                      "operand_strides": [list(of_operand)] * size if of_operand else [],
+                      "cotangent_strides": [list(of_cotangent)] * size}}
 
 
 def matrix(replies):
@@ -111,9 +73,8 @@ def planted_matrix(rule, size, shape=(2, 3), parts=None):
     given = [None] * size
     for ranks in parts:
         for place, rank in enumerate(ranks):
-            each = [
-                rule([cotangents[r][k] for r in ranks], place) for k in range(len(cotangents[0]))
-            ]
+            each = [rule([cotangents[r][k] for r in ranks], place)
+                    for k in range(len(cotangents[0]))]
             given[rank] = torch.stack(each)
     return torch.cat([g.flatten(1) for g in given], 1).t()
 
@@ -126,11 +87,8 @@ def right_matrix(call, operands):
     columns = []
     for k in range(len(cotangents[0])):
         total = sum((y * c[k]).sum() for y, c in zip(ys, cotangents))
-        columns.append(
-            torch.cat([
-                g.flatten()
-                for g in torch.autograd.grad(total, xs, retain_graph=True, materialize_grads=True)
-            ]))
+        columns.append(torch.cat([g.flatten() for g in torch.autograd.grad(
+            total, xs, retain_graph=True, materialize_grads=True)]))
     return torch.stack(columns, 1), [y.detach() for y in ys]
 
 
@@ -174,9 +132,8 @@ class Matrices(DriverTest):
         from the first call to the last."""
         cotangents = basis([(2,)] * 3)
         operands = [operand(rank, (2,)) for rank in range(3)]
-        here, total = torch.eye(6,
-                                dtype=torch.float64), torch.eye(2,
-                                                                dtype=torch.float64).repeat(3, 3)
+        here, total = torch.eye(6, dtype=torch.float64), torch.eye(2, dtype=torch.float64).repeat(3,
+                                                                                                  3)
         file = f"all_reduce=python:{SUBJECTS}/surroundings.py:"
         wanted = {file + "returns_handle@async": total, file + "local_when_compiled": total,
                   file + "local_when_compiled@compile": here}
@@ -195,33 +152,26 @@ class Matrices(DriverTest):
         world = RankGroup("", (0, 1, 2), 0, None)
 
         def call(kind, **more):
-            return Call(
-                **{
-                    **dict(kind=kind, step="y", op="sum", factor=None, root=0, dim=None, splits=None, pairs=None, group=world),
-                    **more
-                })
+            return Call(**{**dict(kind=kind, step="y", op="sum", factor=None, root=0, dim=None,
+                                  splits=None, pairs=None, group=world), **more})
 
         rows, wide = [(2, 3)] * 3, [(3, 2)] * 3
         calls = [(call("all_reduce", op="product"), rows), (call("all_reduce", op="max"), rows),
                  (call("reduce", root=2), rows), (call("broadcast", root=1), rows),
                  (call("all_gather"), rows), (call("all_gather", dim=0), [(1, 2), (3, 2), (2, 2)]),
-                 (call("gather", root=1, dim=1), rows), (call("reduce_scatter", dim=1), rows),
-                 (call("scatter", root=2, dim=0), wide),
-                 (call("all_to_all", splits=((1, 2, 0), (0, 1, 1), (2, 0, 3)), dim=0), [(3, 2),
-                                                                                        (2, 2),
-                                                                                        (5, 2)]),
-                 (call("send_recv", pairs=((0, 1), (1, 2))), rows), (call("copy"), rows),
-                 (call("slice", dim=1), rows)]
+                 (call("gather", root=1, dim=1), rows),
+                 (call("reduce_scatter", dim=1), rows), (call("scatter", root=2, dim=0), wide),
+                 (call("all_to_all", splits=((1, 2, 0), (0, 1, 1), (2, 0, 3)), dim=0),
+                  [(3, 2), (2, 2), (5, 2)]), (call("send_recv", pairs=((0, 1), (1, 2))), rows),
+                 (call("copy"), rows), (call("slice", dim=1), rows)]
         cases, wanted = [], []
         for made, shapes in calls:
             operands = [operand(rank, shape) for rank, shape in enumerate(shapes)]
             m, ys = right_matrix(made, operands)
             wanted.append((made, m, ys))
-            options = {
-                key: getattr(made, key)
-                for key in ("kind", "op", "root", "dim", "splits", "pairs")
-                if getattr(made, key) is not None
-            }
+            options = {key: getattr(made, key) for key in ("kind", "op", "root", "dim",
+                                                           "splits", "pairs")
+                       if getattr(made, key) is not None}
             cases.append(
                 driven("python:reference", basis([y.shape for y in ys]), operands, **options))
         for (made, m, ys), replies in zip(wanted, self.driver.run(3, cases)):
@@ -234,27 +184,19 @@ class Matrices(DriverTest):
 
     def test_operand_and_cotangent_lie_as_asked(self):
         """The subject tells what it sees."""
-        layouts = {
-            **ORDERS, "expanded": ((0, 1), (3, 0)),
-            "one element": ((0, 0), (0, 0)),
-            "none": None
-        }
+        layouts = {**ORDERS, "expanded": ((0, 1), (3, 0)), "one element": ((0, 0), (0, 0)),
+                   "none": None}
         cotangents = [operand(rank + 3).unsqueeze(0) for rank in range(2)]
-        replies = self.driver.run(
-            2,
-            [driven(hostile("right"), cotangents, strides=strides) for strides in layouts.values()])
+        replies = self.driver.run(2, [driven(hostile("right"), cotangents, strides=strides)
+                                      for strides in layouts.values()])
         for (name, strides), by_rank in zip(layouts.items(), replies):
             of_operand, of_cotangent = strides or ((3, 1), (3, 1))
-            firsts = [
-                tuple(slice(0, 1) if stride == 0 else slice(None)
-                      for stride in of)
-                for of in (of_operand, of_cotangent)
-            ]
+            firsts = [tuple(slice(0, 1) if stride == 0 else slice(None) for stride in of)
+                      for of in (of_operand, of_cotangent)]
             for reply in by_rank:
                 seen = [line.split(" 0 ")[0] for line in reply["output"].splitlines()]
-                self.assertEqual(
-                    seen[:2], [f"forward [2, 3] {of_operand}", f"backward [2, 3] {of_cotangent}"],
-                    name)
+                self.assertEqual(seen[:2], [f"forward [2, 3] {of_operand}",
+                                            f"backward [2, 3] {of_cotangent}"], name)
                 self.equal(reply["steps"][0],
                            sum(operand(rank)[firsts[0]] for rank in range(2)).expand(2, 3), name)
                 self.equal(reply["gradients"][0][0],
@@ -294,10 +236,8 @@ class Matrices(DriverTest):
 
     def test_warnings_and_what_was_composed_are_told_once(self):
         cotangents = basis([(2, 3)] * 2)
-        warned, composed = self.driver.run(2, [
-            driven(hostile("warns"), cotangents),
-            driven("python:reference", cotangents, op="max")
-        ])
+        warned, composed = self.driver.run(2, [driven(hostile("warns"), cotangents),
+                                               driven("python:reference", cotangents, op="max")])
         self.assertEqual([reply["warnings"] for reply in warned], [["of the user's"]] * 2)
         self.assertEqual([reply["composed"] for reply in composed],
                          [["all_reduce max of float64: composed of all_gather"]] * 2)

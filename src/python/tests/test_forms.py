@@ -14,9 +14,8 @@ FORMS = Path(__file__).resolve().parent / "subjects" / "forms.py"
 
 
 def run(kind, name, *options):
-    return subprocess.run(
-        [DISTGRAD, "audit", f"{kind}=python:{FORMS}:{name}", "--python", sys.executable, *options],
-        capture_output=True, text=True, check=False)
+    return subprocess.run([DISTGRAD, "audit", f"{kind}=python:{FORMS}:{name}", "--python",
+                           sys.executable, *options], capture_output=True, text=True, check=False)
 
 
 def audit(kind, name, without):

@@ -21,7 +21,8 @@ PACKAGE = str(Path(__file__).resolve().parents[1])
 sys.path.insert(0, PACKAGE)
 
 from distgrad.gradient_check import command  # noqa: E402
-from distgrad.gradient_check.input_expressions import InvalidExpression, split_name, value_of  # noqa: E402
+from distgrad.gradient_check.input_expressions import (  # noqa: E402
+    InvalidExpression, split_name, value_of)
 
 FILE = textwrap.dedent("""
     import torch
@@ -81,8 +82,8 @@ def value(text, rank=0, number=0):
 
 class Expressions(unittest.TestCase):
     def test_tensors(self):
-        self.assertEqual(
-            value("arange(6.).reshape(2, 3) + rank", 2).tolist(), [[2, 3, 4], [5, 6, 7]])
+        self.assertEqual(value("arange(6.).reshape(2, 3) + rank", 2).tolist(),
+                         [[2, 3, 4], [5, 6, 7]])
         self.assertEqual(value("torch.ones(2).flip(0) * world_size").tolist(), [4, 4])
         self.assertEqual(value("randn(4, 3)").shape, (4, 3))
         self.assertEqual(value("rand(rank + 1, 2) > 0.5", 2).dtype, torch.bool)
@@ -162,9 +163,8 @@ class Command(unittest.TestCase):
                                  "--total-timeout", "2")
         self.assertEqual((code, err.splitlines()[-1]),
                          (142, "gradcheck: the time of --total-timeout is over"))
-        self.assertNotIn(
-            "sleep 98765",
-            subprocess.run(["ps", "ax", "-o", "args"], capture_output=True, text=True).stdout)
+        self.assertNotIn("sleep 98765", subprocess.run(["ps", "ax", "-o", "args"],
+                                                       capture_output=True, text=True).stdout)
         code, _, err = self.call("endless.py:sleeps", "--input", "ones(2)", "--max-timeout", "-1")
         self.assertEqual((code, err),
                          (2, "gradcheck: --max-timeout is a number of seconds above 0, not -1\n"))
@@ -174,10 +174,9 @@ class Command(unittest.TestCase):
             "def f(x):\n    print('::error::printed ##[error]')\n    raise ValueError('x\\n  "
             "::error::raised \\x1b[31m \\u202e')\n"
         )
-        for arguments in (["evil.py:f", "--input",
-                           "ones(2)"], ["a\n::error::b.py:f", "--input",
-                                        "ones(2)"], ["evil.py:f", "--input",
-                                                     "ones(2)\n::error::q"]):
+        for arguments in (["evil.py:f", "--input", "ones(2)"],
+                          ["a\n::error::b.py:f", "--input", "ones(2)"],
+                          ["evil.py:f", "--input", "ones(2)\n::error::q"]):
             code, out, err = self.call(*arguments, "--ranks", "2")
             self.assertIn(code, (2, 3))
             for line in (out + err).split("\n"):
@@ -191,10 +190,10 @@ class Command(unittest.TestCase):
                            GLOO_SOCKET_IFNAME="lo")
         for more in ([], ["--json", "-"]):
             with open("/dev/full", "w") as full:
-                done = subprocess.run([
-                    sys.executable, "-m", "distgrad.gradcheck", "mine.py:Sum", "--ranks", "2",
-                    "--input", "ones(2)", *more
-                ], cwd=self.folder, stdout=full, stderr=subprocess.PIPE, text=True, env=environment)
+                done = subprocess.run([sys.executable, "-m", "distgrad.gradcheck", "mine.py:Sum",
+                                       "--ranks", "2", "--input", "ones(2)", *more],
+                                      cwd=self.folder, stdout=full, stderr=subprocess.PIPE,
+                                      text=True, env=environment)
             self.assertEqual(
                 (done.returncode, done.stderr),
                 (2, "gradcheck: cannot write standard output: No space left on device\n"))
@@ -206,33 +205,29 @@ class Command(unittest.TestCase):
 
     def test_what_it_cannot_run(self):
         mine = os.path.join(self.folder, "mine.py")
-        for arguments, words in (([f"{mine}:Sun", "--input",
-                                   "ones(2)"], "mine.py has no 'Sun'; it has Sum"), ([
-                                       "mien.py:Sum", "--input", "ones(2)"
-                                   ], "no such file: mien.py"), (["mine.py:Sum"],
-                                                                 "no inputs: give --input EXPR"),
-                                 ([f"{mine}:Sum", "--input",
-                                   "open('x')"], "--input open('x'): open is not a function"),
-                                 ([f"{mine}:Sum", "--input",
-                                   "arange(3)"], "no input requires grad on any rank"), ([
-                                       f"{mine}:Sum", "--input", "ones(2)", "--ranks", "100",
-                                       "--backend", "nccl"
-                                   ], "100 ranks need a GPU each"),
-                                 ([f"{mine}:Sum", "--input",
-                                   "randn(2"], "--input randn(2: '(' was never closed"),
-                                 (["mine.py:Sum", "--input", "ones(2)", "--inputs",
-                                   "made"], "--inputs makes all inputs"),
-                                 (["mine.py:Sum", "--input", "ones(2)", "--directions",
-                                   "0"], "--directions is to be 1 at least"),
-                                 (["mine.py:Sum", "--input", "ones(2)", "--timeout",
-                                   "-1"], "--timeout is a number of seconds above 0"),
-                                 (["Sum", "--input", "ones(2)"], "'Sum' is not FILE:FUNCTION"),
-                                 (["mine.py:Sum", "--ranks", "0", "--input",
-                                   "ones(2)"], "--ranks is a number of ranks"),
-                                ):
+        for arguments, words in (
+                ([f"{mine}:Sun", "--input", "ones(2)"], "mine.py has no 'Sun'; it has Sum"),
+                (["mien.py:Sum", "--input", "ones(2)"], "no such file: mien.py"),
+                (["mine.py:Sum"], "no inputs: give --input EXPR"),
+                ([f"{mine}:Sum", "--input", "open('x')"],
+                 "--input open('x'): open is not a function"),
+                ([f"{mine}:Sum", "--input", "arange(3)"], "no input requires grad on any rank"),
+                ([f"{mine}:Sum", "--input", "ones(2)", "--ranks", "100", "--backend", "nccl"],
+                 "100 ranks need a GPU each"),
+                ([f"{mine}:Sum", "--input", "randn(2"], "--input randn(2: '(' was never closed"),
+                (["mine.py:Sum", "--input", "ones(2)", "--inputs", "made"],
+                 "--inputs makes all inputs"),
+                (["mine.py:Sum", "--input", "ones(2)", "--directions", "0"],
+                 "--directions is to be 1 at least"),
+                (["mine.py:Sum", "--input", "ones(2)", "--timeout", "-1"],
+                 "--timeout is a number of seconds above 0"),
+                (["Sum", "--input", "ones(2)"], "'Sum' is not FILE:FUNCTION"),
+                (["mine.py:Sum", "--ranks", "0", "--input", "ones(2)"],
+                 "--ranks is a number of ranks"),
+        ):
             with self.subTest(words):
                 out, err = io.StringIO(), io.StringIO()
-                # Torch is imported once
+                # In this process, as torch is imported once
                 with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                     code = command.main(arguments)
                 self.assertEqual((code, out.getvalue()), (2, ""), err.getvalue())
@@ -254,17 +249,15 @@ class Command(unittest.TestCase):
 
     @unittest.skipUnless("DISTGRAD" in os.environ, "needs the built distgrad")
     def test_from_the_executable(self):
-        called = subprocess.run([
-            os.environ["DISTGRAD"], "gradcheck", "mine.py:Wrong", "--python", sys.executable,
-            "--input", "scale=2", "--constant", "ones(1)"
-        ], cwd=self.folder, capture_output=True, text=True)
+        called = subprocess.run([os.environ["DISTGRAD"], "gradcheck", "mine.py:Wrong", "--python",
+                                 sys.executable, "--input", "scale=2", "--constant", "ones(1)"],
+                                cwd=self.folder, capture_output=True, text=True)
         self.assertEqual(
             (called.returncode, called.stdout, called.stderr),
             (2, "", "gradcheck: --constant ones(1): arguments without a name come first\n"))
-        called = subprocess.run([
-            os.environ["DISTGRAD"], "gradcheck", "mine.py:Wrong", "--python", sys.executable,
-            "--input", "ones(1)", "--ranks=2"
-        ], cwd=self.folder, capture_output=True, text=True)
+        called = subprocess.run([os.environ["DISTGRAD"], "gradcheck", "mine.py:Wrong", "--python",
+                                 sys.executable, "--input", "ones(1)", "--ranks=2"],
+                                cwd=self.folder, capture_output=True, text=True)
         self.assertEqual(called.returncode, 1, called.stderr)
         self.assertIn("gradcheck: wrong on 2 ranks", called.stdout)
 
@@ -275,11 +268,9 @@ class Command(unittest.TestCase):
         self.assertIn("a word of rank 1", err)
 
     def test_ranks_of_torchrun(self):
-        code, out, _ = self.call(
-            "mine.py:Sum", "--input", "randn(2, 3)", before=[
-                "torch.distributed.run", "--nproc-per-node", "2", "--standalone", "--local-addr",
-                "127.0.0.1", "-m"
-            ])
+        code, out, _ = self.call("mine.py:Sum", "--input", "randn(2, 3)",
+                                 before=["torch.distributed.run", "--nproc-per-node", "2",
+                                         "--standalone", "--local-addr", "127.0.0.1", "-m"])
         self.assertEqual((code, out.count("gradcheck: right on 2 ranks")), (0, 1))
 
 

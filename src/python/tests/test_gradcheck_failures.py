@@ -97,42 +97,37 @@ def steps(x):
 
 # name -> function, inputs, options, verdict, words
 BROKEN = {
-    "raises on rank 1": (raises_on_rank_1, matrix, {}, "error", [
-        "rank 1, forward: ValueError: no such layer",
-        "ranks 0, 2, 3, forward: waited for another rank", "in raises_on_rank_1"
-    ]),
+    "raises on rank 1": (raises_on_rank_1, matrix, {}, "error",
+                         ["rank 1, forward: ValueError: no such layer",
+                          "ranks 0, 2, 3, forward: waited for another rank",
+                          "in raises_on_rank_1"]),
     "raises everywhere": (raises_everywhere, matrix, {}, "error",
                           ["ranks 0, 1, 2, 3, forward: ValueError: no such layer"]),
     "raises in backward": (raises_in_backward, matrix, {}, "error",
                            ["rank 2, backward: KeyError: 'lost'"]),
-    "raises far from here": (raises_far_from_here, lambda:
-                             (matrix() * 0 + 1.499).detach().requires_grad_(), {}, "error",
+    "raises far from here": (raises_far_from_here,
+                             lambda: (matrix() * 0 + 1.499).detach().requires_grad_(), {}, "error",
                              ["AssertionError: out of range"]),
-    "a send that nobody receives": (sends_to_nobody, matrix, {
-        "timeout_s": 2
-    }, "error", ["rank 3"]),
-    "no graph on rank 1": (without_a_graph_on_rank_1, matrix, {
-        "timeout_s": 2
-    }, "error", [
-        "y does not require grad on rank 1", "rank 1, was done",
-        "ranks 0, 2, 3, backward: waited for another rank: Timed out waiting 2000ms"
-    ]),
+    "a send that nobody receives": (sends_to_nobody, matrix, {"timeout_s": 2}, "error", ["rank 3"]),
+    "no graph on rank 1": (without_a_graph_on_rank_1, matrix, {"timeout_s": 2}, "error",
+                           ["y does not require grad on rank 1", "rank 1, was done",
+                            "ranks 0, 2, 3, backward: waited for another rank: Timed out waiting"
+                            " 2000ms"]),
 }
-HANGS = (hangs_on_rank_2, matrix, {
-    "timeout_s": 2
-}, "error", ["not done after 2 s, but at", "# here it hangs"])
+HANGS = (hangs_on_rank_2, matrix, {"timeout_s": 2}, "error",
+         ["not done after 2 s, but at", "# here it hangs"])
 OTHERS = {
-    "another structure": (another_structure, matrix, {}, "right", [
-        "The ranks return different structures", "rank 1: y, more", "ranks 0, 2, 3: y"
-    ]),
+    "another structure": (another_structure, matrix, {}, "right",
+                          ["The ranks return different structures", "rank 1: y, more",
+                           "ranks 0, 2, 3: y"]),
     "fewer outputs later": (fewer_outputs_later, matrix, {}, "error",
                             ["y1, [2, 3] at first, is absent"]),
     "random forward": (random_forward, matrix, {}, "undecided",
                        ["nondeterministic", "two runs of the forward at the same inputs differ"]),
     "nothing requires grad": (right_sum, lambda: matrix().detach(), {}, "error",
                               ["no input requires grad on any rank"]),
-    "no floating output": (only_integers, matrix, {}, "error", ["returns no floating-point tensor"
-                                                               ]),
+    "no floating output": (only_integers, matrix, {}, "error",
+                           ["returns no floating-point tensor"]),
     "complex": (lambda x: x, lambda: matrix().detach().to(torch.complex64).requires_grad_(), {},
                 "error", ["x is complex"]),
     "steps": (steps, matrix, {}, "right", []),
@@ -142,10 +137,8 @@ OTHERS = {
 def checked(function, inputs, options, verdict, words):
     start = time.monotonic()
     try:
-        report = distgrad.gradcheck(function, inputs(), parts.group(), **{
-            "timeout_s": 60,
-            **options
-        })
+        report = distgrad.gradcheck(function, inputs(), parts.group(),
+                                    **{"timeout_s": 60, **options})
         raised = False
     except distgrad.GradcheckError as error:
         report, raised = error.report, str(error) == str(error.report)
@@ -191,13 +184,10 @@ class Callers:
         self.closed = torch.ones(3, requires_grad=True)
 
     def state(self):
-        tensors = [
-            self.x, self.x.grad, self.module.weight, self.module.weight.grad,
-            *self.module.buffers()
-        ]
+        tensors = [self.x, self.x.grad, self.module.weight, self.module.weight.grad,
+                   *self.module.buffers()]
         return [t.detach().clone() for t in tensors] + [torch.get_rng_state()], [
-            id(t) for t in tensors
-        ], random.getstate()
+            id(t) for t in tensors], random.getstate()
 
     def run(self, x, module):
         return right_sum(module(x.mul_(2)) * self.closed)
@@ -209,8 +199,10 @@ def leaves_all_as_it_was():
     tensors, places, chance = callers.state()
     report = distgrad.gradcheck(callers.run, (callers.x, callers.module))
     now, places_now, chance_now = callers.state()
-    return report.right, all(map(torch.equal, tensors, now)) and places == places_now and chance == chance_now, \
-        callers.closed.grad is None and callers.module.bias.grad is None
+    same = (all(map(torch.equal, tensors, now)) and places == places_now
+            and chance == chance_now)
+    no_gradients = callers.closed.grad is None and callers.module.bias.grad is None
+    return report.right, same, no_gradients
 
 
 def groups_made_afterwards():

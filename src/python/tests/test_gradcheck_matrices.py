@@ -24,10 +24,8 @@ ZERO = torch.zeros(M, M, dtype=torch.float64)
 
 def pair(right, measured, **more):
     """Of grids of blocks, or of numbers that multiply the identity."""
-    right, measured = ([[b if isinstance(b, torch.Tensor) else float(b) * EYE
-                         for b in row]
-                        for row in grid]
-                       for grid in (right, measured))
+    right, measured = ([[b if isinstance(b, torch.Tensor) else float(b) * EYE for b in row]
+                        for row in grid] for grid in (right, measured))
     room = [[torch.full_like(block, 1e-9) for block in row] for row in right]
     return Pair(right, measured, room, **more)
 
@@ -82,8 +80,8 @@ class Formulas(unittest.TestCase):
         self.assert_formula(grid(4, lambda r, k: -1 if k == 1 else 1), "x̄_r = Σ_{k≠1} ȳ_k - ȳ_1")
         self.assert_formula(grid(4, lambda r, k: (2, 0, 0, -3)[k]), "x̄_r = 2 ȳ_0 - 3 ȳ_3")
         self.assert_formula(grid(4, lambda r, k: r + 1), "x̄_r = c_r Σ_k ȳ_k, c = (1, 2, 3, 4)")
-        self.assert_formula(grid(3, lambda r, k: 5
-                                 if r == 1 else 1), "x̄_r = Σ_k ȳ_k, r = 0, 2", "x̄_1 = 5 Σ_k ȳ_k")
+        self.assert_formula(grid(3, lambda r, k: 5 if r == 1 else 1), "x̄_r = Σ_k ȳ_k, r = 0, 2",
+                            "x̄_1 = 5 Σ_k ȳ_k")
 
     def test_of_slices_and_places(self):
         gather = grid(3, lambda r, k: torch.cat([EYE if j == r else ZERO for j in range(3)], 1))
@@ -120,10 +118,8 @@ class Formulas(unittest.TestCase):
         for n in (2, 3, 4, 5):
             for _ in range(60):
                 few = [draw.choice([0, 0, 1, 1, 1, 2, -1, 0.5]) for _ in range(n)]
-                kinds = [
-                    lambda r, k: few[k], lambda r, k: few[(k - r) % n], lambda r, k: few[
-                        (k + r) % n], lambda r, k: few[r] * few[k]
-                ]
+                kinds = [lambda r, k: few[k], lambda r, k: few[(k - r) % n],
+                         lambda r, k: few[(k + r) % n], lambda r, k: few[r] * few[k]]
                 coefficients = grid(n, draw.choice(kinds))
                 lines = measured_formula(pair(ones(n), coefficients))
                 if lines is not None:
@@ -173,13 +169,9 @@ def row_of(text, r, n):
         if parts[0].startswith("Σ_{k"):
             relation, bound = parts[0][4], parts[0][5:-1]
             bound = r if bound == "r" else int(bound)
-            holds = {
-                "≠": lambda k: k != bound,
-                "≤": lambda k: k <= bound,
-                "≥": lambda k: k >= bound,
-                "<": lambda k: k < bound,
-                ">": lambda k: k > bound
-            }[relation]
+            holds = {"≠": lambda k: k != bound, "≤": lambda k: k <= bound,
+                     "≥": lambda k: k >= bound, "<": lambda k: k < bound,
+                     ">": lambda k: k > bound}[relation]
             sources = [k for k in range(n) if holds(k)]
         elif not parts[0].startswith("Σ"):
             place = parts[0].partition("_")[2].strip("{}")

@@ -16,24 +16,10 @@ DRIVER = os.environ.get("DISTGRAD", "distgrad")
 
 
 def program(loss="(y * y).sum() * (rank + 1)", **more):
-    return {
-        "world_size": 2,
-        "dtype": "float32",
-        "inputs": {
-            "x": {
-                "by_rank": [[1, 4, 3], [2, 3, 1]]
-            }
-        },
-        "steps": [{
-            "y": {
-                "all_reduce": "2 * x"
-            }
-        }],
-        "loss": loss,
-        "objective": "sum",
-        "timeout_s": 200,
-        **more
-    }
+    return {"world_size": 2, "dtype": "float32",
+            "inputs": {"x": {"by_rank": [[1, 4, 3], [2, 3, 1]]}},
+            "steps": [{"y": {"all_reduce": "2 * x"}}], "loss": loss, "objective": "sum",
+            "timeout_s": 200, **more}
 
 
 # file's stem -> (program, subject -> verdict, or verdict and a part of what is told)
@@ -100,18 +86,15 @@ class Modes(unittest.TestCase):
             for name, (scenario, subjects) in CASES.items():
                 expected = {s: e if e == "match" else {"verdict": e} if isinstance(e, str) else
                             {"verdict": e[0], "message": e[1]} for s, e in subjects.items()}
-                Path(folder,
-                     name + ".json").write_text(json.dumps({
-                         **scenario, "subjects": expected
-                     }))
+                Path(folder, name + ".json").write_text(
+                    json.dumps({**scenario, "subjects": expected}))
             done = run("run", "--allow-code", "--python", sys.executable, "--json", "r.json", ".",
                        cwd=folder)
             cases = json.loads(Path(folder, "r.json").read_text())["cases"]
         self.assertEqual(len(cases), sum(len(subjects) for _, subjects in CASES.values()),
                          done.stderr)
         wrong = [(c["file"], c["subject"], c["verdict"], c.get("why"), c.get("error"))
-                 for c in cases
-                 if not c["as_expected"]]
+                 for c in cases if not c["as_expected"]]
         self.assertEqual((wrong, done.returncode), ([], 0), done.stdout + done.stderr)
         norm = next(c for c in cases
                     if c["file"].endswith("gradient_norm.json") and c["subject"] == "in_place")
@@ -129,12 +112,8 @@ class Modes(unittest.TestCase):
         row = next(r for r in rows if r["op"] == "sum")
         states = {name: cell["state"] for name, cell in row["aspects"].items()}
         self.assertEqual(
-            {k: states[k] for k in ("ranks", "checkpoint", "async", "double-backward")}, {
-                "ranks": "ok",
-                "checkpoint": "WRONG",
-                "async": "refused",
-                "double-backward": "ok"
-            })
+            {k: states[k] for k in ("ranks", "checkpoint", "async", "double-backward")},
+            {"ranks": "ok", "checkpoint": "WRONG", "async": "refused", "double-backward": "ok"})
         self.assertEqual((row["wrong"], row["rule"]), (True, "adjoint, but not in checkpoint"))
         self.assertRegex(done.stdout,
                          r"(?ms)^ +ranks .* values$.*^ +checkpoint +async +double-backward$")

@@ -38,16 +38,8 @@ def step(name, text):
 def program(steps, loss, x=None, size=3, groups=(), **more):
     """`x`: by rank; else numbers that differ by rank and element."""
     x = [number_grid(rank) for rank in range(size)] if x is None else x
-    weight = {
-        "name": "w",
-        "pointer": "",
-        "layout": INVARIANT,
-        "value": torch.tensor(1.5),
-        "sync": [{
-            "axis": "",
-            "op": "sum"
-        }]
-    }
+    weight = {"name": "w", "pointer": "", "layout": INVARIANT, "value": torch.tensor(1.5),
+              "sync": [{"axis": "", "op": "sum"}]}
     return {"world_size": size, "dtype": "float64", "groups": list(groups),
             "inputs": [{"name": "x", "pointer": "", "layout": LOCAL, "by_rank": x}, weight],
             "steps": steps, "loss": expression(loss), **more}
@@ -60,50 +52,36 @@ def number_grid(rank):
 PAIRS = [{"name": "tp", "partition": [[0, 1], [3, 2]], "is_mesh_axis": False}]
 # Operands and cotangents of all layouts; one cotangent that two steps share, one that is expanded,
 # one value used three times.
-CHAIN = program([
-    collective("a", "w * x * (rank + 1)"),
-    collective("b", "a.t()"),
-    step("h", "torch.tanh(a[:, ::2] * 0.125)"),
-    collective("c", "h"),
-    collective("d", "a")
-], "((a + b.t()) * x).sum() + (c * c).sum() * (rank + 2) + torch.sum(d) + 0 * b[0, 0]")
-SHARED = program([
-    collective("a", "x"),
-    collective("b", "2 * x"),
-    collective("c", "torch.ones(2, 1) * x[0]"),
-    collective("d", "x[0].expand(2, 3)")
-], "((a + b) * x).sum() + ((c + d) * (rank - 2.0)).sum()")
-SUBGROUPS = program([
-    collective("a", "w * x", group="tp"),
-    collective("b", "a * a * (rank - 1.5)"),
-    step("e", "a.t()"),
-    collective("c", "e.t()[:, 1:]", group="tp")
-], "(b * x).sum() + c.sum() * rank", size=4, groups=PAIRS)
+CHAIN = program([collective("a", "w * x * (rank + 1)"), collective("b", "a.t()"),
+                 step("h", "torch.tanh(a[:, ::2] * 0.125)"), collective("c", "h"),
+                 collective("d", "a")],
+                "((a + b.t()) * x).sum() + (c * c).sum() * (rank + 2) + torch.sum(d) + 0 * b[0, 0]")
+SHARED = program([collective("a", "x"), collective("b", "2 * x"),
+                  collective("c", "torch.ones(2, 1) * x[0]"), collective("d", "x[0].expand(2, 3)")],
+                 "((a + b) * x).sum() + ((c + d) * (rank - 2.0)).sum()")
+SUBGROUPS = program([collective("a", "w * x", group="tp"), collective("b", "a * a * (rank - 1.5)"),
+                     step("e", "a.t()"), collective("c", "e.t()[:, 1:]", group="tp")],
+                    "(b * x).sum() + c.sum() * rank", size=4, groups=PAIRS)
 # Contiguous, all of it: what works in place has nothing to stumble on.
 DENSE = program([collective("a", "w * x"), collective("b", "2 * a"), collective("c", "a")],
                 "((a + b) * x).sum() + (c * c).sum() * (rank + 2)")
 PROGRAMS = {"chain": CHAIN, "shared": SHARED, "dense": DENSE, "subgroups": SUBGROUPS}
 
-FUNCTIONS = (
-    "right overwrites clears doubles identity writes_the_same expanded through_a_view in_place "
-    "unknown_to_autograd"
-    " returns_operand hook_on_operand hook_on_result twice thrice residual first_of_two "
-    "both_of_two none none_and_own"
-    " detached Scaled metric remembers warns own_times_n own_twice sign_turned prefix_sum rolled "
-    "operator"
-).split()
-MISTAKES = "overwritten cleared stale narrower as_stored strided none_on_last prescaled prescaled_identity never_written".split(
-)
-SURROUNDINGS = "right casts skips_when_recomputed returns_handle returns_before_wait differentiable_once".split(
-)
+FUNCTIONS = ("right overwrites clears doubles identity writes_the_same expanded through_a_view"
+             " in_place unknown_to_autograd returns_operand hook_on_operand hook_on_result twice"
+             " thrice residual first_of_two both_of_two none none_and_own detached Scaled metric"
+             " remembers warns own_times_n own_twice sign_turned prefix_sum rolled"
+             " operator").split()
+MISTAKES = ("overwritten cleared stale narrower as_stored strided none_on_last prescaled"
+            " prescaled_identity never_written").split()
+SURROUNDINGS = ("right casts skips_when_recomputed returns_handle returns_before_wait"
+                " differentiable_once").split()
 MODULES = "sum_with_context AllReduce".split()
-IN_MODES = (
-    "right overwrites through_a_view in_place unknown_to_autograd hook_on_operand hook_on_result "
-    "residual both_of_two"
-    " none detached metric remembers").split()
-# To the cotangent
-HARMLESS = "right identity writes_the_same twice thrice both_of_two metric remembers in_place".split(
-)
+IN_MODES = ("right overwrites through_a_view in_place unknown_to_autograd hook_on_operand"
+            " hook_on_result residual both_of_two none detached metric remembers").split()
+# These do no harm to the cotangent.
+HARMLESS = ("right identity writes_the_same twice thrice both_of_two metric remembers"
+            " in_place").split()
 MODES = ("@checkpoint", "@checkpoint-reentrant", "@autocast")
 
 
@@ -114,12 +92,8 @@ def of_file(file, names):
 
 
 def case(name, subject, **more):
-    return {
-        "program": PROGRAMS[name],
-        "subject": subject,
-        "weights": [1.0, 10.0, 100.0, 1000.0][:PROGRAMS[name]["world_size"]],
-        **more
-    }
+    return {"program": PROGRAMS[name], "subject": subject,
+            "weights": [1.0, 10.0, 100.0, 1000.0][:PROGRAMS[name]["world_size"]], **more}
 
 
 def bits(value):
@@ -133,12 +107,8 @@ class Changes(DriverTest):
     """With and without, on two teams: in all that a subject could tell, they are alike."""
 
     def compare(self, size, cases):
-        plain, observed = (self.driver.run(size, [{
-            **c,
-            **more
-        } for c in cases]) for more in ({}, {
-            "observe": True
-        }))
+        plain, observed = (self.driver.run(size, [{**c, **more} for c in cases])
+                           for more in ({}, {"observe": True}))
         for asked, before, after in zip(cases, plain, observed):
             for rank, (a, b) in enumerate(zip(before, after)):
                 with self.subTest(asked["subject"], rank=rank,
@@ -155,40 +125,25 @@ class Changes(DriverTest):
         """On one pair of teams, as some of torch's modules take seconds to import."""
         everywhere = of_file("surroundings", SURROUNDINGS) + ["python:reference", "python:in_place"]
         cases = [case("chain", subject) for subject in everywhere]
-        cases += [
-            case(name, s)
-            for name in ("chain", "shared")
-            for s in [*of_file("hostile", FUNCTIONS), NN, FUNCTIONAL]
-        ]
-        cases += [
-            case("dense", subject)
-            for subject in of_file("mistakes", MISTAKES) + of_file("modules", MODULES)
-        ]
-        cases += [
-            case("chain", s + mode)
-            for mode in MODES
-            for s in [*of_file("hostile", IN_MODES), *everywhere]
-        ]
-        cases += [
-            case("dense", s + "@async")
-            for s in [*of_file("surroundings", ["returns_handle"]), FUNCTIONAL]
-        ]
-        cases += [
-            case("chain", subject + "@compile")
-            for subject in of_file("surroundings", ["local_when_compiled"])
-        ]
-        cases += [
-            case("dense", subject + "@compile") for subject in of_file("hostile", ["operator"])
-        ]
+        cases += [case(name, s) for name in ("chain", "shared")
+                  for s in [*of_file("hostile", FUNCTIONS), NN, FUNCTIONAL]]
+        cases += [case("dense", subject)
+                  for subject in of_file("mistakes", MISTAKES) + of_file("modules", MODULES)]
+        cases += [case("chain", s + mode) for mode in MODES
+                  for s in [*of_file("hostile", IN_MODES), *everywhere]]
+        cases += [case("dense", s + "@async")
+                  for s in [*of_file("surroundings", ["returns_handle"]), FUNCTIONAL]]
+        cases += [case("chain", subject + "@compile")
+                  for subject in of_file("surroundings", ["local_when_compiled"])]
+        cases += [case("dense", subject + "@compile")
+                  for subject in of_file("hostile", ["operator"])]
         observed = self.compare(3, cases)
         self.assertTrue(any("hook [2, 3] (0, 0)" in r["output"] for r, *_ in observed))
         self.assertTrue(any(r["warnings"] == ["of the user's"] for r, *_ in observed))
 
     def test_in_groups(self):
-        self.compare(4, [
-            case("subgroups", s)
-            for s in [*of_file("hostile", IN_MODES), "python:reference", "python:in_place"]
-        ])
+        self.compare(4, [case("subgroups", s) for s in [*of_file("hostile", IN_MODES),
+                                                        "python:reference", "python:in_place"]])
 
 
 def groups_of(asked, name):
@@ -200,11 +155,8 @@ def groups_of(asked, name):
 
 def observed_by_step(replies):
     """By step the entries by rank."""
-    return {
-        entry["step"]: [reply["observed"][i]
-                        for reply in replies]
-        for i, entry in enumerate(replies[0]["observed"])
-    }
+    return {entry["step"]: [reply["observed"][i] for reply in replies]
+            for i, entry in enumerate(replies[0]["observed"])}
 
 
 def simulated(asked, weights):
@@ -250,11 +202,8 @@ class Values(DriverTest):
 
     def test_of_right_calls_it_is_what_the_mathematics_says(self):
         modes = ["", *MODES[:2]]
-        subjects = [
-            s + m
-            for s in of_file("hostile", ["right", "in_place", "operator"]) + ["python:reference"]
-            for m in modes
-        ]
+        subjects = [s + m for s in of_file("hostile", ["right", "in_place", "operator"])
+                    + ["python:reference"] for m in modes]
         for name in ("chain", "subgroups"):
             asked = PROGRAMS[name]
             right = simulated(asked, case(name, "")["weights"])
@@ -268,26 +217,19 @@ class Values(DriverTest):
                         self.assertNotIn("cotangent_after", entry)
 
     def test_strides_are_those_of_the_tensors(self):
-        replies = self.observe("chain", ["all_reduce=" + HOSTILE + "right"])["all_reduce=" +
-                                                                             HOSTILE + "right"]
+        replies = self.observe(
+            "chain", ["all_reduce=" + HOSTILE + "right"])["all_reduce=" + HOSTILE + "right"]
         entries = {e["step"]: e for e in replies[0]["observed"]}
-        strides = {
-            name: (e["operand_strides"], e["cotangent_strides"]) for name, e in entries.items()
-        }
+        strides = {name: (e["operand_strides"], e["cotangent_strides"])
+                   for name, e in entries.items()}
         self.assertEqual(strides["b"][0], [1, 3])
         self.assertEqual(strides["d"][1], [0, 0])
-        lines = [
-            line for line in replies[0]["output"].splitlines()
-            if line.startswith(("forward", "backward"))
-        ]
-        told = [
-            f"forward {list(e['operand'].shape)} {tuple(e['operand_strides'])} "
-            for e in entries.values()
-        ]
-        told += [
-            f"backward {list(e['cotangent'].shape)} {tuple(e['cotangent_strides'])} "
-            for e in reversed(entries.values())
-        ]
+        lines = [line for line in replies[0]["output"].splitlines()
+                 if line.startswith(("forward", "backward"))]
+        told = [f"forward {list(e['operand'].shape)} {tuple(e['operand_strides'])} "
+                for e in entries.values()]
+        told += [f"backward {list(e['cotangent'].shape)} {tuple(e['cotangent_strides'])} "
+                 for e in reversed(entries.values())]
         self.assertEqual([line.startswith(text) for line, text in zip(lines, told)], [True] * 8,
                          (lines, told))
 
@@ -318,31 +260,26 @@ class Values(DriverTest):
             self.close(sum(s[1] for s in shares), reply["gradients"][1])
 
     def test_what_comes_of_several_nodes_is_added(self):
-        names = [
-            "twice", "thrice", "residual", "both_of_two", "first_of_two", "none_and_own",
-            "hook_on_result", "hook_on_operand"
-        ]
+        names = ["twice", "thrice", "residual", "both_of_two", "first_of_two", "none_and_own",
+                 "hook_on_result", "hook_on_operand"]
         for subject, replies in self.observe("shared", of_file("hostile", names)).items():
             for step_name, entries in observed_by_step(replies).items():
                 cotangents = [e["cotangent"] for e in entries]
                 total, shared = sum(cotangents), 0 in entries[0]["cotangent_strides"]
                 for rank, entry in enumerate(entries):
                     own = cotangents[rank]
-                    wanted = {
-                        "twice": total + 3 * own,
-                        "thrice": total + own * entry["operand"] + 2 * total,
-                        "residual": total + (own if shared else total),
-                        "both_of_two": total + 2 * own,
-                        "first_of_two": total,
-                        "none_and_own": own,
-                        "hook_on_result": 2 * total,
-                        "hook_on_operand": own if shared else total
-                    }[subject.rpartition(":")[2]]
+                    wanted = {"twice": total + 3 * own,
+                              "thrice": total + own * entry["operand"] + 2 * total,
+                              "residual": total + (own if shared else total),
+                              "both_of_two": total + 2 * own, "first_of_two": total,
+                              "none_and_own": own, "hook_on_result": 2 * total,
+                              "hook_on_operand": own if shared
+                              else total}[subject.rpartition(":")[2]]
                     self.close(entry["given"], wanted, subject, step_name, rank)
 
     def test_what_is_missing_is_null(self):
-        for subject, replies in self.observe("shared", of_file("hostile",
-                                                               ["none", "detached"])).items():
+        for subject, replies in self.observe("shared",
+                                             of_file("hostile", ["none", "detached"])).items():
             for reply in replies:
                 for entry in reply["observed"]:
                     self.assertIsNone(entry["given"])
@@ -353,11 +290,8 @@ class Values(DriverTest):
         """As for torch, where the backward of the call behind gives None."""
         asked = program([collective("a", "x"), collective("b", "a")], "(b * x).sum()")
         subjects = of_file("hostile", ["none", "none_in_every_second"])
-        replies = self.driver.run(3, [{
-            "program": asked,
-            "subject": s,
-            "observe": True
-        } for s in subjects])
+        replies = self.driver.run(
+            3, [{"program": asked, "subject": s, "observe": True} for s in subjects])
         for (reply, *_), given in zip(replies, (None, 0.0)):
             entry = reply["observed"][0]
             self.assertEqual((float(entry["cotangent"].abs().max()), entry["cotangent_strides"]),
@@ -377,28 +311,21 @@ class Values(DriverTest):
                             self.assertNotIn("cotangent_after", entry, subject)
                             continue
                         own = entry["cotangent"]
-                        wanted = {
-                            "doubles": 2 * own,
-                            "clears": 0 * own
-                        }.get(subject.rpartition(":")[2], total)
+                        wanted = {"doubles": 2 * own, "clears": 0 * own}.get(
+                            subject.rpartition(":")[2], total)
                         self.close(entry["cotangent_after"], wanted, subject, step_name)
-        subjects = [
-            f"all_reduce={HOSTILE}{name}{mode}" for mode in ("", *MODES) for name in HARMLESS
-        ]
-        for replies in self.driver.run(
-                3,
-            [case(where, s, observe=True) for where in ("chain", "dense") for s in subjects]):
+        subjects = [f"all_reduce={HOSTILE}{name}{mode}" for mode in ("", *MODES)
+                    for name in HARMLESS]
+        for replies in self.driver.run(3, [case(where, s, observe=True)
+                                           for where in ("chain", "dense") for s in subjects]):
             for reply in replies:
                 self.assertEqual([e["step"] for e in reply["observed"] if "cotangent_after" in e],
                                  [])
 
     def test_nothing_is_told_where_a_backward_runs_twice(self):
         twice = program([collective("y", "x")], "squared_gradient_norm((y * y).sum())")
-        ((norm, *_),) = self.driver.run(3, [{
-            "program": twice,
-            "subject": "all_reduce=" + HOSTILE + "right",
-            "observe": True
-        }])
+        ((norm, *_),) = self.driver.run(
+            3, [{"program": twice, "subject": "all_reduce=" + HOSTILE + "right", "observe": True}])
         self.assertEqual((norm["observed"] if "observed" in norm else [], len(norm["shares"])),
                          ([], 2))
 
@@ -428,8 +355,8 @@ def function(backward):
 class InOneProcess(unittest.TestCase):
     """What the protocol cannot show, and what subjects meet that get the operand itself."""
 
-    def observed(self, made, operand_of=lambda leaf: leaf * 1.0, loss=lambda y:
-                 (y * torch.tensor([0.0, 1.0, 2.0])).sum()):
+    def observed(self, made, operand_of=lambda leaf: leaf * 1.0,
+                 loss=lambda y: (y * torch.tensor([0.0, 1.0, 2.0])).sum()):
         leaf = torch.tensor([1.0, 2.0, 4.0], requires_grad=True)
         operand = operand_of(leaf)
         call, edge = ObservedCall(operand), edge_of(operand)
@@ -497,10 +424,8 @@ class InOneProcess(unittest.TestCase):
             return y.unsqueeze(0).squeeze(0)
 
         doubles, detaches = function(lambda g: g.mul_(2)), function(lambda g: g.detach())
-        views = [
-            lambda x: doubles(x).view(3), lambda x: doubles(x.view(1, 3)).view(3),
-            lambda x: detaches(doubles(x))
-        ]
+        views = [lambda x: doubles(x).view(3), lambda x: doubles(x.view(1, 3)).view(3),
+                 lambda x: detaches(doubles(x))]
         for made, by in ((with_a_hook, 3), *((made, 2) for made in views)):
             told, gradient = self.observed(made)
             for given in (told["given"], told["cotangent_after"], gradient):

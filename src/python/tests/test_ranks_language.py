@@ -56,9 +56,8 @@ class Meaning(unittest.TestCase):
     """The same table that the driver's front end is held to."""
 
     def compare(self, dtype):
-        texts = [
-            line for line in TABLE.read_text().splitlines() if line and not line.startswith("#")
-        ]
+        texts = [line for line in TABLE.read_text().splitlines()
+                 if line and not line.startswith("#")]
         self.assertGreater(len(texts), 450)
         for text in texts:
             scope = names(dtype)

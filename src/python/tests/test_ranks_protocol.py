@@ -25,31 +25,11 @@ def program(size=2, operand="x", loss="torch.sum(y * (rank + 1))", value="torch.
         "world_size": size,
         "dtype": "float64",
         "groups": [],
-        "inputs": [{
-            "name": "x",
-            "pointer": "",
-            "layout": [{
-                "axis": "",
-                "kind": "local"
-            }],
-            "expr": {
-                "text": value
-            }
-        }],
-        "steps": [{
-            "name": "y",
-            "pointer": "",
-            "collective": {
-                **collective, "operand": {
-                    "text": operand,
-                    "pointer": ""
-                }
-            }
-        }],
-        "loss": {
-            "text": loss,
-            "pointer": ""
-        },
+        "inputs": [{"name": "x", "pointer": "", "layout": [{"axis": "", "kind": "local"}],
+                    "expr": {"text": value}}],
+        "steps": [{"name": "y", "pointer": "",
+                   "collective": {**collective, "operand": {"text": operand, "pointer": ""}}}],
+        "loss": {"text": loss, "pointer": ""},
     }
 
 
@@ -63,11 +43,8 @@ class Protocol(DriverTest):
         return replies, board
 
     def test_says_what_it_is(self):
-        self.assertEqual(self.driver.ready, {
-            "kind": "ready",
-            "protocol": 1,
-            "torch": torch.__version__
-        })
+        self.assertEqual(self.driver.ready,
+                         {"kind": "ready", "protocol": 1, "torch": torch.__version__})
 
     def test_a_case_from_inputs_to_gradients(self):
         replies, board = self.run_team(program(), weights=[1.0, 10.0])
@@ -179,18 +156,8 @@ class Protocol(DriverTest):
     def test_torch_is_as_it_is_unless_something_is_measured(self):
         """And what would be measured of modules that are imported by then needs other ranks."""
         place = f"python:{SUBJECTS / 'observer.py'}:whose"
-        code = {
-            "name": "y",
-            "pointer": "",
-            "call": {
-                "code": place,
-                "args": [{
-                    "text": "x",
-                    "pointer": ""
-                }],
-                "simulate": ""
-            }
-        }
+        code = {"name": "y", "pointer": "",
+                "call": {"code": place, "args": [{"text": "x", "pointer": ""}], "simulate": ""}}
         called = {**program(1), "steps": [code]}
         plain = {"program": program(1), "subject": "all_reduce=" + place}
         measuring = {"program": called, "measured": [torch.ones(1)]}

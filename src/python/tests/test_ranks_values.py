@@ -46,15 +46,8 @@ def program(world_size=1, groups=(), dtype="float64"):
 
 
 def item(layout=None, **value):
-    return {
-        "name": "x",
-        "pointer": "",
-        "layout": layout or [{
-            "axis": "",
-            "kind": "local"
-        }],
-        **value
-    }
+    return {"name": "x", "pointer": "", "layout": layout or [{"axis": "", "kind": "local"}],
+            **value}
 
 
 class Random(unittest.TestCase):
@@ -65,14 +58,13 @@ class Random(unittest.TestCase):
                 spec = {"shape": [7, 9], "kind": kind, "low": low, "high": high, "seed": seed}
                 for rank in (0, 3):
                     got = value_on(program(4), None, item(random=spec), rank)
-                    self.assertEqual(
-                        got.reshape(-1).tolist(),
-                        by_the_book(kind, low, high, f"{seed}/x/{rank}", 63))
+                    self.assertEqual(got.reshape(-1).tolist(),
+                                     by_the_book(kind, low, high, f"{seed}/x/{rank}", 63))
 
     def test_first_values(self):
         spec = {"shape": [8], "kind": "integers", "low": -4, "high": 4, "seed": 0}
-        self.assertEqual(
-            value_on(program(), None, item(random=spec), 0).tolist(), [3, -2, 3, 3, -1, 4, 4, 1])
+        self.assertEqual(value_on(program(), None, item(random=spec), 0).tolist(),
+                         [3, -2, 3, 3, -1, 4, 4, 1])
 
     def test_is_one_tensor_where_the_layout_is_not_local(self):
         spec = {"shape": [4], "kind": "normal", "low": -4, "high": 4, "seed": 7}
@@ -102,15 +94,8 @@ class Layouts(unittest.TestCase):
             {"name": "dp", "partition": [[0, 3], [1, 4], [2, 5]], "is_mesh_axis": True},
             {"name": "tp", "partition": [[0, 1, 2], [3, 4, 5]], "is_mesh_axis": True},
         ]
-        layout = [{
-            "axis": "dp",
-            "kind": "shard",
-            "dim": 0
-        }, {
-            "axis": "tp",
-            "kind": "shard",
-            "dim": 0
-        }]
+        layout = [{"axis": "dp", "kind": "shard", "dim": 0},
+                  {"axis": "tp", "kind": "shard", "dim": 0}]
         value = item(layout, expr={"text": "torch.arange(7.0)"})
         pieces = [value_on(program(6, mesh), None, value, r).tolist() for r in range(6)]
         self.assertEqual(pieces, [[0, 1], [2, 3], [], [4], [5], [6]])

@@ -62,16 +62,16 @@ def data_parallel(rank, folder):
     init_device_mesh("cpu", (2, 2), mesh_dim_names=("outer", "inner"))
     for ranks in ([0, 3], [1, 2]):
         dist.new_group(ranks)
-    save_gradients({
-        name: 2 * p.grad for name, p in model.named_parameters()
-    }, os.path.join(folder, "doubled"))
+    save_gradients({name: 2 * p.grad for name, p in model.named_parameters()},
+                   os.path.join(folder, "doubled"))
 
 
 def sharded(rank, folder):
     """FSDP2 over dp, tensor parallel over tp; one rank's piece scaled in another folder."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    from torch.distributed.tensor.parallel import (ColwiseParallel, RowwiseParallel,
+                                                   parallelize_module)
 
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     model = make_model()
@@ -140,10 +140,8 @@ class Saving(unittest.TestCase):
         code, parameters = self.compare("sharded")
         self.assertEqual(code, 0)
         self.assertEqual(len(parameters), 12)
-        self.assertEqual(parameters["0.down.weight"]["placements"], {
-            "dp": "Shard(0)",
-            "tp": "Shard(1)"
-        })
+        self.assertEqual(parameters["0.down.weight"]["placements"],
+                         {"dp": "Shard(0)", "tp": "Shard(1)"})
 
     def test_the_rank_that_was_spoilt_is_named(self):
         code, parameters = self.compare("spoilt")
@@ -164,11 +162,8 @@ class Saving(unittest.TestCase):
             "none": None,
         }
         save_gradients(tensors, os.path.join(self.folder, "dict"))
-        expected = {
-            n: None if t is None else t.to_dense().tolist()
-            for n, t in tensors.items()
-            if n != "empty"
-        }
+        expected = {n: None if t is None else t.to_dense().tolist() for n, t in tensors.items()
+                    if n != "empty"}
         with open(os.path.join(self.folder, "dict.json"), "w") as file:
             json.dump(expected, file)
         done = subprocess.run([DISTGRAD, "compare", "--full", "--rtol", "0", "dict.json", "dict"],
@@ -187,24 +182,18 @@ class Saving(unittest.TestCase):
 
     def test_what_lies_in_memory_otherwise_than_it_reads(self):
         value = torch.tensor([1 + 2j, 3 - 4j])
-        for name, tensors in (("lazy", {
-                "complex": value.conj(),
-                "negative": value.conj().imag
-        }), ("plain", {
-                "complex": torch.tensor([[1.0, -2.0], [3.0, 4.0]]),
-                "negative": torch.tensor([-2.0, 4.0])
-        })):
+        for name, tensors in (("lazy", {"complex": value.conj(), "negative": value.conj().imag}),
+                              ("plain", {"complex": torch.tensor([[1.0, -2.0], [3.0, 4.0]]),
+                                         "negative": torch.tensor([-2.0, 4.0])})):
             save_gradients(tensors, os.path.join(self.folder, name))
         code, parameters = self.compare("lazy", "plain")
         self.assertEqual((code, len(parameters)), (0, 2))
 
     def test_axes_and_process_groups_are_known(self):
         code, parameters = self.compare("doubled")
-        self.assertEqual({p["text"] for p in parameters.values()}, {
-            "2 times the reference (2 = the size of outer or inner, or the number of ranks of a "
-            "process group)"
-            " on every rank"
-        })
+        self.assertEqual({p["text"] for p in parameters.values()},
+                         {"2 times the reference (2 = the size of outer or inner, or the number of"
+                          " ranks of a process group) on every rank"})
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ import torch.distributed as dist
 FOLDER = Path(__file__).resolve().parent
 sys.path.insert(0, str(FOLDER.parent))
 
-from distgrad.ranks import adapters, adapters_loading, adapters_names, cuts  # noqa: E402,F401  cuts: autograd.Function as in a rank
+# cuts: autograd.Function as in a rank
+from distgrad.ranks import adapters, adapters_loading, adapters_names, cuts  # noqa: E402,F401
 from distgrad.ranks.call import Call, NotOffered, RankGroup, SubjectError  # noqa: E402
 from distgrad.ranks.subjects import load_subject  # noqa: E402
 
@@ -170,8 +171,8 @@ class Mapping(unittest.TestCase):
         target, calls = function_of("tensor, scatter_list=None, src=0, group=None")
         binding = adapters.bind(target, "scatter", "m.py:f", "m.py")
         for rank in (0, 1):
-            adapters.invoke(target, binding.slots, adapters.Arguments(call("scatter", rank=rank),
-                                                                      X), False)
+            adapters.invoke(target, binding.slots,
+                            adapters.Arguments(call("scatter", rank=rank), X), False)
         self.assertEqual([len(c["scatter_list"] or ()) for c in calls], [2, 0])
         self.assertEqual(tuple(calls[1]["tensor"].shape), (3, 4))
 
@@ -245,10 +246,8 @@ class Loading(unittest.TestCase):
         first = self.write("a/mine.py",
                            "import helper_of_a\ndef all_reduce(x): return x * helper_of_a.VALUE\n")
         second = self.write("b/mine.py", "def all_reduce(x): return x * 3.0\n")
-        values = [
-            load_subject(f"python:{path}")(call("all_reduce", ranks=(0,), rank=0), X)[0, 1].item()
-            for path in (first, second)
-        ]
+        values = [load_subject(f"python:{path}")(call("all_reduce", ranks=(0,), rank=0),
+                                                 X)[0, 1].item() for path in (first, second)]
         self.assertEqual(values, [2.0, 3.0])
 
     def test_modules_come_from_the_current_folder_as_with_dash_m(self):
@@ -373,9 +372,8 @@ class Loading(unittest.TestCase):
         for kind in ("all_reduce", "broadcast", "reduce", "send_recv"):
             with self.assertRaisesRegex(NotOffered, f"has no {kind}"):
                 subject.check(call(kind))
-        self.assertEqual(
-            adapters_loading.find_kind(adapters_loading.load_module(str(path)), "slice")[0],
-            "scatter_to_model_parallel_region")
+        self.assertEqual(adapters_loading.find_kind(adapters_loading.load_module(str(path)),
+                                                    "slice")[0], "scatter_to_model_parallel_region")
 
     def test_only_setup_of_groups_is_a_setup(self):
         path = self.write(
@@ -395,12 +393,8 @@ class Loading(unittest.TestCase):
         )
         subject = load_subject(
             f"all_reduce=python:{path}:all_reduce+all_gather=python:{path}:all_reduce")
-        world, tp = {
-            "": call("copy").group
-        }, {
-            "": call("copy").group,
-            "tp": call("copy", **TP).group
-        }
+        world, tp = {"": call("copy").group}, {"": call("copy").group,
+                                               "tp": call("copy", **TP).group}
         for groups in (world, world, tp, world, tp):
             subject.setup(groups)
         module = sys.modules[next(n for n in sys.modules if n.endswith("counts_py"))]

@@ -116,12 +116,8 @@ def results_of(call, xs):
     n, dim = len(xs), call.dim or 0
     if call.kind in ("all_reduce", "reduce", "reduce_scatter"):
         stacked = torch.stack(xs)
-        total = {
-            "sum": stacked.sum,
-            "avg": stacked.mean,
-            "max": stacked.amax,
-            "product": stacked.prod
-        }[call.op](0)
+        total = {"sum": stacked.sum, "avg": stacked.mean, "max": stacked.amax,
+                 "product": stacked.prod}[call.op](0)
     if call.kind == "all_reduce":
         return [total] * n
     if call.kind == "reduce":
@@ -130,18 +126,15 @@ def results_of(call, xs):
         return [xs[call.root]] * n
     if call.kind in ("all_gather", "gather"):
         joined = torch.stack(xs) if call.dim is None else torch.cat(xs, call.dim)
-        return [
-            joined if call.kind == "all_gather" or r == call.root else joined * 0 for r in range(n)
-        ]
+        return [joined if call.kind == "all_gather" or r == call.root else joined * 0
+                for r in range(n)]
     if call.kind in ("scatter", "reduce_scatter"):
         whole = xs[call.root] if call.kind == "scatter" else total
-        return list(whole.split(
-            list(call.splits[0]) if call.splits else whole.shape[dim] // n, dim))
+        return list(whole.split(list(call.splits[0]) if call.splits else whole.shape[dim] // n,
+                                dim))
     if call.kind == "all_to_all":
-        pieces = [
-            x.split(list(call.splits[r]) if call.splits else x.shape[dim] // n, dim)
-            for r, x in enumerate(xs)
-        ]
+        pieces = [x.split(list(call.splits[r]) if call.splits else x.shape[dim] // n, dim)
+                  for r, x in enumerate(xs)]
         return [torch.cat([pieces[s][r] for s in range(n)], dim) for r in range(n)]
     raise ValueError(call.kind)
 
@@ -199,8 +192,8 @@ class TorchModules(Case):
                  (dict(kind="scatter", root=2, dim=-1), [(2, 3)] * 3),
                  (dict(kind="all_to_all"), [(6,)] * 3),
                  (dict(kind="all_to_all", dim=1), [(2, 3)] * 3),
-                 (dict(kind="all_to_all",
-                       splits=((1, 2, 0), (0, 1, 1), (2, 0, 3))), [(3, 2), (2, 2), (5, 2)]),]
+                 (dict(kind="all_to_all", splits=((1, 2, 0), (0, 1, 1), (2, 0, 3))),
+                  [(3, 2), (2, 2), (5, 2)]),]
         self.check_calls(NN, calls)
 
     def test_functional_is_the_adjoint_where_it_should_be(self):
@@ -222,9 +215,8 @@ class TorchModules(Case):
     def check_calls(self, text, calls):
         def on_rank(world):
             subject = load_subject(text)
-            return [
-                compared(world, subject, world.call(**options), shapes) for options, shapes in calls
-            ]
+            return [compared(world, subject, world.call(**options), shapes)
+                    for options, shapes in calls]
 
         for results in in_world(3, on_rank):
             for (options, shapes), result in zip(calls, results):
@@ -267,10 +259,8 @@ class TorchModules(Case):
                          [(1,)] * 2),
             ]
 
-        wanted = [
-            "takes a permutation", "has no gather", "has no send_recv", "one size", "one shape",
-            "one shape", "premul_sum", "premul_sum"
-        ]
+        wanted = ["takes a permutation", "has no gather", "has no send_recv", "one size",
+                  "one shape", "one shape", "premul_sum", "premul_sum"]
         for results in in_world(2, on_rank):
             for result, text in zip(results, wanted):
                 self.assertIn(text, result)
@@ -294,14 +284,12 @@ class UserFunctions(Case):
                                      lambda y: torch.full_like(y, world.rank + 2.0))
             value, _ = world.run(method, call,
                                  value_of(world.rank, (2, 2), 1).float(), torch.ones_like)
-            return [
-                own_slice.tolist(),
-                compared(world, vissl, call, [(2, 2)] * 2),
-                compared(world, vissl, world.call("all_gather", dim=1), [(2, 3)] * 2),
-                torch.equal(value, torch.stack([value_of(r, (2, 2), 1).float() for r in range(2)])),
-                compared(world, method, world.call("all_gather", dim=1), [(2, 2)] * 2),
-                compared(world, method, call, [()] * 2)
-            ]
+            return [own_slice.tolist(), compared(world, vissl, call, [(2, 2)] * 2),
+                    compared(world, vissl, world.call("all_gather", dim=1), [(2, 3)] * 2),
+                    torch.equal(value,
+                                torch.stack([value_of(r, (2, 2), 1).float() for r in range(2)])),
+                    compared(world, method, world.call("all_gather", dim=1), [(2, 2)] * 2),
+                    compared(world, method, call, [()] * 2)]
 
         for rank, result in enumerate(in_world(2, on_rank)):
             own_slice, stacked, joined, method, other_dim, scalar = result
@@ -318,11 +306,8 @@ class UserFunctions(Case):
             return [subject(world.call("all_gather", dim=dim), x).tolist() for dim in (0, None, -1)]
 
         parts = [(torch.arange(6.0).reshape(2, 3) + 10 * rank) for rank in range(2)]
-        right = [
-            torch.cat(parts).tolist(),
-            torch.stack(parts).tolist(),
-            torch.cat(parts, 1).tolist()
-        ]
+        right = [torch.cat(parts).tolist(), torch.stack(parts).tolist(),
+                 torch.cat(parts, 1).tolist()]
         self.assertEqual(in_world(2, on_rank), [right] * 2)
 
     def test_setup_gives_groups_to_global_state(self):
@@ -370,9 +355,8 @@ class UserFunctions(Case):
                     compared(world, subject, world.call("all_to_all", dim=1), [(4, 2)] * 2),
                 ]
                 if name in ("MegatronAllToAll.apply", "DeepSpeedAllToAll"):
-                    results[name].append(
-                        compared(world, subject, world.call("all_to_all", splits=uneven), [(3,),
-                                                                                           (3,)]))
+                    results[name].append(compared(
+                        world, subject, world.call("all_to_all", splits=uneven), [(3,), (3,)]))
             return results
 
         for results in in_world(2, on_rank):
@@ -396,14 +380,10 @@ class UserFunctions(Case):
                 return f"raised {error}"
 
         def on_rank(world):
-            return {
-                name: [
-                    outcome(world,
-                            load_subject(f"all_to_all=python:{SUBJECTS}/all_to_all.py:{name}"), dim)
-                    for dim in (0, 1, -1)
-                ]
-                for name in ("SeqAllToAll", "SeqAllToAllBackTheSameWay")
-            }
+            return {name: [outcome(
+                world, load_subject(f"all_to_all=python:{SUBJECTS}/all_to_all.py:{name}"), dim)
+                           for dim in (0, 1, -1)]
+                    for name in ("SeqAllToAll", "SeqAllToAllBackTheSameWay")}
 
         for results in in_world(2, on_rank):
             for result in results["SeqAllToAll"]:
@@ -415,10 +395,8 @@ class UserFunctions(Case):
         def on_rank(world):
             text = f"python:{SUBJECTS}/rooted.py"
             subject = load_subject(f"reduce={text}:reduce+gather={text}:gather")
-            results = [
-                compared(world, subject, world.call("reduce", root=root), [(2,)] * 3)
-                for root in (0, 2)
-            ]
+            results = [compared(world, subject, world.call("reduce", root=root), [(2,)] * 3)
+                       for root in (0, 2)]
             results.append(compared(world, subject, world.call("gather", root=1), [(2,)] * 3))
             value, _ = world.run(load_subject(f"broadcast={text}:broadcast"),
                                  world.call("broadcast", root=1), torch.tensor([float(world.rank)]),
@@ -442,10 +420,8 @@ class UserFunctions(Case):
         def on_rank(world):
             subject = load_subject(f"all_reduce=python:{SUBJECTS}/modules.py:AllReduce")
             module = next(m for n, m in sys.modules.items() if n.endswith("modules_py"))
-            results = [
-                compared(world, subject, world.call("all_reduce", step=step), [(2,)] * 2)
-                for step in "yz"
-            ]
+            results = [compared(world, subject, world.call("all_reduce", step=step), [(2,)] * 2)
+                       for step in "yz"]
             made = module.AllReduce.made - 1  # the file itself makes one
             instance = load_subject(f"python:{SUBJECTS}/modules.py:all_reduce")
             tripled, _ = world.run(instance, world.call("all_reduce"), torch.ones(1),
@@ -475,10 +451,8 @@ class UserFunctions(Case):
             x = torch.arange(24.0).reshape(4, 6)
             for operand in (x.t(), x[:, ::2], x[1:2].expand(3, 6), x[:0], torch.tensor(1.0)):
                 value = subject(world.call("all_reduce"), operand)
-                strides.append([
-                    list(module.seen[-1]) == list(operand.stride()) or operand.numel() == 0,
-                    torch.equal(value, operand)
-                ])
+                strides.append([list(module.seen[-1]) == list(operand.stride())
+                                or operand.numel() == 0, torch.equal(value, operand)])
             return strides
 
         self.assertEqual(in_world(1, on_rank), [[[True, True]] * 5])
@@ -498,13 +472,10 @@ class UserFunctions(Case):
     def test_averages_are_asked_for_by_flag(self):
         def on_rank(world):
             subject = load_subject(f"all_reduce=python:{SUBJECTS}/misshapen.py:reduce_mean")
-            values = [
-                subject(world.call("all_reduce", op=op), torch.ones(1)).item()
-                for op in ("sum", "avg")
-            ]
-            return values + [
-                compared(world, subject, world.call("all_reduce", op="max"), [(1,)] * 2)
-            ]
+            values = [subject(world.call("all_reduce", op=op), torch.ones(1)).item()
+                      for op in ("sum", "avg")]
+            return values + [compared(world, subject, world.call("all_reduce", op="max"),
+                                      [(1,)] * 2)]
 
         for total, mean, refused in in_world(2, on_rank):
             self.assertEqual((total, mean), (2.0, 1.0))

@@ -10,19 +10,8 @@ import unittest
 from pathlib import Path
 
 DRIVER = os.environ.get("DISTGRAD", "distgrad")
-SCENARIO = {
-    "world_size": 2,
-    "inputs": {
-        "x": 1.0
-    },
-    "steps": [{
-        "y": {
-            "all_reduce": "x"
-        }
-    }],
-    "loss": "y * y",
-    "objective": "sum"
-}
+SCENARIO = {"world_size": 2, "inputs": {"x": 1.0}, "steps": [{"y": {"all_reduce": "x"}}],
+            "loss": "y * y", "objective": "sum"}
 
 
 class Times(unittest.TestCase):
@@ -46,9 +35,10 @@ class Times(unittest.TestCase):
             self.assertNotIn("Ranks in Python", text)
             text, was_started = run("--subject", "python:reference")
             self.assertTrue(was_started)
-            phases = r"starting the interpreter S, importing torch S, importing the subject S, connecting groups S, in cases besides S"
-            wanted = "Ranks in Python: " + phases.replace(
-                "S", r"[\d.e-]+ s") + r" \(of each the slowest process\)\."
+            phases = ("starting the interpreter S, importing torch S, importing the subject S,"
+                      " connecting groups S, in cases besides S")
+            wanted = ("Ranks in Python: " + phases.replace("S", r"[\d.e-]+ s")
+                      + r" \(of each the slowest process\)\.")
             self.assertEqual(len(re.findall(wanted, text)), 1, text)
 
 

@@ -34,9 +34,8 @@ class Places(unittest.TestCase):
         self.assertEqual(self.rows(whole[:, 2:4, 3:], whole)[1:], [[2, 3], [3, 4, 5]])
         self.assertEqual(self.rows(whole[1::3], whole)[0], [1, 4])
         self.assertEqual(self.rows(whole[:, [3, 0, 2, 1]], whole)[1], [3, 0, 2, 1])
-        self.assertEqual(
-            self.rows(whole[[0, 6, 2]].transpose(1, 2).contiguous().transpose(1, 2), whole)[0],
-            [0, 6, 2])
+        self.assertEqual(self.rows(whole[[0, 6, 2]].transpose(1, 2).contiguous().transpose(1, 2),
+                                   whole)[0], [0, 6, 2])
 
     def test_what_is_nowhere(self):
         whole = numbers(7, 4)
@@ -56,12 +55,8 @@ def parts_of(tokens, calls=1, ranks=3):
     made = []
     for rank in range(ranks):
         for call in range(calls):
-            made.append(
-                Part(
-                    [rank], call, tokens[rank], {
-                        "w": numbers(9, 5, seed=10 * rank + call),
-                        "b": numbers(40, seed=50 + 10 * rank + call)
-                    }))
+            made.append(Part([rank], call, tokens[rank], {"w": numbers(
+                9, 5, seed=10 * rank + call), "b": numbers(40, seed=50 + 10 * rank + call)}))
     return made
 
 
@@ -96,12 +91,11 @@ class Shares(unittest.TestCase):
                          ["reduced within ranks 0, 1 and within ranks 2, 3 alone"])
 
     def test_another_term(self):
-        parts = parts_of([8, 8, 8
-                         ]) + [Part([], 0, 0, {"w": numbers(9, 5, seed=99)}, is_other_term=True)]
-        self.assertEqual(said_of(parts, [[1, 1, 1, 3]] * 3), [
-            "the term of the loss that does not go through the output of head counts 3 times as "
-            "much as the rest"
-        ])
+        parts = parts_of([8, 8, 8]) + [Part([], 0, 0, {"w": numbers(9, 5, seed=99)},
+                                            is_other_term=True)]
+        self.assertEqual(said_of(parts, [[1, 1, 1, 3]] * 3),
+                         ["the term of the loss that does not go through the output of head counts"
+                          " 3 times as much as the rest"])
         self.assertEqual(
             said_of(parts, [[1, 1, 1, 0]] * 3),
             ["the term of the loss that does not go through the output of head does not count"])
@@ -125,16 +119,8 @@ class Shares(unittest.TestCase):
 
 
 def output(module, value, gradient, event, consumers=()):
-    return {
-        "module": module,
-        "call": 0,
-        "index": 0,
-        "value": value,
-        "at": None,
-        "gradient": gradient,
-        "event": event,
-        "consumers": list(consumers)
-    }
+    return {"module": module, "call": 0, "index": 0, "value": value, "at": None,
+            "gradient": gradient, "event": event, "consumers": list(consumers)}
 
 
 CALL = {"kind": "function", "what": "Gather", "place": "model.py:7", "phase": "forward"}
@@ -147,20 +133,17 @@ class Departures(unittest.TestCase):
     def setUp(self):
         self.values = {"a": numbers(6, 4, seed=1), "b": numbers(6, 4, seed=2)}
         self.gradients = {"a": numbers(6, 4, seed=3), "b": numbers(6, 4, seed=4)}
-        outputs = [
-            output(n, self.values[n], self.gradients[n], i, [1] if n == "a" else ())
-            for i, n in enumerate("ab")
-        ]
+        outputs = [output(n, self.values[n], self.gradients[n], i, [1] if n == "a" else ())
+                   for i, n in enumerate("ab")]
         self.single = {"outputs": outputs, "events": [LOSS]}
 
     def ranks(self, change=lambda rank, name, value, gradient: (value, gradient)):
         traces = []
         for rank in range(3):
             rows = slice(2 * rank, 2 * rank + 2)
-            outputs = [
-                output(n, *change(rank, n, self.values[n][rows], 3 * self.gradients[n][rows]),
-                       event) for n, event in (("a", 0), ("b", 1))
-            ]
+            outputs = [output(
+                n, *change(rank, n, self.values[n][rows], 3 * self.gradients[n][rows]), event)
+                       for n, event in (("a", 0), ("b", 1))]
             traces.append({"outputs": outputs, "events": [CALL, LOSS]})
         return traces
 
@@ -175,10 +158,8 @@ class Departures(unittest.TestCase):
         self.assertEqual(found.calls, ["Gather in model.py:7"])
         self.assertEqual(found.upstream, ["a.weight"])
         text = texts(found, [], 3, None)[0]
-        self.assertIn(
-            "right down to the output of b, and departs at a, whose output on rank 1 has another "
-            "gradient",
-            text)
+        self.assertIn("right down to the output of b, and departs at a, whose output on rank 1 has"
+                      " another gradient", text)
 
     def test_a_factor_in_backward(self):
         found = self.found(self.ranks(lambda rank, n, v, g: (v, g / 3 if n == "a" else g)))
@@ -198,13 +179,8 @@ class Departures(unittest.TestCase):
         found = self.found(self.ranks(lambda rank, n, v, g: (v, g.flip(0))))
         self.assertEqual((found.stage, found.module), ("loss", "b"))
         found = self.found(self.ranks())
-        self.assertEqual((found.stage, {
-            r: round(f, 9) for r, f in found.factors.items()
-        }), ("after", {
-            0: 3.0,
-            1: 3.0,
-            2: 3.0
-        }))
+        self.assertEqual((found.stage, {r: round(f, 9) for r, f in found.factors.items()}),
+                         ("after", {0: 3.0, 1: 3.0, 2: 3.0}))
         found = self.found(self.ranks(lambda rank, n, v, g: (v, g * (rank + 1))))
         self.assertEqual(found.stage, "weights")
 
@@ -226,10 +202,8 @@ class Departures(unittest.TestCase):
                 rows = slice(2 * rank, 2 * rank + 2)
                 share = torch.zeros(6, 4, dtype=torch.float64)
                 share[rows] = self.gradients["a"][rows]
-                outputs = [
-                    output("a", self.values["a"], change(rank, share), 0),
-                    output("b", self.values["b"][rows], self.gradients["b"][rows], 1)
-                ]
+                outputs = [output("a", self.values["a"], change(rank, share), 0),
+                           output("b", self.values["b"][rows], self.gradients["b"][rows], 1)]
                 made.append({"outputs": outputs, "events": [CALL, LOSS]})
             return made
 
@@ -238,9 +212,8 @@ class Departures(unittest.TestCase):
         found = self.found(traces())
         self.assertEqual((found.stage, found.shared[0][0], found.shared[0][2]),
                          ("shares", "a", ["Gather in model.py:7"]))
-        self.assertEqual(
-            Finder(self.single, traces(), ["a.weight"], 2.0, scaled=["a.weight"]).departure().stage,
-            "after")
+        self.assertEqual(Finder(self.single, traces(), ["a.weight"], 2.0,
+                                scaled=["a.weight"]).departure().stage, "after")
         self.assertEqual(self.found(traces(lambda rank, share: share.flip(0))).stage, "backward")
 
     def test_departures_follow_what_is_computed_from_what(self):
@@ -255,9 +228,8 @@ class Departures(unittest.TestCase):
             for rank, trace in enumerate(traces):
                 rows = slice(2 * rank, 2 * rank + 2)
                 gradient = 3 * self.gradients["c"][rows]
-                trace["outputs"].append(
-                    output("c", self.values["c"][rows],
-                           gradient.flip(0) if "c" in broken else gradient, 2))
+                trace["outputs"].append(output("c", self.values["c"][rows],
+                                               gradient.flip(0) if "c" in broken else gradient, 2))
             return self.found(traces, wrong)
 
         both = found("ac", ["a.weight", "c.weight"])
@@ -273,9 +245,9 @@ class Departures(unittest.TestCase):
         self.single["outputs"][1]["gradient"] = right = self.gradients["b"]
 
         def said(change):
-            return self.found(
-                self.ranks(lambda rank, n, v, g: (v, change(rank, g.clone())
-                                                  if n == "b" else g.flip(0)))).tokens
+            return self.found(self.ranks(
+                lambda rank, n, v, g: (v, change(rank, g.clone()) if n == "b" else g.flip(0))
+            )).tokens
 
         def other(rank, g):
             if rank == 1:
@@ -286,26 +258,22 @@ class Departures(unittest.TestCase):
             g[1] = 0
             return g * (1 + (rank == 2))
 
-        self.assertEqual(
-            said(other),
-            ["At 1 of 6 rows the gradient is that of another label (index 2 of dimension 0)."])
+        self.assertEqual(said(other), ["At 1 of 6 rows the gradient is that of another label (index"
+                                       " 2 of dimension 0)."])
         # Of something else
         self.single["outputs"][1]["gradient"] = self.gradients["b"] = numbers(6, 4, seed=5)
         self.assertEqual(said(other), [])
         self.single["outputs"][1]["gradient"] = self.gradients["b"] = right
-        self.assertEqual(said(silent), [
-            "3 of 6 rows do not count: they have no gradient (indices 1, 3, 5 of dimension 0).",
-            "The rows count differently: 2 3 times, 1 6 times."
-        ])
+        self.assertEqual(said(silent),
+                         ["3 of 6 rows do not count: they have no gradient (indices 1, 3, 5 of"
+                          " dimension 0).", "The rows count differently: 2 3 times, 1 6 times."])
         self.assertEqual(said(lambda rank, g: g.flip(0)), [])
 
     def test_a_factor_that_is_there_from_the_loss(self):
         traces = []
         for rank in range(3):  # all have all rows
-            outputs = [
-                output(n, self.values[n], 3 * self.gradients[n], event)
-                for n, event in (("a", 0), ("b", 0))
-            ]
+            outputs = [output(n, self.values[n], 3 * self.gradients[n], event)
+                       for n, event in (("a", 0), ("b", 0))]
             traces.append({"outputs": outputs, "events": [CALL, LOSS]})
         found = Finder(self.single, traces, ["a.weight"], 3.0).departure()
         self.assertEqual((found.stage, found.module, found.calls),
@@ -317,38 +285,27 @@ class Departures(unittest.TestCase):
 
     def test_clipping_by_the_norms_of_pieces(self):
         def clipped(*norms):
-            return [[{
-                "what": "clip_grad_norm_",
-                "place": "model.py:8",
-                "norm": n,
-                "eps": 1e-7
-            }] for n in norms]
+            return [[{"what": "clip_grad_norm_", "place": "model.py:8", "norm": n, "eps": 1e-7}]
+                    for n in norms]
 
         def said(truth, *norms):
             return seen_norms(clipped(truth)[0], clipped(*norms))
 
-        self.assertEqual(said(5.0, 3.0, 4.0), [
-            "clip_grad_norm_ in model.py:8 saw the norms 3, 4 on the ranks, 5 in the single run: "
-            "those of the"
-            " ranks' own pieces, not that of all."
-        ])
+        self.assertEqual(said(5.0, 3.0, 4.0),
+                         ["clip_grad_norm_ in model.py:8 saw the norms 3, 4 on the ranks, 5 in the"
+                          " single run: those of the ranks' own pieces, not that of all."])
         self.assertIn("own pieces", said(5.0, 3.0, 4.0, 3.0, 4.0)[0])  # twice, as under HSDP
         self.assertTrue(
             said(5.0, 3.0, 4.5)[0].endswith("3, 4.5 on the ranks, 5 in the single run."))
         self.assertEqual(said(5.0, 5.0, 5.000001), [])
 
     def test_a_factor_that_is_clippings(self):
-        single, ranks = ([{
-            "what": "clip_grad_norm_",
-            "place": "model.py:8",
-            "norm": n,
-            "eps": 1e-7
-        }] for n in (5.0, 4.0))
+        single, ranks = ([{"what": "clip_grad_norm_", "place": "model.py:8", "norm": n,
+                           "eps": 1e-7}] for n in (5.0, 4.0))
         scaled = {"a.weight": 1.25, "b.weight": 1.3}
-        self.assertEqual(clip_factor(single, [ranks, ranks], scaled), [
-            "The factor 1.25 of a.weight is what clipping makes of that norm: it is"
-            " right again where the norm is."
-        ])
+        self.assertEqual(clip_factor(single, [ranks, ranks], scaled),
+                         ["The factor 1.25 of a.weight is what clipping makes of that norm: it is"
+                          " right again where the norm is."])
         self.assertEqual(clip_factor(single, [single, single], scaled), [])
 
     def test_pieces_that_are_clipped_by_their_own_norm(self):
@@ -367,11 +324,8 @@ class Departures(unittest.TestCase):
         part = {name: numbers(*x.shape) / 3 for name, x in truth.items()}
 
         def said(**changed):
-            ranks = [{
-                n: x / 2 + part[n] for n, x in truth.items()
-            }, {
-                n: x / 2 - part[n] for n, x in truth.items()
-            }]
+            ranks = [{n: x / 2 + part[n] for n, x in truth.items()},
+                     {n: x / 2 - part[n] for n, x in truth.items()}]
             ranks[0].update({n: ranks[0][n] + x for n, x in changed.items()})
             return wrong_at_once(truth, ranks, ["b", "c"], ["a"])
 
@@ -379,27 +333,19 @@ class Departures(unittest.TestCase):
         # Twice the truth: copies on both ranks are that, too
         self.assertEqual(said(b=truth["b"], c=truth["c"]), [])
         self.assertEqual(said(b=numbers(5), c=0.7 * truth["c"]), ["b", "c"])
-        self.assertEqual(
-            unreached(truth, [{
-                "a": truth["a"],
-                "b": truth["b"]
-            }, {
-                "a": truth["a"]
-            }], ["b", "c"]), ["c"])
+        self.assertEqual(unreached(truth, [{"a": truth["a"], "b": truth["b"]}, {"a": truth["a"]}],
+                                   ["b", "c"]), ["c"])
         # Of most nothing is known
         self.assertEqual(unreached(truth, [{"b": truth["b"]}, {}], ["a", "c"]), [])
         # Nothing that is right shows how the ranks' add up
         self.assertEqual(said(a=numbers(3, 4, seed=5), b=numbers(5)), [])
 
     def test_micro_batches_that_weigh_otherwise(self):
-        outputs = [{
-            **output("a", self.values["a"][i:i + 3], (1 + i / 3) * self.gradients["a"][i:i + 3], 0), "call": i
-            // 3
-        } for i in (0, 3)]
-        found = Finder(self.single, [{
-            "outputs": outputs,
-            "events": [CALL, LOSS]
-        }], ["a.weight"]).departure()
+        outputs = [{**output("a", self.values["a"][i:i + 3],
+                             (1 + i / 3) * self.gradients["a"][i:i + 3], 0), "call": i // 3}
+                   for i in (0, 3)]
+        found = Finder(self.single, [{"outputs": outputs, "events": [CALL, LOSS]}],
+                       ["a.weight"]).departure()
         self.assertEqual((found.stage, found.are_calls), ("weights", True))
         self.assertIn("1 (micro-batch 1), 2 (micro-batch 2)", texts(found, [], 1, None)[0])
         self.assertEqual(found.means_over, {})
@@ -407,11 +353,9 @@ class Departures(unittest.TestCase):
     def test_means_over_unequal_numbers_of_rows(self):
         cuts, traces = ((0, 1), (1, 6)), []
         for begin, end in cuts:
-            pieces = [
-                output(n, self.values[n][begin:end],
-                       self.gradients[n][begin:end] * 3 / (end - begin), i)
-                for i, n in enumerate("ab")
-            ]
+            pieces = [output(n, self.values[n][begin:end],
+                             self.gradients[n][begin:end] * 3 / (end - begin), i)
+                      for i, n in enumerate("ab")]
             traces.append({"outputs": pieces, "events": [CALL, LOSS]})
         found = Finder(self.single, traces, ["a.weight"]).departure()
         self.assertEqual((found.stage, found.means_over), ("weights", {0: 1, 1: 5}))
@@ -421,22 +365,17 @@ class Departures(unittest.TestCase):
     def test_pieces_that_lie_on_other_ranks(self):
         def said(names, swapped):
             values = {name: numbers(3, 6, seed=i) for i, name in enumerate(names)}
-            single = {
-                "outputs": [output(n, values[n], None, i) for i, n in enumerate(names)],
-                "events": [LOSS]
-            }
+            single = {"outputs": [output(n, values[n], None, i) for i, n in enumerate(names)],
+                      "events": [LOSS]}
             traces = []
             for rank in range(2):
                 pieces = {n: values[n].chunk(2, 1)[rank ^ (n in swapped)] for n in names}
-                traces.append({
-                    "outputs": [output(n, pieces[n], None, 0) for n in names],
-                    "events": [LOSS]
-                })
+                traces.append({"outputs": [output(n, pieces[n], None, 0) for n in names],
+                               "events": [LOSS]})
             return pieces_in_another_order(Finder(single, traces, []).all)
 
-        self.assertEqual(
-            said("abcd", "c"),
-            ["of c the ranks hold pieces 2, 1, of other outputs that are cut likewise 1, 2"])
+        self.assertEqual(said("abcd", "c"), ["of c the ranks hold pieces 2, 1, of other outputs"
+                                             " that are cut likewise 1, 2"])
         self.assertEqual(said("abcd", ""), [])
         self.assertEqual(said("abcd", "cd"), [])  # nobody knows which are right
 

@@ -61,42 +61,26 @@ class Uneven(unittest.TestCase):
             self.assertEqual(cases[name]["verdict"], "match", output)
 
     def run_all(self, names):
-        inputs = {
-            "x": {
-                "by_rank": [[1.0, 0.0, 1.0, 2.5], [1.75, 0.0, 1.75, 1.25], [0.5, 2.0, 1.0, 3.0]]
-            },
-            "w": [2.0, 0.5, -1.25, 3.0]
-        }
+        inputs = {"x": {"by_rank": [[1.0, 0.0, 1.0, 2.5], [1.75, 0.0, 1.75, 1.25],
+                                    [0.5, 2.0, 1.0, 3.0]]}, "w": [2.0, 0.5, -1.25, 3.0]}
         with tempfile.TemporaryDirectory() as folder:
             for file in ("uneven.py", "joint.py"):
                 (Path(folder) / file).symlink_to(CALLS / file)
             for name in names:
                 # Only who sleeps is waited for; of the others it is known that they can never go
                 # on.
-                step = {
-                    "call": f"python:uneven.py:{name}",
-                    "args": ["x", "w"],
-                    "simulate": "python:joint.py:all_sum"
-                }
-                content = {
-                    "world_size": 3,
-                    "inputs": inputs,
-                    "steps": [{
-                        "y": step
-                    }],
-                    "loss": "(y * y).sum()",
-                    "objective": "sum",
-                    "timeout_s": 1 if name.startswith("sleeps") else 100
-                }
+                step = {"call": f"python:uneven.py:{name}", "args": ["x", "w"],
+                        "simulate": "python:joint.py:all_sum"}
+                content = {"world_size": 3, "inputs": inputs, "steps": [{"y": step}],
+                           "loss": "(y * y).sum()", "objective": "sum",
+                           "timeout_s": 1 if name.startswith("sleeps") else 100}
                 (Path(folder) / f"{name}.json").write_text(json.dumps(content))
-            done = subprocess.run([
-                DISTGRAD, "run", "--allow-code", "--python", sys.executable, "--json",
-                "report.json", "."
-            ], cwd=folder, capture_output=True, text=True, timeout=400)
+            done = subprocess.run([DISTGRAD, "run", "--allow-code", "--python", sys.executable,
+                                   "--json", "report.json", "."],
+                                  cwd=folder, capture_output=True, text=True, timeout=400)
             report = json.loads((Path(folder) / "report.json").read_text())
-        return {
-            re.sub(r"\W*$", "", case["name"]): case for case in report["cases"]
-        }, done.stdout + done.stderr
+        return {re.sub(r"\W*$", "", case["name"]): case
+                for case in report["cases"]}, done.stdout + done.stderr
 
 
 if __name__ == "__main__":

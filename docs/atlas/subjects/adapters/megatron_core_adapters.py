@@ -4,6 +4,7 @@ import torch
 from megatron.core.tensor_parallel import mappings
 
 torch.cuda.current_device = lambda: "cpu"
+gather_sequence = mappings.gather_from_sequence_parallel_region
 
 
 def copy_to_tensor(x, group):
@@ -27,11 +28,11 @@ def scatter_to_sequence(x, group):
 
 
 def gather_from_sequence(x, group):
-    return mappings.gather_from_sequence_parallel_region(x, group=group)
+    return gather_sequence(x, group=group)
 
 
 def gather_without_output_grad(x, group):
-    return mappings.gather_from_sequence_parallel_region(x, tensor_parallel_output_grad=False, group=group)
+    return gather_sequence(x, tensor_parallel_output_grad=False, group=group)
 
 
 def reduce_scatter_to_sequence(x, group):

@@ -6,7 +6,8 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 def redistributed(x, group, source, target):
     mesh = DeviceMesh.from_group(group, "cpu")
-    return DTensor.from_local(x, mesh, [source], run_check=False).redistribute(placements=[target]).to_local()
+    given = DTensor.from_local(x, mesh, [source], run_check=False)
+    return given.redistribute(placements=[target]).to_local()
 
 
 def shard_to_replicate(x, group, dim=0):

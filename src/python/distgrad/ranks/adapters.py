@@ -70,11 +70,12 @@ class Binding:
             _check_group(self.label, call, groups_from_setup)
         if call.kind in names.ROOTED:
             self._check_root(call)
-        if is_uneven(call) and not self.names("splits", "input_splits", "output_splits", "scatter_list") \
-                and not any(s.source == "chunks" for s in self.slots):
+        takes_splits = (self.names("splits", "input_splits", "output_splits", "scatter_list")
+                        or any(s.source == "chunks" for s in self.slots))
+        if is_uneven(call) and not takes_splits:
             raise NotOffered(f"{self.label} has no parameter for splits and cuts evenly only")
-        if call.kind == "all_to_all" and call.dim not in (None,
-                                                          0) and not self.names("dim", "chunks"):
+        along_first = call.dim in (None, 0)
+        if call.kind == "all_to_all" and not along_first and not self.names("dim", "chunks"):
             raise NotOffered(f"{self.label} has no parameter for the dimension")
 
     def _check_op(self, call):
@@ -95,18 +96,15 @@ class Binding:
                 f"{self.label} has no parameter for the root, which is taken to be rank 0")
         if self.names("world_root") and not _is_world(call.group):
             slot = next(s for s in self.slots + self.constructor if s.source == "world_root")
-            raise NotOffered(
-                f"{self.label}: whether `{slot.name}` counts in the group or the world cannot be "
-                f"told from"
-                " its name (`root` and `group_src` do the former, `src` and `dst` the latter)")
+            raise NotOffered(f"{self.label}: whether `{slot.name}` counts in the group or the world"
+                             " cannot be told from its name (`root` and `group_src` do the former,"
+                             " `src` and `dst` the latter)")
 
     def __call__(self, call, x):
         """The call's result on this rank, as the contract of the kind says."""
         if self.names("gather_dim") and x.dim() < 2:
-            raise NotOffered(
-                f"{self.label} takes a dimension to cut and another one to join, and the operand "
-                f"has {x.dim()}"
-            )
+            raise NotOffered(f"{self.label} takes a dimension to cut and another one to join, and"
+                             f" the operand has {x.dim()}")
         return forms.call_in_some_form(self, call, x, self._call)
 
     def _call(self, call, x):
@@ -122,10 +120,8 @@ class Binding:
             raise_if_backend_lacks(error, call)
             _raise_if_scalar(error, call, x, self.label)
             if "_PrivateCopy" in str(error):
-                raise RuntimeError(
-                    f"{self.label} works in place on its operand, which is expanded here: several "
-                    f"of its"
-                    " elements are one in memory") from error
+                raise RuntimeError(f"{self.label} works in place on its operand, which is expanded"
+                                   " here: several of its elements are one in memory") from error
             raise
         if self.mode == "shared":
             _check_keeps_operand(value, x, self.label, arguments)
@@ -138,9 +134,8 @@ class Binding:
         try:
             return invoke(function, self.slots, arguments, self.by_position)
         except Exception as error:
-            kept = [
-                s for s in self.slots if s.source == "group" and _keeps_default(s, arguments.call)
-            ]
+            kept = [s for s in self.slots
+                    if s.source == "group" and _keeps_default(s, arguments.call)]
             if not kept or not forms.lacks_group(error, before):
                 raise
         told = tuple(replace(s, default=_EMPTY) if s in kept else s for s in self.slots)
@@ -164,10 +159,8 @@ def _check_group(label, call, groups_from_setup):
         raise NotOffered(f"{label} has no parameter for the group and runs in the whole world only")
     if groups_from_setup is not None and call.group.name not in groups_from_setup:
         asked = f"the group {call.group.name}" if call.group.name else "the whole world"
-        raise NotOffered(
-            f"{label} has no parameter for the group, and setup(groups) does not provide for "
-            f"{asked}"
-        )
+        raise NotOffered(f"{label} has no parameter for the group, and setup(groups) does not"
+                         f" provide for {asked}")
 
 
 class Arguments:
@@ -196,8 +189,8 @@ class Arguments:
     def _outputs(self, slot):
         if self.call.kind == "gather" and self.call.group.rank != self.call.root:
             return None
-        self.outputs = results.empty_outputs(self.call, self.x, "list" in slot.name or
-                                             slot.name.endswith("s"))
+        self.outputs = results.empty_outputs(self.call, self.x,
+                                             "list" in slot.name or slot.name.endswith("s"))
         if self.call.kind == "scatter" and self.call.group.rank != self.call.root:
             # Nothing else that such a rank hands over requires a gradient, and its backward has to
             # run for root's.
@@ -257,19 +250,17 @@ class Arguments:
         if self.call.splits is None and slot.default is None:
             return None
         if self.call.kind == "all_to_all":
-            return [
-                list(row) for row in self.call.splits or (chunk_sizes(self.call, self.x),) *
-                self.call.group.size
-            ]
+            return [list(row) for row in self.call.splits or (chunk_sizes(self.call, self.x),)
+                    * self.call.group.size]
         return chunk_sizes(self.call, self.x)
 
     def _input_splits(self, slot):
-        return None if self.call.splits is None and slot.default is None else chunk_sizes(
-            self.call, self.x)
+        return (None if self.call.splits is None and slot.default is None
+                else chunk_sizes(self.call, self.x))
 
     def _output_splits(self, slot):
-        return None if self.call.splits is None and slot.default is None else received_sizes(
-            self.call, self.x)
+        return (None if self.call.splits is None and slot.default is None
+                else received_sizes(self.call, self.x))
 
     def _labels(self, _):
         rows = self.x.shape[0] if self.x.dim() > 0 else 1
@@ -343,10 +334,8 @@ def _callable_and_parameters(target, kind, label, place):
     if inspect.isclass(target) and issubclass(target, torch.nn.Module):
         return target, _parameters(target, label, kind, place), _without_self(target.forward), False
     if inspect.isclass(target):
-        raise SubjectError(
-            f"{label} is a class, but neither an autograd.Function nor a torch.nn.Module; name a "
-            f"function"
-        )
+        raise SubjectError(f"{label} is a class, but neither an autograd.Function nor a"
+                           " torch.nn.Module; name a function")
     if isinstance(target, torch.nn.Module):
         return target, None, _parameters(target.forward, label, kind, place), False
     if not callable(target):
@@ -357,10 +346,8 @@ def _callable_and_parameters(target, kind, label, place):
             target) and owner.isidentifier() and parameters[:1] and parameters[0].name == "self":
         method = Binding(target, kind, label, _slots(parameters[1:], kind, with_tensor=True), (),
                          False, False)
-        raise SubjectError(
-            f"{label} is a method, and which {owner} it is called on is not "
-            f"known{hint.adapter_text(method, place, owner)}"
-        )
+        raise SubjectError(f"{label} is a method, and which {owner} it is called on is not"
+                           f" known{hint.adapter_text(method, place, owner)}")
     return target, None, parameters, False
 
 
@@ -376,9 +363,8 @@ def _has_a_group_of_its_own(function):
     """Whether None for a group is not the world but what the function's own project has set: it
     calls a getter for that."""
     called = getattr(getattr(inspect.unwrap(function), "__code__", None), "co_names", ())
-    return any(
-        re.match(r"_?get_\w*(group|pg)(_|$)", name) and
-        not re.search("default|world|rank|size", name) for name in called)
+    return any(re.match(r"_?get_\w*(group|pg)(_|$)", name)
+               and not re.search("default|world|rank|size", name) for name in called)
 
 
 def _without_self(method):
@@ -400,27 +386,25 @@ def _slots(parameters, kind, with_tensor):
     for position, parameter in enumerate(parameters):
         default = parameter.default
         if parameter is tensor:
-            source = "chunks" if names.is_list(parameter.name) and kind in names.CUTTING + ("all_to_all",) \
-                else "tensor"
+            takes_chunks = names.is_list(parameter.name) and kind in (*names.CUTTING, "all_to_all")
+            source = "chunks" if takes_chunks else "tensor"
         elif parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             source = None
         else:
             source = _source(parameter, kind)
-            before = tensor is not None and position < parameters.index(
-                tensor) and tensor.kind != tensor.KEYWORD_ONLY
+            before = (tensor is not None and position < parameters.index(tensor)
+                      and tensor.kind != tensor.KEYWORD_ONLY)
             if source is None and before:
-                # C10d's order; nothing else that is unknown stands before the tensor
+                # As in c10d; nothing else that is unknown stands before the tensor
                 source = "outputs"
         slots.append(Slot(parameter.name, parameter.kind, source, default, parameter.annotation))
     # Then the tensor is what is filled, as in c10d
     if any(s.source == "scatter_list" for s in slots):
         slots = [replace(s, source="outputs") if s.source == "tensor" else s for s in slots]
-    if kind == "all_to_all" and any(
-            s.source == "dim" and not names.is_gather_dim(s.name) for s in slots):
-        slots = [
-            replace(s, source="gather_dim")
-            if s.source == "dim" and names.is_gather_dim(s.name) else s for s in slots
-        ]
+    if kind == "all_to_all" and any(s.source == "dim" and not names.is_gather_dim(s.name)
+                                    for s in slots):
+        slots = [replace(s, source="gather_dim") if s.source == "dim"
+                 and names.is_gather_dim(s.name) else s for s in slots]
     return tuple(slots)
 
 

@@ -78,14 +78,14 @@ class _OfDims:
         return 0 < x.dim() < self._dims
 
     def given(self, call, x):
-        # From the front
+        # The dimension counted from the front
         counted = call if call.dim is None else replace(call, dim=call.dim % x.dim())
         return counted, x.reshape(*x.shape, *[1] * (self._dims - x.dim()))
 
     def taken(self, result, call, x):
         behind = self._dims - x.dim()
-        return result.reshape(
-            result.shape[:-behind]) if result.shape[-behind:].numel() == 1 else result
+        return (result.reshape(result.shape[:-behind]) if result.shape[-behind:].numel() == 1
+                else result)
 
 
 _FORMS = (_AsItIs(), _AlongTheLast(), _OfDims(3), _OfDims(4))
@@ -102,10 +102,8 @@ def call_in_some_form(binding, call, x, run):
         if not form.takes(call, x):
             continue
         if refused and binding.mode == "shared":
-            raise NotOffered(
-                f"{binding.label} does not take the program's own tensor, which has one form "
-                f"only: {refused}"
-            )
+            raise NotOffered(f"{binding.label} does not take the program's own tensor, which has"
+                             f" one form only: {refused}")
         before = noting.entered()
         try:
             return form.taken(run(*form.given(call, x)), call, x)
@@ -122,8 +120,8 @@ def call_in_some_form(binding, call, x, run):
 
 def lacks_group(error, before):
     """Whether a function that was left its default for the group asks for one."""
-    return noting.entered() == before and not isinstance(error, NotOffered) and bool(
-        _OF_NO_GROUP.search(str(error)))
+    return (noting.entered() == before and not isinstance(error, NotOffered)
+            and bool(_OF_NO_GROUP.search(str(error))))
 
 
 def _words(error):

@@ -4,36 +4,23 @@ import inspect
 
 
 def is_required(slot):
-    return slot.default is inspect.Parameter.empty and slot.kind not in (
-        inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return (slot.default is inspect.Parameter.empty
+            and slot.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD))
 
 
 # What a pasted adapter is called with, by source: parameter's name, and how it is handed on.
 _HANDED_ON = {
-    "group": ("group", "group"),
-    "group_name": ("group", "group.group_name"),
+    "group": ("group", "group"), "group_name": ("group", "group.group_name"),
     "ranks": ("group", "torch.distributed.get_process_group_ranks(group)"),
-    "size": ("group", "group.size()"),
-    "rank": ("group", "group.rank()"),
-    "global_rank": (None, "torch.distributed.get_rank()"),
-    "async": (None, "False"),
-    "op": ("op", "op"),
-    "average": ("op", "op == torch.distributed.ReduceOp.AVG"),
-    "factor": ("factor", "factor"),
-    "root": ("root", "root"),
-    "global_root": ("src", "src"),
-    "world_root": ("root", "root"),
-    "dim": ("dim", "dim"),
-    "gather_dim": ("dim", "dim"),
-    "splits": ("splits", "splits"),
-    "input_splits": ("input_splits", "input_splits"),
-    "output_splits": ("output_splits", "output_splits"),
-    "pairs": ("pairs", "pairs"),
-    "tensor": ("x", "x"),
-    "chunks": ("x", "[x]"),
-    "scatter_list": ("scatter_list", "scatter_list"),
-    "outputs": (None, "torch.empty_like(x)")
-}
+    "size": ("group", "group.size()"), "rank": ("group", "group.rank()"),
+    "global_rank": (None, "torch.distributed.get_rank()"), "async": (None, "False"),
+    "op": ("op", "op"), "average": ("op", "op == torch.distributed.ReduceOp.AVG"),
+    "factor": ("factor", "factor"), "root": ("root", "root"), "global_root": ("src", "src"),
+    "world_root": ("root", "root"), "dim": ("dim", "dim"), "gather_dim": ("dim", "dim"),
+    "splits": ("splits", "splits"), "input_splits": ("input_splits", "input_splits"),
+    "output_splits": ("output_splits", "output_splits"), "pairs": ("pairs", "pairs"),
+    "tensor": ("x", "x"), "chunks": ("x", "[x]"), "scatter_list": ("scatter_list", "scatter_list"),
+    "outputs": (None, "torch.empty_like(x)")}
 
 
 def adapter_text(binding, place, owner=""):
@@ -50,8 +37,8 @@ def adapter_text(binding, place, owner=""):
         parameter, text = _HANDED_ON.get(slot.source, (None, "..."))
         if parameter and parameter not in taken:
             taken.append(parameter)
-        by_position = binding.by_position or (slot.source in ("tensor", "chunks") and
-                                              not any("=" in h for h in handed))
+        by_position = binding.by_position or (slot.source in ("tensor", "chunks")
+                                              and not any("=" in h for h in handed))
         handed.append(text if by_position else f"{slot.name}={text}")
     if not binding.slots:
         handed = ["x"] + (["..."] if kind != "copy" else [])
@@ -64,7 +51,7 @@ def adapter_text(binding, place, owner=""):
         name = f"{name.rpartition('.')[0]}(...).{name.rpartition('.')[2]}"
     path, _, file = place.rpartition("/")
     stem = file[:-3]
-    # Cannot be imported by name: the adapter goes into it
+    # What cannot be imported by name gets the adapter into itself
     if file.endswith(".py") and not stem.isidentifier():
         where, imports, adapter, home = f"at the end of {file}", "", f"{kind}_adapter", place
     elif file.endswith(".py"):

@@ -31,8 +31,8 @@ def _load_file(place):
     path = os.path.abspath(os.path.expanduser(place))
     if not os.path.isfile(path):
         folder = os.path.dirname(path)
-        there = sorted(
-            f for f in os.listdir(folder) if f.endswith(".py")) if os.path.isdir(folder) else []
+        there = (sorted(f for f in os.listdir(folder) if f.endswith(".py"))
+                 if os.path.isdir(folder) else [])
         raise SubjectError(f"no such file: {place}{_did_you_mean(os.path.basename(path), there)}")
     name = "distgrad_subject_" + "".join(c if c.isalnum() else "_" for c in path)
     if name in sys.modules:
@@ -71,10 +71,9 @@ def _run_import(place, action):
         text = "".join(traceback.format_exception_only(type(error), error)).rstrip()
         raise SubjectError(f"{place} cannot be read:\n{text}") from None
     except SystemExit as error:
-        raise SubjectError(
-            f"{place} ends the program while it is imported (SystemExit: {error.code}): what a "
-            f"script does"
-            " belongs under `if __name__ == \"__main__\":`") from None
+        raise SubjectError(f"{place} ends the program while it is imported (SystemExit:"
+                           f" {error.code}): what a script does belongs under `if __name__ =="
+                           " \"__main__\":`") from None
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and (place + ".").startswith(f"{error.name}."):
             raise
@@ -95,7 +94,8 @@ def _remedy(error, place):
         while os.path.isfile(os.path.join(folder, "__init__.py")):
             folder, parts = os.path.dirname(folder), [os.path.basename(folder), *parts]
         if len(parts) > 1:
-            return f"\nthe file is a module of a package: in {folder} name it python:{'.'.join(parts)}"
+            return (f"\nthe file is a module of a package: in {folder} name it"
+                    f" python:{'.'.join(parts)}")
     return ""
 
 
@@ -124,7 +124,8 @@ def _missing_module(place, missing):
     except Exception:
         there = []
     if parent and parent in sys.modules and hasattr(sys.modules[parent], last):
-        return f"{missing} is no module but a name in {parent}: write python:{parent}:{place[len(parent) + 1:]}"
+        return (f"{missing} is no module but a name in {parent}: write"
+                f" python:{parent}:{place[len(parent) + 1:]}")
     hint = _did_you_mean(last, [n for n in there if len(n) > 2], parent + "." if parent else "")
     near = [f for f in (place, place.replace(".", "/") + ".py") if os.path.isfile(f)]
     if not hint and near:
@@ -137,10 +138,8 @@ def find_name(module, dotted, place):
     target, path = module, place
     for part in dotted.split("."):
         if not hasattr(target, part):
-            there = [
-                n for n in dir(target)
-                if not n.startswith("__") and callable(getattr(target, n, None))
-            ]
+            there = [n for n in dir(target)
+                     if not n.startswith("__") and callable(getattr(target, n, None))]
             nearest = difflib.get_close_matches(part, there, 3, 0.5)
             listed = nearest + [n for n in there if n not in nearest and not n.startswith("_")]
             shown = ", ".join(listed[:12]) + (", ..." if len(listed) > 12 else "")
@@ -177,36 +176,26 @@ def find_unnamed(module):
     named = {id(value) for kind in names.KINDS for _, value in find_all(module, kind)}
     applied = _applied_in(module)
     known = {word for words in names.KIND_NAMES.values() for word in words}
-    return [
-        name for name, value in _own_callables(module, None).items()
-        if isinstance(value, type) and _is_callable_class(value) and hasattr(value, "apply") and
-        id(value) not in named and name not in applied and names.plain_name(name) not in known and
-        any(names.kind_called(n) for n in _names_in(value.forward))
-    ]
+    return [name for name, value in _own_callables(module, None).items() if isinstance(value, type)
+            and _is_callable_class(value) and hasattr(value, "apply") and id(value) not in named
+            and name not in applied and names.plain_name(name) not in known
+            and any(names.kind_called(n) for n in _names_in(value.forward))]
 
 
 def _applied_in(module):
     """The names that the module's functions for any kind use: a Function among them is how such a
     function is made."""
     own = _own_callables(module, None)
-    return {
-        n for kind in names.KINDS for private in (False, True)
-        for name in _names_of(own, kind, private) for n in _names_in(own[name])
-    }
+    return {n for kind in names.KINDS for private in (False, True)
+            for name in _names_of(own, kind, private) for n in _names_in(own[name])}
 
 
 def _own_callables(module, kind):
-    own = {
-        name: value
-        for name, value in vars(module).items()
-        if callable(value) and _is_own(value, module)
-    }
+    own = {name: value for name, value in vars(module).items()
+           if callable(value) and _is_own(value, module)}
     if hasattr(module, "__getattr__") and kind:  # a lazy package
-        own.update({
-            n: getattr(module, n)
-            for n in names.KIND_NAMES[kind]
-            if n not in own and hasattr(module, n)
-        })
+        own.update({n: getattr(module, n) for n in names.KIND_NAMES[kind]
+                    if n not in own and hasattr(module, n)})
     return own
 
 
@@ -219,8 +208,8 @@ def _names_of(own, kind, private):
             yield prefix + wanted
     for wanted in names.KIND_NAMES[kind]:
         for name, value in own.items():
-            if isinstance(value, type) and name.startswith("_") == private and names.plain_name(name) == wanted \
-                    and _is_callable_class(value):
+            if (isinstance(value, type) and name.startswith("_") == private
+                    and names.plain_name(name) == wanted and _is_callable_class(value)):
                 yield name
 
 
@@ -245,8 +234,8 @@ def _is_own(value, module):
     if file is None:  # built in
         return False
     library = sysconfig.get_paths()["stdlib"]
-    return not file.startswith(library +
-                               os.sep) or "site-packages" in file or "dist-packages" in file
+    return (not file.startswith(library + os.sep) or "site-packages" in file
+            or "dist-packages" in file)
 
 
 def _did_you_mean(word, there, prefix=""):

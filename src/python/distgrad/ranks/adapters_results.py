@@ -160,10 +160,8 @@ def _exchanged(value, call, x, binding):
     pieces = (len(sizes), *_resized(x, dim, sizes[0]))
     if dim == 0 and (value.dim() == 1 or value.shape == pieces):
         return value.reshape(shape)
-    raise NotOffered(
-        f"{binding.label} gives the shape {list(value.shape)}, where the pieces that all ranks "
-        f"send of operands of"
-        f" {list(x.shape)} have {list(shape)}")
+    raise NotOffered(f"{binding.label} gives the shape {list(value.shape)}, where the pieces that"
+                     f" all ranks send of operands of {list(x.shape)} have {list(shape)}")
 
 
 def _gathered_shape(call, x):
@@ -186,17 +184,14 @@ def _gathered(value, call, x, binding):
             return value
         if value.dim() == x.dim() and value.shape == (size * x.shape[0], *x.shape[1:]):
             return value.unflatten(0, (size, x.shape[0]))
-        raise AlongAnotherDim(
-            f"{binding.label} gives the shape {list(value.shape)} for operands of "
-            f"{list(x.shape)}, which is"
-            " neither the stack of them nor their concatenation along dim 0")
+        raise AlongAnotherDim(f"{binding.label} gives the shape {list(value.shape)} for operands"
+                              f" of {list(x.shape)}, which is neither the stack of them nor their"
+                              " concatenation along dim 0")
     if stacked and (call.dim == 0 or not binding.names("dim")):
         return torch.cat(value.unbind(0), call.dim)
     if value.dim() != x.dim():
-        raise NotOffered(
-            f"{binding.label} gives the shape {list(value.shape)} for operands of "
-            f"{list(x.shape)}, which is"
-            f" not their concatenation along dim {call.dim}")
+        raise NotOffered(f"{binding.label} gives the shape {list(value.shape)} for operands of"
+                         f" {list(x.shape)}, which is not their concatenation along dim {call.dim}")
     if not binding.names("dim"):
         _check_implied_dim(value, call, x, binding)
     return value

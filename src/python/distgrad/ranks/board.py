@@ -9,7 +9,7 @@ import time
 
 IDLE, CONNECT, FORWARD, BACKWARD, SYNC, REPLY, LOAD = range(7)
 
-# ranks: the slots behind theirs are free, for the numbers of calls that they have driven
+# So many ranks: the slots behind theirs are free, for the numbers of calls that they have driven
 MOST_IN_STEP = 512
 _CALLS = 8 + 24 * MOST_IN_STEP
 _NOTES = 8 + 24 * 1024  # behind all slots

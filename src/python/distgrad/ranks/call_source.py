@@ -51,8 +51,8 @@ class Written:
         self.process_group = in_group or "dist.group.WORLD"
         self.size = f"dist.get_world_size({in_group})"
         self.rank = f"dist.get_rank({in_group})"
-        self.global_root = f"dist.get_global_rank(group, {call['root']})" if in_group else str(
-            call["root"])
+        self.global_root = (f"dist.get_global_rank(group, {call['root']})" if in_group
+                            else str(call["root"]))
 
     @property
     def reduce_op(self):
@@ -73,8 +73,8 @@ class Written:
         them."""
         splits = self._call["splits"]
         if splits:
-            return f"{splits}[{self.rank}]" if self._call["kind"] == "all_to_all" else str(
-                splits[0])
+            return (f"{splits}[{self.rank}]" if self._call["kind"] == "all_to_all"
+                    else str(splits[0]))
         return "None" if default is None else self.even_sizes()
 
     def received_sizes(self, default):
@@ -86,8 +86,8 @@ class Written:
 
     def all_splits(self, default):
         if self._call["splits"] or default is None or self._call["kind"] != "all_to_all":
-            return repr(
-                self._call["splits"]) if self._call["kind"] == "all_to_all" else self.sizes(default)
+            return (repr(self._call["splits"]) if self._call["kind"] == "all_to_all"
+                    else self.sizes(default))
         return f"[{self.even_sizes()}] * {self.size}"
 
 
@@ -127,7 +127,7 @@ _ARGUMENTS = {
     "scatter_list": lambda call, slot: _on_root(call, f"list({Written(call).chunks()})"),
     "outputs": lambda call, slot: "outputs",
 }
-# What everybody passes without a name
+# These everybody passes without a name
 _BY_POSITION = ("tensor", "chunks", "outputs", "scatter_list")
 
 
@@ -140,8 +140,8 @@ def _argument(call, slot):
 def _arguments(binding, slots, call):
     texts, by_name = [], False
     for slot in slots:
-        if slot.kind == slot.kind.VAR_KEYWORD or (slot.kind == slot.kind.VAR_POSITIONAL and
-                                                  slot.source is None):
+        if slot.kind == slot.kind.VAR_KEYWORD or (slot.kind == slot.kind.VAR_POSITIONAL
+                                                  and slot.source is None):
             continue
         if adapters._keeps_default(slot, _as_call(call)):
             if binding.by_position:
@@ -263,10 +263,8 @@ def _operator_source(text, call):
     torch.ops.load_library(path)
     arguments = getattr(getattr(torch.ops, space), name).default._schema.arguments
     operand = next(a for a in arguments if str(a.type) == "Tensor")
-    written = [
-        _operator_argument(call, a) for a in arguments if a is not operand and
-        (not a.has_default_value() or any(a.name in known for known in _OF_OPERATORS.values()))
-    ]
+    written = [_operator_argument(call, a) for a in arguments if a is not operand and (
+        not a.has_default_value() or any(a.name in known for known in _OF_OPERATORS.values()))]
     line = f"y = torch.ops.{space}.{name}({', '.join(['x', *written])})"
     lines = [*_COPIED, line, *_off_root(call), *_result(None, call)]
     return path, {"text": "\n".join(lines) + "\n", "around": ""}
@@ -286,9 +284,8 @@ def _function_source(part, call, imports):
         function = f"compiled({function})"
     copied = _COPIED if call["kind"] in ("all_reduce", "reduce",
                                          "broadcast") and part.mode != "shared" else []
-    made = [
-        line for slot in binding.slots if slot.source == "outputs" for line in _outputs(slot, call)
-    ]
+    made = [line for slot in binding.slots if slot.source == "outputs"
+            for line in _outputs(slot, call)]
     lines = [*copied, *made, f"y = {function}({_arguments(binding, binding.slots, call)})"]
     if call["is_async"]:
         lines.append("y = waited(y)")
@@ -381,8 +378,8 @@ def answer_of(request):
         }
     if subject is not None:
         answer["setups"], answer["mode"] = _setups(subject, imports), _mode(subject)
-    answer["imports"] = imports.text() + "".join(
-        f"\ntorch.ops.load_library({path!r})\n" for path in libraries)
+    answer["imports"] = imports.text() + "".join(f"\ntorch.ops.load_library({path!r})\n"
+                                                 for path in libraries)
     return answer
 
 
@@ -390,11 +387,8 @@ def answer_or_error(request):
     try:
         return answer_of(request)
     except NotWritable as error:
-        return {
-            "error": f"the call of {request['subject']} cannot be written out: {error}. Write a "
-                     f"function of `x` around it"
-            " and name that"
-        }
+        return {"error": f"the call of {request['subject']} cannot be written out: {error}. Write a"
+                " function of `x` around it and name that"}
     except (SubjectError, NotOffered) as error:
         return {"error": str(error)}
 

@@ -28,10 +28,8 @@ class Imports:
 
     def __init__(self, taken):
         kinds = adapters_names.KINDS  # the script has functions and classes of their names
-        self._taken = {
-            *taken, *_LOCAL, *kinds,
-            *("".join(word.title() for word in kind.split("_")) for kind in kinds)
-        }
+        self._taken = {*taken, *_LOCAL, *kinds,
+                       *("".join(word.title() for word in kind.split("_")) for kind in kinds)}
         self._lines = {}  # by module's name or file's path: (line, name in the script)
         self._folders = []
 
@@ -55,8 +53,8 @@ class Imports:
     def _module(self, place):
         key = os.path.abspath(os.path.expanduser(place)) if place.endswith(".py") else place
         if key not in self._lines:
-            self._lines[key] = self._of_file(key) if place.endswith(".py") else self._of_module(
-                place)
+            self._lines[key] = (self._of_file(key) if place.endswith(".py")
+                                else self._of_module(place))
         return self._lines[key][1]
 
     def _of_module(self, place):

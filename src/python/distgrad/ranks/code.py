@@ -54,9 +54,8 @@ def checked(value, text):
 def checked_for_all(values, world_size, text):
     """The tensors that the simulation of a call gives, by rank."""
     if not isinstance(values, (list, tuple)) or len(values) != world_size:
-        what = f"{len(values)} results" if isinstance(values,
-                                                      (list,
-                                                       tuple)) else f"a {type(values).__name__}"
+        what = (f"{len(values)} results" if isinstance(values, (list, tuple))
+                else f"a {type(values).__name__}")
         raise TypeError(
             f"{text} returned {what}; it gives a list of one result for each of {world_size} ranks")
     return [checked(value, text) for value in values]

@@ -31,18 +31,9 @@ _TENSOR = torch.Tensor
 _DETACHES = {_TENSOR.detach: "detach()", _TENSOR.data.__get__: ".data"}
 _NUMBERS = {_TENSOR.item: ".item()", _TENSOR.__float__: "float()", _TENSOR.tolist: ".tolist()"}
 # Collectives that take their operands apart from their results: which argument it is.
-_OPERANDS = {
-    "allgather_": 1,
-    "_allgather_base_": 1,
-    "allgather_into_tensor_coalesced_": 1,
-    "allgather_coalesced_": 1,
-    "reduce_scatter_": 1,
-    "_reduce_scatter_base_": 1,
-    "alltoall_": 1,
-    "alltoall_base_": 1,
-    "gather_": 1,
-    "scatter_": 1
-}
+_OPERANDS = {"allgather_": 1, "_allgather_base_": 1, "allgather_into_tensor_coalesced_": 1,
+             "allgather_coalesced_": 1, "reduce_scatter_": 1, "_reduce_scatter_base_": 1,
+             "alltoall_": 1, "alltoall_base_": 1, "gather_": 1, "scatter_": 1}
 
 _active = None  # the Cuts that this rank's one thread runs under
 _original_apply = vars(torch.autograd.Function)["apply"]  # a classmethod, in Python or in C
@@ -141,7 +132,7 @@ class Cuts:
             return result
         flat, spec = tree_flatten(result)
         for i, x in enumerate(flat):
-            # contiguous() may be
+            # What contiguous() returns may be its argument
             if type(x) is _TENSOR and x.is_floating_point() and not any(x is y for y in args):
                 flat[i] = self._tensor("no_grad", x)
         return tree_unflatten(flat, spec)
@@ -183,9 +174,8 @@ class Cuts:
         outs = [result] if single else list(result) if isinstance(result, (tuple, list)) else []
         if any(type(x) not in (_TENSOR, torch.nn.Parameter) for x in outs) or not outs:
             return result
-        inputs = [
-            x for x in args if isinstance(x, _TENSOR) and x.requires_grad and x.is_floating_point()
-        ]
+        inputs = [x for x in args
+                  if isinstance(x, _TENSOR) and x.requires_grad and x.is_floating_point()]
         if any(type(x) not in (_TENSOR, torch.nn.Parameter) for x in inputs):  # DTensor's own
             return result
         if not self._holds:
@@ -194,9 +184,8 @@ class Cuts:
             if linear is _TOO_LARGE:
                 self.unknown.append(f"{cls.__name__} in {place()}")
                 linear = None
-            self._note(
-                f"{cls.__name__}, a Function whose backward is not its forward's derivative,",
-                linear)
+            self._note(f"{cls.__name__}, a Function whose backward is not its forward's"
+                       " derivative,", linear)
             return result
         event = self._next(_Linear)
         if event is None:
@@ -337,8 +326,8 @@ class _Linear:
         """Whether the outputs are not what the linear form gives, by more than what curvature
         does."""
         for out, then, new in zip(self._outs, held, outs):
-            change = max(float((new - out).detach().abs().amax()), float(
-                (then - out).abs().amax())) if out.numel() else 0
+            change = max(float((new - out).detach().abs().amax()),
+                         float((then - out).abs().amax())) if out.numel() else 0
             if change and float((new - then).detach().abs().amax()) > _DIFFERS * change:
                 return True
         return False
@@ -356,13 +345,10 @@ def _jacobian(out, inputs):
         basis = torch.zeros(out.numel(), dtype=out.dtype)
         basis[element] = 1
         for row, x, g in zip(rows, inputs, _backward([out], inputs, [basis.reshape(out.shape)])):
-            row.append(
-                torch.zeros(x.numel(), dtype=out.dtype) if g is
-                None else g.detach().reshape(-1).to(out.dtype))
-    return [
-        torch.stack(row) if row else torch.zeros(0, x.numel(), dtype=out.dtype)
-        for row, x in zip(rows, inputs)
-    ]
+            row.append(torch.zeros(x.numel(), dtype=out.dtype) if g is None
+                       else g.detach().reshape(-1).to(out.dtype))
+    return [torch.stack(row) if row else torch.zeros(0, x.numel(), dtype=out.dtype)
+            for row, x in zip(rows, inputs)]
 
 
 def _same(x, y):

@@ -27,7 +27,7 @@ _SEEN = 1e-8  # of the largest element: what differences along a direction show
 
 _NOISY = 1e-3  # likewise: an error of differences beyond which they tell nothing
 FEW_ELEMENTS = 64  # so few are looked at one by one at once
-# So many are, where a direction does not confirm the gradient; of more, so many chosen at random
+# So many in all where a direction does not confirm the gradient; of more, so many chosen at random
 MOST_ELEMENTS = 256
 DIRECTIONS = 4
 
@@ -51,22 +51,9 @@ def measure(case, rows):
 
 def _NOTHING(case):
     none = case.writer.tensor(torch.zeros(0))
-    return {
-        "losses": none,
-        "loss_bounds": none,
-        "steps": [],
-        "cotangents": [],
-        "gradients": [],
-        "bounds": [],
-        "exact": False,
-        "bound_notes": [],
-        "undecided": [],
-        "forward_only": "",
-        "single_loss_bound": 0.0,
-        "single_gradients": [],
-        "single_bounds": [],
-        "file_truth": []
-    }
+    return {"losses": none, "loss_bounds": none, "steps": [], "cotangents": [], "gradients": [],
+            "bounds": [], "exact": False, "bound_notes": [], "undecided": [], "forward_only": "",
+            "single_loss_bound": 0.0, "single_gradients": [], "single_bounds": [], "file_truth": []}
 
 
 class _Measurement:
@@ -94,8 +81,7 @@ class _Measurement:
         again = self._losses(cuts.recording)
         steps = [gathered_uneven(value) for value in self._case.told]
         undecided = self._why_nothing_is_known(losses, again)
-        elements = [(item, part, element)
-                    for item in self._items
+        elements = [(item, part, element) for item in self._items
                     for part, shape in enumerate(self._parts(item))
                     for element in range(int(torch.Size(shape).numel()))]
         if undecided:
@@ -123,7 +109,8 @@ class _Measurement:
         self._in_wide = self._narrowing.widening
         try:
             wide = self._losses()
-        except Exception:  # code that asks for the dtype, or a kernel for one; on all ranks, which run alike
+        # Of code that asks for the dtype, or a kernel for one; on all ranks, which run alike
+        except Exception:
             failed = True
         close = (wide - losses).abs() <= 64 * unit * losses.abs().max()
         if self._everywhere(failed) or not bool((close | ~losses.isfinite()).all()):
@@ -170,9 +157,8 @@ class _Measurement:
         """Where differences are known to so few digits that a mistake could hide in them, nothing
         is known."""
         weights = self._rows[0]
-        largest = max(
-            (abs(float(weighted(s.value, weights))) for s in slopes.values() if not s.why),
-            default=0.0)
+        largest = max((abs(float(weighted(s.value, weights))) for s in slopes.values()
+                       if not s.why), default=0.0)
         for slope in slopes.values():
             if not slope.why and float(weighted(slope.error, weights.abs())) > _NOISY * largest > 0:
                 slope.why = "finite differences are too noisy at this value"
@@ -201,11 +187,8 @@ class _Measurement:
             if abs(float(weighted(slope.value, self._rows[0]) -
                          own[0][i])) > _OF_OWN * float(own[0].abs().amax()):
                 return []
-        return [
-            "along a random direction the slope is not that of the gradient, but none of the "
-            "elements that were looked"
-            " at shows where"
-        ]
+        return ["along a random direction the slope is not that of the gradient, but none of the"
+                " elements that were looked at shows where"]
 
     # -- all elements at once
 
@@ -228,17 +211,15 @@ class _Measurement:
             flat = torch.cat([x.reshape(-1) for _, parts in along for x in parts])
             for row, gradient in zip(self._rows, own):
                 apart = abs(float(weighted(slope.value, row) - gradient @ flat))
-                allowed = float(weighted(slope.error, row.abs())) + 1e-7 * float(
-                    (gradient * flat).norm())
+                allowed = float(weighted(slope.error,
+                                         row.abs())) + 1e-7 * float((gradient * flat).norm())
                 if slope.why or not apart <= allowed:
                     return None
         return own
 
     def _scales(self):
         """By input the size of the largest leaf's elements; the same on all ranks."""
-        sizes = [[float(x.square().mean().sqrt())
-                  for x in self._sizes[item["name"]]
-                  if x.numel()]
+        sizes = [[float(x.square().mean().sqrt()) for x in self._sizes[item["name"]] if x.numel()]
                  for item in self._items]
         return [max(of_item, default=0.0) or 1.0 for of_item in sizes]
 
@@ -246,18 +227,14 @@ class _Measurement:
         """By input, for each part, numbers of both signs and of the size of the input's
         elements."""
         generator = torch.Generator().manual_seed(1 + seed)
-        return [(item, [
-            scale * (torch.rand(shape, generator=generator, dtype=torch.float64) + 0.5) *
-            (2.0 * torch.randint(0, 2, shape, generator=generator) - 1)
-            for shape in self._parts(item)
-        ])
+        return [(item, [scale * (torch.rand(shape, generator=generator, dtype=torch.float64) + 0.5)
+                        * (2.0 * torch.randint(0, 2, shape, generator=generator) - 1)
+                        for shape in self._parts(item)])
                 for item, scale in zip(self._items, scales)]
 
     def _moved_along(self, along, by):
-        self._move = {
-            item["name"]: by * parts[self._case.rank if is_local(item) else 0]
-            for item, parts in along
-        }
+        self._move = {item["name"]: by * parts[self._case.rank if is_local(item) else 0]
+                      for item, parts in along}
         try:
             return self._losses()
         finally:
@@ -272,9 +249,8 @@ class _Measurement:
             with self._in_wide():
                 loss, reached = self._case.forward()
                 self._case.backward(loss, reached, row[self._case.rank])
-            grads = [
-                torch.zeros_like(x) if x.grad is None else x.grad for _, x in self._case.leaves
-            ]
+            grads = [torch.zeros_like(x) if x.grad is None else x.grad
+                     for _, x in self._case.leaves]
             rows.append(self._on_leaves(grads))
         return torch.stack(rows)
 
@@ -292,11 +268,10 @@ class _Measurement:
     def _check_shape_of(self, loss):
         for rank, shape in enumerate(gathered_shapes(loss)):
             if torch.Size(shape).numel() != 1:
-                raise InvalidAt(
-                    self._case.program["loss"]["pointer"],
-                    f"the loss has {torch.Size(shape).numel()} elements (shape {list(shape)} on "
-                    f"rank {rank});"
-                    " it must have one: take .sum() or .mean()")
+                raise InvalidAt(self._case.program["loss"]["pointer"],
+                                f"the loss has {torch.Size(shape).numel()} elements (shape"
+                                f" {list(shape)} on rank {rank}); it must have one: take .sum() or"
+                                " .mean()")
         self._loss_is_checked = True
 
     def _value(self, item):
@@ -340,8 +315,8 @@ class _Measurement:
             found.append(Slope(base, h, *moved, noise=self._noise))
             if self._noise is None and found[-1].agrees(weights):
                 break
-        best = found[-1] if self._noise is None else min(
-            found, key=lambda s: float(weighted(s.error, weights.abs())))
+        best = (found[-1] if self._noise is None
+                else min(found, key=lambda s: float(weighted(s.error, weights.abs()))))
         best.look_for_kink(weights)
         return best
 
@@ -349,30 +324,24 @@ class _Measurement:
         """`rows`: the gradients by objective; `errors`: of the first; `whys`: places whose slope is
         not known, and why."""
         case, writer = self._case, self._case.writer
-        elements = [(item, part, element)
-                    for item in self._items
+        elements = [(item, part, element) for item in self._items
                     for part, shape in enumerate(self._parts(item))
                     for element in range(int(torch.Size(shape).numel()))]
         gradient_bounds, loss_bounds, step_bounds, decided = self._rounding(losses, steps, rows[0])
-        undecided = whys + [
-            (elements[i],
-             "a rounding before it decides its gradient: a branch, a tie or a cancellation")
-            for i in decided.nonzero().flatten().tolist()
-        ]
+        undecided = whys + [(elements[i],
+                             "a rounding before it decides its gradient: a branch, a tie or a"
+                             " cancellation") for i in decided.nonzero().flatten().tolist()]
         names = [s["name"] for s in case.program["steps"] if "expr" not in s]
         return {
             "losses": writer.tensor(losses),
             "loss_bounds": writer.tensor(loss_bounds),
-            "steps": [{
-                "step": name,
-                "by_rank": [writer.tensor(x) for x in values],
-                "bound": [writer.tensor(x) for x in bound]
-            } for name, values, bound in zip(names, steps, step_bounds)],
+            "steps": [{"step": name, "by_rank": [writer.tensor(x) for x in values],
+                       "bound": [writer.tensor(x) for x in bound]}
+                      for name, values, bound in zip(names, steps, step_bounds)],
             "gradients": [self._by_input(row) for row in rows],
             "bounds": self._by_input(errors + gradient_bounds),
-            "bound_notes": [
-                f"{item['name']}: finite differences in float64" for item in self._items
-            ],
+            "bound_notes": [f"{item['name']}: finite differences in float64"
+                            for item in self._items],
             "undecided_elements": [_undecided(place, why) for place, why in undecided],
         }
 
@@ -398,25 +367,19 @@ class _Measurement:
             slopes = {i: self._slope(elements[i], losses, cuts.holding) for i in plain}
         texts, unknown = self._gathered(cuts.texts()), self._gathered(cuts.unknown)
         if unknown:
-            undecided.append(
-                f"{unknown[0]} is too large to tell whether its backward is the derivative of its "
-                f"forward"
-            )
+            undecided.append(f"{unknown[0]} is too large to tell whether its backward is the"
+                             " derivative of its forward")
         if self._everywhere(cuts.parted or not torch.equal(held_again, losses)):
-            undecided.append(
-                "what the code takes out of autograd cannot be held fixed, as it does not run "
-                "alike each time"
-            )
+            undecided.append("what the code takes out of autograd cannot be held fixed, as it does"
+                             " not run alike each time")
         elif texts:
             values, _ = self._filled(slopes, own, len(elements))
             reply["held"] = self._by_input(values[0])
             reply["cuts"] = texts
             known = {(e["input"], e["part"], e["element"]) for e in reply["undecided_elements"]}
-            reply["undecided_elements"] += [
-                e for i, slope in slopes.items()
-                if slope.why and (e := _undecided(elements[i], slope.why)) and
-                (e["input"], e["part"], e["element"]) not in known
-            ]
+            reply["undecided_elements"] += [e for i, slope in slopes.items() if slope.why
+                                            and (e := _undecided(elements[i], slope.why))
+                                            and (e["input"], e["part"], e["element"]) not in known]
             return slopes
         return plain
 
@@ -436,8 +399,8 @@ class _Measurement:
         slack = _OF_OWN * float(without.abs().nan_to_num(posinf=0).amax())
         for i, slope in slopes.items():
             apart = abs(float(weighted(slope.value, self._rows[0]) - without[i]))
-            if not slope.why and not apart <= slack + float(
-                    weighted(slope.error, self._rows[0].abs())):
+            if not slope.why and not apart <= slack + float(weighted(slope.error,
+                                                                     self._rows[0].abs())):
                 return
         reply["held"] = self._by_input(with_hooks)
         reply["cuts"] = reply.get("cuts", []) + [f"a hook: {text}" for text in changing]
@@ -451,11 +414,9 @@ class _Measurement:
         if bool(same.all()):
             return []
         rank = int((~same).nonzero()[0])
-        return [
-            f"two runs of the forward differ (the loss on rank {rank}: {losses[rank].item():.9g}, "
-            f"then"
-            f" {again[rank].item():.9g}): it is random, or keeps something from run to run"
-        ]
+        return [f"two runs of the forward differ (the loss on rank {rank}:"
+                f" {losses[rank].item():.9g}, then {again[rank].item():.9g}): it is random, or"
+                " keeps something from run to run"]
 
     # -- rounding
 
@@ -473,10 +434,8 @@ class _Measurement:
                 plain = here
                 continue
             spread.add([losses_again, *(x for values in steps_again for x in values)])
-            apart = self._on_leaves([
-                torch.where(x.isfinite() & y.isfinite(), (x - y).abs(), torch.zeros_like(x))
-                for x, y in zip(here, plain)
-            ])
+            apart = self._on_leaves([torch.where(x.isfinite() & y.isfinite(), (x - y).abs(),
+                                                 torch.zeros_like(x)) for x, y in zip(here, plain)])
             gradient_spread = torch.maximum(gradient_spread, apart)
         roundings = len(losses) + len(self._case.program["steps"]) + 1
         bounds, decided = bound_of(gradient_spread, gradient, dtype, roundings)
@@ -495,10 +454,8 @@ class _Measurement:
         with self._in_wide(), mode or contextlib.nullcontext():
             loss, reached = case.forward()
             case.backward(loss, reached)
-        gradients = [
-            torch.zeros_like(x) if g is None else g
-            for g, (_, x) in zip(case.gradients(), case.leaves)
-        ]
+        gradients = [torch.zeros_like(x) if g is None else g
+                     for g, (_, x) in zip(case.gradients(), case.leaves)]
         losses = torch.cat(gathered(loss.detach().reshape(1)))
         return gradients, losses, [gathered_uneven(value) for value in case.told]
 

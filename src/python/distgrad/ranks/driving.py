@@ -12,14 +12,13 @@ def drive(case, request):
     """Fills in the case's result. Each time all ranks wait for each other: a collective that only
     some of them make in a backward would else be paired with one of the next."""
     if case.program["world_size"] > MOST_IN_STEP:
-        raise NotOffered(
-            f"more than {MOST_IN_STEP} ranks have no place to wait for each other between two calls"
-        )
+        raise NotOffered(f"more than {MOST_IN_STEP} ranks have no place to wait for each other"
+                         " between two calls")
     name = case.program["steps"][0]["collective"]["operand"]["text"]
     operand = laid_out(case.held(name), _of_rank(request["operand_strides"], case.rank))
     cotangents = case.held(request["cotangents"])
-    call = _Driven(case, name, operand, cotangents, _of_rank(request["cotangent_strides"],
-                                                             case.rank))
+    call = _Driven(case, name, operand, cotangents,
+                   _of_rank(request["cotangent_strides"], case.rank))
     gradients = operand.new_zeros((len(cotangents), *operand.shape))
     any_given = False
     for place in range(len(cotangents)):

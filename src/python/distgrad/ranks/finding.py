@@ -5,7 +5,8 @@ Imports the user's module as a rank does, torch.distributed being there with a w
 a process of its own, whose time is nobody's. The answer is the last line of its output, after
 whatever the module prints: MARK and JSON,
 
-    {"functions": [{"kind", "name", "problem"}, ...], "unnamed": [names], "built_in": false}    or {"error": text}
+    {"functions": [{"kind", "name", "problem"}, ...], "unnamed": [names], "built_in": false}
+    or {"error": text}
 
 where a `problem` says why the function cannot be called, `unnamed` are Functions that communicate
 and whose name says no collective, and `built_in` says that the subject runs every collective by
@@ -93,7 +94,8 @@ def _join_a_world_of_one():
 
 def main(arguments):
     if not 1 <= len(arguments) <= 2:
-        print("usage: python -m distgrad.ranks --functions SUBJECT [KIND,...] (distgrad starts this itself)", file=sys.stderr)
+        print("usage: python -m distgrad.ranks --functions SUBJECT [KIND,...] (distgrad starts this"
+              " itself)", file=sys.stderr)
         return 2
     from . import cuts  # noqa: F401  before any of the user's modules, as in a rank
 

@@ -39,8 +39,8 @@ class Frame:
     def __init__(self, header, data, descriptors):
         self.header = header
         self.descriptors = descriptors
-        self._numbers = torch.frombuffer(data, dtype=torch.float64) if len(data) else torch.zeros(
-            0, dtype=torch.float64)
+        self._numbers = (torch.frombuffer(data, dtype=torch.float64) if len(data)
+                         else torch.zeros(0, dtype=torch.float64))
 
     def tensor(self, place):
         """The float64 tensor that {"shape", "at"} describes."""

@@ -134,7 +134,6 @@ def _unsorted_subgroup(ranks, rank):
         c10d._process_group_name(list(ranks), use_hashed_name=True),
         timeout=_TIMEOUT,
     )
-    c10d._world.pg_group_ranks[group] = {
-        global_rank: place for place, global_rank in enumerate(ranks)
-    }
+    c10d._world.pg_group_ranks[group] = {global_rank: place
+                                         for place, global_rank in enumerate(ranks)}
     return group

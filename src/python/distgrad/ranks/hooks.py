@@ -105,10 +105,8 @@ def _copy(x):
 
 def _same(before, after):
     pairs = zip(tree_flatten(before)[0], tree_flatten(after)[0])
-    return all(
-        torch.equal(x.nan_to_num(), y.nan_to_num())
-        for x, y in pairs
-        if isinstance(x, torch.Tensor))
+    return all(torch.equal(x.nan_to_num(), y.nan_to_num()) for x, y in pairs
+               if isinstance(x, torch.Tensor))
 
 
 for _owner, _name in ((torch.Tensor, "register_hook"), (torch.nn.Module,

@@ -83,8 +83,8 @@ def inner_of_gradient_norm(loss):
     """What is in the parentheses of a loss squared_gradient_norm(...); None for another loss. That
     the parentheses are the whole loss the driver's front end has seen to."""
     text = loss.strip(" \t")
-    return text[len("squared_gradient_norm("):-1] if text.startswith(
-        "squared_gradient_norm(") else None
+    return (text[len("squared_gradient_norm("):-1]
+            if text.startswith("squared_gradient_norm(") else None)
 
 
 def _parsed(text):
@@ -274,9 +274,8 @@ class _Check:
         dotted = self._dotted(callee)
         if dotted is None:
             if callee.attr not in allowed.METHODS:
-                raise InvalidExpression(
-                    f".{callee.attr} is not a pure tensor function and is not allowed in a scenario"
-                )
+                raise InvalidExpression(f".{callee.attr} is not a pure tensor function and is not"
+                                        " allowed in a scenario")
         elif dotted.startswith("torch.nn.functional."):
             self._check_functional(node, callee.attr, dotted)
         else:
@@ -369,9 +368,8 @@ def _bounded(apply):
 
     def operate(left, right):
         if isinstance(left, int) and isinstance(right, int):
-            too_large = (apply is operator.pow and right > 0 and
-                         left.bit_length() * right > 4096) or (apply is operator.lshift and
-                                                               right > 4096)
+            too_large = ((apply is operator.pow and right > 0 and left.bit_length() * right > 4096)
+                         or (apply is operator.lshift and right > 4096))
             if too_large and left not in (-1, 0, 1):
                 raise InvalidExpression("an integer does not fit in 64 bits")
             return _within_64_bits(apply(left, right))

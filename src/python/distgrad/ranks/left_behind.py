@@ -41,7 +41,5 @@ class LeftBehind:
 
 
 def _told(value):
-    return {
-        True: "on",
-        False: "off"
-    }.get(value, str(value)) if isinstance(value, bool) else str(value)
+    return ({True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool)
+            else str(value))

@@ -50,7 +50,8 @@ def begin(mode):
         torch.compiler.reset()
         # All call sites are one code object to torch.compile, and after so many compilations of one
         # it runs it as it is.
-        torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = _MOST_COMPILED
+        config = torch._dynamo.config
+        config.recompile_limit = config.accumulated_recompile_limit = _MOST_COMPILED
 
 
 def forward_in(mode, forward, leaves):
@@ -71,8 +72,8 @@ def function_in(mode, function):
     if mode != "compile":
         return function
 
+    # What is compiled is a plain function that calls it, whatever kind of callable it is.
     @functools.wraps(function, updated=())
-    # What is compiled is a plain function that calls it, whatever kind of callable it is
     def call_site(*args, **kwargs):
         return function(*args, **kwargs)
 
@@ -87,5 +88,7 @@ def come_late(call, value=None):
         return
     if value is None:
         time.sleep(_LATE_S)
-    elif value.requires_grad:  # before a hook of the subject's, which is of the call's backward, and whoever copies what comes
+    elif value.requires_grad:
+        # Before a hook of the subject's, which is of the call's backward, and whoever copies what
+        # comes.
         register_first(value, lambda _: time.sleep(_LATE_S))

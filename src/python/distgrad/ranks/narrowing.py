@@ -60,17 +60,13 @@ class _Mode(TorchDispatchMode):
         kwargs = kwargs or {}
         if func.namespace != "aten":
             return func(*args, **kwargs)
-        given = {
-            x.dtype
-            for x in tree_flatten((args, kwargs))[0]
-            if isinstance(x, torch.Tensor) and x.is_floating_point()
-        }
+        given = {x.dtype for x in tree_flatten((args, kwargs))[0]
+                 if isinstance(x, torch.Tensor) and x.is_floating_point()}
         written = _written(func, args, kwargs)
         if not self._widens:
             result = func(*args, **kwargs)
-            self._narrowing.note(
-                [d for d in _narrow_dtypes(result, written) if _is_narrower(d, given)],
-                widens=False)
+            self._narrowing.note([d for d in _narrow_dtypes(result, written)
+                                  if _is_narrower(d, given)], widens=False)
             return result
         if _WIDE in given:
             if _is_narrow_dtype(kwargs.get("dtype")):
@@ -111,11 +107,8 @@ def _written(func, args, kwargs):
         return []
     names = func._schema.arguments
     given = dict(zip((a.name for a in names), args)) | kwargs
-    found = [
-        given[a.name]
-        for a in names
-        if a.alias_info is not None and a.alias_info.is_write and a.name in given
-    ]
+    found = [given[a.name] for a in names
+             if a.alias_info is not None and a.alias_info.is_write and a.name in given]
     return [x for x in tree_flatten(found)[0] if isinstance(x, torch.Tensor)]
 
 
@@ -123,5 +116,5 @@ def _gives_alias(func):
     """Whether what it gives shares memory with what it got; a copy of that would not be written
     through."""
     name = func._schema.name
-    return name != "aten::lift_fresh" and any(
-        r.alias_info is not None for r in func._schema.returns)
+    return name != "aten::lift_fresh" and any(r.alias_info is not None
+                                              for r in func._schema.returns)

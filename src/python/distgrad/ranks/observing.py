@@ -260,8 +260,8 @@ def _way(end, edge):
         node = waiting.pop()
         if node not in on_way:
             edges = below[node]
-            on_way[node] = ([i for i, to in enumerate(edges) if to == edge], [
-                i for i, to in enumerate(edges) if to[0] is not None and arrivals[to] > 1
-            ])
+            on_way[node] = ([i for i, to in enumerate(edges) if to == edge],
+                            [i for i, to in enumerate(edges)
+                             if to[0] is not None and arrivals[to] > 1])
             waiting += above.get(node, [])
     return [(node, *slots) for node, slots in on_way.items()]

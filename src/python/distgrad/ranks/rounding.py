@@ -13,23 +13,26 @@ from torch.utils._pytree import tree_map
 RUNS = 4
 _MARGIN = 16
 _ROUNDOFFS = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11,
-              "float8_e4m3fn": 2.0**-4, "float8_e4m3fnuz": 2.0**-4, "float8_e5m2": 2.0**-3, "float8_e5m2fnuz": 2.0**-3,
-              "float8_e8m0fnu": 2.0**-1}
+              "float8_e4m3fn": 2.0**-4, "float8_e4m3fnuz": 2.0**-4, "float8_e5m2": 2.0**-3,
+              "float8_e5m2fnuz": 2.0**-3, "float8_e8m0fnu": 2.0**-1}
 # 3/4 of the significand
-_FEW_BITS = dict.fromkeys(_ROUNDOFFS, 2.0**2) | {"float64": 2.0**40, "float32": 2.0**18, "bfloat16": 2.0**6, "float16": 2.0**8}
+_FEW_BITS = dict.fromkeys(_ROUNDOFFS, 2.0**2) | {"float64": 2.0**40, "float32": 2.0**18,
+                                                 "bfloat16": 2.0**6, "float16": 2.0**8}
 # From here on, relative to the tensor's largest value, a rounding does not blur an element but
 # decides it: a branch.
-_DECIDES = dict.fromkeys(_ROUNDOFFS, 2.0**-2) | {"float64": 2.0**-20, "float32": 2.0**-12, "bfloat16": 2.0**-4,
-                                                 "float16": 2.0**-5}
+_DECIDES = dict.fromkeys(_ROUNDOFFS, 2.0**-2) | {"float64": 2.0**-20, "float32": 2.0**-12,
+                                                 "bfloat16": 2.0**-4, "float16": 2.0**-5}
 
 _EXACT = frozenset(
     """
-    _to_copy _unsafe_view abs alias amax amin as_strided bernoulli_ cat clamp clamp_max clamp_min clone constant_pad_nd copy
-    copy_ detach diagonal embedding empty empty_like empty_strided expand eye fill fill_ flip full full_like gather index
-    index_put index_select lift_fresh masked_fill masked_select max maximum min minimum neg new_empty new_empty_strided
-    new_full new_ones new_zeros normal_ ones ones_like permute random_ relu repeat reshape resize_ roll scatter select
-    select_backward select_scatter sign slice slice_backward slice_scatter sort split split_with_sizes squeeze stack t
-    take threshold_backward topk transpose unbind unfold uniform_ unsqueeze view where zero_ zeros zeros_like
+    _to_copy _unsafe_view abs alias amax amin as_strided bernoulli_ cat clamp clamp_max clamp_min
+    clone constant_pad_nd copy copy_ detach diagonal embedding empty empty_like empty_strided expand
+    eye fill fill_ flip full full_like gather index index_put index_select lift_fresh masked_fill
+    masked_select max maximum min minimum neg new_empty new_empty_strided new_full new_ones
+    new_zeros normal_ ones ones_like permute random_ relu repeat reshape resize_ roll scatter select
+    select_backward select_scatter sign slice slice_backward slice_scatter sort split
+    split_with_sizes squeeze stack t take threshold_backward topk transpose unbind unfold uniform_
+    unsqueeze view where zero_ zeros zeros_like
     """.split()
 )
 
@@ -78,10 +81,12 @@ class Rounding(TorchDispatchMode):
 
     def _noise(self, x):
         """Nothing where the value has few enough bits that no rounding is behind it."""
-        noise = (2 * torch.rand(x.shape, dtype=torch.float64, generator=self._generator) - 1) * self._unit
+        noise = ((2 * torch.rand(x.shape, dtype=torch.float64, generator=self._generator) - 1)
+                 * self._unit)
         mantissa, _ = torch.frexp(x)
         scaled = mantissa * self._few_bits
-        return torch.where((scaled == scaled.round()) | ~torch.isfinite(x), torch.zeros_like(noise), noise)
+        return torch.where((scaled == scaled.round()) | ~torch.isfinite(x),
+                           torch.zeros_like(noise), noise)
 
 
 class Spread:

@@ -89,13 +89,8 @@ class Runner:
         at = self.board.step
         name = steps[at]["name"] if 0 <= at < len(steps) else ""
         in_backward = bool(name) and self.board.phase == places.BACKWARD
-        return {
-            "kind": _kind_of(error),
-            "rank": self.rank,
-            "step": name,
-            "message": message_of(error),
-            "in_backward": in_backward
-        }
+        return {"kind": _kind_of(error), "rank": self.rank, "step": name,
+                "message": message_of(error), "in_backward": in_backward}
 
 
 class _Case:
@@ -153,9 +148,8 @@ class _Case:
     def _to_end(self, *leaves):
         """From the leaves to what backward begins at. Under a checkpoint this runs once more, in
         backward."""
-        self._values = self._inputs | {
-            item["name"]: leaf for (item, _), leaf in zip(self.leaves, leaves)
-        }
+        self._values = self._inputs | {item["name"]: leaf
+                                       for (item, _), leaf in zip(self.leaves, leaves)}
         writes = self._is_first_pass
         loss, reached = self.forward()
         if writes:
@@ -272,14 +266,11 @@ class _Case:
 
     def _called(self, index):
         step = self.program["steps"][index]
-        arguments = [
-            e.value(self._values, self.dtype, self._device) for e in self.plan.steps[index]
-        ]
+        arguments = [e.value(self._values, self.dtype, self._device)
+                     for e in self.plan.steps[index]]
         differentiable = self.plan.arguments_on_gradient[index]
-        arguments = [
-            self._operand(x, on) if isinstance(x, torch.Tensor) else x
-            for x, on in zip(arguments, differentiable)
-        ]
+        arguments = [self._operand(x, on) if isinstance(x, torch.Tensor) else x
+                     for x, on in zip(arguments, differentiable)]
         return checked(self._functions[index](*arguments), step["call"]["code"])
 
     def _operand(self, x, depends_on_gradient):
@@ -290,9 +281,8 @@ class _Case:
             return attached(x)
         x = x if depends_on_gradient else x.detach()
         memory = x.untyped_storage().data_ptr()
-        shared = any(
-            isinstance(v, torch.Tensor) and v.untyped_storage().data_ptr() == memory
-            for v in self._values.values())
+        shared = any(isinstance(v, torch.Tensor) and v.untyped_storage().data_ptr() == memory
+                     for v in self._values.values())
         return private_copy(x) if shared and not self.subject.shares_operands() else x
 
     def _hear_of_backward(self, index, value):
@@ -326,7 +316,8 @@ class _Case:
             return
         try:
             end.backward()
-        except RuntimeError as error:  # on every rank at the same node, before anything of it is sent
+        except RuntimeError as error:
+            # On every rank at the same node, before anything of it is sent
             if "marked with @once_differentiable" not in str(error):
                 raise
             raise NotOffered("its backward is marked with @once_differentiable") from error

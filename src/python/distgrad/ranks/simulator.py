@@ -25,42 +25,20 @@ from .values import held_of, is_local, leaf_of, rank_names, size_names
 class Simulator:
     def run(self, request, frame, writer):
         """The keys of the reply that a simulation has. Never raises."""
-        empty = {
-            "steps": [],
-            "cotangents": [],
-            "gradients": [],
-            "bounds": [],
-            "exact": False,
-            "bound_notes": [],
-            "undecided": [],
-            "forward_only": "",
-            "single_loss_bound": 0.0,
-            "single_gradients": [],
-            "single_bounds": [],
-            "file_truth": [],
-            "losses": writer.tensor(torch.zeros(0)),
-            "loss_bounds": writer.tensor(torch.zeros(0))
-        }
+        empty = {"steps": [], "cotangents": [], "gradients": [], "bounds": [], "exact": False,
+                 "bound_notes": [], "undecided": [], "forward_only": "", "single_loss_bound": 0.0,
+                 "single_gradients": [], "single_bounds": [], "file_truth": [],
+                 "losses": writer.tensor(torch.zeros(0)),
+                 "loss_bounds": writer.tensor(torch.zeros(0))}
         try:
             return {**empty, **_Simulation(request, frame, writer).run()}
         except InvalidAt as error:
-            return {
-                **empty, "invalid": {
-                    "pointer": error.pointer,
-                    "message": str(error),
-                    "caret": ""
-                }
-            }
+            return {**empty,
+                    "invalid": {"pointer": error.pointer, "message": str(error), "caret": ""}}
         except BaseException as error:  # also what the user's sys.exit() raises
             kind = "subject" if isinstance(error, SubjectError) else "exception"
-            return {
-                **empty, "error": {
-                    "kind": kind,
-                    "rank": -1,
-                    "step": "",
-                    "message": message_of(error)
-                }
-            }
+            return {**empty,
+                    "error": {"kind": kind, "rank": -1, "step": "", "message": message_of(error)}}
 
 
 class _Leaf:
@@ -71,9 +49,8 @@ class _Leaf:
         self.local = is_local(item)
         self.wanted = item.get("requires_grad", True)
         ranks = range(program["world_size"]) if self.local else [0]
-        self.values = [
-            leaf_of(program, frame, item, r).detach().to(torch.float64).clone() for r in ranks
-        ]
+        self.values = [leaf_of(program, frame, item, r).detach().to(torch.float64).clone()
+                       for r in ranks]
 
     def attach(self):
         for x in self.values:
@@ -174,11 +151,9 @@ class _Simulation:
     def _loss(self, scope, rank):
         loss = self._evaluated(self._plan.loss, self._program["loss"]["pointer"], scope)
         if loss.numel() != 1:
-            raise InvalidAt(
-                self._program["loss"]["pointer"],
-                f"the loss has {loss.numel()} elements (shape {list(loss.shape)} on rank {rank}); "
-                f"it must have"
-                " one: take .sum() or .mean()")
+            raise InvalidAt(self._program["loss"]["pointer"],
+                            f"the loss has {loss.numel()} elements (shape {list(loss.shape)} on"
+                            f" rank {rank}); it must have one: take .sum() or .mean()")
         return loss.reshape(()).to(torch.float64)
 
     # -- backward
@@ -205,11 +180,8 @@ class _Simulation:
             attached = [x for x in by_rank if x.requires_grad]
             found = iter(self._gradients(losses, self._rows[0], attached))
             parts = [next(found) if x.requires_grad else torch.zeros_like(x) for x in by_rank]
-            values.append({
-                "step": name,
-                "by_rank": [self._writer.tensor(x) for x in parts],
-                "bound": []
-            })
+            values.append({"step": name, "by_rank": [self._writer.tensor(x) for x in parts],
+                           "bound": []})
         return values
 
     # -- bounds
@@ -222,23 +194,17 @@ class _Simulation:
             with Rounding(dtype, run):
                 again, told_again = self._forward()
                 rows = self._gradients(again, self._rows[0], self._wanted())
-            spread.add(
-                [x.detach() for x in [*again, *(x for _, values in told_again for x in values)]] +
-                rows)
+            spread.add([x.detach()
+                        for x in [*again, *(x for _, values in told_again for x in values)]] + rows)
         roundings = self._size + len(self._program["steps"]) + 1
         bounds, decided = zip(
             *(bound_of(s, x, dtype, roundings) for s, x in zip(spread.raw(), plain)))
         forward, at = iter(bounds), len(flat)
-        reply = {
-            "loss_bounds": self._numbers([float(next(forward)) for _ in losses]),
-            "steps": [{
-                "step": name,
-                "by_rank": [self._writer.tensor(x) for x in values],
-                "bound": [self._writer.tensor(next(forward)) for _ in values]
-            } for name, values in told],
-            "bounds": self._by_input(bounds[at:]),
-            "undecided_elements": self._undecided(decided[at:])
-        }
+        reply = {"loss_bounds": self._numbers([float(next(forward)) for _ in losses]),
+                 "steps": [{"step": name, "by_rank": [self._writer.tensor(x) for x in values],
+                            "bound": [self._writer.tensor(next(forward)) for _ in values]}
+                           for name, values in told], "bounds": self._by_input(bounds[at:]),
+                 "undecided_elements": self._undecided(decided[at:])}
         return reply
 
     def _undecided(self, decided):
@@ -247,20 +213,15 @@ class _Simulation:
         for leaf in self._leaves:
             for part in range(len(leaf.values) if leaf.wanted else 0):
                 for element in next(parts).reshape(-1).nonzero().flatten().tolist():
-                    found.append({
-                        "input": leaf.item["name"],
-                        "part": part,
-                        "element": element,
-                        "why": why
-                    })
+                    found.append({"input": leaf.item["name"], "part": part, "element": element,
+                                  "why": why})
         return found
 
     # -- what the file says besides
 
     def _guards(self):
-        reply = {
-            "file_truth": [self._file_truth(truth) for truth in self._program.get("truth", ())]
-        }
+        reply = {"file_truth": [self._file_truth(truth)
+                                for truth in self._program.get("truth", ())]}
         single = self._program.get("single_device")
         if single:
             reply.update(self._single_device(single))
@@ -268,10 +229,8 @@ class _Simulation:
 
     def _file_truth(self, truth):
         leaf = next(leaf for leaf in self._leaves if leaf.item["name"] == truth["input"])
-        parts = [
-            self._shaped(truth, self._truth_part(truth, leaf, part), x)
-            for part, x in enumerate(leaf.values)
-        ]
+        parts = [self._shaped(truth, self._truth_part(truth, leaf, part), x)
+                 for part, x in enumerate(leaf.values)]
         return {"input": truth["input"], "parts": [self._writer.tensor(x) for x in parts]}
 
     def _truth_part(self, truth, leaf, part):
@@ -314,12 +273,10 @@ class _Simulation:
         gradients = self._gradients([loss], [1.0], self._wanted())
         largest = max([1.0, *(float(g.abs().max()) for g in gradients if g.numel())])
         slack = 1e-9 * largest  # of two ways to compute it; a wrong program is wrong by a factor
-        return {
-            "single_loss": number(float(loss)),
-            "single_loss_bound": 1e-9 * max(1.0, abs(float(loss))),
-            "single_gradients": self._by_input(gradients),
-            "single_bounds": self._by_input([torch.full_like(g, slack) for g in gradients])
-        }
+        return {"single_loss": number(float(loss)),
+                "single_loss_bound": 1e-9 * max(1.0, abs(float(loss))),
+                "single_gradients": self._by_input(gradients),
+                "single_bounds": self._by_input([torch.full_like(g, slack) for g in gradients])}
 
     def _evaluated_alone(self, expression, scope):
         try:
@@ -334,7 +291,6 @@ class _Simulation:
 
     def _by_input(self, tensors):
         parts = iter(tensors)
-        return [{
-            "input": leaf.item["name"],
-            "parts": [self._writer.tensor(next(parts)) for _ in leaf.values]
-        } for leaf in self._leaves if leaf.wanted]
+        return [{"input": leaf.item["name"],
+                 "parts": [self._writer.tensor(next(parts)) for _ in leaf.values]}
+                for leaf in self._leaves if leaf.wanted]

@@ -43,9 +43,11 @@ class Slope:
         elif not self.agrees(weights) and near > 2 * far:
             self.why = "the loss jumps at this value"
         elif near > 0.5 * far and near > _KINK * (abs(below) + abs(above)) + 8 * noise:
-            self.why = f"the loss has a kink at this value: its slope is {below:.4g} below and {above:.4g} above"
+            self.why = (f"the loss has a kink at this value: its slope is {below:.4g} below and"
+                        f" {above:.4g} above")
         elif not self.agrees(weights):
-            self.why = "finite differences with different steps do not agree on the slope at this value"
+            self.why = ("finite differences with different steps do not agree on the slope at"
+                        " this value")
         if self.why:  # no bound: what is meant here is not known, and nothing is near enough to it
             self.error = 1e-7 * self.value.abs()
         self.error = self.error.nan_to_num(nan=0, posinf=0)

@@ -145,10 +145,8 @@ def _setup_of(module):
     if not inspect.isfunction(function):
         return None
     parameters = list(inspect.signature(function).parameters.values())
-    others = [
-        p for p in parameters[1:]
-        if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-    ]
+    others = [p for p in parameters[1:]
+              if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     return function if parameters and parameters[0].name == "groups" and not others else None
 
 
@@ -214,10 +212,8 @@ class _Module:
         # Local in forward; what has no collective for them leaves them to autograd
         if kind in ("copy", "slice"):
             return _BuiltIn("reference")
-        raise NotOffered(
-            f"{self._place} has no {kind} (looked for "
-            f"{', '.join(adapters_names.KIND_NAMES[kind][:4])})"
-        )
+        raise NotOffered(f"{self._place} has no {kind} (looked for"
+                         f" {', '.join(adapters_names.KIND_NAMES[kind][:4])})")
 
 
 def _load_part(text, kind, setups):
@@ -257,8 +253,8 @@ def place_and_name(text):
         place, colon, name = rest.partition(":")
         if not colon:
             name = None
-    if not place or name == "" or (name and
-                                   not all(part.isidentifier() for part in name.split("."))):
+    if not place or name == "" or (name and not all(part.isidentifier()
+                                                    for part in name.split("."))):
         raise SubjectError(f"{text!r} is not of the form python:MODULE:NAME or python:FILE.py:NAME")
     return place, name
 
@@ -274,17 +270,15 @@ def kind_of(place, name):
 def bind(target, kind, place, name):
     """The binding of a user's or torch's function as `kind`. Raises SubjectError."""
     label = f"{place}:{name}"
-    return adapters_torch.torch_binding(target, kind, label) or adapters.bind(
-        target, kind, label, place)
+    return (adapters_torch.torch_binding(target, kind, label)
+            or adapters.bind(target, kind, label, place))
 
 
 def _unknown_kind(place, name):
     """A single function whose name is no kind's: which one it stands for has to be said."""
     words = [adapters_names.plain_name(part) for part in name.split(".")]
-    kinds = [
-        k for k, known in adapters_names.KIND_NAMES.items()
-        if any(w == k or w in known for w in words)
-    ]
+    kinds = [k for k, known in adapters_names.KIND_NAMES.items()
+             if any(w == k or w in known for w in words)]
     return (f"which collective {place}:{name} is cannot be told from its name: write"
             f" {kinds[0] if kinds else 'KIND'}=python:{place}:{name}"
             + ("" if kinds else f", where KIND is one of {', '.join(adapters_names.KINDS)}"))

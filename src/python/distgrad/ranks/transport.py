@@ -49,10 +49,8 @@ def _cuda_device(backend, rank, world_size):
     here = local_size(world_size)
     if backend == "nccl" and here > count:
         if not os.environ.get(_SHARE_GPU):
-            raise NotOffered(
-                f"{here} ranks need as many GPUs, and there are {count}; --share-gpu lets ranks "
-                f"share one"
-            )
+            raise NotOffered(f"{here} ranks need as many GPUs, and there are {count}; --share-gpu"
+                             " lets ranks share one")
         _allow_sharing(rank)
     torch.backends.cudnn.allow_tf32 = False  # on by default; the bounds are those of the dtype
     device = torch.device("cuda", local_rank(rank) % count)

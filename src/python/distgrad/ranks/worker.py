@@ -117,11 +117,8 @@ class Worker:
         with times.spent_in("case"):
             result = self._runs.run(request, frame, writer)
         times.write()
-        reply = {
-            "kind": "simulation" if request["kind"] == "simulate" else "result",
-            "id": request["id"],
-            **result
-        }
+        reply = {"kind": "simulation" if request["kind"] == "simulate" else "result",
+                 "id": request["id"], **result}
         reply["elapsed_ns"] = time.monotonic_ns() - started - reply.pop("loading_ns", 0)
         reply["output"] = self._output.take()
         reply["entered"] = self._take_entered()

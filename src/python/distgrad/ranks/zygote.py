@@ -147,10 +147,8 @@ def main(arguments):
     if len(arguments) > 2 and arguments[0] == "--preload":
         preload, arguments = arguments[1], arguments[2:]
     if len(arguments) != 2 or arguments[0] != "--zygote" or not arguments[1].isdigit():
-        print(
-            "usage: python -m distgrad.ranks [--preload MODULES] --zygote FD (distgrad starts "
-            "this itself)",
-            file=sys.stderr)
+        print("usage: python -m distgrad.ranks [--preload MODULES] --zygote FD (distgrad starts"
+              " this itself)", file=sys.stderr)
         return 2
     set_name("dg zygote")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

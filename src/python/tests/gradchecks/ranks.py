@@ -28,12 +28,10 @@ def run(body, world_size=4, timeout_s=250, may_die=()):
                           lambda name: _be(name, body, world_size, folder), needed)
         failures = [f for f in nursery.run() if f["process"] in needed]
         if failures:
-            raise RuntimeError("\n".join(
-                f"{f['process']}, {f['kind']}: {f['text']}\n{f['output']}" for f in failures))
-        return [
-            _result(folder, f"rank-{rank}") if rank not in may_die else None
-            for rank in range(world_size)
-        ]
+            raise RuntimeError("\n".join(f"{f['process']}, {f['kind']}: {f['text']}\n{f['output']}"
+                                         for f in failures))
+        return [_result(folder, f"rank-{rank}") if rank not in may_die else None
+                for rank in range(world_size)]
 
 
 def _be(name, body, world_size, folder):

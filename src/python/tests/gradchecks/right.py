@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from .parts import Case, exchanged, function, gathered, group, matrix, max_of, me, n, product_of, reduced, right_gather, right_sum, \
-    rooted, scattered
+from .parts import (Case, exchanged, function, gathered, group, matrix, max_of, me, n, product_of,
+                    reduced, right_gather, right_sum, rooted, scattered)
 
 SUM = ("x̄_r = Σ_k ȳ_k",)
 checkpoint(torch.sin, torch.zeros(1), use_reentrant=False)  # imports much: once, not on each rank
@@ -100,11 +100,8 @@ def stages(x):
             work.wait()
         return y
 
-    return function(lambda x: shifted(x,
-                                      me() + 1,
-                                      me() - 1), lambda g, x: shifted(g,
-                                                                      me() - 1,
-                                                                      me() + 1))(2 * x)
+    return function(lambda x: shifted(x, me() + 1, me() - 1),
+                    lambda g, x: shifted(g, me() - 1, me() + 1))(2 * x)
 
 
 def checkpointed(x):
@@ -137,21 +134,14 @@ def masked_loss(x, mask, target, scale):
     """A mean over what all ranks have of valid elements, a cross entropy and a metric beside it."""
     count = reduced(mask.sum().to(x.dtype))
     loss = right_sum((x * mask).sum()) / count * scale
-    return {
-        "loss": loss,
-        "ce": nn.functional.cross_entropy(right_sum(x), target),
-        "correct": x.argmax(1) == target
-    }
+    return {"loss": loss, "ce": nn.functional.cross_entropy(right_sum(x), target),
+            "correct": x.argmax(1) == target}
 
 
 def masks():
     torch.manual_seed(20 + me())
-    return {
-        "x": matrix(2, 3),
-        "mask": torch.rand(2, 3) < 0.6,
-        "target": torch.randint(0, 3, (2,)),
-        "scale": 2
-    }
+    return {"x": matrix(2, 3), "mask": torch.rand(2, 3) < 0.6,
+            "target": torch.randint(0, 3, (2,)), "scale": 2}
 
 
 def kinks(x):
@@ -197,14 +187,9 @@ def nested(batch, options):
 
 
 def nested_inputs():
-    return Batch(
-        torch.arange(3) + me(), [matrix(2, 2), {
-            "b": matrix(2, 2, low=2.0),
-            "none": None
-        }]), {
-            "scale": 0.5,
-            "dim": (1,)
-        }
+    return Batch(torch.arange(3) + me(),
+                 [matrix(2, 2), {"b": matrix(2, 2, low=2.0), "none": None}]), {"scale": 0.5,
+                                                                               "dim": (1,)}
 
 
 def same_twice(x, y):

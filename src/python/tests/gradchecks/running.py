@@ -57,8 +57,8 @@ def objections(case, report):
     first = report.findings[0] if report.findings else None
     if case.finding is None and report.verdict != "right":
         found.append("it is right")
-    if case.finding is not None and (first is None or first.name != case.finding or
-                                     report.verdict == "right"):
+    if case.finding is not None and (first is None or first.name != case.finding
+                                     or report.verdict == "right"):
         found.append(f"expected {case.finding}")
     if case.finding is not None and case.alone and len(report.findings) != 1:
         found.append("expected one finding")

@@ -60,9 +60,8 @@ SUMS = [
            "x̄_r = ȳ_{r-1}", ranks=(3,)),
     of_sum("prefix sum", lambda g, x: gathered(g)[:me() + 1].sum(0), "missing-reduction",
            "x̄_r = Σ_{k≤r} ȳ_k", ranks=(3,)),
-    of_sum("random fractions", lambda g, x: by_rank(g,
-                                                    fractions()[me()]), "other-backward",
-           "x̄_0 = 1/4 ȳ_0 + 1/8 ȳ_1 + 3/8 ȳ_2 + 5/8 ȳ_3",
+    of_sum("random fractions", lambda g, x: by_rank(g, fractions()[me()]),
+           "other-backward", "x̄_0 = 1/4 ȳ_0 + 1/8 ȳ_1 + 3/8 ȳ_2 + 5/8 ȳ_3",
            "x̄_1 = 1/8 ȳ_0 + 7/8 ȳ_1 + 1/4 ȳ_2 + 1/8 ȳ_3",
            "x̄_2 = 1/2 ȳ_0 + 3/8 ȳ_1 + 1/8 ȳ_2 + 1/4 ȳ_3", "x̄_3 = 1/8 Σ_{k≠2} ȳ_k + 3/4 ȳ_2"),
     of_sum("doubled on rank 2", lambda g, x: reduced(g) * (2 if me() == 2 else 1), "scaled",
@@ -154,11 +153,10 @@ OTHERS = [
          "same-op-backward", ("x̄_r = max_k ȳ_k",)),
     Case("max: ties in full", max_in_full, tied, "tie",
          words=("add up to 2", "change the output by 1")),
-    Case(
-        "reduce_scatter: own",
-        function(scattered,
-                 lambda g, x: torch.nn.functional.one_hot(torch.tensor(me()), n())[:, None] * g),
-        square, "missing-reduction", ("x̄_r = [ȳ_r]_r",), ("x̄_r = Σ_k [ȳ_k]_k",), ranks=(3,)),
+    Case("reduce_scatter: own",
+         function(scattered,
+                  lambda g, x: torch.nn.functional.one_hot(torch.tensor(me()), n())[:, None] * g),
+         square, "missing-reduction", ("x̄_r = [ȳ_r]_r",), ("x̄_r = Σ_k [ȳ_k]_k",), ranks=(3,)),
     Case("average by reduce_scatter: as a sum",
          function(lambda x: scattered(x) / n(), lambda g, x: gathered(g)), square, "forgotten-op",
          ("x̄_r = Σ_k [ȳ_k]_k",), ("x̄_r = 1/4 Σ_k [ȳ_k]_k",)),
@@ -174,9 +172,9 @@ OTHERS = [
          SUM, ("x̄_0 = Σ_k ȳ_k", "x̄_r = 0, r = 1, 2, 3")),
     Case("broadcast: another root", function(rooted, lambda g, x: reduced(g) * (me() == 1)), matrix,
          "wrong-slice"),
-    Case("copy: summed", function(lambda x: x.clone(),
-                                  lambda g, x: reduced(g)), matrix, "double-reduction", SUM,
-         ("x̄_r = ȳ_r",), right_for="an input that is one tensor", ranks=(3,)),
+    Case("copy: summed", function(lambda x: x.clone(), lambda g, x: reduced(g)),
+         matrix, "double-reduction", SUM, ("x̄_r = ȳ_r",), right_for="an input that is one tensor",
+         ranks=(3,)),
 ]
 
 
@@ -218,10 +216,8 @@ def one_buffer(g, x):
 
 def in_memory_order(g, x):
     """Takes the elements as they lie, as Gloo's scatter does."""
-    flat = g.as_strided(
-        (g.numel(),),
-        (1,
-        )) if g.storage_offset() + g.numel() <= g.untyped_storage().nbytes() // 8 else g.reshape(-1)
+    fits = g.storage_offset() + g.numel() <= g.untyped_storage().nbytes() // 8
+    flat = g.as_strided((g.numel(),), (1,)) if fits else g.reshape(-1)
     return reduced(flat).reshape(g.shape)
 
 
@@ -300,6 +296,12 @@ def x_and_w():
 
 LARGE = {"basis": False}
 
+
+def one_element_doubled_on_rank_1(g, x):
+    is_element = torch.arange(2000).reshape(40, 50) == 777
+    return reduced(g) * (1 + (me() == 1) * is_element)
+
+
 MORE = [
     Case("linear", linear, x_and_w, "identity-backward", ("x̄_r = J_rᵀ ȳ_r",),
          ("x̄_r = Σ_k J_rᵀ ȳ_k",), right_for=REPLICATED, words=("y -> x, w",)),
@@ -307,9 +309,9 @@ MORE = [
          ("x̄_r = 1/4 Σ_k grad(mean)_k",), words=("mean -> x",)),
     Case("float32 only", function(reduced, in_float32), lambda: matrix(dtype=torch.float32),
          "identity-backward", ("x̄_r = ȳ_r",), SUM, words=("in float32",)),
-    Case("float32: identity", function(reduced,
-                                       lambda g, x: g.clone()), lambda: matrix(dtype=torch.float32),
-         "identity-backward", ("x̄_r = ȳ_r",), SUM, words=("float64, float32",)),
+    Case("float32: identity", function(reduced, lambda g, x: g.clone()),
+         lambda: matrix(dtype=torch.float32), "identity-backward", ("x̄_r = ȳ_r",), SUM,
+         words=("float64, float32",)),
     Case("bfloat16: mean", function(reduced, lambda g, x: reduced(g) / n()),
          lambda: matrix(dtype=torch.bfloat16), "scaled", ("x̄_r = 1/4 Σ_k ȳ_k",), SUM),
     Case("bfloat16 only", function(reduced, in_bfloat16), lambda: matrix(dtype=torch.bfloat16),
@@ -318,12 +320,8 @@ MORE = [
          ("x̄_r = ȳ_r",), SUM, options=LARGE),
     Case("large: without rank 1", function(reduced, lambda g, x: reduced(g * (me() != 1))), large,
          "missing-reduction", ("x̄_r = Σ_{k≠1} ȳ_k",), SUM, options=LARGE),
-    Case(
-        "large: one element of one rank",
-        function(
-            reduced, lambda g, x: reduced(g) *
-            (1 + (me() == 1) * (torch.arange(2000).reshape(40, 50) == 777))), large,
-        "other-backward", options=LARGE),
+    Case("large: one element of one rank", function(reduced, one_element_doubled_on_rank_1), large,
+         "other-backward", options=LARGE),
 ]
 
 CASES = SUMS + GATHERS + OTHERS + BEHAVIOURS + MORE

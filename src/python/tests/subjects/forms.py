@@ -6,10 +6,8 @@ import torch.distributed as dist
 
 
 def _gathered(x, group, dim):
-    pieces = [
-        torch.empty_like(x, memory_format=torch.contiguous_format)
-        for _ in range(dist.get_world_size(group))
-    ]
+    pieces = [torch.empty_like(x, memory_format=torch.contiguous_format)
+              for _ in range(dist.get_world_size(group))]
     dist.all_gather(pieces, x.contiguous(), group=group)
     return torch.cat(pieces, dim)
 
@@ -183,10 +181,8 @@ class _Scatter(torch.autograd.Function):
         if not gathers:
             return (None, None, None, *[g] * count)
         is_root = dist.get_rank() == src
-        pieces = [
-            torch.empty_like(g, memory_format=torch.contiguous_format)
-            for _ in range(dist.get_world_size())
-        ]
+        pieces = [torch.empty_like(g, memory_format=torch.contiguous_format)
+                  for _ in range(dist.get_world_size())]
         dist.gather(g.contiguous(), pieces if is_root else None, src)
         return (None, None, None, *(pieces if is_root else ()))
 

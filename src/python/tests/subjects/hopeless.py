@@ -29,10 +29,8 @@ def raises_in_backward(x):
 class _AlongOne(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
-        pieces = [
-            torch.empty_like(x, memory_format=torch.contiguous_format)
-            for _ in range(dist.get_world_size())
-        ]
+        pieces = [torch.empty_like(x, memory_format=torch.contiguous_format)
+                  for _ in range(dist.get_world_size())]
         dist.all_gather(pieces, x.contiguous())
         return torch.cat(pieces, 1)
 

@@ -13,9 +13,8 @@ def _saw(what, *tensors):
             print(what, None)
             continue
         print(what, list(x.shape), x.stride(), x.storage_offset(), x.is_contiguous(), x.dtype,
-              x.requires_grad, x.is_leaf, x._version, x._is_view(),
-              type(x.grad_fn).__name__, x._backward_hooks is None,
-              x.detach().sum().item())
+              x.requires_grad, x.is_leaf, x._version, x._is_view(), type(x.grad_fn).__name__,
+              x._backward_hooks is None, x.detach().sum().item())
 
 
 def _sum(x, group):
@@ -79,13 +78,13 @@ def _write_the_same(g, group):
     return _sum(g, group)
 
 
-overwrites = _collective(lambda g, group: _sum(g, group)
-                         if 0 in g.stride() else _overwrite(g, group))
+overwrites = _collective(
+    lambda g, group: _sum(g, group) if 0 in g.stride() else _overwrite(g, group))
 clears = _collective(lambda g, group: _sum(g, group) if 0 in g.stride() else _clear(g, group))
 doubles = _collective(_write_where_it_may)
 identity = _collective(lambda g, group: g)
-writes_the_same = _collective(lambda g, group: _sum(g, group)
-                              if 0 in g.stride() else _write_the_same(g, group))
+writes_the_same = _collective(
+    lambda g, group: _sum(g, group) if 0 in g.stride() else _write_the_same(g, group))
 expanded = _collective(lambda g, group: _sum(g, group).sum().expand(g.shape))
 
 
@@ -283,10 +282,8 @@ def warns(x, group=None):
 
 
 def _all(g, group):
-    pieces = [
-        torch.empty_like(g, memory_format=torch.contiguous_format)
-        for _ in range(dist.get_world_size(group))
-    ]
+    pieces = [torch.empty_like(g, memory_format=torch.contiguous_format)
+              for _ in range(dist.get_world_size(group))]
     dist.all_gather(pieces, g.contiguous(), group=group)
     return pieces
 

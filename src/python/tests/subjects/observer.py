@@ -19,7 +19,8 @@ def _home(function):
 
 
 def whose(x):
-    hooks = torch.nn.Module.register_full_backward_hook, torch.nn.Module.register_full_backward_pre_hook
+    module = torch.nn.Module
+    hooks = module.register_full_backward_hook, module.register_full_backward_pre_hook
     print("apply", _home(torch.autograd.Function.apply), "hooks", _home(torch.Tensor.register_hook),
           *map(_home, hooks))
     return x * 1.0

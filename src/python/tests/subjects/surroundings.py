@@ -70,8 +70,8 @@ def returns_before_wait(x, async_op=False):
 
 
 def local_when_compiled(x):
-    return x.clone() if torch.compiler.is_compiling(
-    ) else torch.distributed.nn.functional.all_reduce(x)
+    return (x.clone() if torch.compiler.is_compiling()
+            else torch.distributed.nn.functional.all_reduce(x))
 
 
 class _PlainBackward(torch.autograd.Function):

@@ -6,10 +6,8 @@ import torch.distributed as dist
 
 
 def _stacked(x):
-    pieces = [
-        torch.empty_like(x, memory_format=torch.contiguous_format)
-        for _ in range(dist.get_world_size())
-    ]
+    pieces = [torch.empty_like(x, memory_format=torch.contiguous_format)
+              for _ in range(dist.get_world_size())]
     dist.all_gather(pieces, x.contiguous())
     return torch.stack(pieces)
 
