@@ -206,15 +206,16 @@ void compare_gradients(const Case& which, const ComparisonContext& ground,
 }  // namespace
 
 CaseComparison compare(const Case& which, const SimulateRequest& asked, const Simulation& simulated,
-                       const DistributedRun* run) {
+                       const DistributedRun* run, OtherObjectives objectives) {
   static const Tolerance kDerived;
   std::optional<Simulation> roomy;
   if (run && is_code_of_users(which.subject))
     roomy = with_user_code_slack(simulated, which.subject, asked.program.dtype);
   const Simulation& simulation = roomy ? *roomy : simulated;
   const Tolerance& tolerance = which.scenario ? which.scenario->tolerance : kDerived;
-  const ComparisonContext ground{asked.program, which.objective, tolerance, simulation,
-                                 objective_truths(asked, simulation)};
+  ComparisonContext ground{asked.program, which.objective, tolerance, simulation, {}};
+  if (objectives == OtherObjectives::kCompared)
+    ground.objectives = objective_truths(asked, simulation);
   CaseComparison comparison;
   comparison.simulated_losses = simulation.losses;
   compare_gradients(which, ground, run, comparison);

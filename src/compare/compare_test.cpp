@@ -94,6 +94,22 @@ TEST(Compare, LocalGradientsOnEachRank) {
   EXPECT_TRUE(local({40, 60, 80}, {40, 60, 80}).compared().equal);
 }
 
+TEST(Compare, OtherObjectivesThatAreLeftOutChangeNothingElse) {
+  for (const bool right : {true, false}) {
+    Sample s = local({40, 60, 80}, {40, right ? 60.0 : 30.0, 80});
+    const GradientComparison all = s.compared();
+    const GradientComparison own =
+        compare(s.which, s.asked, s.simulation, &s.run, OtherObjectives::kLeftOut).gradients[0];
+    EXPECT_GT(all.matches.size(), 1U);
+    EXPECT_THAT(own.matches, IsEmpty());
+    EXPECT_THAT(own.truth_by_objective, IsEmpty());
+    EXPECT_EQ(own.equal, right);
+    EXPECT_EQ(own.equal, all.equal);
+    EXPECT_EQ(own.max_abs_error, all.max_abs_error);
+    EXPECT_EQ(own.differing_ranks, all.differing_ranks);
+  }
+}
+
 TEST(Compare, TheFirstDifferenceIsRankMajorAndRowMajor) {
   const Array truth = sample::matrix(2, 2, {1, 2, 3, 4}),
               wrong = sample::matrix(2, 2, {1, 2, 0, 0});
