@@ -433,6 +433,22 @@ TEST(Messages, LargeTensorsOutliveTheFrame) {
   EXPECT_EQ((*std::get<RankResult>(got.what).gradients[0])[(1 << 18) - 1], 4.5);
 }
 
+TEST(Messages, WhatSeveralTensorsShareIsSentOnce) {
+  const Array shared({2, 1000}, std::vector<double>(2000, 4.5)),
+      row({1000}, shared.values().data(), std::make_shared<Array>(shared)),
+      other({2000}, std::vector<double>(2000, 7));
+  RankResult r;
+  r.gradients = {shared, row, shared, other};
+  const Frame frame = received(*encode(WorkReply{1, r, {}, "", 0}));
+  EXPECT_EQ(frame.payload.size(), 5000U) << "a part of it is another piece";
+  const auto got = decode_reply(frame);
+  const auto& gradients = std::get<RankResult>(got.value.value().what).gradients;
+  for (std::size_t i = 0; i < r.gradients.size(); ++i) {
+    EXPECT_EQ(gradients[i]->shape(), r.gradients[i]->shape());
+    EXPECT_TRUE(std::ranges::equal(gradients[i]->values(), r.gradients[i]->values()));
+  }
+}
+
 TEST(Messages, ControlMessages) {
   const auto request = [](const ZygoteRequest& r) {
     return round_trip<ZygoteRequest>(encode(r), decode_zygote_request);

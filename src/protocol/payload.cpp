@@ -8,6 +8,7 @@ namespace distgrad {
 namespace {
 
 constexpr int kDeepest = 64;
+constexpr std::size_t kLarge = 1 << 10;  // elements: worth looking whether they are there already
 
 // A value that is not what it should be, as a message shows it.
 std::string shown(const Json& json) {
@@ -22,6 +23,10 @@ std::string shown(const Json& json) {
 
 std::size_t PayloadWriter::add(std::span<const double> values) {
   const std::size_t at = size_;
+  if (values.size() >= kLarge) {
+    const auto [known, is_new] = large_.emplace(std::pair(values.data(), values.size()), at);
+    if (!is_new) return known->second;
+  }
   if (!values.empty()) pieces_.push_back(values);
   size_ += values.size();
   return at;

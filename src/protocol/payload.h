@@ -5,10 +5,12 @@
 
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "model/array.h"
@@ -25,7 +27,8 @@ class BadMessage : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Collects the tensors of one message. Their elements must live until finish().
+// Collects the tensors of one message. Their elements must live until finish(). The same elements
+// in several tensors, as of a value that all ranks of a simulation have, are sent once.
 class PayloadWriter {
  public:
   // {"shape": [2, 3], "at": 12}: it begins after 12 elements of the frame's data.
@@ -37,7 +40,8 @@ class PayloadWriter {
   std::size_t add(std::span<const double>);
 
   std::vector<std::span<const double>> pieces_;
-  std::size_t size_ = 0;  // elements
+  std::map<std::pair<const double*, std::size_t>, std::size_t> large_;  // where each of them is
+  std::size_t size_ = 0;                                                // elements
 };
 
 // The tensors of one message received.
