@@ -110,6 +110,34 @@ TEST(Compare, OtherObjectivesThatAreLeftOutChangeNothingElse) {
   }
 }
 
+// Ranks that say "as expected" hold the truth itself, which is not read where no bound is.
+TEST(Compare, TheTruthsOwnMemoryIsComparedAsACopyOfItWouldBe) {
+  const std::vector<double> values = {1, -0.0, kNaN, 3};
+  const Array truth({4}, values), copy({4}, values), wrong({4}, {1, -0.0, kNaN, -3});
+  for (const double bound : {-1.0, 0.0, 0.5}) {  // -1: none was asked for
+    const auto compared = [&](const Array& of_rank_0) {
+      Sample s(sample::world(3), input("x", kLocal), {truth, truth, truth},
+               {of_rank_0, wrong, truth});
+      if (bound < 0)
+        s.simulation.bounds.clear();
+      else
+        s.bound_all_by(bound);
+      return s.compared();
+    };
+    const GradientComparison own = compared(truth), other = compared(copy);
+    EXPECT_FALSE(own.equal);
+    EXPECT_THAT(own.differing_ranks, ElementsAre(1));
+    EXPECT_EQ(own.differing_ranks, other.differing_ranks);
+    EXPECT_EQ(own.first_difference->index, other.first_difference->index);
+    EXPECT_EQ(own.max_abs_error, other.max_abs_error);
+    EXPECT_EQ(own.bound, other.bound);
+  }
+  Sample right(sample::world(3), input("x", kLocal), {truth, truth, truth}, {truth, copy, truth});
+  EXPECT_TRUE(right.compared().equal);
+  right.scenario.tolerance = {Tolerance::Kind::kExplicit, 0.5, 0.25};
+  EXPECT_EQ(right.compared().bound, 1.75) << "the largest element's";
+}
+
 TEST(Compare, TheFirstDifferenceIsRankMajorAndRowMajor) {
   const Array truth = sample::matrix(2, 2, {1, 2, 3, 4}),
               wrong = sample::matrix(2, 2, {1, 2, 0, 0});

@@ -138,6 +138,7 @@ NextFrame FrameParser::next() {
     frame.payload = {reinterpret_cast<const double*>(memory.get()),
                      prefix.payload_bytes / sizeof(double)};
     frame.keeper = std::move(memory);
+    frame.payload_fd = std::make_shared<const UniqueFd>(std::move(frame.fds[0]));
     frame.fds.erase(frame.fds.begin());
   }
   begin_ += sizeof prefix + prefix.header_bytes + inline_bytes;

@@ -61,7 +61,7 @@ class Runner::Impl {
     std::iota(world_.begin(), world_.end(), 0);
   }
 
-  RankResult run(const RunRequest& request);
+  RankResult run(const RunRequest& request, const ExpectedValues* expected);
 
  private:
   class Case;
@@ -107,9 +107,10 @@ class Runner::Impl {
 // One case on this rank, from inputs to gradients.
 class Runner::Impl::Case {
  public:
-  Case(Impl& runner, const RunRequest& request, RankResult& result)
+  Case(Impl& runner, const RunRequest& request, const ExpectedValues* expected, RankResult& result)
       : runner_(runner),
         request_(request),
+        expected_(expected ? *expected : kNothingExpected),
         program_(request.program),
         observes_(request.observe && !inner_of_gradient_norm(program_.loss)),
         result_(result) {}
@@ -226,9 +227,16 @@ class Runner::Impl::Case {
     if (step.step->collective()) {
       value = call(step, index, value);
       result_.steps.push_back(array_of(value));
+      if (!is_foreign_code(request_.subject)) beside_expected(result_.steps.size() - 1);
       if (step.reaches_loss && value.requires_grad()) reached.push_back(value);
     }
     slots_[step.slot] = std::move(value);
+  }
+
+  // Of a value that nobody writes to any more.
+  void beside_expected(std::size_t step) {
+    Array& own = result_.steps[step];
+    own = expected_or(std::move(own), expected_.steps, step, runner_.rank_);
   }
 
   at::Tensor call(const CompiledStep& step, int index, const at::Tensor& operand) {
@@ -323,6 +331,8 @@ class Runner::Impl::Case {
 
   void sync_and_collect() {
     runner_.enter(static_cast<int>(program_.steps.size()), Phase::kSync);
+    if (is_foreign_code(request_.subject))
+      for (std::size_t step = 0; step < result_.steps.size(); ++step) beside_expected(step);
     for (auto& [input, leaf] : leaves_) {
       at::Tensor gradient = leaf.grad();
       if (observes_) result_.shares.push_back(optional_array(gradient));
@@ -335,6 +345,9 @@ class Runner::Impl::Case {
           gradient.div_(static_cast<double>(ranks.size()));
       }
       result_.gradients.push_back(optional_array(gradient));
+      if (auto& own = result_.gradients.back())
+        own = expected_or(std::move(*own), expected_.gradients, result_.gradients.size() - 1,
+                          runner_.rank_);
     }
     for (const auto& watch : watched_) result_.observed.push_back(watch->told());
   }
@@ -355,8 +368,11 @@ class Runner::Impl::Case {
     return total.narrow(0, 0, mine.numel()).reshape(mine.sizes());
   }
 
+  inline static const ExpectedValues kNothingExpected;
+
   Impl& runner_;
   const RunRequest& request_;
+  const ExpectedValues& expected_;
   const Program& program_;
   const bool observes_;  // not where the loss is made of gradients: backward would come by twice
   RankResult& result_;
@@ -366,7 +382,7 @@ class Runner::Impl::Case {
   std::optional<MutatedCalls> mutated_;
 };
 
-RankResult Runner::Impl::run(const RunRequest& request) {
+RankResult Runner::Impl::run(const RunRequest& request, const ExpectedValues* expected) {
   RankResult result;
   WarningCollector warnings;
   const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
@@ -374,7 +390,7 @@ RankResult Runner::Impl::run(const RunRequest& request) {
   enter(-1, Phase::kForward);
   program_ = &request.program;  // here, as error() needs it when the Case is gone
   try {
-    Case(*this, request, result).run();
+    Case(*this, request, expected, result).run();
   } catch (const UnavailableBackend& e) {
     result.skipped = e.what();
   } catch (const UnusableOperator& e) {
@@ -397,6 +413,8 @@ RankResult Runner::Impl::run(const RunRequest& request) {
 Runner::Runner(int rank, int world_size, Board* board)
     : impl_(std::make_unique<Impl>(rank, world_size, board)) {}
 Runner::~Runner() = default;
-RankResult Runner::run(const RunRequest& request) { return impl_->run(request); }
+RankResult Runner::run(const RunRequest& request, const ExpectedValues* expected) {
+  return impl_->run(request, expected);
+}
 
 }  // namespace distgrad
