@@ -136,9 +136,7 @@ class Runner::Impl::Case {
     if (compiled.loss_is_gradient_norm) loss = squared_gradient_norm(loss, reached);
     result_.loss = loss.item<double>();
     result_.loss_shape = loss.sizes().vec();
-    run_backward(loss, reached);
-    loss.reset();  // large tensors are let go before their gradients are copied out
-    reached.clear();
+    run_backward(std::move(loss), std::move(reached));
     slots_.clear();
     sync_and_collect();
   }
@@ -212,7 +210,8 @@ class Runner::Impl::Case {
       at::Tensor value =
           input.is_local() ? local_value(program_, input, runner_.rank_)
                            : laid_out(program_, input, full_value(program_, input))[runner_.rank_];
-      value = value.detach().to(runner_.connections().device()).clone(at::MemoryFormat::Contiguous);
+      value = value.detach().to(runner_.connections().device());
+      value = own_copy(std::move(value));
       if (input.requires_grad) {
         value.requires_grad_(true);
         leaves_.emplace_back(&input, value);
@@ -221,16 +220,28 @@ class Runner::Impl::Case {
     }
   }
 
+  // Of a shard, or of what a rank holds of one full tensor, the whole would stay in memory.
+  static at::Tensor own_copy(at::Tensor value) {
+    const bool is_own = value.storage().use_count() == 1 && value.is_contiguous() &&
+                        value.storage().nbytes() == value.nbytes();
+    return is_own ? value : value.clone(at::MemoryFormat::Contiguous);
+  }
+
+  // Autograd keeps what backward wants. Code of others may have kept less than it needs.
+  bool lets_values_go() const { return !is_foreign_code(request_.subject); }
+
   void run_step(const CompiledStep& step, int index, std::vector<at::Tensor>& reached) {
     runner_.enter(index, Phase::kForward);
     at::Tensor value = step.text.evaluate(slots_);
     if (step.step->collective()) {
       value = call(step, index, value);
       result_.steps.push_back(array_of(value));
-      if (!is_foreign_code(request_.subject)) beside_expected(result_.steps.size() - 1);
+      if (lets_values_go()) beside_expected(result_.steps.size() - 1);
       if (step.reaches_loss && value.requires_grad()) reached.push_back(value);
     }
     slots_[step.slot] = std::move(value);
+    if (lets_values_go())
+      for (const int slot : step.last_used) slots_[slot] = c10::IValue();
   }
 
   // Of a value that nobody writes to any more.
@@ -258,6 +269,7 @@ class Runner::Impl::Case {
       if (watch) watch_graph(watch, operand, output);
       return output;
     }
+    site->keeps_values = mutated_ || how != "native" || wants_values(spec);
     site->backward = how == "native"                  ? native_backward
                      : how == "partial-sums-off-root" ? partial_sums_backward
                                                       : rule_backward(*rule_named(how));
@@ -322,16 +334,21 @@ class Runner::Impl::Case {
     return norm;
   }
 
-  void run_backward(const at::Tensor& loss, const std::vector<at::Tensor>& reached) {
+  void run_backward(at::Tensor loss, std::vector<at::Tensor> reached) {
     const at::Tensor end = anchored(loss, reached);
     if (!end.requires_grad()) return;  // counts as missing gradients
     const at::Tensor start = at::full_like(end.detach(), request_.weights[runner_.rank_]);
+    if (lets_values_go()) {
+      loss.reset();
+      reached.clear();
+      slots_.clear();
+    }
     end.backward(start);
   }
 
   void sync_and_collect() {
     runner_.enter(static_cast<int>(program_.steps.size()), Phase::kSync);
-    if (is_foreign_code(request_.subject))
+    if (!lets_values_go())
       for (std::size_t step = 0; step < result_.steps.size(); ++step) beside_expected(step);
     for (auto& [input, leaf] : leaves_) {
       at::Tensor gradient = leaf.grad();
