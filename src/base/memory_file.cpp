@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 
 #include "base/failed_call.h"
@@ -55,6 +56,13 @@ MappedMemory map_sealed(int fd, std::size_t size, std::string* error) {
     *error = std::string("mmap: ") + std::strerror(errno);
   }
   return nullptr;
+}
+
+void let_go(const void* begin, std::size_t size) {
+  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto first = (reinterpret_cast<std::uintptr_t>(begin) + page - 1) / page * page;
+  const auto end = (reinterpret_cast<std::uintptr_t>(begin) + size) / page * page;
+  if (end > first) madvise(reinterpret_cast<void*>(first), end - first, MADV_DONTNEED);
 }
 
 UniqueFd create_output_file() {

@@ -28,6 +28,10 @@ void seal(int fd);
 // when the file is not sealed or too short: reading it could kill this process.
 MappedMemory map_sealed(int fd, std::size_t size, std::string* error);
 
+// This process no longer holds these pages of a view that is only read; where they are wanted again
+// they come from the file.
+void let_go(const void* begin, std::size_t size);
+
 // A file for a process's standard output and error. Once kOutputFileBytes have been written,
 // writing more fails: what prints without end must not fill the memory. All descriptors of it share
 // one position, also in other processes, which tells how much was written.

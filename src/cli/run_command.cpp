@@ -107,6 +107,7 @@ class Progress : public VerifyListener {
   // `ways`: the ways through cases that went wrong are wanted.
   Progress(const RunOptions& options, const Loaded& loaded, bool ways, Report& report)
       : report_(report),
+        is_reported_(!options.reports.empty()),
         wants_ways_(ways),
         text_(text_options(options), loaded.cases),
         prints_(!prints_report(options.reports)),
@@ -115,6 +116,8 @@ class Progress : public VerifyListener {
 
   void on_result(CaseResult result) override {
     print(text_.add(result));
+    // Of what is as expected the screen has been told all: its tensors need not be kept.
+    if (!is_reported_ && result.as_expected.value_or(false)) result.gradients.clear();
     report_.cases.push_back(std::move(result));
   }
 
@@ -151,6 +154,7 @@ class Progress : public VerifyListener {
   }
 
   Report& report_;
+  bool is_reported_;  // in some file
   bool wants_ways_;
   WorstTraces ways_;
   TextReport text_;

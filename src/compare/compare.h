@@ -21,7 +21,13 @@ namespace distgrad {
 // `run` must have come back from every rank without error or skip; without a run (--simulate,
 // golden files) only what guards the simulation is compared, and the gradients hold the truth
 // alone. The tolerance is the scenario's; the file's `truth` counts as Case says it applies.
+//
+// Where nobody is told which other objectives the gradients would be right under, these need not be
+// worked out: then `matches` and `truth_by_objective` stay empty.
+enum class OtherObjectives { kCompared, kLeftOut };
+
 CaseComparison compare(const Case&, const SimulateRequest& asked, const Simulation&,
-                       const DistributedRun* run);
+                       const DistributedRun* run,
+                       OtherObjectives objectives = OtherObjectives::kCompared);
 
 }  // namespace distgrad

@@ -94,6 +94,50 @@ TEST(Compare, LocalGradientsOnEachRank) {
   EXPECT_TRUE(local({40, 60, 80}, {40, 60, 80}).compared().equal);
 }
 
+TEST(Compare, OtherObjectivesThatAreLeftOutChangeNothingElse) {
+  for (const bool right : {true, false}) {
+    Sample s = local({40, 60, 80}, {40, right ? 60.0 : 30.0, 80});
+    const GradientComparison all = s.compared();
+    const GradientComparison own =
+        compare(s.which, s.asked, s.simulation, &s.run, OtherObjectives::kLeftOut).gradients[0];
+    EXPECT_GT(all.matches.size(), 1U);
+    EXPECT_THAT(own.matches, IsEmpty());
+    EXPECT_THAT(own.truth_by_objective, IsEmpty());
+    EXPECT_EQ(own.equal, right);
+    EXPECT_EQ(own.equal, all.equal);
+    EXPECT_EQ(own.max_abs_error, all.max_abs_error);
+    EXPECT_EQ(own.differing_ranks, all.differing_ranks);
+  }
+}
+
+// Ranks that say "as expected" hold the truth itself, which is not read where no bound is.
+TEST(Compare, TheTruthsOwnMemoryIsComparedAsACopyOfItWouldBe) {
+  const std::vector<double> values = {1, -0.0, kNaN, 3};
+  const Array truth({4}, values), copy({4}, values), wrong({4}, {1, -0.0, kNaN, -3});
+  for (const double bound : {-1.0, 0.0, 0.5}) {  // -1: none was asked for
+    const auto compared = [&](const Array& of_rank_0) {
+      Sample s(sample::world(3), input("x", kLocal), {truth, truth, truth},
+               {of_rank_0, wrong, truth});
+      if (bound < 0)
+        s.simulation.bounds.clear();
+      else
+        s.bound_all_by(bound);
+      return s.compared();
+    };
+    const GradientComparison own = compared(truth), other = compared(copy);
+    EXPECT_FALSE(own.equal);
+    EXPECT_THAT(own.differing_ranks, ElementsAre(1));
+    EXPECT_EQ(own.differing_ranks, other.differing_ranks);
+    EXPECT_EQ(own.first_difference->index, other.first_difference->index);
+    EXPECT_EQ(own.max_abs_error, other.max_abs_error);
+    EXPECT_EQ(own.bound, other.bound);
+  }
+  Sample right(sample::world(3), input("x", kLocal), {truth, truth, truth}, {truth, copy, truth});
+  EXPECT_TRUE(right.compared().equal);
+  right.scenario.tolerance = {Tolerance::Kind::kExplicit, 0.5, 0.25};
+  EXPECT_EQ(right.compared().bound, 1.75) << "the largest element's";
+}
+
 TEST(Compare, TheFirstDifferenceIsRankMajorAndRowMajor) {
   const Array truth = sample::matrix(2, 2, {1, 2, 3, 4}),
               wrong = sample::matrix(2, 2, {1, 2, 0, 0});

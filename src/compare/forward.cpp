@@ -19,6 +19,7 @@ void compare_value(const Tolerance& tolerance, const Array& simulated, const Arr
                    const Array* bound, int rank, std::optional<ForwardDifference>& found) {
   std::vector<std::int64_t> index;
   if (simulated.shape() == distributed.shape()) {
+    if (is_same_memory(simulated.values(), distributed.values())) return;
     const ElementBound bound_at(tolerance, simulated, bound, false);
     const Difference d = difference(distributed.values(), simulated.values(), bound_at);
     if (d.equal) return;

@@ -23,6 +23,12 @@ class ElementBound {
         derived_(derived ? derived->values().data() : nullptr),
         own_rounding_(summed ? 0x1p-52 : 0) {}
 
+  // Of every element: the derived bounds are not there, or do not count.
+  bool is_zero() const {
+    return kind_ == Tolerance::Kind::kEqual ||
+           (kind_ == Tolerance::Kind::kDerived && derived_ == nullptr);
+  }
+
   double operator()(std::size_t i) const {
     if (kind_ == Tolerance::Kind::kEqual) return 0;
     if (kind_ == Tolerance::Kind::kExplicit) return atol_ + rtol_ * std::abs(truth_[i]);

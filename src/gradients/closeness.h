@@ -62,6 +62,11 @@ Difference difference(std::span<const double> observed, std::span<const double> 
   return result;
 }
 
+// One memory: the very same elements, which no bound tells apart.
+inline bool is_same_memory(std::span<const double> a, std::span<const double> b) {
+  return a.data() == b.data() && a.size() == b.size();
+}
+
 bool within(double observed, double wanted, double bound);
 
 // No bound: every element must be the wanted one.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "model/program.h"
@@ -17,6 +18,9 @@ class RandomValues {
 
   // Element i, counted in row-major order.
   double operator[](std::uint64_t i) const;
+
+  // The elements from `first` on, the same bits, faster.
+  void fill(std::uint64_t first, std::span<double> out) const;
 
  private:
   std::uint64_t bits(std::uint64_t i) const;

@@ -163,7 +163,8 @@ Simulation simulate(const SimulateRequest& request) {
 }
 
 // Its loss is the inputs' sum and its own rank; its gradients are the inputs.
-RankResult run_case(const RunRequest& request, int rank, Board* board) {
+RankResult run_case(const RunRequest& request, int rank, Board* board,
+                    const ExpectedValues* expected) {
   play(request.program.loss.text, std::to_string(rank), {&board->ranks[rank], board});
   RankResult result;
   result.loss = sum_of(request.program) + rank;
@@ -172,15 +173,22 @@ RankResult run_case(const RunRequest& request, int rank, Board* board) {
     if (input.requires_grad) result.gradients.emplace_back(std::get<Array>(input.value));
   for (const Step& step : request.program.steps)
     if (step.is_reported()) result.steps.push_back(Array::scalar(rank));
+  if (expected)
+    for (std::size_t i = 0; i < result.gradients.size(); ++i)
+      result.gradients[i] =
+          expected_or(std::move(*result.gradients[i]), expected->gradients, i, rank);
   return result;
 }
 
 WorkerFunctions functions() {
   WorkerFunctions f;
   f.torch = "0.0";
+  f.takes_expected = true;
   f.simulate = simulate;
   f.make_runner = [](int rank, int, Board* board) -> RunCase {
-    return [rank, board](const RunRequest& request) { return run_case(request, rank, board); };
+    return [rank, board](const RunRequest& request, const ExpectedValues* expected) {
+      return run_case(request, rank, board, expected);
+    };
   };
   return f;
 }

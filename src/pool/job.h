@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -35,6 +36,7 @@ struct Job {
   TeamKind kind;
   std::variant<SimulateRequest, RunRequest> request;
   double timeout_s = 30;
+  std::shared_ptr<const ExpectedValues> expected = {};  // of a run
   bool is_second_run =
       false;  // alone on fresh workers, after a failure that may have been another case's doing
 
@@ -49,6 +51,7 @@ struct SimulationRun {
   std::optional<RankError> error;  // the simulator died, hung or raised; its rank is -1
   std::string output;
   double elapsed_s = 0;
+  SharedPayload payload = {};  // where the simulation's large tensors are
 };
 
 struct Completion {

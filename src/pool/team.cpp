@@ -157,8 +157,10 @@ void Team::send(std::unique_ptr<Job> job) {
   InFlight& sent = in_flight_.emplace_back();
   sent.id = ++last_id_;
   sent.replies.resize(workers_.size());
-  const SharedFrame frame =
-      std::visit([&](const auto& r) { return encode_request(sent.id, r); }, job->request);
+  if (!zygote_.takes_expected()) job->expected.reset();
+  const auto* run = std::get_if<RunRequest>(&job->request);
+  const SharedFrame frame = run ? encode_request(sent.id, *run, job->expected.get())
+                                : encode_request(sent.id, std::get<SimulateRequest>(job->request));
   sent.job = std::move(job);
   sent.weight = frame->weight();
   sent.sent_ns = monotonic_ns();
@@ -236,8 +238,11 @@ void Team::receive(Worker& worker) {
       NextFrame next = worker.channel.next();
       if (std::holds_alternative<NoFrameYet>(next)) break;
       const auto* frame = std::get_if<Frame>(&next);
+      const InFlight* answered = in_flight(worker.answered + 1);
+      const ExpectedValues* expected =
+          answered && answered->job ? answered->job->expected.get() : nullptr;
       Decoded<WorkReply> reply =
-          frame ? decode_reply(*frame)
+          frame ? decode_reply(*frame, expected ? &expected->payload : nullptr)
                 : Decoded<WorkReply>{std::nullopt, std::get<BadFrame>(next).reason};
       if (!reply.value) {
         RankError error{"crash", worker.rank, "", "sent a corrupt reply: " + reply.error};
@@ -326,6 +331,7 @@ Completion Team::completion(InFlight& done, std::optional<RankError> error) {
       run.simulation = std::move(std::get<Simulation>(reply->what));
       run.output = std::move(reply->output);
       run.elapsed_s = static_cast<double>(reply->elapsed_ns) * 1e-9;
+      run.payload = std::move(reply->payload);
     } else {
       run.output = read_output(workers_[0].output->get(), kOutputTail);
     }

@@ -72,11 +72,13 @@ Ticket WorkerPool::simulate(SimulateRequest request, double timeout_s, QueuePosi
   return submit(std::move(job), position);
 }
 
-Ticket WorkerPool::run(RunRequest request, double timeout_s, int rank_program) {
+Ticket WorkerPool::run(RunRequest request, double timeout_s, int rank_program,
+                       std::shared_ptr<const ExpectedValues> expected) {
   auto job = std::make_unique<Job>();
   job->kind = {rank_program, WorkerRole::kRank, request.program.world_size,
                transport_of(request.backend, request.device)};
   job->request = std::move(request);
+  job->expected = std::move(expected);
   job->timeout_s = timeout_s;
   return submit(std::move(job), QueuePosition::kLast);
 }

@@ -59,7 +59,9 @@ class WorkerPool {
   // submitted ordered by world size: changing it costs time.
   Ticket simulate(SimulateRequest request, double timeout_s,
                   QueuePosition position = QueuePosition::kLast, int rank_program = 0);
-  Ticket run(RunRequest request, double timeout_s, int rank_program = 0);
+  // `expected`: what the ranks' tensors probably are.
+  Ticket run(RunRequest request, double timeout_s, int rank_program = 0,
+             std::shared_ptr<const ExpectedValues> expected = {});
 
   // The next completion, in whatever order cases are done. Waits for it; nothing when nothing is
   // outstanding, or when the process was interrupted (interrupted_by() of base/interrupts.h) and

@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/memory_file.h"
 #include "pool/process_scan.h"
 
 namespace distgrad {
@@ -105,6 +106,32 @@ TEST_F(WorkerPoolTest, RanksOfAnotherBackendAreNewProgramsOfTheirOwn) {
   EXPECT_EQ(run(other).error.value().kind, "crash");
   other.program.loss.text = "*: print_origin";
   EXPECT_THAT(run(other).output, testing::Each("executed\n"));
+}
+
+// Rank 1 holds something else, and of rank 2 nothing is expected: both send what they have.
+TEST_F(WorkerPoolTest, RanksSendWhatIsNotAsExpected) {
+  const std::vector<double> values = {5, 5, 5, 5, 5, 6};
+  auto fd = std::make_shared<UniqueFd>(create_memory_file("expected"));
+  const auto bytes = static_cast<ssize_t>(values.size() * sizeof(double));
+  ASSERT_EQ(write(fd->get(), values.data(), static_cast<std::size_t>(bytes)), bytes);
+  seal(fd->get());
+  std::string error;
+  const MappedMemory memory = map_sealed(fd->get(), static_cast<std::size_t>(bytes), &error);
+  auto expected = std::make_shared<ExpectedValues>();
+  const auto* first = reinterpret_cast<const double*>(memory.get());
+  expected->payload = {fd, {first, values.size()}, memory};
+  expected->gradients = {{Array({3}, first, memory), Array({3}, first + 3, memory), std::nullopt}};
+  pool_->torch_version();  // ready by then, as after a simulation
+  for (int i = 0; i < 2; ++i) {
+    auto done = pool_->wait(pool_->run(request(3, "", 5, 3), 20, 0, expected));
+    const auto run = std::get<DistributedRun>(std::move(done->result));
+    ASSERT_FALSE(run.error) << run.error->message;
+    for (const RankResult& rank : run.ranks)
+      EXPECT_THAT(rank.gradients.at(0)->values(), testing::ElementsAre(5, 5, 5));
+    EXPECT_EQ(run.ranks[0].gradients[0]->values().data(), first);
+    EXPECT_NE(run.ranks[1].gradients[0]->values().data(), first + 3);
+    EXPECT_NE(run.ranks[2].gradients[0]->values().data(), first);
+  }
 }
 
 TEST_F(WorkerPoolTest, SixtyFourRanks) {

@@ -134,6 +134,7 @@ void ZygoteProcess::take(ZygoteEvent event) {
   if (const auto* ready = std::get_if<ZygoteReady>(&event)) {
     is_ready_ = true;
     torch_ = ready->torch;
+    takes_expected_ = ready->takes_expected;
     if (ready->protocol != kProtocolVersion)
       throw SystemError(command_[0] + " speaks version " + std::to_string(ready->protocol) +
                         " of the rank protocol, not " + std::to_string(kProtocolVersion));

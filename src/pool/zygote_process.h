@@ -53,6 +53,7 @@ class ZygoteProcess {
   bool has_ended() const { return has_ended_; }
   bool is_ready() const { return is_ready_; }
   const std::string& torch() const { return torch_; }
+  bool takes_expected() const { return takes_expected_; }
   std::int64_t started_ns() const { return started_ns_; }
   pid_t pid() const { return pid_; }
   const std::vector<std::string>& command() const { return command_; }
@@ -82,6 +83,7 @@ class ZygoteProcess {
   std::int64_t waiting_since_ns_ = 0;  // for the next of them
   bool is_ready_ = false;
   bool has_ended_ = false;
+  bool takes_expected_ = false;
   std::string torch_;
   std::string complaint_;            // ours, about what it sent; or what it said of its end
   std::vector<ZygoteEvent> events_;  // heard, and not yet handed on

@@ -1,10 +1,12 @@
 #include "protocol/frame.h"
 
-#include <sys/mman.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
+#include <climits>
 #include <cstring>
 #include <limits>
 
@@ -16,18 +18,24 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "frames are little-endian");
 
-std::shared_ptr<const UniqueFd> shared_payload(std::span<const std::span<const double>> payload,
-                                               std::size_t bytes) {
+// Written and not mapped: a page that is only written to costs two thirds of one that is mapped for
+// it, and this process never holds it.
+std::shared_ptr<const UniqueFd> shared_payload(std::span<const std::span<const double>> payload) {
   auto fd = std::make_shared<UniqueFd>(create_memory_file("distgrad-payload"));
-  if (ftruncate(fd->get(), static_cast<off_t>(bytes)) != 0)
-    throw SystemError("no memory for tensor data");
-  {
-    const MappedMemory memory = map_shared(fd->get(), bytes);
-    std::byte* at = memory.get();
-    for (const auto piece : payload) {
-      if (!piece.empty()) std::memcpy(at, piece.data(), piece.size_bytes());
-      at += piece.size_bytes();
-    }
+  std::vector<iovec> left;
+  for (const auto piece : payload)
+    if (!piece.empty())
+      left.push_back({const_cast<double*>(piece.data()), piece.size_bytes()});  // it only reads
+  for (auto next = left.begin(); next != left.end();) {
+    const auto count = std::min<std::ptrdiff_t>(left.end() - next, IOV_MAX);
+    ssize_t written = writev(fd->get(), &*next, static_cast<int>(count));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) throw SystemError("no memory for tensor data");
+    for (; written > 0 && static_cast<std::size_t>(written) >= next->iov_len; ++next)
+      written -= static_cast<ssize_t>(next->iov_len);
+    if (written == 0) continue;
+    next->iov_base = static_cast<char*>(next->iov_base) + written;
+    next->iov_len -= static_cast<std::size_t>(written);
   }
   seal(fd->get());
   return fd;
@@ -45,7 +53,7 @@ SharedFrame make_frame(std::string_view header, std::span<const std::span<const 
   if (header.size() > kMaxHeaderBytes) throw SystemError("a message is too long to be sent");
   if (share) {
     prefix.flags |= kFrameShared;
-    frame->fds.push_back(shared_payload(payload, prefix.payload_bytes));
+    frame->fds.push_back(shared_payload(payload));
     frame->shared_bytes = prefix.payload_bytes;
   }
   for (auto& fd : fds) frame->fds.push_back(std::move(fd));
@@ -130,6 +138,7 @@ NextFrame FrameParser::next() {
     frame.payload = {reinterpret_cast<const double*>(memory.get()),
                      prefix.payload_bytes / sizeof(double)};
     frame.keeper = std::move(memory);
+    frame.payload_fd = std::make_shared<const UniqueFd>(std::move(frame.fds[0]));
     frame.fds.erase(frame.fds.begin());
   }
   begin_ += sizeof prefix + prefix.header_bytes + inline_bytes;

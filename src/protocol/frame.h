@@ -61,8 +61,9 @@ SharedFrame make_inline_frame(std::string_view header, std::span<const double> p
 struct Frame {
   std::string header;
   std::span<const double> payload;
-  std::shared_ptr<const void> keeper;  // of the payload
-  std::vector<UniqueFd> fds;           // without the payload's
+  std::shared_ptr<const void> keeper;          // of the payload
+  std::shared_ptr<const UniqueFd> payload_fd;  // where it came in shared memory
+  std::vector<UniqueFd> fds;                   // without the payload's
 };
 
 struct NoFrameYet {};

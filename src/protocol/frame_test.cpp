@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <random>
 
 #include "base/memory_file.h"
@@ -185,6 +186,23 @@ TEST(Channel, LargeDataIsNotCopiedThroughTheSocket) {
   const SharedFrame frame = make_frame("{}", Pieces{large});
   EXPECT_LT(frame->bytes.size(), 100U);
   EXPECT_EQ(frame->fds.size(), 1U);
+}
+
+TEST(Channel, SharedDataMayComeInMorePiecesThanOneCallWrites) {
+  std::vector<double> values((1 << 17) + 3000);
+  std::iota(values.begin(), values.end(), 0);
+  Pieces pieces;
+  for (std::size_t i = 0; i < 3000; ++i) pieces.push_back(std::span(values).subspan(i, 1));
+  pieces.push_back({});
+  pieces.push_back(std::span(values).subspan(3000));
+  auto [a, b] = make_socket_pair();
+  Channel sender(std::move(a)), receiver(std::move(b));
+  sender.queue(make_frame("{}", pieces));
+  sender.flush(Wait::kYes);
+  ASSERT_EQ(receiver.receive(Wait::kYes), Channel::Received::kSome);
+  NextFrame next = receiver.next();
+  ASSERT_TRUE(std::holds_alternative<Frame>(next));
+  EXPECT_TRUE(std::ranges::equal(std::get<Frame>(next).payload, values));
 }
 
 TEST(Channel, TheOtherEndIsGone) {

@@ -1,5 +1,6 @@
 #include "protocol/messages.h"
 
+#include "base/memory_file.h"
 #include "protocol/board.h"
 #include "protocol/noted_call_json.h"
 #include "protocol/payload.h"
@@ -405,13 +406,52 @@ RankResult read_rank_result(const Json& json, const PayloadReader& in) {
   return r;
 }
 
+// The expected values go as a descriptor of their own: they are where their message left them.
+Json write_expected(const ExpectedValues& expected) {
+  PayloadWriter out(&expected.payload);
+  const auto lists = [&](const std::vector<ExpectedValues::ByRank>& values) {
+    Json json = Json::array();
+    for (const ExpectedValues::ByRank& by_rank : values) json.push_back(write_parts(by_rank, out));
+    return json;
+  };
+  Json json;
+  json["bytes"] = expected.payload.values.size_bytes();
+  json["gradients"] = lists(expected.gradients);
+  json["steps"] = lists(expected.steps);
+  return json;
+}
+
+std::shared_ptr<const ExpectedValues> read_expected(const Json& json, const Frame& frame) {
+  constexpr std::int64_t kMostBytes = std::int64_t{1} << 48;
+  const auto bytes =
+      static_cast<std::size_t>(read_integer(field(json, "bytes"), sizeof(double), kMostBytes));
+  if (frame.fds.size() != 1) throw BadMessage("expected values come with one descriptor");
+  std::string error;
+  const MappedMemory memory = map_sealed(frame.fds[0].get(), bytes, &error);
+  if (!memory) throw BadMessage(error);
+  auto expected = std::make_shared<ExpectedValues>();
+  const auto* first = reinterpret_cast<const double*>(memory.get());
+  expected->payload = {nullptr, {first, bytes / sizeof(double)}, memory};
+  const PayloadReader in(frame, &expected->payload);
+  const auto read_lists = [&](const char* name, std::vector<ExpectedValues::ByRank>& values) {
+    for (const Json& by_rank : read_list(field(json, name)))
+      values.push_back(read_parts(by_rank, in));
+  };
+  read_lists("gradients", expected->gradients);
+  read_lists("steps", expected->steps);
+  return expected;
+}
+
 template <class Request>
-SharedFrame write_request_frame(const char* kind, std::uint64_t id, const Request& request) {
+SharedFrame write_request_frame(const char* kind, std::uint64_t id, const Request& request,
+                                const ExpectedValues* expected = nullptr) {
   PayloadWriter out;
   Json json = write_request(request, out);
   json["kind"] = kind;
   json["id"] = id;
-  return out.finish(json);
+  if (!expected) return out.finish(json);
+  json["expected"] = write_expected(*expected);
+  return out.finish(json, {expected->payload.fd});
 }
 
 const char* role_name(WorkerRole role) { return role == WorkerRole::kRank ? "rank" : "simulator"; }
@@ -463,6 +503,7 @@ SharedFrame encode(const ZygoteEvent& event) {
     json["kind"] = "ready";
     json["protocol"] = ready->protocol;
     json["torch"] = ready->torch;
+    if (ready->takes_expected) json["takes_expected"] = true;
   } else if (const auto* forked = std::get_if<WorkerForked>(&event)) {
     json["kind"] = "forked";
     json["worker"] = forked->worker;
@@ -494,14 +535,15 @@ SharedFrame encode_request(std::uint64_t id, const SimulateRequest& request) {
   return write_request_frame("simulate", id, request);
 }
 
-SharedFrame encode_request(std::uint64_t id, const RunRequest& request) {
-  return write_request_frame("run", id, request);
+SharedFrame encode_request(std::uint64_t id, const RunRequest& request,
+                           const ExpectedValues* expected) {
+  return write_request_frame("run", id, request, expected);
 }
 
-SharedFrame encode(const WorkReply& reply) {
-  const auto& [id, what, error, output, elapsed_ns, entered] =
+SharedFrame encode(const WorkReply& reply, const SharedPayload* expected) {
+  const auto& [id, what, error, output, elapsed_ns, entered, payload] =
       reply;  // ours enter what the program says
-  PayloadWriter out;
+  PayloadWriter out(expected);
   Json json = std::visit([&](const auto& result) { return write_result(result, out); }, what);
   json["kind"] = std::holds_alternative<Simulation>(what) ? "simulation" : "result";
   json["id"] = id;
@@ -529,8 +571,11 @@ Decoded<ZygoteRequest> decode_zygote_request(const Frame& frame) {
 Decoded<ZygoteEvent> decode_zygote_event(const Frame& frame) {
   return decoded<ZygoteEvent>(frame, [](const Json& json) -> ZygoteEvent {
     const std::string& kind = read_text(field(json, "kind"));
-    if (kind == "ready")
-      return ZygoteReady{read_int(field(json, "protocol")), read_text(field(json, "torch"))};
+    if (kind == "ready") {
+      const Json* takes_expected = optional_field(json, "takes_expected");
+      return ZygoteReady{read_int(field(json, "protocol")), read_text(field(json, "torch")),
+                         takes_expected && read_bool(*takes_expected)};
+    }
     if (kind == "lost")
       return ZygoteLost{read_text(field(json, "message")), read_bool(field(json, "is_final"))};
     const std::uint64_t worker = read_id(field(json, "worker"));
@@ -548,15 +593,19 @@ Decoded<WorkRequest> decode_request(const Frame& frame) {
     const std::string& kind = read_text(field(json, "kind"));
     const std::uint64_t id = read_id(field(json, "id"));
     if (kind == "simulate") return {id, read_simulate_request(json, in)};
-    if (kind == "run") return {id, read_run_request(json, in)};
-    unknown_kind(kind);
+    if (kind != "run") unknown_kind(kind);
+    WorkRequest request{id, read_run_request(json, in)};
+    if (const Json* expected = optional_field(json, "expected"))
+      request.expected = read_expected(*expected, frame);
+    return request;
   });
 }
 
-Decoded<WorkReply> decode_reply(const Frame& frame) {
+Decoded<WorkReply> decode_reply(const Frame& frame, const SharedPayload* expected) {
   return decoded<WorkReply>(frame, [&](const Json& json) {
-    const PayloadReader in(frame);
+    const PayloadReader in(frame, expected);
     WorkReply reply;
+    if (frame.payload_fd) reply.payload = {frame.payload_fd, frame.payload, frame.keeper};
     const std::string& kind = read_text(field(json, "kind"));
     reply.id = read_id(field(json, "id"));
     reply.elapsed_ns =

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "model/run_result.h"
+#include "protocol/expected_values.h"
 #include "protocol/frame.h"
 #include "protocol/noted_call.h"
 
@@ -58,6 +59,8 @@ using ZygoteRequest = std::variant<ForkWorker, KillWorker, LookAtWorker>;
 struct ZygoteReady {
   int protocol = kProtocolVersion;
   std::string torch;  // its version
+  // Whether its ranks say of tensors that are as expected that they are, in place of sending them.
+  bool takes_expected = false;
 };
 
 struct WorkerForked {
@@ -100,6 +103,7 @@ using ZygoteEvent =
 struct WorkRequest {
   std::uint64_t id = 0;
   std::variant<SimulateRequest, RunRequest> what;
+  std::shared_ptr<const ExpectedValues> expected = {};  // of a run, where they are known
 };
 
 // Worker to driver: one for each request, in the same order. After one with an error no other
@@ -111,17 +115,19 @@ struct WorkReply {
   std::string output;  // what standard output and error got since the last reply, bounded
   std::int64_t elapsed_ns = 0;
   std::vector<NotedCall> entered = {};  // collectives, in their order; the first ones of very many
+  SharedPayload payload = {};  // of the message itself, where its tensors came in shared memory
 };
 
 SharedFrame encode(const ZygoteRequest&, std::vector<std::shared_ptr<const UniqueFd>> fds = {});
 SharedFrame encode(const ZygoteEvent&);
 SharedFrame encode_request(std::uint64_t id, const SimulateRequest&);
-SharedFrame encode_request(std::uint64_t id, const RunRequest&);
-SharedFrame encode(const WorkReply&);
+SharedFrame encode_request(std::uint64_t id, const RunRequest&, const ExpectedValues* = nullptr);
+// `expected`: of the request that is answered; its tensors are not sent back.
+SharedFrame encode(const WorkReply&, const SharedPayload* expected = nullptr);
 
 Decoded<ZygoteRequest> decode_zygote_request(const Frame&);
 Decoded<ZygoteEvent> decode_zygote_event(const Frame&);
 Decoded<WorkRequest> decode_request(const Frame&);
-Decoded<WorkReply> decode_reply(const Frame&);
+Decoded<WorkReply> decode_reply(const Frame&, const SharedPayload* expected = nullptr);
 
 }  // namespace distgrad

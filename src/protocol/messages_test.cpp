@@ -2,14 +2,17 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cmath>
 #include <cstring>
 #include <iostream>
 #include <limits>
+#include <numeric>
 #include <random>
 
+#include "base/memory_file.h"
 #include "protocol/payload.h"
 
 namespace distgrad {
@@ -258,6 +261,8 @@ T round_trip(const SharedFrame& frame, Decode decode) {
   return std::move(*result.value);
 }
 
+Decoded<WorkReply> decode_any_reply(const Frame& frame) { return decode_reply(frame); }
+
 TEST(Messages, SimulateRequest) {
   SimulateRequest sent;
   sent.program = full_program();
@@ -350,7 +355,7 @@ TEST(Messages, Simulation) {
   s.cuts = {"detach() in layer.py:12"};
   s.undecided_elements = {{"a", 2, 5, "a kink"}};
   const WorkReply reply{3, s, RankError{"crash", -1, "y", "m"}, "printed \xff", 1234};
-  const auto got = round_trip<WorkReply>(encode(reply), decode_reply);
+  const auto got = round_trip<WorkReply>(encode(reply), decode_any_reply);
   EXPECT_EQ(got.id, 3U);
   EXPECT_EQ(got.elapsed_ns, 1234);
   EXPECT_EQ(got.output, "printed \xef\xbf\xbd");  // made UTF-8
@@ -406,7 +411,7 @@ TEST(Messages, RankResult) {
                 {"z", kEmpty, {3, 1}, std::nullopt, {}, std::nullopt, std::nullopt}};
   r.shares = {std::nullopt, kEmpty, kOdd};
   r.error = RankError{"exception", 2, "y", "tab\t"};
-  const auto got = round_trip<WorkReply>(encode(WorkReply{1, r, {}, "", 0}), decode_reply);
+  const auto got = round_trip<WorkReply>(encode(WorkReply{1, r, {}, "", 0}), decode_any_reply);
   const auto& s = std::get<RankResult>(got.what);
   EXPECT_TRUE(same(s.loss, -0.0));
   EXPECT_EQ(s.measured.value().losses, r.measured->losses);
@@ -429,8 +434,130 @@ TEST(Messages, RankResult) {
 TEST(Messages, LargeTensorsOutliveTheFrame) {
   RankResult r;
   r.gradients = {Array({1 << 18}, std::vector<double>(1 << 18, 4.5))};
-  const auto got = round_trip<WorkReply>(encode(WorkReply{1, r, {}, "", 0}), decode_reply);
+  const auto got = round_trip<WorkReply>(encode(WorkReply{1, r, {}, "", 0}), decode_any_reply);
   EXPECT_EQ((*std::get<RankResult>(got.what).gradients[0])[(1 << 18) - 1], 4.5);
+}
+
+TEST(Messages, WhatSeveralTensorsShareIsSentOnce) {
+  const Array shared({2, 1000}, std::vector<double>(2000, 4.5)),
+      row({1000}, shared.values().data(), std::make_shared<Array>(shared)),
+      other({2000}, std::vector<double>(2000, 7));
+  RankResult r;
+  r.gradients = {shared, row, shared, other};
+  const Frame frame = received(*encode(WorkReply{1, r, {}, "", 0}));
+  EXPECT_EQ(frame.payload.size(), 5000U) << "a part of it is another piece";
+  const auto got = decode_reply(frame);
+  const auto& gradients = std::get<RankResult>(got.value.value().what).gradients;
+  for (std::size_t i = 0; i < r.gradients.size(); ++i) {
+    EXPECT_EQ(gradients[i]->shape(), r.gradients[i]->shape());
+    EXPECT_TRUE(std::ranges::equal(gradients[i]->values(), r.gradients[i]->values()));
+  }
+}
+
+// As a simulation that came in shared memory.
+SharedPayload shared_payload(const std::vector<double>& values) {
+  auto fd = std::make_shared<UniqueFd>(create_memory_file("expected"));
+  const std::size_t bytes = values.size() * sizeof(double);
+  EXPECT_EQ(write(fd->get(), values.data(), bytes), static_cast<ssize_t>(bytes));
+  seal(fd->get());
+  std::string error;
+  const MappedMemory memory = map_sealed(fd->get(), bytes, &error);
+  return {fd, {reinterpret_cast<const double*>(memory.get()), values.size()}, memory};
+}
+
+ExpectedValues expected_values() {
+  ExpectedValues expected;
+  expected.payload = shared_payload({1, -0.0, kNan, kInf, 5, 6});
+  const auto array = [&](Shape shape, std::size_t at) {
+    return Array(std::move(shape), expected.payload.values.data() + at, expected.payload.keeper);
+  };
+  expected.gradients = {{array({2, 2}, 0), std::nullopt}, {}};
+  expected.steps = {{array({2}, 4), array({2}, 4)}};
+  return expected;
+}
+
+TEST(Messages, WhatIsExpectedOfARun) {
+  const ExpectedValues sent = expected_values();
+  const auto got = round_trip<WorkRequest>(encode_request(1, RunRequest{}, &sent), decode_request);
+  ASSERT_TRUE(got.expected);
+  ASSERT_EQ(got.expected->gradients.size(), 2U);
+  ASSERT_EQ(got.expected->gradients[0].size(), 2U);
+  EXPECT_THAT(*got.expected->gradients[0][0], IsArray(*sent.gradients[0][0]));
+  EXPECT_FALSE(got.expected->gradients[0][1]);
+  EXPECT_TRUE(got.expected->gradients[1].empty());
+  EXPECT_THAT(*got.expected->steps.at(0).at(1), IsArray(*sent.steps[0][1]));
+  EXPECT_FALSE(round_trip<WorkRequest>(encode_request(1, RunRequest{}), decode_request).expected);
+}
+
+TEST(Messages, ExpectedValuesThatCannotBeReadAreRefused) {
+  const ExpectedValues sent = expected_values();
+  const Frame good = received(*encode_request(1, RunRequest{}, &sent));
+  ASSERT_TRUE(decode_request(good).value);
+  const auto refused = [&](const char* from, const char* to, bool with_file = true) {
+    Frame bad;
+    bad.header = good.header;
+    bad.payload = good.payload;
+    bad.header.replace(bad.header.find(from), std::strlen(from), to);
+    if (with_file) bad.fds.emplace_back(dup(good.fds[0].get()));
+    return decode_request(bad).error;
+  };
+  EXPECT_EQ(refused("\"bytes\":48", "\"bytes\":56"), "shared memory is shorter than announced");
+  EXPECT_EQ(refused("\"expected_at\":4", "\"expected_at\":5"),
+            "a tensor lies beyond the end of the frame's data");
+  EXPECT_EQ(refused("\"bytes\":48", "\"bytes\":48", false),
+            "expected values come with one descriptor");
+}
+
+TEST(Messages, ATensorThatIsAsExpectedIsNotSent) {
+  const ExpectedValues expected = expected_values();
+  RankResult r;
+  r.gradients = {*expected.gradients[0][0], std::nullopt, numbers({2}, {7, 8})};
+  r.steps = {numbers({2}, {5, 6})};  // equal, and memory of its own
+  const Frame frame = received(*encode(WorkReply{1, r, {}, "", 0}, &expected.payload));
+  EXPECT_EQ(frame.payload.size(), 4U);
+  const auto got = decode_reply(frame, &expected.payload);
+  const auto& result = std::get<RankResult>(got.value.value().what);
+  EXPECT_EQ(result.gradients.at(0)->values().data(), expected.payload.values.data());
+  EXPECT_THAT(*result.gradients[0], IsArray(*expected.gradients[0][0]));
+  EXPECT_THAT(*result.gradients.at(2), IsArray(*r.gradients[2]));
+  EXPECT_THAT(result.steps.at(0), IsArray(r.steps[0]));
+  EXPECT_EQ(decode_reply(frame).error, "a tensor is said to be as expected, and none was");
+}
+
+TEST(ExpectedValues, OnlyTheSameBitsInTheSameShapeAreAsExpected) {
+  const ExpectedValues expected = expected_values();
+  const double* first = expected.payload.values.data();
+  const auto is_expected = [&](Array own, std::size_t which = 0, int rank = 0) {
+    const std::vector<double> before(own.values().begin(), own.values().end());
+    const Array taken = expected_or(std::move(own), expected.gradients, which, rank);
+    for (std::size_t i = 0; i < before.size(); ++i) EXPECT_TRUE(same(taken.values()[i], before[i]));
+    return taken.values().data() == first;
+  };
+  const std::vector<double> right = {1, -0.0, kNan, kInf};
+  EXPECT_TRUE(is_expected(numbers({2, 2}, right)));
+  EXPECT_FALSE(is_expected(numbers({4}, right)));
+  EXPECT_FALSE(is_expected(numbers({2, 2}, {1, 0.0, kNan, kInf})));
+  EXPECT_FALSE(is_expected(numbers({2, 2}, {1, -0.0, -kNan, kInf})));
+  EXPECT_FALSE(is_expected(numbers({2, 2}, {1, -0.0, kNan, -kInf})));
+  EXPECT_FALSE(is_expected(numbers({2, 2}, right), 0, 1)) << "nothing is expected of that rank";
+  EXPECT_FALSE(is_expected(numbers({2, 2}, right), 1)) << "nor of that input";
+  EXPECT_FALSE(is_expected(numbers({2, 2}, right), 7));
+}
+
+TEST(ExpectedValues, ALargeTensorThatDiffersInItsLastElementIsNotAsExpected) {
+  std::vector<double> values(700'000);
+  std::iota(values.begin(), values.end(), 0);
+  ExpectedValues expected;
+  expected.payload = shared_payload(values);
+  expected.gradients = {
+      {Array({700'000}, expected.payload.values.data(), expected.payload.keeper)}};
+  const auto taken = [&] {
+    return expected_or(Array({700'000}, values), expected.gradients, 0, 0).values();
+  };
+  EXPECT_EQ(taken().data(), expected.payload.values.data());
+  EXPECT_TRUE(std::ranges::equal(taken(), values)) << "let go, and read again";
+  values.back() = -1;
+  EXPECT_EQ(expected_or(Array({700'000}, values), expected.gradients, 0, 0)[699'999], -1);
 }
 
 TEST(Messages, ControlMessages) {

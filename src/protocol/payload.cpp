@@ -8,6 +8,7 @@ namespace distgrad {
 namespace {
 
 constexpr int kDeepest = 64;
+constexpr std::size_t kLarge = 1 << 10;  // elements: worth looking whether they are there already
 
 // A value that is not what it should be, as a message shows it.
 std::string shown(const Json& json) {
@@ -22,6 +23,10 @@ std::string shown(const Json& json) {
 
 std::size_t PayloadWriter::add(std::span<const double> values) {
   const std::size_t at = size_;
+  if (values.size() >= kLarge) {
+    const auto [known, is_new] = large_.emplace(std::pair(values.data(), values.size()), at);
+    if (!is_new) return known->second;
+  }
   if (!values.empty()) pieces_.push_back(values);
   size_ += values.size();
   return at;
@@ -30,7 +35,10 @@ std::size_t PayloadWriter::add(std::span<const double> values) {
 Json PayloadWriter::array(const Array& array) {
   Json json;
   json["shape"] = array.shape();
-  json["at"] = add(array.values());
+  if (known_ && known_->holds(array))
+    json["expected_at"] = known_->place_of(array);
+  else
+    json["at"] = add(array.values());
   return json;
 }
 
@@ -59,10 +67,14 @@ Array PayloadReader::array(const Json& json) const {
     size *= length;
     shape.push_back(length);
   }
-  const std::int64_t available = static_cast<std::int64_t>(frame_.payload.size());
-  const std::int64_t at = read_integer(field(json, "at"), 0, available);
+  const Json* expected_at = optional_field(json, "expected_at");
+  if (expected_at && !known_) throw BadMessage("a tensor is said to be as expected, and none was");
+  const std::span<const double> data = expected_at ? known_->values : frame_.payload;
+  const std::int64_t available = static_cast<std::int64_t>(data.size());
+  const std::int64_t at =
+      read_integer(expected_at ? *expected_at : field(json, "at"), 0, available);
   if (size > available - at) throw BadMessage("a tensor lies beyond the end of the frame's data");
-  return Array(std::move(shape), frame_.payload.data() + at, frame_.keeper);
+  return Array(std::move(shape), data.data() + at, expected_at ? known_->keeper : frame_.keeper);
 }
 
 std::vector<double> PayloadReader::numbers(const Json& json) const {

@@ -5,13 +5,16 @@
 
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "model/array.h"
+#include "protocol/expected_values.h"
 #include "protocol/frame.h"
 
 namespace distgrad {
@@ -25,9 +28,14 @@ class BadMessage : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Collects the tensors of one message. Their elements must live until finish().
+// Collects the tensors of one message. Their elements must live until finish(). The same elements
+// in several tensors, as of a value that all ranks of a simulation have, are sent once.
 class PayloadWriter {
  public:
+  // Tensors that `known` holds, which the receiver has, are not sent: {"shape": [2, 3],
+  // "expected_at": 12}.
+  explicit PayloadWriter(const SharedPayload* known = nullptr) : known_(known) {}
+
   // {"shape": [2, 3], "at": 12}: it begins after 12 elements of the frame's data.
   Json array(const Array&);
   Json numbers(std::span<const double>);  // a tensor of one dimension
@@ -36,19 +44,23 @@ class PayloadWriter {
  private:
   std::size_t add(std::span<const double>);
 
+  const SharedPayload* known_;
   std::vector<std::span<const double>> pieces_;
-  std::size_t size_ = 0;  // elements
+  std::map<std::pair<const double*, std::size_t>, std::size_t> large_;  // where each of them is
+  std::size_t size_ = 0;                                                // elements
 };
 
 // The tensors of one message received.
 class PayloadReader {
  public:
-  explicit PayloadReader(const Frame& frame) : frame_(frame) {}
+  explicit PayloadReader(const Frame& frame, const SharedPayload* known = nullptr)
+      : frame_(frame), known_(known) {}
   Array array(const Json&) const;
   std::vector<double> numbers(const Json&) const;
 
  private:
   const Frame& frame_;
+  const SharedPayload* known_;
 };
 
 // A JSON number, or "nan", "inf", "-inf".

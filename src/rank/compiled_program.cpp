@@ -125,10 +125,19 @@ void CompiledProgram::trace_dependencies() {
     on_gradient[step.slot] = step.depends_on_gradient;
   }
   for (const int slot : loss.slots) reaches[slot] = true;
+  std::vector<bool> wanted = reaches;
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
     step->reaches_loss = reaches[step->slot];
     if (!step->reaches_loss) continue;
     for (const int slot : step->text.slots) reaches[slot] = true;
+  }
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    std::vector<int> used = step->text.slots;
+    used.push_back(step->slot);
+    for (const int slot : used) {
+      if (!wanted[slot]) step->last_used.push_back(slot);
+      wanted[slot] = true;
+    }
   }
 }
 

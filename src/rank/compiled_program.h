@@ -40,6 +40,7 @@ struct CompiledStep {
   const Group* group = nullptr;      // collectives only; nullptr: the world
   bool reaches_loss = false;         // the loss depends on it, by name
   bool depends_on_gradient = false;  // it depends, by name, on an input that requires grad
+  std::vector<int> last_used;        // slots that nothing behind it wants
 };
 
 struct CompiledProgram {

@@ -43,8 +43,7 @@ at::Tensor random_value(const Program& program, const Input& input, const Random
   }
   at::Tensor out = at::empty(shape, at::kDouble);
   const RandomValues values(spec, input.name, rank);
-  double* data = out.data_ptr<double>();
-  for (std::int64_t i = 0; i < count; ++i) data[i] = values[static_cast<std::uint64_t>(i)];
+  values.fill(0, {out.data_ptr<double>(), static_cast<std::size_t>(count)});
   return out;
 }
 

@@ -23,12 +23,15 @@ namespace {
 distgrad::WorkerFunctions torch_functions() {
   distgrad::WorkerFunctions functions;
   functions.torch = distgrad::torch_version();
+  functions.takes_expected = true;
   functions.start = [] { at::set_num_threads(1); };
   functions.simulate = distgrad::simulate;
   functions.make_runner = [](int rank, int world_size,
                              distgrad::Board* board) -> distgrad::RunCase {
     auto runner = std::make_shared<distgrad::Runner>(rank, world_size, board);
-    return [runner](const distgrad::RunRequest& request) { return runner->run(request); };
+    return [runner](const distgrad::RunRequest& request, const distgrad::ExpectedValues* expected) {
+      return runner->run(request, expected);
+    };
   };
   return functions;
 }

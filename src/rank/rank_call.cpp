@@ -28,6 +28,11 @@ struct RankCall : torch::autograd::Function<RankCall> {
     const at::Tensor output =
         collective(site->call.spec->kind).forward(site->call, *site->connection, operand, *saved);
     saved->output = output.detach();
+    if (!site->keeps_values) {
+      saved->operand =
+          at::empty({}, operand.options().requires_grad(false)).expand(operand.sizes());
+      saved->output.reset();
+    }
     context->set_materialize_grads(true);
     context->saved_data["keeper"] =
         c10::IValue::make_capsule(c10::make_intrusive<Keeper>(site, saved));
@@ -107,6 +112,13 @@ variable_list left_out(const at::Tensor& loss, const std::vector<at::Tensor>& va
 }
 
 }  // namespace
+
+// Elsewhere `saved.operand` is asked for its shape alone.
+bool wants_values(const CollectiveCall& call) {
+  const bool reduces = traits(call.kind).takes_op;
+  return reduces &&
+         (call.op == ReduceOp::kProduct || call.op == ReduceOp::kMin || call.op == ReduceOp::kMax);
+}
 
 at::Tensor native_backward(const CallSite& site, const SavedForBackward& saved,
                            const at::Tensor& cotangent) {

@@ -28,6 +28,7 @@ struct CallSite {
   Backward backward;
   std::function<void()> enter_backward;  // tells where this rank is
   std::shared_ptr<WatchedCall> watch;    // null: nobody looks
+  bool keeps_values = true;              // until backward, and not only the operand's shape
 
   // Of a mutant: the operand of another call gets, instead of its own gradient, what this one's
   // gets.
@@ -38,6 +39,8 @@ struct CallSite {
   std::optional<Loan> lends = {};
 };
 
+// Whether native_backward() wants the operand's values.
+bool wants_values(const CollectiveCall&);
 at::Tensor native_backward(const CallSite&, const SavedForBackward&, const at::Tensor& cotangent);
 // diffdist's broadcast: the backend's reduce, and what it leaves.
 at::Tensor partial_sums_backward(const CallSite&, const SavedForBackward&,

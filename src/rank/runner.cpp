@@ -61,7 +61,7 @@ class Runner::Impl {
     std::iota(world_.begin(), world_.end(), 0);
   }
 
-  RankResult run(const RunRequest& request);
+  RankResult run(const RunRequest& request, const ExpectedValues* expected);
 
  private:
   class Case;
@@ -107,9 +107,10 @@ class Runner::Impl {
 // One case on this rank, from inputs to gradients.
 class Runner::Impl::Case {
  public:
-  Case(Impl& runner, const RunRequest& request, RankResult& result)
+  Case(Impl& runner, const RunRequest& request, const ExpectedValues* expected, RankResult& result)
       : runner_(runner),
         request_(request),
+        expected_(expected ? *expected : kNothingExpected),
         program_(request.program),
         observes_(request.observe && !inner_of_gradient_norm(program_.loss)),
         result_(result) {}
@@ -135,9 +136,7 @@ class Runner::Impl::Case {
     if (compiled.loss_is_gradient_norm) loss = squared_gradient_norm(loss, reached);
     result_.loss = loss.item<double>();
     result_.loss_shape = loss.sizes().vec();
-    run_backward(loss, reached);
-    loss.reset();  // large tensors are let go before their gradients are copied out
-    reached.clear();
+    run_backward(std::move(loss), std::move(reached));
     slots_.clear();
     sync_and_collect();
   }
@@ -211,7 +210,8 @@ class Runner::Impl::Case {
       at::Tensor value =
           input.is_local() ? local_value(program_, input, runner_.rank_)
                            : laid_out(program_, input, full_value(program_, input))[runner_.rank_];
-      value = value.detach().to(runner_.connections().device()).clone(at::MemoryFormat::Contiguous);
+      value = value.detach().to(runner_.connections().device());
+      value = own_copy(std::move(value));
       if (input.requires_grad) {
         value.requires_grad_(true);
         leaves_.emplace_back(&input, value);
@@ -220,15 +220,34 @@ class Runner::Impl::Case {
     }
   }
 
+  // Of a shard, or of what a rank holds of one full tensor, the whole would stay in memory.
+  static at::Tensor own_copy(at::Tensor value) {
+    const bool is_own = value.storage().use_count() == 1 && value.is_contiguous() &&
+                        value.storage().nbytes() == value.nbytes();
+    return is_own ? value : value.clone(at::MemoryFormat::Contiguous);
+  }
+
+  // Autograd keeps what backward wants. Code of others may have kept less than it needs.
+  bool lets_values_go() const { return !is_foreign_code(request_.subject); }
+
   void run_step(const CompiledStep& step, int index, std::vector<at::Tensor>& reached) {
     runner_.enter(index, Phase::kForward);
     at::Tensor value = step.text.evaluate(slots_);
     if (step.step->collective()) {
       value = call(step, index, value);
       result_.steps.push_back(array_of(value));
+      if (lets_values_go()) beside_expected(result_.steps.size() - 1);
       if (step.reaches_loss && value.requires_grad()) reached.push_back(value);
     }
     slots_[step.slot] = std::move(value);
+    if (lets_values_go())
+      for (const int slot : step.last_used) slots_[slot] = c10::IValue();
+  }
+
+  // Of a value that nobody writes to any more.
+  void beside_expected(std::size_t step) {
+    Array& own = result_.steps[step];
+    own = expected_or(std::move(own), expected_.steps, step, runner_.rank_);
   }
 
   at::Tensor call(const CompiledStep& step, int index, const at::Tensor& operand) {
@@ -250,6 +269,7 @@ class Runner::Impl::Case {
       if (watch) watch_graph(watch, operand, output);
       return output;
     }
+    site->keeps_values = mutated_ || how != "native" || wants_values(spec);
     site->backward = how == "native"                  ? native_backward
                      : how == "partial_sums_off_root" ? partial_sums_backward
                                                       : rule_backward(*rule_named(how));
@@ -314,15 +334,22 @@ class Runner::Impl::Case {
     return norm;
   }
 
-  void run_backward(const at::Tensor& loss, const std::vector<at::Tensor>& reached) {
+  void run_backward(at::Tensor loss, std::vector<at::Tensor> reached) {
     const at::Tensor end = anchored(loss, reached);
     if (!end.requires_grad()) return;  // counts as missing gradients
     const at::Tensor start = at::full_like(end.detach(), request_.weights[runner_.rank_]);
+    if (lets_values_go()) {
+      loss.reset();
+      reached.clear();
+      slots_.clear();
+    }
     end.backward(start);
   }
 
   void sync_and_collect() {
     runner_.enter(static_cast<int>(program_.steps.size()), Phase::kSync);
+    if (!lets_values_go())
+      for (std::size_t step = 0; step < result_.steps.size(); ++step) beside_expected(step);
     for (auto& [input, leaf] : leaves_) {
       at::Tensor gradient = leaf.grad();
       if (observes_) result_.shares.push_back(optional_array(gradient));
@@ -335,6 +362,9 @@ class Runner::Impl::Case {
           gradient.div_(static_cast<double>(ranks.size()));
       }
       result_.gradients.push_back(optional_array(gradient));
+      if (auto& own = result_.gradients.back())
+        own = expected_or(std::move(*own), expected_.gradients, result_.gradients.size() - 1,
+                          runner_.rank_);
     }
     for (const auto& watch : watched_) result_.observed.push_back(watch->told());
   }
@@ -355,8 +385,11 @@ class Runner::Impl::Case {
     return total.narrow(0, 0, mine.numel()).reshape(mine.sizes());
   }
 
+  inline static const ExpectedValues kNothingExpected;
+
   Impl& runner_;
   const RunRequest& request_;
+  const ExpectedValues& expected_;
   const Program& program_;
   const bool observes_;  // not where the loss is made of gradients: backward would come by twice
   RankResult& result_;
@@ -366,7 +399,7 @@ class Runner::Impl::Case {
   std::optional<MutatedCalls> mutated_;
 };
 
-RankResult Runner::Impl::run(const RunRequest& request) {
+RankResult Runner::Impl::run(const RunRequest& request, const ExpectedValues* expected) {
   RankResult result;
   WarningCollector warnings;
   const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
@@ -374,7 +407,7 @@ RankResult Runner::Impl::run(const RunRequest& request) {
   enter(-1, Phase::kForward);
   program_ = &request.program;  // here, as error() needs it when the Case is gone
   try {
-    Case(*this, request, result).run();
+    Case(*this, request, expected, result).run();
   } catch (const UnavailableBackend& e) {
     result.skipped = e.what();
   } catch (const UnusableOperator& e) {
@@ -397,6 +430,8 @@ RankResult Runner::Impl::run(const RunRequest& request) {
 Runner::Runner(int rank, int world_size, Board* board)
     : impl_(std::make_unique<Impl>(rank, world_size, board)) {}
 Runner::~Runner() = default;
-RankResult Runner::run(const RunRequest& request) { return impl_->run(request); }
+RankResult Runner::run(const RunRequest& request, const ExpectedValues* expected) {
+  return impl_->run(request, expected);
+}
 
 }  // namespace distgrad

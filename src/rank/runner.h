@@ -5,6 +5,7 @@
 
 #include "model/run_result.h"
 #include "protocol/board.h"
+#include "protocol/expected_values.h"
 
 namespace distgrad {
 
@@ -19,7 +20,8 @@ class Runner {
   // RankResult::error or
   // ::skipped); after an error of kind "exception" in a collective the pool must be replaced, since
   // peers may be out of step.
-  RankResult run(const RunRequest&);
+  // Tensors that have the bits of `expected` ones are those.
+  RankResult run(const RunRequest&, const ExpectedValues* expected = nullptr);
 
  private:
   class Impl;

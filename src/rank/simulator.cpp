@@ -175,6 +175,8 @@ class Oracle {
       if (step.step->collective()) values = exchanged(*step.step, values);
       for (int r = 0; r < program_.world_size; ++r) slots_[r][step.slot] = values[r];
       if (step.step->collective() || request_.with_cotangents) keep(step, values);
+      for (auto& slots : slots_)
+        for (const int slot : step.last_used) slots[slot] = c10::IValue();
     }
     place("loss");
     Tensors losses;
@@ -240,7 +242,7 @@ class Oracle {
       if (analysis_) saved.bound.push_back(bound_array(x));
     }
     out_.steps.push_back(std::move(saved));
-    kept_.push_back(values);
+    if (request_.with_cotangents) kept_.push_back(values);
   }
 
   void run_backward() {

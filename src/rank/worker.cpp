@@ -80,7 +80,8 @@ class Worker {
         return;
       }
       const WorkReply reply = answer(*request.value);
-      channel_.queue(encode(reply));
+      const ExpectedValues* expected = request.value->expected.get();
+      channel_.queue(encode(reply, expected ? &expected->payload : nullptr));
       const bool failed = reply.error || is_error(reply.what);
       if (failed || channel_.queued_bytes() >= kFlushBytes ||
           monotonic_ns() - flushed_ns_ > kFlushNs)
@@ -133,7 +134,7 @@ class Worker {
       if (const auto* simulate = std::get_if<SimulateRequest>(&request.what))
         reply.what = functions_.simulate(*simulate);
       else
-        reply.what = run(*run_request);
+        reply.what = run(*run_request, request.expected.get());
     } catch (const std::exception& e) {
       fail(reply, e.what());
     } catch (...) {
@@ -160,9 +161,9 @@ class Worker {
       }
   }
 
-  RankResult run(const RunRequest& request) {
+  RankResult run(const RunRequest& request, const ExpectedValues* expected) {
     if (!run_case_) run_case_ = functions_.make_runner(rank_, world_size_, board_);
-    return run_case_(request);
+    return run_case_(request, expected);
   }
 
   void fail(WorkReply& reply, const char* message) {

@@ -13,11 +13,13 @@
 
 namespace distgrad {
 
-using RunCase = std::function<RankResult(const RunRequest&)>;
+// `expected` may be null; tensors of the result may be its own.
+using RunCase = std::function<RankResult(const RunRequest&, const ExpectedValues* expected)>;
 
 // What main() provides. Each may throw: that is an error of the case.
 struct WorkerFunctions {
   std::string torch;              // its version
+  bool takes_expected = false;    // as ZygoteReady
   std::function<void()> prepare;  // in the zygote, before the first fork; starts no thread
   std::function<void()> start;    // in each worker, before the first request
   std::function<Simulation(const SimulateRequest&)> simulate;

@@ -26,7 +26,7 @@ class WorkerTest : public testing::Test {
       ours.reset();
       WorkerFunctions functions;
       functions.make_runner = [](int rank, int, Board*) -> RunCase {
-        return [rank](const RunRequest& request) {
+        return [rank](const RunRequest& request, const ExpectedValues*) {
           if (request.subject == "raise") throw std::runtime_error("raised");
           RankResult result;
           result.loss = rank;

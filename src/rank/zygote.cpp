@@ -45,7 +45,7 @@ class Zygote {
   }
 
   std::optional<WorkerStart> serve(const WorkerFunctions& functions) {
-    say(ZygoteReady{kProtocolVersion, functions.torch});
+    say(ZygoteReady{kProtocolVersion, functions.torch, functions.takes_expected});
     bool driver_is_there = true;
     while (driver_is_there) {
       std::array<pollfd, 2> fds = {{{control_.fd(), POLLIN, 0}, {signals_.get(), POLLIN, 0}}};

@@ -42,8 +42,9 @@ Ticket CaseWorkers::ask_truth(const SimulateRequest& request, const Case& c) {
   return pool_.run(measuring_request(c, request), kMeasuringTakes * c.timeout_s, programs_.of(c));
 }
 
-Ticket CaseWorkers::ask_run(const RunRequest& request, const Case& c) {
-  return pool_.run(request, c.timeout_s, programs_.of(c));
+Ticket CaseWorkers::ask_run(const RunRequest& request, const Case& c,
+                            std::shared_ptr<const ExpectedValues> expected) {
+  return pool_.run(request, c.timeout_s, programs_.of(c), std::move(expected));
 }
 
 std::optional<Completion> CaseWorkers::next() {

@@ -30,7 +30,8 @@ class CaseWorkers {
   // The truth is a SimulationRun, or, where only the ranks can find it out, a DistributedRun for
   // measured().
   Ticket ask_truth(const SimulateRequest&, const Case&);
-  Ticket ask_run(const RunRequest&, const Case&);
+  Ticket ask_run(const RunRequest&, const Case&,
+                 std::shared_ptr<const ExpectedValues> expected = {});
   // Nothing when nothing is outstanding, or when the process was interrupted. Throws SystemError
   // where the ranks' torch is not the one that this was built with.
   std::optional<Completion> next();

@@ -59,15 +59,19 @@ class Concluding {
   }
 
  private:
-  CaseComparison compared() const {
-    return compare(case_, truth_.asked, truth_.run.simulation, run_);
+  CaseComparison compared(OtherObjectives objectives) const {
+    return compare(case_, truth_.asked, truth_.run.simulation, run_, objectives);
   }
 
   CaseComparison compared_with_all_that_is_needed() {
-    CaseComparison comparison = compared();
-    if (run_ && !comparison.equal() && ask_for_bounds()) comparison = compared();
+    const bool all = !run_ || options_.every_objective || !is_expected_to_match(case_);
+    const OtherObjectives at_first = all ? OtherObjectives::kCompared : OtherObjectives::kLeftOut;
+    CaseComparison comparison = compared(at_first);
+    if (run_ && !comparison.equal() && ask_for_bounds()) comparison = compared(at_first);
+    if (!all && comparison.equal()) return comparison;
     const bool is_reported = !comparison.gradients_equal() || !is_expected_to_match(case_);
-    if (run_ && is_reported && ask_for_every_rank()) comparison = compared();
+    const bool knows_more = run_ && is_reported && ask_for_every_rank();
+    if (knows_more || !all) comparison = compared(OtherObjectives::kCompared);
     return comparison;
   }
 

@@ -98,6 +98,34 @@ SimulateRequest first_request(const SharedTruth& truth, std::span<const Case> ca
   return request;
 }
 
+std::shared_ptr<const ExpectedValues> expected_values(const Program& program,
+                                                      const SimulationRun& run) {
+  if (!run.payload.fd || run.simulation.gradients.empty()) return nullptr;
+  auto expected = std::make_shared<ExpectedValues>();
+  expected->payload = run.payload;
+  const auto shared = [&](const std::optional<Array>& value) {
+    return value && run.payload.holds(*value) ? value : std::nullopt;
+  };
+  for (const Gradient& gradient : run.simulation.gradients[0]) {
+    const Input& input = *std::ranges::find(program.inputs, gradient.input, &Input::name);
+    const bool is_cut = std::ranges::any_of(input.layout, [](const AxisLayout& entry) {
+      return entry.layout.kind == Layout::Kind::kShard;
+    });
+    auto& by_rank = expected->gradients.emplace_back();
+    for (int rank = 0; rank < program.world_size && !is_cut; ++rank)
+      by_rank.push_back(
+          shared(gradient.parts.at(input.is_local() ? static_cast<std::size_t>(rank) : 0)));
+  }
+  for (const Step& step : program.steps) {
+    if (!step.is_reported()) continue;
+    auto& by_rank = expected->steps.emplace_back();
+    for (const StepValue& value : run.simulation.steps)
+      if (value.step == step.name)
+        for (const Array& array : value.by_rank) by_rank.push_back(shared(array));
+  }
+  return expected;
+}
+
 std::vector<Case> one_for_each_truth(std::span<const Case> cases) {
   std::vector<Case> kept;
   std::set<Key> seen;

@@ -21,8 +21,9 @@ struct SharedTruth {
   std::vector<std::size_t> cases;
   SimulateRequest asked;
   SimulationRun run;
-  std::optional<IntendedTruth> intended;  // of code, once some case needs it
-  std::size_t unfinished = 0;             // cases; at 0 the tensors are let go
+  std::shared_ptr<const ExpectedValues> expected;  // of `run`; null: the ranks send all they have
+  std::optional<IntendedTruth> intended;           // of code, once some case needs it
+  std::size_t unfinished = 0;                      // cases; at 0 the tensors are let go
 };
 
 // `cases[i]` for each i of `chosen`, by truth; those of one world size together where that does not
@@ -36,6 +37,10 @@ inline bool is_expected_to_match(const Case& c) { return c.expected.verdict == "
 // (conclude.h).
 SimulateRequest first_request(const SharedTruth&, std::span<const Case> cases,
                               const VerifyOptions&);
+
+// What ranks that are right hold in whole, as far as the simulation came in shared memory, where it
+// is large.
+std::shared_ptr<const ExpectedValues> expected_values(const Program&, const SimulationRun&);
 
 // The cases of a run with simulate_only: subjects and backends do not matter to it.
 std::vector<Case> one_for_each_truth(std::span<const Case> cases);

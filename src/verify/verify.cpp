@@ -153,6 +153,7 @@ class Verification {
       for (const std::size_t i : truth->cases) release(*truth, i, skipped(cases_[i], why, true));
       return;
     }
+    if (!truth->run.error) truth->expected = expected_values(truth->asked.program, truth->run);
     for (const std::size_t i : truth->cases) {
       if (truth->run.error || options_.simulate_only)
         conclude_from(*truth, i, nullptr);
@@ -197,7 +198,8 @@ class Verification {
   void start_run(const Truth& truth, std::size_t i) {
     const Case& c = cases_[i];
     if (unusable_.contains({c.subject, c.python})) return release(*truth, i, std::nullopt);
-    const Ticket ticket = workers_.ask_run(run_request(c, truth->asked.program), c);
+    const Ticket ticket =
+        workers_.ask_run(run_request(c, truth->asked.program), c, truth->expected);
     running_.emplace(ticket, std::pair(truth, i));
   }
 
