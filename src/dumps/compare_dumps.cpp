@@ -6,6 +6,7 @@
 #include <climits>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "base/error.h"
 #include "dumps/patterns.h"
@@ -88,12 +89,15 @@ class Comparing {
   }
 
   // What rounding may leave is known once all gradients are: the largest, and the coarsest dtype,
-  // which those that are kept in a wider one (norms, routers) were computed through. But what a
-  // mistake explains to its last digits is no rounding, however small.
+  // which those that are kept in a wider one (norms, routers) were computed through, as all were
+  // through the one that the user names. But what a mistake explains to its last digits is no
+  // rounding, however small.
   std::vector<ParameterResult> results(const std::vector<Name>& names) {
     std::vector<ParameterResult> results;
-    for (const Name& name : names) results.push_back(result_of(name));
     Tolerance& tolerance = context_.tolerance;
+    const std::optional<DType> asked = std::exchange(tolerance.dtype, std::nullopt);
+    for (const Name& name : names) results.push_back(result_of(name));
+    tolerance.dtype = asked;
     for (const ParameterResult& r : results) {
       tolerance.model_largest = std::max(tolerance.model_largest, r.largest_expected);
       tolerance.dtype = tolerance.computed_in(r.dtype);

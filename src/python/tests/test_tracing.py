@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from distgrad.tracing.arrivals import unreached, wrong_at_once
 from distgrad.tracing.clipping import clip_factor, clipped_by_own, seen_norms
 from distgrad.tracing.departure import Finder  # noqa: E402
+from distgrad.tracing.dtypes import coarsest, narrowed  # noqa: E402
 from distgrad.tracing.joining import place_of  # noqa: E402
 from distgrad.tracing.orders import pieces_in_another_order
 from distgrad.tracing.recording import Recording  # noqa: E402
@@ -453,7 +454,48 @@ class Departures(unittest.TestCase):
         self.assertIn("a: rows 4-5 of 6 are computed by no rank", self.found(traces).data)
 
 
+class Dtypes(unittest.TestCase):
+    def trace(self, value, casts=()):
+        return {
+            "outputs": [output("a", value, value, 0)],
+            "events": [],
+            "arrived": {"w": value},
+            "casts": dict.fromkeys(casts, "model.py:3")
+        }
+
+    def test_a_model_is_as_exact_as_the_shortest_dtype_of_its_outputs(self):
+        wide, short = numbers(2, 3).float(), numbers(2, 3).bfloat16()
+        self.assertIs(coarsest([self.trace(wide), self.trace(short)]), torch.bfloat16)
+        self.assertIs(coarsest([self.trace(wide, [torch.bfloat16])]), torch.float32)
+        self.assertIs(coarsest([self.trace(wide.double(), [torch.float32])]), torch.float32)
+        self.assertIs(coarsest([self.trace(wide.double(), [torch.bfloat16])]), torch.float64)
+        self.assertIsNone(coarsest([{"outputs": [], "casts": {}}]))
+
+    def test_nothing_is_more_exact_than_that(self):
+        trace = narrowed(self.trace(numbers(2, 3)), torch.float32)
+        for x in (trace["outputs"][0]["value"], trace["outputs"][0]["gradient"],
+                  trace["arrived"]["w"]):
+            self.assertIs(x.dtype, torch.float32)
+        self.assertIs(
+            narrowed(self.trace(numbers(2, 3).half()), torch.float32)["arrived"]["w"].dtype,
+            torch.float16)
+
+
+class HandsItsBiasOn(torch.nn.Linear):
+    def forward(self, x):
+        return torch.nn.functional.linear(x, self.weight), self.bias
+
+
 class Watching(unittest.TestCase):
+    def test_a_parameter_that_a_module_hands_on_is_no_output(self):
+        recording, model = Recording(), HandsItsBiasOn(4, 3)
+        hook = torch.nn.modules.module.register_module_forward_hook(recording._module_gave)
+        y, bias = model(torch.ones(2, 4))
+        hook.remove()
+        (y + bias).sum().backward()
+        self.assertEqual([tuple(o.value.shape) for o in recording.outputs], [(2, 3)])
+        self.assertIsNotNone(recording.outputs[0].gradient)
+
     def test_watching_changes_nothing(self):
         def gradients(recording):
             torch.manual_seed(0)
