@@ -15,7 +15,7 @@ from .dtypes import coarsest, narrowed
 from .recording import Recording, local_piece, plain
 from .report import texts
 from .losses import meaning_of_losses, parts_of_losses
-from .shares import Cutter, meaning, weights_of
+from .shares import Cutter, are_of_the_losses, meaning, weights_of
 
 _POLL_S = 0.01
 
@@ -68,12 +68,13 @@ class WatchedSingle:
             for name, wrong in self._wrong.items()
             if wrong["verdict"] == "scaled"
         }
-        finder = Finder(trace, self._ranks, list(self._wrong), self._factor(), self._right,
-                        list(scaled))
+        finder = Finder(trace, self._ranks, list(self._wrong), self._factor(), self._right, scaled)
         departure = finder.departure()
         parts = self._cutter.parts
         weights = weights_of(parts, [rank["gradients"] for rank in self._ranks], list(
             self._wrong)) if parts else []
+        if departure.stage == "backward" and are_of_the_losses(weights, departure, parts):
+            finder.blame_the_losses(departure)
         shares = [{"parameters": w.parameters, "weights": w.by_rank, "meaning": said}
                   for w in weights if (said := meaning(w, parts, self._cutter.module))]
         shares += self._shares_of(losses, found)
