@@ -6,6 +6,7 @@
 #include <climits>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "base/error.h"
 #include "dumps/patterns.h"
@@ -87,14 +88,20 @@ class Comparing {
           context_.counts.push_back({name, count});
   }
 
-  // What rounding may leave is known once the largest gradient is; but what a mistake explains to
-  // its last digits is no rounding, however small.
+  // What rounding may leave is known once all gradients are: the largest, and the coarsest dtype,
+  // which those that are kept in a wider one (norms, routers) were computed through, as all were
+  // through the one that the user names. But what a mistake explains to its last digits is no
+  // rounding, however small.
   std::vector<ParameterResult> results(const std::vector<Name>& names) {
     std::vector<ParameterResult> results;
+    Tolerance& tolerance = context_.tolerance;
+    const std::optional<DType> asked = std::exchange(tolerance.dtype, std::nullopt);
     for (const Name& name : names) results.push_back(result_of(name));
-    double largest = 0;
-    for (const ParameterResult& r : results) largest = std::max(largest, r.largest_expected);
-    context_.tolerance.model_largest = largest;
+    tolerance.dtype = asked;
+    for (const ParameterResult& r : results) {
+      tolerance.model_largest = std::max(tolerance.model_largest, r.largest_expected);
+      tolerance.dtype = tolerance.computed_in(r.dtype);
+    }
     for (std::size_t i = 0; i < results.size(); ++i)
       if (may_be_rounding(results[i])) results[i] = result_of(names[i]);
     return results;

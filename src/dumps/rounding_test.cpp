@@ -101,6 +101,28 @@ TEST(Rounding, NearIsForgivenInAShortDtypeOnly) {
   EXPECT_TRUE(in_float32(plus(truth, times(numbers(kSize, 3), 1e-5f))).all_right());
 }
 
+TEST(Rounding, AWiderParameterIsAsExactAsTheModelThatItIsIn) {
+  const auto truth = numbers(kSize, 2), noise = times(numbers(kSize, 3), 0.01f);
+  // `w` as a norm that is kept in float32, in a model that is in bfloat16 or is not.
+  const auto compared = [&](bool is_mixed, const std::vector<float>& observed) {
+    Model model(truth, copies(truth));
+    const auto set = [&](Dump& dump, const char* name, const std::vector<float>& values) {
+      for (RankDump& rank : dump.ranks) rank.gradients[name].tensor = sample::vector(values);
+    };
+    set(model.reference, "w", truth);
+    set(model.observed, "w", observed);
+    if (is_mixed) return model.w();
+    for (Dump* dump : {&model.reference, &model.observed}) set(*dump, "large", numbers(kSize, 1));
+    return model.w();
+  };
+  EXPECT_EQ(compared(true, plus(truth, noise)).explanation, Explanation::kRight);
+  EXPECT_EQ(compared(false, plus(truth, noise)).explanation, Explanation::kClose);
+  EXPECT_EQ(compared(true, times(plus(truth, noise), 3)).explanation, Explanation::kScaled);
+  EXPECT_EQ(compared(true, numbers(kSize, 3)).explanation, Explanation::kUnexplained);
+  // What fits in float32 is no rounding.
+  EXPECT_EQ(compared(true, times(truth, 1.0625f)).explanation, Explanation::kScaled);
+}
+
 TEST(Rounding, WhatIsFarOffIsNotForgiven) {
   const auto truth = numbers(kSize, 2);
   EXPECT_EQ(Model(truth, copies(plus(truth, times(numbers(kSize, 3), 0.3f)))).w().explanation,

@@ -41,6 +41,7 @@ PLANTED = {
     **_cases(functools.partial(sequence_lm, way="gathered"), whole_lm, {
         "values are averaged in backward": ("backward", "the gather of the values averages in backward", r"0\.25 times", r"departs at layers.1.self_attn.v_proj[\s\S]*GatherKeys in"),
         "padding counted": ("after", "the loss is divided by all tokens, padding included", r"14/32|7/16|tokens", NO),
+        "mean over own tokens": ("weights", "each rank divides by its own tokens, and keys are gathered", r"do not weigh alike.*own numbers of tokens", NO),
         "labels cut before they are shifted": ("loss", "the last label of each part is lost", r"do(es)? not count|no gradient at|another label", r"lm_head"),
     }),
     **_cases(functools.partial(sequence_lm, way="ring"), whole_lm, {

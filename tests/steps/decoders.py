@@ -357,6 +357,8 @@ def sequence_lm(run, mistake=None, way="ulysses"):
             count = labels.numel()
         own = LENGTH // run.world_size
         labels = labels[:, own * run.rank:own * (run.rank + 1)]
+        if mistake == "mean over own tokens":
+            count = (labels >= 0).sum() * run.world_size
         if mistake == "labels cut before they are shifted":
             labels = F.pad(labels[:, :-1], (0, 1), value=-100)
         positions = torch.arange(own * run.rank, own * (run.rank + 1))

@@ -133,6 +133,13 @@ def _compared(folder, request, single, options):
                              " nothing was compared")
     good, fields, text = compare("single", "ranks", options, folder)
     where = _where(fields, folder, request) if not good and callable(single) else None
+    if where and (cast := _narrower_truth(fields, where)):
+        judged = _wrong(fields)
+        good, fields, text = compare("single", "ranks", {**options, "dtype": cast[0]}, folder)
+        text += (f"\nThe single run computes in {cast[0]} ({cast[1]}): what nothing explains is "
+                 f"held to that.\n")
+        if _wrong(fields) != judged:
+            where = None if good else _where(fields, folder, request)
     report = StepReport(fields, text, request["backend"], where)
     if not good:
         error = AssertionError(str(report))
@@ -141,16 +148,29 @@ def _compared(folder, request, single, options):
     return report
 
 
+def _narrower_truth(fields, where):
+    """(dtype, where) that the single run converts what its float64 gradients are made of to, as
+    losses and norms do: what it gives is no more exact than that. Not a half precision, which
+    forgives too much to be guessed."""
+    place = where.get("casts", {}).get("float32")
+    saved = {p["dtype"] for p in fields["parameters"]}
+    return ("float32", place) if place and saved == {"float64"} else None
+
+
+def _wrong(fields):
+    """By name, what is wrong with each."""
+    return {p["name"]: {"verdict": p["verdict"],
+                        "factor": p["factor"] if p["verdict"] == "scaled" else None}
+            for p in fields["parameters"] if not p["right"] and not p["forgiven"]}
+
+
 def _where(fields, folder, request):
-    """What a second, watched run says of where the mistake is; None where nothing is wrong."""
-    wrong = {p["name"]: {"verdict": p["verdict"],
-                         "factor": p["factor"] if p["verdict"] == "scaled" else None}
-             for p in fields["parameters"] if not p["right"] and not p["forgiven"]}
+    """What another, watched run says of where the mistake is; None where nothing is wrong."""
+    wrong = _wrong(fields)
     right = [p["name"] for p in fields["parameters"] if p["verdict"] == "right"]
     if not wrong:
         return None
-    again = os.path.join(folder, "again")
-    os.mkdir(again)
+    again = tempfile.mkdtemp(prefix="again-", dir=folder)
     # The single run waits for the ranks' end, and has more to do.
     request = {**request, "wrong": wrong, "right": right, "timeout_s": 3 * request["timeout_s"]}
     try:

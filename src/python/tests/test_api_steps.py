@@ -67,6 +67,22 @@ def without_all_reduce():
     return gradients(model)
 
 
+def loss_in_float32(model, x):
+    return (model(x).float()**2).mean()
+
+
+def data_parallel_in_float32():
+    model = nn.parallel.DistributedDataParallel(make_model())
+    loss_in_float32(model, my_batch()).backward()
+    return gradients(model)
+
+
+def single_in_float32():
+    model = make_model()
+    loss_in_float32(model, batch()).backward()
+    return gradients(model)
+
+
 def fully_sharded():
     from torch.distributed.fsdp import fully_shard
 
@@ -233,6 +249,14 @@ class Steps(unittest.TestCase):
 
     def test_a_mean_that_is_divided_twice(self):
         self.assert_wrong("scaled", "divided once too often", divided_twice, single, 2)
+
+    def test_a_truth_that_is_computed_in_float32_is_no_more_exact_than_that(self):
+        text = str(distgrad.check_step(data_parallel, single_in_float32, 2))
+        self.assertIn("6 gradients, all right", text)
+        self.assertRegex(text, r"The single run computes in float32 \(test_api_steps.py:\d+\)")
+        with self.assertRaises(AssertionError) as raised:  # by the ranks alone
+            distgrad.check_step(data_parallel_in_float32, single, 2)
+        self.assertIn("differs by more than the tolerance", str(raised.exception))
 
     def test_no_reduction_at_all_with_reports_for_ci(self):
         with tempfile.TemporaryDirectory() as folder:

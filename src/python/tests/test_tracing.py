@@ -11,12 +11,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from distgrad.tracing.arrivals import unreached, wrong_at_once
 from distgrad.tracing.clipping import clip_factor, clipped_by_own, seen_norms
-from distgrad.tracing.departure import Finder  # noqa: E402
+from distgrad.tracing.departure import Departure, Finder  # noqa: E402
+from distgrad.tracing.dtypes import coarsest, narrowed  # noqa: E402
 from distgrad.tracing.joining import place_of  # noqa: E402
 from distgrad.tracing.orders import pieces_in_another_order
 from distgrad.tracing.recording import Recording  # noqa: E402
 from distgrad.tracing.report import texts  # noqa: E402
-from distgrad.tracing.shares import Part, meaning, weights_of  # noqa: E402
+from distgrad.tracing.shares import Part, are_of_the_losses, meaning, weights_of  # noqa: E402
 
 
 def numbers(*shape, seed=0):
@@ -109,6 +110,22 @@ class Shares(unittest.TestCase):
         # Three numbers are a sum of any three
         few = [Part([r], 0, 8, {"w": numbers(3, seed=r)}) for r in range(3)]
         self.assertEqual(weights_of(few, [{"w": (numbers(3, seed=9), None)}] * 3, ["w"]), [])
+
+    def test_what_is_mixed_in_backward_of_losses_that_do_not_weigh_alike(self):
+        parts = parts_of([12, 8, 4])
+        found = Departure("backward", upstream=["w"], factors={0: 0.5, 1: 0.75, 2: 1.5})
+
+        def are_so(*by_rank):
+            observed = [{
+                "w": (sum(x * p.gradients["w"] for x, p in zip(weights, parts)), None)
+            } for weights in by_rank]
+            return are_of_the_losses(weights_of(parts, observed, ["w"]), found, parts)
+
+        self.assertTrue(are_so([1.0, 1.5, 3.0], [1.0, 1.5, 3.0], [1.0, 1.5, 3.0]))
+        self.assertFalse(are_so([1.0, 1.0, 3.0], [1.0, 1.0, 3.0], [1.0, 1.0, 3.0]))
+        self.assertFalse(are_so([1.0, 1.5, 3.0], [1.0, 0.0, 0.0], [1.0, 1.5, 3.0]))
+        found.factors = dict.fromkeys(range(3), 0.5)
+        self.assertFalse(are_so([1.0, 1.0, 1.0], [1.0, 1.0, 1.0], [1.0, 1.0, 1.0]))
 
     def test_a_piece_of_a_tensor(self):
         parts = parts_of([8, 8, 8])
@@ -213,8 +230,29 @@ class Departures(unittest.TestCase):
         self.assertEqual((found.stage, found.shared[0][0], found.shared[0][2]),
                          ("shares", "a", ["Gather in model.py:7"]))
         self.assertEqual(Finder(self.single, traces(), ["a.weight"], 2.0,
-                                scaled=["a.weight"]).departure().stage, "after")
+                                scaled={"a.weight": 2.0}).departure().stage, "after")
         self.assertEqual(self.found(traces(lambda rank, share: share.flip(0))).stage, "backward")
+
+    def test_a_factor_that_its_parameters_are_left_with_is_not_meant(self):
+        """b is whole on all ranks, and its gradient as it should be; a is cut over them."""
+        traces = []
+        for rank in range(3):
+            columns = (slice(None), slice(2 * (rank % 2), 2 * (rank % 2) + 2))
+            outputs = [
+                output("a", self.values["a"][columns], 3 * self.gradients["a"][columns], 0),
+                output("b", self.values["b"], self.gradients["b"], 1)
+            ]
+            traces.append({"outputs": outputs, "events": [CALL, LOSS]})
+        traces = traces[:2]
+        for one in traces:
+            one["outputs"][0]["gradient"] = 2 * one["outputs"][0]["gradient"] / 3
+
+        def stage(scaled):
+            return Finder(self.single, traces, ["a.weight"], None, ["b.weight"],
+                          scaled).departure().stage
+
+        self.assertEqual(stage({"a.weight": 2.0}), "backward")
+        self.assertNotEqual(stage({"a.weight": 0.5}), "backward")
 
     def test_departures_follow_what_is_computed_from_what(self):
         """c is not computed from a, and later."""
@@ -392,7 +430,48 @@ class Departures(unittest.TestCase):
         self.assertIn("a: rows 4-5 of 6 are computed by no rank", self.found(traces).data)
 
 
+class Dtypes(unittest.TestCase):
+    def trace(self, value, casts=()):
+        return {
+            "outputs": [output("a", value, value, 0)],
+            "events": [],
+            "arrived": {"w": value},
+            "casts": dict.fromkeys(casts, "model.py:3")
+        }
+
+    def test_a_model_is_as_exact_as_the_shortest_dtype_of_its_outputs(self):
+        wide, short = numbers(2, 3).float(), numbers(2, 3).bfloat16()
+        self.assertIs(coarsest([self.trace(wide), self.trace(short)]), torch.bfloat16)
+        self.assertIs(coarsest([self.trace(wide, [torch.bfloat16])]), torch.float32)
+        self.assertIs(coarsest([self.trace(wide.double(), [torch.float32])]), torch.float32)
+        self.assertIs(coarsest([self.trace(wide.double(), [torch.bfloat16])]), torch.float64)
+        self.assertIsNone(coarsest([{"outputs": [], "casts": {}}]))
+
+    def test_nothing_is_more_exact_than_that(self):
+        trace = narrowed(self.trace(numbers(2, 3)), torch.float32)
+        for x in (trace["outputs"][0]["value"], trace["outputs"][0]["gradient"],
+                  trace["arrived"]["w"]):
+            self.assertIs(x.dtype, torch.float32)
+        self.assertIs(
+            narrowed(self.trace(numbers(2, 3).half()), torch.float32)["arrived"]["w"].dtype,
+            torch.float16)
+
+
+class HandsItsBiasOn(torch.nn.Linear):
+    def forward(self, x):
+        return torch.nn.functional.linear(x, self.weight), self.bias
+
+
 class Watching(unittest.TestCase):
+    def test_a_parameter_that_a_module_hands_on_is_no_output(self):
+        recording, model = Recording(), HandsItsBiasOn(4, 3)
+        hook = torch.nn.modules.module.register_module_forward_hook(recording._module_gave)
+        y, bias = model(torch.ones(2, 4))
+        hook.remove()
+        (y + bias).sum().backward()
+        self.assertEqual([tuple(o.value.shape) for o in recording.outputs], [(2, 3)])
+        self.assertIsNotNone(recording.outputs[0].gradient)
+
     def test_watching_changes_nothing(self):
         def gradients(recording):
             torch.manual_seed(0)

@@ -24,10 +24,12 @@ class Astray:
 
 
 class BackwardSearch:
-    def __init__(self, known, graph, wrong, is_data_odd=False):
+    def __init__(self, known, graph, wrong, is_data_odd=False, scaled=None):
         """`known`: what both runs have, in order; `wrong`: parameters' names; `is_data_odd`:
-        whether some of the data is computed by no rank, or more often than the rest."""
+        whether some of the data is computed by no rank, or more often than the rest; `scaled`:
+        factors of the wrong parameters that are multiples, by name."""
         self._known, self._graph, self._wrong, self._is_data_odd = known, graph, wrong, is_data_odd
+        self._scaled = scaled or {}
         self._at = {one.position: one for one in known if one.is_equal}
         self.states = {}  # by position, of the gradients that are known
         self.astray = set()  # positions whose gradient is wrong, or made of wrong ones
@@ -107,8 +109,19 @@ class BackwardSearch:
             how, ranks = _ratio_text(by_rank(state), by_rank(reference))
             if not how:
                 return "", (), False
-            found = (how, ranks, abs(_total(one, state) / _total(follower, reference) - 1) <= _SAME)
+            is_meant = abs(_total(one, state) / _total(follower, reference) - 1) <= _SAME
+            found = (how, ranks, is_meant and not self._is_left_so(one, state, reference))
         return found
+
+    def _is_left_so(self, one, state, reference):
+        """Whether its module's parameters are wrong in the end by the factor that this output's
+        gradient gets here: nobody meant to divide by it afterwards."""
+        ratio = _mean(by_rank(state)) / _mean(by_rank(reference))
+        own = [
+            factor for name, factor in self._scaled.items()
+            if name.rpartition(".")[0] == one.name
+        ]
+        return bool(own) and all(abs(factor / ratio - 1) <= _SAME for factor in own)
 
 
 def _holders(one):
@@ -142,6 +155,10 @@ def _ratio_text(now, then):
     many = f"{values[0]:.4g}" if alike else ", ".join(f"{v:.4g}" for v in values)
     return f"has {many} times the gradient that it should have by what comes behind it", (
     ) if alike else tuple(far)
+
+
+def _mean(factors):
+    return sum(factors.values()) / len(factors)
 
 
 def are_alike(values):

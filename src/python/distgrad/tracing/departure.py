@@ -3,6 +3,8 @@ it."""
 
 import dataclasses
 
+import torch
+
 from ..words import ranks_text
 from .arrivals import unreached, wrong_at_once
 from .backward_search import BackwardSearch, are_alike, by_call, by_rank
@@ -62,10 +64,10 @@ class Departure:
 
 
 class Finder:
-    def __init__(self, single, ranks, wrong, factor=None, right=(), scaled=()):
+    def __init__(self, single, ranks, wrong, factor=None, right=(), scaled=None):
         """`single`, `ranks`: traces; `wrong`: the wrong parameters' names, in model order;
-        `factor`: that all of them are wrong by; `right`: names; `scaled`: those of the wrong ones
-        that are a multiple."""
+        `factor`: that all of them are wrong by; `right`: names; `scaled`: by name, of the wrong
+        ones that are a multiple, of what."""
         self._single, self._ranks, self._wrong = single, ranks, wrong
         self.all = joined(single["outputs"], [trace["outputs"] for trace in ranks])
         self._known = [one for one in self.all if one.pieces]
@@ -73,7 +75,7 @@ class Finder:
         self._graph = Graph(single["outputs"])
         # Of a few parameters a factor says nothing about the loss.
         self.factor = None if any(map(self._graph.owners, right)) else factor
-        self._right, self._scaled = right, set(scaled)
+        self._right, self._scaled = right, scaled or {}
         self._data = self._leave_out_other_passes()
         self._at = {one.position: one for one in self._known if one.is_equal}
 
@@ -94,15 +96,15 @@ class Finder:
         """By rank, or micro-batch, how many rows have a gradient, where these are what the losses
         are divided by."""
         last = next(one for one in reversed(self._known) if one.position in self._states)
-        rows = {}
-        for piece in last.pieces:
-            gradient = piece.place.of(last.truth["gradient"])
-            key = piece.record["call"] if found.are_calls else piece.rank
-            rows[key] = rows.get(key, 0) + int(
-                gradient.flatten(0, -2).any(-1).sum() if gradient.dim() >
-                1 else gradient.count_nonzero())
-        products = [factor * rows.get(key, 0) for key, factor in found.factors.items()]
-        return rows if max(products) - min(products) <= _SAME_COUNT * max(products) else {}
+        for count in (_rows_with_a_gradient, torch.count_nonzero):  # losses by token have no rows
+            rows = {}
+            for piece in last.pieces:
+                key = piece.record["call"] if found.are_calls else piece.rank
+                rows[key] = rows.get(key, 0) + int(count(piece.place.of(last.truth["gradient"])))
+            products = [factor * rows.get(key, 0) for key, factor in found.factors.items()]
+            if max(products) - min(products) <= _SAME_COUNT * max(products):
+                return rows
+        return {}
 
     def _counted(self):
         gradient = next((one.truth["gradient"]
@@ -241,7 +243,8 @@ class Finder:
 
     def _backward(self):
         search = BackwardSearch(self._known, self._graph, self._wrong,
-                                bool(self._looked_at_data()[0]))
+                                bool(self._looked_at_data()[0]),
+                                self._scaled if self.factor is None else {})
         found = search.run()
         self._states, self._astray = search.states, search.astray
         states = [(one, search.states[one.position])
@@ -255,7 +258,7 @@ class Finder:
         sure = [each for each in found if not each.natural]
         self._natural = [
             each for each in found
-            if each.natural and search.explains_all(each) and self._scaled.isdisjoint(each.explains)
+            if each.natural and search.explains_all(each) and self._scaled.keys().isdisjoint(each.explains)
         ]
         if not sure:
             return None
@@ -277,6 +280,11 @@ class Finder:
             also=list(dict.fromkeys(others)), is_in_loss=self._graph.reaches_loss(one.position),
             tokens=sentences(tokens, one.truth["value"].shape) if tokens else [],
             factors=self._weights_behind(one))
+
+    def blame_the_losses(self, found):
+        """Backward departs only by what comes from losses that do not weigh alike."""
+        found.stage, found.upstream, found.others, found.also = "weights", [], [], []
+        found.means_over = self._means_over(found)
 
     def _innermost(self, one):
         """The name of the module that made what this one may have passed on."""
@@ -397,6 +405,10 @@ class Finder:
                 if name not in found.upstream and owners and all(
                         p in self._states and p not in self._astray for p in owners):
                     found.others.append(name)
+
+
+def _rows_with_a_gradient(gradient):
+    return gradient.flatten(0, -2).any(-1).sum() if gradient.dim() > 1 else gradient.count_nonzero()
 
 
 def _times_the_value(one):

@@ -12,9 +12,14 @@ JUMPS = {torch.float64: 1e-10, torch.float32: 3e-5, torch.float16: 0.004, torch.
 TOLERANCES = {torch.float64: 1e-7, torch.float32: 2e-3, torch.float16: 0.03, torch.bfloat16: 0.1}
 
 
+def tolerance_of_dtype(dtype):
+    """Of the 2-norm, of what rounding leaves of a difference."""
+    return TOLERANCES.get(dtype, 0.1)
+
+
 def tolerance_of(*tensors):
-    """Of the 2-norm of what the coarsest of these dtypes leaves of a difference."""
-    return max(TOLERANCES.get(x.dtype, 0.1) for x in tensors)
+    """Likewise, by the coarsest of their dtypes."""
+    return max(tolerance_of_dtype(x.dtype) for x in tensors)
 
 
 def off(x, truth):

@@ -35,6 +35,8 @@ class Recording:
     def __init__(self, keeps_graph=False):
         self.outputs = []
         self.events = []  # dicts, in the order of time
+        # By narrower dtype, where a tensor in a gradient's way is first converted to it
+        self.casts = {}
         self.paused = False
         self.after_backward = None  # called with this recording, at each end of a backward
         self._keeps_graph = keeps_graph
@@ -67,6 +69,10 @@ class Recording:
                 "phase": phase,
                 **more
             })
+
+    def converts(self, x, dtype):
+        if not self.paused and _narrows(x, dtype) and dtype not in self.casts:
+            self.casts[dtype] = place()
 
     # -- modules
 
@@ -269,6 +275,7 @@ class Recording:
         return {
             "outputs": outputs,
             "events": self.events,
+            "casts": self.casts,
             "arrived": {
                 name: g for name, g in arrived.items() if g is not None
             }
@@ -285,14 +292,24 @@ class _Exchanges(TorchDispatchMode):
             name = func._schema.name.partition("::")[2]
             if name not in _SILENT:
                 self._recording.note("communication", name.rstrip("_").removeprefix("_"))
-        return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if func is torch.ops.aten._to_copy.default:
+            self._recording.converts(args[0], kwargs.get("dtype"))
+        return func(*args, **kwargs)
 
     without_dynamo(__torch_dispatch__)
 
 
 def _is_watched(x):
-    """A scalar is a loss, or made of parameters: no rank has a piece of it."""
-    return isinstance(x, torch.Tensor) and x.is_floating_point() and x.dim() > 0 and not x.is_meta
+    """A scalar is a loss, or made of parameters: no rank has a piece of it. Nor is a parameter
+    watched that a module hands on (Megatron's layers return their bias): it is not computed."""
+    return (isinstance(x, torch.Tensor) and x.is_floating_point() and x.dim() > 0 and not x.is_meta
+            and not isinstance(x, torch.nn.Parameter))
+
+
+def _narrows(x, dtype):
+    return (dtype is not None and dtype.is_floating_point and x.is_floating_point()
+            and x.requires_grad and torch.finfo(dtype).eps > torch.finfo(x.dtype).eps)
 
 
 def in_backward():

@@ -153,6 +153,36 @@ def weights_of(parts, observed, wrong):
     return found
 
 
+def are_of_the_losses(weights, departure, parts):
+    """Whether the wrong parameters before the departure are what right backwards make of losses that
+    do not weigh alike: where ranks exchange in forward, all gradients before that are sums of
+    several ranks' shares, and no multiple of the truth's."""
+    by_rank = departure.factors
+    if len(by_rank) < 2 or max(by_rank.values()) - min(by_rank.values()) <= 1e-9:
+        return False
+    explained = {name for w in weights if _weigh_as(w, by_rank, parts) for name in w.parameters}
+    few = _FEW * len(parts)
+    return bool(explained) and all(
+        name in explained for name in departure.upstream
+        if max((p.gradients[name].numel() for p in parts
+                if p.gradients.get(name) is not None), default=0) >= few)
+
+
+def _weigh_as(weights, by_rank, parts):
+    """Whether each part counts as its rank's loss does, or a multiple of that, on all ranks."""
+    for row in weights.by_rank.values():
+        if any(x is not None and part.rank not in by_rank and x for x, part in zip(row, parts)):
+            return False
+        ratios = [
+            x / by_rank[part.rank] for x, part in zip(row, parts)
+            if x is not None and part.rank in by_rank
+        ]
+        if len(ratios) < 2 or max(ratios) - min(ratios) > 3 * weights.precision * max(
+                map(abs, ratios)):
+            return False
+    return True
+
+
 _NOTHING = object()
 
 

@@ -11,10 +11,11 @@ import torch
 
 from .clipping import clip_factor, clipped_by_own, seen_norms
 from .departure import Finder
+from .dtypes import coarsest, narrowed
 from .recording import Recording, local_piece, plain
 from .report import texts
 from .losses import meaning_of_losses, parts_of_losses
-from .shares import Cutter, meaning, weights_of
+from .shares import Cutter, are_of_the_losses, meaning, weights_of
 
 _POLL_S = 0.01
 
@@ -43,7 +44,7 @@ class WatchedSingle:
         # A rank that fails ends this process
         while not all(os.path.exists(path) for path in self._paths):
             time.sleep(_POLL_S)
-        self._ranks = [torch.load(path, weights_only=False) for path in self._paths]
+        self._ranks = _as_exact([torch.load(path, weights_only=False) for path in self._paths])
         self._cutter = Cutter(self._ranks)
         self._backwards = 0
         self._recording.after_backward = self._cut
@@ -60,18 +61,20 @@ class WatchedSingle:
             self._cutter.parts = []
 
     def finish(self, found, losses):
-        trace, found = self._recording.trace(), {plain(name): g for name, g in found.items()}
+        found = {plain(name): g for name, g in found.items()}
+        trace, *self._ranks = _as_exact([self._recording.trace(), *self._ranks])
         scaled = {
             name: wrong["factor"]
             for name, wrong in self._wrong.items()
             if wrong["verdict"] == "scaled"
         }
-        finder = Finder(trace, self._ranks, list(self._wrong), self._factor(), self._right,
-                        list(scaled))
+        finder = Finder(trace, self._ranks, list(self._wrong), self._factor(), self._right, scaled)
         departure = finder.departure()
         parts = self._cutter.parts
         weights = weights_of(parts, [rank["gradients"] for rank in self._ranks], list(
             self._wrong)) if parts else []
+        if departure.stage == "backward" and are_of_the_losses(weights, departure, parts):
+            finder.blame_the_losses(departure)
         shares = [{"parameters": w.parameters, "weights": w.by_rank, "meaning": said}
                   for w in weights if (said := meaning(w, parts, self._cutter.module))]
         shares += self._shares_of(losses, found)
@@ -94,7 +97,8 @@ class WatchedSingle:
                 "call": p.call,
                 "tokens": p.tokens
             } for p in parts],
-            "shares": shares
+            "shares": shares,
+            "casts": {_name(dtype): place for dtype, place in self._recording.casts.items()}
         }
         where["text"] = [
             *texts(departure, shares, len(self._ranks), finder.factor),
@@ -125,6 +129,15 @@ class WatchedSingle:
         factors = [found["factor"] for found in self._wrong.values()]
         return factors[0] if factors and None not in factors and max(factors) - min(
             factors) <= 0.01 * abs(factors[0]) else None
+
+
+def _as_exact(traces):
+    dtype = coarsest(traces)
+    return [narrowed(trace, dtype) for trace in traces] if dtype else traces
+
+
+def _name(dtype):
+    return str(dtype).removeprefix("torch.")
 
 
 def watched(name, folder, request, single):
