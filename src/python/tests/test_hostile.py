@@ -78,6 +78,9 @@ def huge_text(x):
     raise ValueError("x" * 60_000_000)
 def half_a_pair(x):
     raise ValueError("half: \\ud800, \\x1b[31m, ::error::x")
+def commands(x):
+    print("::error::printed\\n##[error]printed", flush=True)
+    raise ValueError("\\u00a0::error::y\\n\\u3000::stop-commands::z\\n##[error]x")
 def nap(x):
     time.sleep(0.2)
     return x * 1
@@ -94,11 +97,11 @@ class Hostile(unittest.TestCase):
         (self.folder /
          name).write_text(content if isinstance(content, str) else json.dumps(content))
 
-    def run_it(self, *arguments, timeout=100, **options):
+    def run_it(self, *arguments, timeout=100, both=True, **options):
         done = subprocess.run([DISTGRAD, *arguments], cwd=self.folder,
                               stdout=options.pop("stdout", subprocess.PIPE), stderr=subprocess.PIPE,
                               text=True, timeout=timeout, **options)
-        return done.returncode, (done.stdout or "") + done.stderr
+        return done.returncode, (done.stdout or "") + (done.stderr if both else "")
 
     def write_call(self, name, file, function, **more):
         step = {
@@ -111,27 +114,45 @@ class Hostile(unittest.TestCase):
     def run_code(self, *arguments, **options):
         return self.run_it("run", "--allow-code", "--python", sys.executable, *arguments, **options)
 
+    def check_holds_no_command(self, output, is_data=False):
+        for line in output.split("\n"):
+            # What .NET trims, and what a shell's user sees as nothing
+            self.assertFalse(line.strip().startswith(("::", "stop-commands")), line)
+            for words in ("##[", "##vso[", *([] if is_data else ["\x1b", "\u202e"])):
+                self.assertNotIn(words, line)
+
     def test_no_line_is_a_command_of_the_runner(self):
         for name in ("a.json", "b\n::error::forged.json", "\x1b[31m\u202e.json"):
             self.write(name, {**SUM, "steps": SUM["steps"] + [{"z": "::stop-commands::abcdef"}]})
-        self.write("c\n::error::forged.json", SUM)
-        for command in (["run",
-                         "."], ["run", "--simulate",
-                                "."], ["golden", "check",
-                                       "."], ["explain",
-                                              "a.json"], ["explain", "c\n::error::forged.json"],
-                        ["repro",
-                         "a.json"], ["list", "scenarios",
-                                     "."], ["list", "cases",
-                                            "."], ["compare", "a.json",
-                                                   "c\n::error::forged.json"], ["::error::x"]):
+        forged = "c\n::error::forged.json"
+        self.write(forged, SUM)
+        self.write("d ##[error]x.json", {**SUM, "note": "##vso[task.complete]"})
+        for command in (["run", "."], ["run", "--simulate", "."], ["golden", "check", "."],
+                        ["explain", "a.json"], ["explain", forged], ["repro", "a.json"],
+                        ["repro", "d ##[error]x.json"], ["list", "scenarios", "."],
+                        ["list", "cases", "."], ["list", "cases", "--json", "."],
+                        ["list", "scenarios", "--json", "."], ["compare", "a.json", forged],
+                        ["::error::x"]):
             with self.subTest(command):
                 _, output = self.run_it(*command)
                 self.assertTrue(output)
-                for line in output.split("\n"):
-                    self.assertFalse(line.lstrip().startswith(("::", "stop-commands")), line)
-                    self.assertNotIn("\x1b", line)
-                    self.assertNotIn("\u202e", line)
+                self.check_holds_no_command(output, is_data="--json" in command)
+
+    def test_no_line_of_a_report_that_is_printed_is_a_command(self):
+        self.write("bad.py", DESTRUCTIVE)
+        name = "##[error]x.json"
+        self.write_call(name, "bad.py", "commands")
+        for report in ("json", "junit", "markdown", "sarif", "html"):
+            with self.subTest(report):
+                code, output = self.run_code(f"--{report}", "-", name, both=False)
+                self.assertEqual(code, 3, output)
+                self.assertIn("stop-commands", output)
+                self.check_holds_no_command(output)
+                if report == "json":
+                    case = json.loads(output)["cases"][0]
+                    self.assertEqual(case["name"], "##[error]x")
+                    self.assertIn("\u3000::stop-commands::z", case["error"]["message"])
+                    self.assertTrue(case["output"][0].startswith("::error::printed"))
 
     def test_files_that_never_end_are_refused(self):
         os.mkfifo(self.folder / "pipe.json")
