@@ -8,45 +8,9 @@ import resource
 import signal
 import subprocess
 import sys
-import tempfile
 import unittest
-from pathlib import Path
 
-DISTGRAD = os.environ.get("DISTGRAD") or "distgrad"
-SUM = {
-    "world_size": 2,
-    "inputs": {
-        "x": {
-            "by_rank": [1.0, 2.0]
-        }
-    },
-    "steps": [{
-        "y": {
-            "all_reduce": "x",
-            "op": "sum"
-        }
-    }],
-    "loss": "y * y",
-    "objective": "sum",
-    "subjects": {
-        "reference": "match"
-    }
-}
-
-# Tells what it can see, and leaves a process behind, in a session of its own.
-CURIOUS = """
-import os, subprocess, sys
-def look(x, w):
-    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)", os.environ.get("MARK", "")], start_new_session=True)
-    devices = [line.split(":")[0].strip() for line in open("/proc/net/dev") if ":" in line]
-    processes = [open(f"/proc/{p}/cmdline").read() for p in os.listdir("/proc") if p.isdigit()]
-    others = sum("unittest" in words for words in processes)
-    privileges = [line.split()[1] for line in open("/proc/self/status") if line.startswith("NoNewPrivs")]
-    raise ValueError(f"devices={devices} others={others} secret={os.environ.get('SECRET')} privileges={privileges}")
-def every_rank(xs, ws):
-    return [x * w for x, w in zip(xs, ws)]
-"""
-
+from in_a_folder import DISTGRAD, SUM, InAFolder
 
 # Where it is, and what this process listens at.
 CONNECTED = """
@@ -87,33 +51,7 @@ def nap(x):
 """
 
 
-class Hostile(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
-
-    def write(self, name, content):
-        (self.folder /
-         name).write_text(content if isinstance(content, str) else json.dumps(content))
-
-    def run_it(self, *arguments, timeout=100, both=True, **options):
-        done = subprocess.run([DISTGRAD, *arguments], cwd=self.folder,
-                              stdout=options.pop("stdout", subprocess.PIPE), stderr=subprocess.PIPE,
-                              text=True, timeout=timeout, **options)
-        return done.returncode, (done.stdout or "") + (done.stderr if both else "")
-
-    def write_call(self, name, file, function, **more):
-        step = {
-            "call": f"python:{file}:{function}",
-            "args": ["x"],
-            "simulate": f"python:{file}:every_rank"
-        }
-        self.write(name, {**SUM, "steps": [{"y": step}], **more})
-
-    def run_code(self, *arguments, **options):
-        return self.run_it("run", "--allow-code", "--python", sys.executable, *arguments, **options)
-
+class Hostile(InAFolder):
     def check_holds_no_command(self, output, is_data=False):
         for line in output.split("\n"):
             # What .NET trims, and what a shell's user sees as nothing
@@ -317,36 +255,6 @@ class Hostile(unittest.TestCase):
         self.assertEqual(len(json.loads((self.folder / "r.json").read_text())["cases"]), done)
         self.assertEqual((self.folder / "r.xml").read_text().count('<testcase name="') - 1,
                          done)  # one says that it was interrupted
-
-    def test_in_the_sandbox_there_is_nothing_to_see(self):
-        self.write("a.json", SUM)
-        code, output = self.run_it("run", "--sandbox", "a.json")
-        if code == 2 and "this system does not let distgrad" in output:
-            self.skipTest(output)
-        self.assertEqual(code, 0, output)
-        self.write("curious.py", CURIOUS)
-        step = {
-            "call": "python:curious.py:look",
-            "args": ["x", "x"],
-            "simulate": "python:curious.py:every_rank"
-        }
-        self.write("look.json", {**SUM, "steps": [{"y": step}]})
-        mark = f"distgrad-left-behind-{os.getpid()}"
-        for sandbox in ([], ["--sandbox"]):
-            code, output = self.run_it("run", *sandbox, "--allow-code", "--python", sys.executable,
-                                       "look.json", env={
-                                           **os.environ, "SECRET": "token",
-                                           "MARK": mark
-                                       })
-            self.assertEqual(code, 3, output)
-            told = " ".join(output.split())
-            if sandbox:
-                self.assertIn("devices=['lo'] others=0 secret=None privileges=['1']", told)
-            else:
-                self.assertIn("secret=token privileges=['0']", told)
-            running = subprocess.run(["ps", "ax", "-o", "args"], capture_output=True,
-                                     text=True).stdout
-            self.assertNotIn(mark, running, "a daemon is left behind")
 
 
 if __name__ == "__main__":
