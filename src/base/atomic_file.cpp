@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/unique_fd.h"
+#include "base/visible_text.h"
 
 namespace distgrad {
 namespace {
@@ -65,7 +66,8 @@ void write_beside_and_rename(const std::string& path, std::string_view text) {
 
 void write_file_atomically(const std::string& path, std::string_view text) {
   if (path == "-") {
-    if (const int error = write_all(STDOUT_FILENO, text)) fail("standard output", error);
+    const int error = write_all(STDOUT_FILENO, without_commands(text));
+    if (error != 0) fail("standard output", error);
     return;
   }
   std::error_code ignored;

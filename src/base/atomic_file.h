@@ -6,9 +6,10 @@
 
 namespace distgrad {
 
-// Writes to a temporary file in the same folder and renames it over `path`. "-" is standard output;
-// what exists and is not a regular file (a FIFO, /dev/stdout, /dev/null) is written to directly. A
-// symbolic link is followed. Throws UserError, naming the path, where it cannot be written.
+// Writes to a temporary file in the same folder and renames it over `path`. "-" is standard output,
+// where nothing is a runner's command (visible_text.h); what exists and is not a regular file (a
+// FIFO, /dev/stdout, /dev/null) is written to directly. A symbolic link is followed. Throws
+// UserError, naming the path, where it cannot be written.
 void write_file_atomically(const std::string& path, std::string_view text);
 
 }  // namespace distgrad

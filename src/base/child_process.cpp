@@ -13,9 +13,11 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/confinement.h"
 #include "base/error.h"
 #include "base/limits.h"
 #include "base/namespaces.h"
+#include "base/sandbox.h"
 
 extern char** environ;
 
@@ -28,12 +30,13 @@ std::vector<std::string> merged_environment(const ChildCommand& command) {
   std::vector<std::string> result;
   for (char** entry = environ; *entry; ++entry) {
     const std::string_view text = *entry;
-    bool replaced = false;
+    bool replaced = in_sandbox() && text.starts_with("TMPDIR=");
     for (const auto& [name, value] : command.environment)
       replaced = replaced || (text.starts_with(name) && text.substr(name.size()).starts_with('='));
     if (!replaced) result.emplace_back(text);
   }
   for (const auto& [name, value] : command.environment) result.push_back(name + "=" + value);
+  if (in_sandbox()) result.push_back(std::string("TMPDIR=") + kPrivateFolder);
   return result;
 }
 
@@ -82,7 +85,7 @@ void be_killed_first() {
   syscall(SYS_close_range, static_cast<unsigned>(inherited >= 0 ? kInheritedFd + 1 : kInheritedFd),
           ~0U, 0U);
 
-  execve(arguments[0], arguments, environment);
+  if (!in_sandbox() || !confine()) execve(arguments[0], arguments, environment);
   const char* reason = strerror(errno);
   [[maybe_unused]] ssize_t n = write(STDERR_FILENO, reason, strlen(reason));
   _exit(127);

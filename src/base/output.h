@@ -10,7 +10,7 @@ namespace distgrad {
 void put(std::string_view text);
 void put_error(std::string_view text);
 
-// What programs read: as it is.
+// What holds no foreign words, or commands of ours: as it is.
 void put_raw(std::string_view text);
 
 // Whether all of it has arrived; else why not.

@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/confinement.h"
 #include "base/error.h"
 #include "base/namespaces.h"
 #include "base/unique_fd.h"
@@ -80,6 +81,27 @@ void clean_environment() {
   for (const std::string& name : removed) unsetenv(name.c_str());
 }
 
+// Whether what is started in the sandbox can be confined: tried in a child, as it goes for good.
+void try_to_confine(int report) {
+  const pid_t child = fork();
+  if (child < 0) refuse("start a process", errno);
+  if (child == 0) {
+    try {
+      if (const char* what = confine()) refuse(what, errno);
+      _exit(0);
+    } catch (const UserError& e) {
+      [[maybe_unused]] const ssize_t n = write(report, e.what(), std::strlen(e.what()));
+      _exit(2);
+    }
+  }
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (status != 0) _exit(2);
+}
+
+bool entered = false;
+
 // What the first process of the namespace could not do is said to the one that waits: 0 and
 // nothing, or a text.
 void enter_as_first(int report) {
@@ -89,11 +111,13 @@ void enter_as_first(int report) {
     if (const char* what = raise_loopback()) refuse(what, errno);
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) refuse("give up privileges", errno);
     clean_environment();
+    try_to_confine(report);
   } catch (const UserError& e) {
     [[maybe_unused]] const ssize_t n = write(report, e.what(), std::strlen(e.what()));
     _exit(2);
   }
   syscall(SYS_close_range, 3U, ~0U, 0U);  // the report among them
+  entered = true;
 }
 
 pid_t inner = 0;
@@ -112,6 +136,8 @@ void hand_on(int signal) { kill(inner, signal); }
 }
 
 }  // namespace
+
+bool in_sandbox() { return entered; }
 
 void enter_sandbox() {
   const uid_t user = geteuid();

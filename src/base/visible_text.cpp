@@ -1,5 +1,6 @@
 #include "base/visible_text.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstdio>
@@ -33,7 +34,8 @@ std::string escape(std::uint32_t code) {
   return text.data();
 }
 
-constexpr std::string_view kBlanks = " \t\r\v\f";
+// GitHub's runner trims all that .NET takes for white space, some of it beyond ASCII.
+bool may_be_trimmed(char c) { return c < '!' || c > '~'; }
 
 }  // namespace
 
@@ -56,16 +58,16 @@ std::string visible_text(std::string_view text, Lines lines, std::size_t longest
 
 std::string without_commands(std::string_view text, std::string_view line_so_far) {
   std::string out;
-  bool only_blanks = line_so_far.find_first_not_of(kBlanks) == line_so_far.npos;
+  bool begins = std::all_of(line_so_far.begin(), line_so_far.end(), may_be_trimmed);
   for (std::size_t i = 0; i < text.size(); ++i) {
     const std::string_view rest = text.substr(i);
-    if (only_blanks && rest.starts_with("::"))
-      out += "\\x3a";
+    if (begins && rest.starts_with("::"))
+      out += "\\u003a";
     else if (rest.starts_with("##[") || rest.starts_with("##vso["))
-      out += "\\x23";
+      out += "\\u0023";
     else
       out += text[i];
-    only_blanks = text[i] == '\n' || (only_blanks && kBlanks.find(text[i]) != kBlanks.npos);
+    begins = text[i] == '\n' || (begins && may_be_trimmed(text[i]));
   }
   return out;
 }

@@ -21,9 +21,9 @@ inline constexpr std::size_t kWhole = std::string_view::npos;
 std::string visible_text(std::string_view text, Lines lines, std::size_t longest = kWhole);
 
 // The text with every line that GitHub's or Azure's runner would take for a command made one that
-// it does not: behind blanks
-// "::", and "##[" and "##vso[" anywhere. `line_so_far`: what stands before the text on its first
-// line.
+// it does not: "::" where a line begins, behind white space of any kind, and "##[" and "##vso["
+// anywhere. The escapes are JSON's, so that a JSON text means what it meant. `line_so_far`: what
+// stands before the text on its first line.
 std::string without_commands(std::string_view text, std::string_view line_so_far = "");
 
 }  // namespace distgrad

@@ -32,10 +32,13 @@ TEST(VisibleText, IsCut) {
 
 TEST(WithoutCommands, MakesCommandsPlainText) {
   EXPECT_EQ(without_commands("::stop-commands::x\n  ::error::y\nz ::warning::"),
-            "\\x3a:stop-commands::x\n  \\x3a:error::y\nz ::warning::");
-  EXPECT_EQ(without_commands("a ##[command]b ##vso[task]"), "a \\x23#[command]b \\x23#vso[task]");
+            "\\u003a:stop-commands::x\n  \\u003a:error::y\nz ::warning::");
+  EXPECT_EQ(without_commands("a ##[command]b ##vso[task]"),
+            "a \\u0023#[command]b \\u0023#vso[task]");
   EXPECT_EQ(without_commands("::x", "case: "), "::x");
-  EXPECT_EQ(without_commands("::x", "  "), "\\x3a:x");
+  EXPECT_EQ(without_commands("::x", "  "), "\\u003a:x");
+  for (const char* blank : {"\u00A0", "\u2003 ", " \u3000", "\u1680\t"})
+    EXPECT_EQ(without_commands(std::string(blank) + "::x"), std::string(blank) + "\\u003a:x");
   EXPECT_EQ(without_commands("std::vector\n"), "std::vector\n");
 }
 

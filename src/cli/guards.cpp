@@ -33,7 +33,7 @@ GuardOptions::GuardOptions(CLI::App& app) {
                               ->type_name("S");
   app.add_option("--max-memory", max_memory_, "for the ranks of a case: 4G; default 9/10 of all")
       ->type_name("SIZE");
-  app.add_flag("--sandbox", sandbox_, "strangers' code: no network, no other processes");
+  app.add_flag("--sandbox", sandbox_, "strangers' code: no network, files read-only");
   app.add_flag("--host-network", host_network_, "ranks on the machine's network, not their own");
 }
 

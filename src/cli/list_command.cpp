@@ -215,7 +215,7 @@ ExitCode list_command(const Arguments& arguments) {
     throw UserError(fmt::format("list: {} takes no path", what));
   const Listing listing = subject.function(paths);
   if (as_json)
-    put_raw(json_text(listing.rows));
+    put(json_text(listing.rows));
   else
     put(table(listing.rows, subject.shown));
   tell_invalid(listing.invalid);

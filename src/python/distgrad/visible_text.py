@@ -8,12 +8,18 @@ import re
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     "\ufe00-\ufe0f\ufeff\ufff0-\ufffb\ufffe\uffff\ud800-\udfff\U000e0000-\U000e0fff]")
-# What the logs of GitHub and Azure obey.
-_COMMAND = re.compile(r"^([ \t]*)::|##(?=\[|vso\[)", re.MULTILINE)
+# What the logs of GitHub and Azure obey: the first where a line begins, behind white space of any
+# kind.
+_COMMAND = re.compile(r"^([^!-~\n]*)::|##(?=\[|vso\[)", re.MULTILINE)
 
 
 def visible_text(text):
-    return _COMMAND.sub(_harmless, _HIDDEN.sub(_escaped, text))
+    return without_commands(_HIDDEN.sub(_escaped, text))
+
+
+def without_commands(text):
+    """The escapes are JSON's, so that a JSON text means what it meant."""
+    return _COMMAND.sub(_harmless, text)
 
 
 def on_one_line(text):
@@ -22,9 +28,10 @@ def on_one_line(text):
 
 def _escaped(match):
     code = ord(match[0])
-    return (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000
-            else f"\\U{code:08x}")
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def _harmless(match):
-    return match[1] + "\\x3a:" if match[1] is not None else "\\x23#"
+    return "\\u0023#" if match[1] is None else match[1] + "\\u003a:"

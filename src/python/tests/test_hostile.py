@@ -8,45 +8,9 @@ import resource
 import signal
 import subprocess
 import sys
-import tempfile
 import unittest
-from pathlib import Path
 
-DISTGRAD = os.environ.get("DISTGRAD") or "distgrad"
-SUM = {
-    "world_size": 2,
-    "inputs": {
-        "x": {
-            "by_rank": [1.0, 2.0]
-        }
-    },
-    "steps": [{
-        "y": {
-            "all_reduce": "x",
-            "op": "sum"
-        }
-    }],
-    "loss": "y * y",
-    "objective": "sum",
-    "subjects": {
-        "reference": "match"
-    }
-}
-
-# Tells what it can see, and leaves a process behind, in a session of its own.
-CURIOUS = """
-import os, subprocess, sys
-def look(x, w):
-    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)", os.environ.get("MARK", "")], start_new_session=True)
-    devices = [line.split(":")[0].strip() for line in open("/proc/net/dev") if ":" in line]
-    processes = [open(f"/proc/{p}/cmdline").read() for p in os.listdir("/proc") if p.isdigit()]
-    others = sum("unittest" in words for words in processes)
-    privileges = [line.split()[1] for line in open("/proc/self/status") if line.startswith("NoNewPrivs")]
-    raise ValueError(f"devices={devices} others={others} secret={os.environ.get('SECRET')} privileges={privileges}")
-def every_rank(xs, ws):
-    return [x * w for x, w in zip(xs, ws)]
-"""
-
+from in_a_folder import DISTGRAD, SUM, InAFolder
 
 # Where it is, and what this process listens at.
 CONNECTED = """
@@ -78,60 +42,55 @@ def huge_text(x):
     raise ValueError("x" * 60_000_000)
 def half_a_pair(x):
     raise ValueError("half: \\ud800, \\x1b[31m, ::error::x")
+def commands(x):
+    print("::error::printed\\n##[error]printed", flush=True)
+    raise ValueError("\\u00a0::error::y\\n\\u3000::stop-commands::z\\n##[error]x")
 def nap(x):
     time.sleep(0.2)
     return x * 1
 """
 
 
-class Hostile(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
-
-    def write(self, name, content):
-        (self.folder /
-         name).write_text(content if isinstance(content, str) else json.dumps(content))
-
-    def run_it(self, *arguments, timeout=100, **options):
-        done = subprocess.run([DISTGRAD, *arguments], cwd=self.folder,
-                              stdout=options.pop("stdout", subprocess.PIPE), stderr=subprocess.PIPE,
-                              text=True, timeout=timeout, **options)
-        return done.returncode, (done.stdout or "") + done.stderr
-
-    def write_call(self, name, file, function, **more):
-        step = {
-            "call": f"python:{file}:{function}",
-            "args": ["x"],
-            "simulate": f"python:{file}:every_rank"
-        }
-        self.write(name, {**SUM, "steps": [{"y": step}], **more})
-
-    def run_code(self, *arguments, **options):
-        return self.run_it("run", "--allow-code", "--python", sys.executable, *arguments, **options)
+class Hostile(InAFolder):
+    def check_holds_no_command(self, output, is_data=False):
+        for line in output.split("\n"):
+            # What .NET trims, and what a shell's user sees as nothing
+            self.assertFalse(line.strip().startswith(("::", "stop-commands")), line)
+            for words in ("##[", "##vso[", *([] if is_data else ["\x1b", "\u202e"])):
+                self.assertNotIn(words, line)
 
     def test_no_line_is_a_command_of_the_runner(self):
         for name in ("a.json", "b\n::error::forged.json", "\x1b[31m\u202e.json"):
             self.write(name, {**SUM, "steps": SUM["steps"] + [{"z": "::stop-commands::abcdef"}]})
-        self.write("c\n::error::forged.json", SUM)
-        for command in (["run",
-                         "."], ["run", "--simulate",
-                                "."], ["golden", "check",
-                                       "."], ["explain",
-                                              "a.json"], ["explain", "c\n::error::forged.json"],
-                        ["repro",
-                         "a.json"], ["list", "scenarios",
-                                     "."], ["list", "cases",
-                                            "."], ["compare", "a.json",
-                                                   "c\n::error::forged.json"], ["::error::x"]):
+        forged = "c\n::error::forged.json"
+        self.write(forged, SUM)
+        self.write("d ##[error]x.json", {**SUM, "note": "##vso[task.complete]"})
+        for command in (["run", "."], ["run", "--simulate", "."], ["golden", "check", "."],
+                        ["explain", "a.json"], ["explain", forged], ["repro", "a.json"],
+                        ["repro", "d ##[error]x.json"], ["list", "scenarios", "."],
+                        ["list", "cases", "."], ["list", "cases", "--json", "."],
+                        ["list", "scenarios", "--json", "."], ["compare", "a.json", forged],
+                        ["::error::x"]):
             with self.subTest(command):
                 _, output = self.run_it(*command)
                 self.assertTrue(output)
-                for line in output.split("\n"):
-                    self.assertFalse(line.lstrip().startswith(("::", "stop-commands")), line)
-                    self.assertNotIn("\x1b", line)
-                    self.assertNotIn("\u202e", line)
+                self.check_holds_no_command(output, is_data="--json" in command)
+
+    def test_no_line_of_a_report_that_is_printed_is_a_command(self):
+        self.write("bad.py", DESTRUCTIVE)
+        name = "##[error]x.json"
+        self.write_call(name, "bad.py", "commands")
+        for report in ("json", "junit", "markdown", "sarif", "html"):
+            with self.subTest(report):
+                code, output = self.run_code(f"--{report}", "-", name, both=False)
+                self.assertEqual(code, 3, output)
+                self.assertIn("stop-commands", output)
+                self.check_holds_no_command(output)
+                if report == "json":
+                    case = json.loads(output)["cases"][0]
+                    self.assertEqual(case["name"], "##[error]x")
+                    self.assertIn("\u3000::stop-commands::z", case["error"]["message"])
+                    self.assertTrue(case["output"][0].startswith("::error::printed"))
 
     def test_files_that_never_end_are_refused(self):
         os.mkfifo(self.folder / "pipe.json")
@@ -296,36 +255,6 @@ class Hostile(unittest.TestCase):
         self.assertEqual(len(json.loads((self.folder / "r.json").read_text())["cases"]), done)
         self.assertEqual((self.folder / "r.xml").read_text().count('<testcase name="') - 1,
                          done)  # one says that it was interrupted
-
-    def test_in_the_sandbox_there_is_nothing_to_see(self):
-        self.write("a.json", SUM)
-        code, output = self.run_it("run", "--sandbox", "a.json")
-        if code == 2 and "this system does not let distgrad" in output:
-            self.skipTest(output)
-        self.assertEqual(code, 0, output)
-        self.write("curious.py", CURIOUS)
-        step = {
-            "call": "python:curious.py:look",
-            "args": ["x", "x"],
-            "simulate": "python:curious.py:every_rank"
-        }
-        self.write("look.json", {**SUM, "steps": [{"y": step}]})
-        mark = f"distgrad-left-behind-{os.getpid()}"
-        for sandbox in ([], ["--sandbox"]):
-            code, output = self.run_it("run", *sandbox, "--allow-code", "--python", sys.executable,
-                                       "look.json", env={
-                                           **os.environ, "SECRET": "token",
-                                           "MARK": mark
-                                       })
-            self.assertEqual(code, 3, output)
-            told = " ".join(output.split())
-            if sandbox:
-                self.assertIn("devices=['lo'] others=0 secret=None privileges=['1']", told)
-            else:
-                self.assertIn("secret=token privileges=['0']", told)
-            running = subprocess.run(["ps", "ax", "-o", "args"], capture_output=True,
-                                     text=True).stdout
-            self.assertNotIn(mark, running, "a daemon is left behind")
 
 
 if __name__ == "__main__":

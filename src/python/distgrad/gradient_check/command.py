@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 
-from ..visible_text import on_one_line, visible_text
+from ..visible_text import on_one_line, visible_text, without_commands
 
 _DTYPES = ("float64", "float32", "bfloat16", "float16")
 _RIGHT, _WRONG, _USER, _BROKEN, _TIME_OVER = 0, 1, 2, 3, 142
@@ -292,7 +292,7 @@ def _say(text):
 def _write_json(path, result):
     text = json.dumps(result["report"], indent=1)
     if path == "-":
-        _say(text)
+        _say(without_commands(text))
         return
     try:
         with open(path, "w") as file:
