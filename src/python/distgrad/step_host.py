@@ -108,8 +108,9 @@ class Member:
     def __init__(self, team, folder, request, port, listening=None):
         self.rank = team.rank
         self._folder, self._told = folder, False
-        self._names = [f"rank-{self.rank}"
-                      ] + (["single"] if self.rank == 0 and request["single"] is not None else [])
+        self._names = [f"rank-{self.rank}"]
+        if self.rank == 0 and request["single"] is not None:
+            self._names.append("single")
         place = {"host": team.store, "port": port, "interface": team.interface,
                  "local_rank": team.local_rank, "local_size": team.local_size,
                  "listening": listening}

@@ -99,8 +99,8 @@ class _Measurement:
     def _leave_out_casts(self, losses):
         """The losses as if nothing were cast to a narrower dtype; as they are where that cannot be
         done."""
-        casts, dtypes = self._gathered(self._narrowing.casts), self._gathered(
-            self._narrowing.dtypes)
+        casts = self._gathered(self._narrowing.casts)
+        dtypes = self._gathered(self._narrowing.dtypes)
         self._narrowing.casts, self._narrowing.dtypes = casts, dtypes
         if not casts:
             return losses
@@ -167,9 +167,8 @@ class _Measurement:
                 slope.error = 1e-7 * slope.value.abs()
 
     def _sample(self, count):
-        return torch.randperm(
-            count,
-            generator=torch.Generator().manual_seed(1))[:MOST_ELEMENTS].sort().values.tolist()
+        shuffled = torch.randperm(count, generator=torch.Generator().manual_seed(1))
+        return shuffled[:MOST_ELEMENTS].sort().values.tolist()
 
     def _filled(self, slopes, own, count):
         """The gradients of each objective and the errors of the first; elements that were not
