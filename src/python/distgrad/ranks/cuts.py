@@ -160,8 +160,8 @@ class Cuts:
         before, self._inside = self.exchanges, self._inside + 1
         try:
             result = _apply(cls, *args, **kwargs)
-            is_own = cls.__module__.startswith(__package__)
-            if self._inside > 1 or self.exchanges != before or is_own:
+            if (self._inside > 1 or self.exchanges != before
+                    or cls.__module__.startswith(__package__)):
                 return result
             if cls is BackwardHookFunction:  # the identity; torch wants its node
                 return result
