@@ -215,8 +215,7 @@ class Lead:
                 if message is None:
                     if rank < self._request["world_size"]:
                         self._take(rank, [_gone(rank)], {})
-                elif message[:2] == ("outcome",
-                                     self._run):  # and not a late one's of the run before
+                elif message[:2] == ("outcome", self._run):  # not a late one's of the run before
                     self._take(rank, *message[2:])
             if self._failures and not self._ending:
                 self._ending = ("late" if all(f["kind"] == "hang" for f in self._failures)

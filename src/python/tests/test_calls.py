@@ -98,9 +98,9 @@ class Calls(unittest.TestCase):
                               capture_output=True, text=True)
         cases = json.loads(report.read_text())["cases"] if report.exists() else []
         report.unlink(missing_ok=True)
-        return done.returncode, {case["name"]
-                                 + (":" + case["dtype"] if "dtype=" in case["id"] else ""): case
-                                 for case in cases}, done.stdout + done.stderr
+        by_name = {case["name"] + (":" + case["dtype"] if "dtype=" in case["id"] else ""): case
+                   for case in cases}
+        return done.returncode, by_name, done.stdout + done.stderr
 
     def test_right_programs_match_or_are_disputed(self):
         for name in RIGHT:

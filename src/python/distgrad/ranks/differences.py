@@ -226,9 +226,13 @@ class _Measurement:
         """By input, for each part, numbers of both signs and of the size of the input's
         elements."""
         generator = torch.Generator().manual_seed(1 + seed)
-        return [(item, [scale * (torch.rand(shape, generator=generator, dtype=torch.float64) + 0.5)
-                        * (2.0 * torch.randint(0, 2, shape, generator=generator) - 1)
-                        for shape in self._parts(item)])
+
+        def direction(shape, scale):
+            size = torch.rand(shape, generator=generator, dtype=torch.float64) + 0.5
+            sign = 2.0 * torch.randint(0, 2, shape, generator=generator) - 1
+            return scale * size * sign
+
+        return [(item, [direction(shape, scale) for shape in self._parts(item)])
                 for item, scale in zip(self._items, scales)]
 
     def _moved_along(self, along, by):
