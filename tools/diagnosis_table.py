@@ -238,8 +238,8 @@ def mutants_of(rng, scenario, step, body):
     groups = [name for name in list(scenario.get("groups", {})) + list(scenario.get("mesh", {}))]
     texts = []
     for name, (_, applies) in MUTANTS.items():
-        if not applies(kind, op) or scenario.get("dtype", "float64") not in NARROW.get(
-                name, DTYPES):
+        dtypes = NARROW.get(name, DTYPES)
+        if not applies(kind, op) or scenario.get("dtype", "float64") not in dtypes:
             continue
         if name == "without":
             texts.append(f"without:{rng.randrange(size)}")
@@ -248,8 +248,8 @@ def mutants_of(rng, scenario, step, body):
         elif name == "group":
             texts += [f"group:{g}" for g in groups + ["world"] if g != body.get("group", "world")]
         elif name == "order":
-            texts += [f"order:{o}" for o in ("sorted", "world_rank", "world_root")
-                     ] if body.get("group") else []
+            if body.get("group"):
+                texts += [f"order:{o}" for o in ("sorted", "world_rank", "world_root")]
         elif name == "linear":
             texts.append(f"linear:{rng.randrange(1 << 20)}")
         else:
@@ -356,8 +356,8 @@ def gives_another_gradient(case, other):
         return False
     room = 1e-11 if case["dtype"] == "float64" else 1e-5
     for name, gradient in case["gradients"].items():
-        ours, theirs = numbers_of(gradient["observed"]), numbers_of(
-            other["gradients"][name]["observed"])
+        ours = numbers_of(gradient["observed"])
+        theirs = numbers_of(other["gradients"][name]["observed"])
         if len(ours) != len(theirs):
             return True
         largest = max((abs(v) for v in ours + theirs), default=0)

@@ -58,11 +58,8 @@ class Check:
         path = self.out / f"{name}.log"
         with open(path, "w") as log, open(self.out / f"{name}.out", "w+") as printed:
             child = subprocess.Popen([str(word) for word in command], cwd=ROOT,
-                                     stdin=subprocess.DEVNULL, stdout=printed, stderr=log, env={
-                                         **os.environ,
-                                         **environment
-                                     }, start_new_session=True,
-                                    )
+                                     stdin=subprocess.DEVNULL, stdout=printed, stderr=log,
+                                     env={**os.environ, **environment}, start_new_session=True)
             try:
                 code = child.wait(timeout=left)
             except subprocess.TimeoutExpired:
@@ -128,10 +125,8 @@ class Check:
         (self.bin / "nccl-traits.json").write_text(text)
         (self.out / "nccl-traits.json").write_text(text)
         wrong = [f"{k} ({v.get('why', '')})" for k, v in found.items() if not v["native"]]
-        self.say(
-            f"\nself-test of nccl, {len(found)} primitives in {seconds:.1f} s; composed: "
-            f"{', '.join(wrong) or 'nothing'}"
-        )
+        self.say(f"\nself-test of nccl, {len(found)} primitives in {seconds:.1f} s; composed:"
+                 f" {', '.join(wrong) or 'nothing'}")
         self.done.append(f"{len(found)} primitives")
 
     def debate(self):
@@ -168,10 +163,8 @@ class Check:
                                          for p in (ROOT / "scenarios").iterdir() if p.is_dir()))
 
     def scenario_table(self, rows, folders):
-        self.say(
-            "\n| scenarios | folder | cases | as expected | not | broken | skipped | disputed | "
-            "seconds |\n"
-            + "| --- " * 9 + "|")
+        self.say("\n| scenarios | folder | cases | as expected | not | broken | skipped | disputed"
+                 " | seconds |\n" + "| --- " * 9 + "|")
         for folder in folders:
             for name, arguments in rows:
                 self.scenario_row(name, folder, arguments)
@@ -213,10 +206,8 @@ class Check:
         except OutOfTime:
             self.fault(f"{sum(totals['gloo on cuda'].values())} of {self.programs} random programs:"
                        " out of time")
-        self.say(
-            "\n| random programs, `reference` | programs | match | mismatch | disputed | error | "
-            "skipped | accused here alone |\n"
-            + "| --- " * 8 + "|")
+        self.say("\n| random programs, `reference` | programs | match | mismatch | disputed | error"
+                 " | skipped | accused here alone |\n" + "| --- " * 8 + "|")
         for name, counts in totals.items():
             figures = ([sum(counts.values())] + [
                 counts.get(v, 0) for v in ("match", "mismatch", "disputed", "error", "skipped")])

@@ -127,14 +127,14 @@ def observed(case):
 def difference(row, real):
     """What differs, as a line; None where nothing does. What raises must raise in both; the words
     are each one's own."""
-    if row["verdict"] == real["verdict"] == "error" and row["error"]["kind"] == real["error"][
-            "kind"] == "exception":
+    if (row["verdict"] == real["verdict"] == "error"
+            and row["error"]["kind"] == real["error"]["kind"] == "exception"):
         return None
     if row["verdict"] != real["verdict"]:
         return outcome(real)
     tolerance = {"bfloat16": 0.05, "float16": 0.01}.get(row["dtype"], 1e-5)
-    return None if close(observed(row), observed(real),
-                         tolerance) else f"{outcome(real)} with other gradients"
+    is_close = close(observed(row), observed(real), tolerance)
+    return None if is_close else f"{outcome(real)} with other gradients"
 
 
 def explain(subject, name, text, version, used):
@@ -199,8 +199,8 @@ def main():
     used, failed = set(), False
     with tempfile.TemporaryDirectory() as folder:
         write_battery(options, folder)
-        paths = [folder
-                ] if options.short or options.only != ".*" else [folder, "scenarios/collectives"]
+        is_part = options.short or options.only != ".*"
+        paths = [folder] if is_part else [folder, "scenarios/collectives"]
         for subject in options.subject or MODULES:
             failed |= bool(compare(options, paths, subject, folder, used))
     for known in KNOWN if options.only == ".*" else ():

@@ -155,8 +155,8 @@ class WithAStandIn(Case):
     @staticmethod
     def outcome(case):
         observed = {name: g["observed"] for name, g in case["gradients"].items()}
-        return case["file"], case["subject"], case["verdict"], [
-            f["rule"] for f in case["findings"]], observed
+        rules = [f["rule"] for f in case["findings"]]
+        return case["file"], case["subject"], case["verdict"], rules, observed
 
     def test_what_it_lacks_is_composed_and_told(self):
         (case,) = self.cases(self.scenario(), code=0)

@@ -166,8 +166,8 @@ def check_lists_for_other_tools():
     cases = listed["cases"]
     assert len(cases) == 12 and {case["world_size"] for case in cases} == {2, 3}
     assert {case["backend"]: bool(case["skipped"]) for case in cases}["gloo"] is False
-    assert {case["expected"]["verdict"] for case in cases if case["subject"] == "in_place"
-           } == {"mismatch"}
+    expected = {case["expected"]["verdict"] for case in cases if case["subject"] == "in_place"}
+    assert expected == {"mismatch"}
     for case in cases:
         assert json.loads(distgrad("list", "cases", "--json", case["id"]).stdout) == [case]
     FIRST.write_text("{}")

@@ -155,7 +155,8 @@ class Browser:
                                                       {}).get("description", "exception"))
             elif method == "Log.entryAdded" and p["entry"]["level"] in ("error", "warning"):
                 told.append(p["entry"]["text"])
-            elif method == "Network.requestWillBeSent" and not p["request"]["url"].startswith(
-                ("file:", "data:", "about:")):
-                told.append("asked for " + p["request"]["url"])
+            elif method == "Network.requestWillBeSent":
+                address = p["request"]["url"]
+                if not address.startswith(("file:", "data:", "about:")):
+                    told.append("asked for " + address)
         return told

@@ -67,8 +67,8 @@ class Folder:
         found = []
         for process in Path("/proc").glob("[0-9]*"):
             try:
-                if f"LAUNCH_TEST={self.path}\0" in (process / "environ").read_text(
-                        errors="replace"):
+                environment = (process / "environ").read_text(errors="replace")
+                if f"LAUNCH_TEST={self.path}\0" in environment:
                     state = (process / "stat").read_text().rpartition(")")[2].split()[0]
                     if state not in "ZX":
                         found.append((int(process.name), (process / "comm").read_text().strip()))
@@ -101,11 +101,10 @@ def compare(folder, launched, arguments, code):
     for name, start in (("here", list), ("there", launched)):
         file = folder.path / f"{name}.json"
         result = folder.run(start([DISTGRAD, arguments[0], "--json", str(file), *arguments[1:]]))
-        assert file.exists(
-        ), f"{name}: no report: {result.returncode}\n{result.stdout}\n{result.stderr}"
+        told = f"{name}: {result.returncode}\n{result.stdout}\n{result.stderr}"
+        assert file.exists(), "no report: " + told
         # torchrun has an exit code of its own for processes that fail.
-        assert (result.returncode == 0) == (
-            code == 0), f"{name}: {result.returncode}\n{result.stdout}\n{result.stderr}"
+        assert (result.returncode == 0) == (code == 0), told
         reports.append(json.loads(file.read_text()))
     assert without_places(reports[0]) == without_places(reports[1]), "the reports differ"
     return result, reports[1]
@@ -113,8 +112,8 @@ def compare(folder, launched, arguments, code):
 
 def check_run(folder, launched, hosts):
     result, report = compare(folder, launched, RUN, 0)
-    assert report["summary"]["as_expected"] > 10 and report["summary"]["broken"] == 0, report[
-        "summary"]
+    summary = report["summary"]
+    assert summary["as_expected"] > 10 and summary["broken"] == 0, summary
     text = result.stdout
     assert "as expected" in text and "On the 4 ranks of" in text, text
     told = report["tool"].get("hosts")
@@ -231,9 +230,8 @@ def failures():
         began = time.monotonic()
         outputs = [process.communicate(timeout=100) for process in started]
         assert told in outputs[0][1], outputs[0]
-        assert [p.returncode for p in started] == [3, 3,
-                                                   {signal.SIGKILL: -9, signal.SIGTERM: 143}[end],
-                                                   3], [p.returncode for p in started]
+        codes, of_ended = [p.returncode for p in started], -9 if end == signal.SIGKILL else 143
+        assert codes == [3, 3, of_ended, 3], codes
         assert json.loads((folder.path / "r.json").read_text())["cases"] == []
         assert all(not outputs[rank][0] and not outputs[rank][1] for rank in (1, 3)), outputs
         print(f"{end.name}: all ended after {time.monotonic() - began:.1f} s")
@@ -242,8 +240,8 @@ def failures():
     folder = Folder()
     started = by_hand(folder, reporting(folder, ["run", "--no-such-option"]))
     outputs = [process.communicate(timeout=100) for process in started]
-    assert [p.returncode for p in started
-           ] == [2] * 4 and not any(o[0] or o[1] for o in outputs[1:]), outputs
+    assert [p.returncode for p in started] == [2] * 4, outputs
+    assert not any(o[0] or o[1] for o in outputs[1:]), outputs
     folder.check_all_gone()
 
 
@@ -257,8 +255,8 @@ def check_lost_audit():
     started[2].kill()
     outputs = [process.communicate(timeout=100) for process in started]
     assert [p.returncode for p in started] == [3, 3, -9, 3], outputs
-    assert "rank 2 on " in outputs[0][1] and "; 1 of 2 collectives were finished" in outputs[0][
-        1], outputs[0]
+    told = outputs[0][1]
+    assert "rank 2 on " in told and "; 1 of 2 collectives were finished" in told, outputs[0]
     report = json.loads((folder.path / "r.json").read_text())
     assert "1 of 2 collectives" in report["ended_early"], report
     assert [row["collective"] for row in report["collectives"]] == ["broadcast"], report
@@ -302,25 +300,24 @@ def check_api(folder, launched, size):
         for one in found.values():
             one.pop("seconds")
     for rank, found in enumerate(by_rank):
-        assert found == by_rank[
-            0], f"rank {rank} has another outcome than rank 0: {found} {by_rank[0]}"
+        why = f"rank {rank} has another outcome than rank 0: {found} {by_rank[0]}"
+        assert found == by_rank[0], why
     found = by_rank[0]
     kinds = {name: one["kind"] for name, one in found.items()}
     assert kinds == {"wrong": "AssertionError", "part": "Report", "larger": "ValueError",
                      "raises": "RankError", "hangs": "RankError", "collective": "AssertionError",
                      "right": "Report"}, found
-    assert f"on {size} ranks" in found["right"]["text"] and "on 2 ranks" in found["part"][
-        "text"], found
-    assert found["wrong"]["wrong"] == [
-        "w"] and f"rank {size - 1}" in found["wrong"]["text"], found["wrong"]
-    assert f"needs {size + 1} ranks" in found["larger"]["text"] and f"has started {size}" in found[
-        "larger"]["text"], found["larger"]
-    assert "rank 2 raised" in found["raises"]["text"] and "no such layer" in found["raises"][
-        "text"], found["raises"]
-    for said in ("rank 1 not done", "in sleeping", "in all_reduce at"):
-        assert said in found["hangs"]["text"], found["hangs"]
-    for said in (f"On the {size} ranks of", "FAIL", f"rank {size - 1}"):
-        assert said in found["collective"]["text"], found["collective"]
+    assert found["wrong"]["wrong"] == ["w"], found["wrong"]
+    for name, texts in {
+            "right": [f"on {size} ranks"],
+            "part": ["on 2 ranks"],
+            "wrong": [f"rank {size - 1}"],
+            "larger": [f"needs {size + 1} ranks", f"has started {size}"],
+            "raises": ["rank 2 raised", "no such layer"],
+            "hangs": ["rank 1 not done", "in sleeping", "in all_reduce at"],
+            "collective": [f"On the {size} ranks of", "FAIL", f"rank {size - 1}"],
+    }.items():
+        assert all(text in found[name]["text"] for text in texts), found[name]
 
 
 def check_step_among(folder, launched, size):
@@ -330,8 +327,8 @@ def check_step_among(folder, launched, size):
     for rank in range(size):
         assert (folder.path / f"{rank}.json").exists(), result.stdout + result.stderr
         found = json.loads((folder.path / f"{rank}.json").read_text())["wrong"]
-        assert found["kind"] == "AssertionError" and found["wrong"] == [
-            "w"] and f"on {size} ranks" in found["text"], found
+        assert found["kind"] == "AssertionError" and found["wrong"] == ["w"], found
+        assert f"on {size} ranks" in found["text"], found
 
 
 def api():
@@ -377,9 +374,8 @@ def check_different_calls():
     for rank in range(3):
         assert (folder.path / f"{rank}.json").exists(), outputs
         found = json.loads((folder.path / f"{rank}.json").read_text())["differently"]
-        assert found[
-            "kind"] == "LaunchError" and "rank 1 calls check_step(sleeping, world_size=2)" in found[
-                "text"], found
+        assert found["kind"] == "LaunchError", found
+        assert "rank 1 calls check_step(sleeping, world_size=2)" in found["text"], found
     folder.check_all_gone()
 
 

@@ -42,8 +42,8 @@ NOT_RUN = {
     r"distgrad .*(nccl|cuda)": "needs a GPU",
     r"distgrad .*library:build/": "needs a library that is built for it: tests/operators",
     r"distgrad run .*--timeout 3600": "stops at a breakpoint: src/python/tests/test_debugging.py",
-    r"distgrad (fuzz .*--seconds|golden|run "
-    r"--golden)": "takes long, or writes beside the scenarios: tests/golden",
+    r"distgrad (fuzz .*--seconds|golden|run --golden)":
+        "takes long, or writes beside the scenarios: tests/golden",
     r"distgrad doctor": "tells of the machine",
     r"build/": "needs a build folder",
 }
@@ -123,10 +123,8 @@ class Commands:
         self.times = []
 
     def run(self, command, folder):
-        if not re.match(
-                r"distgrad (audit|run|explain|list|help|version|schema) "
-                r"?(?!.*(--out|--html|--json|failing|repro))",
-                command):
+        if not re.match(r"distgrad (audit|run|explain|list|help|version|schema)"
+                        r" ?(?!.*(--out|--html|--json|failing|repro))", command):
             return self._run(command, folder)
         with self._lock:
             is_new = command not in self._done

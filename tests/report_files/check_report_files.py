@@ -116,8 +116,8 @@ def check_all_formats_at_once():
                for r in read_sarif()["results"]}
     assert set(results) == {"all/wrong.json", "all/mended.json", "bad"}, results.keys()
     place = results["all/wrong.json"]["locations"][0]["physicalLocation"]
-    assert place["region"]["startLine"] == 6 and place["artifactLocation"][
-        "uri"] == "all/wrong.json"
+    assert place["region"]["startLine"] == 6
+    assert place["artifactLocation"]["uri"] == "all/wrong.json"
     summary = pathlib.Path("r.md").read_text(encoding="utf-8")
     assert summary.startswith(
         "## distgrad: 2 not as expected, 1 problem in files or subjects, of 4 cases")

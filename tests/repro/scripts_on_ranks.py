@@ -175,8 +175,8 @@ def check(paths, every=1, offset=0, options=(), shared=()):
                         *paths], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         with open(report) as file:
             cases = json.load(file)["cases"]
-        cases = [c for c in cases if c["verdict"] in ("match", "mismatch", "disputed")
-                ][offset::every]
+        cases = [c for c in cases if c["verdict"] in ("match", "mismatch", "disputed")]
+        cases = cases[offset::every]
         for start in range(0, len(cases), 200):
             ids = [c["id"] for c in cases[start : start + 200]]
             subprocess.run([DISTGRAD, "repro", "-o", folder + "/", *shared, *ids], check=True)

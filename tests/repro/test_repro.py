@@ -45,10 +45,10 @@ class Numbers(unittest.TestCase):
         ranks = [1, 0] if scripts_on_ranks.KEEPS_ORDER else [0, 1]
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder, "names.json")
+            gathered = {"all_gather": "os * shard_rank", "group": "shard"}
             file.write_text(json.dumps({"world_size": 2, "groups": {"shard": [ranks]},
                                         "inputs": {"leaf": {"expr": "rank + 2.0"}, "dist": 3.0},
-                                        "steps": [{"os": "leaf * dist"}, {"loss": {
-                                            "all_gather": "os * shard_rank", "group": "shard"}},
+                                        "steps": [{"os": "leaf * dist"}, {"loss": gathered},
                                                   {"program": "sum([t * t for t in loss])"}],
                                         "loss": "program * (rank + 1)", "objective": "mean",
                                         "subjects": {"reference": "match", "simclr": "match"}}))

@@ -132,13 +132,12 @@ def text_of(entries):
     for kind in dict.fromkeys(e["collective"] for e in entries):
         of_kind = [e for e in entries if e["collective"] == kind and e["ran"]]
         if of_kind:
-            parts.append(f"## {kind}\n\n" + "\n\n".join(
-                f"**{package} "
-                f"{next(e['version'] for e in of_kind if e['package'] == package)}**\n\n"
-                + _table([e
-                          for e in of_kind
-                          if e["package"] == package])
-                for package in dict.fromkeys(e["package"] for e in of_kind)))
+            tables = []
+            for package in dict.fromkeys(e["package"] for e in of_kind):
+                of_package = [e for e in of_kind if e["package"] == package]
+                version = of_package[0]["version"]
+                tables.append(f"**{package} {version}**\n\n" + _table(of_package))
+            parts.append(f"## {kind}\n\n" + "\n\n".join(tables))
     failed = [e for e in entries if not e["ran"]]
     if failed:
         parts.append("## What did not run\n\n| package | function | why |\n| --- | --- | --- |\n"

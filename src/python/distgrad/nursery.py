@@ -209,8 +209,8 @@ def _traceback(error):
     here = os.path.dirname(os.path.abspath(__file__))
     frames = [f for f in traceback.extract_tb(error.__traceback__)
               if not f.filename.startswith(here)]
-    lines = ["Traceback (most recent call last):\n"
-            ] + traceback.format_list(frames) if frames else []
+    head = ["Traceback (most recent call last):\n"] if frames else []
+    lines = head + traceback.format_list(frames)
     return "".join(lines + traceback.format_exception_only(type(error), error))
 
 

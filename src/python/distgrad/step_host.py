@@ -108,8 +108,9 @@ class Member:
     def __init__(self, team, folder, request, port, listening=None):
         self.rank = team.rank
         self._folder, self._told = folder, False
-        self._names = [f"rank-{self.rank}"
-                      ] + (["single"] if self.rank == 0 and request["single"] is not None else [])
+        self._names = [f"rank-{self.rank}"]
+        if self.rank == 0 and request["single"] is not None:
+            self._names.append("single")
         place = {"host": team.store, "port": port, "interface": team.interface,
                  "local_rank": team.local_rank, "local_size": team.local_size,
                  "listening": listening}
@@ -214,8 +215,7 @@ class Lead:
                 if message is None:
                     if rank < self._request["world_size"]:
                         self._take(rank, [_gone(rank)], {})
-                elif message[:2] == ("outcome",
-                                     self._run):  # and not a late one's of the run before
+                elif message[:2] == ("outcome", self._run):  # not a late one's of the run before
                     self._take(rank, *message[2:])
             if self._failures and not self._ending:
                 self._ending = ("late" if all(f["kind"] == "hang" for f in self._failures)

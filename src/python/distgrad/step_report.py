@@ -33,9 +33,8 @@ class StepReport(Report):
     "where"; str(report) is its text."""
 
     def __init__(self, fields, text, backend, where=None):
-        self.world_size, self.backend, self.vacuous = fields["world_size"], backend, fields[
-            "vacuous"]
-        self.where = where
+        self.world_size, self.vacuous = fields["world_size"], fields["vacuous"]
+        self.backend, self.where = backend, where
         self.parameters = {p["name"]: _parameter(p) for p in fields["parameters"]}
         parts = [self._head(), text.strip()]
         if where:

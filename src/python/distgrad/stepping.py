@@ -108,13 +108,12 @@ def check_step(
                    "timeout_s": float(timeout_s),
                    "modules": sorted(name for name in sys.modules if name.startswith("torch.")
                                      and not name.startswith("torch._inductor"))}
-        options = {"rtol": rtol, "atol": atol, "strict": strict, "partly_held": [partly_held]
-                   if isinstance(partly_held, str) else list(partly_held),
+        files = {"html": html, "junit": junit, "markdown": markdown, "sarif": sarif}
+        patterns = [partly_held] if isinstance(partly_held, str) else list(partly_held)
+        options = {"rtol": rtol, "atol": atol, "strict": strict, "partly_held": patterns,
                    "reduce": [f"{pattern}={op}" for pattern, op in (reduce or {}).items()],
                    "count": [f"{name}={n}" for name, n in (counts or {}).items()],
-                   **{name: os.path.abspath(path)
-                      for name, path in (("html", html), ("junit", junit), ("markdown", markdown),
-                                         ("sarif", sarif)) if path}}
+                   **{name: os.path.abspath(path) for name, path in files.items() if path}}
         if not team:
             return _compared(folder, request, single, options)
         call = ("check_step", getattr(parallel, "__qualname__", "a function"),

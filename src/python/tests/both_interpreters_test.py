@@ -56,15 +56,16 @@ def differences(in_cpp, in_python):
     cpp, python = in_cpp.get("error"), in_python.get("error")
     if bool(cpp) != bool(python) or (cpp and any(cpp[k] != python[k] for k in ("kind", "step"))):
         yield f"error: {cpp} in C++, {python} in Python"
-    elif cpp and cpp["message"].splitlines(
-    )[0] not in python["message"]:  # there with the exception's type
+    # In Python with the exception's type
+    elif cpp and cpp["message"].splitlines()[0] not in python["message"]:
         yield f"message: {cpp['message']} in C++, {python['message']} in Python"
 
 
 # A rank whose operand wants no gradient where others' do is attached to the graph before it is
 # known what the subject is, so that a plain call is warned of there as well.
 KNOWN = {
-    ("in_place", "scenarios/collectives/sync_where_one_part_has_no_gradient.json:"): "warnings"}
+    ("in_place", "scenarios/collectives/sync_where_one_part_has_no_gradient.json:"): "warnings",
+}
 
 
 def compare(options, subject):

@@ -134,9 +134,8 @@ class Arguments(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             script = Path(folder, "script.py")
             script.write_text(
-                f"import sys\nsys.path.insert(0, {PACKAGE!r})\nimport distgrad\ndef f():\n    "
-                f"return {{}}\n"
-                "distgrad.check_step(f, f, 1)\n")
+                f"import sys\nsys.path.insert(0, {PACKAGE!r})\nimport distgrad\n"
+                "def f():\n    return {}\ndistgrad.check_step(f, f, 1)\n")
             done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True,
                                   timeout=100)
         self.assertIn("was called in a rank", done.stderr)

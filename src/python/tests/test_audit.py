@@ -152,13 +152,15 @@ class Audit(unittest.TestCase):
         self.assertEqual(answer["lacking"], [])
 
     def test_the_users_mistakes(self):
-        for arguments, words in (([f"python:{SUBJECTS}/two_gathers.py",
-                                   "--collective", "all_reduce"], "what to pass for `bits`"),
-                                 ([f"python:{SUBJECTS}/no_such_file.py"], "no such file"),
-                                 ([f"all_gather=python:{SUBJECTS}/two_gathers.py:GatherLayer",
-                                   "--collective", "reduce"], "runs other collectives"),
-                                 (["torch_nn", "--without", "shapes"], "did you mean \"shape\""),
-                                 (["torch_nn", "--op", "maximum"], "unknown \"maximum\"")):
+        two_gathers = f"python:{SUBJECTS}/two_gathers.py"
+        for arguments, words in (
+                ([two_gathers, "--collective", "all_reduce"], "what to pass for `bits`"),
+                ([f"python:{SUBJECTS}/no_such_file.py"], "no such file"),
+                ([f"all_gather={two_gathers}:GatherLayer", "--collective", "reduce"],
+                 "runs other collectives"),
+                (["torch_nn", "--without", "shapes"], "did you mean \"shape\""),
+                (["torch_nn", "--op", "maximum"], "unknown \"maximum\""),
+        ):
             done = run("audit", *arguments)
             self.assertEqual(done.returncode, 2, arguments)
             self.assertIn(words, done.stderr)

@@ -98,9 +98,9 @@ class Calls(unittest.TestCase):
                               capture_output=True, text=True)
         cases = json.loads(report.read_text())["cases"] if report.exists() else []
         report.unlink(missing_ok=True)
-        return done.returncode, {case["name"]
-                                 + (":" + case["dtype"] if "dtype=" in case["id"] else ""): case
-                                 for case in cases}, done.stdout + done.stderr
+        by_name = {case["name"] + (":" + case["dtype"] if "dtype=" in case["id"] else ""): case
+                   for case in cases}
+        return done.returncode, by_name, done.stdout + done.stderr
 
     def test_right_programs_match_or_are_disputed(self):
         for name in RIGHT:
@@ -172,10 +172,10 @@ class Calls(unittest.TestCase):
                              "steps": [{"y": {"call": "python:right.py:plain", "args": ["x", "w"],
                                               "simulate": "python:joint.py:plain"}},
                                        {"z": {"all_gather": "y * (rank + 1)", "dim": 0}}]})
+        single_device = {"steps": [{"t": "torch.tanh(x[0] * w[0] + x[1] * w[1])"}],
+                         "loss": "2.0 * (t * t).sum()"}
         self.write("guards", scenario("python:right.py:plain", "python:joint.py:plain",
-                                      single_device={"steps": [
-                                          {"t": "torch.tanh(x[0] * w[0] + x[1] * w[1])"}],
-                                                     "loss": "2.0 * (t * t).sum()"}))
+                                      single_device=single_device))
         code, cases, output = self.run_all()
         self.assertEqual(code, 1, output)
         for dtype in ("float64", "float32"):
@@ -233,13 +233,13 @@ class Calls(unittest.TestCase):
         self.assertEqual(cases["z_right"]["verdict"], "match")
 
     def test_bad_input_is_one_clear_line(self):
+        unknown = {"y": {"call": "python:right.py:plain", "args": ["x", "ww"]}}
         lines = {
             "no_file": (scenario("python:rihgt.py:plain"), "no such file"),
             "no_name": (scenario("python:right.py:plian"), "did you mean plain?"),
             "no_tensor": (scenario("python:broken.py:gives_a_tuple", "python:joint.py:all_sum"),
                           "returned a tuple"),
-            "expression": ({**scenario("python:right.py:plain"), "steps": [{
-                "y": {"call": "python:right.py:plain", "args": ["x", "ww"]}}]},
+            "expression": ({**scenario("python:right.py:plain"), "steps": [unknown]},
                            'the name "ww" is unknown'),
             "vector_loss": (scenario("python:right.py:plain", loss="y * y"),
                             "the loss has 4 elements"),

@@ -162,7 +162,8 @@ class Matrices(DriverTest):
                  (call("gather", root=1, dim=1), rows),
                  (call("reduce_scatter", dim=1), rows), (call("scatter", root=2, dim=0), wide),
                  (call("all_to_all", splits=((1, 2, 0), (0, 1, 1), (2, 0, 3)), dim=0),
-                  [(3, 2), (2, 2), (5, 2)]), (call("send_recv", pairs=((0, 1), (1, 2))), rows),
+                  [(3, 2), (2, 2), (5, 2)]),
+                 (call("send_recv", pairs=((0, 1), (1, 2))), rows),
                  (call("copy"), rows), (call("slice", dim=1), rows)]
         cases, wanted = [], []
         for made, shapes in calls:

@@ -171,9 +171,8 @@ class Command(unittest.TestCase):
 
     def test_no_line_is_a_command_of_the_runner(self):
         Path(self.folder, "evil.py").write_text(
-            "def f(x):\n    print('::error::printed ##[error]')\n    raise ValueError('x\\n  "
-            "::error::raised \\x1b[31m \\u202e')\n"
-        )
+            "def f(x):\n    print('::error::printed ##[error]')\n"
+            "    raise ValueError('x\\n  ::error::raised \\x1b[31m \\u202e')\n")
         for arguments in (["evil.py:f", "--input", "ones(2)"],
                           ["a\n::error::b.py:f", "--input", "ones(2)"],
                           ["evil.py:f", "--input", "ones(2)\n::error::q"]):

@@ -186,8 +186,8 @@ class Callers:
     def state(self):
         tensors = [self.x, self.x.grad, self.module.weight, self.module.weight.grad,
                    *self.module.buffers()]
-        return [t.detach().clone() for t in tensors] + [torch.get_rng_state()], [
-            id(t) for t in tensors], random.getstate()
+        values = [t.detach().clone() for t in tensors] + [torch.get_rng_state()]
+        return values, [id(t) for t in tensors], random.getstate()
 
     def run(self, x, module):
         return right_sum(module(x.mul_(2)) * self.closed)

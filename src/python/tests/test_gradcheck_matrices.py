@@ -149,8 +149,10 @@ def evaluated(lines, n):
             factors = [Fraction(c) for c in listed.rstrip(")").split(", ")]
             right = right.replace("c_r ", "", 1).strip("()")
         text, _, ranks = right.partition(", r = ")
-        told = [int(r) for r in ranks.split(", ")
-               ] if ranks else range(n) if left.endswith("_r") else [int(left[-1])]
+        if ranks:
+            told = [int(r) for r in ranks.split(", ")]
+        else:
+            told = range(n) if left.endswith("_r") else [int(left[-1])]
         for r in told:
             assert rows[r] is None
             rows[r] = [float(factors[r] * c) for c in row_of(text, r, n)]

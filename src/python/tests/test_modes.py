@@ -33,19 +33,14 @@ CASES = {
         CODE + "skips_when_recomputed@checkpoint-reentrant": "mismatch",
         "python:reference@checkpoint": "match"
     }),
-    "autocast": (program(inputs={"x": {
-        "by_rank": [[257, 1026, 515], [258, 771, 1025]]
-    }}), {
+    "autocast": (program(inputs={"x": {"by_rank": [[257, 1026, 515], [258, 771, 1025]]}}), {
         CODE + "right@autocast": "match",
         CODE + "casts": "match",
         CODE + "casts@autocast": "mismatch"
     }),
     # What a matmul gives is bfloat16 under autocast, which these values are exactly.
-    "autocast_of_a_matmul": (program("y.sum()", steps=[{
-        "y": {
-            "all_reduce": "x @ torch.eye(3)"
-        }
-    }]), {
+    "autocast_of_a_matmul": (program("y.sum()", steps=[
+        {"y": {"all_reduce": "x @ torch.eye(3)"}}]), {
         CODE + "right@autocast": "match",
         CODE + "casts@autocast": "match"
     }),
@@ -131,10 +126,10 @@ class Modes(unittest.TestCase):
             weight["inputs"]["w"] = {"value": 1.0, "layout": "replicate"}
             Path(folder, "weight.json").write_text(json.dumps(weight))
             for arguments, told in [
-                (["run", "s.json", "--subject",
-                  CODE + "right@chekpoint"], 'unknown mode "chekpoint" after \'@\'; did you mean'),
-                (["run", "s.json", "--subject",
-                  "reference@checkpoint"], "only a subject in Python has a mode"),
+                (["run", "s.json", "--subject", CODE + "right@chekpoint"],
+                 'unknown mode "chekpoint" after \'@\'; did you mean'),
+                (["run", "s.json", "--subject", "reference@checkpoint"],
+                 "only a subject in Python has a mode"),
                 (["audit", "torch_nn", "--aspects", "chekpoint"], 'unknown "chekpoint"'),
                 (["audit", "torch_nn", "--aspects", "dtype"], "dtype is tried anyway"),
                 (["audit", CODE + "right@checkpoint", "--aspects", "all"], "has a mode already"),

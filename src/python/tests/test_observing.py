@@ -268,13 +268,16 @@ class Values(DriverTest):
                 total, shared = sum(cotangents), 0 in entries[0]["cotangent_strides"]
                 for rank, entry in enumerate(entries):
                     own = cotangents[rank]
-                    wanted = {"twice": total + 3 * own,
-                              "thrice": total + own * entry["operand"] + 2 * total,
-                              "residual": total + (own if shared else total),
-                              "both_of_two": total + 2 * own, "first_of_two": total,
-                              "none_and_own": own, "hook_on_result": 2 * total,
-                              "hook_on_operand": own if shared
-                              else total}[subject.rpartition(":")[2]]
+                    wanted = {
+                        "twice": total + 3 * own,
+                        "thrice": total + own * entry["operand"] + 2 * total,
+                        "residual": total + (own if shared else total),
+                        "both_of_two": total + 2 * own,
+                        "first_of_two": total,
+                        "none_and_own": own,
+                        "hook_on_result": 2 * total,
+                        "hook_on_operand": own if shared else total,
+                    }[subject.rpartition(":")[2]]
                     self.close(entry["given"], wanted, subject, step_name, rank)
 
     def test_what_is_missing_is_null(self):

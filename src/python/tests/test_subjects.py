@@ -256,9 +256,8 @@ class Loading(unittest.TestCase):
                    "class A:\n    @staticmethod\n    def all_reduce(x): return x + 1\n")
         source = ("import sys, torch; sys.path.insert(0, {!r})\n"
                   "from distgrad.ranks.subjects import load_subject\n"
-                  "load_subject('python:package.ours:A.all_reduce'); print('loaded')").format(
-                      str(FOLDER.parent))
-        script = self.write("elsewhere/script.py", source)
+                  "load_subject('python:package.ours:A.all_reduce'); print('loaded')")
+        script = self.write("elsewhere/script.py", source.format(str(FOLDER.parent)))
         done = subprocess.run([sys.executable, script], cwd=self.folder, capture_output=True,
                               text=True)
         self.assertEqual(done.stdout, "loaded\n", done.stderr)
@@ -387,10 +386,9 @@ class Loading(unittest.TestCase):
             subject.setup({"": call("copy").group})
 
     def test_setup_runs_again_when_the_layout_changes(self):
-        path = self.write(
-            "counts.py",
-            "SEEN = []\ndef setup(groups): SEEN.append(list(groups))\ndef all_reduce(x): return x\n"
-        )
+        path = self.write("counts.py", "SEEN = []\n"
+                          "def setup(groups): SEEN.append(list(groups))\n"
+                          "def all_reduce(x): return x\n")
         subject = load_subject(
             f"all_reduce=python:{path}:all_reduce+all_gather=python:{path}:all_reduce")
         world, tp = {"": call("copy").group}, {"": call("copy").group,

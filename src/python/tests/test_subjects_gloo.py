@@ -193,7 +193,7 @@ class TorchModules(Case):
                  (dict(kind="all_to_all"), [(6,)] * 3),
                  (dict(kind="all_to_all", dim=1), [(2, 3)] * 3),
                  (dict(kind="all_to_all", splits=((1, 2, 0), (0, 1, 1), (2, 0, 3))),
-                  [(3, 2), (2, 2), (5, 2)]),]
+                  [(3, 2), (2, 2), (5, 2)])]
         self.check_calls(NN, calls)
 
     def test_functional_is_the_adjoint_where_it_should_be(self):
@@ -207,8 +207,8 @@ class TorchModules(Case):
             (dict(kind="reduce_scatter"), [(6, 2)] * 3),
             (dict(kind="reduce_scatter", dim=1), [(2, 6)] * 3),
             (dict(kind="all_to_all", dim=1), [(2, 3)] * 3),
-            (dict(kind="all_to_all", splits=((1, 2, 0), (0, 1, 1), (2, 0, 3))), [(3, 2), (2, 2),
-                                                                                 (5, 2)]),
+            (dict(kind="all_to_all", splits=((1, 2, 0), (0, 1, 1), (2, 0, 3))),
+             [(3, 2), (2, 2), (5, 2)]),
         ]
         self.check_calls(FUNCTIONAL, calls)
 
@@ -293,8 +293,8 @@ class UserFunctions(Case):
 
         for rank, result in enumerate(in_world(2, on_rank)):
             own_slice, stacked, joined, method, other_dim, scalar = result
-            self.assertEqual(own_slice,
-                             [rank + 2.0] * 2)  # not 5, the sum: SimCLR's mistake is seen
+            # Not 5, the sum: SimCLR's mistake is seen
+            self.assertEqual(own_slice, [rank + 2.0] * 2)
             self.assertEqual((stacked, joined, method), ("ok", "ok", True))
             self.assertIn("works along 0, not 1", other_dim)
             self.assertIn("no dimension", scalar)
@@ -355,8 +355,8 @@ class UserFunctions(Case):
                     compared(world, subject, world.call("all_to_all", dim=1), [(4, 2)] * 2),
                 ]
                 if name in ("MegatronAllToAll.apply", "DeepSpeedAllToAll"):
-                    results[name].append(compared(
-                        world, subject, world.call("all_to_all", splits=uneven), [(3,), (3,)]))
+                    exchange = world.call("all_to_all", splits=uneven)
+                    results[name].append(compared(world, subject, exchange, [(3,), (3,)]))
             return results
 
         for results in in_world(2, on_rank):
@@ -380,10 +380,11 @@ class UserFunctions(Case):
                 return f"raised {error}"
 
         def on_rank(world):
-            return {name: [outcome(
-                world, load_subject(f"all_to_all=python:{SUBJECTS}/all_to_all.py:{name}"), dim)
-                           for dim in (0, 1, -1)]
-                    for name in ("SeqAllToAll", "SeqAllToAllBackTheSameWay")}
+            def outcomes(name):
+                place = f"all_to_all=python:{SUBJECTS}/all_to_all.py:{name}"
+                return [outcome(world, load_subject(place), dim) for dim in (0, 1, -1)]
+
+            return {name: outcomes(name) for name in ("SeqAllToAll", "SeqAllToAllBackTheSameWay")}
 
         for results in in_world(2, on_rank):
             for result in results["SeqAllToAll"]:

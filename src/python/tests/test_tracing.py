@@ -56,8 +56,9 @@ def parts_of(tokens, calls=1, ranks=3):
     made = []
     for rank in range(ranks):
         for call in range(calls):
-            made.append(Part([rank], call, tokens[rank], {"w": numbers(
-                9, 5, seed=10 * rank + call), "b": numbers(40, seed=50 + 10 * rank + call)}))
+            gradients = {"w": numbers(9, 5, seed=10 * rank + call),
+                         "b": numbers(40, seed=50 + 10 * rank + call)}
+            made.append(Part([rank], call, tokens[rank], gradients))
     return made
 
 
@@ -158,9 +159,10 @@ class Departures(unittest.TestCase):
         traces = []
         for rank in range(3):
             rows = slice(2 * rank, 2 * rank + 2)
-            outputs = [output(
-                n, *change(rank, n, self.values[n][rows], 3 * self.gradients[n][rows]), event)
-                       for n, event in (("a", 0), ("b", 1))]
+            outputs = []
+            for n, event in (("a", 0), ("b", 1)):
+                changed = change(rank, n, self.values[n][rows], 3 * self.gradients[n][rows])
+                outputs.append(output(n, *changed, event))
             traces.append({"outputs": outputs, "events": [CALL, LOSS]})
         return traces
 
@@ -258,8 +260,8 @@ class Departures(unittest.TestCase):
         """c is not computed from a, and later."""
         self.single["outputs"][1]["consumers"] = []
         self.single["outputs"].append(output("c", numbers(6, 4, seed=8), numbers(6, 4, seed=9), 2))
-        self.values["c"], self.gradients["c"] = self.single["outputs"][2]["value"], self.single[
-            "outputs"][2]["gradient"]
+        last = self.single["outputs"][2]
+        self.values["c"], self.gradients["c"] = last["value"], last["gradient"]
 
         def found(broken, wrong):
             traces = self.ranks(lambda rank, n, v, g: (v, g.flip(0) if n in broken else g))
@@ -283,9 +285,9 @@ class Departures(unittest.TestCase):
         self.single["outputs"][1]["gradient"] = right = self.gradients["b"]
 
         def said(change):
-            return self.found(self.ranks(
-                lambda rank, n, v, g: (v, change(rank, g.clone()) if n == "b" else g.flip(0))
-            )).tokens
+            traces = self.ranks(
+                lambda rank, n, v, g: (v, change(rank, g.clone()) if n == "b" else g.flip(0)))
+            return self.found(traces).tokens
 
         def other(rank, g):
             if rank == 1:

@@ -291,9 +291,8 @@ def raise_if_backend_lacks(error, call):
 def _raise_if_scalar(error, call, x, label):
     """A function that joins tensors has no result for operands without a dimension, and need not
     have one."""
-    if x.dim() == 0 and call.kind in names.GATHERING and re.search(
-            r"zero-dimensional tensor.*cannot be concatenated|tensor has no dimensions",
-            str(error)):
+    no_dimension = r"zero-dimensional tensor.*cannot be concatenated|tensor has no dimensions"
+    if x.dim() == 0 and call.kind in names.GATHERING and re.search(no_dimension, str(error)):
         raise NotOffered(
             f"{label} joins its operands, and these have no dimension: {error}") from error
 
@@ -328,8 +327,8 @@ def _callable_and_parameters(target, kind, label, place):
     if inspect.isclass(target) and issubclass(target, torch.autograd.Function):
         target = target.apply
     owner = getattr(target, "__self__", None)
-    if inspect.isclass(owner) and issubclass(
-            owner, torch.autograd.Function) and target.__name__ == "apply":
+    if (inspect.isclass(owner) and issubclass(owner, torch.autograd.Function)
+            and target.__name__ == "apply"):
         return target, None, _forward_parameters(owner), True
     if inspect.isclass(target) and issubclass(target, torch.nn.Module):
         return target, _parameters(target, label, kind, place), _without_self(target.forward), False
@@ -342,8 +341,8 @@ def _callable_and_parameters(target, kind, label, place):
         raise SubjectError(f"{label} is not callable: it is of type {type(target).__name__}")
     parameters = _parameters(target, label, kind, place)
     owner = getattr(target, "__qualname__", "").rpartition(".")[0].rpartition(".")[2]
-    if inspect.isfunction(
-            target) and owner.isidentifier() and parameters[:1] and parameters[0].name == "self":
+    if (inspect.isfunction(target) and owner.isidentifier() and parameters[:1]
+            and parameters[0].name == "self"):
         method = Binding(target, kind, label, _slots(parameters[1:], kind, with_tensor=True), (),
                          False, False)
         raise SubjectError(f"{label} is a method, and which {owner} it is called on is not"

@@ -71,9 +71,9 @@ def _run_import(place, action):
         text = "".join(traceback.format_exception_only(type(error), error)).rstrip()
         raise SubjectError(f"{place} cannot be read:\n{text}") from None
     except SystemExit as error:
-        raise SubjectError(f"{place} ends the program while it is imported (SystemExit:"
-                           f" {error.code}): what a script does belongs under `if __name__ =="
-                           " \"__main__\":`") from None
+        raise SubjectError(f"{place} ends the program while it is imported"
+                           f" (SystemExit: {error.code}): what a script does belongs under"
+                           " `if __name__ == \"__main__\":`") from None
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and (place + ".").startswith(f"{error.name}."):
             raise
@@ -84,11 +84,9 @@ def _run_import(place, action):
 def _remedy(error, place):
     """What to do about failures that code has only when it is loaded here."""
     if "initialize the default process group twice" in str(error):
-        return (
-            "\ntorch.distributed is initialised already, with a group of the ranks: leave that out"
-            " `if torch.distributed.is_initialized()`, or put it under `if __name__ == "
-            "\"__main__\":`"
-        )
+        return ("\ntorch.distributed is initialised already, with a group of the ranks: leave that"
+                " out `if torch.distributed.is_initialized()`, or put it under"
+                " `if __name__ == \"__main__\":`")
     if "no known parent package" in str(error) and place.endswith(".py"):
         folder, parts = os.path.dirname(os.path.abspath(place)), [os.path.basename(place)[:-3]]
         while os.path.isfile(os.path.join(folder, "__init__.py")):

@@ -263,8 +263,9 @@ def _operator_source(text, call):
     torch.ops.load_library(path)
     arguments = getattr(getattr(torch.ops, space), name).default._schema.arguments
     operand = next(a for a in arguments if str(a.type) == "Tensor")
-    written = [_operator_argument(call, a) for a in arguments if a is not operand and (
-        not a.has_default_value() or any(a.name in known for known in _OF_OPERATORS.values()))]
+    others = [a for a in arguments if a is not operand]
+    written = [_operator_argument(call, a) for a in others if not a.has_default_value()
+               or any(a.name in known for known in _OF_OPERATORS.values())]
     line = f"y = torch.ops.{space}.{name}({', '.join(['x', *written])})"
     lines = [*_COPIED, line, *_off_root(call), *_result(None, call)]
     return path, {"text": "\n".join(lines) + "\n", "around": ""}
@@ -282,8 +283,8 @@ def _function_source(part, call, imports):
         function += ".apply"
     if part.mode == "compile":
         function = f"compiled({function})"
-    copied = _COPIED if call["kind"] in ("all_reduce", "reduce",
-                                         "broadcast") and part.mode != "shared" else []
+    keeps_shape = call["kind"] in ("all_reduce", "reduce", "broadcast")
+    copied = _COPIED if keeps_shape and part.mode != "shared" else []
     made = [line for slot in binding.slots if slot.source == "outputs"
             for line in _outputs(slot, call)]
     lines = [*copied, *made, f"y = {function}({_arguments(binding, binding.slots, call)})"]

@@ -154,14 +154,14 @@ class Cuts:
         return args if at is None else (*args[:at], tree_unflatten(flat, spec), *args[at + 1 :])
 
     def function(self, cls, args, kwargs):
-        if (cls.__module__, cls.__name__) == ("torch.utils.checkpoint",
-                                              "CheckpointFunction") and torch.is_grad_enabled():
+        name = cls.__module__, cls.__name__
+        if name == ("torch.utils.checkpoint", "CheckpointFunction") and torch.is_grad_enabled():
             return args[0](*args[2:])  # what it runs, without the no_grad that it needs for itself
         before, self._inside = self.exchanges, self._inside + 1
         try:
             result = _apply(cls, *args, **kwargs)
-            if self._inside > 1 or self.exchanges != before or cls.__module__.startswith(
-                    __package__):
+            if (self._inside > 1 or self.exchanges != before
+                    or cls.__module__.startswith(__package__)):
                 return result
             if cls is BackwardHookFunction:  # the identity; torch wants its node
                 return result

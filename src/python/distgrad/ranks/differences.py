@@ -99,8 +99,8 @@ class _Measurement:
     def _leave_out_casts(self, losses):
         """The losses as if nothing were cast to a narrower dtype; as they are where that cannot be
         done."""
-        casts, dtypes = self._gathered(self._narrowing.casts), self._gathered(
-            self._narrowing.dtypes)
+        casts = self._gathered(self._narrowing.casts)
+        dtypes = self._gathered(self._narrowing.dtypes)
         self._narrowing.casts, self._narrowing.dtypes = casts, dtypes
         if not casts:
             return losses
@@ -167,9 +167,8 @@ class _Measurement:
                 slope.error = 1e-7 * slope.value.abs()
 
     def _sample(self, count):
-        return torch.randperm(
-            count,
-            generator=torch.Generator().manual_seed(1))[:MOST_ELEMENTS].sort().values.tolist()
+        shuffled = torch.randperm(count, generator=torch.Generator().manual_seed(1))
+        return shuffled[:MOST_ELEMENTS].sort().values.tolist()
 
     def _filled(self, slopes, own, count):
         """The gradients of each objective and the errors of the first; elements that were not
@@ -227,9 +226,13 @@ class _Measurement:
         """By input, for each part, numbers of both signs and of the size of the input's
         elements."""
         generator = torch.Generator().manual_seed(1 + seed)
-        return [(item, [scale * (torch.rand(shape, generator=generator, dtype=torch.float64) + 0.5)
-                        * (2.0 * torch.randint(0, 2, shape, generator=generator) - 1)
-                        for shape in self._parts(item)])
+
+        def direction(shape, scale):
+            size = torch.rand(shape, generator=generator, dtype=torch.float64) + 0.5
+            sign = 2.0 * torch.randint(0, 2, shape, generator=generator) - 1
+            return scale * size * sign
+
+        return [(item, [direction(shape, scale) for shape in self._parts(item)])
                 for item, scale in zip(self._items, scales)]
 
     def _moved_along(self, along, by):

@@ -323,10 +323,9 @@ class _Check:
         return self._comprehension(node, depth)
 
     def _comprehension(self, node, depth):
-        if len(node.generators) != 1 or len(
-                node.generators[0].ifs) > 1 or node.generators[0].is_async:
-            raise InvalidExpression("one 'for' and one 'if' are allowed in a comprehension")
         loop = node.generators[0]
+        if len(node.generators) != 1 or len(loop.ifs) > 1 or loop.is_async:
+            raise InvalidExpression("one 'for' and one 'if' are allowed in a comprehension")
         loop.iter = _calling("each", [self.visit(loop.iter, depth)])
         targets = self._targets(loop.target)
         self._bound += targets

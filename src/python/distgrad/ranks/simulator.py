@@ -203,7 +203,8 @@ class _Simulation:
         reply = {"loss_bounds": self._numbers([float(next(forward)) for _ in losses]),
                  "steps": [{"step": name, "by_rank": [self._writer.tensor(x) for x in values],
                             "bound": [self._writer.tensor(next(forward)) for _ in values]}
-                           for name, values in told], "bounds": self._by_input(bounds[at:]),
+                           for name, values in told],
+                 "bounds": self._by_input(bounds[at:]),
                  "undecided_elements": self._undecided(decided[at:])}
         return reply
 

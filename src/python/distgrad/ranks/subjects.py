@@ -235,8 +235,8 @@ def _load_part(text, kind, setups):
         return kind, _Module(module, place, setup, mode)
     target = adapters_loading.find_name(module, name, place)
     kind = kind or kind_of(place, name)
-    if adapters_torch.is_plain_function(target) and adapters_names.kind_called(
-            target.__name__) == kind:
+    if (adapters_torch.is_plain_function(target)
+            and adapters_names.kind_called(target.__name__) == kind):
         return kind, _BuiltIn("in_place", mode)
     return kind, _Function(bind(target, kind, place, name), setup, mode)
 

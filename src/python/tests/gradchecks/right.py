@@ -146,8 +146,8 @@ def masks():
 
 def kinks(x):
     """Of abs, relu, clamp and max away from where they bend."""
-    return right_sum(x.abs() + (x - 0.25).relu() + x.clamp(0.1, 9)), x.amax(), torch.maximum(
-        x, x.flip(1)).sum()
+    bent = right_sum(x.abs() + (x - 0.25).relu() + x.clamp(0.1, 9))
+    return bent, x.amax(), torch.maximum(x, x.flip(1)).sum()
 
 
 def at_the_kink(x):

@@ -136,9 +136,8 @@ def _without(rank):
 
 
 def _alone(g):
-    pieces = _all(g)
-    return g if dist.get_rank() == 1 else torch.stack([x for r, x in enumerate(pieces) if r != 1
-                                                      ]).sum(0)
+    others = [x for r, x in enumerate(_all(g)) if r != 1]
+    return g if dist.get_rank() == 1 else torch.stack(others).sum(0)
 
 
 def _reduced_to_first(g):
