@@ -249,6 +249,36 @@ TEST_F(EndToEnd, ALargeProgramIsJudgedAsASmallOne) {
   EXPECT_GT(gradients["bound"], 0);
 }
 
+// Beyond 1 MiB ranks say of what is as expected that it is. Here rank 1 can, and the others cannot.
+TEST_F(EndToEnd, ARankThatIsAsExpectedHidesNoneThatIsNot) {
+  write("a.json", R"json({
+  "world_size": 3, "inputs": { "x": { "random": { "shape": [60, 1000], "kind": "integers" } } },
+  "steps": [ { "xx": "(rank + 2) * x.t()" }, { "y": { "all_reduce": "xx" } } ],
+  "loss": "y.sum() * rank * (2 - rank)", "objective": "sum",
+  "subjects": { "reference": "match",
+                "mutant:y=identity": { "verdict": "mismatch", "finding": "identity-backward" } } })json");
+  EXPECT_EQ(run({"run", "--json", "r.json", "a.json"}), 0) << out_ << err_;
+  const Json right = report()["cases"][0]["gradients"]["x"],
+             wrong = report()["cases"][1]["gradients"]["x"];
+  EXPECT_EQ(right["max_abs_error"], 0);
+  EXPECT_EQ(wrong["max_abs_error"], 4) << "rank 2 times 1, and not 0";
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    const Json norms = right["observed"]["by_rank"][rank]["norms"];
+    EXPECT_EQ(norms, right["truth"]["by_rank"][rank]["norms"]);
+    EXPECT_GT(norms["max"], 0);
+    EXPECT_EQ(wrong["observed"]["by_rank"][rank]["norms"] == norms, rank == 1);
+  }
+}
+
+// The two share 320 MiB: five tensors of 32 MiB on each, which they had, are too many.
+TEST_F(EndToEnd, ARankHoldsThreeTensorsOfALargeProgram) {
+  write("a.json", R"json({
+  "world_size": 2, "inputs": { "x": { "random": { "shape": [4194304], "kind": "integers" } } },
+  "steps": [ { "xx": "(rank + 2) * x" }, { "y": { "all_reduce": "xx" } } ],
+  "loss": "y.sum() * (rank + 1)", "objective": "sum" })json");
+  EXPECT_EQ(run({"run", "--max-memory", "320M", "a.json"}), 0) << out_ << err_;
+}
+
 TEST_F(EndToEnd, AnAuditTellsWrongFromRightForAnotherObjective) {
   EXPECT_EQ(run({"audit", "torch_nn", "--collective", "all_reduce", "--json", "a.json", "--out",
                  "failing"}),

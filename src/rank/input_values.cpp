@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <span>
+#include <system_error>
+#include <thread>
 
 #include "expression/scalar_type.h"
 #include "model/random_values.h"
@@ -13,6 +16,24 @@ namespace distgrad {
 namespace {
 
 constexpr std::int64_t kMostElements = std::int64_t{1} << 31;  // 16 GiB of float64
+
+// A large value on several cores, as a simulator makes those of all ranks while these wait for it.
+void fill(const RandomValues& values, std::span<double> out) {
+  constexpr std::size_t kWorthAThread = std::size_t{1} << 20, kMostThreads = 4;
+  const std::size_t cores = std::max(1U, std::thread::hardware_concurrency());
+  const std::size_t pieces =
+      std::clamp<std::size_t>(out.size() / kWorthAThread, 1, std::min(cores, kMostThreads));
+  const std::size_t each = (out.size() + pieces - 1) / pieces;
+  std::vector<std::jthread> threads;
+  std::size_t begin = 0;
+  try {
+    for (; begin + each < out.size(); begin += each)
+      threads.emplace_back(
+          [&values, begin, piece = out.subspan(begin, each)] { values.fill(begin, piece); });
+  } catch (const std::system_error&) {  // no more threads: this one does the rest
+  }
+  values.fill(begin, out.subspan(begin));
+}
 
 // `rank` < 0: the input is one tensor, not a rank's.
 at::Tensor random_value(const Program& program, const Input& input, const RandomSpec& spec,
@@ -43,7 +64,7 @@ at::Tensor random_value(const Program& program, const Input& input, const Random
   }
   at::Tensor out = at::empty(shape, at::kDouble);
   const RandomValues values(spec, input.name, rank);
-  values.fill(0, {out.data_ptr<double>(), static_cast<std::size_t>(count)});
+  fill(values, {out.data_ptr<double>(), static_cast<std::size_t>(count)});
   return out;
 }
 

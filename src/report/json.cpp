@@ -5,6 +5,8 @@
 #include <functional>
 #include <numeric>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/version.h"
 #include "model/dtype.h"
@@ -51,18 +53,20 @@ Json worst_elements(const Array& array, const Array* other) {
   const auto distance = [&](std::int64_t i) {
     return difference(array[i], other ? (*other)[i] : 0);
   };
-  std::vector<std::int64_t> elements(static_cast<std::size_t>(array.size()));
-  std::iota(elements.begin(), elements.end(), 0);
-  const auto cut =
-      elements.begin() + static_cast<std::ptrdiff_t>(std::min(kWorstElements, elements.size()));
-  std::partial_sort(elements.begin(), cut, elements.end(), [&](std::int64_t a, std::int64_t b) {
-    const double da = distance(a), db = distance(b);
-    return da != db ? da > db : a < b;
-  });
+  // The worst so far, the worst of all first; of equal ones the first element comes first.
+  std::vector<std::pair<double, std::int64_t>> elements;
+  for (std::int64_t i = 0; i < array.size(); ++i) {
+    const double d = distance(i);
+    if (elements.size() == kWorstElements && d <= elements.back().first) continue;
+    const auto place = std::find_if(elements.begin(), elements.end(),
+                                    [&](const auto& known) { return known.first < d; });
+    elements.emplace(place, d, i);
+    if (elements.size() > kWorstElements) elements.pop_back();
+  }
   Json worst = Json::array();
-  for (auto element = elements.begin(); element != cut; ++element) {
-    Json entry = {{"index", index_of(array.shape(), *element)}, {"value", number(array[*element])}};
-    if (other) entry["abs_error"] = number(distance(*element));
+  for (const auto& [error, element] : elements) {
+    Json entry = {{"index", index_of(array.shape(), element)}, {"value", number(array[element])}};
+    if (other) entry["abs_error"] = number(error);
     worst.push_back(std::move(entry));
   }
   return worst;
