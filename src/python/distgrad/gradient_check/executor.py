@@ -5,6 +5,7 @@ other; what came out goes to rank 0 afterwards. An exception ends a plan on the 
 raised on.
 """
 
+import contextlib
 import os
 import time
 import traceback
@@ -15,6 +16,7 @@ import torch
 
 from ..stepping import ECHOES
 from .coordinates import Coordinates
+from .detached import Held
 from .subject import NotSupported, Subject
 from .team import told_frames
 
@@ -132,6 +134,21 @@ class Executor:
         for row in moves:
             run = self._forward(self._inputs.expand(self._team.rank, row), has_backward=False)
             yield self._outputs.project(self._team.rank, self._judged(run)).tolist()
+
+    def hold(self):
+        """From now on what the function detaches stays as it is at the inputs. Where it detaches
+        something, and whether outputs are the same by that."""
+        before = self._forward(has_backward=False)
+        self.subject.held = held = Held()
+        self._forward(has_backward=False)
+        after = self._forward(has_backward=False)
+        same = all(torch.equal(a.tensor, b.tensor) for a, b in zip(before.outputs, after.outputs))
+        yield {"places": held.places, "same": same and not held.is_lost}
+
+    def release(self):
+        """Whether all calls since hold() detached what the first did."""
+        held, self.subject.held = self.subject.held, contextlib.nullcontext()
+        yield not held.is_lost
 
     def probe(self, coordinates, probes, coefficients):
         """For each Probe, with its row of coefficients: the gradients' coordinates and what else

@@ -1,7 +1,6 @@
 """What is tried, in which order and dtypes, and with how many directions."""
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Optional
 
 import torch
@@ -43,6 +42,8 @@ class Check:
     def __init__(self, session, options):
         self._session, self._options = session, options
         self.notes, self._shown = [], []
+        # Where the function detaches what has to be a constant, and the derivative with that
+        self._constants, self._held = [], None
 
     def run(self):
         started, _ = self._session.run("start")
@@ -163,10 +164,10 @@ class Check:
                  ] if dtype is None else [dtype]
         eps = max(torch.finfo(d).eps for d in dtypes)
         computed = max([eps] + [torch.finfo(d).eps for d in self._dtypes if dtype is not None])
-        if derivative is None:
-            groups = _same_elements(inputs)
-            derivative = forward.Measurement(self._session.move, sizes, _spans(outputs), groups,
-                                             computed).run()
+        forwards = forward.Measurement(self._session.move, sizes, _spans(outputs),
+                                       _same_elements(inputs), computed)
+        is_new = derivative is None
+        derivative = forwards.run() if is_new else derivative
         if not derivative.repeats:
             raise _IsRandom
         rtol, rounding = self._rtol(dtypes, derivative)
@@ -176,20 +177,33 @@ class Check:
         measurement = backward.Measurement(self._session, outputs.size, _spans(inputs), names, rtol)
         measured = measurement.run(others=is_first)
         name = str(dtype or max(dtypes, key=lambda d: torch.finfo(d).eps))[6:]
-        judge = partial(Judgement, inputs, outputs, derivative, measured, rtol, self._values(),
-                        name)
-        judgement = judge().run()
+
+        def judge(scatter=None, of=derivative):
+            return Judgement(inputs, outputs, of, measured, rtol, self._values(), name,
+                             scatter).run()
+
+        judgement, scatter = judge(), None
         if judgement.findings and rounding > _NARROW and self._options.rtol is None and not self._session.broken_by:
             # What is badly conditioned rounds by more than any fixed tolerance: is it off by more
             # than roundings move it?
             scatter = measurement.scatter(measured, rounding)
-            judgement = judge(scatter).run()
+            judgement = judge(scatter)
             self._note(
                 f"In {name} roundings of the inputs move gradients by up to "
                 f"{_share(scatter, measured.matrix):.1%} of"
                 " the largest: the backward was held to a few times that.")
+        if _may_be_by_constants(judgement, kind) and not self._session.broken_by:
+            if is_new:
+                self._hold(forwards)
+            held = judge(scatter, self._held) if self._held else judgement
+            judgement = judgement if held.findings else held
         self._tell_shown(kind, name, inputs, outputs, derivative, measured)
         return judgement, derivative
+
+    def _hold(self, forwards):
+        found = self._session.with_detached_held(forwards.run)
+        if found and found[0].repeats:
+            self._held, self._constants = found
 
     def _rtol(self, dtypes, derivative):
         """What rounding may do, relative to the largest: of the inputs' dtypes, or of the one that
@@ -287,6 +301,7 @@ class Check:
             right_for=objective_texts(first.right_for) if len(findings) == first.paired else [])
         if not findings:
             report.formulas, report.legends = first.formulas, first.legends
+            report.constants = self._constants
         self._tell_open(report, derivative)
         self._tell_claim(report, first)
         report.notes, report.shown = self.notes, self._shown
@@ -323,6 +338,13 @@ class Check:
     def _show(self, text):
         if text not in self._shown:
             self._shown.append(text)
+
+
+def _may_be_by_constants(judgement, kind):
+    """Not where it has the name of a mistake: other ranks' parts that are gathered without a
+    gradient are detached, too."""
+    return kind != "whole" and bool(judgement.findings) and all(
+        finding.name == "other-backward" for finding in judgement.findings)
 
 
 def _relative_error(derivative):

@@ -41,6 +41,8 @@ class GradcheckReport:
     formulas: dict = field(default_factory=dict)
     legends: list = field(default_factory=list)
     right_for: list = field(default_factory=list)
+    # Of a right one: where the function detaches what has to count as a constant for that.
+    constants: list = field(default_factory=list)
     shown: list = field(default_factory=list)
     notes: list = field(default_factory=list)
     # With verdict "error": {"ranks", "doing", "text", "where", "traceback"}, the cause first.
@@ -64,10 +66,19 @@ class GradcheckReport:
         if self.formulas:
             lines += [f"  {line}" for formula in self.formulas.values() for line in formula]
             lines += [f"    {legend}" for legend in self.legends]
-        rows = [("right for", text) for text in self.right_for
-               ] + [("shown", text) for text in self.shown]
+        rows = [("right for", text) for text in self.right_for]
+        rows += [("constants", text) for text in self._constants_text()]
+        rows += [("shown", text) for text in self.shown]
         rows += [("note", text) for text in self.notes]
         return "\n".join(lines + ([""] if rows else []) + _rows(rows))
+
+    def _constants_text(self):
+        if not self.constants:
+            return []
+        return [
+            f"what is detached at {', '.join(self.constants)}: with that as a constant the "
+            f"backward is right, and it is not the derivative of the whole function"
+        ]
 
     def _headline(self):
         where = ", ".join(part for part in (self.backend, *self.dtypes) if part)

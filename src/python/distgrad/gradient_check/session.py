@@ -51,6 +51,17 @@ class Session:
         results, _ = self.run("move", self._to_tell(), moves)
         return self.outputs.assemble([_rows(r.values) for r in results])
 
+    def with_detached_held(self, measure):
+        """(what measure() gives while what the function detaches is held, where that is); None
+        where it detaches nothing, or that cannot be held."""
+        started, _ = self.run("hold")
+        found = [result.values[0] for result in started]
+        places = list(dict.fromkeys(where for on_rank in found for where in on_rank["places"]))
+        good = bool(places) and all(on_rank["same"] for on_rank in found)
+        measured = measure() if good else None
+        ended, _ = self.run("release")
+        return (measured, places) if good and all(r.values[0] for r in ended) else None
+
     def probe(self, probes, tolerate=None):
         """(values by probe and rank, failures, by how much a gradient changed after its
         backward)."""

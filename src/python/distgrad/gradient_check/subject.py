@@ -7,6 +7,7 @@ Parameters and buffers of modules are where they are: they are written before ea
 back by restore().
 """
 
+import contextlib
 import inspect
 import random
 from dataclasses import dataclass
@@ -76,6 +77,7 @@ class Subject:
         self._constants = {}  # id of the caller's tensor -> (name, tensor)
         self._held = []  # (buffer or frozen parameter, its data as the caller has it)
         self._find_inputs()
+        self.held = contextlib.nullcontext()  # entered around each call
         self._others = []  # closed-over leaves whose .grad is put back: (tensor, grad)
         self._random = _RandomState(self._devices())
         self.use(None)
@@ -128,7 +130,7 @@ class Subject:
         self._random.reset()
         for tensor, data in self._held:
             tensor.data.copy_(data)
-        with torch.enable_grad():
+        with torch.enable_grad(), self.held:
             result = self._function(*prepared.args, **prepared.kwargs)
         run = Run(_outputs_of(result), prepared.inputs, prepared.given, [])
         if has_backward:

@@ -291,7 +291,28 @@ def float32():
 
 LARGE = {"basis": False}
 
+def codes(x):
+    """SwaV's: assignments that all ranks balance, and that the loss takes for constants."""
+    scores = x.tanh()
+    with torch.no_grad():
+        shares = torch.exp(scores.detach() / 0.5)
+        dist.all_reduce(total := shares.sum(0), group=group())
+        shares = shares / total
+    return -(shares * torch.log_softmax(scores, 1)).sum(1)
+
+
+def keys_under_no_grad(x):
+    """MoCo's: keys of all ranks, without a gradient."""
+    with torch.no_grad():
+        keys = gathered(x.tanh()).flatten(0, 1)
+    return (x.sin() @ keys.T).logsumexp(1)
+
+
+DETACHED = ("what is detached at right.py:",)
+
 CASES = [
+    Case("codes", codes, matrix, words=DETACHED),
+    Case("keys under no_grad in float32", keys_under_no_grad, float32, words=DETACHED),
     Case("sum", right_sum, matrix, right=SUM, ranks=(2, 3),
          words=("a basis of", "affine, so exact", "right for every cotangent")),
     Case("sum on one rank", right_sum, matrix, right=("x̄_r = ȳ_r",), ranks=(1,)),

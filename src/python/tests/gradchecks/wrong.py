@@ -3,6 +3,7 @@
 import torch
 import torch.distributed as dist
 
+from . import right
 from .parts import (Case, exchanged, function, gathered, group, matrix, max_of, me, n, product_of,
                     reduced, right_sum, rooted, scattered)
 
@@ -302,7 +303,22 @@ def one_element_doubled_on_rank_1(g, x):
     return reduced(g) * (1 + (me() == 1) * is_element)
 
 
+def codes_beside_a_sum(x):
+    return right.codes(x) + function(reduced, lambda g, x: g * x)(x).sum()
+
+
+def gathered_under_no_grad(x):
+    """Nobody meant the other ranks' rows to be constants."""
+    with torch.no_grad():
+        parts = list(gathered(x))
+    parts[me()] = x
+    return torch.cat(parts).square().sum()
+
+
 MORE = [
+    Case("codes that are detached, beside a wrong sum", codes_beside_a_sum, matrix,
+         "other-backward"),
+    Case("gathered under no_grad", gathered_under_no_grad, matrix, "identity-backward"),
     Case("linear", linear, x_and_w, "identity-backward", ("x̄_r = J_rᵀ ȳ_r",),
          ("x̄_r = Σ_k J_rᵀ ȳ_k",), right_for=REPLICATED, words=("y -> x, w",)),
     Case("one of two outputs", two_outputs, matrix, "forgotten-op", ("x̄_r = Σ_k grad(mean)_k",),
