@@ -558,6 +558,22 @@ TEST(ExpressionLimits, MemoryIsBounded) {
   EXPECT_THAT(refusal("torch.zeros(10**12)"), HasSubstr("is too large for an expression"));
 }
 
+TEST(ExpressionLimits, AQuotientThatDoesNotFitIsAnError) {
+  const std::string least = "(torch.full((3,), -9223372036854775807, dtype=torch.int64) - 1)";
+  const std::string least32 = "(torch.full((3,), -2147483647, dtype=torch.int32) - 1)";
+  const std::string by = ", rounding_mode='trunc')";
+  EXPECT_THAT(refusal("torch.div(" + least + ", torch.tensor([2, -1, 1])" + by),
+              HasSubstr("-9223372036854775808 / -1 does not fit into int64"));
+  EXPECT_THAT(refusal("torch.div(" + least + ", -1" + by), HasSubstr("does not fit into int64"));
+  EXPECT_THAT(refusal(least + ".divide(torch.tensor([[1], [-1]])" + by),
+              HasSubstr("does not fit into int64"));
+  EXPECT_THAT(refusal(least32 + ".div(-1" + by), HasSubstr("does not fit into int32"));
+  // Of a wider type, of floats, and by anything else it does.
+  EXPECT_EQ(refusal("torch.div(" + least32 + ", torch.tensor([-1, -1, -1])" + by), "accepted");
+  EXPECT_EQ(refusal("torch.div(" + least + " * 1.0, -1" + by), "accepted");
+  EXPECT_EQ(refusal("torch.div(" + least + ", torch.tensor([1, 2, -2])" + by), "accepted");
+}
+
 TEST(ExpressionLimits, MemoryHeldAtATimeIsBounded) {
   constexpr std::size_t kNearly = kMaxTensorBytes - (std::size_t{1} << 20);  // malloc adds some
   const auto allocate = [](std::size_t bytes) { return c10::GetCPUAllocator()->allocate(bytes); };

@@ -8,6 +8,7 @@
 
 #include "expression/error_text.h"
 #include "expression/evaluation_scope.h"
+#include "expression/quotients.h"
 #include "expression/syntax.h"
 
 namespace distgrad {
@@ -48,6 +49,7 @@ class Run {
     if (instruction.device_input >= 0 && stack_[instruction.device_input].isNone())
       stack_[instruction.device_input] = constructor_device();
     try {
+      check_quotients(stack_);
       instruction.operation(stack_);
     } catch (const ExpressionError&) {
       throw;

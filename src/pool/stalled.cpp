@@ -184,6 +184,16 @@ bool is_unmet(const RankPlace& place, std::span<const RankPlace> places) {
   });
 }
 
+// The rank is past the place in the program where the call was entered: it will not come any more.
+bool has_gone_on(const RankPlace& place, const NotedCall& call) {
+  if (place.state == RankPlace::State::kFinished) return true;
+  if (place.state != RankPlace::State::kRunning || place.step < 0 || call.step < 0) return false;
+  const bool in_backward = place.phase == Phase::kBackward;
+  if (!in_backward && place.phase != Phase::kForward) return false;
+  if (in_backward != call.in_backward) return in_backward;
+  return in_backward ? place.step < call.step : place.step > call.step;
+}
+
 }  // namespace
 
 std::optional<RankError> difference_error(const Program& program,
@@ -253,16 +263,21 @@ std::optional<RankError> absence_error(const Program& program, std::span<const R
     const bool all_finished = std::all_of(absent.begin(), absent.end(), [](const RankPlace* p) {
       return p->state == RankPlace::State::kFinished;
     });
+    const bool all_gone = std::all_of(absent.begin(), absent.end(),
+                                      [&](const RankPlace* p) { return has_gone_on(*p, call); });
     const char* has = absent.size() == 1 ? "has" : "have";
     const std::string entered = (is_message(call) ? "entered the other end of " : "entered ") +
                                 text_of(call) + group_text(call, program);
-    // Where most are through with the case, who waits is in a collective too many.
-    const bool one_too_many = all_finished && absent.size() > in_it.size();
-    return error_at(
-        program, "hang", one_too_many ? in_it.front()->rank : absent.front()->rank, *in_it.front(),
-        fmt::format("{} {} {} {}, where {} {}; {}", who(absent), has,
-                    all_finished ? "finished the case and never" : "not", entered, who(in_it),
-                    in_it.size() == 1 ? "waits" : "wait", place_text(program, *in_it.front())));
+    // Where most are through with it, who waits is in a collective too many.
+    const bool one_too_many = all_gone && absent.size() > in_it.size();
+    return error_at(program, "hang", one_too_many ? in_it.front()->rank : absent.front()->rank,
+                    *in_it.front(),
+                    fmt::format("{} {} {} {}, where {} {}; {}", who(absent), has,
+                                all_finished ? "finished the case and never"
+                                : all_gone   ? "gone on and never"
+                                             : "not",
+                                entered, who(in_it), in_it.size() == 1 ? "waits" : "wait",
+                                place_text(program, *in_it.front())));
   }
   if (unmet.size() < 2) return std::nullopt;
   const auto clusters = by_size(in_clusters(

@@ -143,6 +143,26 @@ TEST(Stalled, OneCollectiveTooManyIsTheDoingOfWhoIsInIt) {
   EXPECT_EQ(absence_error(one_step(3), places).value().rank, 2);
 }
 
+TEST(Stalled, OneCollectiveTooManyIsToldThoughTheOthersAreInAnotherStep) {
+  RankPlace one_more = waits(2, 2), later = computes(0, 1);
+  one_more.call->step = 0;
+  later.step = 1;
+  RankPlace other = later;
+  other.rank = 1;
+  const RankError error =
+      absence_error(one_step(3), std::vector<RankPlace>{later, other, one_more}).value();
+  EXPECT_EQ(error.rank, 2);
+  EXPECT_THAT(error.message, HasSubstr("ranks 0, 1 (loss.py:41) have gone on and never entered"));
+  // Alone, it is who left.
+  RankPlace waiting = one_more, left = later;
+  waiting.rank = 1;
+  EXPECT_EQ(absence_error(one_step(3), std::vector<RankPlace>{left, waiting, one_more})->rank, 0);
+  // In backward the steps come the other way round.
+  for (RankPlace* place : {&one_more, &later, &other}) place->phase = Phase::kBackward;
+  one_more.call->in_backward = true;
+  EXPECT_EQ(absence_error(one_step(3), std::vector<RankPlace>{later, other, one_more})->rank, 0);
+}
+
 TEST(Stalled, WhatAllAreThroughWithIsLookedAtToo) {
   std::vector<std::vector<NotedCall>> entered;
   for (int rank = 0; rank < 3; ++rank)

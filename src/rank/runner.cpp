@@ -23,6 +23,7 @@
 #include "rank/input_values.h"
 #include "rank/library_operator.h"
 #include "rank/mutated_calls.h"
+#include "rank/noted_calls.h"
 #include "rank/rank_call.h"
 
 namespace distgrad {
@@ -100,7 +101,8 @@ class Runner::Impl {
   std::unique_ptr<GroupConnections> connections_;
   std::vector<int> world_;
   std::map<std::string, std::unique_ptr<LibraryOperator>> operators_;  // by subject
-  const Program* program_ = nullptr;                                   // of the case that runs
+  NotedCalls* notes_ = nullptr;       // where there is an operator of the user's
+  const Program* program_ = nullptr;  // of the case that runs
   int step_ = -1;
 };
 
@@ -176,6 +178,7 @@ class Runner::Impl::Case {
     if (!subject.starts_with("library:")) return nullptr;
     auto& known = runner_.operators_[subject];
     if (!known) known = std::make_unique<LibraryOperator>(subject);
+    runner_.notes_ = &NotedCalls::on(*runner_.board_, runner_.rank_);
     return known.get();
   }
 
@@ -195,8 +198,9 @@ class Runner::Impl::Case {
     if (step.depends_on_gradient && !own.requires_grad())
       own = own.detach().clone().requires_grad_(true);
     const auto watch = watched(*step.step, own);
-    at::Tensor result =
-        op({&spec, static_cast<int>(ranks.size())}, runner_.connections().of(ranks), ranks, own);
+    Connection& connection = runner_.connections().of(ranks);
+    runner_.notes_->know(connection.process_group(), ranks);
+    at::Tensor result = op({&spec, static_cast<int>(ranks.size())}, connection, ranks, own);
     if (watch) watch_graph(watch, own, result);
     if (result.requires_grad())
       result.register_hook(
@@ -405,6 +409,7 @@ RankResult Runner::Impl::run(const RunRequest& request, const ExpectedValues* ex
   const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
   const c10::WarningUtils::WarnAlways always(true);
   enter(-1, Phase::kForward);
+  if (notes_) notes_->begin_case();
   program_ = &request.program;  // here, as error() needs it when the Case is gone
   try {
     Case(*this, request, expected, result).run();

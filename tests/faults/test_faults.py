@@ -42,7 +42,8 @@ WORDS = {
     "untaken": "rank {odd} (faulty.py:{_send_what_nobody_takes}) is in send of float64 [4], to "
                "rank {next}; ranks {others}",
     "asleep": "in _sleep: time.sleep(10_000), asleep) has not entered all_reduce",
-    "asleepinc": "rank {odd} (asleep) has not entered all_gather",
+    # With the line, where Python got to write it.
+    "asleepinc": "asleep) has not entered all_gather",
     "spins": "in _spin: while True: pass, busy) has not entered all_reduce",
     "stopped": "rank {odd} (stopped) has not entered all_reduce",
     "ends": "exited with status 7",

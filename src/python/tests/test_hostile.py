@@ -101,9 +101,12 @@ class Hostile(InAFolder):
 
     def test_output_that_cannot_be_written_is_no_success(self):
         self.write("a.json", SUM)
-        for command in (["run", "a.json"], ["list", "collectives"], ["version"], ["help"]):
+        for command in ("run a.json", "run --json - a.json", "run --simulate a.json",
+                        "explain a.json", "repro a.json", "golden check a.json",
+                        "fuzz --count 1", "list collectives", "list cases --json a.json",
+                        "schema report", "completion bash", "version", "help", "run --help"):
             with open("/dev/full", "w") as full:
-                code, output = self.run_it(*command, stdout=full)
+                code, output = self.run_it(*command.split(), stdout=full)
             self.assertEqual(code, 2, output)
             self.assertIn("cannot write standard output", output)
 

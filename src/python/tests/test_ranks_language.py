@@ -170,6 +170,26 @@ class Refusals(unittest.TestCase):
             with self.subTest(text), self.assertRaises(InvalidExpression):
                 Expression(text, scope).evaluate(scope, torch.float64)
 
+    def test_of_a_quotient_that_does_not_fit(self):
+        """The processor would end the process."""
+        scope = {"least": torch.tensor([7, -2**63]), "least32": torch.tensor([-2**31]).int()}
+        for text, what in (
+            ("torch.div(least, -1, rounding_mode='trunc')", "-9223372036854775808 / -1"),
+            ("torch.divide(least, torch.tensor([[1], [-1]]), rounding_mode='trunc')", "int64"),
+            ("least.div(other=-1, rounding_mode='trunc')", "int64"),
+            ("least32.div(-1, rounding_mode='trunc')", "int32"),
+        ):
+            with self.subTest(text), self.assertRaisesRegex(InvalidExpression, what):
+                Expression(text, scope).evaluate(scope, torch.float64)
+        for text, right in (
+            ("torch.div(least, -2, rounding_mode='trunc')", [-3, 2**62]),
+            ("torch.div(least32, torch.tensor([-1]), rounding_mode='trunc')", [2**31]),
+            ("(least * 0.5).div(-1, rounding_mode='trunc')", [-3, 2**62]),
+        ):
+            with self.subTest(text):
+                value = Expression(text, scope).evaluate(scope, torch.float64)
+                self.assertEqual(value.tolist(), right)
+
     def test_of_more_memory_than_there_is_for_one_expression(self):
         with self.assertRaisesRegex(InvalidExpression, "memory"):
             Expression("torch.ones(2 ** 30)", []).evaluate({}, torch.float64)

@@ -258,6 +258,9 @@ class _Check:
                 raise InvalidExpression(
                     f"the argument {keyword.arg or '**'} is not allowed in a scenario")
             keyword.value = self._argument(node, keyword.value, depth)
+        if any(keyword.arg == "rounding_mode" for keyword in node.keywords):
+            node.args.insert(0, node.func)
+            node.func = ast.Name("<rounded>", ast.Load())
         return node
 
     def _check_callee(self, node):
@@ -384,6 +387,22 @@ def _bounded(apply):
     return operate
 
 
+def _rounded(divide, *arguments, **options):
+    """A division. The processor ends the process for a quotient of integers that does not fit."""
+    owner = getattr(divide, "__self__", None)
+    operands = [owner] if isinstance(owner, torch.Tensor) else []
+    operands += [*arguments, *(options[name] for name in ("input", "other") if name in options)]
+    if options["rounding_mode"] == "trunc" and len(operands) == 2:
+        dtype = torch.result_type(*operands)
+        if dtype in (torch.int64, torch.int32):
+            least = torch.iinfo(dtype).min
+            dividend, divisor = (torch.as_tensor(x).to(dtype) for x in operands)
+            if ((dividend == least) & (divisor == -1)).any():
+                name = str(dtype)[len("torch.") :]
+                raise InvalidExpression(f"{least} / -1 does not fit into {name}")
+    return divide(*arguments, **options)
+
+
 def _range(*arguments):
     result = range(*arguments)
     if len(result) > _MOST_TURNS:
@@ -422,5 +441,6 @@ _LANGUAGE = {
     **{name: getattr(builtins, name) for name in allowed.PYTHON},
     "range": _range,
     "<each>": _each,
+    "<rounded>": _rounded,
     **{f"<{name}>": _bounded(apply) for name, apply in _OPERATORS.items()},
 }
