@@ -41,7 +41,6 @@ PLANTED = {
     **_cases(functools.partial(sequence_lm, way="gathered"), whole_lm, {
         "values are averaged in backward": ("backward", "the gather of the values averages in backward", r"0\.25 times", r"departs at layers.1.self_attn.v_proj[\s\S]*GatherKeys in"),
         "padding counted": ("after", "the loss is divided by all tokens, padding included", r"14/32|7/16|tokens", NO),
-        "mean over own tokens": ("weights", "each rank divides by its own tokens, and keys are gathered", r"do not weigh alike.*own numbers of tokens", NO),
         "labels cut before they are shifted": ("loss", "the last label of each part is lost", r"do(es)? not count|no gradient at|another label", r"lm_head"),
     }),
     **_cases(functools.partial(sequence_lm, way="ring"), whole_lm, {
@@ -96,6 +95,9 @@ PLANTED = {
         "z-loss added up": ("loss", "the z-loss is a sum of the rows", r"term", r"departs at moe.router"),
         "shared expert taken for a routed one": ("after", "the shared expert is not reduced over ep", rf"shared[\s\S]*{_SUM}|{_SUM}[\s\S]*shared", NO),
         "experts divided by their copies": ("after", "experts are divided by dp, not by the ranks", r"experts[\s\S]*2 times the reference|2 times the reference[\s\S]*experts", NO),
+    }),
+    **_cases(functools.partial(sequence_lm, way="gathered"), whole_lm, {
+        "mean over own tokens": ("weights", "each rank divides by its own tokens, and keys are gathered", r"do not weigh alike.*own numbers of tokens", NO),
     }),
 }
 

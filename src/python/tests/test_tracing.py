@@ -319,6 +319,11 @@ class Departures(unittest.TestCase):
         self.assertEqual((found.stage, found.module, found.calls),
                          ("loss", "b", ["Gather in model.py:7"]))
         self.assertEqual(Finder(self.single, traces, ["a.weight"], 9.0).departure().stage, "after")
+        self.assertIn("the loss is right", texts(found, [], 3, 3.0)[0])
+        for trace in traces:  # each has the whole of it: their sum says nothing
+            trace["events"] = [CALL, {**LOSS, "value": 1 / 3}]
+        found = Finder(self.single, traces, ["a.weight"], 3.0).departure()
+        self.assertIn("the loss departs", texts(found, [], 3, 3.0)[0])
         # A sum of parts
         self.assertEqual(
             Finder(self.single, self.ranks(), ["a.weight"], 3.0).departure().stage, "factor")

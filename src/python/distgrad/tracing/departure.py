@@ -390,7 +390,11 @@ class Finder:
         ] for trace in self._ranks]
         if not values or None in values or not any(theirs):
             return {}
-        return {"single": sum(values), "ranks": [sum(x) for x in theirs]}
+        # Ranks that all compute with all of the data each have the whole loss
+        last = next((one for one in reversed(self._known) if one.is_equal), None)
+        whole = last is not None and all(
+            p.record["value"].shape == last.truth["value"].shape for p in last.pieces)
+        return {"single": sum(values), "ranks": [sum(x) for x in theirs], "each": whole}
 
     # -- parameters
 

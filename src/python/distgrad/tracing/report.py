@@ -166,11 +166,13 @@ def _rows(d):
 
 
 def _is_right(losses):
-    """Whether the ranks' are equal to the single run's, or their mean or sum is."""
+    """Whether the ranks' are equal to the single run's, or, where they share the data, their mean or
+    sum is."""
     if not losses:
         return False
     ranks, single = losses["ranks"], losses["single"]
-    candidates = [[sum(ranks)], [sum(ranks) / len(ranks)], ranks]
+    shared = [] if losses.get("each") else [[sum(ranks)], [sum(ranks) / len(ranks)]]
+    candidates = [*shared, ranks]
     return any(all(abs(x - single) <= _SAME * abs(single) for x in c) for c in candidates)
 
 
