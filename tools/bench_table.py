@@ -5,8 +5,8 @@
 Rows: (a) one cold scenario of 4 ranks against the Python peer; (b) 1,000 warm cases against the
 bare Gloo loop and the peer with its processes kept; (c) simulated programs per second against a
 bare libtorch loop and torch's LocalTensorMode; (d) 4 ranks with tensors of 64 MiB and 2 with 256
-MiB against the bare loop, time and peak memory; (e) random programs (`distgrad fuzz`) against the bare
-loop, and simulated ones. Each figure is the median of several runs, taken in turn. No torch is
+MiB against the bare loop, time and peak memory; (e) random programs (`distgrad fuzz`) against the
+bare loop, and simulated ones. Each figure is the median of several runs, taken in turn. No torch is
 needed here.
 """
 
@@ -137,7 +137,8 @@ class Bench:
                  statistics.median(b["wall_s"] for b in bare), "s", "<= 3")
         base = self.bare(ranks, 1, 1)["peak_kib"]
         self.row("(d) peak memory of a rank beyond libtorch, in such tensors",
-                 (statistics.median(p.rank_kib for p in peaks) - base) / 1024, mebibytes, "MiB", "<= 3")
+                 (statistics.median(p.rank_kib for p in peaks) - base) / 1024, mebibytes, "MiB",
+                 "<= 3")
         self.row("(d) peak memory of the driver, in such tensors",
                  statistics.median(p.driver_kib for p in peaks) / 1024, mebibytes, "MiB", "")
 

@@ -22,10 +22,8 @@ _LOOK_S = 0.5
 def main(count=10_000, seed=1, jobs=4):
     module = test_faults.faults()
     chosen = random.Random(seed)
-    at_once = [
-        fault for fault in module.FAULTS
-        if fault not in module.UNTIL_ITS_TIME and not fault.startswith("slow")
-    ]
+    at_once = [fault for fault in module.FAULTS
+               if fault not in module.UNTIL_ITS_TIME and not fault.startswith("slow")]
     planted = {}
     with tempfile.TemporaryDirectory() as folder:
         for i in range(count):
@@ -36,33 +34,24 @@ def main(count=10_000, seed=1, jobs=4):
             planted[name] = what
             Path(folder, name + ".json").write_text(
                 json.dumps(test_faults.scenario(what[0], function, False)))
-        command = [
-            test_faults.DISTGRAD, "run", "--allow-code", "--python", sys.executable, "--jobs",
-            str(jobs), "--json",
-            os.path.join(folder, "report"), folder
-        ]
+        command = [test_faults.DISTGRAD, "run", "--allow-code", "--python", sys.executable,
+                   "--jobs", str(jobs), "--json", os.path.join(folder, "report"), folder]
         began = time.monotonic()
         run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                                text=True)
         seen = watched(run)
         took = time.monotonic() - began
-        cases = {
-            Path(c["id"].partition(".json")[0]).name: c
-            for c in json.loads(Path(folder, "report").read_text())["cases"]
-        }
+        cases = {Path(c["id"].partition(".json")[0]).name: c
+                 for c in json.loads(Path(folder, "report").read_text())["cases"]}
     wrong = judged(cases, planted, module)
     for text in wrong:
         print(text)
-    print(
-        f"{count} cases, {sum(what[2] not in module.RIGHT for what in planted.values())} with a "
-        f"fault, in {took:.0f} s: {len(wrong)} told wrongly,"
-        f" {count - len(cases)} missing, {run.stderr.read().strip() or 'no complaint'}")
+    print(f"{count} cases, {sum(what[2] not in module.RIGHT for what in planted.values())} with a"
+          f" fault, in {took:.0f} s: {len(wrong)} told wrongly, {count - len(cases)} missing,"
+          f" {run.stderr.read().strip() or 'no complaint'}")
     for what in seen[0]:
-        parts = [
-            max(look[what]
-                for look in seen[len(seen) * i // 4:len(seen) * (i + 1) // 4])
-            for i in range(4)
-        ]
+        parts = [max(look[what] for look in seen[len(seen) * i // 4:len(seen) * (i + 1) // 4])
+                 for i in range(4)]
         print(f"{what}: most in each quarter of the run {parts}")
     return bool(wrong) or len(cases) != count
 
@@ -85,17 +74,12 @@ def watched(run):
     seen = []
     while run.poll() is None:
         try:
-            zygotes = [
-                int(p)
-                for p in Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
-            ]
-            seen.append({
-                "the driver's descriptors": descriptors(run.pid),
-                "its KiB": resident(run.pid),
-                "the zygotes' descriptors": sum(map(descriptors, zygotes)),
-                "their KiB": sum(map(resident, zygotes)),
-                "the driver's children": len(zygotes)
-            })
+            zygotes = [int(p) for p in Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text(
+                ).split()]
+            seen.append(
+                {"the driver's descriptors": descriptors(run.pid), "its KiB": resident(run.pid),
+                 "the zygotes' descriptors": sum(map(descriptors, zygotes)),
+                 "their KiB": sum(map(resident, zygotes)), "the driver's children": len(zygotes)})
         except (FileNotFoundError, ProcessLookupError):
             pass  # one has just ended
         time.sleep(_LOOK_S)

@@ -21,7 +21,8 @@ PLACES = [("call", "forward"), ("call", "backward"),
 
 # What is reported of them, where it is no desync.
 KINDS = {
-    **dict.fromkeys(("leaves", "leavesearly", "onemore", "asyncmore", "ring", "stopped", "asleep", "asleepinc", "spins"), "hang"),
+    **dict.fromkeys(("leaves", "leavesearly", "onemore", "asyncmore", "ring", "stopped", "asleep",
+                     "asleepinc", "spins"), "hang"),
     **dict.fromkeys(("raises", "raisesbetween", "exits"), "exception"),
     **dict.fromkeys(("ends", "killed", "segfault", "aborts"), "crash"),
 }
@@ -66,28 +67,11 @@ def line_of(function):
 def scenario(place, function, is_told_late):
     steps, subject = [{"y": {"all_reduce": "x"}}], f"all_reduce={CODE}{function}"
     if place == "call":
-        steps, subject = [{
-            "y": {
-                "call": CODE + function,
-                "args": ["x"],
-                "simulate": CODE + "every_rank"
-            }
-        }], "reference"
-    return {
-        "world_size": WORLD,
-        "inputs": {
-            "x": {
-                "expr": "torch.arange(4.) + rank"
-            }
-        },
-        "steps": steps,
-        "loss": "(y * y).sum()",
-        "objective": "sum",
-        "subjects": {
-            subject: "match"
-        },
-        "timeout_s": 2 if is_told_late else 1000
-    }
+        steps, subject = [{"y": {"call": CODE + function, "args": ["x"],
+                                 "simulate": CODE + "every_rank"}}], "reference"
+    return {"world_size": WORLD, "inputs": {"x": {"expr": "torch.arange(4.) + rank"}},
+            "steps": steps, "loss": "(y * y).sum()", "objective": "sum",
+            "subjects": {subject: "match"}, "timeout_s": 2 if is_told_late else 1000}
 
 
 class Faults(unittest.TestCase):
@@ -102,13 +86,11 @@ class Faults(unittest.TestCase):
                     late = fault in module.UNTIL_ITS_TIME
                     (Path(folder) / f"{function}.json").write_text(
                         json.dumps(scenario(place, function, late)))
-            done = subprocess.run([
-                DISTGRAD, "run", "--allow-code", "--python", sys.executable, "--jobs", "4",
-                "--json", "-", folder
-            ], capture_output=True, text=True)
-        cases = {
-            Path(c["id"].partition(".json")[0]).name: c for c in json.loads(done.stdout)["cases"]
-        }
+            done = subprocess.run([DISTGRAD, "run", "--allow-code", "--python", sys.executable,
+                                   "--jobs", "4", "--json", "-", folder],
+                                  capture_output=True, text=True)
+        cases = {Path(c["id"].partition(".json")[0]).name: c
+                 for c in json.loads(done.stdout)["cases"]}
         self.assertEqual(cases.keys(), planted.keys(), done.stderr)
         for name, what in planted.items():
             with self.subTest(name):
@@ -124,14 +106,9 @@ class Faults(unittest.TestCase):
         self.assertEqual((error.get("kind"), error.get("rank"), error.get("step")),
                          (KINDS.get(fault, "desync"), odd, "y"), error)
         others = ", ".join(str(r) for r in range(WORLD) if r != odd)
-        words = {
-            "odd": odd,
-            "others": others,
-            "next": (odd + 1) % WORLD,
-            **{
-                f.__name__: line_of(f) for f in vars(module).values() if hasattr(f, "__code__")
-            }
-        }
+        words = {"odd": odd, "others": others, "next": (odd + 1) % WORLD,
+                 **{f.__name__: line_of(f) for f in vars(module).values()
+                    if hasattr(f, "__code__")}}
         self.assertIn(WORDS.get(fault, "").format(**words), error["message"])
         if error["kind"] != "exception":  # whose stack says it
             self.assertIn(f"step y{' (all_reduce)' if place == 'collective' else ''}, {phase}",

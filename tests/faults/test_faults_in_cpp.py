@@ -1,5 +1,5 @@
-"""As test_faults.py, in ranks without Python: an operator of a shared library in which one rank does
-something else than the others."""
+"""As test_faults.py, in ranks without Python: an operator of a shared library in which one rank
+does something else than the others."""
 
 import json
 import os

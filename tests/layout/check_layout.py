@@ -12,9 +12,6 @@ import sys
 
 COLUMNS = 100
 SCRIPT_FOLDERS = (".ci", "docs", "src", "tests", "tools")
-# Scripts that are still to be wrapped.
-NOT_YET = ("tests/steps/", "tests/faults/", "src/python/distgrad/tracing/",
-           "src/python/distgrad/gradient_check/", "src/python/tests/test_hostile.py")
 # Another version lays out differently; Debian 12 has this one.
 CLANG_FORMAT = "14"
 # May use what stands above them for their tests' sake or for what they measure.
@@ -31,7 +28,7 @@ def scripts(root):
     """Python and shell, with a suffix or a first line that says so, relative to `root`."""
     for path in sorted(path for folder in SCRIPT_FOLDERS for path in (root / folder).rglob("*")):
         name = str(path.relative_to(root))
-        if path.is_file() and not path.is_symlink() and not name.startswith(NOT_YET):
+        if path.is_file() and not path.is_symlink():
             if path.suffix in (".py", ".sh") or (not path.suffix and is_script(path)):
                 yield name
 

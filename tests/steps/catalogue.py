@@ -64,55 +64,29 @@ RIGHT = {
 
 def _wrong(function, *arguments, single, of, worlds=(2, 4)):
     """{name: Step} of a mistake each."""
-    return {
-        f"{function.__name__}: {m}": _step(function, *arguments, single=single, worlds=worlds,
-                                           mistake=m, **more) for m, more in of.items()
-    }
+    return {f"{function.__name__}: {m}": _step(function, *arguments, single=single, worlds=worlds,
+                                               mistake=m, **more) for m, more in of.items()}
 
 
 WRONG = {
-    **_wrong(
-        by_hand, *TEXT, single=WHOLE[TEXT], of={
-            "not divided": {},
-            "divided twice": {},
-            "not reduced": {},
-            "reduced twice": {},
-            "norm forgotten": {},
-            "a key forgotten": {},
-            "not zeroed": {},
-            "a rank's share missing": {},
-            "a rank is stale": {},
-            "last micro-batch only": {
-                "micro_batches": 4
-            },
-            "micro-batches added": {
-                "micro_batches": 4
-            }
-        }),
-    **_wrong(by_hand, *MASKED, single=WHOLE[MASKED], of={
-                 "tokens not counted": {}
-             }), "ddp: divided twice": _step(ddp, *ROWS, single=WHOLE[ROWS], scale=-1.0),
+    **_wrong(by_hand, *TEXT, single=WHOLE[TEXT],
+             of={"not divided": {}, "divided twice": {}, "not reduced": {}, "reduced twice": {},
+                 "norm forgotten": {}, "a key forgotten": {}, "not zeroed": {},
+                 "a rank's share missing": {}, "a rank is stale": {},
+                 "last micro-batch only": {"micro_batches": 4},
+                 "micro-batches added": {"micro_batches": 4}}),
+    **_wrong(by_hand, *MASKED, single=WHOLE[MASKED], of={"tokens not counted": {}}),
+    "ddp: divided twice": _step(ddp, *ROWS, single=WHOLE[ROWS], scale=-1.0),
     "fsdp: not divided": _step(fsdp, *TEXT, single=WHOLE[TEXT], scale=1),
-    **_wrong(
-        megatron, single=whole_megatron, of={
-            "identity backward": {},
-            "bias on every rank": {},
-            "averaged over all ranks": {},
-            "averaged over the wrong group": {}
-        }),
+    **_wrong(megatron, single=whole_megatron,
+             of={"identity backward": {}, "bias on every rank": {}, "averaged over all ranks": {},
+                 "averaged over the wrong group": {}}),
     **_wrong(sequence_by_hand, single=WHOLE[ROWS], of={"norm not reduced": {}}),
-    **_wrong(gathered, single=whole_contrastive, of={
-        "own slice": {},
-        "detached": {},
-        "labels without offset": {}
-    }),
-    **_wrong(centred, single=whole_centred, of={
-        "identity backward under averaging": {},
-        "loss counted by every rank": {}
-    }),
+    **_wrong(gathered, single=whole_contrastive,
+             of={"own slice": {}, "detached": {}, "labels without offset": {}}),
+    **_wrong(centred, single=whole_centred,
+             of={"identity backward under averaging": {}, "loss counted by every rank": {}}),
     **_wrong(pipeline, single=WHOLE[ROWS], of={"every stage divides": {}}),
-    **_wrong(experts, single=functools.partial(whole, Experts, rows), of={
-                 "router not reduced": {},
-                 "experts averaged over all ranks": {}
-             }),
+    **_wrong(experts, single=functools.partial(whole, Experts, rows),
+             of={"router not reduced": {}, "experts averaged over all ranks": {}}),
 }

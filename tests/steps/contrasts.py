@@ -107,7 +107,8 @@ def simclr(run, mistake=None):
         b = a
     za, zb = wrapped(torch.cat([a, b])).chunk(2) if mistake != "two passes" else (wrapped(a),
                                                                                   wrapped(b))
-    gather = GatherOwnGradient.apply if mistake == "own gradient of the gather" else GatherWithGradient.apply
+    gather = (GatherOwnGradient.apply if mistake == "own gradient of the gather"
+              else GatherWithGradient.apply)
     if mistake == "gather without gradient":
         gather = lambda t: [p.detach() for p in GatherWithGradient.apply(t)]
     everything = torch.cat([torch.cat(list(gather(t.contiguous()))) for t in (za, zb)])

@@ -34,7 +34,8 @@ def be_rank(rank, ranks, folder, how):
 if __name__ == "__main__":
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        mp.start_processes(be_rank, ({ranks}, folder, sys.argv[1]), {ranks}, start_method=sys.argv[1])
+        mp.start_processes(be_rank, ({ranks}, folder, sys.argv[1]), {ranks},
+                           start_method=sys.argv[1])
     whole_data_parallel(Run(0, torch.float32))
 """
 CHECKED = """
@@ -62,12 +63,11 @@ if __name__ == "__main__":
 def seconds_of(script, *arguments):
     before = os.times()
     subprocess.run([sys.executable, script, *arguments], check=True, stdout=subprocess.DEVNULL,
-                   stderr=subprocess.DEVNULL, env={
-                       **os.environ, "OMP_NUM_THREADS": "1",
-                       "GLOO_SOCKET_IFNAME": "lo"
-                   })
+                   stderr=subprocess.DEVNULL,
+                   env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"})
     after = os.times()
-    return after.children_user + after.children_system - before.children_user - before.children_system
+    return (after.children_user + after.children_system - before.children_user
+            - before.children_system)
 
 
 def main():
@@ -78,20 +78,14 @@ def main():
         scripts = {}
         for name, text in (("plain", PLAIN), ("checked", CHECKED)):
             scripts[name] = Path(folder, name + ".py")
-            scripts[name].write_text(
-                text.format(here=str(HERE), python=str(HERE.parents[1] / "src" / "python"),
-                            ranks=RANKS))
-        runs = {
-            "spawned": (scripts["plain"], "spawn"),
-            "forked": (scripts["plain"], "fork"),
-            "check_step": (scripts["checked"],)
-        }
+            scripts[name].write_text(text.format(
+                here=str(HERE), python=str(HERE.parents[1] / "src" / "python"), ranks=RANKS))
+        runs = {"spawned": (scripts["plain"], "spawn"), "forked": (scripts["plain"], "fork"),
+                "check_step": (scripts["checked"],)}
         least = {name: min(seconds_of(*run) for _ in range(repeat)) for name, run in runs.items()}
     for name, seconds in least.items():
-        print(
-            f"{name:10} {seconds:6.1f} s of processor time, {least['check_step'] / seconds:.2f} "
-            f"times in check_step"
-        )
+        print(f"{name:10} {seconds:6.1f} s of processor time, {least['check_step'] / seconds:.2f}"
+              " times in check_step")
 
 
 if __name__ == "__main__":

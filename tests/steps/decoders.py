@@ -85,8 +85,8 @@ class Row(nn.Linear):
 
     def cut(self):
         n = self.in_features // Parallel.tp_size
-        self.weight = nn.Parameter(self.weight.detach()[:, n * Parallel.tp_rank:n *
-                                                        (Parallel.tp_rank + 1)].clone())
+        self.weight = nn.Parameter(
+            self.weight.detach()[:, n * Parallel.tp_rank:n * (Parallel.tp_rank + 1)].clone())
 
     def forward(self, x):
         y = F.linear(x, self.weight)
@@ -146,8 +146,8 @@ class Shift(torch.autograd.Function):
     @staticmethod
     def passed(x, by):
         out, n = torch.empty(x.shape, dtype=x.dtype), Parallel.cp_size
-        ranks = dist.get_process_group_ranks(Parallel.cp) if Parallel.cp is not None else list(
-            range(n))
+        ranks = (dist.get_process_group_ranks(Parallel.cp) if Parallel.cp is not None
+                 else list(range(n)))
         ops = [dist.P2POp(dist.isend, x.contiguous(), ranks[(Parallel.cp_rank + by) % n]),
                dist.P2POp(dist.irecv, out, ranks[(Parallel.cp_rank - by) % n])]
         for work in dist.batch_isend_irecv(ops):
@@ -192,11 +192,9 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width) + 0.1 * torch.randn(width))
 
     def forward(self, x):
-        return self.weight * (
-            x.float() *
-            torch.rsqrt(x.float().square().mean(-1, keepdim=True) + 1e-6)).to(x.dtype) if (
-                x.dtype is torch.bfloat16
-            ) else self.weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
+        return (self.weight * (x.float() * torch.rsqrt(x.float().square(
+            ).mean(-1, keepdim=True) + 1e-6)).to(x.dtype) if (x.dtype is torch.bfloat16)
+                else self.weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6))
 
 
 def rotated(x, positions):
@@ -246,9 +244,8 @@ class Attention(nn.Module):
 class GatedMlp(nn.Module):
     def __init__(self):
         super().__init__()
-        self.gate_proj, self.up_proj, self.down_proj = Column(WIDTH,
-                                                              HIDDEN), Column(WIDTH, HIDDEN), Row(
-                                                                  HIDDEN, WIDTH, True)
+        self.gate_proj, self.up_proj, self.down_proj = Column(WIDTH, HIDDEN), Column(
+            WIDTH, HIDDEN), Row(HIDDEN, WIDTH, True)
 
     def forward(self, x):
         inside = entered(x)
@@ -340,9 +337,9 @@ def tensor_lm(run, mistake=None):
             dist.all_reduce(p.grad, group=tps[run.rank // 2])
         if mistake == "biases taken for replicated" and name.endswith("q_proj.bias"):
             dist.all_reduce(p.grad, group=tps[run.rank // 2])
-        dist.all_reduce(
-            p.grad, group=None
-            if mistake == "summed over the world" and "layernorm" in name else dps[run.rank % 2])
+        dist.all_reduce(p.grad,
+                        group=None if mistake == "summed over the world" and "layernorm" in name
+                        else dps[run.rank % 2])
     return gradients(model)
 
 

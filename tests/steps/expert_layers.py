@@ -110,9 +110,8 @@ def z_loss(logits, mean=True):
 
 def data(seed, dtype):
     generator = torch.Generator().manual_seed(110 + seed)
-    return torch.randn(ROWS, WIDTH,
-                       generator=generator).to(dtype), torch.randint(CLASSES, (ROWS,),
-                                                                     generator=generator)
+    return torch.randn(ROWS, WIDTH, generator=generator).to(dtype), torch.randint(
+        CLASSES, (ROWS,), generator=generator)
 
 
 def whole_gathered_experts(run):

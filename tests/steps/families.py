@@ -9,7 +9,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
 
-from models import BATCH, HEADS, LENGTH, VOCABULARY, WIDTH, Mlp, Transformer, gradients, loss_of, made, pairs, rows, text
+from models import (BATCH, HEADS, LENGTH, VOCABULARY, WIDTH, Mlp, Transformer, gradients, loss_of,
+                    made, pairs, rows, text)
 from steps import Copy, Reduce, Run, embedded, part
 
 # --- Data parallel
@@ -34,19 +35,15 @@ def data_parallel(run, mistake=None, micro_batches=1):
                           "clipped before the reduction", "stopped early", "in half the ranks")
     wrapped = model if by_hand else nn.parallel.DistributedDataParallel(model)
     if mistake == "hook that adds up":
-        wrapped.register_comm_hook(
-            None, lambda _, bucket: dist.all_reduce(bucket.buffer(), async_op=True).get_future().
-            then(lambda f: f.value()[0]))
+        wrapped.register_comm_hook(None, lambda _, bucket: dist.all_reduce(bucket.buffer(
+            ), async_op=True).get_future().then(lambda f: f.value()[0]))
     if mistake == "hook in half the ranks":
         halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
         half = halves[run.rank // 2]
-        wrapped.register_comm_hook(
-            None, lambda _, bucket: dist.all_reduce(bucket.buffer().div_(2), group=half, async_op=
-                                                    True).get_future().then(lambda f: f.value()[0]))
-    index = {
-        "the same data everywhere": 0,
-        "a rank has another's data": 0 if run.rank == 1 else run.rank
-    }.get(mistake, run.rank)
+        wrapped.register_comm_hook(None, lambda _, bucket: dist.all_reduce(bucket.buffer().div_(
+            2), group=half, async_op= True).get_future().then(lambda f: f.value()[0]))
+    index = {"the same data everywhere": 0,
+             "a rank has another's data": 0 if run.rank == 1 else run.rank}.get(mistake, run.rank)
     x, target = part(text, run, index, run.world_size)
     if mistake == "targets not shifted":
         target = x
@@ -54,8 +51,8 @@ def data_parallel(run, mistake=None, micro_batches=1):
         x, target = x[:-1], target[:-1]
     parts = list(zip(x.chunk(micro_batches), target.chunk(micro_batches)))
     for i, (x_part, target_part) in enumerate(parts):
-        wrapped.require_backward_grad_sync = i == (0 if mistake == "synchronised at the first" else
-                                                   len(parts) - 1)
+        wrapped.require_backward_grad_sync = i == (0 if mistake == "synchronised at the first"
+                                                   else len(parts) - 1)
         logits = wrapped(x_part)
         loss = F.cross_entropy(logits.flatten(0, -2), target_part.flatten(), reduction="sum"
                                if mistake == "sum of the tokens" else "mean") / micro_batches
@@ -105,8 +102,8 @@ def sharded(run, mistake=None, clip=False):
     if mistake == "replicas not reduced":
         model.set_requires_all_reduce(False)
     x, target = part(text, run)
-    (loss_of(model(x), target) *
-     (run.world_size if mistake == "loss times the ranks" else 1)).backward()
+    (loss_of(model(x), target) * (run.world_size if mistake == "loss times the ranks"
+                                  else 1)).backward()
     if mistake == "clipped by the pieces":
         nn.utils.clip_grad_norm_([p.grad.to_local() for p in model.parameters()], 0.5)
         local = [nn.Parameter(p.to_local().detach()) for p in model.parameters()]
@@ -296,8 +293,8 @@ def vocabulary(run, mistake=None):
     up, down = nn.Linear(WIDTH, width, dtype=run.dtype), nn.Linear(width, WIDTH, bias=False,
                                                                    dtype=run.dtype)
     cut = slice(run.rank * width, (run.rank + 1) * width)
-    up.weight, up.bias = (
-        nn.Parameter(p.detach()[cut].clone()) for p in (block.up.weight, block.up.bias))
+    up.weight, up.bias = (nn.Parameter(p.detach()[cut].clone())
+                          for p in (block.up.weight, block.up.bias))
     down.weight = nn.Parameter(block.down.weight.detach()[:, cut].clone())
     held = ((tokens >= at.start) & (tokens < at.stop))
     x = embedding((tokens - at.start).clamp(0, n - 1))
@@ -311,18 +308,11 @@ def vocabulary(run, mistake=None):
     final = Copy.apply(model.final(x), None, mistake != "head's input not summed")
     logits = GatherLast.apply(head(final), mistake)
     loss_of(logits, target).backward()
-    return {
-        "embedding.weight": embedding.weight.grad,
-        "head.weight": head.weight.grad,
-        "up.weight": up.weight.grad,
-        "up.bias": up.bias.grad,
-        "down.weight": down.weight.grad,
-        "down.bias": block.down.bias.grad,
-        "norm2.weight": block.norm2.weight.grad,
-        "norm2.bias": block.norm2.bias.grad,
-        "final.weight": model.final.weight.grad,
-        "final.bias": model.final.bias.grad
-    }
+    return {"embedding.weight": embedding.weight.grad, "head.weight": head.weight.grad,
+            "up.weight": up.weight.grad, "up.bias": up.bias.grad, "down.weight": down.weight.grad,
+            "down.bias": block.down.bias.grad, "norm2.weight": block.norm2.weight.grad,
+            "norm2.bias": block.norm2.bias.grad, "final.weight": model.final.weight.grad,
+            "final.bias": model.final.bias.grad}
 
 
 def whole_vocabulary(run):
@@ -331,19 +321,10 @@ def whole_vocabulary(run):
     block, x = model.layers[0], model.embedding(tokens)
     x = x + block.down(F.gelu(block.up(block.norm2(x))))
     loss_of(model.head(model.final(x)), target).backward()
-    named = {
-        "embedding": model.embedding,
-        "head": model.head,
-        "up": block.up,
-        "down": block.down,
-        "norm2": block.norm2,
-        "final": model.final
-    }
-    return {
-        f"{name}.{n}": p.grad
-        for name, module in named.items()
-        for n, p in module.named_parameters()
-    }
+    named = {"embedding": model.embedding, "head": model.head, "up": block.up, "down": block.down,
+             "norm2": block.norm2, "final": model.final}
+    return {f"{name}.{n}": p.grad for name, module in named.items()
+            for n, p in module.named_parameters()}
 
 
 # --- Experts: one on each rank, rows go there and come back
@@ -398,14 +379,14 @@ def routed(run, mistake=None):
     out = back * gates.gather(1, (torch.arange(len(x)) % 4)[:, None])
     loss = loss_of(model.head(model.norm(h + out)), target)
     balance = 0.3 * gates.mean(0).square().sum()
-    loss = loss + (0 if mistake == "balance forgotten" else
-                   balance.detach() if mistake == "balance detached" else balance)
+    loss = loss + (0 if mistake == "balance forgotten" else balance.detach()
+                   if mistake == "balance detached" else balance)
     (loss * (run.world_size if mistake == "loss times the ranks" else 1)).backward()
     found = gradients(model)
     for name, g in found.items():
         if name == "experts":
-            g = found[name] = g[mine].clone() / (1 if mistake == "experts not divided" else
-                                                 run.world_size)
+            g = found[name] = g[mine].clone() / (1 if mistake == "experts not divided"
+                                                 else run.world_size)
         elif g is not None and not (mistake == "router not reduced" and name.startswith("router")):
             dist.all_reduce(g)
             g /= run.world_size
@@ -518,8 +499,8 @@ def clip(run, mistake=None):
     elif mistake == "gathered under no_grad":
         all_a, all_b = (GatherRows.apply(t.detach(), None) for t in (a, b))
         all_a[first:first + len(a)], all_b[first:first + len(b)] = a, b
-        loss = (clip_loss(a, all_b, model.scale, first) +
-                clip_loss(b, all_a, model.scale, first)) / 2
+        loss = ((clip_loss(a, all_b, model.scale, first) + clip_loss(b, all_a, model.scale, first))
+                / 2)
     else:
         all_a, all_b = (GatherRows.apply(t, mistake) for t in (a, b))
         loss = clip_loss(a, all_b, model.scale, first)

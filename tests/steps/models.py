@@ -30,10 +30,8 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
 
     def attention(self, x):
-        heads = [
-            m(x).unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2)
-            for m in (self.q, self.k, self.v)
-        ]
+        heads = [m(x).unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2)
+                 for m in (self.q, self.k, self.v)]
         return F.scaled_dot_product_attention(*heads, is_causal=True).transpose(1, 2).flatten(2)
 
     def forward(self, x):

@@ -70,8 +70,8 @@ class ColumnParallel(nn.Module):
     def __init__(self, whole):
         super().__init__()
         self.weight = nn.Parameter(whole.weight.detach().chunk(Mode.size)[Mode.rank].clone())
-        self.bias = None if whole.bias is None else nn.Parameter(whole.bias.detach().chunk(
-            Mode.size)[Mode.rank].clone())
+        self.bias = (None if whole.bias is None
+                     else nn.Parameter(whole.bias.detach().chunk(Mode.size)[Mode.rank].clone()))
 
     def forward(self, x):
         return F.linear(GatherFromSequence.apply(x), self.weight, self.bias)
@@ -88,7 +88,8 @@ class RowParallel(nn.Module):
         if self.bias is not None and Mode.mistake == "bias before the reduction":
             x = x + self.bias
         x = ReduceScatterToSequence.apply(x)
-        return x if self.bias is None or Mode.mistake == "bias before the reduction" else x + self.bias
+        return (x if self.bias is None or Mode.mistake == "bias before the reduction"
+                else x + self.bias)
 
 
 class ParallelEmbedding(nn.Module):
@@ -115,10 +116,9 @@ class ParallelCrossEntropy(torch.autograd.Function):
         outside = (target < first) | (target >= first + logits.size(-1))
         at = (target - first).masked_fill(outside, 0)
         own = (logits - top).gather(-1, at[..., None])[..., 0].masked_fill(outside, 0)
-        ctx.save_for_backward(
-            exp /
-            (exp.sum(-1, keepdim=True) if Mode.mistake == "softmax over the own shard" else total),
-            at, outside)
+        ctx.save_for_backward(exp / (exp.sum(-1, keepdim=True)
+                                     if Mode.mistake == "softmax over the own shard" else total),
+                              at, outside)
         return total[..., 0].log() - summed(own)
 
     @staticmethod
@@ -186,22 +186,18 @@ def dtensor(run, mistake=None):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    from torch.distributed.tensor.parallel import (ColwiseParallel, RowwiseParallel,
+                                                   parallelize_module)
 
     mesh = init_device_mesh("cpu", (2, run.world_size // 2), mesh_dim_names=("fsdp", "tp"))
     tp, tp_size = mesh["tp"], run.world_size // 2
     model = made(Decoder, run.seed, run.dtype)
     for block in model.blocks:
-        parallelize_module(
-            block, tp, {
-                "attention.wq": ColwiseParallel(),
-                "attention.wk": ColwiseParallel(),
-                "attention.wv": ColwiseParallel(),
-                "attention.wo": RowwiseParallel(),
-                "gate": ColwiseParallel(),
-                "up": ColwiseParallel(),
-                "down": RowwiseParallel()
-            })
+        parallelize_module(block, tp,
+                           {"attention.wq": ColwiseParallel(), "attention.wk": ColwiseParallel(),
+                            "attention.wv": ColwiseParallel(), "attention.wo": RowwiseParallel(),
+                            "gate": ColwiseParallel(), "up": ColwiseParallel(),
+                            "down": RowwiseParallel()})
     parallelize_module(model, tp, {"lm_head": ColwiseParallel(use_local_output=False)})
     for block in model.blocks:
         fully_shard(block, mesh=mesh["fsdp"])
@@ -226,8 +222,8 @@ def dtensor(run, mistake=None):
         logits = logits.to_local()
         n, first = logits.size(-1), mesh.get_local_rank("tp") * logits.size(-1)
         inside = (labels >= first) & (labels < first + n)
-        loss = F.cross_entropy(logits.flatten(0, 1), (labels - first).masked_fill(~inside,
-                                                                                  -100).flatten())
+        loss = F.cross_entropy(logits.flatten(0, 1),
+                               (labels - first).masked_fill(~inside, -100).flatten())
     else:
         loss = F.cross_entropy(logits.full_tensor().flatten(0, 1), labels.flatten())
     loss.backward()

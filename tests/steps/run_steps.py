@@ -32,14 +32,8 @@ from steps import Run, tensor_parallel
 from trainers import fsdp_loop, planned
 
 DISTGRAD = os.environ.get("DISTGRAD", "distgrad")
-STEPS = {
-    ("right", name): step for name, step in {
-        **RIGHT,
-        **OTHERS
-    }.items()
-} | {
-    ("wrong", name): step for name, step in WRONG.items()
-}
+STEPS = ({("right", name): step for name, step in {**RIGHT, **OTHERS}.items()}
+         | {("wrong", name): step for name, step in WRONG.items()})
 
 
 def folder_of(root, key, seed, what):
@@ -130,9 +124,8 @@ def main():
         os.makedirs(root, exist_ok=True)
         pids = [forked(be_single, root, dtype, seeds)]
         for world_size in (2, 4):
-            pids += [
-                forked(be_rank, rank, world_size, root, dtype, seeds) for rank in range(world_size)
-            ]
+            pids += [forked(be_rank, rank, world_size, root, dtype, seeds)
+                     for rank in range(world_size)]
             wait_for(pids)
             pids = []
         sys.exit(judge(root, dtype, seeds, options))
@@ -155,10 +148,9 @@ def judge(root, dtype, seeds, options):
                             f"{'good' if good else 'BAD '}  {key[0]}: {key[1]}, seed {seed}, "
                             f"{world_size} ranks, against"
                             f" {reference}\n{done.stdout}")
-    print(
-        f"{options.dtype}: {sum(counts['right'])} comparisons of right steps, "
-        f"{counts['right'][1]} accused;"
-        f" {sum(counts['wrong'])} of wrong ones, {counts['wrong'][1]} missed")
+    print(f"{options.dtype}: {sum(counts['right'])} comparisons of right steps,"
+          f" {counts['right'][1]} accused; {sum(counts['wrong'])} of wrong ones,"
+          f" {counts['wrong'][1]} missed")
     return 1 if counts["right"][1] + counts["wrong"][1] else 0
 
 

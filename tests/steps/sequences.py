@@ -101,8 +101,8 @@ class RingAttention(torch.autograd.Function):
                 if mistake == "sums of exponentials forgotten":
                     out = block if step == 0 else (out + block) / 2
                 else:
-                    out = out * (lse - both).exp()[..., None] + block * (block_lse -
-                                                                         both).exp()[..., None]
+                    out = (out * (lse - both).exp()[..., None]
+                           + block * (block_lse - both).exp()[..., None])
                 lse = both
             if step < world - 1:
                 here_k, here_v = rotated(here_k, here_v)

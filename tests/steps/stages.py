@@ -34,9 +34,8 @@ class Net(nn.Module):
 
 def data(seed, dtype):
     generator = torch.Generator().manual_seed(seed + 3)
-    return torch.randn(ROWS, WIDTH,
-                       generator=generator).to(dtype), torch.randint(CLASSES, (ROWS,),
-                                                                     generator=generator)
+    return torch.randn(ROWS, WIDTH, generator=generator).to(dtype), torch.randint(
+        CLASSES, (ROWS,), generator=generator)
 
 
 def whole_net(run):
@@ -237,8 +236,7 @@ def whole_moe(run, world=4):
     x, y = data(run.seed, run.dtype)
     h = model.enter(x)
     out = model.moe(h)
-    aux = sum(
-        balance(p, c) for p, c in zip(model.moe.probabilities.chunk(world),
-                                      model.moe.chosen.chunk(world))) / world
+    aux = sum(balance(p, c) for p, c in zip(model.moe.probabilities.chunk(world),
+                                            model.moe.chosen.chunk(world))) / world
     (F.cross_entropy(model.leave(out), y) + aux).backward()
     return gradients(model)

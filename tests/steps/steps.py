@@ -11,7 +11,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
 
-from models import BATCH, LENGTH, Experts, Mlp, Transformer, gradients, loss_of, made, pairs, rows, text
+from models import (BATCH, LENGTH, Experts, Mlp, Transformer, gradients, loss_of, made, pairs, rows,
+                    text)
 
 
 @dataclasses.dataclass
@@ -36,8 +37,8 @@ def whole(kind, batch, run, in_float32=False):
 def contrastive(a, b, all_a, all_b, first):
     """Of this rank's rows against all."""
     target = torch.arange(first, first + len(a))
-    return (F.cross_entropy(a @ all_b.t() / 4, target) +
-            F.cross_entropy(b @ all_a.t() / 4, target)) / 2
+    return (F.cross_entropy(a @ all_b.t() / 4, target) + F.cross_entropy(b @ all_a.t() / 4,
+                                                                         target)) / 2
 
 
 def embedded(model, x):
@@ -84,8 +85,8 @@ def by_hand(kind, batch, run, micro_batches=1, mistake=None, in_float32=False):
         loss = loss_of(logits.float() if in_float32 else logits, target_part) * weight
         (loss if mistake == "micro-batches added" else loss / micro_batches).backward()
     for name, p in model.named_parameters():
-        if (mistake == "norm forgotten" and "norm" in name) or (mistake == "a key forgotten" and
-                                                                name == "layers.1.k.weight"):
+        if (mistake == "norm forgotten" and "norm" in name) or (mistake == "a key forgotten"
+                                                                and name == "layers.1.k.weight"):
             continue
         if mistake == "a rank's share missing" and run.rank == run.world_size - 1:
             p.grad.zero_()
@@ -144,11 +145,8 @@ def tensor_parallel(run, sequence=False, shard=False, mistake=None):
     model = made(Transformer, run.seed, run.dtype)
     for block in model.layers:
         col, row = ColwiseParallel, RowwiseParallel
-        plan = {
-            name: col() for name in ("q", "k", "v", "up")
-        } | {
-            name: row() for name in ("o", "down")
-        }
+        plan = {name: col() for name in ("q", "k", "v", "up")} | {name: row() for name in ("o",
+                                                                                           "down")}
         if sequence:
             plan = {name: col(input_layouts=Shard(1)) for name in ("q", "k", "v", "up")}
             plan |= {name: row(output_layouts=Shard(1)) for name in ("o", "down")}
@@ -156,11 +154,10 @@ def tensor_parallel(run, sequence=False, shard=False, mistake=None):
         parallelize_module(block, mesh["tp"], plan)
     if sequence:
         parallelize_module(
-            model, mesh["tp"], {
-                "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
-                "final": SequenceParallel(),
-                "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate())
-            })
+            model, mesh["tp"],
+            {"embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
+             "final": SequenceParallel(),
+             "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate())})
     if shard:
         for layer in [*model.layers, model]:
             fully_shard(layer, mesh=mesh["dp"])
@@ -226,19 +223,17 @@ def megatron(run, mistake=None):
     out = Reduce.apply(F.linear(hidden, second_w), group)
     bias = model.second.bias * tp if mistake == "bias on every rank" else model.second.bias
     loss_of(model.head(out + bias), target).backward()
-    found = gradients(model) | {
-        "first.weight": first_w.grad,
-        "first.bias": first_b.grad,
-        "second.weight": second_w.grad,
-        "norm.weight": norm_w.grad,
-        "norm.bias": norm_b.grad
-    }
+    found = (gradients(model) | {"first.weight": first_w.grad, "first.bias": first_b.grad,
+                                 "second.weight": second_w.grad, "norm.weight": norm_w.grad,
+                                 "norm.bias": norm_b.grad})
     everywhere = mistake == "averaged over all ranks"
     for g in found.values():
-        dist.all_reduce(
-            g, group=None
-            if everywhere else group if mistake == "averaged over the wrong group" else dp_group)
-        g /= run.world_size if everywhere else tp if mistake == "averaged over the wrong group" else run.world_size // tp
+        dist.all_reduce(g, group=None if everywhere else group
+                        if mistake == "averaged over the wrong group" else dp_group)
+        if everywhere:
+            g /= run.world_size
+        else:
+            g /= tp if mistake == "averaged over the wrong group" else run.world_size // tp
     return found
 
 
@@ -349,9 +344,8 @@ def pipeline(run, mistake=None):
             (loss_of(model.head(model.final(x_part + model.second(hidden))), target_part) /
              2).backward()
             dist.send(hidden.grad, run.rank - 1)
-    found = {
-        f"{name}.{n}": p.grad for name, module in own.items() for n, p in module.named_parameters()
-    }
+    found = {f"{name}.{n}": p.grad for name, module in own.items()
+             for n, p in module.named_parameters()}
     for g in found.values():
         dist.all_reduce(g, group=along_dp[stage])
         g /= dp

@@ -114,10 +114,8 @@ def main():
         help="a JSON file that results are added to, and taken from where they are there")
     parser.add_argument("--write", help="a file that the table is written to")
     options = parser.parse_args()
-    names = [
-        n for n in (UNSEEN if options.unseen else ALL)
-        if not options.only or any(text in n for text in options.only)
-    ]
+    names = [n for n in (UNSEEN if options.unseen else ALL)
+             if not options.only or any(text in n for text in options.only)]
     kept = Path(options.results) if options.results else None
     results = json.loads(kept.read_text()) if kept and kept.exists() else {}
     for name in names:
@@ -134,15 +132,12 @@ def main():
     found = [judged(ALL[name], results[name]) for name in names]
     good, wrong = sum(n or p for n, p, _ in found), sum(m for *_, m in found)
     missed = sum(results[name]["stage"] == "passes" for name in names)
-    summary = (
-        f"{len(found)} mistakes in {options.dtype}: {sum(n for n, *_ in found)} named, {good} "
-        f"named or placed, {wrong} placed wrongly,"
-        f" {missed} missed")
+    summary = (f"{len(found)} mistakes in {options.dtype}: {sum(n for n, *_ in found)} named,"
+               f" {good} named or placed, {wrong} placed wrongly, {missed} missed")
     print(summary)
     if options.write:
-        Path(
-            options.write).write_text("\n".join([summary + ".", "", *rows(names, results, found)]) +
-                                      "\n")
+        Path(options.write).write_text(
+            "\n".join([summary + ".", "", *rows(names, results, found)]) + "\n")
     return 1 if wrong or missed or (options.only and good < len(found)) else 0
 
 
@@ -152,15 +147,13 @@ def rows(names, results, found):
     steps = {}
     for name, (named, placed, misplaced) in zip(names, found):
         row = steps.setdefault(name.partition(":")[0], [0] * 6)
-        counts = (True, results[name]["stage"] != "passes", named, placed and
-                  not named, not (named or placed or misplaced), misplaced)
+        counts = (True, results[name]["stage"] != "passes", named, placed and not named,
+                  not (named or placed or misplaced), misplaced)
         steps[name.partition(":")[0]] = [n + bool(c) for n, c in zip(row, counts)]
     steps["all"] = [sum(row[i] for row in steps.values()) for i in range(6)]
-    return [
-        "| step | mistakes | caught | named | placed | neither | placed wrongly |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-        *(f"| {step} | {' | '.join(map(str, row))} |" for step, row in steps.items())
-    ]
+    return ["| step | mistakes | caught | named | placed | neither | placed wrongly |",
+            "| --- | --- | --- | --- | --- | --- | --- |",
+            *(f"| {step} | {' | '.join(map(str, row))} |" for step, row in steps.items())]
 
 
 if __name__ == "__main__":

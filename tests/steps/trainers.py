@@ -30,9 +30,8 @@ class Classifier(nn.Module):
 
 def data(seed, dtype):
     generator = torch.Generator().manual_seed(70 + seed)
-    return torch.randn(ROWS, WIDTH,
-                       generator=generator).to(dtype), torch.randint(CLASSES, (ROWS,),
-                                                                     generator=generator)
+    return torch.randn(ROWS, WIDTH, generator=generator).to(dtype), torch.randint(
+        CLASSES, (ROWS,), generator=generator)
 
 
 def whole_classifier(run, clip=None):
@@ -52,7 +51,8 @@ def ddp_loop(run, mistake=None):
             model, ["head.weight", "head.bias"])
     wrapped = nn.parallel.DistributedDataParallel(model)
     x, y = (t[run.rank::run.world_size] for t in data(run.seed, run.dtype))
-    if mistake == "the sampler's padding":  # the last rank's list of rows is too short, and is filled up from the beginning
+    # The last rank's list of rows is too short, and is filled up from the beginning.
+    if mistake == "the sampler's padding":
         index = list(range(ROWS))[run.rank::run.world_size]
         index = index if run.rank < run.world_size - 1 else index[:-1] + [0]
         x, y = (t[index] for t in data(run.seed, run.dtype))
@@ -105,7 +105,8 @@ def fsdp_loop(run, mistake=None, clip=None):
 
 def planned(run, mistake=None):
     from torch.distributed.tensor import DTensor, Partial, Replicate, Shard  # noqa: F401
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    from torch.distributed.tensor.parallel import (ColwiseParallel, RowwiseParallel,
+                                                   parallelize_module)
 
     model, criterion = made(Classifier, run.seed, run.dtype), nn.CrossEntropyLoss()
     mesh = init_device_mesh("cpu", (2, run.world_size // 2), mesh_dim_names=("dp", "tp"))
@@ -189,9 +190,8 @@ class TwoTowers(nn.Module):
             torch.tensor(-2.0))
 
     def forward(self, x, z):
-        return F.normalize(self.image(x),
-                           dim=-1), F.normalize(self.text(z),
-                                                dim=-1), self.logit_scale.exp(), self.logit_bias
+        return F.normalize(self.image(x), dim=-1), F.normalize(
+            self.text(z), dim=-1), self.logit_scale.exp(), self.logit_bias
 
 
 def towers_data(seed, dtype):
@@ -246,10 +246,9 @@ def siglip(run, mistake=None):
     turns = run.world_size - 1 - (mistake == "one turn too few")
     for _ in range(turns):
         b = PassOn.apply(b, mistake)
-        loss = loss + criterion(
-            a, b, scale,
-            bias.detach() if mistake == "bias of the negatives detached" else bias, is_own=mistake
-            == "positives in every block")
+        loss = (loss + criterion(a, b, scale,
+                                 bias.detach() if mistake == "bias of the negatives detached"
+                                 else bias, is_own=mistake == "positives in every block"))
     loss.backward()
     return gradients(model)
 

@@ -16,14 +16,16 @@ from in_a_folder import DISTGRAD, SUM, InAFolder
 CONNECTED = """
 import os
 def look(x):
-    own = {os.readlink(f"/proc/self/fd/{f}") for f in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{f}")}
+    files = [f"/proc/self/fd/{f}" for f in os.listdir("/proc/self/fd")]
+    own = {os.readlink(f) for f in files if os.path.lexists(f)}
     listening = []
     for family in ("tcp", "tcp6"):
         for line in list(open(f"/proc/self/net/{family}"))[1:]:
             words = line.split()
             if words[3] == "0A" and f"socket:[{words[9]}]" in own:
                 listening.append(words[1].rpartition(":")[0])
-    raise ValueError(f"{os.readlink('/proc/self/ns/net')} {sorted(set(listening))} files={sorted(own)}")
+    network = os.readlink("/proc/self/ns/net")
+    raise ValueError(f"{network} {sorted(set(listening))} files={sorted(own)}")
 def every_rank(xs):
     return xs
 """

@@ -66,10 +66,9 @@ def _team(group, timeout_s):
     from .team import Team
 
     if not dist.is_available() or not dist.is_initialized():
-        raise ValueError(
-            "gradcheck: torch.distributed is not initialised: call init_process_group() first, or "
-            "use"
-            " `python -m distgrad.gradcheck FILE:FUNCTION --ranks 4`, which starts ranks itself")
+        raise ValueError("gradcheck: torch.distributed is not initialised: call"
+                         " init_process_group() first, or use `python -m distgrad.gradcheck"
+                         " FILE:FUNCTION --ranks 4`, which starts ranks itself")
     if not timeout_s > 0:
         raise ValueError(f"timeout_s is to be above 0, not {timeout_s!r}")
     if dist.get_rank(group) < 0:

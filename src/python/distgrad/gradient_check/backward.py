@@ -15,11 +15,10 @@ from .executor import Probe
 
 _RANDOM = 5
 _OTHER_GRAPHS = {
-    "used": "after another forward and backward of the function the backward of the first forward "
-            "is wrong: something is"
-    " kept from call to call",
-    "together": "where the function is called twice in one graph the gradients are wrong: the "
-                "calls share memory",
+    "used": "after another forward and backward of the function the backward of the first forward"
+    " is wrong: something is kept from call to call",
+    "together": "where the function is called twice in one graph the gradients are wrong: the calls"
+    " share memory",
 }
 _LAYOUTS = ("transposed", "sliced", "expanded")
 
@@ -89,9 +88,9 @@ class Measurement:
         constant, rows = rows[2].nan_to_num(posinf=0, neginf=0), rows[3:]
         found = Backward((rows[:self._columns] - constant).T, missing, graph=graph)
         found.random = [Sample(c, row - constant) for c, row in zip(random, rows[self._columns:])]
-        found.is_linear = all(
-            self._agree(s.gradient, found.matrix @ s.cotangent, self._room(
-                found.matrix, s.cotangent)) for s in found.random)
+        found.is_linear = all(self._agree(s.gradient, found.matrix @ s.cotangent,
+                                          self._room(found.matrix, s.cotangent))
+                              for s in found.random)
         if found.is_linear or not self._remembers(found):
             if bool((constant != 0).any()):
                 self._note("other-backward", "cotangents of zero give a gradient that is not zero",
@@ -107,8 +106,8 @@ class Measurement:
         """Rows, missing gradients and the kind of graph. The first two cotangents are the same;
         where they do not give the same over one graph, each gets a graph of its own."""
         values, failures = self._probe([Probe(c) for c in cotangents], tolerate=1)
-        if failures and (min(f.index for f in failures.values()) > 1 or
-                         len(failures) < self._session.size):
+        if failures and (min(f.index for f in failures.values()) > 1
+                         or len(failures) < self._session.size):
             raise self._session.broken(failures)
         if not failures:
             rows = self._session.assemble_gradients(values)
@@ -117,8 +116,8 @@ class Measurement:
         values, _ = self._probe([Probe(c, "own") for c in cotangents])
         rows = self._session.assemble_gradients(values)
         if self._agree(rows[0], rows[1], self._rtol * _largest(rows[0])):
-            why = "raises: " + next(iter(
-                failures.values())).text if failures else "gives another gradient"
+            why = ("raises: " + next(iter(failures.values())).text if failures
+                   else "gives another gradient")
             self._note("stale-or-aliased",
                        f"a second backward over the same graph (retain_graph=True) {why}", False)
         return rows, _missing(values), "own"
@@ -136,10 +135,9 @@ class Measurement:
                        rows=_apart(rows[1], rows[4]))
             return True
         if not self._agree(rows[2], rows[3], room):
-            self._note(
-                "stale-or-aliased",
-                "the gradient depends on the backward that ran before: something is kept from"
-                " call to call", rows=_apart(rows[2], rows[3]))
+            self._note("stale-or-aliased",
+                       "the gradient depends on the backward that ran before: something is kept"
+                       " from call to call", rows=_apart(rows[2], rows[3]))
             return True
         return False
 
@@ -173,10 +171,9 @@ class Measurement:
         for probe, row in zip(probes[2:], rows[2:]):
             like = rows[0] + rows[1] if probe.graph == "together" else rows[0]
             if not self._agree(row, like, room):
-                told = _OTHER_GRAPHS.get(
-                    probe.graph,
-                    "over a graph of its own backward gives another gradient than over one"
-                    " that is used again")
+                told = _OTHER_GRAPHS.get(probe.graph,
+                                         "over a graph of its own backward gives another gradient"
+                                         " than over one that is used again")
                 self._note("stale-or-aliased", told, rows=_apart(row, like))
 
     def _output_probes(self, found):
@@ -195,11 +192,9 @@ class Measurement:
         for probe, row in zip(probes, rows):
             right = found.matrix @ probe.coefficients
             if not self._agree(row, right, self._room(found.matrix, probe.coefficients)):
-                self._note(
-                    "other-backward",
-                    f"where {probe.output} alone has a part in the loss the gradient is another "
-                    f"one",
-                    rows=_apart(row, right))
+                self._note("other-backward",
+                           f"where {probe.output} alone has a part in the loss the gradient is"
+                           " another one", rows=_apart(row, right))
 
     def _layout_probes(self, found):
         cotangent = self._random()
@@ -218,9 +213,9 @@ class Measurement:
                 other.append(_laid(probe))
                 apart = _apart(row, like) if apart is None else apart | _apart(row, like)
         if other:
-            self._note(
-                "contiguity", "the gradient is another one where the cotangent is not contiguous:"
-                f" {', '.join(other)}", rows=apart)
+            self._note("contiguity",
+                       "the gradient is another one where the cotangent is not contiguous:"
+                       f" {', '.join(other)}", rows=apart)
 
     def _tolerant(self, probes):
         """Rows, None for those that raised; and (probe, Failure) of these. Ends where the ranks are
@@ -252,23 +247,22 @@ class Measurement:
         for by_rank in values:
             for seen in by_rank:
                 if seen["written"]:
-                    self._note(
-                        "stale-or-aliased", f"backward writes to the cotangent that it is given"
-                        f"{'' if len(set(seen['written'])) == 1 else 's'}")
+                    self._note("stale-or-aliased",
+                               "backward writes to the cotangent that it is"
+                               f" given{'' if len(set(seen['written'])) == 1 else 's'}")
                 for name in seen["inputs"]:
                     self._note("writes", f"the function writes to its input {name}", False)
         if later > 0:
-            self._note(
-                "stale-or-aliased",
-                "the gradient changed after backward had returned: its memory is used again,"
-                " or a collective was not waited for")
+            self._note("stale-or-aliased",
+                       "the gradient changed after backward had returned: its memory is used again,"
+                       " or a collective was not waited for")
         return values, failures
 
     def _random(self):
         """Numbers of both signs with full mantissas, none near 0."""
         sign = 2.0 * torch.randint(0, 2, (self._columns,), generator=self._generator) - 1
-        return sign * (
-            torch.rand(self._columns, generator=self._generator, dtype=torch.float64) * 3 + 0.5)
+        return sign * (torch.rand(self._columns, generator=self._generator,
+                                  dtype=torch.float64) * 3 + 0.5)
 
     def _room(self, matrix, cotangent):
         """By how much rounding may move a gradient: relative to the largest in its tensor."""
@@ -287,9 +281,8 @@ class Measurement:
 
 
 def _missing(values):
-    return {
-        (seen["rank"], name) for by_rank in values for seen in by_rank for name in seen["missing"]
-    }
+    return {(seen["rank"], name) for by_rank in values for seen in by_rank
+            for name in seen["missing"]}
 
 
 def _laid(probe):

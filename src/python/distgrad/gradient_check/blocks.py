@@ -41,10 +41,9 @@ class Pair:
     def __post_init__(self):
         self.ranks = len(self.right)
         if self.identity is None:
-            self.identity = [[
-                torch.eye(len(block), dtype=torch.float64)
-                if block.shape[0] == block.shape[1] else None for block in row
-            ] for row in self.right]
+            self.identity = [[torch.eye(len(block), dtype=torch.float64)
+                              if block.shape[0] == block.shape[1] else None for block in row]
+                             for row in self.right]
 
     def pairs(self):
         return [(r, k) for r in range(self.ranks) for k in range(self.ranks)]

@@ -49,31 +49,26 @@ def main(arguments=None):
 
 
 def _parser():
-    parser = argparse.ArgumentParser(
-        prog="python -m distgrad.gradcheck", allow_abbrev=False, description=
-        "Measures the backward of a function on several ranks, and compares it with what its "
-        "forward does.",
-        epilog=
-        "Under torchrun it joins the ranks that there are. Exit code: 0 right, 1 wrong, 2 bad "
-        "arguments, 3 a rank"
-        " raised, died or hung, or nothing could be judged.")
-    parser.add_argument(
-        "function", metavar="FILE:FUNCTION",
-        help="losses.py:GatherLayer.apply, or package.module:function;"
-        " a Module class is instantiated without arguments")
+    parser = argparse.ArgumentParser(prog="python -m distgrad.gradcheck", allow_abbrev=False,
+                                     description= "Measures the backward of a function on several"
+                                     " ranks, and compares it with what its forward does.",
+                                     epilog= "Under torchrun it joins the ranks that there are."
+                                     " Exit code: 0 right, 1 wrong, 2 bad arguments, 3 a rank"
+                                     " raised, died or hung, or nothing could be judged.")
+    parser.add_argument("function", metavar="FILE:FUNCTION",
+                        help="losses.py:GatherLayer.apply, or package.module:function; a Module"
+                        " class is instantiated without arguments")
     parser.add_argument("--ranks", type=int, help="how many are started (default: 4)")
-    parser.add_argument(
-        "--input", action="append", default=[], metavar="[NAME=]EXPR", dest="given",
-        type=lambda text: ("input", text),
-        help="an argument of the function, in order, or by its name:"
-        " randn(4,3), arange(6.).reshape(2,3)+rank, 3, None; floating tensors require grad")
+    parser.add_argument("--input", action="append", default=[], metavar="[NAME=]EXPR", dest="given",
+                        type=lambda text: ("input", text),
+                        help="an argument of the function, in order, or by its name: randn(4,3),"
+                        " arange(6.).reshape(2,3)+rank, 3, None; floating tensors require grad")
     parser.add_argument("--constant", action="append", metavar="[NAME=]EXPR", dest="given",
                         type=lambda text: ("constant", text),
                         help="an argument that does not require grad")
-    parser.add_argument(
-        "--inputs", metavar="NAME",
-        help="a function of the file that returns the inputs; it may have the"
-        " parameters rank and world_size")
+    parser.add_argument("--inputs", metavar="NAME",
+                        help="a function of the file that returns the inputs; it may have the"
+                        " parameters rank and world_size")
     parser.add_argument("--dtype", choices=_DTYPES, default="float64",
                         help="of tensors that expressions make")
     parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
@@ -139,10 +134,8 @@ def _started(options):
 
     count = 4 if options.ranks is None else options.ranks
     if options.backend == "nccl" and torch.cuda.device_count() < count:
-        raise UsersError(
-            f"--backend nccl: {count} ranks need a GPU each, and there are "
-            f"{torch.cuda.device_count()}"
-        )
+        raise UsersError(f"--backend nccl: {count} ranks need a GPU each, and there are"
+                         f" {torch.cuda.device_count()}")
     whole_s = min(_WHOLE_S, options.total_timeout or _WHOLE_S)
     end = time.monotonic() + whole_s
     with tempfile.TemporaryDirectory(prefix="distgrad-") as folder:
@@ -233,8 +226,8 @@ def prepared_inputs(options, rank, world_size):
         function = function().to(getattr(torch, options.dtype))
     if not callable(function):
         raise UsersError(f"{options.function} is a {type(function).__name__} and cannot be called")
-    device = torch.device(
-        "cuda", torch.cuda.current_device()) if options.backend == "nccl" else torch.device("cpu")
+    device = (torch.device("cuda", torch.cuda.current_device()) if options.backend == "nccl"
+              else torch.device("cpu"))
     if isinstance(function, torch.nn.Module):
         function = function.to(device)
     if maker:

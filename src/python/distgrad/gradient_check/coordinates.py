@@ -61,10 +61,8 @@ class Coordinates:
     def expand(self, rank, coefficients):
         """This rank's tensors, float64, of the combination of directions with these coefficients;
         None for what is 0."""
-        return [
-            self._combined(rank, t, coefficients[self.ranges[rank, t.name]])
-            for t in self.tensors[rank]
-        ]
+        return [self._combined(rank, t, coefficients[self.ranges[rank, t.name]])
+                for t in self.tensors[rank]]
 
     def project(self, rank, values):
         """What this rank contributes to assemble(): the products of its directions and its tensors
@@ -78,9 +76,8 @@ class Coordinates:
             if self.kind == "elements":
                 parts.append(flat)
             else:
-                products = [
-                    self._direction(rank, t, s).reshape(-1) @ flat for s in range(self.extent(t))
-                ]
+                products = [self._direction(rank, t, s).reshape(-1) @ flat
+                            for s in range(self.extent(t))]
                 parts.append(
                     torch.stack(products) if products else torch.zeros(0, dtype=torch.float64))
         if self.kind == "whole":
@@ -98,9 +95,8 @@ class Coordinates:
         if to[1].size() != source[1].size() or self.kind == "whole":
             return None
         rows = [self._direction(*to, s).reshape(-1) for s in range(self.extent(to[1]))]
-        columns = [
-            others._direction(*source, s).reshape(-1) for s in range(others.extent(source[1]))
-        ]
+        columns = [others._direction(*source, s).reshape(-1)
+                   for s in range(others.extent(source[1]))]
         if not rows:
             return torch.zeros(0, 0, dtype=torch.float64)
         return torch.stack(rows) @ torch.stack(columns).T

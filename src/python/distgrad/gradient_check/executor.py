@@ -120,12 +120,9 @@ class Executor:
         run = self._forward()
         start = time.monotonic()
         self._forward()  # the first may have connected or compiled something
-        yield {
-            "seconds": time.monotonic() - start,
-            "outputs": [_described_output(o) for o in run.outputs],
-            "written": self.subject.written(run),
-            "closed_over": self.subject.closed_over()
-        }
+        yield {"seconds": time.monotonic() - start,
+               "outputs": [_described_output(o) for o in run.outputs],
+               "written": self.subject.written(run), "closed_over": self.subject.closed_over()}
 
     def move(self, coordinates, moves):
         """For each row, coefficients of the input's coordinates: the outputs' coordinates there.
@@ -162,17 +159,11 @@ class Executor:
             if len(watched) < _LATER or i >= len(probes) - _LATER:
                 watched.append((seen["gradients"], seen["row"]))
             # As numbers: tensors are slow to pickle one by one.
-            yield {
-                **{
-                    key: value for key, value in seen.items() if key != "gradients"
-                }, "row": seen["row"].tolist()
-            }
+            yield {**{key: value for key, value in seen.items() if key != "gradients"},
+                   "row": seen["row"].tolist()}
         self._doing = "backward"
-        yield [
-            float((sum(self._project(g)
-                       for g in gradients) - row).nan_to_num().abs().max()) if len(row) else 0.0
-            for gradients, row in watched
-        ]
+        yield [float((sum(self._project(g) for g in gradients) - row).nan_to_num().abs().max())
+               if len(row) else 0.0 for gradients, row in watched]
 
     # -- runs
 
@@ -196,11 +187,8 @@ class Executor:
         if probe.graph == "together":
             # Both operands before both calls: in backward the second call's gradient waits while
             # the first's is made.
-            return [
-                self._call(prepared)
-                for prepared in [self.subject.prepared(),
-                                 self.subject.prepared()]
-            ]
+            return [self._call(prepared) for prepared in [self.subject.prepared(),
+                                                          self.subject.prepared()]]
         run = self._forward(self._nudges(probe.nudge) if probe.nudge else None)
         if probe.graph == "used":
             other = self._forward(self._elsewhere())
@@ -208,11 +196,9 @@ class Executor:
         return [run]
 
     def _nudges(self, share):
-        return [
-            torch.where(
-                torch.arange(leaf.base.numel()).reshape(leaf.base.shape) % 3 == 0, -share, share) *
-            leaf.base.detach().to("cpu", torch.float64) for leaf in self.subject.leaves
-        ]
+        return [torch.where(torch.arange(leaf.base.numel()).reshape(leaf.base.shape) % 3 == 0,
+                            -share, share)
+                * leaf.base.detach().to("cpu", torch.float64) for leaf in self.subject.leaves]
 
     def _elsewhere(self):
         """Moves of the tensors, as small as those of the forward, which the function took;
@@ -226,8 +212,7 @@ class Executor:
 
     def _backward(self, runs, probe):
         probes = [probe, replace(probe, coefficients=probe.coefficients.flip(0))]
-        given = [(o, self._cotangent(o, t, p))
-                 for run, p in zip(runs, probes)
+        given = [(o, self._cotangent(o, t, p)) for run, p in zip(runs, probes)
                  for o, t in self._with_cotangents(run, p)]
         given = [(output, c, c.clone()) for output, c in given if c is not None]
         with self._team.watch.one_call():
@@ -235,20 +220,16 @@ class Executor:
                                               probe.graph == "kept")
         self._check_not_late()
         leaves = self.subject.leaves
-        return {
-            "row": sum(self._project(g) for g in gradients),
-            "gradients": gradients,
-            "rank": self._team.rank,
-            "written": [o.name for o, c, before in given if not torch.equal(c, before)],
-            "missing": [leaf.name for leaf, g in zip(leaves, gradients[0]) if g is None],
-            "inputs": self.subject.written(runs[0])
-        }
+        return {"row": sum(self._project(g) for g in gradients), "gradients": gradients,
+                "rank": self._team.rank,
+                "written": [o.name for o, c, before in given if not torch.equal(c, before)],
+                "missing": [leaf.name for leaf, g in zip(leaves, gradients[0]) if g is None],
+                "inputs": self.subject.written(runs[0])}
 
     def _with_cotangents(self, run, probe):
-        known = {
-            t.name: x for t, x in zip(self._outputs.tensors[self._team.rank],
-                                      self._outputs.expand(self._team.rank, probe.coefficients))
-        }
+        known = {t.name: x
+                 for t, x in zip(self._outputs.tensors[self._team.rank],
+                                 self._outputs.expand(self._team.rank, probe.coefficients))}
         return [(output, known.get(output.name)) for output in run.differentiable()]
 
     def _cotangent(self, output, value, probe):
@@ -267,11 +248,10 @@ class Executor:
         by_name = {output.name: output.tensor for output in run.outputs}
         for t in self._outputs.tensors[self._team.rank]:
             if t.name not in by_name or tuple(by_name[t.name].shape) != t.shape:
-                now = "is absent" if t.name not in by_name else f"has the shape {list(by_name[t.name].shape)}"
-                raise TypeError(
-                    f"the function does not return the same each time: {t.name}, {list(t.shape)} "
-                    f"at first, {now}"
-                )
+                now = ("is absent" if t.name not in by_name else
+                       f"has the shape {list(by_name[t.name].shape)}")
+                raise TypeError(f"the function does not return the same each time: {t.name},"
+                                f" {list(t.shape)} at first, {now}")
         return [by_name[t.name] for t in self._outputs.tensors[self._team.rank]]
 
     def _project(self, gradients):
@@ -311,24 +291,15 @@ def _dense(gradient):
 def _described_input(leaf):
     values = leaf.base.detach().to("cpu", torch.float64).reshape(-1)
     size = float(values.square().mean().sqrt()) if len(values) else 0.0
-    return {
-        "name": leaf.name,
-        "shape": tuple(leaf.base.shape),
-        "dtype": leaf.base.dtype,
-        "size": size,
-        "device": leaf.base.device.type,
-        "values": values if len(values) <= _MOST_VALUES else None
-    }
+    return {"name": leaf.name, "shape": tuple(leaf.base.shape), "dtype": leaf.base.dtype,
+            "size": size, "device": leaf.base.device.type,
+            "values": values if len(values) <= _MOST_VALUES else None}
 
 
 def _described_output(output):
     y = output.tensor
-    return {
-        "name": output.name,
-        "shape": tuple(y.shape),
-        "dtype": y.dtype,
-        "requires_grad": y.requires_grad
-    }
+    return {"name": output.name, "shape": tuple(y.shape), "dtype": y.dtype,
+            "requires_grad": y.requires_grad}
 
 
 def _failure(error, index, doing):

@@ -80,10 +80,8 @@ def number(c):
 
 def bases_of(pair):
     """Those in which the grids of this pair may be written, the plainest first."""
-    found = [
-        Base(lambda a, b: pair.identity[a][b],
-             lambda names, a, k, b: f"{names.cotangent}_{_index(k)}")
-    ]
+    found = [Base(lambda a, b: pair.identity[a][b],
+                  lambda names, a, k, b: f"{names.cotangent}_{_index(k)}")]
     found += [base for base in (_slices(pair), _places(pair), _common(pair), _parts(pair)) if base]
     found.append(
         Base(lambda a, b: None if pair.right_is_zero(a, b) else pair.right[a][b], _jacobian_term,
@@ -120,15 +118,13 @@ def _parts(pair):
     for r, k in pair.pairs():
         ones = (pair.right[r][k] - 1).abs() < 1e-6
         rest = pair.right[r][k].abs().masked_fill(ones, 0)
-        if pair.right_is_zero(r, k) or bool((rest > 1e-6).any() or (ones.sum(0) > 1).any() or
-                                            (ones.sum(1) > 1).any()):
+        if pair.right_is_zero(r, k) or bool((rest > 1e-6).any() or (ones.sum(0) > 1).any()
+                                            or (ones.sum(1) > 1).any()):
             return None
-    return Base(
-        lambda a, b: pair.right[a][b],
-        lambda names, a, k, b: f"[{names.cotangent}_{_index(k)}[{a}]]_{_index(b)}",
-        "[{cotangent}_k[r]]_k: the part of {cotangent}_k that comes from rank r, in the place "
-        "that it comes from"
-    )
+    return Base(lambda a, b: pair.right[a][b],
+                lambda names, a, k, b: f"[{names.cotangent}_{_index(k)}[{a}]]_{_index(b)}",
+                "[{cotangent}_k[r]]_k: the part of {cotangent}_k that comes from rank r, in the"
+                " place that it comes from")
 
 
 def _common(pair):
@@ -152,9 +148,8 @@ def _first_by(pair, key, exact=False):
         c = pair.right_coefficient(r, k, block)
         if c is None or (exact and c != 1):
             return None
-    return {
-        rank: block if exact else block / block[block != 0][0] for rank, block in found.items()
-    } or None
+    return {rank: block if exact else block / block[block != 0][0]
+            for rank, block in found.items()} or None
 
 
 def _is_selection(block):
@@ -209,8 +204,7 @@ def _lines(rows, base, names):
     if lines is not None and len(lines) <= 2:
         return lines
     factors = [next((e.coefficient for e in row if e), Fraction(0)) for row in rows]
-    scaled = [[e and Entry(e.coefficient / f, e.destination, e.place)
-               for e in row]
+    scaled = [[e and Entry(e.coefficient / f, e.destination, e.place) for e in row]
               for row, f in zip(rows, factors)]
     if all(factors) and len(set(map(number, factors))) > 1:
         together = _cover(scaled, base, names)
@@ -333,11 +327,8 @@ def _up_to(values, r, n, term):
         return []
     c = next(iter(values.values()))
     ranges = {"k≤r": range(r + 1), "k≥r": range(r, n), "k<r": range(r), "k>r": range(r + 1, n)}
-    return [
-        _times(c, f"Σ_{{{text}}} {term('k')}")
-        for text, ranks in ranges.items()
-        if set(values) == set(ranks)
-    ]
+    return [_times(c, f"Σ_{{{text}}} {term('k')}") for text, ranks in ranges.items()
+            if set(values) == set(ranks)]
 
 
 def _offsets(values, r, n, term):

@@ -53,7 +53,8 @@ class Measurement:
     groups: lists of input coordinates that are the same element on several ranks."""
 
     def __init__(self, move, sizes, spans, groups, eps):
-        self._move, self._sizes, self._spans, self._groups, self._eps = move, sizes, spans, groups, eps
+        self._move, self._sizes, self._spans = move, sizes, spans
+        self._groups, self._eps = groups, eps
         self._count = len(sizes)
         self._evaluations = 0
 
@@ -63,8 +64,8 @@ class Measurement:
             noise, relative = self._noise_and_share()
             # Of what is affine but for roundings inside differences would tell little.
             rough = self._affine(relative) if relative > _ROUGH else found
-            found = rough if bool(rough.affine.all()) else self._by_differences(
-                found.affine, noise, relative)
+            found = (rough if bool(rough.affine.all())
+                     else self._by_differences(found.affine, noise, relative))
             found.noise = relative
         found.evaluations = self._evaluations
         return found
@@ -78,9 +79,8 @@ class Measurement:
         # Other shares than powers of two where these are exact: rounding within would leave the
         # steps themselves alone.
         mixes = _superpositions(step, dyadic=eps > 1e-12)
-        values = self._values(
-            torch.cat([torch.zeros(2, self._count, dtype=torch.float64),
-                       torch.diag(step), mixes]))
+        values = self._values(torch.cat([torch.zeros(2, self._count, dtype=torch.float64),
+                                         torch.diag(step), mixes]))
         (base,
          again), moved, mixed = values[:2], values[2:2 + self._count], values[2 + self._count:]
         self._base, size = base, self._size_of(values)
@@ -128,10 +128,10 @@ class Measurement:
         off = (along.value - slopes.value @ mixes.T).abs()
         # Columns that are off are so by truncation: a few of them do not cancel out in every
         # combination.
-        slopes.error = slopes.floor + (
-            4 * off.amax(1) + along.error.amax(1))[:, None] / self._sizes.expand_as(slopes.value)
-        return None if bool(along.is_unsure(_GOOD).any()) or bool(
-            slopes.is_unsure(_GOOD).any()) else slopes
+        slopes.error = (slopes.floor + (4 * off.amax(1) + along.error.amax(1))[:, None]
+                        / self._sizes.expand_as(slopes.value))
+        return (None if bool(along.is_unsure(_GOOD).any()) or bool(slopes.is_unsure(_GOOD).any())
+                else slopes)
 
     def _along(self, mixes, first, noise):
         """The slopes along combinations of all moves."""
@@ -140,9 +140,8 @@ class Measurement:
             torch.cat([sign * share * mixes for share in shares for sign in (1, -1)]))
         values = values.reshape(len(shares), 2, len(mixes), -1)
         h = torch.ones(len(mixes), dtype=torch.float64)
-        return _Slopes.extrapolated(self._base,
-                                    [(share * h, *pair) for share, pair in zip(shares, values)],
-                                    noise)
+        return _Slopes.extrapolated(
+            self._base, [(share * h, *pair) for share, pair in zip(shares, values)], noise)
 
     def _slopes(self, groups, first, noise):
         """Of all columns; those of a group are moved together, as no output depends on two of
@@ -175,10 +174,8 @@ class Measurement:
         one direction, away from the inputs to one side, as there may be a kink at them."""
         sign = torch.randint(0, 2,
                              (self._count,), generator=torch.Generator().manual_seed(5)) * 2.0 - 1
-        moves = torch.cat([
-            torch.outer(torch.arange(1.0, 7.0, dtype=torch.float64) / 6, sign * self._sizes * step)
-            for step in _NOISE_STEPS
-        ])
+        moves = torch.cat([torch.outer(torch.arange(1.0, 7.0, dtype=torch.float64) / 6,
+                                       sign * self._sizes * step) for step in _NOISE_STEPS])
         values = self._values(moves).reshape(len(_NOISE_STEPS), 6, -1)
         binomial = torch.tensor([1.0, -6, 15, -20, 15, -6, 1], dtype=torch.float64)
         found = []
@@ -205,8 +202,8 @@ class Measurement:
         values = self._values(torch.cat(moves)).reshape(len(steps), 2, len(groups), -1)[:, :, place]
         if len(groups) < len(columns):
             values = torch.where(self._depends[:, columns].T, values, self._base)
-        order = torch.tensor(columns).argsort() if len(columns) == self._count else torch.arange(
-            len(columns))
+        order = (torch.tensor(columns).argsort() if len(columns) == self._count
+                 else torch.arange(len(columns)))
         h = self._sizes[columns][order]
         return [(step * h, values[i, 0][order], values[i, 1][order]) for i, step in enumerate(steps)
                ]
@@ -215,9 +212,7 @@ class Measurement:
         """Where several elements have a kink: the slopes as they move together, where those have
         none."""
         columns = kink.any(0)
-        groups = [[c
-                   for c in group
-                   if bool(columns[c])]
+        groups = [[c for c in group if bool(columns[c])]
                   for group in [*self._groups, range(self._count)]]
         groups = [list(g) for g in dict.fromkeys(tuple(g) for g in groups if len(g) > 1)]
         if not groups:
@@ -226,15 +221,14 @@ class Measurement:
         moves = torch.zeros(len(groups), self._count, dtype=torch.float64)
         for i, group in enumerate(groups):
             moves[i, group] = step
-        values = self._values(torch.cat([moves, -moves, moves / 4,
-                                         -moves / 4])).reshape(2, 2, len(groups), -1)
+        values = self._values(torch.cat([moves, -moves, moves / 4, -moves / 4])).reshape(
+            2, 2, len(groups), -1)
         h = torch.full((len(groups),), step, dtype=torch.float64)
         slopes = _Slopes.pair(self._base, [(h, *values[0]), (h / 4, *values[1])], noise)
         smooth = ~slopes.kinks() & ~slopes.is_unsure(_KNOWN)
-        return [(group,
-                 torch.where(smooth[:, i], slopes.value[:, i],
-                             torch.full_like(slopes.value[:, i], float("nan"))), slopes.error[:, i])
-                for i, group in enumerate(groups)]
+        return [(group, torch.where(smooth[:, i], slopes.value[:, i],
+                                    torch.full_like(slopes.value[:, i], float("nan"))),
+                 slopes.error[:, i]) for i, group in enumerate(groups)]
 
     # -- what the outputs are measured by
 

@@ -15,12 +15,8 @@ import torch
 from ..ranks import allow_list
 from ..ranks.language import Expression, InvalidExpression
 
-_RANDOM = {
-    "rand": torch.rand,
-    "randn": torch.randn,
-    "randint": torch.randint,
-    "randperm": torch.randperm
-}
+_RANDOM = {"rand": torch.rand, "randn": torch.randn, "randint": torch.randint,
+           "randperm": torch.randperm}
 _NAMED = re.compile(r"\s*([A-Za-z_]\w*)\s*=(?!=)(.*)", re.DOTALL)
 
 
@@ -38,8 +34,8 @@ def value_of(text, number, rank, world_size, dtype):
         tree = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise InvalidExpression(f"{getattr(error, 'msg', None) or error}: {text}") from None
-    if isinstance(tree, ast.Constant) and (tree.value is None or
-                                           isinstance(tree.value, (str, bool))):
+    if isinstance(tree, ast.Constant) and (tree.value is None or isinstance(tree.value,
+                                                                            (str, bool))):
         return tree.value
     known = {"rank": rank, "world_size": world_size}
     generator = torch.Generator().manual_seed(1000 * number + rank)
@@ -67,10 +63,8 @@ class _Plain(ast.NodeTransformer):
     def _random(self, node):
         if node.keywords:
             raise InvalidExpression(f"{node.func.id} takes no keyword arguments here")
-        arguments = [
-            Expression(ast.unparse(a), self._known).value(self._known, self._dtype)
-            for a in node.args
-        ]
+        arguments = [Expression(ast.unparse(a), self._known).value(self._known, self._dtype)
+                     for a in node.args]
         kind = {"generator": self._generator}
         if node.func.id in ("rand", "randn"):
             kind["dtype"] = self._dtype

@@ -17,11 +17,10 @@ _MOST_BLOCK = 3  # rows and columns of a block that is shown
 _OBJECTIVES = {
     "replicated": 'one loss that every rank computes from it (objective "replicated")',
     "mean": 'the mean of all ranks\' losses, each rank\'s loss undivided (objective "mean")',
-    "replicated input": "an input that is one tensor of which every rank holds a copy: each copy "
-                        "has the gradient of all",
-    "mean, replicated input": "the mean of all ranks' losses, and an input that is one tensor of "
-                              "which every rank holds a"
-    " copy: DistributedDataParallel",
+    "replicated input": "an input that is one tensor of which every rank holds a copy: each copy"
+    " has the gradient of all",
+    "mean, replicated input": "the mean of all ranks' losses, and an input that is one tensor of"
+    " which every rank holds a copy: DistributedDataParallel",
 }
 
 
@@ -46,8 +45,8 @@ class Judgement:
 
     def run(self):
         odd = [o for o in self._backward.oddities if o.is_wrong]
-        unsteady = any(
-            o.name in ("nondeterministic", "stale-or-aliased") and o.rows is not None for o in odd)
+        unsteady = any(o.name in ("nondeterministic", "stale-or-aliased") and o.rows is not None
+                       for o in odd)
         for oddity in odd:
             rows = range(len(self._backward.matrix)
                         ) if oddity.rows is None else oddity.rows.nonzero().flatten().tolist()
@@ -99,54 +98,48 @@ class Judgement:
     def _finding(self, pair, x, names):
         first = mistake_in(pair)
         if self._is_only_at_kinks(pair):
-            first = Mistake(
-                "tie",
-                "where the function has a kink (equal values, a zero) the gradient is none of those"
-                " that lie between the slopes of both sides", first.ranks)
+            first = Mistake("tie",
+                            "where the function has a kink (equal values, a zero) the gradient is"
+                            " none of those that lie between the slopes of both sides", first.ranks)
         bases = bases_of(pair)
         measured = formula(pair.measured, pair.room, bases, names)
         right = formula(pair.right, pair.room, bases, names)
         grid = pair.coefficients()
-        details = [] if measured and measured[0] != (right and right[0]) else self._details(
-            pair, names, grid)
+        details = ([] if measured and measured[0] != (right and right[0])
+                   else self._details(pair, names, grid))
         legends = dict.fromkeys(told[1] for told in (measured, right) if told and told[1])
         return Finding(first.name, first.text + self._why_missing(first, x), [x], [names.output],
                        list(first.ranks),
                        measured[0] if measured and not (right and measured[0] == right[0]) else [],
-                       right[0] if right else [], "; ".join(legends), grid and
-                       [[number(c) for c in row] for row in grid], self._backward.is_linear,
-                       details, self.dtype)
+                       right[0] if right else [], "; ".join(legends),
+                       grid and [[number(c) for c in row] for row in grid],
+                       self._backward.is_linear, details, self.dtype)
 
     def _why_missing(self, mistake, x):
         if mistake.name != "no-gradient":
             return ""
         none = [rank for rank in mistake.ranks if any(
             (rank, name) in self._backward.missing for name in _variables(self._inputs)[x])]
-        return f" (None on rank{'s' if len(none) > 1 else ''} {', '.join(map(str, none))})" if none else ""
+        ranks = f"rank{'s' if len(none) > 1 else ''} {', '.join(map(str, none))}"
+        return f" (None on {ranks})" if none else ""
 
     def _details(self, pair, names, grid):
         if grid is not None:
             rows = ["[" + ", ".join(number(c) for c in row) + "]" for row in grid]
-            return [
-                "coefficients relative to the right backward, [to rank][from rank]:",
-                *(f"  {row}" for row in rows)
-            ]
+            return ["coefficients relative to the right backward, [to rank][from rank]:",
+                    *(f"  {row}" for row in rows)]
         lines = []
         worst = sorted(pair.wrong(), key=lambda rk: -float(pair.excess(*rk).max()))[:_MOST_DETAILS]
         for r, k in worst:
             measured, right = pair.measured[r][k], pair.right[r][k]
             if max(measured.shape) <= _MOST_BLOCK:
-                lines.append(
-                    f"to rank {r}, from rank {k}: measured {_matrix(measured)}, right "
-                    f"{_matrix(right)}"
-                )
+                lines.append(f"to rank {r}, from rank {k}: measured {_matrix(measured)}, right"
+                             f" {_matrix(right)}")
                 continue
             i, j = divmod(int(pair.excess(r, k).reshape(-1).argmax()), measured.shape[1])
             what = "element" if pair.by_element else "direction"
-            lines.append(
-                f"to rank {r} {what} {i}, from rank {k} {what} {j}: measured "
-                f"{float(measured[i, j]):.6g},"
-                f" right {float(right[i, j]):.6g}")
+            lines.append(f"to rank {r} {what} {i}, from rank {k} {what} {j}: measured"
+                         f" {float(measured[i, j]):.6g}, right {float(right[i, j]):.6g}")
         return lines
 
     def _pair(self, inputs, outputs):
@@ -163,8 +156,7 @@ class Judgement:
         low[d.open.T], high[d.open.T] = -math.inf, math.inf
         right, has_kinks = grid(d.matrix.T), bool((high > low).any())
         return Pair(right, grid(self._backward.matrix), grid(self._room_of_all),
-                    self._identities(inputs, outputs, right),
-                    grid(low) if has_kinks else None,
+                    self._identities(inputs, outputs, right), grid(low) if has_kinks else None,
                     grid(high) if has_kinks else None, self._zero_rows(inputs, rows),
                     self._inputs.kind == "elements", [self._shape(r, inputs) for r in ranks])
 
@@ -174,12 +166,9 @@ class Judgement:
         tensors = [{t.name: t for t in tensors} for tensors in self._inputs.tensors]
         others = [{t.name: t for t in tensors} for tensors in self._outputs.tensors]
         only = len(inputs) == 1 and len(outputs) == 1
-        return [[
-            self._inputs.identity((r, tensors[r][inputs[0]]),
-                                  (k, others[k][outputs[0]]), self._outputs)
-            if only and inputs[0] in tensors[r] and outputs[0] in others[k] else None
-            for k in range(self._ranks)
-        ]
+        return [[self._inputs.identity((r, tensors[r][inputs[0]]), (k, others[k][outputs[0]]),
+                                       self._outputs) if only and inputs[0] in tensors[r]
+                 and outputs[0] in others[k] else None for k in range(self._ranks)]
                 for r in range(self._ranks)]
 
     def _rooms(self):
@@ -192,8 +181,8 @@ class Judgement:
         room = self._rtol * size + self.derivative.error.T.nan_to_num(nan=math.inf)
         if self._scatter is not None:
             apart, largest = self._largest_in_pairs(self._scatter), self._largest_in_pairs(right)
-            room = torch.maximum(
-                room, self._rtol * largest) + _SCATTER * torch.minimum(apart, largest / 8)
+            room = torch.maximum(room, self._rtol * largest) + _SCATTER * torch.minimum(apart,
+                                                                                        largest / 8)
         return room
 
     def _largest_in_pairs(self, matrix):
@@ -207,10 +196,9 @@ class Judgement:
         return result
 
     def _is_linear_but_for_roundings(self):
-        return self._scatter is not None and all(
-            bool(((s.gradient - self._backward.matrix @ s.cotangent
-                  ).abs() <= self._room_of_all @ s.cotangent.abs()).all())
-            for s in self._backward.random)
+        return (self._scatter is not None and all(
+            bool(((s.gradient - self._backward.matrix @ s.cotangent).abs() <= self._room_of_all
+                  @ s.cotangent.abs()).all()) for s in self._backward.random))
 
     def _zero_rows(self, inputs, rows):
         """By rank, the elements at which any rank's input is 0."""
@@ -230,9 +218,8 @@ class Judgement:
     def _is_only_at_kinks(self, pair):
         if pair.low is None:
             return False
-        return all(
-            bool((pair.excess(r, k) <= 0)[pair.high[r][k] <= pair.low[r][k]].all())
-            for r, k in pair.pairs())
+        return all(bool((pair.excess(r, k) <= 0)[pair.high[r][k] <= pair.low[r][k]].all())
+                   for r, k in pair.pairs())
 
     def _ties(self):
         """Elements with a kink each whose shares do not add up to the slope as they move
@@ -245,12 +232,9 @@ class Judgement:
                 continue
             b = int(off.nonzero()[0])
             ranks = self._ranks_of(columns)
-            text = (
-                f"where values are equal or the function has another kink, the shares of "
-                f"{len(columns)} elements add up"
-                f" to {float(gradient[b]):.6g}; moved together they change the output by "
-                f"{float(slopes[b]):.6g}"
-            )
+            text = ("where values are equal or the function has another kink, the shares of"
+                    f" {len(columns)} elements add up to {float(gradient[b]):.6g}; moved together"
+                    f" they change the output by {float(slopes[b]):.6g}")
             return [Finding("tie", text, ranks=ranks, dtype=self.dtype)]
         return []
 
@@ -279,7 +263,8 @@ class Judgement:
         samples = self._backward.random
         for op in ("product", "max", "min"):
             if self._inputs.kind == "elements" and all(self._is_op(op, s) for s in samples):
-                text = f"the backward applied the collective's own reduction to the cotangents: their {op} over the ranks"
+                text = ("the backward applied the collective's own reduction to the cotangents: "
+                        f"their {op} over the ranks")
                 return Finding("same-op-backward", text, linear=False,
                                measured=[f"x̄_r = {op}_k ȳ_k"], **everyone)
         for dtype, share in NARROWER.items():
@@ -301,15 +286,12 @@ class Judgement:
             return False
         g = torch.stack(cotangents)
         right = {"product": g.prod(0), "max": g.amax(0), "min": g.amin(0)}[op]
-        return all(
-            bool(((x - right).abs() <= 16 * self._rtol * right.abs().max()).all())
-            for x in gradients)
+        return all(bool(((x - right).abs() <= 16 * self._rtol * right.abs().max()).all())
+                   for x in gradients)
 
     def _by_rank(self, coordinates, vector):
-        return [
-            vector[coordinates.ranges[r, coordinates.tensors[r][0].name]]
-            for r in range(self._ranks)
-        ]
+        return [vector[coordinates.ranges[r, coordinates.tensors[r][0].name]]
+                for r in range(self._ranks)]
 
     def _is_rounded(self, sample, share):
         size = self._backward.matrix.abs() @ sample.cotangent.abs()
@@ -388,8 +370,8 @@ def _by_name(coordinates):
 def _matrix(block):
     if block.shape == (1, 1):
         return f"{float(block):.6g}"
-    return "[" + ", ".join(
-        "[" + ", ".join(f"{x:.6g}" for x in row) + "]" for row in block.tolist()) + "]"
+    return "[" + ", ".join("[" + ", ".join(f"{x:.6g}" for x in row) + "]"
+                           for row in block.tolist()) + "]"
 
 
 def _capital(text):

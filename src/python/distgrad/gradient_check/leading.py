@@ -49,10 +49,8 @@ def _lead(team, executor, options):
     except Lost as lost:
         return session.give_up(lost)
     except Exception as error:
-        team.send_to_all(
-            ("done",
-             GradcheckReport("error", team.size,
-                             errors=[_error_on([0], "in gradcheck itself", repr(error))])))
+        team.send_to_all(("done", GradcheckReport("error", team.size, errors=[_error_on(
+            [0], "in gradcheck itself", repr(error))])))
         raise
     report.ranks, report.backend, report.global_ranks = team.size, team.backend, list(
         team.global_ranks)
@@ -70,23 +68,19 @@ def _error_on(ranks, doing, text):
 def _errors(failures):
     """What each rank was doing, the causes first; ranks that say the same together."""
     told = {}
-    for rank, failure in sorted(
-            failures.items(), key=lambda item:
-        (item[1] is None, item[1] is not None and item[1].is_echo)):
+    for rank, failure in sorted(failures.items(),
+                                key=lambda item: (item[1] is None,
+                                                  item[1] is not None and item[1].is_echo)):
         if failure is None:
             told.setdefault(("was done", "", "", ""), []).append(rank)
             continue
-        text = f"waited for another rank: {_short(failure.text)}" if failure.is_echo else failure.text
-        told.setdefault(
-            (failure.doing, text, failure.where, "" if failure.is_echo else failure.traceback),
-            []).append(rank)
-    return [{
-        "ranks": ranks,
-        "doing": doing,
-        "text": text,
-        "where": where if not traceback else "",
-        "traceback": traceback
-    } for (doing, text, where, traceback), ranks in told.items()]
+        text = failure.text
+        if failure.is_echo:
+            text = f"waited for another rank: {_short(text)}"
+        told.setdefault((failure.doing, text, failure.where,
+                         "" if failure.is_echo else failure.traceback), []).append(rank)
+    return [{"ranks": ranks, "doing": doing, "text": text, "where": where if not traceback else "",
+             "traceback": traceback} for (doing, text, where, traceback), ranks in told.items()]
 
 
 def _short(text):

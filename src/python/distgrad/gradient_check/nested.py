@@ -56,8 +56,7 @@ def _children(value):
     if isinstance(value, dict):
         return list(value.items())
     if _is_dataclass(value):
-        return [(field.name, getattr(value, field.name))
-                for field in dataclasses.fields(value)
+        return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)
                 if field.init]
     return list(enumerate(value))
 

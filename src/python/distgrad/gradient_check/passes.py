@@ -77,10 +77,8 @@ class Check:
         for name in dict.fromkeys(name for on_rank in found for name in on_rank["written"]):
             self._note(f"The function writes to its input {name}.")
         if any(on_rank["closed_over"] for on_rank in found):
-            self._note(
-                "The function uses tensors that require grad and are no inputs: their gradients "
-                "were not checked."
-            )
+            self._note("The function uses tensors that require grad and are no inputs: their"
+                       " gradients were not checked.")
         return [on_rank["outputs"] for on_rank in found]
 
     def _first_in_float64(self):
@@ -113,9 +111,7 @@ class Check:
         self._differentiable = [name for name in names if name in judged and all(
             any(o["name"] == name and o["requires_grad"] for o in outputs) for outputs in by_rank)]
         self._dtypes = [o["dtype"] for outputs in by_rank for o in outputs if o["name"] in judged]
-        return [[Tensor(o["name"], o["shape"])
-                 for o in outputs
-                 if o["name"] in judged]
+        return [[Tensor(o["name"], o["shape"]) for o in outputs if o["name"] in judged]
                 for outputs in by_rank]
 
     def _tell_structures(self, by_rank):
@@ -123,10 +119,8 @@ class Check:
         for rank, outputs in enumerate(by_rank):
             kinds.setdefault(tuple(o["name"] for o in outputs), []).append(rank)
         if len(kinds) > 1:
-            told = [
-                f"rank{_s(ranks)}: {', '.join(names) or 'no tensor'}"
-                for names, ranks in kinds.items()
-            ]
+            told = [f"rank{_s(ranks)}: {', '.join(names) or 'no tensor'}"
+                    for names, ranks in kinds.items()]
             self._note(f"The ranks return different structures: {'; '.join(told)}.")
 
     # -- passes
@@ -171,8 +165,7 @@ class Check:
         if not derivative.repeats:
             raise _IsRandom
         rtol, rounding = self._rtol(dtypes, derivative)
-        names = [(name, [outputs.ranges[r, name]
-                         for r in range(self._session.size)])
+        names = [(name, [outputs.ranges[r, name] for r in range(self._session.size)])
                  for name in self._differentiable]
         measurement = backward.Measurement(self._session, outputs.size, _spans(inputs), names, rtol)
         measured = measurement.run(others=is_first)
@@ -183,15 +176,15 @@ class Check:
                              scatter).run()
 
         judgement, scatter = judge(), None
-        if judgement.findings and rounding > _NARROW and self._options.rtol is None and not self._session.broken_by:
+        is_narrow = rounding > _NARROW and self._options.rtol is None
+        if judgement.findings and is_narrow and not self._session.broken_by:
             # What is badly conditioned rounds by more than any fixed tolerance: is it off by more
             # than roundings move it?
             scatter = measurement.scatter(measured, rounding)
             judgement = judge(scatter)
-            self._note(
-                f"In {name} roundings of the inputs move gradients by up to "
-                f"{_share(scatter, measured.matrix):.1%} of"
-                " the largest: the backward was held to a few times that.")
+            self._note(f"In {name} roundings of the inputs move gradients by up to"
+                       f" {_share(scatter, measured.matrix):.1%} of the largest: the backward was"
+                       " held to a few times that.")
         if _may_be_by_constants(judgement, kind) and not self._session.broken_by:
             if is_new:
                 self._hold(forwards)
@@ -208,16 +201,12 @@ class Check:
     def _rtol(self, dtypes, derivative):
         """What rounding may do, relative to the largest: of the inputs' dtypes, or of the one that
         the forward computes in. And the eps of that."""
-        inside = [
-            d for d in (torch.bfloat16, torch.float16, torch.float32)
-            if derivative.noise > torch.finfo(d).eps / 256
-        ]
+        inside = [d for d in (torch.bfloat16, torch.float16, torch.float32)
+                  if derivative.noise > torch.finfo(d).eps / 256]
         widest = max((torch.finfo(d).eps for d in dtypes))
         if inside and torch.finfo(inside[0]).eps > widest:
-            self._note(
-                f"The forward computes in about {str(inside[0])[6:]}: the backward was held to "
-                f"that."
-            )
+            self._note(f"The forward computes in about {str(inside[0])[6:]}: the backward was held"
+                       " to that.")
         used = [*dtypes, *inside[:1]]
         rtol = max(_ULPS[d.itemsize] * torch.finfo(d).eps for d in used)
         return rtol if self._options.rtol is None else self._options.rtol, max(
@@ -229,8 +218,7 @@ class Check:
         for on_rank in self._inputs:
             for i in on_rank:
                 scales[i["name"]] = max(scales.get(i["name"], 0.0), i["size"])
-        tensors = [[Tensor(i["name"], i["shape"], scales[i["name"]] or 1.0)
-                    for i in on_rank]
+        tensors = [[Tensor(i["name"], i["shape"], scales[i["name"]] or 1.0) for i in on_rank]
                    for on_rank in self._inputs]
         inputs, outputs = Coordinates(kind, tensors, count), Coordinates(kind, self._outputs, count)
         return inputs, outputs, self._sizes(kind, inputs)
@@ -240,39 +228,29 @@ class Check:
         is 0. Powers of two, so that elements move by what they are to move by."""
         if kind != "elements":
             return torch.ones(inputs.size, dtype=torch.float64)
-        sizes = [
-            i["values"].abs().clamp_min(i["size"]) for on_rank in self._inputs for i in on_rank
-        ]
+        sizes = [i["values"].abs().clamp_min(i["size"]) for on_rank in self._inputs
+                 for i in on_rank]
         flat = torch.cat(sizes) if sizes else torch.zeros(0, dtype=torch.float64)
         return torch.where(flat.isfinite() & (flat > 0), flat,
                            torch.ones_like(flat)).log2().ceil().exp2()
 
     def _values(self):
-        return {
-            (rank, i["name"]): i["values"]
-            for rank, on_rank in enumerate(self._inputs)
-            for i in on_rank
-            if i["values"] is not None
-        }
+        return {(rank, i["name"]): i["values"] for rank, on_rank in enumerate(self._inputs)
+                for i in on_rank if i["values"] is not None}
 
     # -- what is told
 
     def _tell_shown(self, kind, dtype, inputs, outputs, derivative, measured):
-        told = {
-            "elements": f"a basis of {outputs.size} cotangents",
-            "whole": f"{outputs.size} random cotangents",
-            "blocks": f"{_BY_TENSOR} random cotangents of each output of each rank"
-        }[kind]
+        told = {"elements": f"a basis of {outputs.size} cotangents",
+                "whole": f"{outputs.size} random cotangents",
+                "blocks": f"{_BY_TENSOR} random cotangents of each output of each rank"}[kind]
         linear = "linear" if measured.is_linear else "not linear"
         graphs = ", each over a graph of its own" if measured.graph == "own" else ""
-        self._show(
-            f"backward in {dtype}: {told}; {linear} in {len(measured.random)} random combinations"
-            f" ({measured.backwards} backwards{graphs})")
-        told = {
-            "elements": f"each of {inputs.size} elements",
-            "whole": f"{inputs.size} random directions",
-            "blocks": f"{_BY_TENSOR} random directions of each input of each rank"
-        }[kind]
+        self._show(f"backward in {dtype}: {told}; {linear} in {len(measured.random)} random"
+                   f" combinations ({measured.backwards} backwards{graphs})")
+        told = {"elements": f"each of {inputs.size} elements",
+                "whole": f"{inputs.size} random directions",
+                "blocks": f"{_BY_TENSOR} random directions of each input of each rank"}[kind]
         exact = "affine, so exact" if not derivative.noise else "affine within its roundings"
         way = exact if bool(derivative.affine.all()) else \
             f"central differences, off by at most {_relative_error(derivative):.0e} of the largest"
@@ -281,17 +259,15 @@ class Check:
     def _tell_claim(self, report, judgement):
         if report.verdict == "right":
             every = judgement.kind == "elements" and not bool(judgement.derivative.open.any())
-            self._show(
-                "so at these inputs it is right for every cotangent" if every else
-                "so at these inputs it is right for these cotangents, and along these directions")
+            self._show("so at these inputs it is right for every cotangent" if every else "so at"
+                       " these inputs it is right for these cotangents, and along these directions")
 
     def _report(self, judgements):
         findings, derivative = [], judgements[0].derivative
         for judgement in judgements:
             known = {(f.name, tuple(f.measured), f.text) for f in findings}
-            findings += [
-                f for f in judgement.findings if (f.name, tuple(f.measured), f.text) not in known
-            ]
+            findings += [f for f in judgement.findings
+                         if (f.name, tuple(f.measured), f.text) not in known]
             for note in judgement.notes:
                 self._note(note)
         first = judgements[0]
@@ -314,22 +290,17 @@ class Check:
         """What could not be judged."""
         kinks, unknown = int(derivative.kinks().sum()), float(derivative.open.double().mean())
         if kinks:
-            self._note(
-                f"Along {kinks} of {derivative.matrix.shape[1]} directions the function has a "
-                f"kink at these inputs:"
-                " there any gradient between the slopes of both sides counts as right.")
+            self._note(f"Along {kinks} of {derivative.matrix.shape[1]} directions the function has"
+                       " a kink at these inputs: there any gradient between the slopes of both"
+                       " sides counts as right.")
         if unknown:
-            self._note(
-                f"{unknown:.0%} of the derivatives could not be found by differences (a jump, or "
-                f"noise): not judged."
-            )
+            self._note(f"{unknown:.0%} of the derivatives could not be found by differences (a"
+                       " jump, or noise): not judged.")
         if report.verdict == "right" and (unknown == 1 or _relative_error(derivative) > _BLIND):
             report.verdict = "undecided"
             report.formulas = {}
-            self._note(
-                "The forward is too noisy, or jumps: its derivative is not known well enough to "
-                "judge."
-            )
+            self._note("The forward is too noisy, or jumps: its derivative is not known well enough"
+                       " to judge.")
 
     def _note(self, text):
         if text not in self.notes:
@@ -362,10 +333,8 @@ def _share(part, whole):
 
 def _spans(coordinates):
     """Of each tensor; in "whole" they are one."""
-    return [
-        slice(*ends)
-        for ends in dict.fromkeys((s.start, s.stop) for s in coordinates.ranges.values())
-    ]
+    return [slice(*ends)
+            for ends in dict.fromkeys((s.start, s.stop) for s in coordinates.ranges.values())]
 
 
 def _same_elements(inputs):
@@ -375,11 +344,8 @@ def _same_elements(inputs):
     alike = {}
     for (_, name), span in inputs.ranges.items():
         alike.setdefault((name, span.stop - span.start), []).append(span)
-    return [[span.start + i
-             for span in spans]
-            for (_, size), spans in alike.items()
-            for i in range(size)
-            if len(spans) > 1]
+    return [[span.start + i for span in spans] for (_, size), spans in alike.items()
+            for i in range(size) if len(spans) > 1]
 
 
 def _s(ranks):

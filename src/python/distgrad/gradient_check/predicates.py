@@ -47,9 +47,9 @@ def no_gradient(pair) -> Optional[Mistake]:
     ranks = _wrong_rows(pair)
     if not ranks or not all(pair.is_zero(r, k) for r in ranks for k in range(pair.ranks)):
         return None
-    return Mistake(
-        "no-gradient",
-        f"{_on(ranks, pair)} the gradient is zero or missing where the right one is not", ranks)
+    return Mistake("no-gradient",
+                   f"{_on(ranks, pair)} the gradient is zero or missing where the right one is not",
+                   ranks)
 
 
 def identity_backward(pair) -> Optional[Mistake]:
@@ -59,25 +59,22 @@ def identity_backward(pair) -> Optional[Mistake]:
         return None
     if all(pair.identity[r][r] is not None and pair.equals(r, r, pair.identity[r][r])
            for r in range(pair.ranks)):
-        return _mistake(
-            "identity-backward", pair,
-            "each rank's own cotangent was passed on as it is, and the other ranks'"
-            " were dropped")
+        return _mistake("identity-backward", pair,
+                        "each rank's own cotangent was passed on as it is, and the other ranks'"
+                        " were dropped")
     if _is_own_part(pair) and _outputs_alike(pair) and not _has_others_elements(pair):
-        return _mistake(
-            "identity-backward", pair,
-            "each rank went on with its own cotangent, and the other ranks' were"
-            " dropped")
+        return _mistake("identity-backward", pair,
+                        "each rank went on with its own cotangent, and the other ranks'"
+                        " were dropped")
     return None
 
 
 def own_slice(pair) -> Optional[Mistake]:
     """What each rank's own loss saw of what it gave."""
     if _is_own_part(pair) and _outputs_alike(pair) and _has_others_elements(pair):
-        return _mistake(
-            "own-slice", pair,
-            "each rank got only what its own loss saw of the part that it gave: the other"
-            " ranks' cotangents of that part were dropped")
+        return _mistake("own-slice", pair,
+                        "each rank got only what its own loss saw of the part that it gave: the"
+                        " other ranks' cotangents of that part were dropped")
     return None
 
 
@@ -86,9 +83,8 @@ def wrong_group(pair) -> Optional[Mistake]:
     grid = pair.coefficients()
     if grid is None:
         return None
-    members = [
-        frozenset(k for k in range(pair.ranks) if grid[r][k] == 1) for r in range(pair.ranks)
-    ]
+    members = [frozenset(k for k in range(pair.ranks) if grid[r][k] == 1)
+               for r in range(pair.ranks)]
     parts = sorted({tuple(sorted(m)) for m in members})
     disjoint = sum(map(len, parts)) == pair.ranks and all(r in m for r, m in enumerate(members))
     others_dropped = all(grid[r][k] in (0, 1) for r, k in pair.pairs())
@@ -104,9 +100,8 @@ def missing_reduction(pair) -> Optional[Mistake]:
     grid = pair.coefficients()
     if grid is None:
         return None
-    counted = [
-        k for k in range(pair.ranks) if any(not pair.right_is_zero(r, k) for r in range(pair.ranks))
-    ]
+    counted = [k for k in range(pair.ranks)
+               if any(not pair.right_is_zero(r, k) for r in range(pair.ranks))]
     absent = [k for k in counted if all(grid[r][k] == 0 for r in range(pair.ranks))]
     needed = [(r, k) for r, k in pair.pairs() if not pair.right_is_zero(r, k)]
     if {grid[r][k] for r, k in needed} != {0, 1} or not _rest_is_right(pair, needed):
@@ -115,8 +110,8 @@ def missing_reduction(pair) -> Optional[Mistake]:
     if _is_own_part(pair):
         text = "each rank has only what its own cotangent gives: the other ranks' are absent"
     elif lacking == {(r, k) for r, k in needed if k in absent}:
-        text = f"the cotangent{'s' if len(absent) > 1 else ''} of rank{_s(absent)} {'are' if len(absent) > 1 else 'is'}" \
-               " in no rank's gradient"
+        what, verb = ("cotangents", "are") if len(absent) > 1 else ("cotangent", "is")
+        text = f"the {what} of rank{_s(absent)} {verb} in no rank's gradient"
     elif lacking == {(r, k) for r, k in needed if r == k}:
         text = "each rank has the other ranks' cotangents, and lacks its own"
     else:
@@ -139,8 +134,8 @@ def _is_of_a_sum(pair):
            for r, k in pair.pairs()):
         return False
     # Times any other number it is no average's either.
-    return _one_factor(pair) in (None, pair.ranks) and not any(
-        pair.right_is_zero(r, k) for r, k in pair.pairs())
+    return (_one_factor(pair) in (None, pair.ranks)
+            and not any(pair.right_is_zero(r, k) for r, k in pair.pairs()))
 
 
 def _is_each_once(pair):
@@ -148,20 +143,19 @@ def _is_each_once(pair):
     at all."""
     if all(pair.right_is_zero(r, k) for r, k in pair.pairs() if r != k):
         return False
-    return pair.by_element and all(
-        bool((torch.minimum(pair.measured[r][k].abs(), (pair.measured[r][k] -
-                                                        1).abs()) <= pair.room[r][k]).all())
-        for r, k in pair.pairs())
+    return (pair.by_element and all(bool((torch.minimum(
+        pair.measured[r][k].abs(), (pair.measured[r][k] - 1).abs()) <= pair.room[r][k]).all())
+                                    for r, k in pair.pairs()))
 
 
 def summed_twice(pair) -> Optional[Mistake]:
     """N times the right one, where all ranks' gradients are alike."""
     if pair.ranks < 2 or _one_factor(pair) != pair.ranks or not _is_summed_once_more(pair):
         return None
-    return _mistake(
-        "double-reduction", pair,
-        f"the gradient is {pair.ranks} times the right one, {pair.ranks} being the"
-        " number of ranks: summed over the ranks once too often, or not divided where it should be")
+    return _mistake("double-reduction", pair,
+                    f"the gradient is {pair.ranks} times the right one, {pair.ranks} being the"
+                    " number of ranks: summed over the ranks once too often, or not divided where"
+                    " it should be")
 
 
 def scaled(pair) -> Optional[Mistake]:
@@ -170,11 +164,9 @@ def scaled(pair) -> Optional[Mistake]:
     c = _one_factor(pair, ranks)
     if c is None or c == 0:
         return None
-    return Mistake(
-        "scaled",
-        f"{_on(ranks, pair)} the gradient is {number(c)} times the right "
-        f"one{_meaning(c, pair.ranks)}",
-        ranks)
+    return Mistake("scaled",
+                   f"{_on(ranks, pair)} the gradient is {number(c)} times the right"
+                   f" one{_meaning(c, pair.ranks)}", ranks)
 
 
 def double_reduction(pair) -> Optional[Mistake]:
@@ -215,10 +207,9 @@ def zero_input(pair) -> Optional[Mistake]:
             return None
         if not bool((pair.measured[r][k][wrong].isnan() | (pair.measured[r][k][wrong] == 0)).all()):
             return None
-    return _mistake(
-        "zero-input", pair,
-        "the gradient is 0 or NaN where an input is 0, and right elsewhere: a division by"
-        " the input")
+    return _mistake("zero-input", pair,
+                    "the gradient is 0 or NaN where an input is 0, and right elsewhere: a division"
+                    " by the input")
 
 
 def precision(pair) -> Optional[Mistake]:
@@ -226,8 +217,8 @@ def precision(pair) -> Optional[Mistake]:
     for dtype, share in NARROWER.items():
         if not all(_near(pair, r, k, share) for r, k in pair.pairs()):
             continue
-        rounded = all(
-            bool((m.to(dtype).to(m.dtype) == m).all()) for row in pair.measured for m in row)
+        rounded = all(bool((m.to(dtype).to(m.dtype) == m).all()) for row in pair.measured
+                      for m in row)
         if rounded or _one_factor(pair) is None:
             return _mistake("precision", pair,
                             f"the gradient is off by roundings of {str(dtype)[6:]} size")
@@ -265,11 +256,8 @@ def objectives(pair):
         found.add("mean")
     if _same_shapes(pair, by_column=True):
         room = [sum(pair.room[r][k] for k in n) for r in n]
-        if all(
-                bool(((sum(pair.measured[r][k]
-                           for k in n) - sum(pair.right[r][k]
-                                             for k in n) / pair.ranks).abs() <= room[r]).all())
-                for r in n):
+        if all(bool(((sum(pair.measured[r][k] for k in n) - sum(pair.right[r][k] for k in n)
+                      / pair.ranks).abs() <= room[r]).all()) for r in n):
             found.add("replicated")
     if _same_shapes(pair, by_column=False):
         if _is_summed_once_more(pair):
@@ -309,8 +297,8 @@ def _s(ranks):
 def _drops_others(pair):
     """Whether no rank has anything of another's cotangent though some should."""
     apart = [(r, k) for r, k in pair.pairs() if r != k]
-    return all(pair.is_zero(r, k) for r, k in apart) and any(
-        not pair.right_is_zero(r, k) for r, k in apart)
+    return all(pair.is_zero(r, k) for r, k in apart) and any(not pair.right_is_zero(r, k)
+                                                             for r, k in apart)
 
 
 def _is_own_part(pair):
@@ -320,16 +308,15 @@ def _is_own_part(pair):
 
 def _outputs_alike(pair):
     """Whether each input goes into all ranks' outputs alike."""
-    return all(pair.right[r][k].shape == pair.right[r][r].shape and bool((
-        (pair.right[r][k] - pair.right[r][r]).abs() <= pair.room[r][k] + pair.room[r][r]).all())
+    return all(pair.right[r][k].shape == pair.right[r][r].shape and bool(
+        ((pair.right[r][k] - pair.right[r][r]).abs() <= pair.room[r][k] + pair.room[r][r]).all())
                for r, k in pair.pairs())
 
 
 def _has_others_elements(pair):
     """Whether the outputs have elements that only other ranks' inputs go to."""
-    return any(
-        bool((pair.right[r][r].abs() <= pair.room[r][r]).all(0).any()) and
-        not pair.right_is_zero(r, r) for r in range(pair.ranks))
+    return any(bool((pair.right[r][r].abs() <= pair.room[r][r]).all(0).any())
+               and not pair.right_is_zero(r, r) for r in range(pair.ranks))
 
 
 def _rest_is_right(pair, needed):
@@ -356,9 +343,11 @@ def _one_factor(pair, ranks=None):
 
 def _meaning(c, n):
     if c == n:
-        return f", {n} being the number of ranks: summed over the ranks once too often, or not divided where it should be"
+        return (f", {n} being the number of ranks: summed over the ranks once too often, or not "
+                "divided where it should be")
     if c == Fraction(1, n):
-        return f", {n} being the number of ranks: the ranks' cotangents were averaged, and not summed"
+        return (f", {n} being the number of ranks: the ranks' cotangents were averaged, and not "
+                "summed")
     return ": its sign is turned" if c == -1 else ""
 
 
@@ -396,8 +385,7 @@ def _other_ranks_blocks(pair):
         if pair.is_zero(r, k) and pair.right_is_zero(r, k):
             continue
         ways = [(r, k)] + [(a, b) for a, b in pair.pairs() if (a, b) != (r, k)]
-        way = next(((a, b)
-                    for a, b in ways
+        way = next(((a, b) for a, b in ways
                     if not pair.right_is_zero(a, b) and pair.equals(r, k, pair.right[a][b])), None)
         if way is None and not pair.is_zero(r, k):
             return None
@@ -423,8 +411,10 @@ def _other_elements(pair):
     r = moved[0]
     if all(r < len(pair.row_shapes) and orders[r] in _read_transposed(pair.row_shapes[r])
            for r in moved):
-        return f"{_on(moved, pair)} the elements of the gradient are in another order: that of the transposed tensor"
-    return f"{_on(moved, pair)} the elements of the gradient are in another order: on rank {r} {_listed(orders[r])}"
+        order = "that of the transposed tensor"
+    else:
+        order = f"on rank {r} {_listed(orders[r])}"
+    return f"{_on(moved, pair)} the elements of the gradient are in another order: {order}"
 
 
 def _order_of(measured, right, room):
@@ -432,9 +422,8 @@ def _order_of(measured, right, room):
     order = []
     for i, row in enumerate(measured):
         ways = [i, *(j for j in range(len(right)) if j != i)]
-        way = next(
-            (j for j in ways if j not in order and bool(((row - right[j]).abs() <= room[i]).all())),
-            None)
+        way = next((j for j in ways
+                    if j not in order and bool(((row - right[j]).abs() <= room[i]).all())), None)
         if way is None:
             return None
         order.append(way)
@@ -447,10 +436,8 @@ def _read_transposed(shape):
     if len(shape) != 2:
         return []
     numbers = torch.arange(int(torch.Size(shape).numel())).reshape(shape)
-    return [
-        numbers.T.reshape(-1).tolist(),
-        numbers.reshape(shape[1], shape[0]).T.reshape(-1).tolist()
-    ]
+    return [numbers.T.reshape(-1).tolist(),
+            numbers.reshape(shape[1], shape[0]).T.reshape(-1).tolist()]
 
 
 def _listed(order):

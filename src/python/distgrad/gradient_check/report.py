@@ -82,19 +82,15 @@ class GradcheckReport:
 
     def _headline(self):
         where = ", ".join(part for part in (self.backend, *self.dtypes) if part)
-        told = {
-            "right": "right",
-            "wrong": "wrong",
-            "undecided": "not judged",
-            "error": "could not be carried through"
-        }
+        told = {"right": "right", "wrong": "wrong", "undecided": "not judged",
+                "error": "could not be carried through"}
         names = list(dict.fromkeys(finding.name for finding in self.findings))
         names = f": {', '.join(names)}" if names else ""
         group = "" if self.global_ranks in ([],
                                             list(range(self.ranks))) else f" {self.global_ranks}"
         count = f"{self.ranks} rank{'s' if self.ranks > 1 else ''}{group}"
-        return f"gradcheck: {told[self.verdict]} on {count}" + (f" ({where})"
-                                                                if where else "") + names
+        return (f"gradcheck: {told[self.verdict]} on {count}"
+                + (f" ({where})" if where else "") + names)
 
 
 def _finding_lines(finding):

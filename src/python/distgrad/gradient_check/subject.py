@@ -70,8 +70,8 @@ class Subject:
         """inputs: a tuple of positional arguments, or the one argument; kwargs: keyword
         arguments."""
         self._function, self._kwargs = function, kwargs
-        self._args = inputs if isinstance(inputs, tuple) and not hasattr(inputs, "_fields") else (
-            inputs,)
+        self._args = (inputs if isinstance(inputs, tuple) and not hasattr(inputs, "_fields")
+                      else (inputs,))
         self._names = parameter_names(function, len(self._args))
         self.leaves = []
         self._constants = {}  # id of the caller's tensor -> (name, tensor)
@@ -235,9 +235,8 @@ def parameter_names(function, count):
         parameters = list(inspect.signature(named).parameters.values())[skip:]
     except (TypeError, ValueError):
         return plain
-    positional = [
-        p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-    ]
+    positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY,
+                                                           p.POSITIONAL_OR_KEYWORD)]
     return positional[:count] + plain[len(positional):]
 
 
@@ -250,10 +249,8 @@ def _has_setup_context(function):
 
 def _check_kind(name, tensor):
     if type(tensor).__name__ == "DTensor":
-        raise NotSupported(
-            f"{name} is a DTensor: check a function of local tensors, with to_local() and "
-            f"from_local()"
-        )
+        raise NotSupported(f"{name} is a DTensor: check a function of local tensors, with"
+                           " to_local() and from_local()")
     if tensor.is_complex() and tensor.requires_grad:
         raise NotSupported(
             f"{name} is complex: check a function of real tensors, with torch.view_as_real()")

@@ -42,14 +42,10 @@ class Lost(RuntimeError):
 
     def report(self, team, stack=None):
         """stack: where it hangs, if that is known."""
-        text = f"not done after {team.timeout_s:g} s, but at" if stack else "does not answer any more: it died, hangs, or left"
-        error = {
-            "ranks": [self.silent],
-            "doing": "in the function" if stack else "in gradcheck",
-            "text": text,
-            "where": "",
-            "traceback": stack or ""
-        }
+        text = (f"not done after {team.timeout_s:g} s, but at" if stack else
+                "does not answer any more: it died, hangs, or left")
+        error = {"ranks": [self.silent], "doing": "in the function" if stack else "in gradcheck",
+                 "text": text, "where": "", "traceback": stack or ""}
         return GradcheckReport("error", team.size, team.backend, errors=[error],
                                global_ranks=list(team.global_ranks))
 
@@ -68,10 +64,9 @@ class _Control:
             self.gloo = dist.ProcessGroupGloo(self.store, dist.get_rank(group),
                                               dist.get_world_size(group), timeout)
         except RuntimeError as error:
-            raise RuntimeError(
-                f"gradcheck: the ranks of the group did not all call it within "
-                f"{timeout.total_seconds():g} s"
-                f" ({str(error).splitlines()[0]})") from None
+            raise RuntimeError("gradcheck: the ranks of the group did not all call it within"
+                               f" {timeout.total_seconds():g} s"
+                               f" ({str(error).splitlines()[0]})") from None
 
 
 class Team:
@@ -286,9 +281,8 @@ def _control_of(group, timeout_s):
 
 
 def _gloo_backends():
-    return list({
-        id(b): b for group in list(c10d._world.pg_map) for b in _backends_of(group) if _is_gloo(b)
-    }.values())
+    return list({id(b): b for group in list(c10d._world.pg_map) for b in _backends_of(group)
+                 if _is_gloo(b)}.values())
 
 
 def _backends_of(group):

@@ -9,19 +9,14 @@ def wrong_at_once(single, ranks, wrong, right):
     """Of the wrong parameters those of which the ranks' gradients do not add up to a multiple of
     the truth. `single`, `ranks`: what arrived, by name; names of right ones with which all is as it
     should be have to show how the ranks' add up here."""
-    totals = {
-        name: total
-        for name in [*wrong, *right]
-        if (total := _total(single, ranks, name)) is not None
-    }
+    totals = {name: total for name in [*wrong, *right]
+              if (total := _total(single, ranks, name)) is not None}
     multiples = {name: multiple_of(total, single[name]) for name, total in totals.items()}
     known = [multiples[name] for name in right if name in multiples and single[name].numel() > 1]
     if not known or None in known:
         return []
-    return [
-        name for name in wrong
-        if name in totals and not _is_meant(multiples[name], single[name], len(ranks))
-    ]
+    return [name for name in wrong
+            if name in totals and not _is_meant(multiples[name], single[name], len(ranks))]
 
 
 def _total(single, ranks, name):
@@ -48,6 +43,5 @@ def unreached(single, ranks, wrong):
     known = [name for name in single if any(name in r for r in ranks)]
     if 2 * len(known) < len(single):  # nothing is known of them, as under FSDP
         return []
-    return [
-        name for name in wrong if name in single and name not in known and bool(single[name].any())
-    ]
+    return [name for name in wrong
+            if name in single and name not in known and bool(single[name].any())]

@@ -52,17 +52,15 @@ class BackwardSearch:
             if not how:
                 continue
             if natural or not any(f.position in self.astray for f in followers):
-                found.append(
-                    Astray(one, how, ranks, followers[0] if followers else None,
-                           state.kind == "missing", natural))
+                found.append(Astray(one, how, ranks, followers[0] if followers else None,
+                                    state.kind == "missing", natural))
             if not natural:
                 self.astray.add(one.position)
                 right[one.position] = list(references.values())
         for each in found:
             each.explains = [name for name in self._wrong if self._goes_through(name, each)]
-        return [
-            each for each in found if each.explains or not any(map(self._graph.owners, self._wrong))
-        ]
+        return [each for each in found
+                if each.explains or not any(map(self._graph.owners, self._wrong))]
 
     def explains_all(self, each):
         return len(each.explains) == len(self._wrong)
@@ -70,10 +68,8 @@ class BackwardSearch:
     def _followers(self, one, previous):
         if not self._graph.knows(one.position):
             return [previous] if previous else []
-        return [
-            self._at[p] for p in self._graph.consumers(
-                one.position, [p for p in self.states if p in self._at and p != one.position])
-        ]
+        return [self._at[p] for p in self._graph.consumers(
+            one.position, [p for p in self.states if p in self._at and p != one.position])]
 
     def _goes_through(self, name, each):
         owners = self._graph.owners(name)
@@ -91,8 +87,8 @@ class BackwardSearch:
         if state.kind == "missing":
             return "has no gradient", state.ranks, False
         if state.kind == "wrong":
-            if self._is_data_odd and followers and all(
-                    _holders(one) > _holders(f) for f in followers):
+            if self._is_data_odd and followers and all(_holders(one) > _holders(f)
+                                                       for f in followers):
                 # Of what all data shares the ranks' parts cannot add up to what is right
                 return "", (), False
             return "has another gradient", state.ranks, False

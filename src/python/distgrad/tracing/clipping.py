@@ -15,24 +15,22 @@ def seen_norms(single, ranks):
     if not single and not any(ranks):
         return []
     if bool(single) != any(map(bool, ranks)):
-        who = "The single run calls" if single else f"Of {ranks_text([i for i, r in enumerate(ranks) if r])} alone there are calls of"
-        return [
-            f"{who} {_place(single, ranks)}, and the "
-            f"{'ranks do' if single else 'single run does'} not."
-        ]
+        callers = ranks_text([i for i, r in enumerate(ranks) if r])
+        who = "The single run calls" if single else f"Of {callers} alone there are calls of"
+        return [f"{who} {_place(single, ranks)}, and the"
+                f" {'ranks do' if single else 'single run does'} not."]
     if not all(ranks):
-        return [
-            f"Gradients are clipped on {ranks_text([i for i, r in enumerate(ranks) if r])} alone, "
-            f"by {_place(single, ranks)}."
-        ]
+        return [f"Gradients are clipped on {ranks_text([i for i, r in enumerate(ranks) if r])}"
+                f" alone, by {_place(single, ranks)}."]
     norms, truth, slack = _norms(single, ranks)
-    more = [] if len({len(r) for r in ranks} | {len(single)}) == 1 else [
-        f"{_place(single, ranks)} is called {len(ranks[0])} times on a rank, and {len(single)} in "
-        f"the single run."
-    ]
+    more = ([] if len({len(r) for r in ranks} | {len(single)}) == 1
+            else [f"{_place(single, ranks)} is called {len(ranks[0])} times on a rank, and"
+                  f" {len(single)} in the single run."])
     if all(abs(n - truth) <= slack * truth for n in norms):
         return more
-    text = f"{_place(single, ranks)} saw the norms {', '.join(f'{n:.4g}' for n in norms[:8])} on the ranks, {truth:.4g} in the single run"
+    seen = ", ".join(f"{n:.4g}" for n in norms[:8])
+    text = (f"{_place(single, ranks)} saw the norms {seen} on the ranks, {truth:.4g} in the single "
+            "run")
     if _are_pieces(norms, truth, slack):
         text += ": those of the ranks' own pieces, not that of all"
     return [text + ".", *more]
@@ -44,11 +42,8 @@ def _norms(single, ranks):
 
 
 def _are_pieces(norms, truth, slack):
-    return any(
-        all(abs(sum(norms[r]**2
-                    for r in group)**0.5 - truth) <= slack * truth
-            for group in groups)
-        for groups in groupings(len(norms)))
+    return any(all(abs(sum(norms[r]**2 for r in group)**0.5 - truth) <= slack * truth
+                   for group in groups) for groups in groupings(len(norms)))
 
 
 def clipped_by_own(ranks, truth):
@@ -56,20 +51,14 @@ def clipped_by_own(ranks, truth):
     gradients. `ranks`: {name: (tensor, ...)}."""
     eps = max((_eps(g) for gradients in ranks for g, _ in gradients.values()), default=1)
     whole = _norm(g for g in truth.values() if g is not None)
-    if not all(
-            any(g.numel() < truth[name].numel()
-                for name, (g, _) in gradients.items()
-                if truth.get(name) is not None)
-            for gradients in ranks):
+    if not all(any(g.numel() < truth[name].numel() for name, (g, _) in gradients.items()
+                   if truth.get(name) is not None) for gradients in ranks):
         return []
     norms = [_norm(g for g, _ in gradients.values()) for gradients in ranks]
     if len(norms) < 2 or not all(abs(n - whole) <= max(_LEAST, 4 * eps) * whole for n in norms):
         return []
-    return [
-        f"Each rank's own pieces have the norm {whole:.4g}, which all of them have in the single "
-        f"run: each rank clips by the norm of its"
-        " own pieces, and not by that of all."
-    ]
+    return [f"Each rank's own pieces have the norm {whole:.4g}, which all of them have in the"
+            " single run: each rank clips by the norm of its own pieces, and not by that of all."]
 
 
 def clip_factor(single, ranks, scaled):
@@ -80,14 +69,10 @@ def clip_factor(single, ranks, scaled):
     norms, truth, slack = _norms(single, ranks)
     if max(norms) - min(norms) > slack * truth or abs(norms[0] / truth - 1) <= slack:
         return []
-    names = [
-        name for name, factor in scaled.items()
-        if factor and abs(factor * norms[0] / truth - 1) <= 2 * slack
-    ]
-    return [
-        f"The factor {truth / norms[0]:.4g} of {some(names)} is what clipping makes of that norm: "
-        f"it is right again where the norm is."
-    ] if names else []
+    names = [name for name, factor in scaled.items()
+             if factor and abs(factor * norms[0] / truth - 1) <= 2 * slack]
+    return [f"The factor {truth / norms[0]:.4g} of {some(names)} is what clipping makes of that"
+            " norm: it is right again where the norm is."] if names else []
 
 
 def _norm(tensors):

@@ -26,12 +26,11 @@ class Tokens:
 def tokens_of(one):
     """None where the rows do not tell: another shape, or nearly all unexplained."""
     truth = one.truth["gradient"]
-    if truth is None or truth.dim() < 2 or any(
-            p.place is None or p.group or p.gradient is None or not p.place.indices
-            for p in one.pieces):
+    if truth is None or truth.dim() < 2 or any(p.place is None or p.group or p.gradient is None
+                                               or not p.place.indices for p in one.pieces):
         return None
-    if truth.shape[-1] < _FEW_CLASSES or any(
-            len(p.place.indices[-1]) < truth.shape[-1] for p in one.pieces):
+    if truth.shape[-1] < _FEW_CLASSES or any(len(p.place.indices[-1]) < truth.shape[-1]
+                                             for p in one.pieces):
         return None
     found = Tokens([], [], [], 0, 0)
     is_cross_entropy = _is_of_cross_entropy(truth, one.truth["value"])
@@ -57,8 +56,8 @@ def _is_of_cross_entropy(gradient, logits):
     found = x.softmax(-1)
     found[torch.arange(len(g)), g.argmin(-1)] -= 1
     found *= (g * found).sum(-1, keepdim=True) / (found * found).sum(-1, keepdim=True)
-    return bool(((g - found).norm(dim=-1)
-                 <= 4 * tolerance_of(gradient, logits) * g.norm(dim=-1)).all())
+    return bool(
+        ((g - found).norm(dim=-1) <= 4 * tolerance_of(gradient, logits) * g.norm(dim=-1)).all())
 
 
 def _judge(found, g, t, slack, place, is_cross_entropy):
@@ -99,15 +98,11 @@ def sentences(found, shape):
     said = []
     dims = "row" if len(shape) == 2 else "token"
     if found.other_label:
-        said.append(
-            f"At {len(found.other_label)} of {found.total} {dims}s the gradient is that of "
-            f"another label"
-            f"{_where(found.other_label, shape)}.")
+        said.append(f"At {len(found.other_label)} of {found.total} {dims}s the gradient is that of"
+                    f" another label{_where(found.other_label, shape)}.")
     if found.zero:
-        said.append(
-            f"{len(found.zero)} of {found.total} {dims}s do not count: they have no "
-            f"gradient{_where(found.zero, shape)}."
-        )
+        said.append(f"{len(found.zero)} of {found.total} {dims}s do not count: they have no"
+                    f" gradient{_where(found.zero, shape)}.")
     if len(found.factors) > 1 and len(found.factors) <= _MOST:
         said.append(f"The {dims}s count differently: " + ", ".join(
             f"{many} {factor:.4g} times" for factor, many in sorted(found.factors)) + ".")
@@ -122,7 +117,9 @@ def _where(places, shape):
         for d, n in enumerate(shape[:-1]):
             others *= n if d != dim else 1
         if len(places) == len(chosen) * others and len(chosen) < shape[dim]:
-            return f" ({'index' if len(chosen) == 1 else 'indices'} {', '.join(map(str, chosen[:_MOST]))}{', ...' if len(chosen) > _MOST else ''} of dimension {dim})"
+            word = "index" if len(chosen) == 1 else "indices"
+            listed = ", ".join([*map(str, chosen[:_MOST]), *["..."][:len(chosen) > _MOST]])
+            return f" ({word} {listed} of dimension {dim})"
     if len(places) <= _MOST and len(shape) > 2:
         return f" ({', '.join(str(place) for place in places)})"
     return ""

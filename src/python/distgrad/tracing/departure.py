@@ -107,8 +107,7 @@ class Finder:
         return {}
 
     def _counted(self):
-        gradient = next((one.truth["gradient"]
-                         for one in reversed(self._known)
+        gradient = next((one.truth["gradient"] for one in reversed(self._known)
                          if one.truth["gradient"] is not None), None)
         if gradient is None or gradient.dim() < 2:
             return ()
@@ -157,8 +156,8 @@ class Finder:
                 continue
             sources = [known[p] for p in self._graph.producers(one.position, known)]
             is_on_the_way = found is None or self._graph.leads_to(one.position, found.position)
-            if sources and is_on_the_way and all(
-                    one.error > _JUMP * source.error for source in sources):
+            if sources and is_on_the_way and all(one.error > _JUMP * source.error
+                                                 for source in sources):
                 return one
         return None
 
@@ -168,51 +167,43 @@ class Finder:
         if not self._known:
             return []
         calls = {}
-        for piece in [
-                p for one in self._known if one.name == self._known[0].name for p in one.pieces
-        ]:
+        for piece in [p for one in self._known if one.name == self._known[0].name
+                      for p in one.pieces]:
             calls.setdefault(piece.rank, {}).setdefault(piece.record["call"],
                                                         []).append(piece.place is not None)
         other = {(rank, call) for rank, found in calls.items() for call, right in found.items()
                  if not any(right) and any(map(all, found.values()))}
-        if not other or not self._is_covered({
-                one.position: [p for p in one.pieces if p.key not in other
-                              ] for one in self._known if one.name == self._known[0].name
-        }):
+        if not other or not self._is_covered(
+                {one.position: [p for p in one.pieces if p.key not in other] for one in self._known
+                 if one.name == self._known[0].name}):
             return []
         for one in self._known:
             one.pieces = [p for p in one.pieces if p.key not in other]
         self._known = [one for one in self._known if one.pieces]
         passes = ", ".join(
             sorted({f"pass {call + 1} of {len(calls[rank])}" for rank, call in other}))
-        return [
-            f"{passes}{self._on(sorted({rank for rank, _ in other}))} is over data that the "
-            f"single run does not have;"
-            " if it is not to count, its gradients are left over (zero_grad)"
-        ]
+        return [f"{passes}{self._on(sorted({rank for rank, _ in other}))} is over data that the"
+                " single run does not have; if it is not to count, its gradients are left over"
+                " (zero_grad)"]
 
     def _on(self, ranks):
         return " on every rank" if len(ranks) == len(self._ranks) else f" on {ranks_text(ranks)}"
 
     def _is_covered(self, pieces):
         """Whether all of the outputs, by position, are in the pieces."""
-        return all(found and all(p.place is not None
-                                 for p in found) and not bool(
-                                     (_counts(found, self.all[position].truth["value"]) == 0).any())
+        return all(found and all(p.place is not None for p in found)
+                   and not bool((_counts(found, self.all[position].truth["value"]) == 0).any())
                    for position, found in pieces.items())
 
     def _looked_at_data(self):
         """(texts, among how many the ranks share the data, 0 where they do not or not evenly), of
         the first module that they have."""
-        first = next(
-            (one for one in self._known if one.is_equal and not any(p.group for p in one.pieces)),
-            None)
+        first = next((one for one in self._known
+                      if one.is_equal and not any(p.group for p in one.pieces)), None)
         if first is None or first.truth["value"].dim() < 1:
             return self._data, 0
-        if len([
-                o for o in self._known
-                if o.name == first.name and o.truth["index"] == first.truth["index"]
-        ]) > 1:
+        if len([o for o in self._known
+                if o.name == first.name and o.truth["index"] == first.truth["index"]]) > 1:
             return self._data, 0
         whole, texts = first.truth["value"], list(self._data)
         counts = _counts(first.pieces, whole)
@@ -227,15 +218,11 @@ class Finder:
                 break
         if bool((counts > 0).all()) and int(counts.max()) != int(counts.min()):
             many = _runs((rows > counts.min()).any(1).nonzero().flatten().tolist())
-            texts.append(
-                f"{first.name}: rows {many} of {len(whole)} are computed more often than the others"
-            )
+            texts.append(f"{first.name}: rows {many} of {len(whole)} are computed more often than"
+                         " the others")
         most = int(counts.max())
-        shares = all(
-            int(_counts([p
-                         for p in first.pieces
-                         if p.rank == rank], whole).sum()) < whole.numel()
-            for rank in {p.rank for p in first.pieces})
+        shares = all(int(_counts([p for p in first.pieces if p.rank == rank], whole).sum())
+                     < whole.numel() for rank in {p.rank for p in first.pieces})
         return texts, len({p.rank for p in first.pieces}) // most if most == int(
             counts.min()) > 0 and (shares or most == 1) else 0
 
@@ -247,8 +234,7 @@ class Finder:
                                 self._scaled if self.factor is None else {})
         found = search.run()
         self._states, self._astray = search.states, search.astray
-        states = [(one, search.states[one.position])
-                  for one in self._known
+        states = [(one, search.states[one.position]) for one in self._known
                   if one.position in search.states]
         if not states:
             return Departure("unknown", how="of no module are gradients known in both runs")
@@ -256,10 +242,8 @@ class Finder:
         first = next((state for _, state in states if state.kind == "own"), states[0][1])
         self._factors, self._factors_by_call = by_rank(first), by_call(first)
         sure = [each for each in found if not each.natural]
-        self._natural = [
-            each for each in found
-            if each.natural and search.explains_all(each) and self._scaled.keys().isdisjoint(each.explains)
-        ]
+        self._natural = [each for each in found if each.natural and search.explains_all(each)
+                         and self._scaled.keys().isdisjoint(each.explains)]
         if not sure:
             return None
         return self._departed(sure)
@@ -295,10 +279,8 @@ class Finder:
         inner = [self._at[p].label for p in self._graph.producers(made.position, within)]
         if not inner:
             return made.label
-        innermost = [
-            name for name in dict.fromkeys(inner)
-            if not any(_is_within(other, name) for other in inner)
-        ]
+        innermost = [name for name in dict.fromkeys(inner)
+                     if not any(_is_within(other, name) for other in inner)]
         return f"{made.label} (made of that of {', '.join(innermost)})"
 
     def _weights_behind(self, one):
@@ -335,17 +317,17 @@ class Finder:
             how = f"has {next(iter(factors.values())):.4g} times its gradient"
             return Departure("loss", last.label, "", how, (), self._between(last, None, rank),
                              factors=factors)
-        if factors and are_alike(
-                factors.values()) and not are_alike(self._factors_by_call.values()):
+        if factors and are_alike(factors.values()) and not are_alike(
+                self._factors_by_call.values()):
             return Departure("weights", factors=self._factors_by_call, are_calls=True)
         if not factors or are_alike(factors.values()):
-            stage = "factor" if self.factor is not None and factors and self._looked_at_data(
-            )[1] else "after"
+            stage = ("factor" if self.factor is not None and factors and self._looked_at_data()[1]
+                     else "after")
         else:
             stage = "weights"
-        shared = [(each.one.label, each.how, calls_there) for each in self._natural if (
-            calls_there := self._behind(each.one, each.after, rank, False)[1]) or each.after is None
-                 ]
+        shared = [(each.one.label, each.how, calls_there) for each in self._natural
+                  if (calls_there := self._behind(each.one, each.after, rank, False)[1])
+                  or each.after is None]
         if shared and stage != "weights":
             stage = "shares"
         arrived = self._single.get("arrived", {}), [r.get("arrived", {}) for r in self._ranks]
@@ -363,8 +345,8 @@ class Finder:
         the ranks do not share the data: what comes after backward has no part in it."""
         if self.factor is None or not factors or self._looked_at_data()[1]:
             return False
-        return abs(self.factor - 1) > _SAME and all(
-            abs(f / self.factor - 1) <= _SAME for f in factors.values())
+        return abs(self.factor - 1) > _SAME and all(abs(f / self.factor - 1) <= _SAME
+                                                    for f in factors.values())
 
     # -- what lies there
 
@@ -378,16 +360,13 @@ class Finder:
         end = losses[0] if losses else len(events)
         if after is not None:
             end = max((p.record["event"] for p in after.pieces if p.rank == rank), default=end)
-        return _named([
-            e for e in events[begin:end]
-            if e["phase"] == "forward" and e["kind"] in ("communication", "function")
-        ])
+        return _named([e for e in events[begin:end]
+                       if e["phase"] == "forward" and e["kind"] in ("communication", "function")])
 
     def _losses(self):
         values = [e["value"] for e in self._single["events"] if e["kind"] == "loss"]
-        theirs = [[
-            e["value"] for e in trace["events"] if e["kind"] == "loss" and e["value"] is not None
-        ] for trace in self._ranks]
+        theirs = [[e["value"] for e in trace["events"]
+                   if e["kind"] == "loss" and e["value"] is not None] for trace in self._ranks]
         if not values or None in values or not any(theirs):
             return {}
         # Ranks that all compute with all of the data each have the whole loss
@@ -436,18 +415,16 @@ def _named(events):
     """ "Gather in model.py:12 (allgather)", each once with how often."""
     places, counts = {}, {}
     for event in events:
-        names = places.setdefault(event["place"], {
-            "function": [],
-            "communication": []
-        })[event["kind"]]
+        names = places.setdefault(event["place"],
+                                  {"function": [], "communication": []})[event["kind"]]
         if event["what"] not in names:
             names.append(event["what"])
         counts[event["place"]] = counts.get(event["place"], 0) + (event["kind"] == "communication")
     texts = []
     for place, names in places.items():
         functions, exchanges = names["function"], names["communication"]
-        what = ", ".join(functions or exchanges) + f" in {place}" + (
-            f" ({', '.join(exchanges)})" if functions and exchanges else "")
+        what = (", ".join(functions or exchanges) + f" in {place}"
+                + (f" ({', '.join(exchanges)})" if functions and exchanges else ""))
         texts.append(what + (f", {counts[place]} times" if counts[place] > 1 else ""))
     return texts
 

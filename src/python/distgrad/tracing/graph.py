@@ -64,9 +64,8 @@ class Graph:
         if not (self._known[position] and self._known[other]):
             return position <= other
         if other not in self._behind:
-            self._behind[other] = {
-                other, *self._nearest(other, range(len(self._known)), self._producers)
-            }
+            self._behind[other] = {other,
+                                   *self._nearest(other, range(len(self._known)), self._producers)}
             waiting = list(self._behind[other])
             while waiting:
                 for producer in self._producers[waiting.pop()]:
@@ -81,10 +80,8 @@ class Graph:
         parts = parameter.split(".")[:-1]
         while parts:
             name = ".".join(parts)
-            found = [
-                p for module, positions in self._names.items()
-                if module == name or module.startswith(name + ".") for p in positions
-            ]
+            found = [p for module, positions in self._names.items()
+                     if module == name or module.startswith(name + ".") for p in positions]
             if found:
                 return found
             parts.pop()

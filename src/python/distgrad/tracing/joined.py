@@ -44,9 +44,8 @@ class Joined:
     @property
     def jump(self):
         """An error that may be no rounding."""
-        return max(
-            JUMPS.get(x.dtype, 0.03)
-            for x in [self.truth["value"], *(p.record["value"] for p in self.pieces)])
+        return max(JUMPS.get(x.dtype, 0.03) for x in [self.truth["value"],
+                                                      *(p.record["value"] for p in self.pieces)])
 
     @property
     def differs(self):
@@ -98,11 +97,8 @@ def _look_for_sums(one, world_size):
     for groups in groupings(world_size):
         found = []
         for by_rank in calls.values():
-            found += [
-                _place_of_sum([by_rank.get(rank)
-                               for rank in ranks], one.truth["value"])
-                for ranks in groups
-            ]
+            found += [_place_of_sum([by_rank.get(rank) for rank in ranks], one.truth["value"])
+                      for ranks in groups]
         if found and all(place is not None for _, place in found):
             for pieces, place in found:
                 for piece in pieces:
@@ -111,8 +107,8 @@ def _look_for_sums(one, world_size):
 
 
 def _place_of_sum(pieces, whole):
-    if any(piece is None for piece in pieces) or len(
-        {piece.record["value"].shape for piece in pieces}) > 1:
+    if any(piece is None for piece in pieces) or len({piece.record["value"].shape
+                                                      for piece in pieces}) > 1:
         return pieces, None
     first = pieces[0].record["value"]
     if all(off(piece.record["value"], first) <= tolerance_of(first) for piece in pieces):
@@ -153,12 +149,8 @@ def backward_of(one):
     parts = {}
     for piece in told:
         parts.setdefault((piece.record["call"], piece.place.key), []).append(piece)
-    shared = {
-        key: multiple_of(
-            sum(p.gradient.double()
-                for p in pieces).to(pieces[0].gradient.dtype), pieces[0].place.of(truth))
-        for key, pieces in parts.items()
-    }
+    shared = {key: multiple_of(sum(p.gradient.double() for p in pieces).to(
+        pieces[0].gradient.dtype), pieces[0].place.of(truth)) for key, pieces in parts.items()}
     if all(len(pieces) > 1 for pieces in parts.values()) and all(
             f is not None for f in shared.values()):
         return Backward("shares", shared)

@@ -54,8 +54,8 @@ class Place:
 
 def place_of(value, at, whole):
     """None where it is nowhere in it. `at`: where it begins, where that is known."""
-    if value.dim() != whole.dim() or any(
-            a > b for a, b in zip(value.shape, whole.shape)) or value.numel() == 0:
+    if value.dim() != whole.dim() or any(a > b for a, b in zip(value.shape,
+                                                               whole.shape)) or value.numel() == 0:
         return None
     limit = tolerance_of(value, whole)
     begins = [tuple(at)] if isinstance(at, tuple) else _begins(value.shape, whole.shape)

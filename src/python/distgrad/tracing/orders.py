@@ -18,10 +18,8 @@ def pieces_in_another_order(known):
         for order, ones in orders.items():
             if order != usual and 2 * len(ones) < len(orders[usual]):
                 names = ", ".join(dict.fromkeys(one.label for one in ones[:_MOST]))
-                lines.append(
-                    f"of {names} the ranks hold pieces {_text(order)}, of other outputs that are "
-                    f"cut likewise {_text(usual)}"
-                )
+                lines.append(f"of {names} the ranks hold pieces {_text(order)}, of other outputs"
+                             f" that are cut likewise {_text(usual)}")
     return lines
 
 

@@ -62,13 +62,8 @@ class Recording:
     def note(self, kind, what, **more):
         if not self.paused:
             phase = "backward" if in_backward() else "forward"
-            self.events.append({
-                "kind": kind,
-                "what": what,
-                "place": place(),
-                "phase": phase,
-                **more
-            })
+            self.events.append({"kind": kind, "what": what, "place": place(),
+                                "phase": phase, **more})
 
     def converts(self, x, dtype):
         if not self.paused and _narrows(x, dtype) and dtype not in self.casts:
@@ -124,8 +119,8 @@ class Recording:
             nested = in_backward()  # a checkpoint's
             if not nested:
                 roots = [x for x in tree_flatten(tensors)[0] if isinstance(x, torch.Tensor)]
-                value = float(local_piece(
-                    roots[0])[0]) if len(roots) == 1 and roots[0].numel() == 1 else None
+                value = (float(local_piece(roots[0])[0]) if len(roots) == 1
+                         and roots[0].numel() == 1 else None)
                 self.note("loss", "backward", value=value)
                 self._roots += roots if self._keeps_graph else []
                 self._keep_modules()
@@ -230,8 +225,7 @@ class Recording:
         nodes, found = {}, {}
         ends = [(i, output.tensor) for i, output in enumerate(self.outputs)
                ] + [(-1, root) for root in self._roots]
-        ends = [(i, tensor.grad_fn)
-                for i, tensor in ends
+        ends = [(i, tensor.grad_fn) for i, tensor in ends
                 if tensor is not None and tensor.grad_fn is not None]
         for i, node in ends:
             if i >= 0:
@@ -256,30 +250,16 @@ class Recording:
     def trace(self):
         """Plain values, to be saved."""
         names, consumers = self.names(), self._consumers()
-        outputs = [{
-            "module": names[o.module],
-            "call": o.call,
-            "index": o.index,
-            "value": o.value,
-            "at": o.at,
-            "whole": o.whole,
-            "gradient": o.gradient,
-            "event": o.event,
-            "consumers": [p for p in consumers.get(i, []) if p >= 0],
-            "reaches_loss": -1 in consumers.get(i, []),
-            "in_graph": o.tensor is not None and o.tensor.grad_fn is not None
-        } for i, o in enumerate(self.outputs)]
-        arrived = {
-            name: self._arrived.get(id(parameter)) for name, parameter in self.parameters().items()
-        }
-        return {
-            "outputs": outputs,
-            "events": self.events,
-            "casts": self.casts,
-            "arrived": {
-                name: g for name, g in arrived.items() if g is not None
-            }
-        }
+        outputs = [{"module": names[o.module], "call": o.call, "index": o.index, "value": o.value,
+                    "at": o.at, "whole": o.whole, "gradient": o.gradient, "event": o.event,
+                    "consumers": [p for p in consumers.get(i, []) if p >= 0],
+                    "reaches_loss": -1 in consumers.get(i, []),
+                    "in_graph": o.tensor is not None and o.tensor.grad_fn is not None}
+                   for i, o in enumerate(self.outputs)]
+        arrived = {name: self._arrived.get(id(parameter))
+                   for name, parameter in self.parameters().items()}
+        return {"outputs": outputs, "events": self.events, "casts": self.casts,
+                "arrived": {name: g for name, g in arrived.items() if g is not None}}
 
 
 class _Exchanges(TorchDispatchMode):

@@ -4,7 +4,9 @@ from ..words import ranks_text
 
 _MOST_NAMES = 6
 _MOST_CALLS = 5
-_SAME = 1e-5  # losses; where they are further apart than that, it is left open whether rounding or a mistake did it
+# Losses; where they are further apart than that, it is left open whether rounding or a mistake did
+# it.
+_SAME = 1e-5
 _SAME_FACTOR = 1e-3
 
 
@@ -21,17 +23,13 @@ def texts(departure, shares, world_size, factor):
     if departure.also:
         lines.append(f"Backward departs likewise at {some(departure.also)}.")
     if departure.lost:
-        lines.append(
-            f"Backward reaches the modules of {some(departure.lost)}, and what it gives is not "
-            f"returned: it was never reduced"
-            " (no_sync, set_requires_gradient_sync, set_requires_all_reduce), was set to zero or "
-            "None, or the parameter is frozen"
-            " or another object.")
+        lines.append(f"Backward reaches the modules of {some(departure.lost)}, and what it gives is"
+                     " not returned: it was never reduced (no_sync, set_requires_gradient_sync,"
+                     " set_requires_all_reduce), was set to zero or None, or the parameter is"
+                     " frozen or another object.")
     if departure.others:
-        lines.append(
-            "Wrong although backward is right at their modules' outputs, so that what comes after "
-            "backward is to be looked at: "
-            f"{some(departure.others)}.")
+        lines.append("Wrong although backward is right at their modules' outputs, so that what"
+                     f" comes after backward is to be looked at: {some(departure.others)}.")
     if departure.stage == "loss":
         lines += _losses(departure.losses)
     for share in shares:
@@ -45,66 +43,59 @@ def _departure(d, factor):
     if d.stage == "unknown":
         return f"Nothing is known of where it begins: {d.how}."
     if d.stage == "forward":
-        begin = f"Forward is right up to the output of {d.before}, and departs in that of" if d.before else "Forward departs at once, in the output of"
-        return f"{begin} {d.module}{on}{d.how}. " + (f"There lies: {calls}." if calls else
-                                                     "No call that communicates lies there.")
+        begin = "Forward departs at once, in the output of"
+        if d.before:
+            begin = f"Forward is right up to the output of {d.before}, and departs in that of"
+        return f"{begin} {d.module}{on}{d.how}. " + (f"There lies: {calls}." if calls
+                                                     else "No call that communicates lies there.")
     if d.stage == "loss":
-        what = "the loss is right, its backward departs" if _is_right(
-            d.losses) else "the loss departs, or its backward"
-        return (
-            f"Forward is right in {_all(d.compared)}, {what}: the output of {d.module}{on} "
-            f"{d.how}. "
-            +
-            (f"Behind it lies: {calls}." if calls else "No call that communicates lies behind it."))
+        what = ("the loss is right, its backward departs" if _is_right(d.losses)
+                else "the loss departs, or its backward")
+        return (f"Forward is right in {_all(d.compared)}, {what}: the output of {d.module}{on}"
+                f" {d.how}. " + (f"Behind it lies: {calls}." if calls else "No call that"
+                                 " communicates lies behind it."))
     if d.stage == "backward":
-        return (
-            f"Forward is right in {_all(d.compared)}; backward is right down to the output of "
-            f"{d.before}, and departs at"
-            f" {d.module}, whose output{on} {d.how}. " +
-            ("The loss is computed from it directly, too. " if d.is_in_loss else "") +
-            (f"Between both lies: {calls}."
-             if calls else "No call that communicates lies between both."))
+        return (f"Forward is right in {_all(d.compared)}; backward is right down to the output of"
+                f" {d.before}, and departs at {d.module}, whose output{on} {d.how}."
+                " " + ("The loss is computed from it directly, too. " if d.is_in_loss else "")
+                + (f"Between both lies: {calls}." if calls else "No call that communicates lies"
+                   " between both."))
     if d.stage == "term":
-        return f"Forward and backward are right in {_all(d.compared)}, but another term of the loss counts otherwise."
+        return (f"Forward and backward are right in {_all(d.compared)}, but another term of the "
+                "loss counts otherwise.")
     if d.stage == "weights":
         whose = "micro-batches'" if d.are_calls else "ranks'"
-        return f"Forward and backward are right in {_all(d.compared)}, but the {whose} losses do not weigh alike{_times(d.factors, d.are_calls)}{_rows(d)}."
+        return (f"Forward and backward are right in {_all(d.compared)}, but the {whose} losses do "
+                f"not weigh alike{_times(d.factors, d.are_calls)}{_rows(d)}.")
     if d.stage == "shares":
         output, how, calls = d.shared[0]
-        return (
-            f"Forward is right in {_all(d.compared)}, but the output of {output} {how}: backward "
-            f"is to add them up"
-            + (f", in {'; '.join(calls[:_MOST_CALLS])}" if calls else "") +
-            ", or the gradients of the parameters before it are to be added up over these ranks "
-            "after backward."
-        )
+        return (f"Forward is right in {_all(d.compared)}, but the output of {output} {how}:"
+                " backward is to add them up"
+                + (f", in {'; '.join(calls[:_MOST_CALLS])}" if calls else "") + ", or the gradients"
+                " of the parameters before it are to be added up over these ranks after backward.")
     if d.stage == "parameters":
-        what = (
-            f"no gradient reaches {some(d.direct)} on any rank: it is detached or frozen, or what "
-            f"is computed from it is not used. Where"
-            " DistributedDataParallel waits for it, it reduces nothing"
-        ) if d.is_cut else (
-            f"what backward gives to {some(d.direct)}, added up over the ranks before anything is "
-            f"reduced, is wrong: look at where it is used"
-            " beside its module's output, as in the loss, and at hooks")
+        what = ((f"no gradient reaches {some(d.direct)} on any rank: it is detached or frozen, or"
+                 " what is computed from it is not used. Where DistributedDataParallel waits for"
+                 " it, it reduces nothing") if d.is_cut
+                else (f"what backward gives to {some(d.direct)}, added up over the ranks before"
+                      " anything is reduced, is wrong: look at where it is used beside its"
+                      " module's output, as in the loss, and at hooks"))
         return (f"Forward and backward are right in {_all(d.compared)}, but {what}." +
                 (f" Behind the modules lies: {'; '.join(d.behind_modules[:_MOST_CALLS])}."
                  if d.behind_modules else ""))
-    behind = f". After backward, or from its hooks: {calls}." if calls else ". Nothing communicates after backward."
+    behind = ". Nothing communicates after backward."
+    if calls:
+        behind = f". After backward, or from its hooks: {calls}."
     if d.stage == "factor":
-        return (
-            f"Forward and backward are right in {_all(d.compared)}, so it is a factor: "
-            f"{_after(d.factors, factor, d.parted, d.counted)}"
-            +
-            (f". Between the last module and the loss: {'; '.join(d.behind_modules[:_MOST_CALLS])}"
-             if d.behind_modules else "") + behind)
+        return (f"Forward and backward are right in {_all(d.compared)}, so it is a factor:"
+                f" {_after(d.factors, factor, d.parted, d.counted)}"
+                + (". Between the last module and the loss:"
+                   f" {'; '.join(d.behind_modules[:_MOST_CALLS])}" if d.behind_modules else "")
+                + behind)
     of_what = "is wrong is the data (below), or it happens" if d.data else "is wrong happens"
-    return (
-        f"Forward and backward are right in {_all(d.compared)}{_times(d.factors)}: what {of_what} "
-        f"to the parameters' gradients ("
-        "accumulation, hooks, reduction, scaling, clipping), or to parameters used outside of "
-        "these modules"
-        + behind)
+    return (f"Forward and backward are right in {_all(d.compared)}{_times(d.factors)}: what"
+            f" {of_what} to the parameters' gradients (accumulation, hooks, reduction, scaling,"
+            " clipping), or to parameters used outside of these modules" + behind)
 
 
 def _all(modules):
@@ -117,11 +108,13 @@ def _after(factors, factor, parts, counted):
     weight = next(iter(factors.values()))
     behind = factor / weight
     what = "added up" if abs(behind - 1) <= 0.01 else f"added up and multiplied by {_ratio(behind)}"
-    times = "as the single run's loss does" if abs(
-        weight - 1) <= _SAME_FACTOR else f"{_ratio(weight)} times as the single run's loss does"
-    text = f"each rank's loss weighs its part of the data {times}, and in the end the ranks' gradients are {what}"
+    times = ("as the single run's loss does" if abs(weight - 1) <= _SAME_FACTOR
+             else f"{_ratio(weight)} times as the single run's loss does")
+    text = (f"each rank's loss weighs its part of the data {times}, and in the end the ranks' "
+            f"gradients are {what}")
     if parts > 1 and abs(behind * parts - 1) <= 0.01:  # that a mean is meant is likely, no more
-        text += f". That is a mean over {parts} parts of the data: with it, each rank's loss has to weigh {parts} times as the single run's does"
+        text += (f". That is a mean over {parts} parts of the data: with it, each rank's loss has "
+                 f"to weigh {parts} times as the single run's does")
     return text + _tokens_text((weight, factor), counted)
 
 
@@ -129,21 +122,19 @@ def _tokens_text(wrong, counted):
     """Where the ranks' losses are wrong by what tokens without a gradient make: divided by all, or
     by those that count."""
     some_count, all_count = counted or (0, 0)
-    if not 0 < some_count < all_count or not any(
-            abs(w / x - 1) <= _SAME_FACTOR
-            for w in wrong
-            for x in (some_count / all_count, all_count / some_count)):
+    if not 0 < some_count < all_count or not any(abs(w / x - 1) <= _SAME_FACTOR for w in wrong
+                                                 for x in (some_count / all_count,
+                                                           all_count / some_count)):
         return ""
-    return (
-        f". That is the ratio of the {some_count} rows of the last output that have a gradient in "
-        f"the single run to all {all_count}: the loss"
-        " is divided by the one where it is to be by the other")
+    return (f". That is the ratio of the {some_count} rows of the last output that have a gradient"
+            f" in the single run to all {all_count}: the loss is divided by the one where it is to"
+            " be by the other")
 
 
 def _ratio(x):
     inverse = 1 / x
-    return f"1/{round(inverse)}" if abs(inverse) > 1.5 and abs(
-        inverse - round(inverse)) < 0.01 * abs(inverse) else f"{x:.4g}"
+    return (f"1/{round(inverse)}" if abs(inverse) > 1.5
+            and abs(inverse - round(inverse)) < 0.01 * abs(inverse) else f"{x:.4g}")
 
 
 def _times(factors, are_calls=False):
@@ -153,21 +144,21 @@ def _times(factors, are_calls=False):
     if max(values) - min(values) <= 0.01 * max(map(abs, values)):
         return f", where the ranks' losses weigh their parts {values[0]:.4g} times"
     each = "micro-batch {}" if are_calls else "rank {}"
-    return ": they weigh their parts " + ", ".join(
-        f"{v:.4g} ({each.format(k + are_calls)})" for k, v in sorted(factors.items())) + " times"
+    return ": they weigh their parts " + ", ".join(f"{v:.4g} ({each.format(k + are_calls)})"
+                                                   for k, v in sorted(factors.items())) + " times"
 
 
 def _rows(d):
     if len(set(d.means_over.values())) < 2:
         return ""
-    return (", as means over their own numbers of tokens or rows do: " +
-            ", ".join(str(n) for _, n in sorted(d.means_over.items())) +
-            ". Divide by all, or weigh each by its share")
+    return (", as means over their own numbers of tokens or rows do: "
+            + ", ".join(str(n) for _, n in sorted(d.means_over.items())) + ". Divide by all, or"
+            " weigh each by its share")
 
 
 def _is_right(losses):
-    """Whether the ranks' are equal to the single run's, or, where they share the data, their mean or
-    sum is."""
+    """Whether the ranks' are equal to the single run's, or, where they share the data, their mean
+    or sum is."""
     if not losses:
         return False
     ranks, single = losses["ranks"], losses["single"]
@@ -179,8 +170,8 @@ def _is_right(losses):
 def _losses(losses):
     if not losses:
         return []
-    values = ", ".join(
-        f"{x:.6g}" for x in losses["ranks"][:8]) + (", ..." if len(losses["ranks"]) > 8 else "")
+    values = (", ".join(f"{x:.6g}" for x in losses["ranks"][:8])
+              + (", ..." if len(losses["ranks"]) > 8 else ""))
     return [f"Losses: {values} on the ranks, {losses['single']:.6g} in the single run."]
 
 

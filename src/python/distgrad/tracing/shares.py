@@ -84,41 +84,32 @@ class Cutter:
                                            {}), one.truth["value"]
             mine[one.position] = mine.get(one.position,
                                           torch.zeros_like(whole)) + piece.place.mask(whole)
-        rest = {
-            one.position: 1 -
-            sum(m[one.position] for m in masks.values() if one.position in m) for one in together
-        }
+        rest = {one.position: 1 - sum(m[one.position] for m in masks.values() if one.position in m)
+                for one in together}
         if any(bool((mask < 0).any()) for mask in rest.values()):
             return False  # they overlap
         if any(bool((mask * truths[at]["gradient"]).any()) for at, mask in rest.items()):
             masks[((), 0)] = rest
         if len(masks) > _MOST_PARTS:
             return False
-        parts = [
-            self._part(truths, parameters, mask, list(ranks), call)
-            for (ranks, call), mask in masks.items()
-        ]
+        parts = [self._part(truths, parameters, mask, list(ranks), call)
+                 for (ranks, call), mask in masks.items()]
         self._add_other_terms(parts, parameters)
         self.parts = parts if len(parts) > 1 else []
         return True
 
     @staticmethod
     def _part(truths, parameters, masks, ranks, call):
-        cotangents = [
-            t["gradient"] *
-            masks[i].to(t["gradient"].dtype) if i in masks else torch.zeros_like(t["gradient"])
-            for i, t in enumerate(truths)
-        ]
+        cotangents = [t["gradient"] * masks[i].to(t["gradient"].dtype) if i in masks
+                      else torch.zeros_like(t["gradient"]) for i, t in enumerate(truths)]
         tensors = [t["output"].tensor for t in truths]
         there = [c.to(x.device) for c, x in zip(cotangents, tensors)]
         found = torch.autograd.grad(tensors, list(parameters.values()), there, retain_graph=True,
                                     allow_unused=True)
-        tokens = sum(
-            int((c.flatten(0, -2).abs().amax(-1) > 0).sum()) if c.dim() > 1 else int((c != 0).sum())
-            for c in cotangents)
-        return Part(ranks, call, tokens, {
-            n: None if g is None else g.detach().cpu().double() for n, g in zip(parameters, found)
-        })
+        tokens = sum(int((c.flatten(0, -2).abs().amax(-1) > 0).sum()) if c.dim() > 1
+                     else int((c != 0).sum()) for c in cotangents)
+        return Part(ranks, call, tokens, {n: None if g is None else g.detach().cpu().double()
+                                          for n, g in zip(parameters, found)})
 
     @staticmethod
     def _add_other_terms(parts, parameters):
@@ -154,8 +145,8 @@ def weights_of(parts, observed, wrong):
 
 
 def are_of_the_losses(weights, departure, parts):
-    """Whether the wrong parameters before the departure are what right backwards make of losses that
-    do not weigh alike: where ranks exchange in forward, all gradients before that are sums of
+    """Whether the wrong parameters before the departure are what right backwards make of losses
+    that do not weigh alike: where ranks exchange in forward, all gradients before that are sums of
     several ranks' shares, and no multiple of the truth's."""
     by_rank = departure.factors
     if len(by_rank) < 2 or max(by_rank.values()) - min(by_rank.values()) <= 1e-9:
@@ -187,10 +178,8 @@ _NOTHING = object()
 
 
 def _solved(parts, name, tensor, at):
-    chosen = [
-        i for i, p in enumerate(parts)
-        if p.gradients.get(name) is not None and bool(p.gradients[name].any())
-    ]
+    chosen = [i for i, p in enumerate(parts)
+              if p.gradients.get(name) is not None and bool(p.gradients[name].any())]
     columns = [parts[i].gradients[name] for i in chosen]
     if not columns or at == "partial":
         return None, 0
@@ -226,9 +215,8 @@ def _gather(found, name, by_rank, precision):
                 _alike(group.by_rank[r], by_rank[r], precision) for r in by_rank):
             group.parameters.append(name)
             for rank, row in by_rank.items():
-                group.by_rank[rank] = [
-                    y if x is None else x for x, y in zip(group.by_rank[rank], row)
-                ]
+                group.by_rank[rank] = [y if x is None else x
+                                       for x, y in zip(group.by_rank[rank], row)]
             return
     found.append(Weights([name], by_rank, precision))
 
@@ -269,14 +257,14 @@ def _meaning_of_other_term(rows, data, parts, precision, module):
         return f"only the term of the loss that does not go through the output of {module} counts"
     if any(abs(row[i] - mean) > 3 * precision * abs(mean) for row in rows for i in data):
         return ""  # against a part of the data nothing can be said
-    if not mean or any(
-            abs(row[at] - other) > 3 * precision * max(abs(mean), abs(other)) for row in rows):
+    if not mean or any(abs(row[at] - other) > 3 * precision * max(abs(mean), abs(other))
+                       for row in rows):
         return ""
     ratio = other / mean
     if abs(ratio - 1) <= 5 * precision:
         return ""
-    many = "does not count" if abs(
-        ratio) <= precision / 3 else f"counts {ratio:.3g} times as much as the rest"
+    many = ("does not count" if abs(ratio) <= precision / 3 else f"counts {ratio:.3g} times as much"
+            " as the rest")
     return f"the term of the loss that does not go through the output of {module} {many}"
 
 
@@ -286,33 +274,23 @@ def _meaning_by_rank(rows, parts, precision):
     states = {}
     for call in calls:
         mine = [i for i, p in enumerate(parts) if p.call == call]
-        groups = {
-            tuple(r
-                  for i in mine
-                  if abs(row[i]) > 3 * precision * max(map(abs, row))
-                  for r in parts[i].ranks)
-            for rank, row in rows.items()
-        }
-        own = all(
-            _is_of([row[i]
-                    for i in mine], [rank in parts[i].ranks
-                                     for i in mine], precision)
-            for rank, row in rows.items())
+        groups = {tuple(r for i in mine if abs(row[i]) > 3 * precision * max(map(abs, row))
+                        for r in parts[i].ranks) for rank, row in rows.items()}
+        own = all(_is_of([row[i] for i in mine], [rank in parts[i].ranks for i in mine], precision)
+                  for rank, row in rows.items())
         states[call] = "own" if own else "all" if len(groups) == 1 else tuple(sorted(groups))
     if set(states.values()) == {"own"}:
-        return "on each rank the gradient of its own data alone: not reduced over the ranks that have other data"
+        return ("on each rank the gradient of its own data alone: not reduced over the ranks that "
+                "have other data")
     if set(states.values()) == {"own", "all"}:
-        names = {
-            state: ", ".join(str(c + 1)
-                             for c in calls
-                             if states[c] == state)
-            for state in ("own", "all")
-        }
-        return f"micro-batch {names['own']} is not reduced over the ranks, micro-batch {names['all']} is"
+        names = {state: ", ".join(str(c + 1) for c in calls if states[c] == state)
+                 for state in ("own", "all")}
+        return (f"micro-batch {names['own']} is not reduced over the ranks, micro-batch "
+                f"{names['all']} is")
     groups = states[calls[0]]
     if len(calls) == 1 and isinstance(groups, tuple) and all(len(g) > 1 for g in groups):
-        return "reduced within " + " and within ".join(
-            "ranks " + ", ".join(map(str, g)) for g in groups) + " alone"
+        return "reduced within " + " and within ".join("ranks " + ", ".join(map(str, g))
+                                                       for g in groups) + " alone"
     return ""
 
 
@@ -339,12 +317,13 @@ def meaning_of(row, parts, precision):
     usual = sorted(row)[len(row) // 2]
     others = [i for i, x in enumerate(row) if abs(x - usual) > 3 * precision * most]
     if len(row) > 2 and len(others) == 1 and usual and row[others[0]]:
-        return f"{_of(parts[others[0]], parts)} counts {row[others[0]] / usual:.3g} times as much as the rest"
+        times = row[others[0]] / usual
+        return f"{_of(parts[others[0]], parts)} counts {times:.3g} times as much as the rest"
     chosen = [abs(x) > most / 2 for x in row]
     if _is_of(row, chosen, precision):
         return _counting(chosen, parts)
-    return "weights " + ", ".join(
-        f"{x} ({name})" for name, x in _by_part([f"{x:.3g}" for x in row], parts))
+    return "weights " + ", ".join(f"{x} ({name})"
+                                  for name, x in _by_part([f"{x:.3g}" for x in row], parts))
 
 
 def _by_part(values, parts):
@@ -352,11 +331,10 @@ def _by_part(values, parts):
     found = {}
     for value, part in zip(values, parts):
         found.setdefault(part.call, set()).add(value if part.ranks else None)
-    if len(found) > 1 and all(
-            len(of_call) == 1 and None not in of_call for of_call in found.values()):
-        return [
-            (f"micro-batch {call + 1}", of_call.pop()) for call, of_call in sorted(found.items())
-        ]
+    if len(found) > 1 and all(len(of_call) == 1 and None not in of_call
+                              for of_call in found.values()):
+        return [(f"micro-batch {call + 1}", of_call.pop())
+                for call, of_call in sorted(found.items())]
     return [(_of(part, parts), value) for value, part in zip(values, parts)]
 
 
@@ -377,5 +355,5 @@ def _of(part, parts):
         return part.name
     if part.rank is None:
         return "data of no rank"
-    return ranks_text(part.ranks) + (f" micro-batch {part.call + 1}" if max(
-        p.call for p in parts) > 0 else "")
+    return ranks_text(part.ranks) + (f" micro-batch {part.call + 1}"
+                                     if max(p.call for p in parts) > 0 else "")

@@ -63,49 +63,36 @@ class WatchedSingle:
     def finish(self, found, losses):
         found = {plain(name): g for name, g in found.items()}
         trace, *self._ranks = _as_exact([self._recording.trace(), *self._ranks])
-        scaled = {
-            name: wrong["factor"]
-            for name, wrong in self._wrong.items()
-            if wrong["verdict"] == "scaled"
-        }
+        scaled = {name: wrong["factor"] for name, wrong in self._wrong.items()
+                  if wrong["verdict"] == "scaled"}
         finder = Finder(trace, self._ranks, list(self._wrong), self._factor(), self._right, scaled)
         departure = finder.departure()
         parts = self._cutter.parts
-        weights = weights_of(parts, [rank["gradients"] for rank in self._ranks], list(
-            self._wrong)) if parts else []
+        weights = (weights_of(parts, [rank["gradients"] for rank in self._ranks], list(self._wrong))
+                   if parts else [])
         if departure.stage == "backward" and are_of_the_losses(weights, departure, parts):
             finder.blame_the_losses(departure)
         shares = [{"parameters": w.parameters, "weights": w.by_rank, "meaning": said}
                   for w in weights if (said := meaning(w, parts, self._cutter.module))]
         shares += self._shares_of(losses, found)
-        if departure.stage == "after" and any(
-                "term of the loss" in share["meaning"] for share in shares):
+        if departure.stage == "after" and any("term of the loss" in share["meaning"]
+                                              for share in shares):
             departure.stage = "term"
-        absent = [
-            name for name, found in self._wrong.items() if found["verdict"] in ("missing", "zero")
-        ]
+        absent = [name for name, found in self._wrong.items()
+                  if found["verdict"] in ("missing", "zero")]
         if departure.stage in ("after", "weights", "shares"):
             departure.others = []
             departure.lost = absent
-        clippings = [
-            [e for e in t["events"] if e["kind"] == "clipping"] for t in [trace, *self._ranks]
-        ]
-        where = {
-            "departure": dataclasses.asdict(departure),
-            "parts": [{
-                "ranks": p.ranks,
-                "call": p.call,
-                "tokens": p.tokens
-            } for p in parts],
-            "shares": shares,
-            "casts": {_name(dtype): place for dtype, place in self._recording.casts.items()}
-        }
-        where["text"] = [
-            *texts(departure, shares, len(self._ranks), finder.factor),
-            *seen_norms(clippings[0], clippings[1:]),
-            *clipped_by_own([r["gradients"] for r in self._ranks], found),
-            *clip_factor(clippings[0], clippings[1:], scaled)
-        ]
+        clippings = [[e for e in t["events"] if e["kind"] == "clipping"]
+                     for t in [trace, *self._ranks]]
+        where = {"departure": dataclasses.asdict(departure),
+                 "parts": [{"ranks": p.ranks, "call": p.call, "tokens": p.tokens} for p in parts],
+                 "shares": shares,
+                 "casts": {_name(dtype): place for dtype, place in self._recording.casts.items()}}
+        where["text"] = [*texts(departure, shares, len(self._ranks), finder.factor),
+                         *seen_norms(clippings[0], clippings[1:]),
+                         *clipped_by_own([r["gradients"] for r in self._ranks], found),
+                         *clip_factor(clippings[0], clippings[1:], scaled)]
         with open(self._result, "w") as file:
             json.dump(where, file)
 
@@ -117,18 +104,15 @@ class WatchedSingle:
         for parts in parts_of_losses(losses, self._recording.parameters(), found):
             for w in weights_of(parts, observed, list(self._wrong)):
                 if means := meaning_of_losses(w, parts):
-                    said.append({
-                        "parameters": w.parameters,
-                        "weights": w.by_rank,
-                        "meaning": means
-                    })
+                    said.append({"parameters": w.parameters, "weights": w.by_rank,
+                                 "meaning": means})
         return said
 
     def _factor(self):
         """That all wrong gradients are wrong by."""
         factors = [found["factor"] for found in self._wrong.values()]
-        return factors[0] if factors and None not in factors and max(factors) - min(
-            factors) <= 0.01 * abs(factors[0]) else None
+        return (factors[0] if factors and None not in factors
+                and max(factors) - min(factors) <= 0.01 * abs(factors[0]) else None)
 
 
 def _as_exact(traces):
