@@ -7,16 +7,15 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <string>
+
+#include "base/file_beginning.h"
 
 namespace distgrad {
 namespace {
 
 pid_t parent_of(const std::filesystem::path& process) {
-  std::ifstream in(process / "stat", std::ios::binary);
-  const std::string stat{std::istreambuf_iterator<char>(in), {}};
+  const std::string stat = beginning_of(process / "stat", 1024);
   const std::size_t end = stat.rfind(')');  // its name may hold anything
   return end == stat.npos || end + 4 >= stat.size() ? 0 : std::atoi(stat.c_str() + end + 4);
 }

@@ -5,15 +5,15 @@
 #include <cctype>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
+
+#include "base/file_beginning.h"
 
 namespace distgrad {
 namespace {
 
 std::string content(const std::filesystem::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
+  constexpr std::size_t kLongestEnvironment = 1 << 20;
+  return beginning_of(file, kLongestEnvironment);
 }
 
 bool is_zombie(const std::filesystem::path& process) {

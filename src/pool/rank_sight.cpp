@@ -1,8 +1,6 @@
 #include "pool/rank_sight.h"
 
-#include <fcntl.h>
 #include <signal.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,8 +8,8 @@
 #include <filesystem>
 #include <string_view>
 
+#include "base/file_beginning.h"
 #include "base/memory_file.h"
-#include "base/unique_fd.h"
 
 namespace distgrad {
 namespace {
@@ -23,23 +21,9 @@ constexpr int kQuietLooks = 3;  // without more of it: that was all
 constexpr std::size_t kLongestLine = 80;
 constexpr std::size_t kLongestSource = 4 << 20;
 
-// A small file, or the beginning of a large one. Never waits: what is no regular file has no
-// content.
-std::string content_of(const std::string& path, std::size_t limit) {
-  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
-  struct stat file {};
-  if (!fd || fstat(fd.get(), &file) != 0 || !S_ISREG(file.st_mode)) return {};
-  std::string text(limit, '\0');
-  std::size_t size = 0;
-  for (ssize_t n = 1; n > 0 && size<limit; size += n> 0 ? static_cast<std::size_t>(n) : 0)
-    n = read(fd.get(), text.data() + size, limit - size);
-  text.resize(size);
-  return text;
-}
-
 std::string source_line(const std::string& path, int number) {
   std::string_view text;
-  const std::string source = content_of(path, kLongestSource);
+  const std::string source = beginning_of(path, kLongestSource);
   text = source;
   for (int i = 1; i < number && !text.empty(); ++i)
     text.remove_prefix(std::min(text.find('\n'), text.size() - 1) + 1);
@@ -56,7 +40,7 @@ bool is_users(std::string_view path) {
 }  // namespace
 
 char process_state(pid_t pid) {
-  const std::string stat = content_of("/proc/" + std::to_string(pid) + "/stat", 1024);
+  const std::string stat = beginning_of("/proc/" + std::to_string(pid) + "/stat", 1024);
   const std::size_t end = stat.rfind(')');
   return end == stat.npos || end + 2 >= stat.size() ? '\0' : stat[end + 2];
 }
@@ -78,7 +62,7 @@ std::string state_text(char state) {
 }
 
 std::int64_t waited_for_core_ns(pid_t pid) {
-  const std::string text = content_of("/proc/" + std::to_string(pid) + "/schedstat", 256);
+  const std::string text = beginning_of("/proc/" + std::to_string(pid) + "/schedstat", 256);
   const std::size_t space = text.find(' ');
   return space == text.npos ? 0 : std::atoll(text.c_str() + space);
 }

@@ -1,0 +1,13 @@
+// Reads files that may vanish or change while they are read, such as those of /proc.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace distgrad {
+
+// The first `limit` bytes, or all there are; empty where the file is gone, ends with its process
+// (ESRCH: a stream would throw), or is no regular file. Never waits, never throws.
+std::string beginning_of(const std::string& path, std::size_t limit);
+
+}  // namespace distgrad
