@@ -20,7 +20,7 @@ c10d::ReduceOp torch_op(ReduceOp op) {
     case ReduceOp::kMax:
       return c10d::ReduceOp::MAX;
     case ReduceOp::kPremulSum:
-      return c10d::ReduceOp::PREMUL_SUM;
+      break;  // has a factor, which is the call's
   }
   TORCH_CHECK(false, "no such reduction");
 }

@@ -169,10 +169,10 @@ at::Tensor own_piece(const Call& call, const Connection& group, const SavedForBa
 }
 
 c10d::ReduceOp torch_reduce_op(const CollectiveCall& spec) {
-  c10d::ReduceOp op = torch_op(spec.op);
-  // torch's own function for this has another name in each version
-  if (spec.op == ReduceOp::kPremulSum)
-    op.supplement_ = c10::make_intrusive<c10d::NCCLPreMulSumSupplement>(spec.factor);
+  if (spec.op != ReduceOp::kPremulSum) return torch_op(spec.op);
+  c10d::ReduceOp op;  // torch's own function for this has another name in each version
+  op.op_ = c10d::ReduceOp::PREMUL_SUM;
+  op.supplement_ = c10::make_intrusive<c10d::NCCLPreMulSumSupplement>(spec.factor);
   return op;
 }
 
