@@ -198,8 +198,8 @@ TEST(Link, MessagesComeAsTheyWent) {
   EXPECT_EQ(message->number(2), -1);  // none
   EXPECT_EQ(message->text, "{\"a\":\n1}");
   EXPECT_EQ(std::vector<double>(message->payload.begin(), message->payload.end()), payload);
-  EXPECT_FALSE(decode_link({"no line end", {}, {}, {}}));
-  EXPECT_FALSE(decode_link({"data x\n", {}, {}, {}}));
+  EXPECT_FALSE(decode_link({"no line end", {}, {}, {}, {}}));
+  EXPECT_FALSE(decode_link({"data x\n", {}, {}, {}, {}}));
 }
 
 TEST(Hosts, AreNamedSoThatTheyDiffer) {
