@@ -12,6 +12,7 @@ import dataclasses
 import torch
 
 from ..words import ranks_text
+from .backward_search import are_alike
 from .joined import joined
 from .joining import TOLERANCES
 
@@ -149,7 +150,7 @@ def are_of_the_losses(weights, departure, parts):
     that do not weigh alike: where ranks exchange in forward, all gradients before that are sums of
     several ranks' shares, and no multiple of the truth's."""
     by_rank = departure.factors
-    if len(by_rank) < 2 or max(by_rank.values()) - min(by_rank.values()) <= 1e-9:
+    if len(by_rank) < 2 or are_alike(by_rank.values()):  # but for rounding
         return False
     explained = {name for w in weights if _weigh_as(w, by_rank, parts) for name in w.parameters}
     few = _FEW * len(parts)
