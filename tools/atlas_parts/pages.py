@@ -5,6 +5,8 @@ import json
 import re
 from pathlib import Path
 
+import comparisons
+
 _ROOT = Path(__file__).resolve().parents[2]
 
 _INTRO = """# The atlas: what the gradients of released collectives are
@@ -12,8 +14,8 @@ _INTRO = """# The atlas: what the gradients of released collectives are
 One line is one function of a released package, called on CPU over Gloo through `distgrad audit`
 ([audit.md](audit.md)): its real code, of the version that the line names, with
 {torch}.
-`tools/atlas` writes this page; [atlas/atlas.json](atlas/atlas.json) and
-[atlas/atlas.html](atlas/atlas.html) hold the same.
+`tools/atlas` writes this page and [one operation, several rules](atlas/comparisons.md);
+[atlas/atlas.json](atlas/atlas.json) and [atlas/atlas.html](atlas/atlas.html) hold the same.
 
 {figures}
 
@@ -28,8 +30,9 @@ used for; those are in [findings.md](findings.md), each confirmed by hand.
 ȳ_k the cotangent of rank k's output, `[r]` its r-th piece. **type** is that of spmd_types.
 **fails in** are the aspects in which some case that has a truth is not right; **not taken** those
 in which every case is refused or raises in forward. **adapter** is the number of lines that were
-needed to call it ([atlas/subjects](atlas/subjects)). Operands without a dimension or without an
-element were not tried.
+needed to call it ([atlas/subjects](atlas/subjects)). **repro** shows without distgrad what a row
+has of wrong cells; *not differentiable* is what returns tensors that lead back to no operand.
+Operands without a dimension or without an element were not tried.
 
 **Again:** `tools/atlas --distgrad PATH --torch VENV --only PACKAGE --fresh` runs a package's lines;
 the command of a single line is in the JSON.
@@ -53,7 +56,7 @@ def _without_places(value):
 
 
 def _entry_of(package, row, result, torch):
-    entry = {"package": package.name, "version": package.version or torch.rpartition("-")[2],
+    entry = {"package": package.project, "version": package.version or torch.rpartition("-")[2],
              "collective": row.kind, "function": row.function, "options": list(row.options),
              "adapter": row.place.rpartition(":")[2] if row.adapter_lines else "",
              "adapter_lines": row.adapter_lines, "seconds": result.get("seconds"),
@@ -86,6 +89,54 @@ def _is_no_verdict(found):
                                or any("NVIDIA driver" in e for e in found["errors"]))
 
 
+# What the audit was told -> what it comes from.
+_REASONS = (
+    (r"No module named 'fairseq2n'", "its import needs fairseq2n, which refuses any other torch"
+     " than 2.9.1"),
+    (r"No module named '([\w.]+)'", "its import needs {0}, which its environment here lacks"),
+    (r"ProcessGroupGloo::alltoall: invalid", "needs NCCL: Gloo's all_to_all takes no list of pieces"
+     " of different sizes"),
+    (r"ProcessGroupGloo::\w+: invalid tensor size", "needs NCCL: Gloo wants buffers of the"
+     " operand's shape"),
+    (r"NVIDIA driver", "needs a GPU"),
+    (r"not done in \d+ s|does not answer|have not begun|cannot run bin/python",
+     "was not through in time on the machine that wrote this page"),
+)
+
+
+def _reason(why):
+    for pattern, reason in _REASONS:
+        found = re.search(pattern, why)
+        if found:
+            return reason.format(*found.groups())
+    return why
+
+
+def _script_of(entry):
+    """A script in docs/findings that shows what is red in this row, without distgrad, or ""."""
+    for line in (_ROOT / "docs" / "atlas" / "repros.txt").read_text().splitlines():
+        project, function, script = line.split("#")[0].split() or ("", "", "")
+        if project == entry["package"] and function in ("*", entry["function"]):
+            return script
+    return ""
+
+
+def _is_red(entry):
+    return not _has_no_gradient(entry) and bool(not entry["right_for"] or entry["fails_in"])
+
+
+def _has_no_gradient(entry):
+    """It is no differentiable function, and says so by what it returns."""
+    return entry["rule"] == "no-gradient" and entry["formula"] == "x̄_r = 0"
+
+
+def _repro(entry):
+    if not _is_red(entry):
+        return ""
+    script = _script_of(entry)
+    return f"[{script}](findings/{script})" if script else "its command in the JSON"
+
+
 def figures_of(entries):
     ran = [e for e in entries if e["ran"]]
     bare = [e for e in ran if not e["adapter_lines"]]
@@ -100,6 +151,8 @@ def figures_of(entries):
 
 
 def _verdict(entry):
+    if _has_no_gradient(entry):
+        return "not differentiable"
     if not entry["right_for"]:
         return "no objective" if entry["wrong"] else "disputed"
     return ", ".join(entry["right_for"]) + (" (but see *fails in*)" if entry["fails_in"] else "")
@@ -108,9 +161,15 @@ def _verdict(entry):
 def _cells(entry):
     name = f"`{entry['function']}`" + (f" as `{entry['adapter']}`" if entry["adapter"] else "")
     name += f" {' '.join(entry['options'])}" if entry["options"] else ""
-    return [name, _verdict(entry), f"`{_escaped(entry['formula'])}`" if entry["formula"] else "",
-            entry["rule"], entry["signature"].replace("->", "→"), ", ".join(entry["fails_in"]),
-            ", ".join(entry["not_taken"]), str(entry["adapter_lines"] or "")]
+    return [name, _verdict(entry), formula_of(entry), entry["rule"],
+            entry["signature"].replace("->", "→"), ", ".join(entry["fails_in"]),
+            ", ".join(entry["not_taken"]), str(entry["adapter_lines"] or ""), _repro(entry)]
+
+
+def formula_of(entry):
+    """As a cell; one that tells element by element is in the JSON."""
+    text = _escaped(entry["formula"])
+    return f"`{text if len(text) < 160 else text[:160].rpartition(';')[0] + '; …'}`" if text else ""
 
 
 def _escaped(text):
@@ -118,7 +177,7 @@ def _escaped(text):
 
 
 _HEADINGS = ["function", "right for", "measured", "rule", "type", "fails in",
-             "not taken", "adapter"]
+             "not taken", "adapter", "repro"]
 
 
 def _table(entries):
@@ -142,7 +201,7 @@ def text_of(entries):
     if failed:
         parts.append("## What did not run\n\n| package | function | why |\n| --- | --- | --- |\n"
                      + "\n".join(f"| {e['package']} {e['version']} | `{e['function']}` as"
-                                 f" {e['collective']} | {_escaped(e['why'])[:240]} |"
+                                 f" {e['collective']} | {_escaped(_reason(e['why']))[:240]} |"
                                  for e in failed))
     return "\n\n".join(parts)
 
@@ -168,9 +227,9 @@ not the derivative of the forward, not that a package is wrong for what it is us
 def _html_row(entry):
     if not entry["ran"]:
         cells = [f"<code>{html.escape(entry['function'])}</code>",
-                 f"<td colspan=7>not run: {html.escape(entry['why'][:240])}"]
+                 f"<td colspan=8>not run: {html.escape(_reason(entry['why'])[:240])}"]
         return f"<tr><td>{_package(entry)}<td>{entry['collective']}<td>{cells[0]}{cells[1]}"
-    look = ("wrong" if not entry["right_for"] or entry["fails_in"] else "part" if entry["not_taken"]
+    look = ("wrong" if _is_red(entry) else "part" if entry["not_taken"] or not entry["right_for"]
             else "right")
     cells = "".join(f"<td>{html.escape(cell.replace('`', ''))}" for cell in _cells(entry))
     return f"<tr class={look}><td>{_package(entry)}<td>{entry['collective']}{cells}"
@@ -186,6 +245,7 @@ def write(docs, entries, torch):
         json.dumps({"torch": torch, "rows": entries}, indent=1, ensure_ascii=False) + "\n")
     (docs / "atlas.md").write_text(_INTRO.format(torch=torch, figures=figures) + "\n"
                                    + text_of(entries) + "\n")
+    (docs / "atlas" / "comparisons.md").write_text(comparisons.text_of(entries, formula_of))
     headings = "".join(f"<th>{heading}</th>" for heading in _HEADINGS)
     rows = "\n".join(_html_row(e) for e in entries)
     (docs / "atlas" / "atlas.html").write_text(

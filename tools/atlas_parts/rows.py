@@ -2,6 +2,7 @@
 
 import hashlib
 import inspect
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,6 +32,11 @@ class Package:
     rows: list = field(default_factory=list)
 
     @property
+    def project(self):
+        """Its name without the version that tells an older release's rows from the newer one's."""
+        return re.sub(r"-\d[\d.]*$", "", self.name)
+
+    @property
     def version(self):
         return self.requirements[0].partition("==")[2] if self.requirements else ""
 
@@ -56,7 +62,7 @@ def _row(folder, package, words):
     kind, function, *rest = words
     place, lines, source = function, 0, ""
     if rest[:1] == ["via"]:
-        adapters = folder / "adapters" / f"{package.name.replace('-', '_')}_adapters.py"
+        adapters = folder / "adapters" / f"{package.project.replace('-', '_')}_adapters.py"
         place = f"docs/atlas/subjects/adapters/{adapters.name}:{rest[1]}"
         source = _source(adapters, rest[1])
         lines, rest = _code_lines(source), rest[2:]

@@ -13,6 +13,9 @@ ROOT = Path(__file__).resolve().parents[3]
 ATLAS = ROOT / "docs" / "atlas"
 
 
+sys.path.insert(0, str(ROOT / "tools" / "atlas_parts"))
+
+
 def part(name):
     spec = importlib.util.spec_from_file_location(f"atlas_{name}",
                                                   ROOT / "tools" / "atlas_parts" / f"{name}.py")
@@ -59,15 +62,42 @@ class Atlas(unittest.TestCase):
         text = pages.text_of(entries)
         self.assertIn("| p 1 | `p:f` as all_gather | not installed: a \\| b |", text)
         self.assertIn("| `p:f` | sum (but see *fails in*) | `x̄_r = Σ_k ȳ_k[r]` | adjoint | V→R |"
-                      " dim | groups |  |", text)
+                      " dim | groups |  | its command in the JSON |", text)
         self.assertEqual(
             pages.entry_of(rows.Package("torch", []), row, {"why": "x"}, "torch-2")["version"], "2")
+        self.check_what_is_red(pages, rows, audit)
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "atlas").mkdir()
             pages.write(Path(folder), entries, "torch")
             self.assertIn("2 functions of 1 packages: 1 ran",
                           (Path(folder) / "atlas.md").read_text())
             self.assertIn("<tr class=wrong>", (Path(folder) / "atlas" / "atlas.html").read_text())
+
+    def check_what_is_red(self, pages, rows, audit):
+        of_lightly = rows.Row("all_gather", "lightly.utils.dist:gather", "", 0, (), "1", "")
+        old, new = (rows.Package(name, [f"lightly=={version}"])
+                    for name, version in (("lightly-1.0", "1.0"), ("lightly", "2.0")))
+        none = {**audit, "right_for": [], "wrong": True, "rule": "no-gradient",
+                "measured": {"formula": "x̄_r = 0", "right": ""}}
+        entries = [pages.entry_of(package, of_lightly, {"audit": found}, "torch-2")
+                   for package, found in ((old, audit), (new, none))]
+        self.assertEqual([e["package"] for e in entries], ["lightly", "lightly"])
+        text = pages.text_of(entries)
+        self.assertIn("[double_backward.py](findings/double_backward.py)", text)
+        self.assertIn("| not differentiable | `x̄_r = 0` |", text)
+        self.assertEqual(text.count("findings/double_backward.py"), 1, "that is not red")
+        changed = part("comparisons").text_of(entries, pages.formula_of).partition("## What ch")[2]
+        self.assertIn("| lightly 1.0 | `x̄_r = Σ_k ȳ_k[r]` | sum |", changed)
+        self.assertIn("| lightly 2.0 | `x̄_r = 0` | none: no-gradient |", changed)
+
+    def test_each_repro_is_there(self):
+        functions = {(package.project, row.function)
+                     for package in part("rows").packages_in(ATLAS) for row in package.rows}
+        lines = (ATLAS / "repros.txt").read_text().splitlines()
+        for project, function, script in (line.split() for line in lines if line[0] != "#"):
+            self.assertTrue((ROOT / "docs" / "findings" / script).exists(), script)
+            if function != "*":
+                self.assertIn((project, function), functions)
 
     def test_rows_of_torch_without_the_network(self):
         environment = Path(sys.prefix)

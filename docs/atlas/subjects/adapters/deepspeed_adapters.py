@@ -1,5 +1,6 @@
 """deepspeed.comm hands calls on to torch.distributed, but builds extensions first, which takes
-minutes: the modules get torch.distributed itself. Groups are passed, or global state."""
+minutes: the modules get torch.distributed itself. Groups are passed, or global state. Tokens are
+gathered into a flat buffer, which NCCL takes of operands of any shape and Gloo of flat ones."""
 
 import deepspeed
 import torch.distributed as dist
@@ -8,7 +9,14 @@ from deepspeed.moe import mappings, sharded_moe
 from deepspeed.sequence import cross_entropy, layer
 
 dist.reduce_scatter_fn = dist.reduce_scatter_tensor  # deepspeed's name for it
-deepspeed.comm = dist
+
+
+class _Comm:
+    def all_gather_into_tensor(self, flat, x, group):
+        return dist.all_gather_into_tensor(flat, x.view(-1), group)
+
+
+deepspeed.comm = _Comm()
 for module in (layers, layers.pg_utils, mappings, sharded_moe, cross_entropy, layer):
     module.dist = dist
 

@@ -15,6 +15,10 @@ def gather_summed(x, group, dim=0):
     return ulysses._Gather.apply(group, x, dim, False, True)
 
 
+def gather_as_by_default(x, group, dim=0):
+    return ulysses._Gather.apply(group, x, dim)
+
+
 def cut(x, group, dim=0):
     return ulysses._Slice.apply(group, x, dim, True)
 

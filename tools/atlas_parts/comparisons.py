@@ -1,0 +1,91 @@
+"""docs/atlas/comparisons.md: rows of the atlas side by side."""
+
+import re
+
+_INTRO = """# One operation, several shipped rules
+
+`tools/atlas` writes this page from the rows of [../atlas.md](../atlas.md): each line is measured,
+on three ranks.
+"""
+
+_GATHERS = """## Gathers of a sequence, or of embeddings
+
+`x̄_r = Σ_k ȳ_k[r]` is right for losses of the ranks' own: what one rank's piece does to the other
+ranks' losses counts. `x̄_r = ȳ_r[r]` is right for one loss that all ranks compute from the whole.
+verl's `gather` is the default of `gather_outputs_and_unpad`, N times that: for one loss whose
+gradients FSDP averages over these ranks afterwards. The signatures do not differ: who replaces one
+by another gets another gradient, and no error."""
+
+_CUTS = """## Cuts of a sequence
+
+The cut's operand is on all ranks. `x̄_r[a] = ȳ_a` gathers the gradient of one loss; zeros outside
+the own piece are right for losses of the ranks' own; veomni's `cut` divides by the ranks, for a sum
+over them that comes later."""
+
+_SPMD = """## spmd_types: declared and measured
+
+Declared is what the call says (`src`, `dst`; S is V). Where nothing is measured, some case is not
+right under any objective, and the last column says what that is."""
+
+_VERSIONS = """## What changed between two releases
+"""
+
+
+def text_of(entries, shown):
+    """`shown(entry)`: its formula as a cell."""
+    ran = [e for e in entries if e["ran"]]
+    parts = [_INTRO]
+    gathers = (r"ulysses|sequence|lightly|open_clip|fvcore|sentence|axolotl|ring_attention"
+               r"|nn\.functional|full_tensor")
+    cuts = r"ulysses|region|Region|redistribute|split"
+    for head, kind, modules in ((_GATHERS, "all_gather", gathers), (_CUTS, "slice", cuts)):
+        rows = [e for e in ran if e["collective"] == kind and re.search(modules, e["function"])]
+        parts.append(head + "\n\n" + _table(
+            ["function", "version", "measured", "right for"],
+            sorted([_named(e), f"{e['package']} {e['version']}", shown(e),
+                    ", ".join(e["right_for"])] for e in rows)))
+    parts.append(_SPMD + "\n\n" + _table(["call", "declared", "measured", "in agreement"],
+                                         [_declared(e, shown) for e in ran
+                                          if e["package"] == "spmd-types"]))
+    changed = _changed(ran, shown)
+    if changed:
+        parts.append(_VERSIONS + "\n" + _table(
+            ["function", "version", "measured", "right for"], changed))
+    return "\n\n".join(parts) + "\n"
+
+
+def _named(entry):
+    return f"`{entry['function']}`" + (f" as `{entry['adapter']}`" if entry["adapter"] else "")
+
+
+def _declared(entry, shown):
+    source, target = entry["adapter"].rsplit("_", 2)[1:] if entry["adapter"].count("_") > 2 else (
+        entry["adapter"].split("_to_") if "_to_" in entry["adapter"]
+        else entry["adapter"].rsplit("_", 2)[-2:])
+    declared = f"{source.upper()}→{target.upper()}"
+    measured = entry["signature"].replace("->", "→")
+    told = "yes" if measured == declared else entry["explanation"] or "no"
+    return [_named(entry), declared, f"{shown(entry)} {measured}", _one_line(told)]
+
+
+def _changed(ran, shown):
+    """Functions of which two releases are here."""
+    found = []
+    for first in ran:
+        versions = [e for e in ran if (e["package"], e["function"], e["collective"], e["options"],
+                                       e["adapter"])
+                    == (first["package"], first["function"], first["collective"],
+                        first["options"], first["adapter"])]
+        if len({e["version"] for e in versions}) > 1:
+            found.append([_named(first), f"{first['package']} {first['version']}", shown(first),
+                          ", ".join(first["right_for"]) or "none: " + first["rule"]])
+    return sorted(found)
+
+
+def _one_line(text):
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _table(headings, rows):
+    lines = ["| " + " | ".join(headings) + " |", "|" + " --- |" * len(headings)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
