@@ -2,6 +2,7 @@
 package or a right is missing, which is said. The report is to be the same as on one machine, but
 for times and hosts; what ends a rank or a host is told, and leaves nothing."""
 
+import contextlib
 import json
 import os
 import re
@@ -54,9 +55,35 @@ class Folder:
         for name in ("RANK", "WORLD_SIZE", "DISTGRAD_LAUNCHER", "DISTGRAD_SECRET"):
             self.environment.pop(name, None)
 
-    def run(self, command, **more):
-        return subprocess.run(command, env=self.environment, capture_output=True, text=True,
-                              timeout=280, **more)
+    def run(self, command, seconds=280):
+        """One that does not end fails, with who was still there and waited where."""
+        process = self.start(command)
+        try:
+            output, errors = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            there = [f"{pid} {name} in {self.wait_of(pid)}" for pid, name in self.processes()]
+            output, errors = self.end_group(process)
+            told = f"not over after {seconds} s: {there}\n{output}\n{errors}"
+            raise AssertionError(told) from None
+        return subprocess.CompletedProcess(command, process.returncode, output, errors)
+
+    @staticmethod
+    def end_group(process):
+        """By SIGTERM, for what has to end others first, then by SIGKILL."""
+        for end in (signal.SIGTERM, signal.SIGKILL):
+            os.killpg(process.pid, end)
+            try:
+                return process.communicate(timeout=10)
+            except subprocess.TimeoutExpired:
+                pass
+        return "", "its output is held by who left its group"
+
+    @staticmethod
+    def wait_of(pid):
+        try:
+            return Path(f"/proc/{pid}/wchan").read_text() or "user space"
+        except OSError:
+            return "its end"
 
     def start(self, command):
         return subprocess.Popen(command, env=self.environment, stdout=subprocess.PIPE,
@@ -245,6 +272,17 @@ def failures():
     folder.check_all_gone()
 
 
+def simulators_time():
+    """What processor time each has had, as a text."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            _, name, fields = re.split(r"[()]", stat.read_text())
+            if name.startswith("dg simulator"):
+                found.append((stat.parent.name, *fields.split()[11:13]))
+    return str(sorted(found))
+
+
 def check_lost_audit():
     """What was finished of an audit is in the report."""
     folder = Folder()
@@ -252,6 +290,10 @@ def check_lost_audit():
     started = by_hand(
         folder, reporting(folder, ["audit", "--world-size", "4", "--max-timeout", "300", subject]))
     wait_for((folder.path / "mark").exists, "the sleeping rank")
+    # What ranks have done before it is judged when its simulation is there.
+    before = ""
+    while before != (before := simulators_time()):
+        time.sleep(1)
     started[2].kill()
     outputs = [process.communicate(timeout=100) for process in started]
     assert [p.returncode for p in started] == [3, 3, -9, 3], outputs
