@@ -34,7 +34,7 @@ PLANTED = {
                 "tp",
                 NO, r"departs at layers.1.post_attention_layernorm"),
         "key's rows of the other half": ("forward", "layer 0's k_proj has the other tp rank's rows",
-                r"other ranks' pieces|k_proj", r"layers.0.self_attn.(k_proj|k_norm|o_proj)"),
+                r"other ranks' pieces", r"departs in that of layers.0.self_attn.k_proj"),
         "mean over own tokens": ("weights", "each dp rank divides by its own tokens",
                 r"divided by its own number of tokens", NO),
         "head norms not reduced over tp": ("after",

@@ -1,13 +1,14 @@
-"""Asks check_step about the planted mistakes (planted.py, strangers.py, colleagues.py), and writes
-the table of docs/whole-steps.md.
+"""Asks check_step about the planted mistakes (planted.py, strangers.py, colleagues.py,
+released.py), and writes the table of docs/whole-steps.md.
 
-    DISTGRAD=build/release-2.15.0/bin/distgrad python tests/steps/table.py [--only TEXT ...]
-    [--show] [--dtype float32] [--write FILE]
+    DISTGRAD=build/release-2.15.0/bin/distgrad python tests/steps/table.py [--released]
+    [--only TEXT ...] [--show] [--dtype float32] [--write FILE]
 
 Exit code 1 where a mistake is missed, placed wrongly, or, with --only, neither named nor placed.
 """
 
 import argparse
+import importlib
 import json
 import os
 import re
@@ -45,7 +46,9 @@ def run_forked(folder, request):
 stepping._run_processes = run_forked
 
 
-from colleagues import ALL, UNSEEN  # noqa: E402
+import colleagues  # noqa: E402
+import released  # noqa: E402
+from released import ALL  # noqa: E402
 
 WORLDS = {name: planted.step.worlds[-1] for name, planted in ALL.items()}
 
@@ -59,7 +62,7 @@ def ask(name, dtype):
         import torch
 
         from steps import Run
-        from colleagues import ALL
+        from released import ALL
 
         return ALL[name].step.parallel(Run(0, getattr(torch, dtype), rank, world_size))
 
@@ -67,7 +70,7 @@ def ask(name, dtype):
         import torch
 
         from steps import Run
-        from colleagues import ALL
+        from released import ALL
 
         return ALL[name].step.single(Run(0, getattr(torch, dtype)))
 
@@ -96,15 +99,17 @@ def judged(planted, answer):
 
 # Behind the last module that both runs have, a call's backward is the loss's; a term of the loss
 # may be one of a module inside; a factor may be in the loss or come after backward, and shares that
-# nobody adds up are said to be either's to add up.
+# nobody adds up are said to be either's to add up. What is frozen, or needs no gradient, has none.
 _ALIKE = [{"loss", "backward"}, {"loss", "term"}, {"loss", "factor"}, {"loss", "parameters"},
           {"backward", "parameters"}, {"after", "factor"}, {"backward", "shares"},
-          {"after", "shares"}]
+          {"after", "shares"}, {"after", "frozen"}, {"backward", "cut"}]
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--released", action="store_true",
+                        help="those in steps with released packages alone (released.py)")
     parser.add_argument("--unseen", action="store_true",
                         help="those alone that no report was improved on")
     parser.add_argument("--dtype", default="float32")
@@ -114,8 +119,11 @@ def main():
         help="a JSON file that results are added to, and taken from where they are there")
     parser.add_argument("--write", help="a file that the table is written to")
     options = parser.parse_args()
-    names = [n for n in (UNSEEN if options.unseen else ALL)
-             if not options.only or any(text in n for text in options.only)]
+    hand = released if options.released else colleagues
+    names = [n for n in (hand.UNSEEN if options.unseen else hand.ALL)
+             if (not options.released or n in released.PLANTED)
+             and (not options.only or any(text in n for text in options.only))]
+    names = [n for n in names if not _is_left_out(n)]
     kept = Path(options.results) if options.results else None
     results = json.loads(kept.read_text()) if kept and kept.exists() else {}
     for name in names:
@@ -139,6 +147,17 @@ def main():
         Path(options.write).write_text(
             "\n".join([summary + ".", "", *rows(names, results, found)]) + "\n")
     return 1 if wrong or missed or (options.only and good < len(found)) else 0
+
+
+def _is_left_out(name):
+    """Whether the mistake's step needs a package that is missing. What it needs is imported here,
+    once for all that are forked."""
+    if missing := released.missing(name):
+        print(f"{'left out':10}{name}: {', '.join(missing)} is not installed", flush=True)
+        return True
+    for module in released.modules(name):
+        importlib.import_module(module)
+    return False
 
 
 def rows(names, results, found):

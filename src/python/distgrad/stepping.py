@@ -132,11 +132,11 @@ def _compared(folder, request, single, options):
                              " nothing was compared")
     good, fields, text = compare("single", "ranks", options, folder)
     where = _where(fields, folder, request) if not good and callable(single) else None
-    if where and (cast := _narrower_truth(fields, where)):
+    if where and (found := _computed_in(fields, where)):
+        dtype, whose, place = found
         judged = _wrong(fields)
-        good, fields, text = compare("single", "ranks", {**options, "dtype": cast[0]}, folder)
-        text += (f"\nThe single run computes in {cast[0]} ({cast[1]}): what nothing explains is "
-                 f"held to that.\n")
+        good, fields, text = compare("single", "ranks", {**options, "dtype": dtype}, folder)
+        text += f"\n{whose} in {dtype} ({place}): what nothing explains is held to that.\n"
         if _wrong(fields) != judged:
             where = None if good else _where(fields, folder, request)
     report = StepReport(fields, text, request["backend"], where)
@@ -147,13 +147,16 @@ def _compared(folder, request, single, options):
     return report
 
 
-def _narrower_truth(fields, where):
-    """(dtype, where) that the single run converts what its float64 gradients are made of to, as
-    losses and norms do: what it gives is no more exact than that. Not a half precision, which
-    forgives too much to be guessed."""
-    place = where.get("casts", {}).get("float32")
+def _computed_in(fields, where):
+    """(dtype, who, where) computes in a dtype that is coarser than the gradients': they are no more
+    exact than that. Losses and norms do in float64's float32; all do under autocast, or with
+    parameters in mixed precision."""
+    found = where.get("computed_in", {})
     saved = {p["dtype"] for p in fields["parameters"]}
-    return ("float32", place) if place and saved == {"float64"} else None
+    if saved & {"bfloat16", "float16"}:  # compare knows
+        return None
+    wider = ("bfloat16", "float16", *(["float32"] if saved == {"float64"} else []))
+    return next(((dtype, *found[dtype]) for dtype in wider if dtype in found), None)
 
 
 def _wrong(fields):

@@ -83,6 +83,19 @@ def single_in_float32():
     return gradients(model)
 
 
+def in_autocast(model, x, scale=1.0):
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = loss_of(model.float(), x.float()) * scale
+    loss.backward()
+    return gradients(model)
+
+
+def data_parallel_in_autocast(scale=1.0):
+    model = make_model().float()
+    in_autocast(nn.parallel.DistributedDataParallel(model), my_batch(), scale)
+    return gradients(model)
+
+
 def fully_sharded():
     from torch.distributed.fsdp import fully_shard
 
@@ -257,6 +270,18 @@ class Steps(unittest.TestCase):
         with self.assertRaises(AssertionError) as raised:  # by the ranks alone
             distgrad.check_step(data_parallel_in_float32, single, 2)
         self.assertIn("differs by more than the tolerance", str(raised.exception))
+
+    def test_what_computes_in_bfloat16_is_no_more_exact_than_that(self):
+        def whole():
+            return in_autocast(make_model(), batch())
+
+        text = str(distgrad.check_step(data_parallel_in_autocast, whole, 2))
+        self.assertIn("6 gradients, all right", text)
+        self.assertRegex(text, r"Both runs compute in bfloat16 \(test_api_steps.py:\d+\)")
+        with self.assertRaises(AssertionError) as raised:
+            distgrad.check_step(lambda: data_parallel_in_autocast(1.5), whole, 2)
+        self.assertIn("6 of 6 gradients are wrong", str(raised.exception))
+        self.assertIn("3/2 times the reference", str(raised.exception))
 
     def test_no_reduction_at_all_with_reports_for_ci(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -10,14 +10,15 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from distgrad.tracing.arrivals import unreached, wrong_at_once
-from distgrad.tracing.clipping import clip_factor, clipped_by_own, seen_norms
+from distgrad.tracing.clipping import clip_factor, seen_norms
 from distgrad.tracing.departure import Departure, Finder  # noqa: E402
 from distgrad.tracing.dtypes import coarsest, narrowed  # noqa: E402
 from distgrad.tracing.joining import place_of  # noqa: E402
-from distgrad.tracing.orders import pieces_in_another_order
+from distgrad.tracing.orders import names_of, pieces_in_another_order
 from distgrad.tracing.recording import Recording  # noqa: E402
 from distgrad.tracing.report import texts  # noqa: E402
-from distgrad.tracing.shares import Part, are_of_the_losses, meaning, weights_of  # noqa: E402
+from distgrad.tracing.parts import Part  # noqa: E402
+from distgrad.tracing.shares import are_of_the_losses, meaning, weights_of  # noqa: E402
 
 
 def numbers(*shape, seed=0):
@@ -353,17 +354,6 @@ class Departures(unittest.TestCase):
                           " right again where the norm is."])
         self.assertEqual(clip_factor(single, [single, single], scaled), [])
 
-    def test_pieces_that_are_clipped_by_their_own_norm(self):
-        truth = numbers(6, 4)
-        pieces = [truth[:3], truth[3:]]
-
-        def said(parts):
-            return clipped_by_own([{"w": (x, None)} for x in parts], {"w": truth})
-
-        self.assertIn("own pieces", said([x / x.norm() * truth.norm() for x in pieces])[0])
-        self.assertEqual(said(pieces), [])
-        self.assertEqual(said([truth, truth]), [])  # copies have that norm where they are right
-
     def test_what_backward_gives_to_a_parameter_is_wrong(self):
         truth = {"a": numbers(3, 4), "b": numbers(5) + 1, "c": torch.tensor([3.0])}
         part = {name: numbers(*x.shape) / 3 for name, x in truth.items()}
@@ -379,9 +369,12 @@ class Departures(unittest.TestCase):
         self.assertEqual(said(b=truth["b"], c=truth["c"]), [])
         self.assertEqual(said(b=numbers(5), c=0.7 * truth["c"]), ["b", "c"])
         self.assertEqual(unreached(truth, [{"a": truth["a"], "b": truth["b"]}, {"a": truth["a"]}],
-                                   ["b", "c"]), ["c"])
+                                   ["a", "b", "c"], ["b", "c"]), ["c"])
+        # Used without its module, or under another name
+        self.assertEqual(unreached(truth, [{"a": truth["a"], "b": truth["b"]}, {}], ["a", "b"],
+                                   ["b", "c"]), [])
         # Of most nothing is known
-        self.assertEqual(unreached(truth, [{"b": truth["b"]}, {}], ["a", "c"]), [])
+        self.assertEqual(unreached(truth, [{"b": truth["b"]}, {}], ["a", "b", "c"], ["a", "c"]), [])
         # Nothing that is right shows how the ranks' add up
         self.assertEqual(said(a=numbers(3, 4, seed=5), b=numbers(5)), [])
 
@@ -417,11 +410,14 @@ class Departures(unittest.TestCase):
                 pieces = {n: values[n].chunk(2, 1)[rank ^ (n in swapped)] for n in names}
                 traces.append({"outputs": [output(n, pieces[n], None, 0) for n in names],
                                "events": [LOSS]})
-            return pieces_in_another_order(Finder(single, traces, []).all)
+            return [(text, names_of(ones)) for text, ones in pieces_in_another_order(
+                Finder(single, traces, []).all)]
 
-        self.assertEqual(said("abcd", "c"), ["of c the ranks hold pieces 2, 1, of other outputs"
-                                             " that are cut likewise 1, 2"])
+        self.assertEqual(said("abcd", "c"), [("the ranks hold pieces 2, 1, of other outputs that"
+                                              " are cut likewise 1, 2", "c")])
         self.assertEqual(said("abcd", ""), [])
+        self.assertEqual(said("abc", "c")[0][1], "c")
+        self.assertEqual(said("abc", "ac"), [])  # most lie so, and not in the order of the ranks
         self.assertEqual(said("abcd", "cd"), [])  # nobody knows which are right
 
     def test_a_loss_that_counts_padding(self):

@@ -38,10 +38,11 @@ def _is_meant(multiple, truth, world_size):
     return any(abs(multiple / n - 1) <= slack or abs(multiple * n - 1) <= slack for n in sizes)
 
 
-def unreached(single, ranks, wrong):
-    """The wrong parameters that backward reaches on no rank, where it reaches most others."""
+def unreached(single, ranks, watched, wrong):
+    """The wrong parameters that backward reaches on no rank, where it reaches most others.
+    `watched`: those of which it would be known."""
     known = [name for name in single if any(name in r for r in ranks)]
     if 2 * len(known) < len(single):  # nothing is known of them, as under FSDP
         return []
-    return [name for name in wrong
-            if name in single and name not in known and bool(single[name].any())]
+    return [name for name in wrong if name in single and name not in known
+            and name in watched and bool(single[name].any())]

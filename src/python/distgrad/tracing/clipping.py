@@ -1,8 +1,6 @@
 """What clipping has to do with wrong gradients: other norms, norms of the ranks' own pieces, and a
 factor that only follows from them."""
 
-import torch
-
 from ..words import ranks_text
 from .joining import groupings
 from .report import some
@@ -46,21 +44,6 @@ def _are_pieces(norms, truth, slack):
                    for group in groups) for groups in groupings(len(norms)))
 
 
-def clipped_by_own(ranks, truth):
-    """Whether the pieces of every rank have, all together, the norm of the single run's whole
-    gradients. `ranks`: {name: (tensor, ...)}."""
-    eps = max((_eps(g) for gradients in ranks for g, _ in gradients.values()), default=1)
-    whole = _norm(g for g in truth.values() if g is not None)
-    if not all(any(g.numel() < truth[name].numel() for name, (g, _) in gradients.items()
-                   if truth.get(name) is not None) for gradients in ranks):
-        return []
-    norms = [_norm(g for g, _ in gradients.values()) for gradients in ranks]
-    if len(norms) < 2 or not all(abs(n - whole) <= max(_LEAST, 4 * eps) * whole for n in norms):
-        return []
-    return [f"Each rank's own pieces have the norm {whole:.4g}, which all of them have in the"
-            " single run: each rank clips by the norm of its own pieces, and not by that of all."]
-
-
 def clip_factor(single, ranks, scaled):
     """Of gradients that are only clipped otherwise, since others are wrong; `scaled`: {name:
     factor}."""
@@ -73,14 +56,6 @@ def clip_factor(single, ranks, scaled):
              if factor and abs(factor * norms[0] / truth - 1) <= 2 * slack]
     return [f"The factor {truth / norms[0]:.4g} of {some(names)} is what clipping makes of that"
             " norm: it is right again where the norm is."] if names else []
-
-
-def _norm(tensors):
-    return sum(float(t.double().norm()) ** 2 for t in tensors) ** 0.5
-
-
-def _eps(tensor):
-    return torch.finfo(tensor.dtype).eps if tensor.is_floating_point() else 1
 
 
 def _place(single, ranks):

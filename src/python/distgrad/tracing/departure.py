@@ -5,13 +5,14 @@ import dataclasses
 
 import torch
 
-from ..words import ranks_text
 from .arrivals import unreached, wrong_at_once
 from .backward_search import BackwardSearch, are_alike, by_call, by_rank
+from .calls import between, named
 from .cotangents import sentences, tokens_of
+from .data import leave_out_other_passes, looked_at
 from .graph import Graph
 from .joined import joined, value_factor
-from .orders import pieces_in_another_order
+from .orders import names_of, pieces_in_another_order
 
 _SAME = 0.05  # factors
 _SAME_COUNT = 0.02  # of numbers of rows, that a bfloat16 can show
@@ -20,7 +21,8 @@ _JUMP = 8  # times the error of what it is computed from
 
 @dataclasses.dataclass
 class Departure:
-    """stage: "forward", "loss", "weights" (of the ranks' losses), "term" (another one of the loss),
+    """stage: "forward", "frozen" (parameters), "cut" (an output needs no gradient), "loss",
+    "weights" (of the ranks' losses), "term" (another one of the loss),
     "backward", "shares" (backward, or nobody adds them up behind it), "factor" (of the loss, or
     after backward), "parameters" (what backward gives to some is wrong), "after" backward, or
     "unknown". `module`: whose output, or output's gradient, is the first that is wrong; `before`:
@@ -76,16 +78,17 @@ class Finder:
         # Of a few parameters a factor says nothing about the loss.
         self.factor = None if any(map(self._graph.owners, right)) else factor
         self._right, self._scaled = right, scaled or {}
-        self._data = self._leave_out_other_passes()
+        self._known, self._data = leave_out_other_passes(self._known, self.all, len(ranks))
         self._at = {one.position: one for one in self._known if one.is_equal}
 
     def departure(self):
-        found = self._forward() or self._backward() or self._after()
+        found = self._forward() or self._frozen() or self._backward() or self._after()
         found.compared = len({one.name for one in self._known})
         found.losses = self._losses()
         found.data, found.parted = self._looked_at_data()
-        if found.stage == "forward":
-            found.data += pieces_in_another_order(self._known)
+        if found.stage == "forward" and ", of which the ranks hold" not in found.how:
+            found.data += [f"of {names_of(ones)} {text}"
+                           for text, ones in pieces_in_another_order(self._known)]
         self._place_parameters(found)
         found.counted = self._counted()
         if found.stage == "weights":
@@ -101,8 +104,10 @@ class Finder:
             for piece in last.pieces:
                 key = piece.record["call"] if found.are_calls else piece.rank
                 rows[key] = rows.get(key, 0) + int(count(piece.place.of(last.truth["gradient"])))
-            products = [factor * rows.get(key, 0) for key, factor in found.factors.items()]
-            if max(products) - min(products) <= _SAME_COUNT * max(products):
+            if not found.factors.keys() <= rows.keys():  # of a pipeline's first stage
+                return {}
+            products = [factor * rows[key] for key, factor in found.factors.items()]
+            if min(products) and max(products) - min(products) <= _SAME_COUNT * max(products):
                 return rows
         return {}
 
@@ -122,14 +127,35 @@ class Finder:
         first = self._first_that_departs()
         if first is None:
             return None
-        ranks = tuple(
-            sorted({p.rank for p in first.pieces if p.place is None or p.place.error > first.jump}))
-        before = [one for one in self._known if one.is_equal and one.position < first.position]
-        producers = [self._at[p] for p in self._graph.producers(first.position, self._at)]
+        begin, how = self._odd_before(first) or (first, _times_the_value(first))
+        ranks = tuple(sorted({p.rank for p in begin.pieces
+                              if p.place is None or p.place.error > begin.jump}))
+        before = [one for one in self._known if one.is_equal and one.position < begin.position]
+        producers = [self._at[p] for p in self._graph.producers(begin.position, self._at)]
         before = max(producers or before, key=lambda one: one.position, default=None)
-        calls = self._between(before, first, ranks[0] if ranks else 0)
-        return Departure("forward", first.label, before.label if before else "",
-                         _times_the_value(first), ranks, calls)
+        calls = self._between(before, begin, ranks[0] if ranks else 0)
+        return Departure("forward", begin.label, before.label if before else "", how, ranks, calls)
+
+    def _odd_before(self, first):
+        """(the first output from which the one that departs is computed, and of which the ranks
+        hold other pieces than of the rest; how)"""
+        odd = [(one, text) for text, ones in pieces_in_another_order(self._known) for one in ones
+               if one.position < first.position
+               and self._graph.leads_to(one.position, first.position)]
+        if not odd:
+            return None
+        begin, text = min(odd, key=lambda pair: pair[0].position)
+        return begin, (f", of which {text}; the first output that is no piece of the single run's"
+                       f" is that of {first.label}")
+
+    def _frozen(self):
+        """Where all that is wrong is parameters that require no gradient on some rank."""
+        ranks = [rank for rank, trace in enumerate(self._ranks)
+                 if set(self._wrong) & set(trace.get("frozen", ()))]
+        names = {name for rank in ranks for name in self._ranks[rank]["frozen"]}
+        if not ranks or not names.issuperset(self._wrong):
+            return None
+        return Departure("frozen", ranks=tuple(ranks), direct=list(self._wrong))
 
     def _first_that_departs(self):
         """The first output that differs, and from which only such are computed that do: another way
@@ -161,71 +187,6 @@ class Finder:
                 return one
         return None
 
-    def _leave_out_other_passes(self):
-        """Passes over data that the single run does not have, beside others that it has: they say
-        nothing of where forward departs."""
-        if not self._known:
-            return []
-        calls = {}
-        for piece in [p for one in self._known if one.name == self._known[0].name
-                      for p in one.pieces]:
-            calls.setdefault(piece.rank, {}).setdefault(piece.record["call"],
-                                                        []).append(piece.place is not None)
-        other = {(rank, call) for rank, found in calls.items() for call, right in found.items()
-                 if not any(right) and any(map(all, found.values()))}
-        if not other or not self._is_covered(
-                {one.position: [p for p in one.pieces if p.key not in other] for one in self._known
-                 if one.name == self._known[0].name}):
-            return []
-        for one in self._known:
-            one.pieces = [p for p in one.pieces if p.key not in other]
-        self._known = [one for one in self._known if one.pieces]
-        passes = ", ".join(
-            sorted({f"pass {call + 1} of {len(calls[rank])}" for rank, call in other}))
-        return [f"{passes}{self._on(sorted({rank for rank, _ in other}))} is over data that the"
-                " single run does not have; if it is not to count, its gradients are left over"
-                " (zero_grad)"]
-
-    def _on(self, ranks):
-        return " on every rank" if len(ranks) == len(self._ranks) else f" on {ranks_text(ranks)}"
-
-    def _is_covered(self, pieces):
-        """Whether all of the outputs, by position, are in the pieces."""
-        return all(found and all(p.place is not None for p in found)
-                   and not bool((_counts(found, self.all[position].truth["value"]) == 0).any())
-                   for position, found in pieces.items())
-
-    def _looked_at_data(self):
-        """(texts, among how many the ranks share the data, 0 where they do not or not evenly), of
-        the first module that they have."""
-        first = next((one for one in self._known
-                      if one.is_equal and not any(p.group for p in one.pieces)), None)
-        if first is None or first.truth["value"].dim() < 1:
-            return self._data, 0
-        if len([o for o in self._known
-                if o.name == first.name and o.truth["index"] == first.truth["index"]]) > 1:
-            return self._data, 0
-        whole, texts = first.truth["value"], list(self._data)
-        counts = _counts(first.pieces, whole)
-        rows = counts.flatten(1) if whole.dim() > 1 else counts[:, None]
-        if bool((counts == 0).any()):
-            none = _runs((rows == 0).any(1).nonzero().flatten().tolist())
-            texts.append(f"{first.name}: rows {none} of {len(whole)} are computed by no rank")
-        for rank in range(len(self._ranks)):
-            own = [p for p in first.pieces if p.rank == rank]
-            if len(own) > 1 and bool((_counts(own, whole) > 1).any()):
-                texts.append(f"{first.name}: rank {rank} computes the same rows in several passes")
-                break
-        if bool((counts > 0).all()) and int(counts.max()) != int(counts.min()):
-            many = _runs((rows > counts.min()).any(1).nonzero().flatten().tolist())
-            texts.append(f"{first.name}: rows {many} of {len(whole)} are computed more often than"
-                         " the others")
-        most = int(counts.max())
-        shares = all(int(_counts([p for p in first.pieces if p.rank == rank], whole).sum())
-                     < whole.numel() for rank in {p.rank for p in first.pieces})
-        return texts, len({p.rank for p in first.pieces}) // most if most == int(
-            counts.min()) > 0 and (shares or most == 1) else 0
-
     # -- backward
 
     def _backward(self):
@@ -251,6 +212,12 @@ class Finder:
     def _departed(self, sure):
         first = sure[0]
         one, after = first.one, first.after
+        if first.is_missing and (cut := self._cut_at(one)):
+            before = self._before(cut)
+            return Departure("cut", cut.label, before.label if before else "", _calls_of(cut),
+                             first.ranks,
+                             calls=self._between(before, cut, first.ranks[0]),
+                             upstream=list(first.explains))
         after, calls = self._behind(one, after,
                                     first.ranks[0] if first.ranks else one.pieces[0].rank,
                                     first.is_missing)
@@ -264,6 +231,21 @@ class Finder:
             also=list(dict.fromkeys(others)), is_in_loss=self._graph.reaches_loss(one.position),
             tokens=sentences(tokens, one.truth["value"].shape) if tokens else [],
             factors=self._weights_behind(one))
+
+    def _cut_at(self, one):
+        """The first output before this one that needs no gradient on a rank, where this one needs
+        none either."""
+        if not _needs_none(one):
+            return None
+        found = one
+        while sources := [self._at[p] for p in self._graph.producers(found.position, self._at)
+                          if _needs_none(self._at[p])]:
+            found = sources[0]
+        return found
+
+    def _before(self, one):
+        sources = [self._at[p] for p in self._graph.producers(one.position, self._at)]
+        return max(sources, key=lambda source: source.position, default=None)
 
     def blame_the_losses(self, found):
         """Backward departs only by what comes from losses that do not weigh alike."""
@@ -308,8 +290,8 @@ class Finder:
         events = self._ranks[rank]["events"]
         ends = [i for i, event in enumerate(events) if event["kind"] == "loss"]
         behind = events[ends[-1] + 1:] if ends else []
-        calls = _named([e for e in behind if e["kind"] in ("communication", "function")])
-        hooks = _named(
+        calls = named([e for e in behind if e["kind"] in ("communication", "function")])
+        hooks = named(
             [e for e in events if e["kind"] == "communication" and e["phase"] == "backward"])
         factors = self._factors
         if self._is_there_from_the_loss(factors):
@@ -331,8 +313,11 @@ class Finder:
         if shared and stage != "weights":
             stage = "shares"
         arrived = self._single.get("arrived", {}), [r.get("arrived", {}) for r in self._ranks]
-        absent = unreached(*arrived, self._wrong)
-        direct = absent or wrong_at_once(*arrived, self._wrong, self._right)
+        watched = {name for trace in self._ranks for kind in ("parameters", "frozen")
+                   for name in trace.get(kind, ())}
+        absent = unreached(*arrived, watched, self._wrong)
+        direct = absent or (not self._looked_at_data()[0]
+                            and wrong_at_once(*arrived, self._wrong, self._right)) or []
         if stage == "after" and direct:
             stage = "parameters"
         known = [one for one in self._known if one.position in self._states]
@@ -348,20 +333,12 @@ class Finder:
         return abs(self.factor - 1) > _SAME and all(abs(f / self.factor - 1) <= _SAME
                                                     for f in factors.values())
 
-    # -- what lies there
+    def _looked_at_data(self):
+        texts, parts = looked_at(self._known, len(self._ranks))
+        return [*self._data, *texts], parts
 
     def _between(self, before, after, rank):
-        """The calls of one rank between two outputs; of the first one's end or of the beginning, to
-        the loss."""
-        events = self._ranks[rank]["events"]
-        begin = max((p.record["event"] for p in before.pieces if p.rank == rank),
-                    default=0) if before else 0
-        losses = [i for i, e in enumerate(events) if e["kind"] == "loss" and i >= begin]
-        end = losses[0] if losses else len(events)
-        if after is not None:
-            end = max((p.record["event"] for p in after.pieces if p.rank == rank), default=end)
-        return _named([e for e in events[begin:end]
-                       if e["phase"] == "forward" and e["kind"] in ("communication", "function")])
+        return between(self._ranks[rank]["events"], before, after, rank)
 
     def _losses(self):
         values = [e["value"] for e in self._single["events"] if e["kind"] == "loss"]
@@ -394,6 +371,18 @@ def _rows_with_a_gradient(gradient):
     return gradient.flatten(0, -2).any(-1).sum() if gradient.dim() > 1 else gradient.count_nonzero()
 
 
+def _needs_none(one):
+    return one.truth.get("needs_gradient", True) and any(
+        not piece.record.get("needs_gradient", True) for piece in one.pieces)
+
+
+def _calls_of(one):
+    """ ", call 3 there": of the ranks' calls of a module that is called more often than once."""
+    calls = {p.record["call"] for p in one.pieces if not p.record.get("needs_gradient", True)}
+    several = len({p.record["call"] for p in one.pieces}) > 1
+    return f", call {min(calls) + 1} there," if len(calls) == 1 and several else ""
+
+
 def _times_the_value(one):
     """ ", which is 0.25 times what it should be", where it is that on all ranks."""
     factors = [value_factor(p.record["value"], one.truth["value"]) for p in one.pieces]
@@ -404,38 +393,3 @@ def _times_the_value(one):
 
 def _is_within(name, of):
     return name.startswith(of + ".") or of.startswith("(") and not name.startswith("(")
-
-
-def _counts(pieces, whole):
-    """Of each element of the whole, how many of the pieces it is in."""
-    return sum(piece.place.mask(whole) for piece in pieces)
-
-
-def _named(events):
-    """ "Gather in model.py:12 (allgather)", each once with how often."""
-    places, counts = {}, {}
-    for event in events:
-        names = places.setdefault(event["place"],
-                                  {"function": [], "communication": []})[event["kind"]]
-        if event["what"] not in names:
-            names.append(event["what"])
-        counts[event["place"]] = counts.get(event["place"], 0) + (event["kind"] == "communication")
-    texts = []
-    for place, names in places.items():
-        functions, exchanges = names["function"], names["communication"]
-        what = (", ".join(functions or exchanges) + f" in {place}"
-                + (f" ({', '.join(exchanges)})" if functions and exchanges else ""))
-        texts.append(what + (f", {counts[place]} times" if counts[place] > 1 else ""))
-    return texts
-
-
-def _runs(numbers):
-    """ "0-3, 8" """
-    texts, i = [], 0
-    while i < len(numbers):
-        j = i
-        while j + 1 < len(numbers) and numbers[j + 1] == numbers[j] + 1:
-            j += 1
-        texts.append(str(numbers[i]) if i == j else f"{numbers[i]}-{numbers[j]}")
-        i = j + 1
-    return ", ".join(texts[:6]) + (", ..." if len(texts) > 6 else "")

@@ -4,6 +4,35 @@ import torch
 
 from .joining import tolerance_of_dtype
 
+HALVES = (torch.float16, torch.bfloat16)
+
+
+def halves(trace):
+    """{a half precision: where one process computes in it}. What only
+    communicates in it may be a mistake."""
+    found = {dtype: place for dtype, place in trace["casts"].items() if dtype in HALVES}
+    for output in trace["outputs"]:
+        if output["value"].dtype in HALVES:
+            found.setdefault(output["value"].dtype, f"as in the output of {output['module']}")
+    return found
+
+
+def computed_in(single, ranks):
+    """{dtype's name: (whose, where)} of what is coarser than gradients may be that are saved in a
+    wider dtype: float32 of the single run, half precisions of either side."""
+    found = {}
+    if torch.float32 in single["casts"]:
+        found["float32"] = "The single run computes", single["casts"][torch.float32]
+    theirs = [halves(trace) for trace in ranks]
+    for dtype in HALVES:
+        mine = halves(single).get(dtype)
+        other = next((places[dtype] for places in theirs if dtype in places), None)
+        if mine or other:
+            whose = ("Both runs compute" if mine and other else "The single run computes" if mine
+                     else "The ranks compute")
+            found[str(dtype).removeprefix("torch.")] = whose, mine or other
+    return found
+
 
 def coarsest(traces):
     """Of what modules gave, float32 also where something is converted to it on the way (losses,

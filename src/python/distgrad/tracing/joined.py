@@ -70,7 +70,10 @@ def joined(single, ranks):
     several = {name for name, index in by_name if index > 0}
     for (name, index), candidates in by_name.items():
         for one in candidates:
-            one.label = f"{name} (output {index + 1})" if name in several else name
+            told = [f"output {index + 1}"] if name in several else []
+            if len(candidates) > 1:
+                told.append(f"call {one.truth['call'] + 1} of {len(candidates)}")
+            one.label = f"{name} ({', '.join(told)})" if told else name
     return sorted((one for candidates in by_name.values() for one in candidates),
                   key=lambda one: one.position)
 
@@ -137,20 +140,24 @@ def backward_of(one):
     truth = one.truth["gradient"]
     if truth is None or not bool(truth.any()) or not one.is_equal:
         return Backward("unknown")
-    told = [p for p in one.pieces if bool(p.place.of(truth).any())]
+    told = [p for p in one.pieces if bool(p.place.sure(p.place.of(truth)).any())]
     if not told:
         return Backward("unknown")
     without = sorted({p.rank for p in told if p.gradient is None})
     if without:
         return Backward("missing", ranks=tuple(without))
-    factors = {p.key: multiple_of(p.gradient, p.place.of(truth)) for p in told}
+    factors = {p.key: multiple_of(p.place.sure(p.gradient), p.place.sure(p.place.of(truth)))
+               for p in told}
     if all(f is not None for f in factors.values()):
         return Backward("own", factors)
     parts = {}
     for piece in told:
         parts.setdefault((piece.record["call"], piece.place.key), []).append(piece)
-    shared = {key: multiple_of(sum(p.gradient.double() for p in pieces).to(
-        pieces[0].gradient.dtype), pieces[0].place.of(truth)) for key, pieces in parts.items()}
+    shared = {}
+    for key, pieces in parts.items():
+        place, total = pieces[0].place, sum(p.gradient.double() for p in pieces)
+        shared[key] = multiple_of(place.sure(total.to(pieces[0].gradient.dtype)),
+                                  place.sure(place.of(truth)))
     if all(len(pieces) > 1 for pieces in parts.values()) and all(
             f is not None for f in shared.values()):
         return Backward("shares", shared)

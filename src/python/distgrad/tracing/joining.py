@@ -31,13 +31,21 @@ def off(x, truth):
 
 class Place:
     """Of every dim the indices in the whole; `error`: by how much of its norm what lies there
-    differs."""
+    differs; `unsure`: (dim, which of its indices in the piece may as well lie elsewhere), as rows
+    that are equal to others."""
 
-    def __init__(self, indices, error=0.0):
-        self.indices, self.error = indices, error
+    def __init__(self, indices, error=0.0, unsure=None):
+        self.indices, self.error, self.unsure = indices, error, unsure
 
     def of(self, whole):
         return whole[torch.meshgrid(*self.indices, indexing="ij")] if self.indices else whole
+
+    def sure(self, piece):
+        """What of a piece of this shape is known to lie here and nowhere else."""
+        if self.unsure is None:
+            return piece
+        dim, which = self.unsure
+        return piece.movedim(dim, 0)[~which]
 
     def mask(self, whole):
         mask = torch.zeros_like(whole)
@@ -59,15 +67,26 @@ def place_of(value, at, whole):
         return None
     limit = tolerance_of(value, whole)
     begins = [tuple(at)] if isinstance(at, tuple) else _begins(value.shape, whole.shape)
-    best, least = None, limit
+    best, least, others = None, limit, []
     for begin in begins:
         if any(b + n > most for b, n, most in zip(begin, value.shape, whole.shape)):
             continue
         place = Place([torch.arange(b, b + n) for b, n in zip(begin, value.shape)])
         error = off(value, place.of(whole))
+        if error <= limit:
+            others.append(error)
         if error <= least:
             best, least, place.error = place, error, error
-    return best if best is not None or isinstance(at, tuple) else _reordered(value, whole, limit)
+    if best is not None:
+        if value.dim() and sum(error <= _alike(least, limit) for error in others) > 1:
+            best.unsure = 0, torch.ones(value.shape[0], dtype=torch.bool)
+        return best
+    return None if isinstance(at, tuple) else _reordered(value, whole, limit)
+
+
+def _alike(error, limit):
+    """How far off what fits as well as the best may be."""
+    return max(4 * error, limit * 1e-4)
 
 
 def _begins(shape, whole):
@@ -79,27 +98,38 @@ def _begins(shape, whole):
 
 
 def _reordered(value, whole, limit):
-    """Rows of one dim in another order or with a stride, each another one."""
+    """Rows of one dim in another order or with a stride, each another one; a piece of the other
+    dims."""
     differing = [d for d in range(value.dim()) if value.shape[d] != whole.shape[d]]
-    if len(differing) > 1:
-        return None
-    for dim in differing or range(min(value.dim(), 2)):
-        rows, all_rows = (x.movedim(dim, 0).flatten(1).double() for x in (value, whole))
-        if len(rows) * len(all_rows) * all_rows.shape[1] > _MOST_WORK or len(rows) < 2:
-            continue
-        found = _matched(rows, all_rows, limit)
-        if found is not None:
-            return Place(
-                [found if d == dim else torch.arange(n) for d, n in enumerate(value.shape)])
+    work = 0
+    for dim in dict.fromkeys([*differing, *range(min(value.dim(), 2))]):
+        shape = [n if d != dim else whole.shape[d] for d, n in enumerate(value.shape)]
+        for begin in _begins(shape, whole.shape):
+            at = [torch.arange(b, b + n) for b, n in zip(begin, shape)]
+            rows, all_rows = (x.movedim(dim, 0).flatten(1).double()
+                              for x in (value, Place(at).of(whole)))
+            work += len(rows) * all_rows.numel()
+            if len(rows) < 2 or work > _MOST_WORK:
+                break
+            found = _matched(rows, all_rows, limit)
+            if found is not None:
+                at[dim], unsure = found
+                return Place(at, unsure=(dim, unsure) if bool(unsure.any()) else None)
     return None
 
 
 def _matched(rows, all_rows, limit):
+    """(of each row, which it is; whether it may as well be another one)"""
     distances = torch.cdist(rows, all_rows, compute_mode="donot_use_mm_for_euclid_dist")
     sizes, taken, found = rows.norm(dim=1), set(), []
+    unsure = torch.zeros(len(rows), dtype=torch.bool)
     for i in range(len(rows)):
+        nearest, size = float(distances[i].min()), float(sizes[i])
+        # A zero, too, may be any other
+        unsure[i] = int((distances[i] <= _alike(nearest / size, limit) * size).sum()
+                        ) > 1 if size else True
         for j in distances[i].argsort().tolist():
-            if float(distances[i][j]) > limit * float(sizes[i]):
+            if float(distances[i][j]) > limit * size:
                 return None
             if j not in taken:
                 taken.add(j)
@@ -107,7 +137,7 @@ def _matched(rows, all_rows, limit):
                 break
         else:
             return None
-    return torch.tensor(found)
+    return torch.tensor(found), unsure
 
 
 def groupings(world_size):

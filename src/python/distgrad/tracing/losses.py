@@ -3,7 +3,8 @@ sequence, by position, or by term."""
 
 import torch
 
-from .shares import Part, meaning_of, weights_of
+from .parts import Part
+from .shares import meaning_of, weights_of
 
 _MOST = 32
 _SAME = 0.01  # weights

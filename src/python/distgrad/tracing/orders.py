@@ -4,23 +4,33 @@ _MOST = 3
 
 
 def pieces_in_another_order(known):
-    """Lines: of those cut along a dimension into as many pieces, the ones whose pieces lie on other
-    ranks than most others'."""
+    """[(in words, [outputs])]: of those cut along a dimension into as many pieces, the ones whose
+    pieces lie on other ranks than most others'."""
     by_cut = {}
     for one in known:
         if cut := _cut(one):
             dim, count, order = cut
             by_cut.setdefault((dim - one.truth["value"].dim(), count),
                               {}).setdefault(order, []).append(one)
-    lines = []
+    found = []
     for orders in by_cut.values():
         usual = max(orders, key=lambda order: len(orders[order]))
         for order, ones in orders.items():
-            if order != usual and 2 * len(ones) < len(orders[usual]):
-                names = ", ".join(dict.fromkeys(one.label for one in ones[:_MOST]))
-                lines.append(f"of {names} the ranks hold pieces {_text(order)}, of other outputs"
-                             f" that are cut likewise {_text(usual)}")
-    return lines
+            times = 1 if _is_plain(usual) and not _is_plain(order) else 2
+            if order != usual and times * len(ones) < len(orders[usual]):
+                found.append((f"the ranks hold pieces {_text(order)}, of other outputs that are cut"
+                              f" likewise {_text(usual)}", ones))
+    return found
+
+
+def _is_plain(order):
+    """In the order of the ranks, once or several times over."""
+    count, n = max(order) + 1, len(order)
+    return any(order == tuple(r // size % count for r in range(n)) for size in range(1, n + 1))
+
+
+def names_of(ones):
+    return ", ".join(dict.fromkeys(one.label for one in ones[:_MOST]))
 
 
 def _cut(one):

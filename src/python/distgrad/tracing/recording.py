@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_flatten
 
 from ..ranks.places import place
 from ..ranks.rounding import without_dynamo
+from .naming import Renaming
 
 _MOST_BYTES = 1 << 28  # of copies in one process; what comes later is left out
 _MOST_TENSORS = 4  # of one module's output
@@ -28,23 +29,26 @@ class Output:
         self.module, self.call, self.index, self.event = module, call, index, event
         self.value, self.at = value, at
         self.gradient = self.whole = None
+        self.needs_gradient = True
         self.tensor = None  # itself; the single run's graph goes on from it
 
 
 class Recording:
-    def __init__(self, keeps_graph=False):
+    def __init__(self, keeps_graph=False, wanted=()):
+        """`wanted`: the names that the step returns its gradients under."""
         self.outputs = []
         self.events = []  # dicts, in the order of time
         # By narrower dtype, where a tensor in a gradient's way is first converted to it
         self.casts = {}
         self.paused = False
         self.after_backward = None  # called with this recording, at each end of a backward
-        self._keeps_graph = keeps_graph
+        self._keeps_graph, self._wanted = keeps_graph, wanted
         self._bytes = 0
         self._calls = {}  # module's id -> how often
         self._modules = {}  # module's id -> it
         self._roots = []  # of backward; of a run whose graph is kept
         self._arrived = {}  # parameter's id -> what backward gave it
+        self._frozen = set()  # ids of parameters that require no gradient
         # Likewise, of all modules when the first backward began: the model may be gone when the
         # step ends
         self._alive = {}
@@ -83,7 +87,7 @@ class Recording:
             if self._bytes > _MOST_BYTES:
                 return
             entry = Output(id(module), call, index, value, at, len(self.events))
-            entry.whole = tuple(x.shape)
+            entry.whole, entry.needs_gradient = tuple(x.shape), x.requires_grad
             self.outputs.append(entry)
             if self._keeps_graph:
                 entry.tensor = x
@@ -135,6 +139,8 @@ class Recording:
     def _watch_parameters(self):
         for module in self._modules.values():
             for parameter in module.parameters():
+                if not parameter.requires_grad:
+                    self._frozen.add(id(parameter))
                 if parameter.requires_grad and parameter.is_leaf and id(
                         parameter) not in self._arrived:
                     self._arrived[id(parameter)] = None
@@ -187,7 +193,13 @@ class Recording:
     # -- names
 
     def names(self):
-        """By id, of the modules that were called: as named_modules has them, without wrappers."""
+        """By id, of the modules that were called: as named_modules has them, without wrappers,
+        under the names of the gradients."""
+        found = self._own_names()
+        rename = Renaming((name for name, _ in self._named_parameters(found)), self._wanted)
+        return {key: rename(name) for key, name in found.items()}
+
+    def _own_names(self):
         self._keep_modules()
         found, parents = {}, set()
         alive = list({**self._alive, **self._modules}.values())
@@ -210,14 +222,16 @@ class Recording:
     def parameters(self):
         """By name, of all modules that were called."""
         found = {}
-        names = self.names()
+        for name, parameter in self._named_parameters(self.names()):
+            if parameter.requires_grad:
+                found.setdefault(name, parameter)
+        return found
+
+    def _named_parameters(self, names):
         for key, module in self._modules.items():
             prefix = names[key]
             for name, parameter in module.named_parameters():
-                full = plain(name if prefix.startswith("(") else f"{prefix}.{name}")
-                if parameter.requires_grad:
-                    found.setdefault(full, parameter)
-        return found
+                yield plain(name if prefix.startswith("(") else f"{prefix}.{name}"), parameter
 
     def _consumers(self):
         """By an output's position, those of the outputs that are computed from it with no other
@@ -252,13 +266,18 @@ class Recording:
         names, consumers = self.names(), self._consumers()
         outputs = [{"module": names[o.module], "call": o.call, "index": o.index, "value": o.value,
                     "at": o.at, "whole": o.whole, "gradient": o.gradient, "event": o.event,
+                    "needs_gradient": o.needs_gradient,
                     "consumers": [p for p in consumers.get(i, []) if p >= 0],
                     "reaches_loss": -1 in consumers.get(i, []),
                     "in_graph": o.tensor is not None and o.tensor.grad_fn is not None}
                    for i, o in enumerate(self.outputs)]
-        arrived = {name: self._arrived.get(id(parameter))
-                   for name, parameter in self.parameters().items()}
-        return {"outputs": outputs, "events": self.events, "casts": self.casts,
+        parameters = self.parameters()
+        arrived = {name: self._arrived.get(id(p)) for name, p in parameters.items()}
+        watched = [name for name, p in parameters.items() if id(p) in self._arrived]
+        frozen = sorted({name for name, parameter in self._named_parameters(names)
+                         if id(parameter) in self._frozen})
+        return {"outputs": outputs, "events": self.events, "casts": self.casts, "frozen": frozen,
+                "parameters": watched,
                 "arrived": {name: g for name, g in arrived.items() if g is not None}}
 
 

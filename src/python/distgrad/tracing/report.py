@@ -48,6 +48,16 @@ def _departure(d, factor):
             begin = f"Forward is right up to the output of {d.before}, and departs in that of"
         return f"{begin} {d.module}{on}{d.how}. " + (f"There lies: {calls}." if calls
                                                      else "No call that communicates lies there.")
+    if d.stage == "frozen":
+        verb = "is" if len(d.direct) == 1 else "are"
+        return (f"{some(d.direct)} {verb} frozen{on} (requires_grad is False), and not in the"
+                " single run.")
+    if d.stage == "cut":
+        return (f"Forward is right in {_all(d.compared)}, but the output of {d.module}{on}{d.how}"
+                " needs no gradient, as it does in the single run: it is computed under no_grad,"
+                " from what is detached or frozen, or by a call that autograd knows nothing of."
+                + (f" Between the output of {d.before} and it lies: {calls}."
+                   if calls and d.before else ""))
     if d.stage == "loss":
         what = ("the loss is right, its backward departs" if _is_right(d.losses)
                 else "the loss departs, or its backward")

@@ -1,10 +1,8 @@
 """What the ranks' gradients are made of: sums of the single run's, with a weight for each part of
 the data.
 
-A part is what one rank computed in one call of the last module: its sequences, its range of tokens,
-one micro-batch. The single run's gradient is cut into those of the parts by cutting its last
-module's cotangent. Where the ranks' gradients are a weighted sum of them the weights say which
-parts count, and how much.
+The single run's is cut into those of parts of the data (parts.py). Where the ranks' gradients are a
+weighted sum of them the weights say which parts count, and how much.
 """
 
 import dataclasses
@@ -13,26 +11,10 @@ import torch
 
 from ..words import ranks_text
 from .backward_search import are_alike
-from .joined import joined
 from .joining import TOLERANCES
 
-_MOST_PARTS = 32
 _FEW = 4  # equations for an unknown
 _SPAN = 1e-3  # of the singular values: beyond it parts cannot be told apart
-
-
-@dataclasses.dataclass
-class Part:
-    ranks: list
-    call: int
-    tokens: int
-    gradients: dict = dataclasses.field(default_factory=dict)  # by parameter
-    is_other_term: bool = False
-    name: str = ""  # of a part that is no rank's
-
-    @property
-    def rank(self):
-        return self.ranks[0] if self.ranks else None  # None: of no rank
 
 
 @dataclasses.dataclass
@@ -43,87 +25,6 @@ class Weights:
     parameters: list
     by_rank: dict
     precision: float
-
-
-class Cutter:
-    """Cuts the single run's gradients after its backward."""
-
-    def __init__(self, ranks):
-        self._ranks = [trace["outputs"] for trace in ranks]
-        self.parts = []
-        self.module = ""
-
-    def cut(self, recording):
-        outputs = recording.trace()["outputs"]
-        for truth, output in zip(outputs, recording.outputs):
-            truth["output"] = output
-        parameters = {n: p for n, p in recording.parameters().items() if p.grad is not None}
-        recording.paused = True
-        try:
-            for name in list(dict.fromkeys(o["module"] for o in reversed(outputs)))[:3]:
-                if self._cut_at(name, outputs, parameters):
-                    self.module = name
-                    return
-        finally:
-            recording.paused = False
-
-    def _cut_at(self, name, outputs, parameters):
-        truths = [o for o in outputs if o["module"] == name and o["gradient"] is not None]
-        if not truths or any(o["output"].tensor is None for o in truths):
-            return False
-        together = joined(truths, self._ranks)
-        pieces = [(one, piece) for one in together for piece in one.pieces]
-        if not pieces or any(piece.place is None or piece.group for _, piece in pieces):
-            return False
-        places = {}
-        for one, piece in pieces:
-            entry = places.setdefault((one.position, piece.place.key), (one, piece, set()))
-            entry[2].add(piece.rank)
-        masks = {}  # by the ranks and the call: one for each output
-        for one, piece, ranks in places.values():
-            mine, whole = masks.setdefault((tuple(sorted(ranks)), piece.record["call"]),
-                                           {}), one.truth["value"]
-            mine[one.position] = mine.get(one.position,
-                                          torch.zeros_like(whole)) + piece.place.mask(whole)
-        rest = {one.position: 1 - sum(m[one.position] for m in masks.values() if one.position in m)
-                for one in together}
-        if any(bool((mask < 0).any()) for mask in rest.values()):
-            return False  # they overlap
-        if any(bool((mask * truths[at]["gradient"]).any()) for at, mask in rest.items()):
-            masks[((), 0)] = rest
-        if len(masks) > _MOST_PARTS:
-            return False
-        parts = [self._part(truths, parameters, mask, list(ranks), call)
-                 for (ranks, call), mask in masks.items()]
-        self._add_other_terms(parts, parameters)
-        self.parts = parts if len(parts) > 1 else []
-        return True
-
-    @staticmethod
-    def _part(truths, parameters, masks, ranks, call):
-        cotangents = [t["gradient"] * masks[i].to(t["gradient"].dtype) if i in masks
-                      else torch.zeros_like(t["gradient"]) for i, t in enumerate(truths)]
-        tensors = [t["output"].tensor for t in truths]
-        there = [c.to(x.device) for c, x in zip(cotangents, tensors)]
-        found = torch.autograd.grad(tensors, list(parameters.values()), there, retain_graph=True,
-                                    allow_unused=True)
-        tokens = sum(int((c.flatten(0, -2).abs().amax(-1) > 0).sum()) if c.dim() > 1
-                     else int((c != 0).sum()) for c in cotangents)
-        return Part(ranks, call, tokens, {n: None if g is None else g.detach().cpu().double()
-                                          for n, g in zip(parameters, found)})
-
-    @staticmethod
-    def _add_other_terms(parts, parameters):
-        """What does not go through the module's output: other terms of the loss."""
-        other = Part([], 0, 0, is_other_term=True)
-        for name, parameter in parameters.items():
-            truth = parameter.grad.cpu().double()
-            left = truth - sum((p.gradients[name] for p in parts if p.gradients[name] is not None),
-                               torch.zeros_like(truth))
-            if float(left.norm()) > TOLERANCES.get(parameter.dtype, 0.1) * float(truth.norm()):
-                other.gradients[name] = left
-        if other.gradients:
-            parts.append(other)
 
 
 def weights_of(parts, observed, wrong):

@@ -9,21 +9,22 @@ import time
 
 import torch
 
-from .clipping import clip_factor, clipped_by_own, seen_norms
+from .clipping import clip_factor, seen_norms
 from .departure import Finder
-from .dtypes import coarsest, narrowed
+from .dtypes import coarsest, computed_in, narrowed
 from .recording import Recording, local_piece, plain
 from .report import texts
 from .losses import meaning_of_losses, parts_of_losses
-from .shares import Cutter, are_of_the_losses, meaning, weights_of
+from .parts import Cutter
+from .shares import are_of_the_losses, meaning, weights_of
 
 _POLL_S = 0.01
 
 
 class WatchedRank:
-    def __init__(self, path):
+    def __init__(self, path, names):
         self._path = path
-        self._recording = Recording()
+        self._recording = Recording(wanted=names)
 
     def start(self):
         self._recording.start()
@@ -38,31 +39,29 @@ class WatchedSingle:
     def __init__(self, paths, result, wrong, right):
         """`wrong`: the wrong parameters in model order, {"verdict", "factor"}; `right`: names."""
         self._paths, self._result, self._wrong, self._right = paths, result, wrong, right
-        self._recording = Recording(keeps_graph=True)
+        self._recording = Recording(True, [plain(name) for name in [*wrong, *right]])
 
     def start(self):
         # A rank that fails ends this process
         while not all(os.path.exists(path) for path in self._paths):
             time.sleep(_POLL_S)
-        self._ranks = _as_exact([torch.load(path, weights_only=False) for path in self._paths])
+        self._all_of_ranks = [torch.load(path, weights_only=False) for path in self._paths]
+        self._ranks = _as_exact(self._all_of_ranks)
         self._cutter = Cutter(self._ranks)
-        self._backwards = 0
         self._recording.after_backward = self._cut
         self._recording.start()
 
     def _cut(self, recording):
-        self._backwards += 1
-        if self._backwards > 1:  # parts of several backwards
-            self._cutter.parts = []
-            return
         try:
             self._cutter.cut(recording)
         except RuntimeError:  # a graph that can be gone through once only
-            self._cutter.parts = []
+            self._cutter.lose()
 
     def finish(self, found, losses):
         found = {plain(name): g for name, g in found.items()}
-        trace, *self._ranks = _as_exact([self._recording.trace(), *self._ranks])
+        trace = self._recording.trace()
+        computed = computed_in(trace, self._all_of_ranks)
+        trace, *self._ranks = _as_exact([trace, *self._ranks])
         scaled = {name: wrong["factor"] for name, wrong in self._wrong.items()
                   if wrong["verdict"] == "scaled"}
         finder = Finder(trace, self._ranks, list(self._wrong), self._factor(), self._right, scaled)
@@ -88,10 +87,9 @@ class WatchedSingle:
         where = {"departure": dataclasses.asdict(departure),
                  "parts": [{"ranks": p.ranks, "call": p.call, "tokens": p.tokens} for p in parts],
                  "shares": shares,
-                 "casts": {_name(dtype): place for dtype, place in self._recording.casts.items()}}
+                 "computed_in": computed}
         where["text"] = [*texts(departure, shares, len(self._ranks), finder.factor),
                          *seen_norms(clippings[0], clippings[1:]),
-                         *clipped_by_own([r["gradients"] for r in self._ranks], found),
                          *clip_factor(clippings[0], clippings[1:], scaled)]
         with open(self._result, "w") as file:
             json.dump(where, file)
@@ -120,14 +118,11 @@ def _as_exact(traces):
     return [narrowed(trace, dtype) for trace in traces] if dtype else traces
 
 
-def _name(dtype):
-    return str(dtype).removeprefix("torch.")
-
-
 def watched(name, folder, request, single):
     """What watches the process `name`; `single` is the single run's."""
     path = os.path.join(folder, name + ".trace")
     if name != single:
-        return WatchedRank(path)
+        names = [plain(name) for name in [*request["wrong"], *request["right"]]]
+        return WatchedRank(path, names)
     paths = [os.path.join(folder, f"rank-{rank}.trace") for rank in range(request["world_size"])]
     return WatchedSingle(paths, os.path.join(folder, "where"), request["wrong"], request["right"])

@@ -1,0 +1,191 @@
+"""What a watched step is told by: names, rows that are alike, passes, what is frozen or cut."""
+
+import sys
+import unittest
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from distgrad.tracing.data import leave_out_other_passes  # noqa: E402
+from distgrad.tracing.departure import Finder  # noqa: E402
+from distgrad.tracing.dtypes import computed_in  # noqa: E402
+from distgrad.tracing.joined import backward_of, joined  # noqa: E402
+from distgrad.tracing.joining import place_of  # noqa: E402
+from distgrad.tracing.naming import Renaming  # noqa: E402
+from distgrad.tracing.parts import Cutter  # noqa: E402
+from distgrad.tracing.recording import Recording  # noqa: E402
+from distgrad.tracing.report import texts  # noqa: E402
+from test_tracing import LOSS, numbers, output  # noqa: E402
+
+
+class Names(unittest.TestCase):
+    def renamed(self, recorded, wanted, name):
+        return Renaming(recorded, wanted)(name)
+
+    def test_a_model_inside_of_another_module_goes_by_its_own_names(self):
+        inside, own = ["model.a.weight", "model.b.weight"], ["a.weight", "b.weight"]
+        self.assertEqual(self.renamed(inside, own, "model.a"), "a")
+        self.assertEqual(self.renamed(inside, own, "head"), "head")
+        self.assertEqual(self.renamed(own, inside, "a"), "model.a")
+        self.assertEqual(self.renamed(own, inside, "(Loss)"), "(Loss)")
+
+    def test_names_that_are_the_gradients_stay(self):
+        self.assertEqual(self.renamed(["a.weight", "x.b.weight", "x.c.weight"],
+                                      ["a.weight", "b.weight", "c.weight"], "x.b"), "x.b")
+        self.assertEqual(self.renamed(["x.a.weight"], ["a.weight", "b.weight", "c.weight"], "x.a"),
+                         "x.a")  # too few to go by
+
+
+class Rows(unittest.TestCase):
+    def test_a_piece_whose_rows_are_in_another_order(self):
+        whole = numbers(6, 4, 8)
+        place = place_of(whole[2:4].flip(1), None, whole)
+        self.assertEqual([i.tolist() for i in place.indices][:2], [[2, 3], [3, 2, 1, 0]])
+        place = place_of(whole[[4, 1, 5], :, 4:], None, whole)
+        self.assertEqual([i.tolist() for i in place.indices], [[4, 1, 5], [0, 1, 2, 3],
+                                                               [4, 5, 6, 7]])
+        changed = whole[2:4].flip(1).clone()
+        changed[1, 2, 3] += 1e-3
+        self.assertIsNone(place_of(changed, None, whole))
+
+    def test_of_rows_that_are_alike_the_gradient_is_not_judged(self):
+        value, gradient = numbers(6, 4), numbers(6, 4, seed=2)
+        value[4] = value[1]
+        rows = [5, 4, 0]  # the fifth may as well be the second
+
+        def kind(own):
+            [one] = joined([output("a", value, gradient, 0)],
+                           [[output("a", value[rows], own, 0)]])
+            return backward_of(one).kind
+
+        mistaken = gradient[[5, 1, 0]]
+        self.assertEqual(kind(gradient[rows]), "own")
+        self.assertEqual(kind(mistaken), "own")
+        self.assertEqual(kind(gradient[[0, 4, 5]]), "wrong")
+
+
+def trace(outputs, **more):
+    return {"outputs": outputs, "events": [LOSS], **more}
+
+
+class Departures(unittest.TestCase):
+    def test_a_pass_over_reversed_tokens_is_left_out_where_it_departs_later(self):
+        a, b = numbers(4, 6, 5, seed=1), numbers(4, 6, 5, seed=2)
+        single = [output("a", a, None, 0, [1]), output("b", b, None, 1)]
+        other = numbers(2, 6, 5, seed=3)
+
+        def rank(rows, stale):
+            calls = [(0, a[rows].flip(1), stale), (1, a[rows], b[rows])]
+            return [{**output(n, v, None, i), "call": call}
+                    for call, *values in calls for i, (n, v) in enumerate(zip("ab", values))]
+
+        ranks = [rank(slice(0, 2), other), rank(slice(2, 4), 2 * other)]
+        known = joined(single, ranks)
+        left, said = leave_out_other_passes(known, known, 2)
+        self.assertIn("pass 1 of 2 on every rank is over data", said[0])
+        self.assertTrue(all(one.is_equal for one in left))
+        # Without the pass that is right on one rank nobody knows
+        ranks[1] = ranks[1][:2]
+        known = joined(single, ranks)
+        self.assertEqual(leave_out_other_passes(known, known, 2)[1], [])
+
+    def found(self, change, **more):
+        values, gradients = [numbers(4, 3, seed=i) for i in range(3)], numbers(4, 3, seed=9)
+        single = [{**output(n, v, gradients, i, [i + 1][:i < 2]), "needs_gradient": True}
+                  for i, (n, v) in enumerate(zip("abc", values))]
+        ranks = [trace([change({**output(n, v[2 * r:2 * r + 2], gradients[2 * r:2 * r + 2], i),
+                                "needs_gradient": True}) for i, (n, v) in
+                        enumerate(zip("abc", values))], **more) for r in range(2)]
+        return Finder(trace(single), ranks, ["a.weight", "b.weight"], None, ["c.bias"]).departure()
+
+    def test_what_needs_no_gradient_is_told_where_it_is_cut(self):
+        def cut(entry):
+            if entry["module"] == "a":
+                return entry
+            return {**entry, "needs_gradient": False, "gradient": None}
+
+        found = self.found(cut)
+        self.assertEqual((found.stage, found.module, found.before), ("cut", "b", "a"))
+        self.assertIn("but the output of b needs no gradient", texts(found, [], 2, None)[0])
+        # Where it needs one, nobody detached it: its gradient was lost behind it.
+        lost = self.found(lambda e: e if e["module"] == "a" else {**e, "gradient": None})
+        self.assertNotEqual(lost.stage, "cut")
+
+    def test_frozen_parameters_are_told_where_they_are_all_that_is_wrong(self):
+        frozen = self.found(lambda e: e, frozen=["a.weight", "b.weight"])
+        self.assertEqual((frozen.stage, frozen.direct), ("frozen", ["a.weight", "b.weight"]))
+        self.assertIn("are frozen on ranks 0, 1", texts(frozen, [], 3, None)[0])
+        self.assertNotEqual(self.found(lambda e: e, frozen=["a.weight"]).stage, "frozen")
+
+    def test_pieces_of_other_ranks_are_placed_where_they_are_loaded(self):
+        names = "abcde"
+        values = {n: numbers(3, 6, seed=i) for i, n in enumerate(names)}
+
+        def finder(odd):
+            single = [output(n, values[n], None, i, [i + 1][:i < 4]) for i, n in enumerate(names)]
+            ranks = []
+            for r in range(2):
+                pieces = {n: values[n].chunk(2, 1)[r ^ (n == odd)] for n in names[:4]}
+                ranks.append(trace([output(n, pieces.get(n, numbers(3, 6, seed=50)), None, i)
+                                    for i, n in enumerate(names)]))
+            return Finder(trace(single), ranks, []).departure()
+
+        found = finder("b")
+        self.assertEqual((found.module, found.before), ("b", "a"))
+        self.assertIn("the ranks hold pieces 2, 1, of other outputs that are cut likewise 1, 2; the"
+                      " first output that is no piece of the single run's is that of e", found.how)
+        self.assertEqual(finder(None).module, "e")
+
+
+class Parts(unittest.TestCase):
+    def parts_of(self, micro_batches, zeroed=False):
+        """Of a single run with as many backwards; two ranks with half of the rows each."""
+        torch.manual_seed(0)
+        model, x = torch.nn.Linear(4, 5).double(), numbers(8, 4)
+        whole = model(x).detach()
+        cutter = Cutter([{"outputs": [{**output("(Linear)", whole[rows], None, 0), "call": 0}]}
+                         for rows in (slice(0, 4), slice(4, 8))])
+        recording = Recording(True)
+        hook = torch.nn.modules.module.register_module_forward_hook(recording._module_gave)
+        try:
+            for part in x.chunk(micro_batches):
+                if zeroed:
+                    model.zero_grad(set_to_none=False)
+                model(part).square().sum().backward(retain_graph=True)
+                cutter.cut(recording)
+        finally:
+            hook.remove()
+        return cutter.parts, model
+
+    def test_backwards_of_micro_batches_are_added_up(self):
+        for micro_batches in (1, 2):
+            parts, model = self.parts_of(micro_batches)
+            self.assertEqual([p.ranks for p in parts], [[0], [1]])
+            total = sum(p.gradients["weight"] for p in parts)
+            torch.testing.assert_close(total, model.weight.grad)
+
+    def test_gradients_that_are_zeroed_between_are_made_of_nothing_known(self):
+        self.assertEqual(self.parts_of(2, zeroed=True)[0], [])
+
+
+class Dtypes(unittest.TestCase):
+    def test_who_computes_in_a_half_precision(self):
+        def process(dtype, casts=()):
+            return {"outputs": [output("a", numbers(2, 3).to(dtype), None, 0)],
+                    "casts": dict.fromkeys(casts, "model.py:3")}
+
+        wide, short = process(torch.float32), process(torch.bfloat16)
+        self.assertEqual(computed_in(wide, [wide, wide]), {})
+        self.assertEqual(computed_in(wide, [wide, short]),
+                         {"bfloat16": ("The ranks compute", "as in the output of a")})
+        self.assertEqual(computed_in(process(torch.float32, [torch.float16]), [wide]),
+                         {"float16": ("The single run computes", "model.py:3")})
+        self.assertEqual(computed_in(short, [short])["bfloat16"][0], "Both runs compute")
+        # Of the ranks alone float32 is their mistake.
+        self.assertEqual(computed_in(wide, [process(torch.float64, [torch.float32])]), {})
+
+
+if __name__ == "__main__":
+    unittest.main()
