@@ -9,7 +9,9 @@
 #include <utility>
 
 #include "base/error.h"
+#include "dumps/clipping.h"
 #include "dumps/patterns.h"
+#include "dumps/second_look.h"
 #include "report/words.h"
 
 namespace distgrad::dumps {
@@ -104,12 +106,41 @@ class Comparing {
     }
     for (std::size_t i = 0; i < results.size(); ++i)
       if (may_be_rounding(results[i])) results[i] = result_of(names[i]);
+    look_again(names, results);
     return results;
   }
 
   const Holders& observed() const { return observed_; }
 
+  // What clipping by other norms leaves; empty where no parameter looks like that.
+  std::string clipped(const std::vector<ParameterResult>& results) {
+    const bool differ = std::any_of(results.begin(), results.end(), [](const ParameterResult& r) {
+      return r.explanation == Explanation::kUnsynchronised ||
+             r.explanation == Explanation::kSomeRanks;
+    });
+    return differ ? clipped_by_own(reference_, observed_.dump(), context_.tolerance)
+                  : std::string();
+  }
+
  private:
+  void look_again(const std::vector<Name>& names, std::vector<ParameterResult>& results) {
+    const SecondLook look = second_look(results);
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      if (!may_say_more(results[i], look)) continue;
+      context_.shown = look.shown;
+      ParameterResult shown = result_of(names[i]);
+      if (!shown.is_right() && preference(shown.explanation) < preference(results[i].explanation))
+        results[i] = std::move(shown);
+      context_.shown.clear();
+      if (look.common == 1) continue;
+      context_.common = look.common;
+      ParameterResult divided = result_of(names[i]);
+      if (says_more(results[i], divided))
+        results[i] = beside_common(std::move(divided), results[i], look.common);
+      context_.common = 1;
+    }
+  }
+
   ParameterResult result_of(const Name& name) {
     const Reference truth = reference_of(reference_, name.plain, context_.tolerance);
     ParameterResult result =
@@ -235,6 +266,8 @@ DumpComparison compare_dumps(const Dump& reference, const Dump& observed,
   comparison.parameters = comparing.results(ordered_names(reference, observed));
   if (comparison.all_right()) comparison.vacuous = vacuous_text(observed, comparison.parameters);
   comparison.notes = notes_for(reference, comparison, comparing.observed());
+  if (std::string clipped = comparing.clipped(comparison.parameters); !clipped.empty())
+    comparison.notes.push_back(std::move(clipped));
   return comparison;
 }
 

@@ -38,7 +38,7 @@ GradientComparison gradient_of(const ParameterResult& r) {
 Finding finding_of(const ParameterResult& r) {
   std::string text = sentence(r.headline) + " " + advice_of(r);
   if (r.worst) text += " " + sentence(worst_text(r));
-  return {.rule = r.finding.empty() ? "unexplained" : r.finding,
+  return {.rule = r.finding.empty() ? FindingName("unexplained") : r.finding,
           .collective = {},
           .step = {},
           .ranks = r.ranks,

@@ -25,7 +25,7 @@ Json parameter_json(const ParameterResult& r) {
   for (const auto& [axis, placement] : r.placements) placements[axis] = placement;
   return {{"name", r.name},
           {"verdict", row_of(r.explanation).name},
-          {"finding", r.finding.empty() ? Json(nullptr) : Json(r.finding)},
+          {"finding", r.finding.empty() ? Json(nullptr) : Json(r.finding.text())},
           {"right", r.is_right()},
           {"forgiven", r.is_forgiven},
           {"text", r.is_right() && r.headline.empty() ? std::string("right") : r.headline},
@@ -48,7 +48,7 @@ Json group_json(const ResultGroup& g) {
   for (const ParameterResult* r : g.members) names.push_back(r->name);
   const ParameterResult& first = *g.members.front();
   return {{"verdict", row_of(first.explanation).name},
-          {"finding", first.finding.empty() ? Json(nullptr) : Json(first.finding)},
+          {"finding", first.finding.empty() ? Json(nullptr) : Json(first.finding.text())},
           {"text", g.headline},
           {"patterns", g.patterns},
           {"common", g.common.empty() ? Json(nullptr) : Json(g.common)},

@@ -255,6 +255,17 @@ double largest(const Stream& stream) {
   return found;
 }
 
+double sum_of_squares(const Stream& stream) {
+  std::vector<double> values = block_of(stream);
+  double sum = 0;
+  for (std::int64_t begin = 0, size = stream.size(); begin < size; begin += kBlock) {
+    const std::int64_t n = std::min(kBlock, size - begin);
+    stream.read(begin, n, values.data());
+    for (std::int64_t i = 0; i < n; ++i) sum += values[i] * values[i];
+  }
+  return sum;
+}
+
 bool are_disjoint(const std::vector<const Stream*>& streams) {
   std::vector<double> values = block_of(*streams.front());
   std::vector<bool> taken;

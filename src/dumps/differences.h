@@ -86,6 +86,8 @@ bool agrees(const Stream& observed, const Stream& expected, double factor, const
 // The largest finite magnitude.
 double largest(const Stream&);
 
+double sum_of_squares(const Stream&);
+
 // Whether at no element more than one of the streams is not zero, and two of them are somewhere.
 bool are_disjoint(const std::vector<const Stream*>& streams);
 

@@ -35,7 +35,8 @@ FactorNames factor_names(const Parameter& p, const ExplainContext& context) {
   }
   counts.push_back({"ranks", context.world_size, Kind::kOther});
   counts.insert(counts.end(), context.counts.begin(), context.counts.end());
-  return FactorNames(std::move(counts), is_narrow(context.tolerance.computed_in(p.dtype)));
+  return FactorNames(std::move(counts), is_narrow(context.tolerance.computed_in(p.dtype)),
+                     context.shown);
 }
 
 class Explaining {
@@ -169,14 +170,19 @@ class Explaining {
         {Kind::kMissing, Explanation::kMissing}, {Kind::kNotFinite, Explanation::kNotFinite},
         {Kind::kZero, Explanation::kZero},       {Kind::kTransposed, Explanation::kTransposed},
         {Kind::kScaled, Explanation::kScaled},   {Kind::kOtherSlice, Explanation::kOtherSlice}};
-    const Mistake* first = nullptr;
-    for (std::size_t h = 0; h < mistakes.size(); ++h) {
-      const bool says_nothing = mistakes[h].kind == Kind::kNone && m.is_zero_piece(h);
-      if (m.holding(h).size() == 0 || says_nothing) continue;
-      if (first == nullptr) first = &mistakes[h];
-      if (!same_mistake(*first, mistakes[h])) return false;
-    }
-    if (first == nullptr) return false;
+    std::vector<std::size_t> telling;
+    for (std::size_t h = 0; h < mistakes.size(); ++h)
+      if (m.holding(h).size() > 0 && !(mistakes[h].kind == Kind::kNone && m.is_zero_piece(h)))
+        telling.push_back(h);
+    if (telling.empty()) return false;
+    // A factor that has a name, where a short dtype shows it on some ranks only.
+    const auto named = std::find_if(telling.begin(), telling.end(), [&](std::size_t h) {
+      return mistakes[h].kind == Kind::kScaled && mistakes[h].factor.known;
+    });
+    const Mistake* first = &mistakes[named == telling.end() ? telling[0] : *named];
+    for (const std::size_t h : telling)
+      if (!same_mistake(*first, mistakes[h]) && !is_same_in_short(m, *first, mistakes[h], h))
+        return false;
     const auto same = std::find_if(std::begin(kSame), std::end(kSame),
                                    [&](const auto& s) { return s.first == first->kind; });
     if (same == std::end(kSame)) return false;
@@ -194,6 +200,14 @@ class Explaining {
     return a.kind != Kind::kScaled ||
            (a.factor.known == b.factor.known &&
             std::abs(a.factor.value / b.factor.value - 1) <= kSameFactor);
+  }
+
+  // Factors that differ by no more than a short dtype's rounding.
+  static bool is_same_in_short(const Measured& m, const Mistake& first, const Mistake& other,
+                               std::size_t h) {
+    return m.forgives_near && first.kind == Kind::kScaled && other.kind == Kind::kScaled &&
+           m.explains(*m.holding(h).observed, h, first.factor.value, m.differences[h].error_squares,
+                      true);
   }
 
   void note_factor(const NamedFactor& factor) {
@@ -233,10 +247,10 @@ class Explaining {
         say(Explanation::kSummedParts, "each rank holds " + sum->text);
         return true;
       }
-    const std::optional<std::string> rows = reordered_rows(m);
-    if (!rows) return false;
-    r_.kind = "the right rows in another order";
-    say(Explanation::kOtherSlice, *rows);
+    const std::optional<Reordered> found = reordered(m);
+    if (!found) return false;
+    r_.kind = found->kind;
+    say(Explanation::kOtherSlice, found->text);
     return true;
   }
 
@@ -286,7 +300,7 @@ class Explaining {
   }
 
   // Copies that differ are not synchronised; pieces that others have no copy of are what they are.
-  std::string finding_of_some(const std::vector<Mistake>& mistakes) const {
+  FindingName finding_of_some(const std::vector<Mistake>& mistakes) const {
     const auto any = [&](Kind kind) {
       return std::any_of(mistakes.begin(), mistakes.end(),
                          [&](const Mistake& mistake) { return mistake.kind == kind; });
@@ -298,7 +312,8 @@ class Explaining {
             (mistakes[a].kind != mistakes[b].kind || mistakes[a].text != mistakes[b].text))
           return "unsynchronised";
     if (any(Kind::kUnknown) || any(Kind::kNotFinite)) return "unexplained";
-    return any(Kind::kScaled) ? "scaled" : any(Kind::kZero) ? "no-gradient" : "wrong-slice";
+    if (any(Kind::kScaled)) return "scaled";
+    return any(Kind::kZero) ? FindingName("no-gradient") : FindingName("wrong-slice");
   }
 
   // --- Nothing fits ---
@@ -316,7 +331,7 @@ class Explaining {
 
   void say_close() {
     r_.ranks.clear();
-    r_.finding.clear();
+    r_.finding = {};
     r_.kind.clear();
     r_.is_forgiven = context_.tolerance.forgives_near(p_.dtype);
     say(Explanation::kClose,
@@ -340,8 +355,8 @@ class Explaining {
 };
 
 constexpr std::array<ExplanationRow, 18> kRows = {{
-    {Explanation::kRight, "right", "", ""},
-    {Explanation::kNoise, "noise", "", ""},
+    {Explanation::kRight, "right", {}, ""},
+    {Explanation::kNoise, "noise", {}, ""},
     {Explanation::kClose, "close", "precision",
      "A run that computed in a shorter dtype (autocast, TF32, a compressed all-reduce) leaves such "
      "differences: --dtype bfloat16, or --rtol, says that it did."},
@@ -372,7 +387,7 @@ constexpr std::array<ExplanationRow, 18> kRows = {{
      "Another model, another way of cutting it, or a tensor that is stored transposed."},
     {Explanation::kUncovered, "uncovered", "shape",
      "A rank that should hold a piece holds none, or the placements are not what is stored."},
-    {Explanation::kUnclear, "unclear", "", ""},
+    {Explanation::kUnclear, "unclear", {}, ""},
     {Explanation::kUnexplained, "unexplained", "unexplained", ""},
 }};
 
@@ -383,7 +398,11 @@ const ExplanationRow& row_of(Explanation explanation) {
 }
 
 ParameterResult explain(const Parameter& parameter, const ExplainContext& context) {
-  return Explaining(parameter, context).result();
+  if (context.common == 1) return Explaining(parameter, context).result();
+  Parameter divided = parameter;
+  for (Holding& holding : divided.holdings)
+    if (holding.observed) holding.observed->factor /= context.common;
+  return Explaining(divided, context).result();
 }
 
 }  // namespace distgrad::dumps

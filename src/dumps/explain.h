@@ -8,6 +8,7 @@
 
 #include "dumps/parameter.h"
 #include "gradients/factor_names.h"
+#include "model/findings.h"
 
 namespace distgrad::dumps {
 
@@ -36,7 +37,7 @@ enum class Explanation {
 struct ExplanationRow {
   Explanation explanation;
   std::string_view name;     // in the JSON
-  std::string_view finding;  // as `distgrad list findings` has it; empty: none
+  FindingName finding;       // none: it is right, or cannot be judged
   std::string_view meaning;  // what it probably comes from, and what to look at; for the text
 };
 const ExplanationRow& row_of(Explanation);
@@ -52,7 +53,7 @@ struct ParameterResult {
   int position = -1;  // in the model; -1: the files do not say
   Shape shape;
   Explanation explanation = Explanation::kRight;
-  std::string finding;           // empty: it is right
+  FindingName finding;           // none: it is right
   std::string headline;          // "needs a sum over tp (ranks 0, 1; ranks 2, 3)"
   std::string kind;              // what parameters with the same mistake have in common, where the
                                  // headlines differ; else empty
@@ -85,6 +86,9 @@ struct ExplainContext {
   int world_size = 1;
   Tolerance tolerance;
   std::vector<NamedCount> counts;  // besides axes and ranks
+  // A second look, once all parameters had a first one (second_look.h).
+  std::vector<double> shown = {};  // factors without a name that others are wrong by
+  double common = 1;               // what most are multiplied by, divided out here
 };
 
 ParameterResult explain(const Parameter&, const ExplainContext&);

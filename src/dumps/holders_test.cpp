@@ -70,7 +70,7 @@ TEST(Holders, ARankThatMerelyHasLessLacksIt) {
   less.ranks[0].gradients["b"].tensor = sample::vector(truth);
   const ParameterResult r = compare_dumps(whole, less, {}).parameters[1];
   EXPECT_EQ(r.headline, "missing on rank 1, right on rank 0");
-  EXPECT_EQ(r.finding, "no-gradient");
+  EXPECT_EQ(r.finding.text(), "no-gradient");
   EXPECT_TRUE(compare_dumps(whole, less, {.partly_held = {"b*"}}).all_right());
   EXPECT_FALSE(compare_dumps(whole, less, {.partly_held = {"a*"}}).all_right());
 }
@@ -92,7 +92,7 @@ TEST(Holders, AShareThatIsMissingIsMissing) {
   EXPECT_TRUE(compare_dumps(reference(), observed, {}).all_right());
   observed.ranks[2].gradients["w"].tensor.reset();
   const ParameterResult r = only(reference(), observed);
-  EXPECT_EQ(r.finding, "no-gradient");
+  EXPECT_EQ(r.finding.text(), "no-gradient");
   EXPECT_THAT(r.ranks, ElementsAre(2));
 }
 
@@ -128,16 +128,16 @@ TEST(Holders, PlainSharesAreReducedWhereTheUserSaysSo) {
   EXPECT_EQ(only(reference(), lacking, with("*", "sum")).headline,
             "no gradient on rank 1, whose share of the sum is missing");
   lacking.ranks[1].gradients["w"].tensor = sample::vector({1, 2});
-  EXPECT_EQ(only(reference(), lacking, with("*", "sum")).finding, "shape");
+  EXPECT_EQ(only(reference(), lacking, with("*", "sum")).finding.text(), "shape");
 }
 
 TEST(Holders, OwnSlicesAndZerosAreToldFromShares) {
   std::vector<std::vector<float>> slices(4, std::vector<float>(kSize, 0));
   for (std::size_t i = 0; i < kSize; ++i) slices[i / 6][i] = truth[i];
   const ParameterResult r = only(reference(), held(slices));
-  EXPECT_EQ(r.finding, "own-slice");
+  EXPECT_EQ(r.finding.text(), "own-slice");
   EXPECT_THAT(r.headline, HasSubstr("own slice, and zeros elsewhere: needs a sum over ranks 0-3"));
-  EXPECT_EQ(only(reference(), held(shares())).finding, "missing-reduction");
+  EXPECT_EQ(only(reference(), held(shares())).finding.text(), "missing-reduction");
 }
 
 TEST(Holders, AnElementThatNobodyHasIsTold) {
@@ -151,7 +151,7 @@ TEST(Holders, AnElementThatNobodyHasIsTold) {
   observed.ranks[1].gradients["w"].elsewhere = true;
   const ParameterResult r = only(reference(), observed);
   EXPECT_EQ(r.headline, "8 of its 24 elements are on no rank");
-  EXPECT_EQ(r.finding, "shape");
+  EXPECT_EQ(r.finding.text(), "shape");
   // Zeros need no place.
   std::vector<float> zeros = truth;
   std::fill(zeros.begin() + 8, zeros.begin() + 16, 0.0f);

@@ -20,6 +20,8 @@ std::optional<Mistake> scaled(const Measured& m, std::size_t h, const FactorName
   const NamedFactor named = names.name(measured, m.factor_precision());
   if (named.known && fits(named))
     return Mistake{Mistake::Kind::kScaled, named, named.of(kReference)};
+  if (const auto shown = names.shown(measured, m.factor_precision()); shown && fits(*shown))
+    return Mistake{Mistake::Kind::kScaled, *shown, shown->of(kReference)};
   // Every number is some other number times a constant.
   const bool may_be_rounding = m.forgives_near && std::abs(measured - 1) <= m.near_bound.rtol;
   const NamedFactor other = FactorNames::unnamed(measured);

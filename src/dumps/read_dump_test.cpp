@@ -40,6 +40,12 @@ class ReadDump : public FolderTest {
   }
 };
 
+std::string repeated(const std::string& text, int times) {
+  std::string all;
+  for (int i = 0; i < times; ++i) all += text;
+  return all;
+}
+
 std::vector<double> values_of(const DumpTensor& t) {
   std::vector<double> values(static_cast<std::size_t>(t.size()));
   read_elements(t, 0, t.size(), values.data());
@@ -80,6 +86,8 @@ TEST_F(ReadDump, MalformedSafetensorsAreOneLine) {
   const std::vector<std::pair<std::string, std::string>> rows = {
       {"", "0 bytes long"},
       {"1234567", "7 bytes long"},
+      {entry(R"({"dtype":"F32","shape":[1)" + repeated(",1", 64) + R"(],"data_offsets":[0,4]})"),
+       "w has 65 dimensions, more than 64"},
       {huge_length, "says that its header has 1000000000 bytes"},
       {std::string(8, '\xff'), "says that its header has 18446744073709551615 bytes"},
       {sample::safetensors_bytes(good, "").substr(0, 20),
@@ -200,6 +208,7 @@ TEST_F(ReadDump, MalformedJsonIsOneLine) {
       {R"({"w": true})", "w: true is no number"},
       {R"({"w": 1, "w": 2})", "\"w\" is there twice"},
       {R"({"w": )" + std::string(100'000, '[') + "}", "nested deeper than 64"},
+      {R"({")" + std::string(4097, 'w') + R"(": 1})", "a name of 4097 bytes, more than 4096"},
       {R"({"rank": -1, "gradients": {"w": 1}})", "rank is not a number"},
   };
   for (const auto& [text, message] : rows)

@@ -63,15 +63,34 @@ struct Row {
   const double* values;
 };
 
+// The elements of a piece with `dim` first.
+std::vector<double> with_dim_first(const Stream& stream, const Shape& extent, std::size_t dim) {
+  std::vector<double> values(static_cast<std::size_t>(stream.size()));
+  stream.read(0, stream.size(), values.data());
+  if (dim == 0) return values;
+  std::int64_t outer = 1, inner = 1;
+  for (std::size_t d = 0; d < dim; ++d) outer *= extent[d];
+  for (std::size_t d = dim + 1; d < extent.size(); ++d) inner *= extent[d];
+  const std::int64_t n = extent[dim];
+  std::vector<double> moved(values.size());
+  for (std::int64_t o = 0; o < outer; ++o)
+    for (std::int64_t row = 0; row < n; ++row)
+      std::copy_n(values.begin() + (o * n + row) * inner, inner,
+                  moved.begin() + (row * outer + o) * inner);
+  return moved;
+}
+
+// Of one dimension: each index is a row.
 class Rows {
  public:
-  explicit Rows(const Measured& m) : m_(m) {}
+  Rows(const Measured& m, std::size_t dim) : m_(m), dim_(dim) {}
 
   // False where the pieces are not rows of the whole, or are too large.
   bool read() {
     constexpr std::int64_t kMost = std::int64_t{1} << 24;  // elements in memory
-    if (m_.parameter.by_rank || m_.parameter.shape.empty()) return false;
-    length_ = element_count(m_.parameter.shape) / std::max<std::int64_t>(1, m_.parameter.shape[0]);
+    if (m_.parameter.by_rank || m_.parameter.shape.size() <= dim_) return false;
+    length_ =
+        element_count(m_.parameter.shape) / std::max<std::int64_t>(1, m_.parameter.shape[dim_]);
     std::int64_t total = 0;
     for (std::size_t h = 0; h < m_.differences.size(); ++h) {
       const Holding& holding = m_.holding(h);
@@ -82,11 +101,10 @@ class Rows {
     std::map<std::int64_t, bool> seen;
     for (std::size_t h = 0; h < m_.differences.size(); ++h) {
       const Box& box = m_.holding(h).box;
-      kept_.emplace_back(static_cast<std::size_t>(m_.holding(h).size()));
-      m_.holding(h).expected.read(0, m_.holding(h).size(), kept_.back().data());
-      for (std::int64_t row = 0; row < box.extent[0]; ++row)
-        if (seen.emplace(box.offset[0] + row, true).second)
-          truth_.push_back({box.offset[0] + row, kept_.back().data() + row * length_});
+      kept_.push_back(with_dim_first(m_.holding(h).expected, box.extent, dim_));
+      for (std::int64_t row = 0; row < box.extent[dim_]; ++row)
+        if (seen.emplace(box.offset[dim_] + row, true).second)
+          truth_.push_back({box.offset[dim_] + row, kept_.back().data() + row * length_});
     }
     constexpr std::size_t kFewest = 8;  // numbers; fewer are in another order by chance
     if (truth_.size() < 2 || truth_.size() * static_cast<std::size_t>(length_) < kFewest)
@@ -99,11 +117,10 @@ class Rows {
   // The rows of the whole that the holding's are, in its order; empty: they are none.
   std::vector<std::int64_t> of(std::size_t h) const {
     const Holding& holding = m_.holding(h);
-    std::vector<double> values(static_cast<std::size_t>(holding.size()));
-    holding.observed->read(0, holding.size(), values.data());
+    const std::vector<double> values = with_dim_first(*holding.observed, holding.box.extent, dim_);
     std::vector<bool> taken(truth_.size());
     std::vector<std::int64_t> found;
-    for (std::int64_t row = 0; row < holding.box.extent[0]; ++row) {
+    for (std::int64_t row = 0; row < holding.box.extent[dim_]; ++row) {
       const auto at = match(values.data() + row * length_, taken);
       if (at == truth_.size()) return {};
       taken[at] = true;
@@ -115,8 +132,8 @@ class Rows {
  private:
   bool holds_rows(const Box& box) const {
     if (box.full != m_.parameter.shape) return false;
-    for (std::size_t dim = 1; dim < box.extent.size(); ++dim)
-      if (box.extent[dim] != m_.parameter.shape[dim]) return false;
+    for (std::size_t dim = 0; dim < box.extent.size(); ++dim)
+      if (dim != dim_ && box.extent[dim] != m_.parameter.shape[dim]) return false;
     return true;
   }
 
@@ -140,10 +157,38 @@ class Rows {
   }
 
   const Measured& m_;
+  const std::size_t dim_;
   std::int64_t length_ = 0;
   std::vector<std::vector<double>> kept_;
   std::vector<Row> truth_;
 };
+
+std::string reordered_text(std::size_t dim) {
+  if (dim > 1) return fmt::format("the right indices of dimension {} in another order", dim);
+  return fmt::format("the right {} in another order", dim == 0 ? "rows" : "columns");
+}
+
+std::optional<std::string> reordered_along(const Measured& m, std::size_t dim) {
+  Rows rows(m, dim);
+  if (!rows.read()) return std::nullopt;
+  const std::string what = dim == 0 ? "row" : dim == 1 ? "column" : "index";
+  std::string text;
+  for (std::size_t h = 0; h < m.differences.size(); ++h) {
+    const std::vector<std::int64_t> found = rows.of(h);
+    if (found.empty() && m.holding(h).size() > 0) return std::nullopt;
+    std::vector<std::string> parts;
+    for (std::size_t i = 0; i < found.size() && parts.size() < 3; ++i) {
+      const std::int64_t own = m.holding(h).box.offset[dim] + static_cast<std::int64_t>(i);
+      if (found[i] != own) parts.push_back(fmt::format("{} is {}", own, found[i]));
+    }
+    if (parts.empty() || !text.empty()) continue;
+    text = fmt::format("{}: ", reordered_text(dim));
+    if (!m.holding(h).ranks.empty()) text += "on " + ranks_text(m.holding(h).ranks) + " ";
+    text += fmt::format("{} {} of the reference, ...", what, fmt::join(parts, ", "));
+  }
+  if (text.empty()) return std::nullopt;
+  return text;
+}
 
 }  // namespace
 
@@ -166,25 +211,10 @@ std::optional<SummedParts> summed_parts(const Measured& m, const FactorNames& na
   return std::nullopt;
 }
 
-std::optional<std::string> reordered_rows(const Measured& m) {
-  Rows rows(m);
-  if (!rows.read()) return std::nullopt;
-  std::string text;
-  for (std::size_t h = 0; h < m.differences.size(); ++h) {
-    const std::vector<std::int64_t> found = rows.of(h);
-    if (found.empty() && m.holding(h).size() > 0) return std::nullopt;
-    std::vector<std::string> parts;
-    for (std::size_t i = 0; i < found.size() && parts.size() < 3; ++i) {
-      const std::int64_t own = m.holding(h).box.offset[0] + static_cast<std::int64_t>(i);
-      if (found[i] != own) parts.push_back(fmt::format("{} is {}", own, found[i]));
-    }
-    if (parts.empty() || !text.empty()) continue;
-    text = "the right rows in another order: ";
-    if (!m.holding(h).ranks.empty()) text += "on " + ranks_text(m.holding(h).ranks) + " ";
-    text += fmt::format("row {} of the reference, ...", fmt::join(parts, ", "));
-  }
-  if (text.empty()) return std::nullopt;
-  return text;
+std::optional<Reordered> reordered(const Measured& m) {
+  for (std::size_t dim = 0; dim < m.parameter.shape.size(); ++dim)
+    if (auto text = reordered_along(m, dim)) return Reordered{reordered_text(dim), *text};
+  return std::nullopt;
 }
 
 }  // namespace distgrad::dumps

@@ -17,8 +17,12 @@ struct SummedParts {
 };
 std::optional<SummedParts> summed_parts(const Measured&, const FactorNames&);
 
-// Rows of the first dimension, each right, in another order; of the rank itself or of others. What
-// is to be said of the first ones.
-std::optional<std::string> reordered_rows(const Measured&);
+// Rows, columns, or slices of another dimension, each right, in another order; of the rank itself
+// or of others.
+struct Reordered {
+  std::string kind;  // "the right columns in another order"
+  std::string text;  // with the first ones
+};
+std::optional<Reordered> reordered(const Measured&);
 
 }  // namespace distgrad::dumps

@@ -46,7 +46,7 @@ TEST(Rearranged, PiecesReducedOverTheAxisThatCutsThemAreNamed) {
   const std::vector<float> sum = plus(plus(rows({0, 1}), rows({2, 3})), rows({4, 5}));
   const ParameterResult r = only(pieces(std::vector<std::vector<float>>(6, times(sum, 0.5f))));
   EXPECT_EQ(r.explanation, Explanation::kSummedParts) << r.headline;
-  EXPECT_EQ(r.finding, "wrong-group");
+  EXPECT_EQ(r.finding.text(), "wrong-group");
   EXPECT_EQ(r.axis, "tp");
   EXPECT_THAT(r.headline, HasSubstr("0.5 times the sum over the ranks of tp of the pieces"));
 }
@@ -60,8 +60,25 @@ TEST(Rearranged, ASumOfSomePiecesIsNotThatOfAll) {
 TEST(Rearranged, RowsInAnotherOrderAreNamed) {
   const ParameterResult r = only(pieces({rows({3, 0}), rows({2, 5}), rows({4, 1})}));
   EXPECT_EQ(r.explanation, Explanation::kOtherSlice) << r.headline;
-  EXPECT_EQ(r.finding, "wrong-slice");
+  EXPECT_EQ(r.finding.text(), "wrong-slice");
   EXPECT_THAT(r.headline, HasSubstr("on rank 0 row 0 is 3, 1 is 0 of the reference"));
+}
+
+TEST(Rearranged, ColumnsInAnotherOrderAreNamed) {
+  constexpr std::size_t kOrder[] = {2, 0, 1, 4, 3};
+  std::vector<float> mixed = truth;
+  for (std::size_t i = 0; i < mixed.size(); ++i)
+    mixed[i] = truth[i / kColumns * kColumns + kOrder[i % kColumns]];
+  const auto copies = [](const std::vector<float>& values) {
+    return only(sample::by_rank("w", {sample::tensor({kRows, kColumns}, values),
+                                      sample::tensor({kRows, kColumns}, values)}));
+  };
+  const ParameterResult r = copies(mixed);
+  EXPECT_EQ(r.explanation, Explanation::kOtherSlice) << r.headline;
+  EXPECT_THAT(r.headline, HasSubstr("the right columns in another order: on rank 0 column 0 is 2, "
+                                    "1 is 0, 2 is 1 of the reference"));
+  mixed[7] += 0.25f;
+  EXPECT_EQ(copies(mixed).explanation, Explanation::kUnexplained);
 }
 
 TEST(Rearranged, ARowThatIsNobodysIsNoOrder) {

@@ -18,6 +18,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::uint64_t kLongestHeader = 100'000'000;  // the format's own limit
+constexpr std::size_t kMostDims = 64;                  // torch's
 
 struct DTypeName {
   std::string_view name;
@@ -112,6 +113,8 @@ class SafetensorsReader {
         !value.contains("data_offsets") || !value["shape"].is_array() ||
         !value["data_offsets"].is_array() || value["data_offsets"].size() != 2)
       refuse("header: {} needs dtype, shape and two data_offsets", shown);
+    if (value["shape"].size() > kMostDims)
+      refuse("{} has {} dimensions, more than {}", shown, value["shape"].size(), kMostDims);
     DumpTensor tensor;
     tensor.dtype = dtype_in(value["dtype"], shown);
     const Extent extent{unsigned_in(value["data_offsets"][0], shown),

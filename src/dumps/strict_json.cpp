@@ -36,6 +36,9 @@ class Builder : public nlohmann::json_sax<Json> {
   bool end_array() override { return close(); }
 
   bool key(string_t& name) override {
+    if (name.size() > kLongestName)
+      throw UserError(
+          fmt::format("{}: a name of {} bytes, more than {}", where_, name.size(), kLongestName));
     Open& object = open_.back();
     if (is_there(object, name))
       throw UserError(fmt::format("{}: \"{}\" is there twice", where_, for_terminal(name)));
@@ -49,6 +52,7 @@ class Builder : public nlohmann::json_sax<Json> {
 
  private:
   static constexpr std::size_t kDeepest = 64;
+  static constexpr std::size_t kLongestName = 4096;
 
   // An object or list that has not ended, to be put into the one around it when it has.
   struct Open {

@@ -121,8 +121,10 @@ class SumSearch {
     NamedFactor factor = names_.name(ratio, m_.factor_precision());
     if (!factor.known || !fits(axis, factor.value)) {
       constexpr std::int64_t kTelling = 8;  // elements; fewer are a multiple of any by chance
-      factor = FactorNames::unnamed(ratio);
-      if (m_.holding(first[0]).size() < kTelling || !fits(axis, ratio, false)) return std::nullopt;
+      const auto shown = names_.shown(ratio, m_.factor_precision());
+      factor = shown ? *shown : FactorNames::unnamed(ratio);
+      if ((!shown && m_.holding(first[0]).size() < kTelling) || !fits(axis, factor.value, false))
+        return std::nullopt;
     }
     MissingSum found = made(axis.groups, factor.value, false);
     found.factor = factor;

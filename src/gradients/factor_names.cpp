@@ -74,6 +74,12 @@ NamedFactor FactorNames::name(double measured, double precision) const {
   return unnamed(measured);
 }
 
+std::optional<NamedFactor> FactorNames::shown(double measured, double precision) const {
+  for (const double factor : shown_)
+    if (is_near(measured, factor, precision)) return unnamed(factor);
+  return std::nullopt;
+}
+
 NamedFactor FactorNames::unnamed(double measured) {
   int digits = 3;  // or as many as it takes not to look like 1
   while (digits < 17 && number_text(std::abs(measured), digits) == "1") ++digits;

@@ -2,6 +2,7 @@
 // its inverse; a small ratio; the number itself.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,12 +32,15 @@ struct NamedFactor {
 class FactorNames {
  public:
   // `narrow`: the gradients are too coarse to tell 0.66 from 2/3 by more than a percent or two.
-  FactorNames(std::vector<NamedCount> counts, bool narrow)
-      : counts_(std::move(counts)), narrow_(narrow) {}
+  // `shown`: factors that have no name and that other gradients of the run are wrong by.
+  FactorNames(std::vector<NamedCount> counts, bool narrow, std::vector<double> shown = {})
+      : counts_(std::move(counts)), narrow_(narrow), shown_(std::move(shown)) {}
 
   // `precision`: how far, relatively, the measured factor may lie off. Everything that fits is
   // named, and nothing that there is not; of products and squares only where nothing else fits.
   NamedFactor name(double measured, double precision) const;
+  // The one of those that others showed; nothing where it is none of them.
+  std::optional<NamedFactor> shown(double measured, double precision) const;
   // The number itself.
   static NamedFactor unnamed(double measured);
 
@@ -46,6 +50,7 @@ class FactorNames {
 
   std::vector<NamedCount> counts_;
   bool narrow_;
+  std::vector<double> shown_;
 };
 
 }  // namespace distgrad

@@ -131,15 +131,13 @@ TORCH_LIBRARY_IMPL(_, Fake, library) {
 
 // Runs without interception and without autograd.
 class Aside {
- public:
-  Aside() : outside_(kKey) {}
-
- private:
-  c10::impl::ExcludeDispatchKeyGuard outside_;
+  ErrorAnalysis::Pause outside_;
   at::AutoDispatchBelowADInplaceOrView no_autograd_;
 };
 
 }  // namespace
+
+ErrorAnalysis::Pause::Pause() : outside_(kKey) {}
 
 ErrorAnalysis::ErrorAnalysis(DType dtype, bool on_gpu) {
   if (alive != nullptr) throw std::logic_error("one ErrorAnalysis at a time");

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <memory>
 #include <string>
@@ -52,6 +53,15 @@ class ErrorAnalysis {
   // Operators without a rule met so far (their bound is an estimate by perturbation); tests keep
   // this empty.
   const std::vector<std::string>& unknown_operators() const;
+
+  // While one is alive, the analysis sees nothing of what this thread runs.
+  class Pause {
+   public:
+    Pause();
+
+   private:
+    c10::impl::ExcludeDispatchKeyGuard outside_;
+  };
 
   class State;
 
