@@ -69,6 +69,11 @@ void be_killed_first() {
   sigprocmask(SIG_SETMASK, &none, nullptr);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGCHLD}) ::signal(signal, SIG_DFL);
 
+  if (command.keeps_descriptors) {
+    execve(arguments[0], arguments, environment);
+    _exit(127);
+  }
+
   // The descriptors to pass on may themselves be numbered 0 to 3: move them out of the way first.
   const int inherited =
       command.inherited_fd < 0 ? -1 : fcntl(command.inherited_fd, F_DUPFD_CLOEXEC, 10);

@@ -13,8 +13,9 @@ namespace distgrad {
 struct ChildCommand {
   std::vector<std::string> arguments;  // the first is the executable's path
   std::vector<std::pair<std::string, std::string>> environment;  // in addition to this process's
-  int inherited_fd = -1;  // what the child gets as descriptor kInheritedFd
-  int output_fd = -1;     // its standard output and error; standard input is /dev/null
+  int inherited_fd = -1;           // what the child gets as descriptor kInheritedFd
+  int output_fd = -1;              // its standard output and error; standard input is /dev/null
+  bool keeps_descriptors = false;  // all that this process has, standard input included
   // It and what it starts: a network of its own where the kernel offers one, and the first to go
   // where memory runs out.
   bool is_expendable = false;

@@ -15,8 +15,10 @@ inline constexpr const char* kMoreFiles =
 // Of the call that has just set errno.
 inline SystemError failed_call(const std::string& call) {
   const int error = errno;
-  return SystemError(call + ": " + std::strerror(error) +
-                     (error == EMFILE || error == ENFILE ? kMoreFiles : ""));
+  const char* remedy = error == EMFILE || error == ENFILE ? kMoreFiles
+                       : error == EFBIG ? "; raise the largest size of a file (ulimit -f)"
+                                        : "";
+  return SystemError(call + ": " + std::strerror(error) + remedy);
 }
 
 }  // namespace distgrad

@@ -37,6 +37,11 @@ std::uint64_t usual_memory_bytes() {
 
 std::uint64_t out_of_memory_kills() { return value_of("/proc/vmstat", "oom_kill "); }
 
+std::uint64_t given_memory_bytes() {
+  const char* given = std::getenv(kMemoryVariable);
+  return given ? std::strtoull(given, nullptr, 10) : 0;
+}
+
 void limit_memory(std::uint64_t bytes) {
   if (bytes == 0) return;
   const rlim_t limit = value_of("/proc/self/status", "VmData:") * 1024 + bytes;

@@ -27,5 +27,7 @@ void limit_memory(std::uint64_t bytes);
 
 // The variable in which simulators and ranks are given the limit, in bytes.
 inline constexpr const char* kMemoryVariable = "DISTGRAD_MAX_MEMORY";
+// What it says; 0: there is no limit.
+std::uint64_t given_memory_bytes();
 
 }  // namespace distgrad

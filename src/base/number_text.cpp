@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <iterator>
 
 namespace distgrad {
 
@@ -21,6 +22,14 @@ std::string ratio_text(double ratio) {
     return denominator == 1 ? number_text(numerator) : fmt::format("{}/{}", numerator, denominator);
   }
   return number_text(ratio, 6);
+}
+
+std::string bytes_text(std::uint64_t bytes) {
+  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  double count = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  for (; count >= 1024 && unit + 1 < std::size(kUnits); ++unit) count /= 1024;
+  return fmt::format("{:.4g} {}", count, kUnits[unit]);
 }
 
 }  // namespace distgrad

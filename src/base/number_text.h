@@ -1,6 +1,7 @@
 // Numbers as text: the shortest that reads back, or as a person would say a ratio.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 namespace distgrad {
@@ -12,5 +13,8 @@ std::string number_text(double value, int digits = kShortest);
 
 // "1/2", "3", "0.37": a ratio as a person would say it; fractions up to 1/64 are found.
 std::string ratio_text(double ratio);
+
+// "16 B", "512 MiB", "1.5 GiB".
+std::string bytes_text(std::uint64_t bytes);
 
 }  // namespace distgrad

@@ -1,5 +1,5 @@
-// distgrad gradcheck [OPTION...] FILE:FUNCTION: becomes `python -m distgrad.gradcheck`, which needs
-// no rank program.
+// distgrad gradcheck [OPTION...] FILE:FUNCTION: runs `python -m distgrad.gradcheck`, which needs no
+// rank program, or becomes it where that is a rank of a launcher.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "cli/command.h"
 #include "cli/parse_arguments.h"
+#include "cli/watched_program.h"
 #include "pool/installation.h"
 #include "verify/interpreters.h"
 
@@ -100,7 +101,10 @@ ExitCode gradcheck_command(const Arguments& arguments) {
   const auto program =
       std::filesystem::weakly_canonical(python_ranks_of(executable_folder()), ignored);
   put_on_python_path(program.parent_path().parent_path().parent_path());
-  become(command);
+  const bool joins =
+      app["--ranks"]->count() == 0 && std::getenv("RANK") && std::getenv("WORLD_SIZE");
+  if (joins) become(command);
+  return run_watched(command);
 }
 
 }  // namespace distgrad

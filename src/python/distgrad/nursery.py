@@ -2,7 +2,7 @@
 started.
 
 In the folder each process NAME leaves NAME.done once it is through, or NAME.error, a traceback;
-NAME.out, what it printed; NAME.stack, where it hung.
+NAME.stack, where it hung.
 """
 
 import datetime
@@ -13,12 +13,15 @@ import sys
 import time
 import traceback
 
+from .ranks.frames import seal_size
+from .ranks.long_text import cut
 from .ranks.process import (adopt_orphans, children, die_with_parent, end_children, kill_group,
                             set_group)
 from .stillness import Stillness, collective_of
 
 _POLL_S = 0.005
 _STACK_S = 0.3
+_OUTPUT_BYTES, _TOLD_BYTES = 64 << 20, 64 << 10  # of all runs of a check
 _STACK_BEGIN = "Stack (most recent call first)"
 
 
@@ -44,6 +47,7 @@ class Nursery:
         self._enough = set(names if enough is None else enough)
         self._processes = {}  # pid -> name, of those alive
         self._failures = []
+        self._outputs = {name: _output_file() for name in names}
 
     def run(self):
         """What failed: [{"process", "kind": "exception", "crash" or "hang", "text", "output"}]."""
@@ -65,7 +69,11 @@ class Nursery:
         return self._failures
 
     def output_of(self, name):
-        return self._text(name + ".out")
+        """The end of what it printed."""
+        file = self._outputs[name]
+        end = os.lseek(file, 0, os.SEEK_CUR)
+        begin = max(0, end - _TOLD_BYTES)
+        return os.pread(file, end - begin, begin).decode(errors="replace").strip()
 
     def _fork(self, name, gate):
         parent = os.getpid()
@@ -74,7 +82,7 @@ class Nursery:
             try:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
                 os.close(self._gate_end)
-                _be(name, self._folder, self._work, gate, parent)
+                _be(name, self._folder, self._work, gate, parent, self._outputs[name])
             finally:
                 os._exit(1)
         set_group(pid)
@@ -154,7 +162,7 @@ class Nursery:
 
     def _fail(self, name, kind, text):
         self._failures.append({"process": name, "kind": kind, "text": text,
-                               "output": self._text(name + ".out")[-4096:]})
+                               "output": self.output_of(name)[-4096:]})
 
     def _path(self, name):
         return os.path.join(self._folder, name)
@@ -179,7 +187,16 @@ def _status_text(status):
     return f"ended with exit status {os.waitstatus_to_exitcode(status)}"
 
 
-def _be(name, folder, work, gate, parent):
+def _output_file():
+    """It has its full size from the start, which costs nothing, and cannot grow: what prints
+    without end gets an error."""
+    file = os.memfd_create("output", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(file, _OUTPUT_BYTES)
+    seal_size(file)
+    return file
+
+
+def _be(name, folder, work, gate, parent, output):
     """One process. Never returns."""
     die_with_parent()
     if os.getppid() != parent:
@@ -187,7 +204,6 @@ def _be(name, folder, work, gate, parent):
     set_group(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # what Ctrl-C means is the caller's decision
     path = os.path.join(folder, name)
-    output = os.open(path + ".out", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
     os.dup2(output, 1)
     os.dup2(output, 2)
     stack = open(path + ".stack", "w")
@@ -196,7 +212,7 @@ def _be(name, folder, work, gate, parent):
         work(name)
         open(path + ".done", "w").close()
     except BaseException as error:  # SystemExit too
-        with open(path + ".error~", "w") as file:
+        with open(path + ".error~", "w", errors="backslashreplace") as file:
             file.write(_traceback(error))
         os.rename(path + ".error~", path + ".error")
     sys.stdout.flush()
@@ -211,7 +227,7 @@ def _traceback(error):
               if not f.filename.startswith(here)]
     head = ["Traceback (most recent call last):\n"] if frames else []
     lines = head + traceback.format_list(frames)
-    return "".join(lines + traceback.format_exception_only(type(error), error))
+    return "".join(lines) + cut("".join(traceback.format_exception_only(type(error), error)))
 
 
 def join_group(rank, world_size, backend, folder, timeout_s, place=None):

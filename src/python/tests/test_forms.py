@@ -40,6 +40,16 @@ class Forms(unittest.TestCase):
         self.check("all_gather", "gather_and_count", "own-slice", "groups")
         self.check("all_gather", "gather_as_dict", "own-slice", "groups")
 
+        self.check("all_gather", "gather_and_copy", "own-slice", "groups")
+
+    def test_a_list_with_the_operand_in_its_own_place(self):
+        without = "dtype,values,shape,operand,dim"
+        code, row = audit("all_gather", "gather_around_own", without)
+        self.assertEqual((code, row["right_for"], row["rule"], row["errors"]),
+                         (0, ["replicated"], "own-slice", []))
+        code, row = audit("all_gather", "gather_around_own_own", without)
+        self.assertEqual((code, row["right_for"]), (1, []))
+
     def test_labels_beside_the_tensor(self):
         self.check("all_gather", "gather_with_labels", "own-slice", "groups")
 

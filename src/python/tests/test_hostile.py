@@ -40,8 +40,12 @@ def as_it_is(x):
 def end_the_zygote(x):
     os.kill(os.getppid(), signal.SIGKILL)
     time.sleep(1000)
+def stop_the_parent(x):
+    os.fork() or os.setsid() or time.sleep(1000)
+    os.kill(os.getppid(), signal.SIGSTOP)
+    time.sleep(1000)
 def huge_text(x):
-    raise ValueError("x" * 60_000_000)
+    raise ValueError("x" * 20_000_000)
 def half_a_pair(x):
     raise ValueError("half: \\ud800, \\x1b[31m, ::error::x")
 def commands(x):
@@ -51,6 +55,20 @@ def nap(x):
     time.sleep(0.2)
     return x * 1
 """
+
+
+def processes_with(setting):
+    """Of those that have it in their environment and run: their command lines."""
+    found = []
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{process}/environ", "rb") as file:
+                if setting.encode() in file.read().split(b"\0"):
+                    with open(f"/proc/{process}/cmdline") as command:
+                        found.append(command.read())
+        except OSError:
+            pass
+    return [command for command in found if command]
 
 
 class Hostile(InAFolder):
@@ -93,6 +111,42 @@ class Hostile(InAFolder):
                     self.assertEqual(case["name"], "##[error]x")
                     self.assertIn("\u3000::stop-commands::z", case["error"]["message"])
                     self.assertTrue(case["output"][0].startswith("::error::printed"))
+
+    def test_gradcheck_outlives_what_code_does_to_its_parent(self):
+        self.write("bad.py", DESTRUCTIVE)
+        ours = f"HOSTILE_TEST={self.folder}"
+        environment = dict(os.environ, HOSTILE_TEST=str(self.folder), TMPDIR=str(self.folder))
+        for function, how in (("end_the_zygote", "killed by SIGKILL (killed)"),
+                              ("stop_the_parent", "stopped by SIGSTOP (stopped (signal))")):
+            done = subprocess.run(
+                [DISTGRAD, "gradcheck", f"bad.py:{function}", "--python", sys.executable,
+                 "--ranks", "2", "--input", "ones(2)"],
+                cwd=self.folder, capture_output=True, text=True, env=environment, timeout=300)
+            self.assertEqual(done.returncode, 3, done.stderr)
+            self.assertEqual(done.stderr, "distgrad: the process that starts the ranks was "
+                             f"{how}\n")
+            self.assertEqual(processes_with(ours), [])
+            self.assertEqual(list(self.folder.glob("distgrad-*")), [])
+
+    def test_a_limit_of_the_shell_is_named(self):
+        self.write("a.json", SUM)
+        for limit, most, words in ((resource.RLIMIT_FSIZE, 1024, "(ulimit -f)"),
+                                   (resource.RLIMIT_AS, 200 << 20, "(ulimit -v)")):
+            code, output = self.run_it(
+                "run", "a.json", preexec_fn=lambda: resource.setrlimit(limit, (most, most)))
+            self.assertEqual(code, 3, output)
+            self.assertIn(words, output)
+
+    def test_of_what_gradcheck_s_ranks_print_the_end_is_told(self):
+        self.write("bad.py", DESTRUCTIVE)
+        self.write("loud.py", "def loud(x):\n    print('x' * 300_000 + '\\udcff end', "
+                   "flush=True)\n    return x * 1\n")
+        for function, words in (("loud.py:loud", " end"), ("bad.py:huge_text", "ValueError")):
+            code, output = self.run_it("gradcheck", function, "--python", sys.executable,
+                                       "--ranks", "2", "--input", "ones(2)")
+            self.assertEqual(code, 3 if "bad" in function else 0, output[-1000:])
+            self.assertIn(words, output)
+            self.assertLess(len(output), 400_000)
 
     def test_files_that_never_end_are_refused(self):
         os.mkfifo(self.folder / "pipe.json")
@@ -154,20 +208,22 @@ class Hostile(InAFolder):
         code, output = self.run_it("run", "--max-memory", "512M", "a.json", "b.json")
         self.assertEqual(code, 2, output)
         self.assertIn("can't allocate memory", output)
-        self.assertIn("may have 0.5 GiB (--max-memory)", output)
+        self.assertIn("may have 512 MiB (--max-memory)", output)
         self.assertIn("1 as expected, 1 invalid file", output)
 
     def test_memory_is_counted_over_all_steps(self):
-        # Of 128 MiB each
+        # Of 128 MiB each, on two ranks
         steps = [{f"z{i}": f"torch.full((16777216,), {i}.0) * y"} for i in range(40)]
         self.write("a.json", {
             **SUM, "steps": SUM["steps"] + steps,
             "loss": " + ".join(f"z{i}.sum()" for i in range(40))
         })
         before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-        code, output = self.run_it("run", "--max-memory", "512M", "a.json")
+        code, output = self.run_it("run", "--max-memory", "600M", "a.json")
         self.assertEqual(code, 2, output)
-        self.assertIn("may have 0.5 GiB (--max-memory)", output)
+        self.assertRegex(output, r"a\.json:\d+:\d+: /steps/3/z2: with z2 the values of all ranks")
+        self.assertIn("take 768 MiB, and a simulator may have 600 MiB (--max-memory); the program "
+                      "takes 10 GiB: 40 of 256 MiB each (z0 to z39)", output)
         # KiB: libtorch is some 500 MiB
         self.assertLess(
             resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, max(before, 1_600_000))

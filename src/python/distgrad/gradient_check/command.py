@@ -2,6 +2,7 @@
 and its exit code."""
 
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -138,7 +139,7 @@ def _started(options):
                          f" {torch.cuda.device_count()}")
     whole_s = min(_WHOLE_S, options.total_timeout or _WHOLE_S)
     end = time.monotonic() + whole_s
-    with tempfile.TemporaryDirectory(prefix="distgrad-") as folder:
+    with _folder() as folder:
         names = [f"rank-{rank}" for rank in range(count)]
         nursery = Nursery(folder, names, whole_s,
                           lambda name: _be_rank(name, options, count, folder), names[:1], _LEAVE_S)
@@ -156,6 +157,13 @@ def _started(options):
     if "users_error" in result:
         raise UsersError(result["users_error"])
     return result
+
+
+def _folder():
+    """That of who started this process and removes it, also where this one is killed."""
+    given = os.environ.pop("DISTGRAD_FOLDER", None)
+    return (contextlib.nullcontext(given) if given
+            else tempfile.TemporaryDirectory(prefix="distgrad-"))
 
 
 def _without_report(failures):

@@ -14,6 +14,7 @@ from typing import Optional
 
 import torch
 
+from ..ranks.long_text import cut
 from ..stepping import ECHOES
 from .coordinates import Coordinates
 from .detached import Held
@@ -307,7 +308,7 @@ def _failure(error, index, doing):
     inside = os.path.dirname(torch.__file__)
     frames = [f for f in frames if not f.filename.startswith(inside)] or frames[-1:]
     where = f"{frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
-    said = traceback.format_exception_only(type(error), error)
+    said = [cut(line) for line in traceback.format_exception_only(type(error), error)]
     text = str(error) if isinstance(error, NotSupported) else said[-1].strip()
     lines = [*traceback.format_list(frames), *said] if frames else []
     return Failure(text, where, "".join(lines), index, doing, any(echo in text for echo in _ECHOES))

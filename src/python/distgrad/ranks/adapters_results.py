@@ -97,7 +97,7 @@ def take(value, call, x, binding, arguments):
     if isinstance(value, dict) and value:
         value = list(value.values())
     if isinstance(value, (list, tuple)):
-        value = _one_or_all(value, call, binding)
+        value = _one_or_all(value, call, x, binding)
     if call.kind in names.GATHERING:
         return _gathered(value, call, x, binding)
     if isinstance(value, list):
@@ -131,9 +131,11 @@ def waited(value):
     return value
 
 
-def _one_or_all(values, call, binding):
+def _one_or_all(values, call, x, binding):
     """(tensor, handle), or a tensor among numbers and labels, is the tensor; else the list of
     tensors, one a rank."""
+    if call.kind in names.GATHERING and _is_one_a_rank(values, call, x):
+        return list(values)
     tensors = [v for v in values if isinstance(v, torch.Tensor)]
     floating = [t for t in tensors if t.is_floating_point()]
     on_gradient = [t for t in floating if t.requires_grad]
@@ -148,6 +150,14 @@ def _one_or_all(values, call, binding):
         raise SubjectError(f"{binding.label} returned {len(tensors)} tensors in a group of"
                            f" {call.group.size}")
     return tensors
+
+
+def _is_one_a_rank(values, call, x):
+    """A gather under no_grad puts the operand back into its place: only that one has a gradient,
+    and all are meant."""
+    return (len(values) == call.group.size
+            and all(isinstance(v, torch.Tensor) and v.is_floating_point() for v in values)
+            and values[call.group.rank].shape == x.shape)
 
 
 def _exchanged(value, call, x, binding):

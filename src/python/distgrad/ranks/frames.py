@@ -25,7 +25,8 @@ _RECEIVE = 256 << 10
 _CONTROL = socket.CMSG_SPACE(4 * _MOST_DESCRIPTORS)
 # linux/fcntl.h; Python's fcntl has these names only where its C library had them.
 _F_ADD_SEALS, _F_GET_SEALS = 1033, 1034
-_SEALS = 0x2 | 0x4 | 0x8  # shrink, grow, write
+_SIZE_SEALS = 0x2 | 0x4  # shrink, grow
+_SEALS = _SIZE_SEALS | 0x8  # write
 
 
 class BadFrame(Exception):
@@ -118,6 +119,11 @@ def _sealed_file(tensors):
             left = left[os.write(fd, left) :]
     fcntl.fcntl(fd, _F_ADD_SEALS, _SEALS)
     return fd
+
+
+def seal_size(fd):
+    """The file keeps its size from here on."""
+    fcntl.fcntl(fd, _F_ADD_SEALS, _SIZE_SEALS)
 
 
 class Channel:

@@ -27,12 +27,12 @@ from .frames import number
 from .groups import Groups
 from .left_behind import LeftBehind
 from .language import InvalidExpression
+from .long_text import cut
 from .observing import Observer
 from .plan import Plan, call_of
 from .values import DTYPES, part_of, rank_names, value_on
 
 _TRACEBACK_LINES = 15
-_LONGEST_MESSAGE = 8192
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _IGNORED_WARNINGS = (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning)
@@ -365,7 +365,7 @@ def _texts_of(caught):
     for warning in caught:
         text = re.sub(r"\s*\(Triggered internally at [^)]*\)\s*$", "", str(warning.message))
         if _OWN_WARNING not in text:
-            texts[_cut(text)] = None
+            texts[cut(text)] = None
     return list(texts)
 
 
@@ -385,11 +385,11 @@ def _kind_of(error):
 
 def message_of(error):
     if isinstance(error, (SubjectError, InvalidExpression)):
-        return _cut(str(error))
+        return cut(str(error))
     first = traceback.format_exception_only(type(error), error)[-1].strip()
     if not isinstance(error, SyntaxError):
         first = f"{type(error).__name__}: {_text_of(error)}"
-    first = _cut(first)
+    first = cut(first)
     frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_users(f.filename)]
     lines = "".join(traceback.format_list(frames)).splitlines()[-_TRACEBACK_LINES:]
     return "\n".join([first, *lines])
@@ -400,14 +400,6 @@ def _text_of(error):
         return str(error)
     except Exception as other:
         return f"(its text cannot be made: {type(other).__name__})"
-
-
-def _cut(text):
-    left_out = len(text) - _LONGEST_MESSAGE
-    if left_out <= 0:
-        return text
-    half = _LONGEST_MESSAGE // 2
-    return f"{text[:half]} ... ({left_out} characters left out) ... {text[-half:]}"
 
 
 def _is_users(file):

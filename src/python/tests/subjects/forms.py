@@ -52,6 +52,32 @@ def gather_with_labels_own(x, labels, group=None):
     return _Gather.apply(x, group, 0, False), _gathered(labels, group, 0)
 
 
+def gather_around_own(x, group=None):
+    """torchmetrics': the others' pieces are constants, and the operand is in its own place."""
+    with torch.no_grad():
+        pieces = list(_gathered(x, group, 0).chunk(dist.get_world_size(group)))
+    pieces[dist.get_rank(group)] = x
+    return pieces
+
+
+def gather_around_own_own(x, group=None):
+    """As above, with a piece that is cut off as well."""
+    pieces = gather_around_own(x, group)
+    pieces[dist.get_rank(group)] = x.detach() + 0 * x.sum()
+    return pieces
+
+
+def gather_and_copy(x, group=None):
+    """On two ranks as many tensors as ranks, and one of them is meant."""
+    y = _Gather.apply(x, group, 0, True)
+    return y, y.detach()
+
+
+def gather_and_copy_own(x, group=None):
+    y = _Gather.apply(x, group, 0, False)
+    return y, y.detach()
+
+
 def gather_heads(x, group=None):
     batch, sequence, heads, width = x.shape
     return _Gather.apply(x, group, 0, True)

@@ -1,0 +1,11 @@
+"""Text of users' code, which may be of any length, as it is told."""
+
+_LONGEST = 8192
+
+
+def cut(text):
+    left_out = len(text) - _LONGEST
+    if left_out <= 0:
+        return text
+    half = _LONGEST // 2
+    return f"{text[:half]} ... ({left_out} characters left out) ... {text[-half:]}"
