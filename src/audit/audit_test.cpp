@@ -182,7 +182,7 @@ TrialResult result(Trial::Loss loss, Verdict verdict, const std::string& rule = 
   t.result.verdict = verdict;
   if (!rule.empty()) {
     Finding f;
-    f.rule = rule;
+    f.rule = *FindingName::named(rule);
     f.text = "what is wrong";
     t.result.findings = {f};
   }
@@ -195,7 +195,7 @@ constexpr auto kSum = Trial::Loss::kSum, kMean = Trial::Loss::kMean,
 TrialResult failed(const std::string& kind, const std::string& message, bool in_backward,
                    Trial::Loss loss = kSum) {
   TrialResult t = result(loss, Verdict::kError);
-  t.result.error = RankError{kind, 1, "y", message, in_backward};
+  t.result.error = RankError{*error_kind_named(kind), 1, "y", message, in_backward};
   return t;
 }
 
@@ -454,7 +454,7 @@ TEST(Judgement, TheFailingCaseShownIsOneOfTheRuleThatIsNamed) {
 TrialResult explained(TrialResult t, const std::vector<std::string>& rules) {
   for (const std::string& rule : rules) {
     t.result.findings.push_back({});
-    t.result.findings.back().rule = rule;
+    t.result.findings.back().rule = *FindingName::named(rule);
     t.result.findings.back().step = rule == "unexplained" ? "" : "y";
     t.result.findings.back().text = "text of " + rule;
   }
@@ -545,6 +545,23 @@ TEST(Judgement, ADoubleBackwardCountsForTheSumOnly) {
   EXPECT_EQ(j.cells[static_cast<std::size_t>(Aspect::kDoubleBackward)].tried(), 0);
 }
 
+// DTensor's: the gradient of a reduce_scatter is one that all ranks share.
+TEST(Judgement, ANormThatCountsOnceIsNoMistakeWhereAllRanksHaveOneGradient) {
+  const auto of_double_backward = [](CollectiveKind kind, const std::string& rule) {
+    const Aspect asked[] = {Aspect::kDoubleBackward};
+    const std::vector<Trial> trials = battery(kind, ReduceOp::kSum, {.requested = asked});
+    TrialResult second = result(kSum, Verdict::kMismatch, rule);
+    second.trial = *trial_named(trials, "double-backward-3-ranks");
+    const std::vector<TrialResult> results = {result(kSum, Verdict::kMatch),
+                                              result(kOneLoss, Verdict::kMatch), second};
+    return judged(results, "", kind).wrong;
+  };
+  EXPECT_FALSE(of_double_backward(CollectiveKind::kReduceScatter, "objective"));
+  EXPECT_TRUE(of_double_backward(CollectiveKind::kReduceScatter, "unexplained")) << "cut off";
+  EXPECT_TRUE(of_double_backward(CollectiveKind::kAllToAll, "objective"))
+      << "each rank has a gradient of its own";
+}
+
 std::vector<std::string> texts_of(const Judgement& j) {
   std::vector<std::string> texts;
   for (const Note& note : j.notes) texts.push_back(note.text);
@@ -579,7 +596,7 @@ TEST(Judgement, CrashesAndRefusalsAreTold) {
   EXPECT_EQ(count_of(crashed.cells[0].counts, Outcome::kBreaks), 1);
   EXPECT_THAT(texts_of(crashed), ElementsAre(HasSubstr("SIGSEGV")));
   EXPECT_TRUE(judged({results[1]}).wrong) << "nothing could be judged";
-  results[1].result.error->kind = "exception";
+  results[1].result.error->kind = ErrorKind::kException;
   EXPECT_FALSE(judged(results).wrong);
   results.erase(results.begin());
   EXPECT_FALSE(judged(results).offered) << "raises always";

@@ -131,11 +131,19 @@ Failures failures_of(const Judgement& j, const std::vector<TrialResult>& results
 }
 
 std::string how_it_fails(const TrialResult& t) {
-  const std::string& kind = t.result.error->kind;
-  return kind == "exception"                  ? "raises"
-         : kind == "crash"                    ? "dies"
-         : kind == "hang" || kind == "desync" ? "hangs"
-                                              : "fails";
+  switch (t.result.error->kind) {
+    case ErrorKind::kException:
+      return "raises";
+    case ErrorKind::kCrash:
+      return "dies";
+    case ErrorKind::kHang:
+    case ErrorKind::kDesync:
+      return "hangs";
+    case ErrorKind::kBackend:
+    case ErrorKind::kSubject:
+      break;
+  }
+  return "fails";
 }
 
 std::string backward_failure_text(const Judgement& j, const Failures& f) {

@@ -86,6 +86,7 @@ void TrialMaker::add(Aspect aspect, const std::string& name, const AuditProgram&
 void TrialMaker::add_for_own_losses(Aspect aspect, const std::string& name, const AuditProgram& p) {
   if (options_.objective == "replicated") return;
   push(aspect, name, p, options_.objective == "mean" ? Trial::Loss::kMean : Trial::Loss::kSum);
+  trials_.back().may_count_once = kind() == CollectiveKind::kReduceScatter;
 }
 
 }  // namespace distgrad

@@ -40,7 +40,7 @@ bool is_refused_by_gloo(const TrialResult& t) {
 
 Outcome outcome_of_error(const TrialResult& t) {
   const RankError& error = *t.result.error;
-  const bool raised = error.kind == "exception";
+  const bool raised = error.kind == ErrorKind::kException;
   if (raised && says_that_it_refuses(t))
     return error.in_backward ? Outcome::kRefusedInBackward : Outcome::kRefused;
   if (error.rank < 0)
@@ -50,6 +50,11 @@ Outcome outcome_of_error(const TrialResult& t) {
   return raised ? Outcome::kRaises : Outcome::kBreaks;
 }
 
+bool counts_the_norm_once(const TrialResult& t) {
+  return t.trial.may_count_once && !t.result.findings.empty() &&
+         t.result.findings[0].rule == "objective";
+}
+
 }  // namespace
 
 Outcome outcome_of(const TrialResult& t) {
@@ -57,7 +62,7 @@ Outcome outcome_of(const TrialResult& t) {
     case Verdict::kMatch:
       return Outcome::kRight;
     case Verdict::kMismatch:
-      return Outcome::kWrong;
+      return counts_the_norm_once(t) ? Outcome::kRight : Outcome::kWrong;
     case Verdict::kDisputed:
       return Outcome::kDisputed;
     case Verdict::kSkipped:
@@ -77,9 +82,10 @@ std::string reason_of(const TrialResult& t) {
 
 std::string error_text(const TrialResult& t) {
   const RankError& e = *t.result.error;
-  return fmt::format("{}{}{} ({}): {}", e.kind,
-                     e.rank >= 0 && e.kind == "exception" ? fmt::format(" on rank {}", e.rank) : "",
-                     e.in_backward ? " in backward" : "", t.trial.name, first_line(e.message));
+  return fmt::format(
+      "{}{}{} ({}): {}", name_of(e.kind),
+      e.rank >= 0 && e.kind == ErrorKind::kException ? fmt::format(" on rank {}", e.rank) : "",
+      e.in_backward ? " in backward" : "", t.trial.name, first_line(e.message));
 }
 
 }  // namespace distgrad

@@ -28,7 +28,7 @@ bool votes_on(const TrialResult& t, Losses losses) {
 
 const Finding* finding_named(const CaseResult& r, const std::string& rule) {
   const auto found = std::find_if(r.findings.begin(), r.findings.end(),
-                                  [&](const Finding& f) { return f.rule == rule; });
+                                  [&](const Finding& f) { return f.rule.text() == rule; });
   return found == r.findings.end() ? nullptr : &*found;
 }
 
@@ -50,7 +50,7 @@ std::string most_named_rule(const std::vector<TrialResult>& results, Losses loss
       if (rules.size() == 1) ++votes[f.rule].first;
     }
     if (!rules.empty() || t.result.findings.empty()) continue;
-    const std::string& rule = t.result.findings.back().rule;
+    const FindingName rule = t.result.findings.back().rule;
     scaled += rule == "scaled";
     unexplained += rule == "unexplained";
   }
@@ -70,7 +70,7 @@ const TrialResult* smallest_failure(const std::vector<TrialResult>& results, Col
   for (const TrialResult& t : results) {
     const Outcome outcome = outcome_of(t);
     if (!counts_for(t.trial, kind, objective) || !is_failure(outcome)) continue;
-    if (!t.result.findings.empty() && t.result.findings[0].rule == rule) return &t;
+    if (!t.result.findings.empty() && t.result.findings[0].rule.text() == rule) return &t;
     if (!names_it && finding_named(t.result, rule)) names_it = &t;
     if (!first || (outcome == Outcome::kWrong && outcome_of(*first) != Outcome::kWrong)) first = &t;
   }

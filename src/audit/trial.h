@@ -60,7 +60,10 @@ struct Trial {
   bool is_uneven = false;   // pieces of different sizes
   bool has_splits = false;  // the call says which
   bool needs_all_reduce =
-      false;         // it has an all_reduce besides, whose backward must pass the cotangent on
+      false;  // it has an all_reduce besides, whose backward must pass the cotangent on
+  // Of gradients that are the same on all ranks: right is also who counts their norm once, and not
+  // once a rank.
+  bool may_count_once = false;
   std::string mode;  // one of kSubjectModes; "": none
 };
 

@@ -52,6 +52,9 @@ class Connection {
   // For subjects that go through torch's dispatcher as Python's torch.distributed does.
   virtual c10d::ProcessGroup& process_group() = 0;
 
+  // Whether its own exchanges go that way, too, so that who watches torch's dispatcher sees them.
+  void call_through_group(bool does) { calls_through_group_ = does; }
+
   // What was composed since the last call, e.g. "all_reduce max (composed of all_gather)".
   std::set<std::string> take_composed();
 
@@ -70,12 +73,14 @@ class Connection {
                                  const std::vector<std::int64_t>& out_counts,
                                  const std::vector<std::int64_t>& in_counts) = 0;
 
+  bool calls_through_group() const { return calls_through_group_; }
   void note_composed(const std::string& what) { composed_.insert(what); }
 
  private:
   int rank_;
   int size_;
   at::Device device_;
+  bool calls_through_group_ = false;
   std::set<std::string> composed_;
 };
 

@@ -67,32 +67,32 @@ class TorchConnection : public Connection {
     std::vector<at::Tensor> tensors{x};
     c10d::AllreduceOptions options;
     options.reduceOp = torch_op(op);
-    carry_out([&] { return end_.backend->allreduce(tensors, options); });
+    carry_out([&](auto& group) { return group.allreduce(tensors, options); });
   }
   void native_reduce(at::Tensor& x, ReduceOp op, int root) override {
     std::vector<at::Tensor> tensors{x};
     c10d::ReduceOptions options;
     options.reduceOp = torch_op(op);
     options.rootRank = root;
-    carry_out([&] { return end_.backend->reduce(tensors, options); });
+    carry_out([&](auto& group) { return group.reduce(tensors, options); });
   }
   void native_broadcast(at::Tensor& x, int root) override {
     std::vector<at::Tensor> tensors{x};
     c10d::BroadcastOptions options;
     options.rootRank = root;
-    carry_out([&] { return end_.backend->broadcast(tensors, options); });
+    carry_out([&](auto& group) { return group.broadcast(tensors, options); });
   }
   void native_all_gather(at::Tensor& out, const at::Tensor& x) override {
     std::vector<std::vector<at::Tensor>> outs{out.unbind(0)};
     std::vector<at::Tensor> ins{x};
-    carry_out([&] { return end_.backend->allgather(outs, ins); });
+    carry_out([&](auto& group) { return group.allgather(outs, ins); });
   }
   void native_all_to_all(at::Tensor& out, const at::Tensor& in,
                          const std::vector<std::int64_t>& out_counts,
                          const std::vector<std::int64_t>& in_counts) override {
     at::Tensor source = in;
     std::vector<std::int64_t> outs = out_counts, ins = in_counts;
-    carry_out([&] { return end_.backend->alltoall_base(out, source, outs, ins); });
+    carry_out([&](auto& group) { return group.alltoall_base(out, source, outs, ins); });
   }
 
  private:
@@ -105,7 +105,8 @@ class TorchConnection : public Connection {
         2000;  // about the time that a small collective takes; sleeping takes longer
     constexpr auto kSleep = std::chrono::microseconds(100);
     failed_ = true;
-    const c10::intrusive_ptr<c10d::Work> work = start();
+    const c10::intrusive_ptr<c10d::Work> work =
+        calls_through_group() ? start(process_group()) : start(*end_.backend);
     if (!end_.device.is_cpu())
       for (int i = 0; !work->isCompleted(); ++i)
         if (i >= kSpins) std::this_thread::sleep_for(kSleep);

@@ -19,6 +19,14 @@
 namespace distgrad {
 namespace {
 
+// A right formula says nothing of what is wrong in another case: then that case's, if it has one.
+void take_measured(Judgement& j, const Measured& of_first) {
+  j.measured = of_first;
+  if (!j.wrong || of_first.formula != of_first.right || !j.smallest_failure) return;
+  const std::vector<Finding>& findings = j.smallest_failure->result.findings;
+  j.measured = findings.empty() ? std::nullopt : findings.front().measured;
+}
+
 bool is_dead_end(const CaseResult& r) {
   return r.verdict == Verdict::kSkipped || r.verdict == Verdict::kError;
 }
@@ -140,7 +148,7 @@ std::vector<Judgement> Audit::judge() {
         judge_collective(rows_[r].kind, rows_[r].op, judged_[r], options_.objective));
     judgements.back().function = rows_[r].function;
     if (const auto found = measured_.find(measured_case_[r]); found != measured_.end())
-      judgements.back().measured = found->second;
+      take_measured(judgements.back(), found->second);
   }
   if (options_.objective.empty() && options_.collectives.empty() && !was_cut_short())
     judge_together(judgements);

@@ -67,7 +67,7 @@ struct Fuzzer::Item {
     if (!invalid.empty()) return {subject, "invalid", "", ""};
     std::string rule, step, collective;
     if (result->error) {
-      rule = result->error->kind;
+      rule = name_of(result->error->kind);
       step = result->error->step;
     } else if (!result->findings.empty()) {
       rule = result->findings[0].rule;
@@ -241,8 +241,8 @@ void Fuzzer::probe(std::size_t s) {
     // To raise is to refuse; what kills or hangs a rank is a failure, and told here, for each
     // costs a team of ranks.
     if (!result->error) continue;
-    if (result->error->kind == "exception" && known) continue;
-    if (result->error->kind == "exception")
+    if (result->error->kind == ErrorKind::kException && known) continue;
+    if (result->error->kind == ErrorKind::kException)
       tally_.not_drawn[{subject, result->error->message}].push_back(text_of(probes[i]));
     else
       note(*items[i]);
@@ -321,7 +321,7 @@ void Fuzzer::write_note(const Item& item, FuzzFailure& failure) const {
                         item.index);
   for (auto& [name, value] : failure.scenario.items()) noted[name] = std::move(value);
   noted["subjects"][item.subject] = "match";
-  if (failure.key.rule == "hang") noted["timeout_s"] = options_.timeout_s;
+  if (failure.key.rule == name_of(ErrorKind::kHang)) noted["timeout_s"] = options_.timeout_s;
   failure.scenario = std::move(noted);
 }
 

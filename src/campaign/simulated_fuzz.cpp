@@ -163,7 +163,7 @@ class Watch {
             fmt::format("fuzz: the simulator {}: {}", exit_description(status), said));
       died_at_ = worker.next;
       const std::string what = worker.hangs ? "hangs" : exit_description(status);
-      failed(worker.next, worker.hangs ? "hang" : "crash",
+      failed(worker.next, std::string(name_of(worker.hangs ? ErrorKind::kHang : ErrorKind::kCrash)),
              fmt::format("the simulator {}\n{}", what, said));
       ++worker.done;
       worker.next += step_;

@@ -173,6 +173,7 @@ int run_among_ranks(const Arguments& arguments, const LaunchedWorld& world) {
 }  // namespace
 
 int run_main(const Arguments& arguments) {
+  ::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of the call that writes it
   if (arguments == Arguments{kHubWord}) return be_hub();
   if (arguments == Arguments{kAgentWord}) return be_agent();
   if (!arguments.empty() && arguments[0] == kPlaceWord)

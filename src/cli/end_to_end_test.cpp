@@ -249,6 +249,67 @@ TEST_F(EndToEnd, ALargeProgramIsJudgedAsASmallOne) {
   EXPECT_GT(gradients["bound"], 0);
 }
 
+// Wrong backwards of these would leave every gradient as it is.
+TEST_F(EndToEnd, AMatchThatShowsNothingIsReported) {
+  const auto reported = [this](const std::string& steps, const std::string& loss,
+                               const std::string& more = "") {
+    write("a.json",
+          R"({ "world_size": 3, "objective": "sum", "inputs": {
+  "x": { "random": { "shape": [2, 3], "kind": "normal" } )" +
+              (more.empty() ? "} " : more) + R"( }, "steps": [)" + steps + R"(], "loss": ")" +
+              loss + R"(", "subjects": { "reference": "match", "mutant:y=identity": "match" } })");
+    EXPECT_EQ(run({"run", "--json", "r.json", "a.json"}), 0) << out_ << err_;
+    const Json findings = report()["cases"][1]["findings"];
+    if (findings.empty()) {
+      EXPECT_THAT(out_, Not(HasSubstr("vacuous")));
+      return std::string();
+    }
+    EXPECT_EQ(findings[0]["rule"], "vacuous");
+    EXPECT_THAT(out_, HasSubstr("match, but vacuous"));
+    EXPECT_THAT(out_, HasSubstr("2 as expected (2 vacuous) in"));
+    EXPECT_EQ(run({"run", "--strict", "a.json"}), 1) << out_;
+    EXPECT_THAT(out_, HasSubstr("FAIL"));
+    EXPECT_THAT(out_, HasSubstr("By finding: 2 vacuous."));
+    return findings[0]["text"].get<std::string>().substr(0, 24);
+  };
+  const std::string all_zero = "Every gradient is 0 or N", nowhere = "No gradient goes through";
+  const std::string sum = R"({ "y": { "all_reduce": "x" } })";
+  EXPECT_EQ(reported(sum, "(y * 0).sum()"), all_zero);
+  EXPECT_EQ(reported(sum, "(y.detach() * x.detach()).sum()"), all_zero);
+  EXPECT_EQ(reported(sum, "(x * x).sum()"), nowhere);
+  EXPECT_EQ(reported(sum, "(y.detach() * x).sum()"), nowhere);
+  EXPECT_EQ(reported(sum, "(y * 0 + x).sum()"), nowhere);
+  const std::string of_constants =
+      R"json({ "c": "x.detach()" }, { "y": { "all_reduce": "c" } })json";
+  EXPECT_EQ(reported(of_constants, "(x * y).sum()"), nowhere);
+  EXPECT_EQ(reported(sum, "(x * x).sum()", R"(, "layout": "replicate" } }, "sync": { "x": "sum" )"),
+            "");
+}
+
+// Of one element and of one rank: identity-backward is wrong there.
+TEST_F(EndToEnd, AMatchThatShowsLittleIsNoVacuousOne) {
+  write("a.json", R"json({ "world_size": 3, "objective": "sum", "inputs": {
+    "x": { "random": { "shape": [2, 3], "kind": "normal" } } },
+  "steps": [{ "y": { "all_reduce": "x" } }], "loss": "(rank == 2) * y[1, 2]",
+  "subjects": { "reference": "match",
+                "mutant:y=identity": { "verdict": "mismatch", "finding": "identity-backward" } } })json");
+  EXPECT_EQ(run({"run", "--strict", "a.json"}), 0) << out_ << err_;
+  EXPECT_THAT(out_, Not(HasSubstr("vacuous")));
+}
+
+// A file may say that a case shows nothing; then one that shows something is not as expected.
+TEST_F(EndToEnd, AVacuousMatchCanBeExpected) {
+  const std::string expected = R"({ "reference": { "verdict": "match", "finding": "vacuous" } })";
+  write("a.json",
+        R"({ "world_size": 2, "inputs": { "x": 0.0 }, "steps": [{ "y": { "all_reduce": "x" } }],
+  "loss": "y * y", "objective": "sum", "subjects": )" +
+            expected + "}");
+  EXPECT_EQ(run({"run", "--strict", "a.json"}), 0) << out_ << err_;
+  write_debate("b.json", expected);
+  EXPECT_EQ(run({"run", "b.json"}), 1);
+  EXPECT_THAT(out_, HasSubstr("expected the finding vacuous, found none"));
+}
+
 // Beyond 1 MiB ranks say of what is as expected that it is. Here rank 1 can, and the others cannot.
 TEST_F(EndToEnd, ARankThatIsAsExpectedHidesNoneThatIsNot) {
   write("a.json", R"json({
@@ -526,7 +587,7 @@ TEST_F(EndToEnd, Lists) {
   EXPECT_EQ(run({"list", "cases", "a.json"}), 0);
   EXPECT_EQ(out_, "a.json:subject=torch_nn\na.json:subject=in_place\n");
   EXPECT_EQ(run({"list", "findings", "--json"}), 0);
-  EXPECT_EQ(Json::parse(out_).size(), 24u);
+  EXPECT_EQ(Json::parse(out_).size(), 27u);
   EXPECT_EQ(run({"list", "subjects"}), 0);
   EXPECT_THAT(out_, HasSubstr("torch_nn"));
 }

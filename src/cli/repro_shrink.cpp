@@ -31,13 +31,16 @@ Json objective_json(const Objective& objective) {
 // What has to stay.
 struct Shown {
   Verdict verdict{};
-  std::string rule, collective, error;
+  FindingName rule;
+  std::string collective;
+  std::optional<ErrorKind> error;
 
   bool operator==(const Shown&) const = default;
 };
 
 Shown shown_by(const CaseResult& result) {
-  Shown shown{result.verdict, "", "", result.error ? result.error->kind : ""};
+  Shown shown{.verdict = result.verdict};
+  if (result.error) shown.error = result.error->kind;
   if (result.findings.empty()) return shown;
   shown.rule = result.findings.front().rule;
   shown.collective = result.findings.front().collective;

@@ -56,7 +56,7 @@ void add_options(CLI::App& app, RunOptions& options, Lists& lists) {
   list("--python", lists.pythons, "PATH", "the interpreter for subjects in Python");
   app.add_flag("--allow-code", options.overrides.allow_code, "run code that scenario files name");
   app.add_option("--timeout", options.overrides.timeout_s, "seconds for one case")->type_name("S");
-  app.add_flag("--strict", options.strict, "skipped or disputed is not as expected");
+  app.add_flag("--strict", options.strict, "skipped, disputed or vacuous is not as expected");
   app.add_flag("--allow-empty", options.allow_empty, "exit code 0 where nothing ran");
   app.add_flag("--fail-fast", options.fail_fast, "stop at the first case not as expected");
   app.add_option("--jobs", options.jobs, "run so many cases side by side (default 1)")

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include <algorithm>
+
 #include "collectives/common.h"
 #include "collectives/records.h"
 
@@ -18,8 +20,30 @@ std::vector<Shape> received_shapes(const Call& call, const std::vector<Shape>& o
   return shapes;
 }
 
+bool equally_cut(const Call& call, const std::vector<at::Tensor>& operands, std::int64_t dim) {
+  const at::Tensor& first = operands[0];
+  if (!call.spec->splits.empty() || first.size(dim) % call.size != 0) return false;
+  return std::all_of(operands.begin(), operands.end(),
+                     [&](const at::Tensor& x) { return x.sizes() == first.sizes(); });
+}
+
+// As one transposition: N operators and not N * N.
+std::vector<at::Tensor> transposed(const std::vector<at::Tensor>& operands, std::int64_t dim) {
+  const auto size = static_cast<std::int64_t>(operands.size());
+  const std::int64_t length = operands[0].size(dim) / size;
+  std::vector<at::Tensor> rows;
+  for (const at::Tensor& x : operands) rows.push_back(x.unsqueeze(0));
+  return at::cat(rows, 0)  // from, ..., to * chunk, ...
+      .unflatten(dim + 1, {size, length})
+      .movedim(dim + 1, 0)  // to, from, ..., chunk, ...
+      .movedim(1, dim + 1)  // to, ..., from, chunk, ...
+      .flatten(dim + 1, dim + 2)
+      .unbind(0);
+}
+
 std::vector<at::Tensor> simulate(const Call& call, const std::vector<at::Tensor>& operands) {
   const std::int64_t dim = dim_of(call, operands[0]);
+  if (equally_cut(call, operands, dim)) return transposed(operands, dim);
   std::vector<std::vector<at::Tensor>> sent;
   for (int r = 0; r < call.size; ++r) {
     bool fits = operands[r].dim() == operands[0].dim();

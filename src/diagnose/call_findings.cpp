@@ -17,12 +17,12 @@ namespace {
 
 // What is said of a wrong backward.
 struct Said {
-  std::string_view finding;
+  FindingName finding;
   std::string happened;  // follows "the backward of all_reduce "
   std::string_view right_if, right_objective;
   std::string_view remedy;
-  std::string_view also;
-  std::vector<int> ranks;  // empty: those on which it gave something wrong
+  FindingName also = {};
+  std::vector<int> ranks = {};  // empty: those on which it gave something wrong
 };
 
 std::optional<Said> first_that_holds(std::span<const WrongBackward> names, const Look& look) {
@@ -57,7 +57,7 @@ std::optional<Said> another_call(Machine& machine, const Measurement& m) {
     const auto responses =
         right_responses(machine, *m.program, *m.seen, other.call, other.groups, m.cotangents);
     if (responses && is_response_of(m, *responses))
-      return Said{other.finding, std::move(other.happened), "", "", other.remedy, "", {}};
+      return Said{other.finding, std::move(other.happened), "", "", other.remedy};
   }
   return std::nullopt;
 }
@@ -75,11 +75,7 @@ const Said kUnwritten = {
     "stale-or-aliased",
     "gave NaN where a number is right. New memory is filled with NaN in these runs, so most likely "
     "a buffer is read that was never written.",
-    "",
-    "",
-    "Fill the buffer, or wait for what fills it, before it is read.",
-    "",
-    {}};
+    "", "", "Fill the buffer, or wait for what fills it, before it is read."};
 
 // Whether the columns are right, so that only cotangents of more bits, or of all ranks, are not.
 bool has_right_columns(const Measurement& m) {
@@ -98,34 +94,21 @@ Said gives_none(const Evidence& evidence, const CallJudgement& judgement) {
   return {"no-gradient",
           fmt::format("gave its operand no gradient (None) {}.",
                       on_ranks(judgement.wrong_ranks, evidence.program().world_size)),
-          "",
-          "",
+          "", "",
           "Use a differentiable collective: a plain torch.distributed call into a new tensor is "
-          "cut off from the graph. Look for a detach, or a backward that returns None.",
-          "",
-          {}};
+          "cut off from the graph. Look for a detach, or a backward that returns None."};
 }
 
 Said named(Machine& machine, Measurement& m, const Look& look) {
   using Kind = Measurement::Kind;
   if (m.kind == Kind::kNotRepeatable)
     return {
-        "nondeterministic",
-        "gives another answer each time: " + m.shown + ".",
-        "",
-        "",
+        "nondeterministic", "gives another answer each time: " + m.shown + ".", "", "",
         "Look for memory that is read before it is written or while a collective still writes it "
-        "(a wait() that is missing), for random numbers, and for an order that is left to chance.",
-        "",
-        {}};
+        "(a wait() that is missing), for random numbers, and for an order that is left to chance."};
   if (m.kind == Kind::kStateful)
-    return {"stale-or-aliased",
-            "depends on the calls before it: " + m.shown + ".",
-            "",
-            "",
-            "Look for what is kept from one call to the next: a buffer, a counter, a cache.",
-            "",
-            {}};
+    return {"stale-or-aliased", "depends on the calls before it: " + m.shown + ".", "", "",
+            "Look for what is kept from one call to the next: a buffer, a counter, a cache."};
   if (m.kind == Kind::kNotLinear || has_right_columns(m)) {
     if (m.shown.empty()) m.shown = "some cotangents are answered rightly and others are not";
     return *first_that_holds(nonlinear_names(), look);
@@ -134,13 +117,8 @@ Said named(Machine& machine, Measurement& m, const Look& look) {
   if (auto said = another_call(machine, m)) return *said;
   if (auto said = first_that_holds(general_names(), look)) return *said;
   if (has_nan(m)) return kUnwritten;
-  return {"other-backward",
-          "is none that has a name.",
-          "",
-          "",
-          "Compare it with the right one, term by term.",
-          "",
-          {}};
+  return {"other-backward", "is none that has a name.", "", "",
+          "Compare it with the right one, term by term."};
 }
 
 std::string right_if(const Evidence& evidence, const Said& said) {
@@ -212,32 +190,24 @@ Said by_its_place(Machine& machine, const Evidence& evidence, const CallOnRanks&
         fmt::format("is right for a contiguous {0}, and wrong for the one it gets here, which is "
                     "not contiguous: it reads the {0} in the order of its memory.",
                     what),
-        "",
-        "",
+        "", "",
         is_cotangent ? "Call .contiguous() on the cotangent before it goes to the collective."
-                     : "Call .contiguous() on the operand before it goes to the collective.",
-        "",
-        {}};
+                     : "Call .contiguous() on the operand before it goes to the collective."};
   }
   if (const CallOnRanks* other = one_that_gave_the_same(call, others))
-    return {"stale-or-aliased",
-            fmt::format("gave its operand what the backward of step {} gives that one's, as where "
-                        "both write into one buffer.",
-                        other->name()),
-            "",
-            "",
-            "Give every call a buffer of its own, or clone what is returned from one that is kept.",
-            "",
-            {}};
+    return {
+        "stale-or-aliased",
+        fmt::format("gave its operand what the backward of step {} gives that one's, as where "
+                    "both write into one buffer.",
+                    other->name()),
+        "", "",
+        "Give every call a buffer of its own, or clone what is returned from one that is kept."};
   return {
       "stale-or-aliased",
       "is right when the call is made by itself, with the same operand and cotangent, and wrong "
       "in this program: it depends on what runs before or beside it.",
-      "",
-      "",
-      "Look for memory that two calls share and for what is kept from one call to the next.",
-      "",
-      {}};
+      "", "",
+      "Look for memory that two calls share and for what is kept from one call to the next."};
 }
 
 Finding could_not_be_measured(const Evidence& evidence, const CallOnRanks& call,
@@ -247,11 +217,7 @@ Finding could_not_be_measured(const Evidence& evidence, const CallOnRanks& call,
                     {"unexplained",
                      "gave its operand something else than is right for the cotangents that "
                      "arrived, but could not be driven by itself to measure it.",
-                     "",
-                     "",
-                     "Look at that backward.",
-                     "",
-                     {}},
+                     "", "", "Look at that backward."},
                     scaling);
 }
 

@@ -34,7 +34,7 @@ void append(std::vector<Finding>& findings, std::vector<Finding> more) {
   for (Finding& finding : more) add(findings, std::move(finding));
 }
 
-bool names(const std::vector<Finding>& findings, std::string_view rule) {
+bool names(const std::vector<Finding>& findings, FindingName rule) {
   return std::any_of(findings.begin(), findings.end(),
                      [&](const Finding& f) { return f.rule == rule; });
 }

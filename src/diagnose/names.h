@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "diagnose/blocks.h"
+#include "model/findings.h"
 
 namespace distgrad {
 
@@ -21,14 +22,14 @@ struct Look {
 };
 
 struct WrongBackward {
-  std::string_view finding;
+  FindingName finding;
   // What the backward did, a sentence that follows "the backward of all_reduce "; empty: it is not
   // this one.
   std::string (*happened)(const Look&);
   std::string_view right_if;         // follows "Right if "; empty: never
   std::string_view right_objective;  // right_if holds under this objective
   std::string_view remedy;           // a sentence, imperative
-  std::string_view also = "";        // another finding that says the same
+  FindingName also = {};             // another finding that says the same
   std::vector<int> (*ranks)(const Look&) =
       nullptr;  // to blame, of the world; else those that differ
 };

@@ -7,12 +7,13 @@
 #include <string_view>
 #include <vector>
 
+#include "model/findings.h"
 #include "model/program.h"
 
 namespace distgrad {
 
 struct OtherCall {
-  std::string_view finding;
+  FindingName finding;
   std::string happened;     // follows "the backward of all_reduce "
   std::string_view remedy;  // a sentence, imperative
   CollectiveCall call;

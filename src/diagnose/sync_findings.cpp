@@ -17,14 +17,8 @@ using Sync = Input::Sync;
 // Both sides were computed in float64, in different orders.
 constexpr double kRoundings = 0x1p-46;
 
-Finding bare(const Evidence& evidence, std::string_view rule,
-             const std::optional<Scaling>& scaling) {
-  return {std::string(rule),
-          "",
-          "",
-          evidence.differing_ranks(),
-          scaling ? scaling->common : std::nullopt,
-          ""};
+Finding bare(const Evidence& evidence, FindingName rule, const std::optional<Scaling>& scaling) {
+  return {rule, "", "", evidence.differing_ranks(), scaling ? scaling->common : std::nullopt, ""};
 }
 
 const Input& input_named(const Evidence& evidence, const std::string& name) {
@@ -62,7 +56,7 @@ std::string along(const std::string& axis) { return axis.empty() ? "" : " along 
 
 struct Change {
   Input input;  // as it should be
-  std::string_view finding;
+  FindingName finding;
   std::string mistake, remedy;  // sentences, the first without its beginning
 };
 

@@ -21,7 +21,7 @@ constexpr std::string_view kWorld = "world";
 struct KindRow {
   Kind kind;
   std::string_view word;
-  std::string_view finding;
+  FindingName finding;
 };
 constexpr std::array kKinds = std::to_array<KindRow>({
     // kind, in a rule's name, finding
@@ -281,7 +281,7 @@ std::optional<GradientByRank> synchronised(const Program& program, const Input& 
   return gradients;
 }
 
-std::string_view finding_of(SyncMistake::Kind kind) { return row_of(kind).finding; }
+FindingName finding_of(SyncMistake::Kind kind) { return row_of(kind).finding; }
 
 std::string text_of(const Program& program, const Input& input, const SyncMistake& mistake,
                     const std::string& inputs) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "gradients/assemble.h"
+#include "model/findings.h"
 #include "model/run_result.h"
 
 namespace distgrad {
@@ -47,7 +48,7 @@ std::optional<GradientByRank> synchronised(const Program&, const Input&,
                                            const std::vector<SyncMistake>& rules,
                                            const GradientByRank& shares);
 
-std::string_view finding_of(SyncMistake::Kind);
+FindingName finding_of(SyncMistake::Kind);
 
 // Two or three sentences: "The gradient of w ...", and the remedy. `inputs`: whose, as in a text.
 std::string text_of(const Program&, const Input&, const SyncMistake&, const std::string& inputs);

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "diagnose/phrases.h"
+#include "diagnose/vacuous.h"
 #include "gradients/closeness.h"
 #include "gradients/objective_truths.h"
 
@@ -51,13 +52,14 @@ Verdict verdict_of(const Outcome& outcome) {
 std::string findings_text(const CaseResult& result) {
   if (result.findings.empty()) return "none";
   std::vector<std::string> names;
-  for (const Finding& f : result.findings) names.push_back(f.rule);
+  for (const Finding& f : result.findings) names.emplace_back(f.rule.text());
   return enumeration(names);
 }
 
 std::string verdict_failure(const CaseResult& result, const Expectation& expected) {
-  if (spelled(result.verdict) == expected.verdict) return "";
-  std::string why = fmt::format("expected {}, got {}", expected.verdict, spelled(result.verdict));
+  if (result.verdict == expected.verdict) return "";
+  std::string why =
+      fmt::format("expected {}, got {}", name_of(expected.verdict), name_of(result.verdict));
   if (!result.findings.empty()) why += ": " + findings_text(result);
   if (result.verdict == Verdict::kMatch)
     why += "; if what was wrong has been mended, make the expectation \"match\"";
@@ -68,7 +70,8 @@ std::string finding_failure(const CaseResult& result, const Expectation& expecte
   if (expected.finding.empty()) return "";
   for (const Finding& f : result.findings)
     if (f.rule == expected.finding) return "";
-  return fmt::format("expected the finding {}, found {}", expected.finding, findings_text(result));
+  return fmt::format("expected the finding {}, found {}", expected.finding.text(),
+                     findings_text(result));
 }
 
 std::string kind_of_step(const Program* program, const std::string& name) {
@@ -196,13 +199,14 @@ void note_overrides(const Outcome& outcome, CaseResult& result) {
 
 void decide_expected(const Outcome& outcome, bool strict, CaseResult& result) {
   // Without ranks a subject's expectations say nothing, unless they are of the simulation itself.
-  const std::string& finding = result.which.expected.finding;
+  const FindingName finding = result.which.expected.finding;
   const bool of_simulation = finding == "truth" || finding == "program";
   if (outcome.comparison && !outcome.run && !of_simulation) result.which.expected = {};
   const bool unjudged = result.verdict == Verdict::kSkipped || result.verdict == Verdict::kDisputed;
-  if (unjudged && spelled(result.verdict) != result.which.expected.verdict && !strict)
+  if (unjudged && result.verdict != result.which.expected.verdict && !strict)
     return;  // as_expected stays absent
-  const std::string why = failure(result, outcome);
+  std::string why = failure(result, outcome);
+  if (strict && why.empty() && is_vacuous(result)) why = "vacuous: the match shows nothing";
   result.as_expected = why.empty();
   if (why.empty()) return;
   result.broken = result.verdict == Verdict::kError;
@@ -222,22 +226,6 @@ void copy_run(const DistributedRun& run, CaseResult& result) {
 }
 
 }  // namespace
-
-std::string_view spelled(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::kMatch:
-      return "match";
-    case Verdict::kMismatch:
-      return "mismatch";
-    case Verdict::kError:
-      return "error";
-    case Verdict::kSkipped:
-      return "skipped";
-    case Verdict::kDisputed:
-      break;
-  }
-  return "disputed";
-}
 
 bool is_complete(const DistributedRun& run) { return !error_of(run) && skip_reason(run).empty(); }
 
@@ -267,6 +255,10 @@ CaseResult judge(const Case& which, Outcome outcome, bool strict) {
     result.why = outcome.dispute.empty() ? undecided_text(*outcome.simulation) : outcome.dispute;
   if (result.verdict == Verdict::kMatch || result.verdict == Verdict::kMismatch)
     result.findings = std::move(outcome.findings);
+  if (result.verdict == Verdict::kMatch && outcome.comparison && outcome.simulation &&
+      outcome.program)
+    if (auto vacuous = vacuous_match(*outcome.program, *outcome.simulation, *outcome.comparison))
+      result.findings.push_back(std::move(*vacuous));
   note_overrides(outcome, result);
   decide_expected(outcome, strict, result);
   return result;

@@ -24,7 +24,7 @@ struct Outcome {
 // Whether there is something to compare: every rank came back with gradients.
 bool is_complete(const DistributedRun&);
 
-// `strict`: skipped and disputed cases that the file does not expect are not as expected.
+// `strict`: skipped, disputed and vacuous cases that the file does not expect are not as expected.
 CaseResult judge(const Case&, Outcome, bool strict);
 
 // A case that cannot be run, or not with an override: `why` says the reason.
@@ -32,7 +32,5 @@ CaseResult skipped(const Case&, std::string why, bool strict);
 
 // A case that broke before its ranks could say anything (no simulator, no backend).
 CaseResult failed(const Case&, RankError error, double elapsed_s);
-
-std::string_view spelled(Verdict);  // "match", ...
 
 }  // namespace distgrad

@@ -34,7 +34,7 @@ struct Finished {
     comparison.distributed_losses = {1, 1};
   }
 
-  void differ(const std::string& finding) {
+  void differ(FindingName finding) {
     comparison.gradients[0].equal = false;
     comparison.gradients[0].observed_by_rank = scalars({20, 30});
     findings = {{finding, "all_reduce", "y", {0, 1}, 0.5, "..."}};
@@ -63,7 +63,7 @@ TEST(Judge, AMismatchIsNotUnlessTheFileSaysSo) {
   EXPECT_EQ(r.as_expected, false);
   EXPECT_FALSE(r.broken);
   EXPECT_EQ(r.why, "expected match, got mismatch: identity-backward");
-  f.which.expected.verdict = "mismatch";
+  f.which.expected.verdict = Verdict::kMismatch;
   r = f.judged();
   EXPECT_EQ(r.as_expected, true);
   EXPECT_THAT(r.why, IsEmpty());
@@ -71,7 +71,7 @@ TEST(Judge, AMismatchIsNotUnlessTheFileSaysSo) {
 
 TEST(Judge, AMatchWhereAMismatchIsExpectedIsNotAsExpected) {
   Finished f;
-  f.which.expected.verdict = "mismatch";
+  f.which.expected.verdict = Verdict::kMismatch;
   EXPECT_EQ(f.judged().as_expected, false);
 }
 
@@ -79,7 +79,7 @@ TEST(Judge, TheFindingMustBeAmongTheFindings) {
   Finished f;
   f.differ("identity-backward");
   f.findings.push_back({"scaled", "", "", {}, 0.5, "..."});
-  f.which.expected.verdict = "mismatch";
+  f.which.expected.verdict = Verdict::kMismatch;
   f.which.expected.finding = "scaled";
   EXPECT_EQ(f.judged().as_expected, true);
   f.which.expected.finding = "own-slice";
@@ -91,7 +91,7 @@ TEST(Judge, TheCollectiveIsThatOfTheFinding) {
   Finished f;
   f.differ("identity-backward");
   f.findings.push_back({"own-slice", "all_gather", "z", {}, {}, "..."});
-  f.which.expected = {.verdict = "mismatch",
+  f.which.expected = {.verdict = Verdict::kMismatch,
                       .finding = "identity-backward",
                       .collective = "all_reduce",
                       .message = "",
@@ -100,14 +100,14 @@ TEST(Judge, TheCollectiveIsThatOfTheFinding) {
   EXPECT_EQ(f.judged().as_expected, true);
   f.which.expected.collective = "all_gather";
   EXPECT_EQ(f.judged().as_expected, false);
-  f.which.expected.finding = "";
+  f.which.expected.finding = {};
   EXPECT_EQ(f.judged().as_expected, true);
 }
 
 TEST(Judge, PinnedGradientsAreTheObservedOnesByRank) {
   Finished f;
   f.differ("identity-backward");
-  f.which.expected.verdict = "mismatch";
+  f.which.expected.verdict = Verdict::kMismatch;
   f.which.expected.gradients = {{"x", scalars({20, 30})}};
   EXPECT_EQ(f.judged().as_expected, true);
   f.which.expected.gradients = {{"x", scalars({20, 31})}};
@@ -126,7 +126,7 @@ TEST(Judge, PinnedGradientsAreTheObservedOnesByRank) {
 TEST(Judge, APinnedFigureIsDecimalTextOfTheDtype) {
   Finished f;
   f.differ("scaled");
-  f.which.expected.verdict = "mismatch";
+  f.which.expected.verdict = Verdict::kMismatch;
   f.comparison.gradients[0].observed_by_rank = scalars({1 / 3.0, 20});
   f.which.expected.gradients = {{"x", scalars({0.333333333333333, 20})}};
   EXPECT_EQ(f.judged().as_expected, false);
@@ -146,7 +146,7 @@ TEST(Judge, APinnedFigureIsDecimalTextOfTheDtype) {
 TEST(Judge, APinnedGradientMayBeMissing) {
   Finished f;
   f.differ("no-gradient");
-  f.which.expected.verdict = "mismatch";
+  f.which.expected.verdict = Verdict::kMismatch;
   f.comparison.gradients[0].observed_by_rank = {Array::scalar(1), std::nullopt};
   f.which.expected.gradients = {{"x", {Array::scalar(1), std::nullopt}}};
   EXPECT_EQ(f.judged().as_expected, true);
@@ -157,13 +157,14 @@ TEST(Judge, APinnedGradientMayBeMissing) {
 
 TEST(Judge, AnErrorIsBrokenUnlessExpected) {
   Finished f;
-  f.run.error = RankError{"exception", 1, "y", "NotImplementedError: no backward for all_reduce"};
+  f.run.error =
+      RankError{ErrorKind::kException, 1, "y", "NotImplementedError: no backward for all_reduce"};
   CaseResult r = f.judged_without_comparison();
   EXPECT_EQ(r.verdict, Verdict::kError);
   EXPECT_EQ(r.as_expected, false);
   EXPECT_TRUE(r.broken);
-  f.which.expected = {.verdict = "error",
-                      .finding = "",
+  f.which.expected = {.verdict = Verdict::kError,
+                      .finding = {},
                       .collective = "all_reduce",
                       .message = "no backward",
                       .gradients = {},
@@ -182,7 +183,7 @@ TEST(Judge, AnErrorIsBrokenUnlessExpected) {
 
 TEST(Judge, AMatchWhereAnErrorIsExpectedIsNotBroken) {
   Finished f;
-  f.which.expected.verdict = "error";
+  f.which.expected.verdict = Verdict::kError;
   EXPECT_EQ(f.judged().as_expected, false);
   EXPECT_FALSE(f.judged().broken);
 }
@@ -197,7 +198,7 @@ TEST(Judge, ASkippedCaseIsNeitherUnlessTheFileExpectsIt) {
   EXPECT_EQ(f.judged_without_comparison(true).as_expected, false);
   EXPECT_EQ(f.judged_without_comparison(true).why, "simclr does not offer all_reduce");
   EXPECT_FALSE(f.judged_without_comparison(true).broken);
-  f.which.expected.verdict = "skipped";
+  f.which.expected.verdict = Verdict::kSkipped;
   f.which.expected.message = "does not offer";
   EXPECT_EQ(f.judged_without_comparison().as_expected, true);
   f.which.expected.message = "no GPU";
@@ -215,7 +216,7 @@ TEST(Judge, ADifferenceWithAnUndecidedBranchIsDisputed) {
   EXPECT_THAT(r.findings, IsEmpty());
   EXPECT_THAT(r.why, HasSubstr("relu of step z, rank 1, and 1 more"));
   EXPECT_EQ(f.judged(true).as_expected, false);
-  f.which.expected.verdict = "disputed";
+  f.which.expected.verdict = Verdict::kDisputed;
   EXPECT_EQ(f.judged().as_expected, true);
 }
 
@@ -231,7 +232,7 @@ TEST(Judge, WrongForwardValuesGuardsAndTruthAreMismatchesToo) {
 
 TEST(Judge, AnOverriddenObjectiveExpectsAMatch) {
   Finished f;
-  f.which.expected.verdict = "mismatch";
+  f.which.expected.verdict = Verdict::kMismatch;
   f.which.objective_overridden = true;
   const CaseResult r = f.judged();
   EXPECT_EQ(r.as_expected, true);
@@ -240,7 +241,7 @@ TEST(Judge, AnOverriddenObjectiveExpectsAMatch) {
 
 TEST(Judge, WithoutRanksASubjectsExpectationSaysNothing) {
   Finished f;
-  f.which.expected.verdict = "mismatch";
+  f.which.expected.verdict = Verdict::kMismatch;
   f.which.expected.finding = "identity-backward";
   const auto simulated = [&] {
     return judge(f.which, {&f.simulation, &f.program, nullptr, &f.comparison, f.findings, "", 0},
@@ -269,15 +270,15 @@ TEST(Skipped, HasTheReason) {
   EXPECT_FALSE(skipped(f.which, "no GPU", false).as_expected);
   EXPECT_EQ(skipped(f.which, "no GPU", false).why, "no GPU");
   EXPECT_EQ(skipped(f.which, "no GPU", true).as_expected, false);
-  f.which.expected.verdict = "skipped";
+  f.which.expected.verdict = Verdict::kSkipped;
   EXPECT_EQ(skipped(f.which, "no GPU", false).as_expected, true);
 }
 
 TEST(Failed, IsBrokenUnlessExpected) {
   Finished f;
-  EXPECT_TRUE(failed(f.which, {"backend", -1, "", "no simulator"}, 1).broken);
-  f.which.expected.verdict = "error";
-  EXPECT_EQ(failed(f.which, {"backend", -1, "", "no simulator"}, 1).as_expected, true);
+  EXPECT_TRUE(failed(f.which, {ErrorKind::kBackend, -1, "", "no simulator"}, 1).broken);
+  f.which.expected.verdict = Verdict::kError;
+  EXPECT_EQ(failed(f.which, {ErrorKind::kBackend, -1, "", "no simulator"}, 1).as_expected, true);
 }
 
 TEST(IsComplete, NeedsEveryRankWithoutErrorOrSkip) {

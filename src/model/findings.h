@@ -3,6 +3,9 @@
 #pragma once
 
 #include <array>
+#include <optional>
+#include <stdexcept>
+#include <string>
 #include <string_view>
 
 namespace distgrad {
@@ -12,7 +15,7 @@ struct FindingRow {
   std::string_view meaning;  // one line, for somebody who has read nothing else
 };
 
-inline constexpr std::array<FindingRow, 24> kFindings = {{
+inline constexpr std::array<FindingRow, 27> kFindings = {{
     // name, meaning
     {"objective", "the gradients are right for another objective than the declared one"},
     {"program", "the distributed program computes another loss or gradient than `single_device`"},
@@ -40,7 +43,43 @@ inline constexpr std::array<FindingRow, 24> kFindings = {{
     {"truth", "the file's own `truth` is not what the program gives"},
     {"other-backward",
      "the backward of a call was measured, and no name fits: its formula is reported"},
+    {"shape", "a saved gradient has another shape than the reference's"},
+    {"unknown", "a saved gradient is in one of the two runs only"},
+    {"vacuous", "the match shows nothing: no wrong backward would have changed a gradient"},
     {"unexplained", "the gradients are wrong, and it could neither be measured nor recognised why"},
 }};
+
+// Its place in kFindings; -1: it is none.
+constexpr int finding_index(std::string_view name) {
+  for (std::size_t i = 0; i < kFindings.size(); ++i)
+    if (kFindings[i].name == name) return static_cast<int>(i);
+  return -1;
+}
+
+// One of kFindings, or none. A literal that is not among them does not compile.
+class FindingName {
+ public:
+  constexpr FindingName() = default;
+  consteval FindingName(const char* name) : index_(finding_index(name)) {
+    if (index_ < 0) throw std::invalid_argument("no such finding");
+  }
+
+  static constexpr std::optional<FindingName> named(std::string_view name) {
+    FindingName found;
+    found.index_ = finding_index(name);
+    return found.empty() ? std::nullopt : std::optional(found);
+  }
+
+  constexpr bool empty() const { return index_ < 0; }
+  constexpr std::string_view text() const {
+    return empty() ? "" : kFindings[static_cast<std::size_t>(index_)].name;
+  }
+  operator std::string() const { return std::string(text()); }
+
+  friend constexpr bool operator==(FindingName, FindingName) = default;
+
+ private:
+  int index_ = -1;
+};
 
 }  // namespace distgrad

@@ -6,12 +6,12 @@
 #include <utility>
 #include <vector>
 
+#include "model/findings.h"
 #include "model/run_result.h"
 #include "model/scenario.h"
+#include "model/verdict.h"
 
 namespace distgrad {
-
-enum class Verdict { kMatch, kMismatch, kError, kSkipped, kDisputed };
 
 // The backward of one collective call as the linear map x̄ = M ȳ that it was measured to be, beside
 // the right one, M*. Where the ranks form several groups that do the same it is that of one group,
@@ -34,7 +34,7 @@ struct Measured {
 };
 
 struct Finding {
-  std::string rule;        // "identity-backward"
+  FindingName rule;        // "identity-backward"
   std::string collective;  // "all_reduce"; empty where none is blamed
   std::string step;
   std::vector<int> ranks;
@@ -90,6 +90,11 @@ struct CaseResult {
   std::vector<std::string> bound_notes;
   double elapsed_s = 0;
 };
+
+// Whether it is a match that shows nothing, and no file says so; `findings` then has why.
+inline bool is_vacuous(const CaseResult& r) {
+  return r.verdict == Verdict::kMatch && !r.findings.empty() && r.which.expected.finding.empty();
+}
 
 struct InvalidFile {
   std::string file;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "model/array.h"
+#include "model/error_kind.h"
 #include "model/objective.h"
 #include "model/program.h"
 
@@ -117,6 +118,9 @@ struct Simulation {
                              // max's operands)
   // single_device: its loss with bound, and gradients with bounds (as layout says: local inputs by
   // rank).
+  // No cotangent other than 0 reaches a collective call that the program has: no backward of one
+  // has anything to do with the gradients. Found out where the request is with_guards.
+  bool reaches_no_collective = false;
   std::optional<double> single_loss;
   double single_loss_bound = 0;
   std::vector<Gradient> single_gradients;
@@ -133,7 +137,7 @@ struct Simulation {
 };
 
 struct RankError {
-  std::string kind;  // exception, crash, hang, desync, backend
+  ErrorKind kind = ErrorKind::kException;
   int rank = -1;
   std::string step;
   std::string message;

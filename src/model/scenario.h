@@ -7,9 +7,11 @@
 #include <variant>
 #include <vector>
 
+#include "model/findings.h"
 #include "model/objective.h"
 #include "model/program.h"
 #include "model/subject_text.h"
+#include "model/verdict.h"
 
 namespace distgrad {
 
@@ -34,8 +36,8 @@ struct When {
 };
 
 struct Expectation {
-  std::string verdict = "match";
-  std::string finding;     // empty: any
+  Verdict verdict = Verdict::kMatch;
+  FindingName finding;     // none: any
   std::string collective;  // empty: any
   std::string message;     // substring of the error's or the skip's text
   // input -> gradients by rank, as observed (observed.by_rank)

@@ -71,9 +71,9 @@ std::string last_words(const std::string& output) {
 
 int precedence(const RankError& error) {  // the first cause has the lowest
   if (is_echo(error)) return 4;
-  if (error.kind == "exception") return 0;
-  if (error.kind == "crash" || error.kind == "subject") return 1;
-  if (error.kind == "backend") return 2;
+  if (error.kind == ErrorKind::kException) return 0;
+  if (error.kind == ErrorKind::kCrash || error.kind == ErrorKind::kSubject) return 1;
+  if (error.kind == ErrorKind::kBackend) return 2;
   return 3;
 }
 
@@ -131,7 +131,7 @@ RankError hang_error(const Program& program, std::span<const RankPlace> places, 
         fmt::format("{} {}", ranks_text(ranks), doing(program, *place, ranks.size() > 1)));
 
   RankError error;
-  error.kind = collectives.size() > 1 ? "desync" : "hang";
+  error.kind = collectives.size() > 1 ? ErrorKind::kDesync : ErrorKind::kHang;
   if (culprit) {
     error.rank = culprit->rank;
     const Step* step =
@@ -146,7 +146,7 @@ RankError hang_error(const Program& program, std::span<const RankPlace> places, 
 RankError crash_error(const Program& program, const RankPlace& place, const std::string& how,
                       const std::string& output) {
   RankError error;
-  error.kind = "crash";
+  error.kind = ErrorKind::kCrash;
   error.rank = place.rank;
   std::string where;
   switch (place.state) {
@@ -161,7 +161,7 @@ RankError crash_error(const Program& program, const RankPlace& place, const std:
       if (const Step* step = step_of(program, place)) error.step = step->name;
       error.in_backward = !error.step.empty() && place.phase == Phase::kBackward;
       if (place.phase == Phase::kLoad)
-        error.kind = "subject";  // which cannot be loaded: no case is to blame
+        error.kind = ErrorKind::kSubject;  // which cannot be loaded: no case is to blame
       break;
   }
   error.message = fmt::format("{} {}", how, where);
@@ -171,24 +171,24 @@ RankError crash_error(const Program& program, const RankPlace& place, const std:
 }
 
 bool is_echo(const RankError& error) {
-  if (error.kind != "exception" && error.kind != "backend") return false;
+  if (error.kind != ErrorKind::kException && error.kind != ErrorKind::kBackend) return false;
   return std::any_of(kEchoes.begin(), kEchoes.end(), [&](std::string_view echo) {
     return error.message.find(echo) != std::string::npos;
   });
 }
 
 const RankError& first_cause(std::span<const RankError> errors) {
-  return *std::min_element(errors.begin(), errors.end(),
-                           [](const RankError& a, const RankError& b) {
-                             const auto key = [](const RankError& e) {
-                               return std::pair(precedence(e), e.kind == "crash" ? 0 : e.rank);
-                             };
-                             return key(a) < key(b);
-                           });
+  return *std::min_element(
+      errors.begin(), errors.end(), [](const RankError& a, const RankError& b) {
+        const auto key = [](const RankError& e) {
+          return std::pair(precedence(e), e.kind == ErrorKind::kCrash ? 0 : e.rank);
+        };
+        return key(a) < key(b);
+      });
 }
 
 bool may_be_inherited(const RankError& error) {
-  return error.kind != "exception" || is_echo(error);
+  return error.kind != ErrorKind::kException || is_echo(error);
 }
 
 }  // namespace distgrad

@@ -47,7 +47,7 @@ TEST(Crash, WhatKilledAPythonProcessIsToldRatherThanItsStack) {
 TEST(HangError, NamesWhoWaitsWhere) {
   const std::vector<RankPlace> places = {finished(0), finished(1), at(2, 1)};
   const RankError error = hang_error(three_steps(), places, 2);
-  EXPECT_EQ(error.kind, "hang");
+  EXPECT_EQ(error.kind, ErrorKind::kHang);
   EXPECT_EQ(error.rank, 2);
   EXPECT_EQ(error.step, "y");
   EXPECT_EQ(
@@ -59,7 +59,7 @@ TEST(HangError, RanksInDifferentCollectivesAreOutOfStep) {
   const std::vector<RankPlace> places = {at(0, 1, Phase::kBackward), at(1, 2, Phase::kBackward),
                                          finished(2)};
   const RankError error = hang_error(three_steps(), places, 30);
-  EXPECT_EQ(error.kind, "desync");
+  EXPECT_EQ(error.kind, ErrorKind::kDesync);
   EXPECT_THAT(
       error.message,
       HasSubstr(
@@ -69,13 +69,13 @@ TEST(HangError, RanksInDifferentCollectivesAreOutOfStep) {
 TEST(HangError, ForwardAndBackwardOfOneStepAreOutOfStep) {
   const std::vector<RankPlace> places = {at(0, 1, Phase::kForward), at(1, 1, Phase::kBackward),
                                          finished(2)};
-  EXPECT_EQ(hang_error(three_steps(), places, 30).kind, "desync");
+  EXPECT_EQ(hang_error(three_steps(), places, 30).kind, ErrorKind::kDesync);
 }
 
 TEST(HangError, WhoComputesForEverIsToBlameNotWhoWaitsForIt) {
   const std::vector<RankPlace> places = {at(0, 1), at(1, 0), at(2, 1)};
   const RankError error = hang_error(three_steps(), places, 30);
-  EXPECT_EQ(error.kind, "hang");
+  EXPECT_EQ(error.kind, ErrorKind::kHang);
   EXPECT_EQ(error.rank, 1);
   EXPECT_THAT(
       error.message,
@@ -86,7 +86,7 @@ TEST(HangError, WhoHasNotBegunIsToBlame) {
   const std::vector<RankPlace> places = {
       at(0, 1), {1, State::kNotBegun, 2, Phase::kReply}, at(2, 1)};
   const RankError error = hang_error(three_steps(), places, 30);
-  EXPECT_EQ(error.kind, "hang");
+  EXPECT_EQ(error.kind, ErrorKind::kHang);
   EXPECT_EQ(error.rank, 1);
   EXPECT_EQ(error.step, "") << "what the board shows of it is the case before";
   EXPECT_THAT(error.message, HasSubstr("rank 1 has not begun"));
@@ -105,14 +105,14 @@ TEST(HangError, TellsWhetherItIsTheBackwardThatHangs) {
 TEST(CrashError, WhoDiesWhileItImportsTheSubjectIsNoCasesDoing) {
   const RankError error =
       crash_error(three_steps(), at(1, -1, Phase::kLoad), "killed by SIGSEGV", "");
-  EXPECT_EQ(error.kind, "subject");
+  EXPECT_EQ(error.kind, ErrorKind::kSubject);
   EXPECT_EQ(error.message, "killed by SIGSEGV in the subject's import");
 }
 
 TEST(CrashError, SaysWhereAndTheLastWords) {
   const RankError error =
       crash_error(three_steps(), at(1, 1, Phase::kBackward), "killed by SIGSEGV", "a\nb\n");
-  EXPECT_EQ(error.kind, "crash");
+  EXPECT_EQ(error.kind, ErrorKind::kCrash);
   EXPECT_EQ(error.step, "y");
   EXPECT_EQ(error.message, "killed by SIGSEGV in step y (all_reduce), backward; it wrote: a b");
   EXPECT_TRUE(error.in_backward);
@@ -125,8 +125,12 @@ TEST(PlaceText, KnowsTheLossAndTheBeginning) {
             "the all-reduce of gradients (sync)");
 }
 
-RankError raised(int rank, const std::string& message) { return {"exception", rank, "y", message}; }
-RankError backend(int rank, const std::string& message) { return {"backend", rank, "y", message}; }
+RankError raised(int rank, const std::string& message) {
+  return {ErrorKind::kException, rank, "y", message};
+}
+RankError backend(int rank, const std::string& message) {
+  return {ErrorKind::kBackend, rank, "y", message};
+}
 
 TEST(FirstCause, IsNotAnEchoEvenIfThatCameFirst) {
   const std::vector<RankError> errors = {
@@ -137,7 +141,7 @@ TEST(FirstCause, IsNotAnEchoEvenIfThatCameFirst) {
 
 TEST(FirstCause, IsTheCrashRatherThanWhatOthersSayOfTheConnection) {
   const std::vector<RankError> errors = {backend(0, "something unforeseen"),
-                                         {"crash", 1, "", "killed by SIGSEGV"}};
+                                         {ErrorKind::kCrash, 1, "", "killed by SIGSEGV"}};
   EXPECT_EQ(first_cause(errors).rank, 1);
 }
 
@@ -147,16 +151,16 @@ TEST(FirstCause, IsTheLowestRankWhereAllRaiseAlike) {
 }
 
 TEST(FirstCause, IsTheFirstDeathWhereOthersDieOfIt) {
-  const std::vector<RankError> errors = {{"crash", 1, "", "killed by SIGSEGV"},
-                                         {"crash", 0, "", "killed by SIGABRT"}};
+  const std::vector<RankError> errors = {{ErrorKind::kCrash, 1, "", "killed by SIGSEGV"},
+                                         {ErrorKind::kCrash, 0, "", "killed by SIGABRT"}};
   EXPECT_EQ(first_cause(errors).rank, 1);
 }
 
 TEST(Inheritance, WhatASubjectRaisedIsItsOwn) {
   EXPECT_FALSE(may_be_inherited(raised(0, "no backward")));
   EXPECT_TRUE(may_be_inherited(raised(0, "Connection closed by peer")));
-  EXPECT_TRUE(may_be_inherited({"crash", 0, "", ""}));
-  EXPECT_TRUE(may_be_inherited({"hang", 0, "", ""}));
+  EXPECT_TRUE(may_be_inherited({ErrorKind::kCrash, 0, "", ""}));
+  EXPECT_TRUE(may_be_inherited({ErrorKind::kHang, 0, "", ""}));
 }
 
 }  // namespace

@@ -30,6 +30,8 @@ fs::path environment_python_of(const fs::path& folder) {
 }
 
 std::string cannot_run(const std::string& program, const std::string& said) {
+  if (said.find("failed to map segment") != std::string::npos)
+    return "cannot run " + program + ", as its memory is limited (ulimit -v). It said: " + said;
   bool is_about_torch = false;
   for (const char* words :
        {"shared libraries", "shared object", "symbol lookup error", "libtorch", "libc10"})

@@ -32,6 +32,8 @@ TEST(Installation, OfPipHasAPython) {
 TEST(Installation, TellsOfAnotherTorchOnlyWhereLibrariesAreTheMatter) {
   const std::string plain = cannot_run("/bin/rank", "exited with status 1: no such option");
   EXPECT_EQ(plain, "cannot run /bin/rank: exited with status 1: no such option");
+  EXPECT_THAT(cannot_run("/bin/rank", "libtorch.so: failed to map segment from shared object"),
+              testing::StartsWith("cannot run /bin/rank, as its memory is limited (ulimit -v)."));
   if (kTorchVersion.empty()) return;
   for (const char* said : {"error while loading shared libraries: libtorch_cpu.so: cannot open",
                            "symbol lookup error: undefined symbol: _ZN3c10",

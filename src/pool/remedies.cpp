@@ -7,6 +7,7 @@
 
 #include "base/failed_call.h"
 #include "base/limits.h"
+#include "base/number_text.h"
 
 namespace distgrad {
 namespace {
@@ -23,8 +24,8 @@ std::string with_remedy(std::string message) {
   if (std::none_of(std::begin(kNoMemory), std::end(kNoMemory), says) || says("--max-memory"))
     return message;
   return fmt::format(
-      "{}; a simulator, and the ranks of a case together, may have {:.3g} GiB (--max-memory)",
-      message, static_cast<double>(limits().memory_bytes) / (1 << 30));
+      "{}; a simulator, and the ranks of a case together, may have {} (--max-memory)", message,
+      bytes_text(limits().memory_bytes));
 }
 
 }  // namespace distgrad

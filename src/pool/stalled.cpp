@@ -89,8 +89,8 @@ std::map<std::string, Places> in_clusters(const Places& places,
   return clusters;
 }
 
-RankError error_at(const Program& program, const std::string& kind, int rank,
-                   const RankPlace& where, std::string message) {
+RankError error_at(const Program& program, ErrorKind kind, int rank, const RankPlace& where,
+                   std::string message) {
   RankError error;
   error.kind = kind;
   error.rank = rank;
@@ -167,7 +167,7 @@ std::optional<RankError> difference_among(const Program& program, const Places& 
   if (clusters.size() < 2) return std::nullopt;
   const RankPlace& odd = *clusters.back().front();
   const std::string at = odd.step < 0 ? "" : "; " + place_text(program, odd);
-  return error_at(program, "desync", odd.rank, odd,
+  return error_at(program, ErrorKind::kDesync, odd.rank, odd,
                   fmt::format("the ranks differ in what should be one collective{}: {}{}",
                               group_text(*odd.call, program), told_apart(clusters, text_of), at));
 }
@@ -270,8 +270,8 @@ std::optional<RankError> absence_error(const Program& program, std::span<const R
                                 text_of(call) + group_text(call, program);
     // Where most are through with it, who waits is in a collective too many.
     const bool one_too_many = all_gone && absent.size() > in_it.size();
-    return error_at(program, "hang", one_too_many ? in_it.front()->rank : absent.front()->rank,
-                    *in_it.front(),
+    return error_at(program, ErrorKind::kHang,
+                    one_too_many ? in_it.front()->rank : absent.front()->rank, *in_it.front(),
                     fmt::format("{} {} {} {}, where {} {}; {}", who(absent), has,
                                 all_finished ? "finished the case and never"
                                 : all_gone   ? "gone on and never"
@@ -283,7 +283,7 @@ std::optional<RankError> absence_error(const Program& program, std::span<const R
   const auto clusters = by_size(in_clusters(
       waiting, [](const NotedCall& c) { return fmt::format("{}|{}", c.group, c.number); }));
   const RankPlace& odd = *clusters.back().front();
-  return error_at(program, "desync", odd.rank, odd,
+  return error_at(program, ErrorKind::kDesync, odd.rank, odd,
                   fmt::format("the ranks wait for each other in different collectives: {}; {}",
                               told_apart(clusters,
                                          [&](const NotedCall& c) {

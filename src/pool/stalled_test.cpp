@@ -68,7 +68,7 @@ TEST(Stalled, WhoHasNotEnteredIsNamedWithWhereItIs) {
   asleep.seen_at = "loss.py:9 in f: time.sleep(1000), asleep";
   const std::vector<RankPlace> places = {waits(0), waits(1), asleep};
   const RankError error = absence_error(one_step(3), places).value();
-  EXPECT_EQ(error.kind, "hang");
+  EXPECT_EQ(error.kind, ErrorKind::kHang);
   EXPECT_EQ(error.rank, 2);
   EXPECT_EQ(error.step, "y");
   EXPECT_EQ(error.message,
@@ -111,7 +111,7 @@ TEST(Stalled, EachDifferenceIsSaidOfTheMinority) {
     change(*places[1].call);
     EXPECT_TRUE(is_deadlock(one_step(3), places));
     const RankError error = difference_error(one_step(3), places).value_or(RankError{});
-    EXPECT_EQ(error.kind, "desync");
+    EXPECT_EQ(error.kind, ErrorKind::kDesync);
     EXPECT_EQ(error.rank, 1);
     return error.message;
   };
@@ -173,7 +173,7 @@ TEST(Stalled, WhatAllAreThroughWithIsLookedAtToo) {
   EXPECT_FALSE(silent_difference(one_step(3), entered));
   entered[0][0].op = "max";
   const RankError error = silent_difference(one_step(3), entered).value();
-  EXPECT_EQ(error.kind, "desync");
+  EXPECT_EQ(error.kind, ErrorKind::kDesync);
   EXPECT_EQ(error.rank, 0);
   EXPECT_THAT(error.message,
               HasSubstr("rank 0 (loss.py:41) is in all_reduce max of float64 [2, 2]; ranks 1, 2"));
@@ -209,7 +209,7 @@ TEST(Stalled, GroupsInAnotherOrder) {
   const std::vector<RankPlace> places = {waits(0), waits(1), waits_in_pair(2, {1, 2})};
   EXPECT_TRUE(is_deadlock(one_step(3), places));
   const RankError error = absence_error(one_step(3), places).value();
-  EXPECT_EQ(error.kind, "desync");
+  EXPECT_EQ(error.kind, ErrorKind::kDesync);
   EXPECT_EQ(error.rank, 2);
   EXPECT_THAT(
       error.message,

@@ -36,7 +36,7 @@ constexpr std::int64_t kLookNs = 100 * kMillisecond;
 // How long ranks that wait for each other, or for one that is stopped, are left alone before they
 // are said to be stuck.
 constexpr std::int64_t kDeadlockNs = 300 * kMillisecond;
-constexpr std::int64_t kStoppedNs = 2 * kSecond;
+constexpr std::int64_t kStoppedNs = 1500 * kMillisecond;
 // A machine that has no core for the ranks makes a case's time longer, up to so many times.
 constexpr int kMostPatience = 5;
 constexpr std::int64_t kBeginNs = 60 * kSecond;  // for workers to begin their first case
@@ -245,7 +245,7 @@ void Team::receive(Worker& worker) {
           frame ? decode_reply(*frame, expected ? &expected->payload : nullptr)
                 : Decoded<WorkReply>{std::nullopt, std::get<BadFrame>(next).reason};
       if (!reply.value) {
-        RankError error{"crash", worker.rank, "", "sent a corrupt reply: " + reply.error};
+        RankError error{ErrorKind::kCrash, worker.rank, "", "sent a corrupt reply: " + reply.error};
         fail_worker(worker, worker.answered + 1, std::move(error));
         worker.is_open = false;
         return;
@@ -270,7 +270,7 @@ void Team::take_reply(Worker& worker, WorkReply reply) {
     wrong = misfit(*answered->job, worker.rank, reply);
   if (!wrong.empty()) {
     fail_worker(worker, worker.answered + 1,
-                {"crash", worker.rank, "", "sent a wrong reply: " + wrong});
+                {ErrorKind::kCrash, worker.rank, "", "sent a wrong reply: " + wrong});
     worker.is_open = false;
     return;
   }
@@ -529,8 +529,8 @@ std::optional<RankError> Team::deadlock(const InFlight& in_flight, std::int64_t 
 // An error that ranks die of, or hear of, where they differ in a collective: the difference is what
 // it comes from.
 RankError Team::of_difference(const InFlight& in_flight, RankError error) const {
-  if (error.kind == "exception" && !is_echo(error)) return error;
-  if (error.kind == "subject") return error;
+  if (error.kind == ErrorKind::kException && !is_echo(error)) return error;
+  if (error.kind == ErrorKind::kSubject) return error;
   std::optional<RankError> difference =
       difference_error(in_flight.job->program(), places(in_flight));
   if (!difference) return error;
@@ -563,7 +563,7 @@ void Team::judge_dead_worker(Worker& worker, std::int64_t now) {
     how += ", as the machine had no memory left; --max-memory makes it an error of the rank";
   // In which case: the one on the board, unless that one is answered.
   const std::uint64_t id = std::max(slot(worker.rank).case_id.load(), worker.answered + 1);
-  RankError error{"crash", worker.rank, "", how};
+  RankError error{ErrorKind::kCrash, worker.rank, "", how};
   if (const InFlight* running = in_flight(id))
     error = crash_error(running->job->program(), place(worker, *running), how,
                         read_output(worker.output->get(), kOutputTail));
@@ -578,9 +578,9 @@ std::optional<Team::Failure> Team::find_failure() {
   if (failing_since_ns_ != 0) return failure_of_workers(now);
   if (InFlight* stuck = loading_for_too_long(now)) {
     const double limit_s = std::max(static_cast<double>(kLoadNs / kSecond), stuck->job->timeout_s);
-    return make_failure(
-        stuck,
-        {"subject", -1, "", fmt::format("its import or setup takes more than {:g} s", limit_s)});
+    return make_failure(stuck,
+                        {ErrorKind::kSubject, -1, "",
+                         fmt::format("its import or setup takes more than {:g} s", limit_s)});
   }
   if (InFlight* late = overdue(now)) {
     RankError error = hang_error(late->job->program(), places_seen(*late), late->job->timeout_s);
@@ -643,7 +643,7 @@ std::optional<Completion> Team::lose_zygote(const std::string& how) {
                      });
   if (!begun || kind_.role == WorkerRole::kSimulator) return std::nullopt;
   if (!std::exchange(running->job->is_second_run, true)) return std::nullopt;
-  RankError error{"crash", 0, "",
+  RankError error{ErrorKind::kCrash, 0, "",
                   "twice, while this case ran, the process that starts the ranks ended: " + how};
   return make_failure(running, std::move(error)).completion;
 }

@@ -103,7 +103,7 @@ TEST_F(WorkerPoolTest, RanksOfAnotherBackendAreNewProgramsOfTheirOwn) {
   EXPECT_THAT(run(2, "*: print_origin").output, testing::Each("forked\n"));
   EXPECT_EQ(ranks().size(), 4U) << "a team for each";
   other.program.loss.text = "1: kill";
-  EXPECT_EQ(run(other).error.value().kind, "crash");
+  EXPECT_EQ(run(other).error.value().kind, ErrorKind::kCrash);
   other.program.loss.text = "*: print_origin";
   EXPECT_THAT(run(other).output, testing::Each("executed\n"));
 }
@@ -226,7 +226,7 @@ TEST_F(WorkerPoolTest, OutputIsBounded) {
         << "what prints without end must not fill the memory";
   }
   const auto done = std::get<DistributedRun>(pool_->wait(ticket)->result);
-  EXPECT_EQ(done.error.value().kind, "hang");
+  EXPECT_EQ(done.error.value().kind, ErrorKind::kHang);
   EXPECT_EQ(done.output.at(0).size(), 64U << 10);
   EXPECT_THAT(done.output.at(0), HasSubstr("ff"));
 }
@@ -248,7 +248,7 @@ TEST_F(WorkerPoolTest, WhatARankRaises) {
   const DistributedRun done =
       run(3, "1: print before; 1: throw no backward; 0: hang; 2: throw Connection closed by peer");
   ASSERT_TRUE(done.error);
-  EXPECT_EQ(done.error->kind, "exception");
+  EXPECT_EQ(done.error->kind, ErrorKind::kException);
   EXPECT_EQ(done.error->rank, 1);
   EXPECT_EQ(done.error->message, "no backward");
   EXPECT_EQ(done.output.at(1), "before\n");
@@ -266,7 +266,7 @@ TEST_F(WorkerPoolTest, TheFirstToBeHeardOfNeedNotBeTheCause) {
 TEST_F(WorkerPoolTest, ARankThatDies) {
   const DistributedRun done = run(2, "1: step 1; 1: backward; 1: print last words; 1: abort");
   ASSERT_TRUE(done.error);
-  EXPECT_EQ(done.error->kind, "crash");
+  EXPECT_EQ(done.error->kind, ErrorKind::kCrash);
   EXPECT_EQ(done.error->rank, 1);
   EXPECT_EQ(done.error->step, "y");
   EXPECT_EQ(done.error->message,
@@ -283,7 +283,7 @@ TEST_F(WorkerPoolTest, AHangSaysWhoWaitsWhere) {
   const std::int64_t start = monotonic_ns();
   const DistributedRun done = run(request(3, "2: step 1; 2: forward; 2: hang"), 0.3);
   ASSERT_TRUE(done.error);
-  EXPECT_EQ(done.error->kind, "hang");
+  EXPECT_EQ(done.error->kind, ErrorKind::kHang);
   EXPECT_EQ(done.error->rank, 2);
   EXPECT_EQ(done.error->message,
             "not done after 0.3 s: ranks 0, 1 have finished; rank 2 waits in step y (all_reduce), "
@@ -306,18 +306,19 @@ TEST_F(WorkerPoolTest, WhatASubjectTakesToBeImportedIsNoPartOfTheCasesTime) {
   EXPECT_GT(told.back().second, 0.2);
   // Afterwards it runs.
   const DistributedRun late = run(request(3, "*: load; *: sleep_ms 3000; *: forward; 1: hang"), 2);
-  EXPECT_EQ(late.error.value().kind, "hang");
-  EXPECT_EQ(run(request(2, "*: load; 1: segv; *: hang"), 2).error.value().kind, "subject");
+  EXPECT_EQ(late.error.value().kind, ErrorKind::kHang);
+  EXPECT_EQ(run(request(2, "*: load; 1: segv; *: hang"), 2).error.value().kind,
+            ErrorKind::kSubject);
 }
 
 TEST_F(WorkerPoolTest, WhatARankWritesOnTheBoardDoesNotStopTheClock) {
-  EXPECT_EQ(run(request(2, "*: forge_case; *: hang"), 0.3).error.value().kind, "hang");
-  EXPECT_EQ(run(request(2, "1: forge_start; *: hang"), 0.3).error.value().kind, "hang");
+  EXPECT_EQ(run(request(2, "*: forge_case; *: hang"), 0.3).error.value().kind, ErrorKind::kHang);
+  EXPECT_EQ(run(request(2, "1: forge_start; *: hang"), 0.3).error.value().kind, ErrorKind::kHang);
 }
 
 TEST_F(WorkerPoolTest, ADeathIsNoticedThoughAnotherProcessHoldsTheSocket) {
   const DistributedRun done = run(request(2, "1: daemon; 1: kill; 0: hang"), 100);
-  EXPECT_EQ(done.error.value().kind, "crash");
+  EXPECT_EQ(done.error.value().kind, ErrorKind::kCrash);
   EXPECT_EQ(done.error->rank, 1);
 }
 
@@ -327,7 +328,7 @@ TEST_F(WorkerPoolTest, WhoEndsTheZygoteIsFoundOutAndTheOthersRun) {
   const Ticket after = pool_->run(request(2, ""), 100);
   EXPECT_FALSE(std::get<DistributedRun>(pool_->wait(before)->result).error);
   const RankError error = std::get<DistributedRun>(pool_->wait(killer)->result).error.value();
-  EXPECT_EQ(error.kind, "crash");
+  EXPECT_EQ(error.kind, ErrorKind::kCrash);
   EXPECT_THAT(error.message, HasSubstr("twice, while this case ran, the process that starts the "
                                        "ranks ended: killed by SIGKILL"));
   EXPECT_FALSE(std::get<DistributedRun>(pool_->wait(after)->result).error);
@@ -340,7 +341,7 @@ TEST_F(WorkerPoolTest, AZygoteThatIsStoppedIsReplaced) {
 
 TEST_F(WorkerPoolTest, RanksOutOfStep) {
   const std::string script = "0: step 1; 1: step 2; *: forward; *: hang";
-  EXPECT_EQ(run(request(2, script), 0.3).error.value().kind, "desync");
+  EXPECT_EQ(run(request(2, script), 0.3).error.value().kind, ErrorKind::kDesync);
 }
 
 TEST_F(WorkerPoolTest, TheClockOfACaseStartsWhenItBegins) {
@@ -352,7 +353,7 @@ TEST_F(WorkerPoolTest, TheClockOfACaseStartsWhenItBegins) {
 
 TEST_F(WorkerPoolTest, ACorruptReply) {
   const DistributedRun done = run(2, "1: garbage; 0: hang");
-  EXPECT_EQ(done.error.value().kind, "crash");
+  EXPECT_EQ(done.error.value().kind, ErrorKind::kCrash);
   EXPECT_EQ(done.error->rank, 1);
   EXPECT_THAT(done.error->message, HasSubstr("a frame does not begin with DGF1"));
 }
@@ -368,7 +369,7 @@ TEST_F(WorkerPoolTest, ASimulatorThatDiesHangsOrRaises) {
             "killed by SIGSEGV (segmentation fault) in the simulation");
   EXPECT_EQ(simulate("sim: throw what").error.value().message, "what");
   const RankError hang = simulate("sim: hang", 0.3).error.value();
-  EXPECT_EQ(hang.kind, "hang");
+  EXPECT_EQ(hang.kind, ErrorKind::kHang);
   EXPECT_EQ(hang.rank, -1);
   EXPECT_FALSE(simulate("").error);
 }
@@ -390,7 +391,7 @@ void expect_that_neighbours_are_neither_lost_nor_blamed(WorkerPool& pool) {
     if (!run.error) {
       EXPECT_EQ(run.ranks.at(0).loss, static_cast<double>(done->ticket - 1));
     }
-    ++kinds[run.error ? run.error->kind : "none"];
+    ++kinds[run.error ? std::string(name_of(run.error->kind)) : "none"];
     scripts.erase(done->ticket);
   }
   EXPECT_TRUE(scripts.empty());

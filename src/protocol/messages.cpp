@@ -98,7 +98,7 @@ std::vector<StepValue> read_step_values(const Json& list, const PayloadReader& i
 Json write_error(const RankError& error) {
   const auto& [kind, rank, step, message, in_backward] = error;
   Json json;
-  json["kind"] = kind;
+  json["kind"] = name_of(kind);
   json["rank"] = rank;
   json["step"] = step;
   json["message"] = message;
@@ -118,7 +118,10 @@ std::string cut(const std::string& text) {
 
 RankError read_error(const Json& json) {
   RankError error;
-  error.kind = read_text(field(json, "kind"));
+  const std::string kind = read_text(field(json, "kind"));
+  const std::optional<ErrorKind> known = error_kind_named(kind);
+  if (!known) throw BadMessage("unknown kind of error \"" + cut(kind) + '"');
+  error.kind = *known;
   error.rank = read_int(field(json, "rank"));
   error.step = read_text(field(json, "step"));
   error.message = cut(read_text(field(json, "message")));
@@ -303,9 +306,9 @@ FiniteDifferences read_differences(const Json& json) {
 
 Json write_result(const Simulation& simulation, PayloadWriter& out) {
   const auto& [invalid, losses, loss_bounds, steps, cotangents, gradients, bounds, exact,
-               bound_notes, undecided, forward_only, single_loss, single_loss_bound,
-               single_gradients, single_bounds, file_truth, differences, held, cuts,
-               undecided_elements] = simulation;
+               bound_notes, undecided, forward_only, reaches_no_collective, single_loss,
+               single_loss_bound, single_gradients, single_bounds, file_truth, differences, held,
+               cuts, undecided_elements] = simulation;
   Json json;
   if (invalid) {
     const auto& [pointer, message, caret] = *invalid;
@@ -325,6 +328,7 @@ Json write_result(const Simulation& simulation, PayloadWriter& out) {
   json["bound_notes"] = write_texts(bound_notes);
   json["undecided"] = write_texts(undecided);
   json["forward_only"] = forward_only;
+  if (reaches_no_collective) json["reaches_no_collective"] = true;
   if (single_loss) json["single_loss"] = number(*single_loss);
   json["single_loss_bound"] = number(single_loss_bound);
   json["single_gradients"] = write_gradients(single_gradients, out);
@@ -355,6 +359,8 @@ Simulation read_simulation(const Json& json, const PayloadReader& in) {
   s.bound_notes = read_texts(field(json, "bound_notes"));
   s.undecided = read_texts(field(json, "undecided"));
   s.forward_only = read_text(field(json, "forward_only"));
+  if (const Json* nowhere = optional_field(json, "reaches_no_collective"))
+    s.reaches_no_collective = read_bool(*nowhere);
   if (const Json* loss = optional_field(json, "single_loss")) s.single_loss = read_number(*loss);
   s.single_loss_bound = read_number(field(json, "single_loss_bound"));
   s.single_gradients = read_gradients(field(json, "single_gradients"), in);
@@ -541,8 +547,7 @@ SharedFrame encode_request(std::uint64_t id, const RunRequest& request,
 }
 
 SharedFrame encode(const WorkReply& reply, const SharedPayload* expected) {
-  const auto& [id, what, error, output, elapsed_ns, entered, payload] =
-      reply;  // ours enter what the program says
+  const auto& [id, what, error, output, elapsed_ns, entered, payload] = reply;
   PayloadWriter out(expected);
   Json json = std::visit([&](const auto& result) { return write_result(result, out); }, what);
   json["kind"] = std::holds_alternative<Simulation>(what) ? "simulation" : "result";
@@ -550,6 +555,11 @@ SharedFrame encode(const WorkReply& reply, const SharedPayload* expected) {
   if (error) json["error"] = write_error(*error);
   if (!output.empty()) json["output"] = output;
   json["elapsed_ns"] = elapsed_ns;
+  if (!entered.empty()) {
+    Json calls = Json::array();
+    for (const NotedCall& call : entered) calls.push_back(write_noted_call(call));
+    json["entered"] = std::move(calls);
+  }
   return out.finish(json);
 }
 

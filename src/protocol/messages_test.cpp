@@ -354,12 +354,12 @@ TEST(Messages, Simulation) {
   s.held = {{"a", {kOdd}}};
   s.cuts = {"detach() in layer.py:12"};
   s.undecided_elements = {{"a", 2, 5, "a kink"}};
-  const WorkReply reply{3, s, RankError{"crash", -1, "y", "m"}, "printed \xff", 1234};
+  const WorkReply reply{3, s, RankError{ErrorKind::kCrash, -1, "y", "m"}, "printed \xff", 1234};
   const auto got = round_trip<WorkReply>(encode(reply), decode_any_reply);
   EXPECT_EQ(got.id, 3U);
   EXPECT_EQ(got.elapsed_ns, 1234);
   EXPECT_EQ(got.output, "printed \xef\xbf\xbd");  // made UTF-8
-  EXPECT_EQ(got.error.value().kind, "crash");
+  EXPECT_EQ(got.error.value().kind, ErrorKind::kCrash);
   EXPECT_EQ(got.error->rank, -1);
   EXPECT_EQ(got.error->step, "y");
   EXPECT_EQ(got.error->message, "m");
@@ -410,7 +410,7 @@ TEST(Messages, RankResult) {
   r.observed = {{"y", kOdd, {1, 2}, kOdd, {0, 1}, kEmpty, numbers({2}, {1, -0.0})},
                 {"z", kEmpty, {3, 1}, std::nullopt, {}, std::nullopt, std::nullopt}};
   r.shares = {std::nullopt, kEmpty, kOdd};
-  r.error = RankError{"exception", 2, "y", "tab\t"};
+  r.error = RankError{ErrorKind::kException, 2, "y", "tab\t"};
   const auto got = round_trip<WorkReply>(encode(WorkReply{1, r, {}, "", 0}), decode_any_reply);
   const auto& s = std::get<RankResult>(got.what);
   EXPECT_TRUE(same(s.loss, -0.0));
@@ -424,7 +424,7 @@ TEST(Messages, RankResult) {
   EXPECT_EQ(s.skipped, "why");
   expect_same(r.observed, s.observed);
   expect_same(r.shares, s.shares);
-  EXPECT_EQ(s.error.value().kind, "exception");
+  EXPECT_EQ(s.error.value().kind, ErrorKind::kException);
   EXPECT_EQ(s.error->rank, 2);
   EXPECT_EQ(s.error->step, "y");
   EXPECT_EQ(s.error->message, "tab\t");

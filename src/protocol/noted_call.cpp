@@ -43,6 +43,33 @@ NotedCall read_noted_call(const Json& json) {
   return call;
 }
 
+Json write_noted_call(const NotedCall& call) {
+  return {{"kind", call.kind},
+          {"op", call.op},
+          {"dtype", call.dtype},
+          {"shape", call.shape},
+          {"sizes_agree", call.sizes_agree},
+          {"root", call.root},
+          {"step", call.step},
+          {"in_backward", call.in_backward},
+          {"place", call.place},
+          {"group", call.group},
+          {"ranks", call.ranks},
+          {"is_between_two", call.is_between_two},
+          {"number", call.number}};
+}
+
+Json write_note(const NotedCall& call) {
+  Json json = write_noted_call(call);
+  json["entered"] = Json::array();
+  for (const auto& [group, calls] : call.entered)
+    json["entered"].push_back({{"group", group}, {"calls", calls}});
+  json["reported_all"] = call.reported_all;
+  json["recent"] = Json::array();
+  for (const NotedCall& recent : call.recent) json["recent"].push_back(write_noted_call(recent));
+  return json;
+}
+
 std::optional<NotedCall> read_note(const CallSlot& slot) {
   for (int i = 0; i < kTries; ++i) {
     const std::uint32_t version = slot.version;

@@ -26,7 +26,8 @@ struct NotedCall {
   std::string place;            // "loss.py:41", or empty
   std::string group;            // its name, the same on all its ranks
   std::vector<int> ranks;       // of the group; empty: of which it is not known
-  bool is_between_two = false;  // a message of which it is not known who else takes part
+  bool is_between_two = false;  // it is not known who else takes part: a message from anybody, a
+                                // group that the rank does not know
   std::uint64_t number = 0;  // among the collectives of its group that the rank has entered, from 1
   std::map<std::string, std::uint64_t> entered =
       {};                    // of a note: how many collectives of each group, this one among them

@@ -8,5 +8,9 @@ namespace distgrad {
 
 // Without what only a note has. Throws BadMessage.
 NotedCall read_noted_call(const Json&);
+Json write_noted_call(const NotedCall&);
+
+// With it.
+Json write_note(const NotedCall&);
 
 }  // namespace distgrad

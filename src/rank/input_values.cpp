@@ -9,6 +9,7 @@
 #include <system_error>
 #include <thread>
 
+#include "expression/evaluation_scope.h"
 #include "expression/scalar_type.h"
 #include "model/random_values.h"
 
@@ -62,7 +63,9 @@ at::Tensor random_value(const Program& program, const Input& input, const Random
     count *= size;
     shape.push_back(size);
   }
-  at::Tensor out = at::empty(shape, at::kDouble);
+  at::Tensor out = at::empty(
+      shape, at::device(constructor_device().is_meta() ? at::kMeta : at::kCPU).dtype(at::kDouble));
+  if (out.is_meta()) return out;
   const RandomValues values(spec, input.name, rank);
   fill(values, {out.data_ptr<double>(), static_cast<std::size_t>(count)});
   return out;

@@ -4,6 +4,7 @@
 
 #include <charconv>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "backends/backend_on_rank.h"
 #include "backends/self_test.h"
 #include "base/child_process.h"
+#include "rank/noted_calls.h"
 #include "rank/probe.h"
 #include "rank/runner.h"
 #include "rank/self_test_process.h"
@@ -33,6 +35,7 @@ distgrad::WorkerFunctions torch_functions() {
       return runner->run(request, expected);
     };
   };
+  functions.take_entered = distgrad::NotedCalls::take_entered;
   return functions;
 }
 
@@ -46,6 +49,9 @@ int descriptor_of(std::string_view text) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // libtorch then asks for huge pages for its large tensors. Most of such a case's time goes into
+  // the kernel's faults on fresh pages otherwise (docs/performance.md).
+  setenv("THP_MEM_ALLOC_ENABLE", "1", 0);
   const std::string_view what = argc > 1 ? argv[1] : "";
   if (what == "--self-test" && argc <= 3)
     return distgrad::run_self_test(argc == 3 ? argv[2] : "gloo");

@@ -6,18 +6,18 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include "protocol/noted_call_json.h"
+
 namespace distgrad {
 namespace {
 
-using Json = nlohmann::json;
-
-constexpr std::size_t kMostRecent = 4;
+// As ranks/noting.py has them.
+constexpr std::size_t kMostRecent = 4, kMostGroups = 12, kMostTold = 100;
 constexpr std::string_view kPrefix = "c10d::";
 
 struct Watched {
@@ -28,10 +28,14 @@ struct Watched {
 
 constexpr Watched kWatched[] = {
     {"allreduce_", "all_reduce", 0, true, true, false},
+    {"allreduce_coalesced_", "all_reduce", 0, true, true, false},
     {"allgather_", "all_gather", 1, true, false, false},
     {"_allgather_base_", "all_gather", 1, true, false, false},
+    {"allgather_coalesced_", "all_gather", 1, true, false, false},
+    {"allgather_into_tensor_coalesced_", "all_gather", 1, true, false, false},
     {"reduce_scatter_", "reduce_scatter", 1, true, true, false},
     {"_reduce_scatter_base_", "reduce_scatter", 1, true, true, false},
+    {"reduce_scatter_tensor_coalesced_", "reduce_scatter", 1, true, true, false},
     {"alltoall_", "all_to_all", 1, false, false, false},
     {"alltoall_base_", "all_to_all", 1, false, false, false},
     {"broadcast_", "broadcast", 0, true, false, true},
@@ -39,8 +43,10 @@ constexpr Watched kWatched[] = {
     {"gather_", "gather", 1, true, false, true},
     {"scatter_", "scatter", 0, true, false, true},
     {"barrier", "barrier", -1, false, false, false},
+    {"monitored_barrier_", "barrier", -1, false, false, false},
     {"send", "send", 0, false, false, true},
     {"recv_", "recv", 0, false, false, true},
+    {"recv_any_source_", "recv", 0, false, false, false},
 };
 
 const Watched* watched(std::string_view op) {
@@ -57,10 +63,12 @@ c10::intrusive_ptr<T> object_in(c10::ArrayRef<const c10::IValue> values) {
   return {};
 }
 
-std::optional<std::int64_t> first_integer(c10::ArrayRef<const c10::IValue> values) {
+// The root or the other end, and of a message its tag behind that.
+std::vector<std::int64_t> integers_in(c10::ArrayRef<const c10::IValue> values) {
+  std::vector<std::int64_t> integers;
   for (const c10::IValue& value : values)
-    if (value.isInt()) return value.toInt();
-  return std::nullopt;
+    if (value.isInt()) integers.push_back(value.toInt());
+  return integers;
 }
 
 std::string op_name(const c10d::ReduceOp& op) {
@@ -77,7 +85,7 @@ void add_tensors(const c10::IValue& value, std::vector<at::Tensor>& tensors) {
 }
 
 // As ranks/noting.py has it: of several of one shape, how many come first.
-void add_operand(const c10::IValue& value, Json& call) {
+void set_operand(NotedCall& call, const c10::IValue& value) {
   std::vector<at::Tensor> tensors;
   add_tensors(value, tensors);
   if (tensors.empty()) return;
@@ -90,8 +98,8 @@ void add_operand(const c10::IValue& value, Json& call) {
     shape = {elements};
   else if (tensors.size() > 1)
     shape.insert(shape.begin(), static_cast<std::int64_t>(tensors.size()));
-  call["dtype"] = c10::getDtypeNames(tensors[0].scalar_type()).first;
-  call["shape"] = shape;
+  call.dtype = c10::getDtypeNames(tensors[0].scalar_type()).first;
+  call.shape = std::move(shape);
 }
 
 NotedCalls* notes = nullptr;
@@ -104,7 +112,7 @@ struct Entered : at::ObserverContext {
 std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   if (std::strncmp(function.name(), kPrefix.data(), kPrefix.size()) != 0) return nullptr;
   const std::uint64_t number =
-      notes->enter(std::string(function.name()).substr(kPrefix.size()), function.inputs());
+      notes->enter(std::string_view(function.name()).substr(kPrefix.size()), function.inputs());
   return number == 0 ? nullptr : std::make_unique<Entered>(number);
 }
 
@@ -133,58 +141,80 @@ void NotedCalls::know(const c10d::ProcessGroup& group, const std::vector<int>& r
   groups_.try_emplace(&group, std::move(known));
 }
 
-void NotedCalls::begin_case() {
+void NotedCalls::begin_case(bool is_noted) {
   const std::lock_guard lock(mutex_);
   note_.waits = 0;
+  if (is_noted_ && !is_noted) write("");
+  is_noted_ = is_noted;
 }
 
-std::uint64_t NotedCalls::enter(const std::string& op, c10::ArrayRef<const c10::IValue> inputs) {
+std::vector<NotedCall> NotedCalls::take_entered() {
+  if (!notes) return {};
+  const std::lock_guard lock(notes->mutex_);
+  return std::exchange(notes->told_, {});
+}
+
+std::uint64_t NotedCalls::enter(std::string_view op, c10::ArrayRef<const c10::IValue> inputs) {
   const Watched* what = watched(op);
   const auto group = what ? object_in<c10d::ProcessGroup>(inputs) : nullptr;
-  if (!group) return 0;
   const std::lock_guard lock(mutex_);
-  const auto known = groups_.find(group.get());
-  if (known == groups_.end()) return 0;
-  const auto& [name, ranks] = known->second;
-  Json call = {{"kind", what->kind},
-               {"op", ""},
-               {"dtype", ""},
-               {"shape", Json::array()},
-               {"sizes_agree", what->sizes_agree},
-               {"root", -1},
-               {"step", slot_.step.load()},
-               {"in_backward", slot_.phase == Phase::kBackward},
-               {"place", ""},
-               {"group", name},
-               {"ranks", ranks},
-               {"is_between_two", false}};
-  if (what->operand >= 0) add_operand(inputs[static_cast<std::size_t>(what->operand)], call);
+  if (!group || !is_noted_) return 0;
+  NotedCall call;
+  call.kind = what->kind;
+  call.sizes_agree = what->sizes_agree;
+  call.step = slot_.step.load();
+  call.in_backward = slot_.phase == Phase::kBackward;
+  if (what->operand >= 0) set_operand(call, inputs[static_cast<std::size_t>(what->operand)]);
   if (const auto reduce = what->has_op ? object_in<c10d::ReduceOp>(inputs) : nullptr)
-    call["op"] = op_name(*reduce);
-  if (const auto root = what->has_root ? first_integer(inputs) : std::nullopt;
-      root && *root >= 0 && *root < static_cast<std::int64_t>(ranks.size()))
-    call["root"] = ranks[static_cast<std::size_t>(*root)];
-  const bool is_send = what->kind == "send";
-  if (is_send || what->kind == "recv") {
+    call.op = op_name(*reduce);
+  set_group(call, *group);
+  const std::vector<std::int64_t> integers = integers_in(inputs);
+  if (what->has_root && !integers.empty() && integers[0] >= 0 &&
+      integers[0] < std::ssize(call.ranks))
+    call.root = call.ranks[static_cast<std::size_t>(integers[0])];
+  const bool is_send = call.kind == "send";
+  if (is_send || call.kind == "recv") {
     // Counted like a collective of the two that exchange it.
-    const int own = ranks[static_cast<std::size_t>(group->getRank())], other = call["root"];
-    const int from = is_send ? own : other, to = is_send ? other : own;
-    call["group"] = name + " " + std::to_string(from) + "->" + std::to_string(to);
-    call["ranks"] = {std::min(own, other), std::max(own, other)};
+    call.is_between_two = call.root < 0;
+    call.group += " " + std::to_string(is_send ? rank_ : call.root) + "->" +
+                  std::to_string(is_send ? call.root : rank_);
+    if (integers.size() > 1) call.group += " " + std::to_string(integers[1]);
+    if (!call.is_between_two) call.ranks = {std::min(rank_, call.root), std::max(rank_, call.root)};
   }
-  const std::string key = call["group"];
-  call["number"] = ++entered_[key];
-  std::deque<std::string>& recent = recent_[key];
-  recent.push_back(call.dump());
-  if (recent.size() > kMostRecent) recent.pop_front();
-  call["recent"] = Json::array();
-  for (const std::string& text : recent) call["recent"].push_back(Json::parse(text));
-  call["entered"] = Json::array();
-  for (const auto& [entered, calls] : entered_)
-    call["entered"].push_back({{"group", entered}, {"calls", calls}});
-  write(call.dump());
+  count(call);
+  write(write_note(call).dump());
   note_.waits = 1;
   return ++count_;
+}
+
+void NotedCalls::set_group(NotedCall& call, const c10d::ProcessGroup& group) const {
+  const auto known = groups_.find(&group);
+  call.is_between_two = known == groups_.end();
+  if (call.is_between_two) return;
+  call.group = known->second.name;
+  call.ranks = known->second.ranks;
+}
+
+// What of the note is about other calls, too.
+void NotedCalls::count(NotedCall& call) {
+  if (!call.is_between_two) {
+    const auto found = std::find_if(entered_.begin(), entered_.end(),
+                                    [&](const auto& entry) { return entry.first == call.group; });
+    call.number = found == entered_.end() ? 1 : found->second + 1;
+    if (found != entered_.end()) entered_.erase(found);
+    entered_.emplace_back(call.group, call.number);
+  }
+  if (told_.size() < kMostTold) told_.push_back(call);
+  if (!call.is_between_two) {
+    std::deque<NotedCall>& recent = recent_[call.group];
+    recent.push_back(call);
+    if (recent.size() > kMostRecent) recent.pop_front();
+    call.recent = {recent.begin(), recent.end()};
+  }
+  call.reported_all = entered_.size() <= kMostGroups;
+  for (auto it = entered_.end() - std::min<std::ptrdiff_t>(std::ssize(entered_), kMostGroups);
+       it != entered_.end(); ++it)
+    call.entered.insert(*it);
 }
 
 void NotedCalls::follow(std::uint64_t number, const std::vector<c10::IValue>& outputs) {

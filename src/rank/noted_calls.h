@@ -10,9 +10,12 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "protocol/board.h"
+#include "protocol/noted_call.h"
 
 namespace distgrad {
 
@@ -25,13 +28,18 @@ class NotedCalls {
   static NotedCalls& on(Board&, int rank);
   NotedCalls(const NotedCalls&) = delete;
 
-  // The group's ranks, in its order. Calls of other groups are not noted.
+  // The group's ranks, in its order. Of other groups it is noted only that a call waits.
   void know(const c10d::ProcessGroup&, const std::vector<int>& ranks);
 
-  void begin_case();
+  // Whether it has code under test; else nothing of it is noted.
+  void begin_case(bool is_noted);
 
-  // Of an operator as the dispatcher knows it, "c10d::allreduce_". 0: it is not noted.
-  std::uint64_t enter(const std::string& operator_name, c10::ArrayRef<const c10::IValue> inputs);
+  // The collectives of the case that ends, the first ones of very many; none where nothing is
+  // noted.
+  static std::vector<NotedCall> take_entered();
+
+  // Of an operator as the dispatcher knows it, "allreduce_". 0: it is not noted.
+  std::uint64_t enter(std::string_view operator_name, c10::ArrayRef<const c10::IValue> inputs);
   // The calls with that number is only begun: is through with it once the work is done. One that
   // cannot be asked is taken to wait until the next one.
   void follow(std::uint64_t number, const std::vector<c10::IValue>& outputs);
@@ -42,17 +50,23 @@ class NotedCalls {
     std::vector<int> ranks;
   };
 
-  NotedCalls(Board& board, int rank) : slot_(board.ranks[rank]), note_(board.calls[rank]) {}
+  NotedCalls(Board& board, int rank)
+      : rank_(rank), slot_(board.ranks[rank]), note_(board.calls[rank]) {}
+  void set_group(NotedCall& call, const c10d::ProcessGroup&) const;
+  void count(NotedCall& call);
   void write(const std::string& text);
   void leave(std::uint64_t number);
 
+  int rank_;
   RankSlot& slot_;
   CallSlot& note_;
   std::mutex mutex_;  // of what follows: works are done in other threads
+  bool is_noted_ = true;
   std::map<const c10d::ProcessGroup*, KnownGroup> groups_;
-  std::map<std::string, std::uint64_t> entered_;           // by group
-  std::map<std::string, std::deque<std::string>> recent_;  // by group: its last calls, as JSON
-  std::uint64_t count_ = 0;                                // of all calls
+  std::vector<std::pair<std::string, std::uint64_t>> entered_;  // by group; the last used is last
+  std::map<std::string, std::deque<NotedCall>> recent_;         // by group: its last calls
+  std::vector<NotedCall> told_;                                 // of this case
+  std::uint64_t count_ = 0;                                     // of all calls
 };
 
 }  // namespace distgrad

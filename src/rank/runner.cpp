@@ -42,14 +42,14 @@ class WarningCollector : public c10::WarningHandler {
 
 // Gloo, NCCL, CUDA and c10d say what happened to a connection or a device; a rule or an operator
 // says what happened to the program. A timeout is c10d's own.
-std::string kind_of(const c10::Error& error) {
+ErrorKind kind_of(const c10::Error& error) {
   const std::string text = error.what_without_backtrace();
   const auto says = [&](const char* words) { return text.find(words) != std::string::npos; };
   const bool transport = says("gloo/") || says("Connection ") || says("NCCL error") ||
                          says("CUDA error") || says("CUDA out of memory") ||
                          dynamic_cast<const c10::DistError*>(&error) != nullptr;
-  if (transport && (says("timed out") || says("operation timeout"))) return "hang";
-  return transport ? "backend" : "exception";
+  if (transport && (says("timed out") || says("operation timeout"))) return ErrorKind::kHang;
+  return transport ? ErrorKind::kBackend : ErrorKind::kException;
 }
 
 }  // namespace
@@ -83,7 +83,7 @@ class Runner::Impl {
     step_ = step;
   }
 
-  RankError error(const std::string& kind, const std::string& message) const {
+  RankError error(ErrorKind kind, const std::string& message) const {
     RankError e;
     e.kind = kind;
     e.rank = rank_;
@@ -101,7 +101,7 @@ class Runner::Impl {
   std::unique_ptr<GroupConnections> connections_;
   std::vector<int> world_;
   std::map<std::string, std::unique_ptr<LibraryOperator>> operators_;  // by subject
-  NotedCalls* notes_ = nullptr;       // where there is an operator of the user's
+  NotedCalls* notes_ = nullptr;       // where there was an operator of the user's
   const Program* program_ = nullptr;  // of the case that runs
   int step_ = -1;
 };
@@ -122,6 +122,8 @@ class Runner::Impl::Case {
       result_.skipped = missing;
       return;
     }
+    is_noted_ = has_library_operator();
+    if (runner_.notes_) runner_.notes_->begin_case(is_noted_);
     runner_.use_backend(request_);
     if (is_mutant(request_.subject))
       mutated_.emplace(program_, request_.subject, runner_.rank_, runner_.connections());
@@ -182,6 +184,20 @@ class Runner::Impl::Case {
     return known.get();
   }
 
+  bool has_library_operator() const {
+    return std::any_of(program_.steps.begin(), program_.steps.end(), [&](const Step& step) {
+      return step.collective() && library_operator(step.collective()->kind);
+    });
+  }
+
+  // Where the user's code calls collectives, ours beside them are noted, too.
+  Connection& connection(const std::vector<int>& ranks) const {
+    Connection& connection = runner_.connections().of(ranks);
+    if (is_noted_) runner_.notes_->know(connection.process_group(), ranks);
+    connection.call_through_group(is_noted_);
+    return connection;
+  }
+
   // Null where nobody looks.
   std::shared_ptr<WatchedCall> watched(const Step& step, const at::Tensor& operand) {
     if (!observes_) return nullptr;
@@ -198,9 +214,7 @@ class Runner::Impl::Case {
     if (step.depends_on_gradient && !own.requires_grad())
       own = own.detach().clone().requires_grad_(true);
     const auto watch = watched(*step.step, own);
-    Connection& connection = runner_.connections().of(ranks);
-    runner_.notes_->know(connection.process_group(), ranks);
-    at::Tensor result = op({&spec, static_cast<int>(ranks.size())}, connection, ranks, own);
+    at::Tensor result = op({&spec, static_cast<int>(ranks.size())}, connection(ranks), ranks, own);
     if (watch) watch_graph(watch, own, result);
     if (result.requires_grad())
       result.register_hook(
@@ -262,7 +276,7 @@ class Runner::Impl::Case {
     const auto watch = watched(*step.step, operand);
     auto site = std::make_shared<CallSite>();
     site->call = Call{&spec, static_cast<int>(ranks.size())};
-    site->connection = &runner_.connections().of(ranks);
+    site->connection = &connection(ranks);
     site->enter_backward = [this, index] { runner_.enter(index, Phase::kBackward); };
     site->watch = watch;
     const std::string subject = subject_for(request_.subject, spec.kind);
@@ -359,7 +373,7 @@ class Runner::Impl::Case {
       if (observes_) result_.shares.push_back(optional_array(gradient));
       for (const auto& [axis, how] : input->sync) {
         const std::vector<int>& ranks = members(axis);
-        gradient = summed_where_present(runner_.connections().of(ranks), gradient, leaf);
+        gradient = summed_where_present(connection(ranks), gradient, leaf);
         // Also where no rank of this group has one: along the next axis others may, and wait for
         // this rank.
         if (gradient.defined() && how == Input::Sync::kMean)
@@ -401,6 +415,7 @@ class Runner::Impl::Case {
   std::vector<std::pair<const Input*, at::Tensor>> leaves_;
   std::vector<std::shared_ptr<WatchedCall>> watched_;  // by collective step
   std::optional<MutatedCalls> mutated_;
+  bool is_noted_ = false;
 };
 
 RankResult Runner::Impl::run(const RunRequest& request, const ExpectedValues* expected) {
@@ -409,20 +424,19 @@ RankResult Runner::Impl::run(const RunRequest& request, const ExpectedValues* ex
   const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
   const c10::WarningUtils::WarnAlways always(true);
   enter(-1, Phase::kForward);
-  if (notes_) notes_->begin_case();
   program_ = &request.program;  // here, as error() needs it when the Case is gone
   try {
     Case(*this, request, expected, result).run();
   } catch (const UnavailableBackend& e) {
     result.skipped = e.what();
   } catch (const UnusableOperator& e) {
-    result.error = error("subject", e.what());
+    result.error = error(ErrorKind::kSubject, e.what());
   } catch (const InvalidAt& e) {
-    result.error = error("exception", e.what());
+    result.error = error(ErrorKind::kException, e.what());
   } catch (const c10::Error& e) {
     result.error = error(kind_of(e), e.what_without_backtrace());
   } catch (const std::exception& e) {
-    result.error = error("exception", e.what());
+    result.error = error(ErrorKind::kException, e.what());
   }
   program_ = nullptr;
   result.warnings = std::move(warnings.texts);

@@ -6,12 +6,16 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
+#include <utility>
 
+#include "base/limits.h"
 #include "expression/syntax.h"
+#include "rank/backward_reach.h"
 #include "rank/compiled_program.h"
 #include "rank/driven_call.h"
 #include "rank/finite_differences.h"
 #include "rank/input_values.h"
+#include "rank/memory_need.h"
 #include "rank/simulated_call.h"
 #include "rules/rule.h"
 #include "tolerance/error_analysis.h"
@@ -95,29 +99,19 @@ class Oracle {
         calls_(calls) {}
 
   Simulation run() {
-    for (const Input& input : program_.inputs)
-      leaves_.push_back(make_leaf(program_, input, request_.leaves_by_rank));
-    if (request_.with_bounds) {
-      analysis_.emplace(program_.dtype, request_.on_gpu);
-      analysis_->set_backward_scale(largest_mean());
+    try {
+      run_all();
+    } catch (const std::exception&) {
+      count_memory();  // which says more than "can't allocate"
+      throw;
     }
-    run_forward();
-    run_backward();
-    if (request_.with_guards) {
-      if (program_.single_device) run_single_device();
-      for (const Program::Truth& truth : program_.truth) evaluate_truth(truth);
-    }
-    if (analysis_) {
-      out_.undecided = analysis_->undecided();
-      out_.exact = is_exact();
-    }
-    if (request_.with_differences) check_by_differences();
     return std::move(out_);
   }
 
   // The declared objective where each element of the leaves that require grad is `step` times
   // `directions` further on. Call it instead of run().
   double objective_at(const Tensors& directions, double step) {
+    is_counted_ = true;                                             // run() did
     const at::AutoGradMode graph(compiled_.loss_is_gradient_norm);  // which has a backward inside
     auto direction = directions.begin();
     for (const Input& input : program_.inputs) {
@@ -141,8 +135,41 @@ class Oracle {
   }
 
  private:
+  void run_all() {
+    for (const Input& input : program_.inputs) {
+      note_bytes(declared_bytes(program_, input));
+      leaves_.push_back(make_leaf(program_, input, request_.leaves_by_rank));
+    }
+    if (request_.with_bounds) {
+      analysis_.emplace(program_.dtype, request_.on_gpu);
+      analysis_->set_backward_scale(largest_mean());
+    }
+    run_forward();
+    run_backward();
+    if (request_.with_guards) {
+      out_.reaches_no_collective = reach_.is_nowhere() && !compiled_.loss_is_gradient_norm;
+      if (program_.single_device) run_single_device();
+      for (const Program::Truth& truth : program_.truth) evaluate_truth(truth);
+    }
+    if (analysis_) {
+      out_.undecided = analysis_->undecided();
+      out_.exact = is_exact();
+    }
+    if (request_.with_differences) check_by_differences();
+  }
+
   void place(const std::string& text) {
     if (analysis_) analysis_->set_place(text);
+  }
+
+  // Once they are large, what all of them take is counted.
+  void note_bytes(std::int64_t bytes) {
+    noted_bytes_ += bytes;
+    if (noted_bytes_ >= kWorthCounting) count_memory();
+  }
+
+  void count_memory() {
+    if (!std::exchange(is_counted_, true)) require_memory(compiled_, given_memory_bytes());
   }
 
   Array bound_array(const at::Tensor& x) const { return array_of(analysis_->bound_of(x)); }
@@ -171,7 +198,10 @@ class Oracle {
     for (const CompiledStep& step : compiled_.steps) {
       place("step " + step.step->name);
       Tensors values;
-      for (int r = 0; r < program_.world_size; ++r) values.push_back(step.text.evaluate(slots_[r]));
+      for (int r = 0; r < program_.world_size; ++r) {
+        values.push_back(step.text.evaluate(slots_[r]));
+        note_bytes(static_cast<std::int64_t>(values.back().nbytes()));
+      }
       if (step.step->collective()) values = exchanged(*step.step, values);
       for (int r = 0; r < program_.world_size; ++r) slots_[r][step.slot] = values[r];
       if (step.step->collective() || request_.with_cotangents) keep(step, values);
@@ -231,7 +261,9 @@ class Oracle {
       if (choice.step == step.name) rule = rule_named(choice.rule);
     if (std::string why = why_forward_only(*step.collective(), operands); !why.empty())
       out_.forward_only = std::move(why);
-    return simulate_step(program_, step, operands, rule, calls_);
+    Tensors outputs = simulate_step(program_, step, operands, rule, calls_);
+    if (request_.with_guards) reach_.watch(outputs);
+    return outputs;
   }
 
   void keep(const CompiledStep& step, const Tensors& values) {
@@ -254,9 +286,11 @@ class Oracle {
     for (std::size_t i = 0; i < request_.weights.size(); ++i) {
       const bool last = i + 1 == request_.weights.size();
       const bool keep_graph = !last || is_needed_again(i);
+      if (i == 0) reach_.begin();
       const Tensors grads = i == 0 && calls_
                                 ? gradients_with_calls(wanted, keep_graph)
                                 : gradients(losses_, request_.weights[i], wanted, keep_graph);
+      reach_.end();
       std::vector<Gradient> of_inputs;
       auto next = grads.begin();
       for (const Leaf& leaf : leaves_) {
@@ -567,9 +601,12 @@ class Oracle {
   std::vector<SimulatedCall>* calls_;
   std::vector<Leaf> leaves_;
   std::optional<ErrorAnalysis> analysis_;
+  BackwardReach reach_;
   std::vector<std::vector<c10::IValue>> slots_;  // by rank
   Tensors losses_;
   std::vector<Tensors> kept_;
+  std::int64_t noted_bytes_ = 0;  // of inputs and steps so far, views included
+  bool is_counted_ = false;
   Simulation out_;
 };
 

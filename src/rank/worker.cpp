@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <thread>
 #include <utility>
@@ -53,7 +52,9 @@ class CapturedOutput {
   UniqueFd file_;
 };
 
-RankError exception_text(const char* message, int rank) { return {"exception", rank, "", message}; }
+RankError exception_text(const char* message, int rank) {
+  return {ErrorKind::kException, rank, "", message};
+}
 
 class Worker {
  public:
@@ -142,6 +143,7 @@ class Worker {
     }
     reply.elapsed_ns = monotonic_ns() - started;
     reply.output = output_.take();
+    if (functions_.take_entered) reply.entered = functions_.take_entered();
     slot_.phase = Phase::kReply;
     return reply;
   }
@@ -213,10 +215,8 @@ void wait_for_a_free_core() {
 // Simulators have the whole limit, the ranks of a world share it. CUDA reserves addresses as if
 // they were memory.
 static void limit_memory(const WorkerStart& start) {
-  const char* given = std::getenv(kMemoryVariable);
-  if (given && start.transport.empty())
-    limit_memory(std::strtoull(given, nullptr, 10) /
-                 static_cast<std::uint64_t>(std::max(1, start.world_size)));
+  if (start.transport.empty())
+    limit_memory(given_memory_bytes() / static_cast<std::uint64_t>(std::max(1, start.world_size)));
 }
 
 void be_worker(WorkerStart start, const WorkerFunctions& functions) {

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "base/unique_fd.h"
 #include "model/run_result.h"
@@ -24,6 +25,7 @@ struct WorkerFunctions {
   std::function<void()> start;    // in each worker, before the first request
   std::function<Simulation(const SimulateRequest&)> simulate;
   std::function<RunCase(int rank, int world_size, Board*)> make_runner;
+  std::function<std::vector<NotedCall>()> take_entered = {};  // of the last case; may be null
 };
 
 // What the zygote hands to a worker.

@@ -86,7 +86,7 @@ TEST_F(WorkerTest, EndsAfterAnError) {
   send("");
   const WorkReply first = reply().value();
   const RankError error = std::get<RankResult>(first.what).error.value();
-  EXPECT_EQ(error.kind, "exception");
+  EXPECT_EQ(error.kind, ErrorKind::kException);
   EXPECT_EQ(error.rank, 2);
   EXPECT_EQ(error.message, "raised");
   EXPECT_FALSE(reply());

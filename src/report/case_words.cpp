@@ -21,10 +21,10 @@ std::string on_one_line(std::string text) {
 
 std::string headline(const CaseResult& r) {
   const Expectation& expected = r.which.expected;
-  if (is_wrong(r) && r.verdict == Verdict::kMatch && expected.verdict != "match")
+  if (is_wrong(r) && r.verdict == Verdict::kMatch && expected.verdict != Verdict::kMatch)
     return on_one_line(outcome_text(r));
   const bool told = r.verdict == Verdict::kSkipped || r.verdict == Verdict::kDisputed;
-  const bool plain = expected.verdict == "match" && r.verdict != Verdict::kMatch;
+  const bool plain = expected.verdict == Verdict::kMatch && r.verdict != Verdict::kMatch;
   if (!is_wrong(r) || told || plain || r.why.empty()) return on_one_line(outcome_text(r));
   return on_one_line(outcome_text(r) + "; " + r.why);
 }
@@ -63,11 +63,11 @@ std::string nothing_wrong(const Report& report) {
 }
 
 std::string finding_name(const CaseResult& r) {
-  if (r.verdict == Verdict::kError) return r.error ? r.error->kind : "error";
-  if (r.verdict == Verdict::kMismatch && !r.findings.empty()) {
+  if (r.verdict == Verdict::kError) return std::string(r.error ? name_of(r.error->kind) : "error");
+  if (!r.findings.empty()) {
     const Finding& first = r.findings.front();
-    return first.collective.empty() ? first.rule
-                                    : fmt::format("{} ({})", first.rule, first.collective);
+    return first.collective.empty() ? std::string(first.rule)
+                                    : fmt::format("{} ({})", first.rule.text(), first.collective);
   }
   return outcome_text(r);
 }

@@ -38,7 +38,7 @@ Report report_of(std::vector<CaseResult> cases) {
 
 CaseResult expected_mismatch() {
   CaseResult r = sample::in_place_mismatch("known.json");
-  r.which.expected.verdict = "mismatch";
+  r.which.expected.verdict = Verdict::kMismatch;
   r.as_expected = true;
   return r;
 }
@@ -52,7 +52,7 @@ CaseResult disputed() {
 // An expected failure that passes.
 CaseResult mended() {
   CaseResult r = sample::match("mended.json");
-  r.which.expected.verdict = "mismatch";
+  r.which.expected.verdict = Verdict::kMismatch;
   r.which.expected.finding = "tie";
   r.as_expected = false;
   r.why = "expected mismatch, got match";

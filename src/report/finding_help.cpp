@@ -93,6 +93,15 @@ constexpr std::array<HelpRow, kFindings.size()> kHelp = {{
     {"other-backward",
      "Compare the measured formula with the right one, term by term: it says what each rank's "
      "operand gets from each rank's cotangent."},
+    {"shape",
+     "Compare gradients of the same model, cut in the same way; a tensor may be stored "
+     "transposed."},
+    {"unknown",
+     "Compare gradients of the same model: names must be the same in both runs, and what is frozen "
+     "or unused in one must be so in the other."},
+    {"vacuous",
+     "Let the loss depend on what the collectives give, with cotangents that differ by rank and by "
+     "element; then a wrong backward shows."},
     {"unexplained",
      "Run the case with --verbose --full and look at which ranks and elements differ: the mistake "
      "is none of the known ones. Shorten the program step by step until the difference goes."},

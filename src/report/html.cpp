@@ -80,7 +80,6 @@ std::string counts_html(const Report& report) {
 }
 
 std::string verdicts_html(const Report& report) {
-  constexpr std::string_view kVerdicts[] = {"match", "mismatch", "error", "skipped", "disputed"};
   int counts[5][3] = {};  // as expected, not, neither
   for (const CaseResult& r : report.cases)
     ++counts[static_cast<std::size_t>(r.verdict)][is_wrong(r) ? 1 : r.as_expected ? 0 : 2];
@@ -115,9 +114,9 @@ std::string findings_html(const Report& report) {
   std::map<std::string_view, std::map<std::string, int>> files;  // of those that are not
   for (const CaseResult& r : report.cases)
     if (!r.findings.empty()) {
-      auto& [expected, not_expected] = counts[r.findings.front().rule];
+      auto& [expected, not_expected] = counts[r.findings.front().rule.text()];
       ++(is_wrong(r) ? not_expected : expected);
-      if (is_wrong(r)) ++files[r.findings.front().rule][r.which.scenario->file];
+      if (is_wrong(r)) ++files[r.findings.front().rule.text()][r.which.scenario->file];
     }
   std::string out;
   for (const FindingRow& row : kFindings) {

@@ -43,8 +43,8 @@ Json numbers(const std::vector<double>& values) {
 // --- What was expected and what was seen ---
 
 std::string expected_text(const Expectation& e) {
-  std::string text = e.verdict;
-  if (!e.finding.empty()) text += ": " + e.finding;
+  std::string text(name_of(e.verdict));
+  if (!e.finding.empty()) text += fmt::format(": {}", e.finding.text());
   if (!e.collective.empty()) text += " in " + e.collective;
   if (!e.message.empty()) text += fmt::format(" with \"{}\" in its message", e.message);
   if (!e.gradients.empty()) text += ", and gradients that the file gives";
@@ -70,7 +70,7 @@ Json matrices_json(const Measured& m) {
 Json findings_json(const CaseResult& r, SharedTexts& texts) {
   Json findings = Json::array();
   for (const Finding& f : r.findings) {
-    Json finding = {{"rule", f.rule},
+    Json finding = {{"rule", f.rule.text()},
                     {"step", f.step},
                     {"collective", f.collective},
                     {"ranks", f.ranks.empty() ? "" : ranks_text(f.ranks)},
@@ -275,7 +275,7 @@ Json lines_json(const std::vector<std::string>& lines, SharedTexts& texts) {
 Json error_json(const RankError& e, SharedTexts& texts) {
   bool is_cut = false;
   const std::string message = tail_of(e.message, kMessageBytes, is_cut);
-  return {{"kind", e.kind},
+  return {{"kind", name_of(e.kind)},
           {"rank", e.rank},
           {"step", e.step},
           {"message", texts.add(message)},

@@ -24,7 +24,6 @@ constexpr std::size_t kMostPictures = 12'000'000;  // from here on cases come wi
 constexpr std::size_t kLargestCase = 200'000;      // beyond it the pictures are left out
 constexpr std::size_t kPiece = 250'000;            // bytes, about
 constexpr std::string_view kStatuses[] = {"FAIL", "ERR", "ok", "skip", "disp"};
-constexpr std::string_view kVerdicts[] = {"match", "mismatch", "error", "skipped", "disputed"};
 
 // The number of each text, in the order they came up.
 class Numbers {
@@ -89,7 +88,8 @@ std::vector<std::size_t> by_interest(const Report& report) {
   for (const bool plain : {false, true})
     for (std::size_t i = 0; i < report.cases.size(); ++i) {
       const CaseResult& r = report.cases[i];
-      const bool is_plain = r.verdict == Verdict::kMatch || r.verdict == Verdict::kSkipped;
+      const bool is_plain =
+          (r.verdict == Verdict::kMatch && !is_vacuous(r)) || r.verdict == Verdict::kSkipped;
       if (!is_wrong(r) && is_plain == plain) order.push_back(i);
     }
   return order;
@@ -181,7 +181,7 @@ std::string place_in_file(const Case& c) {
 }
 
 Json case_row(const CaseResult& r, const Place& details, Tables& tables) {
-  const std::string finding = r.findings.empty() ? "" : r.findings.front().rule;
+  const std::string finding = r.findings.empty() ? std::string() : r.findings.front().rule;
   return {tables.file(r.which.scenario),
           valid_text(place_in_file(r.which)),
           status_index(r),

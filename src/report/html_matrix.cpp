@@ -26,8 +26,9 @@ struct Matrix {
 };
 
 std::string finding_of(const CaseResult& r) {
-  if (r.verdict == Verdict::kError) return r.error ? r.error->kind : "error";
-  return r.verdict == Verdict::kMismatch && !r.findings.empty() ? r.findings.front().rule : "";
+  if (r.verdict == Verdict::kError) return std::string(r.error ? name_of(r.error->kind) : "error");
+  if (r.findings.empty()) return "";
+  return r.findings.front().rule;
 }
 
 void add_once(std::vector<std::string>& names, const std::string& name) {

@@ -294,7 +294,7 @@ TEST(Html, OfSeveralFilesAndSubjectsTheSummaryHasAMatrix) {
   CaseResult bad = sample::in_place_mismatch("a&b.json");
   CaseResult known = sample::in_place_mismatch("known.json");
   known.as_expected = true;
-  known.which.expected.verdict = "mismatch";
+  known.which.expected.verdict = Verdict::kMismatch;
   const Report report =
       report_of({sample::match("right.json", ":subject=torch_nn", "torch_nn"), known, bad, bad,
                  sample::match("a&b.json", ":subject=torch_nn", "torch_nn")});

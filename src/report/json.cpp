@@ -21,8 +21,6 @@ using Part = std::optional<Array>;
 constexpr std::int64_t kSummarisedAbove = 1000;  // elements
 constexpr std::size_t kWorstElements = 10;
 
-constexpr std::string_view kVerdicts[] = {"match", "mismatch", "error", "skipped", "disputed"};
-
 // --- Values ---
 
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(number_text(value)); }
@@ -144,8 +142,8 @@ Json gradient_json(const GradientComparison& g, bool full) {
 }  // namespace
 
 Json expectation_json(const Expectation& e) {
-  Json out = {{"verdict", e.verdict}};
-  if (!e.finding.empty()) out["finding"] = e.finding;
+  Json out = {{"verdict", name_of(e.verdict)}};
+  if (!e.finding.empty()) out["finding"] = e.finding.text();
   if (!e.collective.empty()) out["collective"] = e.collective;
   if (!e.gradients.empty()) {
     Json gradients = Json::object();
@@ -199,7 +197,7 @@ Json finding_json(const Finding& f) {
   const auto or_null = [](const std::string& text) {
     return text.empty() ? Json(nullptr) : Json(text);
   };
-  Json out = {{"rule", f.rule},
+  Json out = {{"rule", f.rule.text()},
               {"collective", or_null(f.collective)},
               {"step", or_null(f.step)},
               {"ranks", f.ranks},
@@ -210,7 +208,7 @@ Json finding_json(const Finding& f) {
 }
 
 Json error_json(const RankError& e) {
-  return {{"kind", e.kind},
+  return {{"kind", name_of(e.kind)},
           {"rank", e.rank >= 0 ? Json(e.rank) : Json(nullptr)},
           {"step", e.step.empty() ? Json(nullptr) : Json(e.step)},
           {"message", e.message}};
@@ -236,7 +234,7 @@ Json case_json(const CaseResult& r, bool full) {
               {"dtype", traits(c.dtype).name},
               {"objective", spelled(c.objective)},
               {"device", c.device},
-              {"verdict", kVerdicts[static_cast<std::size_t>(r.verdict)]},
+              {"verdict", name_of(r.verdict)},
               {"expected", expectation_json(c.expected)},
               {"as_expected", r.as_expected ? Json(*r.as_expected) : Json(nullptr)},
               {"why", r.why}};

@@ -121,9 +121,12 @@ Report rich_report() {
   GradientComparison& g = odd.gradients[0];
   g.observed_by_rank = {std::nullopt, Array({2, 2}, {1, NAN, -HUGE_VAL, HUGE_VAL})};
   g.max_abs_error = HUGE_VAL;
-  odd.which.expected = {
-      "mismatch", "own-slice", "all_gather", "text", {{"x", {std::nullopt, Array::scalar(NAN)}}},
-      {}};
+  odd.which.expected = {Verdict::kMismatch,
+                        "own-slice",
+                        "all_gather",
+                        "text",
+                        {{"x", {std::nullopt, Array::scalar(NAN)}}},
+                        {}};
   odd.findings.push_back({"objective", "", "", {}, std::nullopt, "text"});
   GradientComparison joined;
   joined.input = "w";
@@ -148,7 +151,7 @@ Report rich_report() {
 TEST(JsonReport, AsInTheContract) {
   CaseResult r = sample::in_place_mismatch("scenarios/debate/all_reduce_sum.json");
   r.as_expected = true;
-  r.which.expected.verdict = "mismatch";
+  r.which.expected.verdict = Verdict::kMismatch;
   r.which.expected.finding = "identity-backward";
   r.findings[0].text = "...";
   r.warnings = {{0, "c10d::allreduce_: an autograd kernel was not registered ..."}};

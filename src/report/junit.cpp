@@ -73,7 +73,7 @@ std::string outcome_element(std::string_view element, std::string_view type,
 }
 
 std::string failure_type(const CaseResult& r) {
-  if (r.verdict == Verdict::kMismatch && !r.findings.empty()) return r.findings.front().rule;
+  if (!r.findings.empty()) return r.findings.front().rule;
   return "not-as-expected";
 }
 
@@ -81,8 +81,8 @@ std::string failure_type(const CaseResult& r) {
 std::string outcome_of(const CaseResult& r, const FormatContext& context, Counts& counts) {
   if (r.broken) {
     counts.errors = 1;
-    return outcome_element("error", r.error ? r.error->kind : "error", headline(r),
-                           reported_alone(r, context));
+    return outcome_element("error", std::string(r.error ? name_of(r.error->kind) : "error"),
+                           headline(r), reported_alone(r, context));
   }
   if (is_wrong(r)) {
     counts.failures = 1;
@@ -93,7 +93,7 @@ std::string outcome_of(const CaseResult& r, const FormatContext& context, Counts
     const std::string disputed = r.verdict == Verdict::kDisputed ? "disputed: " : "";
     return outcome_element("skipped", "", disputed + r.why, "");
   }
-  if (r.verdict == Verdict::kMatch) return {};
+  if (r.verdict == Verdict::kMatch && !is_vacuous(r)) return {};
   return "      <system-out>" + markup_escaped(reported_alone(r, context)) + "</system-out>\n";
 }
 

@@ -144,7 +144,7 @@ std::string by_finding(const Report& report) {
     const auto& [name, alike] = rows[i];
     const std::vector<Finding>& findings = alike.worst->findings;
     const auto row = std::find_if(kFindings.begin(), kFindings.end(), [&](const FindingRow& f) {
-      return !findings.empty() && f.name == findings.front().rule;
+      return !findings.empty() && f.name == findings.front().rule.text();
     });
     out +=
         fmt::format("| {} | {} | {} | {} |\n", prose(name), alike.count,

@@ -118,7 +118,8 @@ inline CaseResult hang(const std::string& file, const std::string& place) {
   r.verdict = Verdict::kError;
   r.as_expected = false;
   r.broken = true;
-  r.error = RankError{"hang", 1, "y", "rank 1 has been in all_reduce, backward, for 30 s"};
+  r.error =
+      RankError{ErrorKind::kHang, 1, "y", "rank 1 has been in all_reduce, backward, for 30 s"};
   r.distributed_losses.clear();
   return r;
 }

@@ -30,7 +30,7 @@ struct Rule {
   std::string_view help;
 };
 
-// What makes a job red and is no finding.
+// What makes a job red and is no finding of a collective; the last two are of saved gradients.
 constexpr Rule kOtherRules[] = {
     // id, meaning, help
     {"not-as-expected", "the case came out otherwise than its scenario file expects",
@@ -65,7 +65,7 @@ Json rule_json(const Rule& rule) {
 
 std::string rule_of(const CaseResult& r) {
   if (r.broken) return "rank-error";
-  if (r.verdict == Verdict::kMismatch && !r.findings.empty()) return r.findings.front().rule;
+  if (!r.findings.empty()) return r.findings.front().rule;
   return "not-as-expected";
 }
 
@@ -132,7 +132,7 @@ std::string explanation(const CaseResult& r) {
     text += "\nMeasured: " + short_formula(first.measured->formula) +
             "; right: " + short_formula(first.measured->right);
   for (std::size_t i = 1; i < r.findings.size(); ++i)
-    text += "\nOr: " + r.findings[i].rule + ": " + r.findings[i].text;
+    text += fmt::format("\nOr: {}: {}", r.findings[i].rule.text(), r.findings[i].text);
   return text;
 }
 

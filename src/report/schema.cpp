@@ -7,7 +7,9 @@
 
 #include "model/collective_kind.h"
 #include "model/dtype.h"
+#include "model/error_kind.h"
 #include "model/findings.h"
+#include "model/verdict.h"
 
 namespace distgrad {
 namespace {
@@ -18,6 +20,14 @@ Json type(const char* name) { return {{"type", name}}; }
 Json ref(const std::string& name) { return {{"$ref", "#/$defs/" + name}}; }
 Json list_of(Json items) { return {{"type", "array"}, {"items", std::move(items)}}; }
 Json one_of(std::vector<std::string> names) { return {{"enum", std::move(names)}}; }
+
+// A subject that cannot be loaded ends its cases without a report of them.
+std::vector<std::string> error_kinds() {
+  std::vector<std::string> names;
+  for (const std::string_view name : kErrorKinds)
+    if (name != name_of(ErrorKind::kSubject)) names.emplace_back(name);
+  return names;
+}
 Json or_null(Json schema) { return {{"anyOf", Json::array({std::move(schema), type("null")})}}; }
 Json described(Json schema, const char* text) {
   schema["description"] = text;
@@ -157,8 +167,7 @@ Json finding() {
 }
 
 Json error() {
-  return object({{"kind", described(one_of({"exception", "crash", "hang", "desync", "backend"}),
-                                    "What became of the ranks.")},
+  return object({{"kind", described(one_of(error_kinds()), "What became of the ranks.")},
                  {"rank", described(or_null(at_least(0)), "The one it happened on, if one.")},
                  {"step", described(or_null(type("string")), "The step it happened in, if known.")},
                  {"message", described(type("string"), "What the rank said.")}});
@@ -235,7 +244,7 @@ Json report_schema() {
   root["$defs"] = {{"number", number()},
                    {"tensor", tensor()},
                    {"tensor_summary", tensor_summary()},
-                   {"verdict", one_of({"match", "mismatch", "error", "skipped", "disputed"})},
+                   {"verdict", one_of({kVerdicts.begin(), kVerdicts.end()})},
                    {"rule", rules()},
                    {"gradient", gradient()},
                    {"expectation", expectation()},

@@ -54,7 +54,7 @@ std::string place_text(const Finding& f) {
 }
 
 std::string error_place(const RankError& e) {
-  std::string text = e.kind;
+  std::string text(name_of(e.kind));
   if (e.rank >= 0) text += fmt::format(" on rank {}", e.rank);
   if (!e.step.empty()) text += (e.in_backward ? " in the backward of step " : " in step ") + e.step;
   return text;
@@ -76,15 +76,18 @@ std::string outcome_text(const CaseResult& r) {
   switch (r.verdict) {
     case Verdict::kMatch: {
       const Expectation& wanted = r.which.expected;
-      if (!is_wrong(r) || wanted.verdict == "match") return "match";
-      return fmt::format("match, though the file expects {}{}", wanted.verdict,
-                         wanted.finding.empty() ? "" : ": " + wanted.finding);
+      if (!is_wrong(r) || wanted.verdict == Verdict::kMatch) {
+        if (r.findings.empty()) return "match";
+        return is_vacuous(r) ? "match, but vacuous" : "match, vacuous as expected";
+      }
+      return fmt::format("match, though the file expects {}{}", name_of(wanted.verdict),
+                         wanted.finding.empty() ? "" : fmt::format(": {}", wanted.finding.text()));
     }
     case Verdict::kMismatch: {
       const std::string verdict = "mismatch" + as_expected;
       if (r.findings.empty()) return verdict;
       const Finding& first = r.findings.front();
-      return verdict + ": " + first.rule + (expected ? "" : place_text(first));
+      return fmt::format("{}: {}{}", verdict, first.rule.text(), expected ? "" : place_text(first));
     }
     case Verdict::kError: {
       const std::string verdict = "error" + as_expected;
@@ -105,8 +108,8 @@ std::string outcome_text(const CaseResult& r) {
 namespace {
 
 bool is_plain_match(const Expectation& e) {
-  return e.verdict == "match" && e.finding.empty() && e.collective.empty() && e.message.empty() &&
-         e.gradients.empty();
+  return e.verdict == Verdict::kMatch && e.finding.empty() && e.collective.empty() &&
+         e.message.empty() && e.gradients.empty();
 }
 
 // --- One case ---
@@ -165,7 +168,7 @@ std::string findings_text(const CaseResult& r, const TextOptions& options) {
   std::string out = wrapped(r.findings.front().text, 2, options.width);
   std::vector<std::string> others;
   for (auto f = r.findings.begin() + 1; f != r.findings.end(); ++f) {
-    const std::string name = f->rule + place_text(*f);
+    const std::string name = std::string(f->rule) + place_text(*f);
     if (options.verbose) out += wrapped("Also " + name + ": " + f->text, 2, options.width);
     others.push_back(name);
   }
@@ -294,6 +297,8 @@ std::string summary_text(const Report& report, const TextOptions& options) {
   std::string text = options.simulated && sum.not_as_expected == 0
                          ? count_text(sum.as_expected, "case") + " simulated"
                          : fmt::format("{} as expected", sum.as_expected);
+  const auto vacuous = std::count_if(report.cases.begin(), report.cases.end(), is_vacuous);
+  if (vacuous > 0) text += fmt::format(" ({} vacuous)", vacuous);
   if (sum.not_as_expected > 0) text += fmt::format(", {} not", sum.not_as_expected);
   if (sum.broken > 0) text += fmt::format(", {} broken", sum.broken);
   if (sum.skipped > 0) text += fmt::format(", {} skipped", sum.skipped);
@@ -363,7 +368,10 @@ std::string case_text(const CaseResult& r, const TextOptions& options, std::size
   std::string out =
       status_text(r, options.color) + "  " +
       named_outcome(on_one_line(r.which.id), id_width, for_terminal(outcome_text(r)), options);
-  if (is_wrong(r) || options.verbose || options.simulated) out += detail(r, options);
+  if (is_wrong(r) || options.verbose || options.simulated)
+    out += detail(r, options);
+  else if (is_vacuous(r))
+    out += for_terminal(findings_text(r, options));
   return out;
 }
 
@@ -390,8 +398,9 @@ std::string TextReport::add(const CaseResult& r) {
     return out;
   }
   const Status status = status_of(r);
-  const std::string group = fmt::format("{}|{}", status_text(r, options_.color),
-                                        status.word == "ok" ? "as expected" : outcome_text(r));
+  const std::string group =
+      fmt::format("{}|{}", status_text(r, options_.color),
+                  status.word == "ok" && !is_vacuous(r) ? "as expected" : outcome_text(r));
   if (group_sizes_[group]++ == 0) groups_.push_back(group);
   return out;
 }

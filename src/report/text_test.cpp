@@ -23,7 +23,7 @@ Report report_of(std::vector<CaseResult> cases) {
 CaseResult as_expected_mismatch(const std::string& file) {
   CaseResult r = sample::in_place_mismatch(file);
   r.as_expected = true;
-  r.which.expected.verdict = "mismatch";
+  r.which.expected.verdict = Verdict::kMismatch;
   return r;
 }
 
@@ -133,7 +133,7 @@ TEST(TextReport, LongOutputIsCutToItsEnd) {
 TEST(TextReport, AMatchWhereAMismatchWasExpectedShowsBoth) {
   CaseResult r = sample::match("a.json");
   r.as_expected = false;
-  r.which.expected.verdict = "mismatch";
+  r.which.expected.verdict = Verdict::kMismatch;
   r.why = "expected mismatch, got match";
   GradientComparison g = sample::debated(sample::scalars({40, 60}));
   g.matches = {{"sum", true}};

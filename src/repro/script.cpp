@@ -160,7 +160,7 @@ std::string header_part(const ReproCase& repro) {
   const Finding* finding = repro.result.findings.empty() ? nullptr : &repro.result.findings.front();
   std::string text = "\"\"\"";
   const std::string what =
-      finding ? fmt::format("{}{}, ", finding->rule,
+      finding ? fmt::format("{}{}, ", finding->rule.text(),
                             finding->collective.empty() ? "" : " in " + finding->collective)
               : "";
   text += wrapped(docstring_text(what + repro.which.subject + ": " + shown_in_short(repro)), 0,

@@ -136,7 +136,7 @@ namespace {
 
 bool has_finding(const ReproCase& repro, std::string_view rule) {
   return std::any_of(repro.result.findings.begin(), repro.result.findings.end(),
-                     [&](const Finding& f) { return f.rule == rule; });
+                     [&](const Finding& f) { return f.rule.text() == rule; });
 }
 
 double largest(const std::vector<Gradient>& bounds, const std::string& input) {

@@ -101,8 +101,8 @@ TEST(Cases, SubjectsOfTheCommandLineReplaceTheFilesAndKeepItsExpectations) {
   const std::vector<Case> cases = expand(s, with({{"subject", "simclr,in_place"}}), "2.15.0");
   ASSERT_EQ(cases.size(), 2u);
   EXPECT_EQ(cases[0].subject, "simclr");
-  EXPECT_EQ(cases[0].expected.verdict, "match");
-  EXPECT_EQ(cases[1].expected.verdict, "mismatch");
+  EXPECT_EQ(cases[0].expected.verdict, Verdict::kMatch);
+  EXPECT_EQ(cases[1].expected.verdict, Verdict::kMismatch);
 }
 
 TEST(Cases, TheFirstExpectationThatAppliesCounts) {
@@ -118,12 +118,12 @@ TEST(Cases, TheFirstExpectationThatAppliesCounts) {
     return only(s, with({{"world_size", size}, {"dtype", dtype}, {"backend", backend}}), torch)
         .expected.verdict;
   };
-  EXPECT_EQ(verdict("1", "float32", "2.11.0"), "skipped");
-  EXPECT_EQ(verdict("2", "float32", "2.11.0+cpu"), "error");
-  EXPECT_EQ(verdict("2", "float64", "2.11.0"), "mismatch");
-  EXPECT_EQ(verdict("2", "float64", "2.13.0"), "match");
-  EXPECT_EQ(verdict("2", "float64", "2.13.0", "nccl"), "disputed");
-  EXPECT_EQ(verdict("2", "float64", ""), "match");
+  EXPECT_EQ(verdict("1", "float32", "2.11.0"), Verdict::kSkipped);
+  EXPECT_EQ(verdict("2", "float32", "2.11.0+cpu"), Verdict::kError);
+  EXPECT_EQ(verdict("2", "float64", "2.11.0"), Verdict::kMismatch);
+  EXPECT_EQ(verdict("2", "float64", "2.13.0"), Verdict::kMatch);
+  EXPECT_EQ(verdict("2", "float64", "2.13.0", "nccl"), Verdict::kDisputed);
+  EXPECT_EQ(verdict("2", "float64", ""), Verdict::kMatch);
 }
 
 TEST(Cases, AnotherObjectiveLeavesOutTruthAndExpectations) {
@@ -131,13 +131,13 @@ TEST(Cases, AnotherObjectiveLeavesOutTruthAndExpectations) {
       "\"truth\": {\"x\": \"2.0\"}, \"subjects\": {\"in_place\": {\"verdict\": \"mismatch\"}}");
   const Case other = only(s, with({{"objective", "mean"}}));
   EXPECT_TRUE(other.objective_overridden);
-  EXPECT_EQ(other.expected.verdict, "match");
+  EXPECT_EQ(other.expected.verdict, Verdict::kMatch);
   EXPECT_THAT(program_for(other).truth, IsEmpty());
   EXPECT_THAT(other.notes,
               ElementsAre(HasSubstr("the file's truth and expectations do not apply")));
   const Case same = only(s, with({{"objective", "sum"}}));
   EXPECT_FALSE(same.objective_overridden);
-  EXPECT_EQ(same.expected.verdict, "mismatch");
+  EXPECT_EQ(same.expected.verdict, Verdict::kMismatch);
   EXPECT_EQ(program_for(same).truth.size(), 1u);
 }
 
@@ -149,7 +149,7 @@ TEST(Cases, AnotherWorldSizeLeavesOutFiguresPinnedForTheFiles) {
   const Scenario figures = scenario("\"truth\": {\"x\": [2, 2]}, " + subjects);
   const Case four = only(figures, with({{"world_size", "4"}}));
   EXPECT_TRUE(four.world_size_overridden);
-  EXPECT_EQ(four.expected.verdict, "mismatch");
+  EXPECT_EQ(four.expected.verdict, Verdict::kMismatch);
   EXPECT_THAT(four.expected.gradients, IsEmpty());
   EXPECT_THAT(program_for(four).truth, IsEmpty());
   EXPECT_THAT(four.notes, ElementsAre(HasSubstr("figures pinned for another are not checked")));

@@ -14,7 +14,7 @@ namespace distgrad {
 namespace {
 
 const std::vector<std::string>& verdicts() {
-  static const std::vector<std::string> all = {"match", "mismatch", "error", "skipped", "disputed"};
+  static const std::vector<std::string> all(kVerdicts.begin(), kVerdicts.end());
   return all;
 }
 
@@ -104,21 +104,23 @@ void read_gradients(const JsonValue& value, Expectation& expectation, const Part
   }
 }
 
-// A part that a verdict cannot have: no finding comes with a match.
+// A part that a verdict cannot have: no finding but `vacuous` comes with a match.
 void check_parts_fit_verdict(const JsonValue& value, const Expectation& expectation,
                              Problems& problems) {
-  const std::string& verdict = expectation.verdict;
+  const Verdict verdict = expectation.verdict;
   const auto refuse = [&](std::string_view key, std::string_view why) {
     if (const auto part = value.member(key))
-      problems.at_key(*part, fmt::format("{} {}", in_quotes(verdict), why));
+      problems.at_key(*part, fmt::format("{} {}", in_quotes(name_of(verdict)), why));
   };
-  if (verdict == "match") {
-    refuse("finding", "has no finding; a finding comes with \"verdict\": \"mismatch\"");
+  if (verdict == Verdict::kMatch) {
+    if (expectation.finding != "vacuous")
+      refuse("finding", "has no finding but \"vacuous\"; others come with \"mismatch\"");
     refuse("collective", "blames no collective; a finding comes with \"verdict\": \"mismatch\"");
     refuse("message",
            "has no message; a message comes with \"error\", \"skipped\" or \"disputed\"");
   }
-  if (verdict == "error" || verdict == "skipped") refuse("gradients", "has no gradients");
+  if (verdict == Verdict::kError || verdict == Verdict::kSkipped)
+    refuse("gradients", "has no gradients");
 }
 
 Expectation read_expectation_object(const JsonValue& value, const Parts& parts) {
@@ -129,12 +131,13 @@ Expectation read_expectation_object(const JsonValue& value, const Parts& parts) 
   const auto verdict = value.member("verdict");
   const auto known =
       verdict ? read_name_among(*verdict, "verdict", verdicts(), problems) : std::nullopt;
-  if (known) expectation.verdict = *known;
+  if (known) expectation.verdict = *verdict_named(*known);
   if (!verdict) problems.missing(value, "verdict", "is missing; it is " + choices(verdicts()));
   if (const auto finding = value.member("finding")) {
     std::vector<std::string> names;
     for (const FindingRow& row : kFindings) names.emplace_back(row.name);
-    expectation.finding = read_name_among(*finding, "finding", names, problems).value_or("");
+    if (const auto name = read_name_among(*finding, "finding", names, problems))
+      expectation.finding = *FindingName::named(*name);
   }
   if (const auto collective = value.member("collective")) {
     std::vector<std::string> names;

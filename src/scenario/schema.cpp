@@ -164,8 +164,8 @@ Json expectation_definition() {
   when = at_least_one(std::move(when));
   const Json by_rank = list_of(any_of({ref("tensor"), {{"type", "null"}}}));
   const Json expectation = object(
-      {{"verdict", described(words({"match", "mismatch", "error", "skipped", "disputed"}),
-                             "what the case comes to")},
+      {{"verdict",
+        described(words({kVerdicts.begin(), kVerdicts.end()}), "what the case comes to")},
        {"finding", described(words(names_of(kFindings)), "it is among the findings")},
        {"collective", described(words(names_of(kCollectives)), "it is the one that is blamed")},
        {"gradients",

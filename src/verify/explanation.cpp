@@ -223,9 +223,9 @@ class Explainer {
     const std::string where = error->step.empty() ? "" : " in step " + error->step;
     out_.parting =
         fmt::format("{} did not get through{} ({}); the values above are the simulation's.", who,
-                    where, error->kind);
+                    where, name_of(error->kind));
     if (ExplainedValue* v = error->step.empty() ? nullptr : value_named(error->step))
-      v->mark = fmt::format("{} did not get through here ({})", who, error->kind);
+      v->mark = fmt::format("{} did not get through here ({})", who, name_of(error->kind));
   }
 
   void explain_comparison() {

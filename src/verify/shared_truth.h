@@ -31,7 +31,7 @@ struct SharedTruth {
 std::deque<std::shared_ptr<SharedTruth>> grouped_by_truth(std::span<const Case> cases,
                                                           const std::vector<std::size_t>& chosen);
 
-inline bool is_expected_to_match(const Case& c) { return c.expected.verdict == "match"; }
+inline bool is_expected_to_match(const Case& c) { return c.expected.verdict == Verdict::kMatch; }
 
 // What a truth is asked for at first. More is asked for where a case turns out to need it
 // (conclude.h).

@@ -140,7 +140,7 @@ class Verification {
   void on_truth(Truth truth, SimulationRun run) {
     truth->run = std::move(run);
     const Case& first = cases_[truth->cases.front()];
-    if (truth->run.error && truth->run.error->kind == "subject")
+    if (truth->run.error && truth->run.error->kind == ErrorKind::kSubject)
       return on_unusable_code(*truth, truth->run.error->message);
     std::optional<InvalidProgram> invalid = truth->run.simulation.invalid;
     bool impossible = first.world_size_overridden;
@@ -206,7 +206,7 @@ class Verification {
   void on_run(const std::pair<Truth, std::size_t>& what, const DistributedRun& run) {
     const auto& [truth, i] = what;
     const Case& c = cases_[i];
-    if (!run.error || run.error->kind != "subject") return conclude_from(*truth, i, &run);
+    if (!run.error || run.error->kind != ErrorKind::kSubject) return conclude_from(*truth, i, &run);
     // The user's mistake, and the same for every case: no case is worth trying again.
     if (unusable_.emplace(c.subject, c.python).second)
       listener_.on_invalid({c.subject, {}, "", run.error->message, ""});

@@ -118,6 +118,13 @@ def check_skipped():
     expect(distgrad(*GATE), 1, "simclr does not offer all_reduce")
 
 
+def check_vacuous():
+    edit(lambda s: s.update(loss="(y.detach() * x).sum()", truth={},
+                            subjects={"in_place": "match"}))
+    expect(distgrad("run", "scenarios"), 0, "(1 vacuous)")
+    expect(distgrad(*GATE), 1, "FAIL", "match, but vacuous")
+
+
 def check_audit():
     Path("layers.py").write_text(LAYER % OWN_SLICE)
     cheap = ["--without", "groups,shape,dtype,graph,operand,cotangent,dim", "--world-size", "2"]

@@ -24,10 +24,16 @@ struct Place {
 
 using Deed = void (*)(const Place&);
 
-at::Tensor sum_of(const Place& p, const at::Tensor& t) {
+at::Tensor reduction_of(const Place& p, const at::Tensor& t, c10d::ReduceOp op) {
   std::vector<at::Tensor> tensors = {t.contiguous().clone()};
-  p.group.allreduce(tensors)->wait();
+  c10d::AllreduceOptions options;
+  options.reduceOp = op;
+  p.group.allreduce(tensors, options)->wait();
   return tensors[0];
+}
+
+at::Tensor sum_of(const Place& p, const at::Tensor& t) {
+  return reduction_of(p, t, c10d::ReduceOp::SUM);
 }
 
 void broadcast_from(const Place& p, int root) {
@@ -40,6 +46,9 @@ void broadcast_from(const Place& p, int root) {
 void sum(const Place& p) { sum_of(p, p.t); }
 void half(const Place& p) { sum_of(p, p.t.slice(0, 0, 2)); }
 void integers(const Place& p) { sum_of(p, p.t.to(at::kInt)); }
+// As large as what the others give, so that nothing breaks.
+void large_integers(const Place& p) { sum_of(p, p.t.to(at::kLong)); }
+void maximum(const Place& p) { reduction_of(p, p.t, c10d::ReduceOp::MAX); }
 
 void gather(const Place& p) {
   std::vector<at::Tensor> own = {p.t.clone()};
@@ -55,6 +64,17 @@ void barrier(const Place& p) { p.group.barrier()->wait(); }
 void wait_for_a_message(const Place& p) {
   std::vector<at::Tensor> tensors = {p.t.clone()};
   p.group.recv(tensors, p.other(1), 0)->wait();
+}
+
+// In a group of which distgrad knows nothing.
+void wait_in_a_group_of_its_own(const Place& p) {
+  static auto own = [&] {
+    auto group = c10::make_intrusive<c10d::ProcessGroup>(p.group.getRank(), p.group.getSize());
+    group->setBackend(at::kCPU, c10d::ProcessGroup::BackendType::GLOO,
+                      p.group.getBackend(at::kCPU));
+    return group;
+  }();
+  wait_for_a_message({*own, p.t});
 }
 
 void raise_error(const Place&) { throw std::runtime_error("planted"); }
@@ -83,6 +103,8 @@ const std::map<std::string, Fault> kFaults = {
 
     {"shape", {{sum, gather}, {half, gather}}},
     {"dtype", {{sum, gather}, {integers, gather}}},
+    {"op", {{sum, gather}, {maximum, gather}}},
+    {"bits", {{sum, gather}, {large_integers, gather}}},
     {"root", {{from_first}, {from_second}}},
     {"barrier", {{sum, gather}, {barrier, gather}}},
     {"skips", {{sum, gather}, {gather}}},
@@ -90,6 +112,7 @@ const std::map<std::string, Fault> kFaults = {
     {"leavesearly", {{sum, gather}, {sum}}},
     {"onemore", {{sum, gather}, {sum, gather, sum}}},
     {"unsent", {{sum, gather}, {wait_for_a_message, sum, gather}}},
+    {"elsewhere", {{sum, gather}, {wait_in_a_group_of_its_own, sum, gather}}},
     {"raises", {{sum, gather}, {raise_error}}},
     {"raisesbetween", {{sum, gather}, {sum, raise_error}}},
     {"exits", {{sum, gather}, {end_well}}},

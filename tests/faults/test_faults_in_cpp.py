@@ -16,7 +16,7 @@ FAULTS = re.findall(r'^ +\{"(\w+)",', (Path(__file__).parent / "faulty.cpp").rea
                     re.MULTILINE)
 RIGHT = ("right", "slow")
 # It may come yet: told when the case's time is over
-UNTIL_ITS_TIME = ("asleep", "spins")
+UNTIL_ITS_TIME = ("asleep", "spins", "elsewhere")
 # What is reported of them, where it is no desync.
 KINDS = {
     **dict.fromkeys(("stopped", "asleep", "spins"), "hang"),
@@ -40,6 +40,8 @@ WORDS = {
     "kind": "rank {odd} is in broadcast of float64 [4], root 0; " + IN_SUM,
     "shape": "rank {odd} is in all_reduce sum of float64 [2]; " + IN_SUM,
     "dtype": "rank {odd} is in all_reduce sum of int32 [4]; " + IN_SUM,
+    "op": "rank {odd} is in all_reduce max of float64 [4]; " + IN_SUM,
+    "bits": "rank {odd} is in all_reduce sum of int64 [4]; " + IN_SUM,
     "root": "rank {odd} is in broadcast of float64 [4], root 1; ranks {others} are in broadcast "
             "of float64 [4], root 0",
     "barrier": "rank {odd} is in barrier; " + IN_SUM,
@@ -57,14 +59,35 @@ WORDS = {
 }
 
 
-def scenario(function, is_told_late):
+# With collectives of distgrad's own before and behind it, what the odd rank comes to next is seen,
+# too: as {(phase, fault): (step, words)}, of faults that are told otherwise then.
+AMONG_OTHERS = {
+    ("forward", "leaves"): ("w", "rank {odd} is in all_reduce sum of float64 [16]; ranks {others} "
+                                 "are in all_gather of float64 [4]"),
+    ("backward", "leaves"): ("v", "rank {odd} is in all_reduce sum of float64 [4, 4]; ranks "
+                                  "{others} are in all_gather of float64 [4]"),
+    ("forward", "leavesearly"): ("y", "rank {odd} is in all_reduce sum of float64 [4]; ranks "
+                                      "{others} are in all_gather of float64 [4]"),
+    ("backward", "root"): ("y", WORDS["root"]),
+    ("forward", "op"): ("y", WORDS["op"]),
+    ("forward", "right"): None,
+}
+
+
+def scenario(function, is_told_late, is_among_others=False):
+    subject, steps = f"all_reduce=library:{OPERATORS}:faulty::{function}", [{"y": {
+        "all_reduce": "x"}}]
+    if is_among_others:
+        subject += "+all_gather=reference+reduce_scatter=reference"
+        steps = [{"v": {"all_gather": "x"}}, {"y": {"all_reduce": "v.sum(0)"}},
+                 {"w": {"reduce_scatter": "y.repeat(4)"}}]
     return {
         "world_size": WORLD,
         "inputs": {"x": {"expr": "torch.arange(4.) + rank"}},
-        "steps": [{"y": {"all_reduce": "x"}}],
-        "loss": "(y * y).sum()",
+        "steps": steps,
+        "loss": "(y * y).sum()" + " + (w * w).sum() + (v * v).sum()" * is_among_others,
         "objective": "sum",
-        "subjects": {f"all_reduce=library:{OPERATORS}:faulty::{function}": "match"},
+        "subjects": {subject: "match"},
         "timeout_s": 2 if is_told_late else 1000,
     }
 
@@ -77,22 +100,52 @@ class Faults(unittest.TestCase):
                 for i, fault in enumerate(FAULTS):
                     odd = (i + (phase == "backward")) % WORLD
                     planted[f"{phase}_{fault}_{odd}"] = (phase, fault, odd)
-            for function, (_, fault, _) in planted.items():
-                (Path(folder) / f"{function}.json").write_text(
-                    json.dumps(scenario(function, fault in UNTIL_ITS_TIME)))
-            done = subprocess.run([DISTGRAD, "run", "--allow-code", "--jobs", "4", "--json", "-",
-                                   folder], capture_output=True, text=True)
-        cases = {case["name"]: case for case in json.loads(done.stdout)["cases"]}
-        self.assertEqual(cases.keys(), planted.keys(), done.stderr)
+            cases = self.run_all(folder, {
+                function: scenario(function, fault in UNTIL_ITS_TIME)
+                for function, (_, fault, _) in planted.items()})
         self.assertGreater(len(planted), 40)
         for name, what in planted.items():
             with self.subTest(name):
                 self.check(cases[name], *what)
 
+    def run_all(self, folder, scenarios):
+        for name, value in scenarios.items():
+            (Path(folder) / f"{name}.json").write_text(json.dumps(value))
+        done = subprocess.run([DISTGRAD, "run", "--allow-code", "--jobs", "4", "--json", "-",
+                               folder], capture_output=True, text=True)
+        cases = {case["name"]: case for case in json.loads(done.stdout)["cases"]}
+        self.assertEqual(cases.keys(), scenarios.keys(), done.stderr)
+        return cases
+
+    def test_among_collectives_of_distgrads_own(self):
+        odd = {what: 1 + i % 3 for i, what in enumerate(AMONG_OTHERS)}
+        odd["backward", "root"] = 3  # where nothing breaks
+        with tempfile.TemporaryDirectory() as folder:
+            cases = self.run_all(folder, {
+                f"{phase}_{fault}_{rank}": scenario(f"{phase}_{fault}_{rank}", False, True)
+                for (phase, fault), rank in odd.items()})
+        for what, rank in odd.items():
+            case = cases["_".join(map(str, (*what, rank)))]
+            with self.subTest(case["name"]):
+                if AMONG_OTHERS[what] is None:
+                    self.assertEqual(case["verdict"], "match", case)
+                    continue
+                step, words = AMONG_OTHERS[what]
+                error = case["error"]
+                self.assertEqual((error["kind"], error["rank"], error["step"]),
+                                 ("desync", rank, step), error)
+                others = ", ".join(str(r) for r in range(WORLD) if r != rank)
+                self.assertIn(words.format(odd=rank, others=others), error["message"])
+                self.assertNotIn("not done after", error["message"])
+
     def check(self, case, phase, fault, odd):
         error = case.get("error") or {}
         if fault in RIGHT:
             self.assertEqual((error, case["verdict"]), ({}, "match"))
+            return
+        if fault == "elsewhere":  # for whom it waits there is not known, so nobody is blamed
+            self.assertIn("not done after 2 s: ranks 0, 1, 2, 3 wait in step y (all_reduce), "
+                          + phase, error["message"])
             return
         kind, text = SHIFTED.get((phase, fault),
                                  (KINDS.get(fault, "desync"), WORDS.get(fault, "")))

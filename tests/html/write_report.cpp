@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kCasesOfFile = 40;
 constexpr const char* kSubjects[] = {"in_place", "torch_nn", "simclr", "horovod", "megatron"};
-constexpr const char* kFindings[] = {"identity-backward", "scaled", "own-slice",
+constexpr FindingName kFindings[] = {"identity-backward", "scaled", "own-slice",
                                      "missing-reduction", "unexplained"};
 
 const Scenario* scenario(int number) {
