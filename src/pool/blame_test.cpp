@@ -139,6 +139,14 @@ TEST(FirstCause, IsNotAnEchoEvenIfThatCameFirst) {
   EXPECT_EQ(first_cause(errors).rank, 2);
 }
 
+TEST(FirstCause, IsARanksOwnTimeoutRatherThanThatTheStoreIsGone) {
+  const std::vector<RankError> errors = {
+      backend(1, "Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server "
+                 "shutdown or crash?"),
+      {ErrorKind::kHang, 0, "y", "Watchdog caught collective operation timeout"}};
+  EXPECT_EQ(first_cause(errors).rank, 0);
+}
+
 TEST(FirstCause, IsTheCrashRatherThanWhatOthersSayOfTheConnection) {
   const std::vector<RankError> errors = {backend(0, "something unforeseen"),
                                          {ErrorKind::kCrash, 1, "", "killed by SIGSEGV"}};

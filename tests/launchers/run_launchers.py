@@ -272,15 +272,25 @@ def failures():
     folder.check_all_gone()
 
 
-def simulators_time():
-    """What processor time each has had, as a text."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+def simulators_time(folder):
+    """What processor time each of this test's has had, by its process."""
+    found = {}
+    for pid, name in folder.processes():
         with contextlib.suppress(OSError):
-            _, name, fields = re.split(r"[()]", stat.read_text())
             if name.startswith("dg simulator"):
-                found.append((stat.parent.name, *fields.split()[11:13]))
-    return str(sorted(found))
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                found[pid] = fields[11:13]
+    return found
+
+
+def simulators_rest(folder, seconds=5):
+    """Whether there are some, and none has had processor time: on a busy machine, too."""
+    before = simulators_time(folder)
+    for _ in range(seconds):
+        time.sleep(1)
+        if not before or simulators_time(folder) != before:
+            return False
+    return True
 
 
 def check_lost_audit():
@@ -291,9 +301,7 @@ def check_lost_audit():
         folder, reporting(folder, ["audit", "--world-size", "4", "--max-timeout", "300", subject]))
     wait_for((folder.path / "mark").exists, "the sleeping rank")
     # What ranks have done before it is judged when its simulation is there.
-    before = ""
-    while before != (before := simulators_time()):
-        time.sleep(1)
+    wait_for(lambda: simulators_rest(folder), "simulators at rest")
     started[2].kill()
     outputs = [process.communicate(timeout=100) for process in started]
     assert [p.returncode for p in started] == [3, 3, -9, 3], outputs
