@@ -174,6 +174,7 @@ void blame_what_fails(Judgement& j, const Failures& f) {
     ways.emplace_back("writes into its operand");
     texts.emplace_back(kWritesIntoItsOperand);
   }
+  j.only_fails = true;
   j.rule = fmt::format("{}, but it {}", j.rule, fmt::join(ways, ", and "));
   j.explanation = fmt::format("{}", fmt::join(texts, " "));
 }

@@ -47,6 +47,7 @@ struct Judgement {
   std::string rule;       // "adjoint", "identity-backward", ...
   bool wrong =
       false;  // right under no objective, or under another than the module's other collectives
+  bool only_fails = false;  // no gradient is wrong, and some cases end without one
   std::string explanation;  // of what is wrong; a sentence or a few
   std::optional<Measured>
       measured;  // the backward of one of the first cases; absent: it could not be measured

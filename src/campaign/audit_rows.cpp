@@ -42,24 +42,25 @@ class Planner {
         while_importing_(while_importing) {}
 
   AuditPlan make() {
-    const auto parts = parts_by_kind(options_.subject);
+    const std::vector<SubjectPart> parts = parts_of(options_.subject);
     for (const CollectiveKind kind : asked_)
-      if (!parts.empty() && !has_part(parts, kind))
+      if (!has_part(parts, kind))
         throw UserError(fmt::format("audit: --collective {}: {} runs other collectives",
                                     traits(kind).name, options_.subject));
-    for (const auto& [kind, part] : parts)
-      if (asked_.empty() || is_asked(kind)) add_part(part, {kind});
-    if (parts.empty()) add_part(options_.subject, asked_);
+    for (const SubjectPart& part : parts) {
+      if (!part.serves)
+        add_part(part, asked_);
+      else if (asked_.empty() || is_asked(*part.serves))
+        add_part(part, {*part.serves});
+    }
     if (plan_.rows.empty() && !plan_.unusable.empty()) throw UserError(plan_.unusable.front());
     return std::move(plan_);
   }
 
  private:
-  using Parts = std::vector<std::pair<CollectiveKind, std::string>>;
-
-  static bool has_part(const Parts& parts, CollectiveKind kind) {
-    return std::any_of(parts.begin(), parts.end(),
-                       [&](const auto& part) { return part.first == kind; });
+  static bool has_part(const std::vector<SubjectPart>& parts, CollectiveKind kind) {
+    return std::ranges::any_of(
+        parts, [&](const SubjectPart& p) { return p.serves.value_or(kind) == kind; });
   }
 
   bool is_asked(CollectiveKind kind) const {
@@ -67,13 +68,13 @@ class Planner {
   }
 
   // `kinds`: only these; empty: all that it has.
-  void add_part(const std::string& part, const std::vector<CollectiveKind>& kinds) {
+  void add_part(const SubjectPart& part, const std::vector<CollectiveKind>& kinds) {
     const bool is_one = kinds.size() == 1 && names_a_function(part);
-    if (!is_python_subject(part) || is_one || is_built_in_by_name(part))
-      return add_whole(part, kinds);
+    if (!part.is_python() || is_one || part.is_reference() || part.is_in_place())
+      return add_whole(part.text, kinds);
     const SubjectFunctions found =
         functions_of(part, kinds, interpreters_.find(options_.python), while_importing_);
-    if (found.is_built_in) return add_whole(part, kinds);
+    if (found.is_built_in) return add_whole(part.text, kinds);
     for (const SubjectFunction& f : found.functions) {
       if (!kinds.empty() && std::find(kinds.begin(), kinds.end(), f.kind) == kinds.end()) continue;
       if (f.problem.empty())
@@ -87,11 +88,6 @@ class Planner {
             name + ": which collective it is cannot be told from its name; KIND=python:" + name +
             " says it");
     if (!names_a_function(part)) note_lacking(found, kinds);
-  }
-
-  static bool is_built_in_by_name(const std::string& part) {
-    const std::string name = function_name(part);
-    return name == "reference" || name == "in_place";
   }
 
   void note_lacking(const SubjectFunctions& found, const std::vector<CollectiveKind>& kinds) {
@@ -125,15 +121,17 @@ class Planner {
     for (int i = 0; i < ops; ++i) {
       const auto op = static_cast<ReduceOp>(i);
       if (ops > 1 && !options_.ops.empty() && !contains(options_.ops, name_of(op))) continue;
-      plan_.rows.push_back({kind, op, subject, function_name(subject), trials(kind, op, subject)});
+      plan_.rows.push_back(
+          {kind, op, subject, read_part(subject).called(), trials(kind, op, subject)});
     }
   }
 
   // Rule sets and libraries know no checkpoint, autocast and so on, nor has what has a mode already
   // another one.
   std::vector<Trial> trials(CollectiveKind kind, ReduceOp op, const std::string& subject) const {
-    const bool is_code = is_python_subject(subject);
-    const bool has_modes = is_code && !split_mode(subject).second;
+    const SubjectPart part = read_part(subject);
+    const bool is_code = part.is_python();
+    const bool has_modes = is_code && !part.mode;
     BatteryOptions battery_options{options_.aspects, options_.objective, options_.world_size};
     std::vector<Aspect> tried = options_.aspects;
     if (!is_code) std::erase_if(tried, [](Aspect aspect) { return row_of(aspect).of_code; });

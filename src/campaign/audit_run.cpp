@@ -75,7 +75,7 @@ class Collector : public VerifyListener {
 std::string subject_of(const AuditRow& row, const Trial& trial) {
   // What has a mode or a part of its own is named for its collective; a library that runs
   // everything stays what it is.
-  const bool is_whole = !is_python_subject(row.subject) && !row.subject.starts_with("library:");
+  const bool is_whole = !is_foreign_code(row.subject);
   std::string subject = row.subject;
   if (!is_whole || trial.needs_all_reduce)
     subject = fmt::format("{}={}", traits(row.kind).name, subject);

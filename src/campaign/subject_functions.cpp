@@ -10,7 +10,6 @@
 #include "base/error.h"
 #include "base/interrupts.h"
 #include "base/lines.h"
-#include "model/subject_text.h"
 
 namespace distgrad {
 namespace {
@@ -19,8 +18,7 @@ using Json = nlohmann::json;
 
 constexpr std::string_view kMark =
     "\x1e"
-    "distgrad functions ";  // as finding.py has it
-constexpr std::string_view kPython = "python:", kLibrary = "library:";
+    "distgrad functions ";     // as finding.py has it
 constexpr int kImportS = 900;  // builds of extensions take minutes
 
 std::string kinds_text(const std::vector<CollectiveKind>& kinds) {
@@ -35,11 +33,11 @@ std::string why_no_answer(const std::string& part, const CapturedChild& child) {
   return fmt::format("{}: the process that imports it {}: {}", part, how, last_line(child.text));
 }
 
-Json ask(const std::string& part, const std::vector<CollectiveKind>& kinds,
+Json ask(const SubjectPart& part, const std::vector<CollectiveKind>& kinds,
          const Interpreter& python, const WhileImporting& while_importing) {
   ChildCommand command;
   command.arguments =
-      python_functions_command(python.path, std::string(split_mode(part).first), kinds_text(kinds));
+      python_functions_command(python.path, "python:" + part.called(), kinds_text(kinds));
   command.environment = {{"OMP_NUM_THREADS", "1"}, {"GLOO_SOCKET_IFNAME", "lo"}};
   const CapturedChild child = run_captured(command, kImportS, [&](double seconds) {
     while_importing(seconds);
@@ -48,54 +46,41 @@ Json ask(const std::string& part, const std::vector<CollectiveKind>& kinds,
   const std::size_t mark = child.text.rfind(kMark);
   if (mark == std::string::npos) {
     if (interrupted_by()) return Json::object();
-    throw UserError(why_no_answer(part, child));
+    throw UserError(why_no_answer(part.text, child));
   }
   return Json::parse(first_line(std::string_view(child.text).substr(mark + kMark.size())));
 }
 
 // "python:losses.py@checkpoint" and "GatherLayer": "python:losses.py:GatherLayer@checkpoint".
-std::string of_name(const std::string& part, const std::string& name) {
-  if (names_a_function(part)) return part;
-  const auto [place, mode] = split_mode(part);
-  return fmt::format("{}:{}{}", place, name, mode ? fmt::format("@{}", *mode) : "");
+std::string of_name(const SubjectPart& part, const std::string& name) {
+  if (names_a_function(part)) return part.text;
+  return fmt::format("python:{}:{}{}", part.place, name, part.mode ? "@" + *part.mode : "");
 }
 
 }  // namespace
 
-bool names_a_function(const std::string& part) {
-  const std::string_view place = split_mode(part).first;
-  if (!place.starts_with(kPython)) return true;
-  const std::string_view rest = place.substr(kPython.size());
-  if (rest == "reference" || rest == "in_place" || rest.find(".py:") != rest.npos) return true;
-  return !rest.ends_with(".py") && rest.find(':') != rest.npos;
+bool names_a_function(const SubjectPart& part) {
+  return !part.is_python() || !part.name.empty() || part.is_reference() || part.is_in_place();
 }
 
-std::string function_name(const std::string& part) {
-  std::string_view name =
-      part.starts_with(kPython) ? split_mode(part).first : std::string_view(part);
-  for (const std::string_view prefix : {kPython, kLibrary})
-    if (name.starts_with(prefix)) name.remove_prefix(prefix.size());
-  return std::string(name);
-}
-
-SubjectFunctions functions_of(const std::string& part, const std::vector<CollectiveKind>& kinds,
+SubjectFunctions functions_of(const SubjectPart& part, const std::vector<CollectiveKind>& kinds,
                               const Interpreter& python, const WhileImporting& while_importing) {
   const Json answer = ask(part, kinds, python, while_importing);
   SubjectFunctions found;
   if (answer.empty()) return found;  // interrupted
   if (answer.contains("error"))
-    throw UserError(fmt::format("{}: {}", part, answer["error"].get<std::string>()));
+    throw UserError(fmt::format("{}: {}", part.text, answer["error"].get<std::string>()));
   found.is_built_in = answer["built_in"];
   for (const Json& f : answer["functions"]) {
     SubjectFunction function;
     function.kind = collective_named(f["kind"].get<std::string>()).value();
     function.subject = of_name(part, f["name"]);
-    function.name = function_name(function.subject);
+    function.name = read_part(function.subject).called();
     function.problem = f["problem"];
     found.functions.push_back(std::move(function));
   }
   for (const Json& name : answer["unnamed"])
-    found.unnamed.push_back(function_name(of_name(part, name)));
+    found.unnamed.push_back(read_part(of_name(part, name)).called());
   return found;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "model/collective_kind.h"
+#include "model/subject_text.h"
 #include "verify/interpreters.h"
 
 namespace distgrad {
@@ -26,16 +27,13 @@ struct SubjectFunctions {
 // Called while the subject is imported, with the seconds so far.
 using WhileImporting = std::function<void(double)>;
 
-// `part`: "python:FILE.py", "python:MODULE:NAME", ..., without KIND=. `kinds`: only these; empty:
-// all that names tell. Throws UserError where it cannot be loaded, with its own words.
-SubjectFunctions functions_of(const std::string& part, const std::vector<CollectiveKind>& kinds,
+// Of code in Python. `kinds`: only these; empty: all that names tell. Throws UserError where it
+// cannot be loaded, with its own words.
+SubjectFunctions functions_of(const SubjectPart& part, const std::vector<CollectiveKind>& kinds,
                               const Interpreter& python, const WhileImporting& while_importing);
 
 // Whether the part of a subject is a single function, so that nobody need be asked:
 // "python:losses.py:GatherLayer".
-bool names_a_function(const std::string& part);
-
-// "losses.py:GatherLayer" of "python:losses.py:GatherLayer@checkpoint": how a reader knows it.
-std::string function_name(const std::string& part);
+bool names_a_function(const SubjectPart& part);
 
 }  // namespace distgrad

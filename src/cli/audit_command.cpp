@@ -87,10 +87,8 @@ bool is_rank_objective(const std::string& objective) {
 }
 
 bool has_mode(const std::string& subject) {
-  const auto parts = parts_by_kind(subject);
-  if (parts.empty()) return is_python_subject(subject) && split_mode(subject).second;
-  return std::any_of(parts.begin(), parts.end(),
-                     [](const auto& part) { return has_mode(part.second); });
+  return std::ranges::any_of(parts_of(subject),
+                             [](const SubjectPart& part) { return part.mode.has_value(); });
 }
 
 void check(const AuditOptions& options) {

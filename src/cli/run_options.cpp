@@ -113,23 +113,23 @@ void join_parts(std::vector<std::string>& subjects) {
   std::vector<std::string> joined;
   std::set<CollectiveKind> taken;
   for (const std::string& subject : subjects) {
-    const auto parts = parts_by_kind(subject);
-    if (parts.empty()) continue;
-    const bool is_next =
-        joined.empty() || std::any_of(parts.begin(), parts.end(),
-                                      [&](const auto& part) { return taken.contains(part.first); });
+    if (!has_parts(subject)) continue;
+    const std::vector<SubjectPart> parts = parts_of(subject);
+    const bool is_next = joined.empty() || std::ranges::any_of(parts, [&](const SubjectPart& part) {
+                           return taken.contains(*part.serves);
+                         });
     if (is_next) {
       joined.push_back(subject);
       taken.clear();
     } else {
       joined.back() += "+" + subject;
     }
-    for (const auto& [kind, part] : parts) taken.insert(kind);
+    for (const SubjectPart& part : parts) taken.insert(*part.serves);
   }
   for (const std::string& subject : joined)
     if (const std::string why = problem_with_subject(subject); !why.empty())
       throw UserError("run: --subject: " + why);
-  std::erase_if(subjects, [](const std::string& s) { return !parts_by_kind(s).empty(); });
+  std::erase_if(subjects, has_parts);
   subjects.insert(subjects.end(), joined.begin(), joined.end());
 }
 

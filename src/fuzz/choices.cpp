@@ -44,14 +44,14 @@ Offer offer_of(const std::string& subject, const CollectiveTraits& kind) {
 Offers all_offers() { return offers_of("reference"); }
 
 Offers offers_of(const std::string& subject) {
-  const auto parts = parts_by_kind(subject);
+  const std::vector<SubjectPart> parts = parts_of(subject);
   Offers offers;
   for (const CollectiveTraits& kind : kCollectives) {
-    const bool named = std::any_of(parts.begin(), parts.end(),
-                                   [&](const auto& part) { return part.first == kind.kind; });
-    if (parts.empty() || named || kind.kind == CollectiveKind::kAllReduce)
-      offers[static_cast<std::size_t>(kind.kind)] =
-          offer_of(parts.empty() ? subject : subject_for(subject, kind.kind), kind);
+    const bool is_served = std::ranges::any_of(parts, [&](const SubjectPart& part) {
+      return part.serves.value_or(kind.kind) == kind.kind;
+    });
+    if (is_served || kind.kind == CollectiveKind::kAllReduce)
+      offers[static_cast<std::size_t>(kind.kind)] = offer_of(subject_for(subject, kind.kind), kind);
   }
   return offers;
 }

@@ -27,20 +27,12 @@ double largest_gradient(const Simulation& simulation, std::size_t input) {
   return largest;
 }
 
-bool is_built_in(std::string_view part) {
-  constexpr std::string_view kPython = "python:";
-  if (!part.starts_with(kPython)) return !is_foreign_code(part);
-  const std::string_view name = split_mode(part.substr(kPython.size())).first;
-  return name == "reference" || name == "in_place";
-}
-
 }  // namespace
 
 bool is_code_of_users(std::string_view subject) {
-  const auto parts = parts_by_kind(subject);
-  if (parts.empty()) return !is_built_in(subject);
-  return std::any_of(parts.begin(), parts.end(),
-                     [](const auto& part) { return !is_built_in(part.second); });
+  return std::ranges::any_of(parts_of(subject), [](const SubjectPart& part) {
+    return part.code != SubjectPart::Code::kNone && !part.is_reference() && !part.is_in_place();
+  });
 }
 
 double roundings_of_users(DType dtype) {

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <optional>
 #include <stdexcept>
+#include <tuple>
 
 #include "model/group_order.h"
 
@@ -62,24 +63,71 @@ Mutation mutation_of(std::string_view text) {
   return mutation;
 }
 
-bool any_part(std::string_view subject, bool (*holds)(std::string_view)) {
-  const auto parts = parts_by_kind(subject);
-  if (parts.empty()) return holds(subject);
-  return std::any_of(parts.begin(), parts.end(),
-                     [&](const auto& part) { return holds(part.second); });
+bool any_part(std::string_view subject, bool (*holds)(const SubjectPart&)) {
+  return std::ranges::any_of(parts_of(subject), holds);
+}
+
+// "TEXT@MODE" as both. A '@' of a path is none: a mode has neither '/' nor '.'.
+std::pair<std::string_view, std::optional<std::string>> split_mode(std::string_view text) {
+  const std::size_t at = text.rfind('@');
+  if (at == text.npos || text.find_first_of("/.", at) != text.npos) return {text, std::nullopt};
+  return {text.substr(0, at), std::string(text.substr(at + 1))};
+}
+
+// "FILE.py:NAME", "FILE.py", "MODULE:NAME" or "MODULE": where the place ends. A file may have a
+// colon in its path, a module has none.
+std::size_t end_of_python_place(std::string_view target) {
+  if (const std::size_t ending = target.find(".py:"); ending != target.npos) return ending + 3;
+  return target.ends_with(".py") ? target.npos : target.find(':');
+}
+
+// "FILE.so:NAMESPACE::OP", likewise; a wrong one may have no "::", or no colon.
+std::size_t end_of_library_place(std::string_view target) {
+  const std::size_t scope = target.rfind("::");
+  return scope == target.npos || scope == 0 ? target.find(':') : target.rfind(':', scope - 1);
+}
+
+void split_place(std::string_view target, std::size_t end, SubjectPart& part) {
+  if (end != target.npos && end + 1 == target.size()) end = target.npos;  // a ':' before nothing
+  part.place = target.substr(0, end);
+  if (end != target.npos) part.name = target.substr(end + 1);
 }
 
 }  // namespace
 
-std::vector<std::pair<CollectiveKind, std::string>> parts_by_kind(std::string_view subject) {
-  std::vector<std::pair<CollectiveKind, std::string>> parts;
+SubjectPart read_part(std::string_view text) {
+  SubjectPart part;
+  part.text = text;
+  if (text.starts_with(kPython)) {
+    part.code = SubjectPart::Code::kPython;
+    std::tie(text, part.mode) = split_mode(text.substr(kPython.size()));
+    split_place(text, end_of_python_place(text), part);
+  } else if (text.starts_with(kLibrary)) {
+    part.code = SubjectPart::Code::kLibrary;
+    text.remove_prefix(kLibrary.size());
+    split_place(text, end_of_library_place(text), part);
+  } else {
+    part.place = text;
+  }
+  return part;
+}
+
+bool has_parts(std::string_view subject) {
+  std::size_t length = 0;
+  return kind_at(subject, length).has_value();
+}
+
+std::vector<SubjectPart> parts_of(std::string_view subject) {
+  if (!has_parts(subject)) return {read_part(subject)};
+  std::vector<SubjectPart> parts;
   std::size_t length = 0;
   while (const auto kind = kind_at(subject, length)) {
     subject.remove_prefix(length);
     std::size_t end = subject.find('+');  // a path may have one, too
     while (end != subject.npos && !kind_at(subject.substr(end + 1), length))
       end = subject.find('+', end + 1);
-    parts.emplace_back(*kind, subject.substr(0, end));
+    parts.push_back(read_part(subject.substr(0, end)));
+    parts.back().serves = kind;
     if (end == subject.npos) break;
     subject.remove_prefix(end + 1);
   }
@@ -87,28 +135,18 @@ std::vector<std::pair<CollectiveKind, std::string>> parts_by_kind(std::string_vi
 }
 
 std::string subject_for(std::string_view subject, CollectiveKind kind) {
-  const auto parts = parts_by_kind(subject);
-  if (parts.empty()) return std::string(subject);
-  for (const auto& [of, what] : parts)
-    if (of == kind) return what;
+  for (const SubjectPart& part : parts_of(subject))
+    if (part.serves.value_or(kind) == kind) return part.text;
   return std::string(kReference);
-}
-
-std::pair<std::string_view, std::optional<std::string_view>> split_mode(std::string_view part) {
-  const std::size_t at = part.rfind('@');
-  // A '@' of a path, if a mode can have neither.
-  if (at == part.npos || part.find_first_of("/.", at) != part.npos) return {part, std::nullopt};
-  return {part.substr(0, at), part.substr(at + 1)};
 }
 
 std::string subject_in_mode(std::string_view subject, CollectiveKind kind, std::string_view mode) {
   const std::string ending = "@" + std::string(mode);
-  const auto parts = parts_by_kind(subject);
-  if (parts.empty()) return std::string(subject) + ending;
+  if (!has_parts(subject)) return std::string(subject) + ending;
   std::string text;
-  for (const auto& [of, what] : parts)
-    text += (text.empty() ? "" : "+") + std::string(traits(of).name) + "=" + what +
-            (of == kind ? ending : "");
+  for (const SubjectPart& part : parts_of(subject))
+    text += (text.empty() ? "" : "+") + std::string(traits(*part.serves).name) + "=" + part.text +
+            (part.serves == kind ? ending : "");
   return text;
 }
 
@@ -124,26 +162,20 @@ std::vector<Mutation> mutations_of(std::string_view subject) {
 }
 
 bool is_python_subject(std::string_view subject) {
-  return any_part(subject, [](std::string_view part) { return part.starts_with(kPython); });
+  return any_part(subject, [](const SubjectPart& part) { return part.is_python(); });
 }
 
 bool runs_in_python(std::string_view subject) {
-  return is_python_subject(subject) ||
-         (parts_by_kind(subject).empty() ? subject == kReference || subject == "in_place"
-                                         : !any_part(subject, [](std::string_view part) {
-                                             return part != kReference && part != "in_place";
-                                           }));
+  return is_python_subject(subject) || !any_part(subject, [](const SubjectPart& part) {
+           return !part.is_reference() && !part.is_in_place();
+         });
 }
 
 bool is_foreign_code(std::string_view subject) {
-  return any_part(subject, [](std::string_view part) {
-    return part.starts_with(kPython) || part.starts_with(kLibrary);
-  });
+  return any_part(subject,
+                  [](const SubjectPart& part) { return part.code != SubjectPart::Code::kNone; });
 }
 
-bool is_reference(std::string_view subject) {
-  if (subject.starts_with(kPython)) subject = split_mode(subject.substr(kPython.size())).first;
-  return subject == kReference;
-}
+bool is_reference(std::string_view subject) { return read_part(subject).is_reference(); }
 
 }  // namespace distgrad

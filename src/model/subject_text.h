@@ -13,9 +13,38 @@
 
 namespace distgrad {
 
-// "all_gather=python:f.py:g+all_reduce=in_place" by collective, in the order written; empty for a
-// subject that serves all.
-std::vector<std::pair<CollectiveKind, std::string>> parts_by_kind(std::string_view subject);
+// What runs one collective, or all of them.
+struct SubjectPart {
+  enum class Code {
+    kNone,    // a name of model/libraries.h, mutants, or what is no subject
+    kPython,  // "python:FILE.py:NAME@MODE", "python:MODULE:NAME", "python:FILE.py", "python:MODULE"
+    kLibrary,  // "library:FILE.so:NAMESPACE::OP"
+  };
+  std::string text;                      // as written, without "KIND="
+  std::optional<CollectiveKind> serves;  // of "KIND=TEXT"; nullopt: all
+  Code code = Code::kNone;
+  std::string place;                // the file or module; all of the text where it is no code
+  std::string name;                 // what is called there; may be empty
+  std::optional<std::string> mode;  // of code in Python; it need not be one of kSubjectModes
+
+  bool is_python() const { return code == Code::kPython; }
+  bool is_file() const { return place.ends_with(".py"); }
+  // The code's own words: "losses.py:Gather.apply", without what stands before and behind it.
+  std::string called() const { return name.empty() ? place : place + ":" + name; }
+  // distgrad's own collectives, in C++ or Python.
+  bool is_reference() const { return code != Code::kLibrary && called() == "reference"; }
+  bool is_in_place() const { return code != Code::kLibrary && called() == "in_place"; }
+};
+
+// Of a text without "KIND=". Each text is one; which are subjects, scenario/subject_name.h knows.
+SubjectPart read_part(std::string_view text);
+
+// "all_gather=python:f.py:g+all_reduce=in_place" in the order written; one part that serves all for
+// what is not of this form. Never empty.
+std::vector<SubjectPart> parts_of(std::string_view subject);
+
+// Whether it is of that form.
+bool has_parts(std::string_view subject);
 
 // What of `subject` runs this collective; "reference" where a subject for other collectives leaves
 // it to that.
@@ -25,10 +54,6 @@ std::string subject_for(std::string_view subject, CollectiveKind kind);
 // src/python/distgrad/ranks/modes.py has what each means.
 inline constexpr std::string_view kSubjectModes[] = {
     "checkpoint", "checkpoint-reentrant", "autocast", "async", "compile", "shared"};
-
-// A part without its "@MODE", and the text after the '@'; nullopt where there is no such ending.
-// The text need not be a mode.
-std::pair<std::string_view, std::optional<std::string_view>> split_mode(std::string_view part);
 
 // `subject` with "@MODE" for the part that runs this collective.
 std::string subject_in_mode(std::string_view subject, CollectiveKind kind, std::string_view mode);

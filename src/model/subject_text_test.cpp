@@ -11,11 +11,55 @@ using testing::IsEmpty;
 using testing::Pair;
 
 TEST(SubjectText, PartsByKind) {
-  EXPECT_THAT(parts_by_kind("torch_nn"), IsEmpty());
-  EXPECT_THAT(parts_by_kind("python:a=b.py:f"), IsEmpty()) << "the '=' is the path's";
-  EXPECT_THAT(parts_by_kind("all_gather=python:x+y=1.py:G.apply+all_reduce=in_place"),
+  const auto served = [](const SubjectPart& part) { return std::pair(part.serves, part.text); };
+  const auto texts = [&](std::string_view subject) {
+    std::vector<std::pair<std::optional<CollectiveKind>, std::string>> found;
+    std::ranges::transform(parts_of(subject), std::back_inserter(found), served);
+    return found;
+  };
+  EXPECT_THAT(texts("torch_nn"), ElementsAre(Pair(std::nullopt, "torch_nn")));
+  EXPECT_THAT(texts("python:a=b.py:f"), ElementsAre(Pair(std::nullopt, "python:a=b.py:f")))
+      << "the '=' is the path's";
+  EXPECT_THAT(texts("all_gather=python:x+y=1.py:G.apply+all_reduce=in_place"),
               ElementsAre(Pair(CollectiveKind::kAllGather, "python:x+y=1.py:G.apply"),
                           Pair(CollectiveKind::kAllReduce, "in_place")));
+  EXPECT_TRUE(has_parts("all_gather=simclr"));
+  EXPECT_FALSE(has_parts("simclr"));
+}
+
+TEST(SubjectText, PlaceNameAndMode) {
+  using enum SubjectPart::Code;
+  struct Row {
+    const char* text;
+    SubjectPart::Code code;
+    const char *place, *name;
+    std::optional<std::string> mode;
+  };
+  const Row rows[] = {
+      {"python:f.py:G.apply", kPython, "f.py", "G.apply", {}},
+      {"python:f.py", kPython, "f.py", "", {}},
+      {"python:C:/a.py:g@async", kPython, "C:/a.py", "g", "async"},
+      {"python:a.b:g", kPython, "a.b", "g", {}},
+      {"python:a.b@compile", kPython, "a.b", "", "compile"},
+      {"python:m@", kPython, "m", "", ""},
+      {"python:a@b/f.py:g", kPython, "a@b/f.py", "g", {}},
+      {"python:a@b.py:g@async", kPython, "a@b.py", "g", "async"},
+      {"python:f.py:", kPython, "f.py:", "", {}},
+      {"python::g", kPython, "", "g", {}},
+      {"library:a:b.so:ns::op", kLibrary, "a:b.so", "ns::op", {}},
+      {"library:b.so:ns", kLibrary, "b.so", "ns", {}},
+      {"library:b.so::op", kLibrary, "b.so::op", "", {}},
+      {"simclr", kNone, "simclr", "", {}},
+      {"simclr@async", kNone, "simclr@async", "", {}},
+  };
+  for (const Row& row : rows) {
+    const SubjectPart part = read_part(row.text);
+    EXPECT_EQ(part.code, row.code) << row.text;
+    EXPECT_EQ(part.place, row.place) << row.text;
+    EXPECT_EQ(part.name, row.name) << row.text;
+    EXPECT_EQ(part.mode, row.mode) << row.text;
+    EXPECT_EQ(part.text, row.text);
+  }
 }
 
 TEST(SubjectText, OthersAreLeftToTheReference) {
@@ -25,13 +69,6 @@ TEST(SubjectText, OthersAreLeftToTheReference) {
 }
 
 TEST(SubjectText, Modes) {
-  EXPECT_EQ(
-      split_mode("python:f.py:g@checkpoint"),
-      std::pair(std::string_view("python:f.py:g"), std::optional<std::string_view>("checkpoint")));
-  EXPECT_EQ(split_mode("python:m@").second, "");
-  EXPECT_EQ(split_mode("python:a@b/f.py:g").second, std::nullopt) << "the '@' is the path's";
-  EXPECT_EQ(split_mode("python:a@b.py:g").second, std::nullopt);
-  EXPECT_EQ(split_mode("python:a@b.py:g@async").second, "async");
   EXPECT_EQ(subject_in_mode("python:m", CollectiveKind::kAllReduce, "async"), "python:m@async");
   EXPECT_EQ(subject_in_mode("all_gather=python:m:f+all_reduce=in_place", CollectiveKind::kAllGather,
                             "compile"),

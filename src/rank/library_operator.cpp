@@ -11,6 +11,7 @@
 #include <set>
 
 #include "backends/torch_connection.h"
+#include "model/subject_text.h"
 
 namespace distgrad {
 namespace {
@@ -37,16 +38,9 @@ bool names_dim(std::string_view n) {
 bool names_size(std::string_view n) { return is_one_of(n, {"group_size", "world_size"}); }
 bool names_splits(std::string_view n) { return is_one_of(n, {"splits", "split_sizes"}); }
 
-std::pair<std::string, std::string> file_and_operator(const std::string& subject) {
-  constexpr std::string_view kPrefix = "library:";
-  const std::string rest = subject.substr(subject.starts_with(kPrefix) ? kPrefix.size() : 0);
-  const std::size_t scope = rest.rfind("::");
-  const std::size_t colon = rest.rfind(':', scope - 1);
-  return {rest.substr(0, colon), rest.substr(colon + 1)};
-}
-
 c10::OperatorHandle load(const std::string& subject) {
-  const auto [file, name] = file_and_operator(subject);
+  const SubjectPart part = read_part(subject);
+  const std::string &file = part.place, &name = part.name;
   // A name without a slash would be looked for where the system's libraries are.
   const std::string path = file.find('/') == std::string::npos ? "./" + file : file;
   if (dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr)
@@ -114,7 +108,7 @@ bool has_result_on_root_only(CollectiveKind kind) {
 }  // namespace
 
 LibraryOperator::LibraryOperator(const std::string& subject)
-    : name_(file_and_operator(subject).second), op_(load(subject)) {
+    : name_(read_part(subject).name), op_(load(subject)) {
   bool has_operand = false;
   for (const c10::Argument& argument : schema().arguments()) {
     const std::string_view name = argument.name();

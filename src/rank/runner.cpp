@@ -177,7 +177,7 @@ class Runner::Impl::Case {
   // Of the user's, loaded at first use; null: the subject runs this kind otherwise.
   const LibraryOperator* library_operator(CollectiveKind kind) const {
     const std::string subject = subject_for(request_.subject, kind);
-    if (!subject.starts_with("library:")) return nullptr;
+    if (!is_foreign_code(subject)) return nullptr;
     auto& known = runner_.operators_[subject];
     if (!known) known = std::make_unique<LibraryOperator>(subject);
     runner_.notes_ = &NotedCalls::on(*runner_.board_, runner_.rank_);

@@ -49,22 +49,17 @@ std::string escaped(std::string_view key) {
 
 // --- The user's code ---
 
-// What of the subject is to blame: "python:losses.py:GatherLayer.apply"; empty where that is no
-// Python.
-std::string code_to_blame(const CaseResult& r) {
+// What of the subject is to blame; nullopt where that is no Python.
+std::optional<SubjectPart> code_to_blame(const CaseResult& r) {
   const bool blames_a_call =
       r.findings.empty() ? r.error.has_value() : !r.findings.front().collective.empty();
-  if (!blames_a_call) return {};
-  constexpr std::string_view kPython = "python:";
-  std::string part = r.which.subject;
-  if (const auto parts = parts_by_kind(part); !parts.empty()) {
-    const std::string blamed = r.findings.empty() ? "" : r.findings.front().collective;
-    part = parts.size() == 1 ? parts.front().second : "";
-    for (const auto& [kind, text] : parts)
-      if (traits(kind).name == blamed) part = text;
-  }
-  return part.starts_with(kPython) ? std::string(split_mode(part).first.substr(kPython.size()))
-                                   : "";
+  if (!blames_a_call) return std::nullopt;
+  const std::string blamed = r.findings.empty() ? "" : r.findings.front().collective;
+  const std::vector<SubjectPart> parts = parts_of(r.which.subject);
+  const auto its = std::ranges::find_if(parts, [&](const SubjectPart& part) {
+    return parts.size() == 1 || (part.serves && traits(*part.serves).name == blamed);
+  });
+  return its != parts.end() && its->is_python() ? *its : std::optional<SubjectPart>();
 }
 
 bool is_word(char c) { return c == '_' || std::isalnum(static_cast<unsigned char>(c)); }
@@ -98,14 +93,12 @@ std::optional<Definition> definition_of(std::string_view text, std::string_view 
   return std::nullopt;
 }
 
-std::optional<SourcePlace> place_of_code(const std::string& code) {
+std::optional<SourcePlace> place_of_code(const SubjectPart& code) {
   constexpr std::size_t kLargest = 4 << 20;
-  const std::size_t end = code.find(".py:");
-  if (end == code.npos) return std::nullopt;
-  const std::string file = code.substr(0, end + 3);
-  const FileContent content = read_regular_file(file, kLargest);
+  if (!code.is_file() || code.name.empty()) return std::nullopt;
+  const FileContent content = read_regular_file(code.place, kLargest);
   if (!content.problem.empty()) return std::nullopt;
-  std::string_view names = std::string_view(code).substr(end + 4);
+  std::string_view names = code.name;
   std::optional<Definition> found;
   while (!names.empty()) {
     const std::string_view name = names.substr(0, names.find('.'));
@@ -116,7 +109,7 @@ std::optional<SourcePlace> place_of_code(const std::string& code) {
   }
   if (!found) return std::nullopt;
   if (const auto backward = definition_of(content.text, "backward", *found, true)) found = backward;
-  return SourcePlace{file, found->line};
+  return SourcePlace{code.place, found->line};
 }
 
 int line_in_scenario(const CaseResult& r) {
@@ -130,7 +123,8 @@ int line_in_scenario(const CaseResult& r) {
 }  // namespace
 
 SourcePlace place_of_case(const CaseResult& r) {
-  if (const auto place = place_of_code(code_to_blame(r))) return *place;
+  if (const auto code = code_to_blame(r))
+    if (const auto place = place_of_code(*code)) return *place;
   return {r.which.scenario->file, line_in_scenario(r)};
 }
 

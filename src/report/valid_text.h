@@ -6,8 +6,8 @@
 
 namespace distgrad {
 
-// UTF-8 of characters that XML 1.0 allows: control characters other than newline and tab are
-// removed, and so are U+FFFE and U+FFFF; bytes that are no UTF-8 become U+FFFD.
+// As on a terminal (base/visible_text.h): what would hide text or turn its direction in a page is
+// shown as its code, and nothing remains that XML 1.0 does not allow.
 std::string valid_text(std::string_view text);
 
 }  // namespace distgrad

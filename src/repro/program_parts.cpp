@@ -19,7 +19,8 @@ namespace {
 bool is_always_differentiable(const ReproCase& repro, const Program& program) {
   return depend_on_gradient(program).back() && !may_part_ways(program) &&
          !inner_of_gradient_norm(program) && repro.foreign.calls.empty() &&
-         !has_code(program.steps) && repro.which.subject.find("in_place") == std::string::npos;
+         !has_code(program.steps) &&
+         std::ranges::none_of(parts_of(repro.which.subject), &SubjectPart::is_in_place);
 }
 
 // The input's sync, after backward.

@@ -182,13 +182,11 @@ std::vector<Transport> transports_for(const Scenario& scenario, const Overrides&
 
 // A file lies where the scenario does, whatever the working directory is.
 std::string beside(const std::string& scenario, const std::string& code) {
-  constexpr std::string_view kPython = "python:";
-  const std::size_t name = code.rfind(':');
-  if (code.empty() || !std::string_view(code).substr(0, name).ends_with(".py")) return code;
-  const std::filesystem::path file = code.substr(kPython.size(), name - kPython.size());
-  const auto path =
-      std::filesystem::path(scenario).parent_path() / file;  // or `file`, where that is absolute
-  return std::string(kPython) + path.lexically_normal().string() + code.substr(name);
+  const SubjectPart part = read_part(code);
+  if (!part.is_file()) return code;
+  const auto path = std::filesystem::path(scenario).parent_path() /
+                    part.place;  // or that alone, where it is absolute
+  return "python:" + path.lexically_normal().string() + ":" + part.name;
 }
 
 }  // namespace

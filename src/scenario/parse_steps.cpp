@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <set>
 
+#include "model/subject_text.h"
 #include "scenario/parts.h"
 #include "scenario/printable.h"
 
@@ -236,15 +237,12 @@ std::optional<std::string> read_code(const JsonValue& value, Problems& problems)
     problems.at(value, fmt::format("must name a function; {}", kForm));
     return std::nullopt;
   }
-  const std::string& text = value.text();
-  const std::size_t name = text.rfind(':');
-  constexpr std::string_view kPython = "python:";
-  if (!text.starts_with(kPython) || name < kPython.size() + 1 || name + 1 == text.size() ||
-      text.substr(name + 1) == "py") {
-    problems.at(value, fmt::format("{} names no function; {}", in_quotes(text), kForm));
+  const SubjectPart part = read_part(value.text());
+  if (!part.is_python() || part.mode || part.place.empty() || part.name.empty()) {
+    problems.at(value, fmt::format("{} names no function; {}", in_quotes(part.text), kForm));
     return std::nullopt;
   }
-  return text;
+  return part.text;
 }
 
 void read_arguments(const JsonValue& body, CodeCall& call, Problems& problems) {

@@ -39,22 +39,21 @@ std::string_view misspelt_kind(std::string_view subject) {
   return subject.substr(0, equals);
 }
 
-std::string problem_with_part(std::string_view subject);
+std::string problem_with_part(const SubjectPart& part);
 
-std::string problem_with_parts(std::string_view subject,
-                               const std::vector<std::pair<CollectiveKind, std::string>>& parts) {
+std::string problem_with_parts(std::string_view subject) {
   std::set<CollectiveKind> seen;
-  for (const auto& [kind, part] : parts) {
-    if (!seen.insert(kind).second)
-      return fmt::format("{} is given twice in {}", traits(kind).name, in_quotes(subject));
-    if (!parts_by_kind(part).empty()) return "one KIND= is enough in " + in_quotes(subject);
+  for (const SubjectPart& part : parts_of(subject)) {
+    if (!seen.insert(*part.serves).second)
+      return fmt::format("{} is given twice in {}", traits(*part.serves).name, in_quotes(subject));
+    if (has_parts(part.text)) return "one KIND= is enough in " + in_quotes(subject);
     if (std::string why = problem_with_part(part); !why.empty()) return why;
     // Ranks in Python have no rule sets.
-    if (is_python_subject(subject) && is_built_in(part) && part != "reference" &&
-        part != "in_place")
+    if (is_python_subject(subject) && is_built_in(part.text) && !part.is_reference() &&
+        !part.is_in_place())
       return fmt::format(
           "beside code in Python a collective is \"reference\" or \"in_place\", not {}",
-          in_quotes(part));
+          in_quotes(part.text));
   }
   return {};
 }
@@ -67,21 +66,18 @@ std::string problem_with_mode(std::string_view mode) {
                      hint.empty() ? fmt::format("; it is {}", fmt::join(known, ", ")) : hint);
 }
 
-std::string problem_with_python(std::string_view target) {
-  const auto [code, mode] = split_mode(target);
-  if (mode)
-    if (std::string why = problem_with_mode(*mode); !why.empty()) return why;
-  target = code;
+std::string problem_with_python(const SubjectPart& part) {
+  if (part.mode)
+    if (std::string why = problem_with_mode(*part.mode); !why.empty()) return why;
+  const std::string target = part.called();
   if (target.empty() || target.front() == ':' || target.back() == ':')
     return "a subject in Python is python:MODULE, python:MODULE:NAME or python:FILE.py:NAME";
   return {};
 }
 
-std::string problem_with_library(std::string_view target) {
-  const std::size_t colon = target.find(':');
-  const std::string_view op = colon == std::string_view::npos ? "" : target.substr(colon + 1);
-  const std::size_t scope = op.find("::");
-  if (colon == 0 || scope == std::string_view::npos || scope == 0 || scope + 2 == op.size())
+std::string problem_with_library(const SubjectPart& part) {
+  const std::size_t scope = part.name.find("::");
+  if (part.place.empty() || scope == part.name.npos || scope == 0 || scope + 2 == part.name.size())
     return "an operator of a library is library:FILE.so:NAMESPACE::OP";
   return {};
 }
@@ -102,12 +98,12 @@ std::string what_code_is_called(std::string_view subject) {
   return is_dotted ? meant("python:" + std::string(subject)) : "";
 }
 
-std::string problem_with_part(std::string_view subject) {
-  constexpr std::string_view kPython = "python:", kLibrary = "library:";
-  if (subject.starts_with(kPython)) return problem_with_python(subject.substr(kPython.size()));
-  if (subject.starts_with(kLibrary)) return problem_with_library(subject.substr(kLibrary.size()));
+std::string problem_with_part(const SubjectPart& part) {
+  if (part.code == SubjectPart::Code::kPython) return problem_with_python(part);
+  if (part.code == SubjectPart::Code::kLibrary) return problem_with_library(part);
+  const std::string_view subject = part.text;
   if (is_built_in(subject)) return {};
-  if (const auto [name, mode] = split_mode(subject); mode && is_built_in(name))
+  if (is_built_in(subject.substr(0, subject.find('@'))))
     return fmt::format(
         "{}: only a subject in Python has a mode; python:reference and python:in_place are in "
         "Python, too",
@@ -134,14 +130,13 @@ std::string problem_with_mutant(std::string_view subject) {
 std::string problem_with_subject(std::string_view subject) {
   if (subject.empty()) return "the subject's name is empty";
   if (is_mutant(subject)) return problem_with_mutant(subject);
-  const auto parts = parts_by_kind(subject);
-  if (!parts.empty()) return problem_with_parts(subject, parts);
+  if (has_parts(subject)) return problem_with_parts(subject);
   if (const std::string_view kind = misspelt_kind(subject); !kind.empty()) {
     std::vector<std::string> kinds;
     for (const CollectiveTraits& t : kCollectives) kinds.emplace_back(t.name);
     return "unknown collective " + in_quotes(kind) + " before '='" + did_you_mean(kind, kinds);
   }
-  return problem_with_part(subject);
+  return problem_with_part(read_part(subject));
 }
 
 }  // namespace distgrad

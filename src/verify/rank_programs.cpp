@@ -25,22 +25,19 @@ bool text_makes_torch_import_dynamo(std::string_view text) {
 // The file of "python:FILE.py:NAME", or of "python:MODULE:NAME" where that lies in the current
 // folder; else none. What such a file imports in turn is not looked at: then every rank waits for
 // that by itself.
-std::string file_of(std::string_view part) {
-  constexpr std::string_view kPython = "python:";
-  if (!part.starts_with(kPython)) return "";
-  std::string place(split_mode(part.substr(kPython.size())).first);
-  if (const std::size_t ending = place.find(".py:"); ending != place.npos)
-    return place.substr(0, ending + 3);
-  if (place.ends_with(".py")) return place;
-  place = place.substr(0, place.find(':'));
-  std::replace(place.begin(), place.end(), '.', '/');
-  return place + ".py";
+std::string file_of(const SubjectPart& part) {
+  if (!part.is_python()) return "";
+  if (part.is_file()) return part.place;
+  std::string path = part.place;
+  std::replace(path.begin(), path.end(), '.', '/');
+  return path + ".py";
 }
 
-bool part_makes_torch_import_dynamo(std::string_view part) {
+bool part_makes_torch_import_dynamo(const SubjectPart& part) {
   constexpr std::size_t kMostRead = 1 << 20;
-  if (part.find("@checkpoint") != part.npos || part.find("@compile") != part.npos) return true;
-  if (text_makes_torch_import_dynamo(part)) return true;
+  constexpr std::string_view kModes[] = {"checkpoint", "checkpoint-reentrant", "compile"};
+  if (part.mode && std::ranges::find(kModes, *part.mode) != std::end(kModes)) return true;
+  if (text_makes_torch_import_dynamo(part.text)) return true;
   std::ifstream file(file_of(part), std::ios::binary);
   std::string text(file ? kMostRead : 0, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
@@ -49,10 +46,7 @@ bool part_makes_torch_import_dynamo(std::string_view part) {
 }
 
 bool makes_torch_import_dynamo(const std::string& subject) {
-  const auto parts = parts_by_kind(subject);
-  if (parts.empty()) return part_makes_torch_import_dynamo(subject);
-  return std::any_of(parts.begin(), parts.end(),
-                     [](const auto& part) { return part_makes_torch_import_dynamo(part.second); });
+  return std::ranges::any_of(parts_of(subject), part_makes_torch_import_dynamo);
 }
 
 }  // namespace

@@ -206,15 +206,19 @@ def _be(name, folder, work, gate, parent, output):
     path = os.path.join(folder, name)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    stack = open(path + ".stack", "w")
-    faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
     try:
-        work(name)
-        open(path + ".done", "w").close()
-    except BaseException as error:  # SystemExit too
-        with open(path + ".error~", "w", errors="backslashreplace") as file:
-            file.write(_traceback(error))
-        os.rename(path + ".error~", path + ".error")
+        stack = open(path + ".stack", "w")
+        faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
+        try:
+            work(name)
+            open(path + ".done", "w").close()
+        except BaseException as error:  # SystemExit too
+            with open(path + ".error~", "w", errors="backslashreplace") as file:
+                file.write(_traceback(error))
+            os.rename(path + ".error~", path + ".error")
+    except OSError as error:  # a full disk
+        os.write(2, f"{folder} cannot be written: {error.strerror}\n".encode())
+        return
     sys.stdout.flush()
     sys.stderr.flush()
     os.read(gate, 1)  # others may still need this end of their connections

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import textwrap
 import unittest
+from unittest import mock
 from pathlib import Path
 
 import torch
@@ -25,6 +26,10 @@ from distgrad.gradient_check.input_expressions import (  # noqa: E402
     InvalidExpression, split_name, value_of)
 
 FILE = textwrap.dedent("""
+    import glob
+    import os
+    import shutil
+
     import torch
     import torch.distributed as dist
 
@@ -73,6 +78,12 @@ FILE = textwrap.dedent("""
         if dist.get_rank() == 1:
             print("a word of rank 1")
         raise RuntimeError("not today")
+
+
+    def removing(rank, world_size):
+        for folder in glob.glob(os.environ["TMPDIR"] + "/distgrad-*"):
+            shutil.rmtree(folder, ignore_errors=True)
+        return torch.ones(2)
 """)
 
 
@@ -245,6 +256,14 @@ class Command(unittest.TestCase):
                                  "-")
         self.assertEqual((code, json.loads(out)["verdict"]), (3, "error"))
         self.assertIn("rank-0, rank-1: TypeError: printing() missing 1", json.loads(out)["text"])
+
+    def test_a_rank_that_can_leave_no_word_says_why(self):
+        with (tempfile.TemporaryDirectory() as temporary,
+              mock.patch.dict(os.environ, TMPDIR=temporary)):
+            code, out, err = self.call("mine.py:Sum", "--ranks", "2", "--inputs", "removing")
+        self.assertEqual((code, err), (3, ""))
+        self.assertRegex(out, r"rank-\d.*: ended with exit status 1; it wrote: "
+                              r"\S+/distgrad-\S+ cannot be written: No such file or directory\n")
 
     @unittest.skipUnless("DISTGRAD" in os.environ, "needs the built distgrad")
     def test_from_the_executable(self):

@@ -171,7 +171,8 @@ def _without_report(failures):
     raised, or one died."""
     ranks = {}
     for f in failures:
-        ranks.setdefault(f["text"], []).append(f["process"])
+        wrote = f["output"].splitlines()[-1:] if f["kind"] == "crash" else []
+        ranks.setdefault("; it wrote: ".join([f["text"], *wrote]), []).append(f["process"])
     text = "\n".join(f"{', '.join(names)}: {text}" for text, names in ranks.items())
     return {"text": text, "report": {"verdict": "error", "text": text}}
 
