@@ -83,7 +83,7 @@ FILE = textwrap.dedent("""
     def removing(rank, world_size):
         for folder in glob.glob(os.environ["TMPDIR"] + "/distgrad-*"):
             shutil.rmtree(folder, ignore_errors=True)
-        return torch.ones(2)
+        raise RuntimeError("which nobody can be told")
 """)
 
 
@@ -260,8 +260,8 @@ class Command(unittest.TestCase):
     def test_a_rank_that_can_leave_no_word_says_why(self):
         with (tempfile.TemporaryDirectory() as temporary,
               mock.patch.dict(os.environ, TMPDIR=temporary)):
-            code, out, err = self.call("mine.py:Sum", "--ranks", "2", "--inputs", "removing")
-        self.assertEqual((code, err), (3, ""))
+            code, out, _ = self.call("mine.py:Sum", "--ranks", "2", "--inputs", "removing")
+        self.assertEqual(code, 3)
         self.assertRegex(out, r"rank-\d.*: ended with exit status 1; it wrote: "
                               r"\S+/distgrad-\S+ cannot be written: No such file or directory\n")
 
