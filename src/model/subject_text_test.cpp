@@ -3,11 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <iterator>
+
 namespace distgrad {
 namespace {
 
 using testing::ElementsAre;
-using testing::IsEmpty;
 using testing::Pair;
 
 TEST(SubjectText, PartsByKind) {
@@ -109,8 +111,7 @@ TEST(SubjectText, Mutants) {
 }
 
 TEST(SubjectText, AMutantIsNoSubjectOfAUser) {
-  EXPECT_THAT(parts_by_kind("mutant:all_reduce=identity+all_gather=none"), IsEmpty())
-      << "steps, not collectives";
+  EXPECT_FALSE(has_parts("mutant:all_reduce=identity+all_gather=none")) << "steps, not collectives";
   EXPECT_FALSE(is_reference("mutant:y=identity"));
   EXPECT_FALSE(runs_in_python("mutant:y=identity"));
   EXPECT_FALSE(is_foreign_code("mutant:y=identity"));
