@@ -1,5 +1,6 @@
 // distgrad run [OPTION...] [PATH...]
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
+#include <set>
 
 #include "base/error.h"
 #include "base/interrupts.h"
@@ -26,6 +28,7 @@
 #include "golden/store.h"
 #include "launched/leader.h"
 #include "model/backends.h"
+#include "model/mesh_order.h"
 #include "report/durations.h"
 #include "report/status_line.h"
 #include "report/summary.h"
@@ -49,10 +52,12 @@ TextOptions text_options(const RunOptions& options) {
   text.simulated = options.simulate;
   text.again = again_text(options);
   if (leader())
-    text.host_of = [](int rank) {
+    text.host_of = [order = options.mesh_order](const Case& which, int rank) {
       const std::vector<std::string> names = leader()->host_names();
-      return static_cast<std::size_t>(rank) < names.size() ? names[static_cast<std::size_t>(rank)]
-                                                           : "";
+      const std::vector<int> places = places_in_order(which.scenario->mesh, order);
+      const auto place = static_cast<std::size_t>(
+          places.empty() ? rank : places.at(static_cast<std::size_t>(rank)));
+      return place < names.size() ? names[place] : "";
     };
   return text;
 }
@@ -66,16 +71,42 @@ std::vector<Case> part_of(std::vector<Case> cases, const Shard& shard) {
   return part;
 }
 
-// Where the ranks were, and how many cases took part of them; empty without a launcher.
-std::string launched_text(const Report& report) {
+// A mistyped axis would leave every mesh as it lies.
+void check_mesh_order(const std::vector<std::string>& order, const std::vector<Case>& cases) {
+  if (order.empty()) return;
+  const std::string option = fmt::format("run: --mesh-order {}", fmt::join(order, ","));
+  if (!leader())
+    throw UserError(option +
+                    ": no launcher has started this process, so there are no ranks to lay "
+                    "a mesh over");
+  if (std::ranges::any_of(cases,
+                          [&](const Case& c) { return is_order_of(order, c.scenario->mesh); }))
+    return;
+  std::set<std::string> known;
+  for (const Case& c : cases)
+    for (const MeshAxis& axis : c.scenario->mesh) known.insert(axis.name);
+  throw UserError(fmt::format(
+      "{}: no case has a mesh of just these axes{}", option,
+      known.empty() ? "; none has a mesh" : fmt::format("; there are {}", fmt::join(known, ", "))));
+}
+
+// Where the ranks were, how many cases took part of them, and how many laid their mesh otherwise;
+// empty without a launcher.
+std::string launched_text(const Report& report, const std::vector<std::string>& mesh_order) {
   if (!leader()) return {};
-  const auto part =
-      std::count_if(report.cases.begin(), report.cases.end(), [](const CaseResult& r) {
-        return r.verdict != Verdict::kSkipped && r.which.world_size < leader()->world().size;
-      });
+  std::size_t part = 0, laid = 0;
+  for (const CaseResult& r : report.cases) {
+    if (r.verdict == Verdict::kSkipped) continue;
+    part += r.which.world_size < leader()->world().size;
+    laid += !places_in_order(r.which.scenario->mesh, mesh_order).empty();
+  }
   std::string text = leader()->where();
   if (part > 0)
-    text += fmt::format(" {} took fewer of them, from rank 0 on.", count_text(part, "case"));
+    text += fmt::format(" {} took fewer of them, from rank 0 on.",
+                        count_text(static_cast<long>(part), "case"));
+  if (laid > 0)
+    text += fmt::format(" The mesh of {} lay over them as {}.",
+                        count_text(static_cast<long>(laid), "case"), fmt::join(mesh_order, ","));
   return text + "\n";
 }
 
@@ -183,6 +214,7 @@ ExitCode run_command(const Arguments& arguments) {
   const Interrupts interrupts;
   Loaded loaded = load_cases(options.paths, options.overrides);
   if (options.simulate) loaded.cases = one_for_each_truth(loaded.cases);
+  check_mesh_order(options.mesh_order, loaded.cases);
   loaded.cases = part_of(std::move(loaded.cases), options.shard);
 
   Report report;
@@ -198,6 +230,7 @@ ExitCode run_command(const Arguments& arguments) {
       .jobs = options.jobs,
       .interpreters = &interpreters,
       .every_objective = options.verbose || options.simulate || !options.reports.empty(),
+      .mesh_order = options.mesh_order,
       .replace_truth = {}};
   golden::Store store(options.golden);
   if (!options.golden.empty())
@@ -219,10 +252,12 @@ ExitCode run_command(const Arguments& arguments) {
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - started;
   report.summary = summary_of(report.cases);
   report.summary.elapsed_s = elapsed.count();
-  progress.finish(options.durations,
-                  (options.quiet || options.simulate ? "" : launched_text(report)) +
-                      (python_times ? python_times->text() : ""));
+  progress.finish(
+      options.durations,
+      (options.quiet || options.simulate ? "" : launched_text(report, options.mesh_order)) +
+          (python_times ? python_times->text() : ""));
   FormatContext context = format_context(text_options(options));
+  context.mesh_order = options.mesh_order;
   const int signal = interrupted_by();  // one that comes later interrupts nothing
   context.ended_early = early_end(options, report, loaded.cases.size(), failure, signal);
   context.broken_off = signal != 0 || !failure.empty();

@@ -61,6 +61,11 @@ void add_options(CLI::App& app, RunOptions& options, Lists& lists) {
   app.add_flag("--fail-fast", options.fail_fast, "stop at the first case not as expected");
   app.add_option("--jobs", options.jobs, "run so many cases side by side (default 1)")
       ->type_name("N");
+  app.add_option("--mesh-order", options.mesh_order,
+                 "under a launcher: lay mesh axes over its ranks in this order")
+      ->type_name("AXIS,...")
+      ->delimiter(',')
+      ->allow_extra_args(false);
   app.add_option("--shard", lists.shard, "the i-th of n parts of the cases")->type_name("I/N");
   app.add_option("--durations", options.durations, "list the N slowest cases")->type_name("N");
   app.add_flag("--full", options.full, "show all ranks and elements");

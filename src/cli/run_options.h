@@ -29,7 +29,8 @@ struct RunOptions {
   bool strict = false;
   bool allow_empty = false;
   bool fail_fast = false;
-  int jobs = 1;  // teams of ranks side by side
+  int jobs = 1;                         // teams of ranks side by side
+  std::vector<std::string> mesh_order;  // over a launcher's ranks; empty: every mesh's own
   Shard shard;
   std::size_t durations = 0;  // how many of the slowest cases are told
   std::vector<ReportFile> reports;

@@ -89,7 +89,8 @@ class Hub {
     Worker(Channel data_, UniqueFd output_) : data(std::move(data_)), output(std::move(output_)) {}
     int program = 0;
     std::uint64_t name = 0;  // the driver's
-    int rank = 0;
+    int rank = 0;            // in its world
+    int place = 0;           // the launcher's rank that has it
     Channel data;
     UniqueFd output;
     std::shared_ptr<Team> team;
@@ -369,28 +370,30 @@ class Hub {
     if (found == program.workers.end()) return;
     const auto worker = workers_.find(found->second);
     if (worker != workers_.end())
-      say(worker->second->rank, {what, {static_cast<std::int64_t>(found->second)}, ""});
+      say(worker->second->place, {what, {static_cast<std::int64_t>(found->second)}, ""});
   }
 
   void fork_worker(int program, const ForkWorker& request, std::vector<UniqueFd> fds) {
     if (fds.size() != 3) throw SystemError("a request to fork came without its descriptors");
-    if (request.rank >= size_)
+    const int place = request.place < 0 ? request.rank : request.place;
+    if (place >= size_)
       return tell(
           *programs_.at(program),
-          ForkFailed{request.worker, fmt::format("there is no rank {} among the launcher's {}",
-                                                 request.rank, size_)});
+          ForkFailed{request.worker,
+                     fmt::format("there is no rank {} among the launcher's {}", place, size_)});
     const std::uint64_t id = ++last_worker_;
     auto worker = std::make_unique<Worker>(Channel(std::move(fds[0])), std::move(fds[2]));
     worker->program = program;
     worker->name = request.worker;
     worker->rank = request.rank;
+    worker->place = place;
     worker->team = team_of(fds[1], request.world_size);
     worker->team->members[request.rank] = id;
     programs_.at(program)->workers[request.worker] = id;
     workers_[id] = std::move(worker);
-    say(request.rank, {"fork",
-                       {static_cast<std::int64_t>(id), program, request.rank, request.world_size},
-                       request.exec});
+    say(place, {"fork",
+                {static_cast<std::int64_t>(id), program, request.rank, request.world_size},
+                request.exec});
   }
 
   // By the file of their board.
@@ -416,15 +419,15 @@ class Hub {
          next = worker.data.next()) {
       auto* frame = std::get_if<Frame>(&next);
       if (!frame) throw SystemError("the driver's request cannot be read");
-      say(worker.rank, {"data",
-                        {static_cast<std::int64_t>(id)},
-                        std::move(frame->header),
-                        frame->payload,
-                        frame->keeper});
+      say(worker.place, {"data",
+                         {static_cast<std::int64_t>(id)},
+                         std::move(frame->header),
+                         frame->payload,
+                         frame->keeper});
     }
     if (received != Channel::Received::kClosed) return;
     worker.is_open = false;
-    say(worker.rank, {"close", {static_cast<std::int64_t>(id)}, ""});
+    say(worker.place, {"close", {static_cast<std::int64_t>(id)}, ""});
   }
 
   // --- The agents ---
@@ -468,14 +471,14 @@ class Hub {
       return;
     }
     const auto found = workers_.find(static_cast<std::uint64_t>(message.number(0)));
-    if (found == workers_.end() || found->second->rank != rank) return;
+    if (found == workers_.end() || found->second->place != rank) return;
     Worker& worker = *found->second;
     if (kind == "data" && worker.is_open) {
       const std::span<const double> payload = message.payload;
       worker.data.queue(make_frame(message.text, {&payload, 1}));
     } else if (kind == "board") {
-      if (apply_changes(board_of(*worker.team), rank, message.text))
-        worker.team->changed.insert(rank);
+      if (apply_changes(board_of(*worker.team), worker.rank, message.text))
+        worker.team->changed.insert(worker.rank);
     } else if (kind == "closed") {
       worker.is_ending = true;
     } else if (kind == "output") {
@@ -507,7 +510,7 @@ class Hub {
     if (message.kind == "forked") {
       tell(program, WorkerForked{worker.name, 1});  // the number means nothing on this machine
     } else if (message.kind == "fork_failed") {
-      tell(program, ForkFailed{worker.name, rank_text(worker.rank) + ": " + message.text});
+      tell(program, ForkFailed{worker.name, rank_text(worker.place) + ": " + message.text});
     } else if (message.kind == "seen") {
       WorkerSeen seen{worker.name, static_cast<char>(message.number(1)), message.number(2)};
       if (message.number(3) == 1) seen.at = message.text;
@@ -544,8 +547,10 @@ class Hub {
         BoardPatches patches;
         for (const int changed : team->changed)
           if (changed != rank) patches += public_part(board_of(*team), changed, team->world_size);
-        if (!patches.empty())
-          say(rank, {"board", {static_cast<std::int64_t>(worker)}, std::move(patches)});
+        const auto found = workers_.find(worker);
+        if (!patches.empty() && found != workers_.end())
+          say(found->second->place,
+              {"board", {static_cast<std::int64_t>(worker)}, std::move(patches)});
       }
       team->changed.clear();
     }

@@ -42,8 +42,8 @@ RemoteWorker::RemoteWorker(std::uint64_t id, ZygoteProcess& zygote, int rank, in
       watch_(board_, rank, world_size),
       output_(std::make_shared<const UniqueFd>(create_output_file())),
       data_(std::move(sockets.first)) {
-  name_ = zygote.fork_worker(WorkerRole::kRank, rank, world_size, exec, std::move(sockets.second),
-                             board, output_);
+  name_ = zygote.fork_worker({0, WorkerRole::kRank, rank, world_size, exec},
+                             std::move(sockets.second), board, output_);
 }
 
 void RemoteWorker::request(std::string header, std::span<const double> payload) {

@@ -12,11 +12,16 @@ namespace distgrad {
 namespace {
 
 // How Gloo, NCCL and the kernel say that the other end of a connection is gone.
-constexpr std::array<std::string_view, 10> kEchoes = {
-    "onnection closed by peer", "onnection reset by peer", "onnection was closed",
-    "Broken pipe",              "onnection refused",       "remote process exited",
-    "Socket closed",            "pair closure",            "recvValue failed",
-    "onnection was likely closed"};
+constexpr std::array<std::string_view, 10> kEchoes = {"onnection closed by peer",
+                                                      "onnection reset by peer",
+                                                      "onnection was closed",
+                                                      "Broken pipe",
+                                                      "onnection refused",
+                                                      "remote process exited",
+                                                      "Socket closed",
+                                                      "pair closure",
+                                                      "recvValue failed",
+                                                      "onnection was likely closed"};
 
 const Step* step_of(const Program& program, const RankPlace& place) {
   const auto index = static_cast<std::size_t>(place.step);

@@ -141,8 +141,9 @@ TEST(FirstCause, IsNotAnEchoEvenIfThatCameFirst) {
 
 TEST(FirstCause, IsARanksOwnTimeoutRatherThanThatTheStoreIsGone) {
   const std::vector<RankError> errors = {
-      backend(1, "Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server "
-                 "shutdown or crash?"),
+      backend(1,
+              "Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server "
+              "shutdown or crash?"),
       {ErrorKind::kHang, 0, "y", "Watchdog caught collective operation timeout"}};
   EXPECT_EQ(first_cause(errors).rank, 0);
 }

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "model/run_result.h"
 #include "protocol/messages.h"
@@ -23,6 +24,8 @@ struct TeamKind {
   // What carries the collectives, where that is not Gloo on the CPU: "nccl on cuda". Such ranks are
   // new programs, not forks.
   std::string transport = {};
+  // By rank, which of a launcher's processes it is (ForkWorker::place); empty: that of its number.
+  std::vector<int> places = {};
   auto operator<=>(const TeamKind&) const = default;
 };
 

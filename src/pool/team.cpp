@@ -131,8 +131,10 @@ Team::Team(ZygoteProcess& zygote, TeamKind kind) : zygote_(zygote), kind_(kind) 
   for (int rank = 0; rank < kind.world_size; ++rank) {
     auto [ours, theirs] = make_socket_pair();
     auto output = std::make_shared<const UniqueFd>(create_output_file());
-    const std::uint64_t name = zygote.fork_worker(kind.role, rank, kind.world_size, kind.transport,
-                                                  std::move(theirs), board, output);
+    const int place = kind.places.empty() ? -1 : kind.places[static_cast<std::size_t>(rank)];
+    const std::uint64_t name =
+        zygote.fork_worker({0, kind.role, rank, kind.world_size, kind.transport, place},
+                           std::move(theirs), board, output);
     workers_.push_back(
         {name, rank, Channel(std::move(ours)), std::move(output), 0, true, 0, {}, 0, {}, {}, 0, 0});
   }

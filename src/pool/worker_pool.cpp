@@ -18,6 +18,7 @@
 #include "base/interrupts.h"
 #include "base/limits.h"
 #include "base/surroundings.h"
+#include "model/mesh_order.h"
 #include "pool/installation.h"
 
 namespace distgrad {
@@ -59,6 +60,7 @@ WorkerPool::~WorkerPool() {
 }
 
 void WorkerPool::prepare(int world_size, int rank_program, const std::string& transport) {
+  if (!options_.mesh_order.empty()) return;  // which ranks are where, the case will say
   const TeamKind kind{rank_program, WorkerRole::kRank, world_size, transport};
   if (!team_of(kind)) start_team(kind);
 }
@@ -72,11 +74,23 @@ Ticket WorkerPool::simulate(SimulateRequest request, double timeout_s, QueuePosi
   return submit(std::move(job), position);
 }
 
+namespace {
+
+std::vector<int> places_of(const Program& program, const std::vector<std::string>& mesh_order) {
+  std::vector<MeshAxis> mesh;
+  for (const Group* axis : program.mesh())
+    mesh.push_back({axis->name, static_cast<int>(axis->partition.front().size())});
+  return places_in_order(mesh, mesh_order);
+}
+
+}  // namespace
+
 Ticket WorkerPool::run(RunRequest request, double timeout_s, int rank_program,
                        std::shared_ptr<const ExpectedValues> expected) {
   auto job = std::make_unique<Job>();
   job->kind = {rank_program, WorkerRole::kRank, request.program.world_size,
-               transport_of(request.backend, request.device)};
+               transport_of(request.backend, request.device),
+               places_of(request.program, options_.mesh_order)};
   job->request = std::move(request);
   job->expected = std::move(expected);
   job->timeout_s = timeout_s;

@@ -40,6 +40,9 @@ struct WorkerPoolOptions {
   // Where the ranks are elsewhere (other machines'): opens the control socket of a zygote that runs
   // this command there. Simulators are here all the same. Empty: all is here.
   std::function<UniqueFd(const std::vector<std::string>& command)> open_elsewhere = {};
+  // The axes of meshes that are laid over a launcher's processes in this order
+  // (model/mesh_order.h); other meshes lie as they are.
+  std::vector<std::string> mesh_order = {};
   // Called while ranks import a subject, which is no part of a case's time, with what was asked for
   // and the seconds so far.
   std::function<void(const std::string& subject, double seconds)> on_loading = {};

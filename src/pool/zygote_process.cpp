@@ -88,15 +88,14 @@ int ZygoteProcess::wait_for_end() {
   return status;
 }
 
-std::uint64_t ZygoteProcess::fork_worker(WorkerRole role, int rank, int world_size,
-                                         std::string exec, UniqueFd socket,
+std::uint64_t ZygoteProcess::fork_worker(ForkWorker request, UniqueFd socket,
                                          std::shared_ptr<const UniqueFd> board,
                                          std::shared_ptr<const UniqueFd> output) {
-  const std::uint64_t worker = ++last_worker_;
+  const std::uint64_t worker = request.worker = ++last_worker_;
   if (unforked_.empty()) waiting_since_ns_ = monotonic_ns();
   unforked_.insert(worker);
-  control_->queue(encode(ForkWorker{worker, role, rank, world_size, std::move(exec)},
-                         {shared(std::move(socket)), std::move(board), std::move(output)}));
+  control_->queue(
+      encode(request, {shared(std::move(socket)), std::move(board), std::move(output)}));
   return worker;
 }
 

@@ -29,10 +29,10 @@ class ZygoteProcess {
   ZygoteProcess(const ZygoteProcess&) = delete;
   ZygoteProcess& operator=(const ZygoteProcess&) = delete;
 
-  // May be called at once: requests wait until the zygote has loaded. `exec` as in
-  // ForkWorker. The worker's name.
-  std::uint64_t fork_worker(WorkerRole role, int rank, int world_size, std::string exec,
-                            UniqueFd socket, std::shared_ptr<const UniqueFd> board,
+  // May be called at once: requests wait until the zygote has loaded. The worker's name, which
+  // `request` need not have.
+  std::uint64_t fork_worker(ForkWorker request, UniqueFd socket,
+                            std::shared_ptr<const UniqueFd> board,
                             std::shared_ptr<const UniqueFd> output);
   void kill_worker(std::uint64_t worker);
 

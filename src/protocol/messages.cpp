@@ -486,13 +486,14 @@ WorkerSeen read_seen(std::uint64_t worker, const Json& json) {
 SharedFrame encode(const ZygoteRequest& request, std::vector<std::shared_ptr<const UniqueFd>> fds) {
   Json json;
   if (const auto* fork = std::get_if<ForkWorker>(&request)) {
-    const auto& [worker, role, rank, world_size, exec] = *fork;
+    const auto& [worker, role, rank, world_size, exec, place] = *fork;
     json["kind"] = "fork";
     json["worker"] = worker;
     json["role"] = role_name(role);
     json["rank"] = rank;
     json["world_size"] = world_size;
     if (!exec.empty()) json["exec"] = exec;
+    if (place >= 0) json["place"] = place;
   } else if (const auto* kill = std::get_if<KillWorker>(&request)) {
     json["kind"] = "kill";
     json["worker"] = kill->worker;
@@ -571,10 +572,14 @@ Decoded<ZygoteRequest> decode_zygote_request(const Frame& frame) {
     if (kind == "look") return LookAtWorker{worker};
     if (kind != "fork") unknown_kind(kind);
     const int world_size = static_cast<int>(read_integer(field(json, "world_size"), 1, kMaxRanks));
-    return ForkWorker{worker, read_role(field(json, "role")),
+    return ForkWorker{worker,
+                      read_role(field(json, "role")),
                       static_cast<int>(read_integer(field(json, "rank"), 0, world_size - 1)),
                       world_size,
-                      optional_field(json, "exec") ? read_text(field(json, "exec")) : ""};
+                      optional_field(json, "exec") ? read_text(field(json, "exec")) : "",
+                      optional_field(json, "place")
+                          ? static_cast<int>(read_integer(field(json, "place"), 0, world_size - 1))
+                          : -1};
   });
 }
 

@@ -40,6 +40,8 @@ struct ForkWorker {
   // such as CUDA; and what will carry its collectives, "nccl on cuda", so that it can be loaded
   // before the first case.
   std::string exec = {};
+  // Which of a launcher's processes it is to be; -1: that of its rank. Elsewhere it means nothing.
+  int place = -1;
 };
 
 struct KillWorker {  // and every process it started; no such worker: nothing happens

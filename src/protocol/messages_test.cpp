@@ -570,6 +570,8 @@ TEST(Messages, ControlMessages) {
   EXPECT_EQ(fork.rank, 3);
   EXPECT_EQ(fork.world_size, 5);
   EXPECT_EQ(fork.exec, "");
+  EXPECT_EQ(fork.place, -1);
+  EXPECT_EQ(std::get<ForkWorker>(request(ForkWorker{9, WorkerRole::kRank, 3, 5, "", 2})).place, 2);
   EXPECT_EQ(
       std::get<ForkWorker>(request(ForkWorker{9, WorkerRole::kRank, 3, 5, "nccl on cuda"})).exec,
       "nccl on cuda");

@@ -205,6 +205,7 @@ std::string run_html(const Report& report, const FormatContext& context) {
   row("torch", report.torch);
   row("host", context.host);
   row("ranks", fmt::format("{}", fmt::join(context.hosts, ", ")));
+  row("mesh order", fmt::format("{}", fmt::join(context.mesh_order, ", ")));
   return out;
 }
 

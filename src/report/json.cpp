@@ -319,6 +319,7 @@ Json json_report(const Report& report, const JsonReportOptions& options) {
                {"torch", report.torch.empty() ? Json(nullptr) : Json(report.torch)},
                {"host", options.host}};
   if (!options.hosts.empty()) tool["hosts"] = options.hosts;
+  if (!options.mesh_order.empty()) tool["mesh_order"] = options.mesh_order;
   return {{"format", 1},
           {"tool", std::move(tool)},
           {"command", report.command},

@@ -13,7 +13,8 @@ namespace distgrad {
 struct JsonReportOptions {
   bool full = false;  // tensors over 1,000 elements too, rather than a summary of them
   std::string host;   // the name of this machine
-  std::vector<std::string> hosts = {};  // of the ranks, by rank, where they are on several
+  std::vector<std::string> hosts = {};       // of the ranks, by rank, where they are on several
+  std::vector<std::string> mesh_order = {};  // in which meshes are laid over them, if not their own
 };
 
 // The field `expected` of a case.

@@ -14,7 +14,8 @@ namespace {
 constexpr ReportFormat kJson = {
     "--json", "write the JSON report; - is standard output",
     [](const Report& report, const FormatContext& context) {
-      return json_report_text(report, {context.text.full, context.host, context.hosts});
+      return json_report_text(report,
+                              {context.text.full, context.host, context.hosts, context.mesh_order});
     }};
 
 constexpr std::array kFormats = {&kJson, &kJUnit, &kMarkdown, &kSarif, &kHtml};

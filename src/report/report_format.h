@@ -16,9 +16,10 @@ namespace distgrad {
 
 // What a format may want to know besides the report.
 struct FormatContext {
-  TextOptions text;                     // for cases told in words; formats never colour them
-  std::string host = {};                // the name of this machine
-  std::vector<std::string> hosts = {};  // of the ranks, by rank, where they are on several
+  TextOptions text;                          // for cases told in words; formats never colour them
+  std::string host = {};                     // the name of this machine
+  std::vector<std::string> hosts = {};       // of the ranks, by rank, where they are on several
+  std::vector<std::string> mesh_order = {};  // in which meshes are laid over them, if not their own
   std::string root =
       {};  // the folder that code hosts show paths against: the repository's, absolute
   // Why not all cases were run, "interrupted; 3 of 10 cases were finished"; empty: all were.

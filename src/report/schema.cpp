@@ -232,8 +232,11 @@ Json report_schema() {
        {"version", described(type("string"), "Of distgrad.")},
        {"torch", described(or_null(type("string")), "The one it was built with.")},
        {"host", described(type("string"), "The machine's name.")},
-       {"hosts", described(list_of(type("string")), "Where each rank ran, if on several hosts.")}},
-      {"hosts"});
+       {"hosts",
+        described(list_of(type("string")), "Where each process ran, if on several hosts.")},
+       {"mesh_order",
+        described(list_of(type("string")), "Meshes of these axes lay over the processes so.")}},
+      {"hosts", "mesh_order"});
   root.update(
       object({{"format", described({{"const", 1}}, "The format's version.")},
               {"tool", described(tool, "What wrote this, and where.")},

@@ -181,7 +181,7 @@ std::string findings_text(const CaseResult& r, const TextOptions& options) {
 std::string error_text(const CaseResult& r, const TextOptions& options) {
   if (!r.error) return {};
   const std::string host =
-      options.host_of && r.error->rank >= 0 ? options.host_of(r.error->rank) : "";
+      options.host_of && r.error->rank >= 0 ? options.host_of(r.which, r.error->rank) : "";
   const std::string where =
       host.empty()
           ? ""

@@ -22,8 +22,8 @@ struct TextOptions {
   bool full = false;     // every rank and element
   bool simulated = false;  // no ranks ran: the truth is what is reported
   std::size_t width = 100;
-  std::function<std::string(int rank)> host_of =
-      {};  // of a rank, where they are on several; empty: on one
+  std::function<std::string(const Case&, int rank)> host_of =
+      {};  // of a case's rank, where they are on several; empty: on one
   std::string again =
       "distgrad run";            // what the line "Again:" starts with; options that matter included
   bool again_names_case = true;  // else `again` is whole: nothing runs one case alone

@@ -240,7 +240,9 @@ class Verification {
 
 Verifier::Verifier(std::span<const Case> all, const VerifyOptions& options) : options_(options) {
   RankPrograms programs(all, options.interpreters, options.simulate_only);
-  WorkerPoolOptions pool{.rank_commands = programs.commands(), .teams = options.jobs};
+  WorkerPoolOptions pool{.rank_commands = programs.commands(),
+                         .teams = options.jobs,
+                         .mesh_order = options.mesh_order};
   if (Leader* launched = leader())
     pool.open_elsewhere = [launched](const std::vector<std::string>& command) {
       return launched->open(command);

@@ -24,8 +24,9 @@ struct VerifyOptions {
   // The truth under every objective of every case, as reports that tell of matches have it; else
   // of those cases alone that are not as expected, or not expected to match.
   bool every_objective = true;
-  bool bounds_for_all = false;    // for every program, however large
-  bool with_differences = false;  // and the gradients checked by finite differences
+  bool bounds_for_all = false;               // for every program, however large
+  bool with_differences = false;             // and the gradients checked by finite differences
+  std::vector<std::string> mesh_order = {};  // over a launcher's ranks; pool/worker_pool.h
   // Puts other values (a golden file's) in place of the simulation's before anything is compared
   // with them; not empty: why it cannot, and the case is skipped, which is not as expected.
   std::function<std::string(const Case&, const Program&, Simulation&)> replace_truth = {};

@@ -36,6 +36,15 @@ def sleeping_gather(x, group=None):
     return Gather.apply(x, group)
 
 
+def gather_that_says_where(x, group=None):
+    """Raises on rank 1 with the address of its host in a test's network."""
+    if dist.get_rank() == 1:
+        raise RuntimeError("here is " + next(
+            line.split()[-1] for line in open("/proc/net/fib_trie") if "|-- 10.77.0." in line
+            and line.split()[-1] in ("10.77.0.1", "10.77.0.2")))
+    return Gather.apply(x, group)
+
+
 def gather_that_sleeps_late(x, group=None):
     """With the large tensor near the end of an audit."""
     return (sleeping_gather if x.numel() > 9000 else all_gather)(x, group)

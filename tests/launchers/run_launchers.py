@@ -118,16 +118,18 @@ def without_places(value):
         return re.sub(r"0x[0-9a-f]{8,}", "0x...", value)
     if isinstance(value, dict):
         return {k: without_places(v) for k, v in value.items()
-                if k not in ("elapsed_s", "host", "hosts", "command")}
+                if k not in ("elapsed_s", "host", "hosts", "command", "mesh_order")}
     return [without_places(v) for v in value] if isinstance(value, list) else value
 
 
-def compare(folder, launched, arguments, code):
-    """What `launched(command)` runs gives the report of one machine."""
+def compare(folder, launched, arguments, code, more=()):
+    """What `launched(command)` runs, with `more` arguments there, gives the report of one
+    machine."""
     reports = []
-    for name, start in (("here", list), ("there", launched)):
+    for name, start, also in (("here", list, ()), ("there", launched, more)):
         file = folder.path / f"{name}.json"
-        result = folder.run(start([DISTGRAD, arguments[0], "--json", str(file), *arguments[1:]]))
+        result = folder.run(
+            start([DISTGRAD, arguments[0], "--json", str(file), *also, *arguments[1:]]))
         told = f"{name}: {result.returncode}\n{result.stdout}\n{result.stderr}"
         assert file.exists(), "no report: " + told
         # torchrun has an exit code of its own for processes that fail.
@@ -158,6 +160,32 @@ def check_everything(folder, launched, hosts):
     compare(folder, launched, SUBJECT, 1)
     compare(folder, launched, AUDIT, 1)
     check_larger_world(folder, launched)
+
+
+def check_mesh_order(folder, launched):
+    """A mesh that lies over two hosts the other way gives the same, from other places."""
+    mesh = {"world_size": 4, "mesh": {"dp": 2, "tp": 2},
+            "inputs": {"x": {"expr": "torch.arange(4.) * (rank + 1)"}},
+            "steps": [{"a": {"all_reduce": "x", "group": "tp"}},
+                      {"b": {"all_gather": "a", "group": "dp"}}],
+            "loss": "(b ** 2).sum() * (rank + 1)", "objective": "sum",
+            "subjects": {"reference": "match"}}
+    scenario = folder.path / "mesh.json"
+    scenario.write_text(json.dumps(mesh))
+    result, report = compare(folder, launched, ["run", str(scenario), SCENARIOS[0]], 0,
+                             ["--mesh-order", "tp,dp"])
+    assert "The mesh of 1 case lay over them as tp,dp." in result.stdout, result.stdout
+    assert report["tool"]["mesh_order"] == ["tp", "dp"], report["tool"]
+    said = f"all_gather=python:{HERE}/ranks.py:gather_that_says_where"
+    for more, address in (((), "10.77.0.1"), (("--mesh-order", "tp,dp"), "10.77.0.2")):
+        result = folder.run(
+            launched([DISTGRAD, "run", *more, "--subject", said, str(scenario)]))
+        assert f"here is {address}" in result.stdout, result.stdout + result.stderr
+        told = re.search(r"rank 1 is on \S+ \((.*)\)", result.stdout)
+        assert told and told.group(1) == address, result.stdout
+    result = folder.run(launched([DISTGRAD, "run", "--mesh-order", "tp,pp", str(scenario)]))
+    assert ("run: --mesh-order tp,pp: no case has a mesh of just these axes; there are dp, tp"
+            in result.stderr), result.stdout + result.stderr
 
 
 def torchrun():
@@ -218,6 +246,7 @@ def hosts():
         skip("no network namespaces can be made here")
     folder = Folder()
     check_everything(folder, on_two_hosts, 2)
+    check_mesh_order(folder, on_two_hosts)
     check_api(folder, on_two_hosts, 4)
     folder.check_all_gone()
 
