@@ -206,6 +206,12 @@ int main(int argc, char** argv) {
     distgrad::was_executed = true;
     distgrad::be_worker(std::move(*start), distgrad::functions());
   }
+  // "--slow MS" comes before the rest, and for one that loads for long.
+  if (argc == 5 && std::strcmp(argv[1], "--slow") == 0) {
+    usleep(static_cast<useconds_t>(distgrad::integer(argv[2])) * 1000);
+    argc -= 2;
+    argv += 2;
+  }
   if (argc != 3 || std::strcmp(argv[1], "--zygote") != 0) return 2;
   distgrad::be_zygote(distgrad::integer(argv[2]), distgrad::functions());
 }

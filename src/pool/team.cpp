@@ -39,8 +39,6 @@ constexpr std::int64_t kDeadlockNs = 300 * kMillisecond;
 constexpr std::int64_t kStoppedNs = 1500 * kMillisecond;
 // A machine that has no core for the ranks makes a case's time longer, up to so many times.
 constexpr int kMostPatience = 5;
-constexpr std::int64_t kBeginNs = 60 * kSecond;  // for workers to begin their first case
-
 constexpr std::int64_t kLoadNs =
     900 * kSecond;  // for the user's code to be imported: builds of extensions take minutes
 
@@ -121,7 +119,8 @@ std::string misfit(const Job& job, int rank, const WorkReply& reply) {
 
 }  // namespace
 
-Team::Team(ZygoteProcess& zygote, TeamKind kind) : zygote_(zygote), kind_(kind) {
+Team::Team(ZygoteProcess& zygote, TeamKind kind, double begin_s)
+    : zygote_(zygote), kind_(kind), begin_ns_(static_cast<std::int64_t>(begin_s * kSecond)) {
   memory_kills_before_ = out_of_memory_kills();
   if (kind.world_size > kMaxRanks)
     throw SystemError(fmt::format("at most {} ranks can run", kMaxRanks));
@@ -415,12 +414,19 @@ Team::InFlight* Team::overdue(std::int64_t now) {
   for (InFlight& f : in_flight_) look_at_clock(f, now);
   InFlight* oldest = oldest_unfinished();
   if (!oldest) return nullptr;
+  // How long that may take is the pool's affair: of a launcher's ranks the last may come in
+  // minutes.
+  if (!zygote_.is_ready()) {
+    next_look_ns_ = now + kLookNs;
+    return nullptr;
+  }
   const std::int64_t started = oldest->began_ns();
   constexpr double kLongest = 1e9;  // seconds; more would not fit in nanoseconds
   const auto limit = static_cast<std::int64_t>(std::min(oldest->job->timeout_s, kLongest) * 1e9);
   // Before its first case a worker has to be forked and to load; later ones begin as soon as the
   // last one is done.
-  std::int64_t deadline = started ? started + limit : oldest->sent_ns + kBeginNs + limit;
+  std::int64_t deadline =
+      started ? started + limit : std::max(oldest->sent_ns, zygote_.ready_ns()) + begin_ns_ + limit;
   if (now >= deadline)
     deadline +=
         std::min(time_without_core_ns(*oldest), (kMostPatience - 1) * std::min(limit, kLoadNs));

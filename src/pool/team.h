@@ -26,7 +26,8 @@ namespace distgrad {
 class Team {
  public:
   // Asks the zygote, which must outlive the team, for the workers.
-  Team(ZygoteProcess& zygote, TeamKind kind);
+  // `begin_s`: WorkerPoolOptions.
+  Team(ZygoteProcess& zygote, TeamKind kind, double begin_s);
   // Workers in the middle of something are killed; idle ones end by themselves.
   ~Team();
   Team(const Team&) = delete;
@@ -146,6 +147,7 @@ class Team {
 
   ZygoteProcess& zygote_;
   TeamKind kind_;
+  std::int64_t begin_ns_;  // for its workers to begin their first case
   MappedMemory board_;
   std::vector<Worker> workers_;
   std::deque<InFlight> in_flight_;

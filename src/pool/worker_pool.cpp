@@ -298,7 +298,7 @@ Team& WorkerPool::start_team(TeamKind kind) {
     retire_idle_teams(kind.world_size);
   }
   ZygoteProcess& parent = zygote(kind.rank_program, kind.role);
-  teams_.push_back(std::make_unique<Team>(parent, kind));
+  teams_.push_back(std::make_unique<Team>(parent, kind, options_.begin_s));
   parent.flush();
   return *teams_.back();
 }

@@ -40,6 +40,8 @@ struct WorkerPoolOptions {
   // Where the ranks are elsewhere (other machines'): opens the control socket of a zygote that runs
   // this command there. Simulators are here all the same. Empty: all is here.
   std::function<UniqueFd(const std::vector<std::string>& command)> open_elsewhere = {};
+  // For workers to begin their first case, once their program is ready.
+  double begin_s = 60;
   // The axes of meshes that are laid over a launcher's processes in this order
   // (model/mesh_order.h); other meshes lie as they are.
   std::vector<std::string> mesh_order = {};

@@ -293,6 +293,13 @@ TEST_F(WorkerPoolTest, AHangSaysWhoWaitsWhere) {
   EXPECT_TRUE(ranks_become(3)) << "the ranks that hang must be killed";
 }
 
+TEST_F(WorkerPoolTest, WhatTheRanksProgramTakesToComeIsNoPartOfTheCasesTime) {
+  WorkerPoolOptions options{{{DISTGRAD_FAKE_RANK, "--slow", "1500"}}, 2};
+  options.begin_s = 0.5;
+  pool_.emplace(std::move(options));
+  EXPECT_FALSE(run(request(3, ""), 0.5).error);
+}
+
 TEST_F(WorkerPoolTest, WhatASubjectTakesToBeImportedIsNoPartOfTheCasesTime) {
   std::vector<std::pair<std::string, double>> told;
   WorkerPoolOptions options{{{DISTGRAD_FAKE_RANK}}, 2};

@@ -131,7 +131,7 @@ void ZygoteProcess::receive() {
 
 void ZygoteProcess::take(ZygoteEvent event) {
   if (const auto* ready = std::get_if<ZygoteReady>(&event)) {
-    is_ready_ = true;
+    ready_ns_ = monotonic_ns();
     torch_ = ready->torch;
     takes_expected_ = ready->takes_expected;
     if (ready->protocol != kProtocolVersion)
@@ -171,7 +171,7 @@ void ZygoteProcess::answered(std::uint64_t worker) {
 }
 
 std::string ZygoteProcess::why_silent() const {
-  if (!is_ready_ || has_ended_ || unforked_.empty()) return "";
+  if (!is_ready() || has_ended_ || unforked_.empty()) return "";
   const std::int64_t silent = monotonic_ns() - std::max(waiting_since_ns_, started_ns_);
   if (silent > kStoppedNs && pid_ > 0 && process_state(pid_) == 'T') return "was stopped";
   return silent > kForkNs ? "does not answer" : "";

@@ -51,7 +51,8 @@ class ZygoteProcess {
 
   bool is_elsewhere() const { return is_elsewhere_; }
   bool has_ended() const { return has_ended_; }
-  bool is_ready() const { return is_ready_; }
+  bool is_ready() const { return ready_ns_ > 0; }
+  std::int64_t ready_ns() const { return ready_ns_; }  // since when; 0: it is not
   const std::string& torch() const { return torch_; }
   bool takes_expected() const { return takes_expected_; }
   std::int64_t started_ns() const { return started_ns_; }
@@ -81,7 +82,7 @@ class ZygoteProcess {
   std::uint64_t last_worker_ = 0;
   std::set<std::uint64_t> unforked_;   // workers asked for
   std::int64_t waiting_since_ns_ = 0;  // for the next of them
-  bool is_ready_ = false;
+  std::int64_t ready_ns_ = 0;
   bool has_ended_ = false;
   bool takes_expected_ = false;
   std::string torch_;

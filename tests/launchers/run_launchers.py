@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -147,6 +148,7 @@ def check_run(folder, launched, hosts):
     assert "as expected" in text and "On the 4 ranks of" in text, text
     told = report["tool"].get("hosts")
     assert (told is None) if hosts == 1 else len(set(told)) == hosts and len(told) == 4, told
+    return result, report
 
 
 def check_larger_world(folder, launched):
@@ -203,14 +205,62 @@ def torchrun():
     folder.check_all_gone()
 
 
+def open_mpi():
+    """The mpirun that is Open MPI's; another MPI may have the name."""
+    for name in ("mpirun.openmpi", "mpirun"):
+        if shutil.which(name) and "Open MPI" in subprocess.run(
+                [name, "--version"], capture_output=True, text=True).stdout:
+            return [name, "--oversubscribe", "-np", "4",
+                    *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
+    return None
+
+
 def mpi():
-    need("mpirun")
-    words = ["mpirun", "--oversubscribe", *(["--allow-run-as-root"] if os.geteuid() == 0 else []),
-             "-np", "4"]
+    words = open_mpi()
+    if not words:
+        skip("no Open MPI")
     folder = Folder()
     check_run(folder, lambda command: [*words, *command], 1)
     check_step_among(folder, lambda command: [*words, *command], 4)
     folder.check_all_gone()
+
+
+def pmi():
+    """MPICH's."""
+    need("mpiexec.hydra")
+    folder = Folder()
+    check_run(folder, lambda command: ["mpiexec.hydra", "-n", "4", *command], 1)
+    folder.check_all_gone()
+
+
+def mpi_hosts():
+    """From the first of two hosts, by what stands for ssh there."""
+    need("ip", root=True)
+    if not can_make_hosts() or not Path("/dev/net/tun").exists():
+        skip("no hosts can be made here")
+    named = "10.78.0.1:2,10.78.0.2:2"
+    into = str(HERE / "into_host")
+    kinds = {}
+    if words := open_mpi():
+        kinds["Open MPI"] = [*words, "--host", named, "--mca", "plm_rsh_agent", into]
+        for name in ("MASTER_ADDR", "XDG_STATE_HOME", "LAUNCH_TEST"):
+            kinds["Open MPI"] += ["-x", name]
+    if shutil.which("mpiexec.hydra"):
+        kinds["MPI"] = ["mpiexec.hydra", "-n", "4", "-hosts", named, "-launcher", "ssh",
+                        "-launcher-exec", into]
+    if not kinds:
+        skip("no MPI")
+    for name, words in kinds.items():
+        folder = Folder()
+        folder.environment["MASTER_ADDR"] = "10.78.0.1"
+
+        def launched(command):
+            line = shlex.join([*words, *command])
+            return [str(HERE / "hosts_apart"), "2", "0", f"[[ $HOST_NUMBER != 0 ]] || {line}"]
+
+        result, _ = check_run(folder, launched, 2)
+        assert f"On the 4 ranks of {name}: ranks 0-1 on" in result.stdout, result.stdout
+        folder.check_all_gone()
 
 
 def slurm():
@@ -466,8 +516,8 @@ def free_port():
         return min(s.getsockname()[1], 60000)
 
 
-PARTS = {part.__name__: part for part in (torchrun, api, api_failures, mpi, slurm, hosts,
-                                          failures, cable)}
+PARTS = {part.__name__: part for part in (torchrun, api, api_failures, mpi, pmi, mpi_hosts, slurm,
+                                          hosts, failures, cable)}
 
 if __name__ == "__main__":
     PARTS[sys.argv[1]]()
