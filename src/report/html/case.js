@@ -130,7 +130,7 @@ function noWay(c, details) {
 
 function caseParts(c) {
   const details = detailsOf(c);
-  const back = el("button", { type: "button", class: "back", text: "\u2190 Cases", onclick: () => showSummary() });
+  const back = el("button", { type: "button", class: "back", text: "\u2190 Cases", onclick: () => { showSummary(); bringListIntoView(); } });
   const head = el("header", null, back,
     el("p", { class: "file", text: c.scenario.file || "" }),
     el("h2", null, el("span", { class: "pill " + c.status_word, text: c.status_word }), " ", c.scenario.name || c.id,
