@@ -326,6 +326,16 @@ TEST(Html, TheMatrixNamesFilesBelowTheFolderThatAllShare) {
   EXPECT_LT(html.find("<h3>By finding</h3>"), html.find("<h3>By scenario and subject</h3>"));
 }
 
+TEST(Html, ManyProblemsAreFolded) {
+  Report report = report_of({sample::match("right.json")});
+  for (int i = 0; i < 7; ++i)
+    report.invalid.push_back({"bad" + std::to_string(i) + ".json", {}, "", "is empty", ""});
+  const std::string html = html_report(report, {});
+  EXPECT_EQ(nesting_problem(html), "");
+  EXPECT_LT(html.find("bad4.json"), html.find("<summary>2 more</summary>"));
+  EXPECT_LT(html.find("<summary>2 more</summary>"), html.find("bad5.json"));
+}
+
 TEST(Html, BackticksAreCode) {
   EXPECT_EQ(html_prose("a `sync` & `x<y` b"), "a <code>sync</code> &amp; <code>x&lt;y</code> b");
   EXPECT_EQ(html_prose("one ` alone"), "one ` alone");
