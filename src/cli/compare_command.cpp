@@ -81,12 +81,12 @@ DType dtype_value(const std::string& name) {
 
 std::optional<ExitCode> parse(const Arguments& arguments, CompareOptions& options) {
   CLI::App app(
-      "Compare gradients that a training script saved with a reference, or two reports of a run.",
+      "Compare gradients that a training script saved with a reference, or two reports of runs.",
       "distgrad compare");
   std::string rtol, atol, dtype;
   std::vector<std::string> counts, reductions;
   app.add_option("REFERENCE", options.reference,
-                 "a .safetensors or .json file, or a folder of one a rank")
+                 "a .safetensors or .json file, or a folder with one for each rank")
       ->required();
   app.add_option("OBSERVED", options.observed, "the same, of the run under test; or its files")
       ->required();
@@ -98,7 +98,7 @@ std::optional<ExitCode> parse(const Arguments& arguments, CompareOptions& option
   app.add_option("--dtype", dtype, "what the run computed in, if shorter than what it saved")
       ->type_name("DTYPE");
   app.add_option("--count", counts,
-                 "what a factor may be the number of, as micro-batches=4; repeatable")
+                 "a number that a factor may come from, as micro-batches=4; repeatable")
       ->type_name("NAME=N")
       ->allow_extra_args(false);
   app.add_option("--partly-held", options.comparison.partly_held,
