@@ -181,7 +181,7 @@ class Mapping(unittest.TestCase):
             ("x", "all_reduce", dict(op="max"), "no parameter for the op"),
             ("x", "all_reduce", TP, "no parameter for the group"),
             ("x, group", "broadcast", dict(root=1), "no parameter for the root"),
-            ("x, root_rank, group", "broadcast", dict(TP, root=1), "`root_rank` counts"),
+            ("x, root_rank, group", "broadcast", dict(TP, root=1), "`root_rank` does not say whether it counts"),
             ("x, group", "reduce_scatter", dict(splits=((1, 5),)), "no parameter for splits"),
             ("x, group", "all_to_all", dict(dim=1), "no parameter for the dimension"),
             ("x, op='sum'", "all_reduce", dict(op="premul_sum", factor=2.0), "premul_sum's factor"),
