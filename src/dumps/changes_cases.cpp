@@ -21,8 +21,12 @@ CaseResult case_of(const ReportedCase& c, const Scenario& file) {
   result.which.scenario = &file;
   result.which.id = c.id;
   result.which.subject = c.subject;
+  result.which.backend = c.backend;
+  result.which.world_size = c.world_size;
+  result.which.dtype = c.dtype;
   result.verdict = c.verdict;
   if (c.finding) result.findings = {*c.finding};
+  result.error = c.error;
   return result;
 }
 
@@ -34,15 +38,13 @@ CaseResult newly_failing_case(const CaseChange& c, const Scenario& file) {
   CaseResult result = case_of(c.latest, file);
   result.as_expected = false;
   result.why = fmt::format("newly failing: {}; {}", c.after, was_text(c));
-  if (result.findings.empty())
-    result.findings = {{.rule = "unexplained",
-                        .collective = {},
-                        .step = {},
-                        .ranks = {},
-                        .factor = {},
-                        .text = {}}};
-  std::string& text = result.findings.front().text;
-  text = fmt::format("Newly failing: {}.{}{}", was_text(c), text.empty() ? "" : " ", text);
+  const auto tell = [&](std::string& text) {
+    text = fmt::format("Newly failing: {}.{}{}", was_text(c), text.empty() ? "" : " ", text);
+  };
+  if (result.error)
+    tell(result.error->message);
+  else if (!result.findings.empty())
+    tell(result.findings.front().text);
   return result;
 }
 
@@ -51,6 +53,7 @@ CaseResult missing_case(const CaseChange& c, const Scenario& file, const char* w
   CaseResult result = case_of(c.latest, file);
   result.verdict = Verdict::kSkipped;
   result.findings.clear();
+  result.error.reset();
   result.why = fmt::format("{}; it was {}", words, c.before);
   return result;
 }

@@ -54,13 +54,34 @@ std::optional<Finding> finding_of(const Json& json) {
       !findings->front().is_object())
     return std::nullopt;
   const Json& first = findings->front();
-  return Finding{
-      .rule = FindingName::named(text_in(first, "rule")).value_or(FindingName("unexplained")),
-      .collective = text_in(first, "collective"),
-      .step = text_in(first, "step"),
-      .ranks = {},
-      .factor = {},
-      .text = text_in(first, "text")};
+  const auto rule = FindingName::named(text_in(first, "rule"));
+  if (!rule) return std::nullopt;  // of another version of distgrad
+  return Finding{.rule = *rule,
+                 .collective = text_in(first, "collective"),
+                 .step = text_in(first, "step"),
+                 .ranks = {},
+                 .factor = {},
+                 .text = text_in(first, "text")};
+}
+
+std::optional<RankError> error_of(const Json& json) {
+  const auto error = json.find("error");
+  if (error == json.end() || !error->is_object()) return std::nullopt;
+  const auto kind = error_kind_named(text_in(*error, "kind"));
+  if (!kind) return std::nullopt;
+  const auto rank = error->find("rank");
+  return RankError{
+      .kind = *kind,
+      .rank = rank != error->end() && rank->is_number_integer() ? rank->get<int>() : -1,
+      .step = text_in(*error, "step"),
+      .message = text_in(*error, "message")};
+}
+
+std::optional<int> world_size_in(const Json& json) {
+  const auto found = json.find("world_size");
+  if (found == json.end() || !found->is_number_integer()) return std::nullopt;
+  const auto size = found->get<std::int64_t>();
+  return size > 0 && size <= 4096 ? std::optional(static_cast<int>(size)) : std::nullopt;
 }
 
 std::string but_for_subject(const Json& json) {
@@ -81,8 +102,12 @@ ReportedCase case_of(const Json& json, const std::string& shown) {
   c.subject = text_in(json, "subject");
   c.file = text_in(json, "file");
   c.but_for_subject = but_for_subject(json);
+  c.backend = text_in(json, "backend");
+  c.dtype = dtype_named(text_in(json, "dtype")).value_or(c.dtype);
+  c.world_size = world_size_in(json).value_or(c.world_size);
   c.verdict = verdict_named(text_in(json, "verdict")).value_or(Verdict::kMismatch);
   c.finding = finding_of(json);
+  c.error = error_of(json);
   const Json& as_expected = json["as_expected"];
   c.status = !as_expected.is_boolean() ? ReportedCase::Status::kSkipped
              : as_expected.get<bool>() ? ReportedCase::Status::kGood

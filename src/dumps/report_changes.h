@@ -19,8 +19,12 @@ struct ReportedCase {
   std::string subject = {};
   std::string file = {};
   std::string but_for_subject = {};  // what the case is besides: the same in a run of another one
+  std::string backend = {};
+  int world_size = 1;
+  DType dtype = DType::kFloat64;
   Verdict verdict = Verdict::kMatch;
   std::optional<Finding> finding = {};  // the first; rule, collective, step and text of it
+  std::optional<RankError> error = {};
 };
 
 struct ReportedRun {

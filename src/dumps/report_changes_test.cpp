@@ -96,8 +96,17 @@ TEST(ReportChanges, AsAReportWhatBecameWorseIsWrong) {
   EXPECT_EQ(sum.not_as_expected, 2) << "broke and gone";
   EXPECT_EQ(sum.as_expected, 2) << "still and mended";
   EXPECT_EQ(sum.skipped, 1);
-  EXPECT_EQ(cases.report.cases[0].findings.at(0).text, "Newly failing: it was match.");
+  EXPECT_EQ(cases.report.cases[0].why, "newly failing: mismatch; it was match");
   EXPECT_EQ(cases.report.cases[1].why, "vanished; it was match");
+  ReportedCase hangs{"h", "error: hang", Status::kBad};
+  hangs.verdict = Verdict::kError;
+  hangs.error = RankError{.kind = ErrorKind::kHang, .step = {}, .message = "not done after 30 s"};
+  const CaseResult broke =
+      changes_cases(changes({{"h", "match", Status::kGood}}, {hangs})).report.cases[0];
+  EXPECT_EQ(broke.error->message, "Newly failing: it was match. not done after 30 s");
+  EXPECT_TRUE(broke.findings.empty()) << "no cause is known";
+  const ReportedCase on_three{.id = "c", .outcome = "match", .world_size = 3};
+  EXPECT_EQ(changes_cases(changes({}, {on_three})).report.cases[0].which.world_size, 3);
 }
 
 }  // namespace
