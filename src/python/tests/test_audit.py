@@ -148,7 +148,7 @@ class Audit(unittest.TestCase):
                           rows["GatherLayer"]["right_for"]), (["sum", "mean"], ["replicated"]))
         self.assertEqual(code, 0)
         self.assertIn("what to pass for `bits` is not known", answer["unusable"][0])
-        self.assertRegex(answer["unusable"][1], "Pooled: which collective it is")
+        self.assertRegex(answer["unusable"][1], "Pooled: its name does not say which")
         self.assertEqual(len(answer["unusable"]), 2)
         self.assertIn("broadcast", answer["lacking"])
         self.assertNotIn("all_gather", answer["lacking"])
