@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <set>
+#include <sstream>
 
 #include <nlohmann/json.hpp>
 
@@ -11,6 +12,7 @@
 #include "audit/judgement.h"
 #include "audit/table.h"
 #include "audit/tally.h"
+#include "report/words.h"
 #include "scenario/parse.h"
 
 namespace distgrad {
@@ -132,7 +134,7 @@ TEST(Battery, CopyAndSliceAreAskedInAParallelRegionInEveryAspect) {
     EXPECT_TRUE(std::includes(seen.begin(), seen.end(), wanted.begin(), wanted.end()))
         << traits(kind).name;
   }
-  EXPECT_THAT(text_of(battery(CollectiveKind::kSlice, ReduceOp::kSum), "dim--1-one-loss"),
+  EXPECT_THAT(text_of(battery(CollectiveKind::kSlice, ReduceOp::kSum), "last-dim-one-loss"),
               HasSubstr("\"dim\": -1"));
 }
 
@@ -654,25 +656,46 @@ TEST(Table, SaysWhatItIsRightForAndWhatNot) {
   EXPECT_THAT(text, HasSubstr("all_reduce of losses.py:GatherLayer\n"));
 }
 
-TEST(Table, FitsEightyColumns) {
-  std::vector<Judgement> rows;
+// Two collectives of which every aspect was tried, those on request, too.
+struct FullTable {
   std::vector<TrialResult> results;
-  for (std::size_t a = 0; a < kAspectCount; ++a)
-    for (int i = 0; i < 9; ++i)
-      results.push_back(
-          of_aspect(result(kSum, Verdict::kMismatch, "same-op-backward"), static_cast<Aspect>(a)));
-  for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kPremulSum})
-    rows.push_back(judge_collective(CollectiveKind::kReduceScatter, op, results, ""));
+  std::vector<Judgement> rows;
   TableOptions options{.subject = "m",
                        .lacking = {"gather"},
                        .unusable = {"f: what to pass for `bits` is not known"}};
-  for (std::size_t a = 0; a < kAspectCount; ++a)
-    if (row_of(static_cast<Aspect>(a)).on_request)
-      options.requested.push_back(static_cast<Aspect>(a));
-  const std::string text = audit_text(rows, options);
-  for (std::size_t begin = 0; begin < text.size(); begin = text.find('\n', begin) + 1)
-    EXPECT_LE(text.find('\n', begin) - begin, 80U)
-        << text.substr(begin, text.find('\n', begin) - begin);
+
+  FullTable() {
+    for (std::size_t a = 0; a < kAspectCount; ++a)
+      for (int i = 0; i < 9; ++i)
+        results.push_back(of_aspect(result(kSum, Verdict::kMismatch, "same-op-backward"),
+                                    static_cast<Aspect>(a)));
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kPremulSum})
+      rows.push_back(judge_collective(CollectiveKind::kReduceScatter, op, results, ""));
+    for (std::size_t a = 0; a < kAspectCount; ++a)
+      if (row_of(static_cast<Aspect>(a)).on_request)
+        options.requested.push_back(static_cast<Aspect>(a));
+  }
+
+  std::string text(std::size_t width) {
+    options.width = width;
+    return audit_text(rows, options);
+  }
+};
+
+TEST(Table, FitsTheTerminal) {
+  FullTable table;
+  for (const std::size_t width : {60U, 77U, 80U, 128U, 200U}) {
+    std::istringstream text(table.text(width));
+    for (std::string line; std::getline(text, line);) EXPECT_LE(width_of(line), width) << line;
+  }
+}
+
+TEST(Table, UsesTheTerminal) {
+  FullTable table;
+  EXPECT_THAT(table.text(60), HasSubstr("\n  sum: ranks 0/9, groups 0/9, root 0/9, dim 0/9"));
+  EXPECT_THAT(table.text(80), HasSubstr("\n  sum         0/9   0/9    0/9 "));
+  EXPECT_THAT(table.text(80), HasSubstr("\n              WRONG: same-op-backward"));
+  EXPECT_THAT(table.text(200), HasSubstr("0/9     WRONG: same-op-backward"));
 }
 
 TEST(Table, OfSeveralFunctionsTheNotesNameThePertinentOne) {

@@ -85,6 +85,12 @@ void add_roots(Maker& maker) {
 
 // ---- tensors
 
+// "dim-1", "last-dim", "last-dim-but-one".
+std::string name_of_dim(int dim) {
+  if (dim >= 0) return fmt::format("dim-{}", dim);
+  return dim == -1 ? "last-dim" : "last-dim-but-one";
+}
+
 void add_dims(Maker& maker) {
   if (!maker.traits().takes_dim) return;
   const std::vector<int> all =
@@ -94,7 +100,7 @@ void add_dims(Maker& maker) {
     if (dim != 0) p.inputs["x"] = maker.random({2, 2 * p.ranks});
     if (dim == -2) p.inputs["x"] = maker.random({2 * p.ranks, 2});
     p.options["dim"] = dim;
-    maker.add(Aspect::kDim, fmt::format("dim-{}", dim), p);
+    maker.add(Aspect::kDim, name_of_dim(dim), p);
   }
 }
 

@@ -58,28 +58,71 @@ std::string heading(const Judgement& j) {
                             : fmt::format("{} of {}", kind, for_terminal(j.function));
 }
 
+// The name's column and the cells', without the spaces at the end.
 std::string line_of(const std::string& name, const std::vector<std::string>& cells) {
   std::string line = padded(name, kNameWidth) + fmt::format("{}", fmt::join(cells, " "));
   line.resize(line.find_last_not_of(' ') + 1);
   return line + "\n";
 }
 
-std::string table(const std::vector<Judgement>& judgements, const std::vector<Aspect>& columns,
-                  std::size_t verdict_width) {
+std::size_t width_of_line(const std::vector<Aspect>& columns) {
+  std::size_t width = kNameWidth - 1;
+  for (const Aspect aspect : columns) width += 1 + row_of(aspect).name.size();
+  return width;
+}
+
+std::string cells_line(const Judgement& j, const std::string& name,
+                       const std::vector<Aspect>& columns) {
   std::vector<std::string> cells;
   for (const Aspect aspect : columns)
-    cells.push_back(padded(row_of(aspect).name, row_of(aspect).name.size()));
-  std::string out = line_of("", cells), last_heading;
+    cells.push_back(padded(cell_text(cell_of(j, aspect)), row_of(aspect).name.size()));
+  return line_of(name, cells);
+}
+
+// For a terminal that the columns do not fit into: each cell with its column's name.
+std::string named_cells(const Judgement& j, const std::string& name,
+                        const std::vector<Aspect>& columns, std::size_t width) {
+  std::vector<std::string> cells;
+  for (const Aspect aspect : columns)
+    if (cell_of(j, aspect).tried() > 0)
+      cells.push_back(fmt::format("{} {}", row_of(aspect).name, cell_text(cell_of(j, aspect))));
+  const std::string list = cells.empty() ? "-" : fmt::format("{}", fmt::join(cells, ", "));
+  return wrapped(name.empty() ? list : fmt::format("{}: {}", name.substr(2), list), 2, width);
+}
+
+std::string verdict_lines(const Judgement& j, std::size_t indent, std::size_t width) {
+  std::string out = wrapped(verdict_text(j), indent, width);
+  if (j.measured) out += wrapped(short_formula(j.measured->formula), indent, width);
+  return out;
+}
+
+// With what would stand below the line, indented, beside it.
+std::string joined(std::string line, const std::string& below, std::size_t indent) {
+  line.pop_back();  // its end
+  return padded(line, indent) + below.substr(indent);
+}
+
+// A row's verdict is below its cells, or right of them where there is room.
+std::string table(const std::vector<Judgement>& judgements, const std::vector<Aspect>& columns,
+                  std::size_t width, bool has_verdicts) {
+  constexpr std::size_t kLeastVerdict = 48, kGap = 2;
+  const std::size_t line_width = width_of_line(columns), right_of_it = line_width + kGap;
+  const bool is_narrow = line_width > width, is_wide = right_of_it + kLeastVerdict <= width;
+  std::vector<std::string> names;
+  for (const Aspect aspect : columns) names.emplace_back(row_of(aspect).name);
+  std::string out = is_narrow ? "" : line_of("", names), last_heading;
   for (const Judgement& j : judgements) {
     if (!j.offered) continue;
-    if (heading(j) != last_heading) out += (last_heading = heading(j)) + "\n";
-    cells.clear();
-    for (const Aspect aspect : columns)
-      cells.push_back(padded(cell_text(cell_of(j, aspect)), row_of(aspect).name.size()));
-    out += line_of(traits(j.kind).takes_op ? "  " + std::string(name_of(j.op)) : "", cells);
-    if (verdict_width == 0) continue;
-    out += wrapped(verdict_text(j), kNameWidth, verdict_width);
-    if (j.measured) out += wrapped(short_formula(j.measured->formula), kNameWidth, verdict_width);
+    if (heading(j) != last_heading) out += wrapped(last_heading = heading(j), 0, width);
+    const std::string name = traits(j.kind).takes_op ? "  " + std::string(name_of(j.op)) : "";
+    const std::string line =
+        is_narrow ? named_cells(j, name, columns, width) : cells_line(j, name, columns);
+    if (!has_verdicts)
+      out += line;
+    else if (is_wide)
+      out += joined(line, verdict_lines(j, right_of_it, width), right_of_it);
+    else
+      out += line + verdict_lines(j, is_narrow ? 4 : kNameWidth, width);
   }
   return out;
 }
@@ -329,8 +372,9 @@ std::string audit_text(const std::vector<Judgement>& judgements, const TableOpti
   const Names names(judgements);
   std::string out = fmt::format("audit of {}\n", for_terminal(options.subject));
   if (tally.offered > 0) {
-    out += "\n" + table(judgements, always_tried(), options.width);
-    if (!options.requested.empty()) out += "\n" + table(judgements, options.requested, 0);
+    out += "\n" + table(judgements, always_tried(), options.width, true);
+    if (!options.requested.empty())
+      out += "\n" + table(judgements, options.requested, options.width, false);
     out += legend_text(judgements, options.width) + formulas_text(judgements, options.width) +
            failures(judgements, names, options.width) + notes(judgements, names, options.width);
   }

@@ -85,8 +85,7 @@ class Planner {
     for (const std::string& name : found.unnamed)
       if (kinds.empty())
         plan_.unusable.push_back(
-            name + ": which collective it is cannot be told from its name; KIND=python:" + name +
-            " says it");
+            name + ": its name does not say which collective it is; KIND=python:" + name + " does");
     if (!names_a_function(part)) note_lacking(found, kinds);
   }
 

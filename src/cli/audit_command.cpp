@@ -200,12 +200,15 @@ void add_options(CLI::App& app, AuditOptions& options) {
                         const char* help) {
     app.add_option(name, values, help)->type_name(type)->delimiter(',')->allow_extra_args(false);
   };
-  app.add_option("SUBJECT", options.subject, "the implementation, as for `run --subject`")
+  app.add_option(
+         "SUBJECT", options.subject,
+         "what to test: python:FILE.py, python:FILE.py:NAME, python:MODULE, KIND=SUBJECT, or a "
+         "name of `distgrad list subjects`")
       ->required();
   list("--collective", options.collectives, "KIND,...", "only these");
   list("--op", options.ops, "OP,...", "only these, of collectives that reduce");
   app.add_option("--objective", options.objective,
-                 "sum, mean or replicated: right means for this one")
+                 "judge by this one alone: sum, mean or replicated")
       ->type_name("OBJECTIVE");
   app.add_flag("--strict", options.strict,
                "exit code 1 also for what is refused, disputed, not offered");

@@ -75,7 +75,7 @@ void print_overview() {
     text += fmt::format("  {:12}{}\n", command.name, command.description);
   text +=
       "\n"
-      "distgrad COMMAND --help tells more. Examples:\n"
+      "distgrad COMMAND --help lists the options. Examples:\n"
       "  distgrad audit all_gather=python:losses.py:GatherLayer.apply\n"
       "  distgrad compare reference/ grads/\n"
       "  distgrad init && distgrad run\n";

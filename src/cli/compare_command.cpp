@@ -40,7 +40,7 @@ struct Outcome {
   std::string text;
   Json json;  // where it is asked for
   bool good = true;
-  dumps::ComparisonCases cases = {};  // of gradients
+  dumps::ComparisonCases cases = {};  // for the other formats
 };
 
 double tolerance_value(const std::string& text, const char* option) {
@@ -81,12 +81,12 @@ DType dtype_value(const std::string& name) {
 
 std::optional<ExitCode> parse(const Arguments& arguments, CompareOptions& options) {
   CLI::App app(
-      "Compare gradients that a training script saved with a reference, or two reports of a run.",
+      "Compare gradients that a training script saved with a reference, or two reports of runs.",
       "distgrad compare");
   std::string rtol, atol, dtype;
   std::vector<std::string> counts, reductions;
   app.add_option("REFERENCE", options.reference,
-                 "a .safetensors or .json file, or a folder of one a rank")
+                 "a .safetensors or .json file, or a folder with one for each rank")
       ->required();
   app.add_option("OBSERVED", options.observed, "the same, of the run under test; or its files")
       ->required();
@@ -98,7 +98,7 @@ std::optional<ExitCode> parse(const Arguments& arguments, CompareOptions& option
   app.add_option("--dtype", dtype, "what the run computed in, if shorter than what it saved")
       ->type_name("DTYPE");
   app.add_option("--count", counts,
-                 "what a factor may be the number of, as micro-batches=4; repeatable")
+                 "a number that a factor may come from, as micro-batches=4; repeatable")
       ->type_name("NAME=N")
       ->allow_extra_args(false);
   app.add_option("--partly-held", options.comparison.partly_held,
@@ -132,9 +132,9 @@ std::optional<ExitCode> parse(const Arguments& arguments, CompareOptions& option
 }
 
 Outcome compare_gradients(const CompareOptions& options) {
+  const dumps::Dump reference = dumps::read_dump({&options.reference, 1});  // its problems first
   const dumps::DumpComparison comparison =
-      dumps::compare_dumps(dumps::read_dump({&options.reference, 1}),
-                           dumps::read_dump(options.observed), options.comparison);
+      dumps::compare_dumps(reference, dumps::read_dump(options.observed), options.comparison);
   return {dumps::comparison_text(comparison, {options.full, terminal_width(100)}),
           options.json.empty() ? Json() : dumps::comparison_json(comparison),
           comparison.all_right() && (comparison.vacuous.empty() || !options.strict),
@@ -147,8 +147,9 @@ Outcome compare_reports(const CompareOptions& options) {
     throw UserError("compare: of reports two are compared, an earlier and a later one");
   const dumps::ReportChanges changes = dumps::changes_between(
       dumps::read_report(options.reference), dumps::read_report(options.observed[0]));
-  return {dumps::changes_text(changes, options.full),
-          options.json.empty() ? Json() : dumps::changes_json(changes), !changes.is_worse()};
+  return {dumps::changes_text(changes, {options.full, terminal_width(100)}),
+          options.json.empty() ? Json() : dumps::changes_json(changes), !changes.is_worse(),
+          options.reports.empty() ? dumps::ComparisonCases() : dumps::changes_cases(changes)};
 }
 
 }  // namespace
@@ -158,10 +159,6 @@ ExitCode compare_command(const Arguments& arguments) {
   if (const auto done = parse(arguments, options)) return *done;
   const auto started = std::chrono::steady_clock::now();
   const bool compares_reports = dumps::is_report(options.reference);
-  if (compares_reports && !options.reports.empty())
-    throw UserError(
-        fmt::format("compare: {} is for gradients; of two reports --json has the changes",
-                    options.reports.front().format->option));
   Outcome outcome = compares_reports ? compare_reports(options) : compare_gradients(options);
   if (options.json != "-" && !prints_report(options.reports)) put(outcome.text);
   if (!options.json.empty()) write_file_atomically(options.json, json_text(outcome.json));

@@ -151,6 +151,11 @@ TEST_F(CompareEndToEnd, TheUsersErrorsAreOneLineAndExitCodeTwo) {
   }
 }
 
+TEST_F(CompareEndToEnd, OfTwoMissingFilesTheFirstIsNamed) {
+  EXPECT_EQ(compare("first second"), 2);
+  EXPECT_EQ(err_, "distgrad: first: there is no such file or folder\n");
+}
+
 TEST_F(CompareEndToEnd, TwoReportsAreComparedCaseByCase) {
   const auto report = [](const std::string& cases) {
     return R"({"format": 1, "tool": {}, "summary": {}, "cases": [)" + cases + "]}";
@@ -168,7 +173,15 @@ TEST_F(CompareEndToEnd, TwoReportsAreComparedCaseByCase) {
   EXPECT_EQ(compare("bad.json good.json"), 0);
   EXPECT_THAT(out_, StartsWith("ok    a.json   fixed: match; was mismatch"));
   EXPECT_EQ(compare("good.json empty.json"), 1);
-  EXPECT_THAT(out_, StartsWith("gone  a.json   vanished: not there; was match\n"));
+  EXPECT_THAT(out_, StartsWith("gone  a.json   vanished; was match\n"));
+  EXPECT_EQ(compare("--junit c.xml --html c.html --sarif c.sarif --markdown c.md "
+                    "good.json bad.json"),
+            1);
+  EXPECT_THAT(read("c.xml"), HasSubstr("tests=\"1\" failures=\"1\""));
+  EXPECT_THAT(read("c.xml"), HasSubstr("Newly failing: it was match."));
+  EXPECT_THAT(read("c.sarif"), HasSubstr("\"ruleId\": \"scaled\""));
+  EXPECT_THAT(read("c.md"), HasSubstr("1 not as expected"));
+  EXPECT_THAT(read("c.html"), HasSubstr("a.json"));
   write("gradients.json", R"({"w": 1})");
   EXPECT_EQ(compare("good.json gradients.json"), 2);
   EXPECT_THAT(err_, HasSubstr("gradients.json: not a report of distgrad run --json"));

@@ -40,7 +40,7 @@ constexpr const char* kExamples =
 // help.
 std::optional<ExitCode> check_arguments(const Arguments& arguments) {
   CLI::App app(
-      "One case in full: every value and cotangent by rank, and where the ranks part from the "
+      "Show one case in full: every value and cotangent by rank, and where the ranks part from the "
       "truth.",
       "distgrad explain");
   std::string text;

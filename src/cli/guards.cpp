@@ -26,7 +26,7 @@ void check_seconds(const std::string& command, const CLI::Option& option, double
 
 GuardOptions::GuardOptions(CLI::App& app) {
   max_timeout_option_ = app.add_option("--max-timeout", max_timeout_,
-                                       "seconds for one case at most, whatever its file says")
+                                       "seconds for one case, even if its file allows more")
                             ->type_name("S");
   total_timeout_option_ = app.add_option("--total-timeout", total_timeout_,
                                          "seconds for all; what is finished then is reported")

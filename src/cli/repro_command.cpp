@@ -52,9 +52,8 @@ struct ReproOptions {
 // The options of `run` that say which case it is are read by its own parser, so that they mean the
 // same.
 std::variant<ReproOptions, ExitCode> parse_repro_options(const Arguments& arguments) {
-  CLI::App app(
-      "A case as a standalone Python script that needs torch alone: what one pastes into an issue.",
-      "distgrad repro");
+  CLI::App app("Write a case as a Python script that needs torch alone, to paste into an issue.",
+               "distgrad repro");
   ReproOptions options;
   std::vector<std::string> paths;
   Arguments for_run;

@@ -5,8 +5,8 @@
 
 namespace distgrad {
 
-// In columns, no more than a reader's eye follows; `otherwise` where it is a file or a pipe, whose
-// text must not depend on a window.
+// In columns, from 60 to 200: $COLUMNS where it is set, as a user or a shell exports it; else the
+// terminal's; `otherwise` where it is a file or a pipe, whose text must not depend on a window.
 std::size_t terminal_width(std::size_t otherwise);
 
 }  // namespace distgrad

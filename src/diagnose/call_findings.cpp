@@ -117,7 +117,7 @@ Said named(Machine& machine, Measurement& m, const Look& look) {
   if (auto said = another_call(machine, m)) return *said;
   if (auto said = first_that_holds(general_names(), look)) return *said;
   if (has_nan(m)) return kUnwritten;
-  return {"other-backward", "is none that has a name.", "", "",
+  return {"other-backward", "matches no known mistake.", "", "",
           "Compare it with the right one, term by term."};
 }
 

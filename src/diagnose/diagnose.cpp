@@ -216,7 +216,7 @@ class Diagnosis {
       return "The ranks' backward could not be observed in a second run, so where it parts from "
              "the truth is not known.";
     if (!knows_calls())
-      return "What the backward of each collective got and gave could not be told apart.";
+      return "What the backward of each single collective got and gave is not known.";
     return "Every collective gave its operand what is right for what arrived, and what lies "
            "between and behind them follows; what the program was started with does not give the "
            "truth.";

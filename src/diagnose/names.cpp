@@ -158,7 +158,7 @@ std::string gives_nothing(const Look& look) {
                                         const Block&) { return seen.is_zero; });
   if (!is_zero) return "";
   return look.m.measured.is_none ? "gave no gradient (None) to the operand."
-                                 : "gave the operand zeros, whatever arrived.";
+                                 : "gave the operand zeros for every cotangent.";
 }
 
 // Where every rank is alone in its group there is nobody whose cotangent could be dropped.

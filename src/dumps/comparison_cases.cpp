@@ -114,13 +114,12 @@ CaseResult vacuous_case(const DumpComparison& c, const Scenario& files, bool str
 }  // namespace
 
 ComparisonCases comparison_cases(const DumpComparison& c, bool strict) {
-  ComparisonCases made{std::make_unique<Scenario>(), {}};
-  made.files->file = c.observed;
-  made.files->name = c.observed;
+  ComparisonCases made;
+  Scenario& files = made.files[c.observed];
+  files.file = files.name = c.observed;
   made.report.unit = "parameter";
-  for (const ParameterResult& r : c.parameters)
-    made.report.cases.push_back(case_of(r, c, *made.files));
-  if (!c.vacuous.empty()) made.report.cases.push_back(vacuous_case(c, *made.files, strict));
+  for (const ParameterResult& r : c.parameters) made.report.cases.push_back(case_of(r, c, files));
+  if (!c.vacuous.empty()) made.report.cases.push_back(vacuous_case(c, files, strict));
   made.report.picture = picture_of(c);
   made.report.summary = summary_of(made.report.cases);
   return made;

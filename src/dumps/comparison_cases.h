@@ -1,20 +1,28 @@
-// A comparison of saved gradients as the report that other formats are made of: HTML, JUnit,
-// Markdown, SARIF.
+// A comparison of saved gradients, or of two reports, as the report that other formats are made of:
+// HTML, JUnit, Markdown, SARIF.
 #pragma once
 
-#include <memory>
+#include <map>
+#include <string>
 
 #include "dumps/compare_dumps.h"
+#include "dumps/report_changes.h"
 #include "model/report.h"
 
 namespace distgrad::dumps {
 
 struct ComparisonCases {
-  std::unique_ptr<Scenario> files;  // what the cases' file is: the observed dump. They point to it.
-  Report report;  // a case a parameter, "observed:NAME", and a picture of parameters by ranks
+  std::map<std::string, Scenario> files;  // what the cases point to, by path
+  Report report;
 };
 
-// `strict`: what is vacuous is wrong. `report.command` and `summary.elapsed_s` are left empty.
+// `report.command` and `summary.elapsed_s` are left empty by both.
+//
+// A case a parameter, "observed:NAME", and a picture of parameters by ranks. `strict`: what is
+// vacuous is wrong.
 ComparisonCases comparison_cases(const DumpComparison&, bool strict);
+
+// A case a case of either report; wrong is what has become worse, and nothing else.
+ComparisonCases changes_cases(const ReportChanges&);
 
 }  // namespace distgrad::dumps

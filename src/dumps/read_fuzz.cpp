@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "dumps/comparison_cases.h"
 #include "dumps/comparison_report.h"
 #include "dumps/dump_file.h"
 #include "dumps/report_changes.h"
@@ -33,7 +34,8 @@ void read_dump(RankDump (*read)(const std::string&), const std::string& path) {
 void read_reports(const std::string& path) {
   try {
     const ReportedRun run = read_report(path);
-    changes_text(changes_between(run, run), true);
+    changes_text(changes_between(run, run), {});
+    changes_cases(changes_between(run, run));
   } catch (const distgrad::UserError&) {
   }
 }

@@ -100,6 +100,15 @@ void Emitter::refuse_torch_name(const Syntax& node) {
       node.place);
 }
 
+// node: F.name, as scripts that import torch.nn.functional have it
+void Emitter::refuse_functional(const Syntax& node) {
+  const std::string instead = reason_for_refusal(node.text);
+  throw ExpressionError(
+      "unknown name \"F\"" +
+          (instead.empty() ? "; write torch.nn.functional." + node.text : instead),
+      node.children[0]->place);
+}
+
 void Emitter::refuse_method(const Syntax& node) {
   std::string hint = reason_for_refusal(node.text);
   if (hint.empty() && is_allowed(node.text, kFunction))
@@ -119,6 +128,7 @@ Value* Emitter::call(const Syntax& node) {
   if (callee.kind == Kind::kAttribute) {
     const std::string dotted = dotted_name(callee);
     if (dotted.starts_with("torch.")) return torch_call(node, dotted.substr(6));
+    if (dotted.starts_with("F.") && !names_.contains("F")) refuse_functional(callee);
     return method_call(node, callee);
   }
   throw ExpressionError(

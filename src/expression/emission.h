@@ -74,6 +74,7 @@ class Emitter : private GraphBuilder {
   Value* field(const Syntax& node, Value* tuple);
   Value* torch_attribute(const Syntax& node, const std::string& name);
   [[noreturn]] void refuse_torch_name(const Syntax& node);
+  [[noreturn]] void refuse_functional(const Syntax& node);
   [[noreturn]] void refuse_method(const Syntax& node);
   Value* call(const Syntax& node);
   std::vector<Value*> emit_all(const Syntax& node, std::size_t first);

@@ -260,7 +260,10 @@ TEST(ExpressionRefusal, SaysWhatAndWhere) {
       {"x + xy",
        "unknown name \"xy\"; did you mean \"x\"? names here: parts, rank, world_size, x, xx\nx + "
        "xy\n    ^"},
-      {"F.relu(x)", "unknown name \"F\"; write torch.nn.functional\nF.relu(x)\n^"},
+      {"F.relu(x)", "unknown name \"F\"; write torch.nn.functional.relu\nF.relu(x)\n^"},
+      {"F.normalize(x)",
+       "unknown name \"F\"; write x / torch.linalg.vector_norm(x, dim=1, "
+       "keepdim=True).clamp_min(1e-12)\nF.normalize(x)\n^"},
       {"torch.nn.functional.normalize(x)",
        "torch.nn.functional.normalize is not a pure tensor function and is not allowed in a "
        "scenario; write x / torch.linalg.vector_norm(x, dim=1, keepdim=True).clamp_min(1e-12)\n"

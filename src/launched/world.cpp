@@ -117,7 +117,7 @@ void find_meeting_place(const Told& told, LaunchedWorld& world) {
     world.meeting_host = first_host(told.text("SLURM_STEP_NODELIST"));
   else
     throw UserError(fmt::format(
-        "rank {} of {} is not told where rank 0 is: set MASTER_ADDR to its host, for all ranks "
+        "rank {} of {} does not know where rank 0 is: set MASTER_ADDR to its host, for all ranks "
         "(mpirun -x MASTER_ADDR=HOST)",
         world.rank, world.size));
 }

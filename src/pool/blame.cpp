@@ -160,7 +160,7 @@ RankError crash_error(const Program& program, const RankPlace& place, const std:
       where = "before it began the case";
       break;
     case RankPlace::State::kFinished:
-      where = "after it had computed the case, before it told the result";
+      where = "after it had computed the case, before it reported the result";
       break;
     case RankPlace::State::kRunning:
       where = "in " + (place.rank < 0 ? "the simulation" : place_text(program, place));

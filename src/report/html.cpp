@@ -140,13 +140,18 @@ std::string findings_html(const Report& report) {
 
 std::string problems_html(const Report& report) {
   if (report.invalid.empty()) return {};
+  constexpr std::size_t kUnfolded = 5;
   std::string out = "<h3>Files and subjects that cannot be used</h3>\n<ul class=\"problems\">\n";
   const std::size_t shown = std::min(kProblems, report.invalid.size());
-  for (std::size_t i = 0; i < shown; ++i)
+  for (std::size_t i = 0; i < shown; ++i) {
+    if (i == kUnfolded)
+      out += fmt::format("</ul>\n<details><summary>{} more</summary>\n<ul class=\"problems\">\n",
+                         report.invalid.size() - i);
     out += "<li><pre>" + html_escaped(problem_text(report.invalid[i])) + "</pre></li>\n";
+  }
   if (shown < report.invalid.size())
     out += fmt::format("<li>... and {} more, left out here</li>\n", report.invalid.size() - shown);
-  return out + "</ul>\n";
+  return out + "</ul>\n" + (shown > kUnfolded ? "</details>\n" : "");
 }
 
 // What was not checked, once for all cases that it holds for.

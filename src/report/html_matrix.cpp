@@ -91,6 +91,28 @@ std::string cell_html(const Matrix& m, const std::string& file, const std::strin
       html_escaped(outcome_text(worst)), html_escaped(word_of(worst)), count);
 }
 
+// What the names begin with, to its last slash: it would fill half of a phone.
+std::size_t common_folder(const std::vector<std::string>& files) {
+  std::size_t length = files[0].rfind('/') + 1;  // 0 where there is none
+  for (const std::string& file : files)
+    while (length > 0 && !file.starts_with(std::string_view(files[0]).substr(0, length)))
+      length = length < 2 ? 0 : files[0].rfind('/', length - 2) + 1;
+  return length;
+}
+
+std::string row_heading(const std::string& file, std::size_t folder) {
+  std::string_view name = std::string_view(file).substr(folder);
+  if (name.ends_with(".json")) name.remove_suffix(5);
+  return fmt::format("<th scope=\"row\" title=\"{}\">{}</th>", html_escaped(file),
+                     html_escaped(name));
+}
+
+// Where there are more rows than a screen has, the heading stays in sight.
+std::string_view frame_of(std::size_t rows) {
+  constexpr std::size_t kScreen = 24;
+  return rows > kScreen ? "<div class=\"wide tall\">" : "<div class=\"wide\">";
+}
+
 std::string_view class_of(Picture::Tone tone) {
   switch (tone) {
     case Picture::Tone::kRight:
@@ -122,14 +144,15 @@ std::string matrix_html(const Report& report) {
   if (m.files.size() < 2 || m.subjects.size() < 2) return {};
   const std::size_t columns = std::min(kSubjects, m.subjects.size()),
                     rows = std::min(kFiles, m.files.size());
-  std::string out =
-      "<h3>By scenario and subject</h3>\n<div class=\"wide\"><table "
-      "class=\"matrix-of-cases\"><thead><tr><td></td>";
+  const std::size_t folder = common_folder(m.files);
+  std::string out = fmt::format(
+      "<h3>By scenario and subject</h3>\n{}<table class=\"matrix-of-cases\"><thead><tr><td></td>",
+      frame_of(rows));
   for (std::size_t s = 0; s < columns; ++s)
     out += fmt::format("<th scope=\"col\">{}</th>", html_escaped(m.subjects[s]));
   out += "</tr></thead><tbody>\n";
   for (std::size_t f = 0; f < rows; ++f) {
-    out += fmt::format("<tr><th scope=\"row\">{}</th>", html_escaped(m.files[f]));
+    out += "<tr>" + row_heading(m.files[f], folder);
     for (std::size_t s = 0; s < columns; ++s) out += cell_html(m, m.files[f], m.subjects[s]);
     out += "</tr>\n";
   }
@@ -145,14 +168,13 @@ std::string matrix_html(const Report& report) {
 
 std::string picture_html(const Picture& picture) {
   if (picture.rows.empty()) return {};
-  std::string out = fmt::format(
-      "<h3>{}</h3>\n<div class=\"wide\"><table class=\"matrix-of-cases "
-      "picture\"><thead><tr><td></td>",
-      html_escaped(picture.title));
+  const std::size_t rows = std::min(kFiles, picture.rows.size());
+  std::string out =
+      fmt::format("<h3>{}</h3>\n{}<table class=\"matrix-of-cases picture\"><thead><tr><td></td>",
+                  html_escaped(picture.title), frame_of(rows));
   for (const std::string& column : picture.columns)
     out += fmt::format("<th scope=\"col\">{}</th>", html_escaped(column));
   out += "</tr></thead><tbody>\n";
-  const std::size_t rows = std::min(kFiles, picture.rows.size());
   for (std::size_t i = 0; i < rows; ++i) {
     out += fmt::format("<tr><th scope=\"row\">{}</th>", html_escaped(picture.rows[i].label));
     for (const Picture::Square& s : picture.rows[i].squares)

@@ -306,13 +306,34 @@ TEST(Html, OfSeveralFilesAndSubjectsTheSummaryHasAMatrix) {
   EXPECT_THAT(
       html,
       HasSubstr("<td class=\"as-expected c0\"><a href=\"#file=known.json&amp;subject=in_place\""));
-  EXPECT_LT(html.find("<th scope=\"row\">a&amp;b.json"), html.find("<th scope=\"row\">right.json"))
+  EXPECT_LT(html.find("<th scope=\"row\" title=\"a&amp;b.json\">a&amp;b</th>"),
+            html.find("<th scope=\"row\" title=\"right.json\">right</th>"))
       << "failures first";
   EXPECT_THAT(
       html,
       HasSubstr(
           "in <a href=\"#finding=identity-backward&amp;file=a%26b.json\">a&amp;b.json</a> (2)"));
   EXPECT_THAT(html_report(report_of({bad}), {}), Not(HasSubstr("By scenario and subject")));
+}
+
+TEST(Html, TheMatrixNamesFilesBelowTheFolderThatAllShare) {
+  const std::string html = html_report(
+      report_of({sample::in_place_mismatch("all/bad/a.json"), sample::match("all/bad/b.json"),
+                 sample::match("all/badly.json", ":subject=torch_nn", "torch_nn")}),
+      {});
+  EXPECT_THAT(html, HasSubstr("<th scope=\"row\" title=\"all/bad/a.json\">bad/a</th>"));
+  EXPECT_THAT(html, HasSubstr("<th scope=\"row\" title=\"all/badly.json\">badly</th>"));
+  EXPECT_LT(html.find("<h3>By finding</h3>"), html.find("<h3>By scenario and subject</h3>"));
+}
+
+TEST(Html, ManyProblemsAreFolded) {
+  Report report = report_of({sample::match("right.json")});
+  for (int i = 0; i < 7; ++i)
+    report.invalid.push_back({"bad" + std::to_string(i) + ".json", {}, "", "is empty", ""});
+  const std::string html = html_report(report, {});
+  EXPECT_EQ(nesting_problem(html), "");
+  EXPECT_LT(html.find("bad4.json"), html.find("<summary>2 more</summary>"));
+  EXPECT_LT(html.find("<summary>2 more</summary>"), html.find("bad5.json"));
 }
 
 TEST(Html, BackticksAreCode) {

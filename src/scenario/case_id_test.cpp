@@ -84,18 +84,20 @@ TEST(CaseId, TellsHowCodeIsNamed) {
   const auto error = [](const std::string& subject) {
     return error_of([&] { parse_case_id("f.json:subject=" + subject); });
   };
-  EXPECT_EQ(error("losses.py"),
-            "unknown subject \"losses.py\"; did you mean \"python:losses.py\"?");
-  EXPECT_EQ(error("all_gather=losses.py:Gather.apply"),
-            "unknown subject \"losses.py:Gather.apply\"; did you mean "
-            "\"python:losses.py:Gather.apply\"?");
+  const std::string file = DISTGRAD_SOURCE_DIR "/docs/examples/losses.py";
+  EXPECT_EQ(error(file), "unknown subject \"" + file + "\"; did you mean \"python:" + file + "\"?");
+  EXPECT_EQ(error("all_gather=" + file + ":Gather.apply"),
+            "unknown subject \"" + file + ":Gather.apply\"; did you mean \"python:" + file +
+                ":Gather.apply\"?");
+  EXPECT_EQ(error("no_such.py:Gather.apply"),
+            "there is no file \"no_such.py\" (code is python:FILE.py:NAME or python:MODULE)");
   EXPECT_EQ(error("my_package.comm:gather"),
             "unknown subject \"my_package.comm:gather\"; did you mean "
             "\"python:my_package.comm:gather\"?");
   EXPECT_EQ(error("torch"),
             "unknown subject \"torch\"; did you mean \"python:torch.distributed.nn.functional\"?");
   EXPECT_EQ(error("ops.so:mine::sum"),
-            "unknown subject \"ops.so:mine::sum\"; did you mean \"library:ops.so:mine::sum\"?");
+            "there is no file \"ops.so\" (code is library:FILE.so:NAMESPACE::OP)");
   EXPECT_THAT(error("mydist"), testing::HasSubstr("code is python:FILE.py"));
 }
 

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
 #include <stdexcept>
 #include <utility>
@@ -98,6 +99,17 @@ std::string what_code_is_called(std::string_view subject) {
   return is_dotted ? meant("python:" + std::string(subject)) : "";
 }
 
+// To say python:losses.py of a file that is not there would help nobody.
+std::string missing_file(std::string_view subject) {
+  const std::string file(subject.substr(0, subject.find(':')));
+  const bool is_library = file.ends_with(".so");
+  std::error_code ignored;
+  if (!(is_library || file.ends_with(".py")) || std::filesystem::exists(file, ignored)) return {};
+  return fmt::format(
+      "there is no file {} (code is {})", in_quotes(file),
+      is_library ? "library:FILE.so:NAMESPACE::OP" : "python:FILE.py:NAME or python:MODULE");
+}
+
 std::string problem_with_part(const SubjectPart& part) {
   if (part.code == SubjectPart::Code::kPython) return problem_with_python(part);
   if (part.code == SubjectPart::Code::kLibrary) return problem_with_library(part);
@@ -108,6 +120,7 @@ std::string problem_with_part(const SubjectPart& part) {
         "{}: only a subject in Python has a mode; python:reference and python:in_place are in "
         "Python, too",
         in_quotes(subject));
+  if (const std::string why = missing_file(subject); !why.empty()) return why;
   std::string hint = what_code_is_called(subject);
   if (hint.empty()) hint = did_you_mean(subject, built_in_names());
   if (hint.empty())

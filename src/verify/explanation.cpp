@@ -241,7 +241,7 @@ class Explainer {
     if (c_.comparison->gradients_equal()) {
       out_.parting =
           "Not on the ranks, whose values and gradients are the simulation's: it is the file that "
-          "says otherwise (`truth` or `single_device`), as told below.";
+          "says otherwise (`truth` or `single_device`); see below.";
       return;
     }
     explain_backward();

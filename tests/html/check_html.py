@@ -230,6 +230,12 @@ def check_phone(page, folder):
     for address in ("r.html", "r.html#case=<b>.json:subject=in_place", "many.html"):
         page.open(f"file://{folder}/{address}")
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, address
+    # The list is below the summary: what filters it brings it into view, and so does the way back.
+    shown = "document.getElementById('shown').getBoundingClientRect().top"
+    for clicked in (".tile.FAIL a", "#rows [role=option]", ".back"):
+        page.evaluate(f"document.querySelector('{clicked}').click()")
+        page.evaluate("new Promise((done) => setTimeout(done, 50))")
+    assert 0 < page.evaluate(shown) < 800, page.evaluate(shown)
 
 
 def check_pages(distgrad, writer):

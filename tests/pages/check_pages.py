@@ -50,7 +50,8 @@ NOT_RUN = {
 
 
 def environment():
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("GITHUB_", "CI_", "DISTGRAD"))}
+    foreign = ("GITHUB_", "CI_", "DISTGRAD", "COLUMNS")
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
     path = [str(DISTGRAD.parent), os.path.dirname(sys.executable), os.environ["PATH"]]
     return {**kept, "PATH": ":".join(path), "PYTHONPATH": str(SOURCES / "src/python"),
             "NO_COLOR": "1", "DISTGRAD": str(DISTGRAD), "OMP_NUM_THREADS": "1",

@@ -2,6 +2,7 @@
 // it again.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <iostream>
 #include <string>
 #include <utility>
@@ -25,6 +26,7 @@ class RerunCommand : public testing::EmptyTestEventListener {
 }  // namespace
 
 int main(int argc, char** argv) {
+  ::unsetenv("COLUMNS");  // what is printed must not depend on who runs the tests
   testing::InitGoogleTest(&argc, argv);
   auto& listeners = testing::UnitTest::GetInstance()->listeners();
   listeners.Append(new RerunCommand(argv[0]));  // GoogleTest owns it

@@ -15,11 +15,11 @@ _AS_EXPECTED, _USER_ERROR, _INTERRUPTED = 0, 2, (130, 143, -2, -15)
 
 class Report(dict):
     """The JSON report (docs/command-line.md), as a dict. `text`, or str(report): what the command
-    printed."""
+    printed, without the end of its last line."""
 
     def __init__(self, fields, text):
         super().__init__(fields)
-        self.text = text
+        self.text = text.rstrip()
 
     def __str__(self):
         return self.text

@@ -1,6 +1,7 @@
 """What check_step returns: the report of `distgrad compare`, by parameter."""
 
 import dataclasses
+import os
 import textwrap
 
 from .driver import Report
@@ -52,8 +53,15 @@ class StepReport(Report):
         return f"check_step: {head}, on {_count(self.world_size, 'rank')} ({self.backend})"
 
 
+def _width():
+    """As wide as `distgrad compare` writes what stands above (src/cli/terminal.h)."""
+    columns = os.environ.get("COLUMNS", "")
+    asked = int(columns) if columns.isdecimal() else 0
+    return min(max(asked, 60), 200) if asked else 100
+
+
 def _wrapped(line):
-    return textwrap.fill(line, 100, initial_indent="- ", subsequent_indent="  ",
+    return textwrap.fill(line, _width(), initial_indent="- ", subsequent_indent="  ",
                          break_long_words=False, break_on_hyphens=False)
 
 

@@ -65,6 +65,7 @@ class Check(unittest.TestCase):
         self.assertEqual(report["summary"]["not_as_expected"], 0)
         self.assertIn("2-ranks.json   match", str(report))
         self.assertNotIn(sys.executable, str(report))
+        self.assertFalse(report.text.endswith("\n"))
 
     def test_a_wrong_one_raises_with_the_report(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -5,6 +5,7 @@ import sys
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -13,6 +14,7 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import distgrad  # noqa: E402
+from distgrad.step_report import StepReport  # noqa: E402
 
 
 def make_model():
@@ -316,6 +318,15 @@ class Steps(unittest.TestCase):
         report = distgrad.check_step(parallel, one, 2)
         self.assertIn("pieces of dimension 0", str(report))
         self.assertFalse(distgrad.check_step(parallel, {"w": _seeded()}, 2).wrong)
+
+    def test_the_text_is_as_wide_as_columns_says(self):
+        fields = {"world_size": 2, "vacuous": None, "parameters": []}
+        where = {"text": ["a word " * 60]}
+        for columns, width in (("60", 60), ("0", 100), ("", 100), ("1000", 200), ("x", 100)):
+            with mock.patch.dict(os.environ, COLUMNS=columns):
+                text = str(StepReport(fields, "", "gloo", where))
+            widest = max(map(len, text.splitlines()))
+            self.assertTrue(width - 8 < widest <= width, (columns, widest))
 
 
 def _seeded():

@@ -62,6 +62,14 @@ class Audit(unittest.TestCase):
         self.assertEqual(row["aspects"]["shape"]["state"], "WRONG")
         self.assertEqual(row["aspects"]["groups"]["state"], "ok")
 
+    def test_a_wrong_line_shows_the_formula_of_a_case_that_fails(self):
+        for function, formula in (("wrong_in_subgroups", "x̄_r = ȳ_r"),
+                                  ("wrong_for_odd_shapes", "x̄_r = 5 Σ_k ȳ_k")):
+            code, row = audit(f"all_reduce=python:{AUDITED}:{function}")
+            self.assertEqual((code, row["wrong"]), (1, True), function)
+            self.assertEqual(row["measured"]["formula"], formula, function)
+            self.assertEqual(row["measured"]["right"], "x̄_r = Σ_k ȳ_k", function)
+
     def test_a_parallel_region_is_entered_in_every_aspect(self):
         code, row = audit(f"copy=python:{AUDITED}:enter", "--strict", "--objective", "replicated")
         self.assertEqual((code, row["right_for"], row["rule"]), (0, ["replicated"], "sum-to-all"))
@@ -140,7 +148,7 @@ class Audit(unittest.TestCase):
                           rows["GatherLayer"]["right_for"]), (["sum", "mean"], ["replicated"]))
         self.assertEqual(code, 0)
         self.assertIn("what to pass for `bits` is not known", answer["unusable"][0])
-        self.assertRegex(answer["unusable"][1], "Pooled: which collective it is")
+        self.assertRegex(answer["unusable"][1], "Pooled: its name does not say which")
         self.assertEqual(len(answer["unusable"]), 2)
         self.assertIn("broadcast", answer["lacking"])
         self.assertNotIn("all_gather", answer["lacking"])

@@ -105,10 +105,11 @@ function restOf(c, details) {
   const warnings = (details.warnings || []).map(([ranks, text]) => el("li", null, el("b", { text: ranks + ": " }), shared(text)));
   const output = (details.output || []).map((o) => el("div", null,
     el("h4", { text: "Output of rank " + o.rank + (o.cut ? ", the end of it" : "") }), el("pre", { text: shared(o.text) })));
-  return el("section", { class: "rest", "aria-label": "More about it" }, el("h3", { text: "More about it" }), lossesOf(details),
+  const rest = el("section", { class: "rest", "aria-label": "More about it" }, el("h3", { text: "More about it" }), lossesOf(details),
     warnings.length ? el("div", null, el("h4", { text: "Warnings" }), el("ul", null, warnings)) : null, output,
     listOf("Not checked", details.notes), listOf("Composed, as the backend lacks them", details.composed),
     listOf("Bounds", details.bounds), listOf("Left out here", details.left_out));
+  return rest.children.length > 1 ? rest : null;
 }
 
 function factsOf(c, details) {
@@ -116,7 +117,7 @@ function factsOf(c, details) {
   const expectedWord = details ? shared(details.expected) : "";
   return el("dl", { class: "facts" }, fact("expected", expectedWord), fact("seen", c.headline.replace(/^(\w+), as expected/, "$1")),
     fact("subject", index.subjects[c.subject]), details && fact("ranks", details.world_size), details && fact("dtype", details.dtype),
-    details && fact("objective", details.objective), details && fact("over", details.backend), fact("took", seconds(c.elapsed)));
+    details && c.scenario.loss && fact("objective", details.objective), details && fact("over", details.backend), fact("took", seconds(c.elapsed)));
 }
 
 function isWrong(c) { return c.status < 2; }
@@ -130,14 +131,14 @@ function noWay(c, details) {
 
 function caseParts(c) {
   const details = detailsOf(c);
-  const back = el("button", { type: "button", class: "back", text: "\u2190 Cases", onclick: () => showSummary() });
+  const back = el("button", { type: "button", class: "back", text: "\u2190 Cases", onclick: () => { showSummary(); bringListIntoView(); } });
   const head = el("header", null, back,
     el("p", { class: "file", text: c.scenario.file || "" }),
     el("h2", null, el("span", { class: "pill " + c.status_word, text: c.status_word }), " ", c.scenario.name || c.id,
       el("span", { class: "place", text: c.place })),
     c.scenario.note ? el("p", { class: "note", text: c.scenario.note }) : null, factsOf(c, details), commandLine("Again:", commandOf(c)));
   if (!details)
-    return [head, programOf(c, null), el("p", { class: "legend", text: "There was no room for the details of this case in the file: the command above shows them." })];
+    return [head, programOf(c, null), el("p", { class: "legend", text: "There was no room for the details of this case in the file: the command above shows them." })].filter(Boolean);
   const [finding, also] = findingsOf(details);
   const tellsWhy = details.why && (c.verdict >= 3 || (isWrong(c) && shared(details.expected) !== "match"));
   return [head, tellsWhy ? el("p", { class: "why" }, prose(shared(details.why))) : null, errorOf(details), finding,

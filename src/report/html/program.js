@@ -15,6 +15,7 @@ function programPart(title, lines) {
 
 function programOf(c, details) {
   const s = c.scenario;
+  if (!s.loss) return null;  // saved gradients, and what another report says
   const asLine = ([name, text, how, isCollective]) => programLine(name, text, how, isCollective ? "collective" : "");
   const meant = details ? [programLine("objective", details.objective, "as declared")] : [];
   const single = s.single.map(([name, text]) => programLine(name || "loss", text, ""));

@@ -50,6 +50,12 @@ function followAddress() {
   state.query = parameters.get("q") || "";
   byId("search").value = state.query;
   applyFilters();
+  bringListIntoView();
+}
+
+// On a phone the list is below the summary, where nobody would see that it changed.
+function bringListIntoView() {
+  if (matchMedia("(max-width: 800px)").matches) document.querySelector(".browse").scrollIntoView();
 }
 
 function enterCase() {

@@ -96,9 +96,9 @@ class Binding:
                 f"{self.label} has no parameter for the root, which is taken to be rank 0")
         if self.names("world_root") and not _is_world(call.group):
             slot = next(s for s in self.slots + self.constructor if s.source == "world_root")
-            raise NotOffered(f"{self.label}: whether `{slot.name}` counts in the group or the world"
-                             " cannot be told from its name (`root` and `group_src` do the former,"
-                             " `src` and `dst` the latter)")
+            raise NotOffered(f"{self.label}: the name of `{slot.name}` does not say whether it"
+                             " counts in the group (as `root`, `group_src`) or in the world (as"
+                             " `src`, `dst`)")
 
     def __call__(self, call, x):
         """The call's result on this rank, as the contract of the kind says."""

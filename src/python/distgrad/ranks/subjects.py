@@ -279,6 +279,6 @@ def _unknown_kind(place, name):
     words = [adapters_names.plain_name(part) for part in name.split(".")]
     kinds = [k for k, known in adapters_names.KIND_NAMES.items()
              if any(w == k or w in known for w in words)]
-    return (f"which collective {place}:{name} is cannot be told from its name: write"
+    return (f"the name of {place}:{name} does not say which collective it is: write"
             f" {kinds[0] if kinds else 'KIND'}=python:{place}:{name}"
             + ("" if kinds else f", where KIND is one of {', '.join(adapters_names.KINDS)}"))

@@ -196,3 +196,41 @@ def sum_of_values(x):
 
 def sum_of_memory(x):
     return _SumOfMemory.apply(x, False)
+
+
+class _WrongInSubgroups(torch.autograd.Function):
+    """Where the group is the world its backward is right."""
+
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.group = group
+        y = x.clone()
+        dist.all_reduce(y, group=group)
+        return y
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        if dist.get_world_size(ctx.group) < dist.get_world_size():
+            return cotangent, None
+        grad = cotangent.clone()
+        dist.all_reduce(grad, group=ctx.group)
+        return grad, None
+
+
+def wrong_in_subgroups(x, group=None):
+    return _WrongInSubgroups.apply(x, group)
+
+
+class _WrongForOddShapes(_WrongInSubgroups):
+    """Scales the gradient of what cannot be halved."""
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        grad = cotangent.clone()
+        dist.all_reduce(grad, group=ctx.group)
+        odd = cotangent.dim() > 0 and cotangent.numel() % 2
+        return (5 * grad if odd else grad), None
+
+
+def wrong_for_odd_shapes(x, group=None):
+    return _WrongForOddShapes.apply(x, group)
