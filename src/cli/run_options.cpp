@@ -29,7 +29,6 @@ constexpr int kMostJobs = 64;  // each is a process a rank
 
 constexpr const char* kExamples =
     "Examples:\n"
-    "  distgrad run scenarios/debate\n"
     "  distgrad run --subject torch_nn,in_place --world-size 2,3,4 mine/gather.json\n"
     "  distgrad run 'mine/gather.json:subject=torch_nn,world_size=3'\n";
 
@@ -62,7 +61,7 @@ void add_options(CLI::App& app, RunOptions& options, Lists& lists) {
   app.add_option("--jobs", options.jobs, "run so many cases side by side (default 1)")
       ->type_name("N");
   app.add_option("--mesh-order", options.mesh_order,
-                 "under a launcher: lay mesh axes over its ranks in this order")
+                 "a launcher's: mesh axes over its ranks")
       ->type_name("AXIS,...")
       ->delimiter(',')
       ->allow_extra_args(false);
