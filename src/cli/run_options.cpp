@@ -29,7 +29,7 @@ constexpr int kMostJobs = 64;  // each is a process a rank
 
 constexpr const char* kExamples =
     "Examples:\n"
-    "  distgrad run --subject torch_nn,in_place --world-size 2,3,4 mine/gather.json\n"
+    "  distgrad run scenarios/debate\n"
     "  distgrad run 'mine/gather.json:subject=torch_nn,world_size=3'\n";
 
 void add_options(CLI::App& app, RunOptions& options, Lists& lists) {
