@@ -39,7 +39,8 @@ struct Shown {
 };
 
 Shown shown_by(const CaseResult& result) {
-  Shown shown{.verdict = result.verdict};
+  Shown shown;
+  shown.verdict = result.verdict;
   if (result.error) shown.error = result.error->kind;
   if (result.findings.empty()) return shown;
   shown.rule = result.findings.front().rule;
