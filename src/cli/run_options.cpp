@@ -60,8 +60,7 @@ void add_options(CLI::App& app, RunOptions& options, Lists& lists) {
   app.add_flag("--fail-fast", options.fail_fast, "stop at the first case not as expected");
   app.add_option("--jobs", options.jobs, "run so many cases side by side (default 1)")
       ->type_name("N");
-  app.add_option("--mesh-order", options.mesh_order,
-                 "a launcher's: mesh axes over its ranks")
+  app.add_option("--mesh-order", options.mesh_order, "a launcher's: mesh axes over its ranks")
       ->type_name("AXIS,...")
       ->delimiter(',')
       ->allow_extra_args(false);
