@@ -17,7 +17,10 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
+#include "protocol/noted_call_json.h"
 #include "rank/zygote.h"
 
 namespace distgrad {
@@ -26,9 +29,14 @@ namespace {
 bool was_executed = false;  // as a new program, not forked
 bool poisoned = false;      // what a case leaves behind for the next one
 
+std::uint64_t calls_entered = 0;
+std::vector<NotedCall> entered_in_case;
+
 struct Place {
   RankSlot* slot = nullptr;  // null: a simulator
-  const Board* board = nullptr;
+  Board* board = nullptr;
+  int rank = 0;
+  int world_size = 0;
 };
 
 bool a_peer_is_in_a_later_case(const Place& place) {
@@ -71,6 +79,26 @@ void write_garbage() {
 void print_megabytes(int count) {
   const std::string line(999'999, 'f');
   for (int i = 0; i < count; ++i) std::printf("%s\n", line.c_str());
+}
+
+// Notes that the rank enters an all_reduce of all ranks with that operation, and waits in it.
+void enter(std::string_view op, const Place& place) {
+  ::signal(SIGUSR1, SIG_IGN);
+  NotedCall call;
+  call.kind = "all_reduce";
+  call.op = op;
+  call.group = "world";
+  call.number = ++calls_entered;
+  for (int rank = 0; rank < place.world_size; ++rank) call.ranks.push_back(rank);
+  entered_in_case.push_back(call);
+  call.recent = {call};
+  call.entered[call.group] = call.number;
+  CallSlot& note = place.board->calls[place.rank];
+  note.version.fetch_add(1);
+  const std::string text = write_note(call).dump();
+  std::copy_n(text.c_str(), text.size() + 1, note.text);
+  note.version.fetch_add(1);
+  note.waits = 1;
 }
 
 void act(std::string_view action, std::string_view argument, const Place& place) {
@@ -119,6 +147,10 @@ void act(std::string_view action, std::string_view argument, const Place& place)
     place.slot->case_id = 1'000'000;
   else if (action == "forge_start")
     place.slot->started_ns = std::int64_t{1} << 62;
+  else if (action == "enter")
+    enter(argument, place);
+  else if (action == "leave")
+    place.board->calls[place.rank].waits = 0;
   else if (action == "step")
     place.slot->step = integer(argument);
   else if (action == "forward")
@@ -165,7 +197,8 @@ Simulation simulate(const SimulateRequest& request) {
 // Its loss is the inputs' sum and its own rank; its gradients are the inputs.
 RankResult run_case(const RunRequest& request, int rank, Board* board,
                     const ExpectedValues* expected) {
-  play(request.program.loss.text, std::to_string(rank), {&board->ranks[rank], board});
+  play(request.program.loss.text, std::to_string(rank),
+       {&board->ranks[rank], board, rank, request.program.world_size});
   RankResult result;
   result.loss = sum_of(request.program) + rank;
   if (request.subject == "misfit") return result;
@@ -190,6 +223,7 @@ WorkerFunctions functions() {
       return run_case(request, rank, board, expected);
     };
   };
+  f.take_entered = [] { return std::exchange(entered_in_case, {}); };
   return f;
 }
 

@@ -368,6 +368,8 @@ RankPlace Team::place(const Worker& worker, const InFlight& in_flight) const {
   else if (current == in_flight.id)
     place.state = RankPlace::State::kRunning;
   place.call = read_note(calls(worker.rank));
+  // What it waits in now is a call of a later case.
+  if (place.call && current > in_flight.id) place.call->waits = false;
   return place;
 }
 
@@ -538,7 +540,7 @@ std::optional<RankError> Team::deadlock(const InFlight& in_flight, std::int64_t 
 // it comes from.
 RankError Team::of_difference(const InFlight& in_flight, RankError error) const {
   if (error.kind == ErrorKind::kException && !is_echo(error)) return error;
-  if (error.kind == ErrorKind::kSubject) return error;
+  if (error.kind == ErrorKind::kSubject || error.kind == ErrorKind::kDesync) return error;
   std::optional<RankError> difference =
       difference_error(in_flight.job->program(), places(in_flight));
   if (!difference) return error;

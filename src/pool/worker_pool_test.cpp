@@ -20,6 +20,7 @@ namespace distgrad {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 
 // A program with one input of this many elements, whose loss is a script for fake_rank.
@@ -429,6 +430,23 @@ TEST_F(WorkerPoolTest, WhatALaterCaseCausedIsNotBlamedOnAnEarlierOne) {
   EXPECT_FALSE(done[first].error) << done[first].error->message;
   ASSERT_TRUE(done[second].error);
   EXPECT_EQ(done[second].error->message, "bad");
+}
+
+// When the last rank has answered the first case, the others wait in the second, where they differ,
+// too.
+TEST_F(WorkerPoolTest, HowRanksDifferIsSaidOfTheCaseThatTheyDifferIn) {
+  const std::string max_on_1 =
+      "0: enter sum; 1: enter max; 2: enter sum; *: leave; 2: sleep_ms 100";
+  const std::string min_on_0 = "0: enter min; 1: enter sum; *: sleep_ms 250; *: leave";
+  for (const std::string end : {"", "; 2: throw Connection reset by peer"}) {
+    const Ticket first = pool_->run(request(3, max_on_1 + end), 20);
+    const Ticket second = pool_->run(request(3, min_on_0), 20);
+    const auto done = std::get<DistributedRun>(pool_->wait(first)->result);
+    ASSERT_TRUE(done.error);
+    EXPECT_EQ(done.error->rank, end.empty() ? 1 : 2) << done.error->message;
+    EXPECT_THAT(done.error->message, Not(HasSubstr("min")));
+    pool_->wait(second);
+  }
 }
 
 TEST_F(WorkerPoolTest, AnIdleRankThatDiesIsReplaced) {
