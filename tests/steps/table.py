@@ -1,8 +1,8 @@
 """Asks check_step about the planted mistakes (planted.py, strangers.py, colleagues.py,
-released.py), and writes the table of docs/whole-steps.md.
+released.py, outsiders.py), and writes the table of docs/whole-steps.md.
 
-    DISTGRAD=build/release-2.15.0/bin/distgrad python tests/steps/table.py [--released]
-    [--only TEXT ...] [--show] [--dtype float32] [--write FILE]
+    DISTGRAD=build/release-2.15.0/bin/distgrad python tests/steps/table.py
+    [--released | --outsiders] [--only TEXT ...] [--show] [--dtype float32] [--write FILE]
 
 Exit code 1 where a mistake is missed, placed wrongly, or, with --only, neither named nor placed.
 """
@@ -47,8 +47,9 @@ stepping._run_processes = run_forked
 
 
 import colleagues  # noqa: E402
+import outsiders  # noqa: E402
 import released  # noqa: E402
-from released import ALL  # noqa: E402
+from outsiders import ALL  # noqa: E402
 
 WORLDS = {name: planted.step.worlds[-1] for name, planted in ALL.items()}
 
@@ -62,7 +63,7 @@ def ask(name, dtype):
         import torch
 
         from steps import Run
-        from released import ALL
+        from outsiders import ALL
 
         return ALL[name].step.parallel(Run(0, getattr(torch, dtype), rank, world_size))
 
@@ -70,7 +71,7 @@ def ask(name, dtype):
         import torch
 
         from steps import Run
-        from released import ALL
+        from outsiders import ALL
 
         return ALL[name].step.single(Run(0, getattr(torch, dtype)))
 
@@ -110,6 +111,8 @@ def main():
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--released", action="store_true",
                         help="those in steps with released packages alone (released.py)")
+    parser.add_argument("--outsiders", action="store_true",
+                        help="those in steps of the fifth hand alone (outsiders.py)")
     parser.add_argument("--unseen", action="store_true",
                         help="those alone that no report was improved on")
     parser.add_argument("--dtype", default="float32")
@@ -119,10 +122,10 @@ def main():
         help="a JSON file that results are added to, and taken from where they are there")
     parser.add_argument("--write", help="a file that the table is written to")
     options = parser.parse_args()
-    hand = released if options.released else colleagues
-    names = [n for n in (hand.UNSEEN if options.unseen else hand.ALL)
-             if (not options.released or n in released.PLANTED)
-             and (not options.only or any(text in n for text in options.only))]
+    hand = (released if options.released else outsiders if options.outsiders else colleagues)
+    every = colleagues.ALL if hand is colleagues else hand.PLANTED
+    names = [n for n in (hand.UNSEEN if options.unseen else every)
+             if (not options.only or any(text in n for text in options.only))]
     names = [n for n in names if not _is_left_out(n)]
     kept = Path(options.results) if options.results else None
     results = json.loads(kept.read_text()) if kept and kept.exists() else {}
