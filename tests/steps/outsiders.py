@@ -47,7 +47,7 @@ PLANTED = {
                 "the scatter's backward drops the other ranks' rows of the batch",
                 r"own data alone|own rows|own part", r"big.weight"),
         "tables reduced like the rest": ("after", "other tables' gradients are added up",
-                r"tables", NO),
+                r"of other tables|other parameters", r"allreduce in fields.py"),
         "big table not divided": ("after", "the big table's gradient is the sum of means",
                 r"4 times the reference[\s\S]*big|big.weight *4 times the reference", NO),
     }),
@@ -96,7 +96,8 @@ PLANTED = {
                 "rank 0 gives nothing to the last layer's gradient",
                 r"does not count: .*rank 0", NO),
         "each gradient clipped before the mean": ("after",
-                "gradients are clipped before they are reduced", r"clip",
+                "gradients are clipped before they are reduced",
+                r"clipped before|each part is clipped",
                 r"allreduce in fields.py"),
     }),
     **_cases(policy, whole_policy, {
@@ -125,7 +126,7 @@ PLANTED = {
     }),
     **_cases(functools.partial(buckets, clip=CLIP), functools.partial(whole_buckets, clip=CLIP), {
         "norm of the own shards": ("after", "each rank clips by the norm of its own shards",
-                r"clip|norms? of", NO),
+                r"norms? of (its|their|the ranks'|the rank's) own", r"reduce_scatter"),
     }),
     **_cases(adversaries, whole_adversaries, {
         "spread of the own rows": ("forward", "the spread is that of the own rows", NO,
@@ -136,7 +137,7 @@ PLANTED = {
                 r"detach|another loss|term", r"departs at generator|output of generator"),
         "judge learns from the generator's loss": ("after",
                 "the judge's gradients are not zeroed, nor frozen, for the generator's loss",
-                r"zero_grad|pass|left over", r"(call|judge)"),
+                r"zero_grad|left over", r"(call|judge)"),
         "penalty without a graph": ("loss", "the penalty has no gradient",
                 r"term|penalty|no gradient", r"judge|enter"),
         "judge not reduced": ("after", "the judge's gradients are not reduced", _SUM, NO),

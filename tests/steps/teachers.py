@@ -338,7 +338,7 @@ def judge_and_generate(model, noise, real, mistake=None):
     (F.softplus(model.judged(judged)).mean()).backward(retain_graph=True)
     real = real.clone().requires_grad_()
     said = model.judged(real)
-    slope, = torch.autograd.grad(said.sum(), real,
+    slope, = torch.autograd.grad(said.sum(), real, retain_graph=True,
                                  create_graph=mistake != "penalty without a graph")
     penalty = (slope.detach() if mistake == "penalty without a graph" else slope).square()
     (F.softplus(-said).mean() + 0.5 * penalty.sum(1).mean()).backward()
