@@ -179,7 +179,7 @@ def _where(fields, folder, request):
         _run_processes(again, request)
     except RankError as error:
         return {"text": ["It was not found where it begins, as the second, watched run failed:"
-                         f" {str(error).splitlines()[-1]}"]}
+                         f" {_last_line(error)}"]}
     with open(os.path.join(again, "where")) as file:
         where = json.load(file)
     if any(Path(again, name).read_bytes() != Path(folder, name).read_bytes()
@@ -187,6 +187,12 @@ def _where(fields, folder, request):
         where["text"].append("The second run, which this is from, gave other gradients than the"
                              " first: the step is not deterministic.")
     return where
+
+
+def _last_line(error):
+    """Of the first process that failed; what it printed comes behind its traceback."""
+    text = error.failures[0]["text"] if error.failures else ""
+    return (text or str(error)).rstrip().splitlines()[-1]
 
 
 def _saved(folder):

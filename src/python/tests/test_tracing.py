@@ -48,6 +48,12 @@ class Places(unittest.TestCase):
         self.assertIsNone(self.rows(whole[2:4], whole, at=(0, 0)))  # a DTensor says where it lies
         self.assertIsNone(self.rows(numbers(8, 4), whole))
 
+    def test_numbers_by_themselves(self):
+        whole = numbers(12)
+        self.assertEqual(self.rows(whole[4:8], whole), [[4, 5, 6, 7]])
+        self.assertEqual(self.rows(whole[[7, 2, 9]], whole), [[7, 2, 9]])
+        self.assertIsNone(self.rows(numbers(4, seed=5), whole))
+
     def test_rounding_is_no_difference(self):
         whole = numbers(8, 16)
         self.assertEqual(self.rows(whole[4:].bfloat16(), whole)[0], [4, 5, 6, 7])
@@ -474,6 +480,52 @@ class Watching(unittest.TestCase):
         (y + bias).sum().backward()
         self.assertEqual([tuple(o.value.shape) for o in recording.outputs], [(2, 3)])
         self.assertIsNotNone(recording.outputs[0].gradient)
+
+    def test_a_slope_that_a_loss_asks_for_is_no_gradient_of_it(self):
+        def seen(asks):
+            recording, model = Recording(), torch.nn.Linear(4, 3).double()
+            grad = torch.autograd.grad
+            recording._watch_slopes()
+            hook = torch.nn.modules.module.register_module_forward_hook(recording._module_gave)
+            try:
+                x = numbers(2, 4).requires_grad_()
+                loss = model(x).sum() + (asks(model(x), x, model) if asks else 0)
+                loss.backward()
+            finally:
+                hook.remove()
+                torch.autograd.grad = grad
+            return [float(o.gradient.sum()) if o.gradient is not None else None
+                    for o in recording.outputs]
+
+        def slope(y, x, model):
+            return torch.autograd.grad(y.sum(), x, create_graph=True)[0].square().sum()
+
+        def with_cotangent(y, x, model):
+            torch.autograd.grad(y, x, torch.ones_like(y), retain_graph=True)
+            return 0 * y.sum()
+
+        def of_parameters(y, x, model):
+            torch.autograd.grad(y.sum(), list(model.parameters()), retain_graph=True)
+            return 0 * y.sum()
+
+        self.assertEqual(seen(slope), [6.0, None])
+        # As a stage of a pipeline has it, or a loop that takes its gradients so
+        self.assertEqual(seen(with_cotangent), [6.0, 6.0])
+        self.assertEqual(seen(of_parameters), [6.0, 6.0])
+
+    def test_what_is_frozen_for_one_backward_of_several_is_not_frozen(self):
+        for order in ([True, False], [False, True]):
+            recording, model = Recording(), torch.nn.Linear(4, 3)
+            hook = torch.nn.modules.module.register_module_forward_hook(recording._module_gave)
+            try:
+                model.bias.requires_grad_(False)
+                for learns in order:
+                    model.weight.requires_grad_(learns)
+                    model(torch.ones(2, 4))
+                    recording._watch_parameters()
+            finally:
+                hook.remove()
+            self.assertEqual(recording._frozen, {id(model.bias)})
 
     def test_watching_changes_nothing(self):
         def gradients(recording):

@@ -91,14 +91,15 @@ class Departures(unittest.TestCase):
         known = joined(single, ranks)
         self.assertEqual(leave_out_other_passes(known, known, 2)[1], [])
 
-    def found(self, change, **more):
+    def found(self, change, of_single=None, **more):
         values, gradients = [numbers(4, 3, seed=i) for i in range(3)], numbers(4, 3, seed=9)
         single = [{**output(n, v, gradients, i, [i + 1][:i < 2]), "needs_gradient": True}
                   for i, (n, v) in enumerate(zip("abc", values))]
         ranks = [trace([change({**output(n, v[2 * r:2 * r + 2], gradients[2 * r:2 * r + 2], i),
                                 "needs_gradient": True}) for i, (n, v) in
                         enumerate(zip("abc", values))], **more) for r in range(2)]
-        return Finder(trace(single), ranks, ["a.weight", "b.weight"], None, ["c.bias"]).departure()
+        single = trace(single, **(of_single or {}))
+        return Finder(single, ranks, ["a.weight", "b.weight"], None, ["c.bias"]).departure()
 
     def test_what_needs_no_gradient_is_told_where_it_is_cut(self):
         def cut(entry):
@@ -118,6 +119,9 @@ class Departures(unittest.TestCase):
         self.assertEqual((frozen.stage, frozen.direct), ("frozen", ["a.weight", "b.weight"]))
         self.assertIn("are frozen on ranks 0, 1", texts(frozen, [], 3, None)[0])
         self.assertNotEqual(self.found(lambda e: e, frozen=["a.weight"]).stage, "frozen")
+        both = self.found(lambda e: e, {"frozen": ["a.weight", "b.weight"]},
+                          frozen=["a.weight", "b.weight"])
+        self.assertNotEqual(both.stage, "frozen")
 
     def test_pieces_of_other_ranks_are_placed_where_they_are_loaded(self):
         names = "abcde"
@@ -140,11 +144,14 @@ class Departures(unittest.TestCase):
 
 
 class Parts(unittest.TestCase):
-    def parts_of(self, micro_batches, zeroed=False):
-        """Of a single run with as many backwards; two ranks with half of the rows each."""
+    def parts_of(self, micro_batches, zeroed=False, taught=False):
+        """Of a single run with as many backwards; two ranks with half of the rows each. `taught`:
+        a teacher runs behind the model."""
         torch.manual_seed(0)
         model, x = torch.nn.Linear(4, 5).double(), numbers(8, 4)
         whole = model(x).detach()
+        nn = torch.nn
+        teacher = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Tanh()).double()
         cutter = Cutter([{"outputs": [{**output("(Linear)", whole[rows], None, 0), "call": 0}]}
                          for rows in (slice(0, 4), slice(4, 8))])
         recording = Recording(True)
@@ -153,7 +160,11 @@ class Parts(unittest.TestCase):
             for part in x.chunk(micro_batches):
                 if zeroed:
                     model.zero_grad(set_to_none=False)
-                model(part).square().sum().backward(retain_graph=True)
+                y = model(part)
+                if taught:
+                    with torch.no_grad():
+                        teacher(part)
+                y.square().sum().backward(retain_graph=True)
                 cutter.cut(recording)
         finally:
             hook.remove()
@@ -165,6 +176,10 @@ class Parts(unittest.TestCase):
             self.assertEqual([p.ranks for p in parts], [[0], [1]])
             total = sum(p.gradients["weight"] for p in parts)
             torch.testing.assert_close(total, model.weight.grad)
+
+    def test_what_runs_last_and_has_no_gradient_is_not_cut_at(self):
+        parts, _ = self.parts_of(1, taught=True)
+        self.assertEqual([p.ranks for p in parts], [[0], [1]])
 
     def test_gradients_that_are_zeroed_between_are_made_of_nothing_known(self):
         self.assertEqual(self.parts_of(2, zeroed=True)[0], [])

@@ -150,9 +150,10 @@ class Finder:
 
     def _frozen(self):
         """Where all that is wrong is parameters that require no gradient on some rank."""
-        ranks = [rank for rank, trace in enumerate(self._ranks)
-                 if set(self._wrong) & set(trace.get("frozen", ()))]
-        names = {name for rank in ranks for name in self._ranks[rank]["frozen"]}
+        everywhere = set(self._single.get("frozen", ()))
+        frozen = [set(trace.get("frozen", ())) - everywhere for trace in self._ranks]
+        ranks = [rank for rank, names in enumerate(frozen) if names.intersection(self._wrong)]
+        names = set().union(*(frozen[rank] for rank in ranks))
         if not ranks or not names.issuperset(self._wrong):
             return None
         return Departure("frozen", ranks=tuple(ranks), direct=list(self._wrong))

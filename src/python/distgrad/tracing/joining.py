@@ -106,7 +106,7 @@ def _reordered(value, whole, limit):
         shape = [n if d != dim else whole.shape[d] for d, n in enumerate(value.shape)]
         for begin in _begins(shape, whole.shape):
             at = [torch.arange(b, b + n) for b, n in zip(begin, shape)]
-            rows, all_rows = (x.movedim(dim, 0).flatten(1).double()
+            rows, all_rows = (x.movedim(dim, 0).reshape(x.shape[dim], -1).double()
                               for x in (value, Place(at).of(whole)))
             work += len(rows) * all_rows.numel()
             if len(rows) < 2 or work > _MOST_WORK:

@@ -83,7 +83,7 @@ class Cutter:
         recording.paused = True
         try:
             names = [self.module] if self.module else list(
-                dict.fromkeys(o["module"] for o in reversed(new)))[:3]
+                dict.fromkeys(o["module"] for o in reversed(new) if o["gradient"] is not None))[:3]
             # What is nowhere may be of another backward
             self.module = next((name for all_of_it in (True, False) for name in names
                                 if self._cut_at(name, new, parameters, gained, all_of_it)), "")

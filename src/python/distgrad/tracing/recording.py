@@ -48,7 +48,8 @@ class Recording:
         self._modules = {}  # module's id -> it
         self._roots = []  # of backward; of a run whose graph is kept
         self._arrived = {}  # parameter's id -> what backward gave it
-        self._frozen = set()  # ids of parameters that require no gradient
+        self._frozen = set()  # ids of parameters that require no gradient in any backward
+        self._is_asked = False  # whether a loss asks for a slope of its own
         # Likewise, of all modules when the first backward began: the model may be gone when the
         # step ends
         self._alive = {}
@@ -59,6 +60,7 @@ class Recording:
         torch.nn.modules.module.register_module_forward_hook(self._module_gave)
         self._watch_functions()
         self._watch_backward()
+        self._watch_slopes()
         self._watch_clipping()
         self._leave_out_probes()
         _Exchanges(self).__enter__()  # until the process ends
@@ -95,7 +97,7 @@ class Recording:
                 x.register_hook(functools.partial(self._gradient_came, entry))
 
     def _gradient_came(self, entry, gradient):
-        if not self.paused:
+        if not self.paused and not self._is_asked:
             value, at = local_piece(gradient)
             if at == "partial" and entry.at != "partial":
                 return
@@ -136,18 +138,38 @@ class Recording:
 
         torch.autograd.backward = backward
 
+    def _watch_slopes(self):
+        """What a loss asks for before its backward, as for a penalty on slopes, is no gradient of
+        that loss."""
+        original = torch.autograd.grad
+
+        @functools.wraps(original)
+        def grad(outputs, inputs, grad_outputs=None, retain_graph=None, create_graph=False,
+                 *args, **kwargs):
+            before = self._is_asked
+            self._is_asked = before or create_graph or (grad_outputs is None
+                                                        and not _has_parameter(inputs))
+            try:
+                return original(outputs, inputs, grad_outputs, retain_graph, create_graph, *args,
+                                **kwargs)
+            finally:
+                self._is_asked = before
+
+        torch.autograd.grad = grad
+
     def _watch_parameters(self):
         for module in self._modules.values():
             for parameter in module.parameters():
-                if not parameter.requires_grad:
+                if not parameter.requires_grad and id(parameter) not in self._arrived:
                     self._frozen.add(id(parameter))
                 if parameter.requires_grad and parameter.is_leaf and id(
                         parameter) not in self._arrived:
                     self._arrived[id(parameter)] = None
+                    self._frozen.discard(id(parameter))
                     parameter.register_hook(functools.partial(self._arrives, id(parameter)))
 
     def _arrives(self, key, gradient):
-        if self.paused:
+        if self.paused or self._is_asked:
             return
         value, at = local_piece(gradient)
         before = self._arrived[key]
@@ -306,6 +328,10 @@ def _is_watched(x):
             and not isinstance(x, torch.nn.Parameter))
 
 
+def _has_parameter(inputs):
+    return any(isinstance(x, torch.nn.Parameter) for x in tree_flatten(inputs)[0])
+
+
 def _narrows(x, dtype):
     return (dtype is not None and dtype.is_floating_point and x.is_floating_point()
             and x.requires_grad and torch.finfo(dtype).eps > torch.finfo(x.dtype).eps)
@@ -342,7 +368,7 @@ def _offset(x):
 
 
 def _is_module(x):
-    try:
-        return isinstance(x, torch.nn.Module) and "_modules" in x.__dict__
-    except Exception:  # objects that pretend to be others
+    try:  # by type: objects that pretend to be others warn, or do more, where they are asked
+        return issubclass(type(x), torch.nn.Module) and "_modules" in x.__dict__
+    except Exception:
         return False
