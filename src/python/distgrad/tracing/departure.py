@@ -43,6 +43,10 @@ class Departure:
     also: list = dataclasses.field(default_factory=list)  # other outputs where backward departs
     # Whether the loss is computed from `module` also with no other between
     is_in_loss: bool = False
+    # Where nothing communicates between both: what does since an earlier output that `module` is
+    # computed from, too
+    since: str = ""
+    since_calls: list = dataclasses.field(default_factory=list)
     # Calls between the last module and the loss
     behind_modules: list = dataclasses.field(default_factory=list)
     # (output, calls): of which the ranks have shares that are to be added up
@@ -133,8 +137,20 @@ class Finder:
         before = [one for one in self._known if one.is_equal and one.position < begin.position]
         producers = [self._at[p] for p in self._graph.producers(begin.position, self._at)]
         before = max(producers or before, key=lambda one: one.position, default=None)
-        calls = self._between(before, begin, ranks[0] if ranks else 0)
-        return Departure("forward", begin.label, before.label if before else "", how, ranks, calls)
+        rank = ranks[0] if ranks else 0
+        calls = self._between(before, begin, rank)
+        since, since_calls = self._since(producers, begin, rank) if not calls else ("", [])
+        return Departure("forward", begin.label, before.label if before else "", how, ranks, calls,
+                         since=since, since_calls=since_calls)
+
+    def _since(self, producers, begin, rank):
+        """(the latest of the producers that the rank has, since which something communicates; what
+        does)"""
+        for one in reversed(producers):
+            has = any(piece.rank == rank for piece in one.pieces)
+            if has and (calls := self._between(one, begin, rank)):
+                return one.label, calls
+        return "", []
 
     def _odd_before(self, first):
         """(the first output from which the one that departs is computed, and of which the ranks
@@ -227,11 +243,33 @@ class Finder:
         tokens = tokens_of(one) if after is None and first.how == "has another gradient" else None
         return Departure(
             "backward" if after is not None else "loss", label, after.label if after else "",
-            first.how, first.ranks, calls,
+            first.how + self._other_backwards(one), first.ranks, calls,
             upstream=[n for n in self._wrong if any(n in each.explains for each in sure)],
             also=list(dict.fromkeys(others)), is_in_loss=self._graph.reaches_loss(one.position),
             tokens=sentences(tokens, one.truth["value"].shape) if tokens else [],
             factors=self._weights_behind(one))
+
+    def _other_backwards(self, one):
+        """In words, where other backwards reach the output than in the single run."""
+        text = self._of_backwards(one.truth.get("backwards"),
+                                  [piece.record.get("backwards") for piece in one.pieces])
+        return f" ({text})" if text else ""
+
+    def _other_backwards_of(self, names):
+        """Likewise, where that is so of all of these parameters."""
+        said = {self._of_backwards(self._single.get("arrived_in", {}).get(name),
+                                   [trace.get("arrived_in", {}).get(name) for trace in self._ranks])
+                for name in names}
+        return said.pop() if len(said) == 1 else ""
+
+    def _of_backwards(self, truth, theirs):
+        count = self._single.get("backwards", 0)
+        if count < 2 or any(trace.get("backwards") != count for trace in self._ranks):
+            return ""
+        if None in (truth, *theirs) or any(x != theirs[0] for x in theirs) or theirs[0] == truth:
+            return ""
+        mine, others = (", ".join(map(str, numbers)) or "none" for numbers in (truth, theirs[0]))
+        return f"of {count} backwards {others} reach it, in the single run {mine}"
 
     def _cut_at(self, one):
         """The first output before this one that needs no gradient on a rank, where this one needs
@@ -313,7 +351,7 @@ class Finder:
                   or each.after is None]
         if shared and stage != "weights":
             stage = "shares"
-        arrived = self._single.get("arrived", {}), [r.get("arrived", {}) for r in self._ranks]
+        arrived = self._arrived()
         watched = {name for trace in self._ranks for kind in ("parameters", "frozen")
                    for name in trace.get(kind, ())}
         absent = unreached(*arrived, watched, self._wrong)
@@ -324,7 +362,12 @@ class Finder:
         known = [one for one in self._known if one.position in self._states]
         return Departure(stage, calls=calls + [c for c in hooks if c not in calls], factors=factors,
                          shared=shared, direct=direct, is_cut=bool(absent),
+                         how=self._other_backwards_of(direct) if stage == "parameters" else "",
                          behind_modules=self._between(known[-1], None, rank))
+
+    def _arrived(self):
+        """What backward gave to the parameters: (in the single run, on the ranks)."""
+        return self._single.get("arrived", {}), [r.get("arrived", {}) for r in self._ranks]
 
     def _is_there_from_the_loss(self, factors):
         """Whether the factor that all gradients are wrong by is that of the last module's, where
@@ -366,6 +409,8 @@ class Finder:
                 if name not in found.upstream and owners and all(
                         p in self._states and p not in self._astray for p in owners):
                     found.others.append(name)
+            found.direct = wrong_at_once(*self._arrived(), found.others, self._right)
+            found.others = [name for name in found.others if name not in found.direct]
 
 
 def _rows_with_a_gradient(gradient):

@@ -30,6 +30,7 @@ class Output:
         self.value, self.at = value, at
         self.gradient = self.whole = None
         self.needs_gradient = True
+        self.backwards = set()  # which reach it, from 1
         self.tensor = None  # itself; the single run's graph goes on from it
 
 
@@ -47,7 +48,9 @@ class Recording:
         self._calls = {}  # module's id -> how often
         self._modules = {}  # module's id -> it
         self._roots = []  # of backward; of a run whose graph is kept
+        self._backwards = 0
         self._arrived = {}  # parameter's id -> what backward gave it
+        self._arrived_in = {}  # parameter's id -> which backwards did, from 1
         self._frozen = set()  # ids of parameters that require no gradient in any backward
         self._is_asked = False  # whether a loss asks for a slope of its own
         # Likewise, of all modules when the first backward began: the model may be gone when the
@@ -102,6 +105,7 @@ class Recording:
             if at == "partial" and entry.at != "partial":
                 return
             entry.gradient = value if entry.gradient is None else entry.gradient + value
+            entry.backwards.add(self._backwards)
 
     # -- functions of torch
 
@@ -129,6 +133,7 @@ class Recording:
                          and roots[0].numel() == 1 else None)
                 self.note("loss", "backward", value=value)
                 self._roots += roots if self._keeps_graph else []
+                self._backwards += not self.paused
                 self._keep_modules()
                 self._watch_parameters()
             original(tensors, grad_tensors, retain_graph or self._keeps_graph or None, create_graph,
@@ -172,6 +177,7 @@ class Recording:
         if self.paused or self._is_asked:
             return
         value, at = local_piece(gradient)
+        self._arrived_in.setdefault(key, set()).add(self._backwards)
         before = self._arrived[key]
         if before is None:
             self._bytes += value.numel() * value.element_size()
@@ -288,7 +294,7 @@ class Recording:
         names, consumers = self.names(), self._consumers()
         outputs = [{"module": names[o.module], "call": o.call, "index": o.index, "value": o.value,
                     "at": o.at, "whole": o.whole, "gradient": o.gradient, "event": o.event,
-                    "needs_gradient": o.needs_gradient,
+                    "needs_gradient": o.needs_gradient, "backwards": sorted(o.backwards),
                     "consumers": [p for p in consumers.get(i, []) if p >= 0],
                     "reaches_loss": -1 in consumers.get(i, []),
                     "in_graph": o.tensor is not None and o.tensor.grad_fn is not None}
@@ -296,10 +302,12 @@ class Recording:
         parameters = self.parameters()
         arrived = {name: self._arrived.get(id(p)) for name, p in parameters.items()}
         watched = [name for name, p in parameters.items() if id(p) in self._arrived]
+        arrived_in = {name: sorted(self._arrived_in.get(id(p), ()))
+                      for name, p in parameters.items()}
         frozen = sorted({name for name, parameter in self._named_parameters(names)
                          if id(parameter) in self._frozen})
         return {"outputs": outputs, "events": self.events, "casts": self.casts, "frozen": frozen,
-                "parameters": watched,
+                "parameters": watched, "backwards": self._backwards, "arrived_in": arrived_in,
                 "arrived": {name: g for name, g in arrived.items() if g is not None}}
 
 

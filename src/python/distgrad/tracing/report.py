@@ -27,9 +27,15 @@ def texts(departure, shares, world_size, factor):
                      " not returned: it was never reduced (no_sync, set_requires_gradient_sync,"
                      " set_requires_all_reduce), was set to zero or None, or the parameter is"
                      " frozen or another object.")
+    if departure.direct and departure.stage == "backward":
+        lines.append("What backward gives to"
+                     f" {some(departure.direct)}, added up over the ranks before anything is"
+                     " reduced, is wrong although it is right at their modules' outputs: look at"
+                     " where they are used beside these, as in the loss or its slopes.")
     if departure.others:
         lines.append("Wrong although backward is right at their modules' outputs, so that what"
-                     f" comes after backward is to be looked at: {some(departure.others)}.")
+                     " comes after backward is to be looked at, and where they are used beside"
+                     f" these, as in the loss or its slopes: {some(departure.others)}.")
     if departure.stage == "loss":
         lines += _losses(departure.losses)
     for share in shares:
@@ -46,8 +52,10 @@ def _departure(d, factor):
         begin = "Forward departs at once, in the output of"
         if d.before:
             begin = f"Forward is right up to the output of {d.before}, and departs in that of"
-        return f"{begin} {d.module}{on}{d.how}. " + (f"There lies: {calls}." if calls
-                                                     else "No call that communicates lies there.")
+        since = (f" Since the output of {d.since}, from which it is computed as well:"
+                 f" {'; '.join(d.since_calls[:_MOST_CALLS])}." if d.since_calls else "")
+        there = f"There lies: {calls}." if calls else "No call that communicates lies there."
+        return f"{begin} {d.module}{on}{d.how}. {there}{since}"
     if d.stage == "frozen":
         verb = "is" if len(d.direct) == 1 else "are"
         return (f"{some(d.direct)} {verb} frozen{on} (requires_grad is False), and not in the"
@@ -88,8 +96,11 @@ def _departure(d, factor):
                  " what is computed from it is not used. Where DistributedDataParallel waits for"
                  " it, it reduces nothing") if d.is_cut
                 else (f"what backward gives to {some(d.direct)}, added up over the ranks before"
-                      " anything is reduced, is wrong: look at where it is used beside its"
-                      " module's output, as in the loss, and at hooks"))
+                      " anything is reduced, is wrong: "
+                      + (f"{d.how}. What is to have no gradient of a loss is frozen or detached in"
+                         " it, or zeroed behind it" if d.how else
+                         "look at where it is used beside its module's output, as in the loss, and"
+                         " at hooks")))
         return (f"Forward and backward are right in {_all(d.compared)}, but {what}." +
                 (f" Behind the modules lies: {'; '.join(d.behind_modules[:_MOST_CALLS])}."
                  if d.behind_modules else ""))
