@@ -244,7 +244,7 @@ class Recommender(nn.Module):
         super().__init__()
         self.bottom = nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, DEEP))
         self.tables = nn.ModuleDict({
-            str(i): nn.EmbeddingBag(ROWS + i % 2, DEEP, mode="mean") for i in range(TABLES)})
+            str(i): nn.EmbeddingBag(ROWS + i // 4, DEEP, mode="mean") for i in range(TABLES)})
         self.big = RowTable()
         pairs = (TABLES + 2) * (TABLES + 1) // 2
         self.top = nn.Sequential(nn.Linear(pairs + DEEP, 24), nn.ReLU(), nn.Linear(24, 1))
@@ -284,11 +284,7 @@ def recommender(run, mistake=None):
     model.big.cut(run.rank, n, mistake)
     if mistake == "tables broadcast at the beginning":
         for name in own:
-            like = model.tables[name].weight.detach()
-            sent = torch.zeros(ROWS + 1, DEEP, dtype=run.dtype)
-            sent[:len(like)] = like
-            dist.broadcast(sent, 0)
-            like.copy_(sent[:len(like)])
+            dist.broadcast(model.tables[name].weight.detach(), 0)
 
     def exchange(pooled):
         found = PooledExchange.apply(pooled, mistake)
@@ -305,10 +301,7 @@ def recommender(run, mistake=None):
         model.big.weight.grad /= n
     for p in model.tables.parameters():
         if mistake == "tables reduced like the rest":
-            padded = torch.zeros(ROWS + 1, DEEP, dtype=run.dtype)
-            padded[:len(p)] = p.grad
-            dist.all_reduce(padded)
-            p.grad = padded[:len(p)].clone()
+            dist.all_reduce(p.grad)
         p.grad /= n
     return trained(model)
 

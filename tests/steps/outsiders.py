@@ -47,7 +47,8 @@ PLANTED = {
                 "the scatter's backward drops the other ranks' rows of the batch",
                 r"own data alone|own rows|own part", r"big.weight"),
         "tables reduced like the rest": ("after", "other tables' gradients are added up",
-                r"of other tables|other parameters", r"allreduce in fields.py"),
+                r"sum of the gradients of tables.0.weight, tables.1.weight",
+                r"allreduce in fields.py"),
         "big table not divided": ("after", "the big table's gradient is the sum of means",
                 r"4 times the reference[\s\S]*big|big.weight *4 times the reference", NO),
     }),
@@ -97,7 +98,7 @@ PLANTED = {
                 r"does not count: .*rank 0", NO),
         "each gradient clipped before the mean": ("after",
                 "gradients are clipped before they are reduced",
-                r"clipped before|each part is clipped",
+                r"clipped before|clipped to one norm",
                 r"allreduce in fields.py"),
     }),
     **_cases(policy, whole_policy, {
@@ -126,7 +127,8 @@ PLANTED = {
     }),
     **_cases(functools.partial(buckets, clip=CLIP), functools.partial(whole_buckets, clip=CLIP), {
         "norm of the own shards": ("after", "each rank clips by the norm of its own shards",
-                r"norms? of (its|their|the ranks'|the rank's) own", r"reduce_scatter"),
+                r"norms? of (its|their|the ranks'|the rank's) own|its own norm",
+                r"reduce_scatter"),
     }),
     **_cases(adversaries, whole_adversaries, {
         "spread of the own rows": ("forward", "the spread is that of the own rows", NO,

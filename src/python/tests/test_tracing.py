@@ -10,7 +10,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from distgrad.tracing.arrivals import unreached, wrong_at_once
-from distgrad.tracing.clipping import clip_factor, seen_norms
+from distgrad.tracing.buffers import taken_from_others
+from distgrad.tracing.clipping import clip_factor, clipped_in_pieces, seen_norms
 from distgrad.tracing.departure import Departure, Finder  # noqa: E402
 from distgrad.tracing.dtypes import coarsest, narrowed  # noqa: E402
 from distgrad.tracing.joining import place_of  # noqa: E402
@@ -98,6 +99,18 @@ class Shares(unittest.TestCase):
         four = parts_of([8] * 4, ranks=4)
         self.assertEqual(said_of(four, [[2, 2, 0, 0]] * 2 + [[0, 0, 2, 2]] * 2),
                          ["reduced within ranks 0, 1 and within ranks 2, 3 alone"])
+
+    def test_parts_that_were_clipped_before_they_were_added_up(self):
+        parts = parts_of([8, 12, 24])
+        norms = [float(p.gradients["w"].norm()) for p in parts]
+        self.assertIn("clipped to one norm", said_of(parts, [[0.1 / n for n in norms]] * 3)[0])
+        # One of them was below it, or all weigh as much: so it is, or may be, something else
+        norms[1] *= 1.1
+        self.assertNotIn("clipped", said_of(parts, [[0.1 / n for n in norms]] * 3)[0])
+        self.assertEqual(said_of(parts, [[0.1, 0.1, 0.1]] * 3), [""])
+        alike = parts_of([8, 12], ranks=2)  # of two any weights may be that
+        norms = [float(p.gradients["w"].norm()) for p in alike]
+        self.assertNotIn("clipped", "".join(said_of(alike, [[1 / n for n in norms]] * 2)))
 
     def test_another_term(self):
         parts = parts_of([8, 8, 8]) + [Part([], 0, 0, {"w": numbers(9, 5, seed=99)},
@@ -402,6 +415,47 @@ class Departures(unittest.TestCase):
                          ["The factor 1.25 of a.weight is what clipping makes of that norm: it is"
                           " right again where the norm is."])
         self.assertEqual(clip_factor(single, [single, single], scaled), [])
+
+    def test_pieces_that_are_clipped_by_their_own_norms(self):
+        truth = {"a": numbers(5, 4), "b": numbers(30, seed=1), "c": numbers(10, seed=2)}
+        flat = torch.cat([x.flatten() for x in truth.values()])
+
+        def said(factors, names="abc"):
+            pieces, seen = flat.tensor_split(3), {}
+            whole = torch.cat([f / float(x.norm()) * x for f, x in zip(factors, pieces)])
+            for name, x in zip(truth, whole.split([x.numel() for x in truth.values()])):
+                seen[name] = x.view(truth[name].shape), None
+            return clipped_in_pieces(list(names), truth, [seen] * 3)
+
+        self.assertIn("in 3 pieces of all parameters one behind another, and each piece has the"
+                      " norm 0.5", said([0.5, 0.5, 0.5])[0])
+        self.assertEqual(said([0.5, 0.6, 0.5]), [])
+        whole = {name: (2 * x, None) for name, x in truth.items()}
+        self.assertEqual(clipped_in_pieces(list(truth), truth, [whole] * 3), [])  # a factor
+        other = {name: (numbers(*x.shape, seed=9), None) for name, x in truth.items()}
+        self.assertEqual(clipped_in_pieces(list(truth), truth, [other] * 3), [])
+        self.assertEqual(clipped_in_pieces(list(truth), truth, [whole, other, whole]), [])
+
+    def test_gradients_of_other_parameters(self):
+        truth = {n: numbers(*shape, seed=i) for i, (n, shape) in enumerate(
+            [("a", (6, 4)), ("b", (4, 6)), ("c", (24,)), ("d", (7,)), ("e", (9,))])}
+
+        def said(name, gradient, ranks=2):
+            return taken_from_others([name], truth, [{name: (gradient, None)}] * ranks)
+
+        self.assertEqual(said("a", truth["b"].view(6, 4)),
+                         ["a: what is returned is the gradient of b."])
+        self.assertEqual(said("c", 0.5 * (truth["a"].flatten() + truth["c"])),
+                         ["c: what is returned is 0.5 times the sum of the gradients of a, c."])
+        flat = torch.cat([x.flatten() for x in truth.values()])
+        self.assertIn("what lies 2 numbers before its place in a flat buffer of all gradients:",
+                      said("e", flat[77:86])[0])
+        reverse = torch.cat([truth[n].flatten() for n in reversed(truth)])
+        self.assertIn("3 numbers behind its place in a flat buffer of all gradients, in reverse",
+                      said("d", reverse[12:19])[0])
+        for own in (2 * truth["d"], numbers(7, seed=99), truth["d"].bfloat16()):
+            self.assertEqual(said("d", own), [])
+        self.assertEqual(said("a", numbers(6, 4, seed=99)), [])
 
     def test_what_backward_gives_to_a_parameter_is_wrong(self):
         truth = {"a": numbers(3, 4), "b": numbers(5) + 1, "c": torch.tensor([3.0])}

@@ -38,9 +38,10 @@ def texts(departure, shares, world_size, factor):
                      f" these, as in the loss or its slopes: {some(departure.others)}.")
     if departure.stage == "loss":
         lines += _losses(departure.losses)
+    meanings = {}
     for share in shares:
-        lines.append(f"{some(share['parameters'])}: {share['meaning']}.")
-    return lines
+        meanings.setdefault(share["meaning"], []).extend(share["parameters"])
+    return [*lines, *(f"{some(names)}: {meaning}." for meaning, names in meanings.items())]
 
 
 def _departure(d, factor):

@@ -14,6 +14,7 @@ from .backward_search import are_alike
 from .joining import TOLERANCES
 
 _FEW = 4  # equations for an unknown
+_PRECISION = 0.01  # of weights, at best
 _SPAN = 1e-3  # of the singular values: beyond it parts cannot be told apart
 
 
@@ -108,7 +109,7 @@ def _solved(parts, name, tensor, at):
     weights, least = [None] * len(parts), precision * float(solution.abs().max())
     for i, x in zip(chosen, solution):
         weights[i] = float(x) if abs(float(x)) > least else 0.0
-    return weights, max(0.01, precision)
+    return weights, max(_PRECISION, precision)
 
 
 def _gather(found, name, by_rank, precision):
@@ -143,11 +144,25 @@ def meaning(weights, parts, module):
         of_data = [[row[i] for i in data] for row in rows]
         theirs = [parts[i] for i in data]
         if all(_alike(row, of_data[0], precision) for row in of_data):
-            said.append(meaning_of(of_data[0], theirs, precision))
+            said.append(_clipping(weights.parameters, of_data[0], theirs, precision)
+                        or meaning_of(of_data[0], theirs, precision))
         else:
             said.append(_meaning_by_rank(dict(zip(ranks, of_data)), theirs, precision))
     said.append(_meaning_of_other_term(rows, data, parts, precision, module))
     return "; ".join(filter(None, said))
+
+
+def _clipping(names, row, parts, precision):
+    """Where the weights are what makes the norms of the parts alike."""
+    slack = 2e-3 if precision <= _PRECISION else precision
+    norms = [abs(x) * sum(float(p.gradients[n].square().sum()) for n in names)**0.5
+             for x, p in zip(row, parts) if all(p.gradients.get(n) is not None for n in names)]
+    if len(norms) < max(3, len(row)) or max(row) - min(row) <= 3 * precision * max(map(abs, row)):
+        return ""
+    if max(norms) - min(norms) > slack * max(norms):
+        return ""
+    return ("as if each part's gradient were clipped to one norm, and the clipped ones added up:"
+            " clip what is added up")
 
 
 def _meaning_of_other_term(rows, data, parts, precision, module):

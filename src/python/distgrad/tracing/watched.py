@@ -9,7 +9,8 @@ import time
 
 import torch
 
-from .clipping import clip_factor, seen_norms
+from .buffers import taken_from_others
+from .clipping import clip_factor, clipped_in_pieces, seen_norms
 from .departure import Finder
 from .dtypes import coarsest, computed_in, narrowed
 from .recording import Recording, local_piece, plain
@@ -90,7 +91,8 @@ class WatchedSingle:
                  "computed_in": computed}
         where["text"] = [*texts(departure, shares, len(self._ranks), finder.factor),
                          *seen_norms(clippings[0], clippings[1:]),
-                         *clip_factor(clippings[0], clippings[1:], scaled)]
+                         *clip_factor(clippings[0], clippings[1:], scaled),
+                         *(self._behind_backward(found) if departure.stage == "after" else [])]
         with open(self._result, "w") as file:
             json.dump(where, file)
 
@@ -105,6 +107,15 @@ class WatchedSingle:
                     said.append({"parameters": w.parameters, "weights": w.by_rank,
                                  "meaning": means})
         return said
+
+    def _behind_backward(self, found):
+        """What became of gradients that backward had made right."""
+        truth = {name: g.detach().cpu() for name, g in found.items()
+                 if g is not None and local_piece(g)[1] is None}
+        observed = [rank["gradients"] for rank in self._ranks]
+        unexplained = [n for n, said in self._wrong.items() if said["verdict"] == "unexplained"]
+        return (clipped_in_pieces(list(self._wrong), truth, observed)
+                or taken_from_others(unexplained, truth, observed))
 
     def _factor(self):
         """That all wrong gradients are wrong by."""
