@@ -369,8 +369,42 @@ class Departures(unittest.TestCase):
         self.single["outputs"][1]["gradient"] = self.gradients["b"] = right
         self.assertEqual(said(silent),
                          ["3 of 6 rows do not count: they have no gradient (indices 1, 3, 5 of"
-                          " dimension 0).", "The rows count differently: 2 3 times, 1 6 times."])
+                          " dimension 0).", "The rows count differently: 2 of them 3 times, 1 of them 6"
+                          " times."])
         self.assertEqual(said(lambda rank, g: g.flip(0)), [])
+
+    def test_rows_that_are_divided_by_their_own_numbers_of_tokens(self):
+        logits, right = numbers(4, 5, 6), numbers(4, 5, 6, seed=1)
+        counts = [5, 3, 2, 4]
+        for row, count in enumerate(counts):
+            right[row, count:] = 0
+
+        def said(by_row):
+            single = {"outputs": [output("a", logits, right, 0)], "events": [LOSS]}
+            traces = [{"outputs": [output("a", logits[rows], right[rows] * by_row[rows], 0)],
+                       "events": [LOSS]} for rows in (slice(0, 2), slice(2, 4))]
+            return Finder(single, traces, ["a.weight"]).departure().tokens
+
+        own = 28 / torch.tensor(counts).double()[:, None, None]
+        self.assertEqual(said(own), ["Each row of dimension 0 is divided by its own number of"
+                                     " tokens, 2 to 5 of them: short ones count as much as long"
+                                     " ones."])
+        own[0] *= 2
+        self.assertIn("count differently: 4 of them 7 times", said(own)[0])
+        # Within a row, too
+        self.assertIn("count differently", said(own * torch.tensor([1, 1, 3, 3, 3])[:, None])[0])
+
+    def test_the_output_of_another_call_with_the_same_value(self):
+        single = {"outputs": [output("a", self.values["a"], self.gradients["b"], 0, [1]),
+                              output("b", self.values["b"], self.gradients["b"], 1),
+                              {**output("a", self.values["a"], self.gradients["a"], 2, [3]),
+                               "call": 1},
+                              output("c", numbers(6, 4, seed=7), self.gradients["b"], 3)],
+                  "events": [LOSS]}
+        outputs = [dict(o) for o in single["outputs"]]
+        outputs[2]["gradient"] = numbers(6, 4, seed=8)
+        found = Finder(single, [{"outputs": outputs, "events": [LOSS]}], ["a.weight"]).departure()
+        self.assertEqual((found.module, found.before), ("a (call 2 of 2)", "c"))
 
     def test_a_factor_that_is_there_from_the_loss(self):
         traces = []

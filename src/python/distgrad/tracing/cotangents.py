@@ -5,7 +5,7 @@ import dataclasses
 
 import torch
 
-from .joining import tolerance_of
+from .joining import off, tolerance_of
 
 _MOST = 8  # places that are listed
 _FEW_CLASSES = 4  # of fewer nothing can be said of labels
@@ -21,6 +21,9 @@ class Tokens:
     factors: list  # (factor, how many tokens)
     unexplained: int
     total: int
+    # Where each token's factor is one over the tokens of its row that count: how many these are,
+    # the fewest and the most
+    means_over: tuple = ()
 
 
 def tokens_of(one):
@@ -44,7 +47,31 @@ def tokens_of(one):
                 continue
             found.total += 1
             _judge(found, g, t, slack, place, is_cross_entropy)
-    return found if found.total and found.unexplained <= found.total // 8 else None
+    if not found.total or found.unexplained > found.total // 8:
+        return None
+    found.means_over = _means_over_rows(found, one)
+    return found
+
+
+def _means_over_rows(found, one):
+    """Of tokens of several rows, which may be divided by their own number in each row."""
+    truth = one.truth["gradient"]
+    if truth.dim() < 3 or found.zero or found.other_label or found.unexplained:
+        return ()
+    counts = truth.flatten(1, -2).any(-1).sum(1)  # by row of the first dimension
+    products, rows = [], set()
+    for piece in one.pieces:
+        right, mine = piece.place.of(truth).double(), piece.gradient.double()
+        for row, g, t in zip(piece.place.indices[0].tolist(), mine, right):
+            if bool(t.any()):
+                factor = float((g * t).sum() / (t * t).sum())
+                if not factor or off(g / factor, t) > tolerance_of(piece.gradient, truth):
+                    return ()
+                products.append(factor * int(counts[row]))
+                rows.add(int(counts[row]))
+    if len(rows) < 2 or max(products) - min(products) > 0.01 * max(map(abs, products)):
+        return ()
+    return min(rows), max(rows)
 
 
 def _is_of_cross_entropy(gradient, logits):
@@ -103,9 +130,13 @@ def sentences(found, shape):
     if found.zero:
         said.append(f"{len(found.zero)} of {found.total} {dims}s do not count: they have no"
                     f" gradient{_where(found.zero, shape)}.")
-    if len(found.factors) > 1 and len(found.factors) <= _MOST:
+    if found.means_over:
+        fewest, most = found.means_over
+        said.append(f"Each row of dimension 0 is divided by its own number of {dims}s, {fewest} to"
+                    f" {most} of them: short ones count as much as long ones.")
+    elif len(found.factors) > 1 and len(found.factors) <= _MOST:
         said.append(f"The {dims}s count differently: " + ", ".join(
-            f"{many} {factor:.4g} times" for factor, many in sorted(found.factors)) + ".")
+            f"{many} of them {factor:.4g} times" for factor, many in sorted(found.factors)) + ".")
     return said
 
 

@@ -295,7 +295,8 @@ class Finder:
         """The name of the module that made what this one may have passed on."""
         value = one.truth["value"]
         made = next(known for known in self._known if known.position <= one.position and
-                    known.truth["value"].shape == value.shape and known.truth["value"].equal(value))
+                    known.truth["value"].shape == value.shape and known.truth["value"].equal(value)
+                    and self._graph.leads_to(known.position, one.position))
         within = {p for p, known in self._at.items() if _is_within(known.name, made.name)}
         inner = [self._at[p].label for p in self._graph.producers(made.position, within)]
         if not inner:
