@@ -77,9 +77,10 @@ class Concluding {
 
   // What a large program's truth is uncertain by; false where that is known.
   bool ask_for_bounds() {
-    if (truth_.asked.with_bounds || calls_code(case_)) return false;
+    if (!truth_.run.simulation.bounds.empty() || !truth_.asked.bounds_may_wait || calls_code(case_))
+      return false;
     SimulateRequest request = truth_.asked;
-    request.with_bounds = true;
+    request.bounds_may_wait = false;
     return ask_again(std::move(request));
   }
 
