@@ -67,7 +67,7 @@ class Concluding {
     const bool all = !run_ || options_.every_objective || !is_expected_to_match(case_);
     const OtherObjectives at_first = all ? OtherObjectives::kCompared : OtherObjectives::kLeftOut;
     CaseComparison comparison = compared(at_first);
-    if (run_ && !comparison.equal() && ask_for_bounds()) comparison = compared(at_first);
+    if (!comparison.equal() && ask_for_bounds()) comparison = compared(at_first);
     if (!all && comparison.equal()) return comparison;
     const bool is_reported = !comparison.gradients_equal() || !is_expected_to_match(case_);
     const bool knows_more = run_ && is_reported && ask_for_every_rank();
