@@ -8,6 +8,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/regular_file.h"
 #include "cli/command.h"
 #include "cli/parse_arguments.h"
 #include "cli/report_files.h"
@@ -29,9 +30,12 @@ struct CompareOptions {
   dumps::ComparisonOptions comparison;
   std::string json;
   std::vector<ReportFile> reports;
+  std::string text;  // a file with what other formats show in place of the comparison's text
   bool full = false;
   bool strict = false;
 };
+
+constexpr std::size_t kMostText = 64 << 20;
 
 using Json = nlohmann::ordered_json;
 
@@ -114,6 +118,7 @@ std::optional<ExitCode> parse(const Arguments& arguments, CompareOptions& option
       ->type_name("FILE");
   const ReportOptions reports(app, "--json");
   app.add_flag("--full", options.full, "every parameter, a line each");
+  app.add_option("--text", options.text)->group("");  // check_step's alone, which has more to say
   describe(app,
            "Examples:\n"
            "  distgrad compare single_gpu.safetensors grads/\n"
@@ -165,7 +170,8 @@ ExitCode compare_command(const Arguments& arguments) {
   if (!options.reports.empty()) {
     Report& report = outcome.cases.report;
     report.command = command_text("compare", arguments);
-    report.told = outcome.text;
+    report.told =
+        options.text.empty() ? outcome.text : read_regular_file(options.text, kMostText).text;
     report.summary.elapsed_s =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
     if (!write_reports(options.reports, report, format_context(report.command)))

@@ -182,6 +182,11 @@ TEST_F(CompareEndToEnd, TwoReportsAreComparedCaseByCase) {
   EXPECT_THAT(read("c.sarif"), HasSubstr("\"ruleId\": \"scaled\""));
   EXPECT_THAT(read("c.md"), HasSubstr("1 not as expected"));
   EXPECT_THAT(read("c.html"), HasSubstr("a.json"));
+  write("unexplained.json",
+        report(R"({"id": "a.json", "verdict": "mismatch", "as_expected": false})"));
+  EXPECT_EQ(compare("--junit u.xml --sarif u.sarif good.json unexplained.json"), 1);
+  EXPECT_THAT(read("u.xml"), HasSubstr("Newly failing: it was match."));
+  EXPECT_THAT(read("u.sarif"), HasSubstr("\"ruleId\": \"unexplained\""));
   write("gradients.json", R"({"w": 1})");
   EXPECT_EQ(compare("good.json gradients.json"), 2);
   EXPECT_THAT(err_, HasSubstr("gradients.json: not a report of distgrad run --json"));

@@ -8,6 +8,7 @@
 
 #include "diagnose/phrases.h"
 #include "gradients/closeness.h"
+#include "model/gradient_norm.h"
 
 namespace distgrad {
 namespace {
@@ -153,8 +154,7 @@ std::optional<Finding> forward_finding(const Evidence& evidence) {
                                  first || alike ? index_phrase(index) : "", shown(held),
                                  shown(wanted)));
   }
-  if (d->step.empty() &&
-      evidence.program().loss.text.find("squared_gradient_norm(") != std::string::npos) {
+  if (d->step.empty() && inner_of_gradient_norm(evidence.program().loss.text)) {
     finding.text = fmt::format(
         "The norm of the gradients differs: {}. So the first backward, of which it is made, is "
         "wrong already; run the case with what stands in squared_gradient_norm(...) as its loss.",

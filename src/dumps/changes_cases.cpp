@@ -41,6 +41,13 @@ CaseResult newly_failing_case(const CaseChange& c, const Scenario& file) {
   const auto tell = [&](std::string& text) {
     text = fmt::format("Newly failing: {}.{}{}", was_text(c), text.empty() ? "" : " ", text);
   };
+  if (result.verdict == Verdict::kMismatch && result.findings.empty())
+    result.findings = {Finding{.rule = FindingName("unexplained"),
+                               .collective = {},
+                               .step = {},
+                               .ranks = {},
+                               .factor = {},
+                               .text = {}}};
   if (result.error)
     tell(result.error->message);
   else if (!result.findings.empty())

@@ -214,10 +214,10 @@ std::vector<std::string> notes_for(const Dump& reference, const DumpComparison& 
   std::vector<std::string> notes;
   const auto absent = [&](const std::string& path, const std::vector<int>& ranks) {
     if (!ranks.empty())
-      notes.push_back(
-          fmt::format("{} has no file of {}: what those ranks hold was not compared, and sums over "
-                      "them cannot be told.",
-                      for_terminal(path), ranks_text(ranks)));
+      notes.push_back(fmt::format(
+          "{} has no file of {}: what those ranks hold was not compared, and no sum over "
+          "them can be judged.",
+          for_terminal(path), ranks_text(ranks)));
   };
   absent(reference.path, reference.absent_ranks());
   absent(comparison.observed, comparison.absent_ranks);

@@ -11,9 +11,10 @@
 namespace distgrad::dumps {
 namespace {
 
-constexpr std::size_t kGroups = 12;   // told without --full
-constexpr std::size_t kPatterns = 5;  // of a group
-constexpr std::size_t kRows = 8;      // the same
+constexpr std::size_t kGroups = 12;     // told without --full
+constexpr std::size_t kPatterns = 5;    // of a group
+constexpr std::size_t kRows = 8;        // the same
+constexpr std::size_t kLeastHead = 16;  // columns of a line before it goes on below
 
 std::string thousands(std::size_t n) {
   std::string digits = std::to_string(n);
@@ -35,7 +36,7 @@ std::string status_of(const ParameterResult& r) {
 std::string scaling_advice(const ParameterResult& r) {
   const double factor = std::abs(*r.factor);
   if (*r.factor == -1) return "The loss or a step has the opposite sign.";
-  if (r.headline.find("loss scale") != std::string::npos)
+  if (r.factor_is_loss_scale)
     return "GradScaler.unscale_ was not called before the gradients were saved.";
   if (!r.factor_is_size)
     return "One constant, which is the size of nothing known here: another normalisation of the "
@@ -88,6 +89,19 @@ bool has_rows(const ResultGroup& g) {
                                   e == Explanation::kClose || e == Explanation::kUnsynchronised);
 }
 
+// A line whose words go on below it, indented, where it is too long. Its own spaces stay.
+std::string hanging(const std::string& line, std::size_t width) {
+  if (width_of(line) <= width) return line + "\n";
+  std::size_t end = line.size();
+  while (width_of(line.substr(0, end)) > width) {
+    const std::size_t space = line.rfind(' ', end - 1);
+    if (space == std::string::npos || space < kLeastHead) return line + "\n";
+    end = space;
+  }
+  const std::string head = line.substr(0, line.find_last_not_of(' ', end) + 1);
+  return head + "\n" + wrapped(line.substr(end + 1), 6, width);
+}
+
 std::string group_name(const ResultGroup& g) {
   if (g.patterns.size() == 1) return for_terminal(g.patterns.front());
   return parameters_text(g.members.size());
@@ -95,8 +109,9 @@ std::string group_name(const ResultGroup& g) {
 
 std::string group_text(const ResultGroup& g, const ComparisonTextOptions& options) {
   const ParameterResult& worst = *g.members.front();
-  std::string out = fmt::format("{}  {}   {}\n", padded(status_of(worst), 4), group_name(g),
-                                for_terminal(g.headline));
+  std::string out = hanging(fmt::format("{}  {}   {}", padded(status_of(worst), 4), group_name(g),
+                                        for_terminal(g.headline)),
+                            options.width);
   const auto add = [&](const std::string& text) {
     if (!text.empty()) out += wrapped(for_terminal(text), 6, options.width);
   };
@@ -117,7 +132,7 @@ std::string group_text(const ResultGroup& g, const ComparisonTextOptions& option
   return out;
 }
 
-std::string right_text(const DumpComparison& c) {
+std::string right_text(const DumpComparison& c, std::size_t width) {
   std::size_t right = 0, bitwise = 0, noise = 0;
   double error = 0, rtol = 0;
   for (const ParameterResult& r : c.parameters) {
@@ -134,12 +149,13 @@ std::string right_text(const DumpComparison& c) {
                                 ? "bit for bit"
                                 : fmt::format("to {} of the norm or better (tolerance {})",
                                               number_text(error, 2), number_text(rtol, 2));
-    out += fmt::format("ok    {}   right, {}\n", parameters_text(right), how);
+    out += hanging(fmt::format("ok    {}   right, {}", parameters_text(right), how), width);
   }
   if (noise > 0)
-    out +=
-        fmt::format("ok    {}   not judged: no larger than rounding beside the model's largest\n",
-                    parameters_text(noise));
+    out += hanging(
+        fmt::format("ok    {}   not judged: no larger than rounding beside the model's largest",
+                    parameters_text(noise)),
+        width);
   return out;
 }
 
@@ -216,7 +232,7 @@ std::string comparison_text(const DumpComparison& c, const ComparisonTextOptions
     out += fmt::format("...   and {}, in {} other ways (--full tells)\n", parameters_text(rest),
                        groups.size() - shown);
   }
-  out += right_text(c);
+  out += right_text(c, options.width);
   if (options.full) out += every_line(c);
   out += "\n";
   if (!c.vacuous.empty())

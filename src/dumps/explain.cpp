@@ -214,6 +214,7 @@ class Explaining {
     r_.factor = factor.value;
     r_.factor_known = factor.known;
     r_.factor_is_size = factor.is_size;
+    r_.factor_is_loss_scale = factor.is_loss_scale;
   }
 
   std::string pieces_text(const std::vector<Mistake>& mistakes) const {

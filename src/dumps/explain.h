@@ -61,6 +61,7 @@ struct ParameterResult {
   std::optional<double> factor;  // observed / reference, or of the sum
   bool factor_known = false;
   bool factor_is_size = false;
+  bool factor_is_loss_scale = false;
   std::string axis;  // of kSum
   DType dtype = DType::kFloat64;
   bool bitwise = false;

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sstream>
+
 #include "dumps/comparison_report.h"
 
 namespace distgrad::dumps {
@@ -91,6 +93,19 @@ TEST(ComparisonText, AThousandParametersFitOnAScreen) {
   EXPECT_THAT(text, HasSubstr("and 988 parameters, in 988 other ways"));
   EXPECT_THAT(text, HasSubstr("1,000 parameters on 4 ranks: 0 right, 1,000 not.\n"));
   EXPECT_THAT(comparison_text(c, {.full = true}), HasSubstr("FAIL  p999.w"));
+}
+
+TEST(ComparisonText, LongLinesGoOnBelow) {
+  DumpComparison c;
+  c.parameters = {result("layers.0.self_attention.query.weight", Explanation::kScaled,
+                         "4 times the reference (4 = the number of ranks) on every rank"),
+                  result("w", Explanation::kRight, "")};
+  c.parameters[0].factor = 4;
+  const std::string text = comparison_text(c, {.width = 60});
+  EXPECT_THAT(text, HasSubstr("FAIL  layers.0.self_attention.query.weight   4 times the\n"
+                              "      reference (4 = the number of ranks) on every rank\n"));
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 60u) << line;
 }
 
 }  // namespace

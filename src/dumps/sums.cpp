@@ -179,7 +179,7 @@ class SumSearch {
 
   MissingSum made(const std::vector<Group>& groups, double factor, bool mean) const {
     MissingSum sum;
-    sum.factor = {factor, true, false, "", ""};
+    sum.factor = {factor, true, false, false, "", ""};
     sum.is_mean = mean;
     sum.own_slices = std::all_of(groups.begin(), groups.end(), [&](const Group& group) {
       std::vector<const Stream*> streams;

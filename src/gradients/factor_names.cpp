@@ -52,20 +52,24 @@ NamedFactor FactorNames::name(double measured, double precision) const {
   const double sign = measured < 0 ? -1 : 1;
   const double magnitude = std::abs(measured);
   const auto named = [&](double value, bool is_size, std::string meaning) {
-    return NamedFactor{sign * value, true, is_size, (sign < 0 ? "minus " : "") + amount_text(value),
-                       std::move(meaning)};
+    return NamedFactor{
+        sign * value,      true, is_size, false, (sign < 0 ? "minus " : "") + amount_text(value),
+        std::move(meaning)};
   };
-  if (is_near(measured, -1, precision)) return {-1, true, false, "the negative of", ""};
+  if (is_near(measured, -1, precision)) return {-1, true, false, false, "the negative of", ""};
   const auto size = size_near(magnitude, precision);
   const double exact = !size ? 0 : magnitude >= 1 ? *size : 1.0 / *size;
   if (size)
     if (const std::string what = sized(*size); !what.empty())
       return named(exact, true, fmt::format("{} = {}", *size, what));
   const double power = std::exp2(std::round(std::log2(magnitude)));
-  if (power >= kLeastLossScale && is_near(magnitude, power, precision))
-    return named(power, false,
-                 fmt::format("2^{}: a loss scale that was not taken out again?",
-                             number_text(std::log2(power))));
+  if (power >= kLeastLossScale && is_near(magnitude, power, precision)) {
+    NamedFactor scale = named(power, false,
+                              fmt::format("2^{}: a loss scale that was not taken out again?",
+                                          number_text(std::log2(power))));
+    scale.is_loss_scale = true;
+    return scale;
+  }
   if (size)
     if (const std::string what = product_of(*size); !what.empty())
       return named(exact, true, fmt::format("nothing here is {0}; {0} = {1}", *size, what));
@@ -83,7 +87,7 @@ std::optional<NamedFactor> FactorNames::shown(double measured, double precision)
 NamedFactor FactorNames::unnamed(double measured) {
   int digits = 3;  // or as many as it takes not to look like 1
   while (digits < 17 && number_text(std::abs(measured), digits) == "1") ++digits;
-  return {measured, false, false, number_text(measured, digits) + " times", ""};
+  return {measured, false, false, false, number_text(measured, digits) + " times", ""};
 }
 
 // What has that size: "the size of dp or tp, or the number of ranks"; empty: nothing.

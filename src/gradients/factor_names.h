@@ -22,6 +22,7 @@ struct NamedFactor {
   double value = 1;
   bool known = false;  // a size, an inverse of one, a small ratio, a loss scale, -1
   bool is_size = false;
+  bool is_loss_scale = false;
   std::string amount;   // "1/4 of", "3 times", "the negative of"
   std::string meaning;  // "4 = the number of ranks"; empty: nothing is that
 

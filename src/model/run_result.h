@@ -84,6 +84,8 @@ struct SimulateRequest {
   // before any `sync`. For replays.
   bool leaves_by_rank = false;
   bool with_bounds = true;  // error bounds for the first objective's gradients, losses and steps
+  // None where there are very many elements, of which bounds take long.
+  bool bounds_may_wait = false;
   bool with_cotangents = false;  // cotangents of steps, for `explain` (first objective)
   bool with_guards = true;       // evaluate `single_device` and `truth` expressions too
   bool on_gpu = false;  // the bounds are those of a run on a GPU, whose functions are less accurate

@@ -199,8 +199,8 @@ std::vector<ObservedCall> read_observed(const Json& list, const PayloadReader& i
 }
 
 Json write_request(const SimulateRequest& request, PayloadWriter& out) {
-  const auto& [program, weights, run_weights, rules, leaves_by_rank, with_bounds, with_cotangents,
-               with_guards, on_gpu, with_differences, drive] = request;
+  const auto& [program, weights, run_weights, rules, leaves_by_rank, with_bounds, bounds_may_wait,
+               with_cotangents, with_guards, on_gpu, with_differences, drive] = request;
   Json json;
   json["program"] = write_program(program, out);
   Json& weight_lists = json["weights"] = Json::array();
@@ -216,6 +216,7 @@ Json write_request(const SimulateRequest& request, PayloadWriter& out) {
   }
   json["leaves_by_rank"] = leaves_by_rank;
   json["with_bounds"] = with_bounds;
+  json["bounds_may_wait"] = bounds_may_wait;
   json["with_cotangents"] = with_cotangents;
   json["with_guards"] = with_guards;
   if (on_gpu) json["on_gpu"] = true;
@@ -234,6 +235,7 @@ SimulateRequest read_simulate_request(const Json& json, const PayloadReader& in)
     request.rules.push_back({read_text(field(choice, "step")), read_text(field(choice, "rule"))});
   request.leaves_by_rank = read_bool(field(json, "leaves_by_rank"));
   request.with_bounds = read_bool(field(json, "with_bounds"));
+  request.bounds_may_wait = read_bool(field(json, "bounds_may_wait"));
   request.with_cotangents = read_bool(field(json, "with_cotangents"));
   request.with_guards = read_bool(field(json, "with_guards"));
   request.on_gpu = optional_field(json, "on_gpu") && read_bool(field(json, "on_gpu"));

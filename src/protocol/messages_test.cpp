@@ -271,6 +271,7 @@ TEST(Messages, SimulateRequest) {
   sent.rules = {{"y", "identity"}, {"z", "none"}};
   sent.leaves_by_rank = true;
   sent.with_bounds = false;
+  sent.bounds_may_wait = true;
   sent.with_cotangents = true;
   sent.with_guards = false;
   sent.on_gpu = true;
@@ -292,6 +293,7 @@ TEST(Messages, SimulateRequest) {
   EXPECT_EQ(request.rules[1].rule, "none");
   EXPECT_TRUE(request.leaves_by_rank);
   EXPECT_FALSE(request.with_bounds);
+  EXPECT_TRUE(request.bounds_may_wait);
   EXPECT_TRUE(request.with_cotangents);
   EXPECT_FALSE(request.with_guards);
   EXPECT_TRUE(request.on_gpu);

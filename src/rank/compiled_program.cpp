@@ -1,6 +1,9 @@
 #include "rank/compiled_program.h"
 
 #include <algorithm>
+#include <stdexcept>
+
+#include "model/gradient_norm.h"
 
 namespace distgrad {
 
@@ -64,16 +67,12 @@ at::Tensor evaluate_alone(const Program& program, const Expression& expression, 
 }
 
 std::optional<Expression> inner_of_gradient_norm(const Expression& loss) {
-  constexpr std::string_view kBlanks = " \t", kName = "squared_gradient_norm(";
-  std::string_view text = loss.text;
-  text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
-  if (!text.starts_with(kName)) return std::nullopt;
-  std::size_t depth = 1, end = kName.size();
-  for (; end < text.size() && depth > 0; ++end)
-    depth += text[end] == '(' ? 1 : text[end] == ')' ? -1 : 0;
-  if (depth > 0 || text.find_first_not_of(kBlanks, end) != text.npos)
-    throw InvalidAt(loss.pointer, "squared_gradient_norm(...) is the whole loss or no part of it");
-  return Expression{std::string(text.substr(kName.size(), end - 1 - kName.size())), loss.pointer};
+  try {
+    const auto inner = inner_of_gradient_norm(loss.text);
+    return inner ? std::optional(Expression{*inner, loss.pointer}) : std::nullopt;
+  } catch (const std::invalid_argument& e) {
+    throw InvalidAt(loss.pointer, e.what());
+  }
 }
 
 CompiledProgram::CompiledProgram(const Program& p, DType dtype) : program(p) {

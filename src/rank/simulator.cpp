@@ -25,6 +25,12 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
+constexpr std::int64_t kManyElements = std::int64_t{1} << 20;  // all ranks' inputs together
+constexpr std::int64_t kManyResults = std::int64_t{1} << 21;   // of all operators, on all ranks
+
+// Thrown where bounds may wait.
+struct BoundsTakeLong {};
+
 // The differentiable inputs: the leaves, and what each virtual rank sees of them.
 struct Leaf {
   const Input* input = nullptr;
@@ -140,7 +146,7 @@ class Oracle {
       note_bytes(declared_bytes(program_, input));
       leaves_.push_back(make_leaf(program_, input, request_.leaves_by_rank));
     }
-    if (request_.with_bounds) {
+    if (request_.with_bounds && !(request_.bounds_may_wait && has_many_elements())) {
       analysis_.emplace(program_.dtype, request_.on_gpu);
       analysis_->set_backward_scale(largest_mean());
     }
@@ -156,6 +162,19 @@ class Oracle {
       out_.exact = is_exact();
     }
     if (request_.with_differences) check_by_differences();
+  }
+
+  bool has_many_elements() const {
+    std::int64_t elements = 0;
+    for (const Leaf& leaf : leaves_)
+      for (const at::Tensor& x : leaf.by_rank) elements += x.numel();
+    return elements >= kManyElements;
+  }
+
+  // Few inputs may have many values made of them.
+  void look_at_bounds() const {
+    if (request_.bounds_may_wait && analysis_ && analysis_->elements() > kManyResults)
+      throw BoundsTakeLong{};
   }
 
   void place(const std::string& text) {
@@ -201,6 +220,7 @@ class Oracle {
       for (int r = 0; r < program_.world_size; ++r) {
         values.push_back(step.text.evaluate(slots_[r]));
         note_bytes(static_cast<std::int64_t>(values.back().nbytes()));
+        look_at_bounds();
       }
       if (step.step->collective()) values = exchanged(*step.step, values);
       for (int r = 0; r < program_.world_size; ++r) slots_[r][step.slot] = values[r];
@@ -212,6 +232,7 @@ class Oracle {
     Tensors losses;
     for (int r = 0; r < program_.world_size; ++r) {
       const at::Tensor loss = compiled_.loss.evaluate(slots_[r]);
+      look_at_bounds();
       if (loss.numel() != 1) {
         std::string shape;
         for (const std::int64_t s : loss.sizes())
@@ -615,6 +636,11 @@ Simulation simulated(const SimulateRequest& request, std::vector<SimulatedCall>*
   try {
     if (request.drive) return simulate_driven(request);
     return Oracle(request, calls).run();
+  } catch (const BoundsTakeLong&) {
+    if (calls) calls->clear();
+    SimulateRequest without_bounds = request;
+    without_bounds.with_bounds = false;
+    return simulated(without_bounds, calls);
   } catch (const InvalidAt& e) {
     invalid.invalid = InvalidProgram{e.pointer, e.what(), e.caret};
   } catch (const c10::Error& e) {

@@ -196,6 +196,30 @@ TEST(Simulator, EvaluatesTheFilesTruth) {
   EXPECT_EQ(values(simulated(p, {{1, 1}}).file_truth[0]), (Values{20, 30}));
 }
 
+TEST(Simulator, LeavesBoundsOfVeryManyElementsOutWhereTheyMayWait) {
+  SimulateRequest request;
+  request.program = ProgramBuilder(2).loss("y.sum()").p;
+  Input x;
+  x.name = "x";
+  x.value = text("torch.ones(600000) / 3");  // how many there are, the text does not say
+  x.layout = {{"", Layout{Layout::Kind::kLocal, 0}}};
+  request.program.inputs = {x};
+  CollectiveCall sum;
+  sum.kind = CollectiveKind::kAllReduce;
+  sum.operand = text("x");
+  request.program.steps = {Step{"y", "/steps/0", sum}};
+  request.weights = {{1, 1}};
+  const auto has_bounds = [&] { return !simulate(request).bounds.empty(); };
+  EXPECT_TRUE(has_bounds());
+  request.bounds_may_wait = true;
+  EXPECT_FALSE(has_bounds());
+  request.program.inputs[0].value = text("torch.ones(400000) / 3");
+  EXPECT_TRUE(has_bounds());
+  request.program.inputs[0].value = text("torch.ones(3000) / 3");
+  request.program.loss = text("(y * y[:800].reshape([800, 1])).sum()");
+  EXPECT_FALSE(has_bounds()) << "2,400,000 products";
+}
+
 TEST(Simulator, SaysWhatItRefuses) {
   Program p = debate();
   p.loss = text("torch.stack([y, y])", "/loss");

@@ -121,14 +121,6 @@ std::vector<std::string> reached_steps(const Program& program) {
   return steps;
 }
 
-std::optional<std::string> inner_of_gradient_norm(const Program& program) {
-  constexpr std::string_view kName = "squared_gradient_norm(";
-  const std::string& loss = program.loss.text;
-  const std::size_t begin = loss.find_first_not_of(" \t"), end = loss.find_last_not_of(" \t");
-  if (begin == std::string::npos || loss.compare(begin, kName.size(), kName) != 0) return {};
-  return loss.substr(begin + kName.size(), end - begin - kName.size());
-}
-
 bool may_part_ways(const Program& program) {
   const std::vector<std::string> texts = expressions_of(program);
   return std::any_of(texts.begin(), texts.end(), [](const std::string& text) {

@@ -1,7 +1,6 @@
 // What several parts of a script ask about the program. Internal to this folder.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,9 +41,6 @@ std::vector<bool> depend_on_gradient(const Program&);
 
 // The collectives whose value the loss depends on, by name.
 std::vector<std::string> reached_steps(const Program&);
-
-// What is in the parentheses of a loss squared_gradient_norm(...); nothing for another loss.
-std::optional<std::string> inner_of_gradient_norm(const Program&);
 
 // Whether some rank's backward may not come by some collective by itself: then it is led there.
 bool may_part_ways(const Program&);

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "model/gradient_norm.h"
 #include "model/objective.h"
 #include "model/subject_text.h"
 #include "repro/program_facts.h"
@@ -18,7 +19,7 @@ namespace {
 // Every rank's loss has a backward, whatever the subject makes of the graph.
 bool is_always_differentiable(const ReproCase& repro, const Program& program) {
   return depend_on_gradient(program).back() && !may_part_ways(program) &&
-         !inner_of_gradient_norm(program) && repro.foreign.calls.empty() &&
+         !inner_of_gradient_norm(program.loss.text) && repro.foreign.calls.empty() &&
          !has_code(program.steps) &&
          std::ranges::none_of(parts_of(repro.which.subject), &SubjectPart::is_in_place);
 }
@@ -87,7 +88,7 @@ std::string led_by_all(const std::string& loss, const std::vector<std::string>& 
 
 std::string loss_text(const Program& program, bool attach) {
   const std::vector<std::string> reached = reached_steps(program);
-  const auto inner = inner_of_gradient_norm(program);
+  const auto inner = inner_of_gradient_norm(program.loss.text);
   if (!inner) return led_by_all(program.loss.text, reached, attach);
   std::vector<std::string> leaves;
   for (const Input& input : program.inputs)

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "expression/syntax.h"
+#include "model/gradient_norm.h"
 #include "model/objective.h"
 #include "repro/call_text.h"
 #include "repro/program_facts.h"
@@ -118,7 +119,7 @@ std::string truth_part(const ReproCase& repro, const Program& program) {
     text += fmt::format("    {} = {}\n", step.name, simulated_value(step, code, by_rank));
     by_rank.push_back(step.name);
   }
-  const auto inner = inner_of_gradient_norm(program);
+  const auto inner = inner_of_gradient_norm(program.loss.text);
   const std::string& loss = inner ? *inner : program.loss.text;
   text += fmt::format("    losses = [{}.reshape(()) {}]\n",
                       binds_tightly(loss) ? loss : "(" + loss + ")", over_ranks(loss, by_rank));

@@ -21,6 +21,7 @@ class ErrorAnalysis::State {
  public:
   explicit State(DType dtype) : include_(kKey) { context.dtype = dtype; }
   tolerance::Context context;
+  std::int64_t elements = 0;
 
   // Out-of-tree key whose place is below autograd and above the kernels; nothing in the wheel's CPU
   // path uses it.
@@ -122,6 +123,8 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   call.set_results(torch::jit::last(*stack, op.schema().returns().size()));
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   judge(call);
+  for (const at::Tensor& result : call.results())
+    if (result.defined()) alive->elements += result.numel();
   context.shadows.forget_dead();
 }
 
@@ -241,6 +244,7 @@ at::Tensor ErrorAnalysis::rounding_of(const at::Tensor& values) const {
 
 void ErrorAnalysis::set_backward_scale(double scale) { state_->context.backward_scale = scale; }
 void ErrorAnalysis::set_place(std::string place) { state_->context.place = std::move(place); }
+std::int64_t ErrorAnalysis::elements() const { return state_->elements; }
 const std::vector<std::string>& ErrorAnalysis::undecided() const {
   return state_->context.undecided;
 }

@@ -46,6 +46,9 @@ class ErrorAnalysis {
   // Named in messages until the next call, e.g. "step y".
   void set_place(std::string place);
 
+  // Of all operators' results so far: what the analysis took is in proportion to it.
+  std::int64_t elements() const;
+
   // Branches (max, min, relu, where, comparison, abs, clamp, sort) whose operands are not exact and
   // lie within their bounds of each other, a line each with the place.
   const std::vector<std::string>& undecided() const;

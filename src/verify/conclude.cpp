@@ -67,7 +67,7 @@ class Concluding {
     const bool all = !run_ || options_.every_objective || !is_expected_to_match(case_);
     const OtherObjectives at_first = all ? OtherObjectives::kCompared : OtherObjectives::kLeftOut;
     CaseComparison comparison = compared(at_first);
-    if (run_ && !comparison.equal() && ask_for_bounds()) comparison = compared(at_first);
+    if (!comparison.equal() && ask_for_bounds()) comparison = compared(at_first);
     if (!all && comparison.equal()) return comparison;
     const bool is_reported = !comparison.gradients_equal() || !is_expected_to_match(case_);
     const bool knows_more = run_ && is_reported && ask_for_every_rank();
@@ -77,9 +77,10 @@ class Concluding {
 
   // What a large program's truth is uncertain by; false where that is known.
   bool ask_for_bounds() {
-    if (truth_.asked.with_bounds || calls_code(case_)) return false;
+    if (!truth_.run.simulation.bounds.empty() || !truth_.asked.bounds_may_wait || calls_code(case_))
+      return false;
     SimulateRequest request = truth_.asked;
-    request.with_bounds = true;
+    request.bounds_may_wait = false;
     return ask_again(std::move(request));
   }
 

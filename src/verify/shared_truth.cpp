@@ -15,7 +15,6 @@
 namespace distgrad {
 namespace {
 
-constexpr std::int64_t kManyElements = std::int64_t{1} << 20;  // all ranks' inputs together
 // Changing the world size costs time, so of so many cases those of one size come together.
 constexpr std::size_t kTogether = 512;
 
@@ -27,24 +26,6 @@ using Key = std::tuple<const Scenario*, int, DType, std::string, bool, std::stri
 Key key_of(const Case& c) {
   return {c.scenario,           c.world_size, c.dtype,
           spelled(c.objective), is_on_gpu(c), calls_code(c) ? c.python : ""};
-}
-
-std::int64_t elements_of(const Input& input, int world_size) {
-  if (const auto* array = std::get_if<Array>(&input.value)) return array->size() * world_size;
-  const auto* random = std::get_if<RandomSpec>(&input.value);
-  if (!random) return 0;
-  std::int64_t elements = world_size;
-  for (const auto& size : random->shape)
-    if (const auto* number = std::get_if<std::int64_t>(&size)) elements *= *number;
-  return elements;
-}
-
-// Of many elements the error analysis takes long: it is asked for only where some bit differs. The
-// file's guards need it always.
-bool asks_for_bounds_at_once(const Program& program) {
-  std::int64_t elements = 0;
-  for (const Input& input : program.inputs) elements += elements_of(input, program.world_size);
-  return elements < kManyElements || program.single_device || !program.truth.empty();
 }
 
 // What `reference` starts with, at the truth's scale: a sync of "mean" divides later what they
@@ -90,7 +71,7 @@ SimulateRequest first_request(const SharedTruth& truth, std::span<const Case> ca
     request.weights = {truth_weights(program, first.objective)};
   else
     request.weights = weights_to_ask(program, first.objective);
-  request.with_bounds = options.bounds_for_all || asks_for_bounds_at_once(program);
+  request.bounds_may_wait = !options.bounds_for_all;  // until some bit differs
   request.on_gpu = is_on_gpu(first);
   request.with_differences = options.with_differences;
   auto run_weights = reference_weights(program, first.objective);

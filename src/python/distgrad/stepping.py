@@ -112,17 +112,17 @@ def check_step(
         patterns = [partly_held] if isinstance(partly_held, str) else list(partly_held)
         options = {"rtol": rtol, "atol": atol, "strict": strict, "partly_held": patterns,
                    "reduce": [f"{pattern}={op}" for pattern, op in (reduce or {}).items()],
-                   "count": [f"{name}={n}" for name, n in (counts or {}).items()],
-                   **{name: os.path.abspath(path) for name, path in files.items() if path}}
+                   "count": [f"{name}={n}" for name, n in (counts or {}).items()]}
+        files = {name: os.path.abspath(path) for name, path in files.items() if path}
         if not team:
-            return _compared(folder, request, single, options)
+            return _compared(folder, request, single, options, files)
         call = ("check_step", getattr(parallel, "__qualname__", "a function"),
                 f"world_size={world_size}")
-        return team.agree(call, lambda: _compared(folder, request, single, options),
+        return team.agree(call, lambda: _compared(folder, request, single, options, files),
                           Follower(team, folder, request))
 
 
-def _compared(folder, request, single, options):
+def _compared(folder, request, single, options, files):
     __tracebackhide__ = True
     _run_processes(folder, request)
     if not callable(single):
@@ -135,11 +135,15 @@ def _compared(folder, request, single, options):
     if where and (found := _computed_in(fields, where)):
         dtype, whose, place = found
         judged = _wrong(fields)
-        good, fields, text = compare("single", "ranks", {**options, "dtype": dtype}, folder)
+        options = {**options, "dtype": dtype}
+        good, fields, text = compare("single", "ranks", options, folder)
         text += f"\n{whose} in {dtype} ({place}): what nothing explains is held to that.\n"
         if _wrong(fields) != judged:
             where = None if good else _where(fields, folder, request)
     report = StepReport(fields, text, request["backend"], where)
+    if files:
+        Path(folder, "text").write_text(str(report), encoding="utf-8")
+        compare("single", "ranks", {**options, **files, "text": "text"}, folder)
     if not good:
         error = AssertionError(str(report))
         error.report = report

@@ -291,7 +291,9 @@ class Steps(unittest.TestCase):
             self.assert_wrong("missing-reduction", "the average over ranks 0, 1",
                               without_all_reduce, single, 2, junit=junit, html=html)
             self.assertIn('tests="6" failures="6"', Path(junit).read_text())
-            self.assertIn("Parameters by ranks", Path(html).read_text())
+            page = Path(html).read_text()
+            self.assertIn("Parameters by ranks", page)
+            self.assertIn("\n\nWhere:\n- Forward", page)
 
     def test_a_norm_in_tensor_parallel(self):
         self.assertFalse(distgrad.check_step(norm_reduced, single_norm, 2).wrong)
