@@ -111,7 +111,20 @@ class Rows {
       return false;
     std::sort(truth_.begin(), truth_.end(),
               [](const Row& a, const Row& b) { return a.values[0] < b.values[0]; });
+    for (std::size_t i = 0; i < truth_.size(); ++i) index_of_[truth_[i].at] = i;
     return true;
+  }
+
+  // Rows of nothing but zeros are alike: where there are more or fewer of them than there should
+  // be, rows are lost, and not in another order.
+  bool has_as_many_zeros() const {
+    std::int64_t expected = 0, observed = 0;
+    for (std::size_t h = 0; h < m_.differences.size(); ++h) {
+      const Holding& holding = m_.holding(h);
+      expected += zeros_in(kept_[h]);
+      observed += zeros_in(with_dim_first(*holding.observed, holding.box.extent, dim_));
+    }
+    return expected == observed;
   }
 
   // The rows of the whole that the holding's are, in its order; empty: they are none.
@@ -121,7 +134,9 @@ class Rows {
     std::vector<bool> taken(truth_.size());
     std::vector<std::int64_t> found;
     for (std::int64_t row = 0; row < holding.box.extent[dim_]; ++row) {
-      const auto at = match(values.data() + row * length_, taken);
+      const double* own = values.data() + row * length_;
+      std::size_t at = index_of_.at(holding.box.offset[dim_] + row);
+      if (taken[at] || !are_equal(own, truth_[at].values)) at = match(own, taken);
       if (at == truth_.size()) return {};
       taken[at] = true;
       found.push_back(truth_[at].at);
@@ -137,15 +152,27 @@ class Rows {
     return true;
   }
 
+  bool are_equal(const double* a, const double* b) const {
+    const double limit = m_.bound.of_element(largest());
+    return std::equal(a, a + length_, b,
+                      [&](double x, double y) { return std::abs(x - y) <= limit; });
+  }
+
+  std::int64_t zeros_in(const std::vector<double>& rows) const {
+    const double limit = m_.bound.of_element(largest());
+    std::int64_t zeros = 0;
+    for (auto row = rows.begin(); row != rows.end(); row += length_)
+      zeros += std::all_of(row, row + length_, [&](double x) { return std::abs(x) <= limit; });
+    return zeros;
+  }
+
   std::size_t match(const double* values, const std::vector<bool>& taken) const {
     const double limit = m_.bound.of_element(largest());
     auto at = std::lower_bound(truth_.begin(), truth_.end(), values[0] - limit,
                                [](const Row& row, double v) { return row.values[0] < v; });
     for (; at != truth_.end() && at->values[0] <= values[0] + limit; ++at) {
       const auto index = static_cast<std::size_t>(at - truth_.begin());
-      if (!taken[index] && std::equal(values, values + length_, at->values,
-                                      [&](double a, double b) { return std::abs(a - b) <= limit; }))
-        return index;
+      if (!taken[index] && are_equal(values, at->values)) return index;
     }
     return truth_.size();
   }
@@ -161,6 +188,7 @@ class Rows {
   std::int64_t length_ = 0;
   std::vector<std::vector<double>> kept_;
   std::vector<Row> truth_;
+  std::map<std::int64_t, std::size_t> index_of_;  // of truth_, by Row::at
 };
 
 std::string reordered_text(std::size_t dim) {
@@ -170,7 +198,7 @@ std::string reordered_text(std::size_t dim) {
 
 std::optional<std::string> reordered_along(const Measured& m, std::size_t dim) {
   Rows rows(m, dim);
-  if (!rows.read()) return std::nullopt;
+  if (!rows.read() || !rows.has_as_many_zeros()) return std::nullopt;
   const std::string what = dim == 0 ? "row" : dim == 1 ? "column" : "index";
   std::string text;
   for (std::size_t h = 0; h < m.differences.size(); ++h) {

@@ -12,13 +12,14 @@ using sample::numbers;
 using sample::plus;
 using sample::times;
 using testing::HasSubstr;
+using testing::Not;
 using Kind = DumpPlacement::Kind;
 
 constexpr std::size_t kRows = 6, kColumns = 5;
 const std::vector<float> truth = numbers(kRows * kColumns, 1);
 
-ParameterResult only(const Dump& observed) {
-  const Dump reference = sample::whole("w", sample::tensor({kRows, kColumns}, truth));
+ParameterResult only(const Dump& observed, const std::vector<float>& wanted = truth) {
+  const Dump reference = sample::whole("w", sample::tensor({kRows, kColumns}, wanted));
   return compare_dumps(reference, observed, {}).parameters.at(0);
 }
 
@@ -79,6 +80,19 @@ TEST(Rearranged, ColumnsInAnotherOrderAreNamed) {
                                     "1 is 0, 2 is 1 of the reference"));
   mixed[7] += 0.25f;
   EXPECT_EQ(copies(mixed).explanation, Explanation::kUnexplained);
+}
+
+// As of a table of which few rows are looked up.
+TEST(Rearranged, ARowThatIsLostIsNoneOfTheZeros) {
+  std::vector<float> sparse = truth;
+  std::fill(sparse.begin() + 2 * kColumns, sparse.begin() + 4 * kColumns, 0.f);
+  std::vector<float> moved = rows({1, 0}), lost = rows({0, 1});
+  std::fill(lost.begin() + kColumns, lost.end(), 0.f);
+  const std::vector<float> zeros(2 * kColumns);
+  EXPECT_THAT(only(pieces({lost, zeros, rows({4, 5})}), sparse).headline,
+              Not(HasSubstr("another order")));
+  EXPECT_THAT(only(pieces({moved, zeros, rows({4, 5})}), sparse).headline,
+              HasSubstr("the right rows in another order: on rank 0 row 0 is 1, 1 is 0"));
 }
 
 TEST(Rearranged, ARowThatIsNobodysIsNoOrder) {

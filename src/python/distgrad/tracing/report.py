@@ -117,7 +117,8 @@ def _departure(d, factor):
     of_what = "is wrong is the data (below), or it happens" if d.data else "is wrong happens"
     return (f"Forward and backward are right in {_all(d.compared)}{_times(d.factors)}: what"
             f" {of_what} to the parameters' gradients (accumulation, hooks, reduction, scaling,"
-            " clipping), or to parameters used outside of these modules" + behind)
+            " clipping), inside the modules that hold them, or where they are used beside these"
+            + behind)
 
 
 def _all(modules):
