@@ -369,8 +369,8 @@ class Departures(unittest.TestCase):
         self.single["outputs"][1]["gradient"] = self.gradients["b"] = right
         self.assertEqual(said(silent),
                          ["3 of 6 rows do not count: they have no gradient (indices 1, 3, 5 of"
-                          " dimension 0).", "The rows count differently: 2 of them 3 times, 1 of them 6"
-                          " times."])
+                          " dimension 0).",
+                          "The rows count differently: 2 of them 3 times, 1 of them 6 times."])
         self.assertEqual(said(lambda rank, g: g.flip(0)), [])
 
     def test_rows_that_are_divided_by_their_own_numbers_of_tokens(self):
