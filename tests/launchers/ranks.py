@@ -5,6 +5,7 @@ import time
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional
 
 
 class Gather(torch.autograd.Function):
@@ -26,13 +27,17 @@ def all_gather(x, group=None):
     return Gather.apply(x, group)
 
 
+def sleep_marked():
+    mark = os.environ.get("LAUNCH_TEST_MARK")
+    if mark:
+        open(mark, "w").close()
+    time.sleep(600)
+
+
 def sleeping_gather(x, group=None):
     """Tells a file, if one is named, that it is there, and stays."""
     if dist.get_rank() == 1:
-        mark = os.environ.get("LAUNCH_TEST_MARK")
-        if mark:
-            open(mark, "w").close()
-        time.sleep(600)
+        sleep_marked()
     return Gather.apply(x, group)
 
 
@@ -45,6 +50,8 @@ def gather_that_says_where(x, group=None):
     return Gather.apply(x, group)
 
 
-def gather_that_sleeps_late(x, group=None):
-    """With the large tensor near the end of an audit."""
-    return (sleeping_gather if x.numel() > 9000 else all_gather)(x, group)
+def product_that_sleeps_at_zeros(x, op=None, group=None):
+    """In the trials of an audit that come when all first ones are through."""
+    if dist.get_rank() == 1 and (x == 0).any():
+        sleep_marked()
+    return torch.distributed.nn.functional.all_reduce(x, op, group or dist.group.WORLD)
