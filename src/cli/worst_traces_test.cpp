@@ -32,6 +32,9 @@ class WorstWaysTest : public testing::Test {
   class NoMachine : public Machine {
     Simulation simulate(const SimulateRequest&) override { return {}; }
     std::optional<DistributedRun> observe() override { return std::nullopt; }
+    std::optional<DistributedRun> run(const Program&, const std::vector<double>&) override {
+      return std::nullopt;
+    }
     std::optional<DistributedRun> drive(const Program&, const Drive&) override {
       return std::nullopt;
     }

@@ -11,6 +11,7 @@
 #include "diagnose/forward_findings.h"
 #include "diagnose/missing_share.h"
 #include "diagnose/phrases.h"
+#include "diagnose/probes.h"
 #include "diagnose/scaling.h"
 #include "diagnose/sync_findings.h"
 #include "diagnose/unexplained.h"
@@ -146,7 +147,9 @@ class Diagnosis {
     if (findings_.empty() && has_code(evidence_.program().steps)) explain_code();
     if (!names(findings_, "scaled")) add(findings_, scaled_finding(evidence_, scaling_));
     if (findings_.empty() && !evidence_.comparison().forward)
-      findings_.push_back(unexplained_finding(evidence_, what_was_tried()));
+      findings_.push_back(has_code(evidence_.program().steps)
+                              ? unexplained_code()
+                              : unexplained_finding(evidence_, what_was_tried()));
     return std::move(findings_);
   }
 
@@ -204,14 +207,36 @@ class Diagnosis {
            std::count_if(steps.begin(), steps.end(), [](const Step& s) { return s.collective(); });
   }
 
-  std::string what_was_tried() const {
-    std::vector<std::string> code;
+  // Of programs that call code: where its backward parts from the truth, if that can be measured.
+  Finding unexplained_code() const {
+    std::vector<std::string> parting;
+    const auto weights = backward_weights(evidence_.program(), evidence_.which().objective,
+                                          evidence_.divides_replicated());
+    if (const auto values =
+            probed(machine_, evidence_.program(), Detail::kDirection,
+                   evidence_.asked().weights.front(), weights, evidence_.simulation()))
+      parting = values->parting_steps(evidence_.program());
+    std::erase(parting, "");
+    std::vector<std::string> looked_at;
     for (const Step& step : evidence_.program().steps)
-      if (step.code()) code.push_back(fmt::format("{} (step {})", step.code()->code, step.name));
-    if (!code.empty())
-      return fmt::format(
-          "Look at the backward of {}: whether each collective in it has its adjoint.",
-          enumeration(code));
+      if (parting.empty() ? step.code() != nullptr : std::ranges::count(parting, step.name) > 0)
+        looked_at.push_back(fmt::format("{} (step {})",
+                                        step.code() ? std::string_view(step.code()->code)
+                                                    : traits(step.collective()->kind).name,
+                                        step.name));
+    const bool is_one = parting.size() == 1 && looked_at.size() == 1;
+    Finding finding = unexplained_finding(
+        evidence_,
+        fmt::format("{}ook at the backward of {}: whether each collective in it has its adjoint.",
+                    is_one ? "What arrives at step " + parting.front() +
+                                 " is right, and what it gives is not: l"
+                           : "L",
+                    enumeration(looked_at)));
+    if (is_one) finding.step = parting.front();
+    return finding;
+  }
+
+  std::string what_was_tried() const {
     if (!observed_)
       return "The ranks' backward could not be observed in a second run, so where it parts from "
              "the truth is not known.";

@@ -18,6 +18,10 @@ class Machine {
   // that run fails.
   virtual std::optional<DistributedRun> observe() = 0;
 
+  // This program, by the case's subject, each rank's backward started with its weight. Nothing
+  // where that run fails.
+  virtual std::optional<DistributedRun> run(const Program&, const std::vector<double>& weights) = 0;
+
   // The one call of `program`, driven by the case's subject. Nothing where that run fails.
   virtual std::optional<DistributedRun> drive(const Program& program, const Drive&) = 0;
 };

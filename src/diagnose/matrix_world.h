@@ -60,6 +60,10 @@ class MatrixWorld : public Machine {
 
   std::optional<DistributedRun> observe() override { return std::nullopt; }
 
+  std::optional<DistributedRun> run(const Program&, const std::vector<double>&) override {
+    return std::nullopt;
+  }
+
   std::optional<DistributedRun> drive(const Program& driven, const Drive& drive) override {
     if (refuses) return std::nullopt;
     DistributedRun run;

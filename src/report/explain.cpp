@@ -266,9 +266,7 @@ std::string legend(const Explanation& e, const TextOptions& options) {
       "value on a rank is the derivative of J by it; that of the loss is what backward starts "
       "with.";
   if (has_ranks_cotangents(e))
-    text +=
-        " \"ranks'\" is what the ranks' own backward arrived at: observed at every collective, and "
-        "by the chain rule between them.";
+    text += " \"ranks'\" is what the ranks' own backward arrived at: " + e.how_known + ".";
   return wrapped(text, 2, options.width);
 }
 

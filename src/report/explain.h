@@ -27,8 +27,10 @@ struct Explanation {
   std::string note;                    // the file's
   std::string setting;                 // a sentence or two: subject, ranks, dtype, objective
   std::vector<ExplainedValue> values;  // inputs, steps, the loss; empty: the program never ran
-  std::vector<std::string> remarks;    // on how to read the cotangents, a paragraph each
-  std::string parting;                 // the first place where observed and true values part
+  // Of the ranks' cotangents, how they are known: "observed at every collective".
+  std::string how_known;
+  std::vector<std::string> remarks;  // on how to read the cotangents, a paragraph each
+  std::string parting;               // the first place where observed and true values part
   std::string measured;  // what the wrong backwards were measured to do; empty: none was
 };
 

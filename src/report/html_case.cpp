@@ -210,7 +210,7 @@ Json way_json(const ValueTrace& way, SharedTexts& texts) {
   for (const std::string& remark : way.remarks) remarks.push_back(texts.add(remark));
   return {{"ranks", way.ranks},
           {"world_size", way.world_size},
-          {"observed", way.has_ranks_cotangents},
+          {"how_known", way.how_known},
           {"rows", std::move(rows)},
           {"remarks", std::move(remarks)},
           {"parting", texts.add(way.parting)},

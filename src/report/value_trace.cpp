@@ -134,7 +134,7 @@ ValueTrace trace_of(const Explanation& e, DType dtype) {
     // The loss, which is the last, is where backward starts.
     if (way.rows.size() >= kShownRows && v.kind != ExplainedValue::Kind::kLoss && v.mark.empty())
       continue;
-    way.has_ranks_cotangents = way.has_ranks_cotangents || !v.ranks_cotangent.empty();
+    if (!v.ranks_cotangent.empty()) way.how_known = e.how_known;
     way.rows.push_back({v.kind, cut(v.title), v.mark,
                         cells_of(v.value, v.observed_value, way.ranks, roundings),
                         cells_of(v.cotangent, v.ranks_cotangent, way.ranks, kRoundings)});

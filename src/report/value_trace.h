@@ -31,7 +31,7 @@ struct ValueTrace {
   std::vector<std::string> remarks;
   std::string parting;
   std::string measured;
-  bool has_ranks_cotangents = false;  // observed at the collectives
+  std::string how_known;  // as Explanation has it; empty where no ranks' cotangents are shown
 };
 
 // `dtype`: what the ranks compute in, which says how near a value counts as the same. Shows up to

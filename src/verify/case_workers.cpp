@@ -1,5 +1,6 @@
 #include "verify/case_workers.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <variant>
@@ -96,6 +97,17 @@ std::optional<DistributedRun> CaseMachine::observe() {
   RunRequest request = run_request(case_, program_);
   request.observe = true;
   return workers_.run_now(request, case_);
+}
+
+std::optional<DistributedRun> CaseMachine::run(const Program& program,
+                                               const std::vector<double>& weights) {
+  RunRequest request = run_request(case_, program);
+  request.weights = weights;
+  DistributedRun run = workers_.run_now(request, case_);
+  if (run.error ||
+      std::ranges::any_of(run.ranks, [](const RankResult& r) { return r.error.has_value(); }))
+    return std::nullopt;
+  return run;
 }
 
 std::optional<DistributedRun> CaseMachine::drive(const Program& program, const Drive& drive) {

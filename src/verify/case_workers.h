@@ -58,6 +58,7 @@ class CaseMachine : public Machine {
 
   Simulation simulate(const SimulateRequest&) override;
   std::optional<DistributedRun> observe() override;
+  std::optional<DistributedRun> run(const Program&, const std::vector<double>& weights) override;
   std::optional<DistributedRun> drive(const Program&, const Drive&) override;
 
  private:

@@ -5,9 +5,12 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 
 #include "diagnose/chain.h"
 #include "diagnose/phrases.h"
+#include "diagnose/probes.h"
+#include "diagnose/program_edits.h"
 #include "gradients/closeness.h"
 #include "report/program_text.h"
 #include "report/words.h"
@@ -20,6 +23,11 @@ using Kind = ExplainedValue::Kind;
 // Both were computed in float64 and differ in the order of their sums at most.
 constexpr double kRoundings = 1e-10;
 
+// Of code: too many elements to measure, or a run in which a value between is copied is right.
+constexpr const char* kNotKnown = "Which step's backward is wrong is not known.";
+constexpr const char* kPartsHere =
+    "the cotangents part here: the backward of this step does not give what is right";
+
 // --- The program, traced ---
 
 // What one simulation says of every named value: inputs, steps and the loss, in this order.
@@ -29,14 +37,6 @@ struct Traced {
 
   bool empty() const { return losses.empty(); }
 };
-
-std::string unused_name(const Program& program, std::string name) {
-  const auto taken = [&](const auto& things) {
-    return std::any_of(things.begin(), things.end(), [&](const auto& t) { return t.name == name; });
-  };
-  while (taken(program.steps) || taken(program.inputs) || taken(program.groups)) name += '_';
-  return name;
-}
 
 // The simulator gives values and cotangents of steps, so each input is a step, too, for a moment.
 Traced traced(Program program, const std::vector<double>& weights, Machine& machine) {
@@ -131,10 +131,12 @@ class Explainer {
  public:
   explicit Explainer(const Conclusion& conclusion)
       : c_(conclusion), program_(conclusion.asked.program) {
-    // What the remedy of pytorch#58005 starts with: with it the adjoint everywhere is the truth,
-    // also where only one of several equal losses counts.
-    const auto true_weights = backward_weights(program_, c_.which.objective, true);
-    truth_ = traced(program_, true_weights, c_.machine);
+    if (has_code(program_.steps))
+      trace_code();
+    else
+      // What the remedy of pytorch#58005 starts with: with it the adjoint everywhere is the truth,
+      // also where only one of several equal losses counts.
+      truth_ = traced(program_, backward_weights(program_, c_.which.objective, true), c_.machine);
   }
 
   Explanation run() {
@@ -191,6 +193,25 @@ class Explainer {
     const auto found = std::find(names_.begin(), names_.end(), name);
     return found == names_.end() ? nullptr
                                  : &out_.values[static_cast<std::size_t>(found - names_.begin())];
+  }
+
+  // Code has no way that could be replayed, but the values between its calls can be probed.
+  void trace_code() {
+    if (!c_.comparison || c_.comparison->forward) return;
+    truth_.weights = c_.asked.weights.front();
+    const auto probe = [&](Detail detail) {
+      return probed(c_.machine, program_, detail, truth_.weights, run_weights(), c_.simulation);
+    };
+    probed_ = probe(Detail::kElements);
+    const bool has_elements = probed_.has_value();
+    if (!probed_) probed_ = probe(Detail::kDirection);
+    if (!probed_) return;
+    truth_.losses = c_.simulation.losses;
+    truth_.values = probed_->inputs;
+    for (const StepValue& v : c_.simulation.steps) truth_.values[v.step] = v.by_rank;
+    if (!has_elements) return;
+    for (const ProbedValue& v : probed_->values)
+      if (v.taken_by.empty()) truth_.cotangents[v.name] = v.truth;
   }
 
   // What is not as a reader would compute it from J alone.
@@ -283,7 +304,7 @@ class Explainer {
     return backward_weights(program_, c_.which.objective, divides_replicated(c_.which, program_));
   }
 
-  bool starts_alike() const { return run_weights() == truth_.weights; }
+  bool starts_alike() const { return truth_.empty() || run_weights() == truth_.weights; }
 
   // Of several equal losses J counts one, but every rank starts as if its own were that one. (The
   // two differ in nothing else: both are the same on all ranks.)
@@ -295,14 +316,20 @@ class Explainer {
   }
 
   void note_unlike_start() {
-    if (truth_.empty() || starts_alike()) return;
+    if (starts_alike()) return;
     out_.remarks.push_back(unlike_start_text() +
                            " So on their way the ranks' own cotangents may be larger than those "
                            "above and still lead to the right gradients.");
   }
 
   void explain_backward() {
-    show_ranks_cotangents(observed());
+    if (probed_) {
+      out_.how_known = "the gradient of a zero that is added to each value, in a second run";
+      show_probed();
+    } else {
+      out_.how_known = "observed at every collective, and by the chain rule between them";
+      show_ranks_cotangents(observed());
+    }
     mark_blamed();
     if (!starts_alike()) out_.values.back().mark = "backward starts on another scale here";
     out_.parting = starts_alike() ? "" : unlike_start_text() + " ";
@@ -313,7 +340,7 @@ class Explainer {
   // The cotangents of the ranks' own backward: those at the calls as they were observed, those
   // between them by the chain rule from what the calls gave.
   Traced observed() {
-    if (has_code(program_.steps)) return {};
+    if (truth_.empty()) return {};
     const auto run = c_.machine.observe();
     if (!run || run->error) return {};
     const auto calls = calls_on_ranks(program_, *run);
@@ -335,6 +362,14 @@ class Explainer {
     }
   }
 
+  void show_probed() {
+    for (const ProbedValue& v : probed_->values)
+      if (!v.wrong_ranks.empty() && truth_.cotangents.contains(v.name) && v.taken_by.empty())
+        value_named(v.name)->ranks_cotangent = v.ranks;
+    for (const std::string& step : probed_->parting_steps(program_))
+      if (!step.empty()) value_named(step)->mark = kPartsHere;
+  }
+
   // Of each step that is blamed, the finding; in the order of backward.
   std::vector<const Finding*> blamed() const {
     std::vector<const Finding*> all;
@@ -349,9 +384,7 @@ class Explainer {
     bool is_first = true;
     for (const Finding* finding : blamed()) {
       value_named(finding->step)->mark =
-          is_first
-              ? "the cotangents part here: the backward of this step does not give what is right"
-              : "the backward of this step is wrong as well";
+          is_first ? kPartsHere : "the backward of this step is wrong as well";
       is_first = false;
     }
   }
@@ -363,6 +396,7 @@ class Explainer {
           "In the backward of step {}: what it gives to its operand is not what is right for the "
           "cotangents that arrive at it.",
           steps.front()->step);
+    if (has_code(program_.steps)) return probed_ ? probed_text() : kNotKnown;
     const bool all_alike =
         std::all_of(out_.values.begin(), out_.values.end(),
                     [](const ExplainedValue& v) { return v.ranks_cotangent.empty(); });
@@ -370,6 +404,30 @@ class Explainer {
       return "In no collective: every one gives its operand what is right for what arrives at it.";
     return "In no collective: every cotangent is that of the truth. What the ranks hold in the end "
            "is not, since it is not summed, joined or synchronised as J asks for; see below.";
+  }
+
+  std::string probed_text() const {
+    std::vector<std::string> steps = probed_->parting_steps(program_);
+    std::erase(steps, "");
+    if (steps.size() == 1)
+      return fmt::format(
+          "In the backward of step {}: what arrives at it is right, and what it gives is not.",
+          steps.front());
+    if (!steps.empty())
+      return fmt::format(
+          "In the backward of one of the steps {}: what arrives at them is right, and what they "
+          "give is not.",
+          enumeration(steps));
+    if (is_any_local_wrong()) return kNotKnown;
+    return "In no step: what each rank has of the gradients is right. What the ranks hold in the "
+           "end is not, since it is not summed, joined or synchronised as J asks for; see below.";
+  }
+
+  bool is_any_local_wrong() const {
+    return std::ranges::any_of(c_.comparison->gradients, [&](const GradientComparison& g) {
+      const auto input = std::ranges::find(program_.inputs, g.input, &Input::name);
+      return !g.equal && input != program_.inputs.end() && input->is_local();
+    });
   }
 
   std::string measured_text() const {
@@ -386,6 +444,7 @@ class Explainer {
   const Conclusion& c_;
   const Program& program_;
   Traced truth_;
+  std::optional<Probed> probed_;  // of programs that call code
   Explanation out_;
   std::vector<std::string> names_;  // of out_.values; "" is the loss
 };

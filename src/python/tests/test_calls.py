@@ -3,6 +3,7 @@ input."""
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -188,6 +189,55 @@ class Calls(unittest.TestCase):
         self.assertEqual(cases["narrow"]["verdict"], "match", cases["narrow"].get("why"))
         self.assertEqual(cases["mixed"]["verdict"], "match")
         self.assertEqual(cases["guards"]["verdict"], "match", cases["guards"]["findings"])
+
+    def two_calls(self, first, second, simulates=True):
+        """x -> y -> z, where the loss takes y as well, with rank-dependent losses on 3 ranks."""
+        joint = {"right.py:plain": "joint.py:plain",
+                 "wrong.py:identity_backward": "joint.py:all_sum"}
+
+        def call(code, value):
+            step = {"call": "python:" + code, "args": [value, "w"]}
+            return {**step, "simulate": "python:" + joint[code]} if simulates else step
+
+        random = {"random": {"shape": [2, 3], "kind": "normal"}}
+        return {"world_size": 3, "inputs": {"x": random, "w": {**random, "layout": "replicate"}},
+                "steps": [{"y": call(first, "x")}, {"v": "y * 2 + x"}, {"z": call(second, "y")}],
+                "loss": "((rank + 1) * (z * z + v)).sum()", "objective": "sum"}
+
+    def test_the_call_whose_backward_is_wrong_is_named(self):
+        right, wrong = "right.py:plain", "wrong.py:identity_backward"
+        for simulates in (True, False):
+            self.write(f"first_{simulates}", self.two_calls(wrong, right, simulates))
+            self.write(f"second_{simulates}", self.two_calls(right, wrong, simulates))
+        code, cases, output = self.run_all()
+        self.assertEqual(code, 1, output)
+        for name, case in cases.items():
+            with self.subTest(name):
+                step = "y" if name.startswith("first") else "z"
+                found = [(f["rule"], f["step"]) for f in case["findings"]]
+                self.assertEqual(found, [("unexplained", step)])
+                text = case["findings"][0]["text"]
+                self.assertIn(f"What arrives at step {step} is right, and what it gives is not: "
+                              "look at the backward of python:", text)
+                self.assertIn(f"{wrong} (step {step})", text)
+
+    def test_explain_shows_the_way_through_calls(self):
+        self.write("two", self.two_calls("right.py:plain", "wrong.py:identity_backward", False))
+        done = subprocess.run([DISTGRAD, "explain", str(self.folder / "two.json"), "--allow-code",
+                               "--python", sys.executable, "--full"], capture_output=True,
+                              text=True)
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        blocks = re.split(r"\n(?=  \w)", done.stdout.split("The program")[1])
+        of = {block.split()[0]: block for block in reversed(blocks) if block.strip()}
+        self.assertIn(">>> the cotangents part here", of["z"])
+        self.assertNotIn("ranks'", of["z"])
+        self.assertIn("cotangent, true", of["y"])
+        self.assertIn("cotangent, ranks'", of["y"])
+        self.assertNotIn(">>>", of["y"])
+        # Of random inputs, too, the true gradient is the case's own.
+        _, cases, _ = self.run_all()
+        for number in cases["two"]["gradients"]["x"]["truth"]["by_rank"][1][0]:
+            self.assertRegex(of["x"].split("gradient, ranks'")[0], f"{number:.7g}"[:8])
 
     def test_a_loss_may_be_a_call_and_inputs_may_be_laid_out(self):
         loss = {"call": "python:right.py:loss", "args": ["y", "rank"]}

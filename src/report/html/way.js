@@ -145,7 +145,7 @@ function wayTable(way) {
 function wayOf(way) {
   const ranks = way.ranks.length;
   const legend = "Values are read from the top down, cotangents from the bottom up. Coloured: what the ranks have is not the truth" +
-    (way.observed ? ". The ranks' cotangents were observed at every collective, and follow between them by the chain rule." : ".");
+    (way.how_known ? ". The ranks' cotangents: " + way.how_known + "." : ".");
   const cut = ranks < way.world_size ? ranks + " of " + way.world_size + " ranks are shown, those that differ first." : "";
   return el("section", { class: "way", "aria-label": "The way through the program" },
     el("h3", { text: "Where observed and true values part" }),
