@@ -258,6 +258,10 @@ class Explainer {
       out_.parting = "That is not to be decided: " + c_.simulation.undecided.front() + ".";
       return;
     }
+    if (c_.result.verdict == Verdict::kDisputed) {
+      out_.parting = "That is disputed: " + c_.result.why + ".";
+      return;
+    }
     if (c_.comparison->forward) return explain_forward(*c_.comparison->forward);
     if (c_.comparison->gradients_equal()) {
       out_.parting =
