@@ -210,15 +210,16 @@ class Diagnosis {
   // Of programs that call code: where its backward parts from the truth, if that can be measured.
   Finding unexplained_code() const {
     std::vector<std::string> parting;
-    const auto weights = backward_weights(evidence_.program(), evidence_.which().objective,
-                                          evidence_.divides_replicated());
+    const Program& program = evidence_.program();
+    const Objective& objective = evidence_.which().objective;
+    const auto run_weights = backward_weights(program, objective, evidence_.divides_replicated());
     if (const auto values =
-            probed(machine_, evidence_.program(), Detail::kDirection,
-                   evidence_.asked().weights.front(), weights, evidence_.simulation()))
-      parting = values->parting_steps(evidence_.program());
+            probed(machine_, program, Detail::kDirection,
+                   backward_weights(program, objective, true), run_weights, evidence_.simulation()))
+      parting = values->parting_steps(program);
     std::erase(parting, "");
     std::vector<std::string> looked_at;
-    for (const Step& step : evidence_.program().steps)
+    for (const Step& step : program.steps)
       if (parting.empty() ? step.code() != nullptr : std::ranges::count(parting, step.name) > 0)
         looked_at.push_back(fmt::format("{} (step {})",
                                         step.code() ? std::string_view(step.code()->code)

@@ -131,12 +131,13 @@ class Explainer {
  public:
   explicit Explainer(const Conclusion& conclusion)
       : c_(conclusion), program_(conclusion.asked.program) {
+    // What the remedy of pytorch#58005 starts with: with it the adjoint everywhere is the truth,
+    // also where only one of several equal losses counts.
+    const auto true_weights = backward_weights(program_, c_.which.objective, true);
     if (has_code(program_.steps))
-      trace_code();
+      trace_code(true_weights);
     else
-      // What the remedy of pytorch#58005 starts with: with it the adjoint everywhere is the truth,
-      // also where only one of several equal losses counts.
-      truth_ = traced(program_, backward_weights(program_, c_.which.objective, true), c_.machine);
+      truth_ = traced(program_, true_weights, c_.machine);
   }
 
   Explanation run() {
@@ -196,16 +197,16 @@ class Explainer {
   }
 
   // Code has no way that could be replayed, but the values between its calls can be probed.
-  void trace_code() {
+  void trace_code(const std::vector<double>& true_weights) {
     if (!c_.comparison || c_.comparison->forward) return;
-    truth_.weights = c_.asked.weights.front();
     const auto probe = [&](Detail detail) {
-      return probed(c_.machine, program_, detail, truth_.weights, run_weights(), c_.simulation);
+      return probed(c_.machine, program_, detail, true_weights, run_weights(), c_.simulation);
     };
     probed_ = probe(Detail::kElements);
     const bool has_elements = probed_.has_value();
     if (!probed_) probed_ = probe(Detail::kDirection);
     if (!probed_) return;
+    truth_.weights = true_weights;
     truth_.losses = c_.simulation.losses;
     truth_.values = probed_->inputs;
     for (const StepValue& v : c_.simulation.steps) truth_.values[v.step] = v.by_rank;
