@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "expression/syntax.h"
+
 namespace distgrad {
 namespace {
 
@@ -65,17 +67,16 @@ Json ProgramWriter::steps(const AuditProgram& p) const {
 // such a collective again, and what a rank has of its own must not reach the loss by another way.
 bool ProgramWriter::can_be_one_loss(const AuditProgram& p) const {
   if (!shares_something()) return true;
-  const bool is_chained = p.more_collective.find('y') != std::string::npos;
+  const bool is_chained = !p.more_collective.empty() && takes_name(p.more_collective, "y");
   if (is_chained || has_several_groups(p) || (p.uses_operand && p.one_loss.empty())) return false;
-  return enters_parallel_region(traits_.kind) || p.loss.find("rank") == std::string::npos;
+  return enters_parallel_region(traits_.kind) || !takes_name(p.loss, "rank");
 }
 
 // What all ranks hold is handed on to what they all compute: nothing is communicated, and the
 // result is one tensor, too.
 bool ProgramWriter::can_be_shares(const AuditProgram& p) const {
   return traits_.kind == CollectiveKind::kCopy && can_be_one_loss(p) &&
-         one_loss_of(p).find("rank") == std::string::npos &&
-         (!p.mesh.is_null() || p.groups.is_null());
+         !takes_name(one_loss_of(p), "rank") && (!p.mesh.is_null() || p.groups.is_null());
 }
 
 bool ProgramWriter::shares_something() const {

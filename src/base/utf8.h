@@ -1,4 +1,5 @@
-// Characters of a text in UTF-8, of which nothing is known: it may hold any bytes.
+// Characters of a text in UTF-8, of which nothing is known: it may hold any bytes. Our own: what a
+// library adds to these lines is what to do about wrong bytes, and here they are shown as bytes.
 #pragma once
 
 #include <cstddef>

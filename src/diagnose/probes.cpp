@@ -50,8 +50,8 @@ std::map<std::string, ByRank> inputs_of(Machine& machine, const Program& program
 
 // Whether a text of an expression takes one of the names.
 bool takes(const std::string& text, const std::set<std::string>& names) {
-  const std::set<std::string> taken = free_names(*parse_expression(text));
-  return std::ranges::any_of(names, [&](const std::string& name) { return taken.contains(name); });
+  return std::ranges::any_of(names,
+                             [&](const std::string& name) { return takes_name(text, name); });
 }
 
 bool takes(const Step& step, const std::set<std::string>& names) {

@@ -460,6 +460,10 @@ std::set<std::string> free_names(const Syntax& tree) {
   return found;
 }
 
+bool takes_name(const std::string& expression, const std::string& name) {
+  return free_names(*parse_expression(expression)).contains(name);
+}
+
 std::string dotted_name(const Syntax& node) {
   if (node.kind == Kind::kName) return node.text;
   if (node.kind != Kind::kAttribute) return "";

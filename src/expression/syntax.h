@@ -72,6 +72,8 @@ SyntaxPtr parse_expression(const std::string& text);
 // The names that the expression takes from outside: not attributes, keywords or variables of
 // comprehensions.
 std::set<std::string> free_names(const Syntax&);
+// Whether an expression's text takes this name. Throws ExpressionError.
+bool takes_name(const std::string& expression, const std::string& name);
 
 // "torch.linalg.norm" for a chain of attributes that begins with a name, else empty.
 std::string dotted_name(const Syntax&);

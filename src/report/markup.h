@@ -1,4 +1,5 @@
-// Text in HTML and XML.
+// Text in HTML and XML. JUnit's XML is a text with escaped values, like the HTML; a library for
+// trees of elements would stand beside this and not in place of it.
 #pragma once
 
 #include <string>

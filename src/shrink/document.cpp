@@ -175,7 +175,7 @@ bool uses_name(const Document& document, const std::string& name) {
   const std::vector<Place> places = expressions_of(document);
   return std::any_of(places.begin(), places.end(), [&](const Place& place) {
     try {
-      return free_names(*parse_expression(document[place].get<std::string>())).contains(name);
+      return takes_name(document[place].get<std::string>(), name);
     } catch (const ExpressionError&) {
       return true;
     }
