@@ -31,6 +31,7 @@ Explanation debate() {
   Explanation e;
   e.note = "Is the gradient scaled by the world size?";
   e.setting = "in_place carries out the collectives.";
+  e.how_known = "observed at every collective";
   e.values = {
       value(Kind::kInput, "x   (local)", by_rank({1, 1}), by_rank({40, 60}), by_rank({20, 30})),
       value(Kind::kStep, "xx = (rank + 2) * x", by_rank({2, 3}), by_rank({20, 20}),
