@@ -33,6 +33,10 @@ def gather_of(package):
     if package == "colossalai":
         from colossalai.shardformer.layer._operation import gather_forward_reducescatter_backward
         return lambda x: gather_forward_reducescatter_backward(x, world, 0)
+    if package == "torch-harmonics":
+        from torch_harmonics import distributed
+        distributed.init(world, None)
+        return lambda x: distributed.gather_from_copy_to_polar_region(x, 0, [RANKS] * RANKS)
     assert package == "xformers", package
     from xformers.ops.differentiable_collectives import gather_from_sequence_parallel_region
     return lambda x: gather_from_sequence_parallel_region(x, world)

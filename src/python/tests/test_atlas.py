@@ -2,7 +2,9 @@
 audits only two of torch's run here, which need no network."""
 
 import importlib.util
+import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -98,6 +100,44 @@ class Atlas(unittest.TestCase):
             self.assertTrue((ROOT / "docs" / "findings" / script).exists(), script)
             if function != "*":
                 self.assertIn((project, function), functions)
+
+    def test_rows_of_packages_that_are_not_asked_for_stay(self):
+        with tempfile.TemporaryDirectory() as folder:
+            atlas = self.tree_of_two_packages(Path(folder))
+            kept = {"package": "b", "version": "2", "collective": "all_gather", "function": "b:g",
+                    "options": [], "adapter": "", "adapter_lines": 0, "seconds": 1, "command": "",
+                    "ran": False, "why": "as it was"}
+            gone = {**kept, "function": "b:no_subject_any_more"}
+            (atlas / "atlas.json").write_text(
+                json.dumps({"torch": Path(sys.prefix).name, "rows": [gone, kept]}))
+            command = [sys.executable, Path(folder) / "tools" / "atlas", "--distgrad", "none",
+                       "--torch", sys.prefix, "--work", Path(folder) / "work", "--pages",
+                       "--only"]
+            done = subprocess.run([*command, "a"], capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertNotIn("b:g", done.stdout, "it prints what was asked for")
+            rows = json.loads((atlas / "atlas.json").read_text())["rows"]
+            self.assertEqual([(r["function"], r["why"]) for r in rows],
+                             [("a:f", "has not been run yet"), ("b:g", "as it was")])
+            self.assertIn("as it was", (atlas.parent / "atlas.md").read_text())
+            subprocess.run([*command, "b", "--matching", "g"], capture_output=True, check=True)
+            self.assertEqual(json.loads((atlas / "atlas.json").read_text())["rows"], rows)
+            (atlas / "atlas.json").write_text(json.dumps({"torch": "torch-0", "rows": [kept]}))
+            done = subprocess.run([*command, "a"], capture_output=True, text=True, check=False)
+            self.assertIn("the rows of the other packages are not of", done.stderr)
+
+    def tree_of_two_packages(self, folder):
+        """tools/atlas with a docs/atlas of its own, which it writes to."""
+        shutil.copytree(ROOT / "tools" / "atlas_parts", folder / "tools" / "atlas_parts")
+        shutil.copy(ROOT / "tools" / "atlas", folder / "tools")
+        atlas = folder / "docs" / "atlas"
+        (atlas / "subjects").mkdir(parents=True)
+        (atlas / "packages.txt").write_text("common: c==1\na: a==1\nb: b==2\n")
+        (atlas / "repros.txt").write_text("")
+        for package, function in (("a", "f"), ("b", "g")):
+            (atlas / "subjects" / f"{package}.txt").write_text(
+                f"all_gather {package}:{function}\n")
+        return atlas
 
     def test_rows_of_torch_without_the_network(self):
         environment = Path(sys.prefix)
