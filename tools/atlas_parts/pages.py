@@ -116,7 +116,8 @@ def _script_of(entry):
     """A script in docs/findings that shows what is red in this row, without distgrad, or ""."""
     for line in (_ROOT / "docs" / "atlas" / "repros.txt").read_text().splitlines():
         project, function, script = line.split("#")[0].split() or ("", "", "")
-        if project == entry["package"] and function in ("*", entry["function"]):
+        if (project in (entry["package"], f"{entry['package']}=={entry['version']}")
+                and function in ("*", entry["function"])):
             return script
     return ""
 

@@ -88,6 +88,13 @@ class Atlas(unittest.TestCase):
         self.assertIn("[double_backward.py](findings/double_backward.py)", text)
         self.assertIn("| not differentiable | `x̄_r = 0` |", text)
         self.assertEqual(text.count("findings/double_backward.py"), 1, "that is not red")
+        for version, script in (("0.1.2", "stable_pretraining_dropped.py"),
+                                ("0.1.9", "all_gather_transposed.py")):
+            release = rows.Package("stable-pretraining", [f"stable-pretraining=={version}"])
+            of_release = rows.Row("all_gather", "stable_pretraining.utils.distributed:all_gather",
+                                  "", 0, (), version, "")
+            self.assertIn(f"findings/{script}", pages.text_of(
+                [pages.entry_of(release, of_release, {"audit": {**audit, "right_for": []}}, "t")]))
         changed = part("comparisons").text_of(entries, pages.formula_of).partition("## What ch")[2]
         self.assertIn("| lightly 1.0 | `x̄_r = Σ_k ȳ_k[r]` | sum |", changed)
         self.assertIn("| lightly 2.0 | `x̄_r = 0` | none: no-gradient |", changed)
@@ -95,11 +102,15 @@ class Atlas(unittest.TestCase):
     def test_each_repro_is_there(self):
         functions = {(package.project, row.function)
                      for package in part("rows").packages_in(ATLAS) for row in package.rows}
+        releases = {f"{package.project}=={package.version}"
+                    for package in part("rows").packages_in(ATLAS)}
         lines = (ATLAS / "repros.txt").read_text().splitlines()
         for project, function, script in (line.split() for line in lines if line[0] != "#"):
             self.assertTrue((ROOT / "docs" / "findings" / script).exists(), script)
             if function != "*":
                 self.assertIn((project, function), functions)
+            if "==" in project:
+                self.assertIn(project, releases)
 
     def test_rows_of_packages_that_are_not_asked_for_stay(self):
         with tempfile.TemporaryDirectory() as folder:

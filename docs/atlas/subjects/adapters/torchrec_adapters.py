@@ -80,10 +80,11 @@ def pooled(ops, x, group, scatter_dim):
 
 
 def exchanged_batches(x, output_split_sizes, input_split_sizes, group):
-    """One feature on each rank, of as many rows for each other one as are sent there."""
+    """One feature on each rank, of as many rows for each other one as are sent there, all flat."""
     widths, rows = [[x.shape[1]]] * group.size(), [[size] for size in input_split_sizes]
-    y = using().variable_batch_alltoall_pooled(x, rows, output_split_sizes, widths, group)
-    return y.wait().view(-1, x.shape[1])
+    made = using().variable_batch_alltoall_pooled(
+        x.reshape(-1), rows, output_split_sizes, widths, group)
+    return made.wait().view(-1, x.shape[1])
 
 
 def exchanged_sequence(x, output_split_sizes, input_split_sizes, group):
