@@ -1,6 +1,6 @@
-"""What LeJEPA's statistic is on three ranks, and on one that has all their samples; and its gradient,
-which DistributedDataParallel divides by the ranks. With an argument: what all_reduce and all_gather
-give, in releases before 0.1.8."""
+"""What LeJEPA's statistic is on three ranks, and on one that has all their samples; and its
+gradient, which DistributedDataParallel divides by the ranks. With an argument: what all_reduce and
+all_gather give, in releases before 0.1.8."""
 
 import sys
 import tempfile
