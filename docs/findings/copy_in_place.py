@@ -28,6 +28,9 @@ def copy_of(package):
     if package == "nanotron":
         from nanotron.parallel.tensor_parallel import distributed_differentiable_primitives as parts
         return lambda x: parts.differentiable_identity(x, world)
+    if package == "transformers":
+        from transformers.distributed.parallel_utils import _AllReduceBackward
+        return lambda x: _AllReduceBackward.apply(x, world)
     from physicsnemo.distributed import DistributedManager, mappings
     DistributedManager.initialize()
     DistributedManager()._groups["tensor"] = world

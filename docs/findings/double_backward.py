@@ -2,6 +2,8 @@
 
 import sys
 import tempfile
+from types import ModuleType
+
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -33,6 +35,16 @@ def gather_of(package):
     if package == "colossalai":
         from colossalai.shardformer.layer._operation import gather_forward_reducescatter_backward
         return lambda x: gather_forward_reducescatter_backward(x, world, 0)
+    if package == "torch-harmonics":
+        from torch_harmonics import distributed
+        distributed.init(world, None)
+        return lambda x: distributed.gather_from_copy_to_polar_region(x, 0, [RANKS] * RANKS)
+    if package == "torchrec":
+        torch.ops.load_library = lambda path: None  # fbgemm_gpu's, of which none is for torch 2.15
+        sys.modules["fbgemm_gpu.sparse_ops"] = ModuleType("sparse_ops")
+        from torchrec.distributed import comm_ops
+        comm_ops.set_gradient_division(False)
+        return lambda x: comm_ops.all_gather_base_pooled(x, world).wait()
     assert package == "xformers", package
     from xformers.ops.differentiable_collectives import gather_from_sequence_parallel_region
     return lambda x: gather_from_sequence_parallel_region(x, world)

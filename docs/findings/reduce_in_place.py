@@ -28,6 +28,9 @@ def reduce_of(package):
     if package == "nanotron":
         from nanotron.parallel.tensor_parallel import distributed_differentiable_primitives as parts
         return lambda x: parts.differentiable_all_reduce_sum(x, world)
+    if package == "transformers":
+        from transformers.distributed.parallel_utils import _AllReduceForward
+        return lambda x: _AllReduceForward.apply(x, world)
     from physicsnemo.distributed import DistributedManager, mappings
     DistributedManager.initialize()
     DistributedManager()._groups["tensor"] = world

@@ -13,8 +13,10 @@ _GATHERS = """## Gathers of a sequence, or of embeddings
 `x̄_r = Σ_k ȳ_k[r]` is right for losses of the ranks' own: what one rank's piece does to the other
 ranks' losses counts. `x̄_r = ȳ_r[r]` is right for one loss that all ranks compute from the whole.
 verl's `gather` is the default of `gather_outputs_and_unpad`, N times that: for one loss whose
-gradients FSDP averages over these ranks afterwards. The signatures do not differ: who replaces one
-by another gets another gradient, and no error."""
+gradients FSDP averages over these ranks afterwards. torchrec's divides the sum by N, for
+the mean of the ranks' losses that nobody averages afterwards; `set_gradient_division(False)` ends
+that. The signatures do not differ: who replaces one by another gets another gradient, and no
+error."""
 
 _CUTS = """## Cuts of a sequence
 
@@ -36,7 +38,7 @@ def text_of(entries, shown):
     ran = [e for e in entries if e["ran"]]
     parts = [_INTRO]
     gathers = (r"ulysses|sequence|lightly|open_clip|fvcore|sentence|axolotl|ring_attention"
-               r"|nn\.functional|full_tensor")
+               r"|nn\.functional|full_tensor|comm_ops|polar_region")
     cuts = r"ulysses|region|Region|redistribute|split"
     for head, kind, modules in ((_GATHERS, "all_gather", gathers), (_CUTS, "slice", cuts)):
         rows = [e for e in ran if e["collective"] == kind and re.search(modules, e["function"])]

@@ -34,8 +34,8 @@ needed to call it ([atlas/subjects](atlas/subjects)). **repro** shows without di
 has of wrong cells; *not differentiable* is what returns tensors that lead back to no operand.
 Operands without a dimension or without an element were not tried.
 
-**Again:** `tools/atlas --distgrad PATH --torch VENV --only PACKAGE --fresh` runs a package's lines;
-the command of a single line is in the JSON.
+**Again:** `tools/atlas --distgrad PATH --torch VENV --only PACKAGE --fresh` runs a package's lines,
+and writes them between the others; the command of a single line is in the JSON.
 """
 
 
@@ -116,7 +116,8 @@ def _script_of(entry):
     """A script in docs/findings that shows what is red in this row, without distgrad, or ""."""
     for line in (_ROOT / "docs" / "atlas" / "repros.txt").read_text().splitlines():
         project, function, script = line.split("#")[0].split() or ("", "", "")
-        if project == entry["package"] and function in ("*", entry["function"]):
+        if (project in (entry["package"], f"{entry['package']}=={entry['version']}")
+                and function in ("*", entry["function"])):
             return script
     return ""
 
@@ -237,6 +238,21 @@ def _html_row(entry):
 
 def _package(entry):
     return html.escape(f"{entry['package']} {entry['version']}")
+
+
+class Written:
+    """The rows that are written already: those of packages that were not asked for stay."""
+
+    _TELLING = ("package", "version", "collective", "function", "options", "adapter")
+
+    def __init__(self, file):
+        told = json.loads(file.read_text()) if file.exists() else {"torch": "", "rows": []}
+        self.torch, self._rows = told["torch"], told["rows"]
+
+    def of(self, entry):
+        """The row of this function, or the entry itself where there is none."""
+        return next((row for row in self._rows
+                     if all(row[name] == entry[name] for name in self._TELLING)), entry)
 
 
 def write(docs, entries, torch):

@@ -2,7 +2,9 @@
 audits only two of torch's run here, which need no network."""
 
 import importlib.util
+import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -86,6 +88,13 @@ class Atlas(unittest.TestCase):
         self.assertIn("[double_backward.py](findings/double_backward.py)", text)
         self.assertIn("| not differentiable | `x̄_r = 0` |", text)
         self.assertEqual(text.count("findings/double_backward.py"), 1, "that is not red")
+        for version, script in (("0.1.2", "stable_pretraining_dropped.py"),
+                                ("0.1.9", "all_gather_transposed.py")):
+            release = rows.Package("stable-pretraining", [f"stable-pretraining=={version}"])
+            of_release = rows.Row("all_gather", "stable_pretraining.utils.distributed:all_gather",
+                                  "", 0, (), version, "")
+            self.assertIn(f"findings/{script}", pages.text_of(
+                [pages.entry_of(release, of_release, {"audit": {**audit, "right_for": []}}, "t")]))
         changed = part("comparisons").text_of(entries, pages.formula_of).partition("## What ch")[2]
         self.assertIn("| lightly 1.0 | `x̄_r = Σ_k ȳ_k[r]` | sum |", changed)
         self.assertIn("| lightly 2.0 | `x̄_r = 0` | none: no-gradient |", changed)
@@ -93,11 +102,53 @@ class Atlas(unittest.TestCase):
     def test_each_repro_is_there(self):
         functions = {(package.project, row.function)
                      for package in part("rows").packages_in(ATLAS) for row in package.rows}
+        releases = {f"{package.project}=={package.version}"
+                    for package in part("rows").packages_in(ATLAS)}
         lines = (ATLAS / "repros.txt").read_text().splitlines()
         for project, function, script in (line.split() for line in lines if line[0] != "#"):
             self.assertTrue((ROOT / "docs" / "findings" / script).exists(), script)
             if function != "*":
                 self.assertIn((project, function), functions)
+            if "==" in project:
+                self.assertIn(project, releases)
+
+    def test_rows_of_packages_that_are_not_asked_for_stay(self):
+        with tempfile.TemporaryDirectory() as folder:
+            atlas = self.tree_of_two_packages(Path(folder))
+            kept = {"package": "b", "version": "2", "collective": "all_gather", "function": "b:g",
+                    "options": [], "adapter": "", "adapter_lines": 0, "seconds": 1, "command": "",
+                    "ran": False, "why": "as it was"}
+            gone = {**kept, "function": "b:no_subject_any_more"}
+            (atlas / "atlas.json").write_text(
+                json.dumps({"torch": Path(sys.prefix).name, "rows": [gone, kept]}))
+            command = [sys.executable, Path(folder) / "tools" / "atlas", "--distgrad", "none",
+                       "--torch", sys.prefix, "--work", Path(folder) / "work", "--pages",
+                       "--only"]
+            done = subprocess.run([*command, "a"], capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertNotIn("b:g", done.stdout, "it prints what was asked for")
+            rows = json.loads((atlas / "atlas.json").read_text())["rows"]
+            self.assertEqual([(r["function"], r["why"]) for r in rows],
+                             [("a:f", "has not been run yet"), ("b:g", "as it was")])
+            self.assertIn("as it was", (atlas.parent / "atlas.md").read_text())
+            subprocess.run([*command, "b", "--matching", "g"], capture_output=True, check=True)
+            self.assertEqual(json.loads((atlas / "atlas.json").read_text())["rows"], rows)
+            (atlas / "atlas.json").write_text(json.dumps({"torch": "torch-0", "rows": [kept]}))
+            done = subprocess.run([*command, "a"], capture_output=True, text=True, check=False)
+            self.assertIn("the rows of the other packages are not of", done.stderr)
+
+    def tree_of_two_packages(self, folder):
+        """tools/atlas with a docs/atlas of its own, which it writes to."""
+        shutil.copytree(ROOT / "tools" / "atlas_parts", folder / "tools" / "atlas_parts")
+        shutil.copy(ROOT / "tools" / "atlas", folder / "tools")
+        atlas = folder / "docs" / "atlas"
+        (atlas / "subjects").mkdir(parents=True)
+        (atlas / "packages.txt").write_text("common: c==1\na: a==1\nb: b==2\n")
+        (atlas / "repros.txt").write_text("")
+        for package, function in (("a", "f"), ("b", "g")):
+            (atlas / "subjects" / f"{package}.txt").write_text(
+                f"all_gather {package}:{function}\n")
+        return atlas
 
     def test_rows_of_torch_without_the_network(self):
         environment = Path(sys.prefix)

@@ -3,6 +3,7 @@ import torch
 torch.cpu.get_device_name = lambda *_: "cpu"  # asked for at import
 torch.cuda.get_device_capability = lambda *_: (9, 0)
 
+import veomni.ops  # noqa: E402, F401 (first, or 0.1.4 imports itself in a circle)
 from veomni.distributed.moe import comm  # noqa: E402
 from veomni.distributed.sequence_parallel import ulysses  # noqa: E402
 
