@@ -20,11 +20,14 @@ namespace distgrad {
 namespace {
 
 // A right formula says nothing of what is wrong in another case: then that case's, if it has one.
+// Where that has none and the formula is right for some objective, it is what the row is but for
+// the aspect that breaks.
 void take_measured(Judgement& j, const Measured& of_first) {
   j.measured = of_first;
   if (!j.wrong || of_first.formula != of_first.right || !j.smallest_failure) return;
   const std::vector<Finding>& findings = j.smallest_failure->result.findings;
-  j.measured = findings.empty() ? std::nullopt : findings.front().measured;
+  const auto of_failure = findings.empty() ? std::nullopt : findings.front().measured;
+  if (of_failure || j.right_for.empty()) j.measured = of_failure;
 }
 
 bool is_dead_end(const CaseResult& r) {

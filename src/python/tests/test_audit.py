@@ -70,6 +70,12 @@ class Audit(unittest.TestCase):
             self.assertEqual(row["measured"]["formula"], formula, function)
             self.assertEqual(row["measured"]["right"], "x̄_r = Σ_k ȳ_k", function)
 
+    def test_a_line_that_breaks_in_an_aspect_alone_keeps_its_formula(self):
+        code, row = audit(f"all_reduce=python:{AUDITED}:cut_off_backward", "--aspects",
+                          "double-backward")
+        self.assertEqual((code, row["rule"]), (1, "adjoint, but not in double-backward"))
+        self.assertEqual(row["measured"]["formula"], "x̄_r = Σ_k ȳ_k")
+
     def test_a_parallel_region_is_entered_in_every_aspect(self):
         code, row = audit(f"copy=python:{AUDITED}:enter", "--strict", "--objective", "replicated")
         self.assertEqual((code, row["right_for"], row["rule"]), (0, ["replicated"], "sum-to-all"))
