@@ -130,7 +130,8 @@ class Diagnosis {
   std::vector<Finding> run() {
     observe();
     if (auto of_invariant = invariant_findings(machine_, evidence_, scaling_)) {
-      findings_ = std::move(*of_invariant);
+      findings_ = overwritten();
+      if (findings_.empty()) findings_ = std::move(*of_invariant);
     } else if (observed_) {
       judge_calls();
       judge_between_and_missing();
@@ -193,6 +194,20 @@ class Diagnosis {
       between = chain_findings(machine_, evidence_, calls_, *observed_);
     if (!names(between, "no-gradient")) add_missing_gradients();
     append(findings_, std::move(between));
+  }
+
+  // Calls that were seen to write into a cotangent that others read: that counts more than what
+  // arithmetic on the gradients fits.
+  std::vector<Finding> overwritten() {
+    const auto wrote = [](const CallOnRanks& call) {
+      return std::ranges::any_of(call.cotangents_after,
+                                 [](const auto& after) { return after.has_value(); });
+    };
+    if (evidence_.comparison().forward || !knows_calls() || !std::ranges::any_of(calls_, wrote))
+      return {};
+    std::vector<Finding> findings = chain_findings(machine_, evidence_, calls_, *observed_);
+    std::erase_if(findings, [](const Finding& f) { return f.rule != "stale-or-aliased"; });
+    return findings;
   }
 
   void explain_code() {

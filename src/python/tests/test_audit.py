@@ -92,6 +92,11 @@ class Audit(unittest.TestCase):
         self.assertEqual(row["aspects"]["cotangent"]["right"],
                          row["aspects"]["cotangent"]["tried"] - 2)
 
+    def test_a_cotangent_that_is_overwritten_where_one_loss_is_computed_is_named(self):
+        code, row = audit(f"copy=python:{AUDITED}:enter_over_cotangent", "--without", "dtype,shape")
+        self.assertEqual((code, row["wrong"]), (1, True))
+        self.assertEqual(row["rule"], "stale-or-aliased", row["explanation"])
+
     def test_an_operand_that_is_written_into_is_seen(self):
         for name in ("sum_into_operand", "sum_into_data"):
             code, row = audit(f"all_reduce=python:{AUDITED}:{name}", "--op", "sum")
