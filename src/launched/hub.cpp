@@ -39,6 +39,8 @@ constexpr std::int64_t kStrangerNs = 10 * kSecond;  // for a connection to prove
 constexpr std::size_t kMostStrangers = 256;         // at one time
 // Between the first rank that is lost and saying so: one host's end takes several with it.
 constexpr std::int64_t kLossNs = kSecond / 10;
+// The same where a host is not heard any more: the kernel gives its connections up one by one.
+constexpr std::int64_t kSilenceNs = 3 * kSecond;
 constexpr std::int64_t kLateNs = 30 * kSecond;      // for ranks that come when all is over
 constexpr std::int64_t kFarewellNs = 10 * kSecond;  // for the agents to end
 
@@ -460,7 +462,7 @@ class Hub {
     if (agent.left_by != 0) return lose(rank, "was ended by " + signal_description(agent.left_by));
     if (agent.channel.error() == 0 || agent.channel.error() == ECONNRESET)
       return lose(rank, "died");
-    lose(rank, fmt::format("is not heard any more: {}", std::strerror(agent.channel.error())));
+    lose_silent(rank, agent.channel.error());
   }
 
   void take(int rank, LinkMessage& message) {
@@ -579,10 +581,22 @@ class Hub {
     if (lost_since_ns_ == 0) lost_since_ns_ = monotonic_ns();
   }
 
+  void lose_silent(int rank, int error) {
+    lose(rank, fmt::format("is not heard any more: {}", std::strerror(error)));
+    silent_hosts_.insert(host_of(rank));
+  }
+
+  bool is_more_loss_near() const {
+    return std::any_of(agents_.begin(), agents_.end(), [&](const auto& agent) {
+      return agent.second->is_open && silent_hosts_.contains(host_of(agent.first));
+    });
+  }
+
   void look_at_clock() {
     const std::int64_t now = monotonic_ns();
     if (ends_by_ns_ != 0 && (is_complete() || now > ends_by_ns_)) is_over_ = true;
-    if (!is_told_ && lost_since_ns_ != 0 && now > lost_since_ns_ + kLossNs) tell_loss(loss_text());
+    const std::int64_t wait_ns = is_more_loss_near() ? kSilenceNs : kLossNs;
+    if (!is_told_ && lost_since_ns_ != 0 && now > lost_since_ns_ + wait_ns) tell_loss(loss_text());
     if (!is_told_ && size_ > 0 && !is_complete() && now > wait_until_ns_) tell_loss(absence_text());
   }
 
@@ -639,6 +653,7 @@ class Hub {
   std::vector<std::uint64_t> ended_;
   std::map<ino_t, std::weak_ptr<Team>> teams_;
   std::map<std::string, std::vector<int>> lost_;  // by how
+  std::set<std::string> silent_hosts_;
   std::int64_t lost_since_ns_ = 0;
   std::string loss_;
   bool is_told_ = false;

@@ -84,6 +84,16 @@ def status(pid, what):
     with open(f"/proc/{pid}/status") as file:
         return next(line.split()[1] for line in file if line.startswith(what + ":"))
 
+def of_processes(of):
+    """of(pid) of all but those that end meanwhile."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            found.append(of(pid))
+        except (FileNotFoundError, ProcessLookupError):
+            pass
+    return found
+
 def attack(x):
     raise ValueError("<" + repr(tried(ATTACKS)) + ">")
 
@@ -92,17 +102,17 @@ def attack_from_inside(x):
         os.kill(1, 9)
     except OSError:
         pass
-    others = [p for p in os.listdir("/proc") if p.isdigit() and p != "1"]
-    free = [status(p, "Name") for p in others
-            if (status(p, "Seccomp"), int(status(p, "CapEff"), 16)) != ("2", 0)]
+    seen = of_processes(lambda p: (p, status(p, "Name"), status(p, "Seccomp"),
+                                   int(status(p, "CapEff"), 16)))
+    free = [name for p, name, *confined in seen if p != "1" and confined != ["2", 0]]
     raise ValueError("<" + repr({**tried(ATTACKS), **tried(FROM_INSIDE), "free": free}) + ">")
 
 def look(x):
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)",
                       os.environ.get("MARK", "")], start_new_session=True)
     devices = [line.split(":")[0].strip() for line in open("/proc/net/dev") if ":" in line]
-    processes = [open(f"/proc/{p}/cmdline").read() for p in os.listdir("/proc") if p.isdigit()]
-    others = sum("unittest" in words for words in processes)
+    others = sum("unittest" in words
+                 for words in of_processes(lambda p: open(f"/proc/{p}/cmdline").read()))
     told = {"devices": devices, "others": others, "secret": os.environ.get("SECRET"),
             "privileges": status("self", "NoNewPrivs")}
     raise ValueError("<" + repr(told) + ">")
