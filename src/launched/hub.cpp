@@ -577,7 +577,7 @@ class Hub {
 
   void lose(int rank, const std::string& how) {
     agents_.at(rank)->is_open = false;
-    lost_[how].push_back(rank);
+    lost_[how].insert(rank);
     if (lost_since_ns_ == 0) lost_since_ns_ = monotonic_ns();
   }
 
@@ -652,7 +652,7 @@ class Hub {
   std::map<std::uint64_t, std::unique_ptr<Worker>> workers_;
   std::vector<std::uint64_t> ended_;
   std::map<ino_t, std::weak_ptr<Team>> teams_;
-  std::map<std::string, std::vector<int>> lost_;  // by how
+  std::map<std::string, std::set<int>> lost_;  // by how
   std::set<std::string> silent_hosts_;
   std::int64_t lost_since_ns_ = 0;
   std::string loss_;

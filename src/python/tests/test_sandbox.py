@@ -85,8 +85,7 @@ def status(pid, what):
         return next(line.split()[1] for line in file if line.startswith(what + ":"))
 
 def of_processes(of):
-    """of(pid) of all but those that end meanwhile."""
-    found = []
+    found = []  # but of those that end meanwhile
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             found.append(of(pid))
