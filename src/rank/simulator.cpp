@@ -1,7 +1,6 @@
 #include "rank/simulator.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <numeric>
@@ -9,14 +8,17 @@
 #include <utility>
 
 #include "base/limits.h"
-#include "expression/syntax.h"
 #include "rank/backward_reach.h"
 #include "rank/compiled_program.h"
+#include "rank/difference_check.h"
 #include "rank/driven_call.h"
 #include "rank/finite_differences.h"
 #include "rank/input_values.h"
+#include "rank/leaf.h"
+#include "rank/loss_gradients.h"
 #include "rank/memory_need.h"
 #include "rank/simulated_call.h"
+#include "rank/stated_truth.h"
 #include "rules/rule.h"
 #include "tolerance/error_analysis.h"
 
@@ -30,70 +32,6 @@ constexpr std::int64_t kManyResults = std::int64_t{1} << 21;   // of all operato
 
 // Thrown where bounds may wait.
 struct BoundsTakeLong {};
-
-// The differentiable inputs: the leaves, and what each virtual rank sees of them.
-struct Leaf {
-  const Input* input = nullptr;
-  Tensors leaves;   // one a rank, or one
-  Tensors by_rank;  // what the ranks hold
-};
-
-Leaf make_leaf(const Program& program, const Input& input, bool by_rank) {
-  Leaf leaf;
-  leaf.input = &input;
-  // A value of nobody else's: local_value() and full_value() make a new one, pieces are views.
-  const auto exact = [](const at::Tensor& x) {
-    return x.scalar_type() == at::kDouble ? x : x.to(at::kDouble);
-  };
-  const auto own_piece = [&](const at::Tensor& x) {
-    return exact(x.detach()).clone(at::MemoryFormat::Contiguous);
-  };
-  if (input.is_local()) {
-    for (int r = 0; r < program.world_size; ++r)
-      leaf.leaves.push_back(exact(local_value(program, input, r)));
-  } else if (by_rank) {
-    for (const at::Tensor& x : laid_out(program, input, full_value(program, input)))
-      leaf.leaves.push_back(own_piece(x));
-  } else {
-    leaf.leaves.push_back(exact(full_value(program, input)));
-  }
-  if (input.requires_grad)
-    for (at::Tensor& x : leaf.leaves) x.requires_grad_(true);
-  leaf.by_rank = leaf.leaves.size() == 1 && !input.is_local() && !by_rank
-                     ? laid_out(program, input, leaf.leaves[0])
-                     : leaf.leaves;
-  return leaf;
-}
-
-// detach(), item(), a tensor made a Python number, or a cast, whose rounding finite differences
-// would take for a slope.
-bool takes_values_out(const Syntax& syntax) {
-  constexpr std::string_view kMethods[] = {"detach", "item",     "to",  "type", "float",
-                                           "half",   "bfloat16", "int", "long", "bool"};
-  constexpr std::string_view kFunctions[] = {"float", "int", "bool"};
-  const auto is_among = [&](const auto& names, const std::string& name) {
-    return std::find(std::begin(names), std::end(names), name) != std::end(names);
-  };
-  if (syntax.kind == Syntax::Kind::kAttribute && is_among(kMethods, syntax.text)) return true;
-  const bool is_call =
-      syntax.kind == Syntax::Kind::kCall && syntax.children[0]->kind == Syntax::Kind::kName;
-  if (is_call && is_among(kFunctions, syntax.children[0]->text)) return true;
-  const auto child_does = [](const SyntaxPtr& child) { return child && takes_values_out(*child); };
-  return std::any_of(syntax.children.begin(), syntax.children.end(), child_does) ||
-         std::any_of(syntax.keywords.begin(), syntax.keywords.end(),
-                     [&](const auto& keyword) { return child_does(keyword.second); });
-}
-
-// Not item(), which the error analysis takes for a decision that depends on the value.
-double number(const at::Tensor& scalar) { return *scalar.detach().const_data_ptr<double>(); }
-
-Gradient gradient_of(const Leaf& leaf, Tensors::const_iterator first) {
-  Gradient g;
-  g.input = leaf.input->name;
-  for (std::size_t i = 0; i < leaf.leaves.size(); ++i, ++first)
-    g.parts.emplace_back(array_of(*first));
-  return g;
-}
 
 class Oracle {
  public:
@@ -154,8 +92,10 @@ class Oracle {
     run_backward();
     if (request_.with_guards) {
       out_.reaches_no_collective = reach_.is_nowhere() && !compiled_.loss_is_gradient_norm;
-      if (program_.single_device) run_single_device();
-      for (const Program::Truth& truth : program_.truth) evaluate_truth(truth);
+      if (program_.single_device) keep_single_device();
+      for (const Program::Truth& truth : program_.truth)
+        if (auto stated = stated_gradient(program_, truth, leaves_))
+          out_.file_truth.push_back(std::move(*stated));
     }
     if (analysis_) {
       out_.undecided = analysis_->undecided();
@@ -245,35 +185,15 @@ class Oracle {
       const at::Tensor scalar = loss.dim() == 0 ? loss : loss.reshape({});
       losses.push_back(scalar.scalar_type() == at::kDouble ? scalar : scalar.to(at::kDouble));
     }
-    losses_ = compiled_.loss_is_gradient_norm ? squared_gradient_norms(losses) : losses;
+    if (compiled_.loss_is_gradient_norm) {
+      place("squared_gradient_norm");
+      losses = squared_gradient_norms(leaves_, losses);
+    }
+    losses_ = std::move(losses);
     for (const at::Tensor& loss : losses_) {
       out_.losses.push_back(number(loss));
       if (analysis_) out_.loss_bounds.push_back(number(analysis_->bound_of(loss)));
     }
-  }
-
-  // By rank, Σ ‖∂(Σ_r l_r)/∂x‖² over the rank's inputs x, as part of the graph.
-  Tensors squared_gradient_norms(const Tensors& losses) {
-    place("squared_gradient_norm");
-    Tensors wanted, counted, norms(losses.size(), at::zeros({}, at::kDouble));
-    for (const Leaf& leaf : leaves_) {
-      if (!leaf.input->requires_grad) continue;
-      if (!leaf.input->is_local())
-        throw InvalidAt(leaf.input->pointer,
-                        "squared_gradient_norm needs inputs whose layout is \"local\" (or without "
-                        "gradient): of another one no rank has the gradient to take the norm of");
-      wanted.insert(wanted.end(), leaf.leaves.begin(), leaf.leaves.end());
-    }
-    for (const at::Tensor& loss : losses)
-      if (loss.requires_grad()) counted.push_back(loss);
-    if (wanted.empty() || counted.empty()) return norms;
-    const Tensors grads = torch::autograd::grad(
-        {at::stack(counted)}, wanted, {at::ones({std::ssize(counted)}, at::kDouble)},
-        /*retain_graph=*/true, /*create_graph=*/true, /*allow_unused=*/true);
-    for (std::size_t i = 0; i < grads.size(); ++i)
-      if (grads[i].defined())
-        norms[i % norms.size()] = norms[i % norms.size()] + (grads[i] * grads[i]).sum();
-    return norms;
   }
 
   Tensors exchanged(const Step& step, const Tensors& operands) {
@@ -299,10 +219,7 @@ class Oracle {
   }
 
   void run_backward() {
-    Tensors wanted;
-    for (const Leaf& leaf : leaves_)
-      if (leaf.input->requires_grad)
-        wanted.insert(wanted.end(), leaf.leaves.begin(), leaf.leaves.end());
+    const Tensors wanted = differentiable(leaves_);
     place("backward");
     for (std::size_t i = 0; i < request_.weights.size(); ++i) {
       const bool last = i + 1 == request_.weights.size();
@@ -310,7 +227,7 @@ class Oracle {
       if (i == 0) reach_.begin();
       const Tensors grads = i == 0 && calls_
                                 ? gradients_with_calls(wanted, keep_graph)
-                                : gradients(losses_, request_.weights[i], wanted, keep_graph);
+                                : gradients(weighted(request_.weights[i]), wanted, keep_graph);
       reach_.end();
       std::vector<Gradient> of_inputs;
       auto next = grads.begin();
@@ -332,21 +249,8 @@ class Oracle {
     }
   }
 
-  // A value taken out of the graph moves with the inputs and has no gradient: that is meant, and no
-  // mistake of anybody.
-  bool cuts_graph() const {
-    const auto cuts = [](const Expression& e) {
-      return takes_values_out(*parse_expression(e.text));
-    };
-    return cuts(program_.loss) ||
-           std::any_of(program_.steps.begin(), program_.steps.end(), [&](const Step& step) {
-             const CollectiveCall* call = step.collective();
-             return cuts(call ? call->operand : std::get<Expression>(step.what));
-           });
-  }
-
   void check_by_differences() {
-    if (cuts_graph() || request_.leaves_by_rank || out_.gradients.empty()) return;
+    if (takes_values_out(program_) || request_.leaves_by_rank || out_.gradients.empty()) return;
     analysis_.reset();  // it would watch these runs, too
     Tensors directions;
     double derivative = 0, scale = 0;
@@ -355,7 +259,7 @@ class Oracle {
       if (!leaf.input->requires_grad) continue;
       const Gradient& gradient = *named(out_.gradients[0], leaf.input->name);
       for (std::size_t i = 0; i < leaf.leaves.size(); ++i) {
-        directions.push_back(direction_at(leaf.leaves[i].detach(), ++seed));
+        directions.push_back(direction_like(leaf.leaves[i].detach(), ++seed));
         const at::Tensor along = tensor_of(*gradient.parts[i]) * directions.back();
         derivative += number(along.sum());
         scale += number(along.abs().sum());
@@ -373,20 +277,6 @@ class Oracle {
                           [&](const Gradient& g) { return g.input == input; });
   }
 
-  // Of either sign, 0.5 to 1 times as large as each element of x (where that is 0, as large as 1),
-  // and no two alike.
-  static at::Tensor direction_at(const at::Tensor& x, std::uint64_t seed) {
-    const at::Tensor place =
-        at::arange(x.numel(), at::kDouble) + static_cast<double>(1000003 * seed);
-    const at::Tensor noise =
-        (at::sin(place * 12.9898) * 43758.5453).frac().abs().reshape(x.sizes());  // in [0, 1)
-    const at::Tensor sign = at::where(at::cos(place * 78.233) < 0, at::full({}, -1.0, at::kDouble),
-                                      at::ones({}, at::kDouble))
-                                .reshape(x.sizes());
-    const at::Tensor size = at::where(x == 0, at::ones_like(x), x.abs());
-    return sign * (0.5 + 0.5 * noise) * size;
-  }
-
   bool is_needed_again(std::size_t objective) const {
     return objective == 0 &&
            (request_.with_cotangents || (analysis_ && !request_.run_weights.empty()));
@@ -394,7 +284,7 @@ class Oracle {
 
   // The bounds hold for ranks that start from these weights, too.
   void widen_bounds(const std::vector<double>& weights, const Tensors& wanted) {
-    const Tensors grads = gradients(losses_, weights, wanted, /*keep_graph=*/true);
+    const Tensors grads = gradients(weighted(weights), wanted, /*keep_graph=*/true);
     auto next = grads.begin();
     for (Gradient& bound : out_.bounds)
       for (std::optional<Array>& part : bound.parts) {
@@ -413,7 +303,7 @@ class Oracle {
       for (const Tensors* values : {&call.operands, &call.outputs})
         for (const at::Tensor& x : *values)
           if (x.requires_grad()) all.push_back(x);
-    Tensors grads = known_gradients(losses_, request_.weights[0], all, keep_graph);
+    Tensors grads = known_gradients(weighted(request_.weights[0]), all, keep_graph);
     auto next = grads.begin() + std::ssize(wanted);
     for (SimulatedCall& call : *calls_)
       for (auto [values, cotangents] : {std::pair{&call.operands, &call.operand_cotangents},
@@ -424,38 +314,8 @@ class Oracle {
     return with_zeros(std::move(grads), wanted);
   }
 
-  // ∂(Σ w_r l_r)/∂wanted, zeros where there is no path.
-  Tensors gradients(const Tensors& losses, const std::vector<double>& weights,
-                    const Tensors& wanted, bool keep_graph) {
-    return with_zeros(known_gradients(losses, weights, wanted, keep_graph), wanted);
-  }
-
-  static Tensors with_zeros(Tensors grads, const Tensors& wanted) {
-    for (std::size_t i = 0; i < wanted.size(); ++i)
-      if (!grads[i].defined()) grads[i] = at::zeros_like(wanted[i].detach());
-    return grads;
-  }
-
-  // The same, undefined where there is no path. Losses of weight 0 take no part: their derivative
-  // may be infinite.
-  Tensors known_gradients(const Tensors& losses, const std::vector<double>& weights,
-                          const Tensors& wanted, bool keep_graph) {
-    Tensors counted;
-    std::vector<double> cotangents;
-    for (std::size_t r = 0; r < losses.size(); ++r) {
-      if (weights[r] == 0 || !losses[r].requires_grad()) continue;
-      counted.push_back(losses[r]);
-      cotangents.push_back(weights[r]);
-    }
-    Tensors grads(wanted.size());
-    if (!counted.empty() && !wanted.empty()) {
-      const at::Tensor start = at::tensor(cotangents, at::kDouble);
-      if (analysis_) analysis_->add_bound(start, analysis_->rounding_of(start));
-      grads = torch::autograd::grad({at::stack(counted)}, wanted, {start}, keep_graph,
-                                    /*create_graph=*/false,
-                                    /*allow_unused=*/true);
-    }
-    return grads;
+  WeightedLosses weighted(const std::vector<double>& weights) {
+    return {losses_, weights, analysis_ ? &*analysis_ : nullptr};
   }
 
   void note_bounds(const Leaf& leaf, Tensors::const_iterator first, std::vector<Gradient>& bounds) {
@@ -486,7 +346,7 @@ class Oracle {
       Tensors wanted;
       for (const at::Tensor& x : kept_[s])
         if (x.requires_grad()) wanted.push_back(x);
-      const Tensors grads = gradients(losses_, request_.weights[0], wanted, /*keep_graph=*/true);
+      const Tensors grads = gradients(weighted(request_.weights[0]), wanted, /*keep_graph=*/true);
       auto next = grads.begin();
       for (const at::Tensor& x : kept_[s]) {
         const at::Tensor cotangent = x.requires_grad() ? *next++ : at::zeros_like(x);
@@ -497,107 +357,22 @@ class Oracle {
     }
   }
 
-  void run_single_device() {
+  void keep_single_device() {
     place("single_device");
-    Scope scope = size_scope(program_);
-    std::map<std::string, c10::IValue> values;
-    std::vector<Leaf> whole;
-    for (const Input& input : program_.inputs) {
-      Leaf leaf = make_leaf(program_, input, false);
-      scope[input.name] = input.is_local() ? NameType::kTensorList : NameType::kTensor;
-      if (input.is_local()) {
-        c10::List<at::Tensor> list;
-        for (const at::Tensor& x : leaf.leaves) list.push_back(x);
-        values[input.name] = list;
-      } else {
-        values[input.name] = leaf.leaves[0];
-      }
-      whole.push_back(std::move(leaf));
-    }
-    const auto evaluate = [&](const Expression& e) { return evaluate_single(e, scope, values); };
-    for (const Step& step : program_.single_device->steps) {
-      values[step.name] = evaluate(std::get<Expression>(step.what));
-      scope[step.name] = NameType::kTensor;
-    }
-    const at::Tensor loss = evaluate(program_.single_device->loss);
-    if (loss.numel() != 1)
-      throw InvalidAt(
-          program_.single_device->loss.pointer,
-          "the loss has " + std::to_string(loss.numel()) + " elements; it must have one");
-    const at::Tensor scalar = loss.reshape({}).to(at::kDouble);
-    out_.single_loss = number(scalar);
-    if (analysis_) out_.single_loss_bound = number(analysis_->bound_of(scalar));
-    Tensors wanted;
-    for (const Leaf& leaf : whole)
-      if (leaf.input->requires_grad)
-        wanted.insert(wanted.end(), leaf.leaves.begin(), leaf.leaves.end());
-    const Tensors grads = gradients({scalar}, {1.0}, wanted, false);
+    const SingleDevice single = run_single_device(program_);
+    out_.single_loss = number(single.loss);
+    if (analysis_) out_.single_loss_bound = number(analysis_->bound_of(single.loss));
+    const Tensors losses{single.loss};
+    const std::vector<double> weights{1.0};
+    const Tensors grads = gradients({losses, weights, analysis_ ? &*analysis_ : nullptr},
+                                    differentiable(single.leaves), /*keep_graph=*/false);
     auto next = grads.begin();
-    for (const Leaf& leaf : whole) {
+    for (const Leaf& leaf : single.leaves) {
       if (!leaf.input->requires_grad) continue;
       out_.single_gradients.push_back(gradient_of(leaf, next));
       if (analysis_) note_bounds(leaf, next, out_.single_bounds);
       next += static_cast<std::ptrdiff_t>(leaf.leaves.size());
     }
-  }
-
-  at::Tensor evaluate_single(const Expression& e, const Scope& scope,
-                             const std::map<std::string, c10::IValue>& values) {
-    try {
-      const auto code = compile_expression(e.text, scope, DType::kFloat64);
-      std::vector<c10::IValue> arguments;
-      for (const std::string& name : code->names()) {
-        const auto found = values.find(name);
-        arguments.push_back(found != values.end() ? found->second
-                                                  : c10::IValue(value_of_name(program_, name, 0)));
-      }
-      return code->evaluate(std::move(arguments));
-    } catch (const InvalidExpression& error) {
-      throw InvalidAt(e.pointer, error.what(), error.caret());
-    }
-  }
-
-  void evaluate_truth(const Program::Truth& truth) {
-    const Leaf* leaf = nullptr;
-    for (const Leaf& l : leaves_)
-      if (l.input->name == truth.input) leaf = &l;
-    if (!leaf) return;
-    Gradient g;
-    g.input = truth.input;
-    const bool local = leaf->input->is_local();
-    const int parts = local ? program_.world_size : 1;
-    for (int r = 0; r < parts; ++r) {
-      const Shape shape =
-          (local || request_.leaves_by_rank ? leaf->leaves[r] : leaf->leaves[0]).sizes().vec();
-      g.parts.emplace_back(array_of(as_gradient(truth, truth_value(truth, local, r), shape)));
-    }
-    out_.file_truth.push_back(std::move(g));
-  }
-
-  at::Tensor truth_value(const Program::Truth& truth, bool local, int rank) {
-    if (const auto* one = std::get_if<Array>(&truth.value)) return tensor_of(*one);
-    if (const auto* by_rank = std::get_if<std::vector<Array>>(&truth.value))
-      return tensor_of(by_rank->at(rank));
-    Scope scope = local ? rank_scope(program_) : size_scope(program_);
-    std::map<std::string, c10::IValue> values;
-    for (const Leaf& l : leaves_) {
-      if (l.input->is_local() && !local) continue;  // has no value that is not a rank's
-      scope[l.input->name] = NameType::kTensor;
-      values[l.input->name] = (l.input->is_local() ? l.leaves[rank] : l.leaves[0]).detach();
-    }
-    const Expression& e = std::get<Expression>(truth.value);
-    return evaluate_alone(program_, e, scope, rank, DType::kFloat64, values)
-        .detach()
-        .to(at::kDouble);
-  }
-
-  // A closed form may be one number for a whole tensor.
-  at::Tensor as_gradient(const Program::Truth& truth, const at::Tensor& value, const Shape& shape) {
-    if (value.sizes() == at::IntArrayRef(shape)) return value;
-    if (value.numel() == 1 && std::holds_alternative<Expression>(truth.value))
-      return value.expand(shape);
-    throw InvalidAt(truth.pointer, "the truth has shape " + c10::str(value.sizes()) +
-                                       ", the input " + c10::str(at::IntArrayRef(shape)));
   }
 
   static bool is_zero(const Gradient& bound) {
