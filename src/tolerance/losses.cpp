@@ -1,9 +1,10 @@
-// The negative log likelihood.
+// Losses with a reduction, and their backward kernels.
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
 #include <cmath>
 
+#include "tolerance/elements.h"
 #include "tolerance/rows.h"
 #include "tolerance/rules.h"
 
@@ -98,8 +99,110 @@ void nll_loss_backward(OpCall& call) {
   call.write_errors(result, out, errors);
 }
 
+void reduced_loss(OpCall& call) {
+  const std::int64_t reduction = call.integer("reduction", 1);
+  const at::Tensor& result = call.result();
+  if (reduction == 0) return apply_formula(call);
+  const at::Tensor* self = call.tensor("self");
+  const Formula& formula = *call.traits().formula;
+  const Dims sizes = call.required_view("self").sizes;
+  const Arguments arguments = read_arguments(call, formula.arguments, sizes, true);
+  const Arithmetic& arithmetic = call.arithmetic();
+  // These kernels round each step to the stored type.
+  Arithmetic each_step = arithmetic;
+  each_step.inner = each_step.stored;
+  const InArithmetic in(each_step);
+  const std::int64_t n = self->numel();
+  double* values = call.arena().doubles(n);
+  Cell* cells = call.arena().cells(n);
+  BoundedValue numbers[6];
+  for (std::int64_t i = 0; i < n; ++i) {
+    arguments.at(i, numbers);
+    const BoundedValue loss = formula.evaluate(numbers);
+    values[i] = loss.value;
+    const double error = stored_error(loss, loss.value);
+    if (error != 0) cells[i] = inexact_cell(loss.value, error);
+  }
+  bool exact = false;
+  BoundedValue total = {0, sum_error({values, cells, n, 1}, arithmetic, &exact)};
+  for (std::int64_t i = 0; i < n; ++i) total.value += values[i];
+  if (arithmetic.narrows() && !exact)
+    total.error += arithmetic.stored_rounding(std::fabs(total.value) + total.error);
+  if (reduction == 1 && n != 1) {
+    total = total / constant(static_cast<double>(n));
+    if (!total.exact())
+      total.error += arithmetic.inner_rounding(std::fabs(total.value) + total.error);
+  }
+  write_each(call, result, [&](std::int64_t, double out) { return stored_error(total, out); });
+}
+
+void loss_backward(OpCall& call, BoundedValue (*slope)(const BoundedValue*),
+                   std::span<const std::string_view> names) {
+  const at::Tensor& result = call.result();
+  const Arguments arguments = read_arguments(call, names, result.sizes(), true);
+  Arithmetic each_step = call.arithmetic();
+  each_step.inner = each_step.stored;
+  const InArithmetic in(each_step);
+  const BoundedValue share =
+      call.integer("reduction", 1) == 1
+          ? constant(1) / constant(static_cast<double>(call.tensor("self")->numel()))
+          : constant(1);
+  BoundedValue numbers[6];
+  write_each(call, result, [&](std::int64_t i, double out) {
+    arguments.at(i, numbers);
+    return stored_error(numbers[0] * share * slope(numbers), out);
+  });
+}
+
+void mse_loss_backward(OpCall& call) {
+  constexpr std::string_view names[] = {"grad_output", "self", "target"};
+  loss_backward(
+      call, [](const BoundedValue* a) { return constant(2) * (a[1] - a[2]); }, names);
+}
+void smooth_l1_loss_backward(OpCall& call) {
+  constexpr std::string_view names[] = {"grad_output", "self", "target", "beta"};
+  loss_backward(
+      call,
+      [](const BoundedValue* a) {
+        const BoundedValue d = a[1] - a[2];
+        if (std::fabs(d.value) < a[3].value) return d / a[3];
+        return constant(d.value > 0 ? 1 : d.value < 0 ? -1 : 0);
+      },
+      names);
+}
+void huber_loss_backward(OpCall& call) {
+  constexpr std::string_view names[] = {"grad_output", "self", "target", "delta"};
+  loss_backward(
+      call,
+      [](const BoundedValue* a) {
+        const BoundedValue d = a[1] - a[2];
+        if (std::fabs(d.value) <= a[3].value) return d;
+        return d.value > 0 ? a[3] : -a[3];
+      },
+      names);
+}
+void binary_cross_entropy_backward(OpCall& call) {
+  constexpr std::string_view names[] = {"grad_output", "self", "target", "weight"};
+  loss_backward(
+      call,
+      [](const BoundedValue* a) {
+        const BoundedValue scale = (constant(1) - a[1]) * a[1];
+        const BoundedValue slope = (a[1] - a[2]) / (scale.value > 1e-12 ? scale : constant(1e-12));
+        return given(a[3]) ? slope * a[3] : slope;
+      },
+      names);
+}
+
 constexpr RuleRow kRules[] = {
     // operator, rule
+    {"mse_loss", reduced_loss},
+    {"smooth_l1_loss", reduced_loss},
+    {"huber_loss", reduced_loss},
+    {"binary_cross_entropy", reduced_loss},
+    {"mse_loss_backward", mse_loss_backward},
+    {"smooth_l1_loss_backward", smooth_l1_loss_backward},
+    {"huber_loss_backward", huber_loss_backward},
+    {"binary_cross_entropy_backward", binary_cross_entropy_backward},
     {"nll_loss_forward", nll_loss},
     {"nll_loss_backward", nll_loss_backward},
 };

@@ -37,9 +37,9 @@ void find_rule(OpTraits& traits) {
     traits.formula = &formula;
     traits.rule = apply_formula;
   }
-  for (const auto rules :
-       {pointwise_rules(), rearranging_rules(), reduction_rules(), exponential_rules(),
-        normalisation_rules(), norm_rules(), loss_rules(), contraction_rules(), matrix_rules()})
+  for (const auto rules : {term_rules(), pointwise_rules(), rearranging_rules(), reduction_rules(),
+                           exponential_rules(), normalisation_rules(), norm_rules(), loss_rules(),
+                           contraction_rules(), matrix_rules()})
     for (const RuleRow& row : rules)
       if (row.op == traits.name) traits.rule = row.rule;
   traits.known = traits.rule != nullptr;

@@ -15,13 +15,14 @@ struct RuleRow {
   Rule rule;
 };
 
-std::span<const RuleRow> pointwise_rules();  // add, mul, comparisons: those that are not a formula
-std::span<const RuleRow> rearranging_rules();    // index, cat, where: elements move
-std::span<const RuleRow> reduction_rules();      // sum, prod, amax, median
-std::span<const RuleRow> exponential_rules();    // softmax, logsumexp
+std::span<const RuleRow> term_rules();         // add, mul, neg: terms of sums
+std::span<const RuleRow> pointwise_rules();    // copies, comparisons: those that are not a formula
+std::span<const RuleRow> rearranging_rules();  // index, cat, where: elements move
+std::span<const RuleRow> reduction_rules();    // sum, prod, amax, median
+std::span<const RuleRow> exponential_rules();  // softmax, logsumexp
 std::span<const RuleRow> normalisation_rules();  // var, layer_norm
 std::span<const RuleRow> norm_rules();           // vector_norm, cdist
-std::span<const RuleRow> loss_rules();           // nll_loss
+std::span<const RuleRow> loss_rules();           // nll_loss, mse_loss
 std::span<const RuleRow> contraction_rules();  // mm, dot, index_add, convolution: sums of products
 std::span<const RuleRow> matrix_rules();       // inverse, solve, determinant
 

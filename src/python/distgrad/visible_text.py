@@ -22,10 +22,6 @@ def without_commands(text):
     return _COMMAND.sub(_harmless, text)
 
 
-def on_one_line(text):
-    return visible_text(text.replace("\n", "\\n"))
-
-
 def _escaped(match):
     code = ord(match[0])
     if code < 0x100:

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 
-from ..visible_text import on_one_line, visible_text, without_commands
+from ..visible_text import visible_text, without_commands
 
 _DTYPES = ("float64", "float32", "bfloat16", "float16")
 _RIGHT, _WRONG, _USER, _BROKEN, _TIME_OVER = 0, 1, 2, 3, 142
@@ -41,7 +41,7 @@ def main(arguments=None):
         if options.json:
             _write_json(options.json, result)
     except UsersError as error:
-        print(f"gradcheck: {on_one_line(str(error))}", file=sys.stderr)
+        print("gradcheck:", visible_text(str(error)).replace("\n", "\n  "), file=sys.stderr)
         return _USER
     except _TimeOver:
         print("gradcheck: the time of --total-timeout is over", file=sys.stderr)
@@ -170,18 +170,22 @@ def _without_report(failures):
     """Of ranks that did not come to the check: what --inputs makes or a module's constructor
     raised, or one died."""
     ranks = {}
-    for f in failures:
+    for f in sorted(failures, key=lambda f: _rank_of(f["process"])):
         wrote = f["output"].splitlines()[-1:] if f["kind"] == "crash" else []
         ranks.setdefault("; it wrote: ".join([f["text"], *wrote]), []).append(f["process"])
     text = "\n".join(f"{', '.join(names)}: {text}" for text, names in ranks.items())
     return {"text": text, "report": {"verdict": "error", "text": text}}
 
 
+def _rank_of(name):
+    return int(name.rpartition("-")[2])
+
+
 def _be_rank(name, options, count, folder):
     from ..nursery import join_group
     from ..ranks.process import wait_for_a_free_core
 
-    rank = int(name.rpartition("-")[2])
+    rank = _rank_of(name)
     wait_for_a_free_core()
     try:
         prepared_inputs(options, rank,
