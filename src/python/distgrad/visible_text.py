@@ -22,6 +22,11 @@ def without_commands(text):
     return _COMMAND.sub(_harmless, text)
 
 
+def on_few_lines(text):
+    """On one, but for the frames of a traceback and what else is indented."""
+    return visible_text(re.sub("\n(?!  )", "\\\\n", text))
+
+
 def _escaped(match):
     code = ord(match[0])
     if code < 0x100:

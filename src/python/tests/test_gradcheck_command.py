@@ -195,6 +195,13 @@ class Command(unittest.TestCase):
         self.assertIn("no such file: a\\n::error::b.py",
                       self.call("a\n::error::b.py:f", "--input", "ones(2)")[2])
 
+    def test_what_an_import_raises_has_its_lines(self):
+        Path(self.folder, "broken.py").write_text("import math\nraise ValueError('a\\n::b')\n")
+        code, _, err = self.call("broken.py:f", "--ranks", "2", "--input", "1.0")
+        self.assertEqual(code, 2)
+        self.assertRegex(err, "^gradcheck: importing broken.py raised ValueError: a\\\\n::b\n"
+                         "  File \".*/broken.py\", line 2, in <module>\n")
+
     def test_output_that_cannot_be_written_is_no_verdict(self):
         environment = dict(os.environ, PYTHONPATH=PACKAGE, OMP_NUM_THREADS="1",
                            GLOO_SOCKET_IFNAME="lo")

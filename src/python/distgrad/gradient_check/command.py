@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 
-from ..visible_text import visible_text, without_commands
+from ..visible_text import on_few_lines, visible_text, without_commands
 
 _DTYPES = ("float64", "float32", "bfloat16", "float16")
 _RIGHT, _WRONG, _USER, _BROKEN, _TIME_OVER = 0, 1, 2, 3, 142
@@ -41,7 +41,7 @@ def main(arguments=None):
         if options.json:
             _write_json(options.json, result)
     except UsersError as error:
-        print("gradcheck:", visible_text(str(error)).replace("\n", "\n  "), file=sys.stderr)
+        print("gradcheck:", on_few_lines(str(error)), file=sys.stderr)
         return _USER
     except _TimeOver:
         print("gradcheck: the time of --total-timeout is over", file=sys.stderr)

@@ -84,15 +84,15 @@ def _run_import(place, action):
 def _remedy(error, place):
     """What to do about failures that code has only when it is loaded here."""
     if "initialize the default process group twice" in str(error):
-        return ("\ntorch.distributed is initialised already, with a group of the ranks: leave that"
-                " out `if torch.distributed.is_initialized()`, or put it under"
+        return ("\n  torch.distributed is initialised already, with a group of the ranks: leave"
+                " that out `if torch.distributed.is_initialized()`, or put it under"
                 " `if __name__ == \"__main__\":`")
     if "no known parent package" in str(error) and place.endswith(".py"):
         folder, parts = os.path.dirname(os.path.abspath(place)), [os.path.basename(place)[:-3]]
         while os.path.isfile(os.path.join(folder, "__init__.py")):
             folder, parts = os.path.dirname(folder), [os.path.basename(folder), *parts]
         if len(parts) > 1:
-            return (f"\nthe file is a module of a package: in {folder} name it"
+            return (f"\n  the file is a module of a package: in {folder} name it"
                     f" python:{'.'.join(parts)}")
     return ""
 
