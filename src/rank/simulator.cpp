@@ -359,7 +359,7 @@ class Oracle {
 
   void keep_single_device() {
     place("single_device");
-    const SingleDevice single = run_single_device(program_);
+    const SingleDeviceForward single = run_single_device(program_);
     out_.single_loss = number(single.loss);
     if (analysis_) out_.single_loss_bound = number(analysis_->bound_of(single.loss));
     const Tensors losses{single.loss};

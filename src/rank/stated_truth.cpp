@@ -59,8 +59,8 @@ at::Tensor as_gradient(const Program::Truth& truth, const at::Tensor& value, con
 
 }  // namespace
 
-SingleDevice run_single_device(const Program& program) {
-  SingleDevice single;
+SingleDeviceForward run_single_device(const Program& program) {
+  SingleDeviceForward single;
   Scope scope = size_scope(program);
   Values values;
   for (const Input& input : program.inputs) {

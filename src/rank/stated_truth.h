@@ -13,13 +13,13 @@
 
 namespace distgrad {
 
-struct SingleDevice {
+struct SingleDeviceForward {
   std::vector<Leaf> leaves;  // of the inputs' whole values
   at::Tensor loss;           // a float64 scalar, computed from them
 };
 
 // Runs the forward of program.single_device, which is there. Throws InvalidAt.
-SingleDevice run_single_device(const Program&);
+SingleDeviceForward run_single_device(const Program&);
 
 // What the file states for an input's gradient: a part for each rank where the input is local, else
 // one; nullopt where the program has no such input. `leaves` are all inputs'. Throws InvalidAt.
