@@ -21,6 +21,7 @@ from collections.abc import Mapping
 
 from . import saving, transport
 from .nursery import Nursery, join_group
+from .ranks import garbage
 from .ranks.process import die_with_parent
 from .watching import Watch
 
@@ -33,11 +34,12 @@ def main(folder, parent):
         return
     with open(os.path.join(folder, "request"), "rb") as file:
         request = pickle.load(file)
-    import torch  # noqa: F401: once, for all that are forked
-    import torch.distributed  # noqa: F401
-
     traced = ["torch.distributed.pipelining.stage"] if "wrong" in request else []
-    _import_all(request["modules"] + traced)
+    with garbage.left_alone(for_good=True):  # once, for all that are forked
+        import torch  # noqa: F401
+        import torch.distributed  # noqa: F401
+
+        _import_all(request["modules"] + traced)
     # Of a launcher's rank; else all are here
     names, place = request.get("names"), request.get("place")
     if names is None:
@@ -80,7 +82,8 @@ def _run_and_save(name, folder, request):
         watch.start()
     if tracing:
         tracing.start()
-    function = transport.loads(request["single" if rank is None else "parallel"])
+    with garbage.left_alone():
+        function = transport.loads(request["single" if rank is None else "parallel"])
     torch.manual_seed(request["seed"])  # importing the user's module may have drawn
     found, losses = _call(function, rank, request["world_size"]), None
     if rank is None and isinstance(found, tuple) and len(found) == 2:

@@ -129,9 +129,12 @@ def _joined(options):
 def _started(options):
     """Starts the ranks, and tells what they printed and, where rank 0 has no result, what became of
     them."""
-    import torch  # once, for all that are forked
+    from ..ranks import garbage
 
-    from ..nursery import Nursery
+    with garbage.left_alone(for_good=True):  # once, for all that are forked
+        import torch
+
+        from ..nursery import Nursery
 
     count = 4 if options.ranks is None else options.ranks
     if options.backend == "nccl" and torch.cuda.device_count() < count:

@@ -12,6 +12,7 @@ import sysconfig
 import traceback
 
 from . import adapters_names as names
+from . import garbage
 from .call import SubjectError
 
 _FRAMES = 8
@@ -66,7 +67,8 @@ def _run_import(place, action):
     """A missing module that is a part of `place` itself is passed on; any other failure is the
     user's code's."""
     try:
-        return action()
+        with garbage.left_alone():
+            return action()
     except SyntaxError as error:
         text = "".join(traceback.format_exception_only(type(error), error)).rstrip()
         raise SubjectError(f"{place} cannot be read:\n{text}") from None

@@ -12,7 +12,7 @@ import select
 import signal
 import sys
 
-from . import times
+from . import garbage, times
 from .process import adopt_orphans, die_with_parent, end_children, kill_group, set_group, set_name
 
 
@@ -166,14 +166,9 @@ def main(arguments):
 
 
 def _load(preload):
-    """torch, and with the worker all that every rank needs; `preload`: more of torch's modules.
-    What an import makes stays: to collect garbage meanwhile costs a sixth of the time, and later,
-    in the ranks, a collection would copy every page."""
-    import gc
-
+    """torch, and with the worker all that every rank needs; `preload`: more of torch's modules."""
     times.note_interpreter()
-    gc.disable()
-    with times.spent_in("torch"):
+    with times.spent_in("torch"), garbage.left_alone(for_good=True):
         import torch
 
         from . import worker
@@ -183,6 +178,4 @@ def _load(preload):
                 importlib.import_module(module)
             except ImportError:  # of another torch: the ranks import what they need
                 pass
-    gc.freeze()
-    gc.enable()
     return torch, worker
