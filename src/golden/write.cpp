@@ -7,6 +7,7 @@
 
 #include "golden/golden_file.h"
 #include "golden/number.h"
+#include "model/values_json.h"
 
 namespace distgrad::golden {
 namespace {
@@ -22,27 +23,10 @@ bool all_zero(const GradientRecord& g) {
   });
 }
 
-Json number(double value) { return std::isfinite(value) ? Json(value) : Json(number_text(value)); }
-
-Json numbers(const std::vector<double>& values) {
-  Json list = Json::array();
-  for (const double value : values) list.push_back(number(value));
-  return list;
-}
-
-Json nested(const Array& array, std::size_t dim, std::int64_t& next) {
-  if (dim == array.shape().size()) return number(array[next++]);
-  Json list = Json::array();
-  for (std::int64_t i = 0; i < array.shape()[dim]; ++i)
-    list.push_back(nested(array, dim + 1, next));
-  return list;
-}
-
 // Nested lists would lose the shape of a tensor that has no elements.
 Json tensor(const Array& array) {
   if (array.size() == 0) return {{"shape", array.shape()}};
-  std::int64_t next = 0;
-  return nested(array, 0, next);
+  return nested_json(array);
 }
 
 Json parts_json(const GradientRecord& g, const std::vector<Array>& parts) {
@@ -60,14 +44,15 @@ Json bound_json(const GradientRecord& g) {
       if (one && *one != bound) return parts_json(g, g.bounds);
       one = bound;
     }
-  return number(one.value_or(0));
+  return number_json(one.value_or(0));
 }
 
 Json summary_json(const TensorSummary& s) {
   Json out = {{"shapes", s.shapes}};
   if (!s.sha256.empty()) out["sha256"] = s.sha256;
-  out["norms"] = {{"l1", number(s.l1)}, {"l2", number(s.l2)}, {"max", number(s.max)}};
-  out["first"] = numbers(s.first);
+  out["norms"] = {
+      {"l1", number_json(s.l1)}, {"l2", number_json(s.l2)}, {"max", number_json(s.max)}};
+  out["first"] = numbers_json(s.first);
   return out;
 }
 
@@ -75,7 +60,7 @@ Json gradient_json(const GradientRecord& g) {
   Json out = {{"layout", g.layout}};
   if (g.summary) {
     out["summary"] = summary_json(*g.summary);
-    out["bound"] = number(g.summary->bound);
+    out["bound"] = number_json(g.summary->bound);
     return out;
   }
   out[g.layout == "local" ? "by_rank" : "full"] = parts_json(g, g.parts);
@@ -86,13 +71,13 @@ Json gradient_json(const GradientRecord& g) {
 Json loss_bound_json(const std::vector<double>& bounds) {
   const bool equal = std::all_of(bounds.begin(), bounds.end(),
                                  [&](double bound) { return bound == bounds.front(); });
-  return equal ? number(bounds.empty() ? 0 : bounds.front()) : numbers(bounds);
+  return equal ? number_json(bounds.empty() ? 0 : bounds.front()) : numbers_json(bounds);
 }
 
 Json case_json(const CaseRecord& c) {
-  Json out = {{"objective", c.objective},      {"world_size", c.world_size},
-              {"dtype", traits(c.dtype).name}, {"exact", is_exact(c)},
-              {"losses", numbers(c.losses)},   {"loss_bound", loss_bound_json(c.loss_bounds)}};
+  Json out = {{"objective", c.objective},         {"world_size", c.world_size},
+              {"dtype", traits(c.dtype).name},    {"exact", is_exact(c)},
+              {"losses", numbers_json(c.losses)}, {"loss_bound", loss_bound_json(c.loss_bounds)}};
   if (!c.why.empty()) {
     out["gradients"] = nullptr;
     out["why"] = c.why;

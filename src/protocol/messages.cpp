@@ -45,18 +45,6 @@ std::vector<std::optional<Array>> read_parts(const Json& json, const PayloadRead
   return parts;
 }
 
-Json write_arrays(const std::vector<Array>& arrays, PayloadWriter& out) {
-  Json json = Json::array();
-  for (const Array& a : arrays) json.push_back(out.array(a));
-  return json;
-}
-
-std::vector<Array> read_arrays(const Json& json, const PayloadReader& in) {
-  std::vector<Array> arrays;
-  for (const Json& a : read_list(json)) arrays.push_back(in.array(a));
-  return arrays;
-}
-
 Json write_gradients(const std::vector<Gradient>& gradients, PayloadWriter& out) {
   Json list = Json::array();
   for (const auto& [input, parts] : gradients) {
@@ -80,8 +68,8 @@ Json write_step_values(const std::vector<StepValue>& values, PayloadWriter& out)
   for (const auto& [step, by_rank, bound] : values) {
     Json json;
     json["step"] = step;
-    json["by_rank"] = write_arrays(by_rank, out);
-    json["bound"] = write_arrays(bound, out);
+    json["by_rank"] = out.arrays(by_rank);
+    json["bound"] = out.arrays(bound);
     list.push_back(std::move(json));
   }
   return list;
@@ -90,8 +78,8 @@ Json write_step_values(const std::vector<StepValue>& values, PayloadWriter& out)
 std::vector<StepValue> read_step_values(const Json& list, const PayloadReader& in) {
   std::vector<StepValue> values;
   for (const Json& json : read_list(list))
-    values.push_back({read_text(field(json, "step")), read_arrays(field(json, "by_rank"), in),
-                      read_arrays(field(json, "bound"), in)});
+    values.push_back({read_text(field(json, "step")), in.arrays(field(json, "by_rank")),
+                      in.arrays(field(json, "bound"))});
   return values;
 }
 
@@ -384,7 +372,7 @@ Json write_result(const RankResult& result, PayloadWriter& out) {
   json["loss"] = number(loss);
   json["loss_shape"] = loss_shape;
   json["gradients"] = write_parts(gradients, out);
-  json["steps"] = write_arrays(steps, out);
+  json["steps"] = out.arrays(steps);
   json["warnings"] = write_texts(warnings);
   json["composed"] = write_texts(composed);
   json["skipped"] = skipped;
@@ -401,7 +389,7 @@ RankResult read_rank_result(const Json& json, const PayloadReader& in) {
   for (const Json& n : read_list(field(json, "loss_shape")))
     r.loss_shape.push_back(read_integer(n, 0, std::numeric_limits<std::int64_t>::max()));
   r.gradients = read_parts(field(json, "gradients"), in);
-  r.steps = read_arrays(field(json, "steps"), in);
+  r.steps = in.arrays(field(json, "steps"));
   r.warnings = read_texts(field(json, "warnings"));
   r.composed = read_texts(field(json, "composed"));
   r.skipped = read_text(field(json, "skipped"));

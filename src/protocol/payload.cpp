@@ -42,6 +42,12 @@ Json PayloadWriter::array(const Array& array) {
   return json;
 }
 
+Json PayloadWriter::arrays(const std::vector<Array>& all) {
+  Json list = Json::array();
+  for (const Array& a : all) list.push_back(array(a));
+  return list;
+}
+
 Json PayloadWriter::numbers(std::span<const double> values) {
   Json json;
   json["shape"] = Shape{static_cast<std::int64_t>(values.size())};
@@ -75,6 +81,12 @@ Array PayloadReader::array(const Json& json) const {
       read_integer(expected_at ? *expected_at : field(json, "at"), 0, available);
   if (size > available - at) throw BadMessage("a tensor lies beyond the end of the frame's data");
   return Array(std::move(shape), data.data() + at, expected_at ? known_->keeper : frame_.keeper);
+}
+
+std::vector<Array> PayloadReader::arrays(const Json& json) const {
+  std::vector<Array> all;
+  for (const Json& a : read_list(json)) all.push_back(array(a));
+  return all;
 }
 
 std::vector<double> PayloadReader::numbers(const Json& json) const {

@@ -38,7 +38,8 @@ class PayloadWriter {
 
   // {"shape": [2, 3], "at": 12}: it begins after 12 elements of the frame's data.
   Json array(const Array&);
-  Json numbers(std::span<const double>);  // a tensor of one dimension
+  Json arrays(const std::vector<Array>&);  // a list of them
+  Json numbers(std::span<const double>);   // a tensor of one dimension
   SharedFrame finish(const Json& header, std::vector<std::shared_ptr<const UniqueFd>> fds = {});
 
  private:
@@ -56,6 +57,7 @@ class PayloadReader {
   explicit PayloadReader(const Frame& frame, const SharedPayload* known = nullptr)
       : frame_(frame), known_(known) {}
   Array array(const Json&) const;
+  std::vector<Array> arrays(const Json&) const;
   std::vector<double> numbers(const Json&) const;
 
  private:

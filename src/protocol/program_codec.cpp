@@ -42,18 +42,6 @@ Expression read_expression(const Json& json) {
   return {read_text(field(json, "text")), read_text(field(json, "pointer"))};
 }
 
-Json write_arrays(const std::vector<Array>& arrays, PayloadWriter& out) {
-  Json json = Json::array();
-  for (const Array& a : arrays) json.push_back(out.array(a));
-  return json;
-}
-
-std::vector<Array> read_arrays(const Json& json, const PayloadReader& in) {
-  std::vector<Array> arrays;
-  for (const Json& a : read_list(json)) arrays.push_back(in.array(a));
-  return arrays;
-}
-
 template <class Integer>
 std::vector<std::vector<Integer>> read_table(const Json& json, std::int64_t low,
                                              std::int64_t high) {
@@ -119,7 +107,7 @@ void write_value(const Variant& value, Json& json, PayloadWriter& out) {
   if (const auto* array = std::get_if<Array>(&value))
     json["value"] = out.array(*array);
   else if (const auto* by_rank = std::get_if<std::vector<Array>>(&value))
-    json["by_rank"] = write_arrays(*by_rank, out);
+    json["by_rank"] = out.arrays(*by_rank);
   else if (const auto* expr = std::get_if<Expression>(&value))
     json["expr"] = write_expression(*expr);
   else if constexpr (std::variant_size_v<Variant> > 3)
@@ -129,7 +117,7 @@ void write_value(const Variant& value, Json& json, PayloadWriter& out) {
 template <class Variant>
 Variant read_value(const Json& json, const PayloadReader& in) {
   if (const Json* value = optional_field(json, "value")) return in.array(*value);
-  if (const Json* by_rank = optional_field(json, "by_rank")) return read_arrays(*by_rank, in);
+  if (const Json* by_rank = optional_field(json, "by_rank")) return in.arrays(*by_rank);
   if constexpr (std::variant_size_v < Variant >> 3)
     if (const Json* random = optional_field(json, "random")) return read_random(*random);
   return read_expression(field(json, "expr"));

@@ -10,6 +10,7 @@
 
 #include "base/version.h"
 #include "model/dtype.h"
+#include "model/values_json.h"
 #include "report/words.h"
 
 namespace distgrad {
@@ -22,22 +23,6 @@ constexpr std::int64_t kSummarisedAbove = 1000;  // elements
 constexpr std::size_t kWorstElements = 10;
 
 // --- Values ---
-
-Json number(double value) { return std::isfinite(value) ? Json(value) : Json(number_text(value)); }
-
-Json numbers(const std::vector<double>& values) {
-  Json list = Json::array();
-  for (const double value : values) list.push_back(number(value));
-  return list;
-}
-
-Json nested(const Array& array, std::size_t dim, std::int64_t& next) {
-  if (dim == array.shape().size()) return number(array[next++]);
-  Json list = Json::array();
-  for (std::int64_t i = 0; i < array.shape()[dim]; ++i)
-    list.push_back(nested(array, dim + 1, next));
-  return list;
-}
 
 double difference(double a, double b) {
   if (a == b || (std::isnan(a) && std::isnan(b))) return 0;
@@ -63,8 +48,9 @@ Json worst_elements(const Array& array, const Array* other) {
   }
   Json worst = Json::array();
   for (const auto& [error, element] : elements) {
-    Json entry = {{"index", index_of(array.shape(), element)}, {"value", number(array[element])}};
-    if (other) entry["abs_error"] = number(error);
+    Json entry = {{"index", index_of(array.shape(), element)},
+                  {"value", number_json(array[element])}};
+    if (other) entry["abs_error"] = number_json(error);
     worst.push_back(std::move(entry));
   }
   return worst;
@@ -77,18 +63,19 @@ Json summarised(const Array& array, const Array* other) {
     squares += value * value;
     largest = std::isnan(value) || std::isnan(largest) ? NAN : std::max(largest, std::abs(value));
   }
-  return {
-      {"shape", array.shape()},
-      {"norms", {{"l1", number(l1)}, {"l2", number(std::sqrt(squares))}, {"max", number(largest)}}},
-      {"worst", worst_elements(array, other)}};
+  return {{"shape", array.shape()},
+          {"norms",
+           {{"l1", number_json(l1)},
+            {"l2", number_json(std::sqrt(squares))},
+            {"max", number_json(largest)}}},
+          {"worst", worst_elements(array, other)}};
 }
 
 Json tensor(const Part& part, const Part* other, bool full) {
   if (!part) return nullptr;
   if (part->size() > kSummarisedAbove && !full)
     return summarised(*part, other != nullptr && *other ? &**other : nullptr);
-  std::int64_t next = 0;
-  return nested(*part, 0, next);
+  return nested_json(*part);
 }
 
 // Part i beside part i of the other side, or beside its only part.
@@ -133,9 +120,9 @@ Json gradient_json(const GradientComparison& g, bool full) {
           {"truth", truth_json(g, full)},
           {"observed", observed_json(g, full)},
           {"matches", std::move(matches)},
-          {"max_abs_error", number(g.max_abs_error)},
-          {"max_rel_error", number(g.max_rel_error)},
-          {"bound", number(g.bound)},
+          {"max_abs_error", number_json(g.max_abs_error)},
+          {"max_rel_error", number_json(g.max_rel_error)},
+          {"bound", number_json(g.bound)},
           {"first_difference", std::move(place)}};
 }
 
@@ -163,7 +150,7 @@ Json matrices_json(const Measured::Matrices& m) {
     Json all = Json::array();
     for (std::size_t at = 0; at < numbers.size(); at += columns) {
       Json& row = all.emplace_back(Json::array());
-      for (std::size_t c = 0; c < columns; ++c) row.push_back(number(numbers[at + c]));
+      for (std::size_t c = 0; c < columns; ++c) row.push_back(number_json(numbers[at + c]));
     }
     return all;
   };
@@ -180,7 +167,7 @@ Json measured_json(const Measured& m) {
   for (const std::vector<double>& row : m.coefficients) {
     if (coefficients.is_null()) coefficients = Json::array();
     Json& numbers = coefficients.emplace_back(Json::array());
-    for (const double c : row) numbers.push_back(number(c));
+    for (const double c : row) numbers.push_back(number_json(c));
   }
   return {{"formula", m.formula},
           {"right", m.right},
@@ -201,7 +188,7 @@ Json finding_json(const Finding& f) {
               {"collective", or_null(f.collective)},
               {"step", or_null(f.step)},
               {"ranks", f.ranks},
-              {"factor", f.factor ? number(*f.factor) : Json(nullptr)},
+              {"factor", f.factor ? number_json(*f.factor) : Json(nullptr)},
               {"text", f.text}};
   if (f.measured) out["measured"] = measured_json(*f.measured);
   return out;
@@ -223,7 +210,7 @@ Json case_json(const CaseResult& r, bool full) {
   Json warnings = Json::array();
   for (const Warning& w : r.warnings) warnings.push_back({{"rank", w.rank}, {"text", w.text}});
   const auto losses = [](const std::vector<double>& l) {
-    return l.empty() ? Json(nullptr) : numbers(l);
+    return l.empty() ? Json(nullptr) : numbers_json(l);
   };
   Json out = {{"id", c.id},
               {"file", c.scenario ? c.scenario->file : ""},
@@ -249,7 +236,7 @@ Json case_json(const CaseResult& r, bool full) {
   out["notes"] = r.notes;
   if (std::any_of(r.output.begin(), r.output.end(), [](const auto& text) { return !text.empty(); }))
     out["output"] = r.output;
-  out["elapsed_s"] = number(r.elapsed_s);
+  out["elapsed_s"] = number_json(r.elapsed_s);
   return out;
 }
 
@@ -330,7 +317,7 @@ Json json_report(const Report& report, const JsonReportOptions& options) {
             {"broken", sum.broken},
             {"skipped", sum.skipped},
             {"disputed", sum.disputed},
-            {"elapsed_s", number(sum.elapsed_s)}}},
+            {"elapsed_s", number_json(sum.elapsed_s)}}},
           {"invalid", std::move(invalid)},
           {"cases", std::move(cases)}};
 }
