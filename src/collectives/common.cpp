@@ -75,6 +75,13 @@ std::vector<at::Tensor> chunks_of(const Call& call, const at::Tensor& x, int row
   return x.split_with_sizes(chunk_sizes(call, x.size(dim), row), dim);
 }
 
+at::Tensor chunk_of(const Call& call, const at::Tensor& x, int place) {
+  const std::int64_t dim = dim_of(call, x);
+  const std::vector<std::int64_t> sizes = chunk_sizes(call, x.size(dim));
+  return x.narrow(dim, std::accumulate(sizes.begin(), sizes.begin() + place, std::int64_t{0}),
+                  sizes.at(place));
+}
+
 at::Tensor reduction(const Call& call, const std::vector<at::Tensor>& operands) {
   check_same_shape(call, operands);
   const at::Tensor all = at::stack(operands);

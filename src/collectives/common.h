@@ -26,6 +26,8 @@ std::int64_t dim_of(const Call&, const at::Tensor& operand);
 // that does not divide).
 std::vector<std::int64_t> chunk_sizes(const Call&, std::int64_t length, int row = 0);
 std::vector<at::Tensor> chunks_of(const Call&, const at::Tensor& x, int row = 0);
+// The one chunk, without a view of each other one: of all ranks' these would be N².
+at::Tensor chunk_of(const Call&, const at::Tensor& x, int place);
 
 // Differentiable: the reduction of all ranks' operands; one tensor.
 at::Tensor reduction(const Call&, const std::vector<at::Tensor>& operands);

@@ -14,8 +14,8 @@ std::vector<at::Tensor> simulate(const Call& call, const std::vector<at::Tensor>
 
 at::Tensor forward(const Call& call, Connection& group, const at::Tensor& operand,
                    SavedForBackward&) {
-  return chunks_of(call, native_reduction(call, group, operand))[group.rank()].clone(
-      at::MemoryFormat::Contiguous);
+  return chunk_of(call, native_reduction(call, group, operand), group.rank())
+      .clone(at::MemoryFormat::Contiguous);
 }
 
 at::Tensor backward(const Call& call, Connection& group, const SavedForBackward& saved,

@@ -16,7 +16,7 @@ std::vector<at::Tensor> simulate(const Call& call, const std::vector<at::Tensor>
 at::Tensor forward(const Call& call, Connection& group, const at::Tensor& operand,
                    SavedForBackward&) {
   const at::Tensor whole = group.broadcast(operand, call.spec->root);
-  return chunks_of(call, whole)[group.rank()].clone(at::MemoryFormat::Contiguous);
+  return chunk_of(call, whole, group.rank()).clone(at::MemoryFormat::Contiguous);
 }
 
 at::Tensor backward(const Call& call, Connection& group, const SavedForBackward& saved,

@@ -10,24 +10,24 @@ namespace {
 
 std::vector<at::Tensor> simulate(const Call& call, const std::vector<at::Tensor>& operands) {
   std::vector<at::Tensor> outputs;
-  for (int r = 0; r < call.size; ++r) outputs.push_back(chunks_of(call, operands[r])[r]);
+  for (int r = 0; r < call.size; ++r) outputs.push_back(chunk_of(call, operands[r], r));
   return outputs;
 }
 
 at::Tensor forward(const Call& call, Connection& group, const at::Tensor& operand,
                    SavedForBackward&) {
-  return chunks_of(call, operand.detach())[group.rank()].clone(at::MemoryFormat::Contiguous);
+  return chunk_of(call, operand.detach(), group.rank()).clone(at::MemoryFormat::Contiguous);
 }
 
 at::Tensor backward(const Call& call, Connection& group, const SavedForBackward& saved,
                     const at::Tensor& cotangent) {
   at::Tensor whole = at::zeros_like(saved.operand, at::MemoryFormat::Contiguous);
-  chunks_of(call, whole)[group.rank()].copy_(cotangent);
+  chunk_of(call, whole, group.rank()).copy_(cotangent);
   return whole;
 }
 
 at::Tensor in_place(const Call& call, Connection& group, const at::Tensor& operand) {
-  return chunks_of(call, operand)[group.rank()];
+  return chunk_of(call, operand, group.rank());
 }
 
 }  // namespace
