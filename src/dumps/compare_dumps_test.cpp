@@ -221,6 +221,25 @@ TEST(CompareDumps, AnotherRanksPieceIsNamed) {
          "ranks hold other ranks' pieces: rank 0 the piece of rank 1; rank 1 the piece of rank 0");
 }
 
+TEST(CompareDumps, PiecesThatAreCutOverAnotherAxisAreNamed) {
+  const DumpMesh mesh = sample::mesh({{"dp", 2}, {"tp", 2}});
+  const auto placed = [&](std::vector<int> pieces) {
+    std::vector<std::optional<DumpTensor>> tensors;
+    for (const int piece : pieces) tensors.push_back(rows(truth, 4 * piece, 4 * piece + 4));
+    Dump observed = sample::by_rank("w", tensors);
+    sample::place(observed, "w", mesh, {8, 3},
+                  {{Kind::kReplicate, 0, 1, ""}, {Kind::kShard, 0, 1, ""}});
+    return result_of(reference_8x3(), observed);
+  };
+  EXPECT_EQ(placed({0, 1, 0, 1}).explanation, Explanation::kRight);
+  expect(placed({0, 0, 1, 1}), Explanation::kOtherSlice,
+         "ranks hold other ranks' pieces, as if cut over dp and not over tp: rank 1 the piece of "
+         "rank 0; rank 2 the piece of rank 1");
+  // Of ranks that all take the first piece nothing says over what they are cut.
+  expect(placed({0, 0, 0, 0}), Explanation::kOtherSlice,
+         "ranks hold other ranks' pieces: rank 1 the piece of rank 0; rank 3 the piece of rank 0");
+}
+
 TEST(CompareDumps, ShapesThatFitNowhereAreTold) {
   expect(result_of(reference_8x3(), sample::by_rank("w", {sample::tensor({3, 8}, truth)})),
          Explanation::kShape, "has the shape [3, 8] on rank 0, the reference [8, 3]");
@@ -235,7 +254,7 @@ TEST(CompareDumps, StridedShardsAreCutAfterTheAxesToTheirRight) {
   sample::place(observed, "w", mesh, {8, 3}, {{Kind::kShard, 0, 2, ""}, {Kind::kShard, 0, 1, ""}});
   EXPECT_EQ(result_of(reference_8x3(), observed).explanation, Explanation::kRight);
   sample::place(observed, "w", mesh, {8, 3}, {{Kind::kShard, 0, 1, ""}, {Kind::kShard, 0, 1, ""}});
-  EXPECT_EQ(result_of(reference_8x3(), observed).explanation, Explanation::kSomeRanks);
+  EXPECT_EQ(result_of(reference_8x3(), observed).explanation, Explanation::kOtherSlice);
   // As the reference it is joined.
   sample::place(observed, "w", mesh, {8, 3}, {{Kind::kShard, 0, 2, ""}, {Kind::kShard, 0, 1, ""}});
   EXPECT_EQ(result_of(observed, reference_8x3()).explanation, Explanation::kRight);

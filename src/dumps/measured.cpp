@@ -36,7 +36,8 @@ std::optional<Mistake> other_slice(const Measured& m, std::size_t h) {
     if (other == h || theirs.box.extent != own.box.extent) continue;
     if (theirs.box == own.box && !m.parameter.by_rank) continue;
     if (m.explains(*own.observed, other, 1, m.differences[h].error_squares, true))
-      return Mistake{Mistake::Kind::kOtherSlice, {}, "the piece of " + ranks_text(theirs.ranks)};
+      return Mistake{
+          Mistake::Kind::kOtherSlice, {}, "the piece of " + ranks_text(theirs.ranks), other};
   }
   return std::nullopt;
 }

@@ -44,8 +44,9 @@ struct Mistake {
     kUnknown
   };
   Kind kind = Kind::kUnknown;
-  NamedFactor factor;  // of kScaled
-  std::string text;    // after "on rank 1": "1/2 of the reference"
+  NamedFactor factor;        // of kScaled
+  std::string text;          // after "on rank 1": "1/2 of the reference"
+  std::size_t piece_of = 0;  // of kOtherSlice, the holding whose piece it is
 };
 
 Mistake mistake_of(const Measured&, std::size_t h, const FactorNames&);
