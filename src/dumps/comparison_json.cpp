@@ -1,23 +1,19 @@
-#include <cmath>
-
 #include "base/version.h"
 #include "dumps/comparison_report.h"
 #include "dumps/patterns.h"
-#include "report/words.h"
+#include "model/values_json.h"
 
 namespace distgrad::dumps {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json number(double value) { return std::isfinite(value) ? Json(value) : Json(number_text(value)); }
-
 Json worst_json(const std::optional<WorstElement>& worst) {
   if (!worst) return nullptr;
   return {{"ranks", worst->ranks},
           {"index", worst->index},
-          {"observed", number(worst->observed)},
-          {"reference", number(worst->expected)}};
+          {"observed", number_json(worst->observed)},
+          {"reference", number_json(worst->expected)}};
 }
 
 Json parameter_json(const ParameterResult& r) {
@@ -29,7 +25,7 @@ Json parameter_json(const ParameterResult& r) {
           {"right", r.is_right()},
           {"forgiven", r.is_forgiven},
           {"text", r.is_right() && r.headline.empty() ? std::string("right") : r.headline},
-          {"factor", r.factor ? number(*r.factor) : Json(nullptr)},
+          {"factor", r.factor ? number_json(*r.factor) : Json(nullptr)},
           {"ranks", r.ranks},
           {"axis", r.axis.empty() ? Json(nullptr) : Json(r.axis)},
           {"shape", r.shape},
@@ -37,8 +33,8 @@ Json parameter_json(const ParameterResult& r) {
           {"placements", std::move(placements)},
           {"bitwise", r.bitwise},
           {"rtol", r.rtol},
-          {"max_abs_error", number(r.max_abs_error)},
-          {"relative_error", number(r.relative_error)},
+          {"max_abs_error", number_json(r.max_abs_error)},
+          {"relative_error", number_json(r.relative_error)},
           {"worst", worst_json(r.worst)},
           {"notes", r.notes}};
 }

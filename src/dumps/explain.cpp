@@ -223,8 +223,10 @@ class Explaining {
     for (std::size_t h = 0; h < mistakes.size() && parts.size() < 4; ++h)
       if (mistakes[h].kind == Kind::kOtherSlice)
         parts.push_back(fmt::format("{} {}", ranks_text(p_.holdings[h].ranks), mistakes[h].text));
-    return fmt::format("ranks hold other ranks' pieces{}: {}", other_cut_text(mistakes),
-                       fmt::join(parts, "; "));
+    const std::optional<OtherCut> cut = other_cut(p_, mistakes);
+    const std::string as_if =
+        cut ? fmt::format(", as if cut over {} and not over {}", cut->taken, cut->meant) : "";
+    return fmt::format("ranks hold other ranks' pieces{}: {}", as_if, fmt::join(parts, "; "));
   }
 
   // Some of them; the others are right. Gradients of one rank alone are no pieces.
@@ -232,39 +234,6 @@ class Explaining {
     return !p_.by_rank && std::all_of(mistakes.begin(), mistakes.end(), [](const Mistake& mistake) {
       return mistake.kind == Kind::kNone || mistake.kind == Kind::kOtherSlice;
     });
-  }
-
-  std::string other_cut_text(const std::vector<Mistake>& mistakes) const {
-    for (const AxisGroups& meant : p_.axes)
-      for (const AxisGroups& taken : p_.axes)
-        if (&meant != &taken && is_cut_over(taken, meant, mistakes))
-          return fmt::format(", as if cut over {} and not over {}", taken.name, meant.name);
-    return {};
-  }
-
-  // Each rank has the piece of that one on its line of `meant` whose place there is the rank's own
-  // place on `taken`.
-  bool is_cut_over(const AxisGroups& taken, const AxisGroups& meant,
-                   const std::vector<Mistake>& mistakes) const {
-    if (taken.kind != AxisGroups::Kind::kAxis || meant.kind != AxisGroups::Kind::kAxis ||
-        taken.size != meant.size)
-      return false;
-    for (std::size_t h = 0; h < mistakes.size(); ++h) {
-      const std::vector<std::size_t>* line = line_of(meant, h);
-      const std::vector<std::size_t>* other = line_of(taken, h);
-      if (!line || !other || line->size() != other->size()) return false;
-      const std::ptrdiff_t place = std::find(other->begin(), other->end(), h) - other->begin();
-      const std::size_t held = mistakes[h].kind == Kind::kNone ? h : mistakes[h].piece_of;
-      if (!(p_.holdings[(*line)[static_cast<std::size_t>(place)]].box == p_.holdings[held].box))
-        return false;
-    }
-    return true;
-  }
-
-  static const std::vector<std::size_t>* line_of(const AxisGroups& axis, std::size_t holding) {
-    for (const std::vector<std::size_t>& group : axis.groups)
-      if (std::find(group.begin(), group.end(), holding) != group.end()) return &group;
-    return nullptr;
   }
 
   void say_sum(const MissingSum& sum) {

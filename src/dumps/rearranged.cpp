@@ -218,6 +218,33 @@ std::optional<std::string> reordered_along(const Measured& m, std::size_t dim) {
   return text;
 }
 
+// --- Cut over another axis ---
+
+const Group* group_with(const AxisGroups& axis, std::size_t holding) {
+  for (const Group& group : axis.groups)
+    if (std::find(group.begin(), group.end(), holding) != group.end()) return &group;
+  return nullptr;
+}
+
+// Each rank has the piece of that one in its group of `meant` whose place there is the rank's own
+// place in its group of `taken`.
+bool is_cut_over(const AxisGroups& taken, const AxisGroups& meant, const Parameter& p,
+                 const std::vector<Mistake>& mistakes) {
+  if (taken.kind != AxisGroups::Kind::kAxis || meant.kind != AxisGroups::Kind::kAxis ||
+      taken.size != meant.size)
+    return false;
+  for (std::size_t h = 0; h < mistakes.size(); ++h) {
+    const Group* own = group_with(meant, h);
+    const Group* other = group_with(taken, h);
+    if (!own || !other || own->size() != other->size()) return false;
+    const auto place =
+        static_cast<std::size_t>(std::find(other->begin(), other->end(), h) - other->begin());
+    const std::size_t held = mistakes[h].kind == Mistake::Kind::kNone ? h : mistakes[h].piece_of;
+    if (!(p.holdings[(*own)[place]].box == p.holdings[held].box)) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 std::optional<SummedParts> summed_parts(const Measured& m, const FactorNames& names) {
@@ -242,6 +269,14 @@ std::optional<SummedParts> summed_parts(const Measured& m, const FactorNames& na
 std::optional<Reordered> reordered(const Measured& m) {
   for (std::size_t dim = 0; dim < m.parameter.shape.size(); ++dim)
     if (auto text = reordered_along(m, dim)) return Reordered{reordered_text(dim), *text};
+  return std::nullopt;
+}
+
+std::optional<OtherCut> other_cut(const Parameter& p, const std::vector<Mistake>& mistakes) {
+  for (const AxisGroups& meant : p.axes)
+    for (const AxisGroups& taken : p.axes)
+      if (&meant != &taken && is_cut_over(taken, meant, p, mistakes))
+        return OtherCut{taken.name, meant.name};
   return std::nullopt;
 }
 

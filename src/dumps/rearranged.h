@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "dumps/measured.h"
 
@@ -24,5 +25,13 @@ struct Reordered {
   std::string text;  // with the first ones
 };
 std::optional<Reordered> reordered(const Measured&);
+
+// Ranks with other ranks' pieces, of which each has the one that it would have if the tensor were
+// cut over another axis of the mesh.
+struct OtherCut {
+  std::string taken, meant;  // axes
+};
+// Of mistakes by holding that are none, or kOtherSlice.
+std::optional<OtherCut> other_cut(const Parameter&, const std::vector<Mistake>&);
 
 }  // namespace distgrad::dumps

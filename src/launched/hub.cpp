@@ -586,17 +586,18 @@ class Hub {
     silent_hosts_.insert(host_of(rank));
   }
 
-  bool is_more_loss_near() const {
-    return std::any_of(agents_.begin(), agents_.end(), [&](const auto& agent) {
+  std::int64_t loss_wait_ns() const {
+    const bool is_more_near = std::any_of(agents_.begin(), agents_.end(), [&](const auto& agent) {
       return agent.second->is_open && silent_hosts_.contains(host_of(agent.first));
     });
+    return is_more_near ? kSilenceNs : kLossNs;
   }
 
   void look_at_clock() {
     const std::int64_t now = monotonic_ns();
     if (ends_by_ns_ != 0 && (is_complete() || now > ends_by_ns_)) is_over_ = true;
-    const std::int64_t wait_ns = is_more_loss_near() ? kSilenceNs : kLossNs;
-    if (!is_told_ && lost_since_ns_ != 0 && now > lost_since_ns_ + wait_ns) tell_loss(loss_text());
+    if (!is_told_ && lost_since_ns_ != 0 && now > lost_since_ns_ + loss_wait_ns())
+      tell_loss(loss_text());
     if (!is_told_ && size_ > 0 && !is_complete() && now > wait_until_ns_) tell_loss(absence_text());
   }
 

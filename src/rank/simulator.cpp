@@ -314,8 +314,10 @@ class Oracle {
     return with_zeros(std::move(grads), wanted);
   }
 
-  WeightedLosses weighted(const std::vector<double>& weights) {
-    return {losses_, weights, analysis_ ? &*analysis_ : nullptr};
+  WeightedLosses weighted(const std::vector<double>& weights) { return weighted(losses_, weights); }
+
+  WeightedLosses weighted(const Tensors& losses, const std::vector<double>& weights) {
+    return {losses, weights, analysis_ ? &*analysis_ : nullptr};
   }
 
   void note_bounds(const Leaf& leaf, Tensors::const_iterator first, std::vector<Gradient>& bounds) {
@@ -364,8 +366,8 @@ class Oracle {
     if (analysis_) out_.single_loss_bound = number(analysis_->bound_of(single.loss));
     const Tensors losses{single.loss};
     const std::vector<double> weights{1.0};
-    const Tensors grads = gradients({losses, weights, analysis_ ? &*analysis_ : nullptr},
-                                    differentiable(single.leaves), /*keep_graph=*/false);
+    const Tensors grads = gradients(weighted(losses, weights), differentiable(single.leaves),
+                                    /*keep_graph=*/false);
     auto next = grads.begin();
     for (const Leaf& leaf : single.leaves) {
       if (!leaf.input->requires_grad) continue;

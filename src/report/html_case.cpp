@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "model/dtype.h"
+#include "model/values_json.h"
 #include "report/debate_table.h"
 #include "report/heat_map.h"
 #include "report/valid_text.h"
@@ -26,18 +27,14 @@ constexpr std::size_t kLosses = 64;
 constexpr std::size_t kNotes = 40;  // of a kind: warnings, bounds, composed collectives
 constexpr int kDigits = 9;
 
-Json number(double v) { return std::isfinite(v) ? Json(v) : Json(number_text(v)); }
-
 // With as few digits as a reader wants to see.
 Json rounded(double v, int digits) {
-  return std::isfinite(v) ? Json(std::strtod(number_text(v, digits).c_str(), nullptr)) : number(v);
+  return std::isfinite(v) ? Json(std::strtod(number_text(v, digits).c_str(), nullptr))
+                          : number_json(v);
 }
 
-Json numbers(const std::vector<double>& values) {
-  Json list = Json::array();
-  for (std::size_t i = 0; i < std::min(values.size(), kLosses); ++i)
-    list.push_back(number(values[i]));
-  return list;
+Json first_losses(const std::vector<double>& losses) {
+  return numbers_json(std::span(losses).first(std::min(losses.size(), kLosses)));
 }
 
 // --- What was expected and what was seen ---
@@ -121,8 +118,8 @@ Json row_json(const HeatRow& row) {
     const bool tells =
         c.error == 0 || number_text(c.observed, kDigits) != number_text(c.truth, kDigits);
     element.push_back(c.element);
-    observed.push_back(tells ? rounded(c.observed, kDigits) : number(c.observed));
-    truth.push_back(tells ? rounded(c.truth, kDigits) : number(c.truth));
+    observed.push_back(tells ? rounded(c.observed, kDigits) : number_json(c.observed));
+    truth.push_back(tells ? rounded(c.truth, kDigits) : number_json(c.truth));
     error.push_back(rounded(c.error, 4));
     bound.push_back(std::isnan(c.bound) ? Json(nullptr) : rounded(c.bound, 3));
     off.push_back(c.is_off ? 1 : 0);
@@ -301,9 +298,9 @@ Json html_case(const CaseResult& r, const Pictures& pictures, SharedTexts& texts
   put(out, "findings", findings_json(r, texts));
   put(out, "inputs", inputs_json(r, pictures.maps, left_out, texts));
   if (pictures.way) out["way"] = way_json(*pictures.way, texts);
-  put(out, "simulated", numbers(r.simulated_losses));
+  put(out, "simulated", first_losses(r.simulated_losses));
   if (r.distributed_losses != r.simulated_losses)
-    put(out, "distributed", numbers(r.distributed_losses));
+    put(out, "distributed", first_losses(r.distributed_losses));
   put(out, "warnings", warnings_json(r, left_out, texts));
   put(out, "output", output_json(r, left_out, texts));
   put(out, "notes", lines_json(r.notes, texts));

@@ -148,10 +148,8 @@ Json matrices_json(const Measured::Matrices& m) {
       static_cast<std::size_t>(std::accumulate(m.columns.begin(), m.columns.end(), 0));
   const auto rows = [&](const std::vector<double>& numbers) {
     Json all = Json::array();
-    for (std::size_t at = 0; at < numbers.size(); at += columns) {
-      Json& row = all.emplace_back(Json::array());
-      for (std::size_t c = 0; c < columns; ++c) row.push_back(number_json(numbers[at + c]));
-    }
+    for (std::size_t at = 0; at < numbers.size(); at += columns)
+      all.push_back(numbers_json(std::span(numbers).subspan(at, columns)));
     return all;
   };
   return {{"rows", m.rows},
@@ -166,8 +164,7 @@ Json measured_json(const Measured& m) {
   Json coefficients = nullptr;
   for (const std::vector<double>& row : m.coefficients) {
     if (coefficients.is_null()) coefficients = Json::array();
-    Json& numbers = coefficients.emplace_back(Json::array());
-    for (const double c : row) numbers.push_back(number_json(c));
+    coefficients.push_back(numbers_json(row));
   }
   return {{"formula", m.formula},
           {"right", m.right},
