@@ -30,7 +30,9 @@ Declared is what the call says (`src`, `dst`; S is V). Where nothing is measured
 right under any objective, and the last column says what that is."""
 
 _VERSIONS = """## What changed between two releases
-"""
+
+Of {both} functions that were measured in two releases of their package{packages}, these are not
+the same in both:"""
 
 
 def text_of(entries, shown):
@@ -49,10 +51,13 @@ def text_of(entries, shown):
     parts.append(_SPMD + "\n\n" + _table(["call", "declared", "measured", "in agreement"],
                                          [_declared(e, shown) for e in ran
                                           if e["package"] == "spmd-types"]))
-    changed = _changed(ran, shown)
+    pairs = _in_two_releases(ran)
+    changed = [pair for pair in pairs if _says(pair[0]) != _says(pair[1])]
     if changed:
-        parts.append(_VERSIONS + "\n" + _table(
-            ["function", "version", "measured", "right for"], changed))
+        packages = sorted({pair[0]["package"] for pair in pairs})
+        parts.append(_VERSIONS.format(both=len(pairs), packages=f" ({', '.join(packages)})")
+                     + "\n\n" + _table(["function", "version", "measured", "right for", "fails in"],
+                                       [_released(e, shown) for pair in changed for e in pair]))
     return "\n\n".join(parts) + "\n"
 
 
@@ -70,18 +75,29 @@ def _declared(entry, shown):
     return [_named(entry), declared, f"{shown(entry)} {measured}", _one_line(told)]
 
 
-def _changed(ran, shown):
-    """Functions of which two releases are here."""
-    found = []
-    for first in ran:
-        versions = [e for e in ran if (e["package"], e["function"], e["collective"], e["options"],
-                                       e["adapter"])
-                    == (first["package"], first["function"], first["collective"],
-                        first["options"], first["adapter"])]
-        if len({e["version"] for e in versions}) > 1:
-            found.append([_named(first), f"{first['package']} {first['version']}", shown(first),
-                          ", ".join(first["right_for"]) or "none: " + first["rule"]])
-    return sorted(found)
+def _in_two_releases(ran):
+    """[(older, newer)] of the functions of which two releases are here."""
+    releases = {}
+    for entry in ran:
+        what = tuple(str(entry[name]) for name in
+                     ("package", "function", "collective", "options", "adapter"))
+        releases.setdefault(what, []).append(entry)
+    return [tuple(sorted(entries, key=_age)) for _, entries in sorted(releases.items())
+            if len(entries) == 2]
+
+
+def _age(entry):
+    return [int(part) for part in re.findall(r"\d+", entry["version"])]
+
+
+def _says(entry):
+    return [entry[name] for name in ("right_for", "rule", "formula", "fails_in", "not_taken")]
+
+
+def _released(entry, shown):
+    return [_named(entry), f"{entry['package']} {entry['version']}", shown(entry),
+            ", ".join(entry["right_for"]) or "none: " + entry["rule"],
+            ", ".join(entry["fails_in"])]
 
 
 def _one_line(text):

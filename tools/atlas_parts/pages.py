@@ -193,15 +193,14 @@ def text_of(entries):
         of_kind = [e for e in entries if e["collective"] == kind and e["ran"]]
         if of_kind:
             tables = []
-            for package in dict.fromkeys(e["package"] for e in of_kind):
-                of_package = [e for e in of_kind if e["package"] == package]
-                version = of_package[0]["version"]
-                tables.append(f"**{package} {version}**\n\n" + _table(of_package))
+            for release in dict.fromkeys(_release(e) for e in of_kind):
+                of_release = [e for e in of_kind if _release(e) == release]
+                tables.append(f"**{release}**\n\n" + _table(of_release))
             parts.append(f"## {kind}\n\n" + "\n\n".join(tables))
     failed = [e for e in entries if not e["ran"]]
     if failed:
         parts.append("## What did not run\n\n| package | function | why |\n| --- | --- | --- |\n"
-                     + "\n".join(f"| {e['package']} {e['version']} | `{e['function']}` as"
+                     + "\n".join(f"| {_release(e)} | `{e['function']}` as"
                                  f" {e['collective']} | {_escaped(_reason(e['why']))[:240]} |"
                                  for e in failed))
     return "\n\n".join(parts)
@@ -229,15 +228,15 @@ def _html_row(entry):
     if not entry["ran"]:
         cells = [f"<code>{html.escape(entry['function'])}</code>",
                  f"<td colspan=8>not run: {html.escape(_reason(entry['why'])[:240])}"]
-        return f"<tr><td>{_package(entry)}<td>{entry['collective']}<td>{cells[0]}{cells[1]}"
+        return f"<tr><td>{html.escape(_release(entry))}<td>{entry['collective']}<td>{cells[0]}{cells[1]}"
     look = ("wrong" if _is_red(entry) else "part" if entry["not_taken"] or not entry["right_for"]
             else "right")
     cells = "".join(f"<td>{html.escape(cell.replace('`', ''))}" for cell in _cells(entry))
-    return f"<tr class={look}><td>{_package(entry)}<td>{entry['collective']}{cells}"
+    return f"<tr class={look}><td>{html.escape(_release(entry))}<td>{entry['collective']}{cells}"
 
 
-def _package(entry):
-    return html.escape(f"{entry['package']} {entry['version']}")
+def _release(entry):
+    return f"{entry['package']} {entry['version']}"
 
 
 class Written:

@@ -40,6 +40,11 @@ class Package:
     def version(self):
         return self.requirements[0].partition("==")[2] if self.requirements else ""
 
+    @property
+    def is_torch(self):
+        """Another release of torch, which shares nothing with the one that all others run on."""
+        return self.project == "torch" and bool(self.requirements)
+
 
 def packages_in(folder, matching=""):
     packages = []
@@ -53,8 +58,10 @@ def packages_in(folder, matching=""):
 
 
 def _rows(folder, package):
-    file = folder / f"{package.name}.txt"
-    return [_row(folder, package, line.split()) for line in _lines(file)] if file.exists() else []
+    """An older release has the newer one's, unless it has a file of its own."""
+    files = (folder / f"{name}.txt" for name in (package.name, package.project))
+    file = next((file for file in files if file.exists()), None)
+    return [_row(folder, package, line.split()) for line in _lines(file)] if file else []
 
 
 def _row(folder, package, words):

@@ -31,8 +31,11 @@ def part(name):
 class Atlas(unittest.TestCase):
     def test_each_row_has_its_package_and_a_short_adapter(self):
         packages = part("rows").packages_in(ATLAS)
-        self.assertEqual({p.name for p in packages if p.rows},
-                         {f.stem for f in (ATLAS / "subjects").glob("*.txt")})
+        files = {f.stem for f in (ATLAS / "subjects").glob("*.txt")}
+        self.assertEqual({p.name if p.name in files else p.project for p in packages if p.rows},
+                         files)
+        rows_of = {p.name: [(r.function, r.options) for r in p.rows] for p in packages}
+        self.assertEqual(rows_of["torch-2.11.0"], rows_of["torch"], "another release has the same")
         for package in packages:
             for requirement in package.requirements:
                 self.assertRegex(requirement, r"^[\w.-]+==\S+$", "pinned")
@@ -85,6 +88,9 @@ class Atlas(unittest.TestCase):
                    for package, found in ((old, audit), (new, none))]
         self.assertEqual([e["package"] for e in entries], ["lightly", "lightly"])
         text = pages.text_of(entries)
+        self.assertEqual([line for line in text.splitlines() if line.startswith("**")],
+                         ["**lightly 1.0**", "**lightly 2.0**"],
+                         "what one release does is not said of another one")
         self.assertIn("[double_backward.py](findings/double_backward.py)", text)
         self.assertIn("| not differentiable | `x̄_r = 0` |", text)
         self.assertEqual(text.count("findings/double_backward.py"), 1, "that is not red")
@@ -96,8 +102,16 @@ class Atlas(unittest.TestCase):
             self.assertIn(f"findings/{script}", pages.text_of(
                 [pages.entry_of(release, of_release, {"audit": {**audit, "right_for": []}}, "t")]))
         changed = part("comparisons").text_of(entries, pages.formula_of).partition("## What ch")[2]
-        self.assertIn("| lightly 1.0 | `x̄_r = Σ_k ȳ_k[r]` | sum |", changed)
-        self.assertIn("| lightly 2.0 | `x̄_r = 0` | none: no-gradient |", changed)
+        self.assertIn("| lightly 1.0 | `x̄_r = Σ_k ȳ_k[r]` | sum | dim |", changed)
+        self.assertIn("| lightly 2.0 | `x̄_r = 0` | none: no-gradient | dim |", changed)
+        alike = [pages.entry_of(package, of_lightly, {"audit": audit}, "torch-2")
+                 for package in (old, new)]
+        self.assertNotIn("What changed",
+                         part("comparisons").text_of(alike, pages.formula_of))
+        two = part("comparisons").text_of([*alike, *(dict(e, function="f") for e in entries)],
+                                          pages.formula_of).partition("## What ch")[2]
+        self.assertIn("Of 2 functions that were measured in two releases", two)
+        self.assertEqual(two.count("| lightly 2.0 |"), 1, "the other one is alike in both")
 
     def test_each_repro_is_there(self):
         functions = {(package.project, row.function)
