@@ -51,6 +51,8 @@ struct Judgement {
   std::string explanation;  // of what is wrong; a sentence or a few
   std::optional<Measured>
       measured;  // the backward of one of the first cases; absent: it could not be measured
+  bool is_measured_elsewhere =
+      false;  // that case is right, and nothing was measured in the one that fails
   std::vector<Note>
       notes;  // what went another way than right or wrong, one of each kind and reason
   const TrialResult* smallest_failure = nullptr;

@@ -92,7 +92,10 @@ std::string named_cells(const Judgement& j, const std::string& name,
 
 std::string verdict_lines(const Judgement& j, std::size_t indent, std::size_t width) {
   std::string out = wrapped(verdict_text(j), indent, width);
-  if (j.measured) out += wrapped(short_formula(j.measured->formula), indent, width);
+  if (j.measured)
+    out += wrapped(
+        short_formula(j.measured->formula) + (j.is_measured_elsewhere ? ", where it is right" : ""),
+        indent, width);
   return out;
 }
 

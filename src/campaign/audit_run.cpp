@@ -20,14 +20,21 @@ namespace distgrad {
 namespace {
 
 // A right formula says nothing of what is wrong in another case: then that case's, if it has one.
-// Where that has none and the formula is right for some objective, it is what the row is but for
-// the aspect that breaks.
-void take_measured(Judgement& j, const Measured& of_first) {
+// Where that has none, the formula is what the row is but for what breaks, if its own case is
+// right.
+void take_measured(Judgement& j, const Measured& of_first, bool is_first_right) {
   j.measured = of_first;
   if (!j.wrong || of_first.formula != of_first.right || !j.smallest_failure) return;
   const std::vector<Finding>& findings = j.smallest_failure->result.findings;
   const auto of_failure = findings.empty() ? std::nullopt : findings.front().measured;
-  if (of_failure || j.right_for.empty()) j.measured = of_failure;
+  if (of_failure || !is_first_right) j.measured = of_failure;
+  j.is_measured_elsewhere = !of_failure && is_first_right;
+}
+
+bool is_right(const std::vector<TrialResult>& results, const std::string& name) {
+  return std::any_of(results.begin(), results.end(), [&](const TrialResult& t) {
+    return t.result.which.id == name && t.result.verdict == Verdict::kMatch;
+  });
 }
 
 bool is_dead_end(const CaseResult& r) {
@@ -151,7 +158,7 @@ std::vector<Judgement> Audit::judge() {
         judge_collective(rows_[r].kind, rows_[r].op, judged_[r], options_.objective));
     judgements.back().function = rows_[r].function;
     if (const auto found = measured_.find(measured_case_[r]); found != measured_.end())
-      take_measured(judgements.back(), found->second);
+      take_measured(judgements.back(), found->second, is_right(judged_[r], measured_case_[r]));
   }
   if (options_.objective.empty() && options_.collectives.empty() && !was_cut_short())
     judge_together(judgements);

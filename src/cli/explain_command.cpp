@@ -10,17 +10,16 @@
 
 #include "base/error.h"
 #include "base/interrupts.h"
-#include "cli/accelerators.h"
 #include "cli/color.h"
 #include "cli/command.h"
 #include "cli/guards.h"
+#include "cli/host.h"
 #include "cli/interruption.h"
 #include "cli/load.h"
 #include "cli/parse_arguments.h"
 #include "cli/run_options.h"
 #include "cli/say.h"
 #include "cli/terminal.h"
-#include "model/backends.h"
 #include "report/summary.h"
 #include "report/words.h"
 #include "verify/explanation.h"
@@ -124,15 +123,9 @@ ExitCode explain_command(const Arguments& arguments) {
   const auto parsed = parse_explain_options(arguments);
   if (const auto* done = std::get_if<ExitCode>(&parsed)) return *done;
   RunOptions options = std::get<RunOptions>(parsed);
-  Interpreters interpreters;
-  options.overrides.torch_of_python = [&](const std::string& python) {
-    return interpreters.find(python).torch;
-  };
-  Accelerators accelerators(options.share_gpu);
-  options.overrides.why_unavailable = [&](const Case& which) {
-    return accelerators.why_unavailable(which);
-  };
-  if (options.share_gpu) ::setenv(kShareGpuVariable, "1", 1);
+  Host host(options.share_gpu);
+  host.answer_for_interpreters(options.overrides);
+  host.answer_for_accelerators(options.overrides);
   const Interrupts interrupts;
   const Loaded loaded = load_cases(options.paths, options.overrides);
   Report report;
@@ -141,7 +134,7 @@ ExitCode explain_command(const Arguments& arguments) {
   refuse_several(loaded.cases);
 
   Listener listener(report);
-  verify(loaded.cases, {.interpreters = &interpreters}, listener);
+  verify(loaded.cases, {.interpreters = &host.interpreters()}, listener);
   if (const int signal = interrupted_by()) return interrupted(signal);
   for (const CaseResult& result : report.cases)
     put(explain_text(listener.explanation, result, text_options(options)));

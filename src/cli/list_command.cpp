@@ -8,8 +8,8 @@
 #include "base/did_you_mean.h"
 #include "base/error.h"
 #include "base/output.h"
-#include "cli/accelerators.h"
 #include "cli/command.h"
+#include "cli/host.h"
 #include "cli/load.h"
 #include "cli/parse_arguments.h"
 #include "model/backends.h"
@@ -46,9 +46,9 @@ Listing list_scenarios(const std::vector<std::string>& paths) {
 
 Listing list_cases(const std::vector<std::string>& paths) {
   Listing listing;
-  Accelerators accelerators(false);
+  Host host;
   Overrides overrides;
-  overrides.why_unavailable = [&](const Case& c) { return accelerators.why_unavailable(c); };
+  host.answer_for_accelerators(overrides);
   Loaded loaded = load_cases(paths, overrides);
   for (const Case& c : loaded.cases)
     listing.rows.push_back({{"id", c.id},

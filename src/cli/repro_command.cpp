@@ -18,6 +18,7 @@
 #include "base/visible_text.h"
 #include "cli/command.h"
 #include "cli/guards.h"
+#include "cli/host.h"
 #include "cli/interruption.h"
 #include "cli/load.h"
 #include "cli/parse_arguments.h"
@@ -226,10 +227,8 @@ ExitCode repro_command(const Arguments& arguments) {
   const auto parsed = parse_repro_options(arguments);
   if (const auto* done = std::get_if<ExitCode>(&parsed)) return *done;
   ReproOptions options = std::get<ReproOptions>(parsed);
-  Interpreters interpreters;
-  options.run.overrides.torch_of_python = [&](const std::string& python) {
-    return interpreters.find(python).torch;
-  };
+  Host host;
+  host.answer_for_interpreters(options.run.overrides);
   const Interrupts interrupts;
   Loaded loaded = load_cases(options.run.paths, options.run.overrides);
   tell_invalid(loaded.invalid);
@@ -237,7 +236,7 @@ ExitCode repro_command(const Arguments& arguments) {
   check_number(loaded.cases, options);
 
   Listener listener;
-  verify(loaded.cases, {.interpreters = &interpreters}, listener);
+  verify(loaded.cases, {.interpreters = &host.interpreters()}, listener);
   if (const int signal = interrupted_by()) return interrupted(signal);
   if (listener.any_invalid && !writes_folder(options)) return ExitCode::kUserError;
   nlohmann::ordered_json document;
@@ -246,7 +245,8 @@ ExitCode repro_command(const Arguments& arguments) {
     const CaseResult& result = *listener.by_case.at(which.id).result;
     if (result.verdict == Verdict::kSkipped)
       throw UserError("repro: there is nothing to show: " + result.why);
-    document = options.shrink ? shrunk_document(which, result, interpreters) : document_of(which);
+    document =
+        options.shrink ? shrunk_document(which, result, host.interpreters()) : document_of(which);
     if (options.scenario) {
       write_file_atomically(options.output, scenario_text(document));
       return ExitCode::kAsExpected;
@@ -254,12 +254,13 @@ ExitCode repro_command(const Arguments& arguments) {
     if (const int signal = interrupted_by()) return interrupted(signal);
     Loaded simpler = reduced(which, document);
     listener = Listener();
-    verify(simpler.cases, {.interpreters = &interpreters}, listener);
+    verify(simpler.cases, {.interpreters = &host.interpreters()}, listener);
     if (const int signal = interrupted_by()) return interrupted(signal);
-    return write_scripts(simpler.cases, listener, options, interpreters) ? ExitCode::kAsExpected
-                                                                         : ExitCode::kUserError;
+    return write_scripts(simpler.cases, listener, options, host.interpreters())
+               ? ExitCode::kAsExpected
+               : ExitCode::kUserError;
   }
-  const bool all = write_scripts(loaded.cases, listener, options, interpreters);
+  const bool all = write_scripts(loaded.cases, listener, options, host.interpreters());
   return all && !listener.any_invalid ? ExitCode::kAsExpected : ExitCode::kUserError;
 }
 

@@ -15,9 +15,9 @@
 #include "base/interrupts.h"
 #include "base/version.h"
 #include "base/visible_text.h"
-#include "cli/accelerators.h"
 #include "cli/color.h"
 #include "cli/command.h"
+#include "cli/host.h"
 #include "cli/interruption.h"
 #include "cli/load.h"
 #include "cli/python_times.h"
@@ -27,7 +27,6 @@
 #include "cli/worst_traces.h"
 #include "golden/store.h"
 #include "launched/leader.h"
-#include "model/backends.h"
 #include "model/mesh_order.h"
 #include "report/durations.h"
 #include "report/status_line.h"
@@ -199,16 +198,10 @@ ExitCode run_command(const Arguments& arguments) {
   const auto parsed = parse_run_options(arguments);
   if (const auto* done = std::get_if<ExitCode>(&parsed)) return *done;
   RunOptions options = std::get<RunOptions>(parsed);
-  Interpreters interpreters;
-  options.overrides.torch_of_python = [&](const std::string& python) {
-    return interpreters.find(python).torch;
-  };
-  Accelerators accelerators(options.share_gpu);
+  Host host(options.share_gpu);
+  host.answer_for_interpreters(options.overrides);
   if (!options.simulate)  // which starts no ranks
-    options.overrides.why_unavailable = [&](const Case& which) {
-      return accelerators.why_unavailable(which);
-    };
-  if (options.share_gpu) ::setenv(kShareGpuVariable, "1", 1);
+    host.answer_for_accelerators(options.overrides);
 
   const auto started = std::chrono::steady_clock::now();
   const Interrupts interrupts;
@@ -228,7 +221,7 @@ ExitCode run_command(const Arguments& arguments) {
       .strict = options.strict,
       .fail_fast = options.fail_fast,
       .jobs = options.jobs,
-      .interpreters = &interpreters,
+      .interpreters = &host.interpreters(),
       .every_objective = options.verbose || options.simulate || !options.reports.empty(),
       .mesh_order = options.mesh_order,
       .replace_truth = {}};

@@ -128,6 +128,8 @@ class Audit(unittest.TestCase):
                           "dtype,shape,groups")
         self.assertEqual((code, row["rule"]), (1, "contiguity"))
         self.assertIn("transposed-operand", row["explanation"])
+        self.assertEqual((row["right_for"], row["measured"]["formula"]),
+                         ([], "x̄_r = Σ_k ȳ_k"), "of the cases that are right")
         code, row = audit(f"all_reduce=python:{AUDITED}:sum_of_values", "--op", "sum", "--without",
                           "dtype,shape,groups")
         self.assertEqual((code, row["aspects"]["operand"]["state"]), (0, "ok"))

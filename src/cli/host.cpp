@@ -1,0 +1,25 @@
+#include "cli/host.h"
+
+#include <cstdlib>
+
+#include "model/backends.h"
+
+namespace distgrad {
+
+Host::Host(bool share_gpu) : accelerators_(share_gpu) {
+  if (share_gpu) ::setenv(kShareGpuVariable, "1", 1);
+}
+
+void Host::answer_for_interpreters(Overrides& overrides) {
+  overrides.torch_of_python = [this](const std::string& python) {
+    return interpreters_.find(python).torch;
+  };
+}
+
+void Host::answer_for_accelerators(Overrides& overrides) {
+  overrides.why_unavailable = [this](const Case& which) {
+    return accelerators_.why_unavailable(which);
+  };
+}
+
+}  // namespace distgrad
