@@ -228,11 +228,15 @@ def _html_row(entry):
     if not entry["ran"]:
         cells = [f"<code>{html.escape(entry['function'])}</code>",
                  f"<td colspan=8>not run: {html.escape(_reason(entry['why'])[:240])}"]
-        return f"<tr><td>{html.escape(_release(entry))}<td>{entry['collective']}<td>{cells[0]}{cells[1]}"
+        return f"{_html_begin(entry, '')}<td>{cells[0]}{cells[1]}"
     look = ("wrong" if _is_red(entry) else "part" if entry["not_taken"] or not entry["right_for"]
             else "right")
     cells = "".join(f"<td>{html.escape(cell.replace('`', ''))}" for cell in _cells(entry))
-    return f"<tr class={look}><td>{html.escape(_release(entry))}<td>{entry['collective']}{cells}"
+    return _html_begin(entry, f" class={look}") + cells
+
+
+def _html_begin(entry, look):
+    return f"<tr{look}><td>{html.escape(_release(entry))}<td>{entry['collective']}"
 
 
 def _release(entry):
