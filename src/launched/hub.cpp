@@ -27,6 +27,7 @@
 #include "launched/handshake.h"
 #include "launched/hosts.h"
 #include "launched/link.h"
+#include "launched/lost_ranks.h"
 #include "launched/secret.h"
 #include "protocol/messages.h"
 #include "protocol/payload.h"
@@ -37,10 +38,6 @@ namespace {
 constexpr std::int64_t kSecond = 1'000'000'000;
 constexpr std::int64_t kStrangerNs = 10 * kSecond;  // for a connection to prove itself
 constexpr std::size_t kMostStrangers = 256;         // at one time
-// Between the first rank that is lost and saying so: one host's end takes several with it.
-constexpr std::int64_t kLossNs = kSecond / 10;
-// The same where a host is not heard any more: the kernel gives its connections up one by one.
-constexpr std::int64_t kSilenceNs = 3 * kSecond;
 constexpr std::int64_t kLateNs = 30 * kSecond;      // for ranks that come when all is over
 constexpr std::int64_t kFarewellNs = 10 * kSecond;  // for the agents to end
 
@@ -134,7 +131,7 @@ class Hub {
   }
 
   int timeout_ms() const {
-    if (lost_since_ns_ != 0 && !is_told_) return static_cast<int>(kLossNs / 1'000'000);
+    if (lost_.any() && !is_told_) return static_cast<int>(LostRanks::kTogetherNs / 1'000'000);
     return is_complete() ? 10'000 : 200;
   }
 
@@ -577,27 +574,25 @@ class Hub {
 
   void lose(int rank, const std::string& how) {
     agents_.at(rank)->is_open = false;
-    lost_[how].insert(rank);
-    if (lost_since_ns_ == 0) lost_since_ns_ = monotonic_ns();
+    lost_.add(rank, how, monotonic_ns());
   }
 
   void lose_silent(int rank, int error) {
-    lose(rank, fmt::format("is not heard any more: {}", std::strerror(error)));
-    silent_hosts_.insert(host_of(rank));
+    agents_.at(rank)->is_open = false;
+    lost_.add_silent(rank, host_of(rank), error, monotonic_ns());
   }
 
-  std::int64_t loss_wait_ns() const {
-    const bool is_more_near = std::any_of(agents_.begin(), agents_.end(), [&](const auto& agent) {
-      return agent.second->is_open && silent_hosts_.contains(host_of(agent.first));
+  bool is_heard(const std::string& host) const {
+    return std::any_of(agents_.begin(), agents_.end(), [&](const auto& agent) {
+      return agent.second->is_open && host_of(agent.first) == host;
     });
-    return is_more_near ? kSilenceNs : kLossNs;
   }
 
   void look_at_clock() {
     const std::int64_t now = monotonic_ns();
     if (ends_by_ns_ != 0 && (is_complete() || now > ends_by_ns_)) is_over_ = true;
-    if (!is_told_ && lost_since_ns_ != 0 && now > lost_since_ns_ + loss_wait_ns())
-      tell_loss(loss_text());
+    if (!is_told_ && lost_.is_due(now, [&](const std::string& host) { return is_heard(host); }))
+      tell_loss(lost_.text([&](int rank) { return host_of(rank); }));
     if (!is_told_ && size_ > 0 && !is_complete() && now > wait_until_ns_) tell_loss(absence_text());
   }
 
@@ -608,28 +603,9 @@ class Hub {
     for (auto& [id, program] : programs_) tell(*program, ZygoteLost{loss_, true});
   }
 
-  std::string loss_text() const {
-    std::string text;
-    for (const auto& [how, ranks] : lost_) {
-      std::map<std::string, std::vector<int>> by_host;
-      for (const int rank : ranks) by_host[host_of(rank)].push_back(rank);
-      for (const auto& [host, some] : by_host)
-        text += fmt::format("{}{} on {} {}", text.empty() ? "" : "; ", rank_spans_text(some), host,
-                            plural(how, some.size()));
-    }
-    return text;
-  }
-
   std::string host_of(int rank) const {
     const std::size_t place = static_cast<std::size_t>(rank);
     return place < hosts_.size() ? hosts_[place].host : agents_.at(rank)->who.host;
-  }
-
-  static std::string plural(const std::string& how, std::size_t count) {
-    if (count == 1) return how;
-    if (how.starts_with("was ")) return "were " + how.substr(4);
-    if (how.starts_with("is ")) return "are " + how.substr(3);
-    return how;
   }
 
   std::string absence_text() const {
@@ -653,9 +629,7 @@ class Hub {
   std::map<std::uint64_t, std::unique_ptr<Worker>> workers_;
   std::vector<std::uint64_t> ended_;
   std::map<ino_t, std::weak_ptr<Team>> teams_;
-  std::map<std::string, std::set<int>> lost_;  // by how
-  std::set<std::string> silent_hosts_;
-  std::int64_t lost_since_ns_ = 0;
+  LostRanks lost_;
   std::string loss_;
   bool is_told_ = false;
   pid_t own_agent_ = 0;

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -15,6 +16,7 @@
 #include "launched/handshake.h"
 #include "launched/hosts.h"
 #include "launched/link.h"
+#include "launched/lost_ranks.h"
 #include "launched/world.h"
 
 namespace distgrad {
@@ -209,6 +211,33 @@ TEST(Hosts, AreNamedSoThatTheyDiffer) {
       label_hosts({{"vm", "10.0.0.1"}, {"vm", "10.0.0.1"}, {"vm", "10.0.0.2"}, {"n3", "10.0.0.3"}});
   EXPECT_EQ(hosts_text(two), "ranks 0-1 on vm (10.0.0.1), rank 2 on vm (10.0.0.2), rank 3 on n3");
   EXPECT_EQ(rank_spans_text({0, 1, 2, 5}), "ranks 0-2 and 5");
+}
+
+TEST(LostRanks, AreReportedTogetherInTheirOrder) {
+  const auto host_of = [](int rank) { return rank < 2 ? "a" : "b"; };
+  LostRanks lost;
+  EXPECT_FALSE(lost.is_due(1'000'000'000'000, [](const std::string&) { return true; }));
+  lost.add(3, "died", 100);
+  lost.add(0, "was ended by SIGTERM", 110);
+  lost.add(1, "was ended by SIGTERM", 120);
+  lost.add(2, "died", 130);
+  EXPECT_EQ(lost.text(host_of), "ranks 2-3 on b died; ranks 0-1 on a were ended by SIGTERM");
+  EXPECT_FALSE(lost.is_due(100, [](const std::string&) { return true; }));
+  EXPECT_TRUE(lost.is_due(1'000'000'000, [](const std::string&) { return true; }))
+      << "no host fell silent";
+}
+
+TEST(LostRanks, OfAHostThatFallsSilentTheOthersFollow) {
+  LostRanks lost;
+  lost.add_silent(3, "b", ETIMEDOUT, 100);
+  const auto is_b = [](const std::string& host) { return host == "b"; };
+  const auto none = [](const std::string&) { return false; };
+  EXPECT_FALSE(lost.is_due(1'000'000'000, is_b)) << "rank 2 of it is still heard";
+  EXPECT_TRUE(lost.is_due(1'000'000'000, none)) << "no rank of it is";
+  EXPECT_TRUE(lost.is_due(10'000'000'000, is_b)) << "only so long";
+  lost.add_silent(2, "b", ETIMEDOUT, 200);
+  EXPECT_EQ(lost.text([](int) { return "b"; }),
+            "ranks 2-3 on b are not heard any more: Connection timed out");
 }
 
 }  // namespace
