@@ -1,5 +1,7 @@
 #include "pool/worker_pool.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -28,6 +30,9 @@ constexpr int kKeptRanks = 24;      // idle ranks that are kept for a world size
 constexpr int kMaxZygotesLost = 3;  // in a row, without a case being completed
 constexpr std::int64_t kLoadNs =
     std::int64_t{300} * 1'000'000'000;  // for a zygote to say that it is ready, on a busy machine
+constexpr std::int64_t kImportNs =
+    std::int64_t{900} * 1'000'000'000;  // for the user's code besides, after which it gives that up
+constexpr double kTorchS = 3;  // what torch may take, before it is said that something is imported
 
 // Filling up costs a system call a rank: not with every reply, but before the workers run out.
 constexpr std::size_t kRefillBelow = 48;
@@ -177,6 +182,19 @@ void WorkerPool::tell_of_loading() {
   for (const auto& team : teams_)
     if (const auto loading = team->loading())
       return options_.on_loading(loading->subject, loading->seconds);
+  for (std::size_t i = 0; i < zygotes_.size(); ++i) {
+    if (!zygotes_[i] || zygotes_[i]->is_ready()) continue;
+    const auto seconds = static_cast<double>(monotonic_ns() - zygotes_[i]->started_ns()) * 1e-9;
+    if (const std::string text = imports_text(i); !text.empty() && seconds > kTorchS)
+      return options_.on_loading(text, seconds);
+  }
+}
+
+// What a zygote imports before it is ready.
+std::string WorkerPool::imports_text(std::size_t zygote_place) const {
+  const std::size_t program = zygote_place % options_.rank_commands.size();
+  if (program >= options_.imports.size()) return "";
+  return fmt::format("{}", fmt::join(options_.imports[program], ", "));
 }
 
 int WorkerPool::poll_timeout_ms(Patience patience) const {
@@ -327,7 +345,9 @@ void WorkerPool::serve_zygotes() {
       replace_zygote(zygotes_[i], why);
     } else if (zygotes_[i]->has_ended()) {
       replace_zygote(zygotes_[i], "");
-    } else if (!zygotes_[i]->is_ready() && monotonic_ns() > zygotes_[i]->started_ns() + kLoadNs) {
+    } else if (!zygotes_[i]->is_ready() &&
+               monotonic_ns() > zygotes_[i]->started_ns() + kLoadNs +
+                                    (imports_text(i).empty() ? 0 : kImportNs)) {
       throw SystemError(zygotes_[i]->command()[0] + " does not get ready");
     }
   }

@@ -33,6 +33,8 @@ struct WorkerPoolOptions {
   // Programs that speak the rank protocol, with arguments. The first one is started at once, as a
   // simulator; others with the first case for them.
   std::vector<std::vector<std::string>> rank_commands;
+  // For each of them what it imports of the user's before it is ready; may be empty.
+  std::vector<std::vector<std::string>> imports = {};
   int simulators = 0;  // at most; 0: one a core
   // Teams of one world that work side by side, at most: a case that waits for something keeps one
   // of them.
@@ -45,8 +47,8 @@ struct WorkerPoolOptions {
   // The axes of meshes that are laid over a launcher's processes in this order
   // (model/mesh_order.h); other meshes lie as they are.
   std::vector<std::string> mesh_order = {};
-  // Called while ranks import a subject, which is no part of a case's time, with what was asked for
-  // and the seconds so far.
+  // Called while ranks, or a program before it forks them, import a subject, which is no part of a
+  // case's time, with what was asked for and the seconds so far.
   std::function<void(const std::string& subject, double seconds)> on_loading = {};
 };
 
@@ -105,6 +107,7 @@ class WorkerPool {
   void replace_zygote(std::unique_ptr<ZygoteProcess>& zygote, const std::string& why);
   void collect();
   void tell_of_loading();
+  std::string imports_text(std::size_t zygote_place) const;
   bool settle_failure(Team& team);
   void requeue(std::vector<std::unique_ptr<Job>> jobs);
   std::optional<Completion> take_done(std::optional<Ticket> ticket);

@@ -112,9 +112,12 @@ const Interpreter& Interpreters::find(const std::string& asked) {
 }
 
 std::vector<std::string> python_rank_command(const std::string& interpreter,
-                                             const std::string& preload) {
-  if (preload.empty()) return {interpreter, rank_program()};
-  return {interpreter, rank_program(), "--preload", preload};
+                                             const std::string& preload,
+                                             const std::vector<std::string>& imports) {
+  std::vector<std::string> command = {interpreter, rank_program()};
+  if (!preload.empty()) command.insert(command.end(), {"--preload", preload});
+  for (const std::string& place : imports) command.insert(command.end(), {"--import", place});
+  return command;
 }
 
 std::vector<std::string> python_functions_command(const std::string& interpreter,

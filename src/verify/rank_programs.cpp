@@ -49,23 +49,43 @@ bool makes_torch_import_dynamo(const std::string& subject) {
   return std::ranges::any_of(parts_of(subject), part_makes_torch_import_dynamo);
 }
 
+// The files and modules of these subjects that are not torch's, in the order of the subjects.
+std::vector<std::string> places_of(const std::set<std::string>& subjects) {
+  std::vector<std::string> places;
+  for (const std::string& subject : subjects)
+    for (const SubjectPart& part : parts_of(subject)) {
+      const bool is_users = part.is_python() && !part.is_reference() && !part.is_in_place() &&
+                            part.place != "torch" && !part.place.starts_with("torch.");
+      if (is_users && std::ranges::find(places, part.place) == places.end())
+        places.push_back(part.place);
+    }
+  return places;
+}
+
 }  // namespace
 
 RankPrograms::RankPrograms(std::span<const Case> cases, Interpreters* interpreters,
                            bool simulate_only)
-    : commands_{{rank_executable()}} {
+    : commands_{{rank_executable()}}, imports_(1) {
   const auto runs = [&](const Case& c) {
     return c.skip_reason.empty() && has_python_ranks(c) && (!simulate_only || calls_code(c));
   };
-  std::set<std::string> subjects;
-  for (const Case& c : cases)
-    if (runs(c)) subjects.insert(c.subject);
-  const bool imports_dynamo =
-      std::any_of(subjects.begin(), subjects.end(), makes_torch_import_dynamo);
+  std::map<std::string, std::set<std::string>> subjects;  // by interpreter
+  // Where a program calls code, what that takes out of autograd may have to be watched from before
+  // its import on, and its file is loaded for each case: ranks import by themselves.
+  std::set<std::string> call_code;  // interpreters
+  for (const Case& c : cases) {
+    if (!runs(c)) continue;
+    subjects[c.python].insert(c.subject);
+    if (calls_code(c)) call_code.insert(c.python);
+  }
   for (const Case& c : cases) {
     if (!runs(c) || !by_python_.emplace(c.python, commands_.size()).second) continue;
-    commands_.push_back(python_rank_command(interpreters->find(c.python).path,
-                                            imports_dynamo ? "torch._dynamo" : ""));
+    const bool imports_dynamo = std::ranges::any_of(subjects[c.python], makes_torch_import_dynamo);
+    imports_.push_back(call_code.contains(c.python) ? std::vector<std::string>{}
+                                                    : places_of(subjects[c.python]));
+    commands_.push_back(python_rank_command(
+        interpreters->find(c.python).path, imports_dynamo ? "torch._dynamo" : "", imports_.back()));
   }
 }
 

@@ -18,6 +18,8 @@ class RankPrograms {
   RankPrograms(std::span<const Case> cases, Interpreters* interpreters, bool simulate_only);
 
   const std::vector<std::vector<std::string>>& commands() const { return commands_; }
+  // For each command the user's files and modules that it imports before it forks ranks.
+  const std::vector<std::vector<std::string>>& imports() const { return imports_; }
 
   // Places in commands().
   int of(const Case&) const;
@@ -25,6 +27,7 @@ class RankPrograms {
 
  private:
   std::vector<std::vector<std::string>> commands_;
+  std::vector<std::vector<std::string>> imports_;
   std::map<std::string, int> by_python_;  // as the case names it
 };
 

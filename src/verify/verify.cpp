@@ -241,6 +241,7 @@ class Verification {
 Verifier::Verifier(std::span<const Case> all, const VerifyOptions& options) : options_(options) {
   RankPrograms programs(all, options.interpreters, options.simulate_only);
   WorkerPoolOptions pool{.rank_commands = programs.commands(),
+                         .imports = programs.imports(),
                          .teams = options.jobs,
                          .mesh_order = options.mesh_order};
   if (Leader* launched = leader())

@@ -12,12 +12,16 @@ import sysconfig
 import traceback
 
 from . import adapters_names as names
-from . import garbage
+from . import garbage, warned
 from .call import SubjectError
 
 _FRAMES = 8
 
 loaded = set()  # places of the user's modules that this process has imported, or tried to
+# Places whose modules are there since before this rank was forked (importing.py): what they printed
+# and warned of.
+imported = {}
+refused = {}  # places that could not be imported then: why
 
 
 def load_module(place):
@@ -25,6 +29,12 @@ def load_module(place):
     sys.path, or a MODULE with the current folder on sys.path, as `python -m` has it."""
     if place.partition(".")[0] != "torch":
         loaded.add(place)
+    if place in refused:
+        raise SubjectError(refused[place])
+    if place in imported:
+        output, found = imported.pop(place)
+        print(*output, end="")
+        warned.again(found)
     return _load_file(place) if place.endswith(".py") else _load_named(place)
 
 

@@ -15,6 +15,7 @@ import sys
 
 
 _is_silent = False
+_prompt = ""
 
 
 @contextlib.contextmanager
@@ -28,17 +29,26 @@ def silent():
         _is_silent = False
 
 
-def install(rank, world_size):
-    """For this process. PYTHONBREAKPOINT, where set, goes on to say what breakpoint() does."""
-
-    def stop(*, header=None, **_):
-        if _is_silent:
-            return
-        _RankPdb(f"(Pdb rank {rank} of {world_size}) ", header).set_trace(sys._getframe(1))
-
-    pdb.set_trace = stop
+def install():
+    """Before any of the user's modules binds it to a name of its own. PYTHONBREAKPOINT, where set,
+    goes on to say what breakpoint() does."""
+    pdb.set_trace = _stop
     if "PYTHONBREAKPOINT" not in os.environ:
-        sys.breakpointhook = stop
+        sys.breakpointhook = _stop
+
+
+def stop_as(rank, world_size):
+    """From now on breakpoints stop, with these in the prompt."""
+    global _prompt
+    _prompt = f"(Pdb rank {rank} of {world_size}) "
+
+
+def _stop(*, header=None, **_):
+    if _is_silent:
+        return
+    if not _prompt:
+        raise RuntimeError("breakpoint: this process is no rank")
+    _RankPdb(_prompt, header).set_trace(sys._getframe(1))
 
 
 class _RankPdb(pdb.Pdb):
@@ -62,18 +72,21 @@ class _RankPdb(pdb.Pdb):
 
 
 def _terminal():
-    """A descriptor of the driver's terminal. The driver is the parent of the process that forked
-    this one."""
-    for fd in range(3):
-        try:
-            path = os.readlink(f"/proc/{_parent(os.getppid())}/fd/{fd}")
-            opened = os.open(path, os.O_RDWR | os.O_NOCTTY) if path.startswith("/dev/") else -1
-        except OSError:
-            continue
-        if opened >= 0 and os.isatty(opened):
-            return opened
-        if opened >= 0:
-            os.close(opened)
+    """A descriptor of the driver's terminal. The driver is the next of this process's ancestors
+    that has one."""
+    process = os.getppid()
+    while process > 1:
+        for fd in range(3):
+            try:
+                path = os.readlink(f"/proc/{process}/fd/{fd}")
+                opened = os.open(path, os.O_RDWR | os.O_NOCTTY) if path.startswith("/dev/") else -1
+            except OSError:
+                continue
+            if opened >= 0 and os.isatty(opened):
+                return opened
+            if opened >= 0:
+                os.close(opened)
+        process = _parent(process)
     raise RuntimeError("breakpoint: distgrad runs without a terminal, so there is none to debug in")
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import os
+import resource
 import signal
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
@@ -53,6 +54,15 @@ def kill_group(pid):
     """What a process that has set_group started as well, if that has no group of its own."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
+
+
+def limit_memory(allowed, for_good=True):
+    """So many bytes more than there are now. Not `for_good`: the limit may be raised again."""
+    with open("/proc/self/status") as file:
+        held = 1024 * next(int(line.split()[1]) for line in file if line.startswith("VmData:"))
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = held + allowed if most == resource.RLIM_INFINITY else min(held + allowed, most)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit if for_good else most))
 
 
 def set_name(name):

@@ -3,19 +3,17 @@
 import contextlib
 import functools
 import os
-import re
 import sys
 import threading
 import time
 import traceback
-import warnings
 
 import torch
 import torch.distributed as dist
 
 from . import board as places
 from . import debugging
-from . import adapters_loading, times
+from . import adapters_loading, times, warned
 from .adapters_results import private_copy
 from .anchors import anchored, attached
 from .call import NeedsFreshRank, NotOffered, SubjectError
@@ -35,10 +33,6 @@ from .values import DTYPES, part_of, rank_names, value_on
 _TRACEBACK_LINES = 15
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
-_IGNORED_WARNINGS = (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning)
-# Ours, from the mode in which ranks run and not from the user's program.
-_OWN_WARNING = "use_deterministic_algorithms(True"
-
 _TRANSPORT_WORDS = ("gloo/", "Connection ", "NCCL error", "CUDA error", "CUDA out of memory")
 
 class Runner:
@@ -56,10 +50,7 @@ class Runner:
         result = {"loss": 0.0, "loss_shape": [], "gradients": [], "steps": [], "skipped": ""}
         self.board.enter(-1, places.FORWARD)
         threads = set(threading.enumerate())
-        with warnings.catch_warnings(record=True) as caught, torch.enable_grad():
-            warnings.simplefilter("always")
-            for category in _IGNORED_WARNINGS:
-                warnings.simplefilter("ignore", category)
+        with warned.caught() as caught, torch.enable_grad():
             try:
                 is_asked_for = "drive" not in request and not request.get("observe", False)
                 with contextlib.nullcontext() if is_asked_for else debugging.silent():
@@ -69,7 +60,7 @@ class Runner:
             except BaseException as error:  # also what a user's sys.exit() raises
                 result["error"] = self._error(error, request["program"])
         left = [t.name for t in threading.enumerate() if t not in threads]
-        result["warnings"] = (_texts_of(caught) + result.pop("left_behind", []) +
+        result["warnings"] = (warned.texts_of(caught) + result.pop("left_behind", []) +
                               [f"the code left a thread running: {name}" for name in left])
         result["composed"] = take_composed()
         return result
@@ -358,15 +349,6 @@ def _summed_where_present(group, gradient, leaf):
 
 
 # ---- what went wrong
-
-
-def _texts_of(caught):
-    texts = {}
-    for warning in caught:
-        text = re.sub(r"\s*\(Triggered internally at [^)]*\)\s*$", "", str(warning.message))
-        if _OWN_WARNING not in text:
-            texts[cut(text)] = None
-    return list(texts)
 
 
 def _kind_of(error):

@@ -7,8 +7,6 @@
     KIND=SUBJECT+KIND=SUBJECT                      each for one collective; `reference` runs the
                                                    others
     SUBJECT@MODE                                   run as modes.py says
-
-Nothing here runs before the fork: the user's modules are imported in the rank.
 """
 
 import dataclasses

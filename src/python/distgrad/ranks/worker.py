@@ -3,8 +3,8 @@ fails."""
 
 import ctypes
 import faulthandler
+import functools
 import os
-import resource
 import signal
 import sys
 import time
@@ -17,7 +17,7 @@ from . import times
 from . import debugging, noting
 from .board import Board
 from .frames import BadFrame, Channel, FrameWriter
-from .process import set_name, wait_for_a_free_core
+from .process import limit_memory, set_name, wait_for_a_free_core
 from .runner import Runner
 from .simulator import Simulator
 
@@ -135,15 +135,8 @@ def be_worker(role, rank, world_size, socket, board, output):
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(places.local_rank(rank)),
                       WORLD_SIZE=str(world_size),
                       LOCAL_WORLD_SIZE=str(places.local_size(world_size)))
-    torch.set_num_threads(1)
-    # What is warned of once a process would be missing from later cases
-    torch.set_warn_always(True)
-    # New memory is filled with NaN: what reads memory that nobody wrote fails always and not by
-    # luck. (use_deterministic_algorithms would do the same, and import torch.compile's modules for
-    # a second or two.)
-    torch.set_deterministic_debug_mode("warn")
-    torch.utils.deterministic.fill_uninitialized_memory = True
-    debugging.install(rank, world_size)
+    set_up()
+    debugging.stop_as(rank, world_size)
     status = 0
     try:
         Worker(role, rank, world_size, socket, board, output).serve()
@@ -161,17 +154,26 @@ def be_worker(role, rank, world_size, socket, board, output):
     os._exit(status)
 
 
+@functools.cache
+def set_up():
+    """What ranks have in common, before any of the user's modules, which may have it otherwise."""
+    debugging.install()
+    torch.set_num_threads(1)
+    # What is warned of once a process would be missing from later cases
+    torch.set_warn_always(True)
+    # New memory is filled with NaN: what reads memory that nobody wrote fails always and not by
+    # luck. (use_deterministic_algorithms would do the same, and import torch.compile's modules for
+    # a second or two.)
+    torch.set_deterministic_debug_mode("warn")
+    torch.utils.deterministic.fill_uninitialized_memory = True
+
+
 def _limit_memory(world_size):
     """The ranks of a world share what the driver allows (--max-memory). CUDA reserves addresses as
     if they were memory: once it is there, nothing is limited."""
     allowed = int(os.environ.get("DISTGRAD_MAX_MEMORY", 0)) // max(1, world_size)
-    if not allowed or torch.cuda.is_available():
-        return
-    with open("/proc/self/status") as file:
-        held = 1024 * next(int(line.split()[1]) for line in file if line.startswith("VmData:"))
-    _, most = resource.getrlimit(resource.RLIMIT_DATA)
-    limit = held + allowed if most == resource.RLIM_INFINITY else min(held + allowed, most)
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    if allowed and not torch.cuda.is_available():
+        limit_memory(allowed)
 
 
 def _save_coverage():

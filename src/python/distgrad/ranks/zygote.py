@@ -1,8 +1,8 @@
 """The zygote: loads torch once and forks a rank whenever the driver asks, so that a rank starts in
 milliseconds.
 
-It starts no thread and runs no autograd, for neither survives a fork. All user's code is imported
-in the ranks.
+It starts no thread and runs no autograd, for neither survives a fork. The user's code is imported
+in the ranks, or once in a process that goes on as the zygote (importing.py).
 """
 
 import importlib
@@ -143,12 +143,16 @@ class Zygote:
 
 
 def main(arguments):
-    preload = ""
-    if len(arguments) > 2 and arguments[0] == "--preload":
-        preload, arguments = arguments[1], arguments[2:]
+    preload, places = "", []
+    while len(arguments) > 2 and arguments[0] in ("--preload", "--import"):
+        if arguments[0] == "--preload":
+            preload = arguments[1]
+        else:
+            places.append(arguments[1])
+        arguments = arguments[2:]
     if len(arguments) != 2 or arguments[0] != "--zygote" or not arguments[1].isdigit():
-        print("usage: python -m distgrad.ranks [--preload MODULES] --zygote FD (distgrad starts"
-              " this itself)", file=sys.stderr)
+        print("usage: python -m distgrad.ranks [--preload MODULES] [--import PLACE]... --zygote FD"
+              " (distgrad starts this itself)", file=sys.stderr)
         return 2
     set_name("dg zygote")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -158,6 +162,12 @@ def main(arguments):
     adopt_orphans()
     torch, worker = _load(preload)
     times.write()
+    if places:
+        from .importing import imported
+
+        worker.set_up()
+        if imported(places):
+            times.write()
     start = Zygote(int(arguments[1])).serve(torch.__version__)
     if start is not None:
         times.forget()
