@@ -24,9 +24,9 @@ class Interpreters {
 };
 
 // The command that makes an interpreter a rank program. Throws SystemError where distgrad's Python
-// files are not found. `preload`: torch's modules, "a,b", that are imported before ranks are forked;
-// they must start no thread. "": none. `imports`: files and modules of the user's that are imported
-// then, too, where that is as good as an import in each rank.
+// files are not found. `preload`: torch's modules, "a,b", that are imported before ranks are
+// forked; they must start no thread. "": none. `imports`: files and modules of the user's that are
+// imported then, too, where that is as good as an import in each rank.
 std::vector<std::string> python_rank_command(const std::string& interpreter,
                                              const std::string& preload = {},
                                              const std::vector<std::string>& imports = {});

@@ -148,8 +148,8 @@ def _handlers():
 
 @contextlib.contextmanager
 def _asking():
-    """A list of what is asked meanwhile that has another answer on a rank. torch's own modules, which
-    have the world as defaults of parameters, may as well be imported before it is there."""
+    """A list of what is asked meanwhile that has another answer on a rank. torch's own modules,
+    which have the world as defaults of parameters, may as well be imported before it is there."""
     asked = []
     world = distributed_c10d._WorldMeta.WORLD
 
