@@ -392,6 +392,31 @@ std::vector<int> ranks_lacking(const Look& look) {
   return {};
 }
 
+// Right in the lists of which root has the same number as in the world, and nothing in the others.
+std::string forgets_root_elsewhere(const Look& look) {
+  if (!traits(look.m.call().kind).takes_root) return "";
+  const int root = look.m.call().root;
+  const auto is_same = [&](std::size_t rank) {
+    for (const auto& ranks : look.m.partition)
+      if (std::find(ranks.begin(), ranks.end(), static_cast<int>(rank)) != ranks.end())
+        return ranks[static_cast<std::size_t>(root)] == root;
+    return false;
+  };
+  bool has_same = false, has_others = false;
+  const bool holds =
+      for_all(look, [&](const PieceOf& to, const PieceOf&, const Block& seen, const Block& right) {
+        if (right.is_zero) return seen.is_zero;
+        const bool same = is_same(to.rank);
+        has_same = has_same || same;
+        has_others = has_others || !same;
+        return same ? seen.of_right == 1.0 : seen.is_zero;
+      });
+  return holds && has_same && has_others
+             ? "is right in the groups whose root has the same number in the group as in the "
+               "world, and gives nothing in the others."
+             : "";
+}
+
 // Of each rank's cotangents those count that are of its own list in another group of the program.
 std::string counts_in_other_group(const Look& look) {
   for (const Group& group : look.m.program->groups) {
@@ -594,6 +619,9 @@ constexpr std::array kGeneral = std::to_array<WrongBackward>({
     {"zero-input", divides_at_zero, "", "", kZeroRemedy},
     {"wrong-group", counts_in_other_group, "", "",
      "Hand the group of the forward call to the collective in backward, too."},
+    {"missing-reduction", forgets_root_elsewhere, "", "",
+     "Look for a rank within the group, as get_rank(group) gives it, that is compared with src or "
+     "dst, which are ranks of the world; else for a detach, a no_grad or a branch on a rank."},
     {"missing-reduction",
      lacks_some,
      "",

@@ -202,6 +202,24 @@ TEST(Names, OfGroupsThatDoTheSameAsOne) {
   EXPECT_EQ(one_group.formula, "x̄_0 = ȳ_0 + ȳ_1; x̄_1 = ȳ_0 + ȳ_1; x̄_2 = ȳ_2; x̄_3 = ȳ_3");
 }
 
+// `if get_rank(group) != src` in a backward, where src is a rank of the world.
+TEST(Names, OfARootThatIsMissedInSomeGroups) {
+  const auto onto_root = [](int r, int k) { return r % 2 == 0 && r / 2 == k / 2; };
+  MatrixWorld world(4, a_call(kBroadcast), {2}, {2}, by_coefficients(onto_root));
+  world.program.groups = {{"tp", {{0, 1}, {2, 3}}, false}};
+  std::get<CollectiveCall>(world.program.steps[0].what).group = "tp";
+  const auto missed =
+      world.found(by_coefficients([&](int r, int k) { return r == 0 && onto_root(r, k); }));
+  EXPECT_EQ(missed.finding, "missing-reduction");
+  EXPECT_THAT(missed.happened, testing::HasSubstr("same number in the group as in the world"));
+  EXPECT_THAT(missed.remedy, testing::HasSubstr("get_rank(group)"));
+  const auto other =
+      world.found(by_coefficients([&](int r, int k) { return r == 2 && onto_root(r, k); }));
+  EXPECT_EQ(other.finding, "missing-reduction");
+  EXPECT_THAT(other.happened, testing::HasSubstr("lacks the cotangents of ranks 0 and 1"))
+      << "the group in which both are the same";
+}
+
 // A sum whose backward passes on is right for one loss that all ranks compute; what else passes on
 // is right for none.
 TEST(Names, OfPassingOnWhatIsRightInstead) {
