@@ -354,7 +354,7 @@ Judgement judge_collective(CollectiveKind kind, ReduceOp op,
   return j;
 }
 
-void judge_together(std::vector<Judgement>& module) {
+void note_other_conventions(std::vector<Judgement>& module) {
   std::map<std::string, std::set<std::string>>
       offered;  // by collective and op, what some function for it is right for
   for (const Judgement& j : module)
@@ -368,14 +368,12 @@ void judge_together(std::vector<Judgement>& module) {
         }));
     if (votes > most_votes) most = objective, most_votes = votes;
   }
-  for (Judgement& j : module) {
-    if (!has_a_convention(j) || offered[j.name].contains(most)) continue;
-    j.wrong = true;
-    j.explanation = fmt::format(
-        "right for the objective \"{}\" only, while the subject's other collectives are right for "
-        "\"{}\": no loss fits both",
-        j.right_for.front(), most);
-  }
+  for (Judgement& j : module)
+    if (has_a_convention(j) && !offered[j.name].contains(most))
+      j.beside_others = fmt::format(
+          "right for \"{}\", where most of the subject's collectives are right for \"{}\". Both "
+          "fit one program only where it uses each as its type says",
+          j.right_for.front(), most);
 }
 
 }  // namespace distgrad

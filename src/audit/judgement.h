@@ -43,12 +43,14 @@ struct Judgement {
   OutcomeCounts counts{};                // of all cases that count for the convention
   int right = 0,
       judged = 0;  // cases by that convention, of two ranks or more; without the aspects on request
-  std::string signature;  // "P->R", in the terms of spmd_types; "" where no objective is right
-  std::string rule;       // "adjoint", "identity-backward", ...
-  bool wrong =
-      false;  // right under no objective, or under another than the module's other collectives
+  std::string signature;    // "P->R", in the terms of spmd_types; "" where no objective is right
+  std::string rule;         // "adjoint", "identity-backward", ...
+  bool wrong = false;       // right under no objective
   bool only_fails = false;  // no gradient is wrong, and some cases end without one
   std::string explanation;  // of what is wrong; a sentence or a few
+  // That most of the subject's collectives are right for other losses, which is no mistake: a
+  // module may have functions for values of several types.
+  std::string beside_others;
   std::optional<Measured>
       measured;  // the backward of one of the first cases; absent: it could not be measured
   bool is_measured_elsewhere =
@@ -68,9 +70,9 @@ struct Judgement {
 Judgement judge_collective(CollectiveKind, ReduceOp, const std::vector<TrialResult>& results,
                            const std::string& objective);
 
-// Marks as wrong what follows another convention than most of a module's collectives, where the
-// module has nothing else for it.
-void judge_together(std::vector<Judgement>& module);
+// Fills `beside_others` of what follows another convention than most of a module's collectives,
+// where the module has nothing else for it.
+void note_other_conventions(std::vector<Judgement>& module);
 
 // "all_reduce product"; the op only where the kind takes one.
 std::string row_name(CollectiveKind, ReduceOp);

@@ -16,6 +16,12 @@ bool has_one_of(const std::string& text, const std::string_view (&words)[N]) {
                      [&](std::string_view w) { return text.find(w) != text.npos; });
 }
 
+// "model parallel group is not initialized": it keeps its groups itself, and nobody has made them.
+bool lacks_its_groups(const std::string& message) {
+  constexpr std::string_view kWords[] = {"not initialized", "not been initialized"};
+  return has_one_of(message, kWords);
+}
+
 // A refusal says that it is one.
 bool says_that_it_refuses(const TrialResult& t) {
   constexpr std::string_view kRefusals[] = {"NotImplemented", "not implemented", "not supported",
@@ -26,7 +32,7 @@ bool says_that_it_refuses(const TrialResult& t) {
   constexpr std::string_view kNoDimension[] = {"0-dim tensor", "zero-dimensional",
                                                "tensor has no dimensions"};
   const std::string& message = t.result.error->message;
-  return has_one_of(message, kRefusals) ||
+  return has_one_of(message, kRefusals) || lacks_its_groups(message) ||
          (t.trial.program == "scalar" && has_one_of(message, kNoDimension));
 }
 
@@ -77,7 +83,11 @@ std::string reason_of(const TrialResult& t) {
   if (!t.result.error) return first_line(t.result.why);
   if (is_refused_by_gloo(t))
     return "takes operands of one size only (Gloo: received data size doesn't match expected size)";
-  return first_line(t.result.error->message);
+  const std::string& message = t.result.error->message;
+  return first_line(message) +
+         (lacks_its_groups(message)
+              ? " (a function setup(groups) in the file can give it its groups: docs/your-code.md)"
+              : "");
 }
 
 std::string error_text(const TrialResult& t) {

@@ -250,9 +250,11 @@ std::string failures(const std::vector<Judgement>& judgements, const Names& name
 // Not failures, but worth knowing.
 std::string notes(const std::vector<Judgement>& judgements, const Names& names, std::size_t width) {
   Sayings sayings;
-  for (const Judgement& j : judgements)
+  for (const Judgement& j : judgements) {
+    if (!j.beside_others.empty()) sayings.add(j.beside_others, names.of(j));
     for (const Note& note : j.notes)
       if (j.offered) sayings.add(note.text, names.of(j));
+  }
   return sayings.text(width);
 }
 

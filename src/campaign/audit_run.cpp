@@ -161,7 +161,7 @@ std::vector<Judgement> Audit::judge() {
       take_measured(judgements.back(), found->second, is_right(judged_[r], measured_case_[r]));
   }
   if (options_.objective.empty() && options_.collectives.empty() && !was_cut_short())
-    judge_together(judgements);
+    note_other_conventions(judgements);
   return judgements;
 }
 

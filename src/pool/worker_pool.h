@@ -33,8 +33,6 @@ struct WorkerPoolOptions {
   // Programs that speak the rank protocol, with arguments. The first one is started at once, as a
   // simulator; others with the first case for them.
   std::vector<std::vector<std::string>> rank_commands;
-  // For each of them what it imports of the user's before it is ready; may be empty.
-  std::vector<std::vector<std::string>> imports = {};
   int simulators = 0;  // at most; 0: one a core
   // Teams of one world that work side by side, at most: a case that waits for something keeps one
   // of them.
@@ -50,6 +48,8 @@ struct WorkerPoolOptions {
   // Called while ranks, or a program before it forks them, import a subject, which is no part of a
   // case's time, with what was asked for and the seconds so far.
   std::function<void(const std::string& subject, double seconds)> on_loading = {};
+  // What each of rank_commands imports of the user's before it is ready; may be empty.
+  std::vector<std::vector<std::string>> imports = {};
 };
 
 enum class QueuePosition { kLast, kNext };  // behind what waits already, or before it

@@ -241,9 +241,9 @@ class Verification {
 Verifier::Verifier(std::span<const Case> all, const VerifyOptions& options) : options_(options) {
   RankPrograms programs(all, options.interpreters, options.simulate_only);
   WorkerPoolOptions pool{.rank_commands = programs.commands(),
-                         .imports = programs.imports(),
                          .teams = options.jobs,
-                         .mesh_order = options.mesh_order};
+                         .mesh_order = options.mesh_order,
+                         .imports = programs.imports()};
   if (Leader* launched = leader())
     pool.open_elsewhere = [launched](const std::vector<std::string>& command) {
       return launched->open(command);

@@ -10,7 +10,8 @@ NAMES = ("all_gather", "allgather", "all_gather_single", "all_gather_into_tensor
          "all_gather_tensor_autograd", "all_gather_with_grad", "all_gather_with_gradient",
          "all_gather_with_backprop", "all_gather_batch_with_grad", "concat_all_gather",
          "gather_from_all", "gather_all", "gather_layer", "gather_from_model_parallel_region",
-         "gather_from_tensor_model_parallel_region")
+         "gather_from_tensor_model_parallel_region", "gather_from_parallel_region",
+         "all_gather_from_model_parallel_region", "all_gather_from_tensor_model_parallel_region")
 METHODS = {"allgather": 1, "_allgather_base": 1, "all_gather_single": 1,
            "allgather_into_tensor_coalesced": 1}
 

@@ -6,7 +6,8 @@ import torch.distributed as dist
 from .exchange import completed, summed
 
 NAMES = ("all_reduce", "allreduce", "all_reduce_tensor", "all_reduce_autograd", "all_reduce_sum",
-         "reduce_from_model_parallel_region", "reduce_from_tensor_model_parallel_region")
+         "reduce_from_model_parallel_region", "reduce_from_tensor_model_parallel_region",
+         "reduce_from_parallel_region")
 METHODS = {"allreduce": 0, "allreduce_coalesced": 0}
 
 

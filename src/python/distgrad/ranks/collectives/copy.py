@@ -1,6 +1,7 @@
 """copy: the operand itself."""
 
-NAMES = ("copy", "copy_to_model_parallel_region", "copy_to_tensor_model_parallel_region")
+NAMES = ("copy", "copy_to_model_parallel_region", "copy_to_tensor_model_parallel_region",
+         "copy_to_parallel_region")
 
 
 def simulated_copy(xs):

@@ -6,7 +6,7 @@ import torch.distributed as dist
 from .pieces import chunks_of, group_chunks, own_chunk
 
 NAMES = ("slice", "split", "scatter_to_model_parallel_region",
-         "scatter_to_tensor_model_parallel_region")
+         "scatter_to_tensor_model_parallel_region", "scatter_to_parallel_region")
 
 
 def simulated_slice(xs, dim, splits=None):
