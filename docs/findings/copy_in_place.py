@@ -31,6 +31,17 @@ def copy_of(package):
     if package == "transformers":
         from transformers.distributed.parallel_utils import _AllReduceBackward
         return lambda x: _AllReduceBackward.apply(x, world)
+    if package == "anemoi-models":
+        from anemoi.models.distributed.graph import sync_tensor
+        return lambda x: sync_tensor(x, 0, None, world, gather_in_fwd=False)
+    if package == "neuraloperator":
+        from neuralop.mpu import mappings
+        mappings.get_model_parallel_group = lambda: world
+        return mappings.copy_to_model_parallel_region
+    if package == "SwissArmyTransformer":
+        from sat.mpu import initialize, mappings
+        initialize._MODEL_PARALLEL_GROUP = world
+        return mappings.copy_to_model_parallel_region
     from physicsnemo.distributed import DistributedManager, mappings
     DistributedManager.initialize()
     DistributedManager()._groups["tensor"] = world
@@ -44,6 +55,7 @@ def main(rank, store, package):
     u = 2 * x  # its cotangent is the one that the copy's backward gets
     ((u + copy(3 * x)) * (rank + 1)).sum().backward()
     print(f"rank {rank}: {x.grad.tolist()}, right {[2.0 * (rank + 1) + 3 * (1 + 2 + 3)] * 2}")
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -31,6 +31,17 @@ def reduce_of(package):
     if package == "transformers":
         from transformers.distributed.parallel_utils import _AllReduceForward
         return lambda x: _AllReduceForward.apply(x, world)
+    if package == "anemoi-models":
+        from anemoi.models.distributed.graph import reduce_tensor
+        return lambda x: reduce_tensor(x, world)
+    if package == "neuraloperator":
+        from neuralop.mpu import mappings
+        mappings.get_model_parallel_group = lambda: world
+        return mappings.reduce_from_model_parallel_region
+    if package == "SwissArmyTransformer":
+        from sat.mpu import initialize, mappings
+        initialize._MODEL_PARALLEL_GROUP = world
+        return mappings.reduce_from_model_parallel_region
     from physicsnemo.distributed import DistributedManager, mappings
     DistributedManager.initialize()
     DistributedManager()._groups["tensor"] = world
@@ -49,6 +60,7 @@ def main(rank, store, package):
         print(f"rank {rank}: {x.grad.tolist()}, right {right}")
     except RuntimeError as error:
         print(f"rank {rank}: raises: {str(error)[:80]}")
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
