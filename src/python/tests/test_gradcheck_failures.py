@@ -1,4 +1,4 @@
-"""gradcheck where a rank raises, hangs, dies, or returns something else: told on all ranks, and
+"""gradcheck where a rank raises, hangs, dies, or returns something else: reported on all ranks, and
 nothing waits for ever.
 
     python src/python/tests/test_gradcheck_failures.py

@@ -1,8 +1,8 @@
 """What is wrong with a measured backward: a table of pure functions on it and the right one.
 
 Each takes a Pair and gives a Mistake, or None where it does not hold. Several may hold of one pair:
-they then say the same thing, and the first in the table is told, being the most specific. What is
-in no row is `other-backward`.
+they then say the same thing, and the first in the table is reported, being the most specific. What
+is in no row is `other-backward`.
 """
 
 from dataclasses import dataclass
@@ -90,9 +90,9 @@ def wrong_group(pair) -> Optional[Mistake]:
     others_dropped = all(grid[r][k] in (0, 1) for r, k in pair.pairs())
     if not (disjoint and others_dropped and 1 < len(parts) < pair.ranks):
         return None
-    told = " and ".join("{" + ", ".join(map(str, part)) + "}" for part in parts)
+    groups = " and ".join("{" + ", ".join(map(str, part)) + "}" for part in parts)
     return _mistake("wrong-group", pair,
-                    f"the cotangents were reduced over the ranks {told} by themselves")
+                    f"the cotangents were reduced over the ranks {groups} by themselves")
 
 
 def missing_reduction(pair) -> Optional[Mistake]:
