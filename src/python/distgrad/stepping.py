@@ -11,7 +11,7 @@ from typing import Optional
 
 from . import launched, saving, transport
 from .driver import compare, executable
-from .nesting import IN_RANK, refuse_in_rank
+from .nesting import refuse_in_rank
 from .step_host import Follower, Lead, StartError, run_here
 from .step_report import StepReport
 from .words import ranks_text

@@ -17,7 +17,7 @@ import torch.distributed as dist
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from gradchecks import parts, ranks, running  # noqa: E402
-from gradchecks.parts import function, gathered, matrix, me, reduced, right_sum  # noqa: E402
+from gradchecks.parts import function, matrix, me, reduced, right_sum  # noqa: E402
 
 import distgrad  # noqa: E402
 

@@ -6,7 +6,6 @@ import os
 import platform
 import socket
 import subprocess
-import sys
 import unittest
 from pathlib import Path
 

@@ -1,6 +1,5 @@
 """How subjects are loaded and their arguments mapped, without process groups."""
 
-import os
 import subprocess
 import sys
 import tempfile
