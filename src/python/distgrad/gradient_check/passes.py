@@ -5,6 +5,7 @@ from typing import Optional
 
 import torch
 
+from ..words import ranks_text
 from . import backward, forward
 from .coordinates import Coordinates, Tensor
 from .judging import Judgement, list_of, objective_texts
@@ -106,7 +107,7 @@ class Check:
                        if o["name"] == name and not o["requires_grad"]]
             if without:
                 so = "" if name in judged else ": it was not checked"
-                self._note(f"{name} does not require grad on rank{_s(without)}{so}.")
+                self._note(f"{name} does not require grad on {ranks_text(without)}{so}.")
         self._note_structures(by_rank)
         self._differentiable = [name for name in names if name in judged and all(
             any(o["name"] == name and o["requires_grad"] for o in outputs) for outputs in by_rank)]
@@ -119,7 +120,7 @@ class Check:
         for rank, outputs in enumerate(by_rank):
             kinds.setdefault(tuple(o["name"] for o in outputs), []).append(rank)
         if len(kinds) > 1:
-            structures = [f"rank{_s(ranks)}: {', '.join(names) or 'no tensor'}"
+            structures = [f"{ranks_text(ranks)}: {', '.join(names) or 'no tensor'}"
                           for names, ranks in kinds.items()]
             self._note(f"The ranks return different structures: {'; '.join(structures)}.")
 
@@ -346,7 +347,3 @@ def _same_elements(inputs):
         alike.setdefault((name, span.stop - span.start), []).append(span)
     return [[span.start + i for span in spans] for (_, size), spans in alike.items()
             for i in range(size) if len(spans) > 1]
-
-
-def _s(ranks):
-    return f"{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
