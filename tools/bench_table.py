@@ -97,7 +97,7 @@ class Bench:
         self.row(f"(b) 1,000 warm cases, N = {ranks}, against the bare Gloo loop",
                  statistics.median(ours), statistics.median(bare), "s", "<= 1.2")
         _, peer = self.peer("warm", ranks, 1000)
-        self.row(f"(b) the same against the Python peer", statistics.median(ours), peer["wall_s"],
+        self.row("(b) the same against the Python peer", statistics.median(ours), peer["wall_s"],
                  "s", "")
 
     def simulation(self):

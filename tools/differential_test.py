@@ -292,13 +292,13 @@ class Comparison:
                               f"{sorted(self.truths.by_objective)}")
                 continue
             usual = self.rounding(case, row, [name])
-            for objective, told in entry["matches"].items():
+            for objective, declared in entry["matches"].items():
                 off = self.apart(case, name, observed[name],
                                  self.truths.by_objective[objective][name])
                 eps = torch.finfo(oracle.DTYPES[case.dtype]).eps
-                if told and off > usual or not told and off <= eps:
+                if declared and off > usual or not declared and off <= eps:
                     self.complain(f"{row['subject']}: matches of {name} under {objective} is "
-                                  f"{told}, {off:.3g} off")
+                                  f"{declared}, {off:.3g} off")
 
 
 def run_batch(distgrad, folder):

@@ -110,7 +110,6 @@ class World:
         self.size = size
         mesh = scenario.get("mesh")
         self.axes = list(mesh.items()) if mesh else [("world", size)]
-        self.has_mesh = bool(mesh)
         if math.prod(n for _, n in self.axes) != size:
             raise Invalid(f"world_size {size} is not the mesh's {mesh}")
         self.coordinates = list(itertools.product(*(range(n) for _, n in self.axes)))

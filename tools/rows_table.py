@@ -41,8 +41,8 @@ class Known:
     since: tuple = (0,)
 
 
-# Each is told in docs/findings.md, but for what Gloo lacks and for shapes that the module does not
-# take.
+# Each is reported in docs/findings.md, but for what Gloo lacks and for shapes that the module does
+# not take.
 _GROUPS = "(blocks|out-of-order|strided|unequal|root-1-of-a-subgroup)"
 KNOWN = (
     Known("torch_nn", "premul_sum", "skipped",

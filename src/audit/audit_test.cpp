@@ -330,7 +330,7 @@ TEST(Judgement, OneBackwardThatRaisesDiesOrHangsIsWrong) {
   results.back() = failed("hang", "not done after 10 s", true);
   EXPECT_EQ(judged(results).rule, "adjoint, but it hangs in backward");
   results.back() = failed("exception", "RuntimeError: no such luck", false);
-  EXPECT_FALSE(judged(results).wrong) << "in forward it is told, and no more";
+  EXPECT_FALSE(judged(results).wrong) << "in forward it is noted, and no more";
 }
 
 TEST(Judgement, WhatIsRightForOneLossIsCountedAsWrongForDistributedDataParallel) {

@@ -1,7 +1,5 @@
 #include "audit/maker.h"
 
-#include <algorithm>
-
 namespace distgrad {
 
 using Json = AuditProgram::Json;

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <map>
 #include <set>
 #include <utility>
 
@@ -14,17 +13,17 @@ namespace distgrad {
 namespace {
 
 // Cases that came to nothing for the same reason.
-struct Together {
+struct SameReason {
   Outcome outcome;
   std::string reason;
   std::vector<std::string> cases;
 };
 
-bool is_told_by_reason(Outcome o) {
+bool stands_by_reason(Outcome o) {
   return o == Outcome::kRefused || o == Outcome::kRefusedInBackward || o == Outcome::kDisputed;
 }
 
-std::string text_of(const Together& t) {
+std::string text_of(const SameReason& t) {
   const std::string what = t.outcome == Outcome::kDisputed            ? "disputed"
                            : t.outcome == Outcome::kRefusedInBackward ? "refused in backward"
                                                                       : "refused";
@@ -35,22 +34,22 @@ std::string text_of(const Together& t) {
 
 std::vector<Note> notes_of(const std::vector<TrialResult>& results, CollectiveKind kind,
                            const std::string& objective) {
-  std::vector<Together> groups;
+  std::vector<SameReason> groups;
   std::set<std::pair<Outcome, Aspect>>
-      told;  // of errors the first of each kind, and of each aspect on request
+      noted;  // of errors the first of each kind, and of each aspect on request
   std::vector<Note> notes;
   for (const TrialResult& t : results) {
     if (!counts_for(t.trial, kind, objective)) continue;
     const Outcome outcome = outcome_of(t);
     if (outcome == Outcome::kRight || outcome == Outcome::kWrong) continue;
-    if (!is_told_by_reason(outcome)) {
+    if (!stands_by_reason(outcome)) {
       const Aspect aspect = is_on_request(t.trial) ? t.trial.aspect : Aspect::kRanks;
-      if (t.result.error && told.emplace(outcome, aspect).second)
+      if (t.result.error && noted.emplace(outcome, aspect).second)
         notes.push_back({outcome, error_text(t)});
       continue;
     }
     const std::string reason = reason_of(t);
-    const auto same = std::find_if(groups.begin(), groups.end(), [&](const Together& g) {
+    const auto same = std::find_if(groups.begin(), groups.end(), [&](const SameReason& g) {
       return g.outcome == outcome && g.reason == reason;
     });
     if (same == groups.end())
@@ -58,7 +57,7 @@ std::vector<Note> notes_of(const std::vector<TrialResult>& results, CollectiveKi
     else
       same->cases.push_back(t.trial.name);
   }
-  for (const Together& g : groups) notes.push_back({g.outcome, text_of(g)});
+  for (const SameReason& g : groups) notes.push_back({g.outcome, text_of(g)});
   std::stable_sort(notes.begin(), notes.end(), [](const Note& a, const Note& b) {
     constexpr Outcome kOrder[] = {Outcome::kFailsInBackward, Outcome::kBreaks,
                                   Outcome::kRaises,          Outcome::kRefusedInBackward,

@@ -174,7 +174,7 @@ class Names {
 };
 
 // Texts in the order in which they came, each with the names that it is said of.
-class Sayings {
+class TextsByName {
  public:
   void add(const std::string& text, const std::string& name) {
     const auto same =
@@ -213,35 +213,35 @@ std::string mostly_right_text(const Judgement& j) {
       j.right, j.judged, failing == 1 ? "this one" : fmt::format("these {}", failing));
 }
 
-// Collectives that are wrong in the same way are told together, in the words of the first.
+// Collectives that are wrong in the same way stand together, in the words of the first.
 std::string failures(const std::vector<Judgement>& judgements, const Names& names_of,
                      std::size_t width) {
-  struct Told {
+  struct Group {
     const Judgement* first;
     std::vector<std::string> names;
   };
-  std::vector<Told> told;
+  std::vector<Group> groups;
   for (const Judgement& j : judgements) {
     if (!j.wrong) continue;
-    const auto same = std::find_if(told.begin(), told.end(), [&](const Told& t) {
-      return t.first->right_for.empty() == j.right_for.empty() && t.first->rule == j.rule &&
+    const auto same = std::find_if(groups.begin(), groups.end(), [&](const Group& g) {
+      return g.first->right_for.empty() == j.right_for.empty() && g.first->rule == j.rule &&
              j.rule != "unexplained";
     });
-    if (same != told.end())
+    if (same != groups.end())
       same->names.push_back(names_of.of(j));
     else
-      told.push_back({&j, {names_of.of(j)}});
+      groups.push_back({&j, {names_of.of(j)}});
   }
   std::string out;
-  for (const Told& t : told) {
+  for (const Group& g : groups) {
     out += "\n" +
-           wrapped(fmt::format("{}: wrong, {}", fmt::join(t.names, ", "), t.first->rule), 0, width);
-    if (!t.first->explanation.empty()) out += wrapped(for_terminal(t.first->explanation), 2, width);
-    if (t.first->smallest_failure)
+           wrapped(fmt::format("{}: wrong, {}", fmt::join(g.names, ", "), g.first->rule), 0, width);
+    if (!g.first->explanation.empty()) out += wrapped(for_terminal(g.first->explanation), 2, width);
+    if (g.first->smallest_failure)
       out += wrapped(
-          fmt::format("Smallest failing case: {}{}.{}", t.first->smallest_failure->trial.name,
-                      t.names.size() > 1 ? " of " + names_of.of(*t.first) : "",
-                      mostly_right_text(*t.first)),
+          fmt::format("Smallest failing case: {}{}.{}", g.first->smallest_failure->trial.name,
+                      g.names.size() > 1 ? " of " + names_of.of(*g.first) : "",
+                      mostly_right_text(*g.first)),
           2, width);
   }
   return out;
@@ -249,13 +249,13 @@ std::string failures(const std::vector<Judgement>& judgements, const Names& name
 
 // Not failures, but worth knowing.
 std::string notes(const std::vector<Judgement>& judgements, const Names& names, std::size_t width) {
-  Sayings sayings;
+  TextsByName texts;
   for (const Judgement& j : judgements) {
-    if (!j.beside_others.empty()) sayings.add(j.beside_others, names.of(j));
+    if (!j.beside_others.empty()) texts.add(j.beside_others, names.of(j));
     for (const Note& note : j.notes)
-      if (j.offered) sayings.add(note.text, names.of(j));
+      if (j.offered) texts.add(note.text, names.of(j));
   }
-  return sayings.text(width);
+  return texts.text(width);
 }
 
 std::string aspects_text(const std::vector<Aspect>& aspects) {
@@ -275,29 +275,28 @@ std::vector<Aspect> not_requested(const TableOptions& options) {
 
 // "not tried: groups" of each collective that has cases for an aspect, none of which could be
 // judged.
-void add_untried(const Judgement& j, const std::string& name, Sayings& sayings) {
+void add_untried(const Judgement& j, const std::string& name, TextsByName& texts) {
   std::vector<Aspect> untried;
   for (std::size_t a = 0; a < kAspectCount; ++a)
     if (j.cells[a].tried() > 0 && j.cells[a].judged() == 0)
       untried.push_back(static_cast<Aspect>(a));
-  if (!untried.empty()) sayings.add("not tried: " + aspects_text(untried), name);
+  if (!untried.empty()) texts.add("not tried: " + aspects_text(untried), name);
 }
 
 // What an audit says nothing about.
 std::string untried(const std::vector<Judgement>& judgements, const Names& names,
                     const TableOptions& options) {
-  Sayings sayings;
+  TextsByName texts;
   for (const Judgement& j : judgements) {
     if (j.offered)
-      add_untried(j, names.of(j), sayings);
+      add_untried(j, names.of(j), texts);
     else
-      sayings.add(j.refusal.starts_with("raises") || j.refusal.starts_with("refused")
-                      ? j.refusal
-                      : "not offered",
-                  names.of(j));
+      texts.add(j.refusal.starts_with("raises") || j.refusal.starts_with("refused") ? j.refusal
+                                                                                    : "not offered",
+                names.of(j));
   }
-  for (const std::string& kind : options.lacking) sayings.add("not offered", kind);
-  std::string out = sayings.text(options.width);
+  for (const std::string& kind : options.lacking) texts.add("not offered", kind);
+  std::string out = texts.text(options.width);
   const auto add = [&](const std::string& text) {
     out += (out.empty() ? "\n" : "") + wrapped(text, 0, options.width);
   };

@@ -55,7 +55,7 @@ void write_beside_and_rename(const std::string& path, std::string_view text) {
   int error = write_all(fd.get(), text);
   if (error == 0 && ::fchmod(fd.get(), mode) != 0) error = errno;
   if (error == 0 && ::close(fd.release()) != 0)
-    error = errno;  // where a full disk may first be told
+    error = errno;  // where a full disk may first be noticed
   if (error == 0 && ::rename(temporary.c_str(), path.c_str()) != 0) error = errno;
   if (error == 0) return;
   ::unlink(temporary.c_str());

@@ -1,5 +1,8 @@
 #include "base/did_you_mean.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cctype>
 #include <limits>
@@ -53,6 +56,11 @@ std::string nearest_name(std::string_view word, std::span<const std::string> kno
 std::string did_you_mean(std::string_view word, std::span<const std::string> known) {
   const std::string name = nearest_name(word, known);
   return name.empty() ? std::string() : "; did you mean \"" + name + "\"?";
+}
+
+std::string did_you_mean_or_known(std::string_view word, std::span<const std::string> known) {
+  const std::string hint = did_you_mean(word, known);
+  return hint.empty() ? fmt::format("; it is {}", fmt::join(known, ", ")) : hint;
 }
 
 }  // namespace distgrad

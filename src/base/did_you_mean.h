@@ -14,4 +14,7 @@ std::string nearest_name(std::string_view word, std::span<const std::string> kno
 // "; did you mean \"NAME\"?", or the empty string when nothing is near.
 std::string did_you_mean(std::string_view word, std::span<const std::string> known);
 
+// The same, or "; it is NAME, NAME" with all of them.
+std::string did_you_mean_or_known(std::string_view word, std::span<const std::string> known);
+
 }  // namespace distgrad

@@ -24,6 +24,10 @@ std::string ratio_text(double ratio) {
   return number_text(ratio, 6);
 }
 
+std::string count_text(std::int64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
 std::string bytes_text(std::uint64_t bytes) {
   constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
   double count = static_cast<double>(bytes);

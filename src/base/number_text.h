@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace distgrad {
 
@@ -13,6 +14,9 @@ std::string number_text(double value, int digits = kShortest);
 
 // "1/2", "3", "0.37": a ratio as a person would say it; fractions up to 1/64 are found.
 std::string ratio_text(double ratio);
+
+// "1 case", "3 cases".
+std::string count_text(std::int64_t count, std::string_view noun);
 
 // "16 B", "512 MiB", "1.5 GiB".
 std::string bytes_text(std::uint64_t bytes);

@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <ctime>
 #include <string>
-#include <vector>
 
 #include "fuzz/generator.h"
 #include "model/objective.h"

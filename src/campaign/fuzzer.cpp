@@ -22,7 +22,7 @@ namespace distgrad {
 namespace {
 
 // A batch ends with the ranks waiting for its last programs, so it should not be small; what fails
-// is told after it.
+// is reported after it.
 constexpr std::size_t kFirstBatch = 64, kLargestBatch = 1024;
 constexpr double kBatchSeconds = 1.5;
 
@@ -238,7 +238,7 @@ void Fuzzer::probe(std::size_t s) {
     const bool known = !offers[static_cast<std::size_t>(probes[i].kind)].any();  // not drawn at all
     fuzz::take_out(offers, probes[i]);
     if (why.empty()) why = result->error ? result->error->message : result->why;
-    // To raise is to refuse; what kills or hangs a rank is a failure, and told here, for each
+    // To raise is to refuse; what kills or hangs a rank is a failure, and reported here, for each
     // costs a team of ranks.
     if (!result->error) continue;
     if (result->error->kind == ErrorKind::kException && known) continue;

@@ -1,5 +1,5 @@
 // The loop of `distgrad fuzz`: random programs are drawn, run and judged in batches; what fails is
-// shrunk, and told once for each finding, collective and op.
+// shrunk, and reported once for each finding, collective and op.
 #pragma once
 
 #include <cstdint>

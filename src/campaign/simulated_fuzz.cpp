@@ -38,7 +38,7 @@ struct Worker {
   std::string received;
   std::uint64_t next = 0;       // the first index that is not known to be done
   std::uint64_t done = 0;       // by processes before this one
-  std::uint64_t done_here = 0;  // as this process told
+  std::uint64_t done_here = 0;  // as this process said
   bool tells_each = false;
   bool hangs = false;  // and was killed for it
   Clock::time_point heard{};

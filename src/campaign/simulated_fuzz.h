@@ -9,7 +9,7 @@
 namespace distgrad {
 
 // Until count, seconds or an interrupt ends it. Of `options`, subjects and interpreters play no
-// part: what is checked is the truth itself. Failures are told as programs that fail, unshrunk,
+// part: what is checked is the truth itself. Failures are programs that fail, unshrunk,
 // once for each rule. Throws SystemError where no process can be had.
 FuzzTally simulate_programs(const FuzzOptions& options, FuzzListener& listener);
 

@@ -40,11 +40,6 @@ constexpr const char* kExamples =
     "  distgrad audit all_gather=python:my_layers.py:GatherLayer.apply --out failing\n"
     "  distgrad audit --strict --objective mean all_reduce=python:comm.py:all_reduce\n";
 
-std::string choices_hint(const std::string& text, const std::vector<std::string>& known) {
-  const std::string hint = did_you_mean(text, known);
-  return hint.empty() ? fmt::format("; it is {}", fmt::join(known, ", ")) : hint;
-}
-
 // --aspects, in the order of the columns; "all" is every one.
 std::vector<Aspect> requested_aspects(const std::vector<std::string>& names) {
   std::vector<std::string> known;
@@ -55,11 +50,11 @@ std::vector<Aspect> requested_aspects(const std::vector<std::string>& names) {
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
     const auto always = std::find_if(aspects().begin(), aspects().end(),
                                      [&](const AspectRow& row) { return row.name == name; });
-    throw UserError(
-        always != aspects().end()
-            ? fmt::format("audit: --aspects: {} is tried anyway; on request: {}", name,
-                          fmt::join(known, ", "))
-            : fmt::format("audit: --aspects: unknown \"{}\"{}", name, choices_hint(name, known)));
+    throw UserError(always != aspects().end()
+                        ? fmt::format("audit: --aspects: {} is tried anyway; on request: {}", name,
+                                      fmt::join(known, ", "))
+                        : fmt::format("audit: --aspects: unknown \"{}\"{}", name,
+                                      did_you_mean_or_known(name, known)));
   }
   const auto asked = [&](std::string_view name) {
     return std::find(names.begin(), names.end(), name) != names.end();
@@ -75,8 +70,9 @@ void check_names(const char* option, const std::vector<std::string>& names,
                  const std::vector<std::string>& known, bool few) {
   for (const std::string& name : names)
     if (std::find(known.begin(), known.end(), name) == known.end())
-      throw UserError(fmt::format("audit: {}: unknown \"{}\"{}", option, name,
-                                  few ? choices_hint(name, known) : did_you_mean(name, known)));
+      throw UserError(
+          fmt::format("audit: {}: unknown \"{}\"{}", option, name,
+                      few ? did_you_mean_or_known(name, known) : did_you_mean(name, known)));
 }
 
 // What a file of the battery may be written for, besides what an audit judges.
@@ -167,7 +163,7 @@ bool write_audit_reports(const std::vector<ReportFile>& files,
   Report report = audit_report(judgements, table.unusable);
   report.command = command;
   report.torch = kTorchVersion;
-  report.told = audit_text(judgements, table);
+  report.printed = audit_text(judgements, table);
   report.summary.elapsed_s = table.elapsed_s;
   FormatContext context = format_context(command);
   context.ended_early = table.ended_early;

@@ -39,7 +39,7 @@ struct Command {
 
 std::span<const Command> commands();
 
-// Runs the subcommand that the first argument names; the exit code, errors told on standard error.
+// Runs the subcommand that the first argument names; the exit code, errors on standard error.
 int run_main(const Arguments&);
 
 }  // namespace distgrad

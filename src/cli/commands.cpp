@@ -108,9 +108,9 @@ ExitCode version_command(const Arguments& arguments) {
 
 namespace {
 
-// `work`'s exit code; what it throws is told here, and nowhere else.
+// `work`'s exit code; what it throws is reported here, and nowhere else.
 template <class Work>
-int told(const Work& work) {
+int with_errors_reported(const Work& work) {
   try {
     return work();
   } catch (const UserError& e) {
@@ -123,7 +123,7 @@ int told(const Work& work) {
 }
 
 int run_here(const Arguments& arguments) {
-  return told([&] {
+  return with_errors_reported([&] {
     if (arguments.empty()) {
       print_overview();
       return static_cast<int>(ExitCode::kUserError);
@@ -139,21 +139,21 @@ int run_here(const Arguments& arguments) {
 
 // `gradcheck` joins the launcher's ranks by itself, each of them, as torch does: by torchrun's
 // variables.
-void tell_torch(const LaunchedWorld& world) {
+void set_torchs_variables(const LaunchedWorld& world) {
   if (std::getenv("RANK")) return;
   std::string error;
   const std::vector<Address> addresses = addresses_of(world.meeting_host, &error);
   if (addresses.empty())
     throw UserError(
         fmt::format("the host of rank 0, {}, is not known: {}", world.meeting_host, error));
-  const auto tell = [](const char* name, const std::string& value) {
+  const auto set = [](const char* name, const std::string& value) {
     ::setenv(name, value.c_str(), 0);
   };
-  tell("RANK", std::to_string(world.rank));
-  tell("WORLD_SIZE", std::to_string(world.size));
-  tell("LOCAL_RANK", std::to_string(std::max(0, world.local_rank)));
-  tell("MASTER_ADDR", addresses[0].host());
-  tell("MASTER_PORT", std::to_string(world.first_port));
+  set("RANK", std::to_string(world.rank));
+  set("WORLD_SIZE", std::to_string(world.size));
+  set("LOCAL_RANK", std::to_string(std::max(0, world.local_rank)));
+  set("MASTER_ADDR", addresses[0].host());
+  set("MASTER_PORT", std::to_string(world.first_port));
 }
 
 // Where a launcher has started several of these processes: rank 0's does what is asked, the others
@@ -177,11 +177,13 @@ int run_main(const Arguments& arguments) {
   if (arguments == Arguments{kHubWord}) return be_hub();
   if (arguments == Arguments{kAgentWord}) return be_agent();
   if (!arguments.empty() && arguments[0] == kPlaceWord)
-    return told([&] { return tell_place({arguments.begin() + 1, arguments.end()}); });
-  return told([&] {
+    return with_errors_reported([&] {
+      return print_place({arguments.begin() + 1, arguments.end()});
+    });
+  return with_errors_reported([&] {
     const auto world = launched_world([](const char* name) { return std::getenv(name); });
     if (world && !arguments.empty() && arguments[0] == "gradcheck") {
-      tell_torch(*world);
+      set_torchs_variables(*world);
       return run_here(arguments);
     }
     return world ? run_among_ranks(arguments, *world) : run_here(arguments);

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <filesystem>
 
 #include "base/atomic_file.h"
 #include "base/error.h"
@@ -170,7 +169,7 @@ ExitCode compare_command(const Arguments& arguments) {
   if (!options.reports.empty()) {
     Report& report = outcome.cases.report;
     report.command = command_text("compare", arguments);
-    report.told =
+    report.printed =
         options.text.empty() ? outcome.text : read_regular_file(options.text, kMostText).text;
     report.summary.elapsed_s =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();

@@ -1,5 +1,4 @@
 // distgrad completion bash
-#include <cstdio>
 
 #include "base/error.h"
 #include "cli/command.h"

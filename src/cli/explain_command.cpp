@@ -1,9 +1,6 @@
 // distgrad explain [OPTION...] CASE
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <optional>
 #include <string_view>
 #include <variant>
@@ -21,13 +18,10 @@
 #include "cli/say.h"
 #include "cli/terminal.h"
 #include "report/summary.h"
-#include "report/words.h"
 #include "verify/explanation.h"
 
 namespace distgrad {
 namespace {
-
-constexpr std::size_t kCasesTold = 8;
 
 constexpr const char* kExamples =
     "Examples:\n"
@@ -69,22 +63,13 @@ std::optional<ExitCode> check_arguments(const Arguments& arguments) {
 
 std::variant<RunOptions, ExitCode> parse_explain_options(const Arguments& arguments) {
   if (const auto done = check_arguments(arguments)) return *done;
-  try {
-    return parse_run_options(arguments);
-  } catch (const UserError& e) {
-    const std::string text = e.what();
-    throw UserError(text.starts_with("run: ") ? "explain: " + text.substr(5) : text);
-  }
+  return run_options_of("explain", arguments);
 }
 
 void refuse_several(const std::vector<Case>& cases) {
   if (cases.size() < 2) return;
-  std::string text =
-      fmt::format("explain: it takes one case, and these are {}; choose one:", cases.size());
-  for (std::size_t i = 0; i < std::min(cases.size(), kCasesTold); ++i)
-    text += "\n  distgrad explain " + shell_quoted(cases[i].id);
-  if (cases.size() > kCasesTold) text += "\n  ... `distgrad list cases PATH` shows all";
-  throw UserError(text);
+  throw UserError(fmt::format("explain: it takes one case, and these are {}; choose one:{}",
+                              cases.size(), choices_text("explain", cases)));
 }
 
 class Listener : public VerifyListener {
@@ -95,7 +80,7 @@ class Listener : public VerifyListener {
   }
   void on_result(CaseResult result) override { report_.cases.push_back(std::move(result)); }
   void on_invalid(InvalidFile invalid) override {
-    tell_invalid({&invalid, 1});
+    report_invalid({&invalid, 1});
     report_.invalid.push_back(std::move(invalid));
   }
   void on_progress(std::size_t, std::size_t) override {}
@@ -130,7 +115,7 @@ ExitCode explain_command(const Arguments& arguments) {
   const Loaded loaded = load_cases(options.paths, options.overrides);
   Report report;
   report.invalid = loaded.invalid;
-  tell_invalid(loaded.invalid);
+  report_invalid(loaded.invalid);
   refuse_several(loaded.cases);
 
   Listener listener(report);

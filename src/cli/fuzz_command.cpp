@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -15,6 +14,7 @@
 #include "base/error.h"
 #include "base/interrupts.h"
 #include "base/lines.h"
+#include "base/whole_number.h"
 #include "campaign/fuzzer.h"
 #include "campaign/simulated_fuzz.h"
 #include "cli/command.h"
@@ -27,7 +27,6 @@
 #include "report/words.h"
 #include "scenario/case_id.h"
 #include "scenario/scenario_text.h"
-#include "scenario/subject_name.h"
 
 namespace distgrad {
 namespace {
@@ -94,19 +93,14 @@ std::vector<std::string> split_at_commas(const std::vector<std::string>& values)
 std::string checked_word(const char* option, const std::string& word,
                          const std::vector<std::string>& known) {
   if (std::find(known.begin(), known.end(), word) != known.end()) return word;
-  const std::string hint = did_you_mean(word, known);
   throw UserError(
-      fmt::format("fuzz: {}: unknown \"{}\"{}", option, word,
-                  hint.empty() ? fmt::format("; it is {}", fmt::join(known, ", ")) : hint));
+      fmt::format("fuzz: {}: unknown \"{}\"{}", option, word, did_you_mean_or_known(word, known)));
 }
 
 std::uint64_t read_seed(const std::string& text) {
   if (text.empty()) return std::random_device{}() % 1'000'000;  // short enough to be typed again
-  std::uint64_t seed = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seed);
-  if (error != std::errc() || end != text.data() + text.size())
-    throw UserError(fmt::format("fuzz: --seed is an integer from 0 to 2^64 - 1, not \"{}\"", text));
-  return seed;
+  if (const auto seed = whole_number<std::uint64_t>(text)) return *seed;
+  throw UserError(fmt::format("fuzz: --seed is an integer from 0 to 2^64 - 1, not \"{}\"", text));
 }
 
 // The scenario's own words for what is wrong, behind the option's name.

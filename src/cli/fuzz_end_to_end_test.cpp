@@ -180,11 +180,11 @@ TEST_F(Fuzz, FailuresOfEveryKindAreFoundOnceAndRunAgainAsWritten) {
   } kinds[] = {{"identity-backward-all_reduce-sum.json", "mismatch: identity-backward in step", 1},
                {"exception-broadcast.json", "error: exception on rank", 3},
                {"crash-reduce-sum.json", "error: crash on rank 1 in the backward of step", 3}};
-  const std::string told = out_;
+  const std::string printed = out_;
   const auto found = files("fuzz-failures");
-  EXPECT_EQ(found.size(), std::size(kinds)) << told;
+  EXPECT_EQ(found.size(), std::size(kinds)) << printed;
   for (const auto& [file, shows, code] : kinds) {
-    ASSERT_TRUE(found.contains(file)) << told;
+    ASSERT_TRUE(found.contains(file)) << printed;
     EXPECT_LT(found.at(file).size(), 400u) << "not shrunk:\n" << found.at(file);
     EXPECT_EQ(distgrad(std::string("run --allow-code fuzz-failures/") + file), code)
         << out_ << err_;

@@ -15,14 +15,14 @@ class Collector : public VerifyListener {
  public:
   explicit Collector(Report& report) : report_(report) {}
   void on_result(CaseResult result) override { report_.cases.push_back(std::move(result)); }
-  void on_conclusion(const Conclusion& conclusion) override { ways_.consider(conclusion); }
+  void on_conclusion(const Conclusion& conclusion) override { traces_.consider(conclusion); }
   void on_invalid(InvalidFile invalid) override { report_.invalid.push_back(std::move(invalid)); }
   void on_progress(std::size_t, std::size_t) override {}
-  std::map<std::string, ValueTrace> ways() const { return ways_.by_case(); }
+  std::map<std::string, ValueTrace> traces() const { return traces_.by_case(); }
 
  private:
   Report& report_;
-  WorstTraces ways_;
+  WorstTraces traces_;
 };
 
 }  // namespace
@@ -47,8 +47,8 @@ bool report_failures(const std::vector<ReportFile>& reports, const std::vector<s
   TextOptions text;
   text.again = "distgrad run --allow-code";
   FormatContext context = format_context(text);
-  const std::map<std::string, ValueTrace> ways = collector.ways();
-  if (wants_ways(reports)) context.ways = &ways;
+  const std::map<std::string, ValueTrace> traces = collector.traces();
+  if (wants_traces(reports)) context.traces = &traces;
   return write_reports(reports, report, context);
 }
 

@@ -53,7 +53,7 @@ struct Entry {
 using Entries = std::map<std::string, Entry>;  // by golden file
 
 // How a golden file and the simulation stand to each other.
-struct Standing {
+struct GoldenState {
   bool up_to_date = false;
   bool is_new = false;
   bool is_foreign = false;  // what is there is no golden file: never to be overwritten
@@ -163,7 +163,7 @@ class Truths : public VerifyListener {
   }
 
   void on_invalid(InvalidFile invalid) override {
-    tell_invalid({&invalid, 1});
+    report_invalid({&invalid, 1});
     ++counts_.invalid;
     const auto found = by_file_.find(invalid.file);
     if (found != by_file_.end()) refuse(*found->second, "the scenario is invalid");
@@ -216,28 +216,26 @@ bool looks_golden(const std::string& text) {
   return text.find("\"scenario_sha256\"") != std::string::npos;
 }
 
-Standing standing_of(const Entry& entry) {
-  Standing standing;
+GoldenState golden_state_of(const Entry& entry) {
+  GoldenState state;
   const auto stored = golden::read_if_there(entry.path);
   if (!stored) {
-    standing.is_new = true;
-    standing.text = golden::text_of(entry.now);
-    return standing;
+    state.is_new = true;
+    state.text = golden::text_of(entry.now);
+    return state;
   }
   golden::GoldenFile result = entry.now;
   try {
-    result =
-        golden::kept(golden::parse_golden(*stored, entry.path), entry.now, standing.differences);
+    result = golden::kept(golden::parse_golden(*stored, entry.path), entry.now, state.differences);
   } catch (const UserError& e) {
-    standing.is_foreign = !looks_golden(*stored);
-    standing.differences.notes.push_back(e.what());
+    state.is_foreign = !looks_golden(*stored);
+    state.differences.notes.push_back(e.what());
   }
-  standing.text = golden::text_of(result);
-  standing.up_to_date = standing.text == *stored;
-  if (!standing.up_to_date && standing.differences.empty())
-    standing.differences.notes.push_back(
-        "the values hold, but are not spelt as `update` spells them");
-  return standing;
+  state.text = golden::text_of(result);
+  state.up_to_date = state.text == *stored;
+  if (!state.up_to_date && state.differences.empty())
+    state.differences.notes.push_back("the values hold, but are not spelt as `update` spells them");
+  return state;
 }
 
 // --- The screen ---
@@ -307,9 +305,9 @@ void print_line(const char* status, const std::string& path, const std::string& 
   say("{:8}  {}{}{}\n", status, on_one_line(path), what.empty() ? "" : "   ", what);
 }
 
-std::string change_text(const Standing& standing) {
-  if (standing.differences.values.empty()) return "";
-  return count_text(static_cast<long>(standing.differences.values.size()), "value");
+std::string change_text(const GoldenState& state) {
+  if (state.differences.values.empty()) return "";
+  return count_text(static_cast<long>(state.differences.values.size()), "value");
 }
 
 // --- What each action does with one file ---
@@ -337,13 +335,13 @@ void refuse_outside(const std::string& path, const std::string& golden_folder) {
         ": a symbolic link leads out of the golden files' folder; nothing is written there");
 }
 
-void write(const Entry& entry, const Standing& standing, const GoldenOptions& options) {
+void write(const Entry& entry, const GoldenState& state, const GoldenOptions& options) {
   refuse_outside(entry.path, options.folder);
   const fs::path folder = fs::path(entry.path).parent_path();
   std::error_code error;
   if (!folder.empty()) fs::create_directories(folder, error);
   if (error) throw UserError("cannot make " + folder.string() + ": " + error.message());
-  write_file_atomically(entry.path, standing.text);
+  write_file_atomically(entry.path, state.text);
 }
 
 void settle(Entry& entry, const GoldenOptions& options, Counts& counts) {
@@ -352,26 +350,26 @@ void settle(Entry& entry, const GoldenOptions& options, Counts& counts) {
     return print_line(entry.broken ? "ERR" : "refused", entry.scenario->file, entry.refused);
   }
   sort_cases(entry);
-  const Standing standing = standing_of(entry);
-  if (standing.up_to_date) {
+  const GoldenState state = golden_state_of(entry);
+  if (state.up_to_date) {
     ++counts.up_to_date;
     return;
   }
-  if (standing.is_foreign) {
+  if (state.is_foreign) {
     ++counts.refused;
     return print_line("refused", entry.path, "is no golden file, and stays as it is");
   }
-  ++(standing.is_new ? counts.missing : counts.differ);
+  ++(state.is_new ? counts.missing : counts.differ);
   const bool updates = options.action == Action::kUpdate;
-  if (updates) write(entry, standing, options);
-  if (standing.is_new)
+  if (updates) write(entry, state, options);
+  if (state.is_new)
     return updates ? print_line("new", entry.path, "")
                    : print_line("missing", entry.scenario->file, "has no golden file");
-  print_line(updates ? "changed" : "differs", entry.path, change_text(standing));
-  print_differences(standing.differences, options);
+  print_line(updates ? "changed" : "differs", entry.path, change_text(state));
+  print_differences(state.differences, options);
 }
 
-void tell_left_out(const Loaded& loaded) {
+void report_left_out(const Loaded& loaded) {
   for (const auto& scenario : loaded.scenarios)
     if (has_code(scenario->steps)) print_line("left out", scenario->file, "calls code");
 }
@@ -433,7 +431,7 @@ ExitCode golden_command(const Arguments& arguments) {
   const Interrupts interrupts;
   const golden::Store store(options.folder);
   const Loaded loaded = load_cases(options.paths, {});
-  tell_invalid(loaded.invalid);
+  report_invalid(loaded.invalid);
   Counts counts;
   counts.invalid = static_cast<int>(loaded.invalid.size());
 
@@ -451,7 +449,7 @@ ExitCode golden_command(const Arguments& arguments) {
     return exit_code_of_signal(signal);
   }
   for (auto& [path, entry] : entries) settle(entry, options, counts);
-  tell_left_out(loaded);
+  report_left_out(loaded);
   settle_orphans(store, options, counts);
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - started;
   print_summary(counts, options, elapsed.count());

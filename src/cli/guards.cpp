@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <string_view>
@@ -11,6 +10,7 @@
 #include "base/interrupts.h"
 #include "base/limits.h"
 #include "base/sandbox.h"
+#include "base/whole_number.h"
 #include "launched/leader.h"
 
 namespace distgrad {
@@ -67,14 +67,11 @@ std::uint64_t bytes_of(const std::string& text) {
       unit = std::uint64_t{1} << (10 * (place + 1));
       digits.remove_suffix(1);
     }
-  std::uint64_t number = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  const auto number = whole_number<std::uint64_t>(digits);
   constexpr std::uint64_t kLeast = 64 << 20, kMost = std::uint64_t{1} << 50;
-  const bool is_number =
-      error == std::errc() && end == digits.data() + digits.size() && number <= kMost / unit;
-  if (!is_number || number * unit < kLeast)
+  if (!number || *number > kMost / unit || *number * unit < kLeast)
     throw UserError("--max-memory is a number of bytes from 64M on, as 512M or 4G");
-  return number * unit;
+  return *number * unit;
 }
 
 }  // namespace distgrad

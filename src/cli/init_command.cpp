@@ -59,7 +59,7 @@ bool is_there(const fs::path& file) {
   return fs::symlink_status(file, ignored).type() != fs::file_type::not_found;
 }
 
-void tell_what_next(const std::string& file) {
+void say_what_next(const std::string& file) {
   say("\n"
       "Next:\n"
       "  distgrad run {0}             # three implementations, as the file expects\n"
@@ -97,7 +97,7 @@ ExitCode init_command(const Arguments& arguments) {
     say("wrote {}, with which an editor completes and checks keys\n",
         for_terminal(schema.string()));
   }
-  tell_what_next(file.string());
+  say_what_next(file.string());
   return ExitCode::kAsExpected;
 }
 

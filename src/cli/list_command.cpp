@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "base/did_you_mean.h"
@@ -218,7 +217,7 @@ ExitCode list_command(const Arguments& arguments) {
     put(json_text(listing.rows));
   else
     put(table(listing.rows, subject.shown));
-  tell_invalid(listing.invalid);
+  report_invalid(listing.invalid);
   return listing.invalid.empty() ? ExitCode::kAsExpected : ExitCode::kUserError;
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <map>
@@ -10,6 +11,7 @@
 #include "base/error.h"
 #include "base/version.h"
 #include "cli/say.h"
+#include "report/words.h"
 #include "scenario/cases.h"
 #include "scenario/find.h"
 #include "scenario/invalid_scenario.h"
@@ -30,7 +32,7 @@ void check_default_folder(const std::string& folder) {
 
 Loaded load_cases(const std::vector<std::string>& paths, const Overrides& overrides) {
   Loaded loaded;
-  std::map<std::string, const Scenario*> by_path;  // null: invalid, and told
+  std::map<std::string, const Scenario*> by_path;  // null: invalid, and reported
   std::set<std::string> ids;
   const std::vector<std::string> default_paths = {"scenarios"};
   if (paths.empty()) check_default_folder(default_paths.front());
@@ -51,8 +53,16 @@ Loaded load_cases(const std::vector<std::string>& paths, const Overrides& overri
   return loaded;
 }
 
-void tell_invalid(std::span<const InvalidFile> invalid) {
+void report_invalid(std::span<const InvalidFile> invalid) {
   for (const InvalidFile& file : invalid) complain("{}\n", line_of(file));
+}
+
+std::string choices_text(std::string_view command, std::span<const Case> cases) {
+  constexpr std::size_t kShown = 8;
+  std::string text;
+  for (const Case& c : cases.first(std::min(cases.size(), kShown)))
+    text += fmt::format("\n  distgrad {} {}", command, shell_quoted(c.id));
+  return cases.size() <= kShown ? text : text + "\n  ... `distgrad list cases PATH` shows all";
 }
 
 }  // namespace distgrad

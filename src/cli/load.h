@@ -4,6 +4,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "model/report.h"
@@ -19,10 +20,13 @@ struct Loaded {
 };
 
 // Files, folders and cases (none: the folder "scenarios"); files that are invalid are left out and
-// told in `invalid`. Each case comes once. Throws UserError for a path that is not there.
+// reported in `invalid`. Each case comes once. Throws UserError for a path that is not there.
 Loaded load_cases(const std::vector<std::string>& paths, const Overrides& overrides);
 
 // A line each on standard error, with the carets of expressions.
-void tell_invalid(std::span<const InvalidFile> invalid);
+void report_invalid(std::span<const InvalidFile> invalid);
+
+// Where a command takes one case: a line each of how it is called for the first of them.
+std::string choices_text(std::string_view command, std::span<const Case>);
 
 }  // namespace distgrad

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <cstdio>
 #include <memory>
 
 #include "base/did_you_mean.h"
@@ -124,7 +123,7 @@ std::optional<ExitCode> parse_arguments(CLI::App& app, const Arguments& argument
     fill(*asked_for, app);
     return ExitCode::kAsExpected;
   }
-  app.allow_extras();  // told by us, for the hint
+  app.allow_extras();  // reported by us, for the hint
   try {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
   } catch (const CLI::CallForHelp&) {

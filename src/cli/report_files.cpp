@@ -71,9 +71,9 @@ bool prints_report(const std::vector<ReportFile>& files) {
   return std::any_of(files.begin(), files.end(), [](const ReportFile& f) { return f.path == "-"; });
 }
 
-bool wants_ways(const std::vector<ReportFile>& files) {
+bool wants_traces(const std::vector<ReportFile>& files) {
   return std::any_of(files.begin(), files.end(),
-                     [](const ReportFile& f) { return f.format->wants_ways; });
+                     [](const ReportFile& f) { return f.format->wants_traces; });
 }
 
 FormatContext format_context(const TextOptions& text) {

@@ -34,8 +34,8 @@ class ReportOptions {
 // Whether a report has standard output, which then holds nothing else.
 bool prints_report(const std::vector<ReportFile>&);
 
-// Whether a format draws the ways of values, which cost simulations.
-bool wants_ways(const std::vector<ReportFile>&);
+// Whether a format draws the traces of values, which cost simulations.
+bool wants_traces(const std::vector<ReportFile>&);
 
 // With this machine's name and the folder that CI's pages show paths against.
 FormatContext format_context(const TextOptions&);

@@ -1,14 +1,12 @@
 // distgrad repro [OPTION...] CASE
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cctype>
 #include <cstdio>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <string_view>
 #include <variant>
 
 #include "base/atomic_file.h"
@@ -35,8 +33,6 @@
 
 namespace distgrad {
 namespace {
-
-constexpr std::size_t kCasesTold = 8;
 
 constexpr const char* kExamples =
     "Examples:\n"
@@ -90,14 +86,7 @@ std::variant<ReproOptions, ExitCode> parse_repro_options(const Arguments& argume
   guards.apply("repro");
   if (allow_code) for_run.push_back("--allow-code");
   for_run.insert(for_run.end(), paths.begin(), paths.end());
-  try {
-    const auto parsed = parse_run_options(for_run);
-    if (const auto* done = std::get_if<ExitCode>(&parsed)) return *done;
-    options.run = std::get<RunOptions>(parsed);
-  } catch (const UserError& e) {
-    const std::string text = e.what();
-    throw UserError(text.starts_with("run: ") ? "repro: " + text.substr(5) : text);
-  }
+  options.run = run_options_of("repro", for_run);
   return options;
 }
 
@@ -113,13 +102,10 @@ void check_number(const std::vector<Case>& cases, const ReproOptions& options) {
                       (options.shrink ? "shrink" : "scenario") +
                       " does not take; a script can be made of it");
   if (cases.size() == 1 || (writes_folder(options) && !options.shrink)) return;
-  std::string text =
-      fmt::format("repro: it takes one case, and these are {}; choose one{}:", cases.size(),
-                  options.shrink ? "" : ", or name a folder for all with -o FOLDER/");
-  for (std::size_t i = 0; i < std::min(cases.size(), kCasesTold); ++i)
-    text += "\n  distgrad repro " + shell_quoted(cases[i].id);
-  if (cases.size() > kCasesTold) text += "\n  ... `distgrad list cases PATH` shows all";
-  throw UserError(text);
+  throw UserError(fmt::format("repro: it takes one case, and these are {}; choose one{}:{}",
+                              cases.size(),
+                              options.shrink ? "" : ", or name a folder for all with -o FOLDER/",
+                              choices_text("repro", cases)));
 }
 
 // "scenarios-debate-total.json-subject-in_place.py"
@@ -133,7 +119,7 @@ std::string file_name(const std::string& id, const char* ending) {
 }
 
 // What came of a case, kept beyond verify().
-struct Kept {
+struct CaseOutcome {
   std::optional<CaseResult> result;
   std::optional<Program> program;  // absent: it could not be simulated
   Simulation simulation;
@@ -142,21 +128,21 @@ struct Kept {
 class Listener : public VerifyListener {
  public:
   void on_conclusion(const Conclusion& conclusion) override {
-    Kept& kept = by_case[conclusion.which.id];
+    CaseOutcome& kept = by_case[conclusion.which.id];
     kept.program = conclusion.asked.program;
     kept.simulation = conclusion.simulation;
   }
   void on_result(CaseResult result) override {
-    Kept& kept = by_case[result.which.id];
+    CaseOutcome& kept = by_case[result.which.id];
     kept.result = std::move(result);
   }
   void on_invalid(InvalidFile invalid) override {
-    tell_invalid({&invalid, 1});
+    report_invalid({&invalid, 1});
     any_invalid = true;
   }
   void on_progress(std::size_t, std::size_t) override {}
 
-  std::map<std::string, Kept> by_case;
+  std::map<std::string, CaseOutcome> by_case;
   bool any_invalid = false;
 };
 
@@ -166,7 +152,7 @@ std::string versions() {
 }
 
 // Throws UserError where there is nothing to show.
-std::string script_of(const Kept& kept, ForeignCode& foreign) {
+std::string script_of(const CaseOutcome& kept, ForeignCode& foreign) {
   const CaseResult& result = *kept.result;
   if (result.verdict == Verdict::kSkipped)
     throw UserError("repro: there is nothing to show: " + result.why);
@@ -190,7 +176,7 @@ bool write_scripts(const std::vector<Case>& cases, const Listener& listener,
   if (asked.size() > 1) foreign.ask_about(asked);
   for (const Case& which : cases) {
     const auto kept = listener.by_case.find(which.id);
-    if (kept == listener.by_case.end() || !kept->second.result) continue;  // invalid, and told
+    if (kept == listener.by_case.end() || !kept->second.result) continue;  // invalid, and reported
     try {
       const std::string path =
           folder ? (std::filesystem::path(options.output) / file_name(which.id, ".py")).string()
@@ -231,7 +217,7 @@ ExitCode repro_command(const Arguments& arguments) {
   host.answer_for_interpreters(options.run.overrides);
   const Interrupts interrupts;
   Loaded loaded = load_cases(options.run.paths, options.run.overrides);
-  tell_invalid(loaded.invalid);
+  report_invalid(loaded.invalid);
   if (!loaded.invalid.empty()) return ExitCode::kUserError;
   check_number(loaded.cases, options);
 

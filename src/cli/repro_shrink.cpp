@@ -29,17 +29,17 @@ Json objective_json(const Objective& objective) {
 }
 
 // What has to stay.
-struct Shown {
+struct ShownMistake {
   Verdict verdict{};
   FindingName rule;
   std::string collective;
   std::optional<ErrorKind> error;
 
-  bool operator==(const Shown&) const = default;
+  bool operator==(const ShownMistake&) const = default;
 };
 
-Shown shown_by(const CaseResult& result) {
-  Shown shown;
+ShownMistake shown_by(const CaseResult& result) {
+  ShownMistake shown;
   shown.verdict = result.verdict;
   if (result.error) shown.error = result.error->kind;
   if (result.findings.empty()) return shown;
@@ -51,7 +51,7 @@ Shown shown_by(const CaseResult& result) {
 // Runs batches of scenarios; the simulators and ranks stay from one batch to the next.
 class Runs {
  public:
-  Runs(const Case& which, const Shown& wanted, Interpreters& interpreters)
+  Runs(const Case& which, const ShownMistake& wanted, Interpreters& interpreters)
       : wanted_(wanted),
         verifier_({&which, 1}, {.interpreters = &interpreters}),
         original_(which) {}
@@ -90,7 +90,7 @@ class Runs {
     std::function<void(const CaseResult&)> call_;
   };
 
-  Shown wanted_;
+  ShownMistake wanted_;
   Verifier verifier_;
   const Case& original_;
 };

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <optional>
 #include <set>
 
@@ -134,11 +133,11 @@ ExitCode exit_code(const RunOptions& options, const Report& report, bool all_wri
 // once.
 class Progress : public VerifyListener {
  public:
-  // `ways`: the ways through cases that went wrong are wanted.
-  Progress(const RunOptions& options, const Loaded& loaded, bool ways, Report& report)
+  // `traces`: the traces through cases that went wrong are wanted.
+  Progress(const RunOptions& options, const Loaded& loaded, bool traces, Report& report)
       : report_(report),
         is_reported_(!options.reports.empty()),
-        wants_ways_(ways),
+        wants_traces_(traces),
         text_(text_options(options), loaded.cases),
         prints_(!prints_report(options.reports)),
         status_(STDERR_FILENO, !options.quiet && ::isatty(STDERR_FILENO) == 1,
@@ -146,18 +145,18 @@ class Progress : public VerifyListener {
 
   void on_result(CaseResult result) override {
     print(text_.add(result));
-    // Of what is as expected the screen has been told all: its tensors need not be kept.
+    // Of what is as expected the screen has shown all: its tensors need not be kept.
     if (!is_reported_ && result.as_expected.value_or(false)) result.gradients.clear();
     report_.cases.push_back(std::move(result));
   }
 
   void on_conclusion(const Conclusion& conclusion) override {
-    if (wants_ways_) ways_.consider(conclusion);
+    if (wants_traces_) traces_.consider(conclusion);
   }
 
   void on_invalid(InvalidFile invalid) override {
     status_.erase();
-    tell_invalid({&invalid, 1});
+    report_invalid({&invalid, 1});
     report_.invalid.push_back(std::move(invalid));
   }
 
@@ -167,7 +166,7 @@ class Progress : public VerifyListener {
     status_.say(importing_text(subject, seconds));
   }
 
-  std::map<std::string, ValueTrace> ways() const { return ways_.by_case(); }
+  std::map<std::string, ValueTrace> traces() const { return traces_.by_case(); }
 
   void finish(std::size_t durations, const std::string& more) {
     print(text_.finish(report_));
@@ -185,8 +184,8 @@ class Progress : public VerifyListener {
 
   Report& report_;
   bool is_reported_;  // in some file
-  bool wants_ways_;
-  WorstTraces ways_;
+  bool wants_traces_;
+  WorstTraces traces_;
   TextReport text_;
   bool prints_;
   StatusLine status_;
@@ -214,7 +213,7 @@ ExitCode run_command(const Arguments& arguments) {
   report.command = command_text("run", arguments);
   report.torch = kTorchVersion;
   report.invalid = loaded.invalid;
-  tell_invalid(loaded.invalid);
+  report_invalid(loaded.invalid);
 
   VerifyOptions how{
       .simulate_only = options.simulate,
@@ -231,8 +230,8 @@ ExitCode run_command(const Arguments& arguments) {
       return store.replace_truth(c, program, simulation);
     };
 
-  const bool draws_ways = wants_ways(options.reports);
-  Progress progress(options, loaded, draws_ways && !options.simulate, report);
+  const bool draws_traces = wants_traces(options.reports);
+  Progress progress(options, loaded, draws_traces && !options.simulate, report);
   std::optional<PythonTimes> python_times;
   if (options.verbose) python_times.emplace();
   std::string failure;
@@ -254,8 +253,8 @@ ExitCode run_command(const Arguments& arguments) {
   const int signal = interrupted_by();  // one that comes later interrupts nothing
   context.ended_early = early_end(options, report, loaded.cases.size(), failure, signal);
   context.broken_off = signal != 0 || !failure.empty();
-  const std::map<std::string, ValueTrace> ways = progress.ways();
-  if (draws_ways) context.ways = &ways;
+  const std::map<std::string, ValueTrace> traces = progress.traces();
+  if (draws_traces) context.traces = &traces;
   const bool all_written = write_reports(options.reports, report, context);
   if (!context.ended_early.empty())
     complain("distgrad: {}\n", visible_text(context.ended_early, Lines::kKept));

@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <set>
 
 #include "base/did_you_mean.h"
 #include "base/error.h"
+#include "base/whole_number.h"
 #include "cli/guards.h"
 #include "cli/parse_arguments.h"
 #include "model/subject_text.h"
@@ -86,16 +86,13 @@ Color read_color(const std::string& text) {
   const std::vector<std::string> known = {"auto", "always", "never"};
   const auto found = std::find(known.begin(), known.end(), text);
   if (found != known.end()) return static_cast<Color>(found - known.begin());
-  std::string hint = did_you_mean(text, known);
-  if (hint.empty()) hint = fmt::format("; it is {}", fmt::join(known, ", "));
-  throw UserError(fmt::format("run: --color: unknown \"{}\"{}", text, hint));
+  throw UserError(
+      fmt::format("run: --color: unknown \"{}\"{}", text, did_you_mean_or_known(text, known)));
 }
 
 // The whole of `text`, a number above 0; else 0.
 int positive_number(std::string_view text) {
-  int number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return error == std::errc() && end == text.data() + text.size() && number > 0 ? number : 0;
+  return std::max(0, whole_number<int>(text).value_or(0));
 }
 
 Shard read_shard(const std::string& text) {
@@ -175,6 +172,13 @@ std::variant<RunOptions, ExitCode> parse_run_options(const Arguments& arguments)
   if (options.quiet && options.verbose) throw UserError("run: either --quiet or --verbose");
   guards.apply("run");
   return options;
+}
+
+RunOptions run_options_of(const std::string& command, const Arguments& arguments) try {
+  return std::get<RunOptions>(parse_run_options(arguments));
+} catch (const UserError& e) {
+  const std::string text = e.what();
+  throw UserError(text.starts_with("run: ") ? command + text.substr(3) : text);
 }
 
 std::string again_text(const RunOptions& options) {

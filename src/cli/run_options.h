@@ -32,7 +32,7 @@ struct RunOptions {
   int jobs = 1;                         // teams of ranks side by side
   std::vector<std::string> mesh_order;  // over a launcher's ranks; empty: every mesh's own
   Shard shard;
-  std::size_t durations = 0;  // how many of the slowest cases are told
+  std::size_t durations = 0;  // how many of the slowest cases are shown
   std::vector<ReportFile> reports;
   bool full = false;
   bool quiet = false;
@@ -42,6 +42,9 @@ struct RunOptions {
 
 // An exit code where the help was asked for. Throws UserError.
 std::variant<RunOptions, ExitCode> parse_run_options(const Arguments&);
+
+// Of another command, without --help: its messages have the command's name.
+RunOptions run_options_of(const std::string& command, const Arguments&);
 
 // What "Again:" starts with: "distgrad run" and the options that change what comes out, but not
 // what the cases' names say already.

@@ -1,5 +1,4 @@
 // distgrad schema scenario|report|golden
-#include <cstdio>
 
 #include "base/error.h"
 #include "cli/command.h"

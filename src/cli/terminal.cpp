@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <optional>
-#include <string_view>
+
+#include "base/whole_number.h"
 
 namespace distgrad {
 
@@ -17,11 +17,8 @@ constexpr std::size_t kLeast = 60, kMost = 200;
 
 std::optional<std::size_t> columns_asked_for() {
   const char* text = std::getenv("COLUMNS");
-  const std::string_view digits = text ? text : "";
-  std::size_t columns = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), columns);
-  const bool is_number = error == std::errc() && end == digits.data() + digits.size();
-  return is_number && columns > 0 ? std::optional(columns) : std::nullopt;
+  const auto columns = whole_number<std::size_t>(text ? text : "");
+  return columns && *columns > 0 ? columns : std::nullopt;
 }
 
 }  // namespace

@@ -44,10 +44,11 @@ void WorstTraces::consider(const Conclusion& conclusion) {
   const auto [kind, error] = badness(r);
   const Rank rank{kind, error, -considered_++};
   if (!wants(rank, r) || !is_small(conclusion.simulation)) return;
-  ValueTrace way = work_out_(conclusion);
-  if (way.rows.empty()) return;
+  ValueTrace trace = work_out_(conclusion);
+  if (trace.rows.empty()) return;
   const std::string& id = r.which.id;
-  if (!ways_.insert_or_assign(id, std::move(way)).second) return;  // the same case a second time
+  if (!traces_.insert_or_assign(id, std::move(trace)).second)
+    return;  // the same case a second time
   if (!is_wrong(r) || r.broken) {
     ++others_;
     return;
@@ -55,7 +56,7 @@ void WorstTraces::consider(const Conclusion& conclusion) {
   ++worked_out_;
   wrong_.emplace(rank, id);
   if (wrong_.size() <= kKept) return;
-  ways_.erase(wrong_.begin()->second);
+  traces_.erase(wrong_.begin()->second);
   wrong_.erase(wrong_.begin());
 }
 

@@ -6,7 +6,7 @@
 namespace distgrad {
 namespace {
 
-// A run of cases that are concluded one after the other; counts the ways that are worked out.
+// A run of cases that are concluded one after the other; counts the traces that are worked out.
 class WorstWaysTest : public testing::Test {
  protected:
   void conclude(const std::string& id, Verdict verdict, bool as_expected, double error,
@@ -23,10 +23,10 @@ class WorstWaysTest : public testing::Test {
     simulation.steps.push_back({"y", {Array({elements}, std::vector<double>(elements))}, {}});
     const SimulateRequest asked;
     const DistributedRun run;
-    ways_.consider({result.which, asked, simulation, &run, nullptr, machine_, result});
+    traces_.consider({result.which, asked, simulation, &run, nullptr, machine_, result});
   }
 
-  bool has(const std::string& id) const { return ways_.by_case().contains(id); }
+  bool has(const std::string& id) const { return traces_.by_case().contains(id); }
 
   // Nothing is asked of it.
   class NoMachine : public Machine {
@@ -42,18 +42,18 @@ class WorstWaysTest : public testing::Test {
 
   NoMachine machine_;
   int worked_out_ = 0;
-  WorstTraces ways_{[this](const Conclusion&) {
+  WorstTraces traces_{[this](const Conclusion&) {
     ++worked_out_;
-    ValueTrace way;
-    way.rows.emplace_back();
-    return way;
+    ValueTrace trace;
+    trace.rows.emplace_back();
+    return trace;
   }};
 };
 
 TEST_F(WorstWaysTest, OfManyMismatchesTheLargestErrorsAreKept) {
   for (int i = 0; i < 300; ++i)
     conclude(fmt::format("case {}", i), Verdict::kMismatch, false, i % 2 ? i : 1.0 / (i + 1));
-  EXPECT_EQ(ways_.by_case().size(), 200u);
+  EXPECT_EQ(traces_.by_case().size(), 200u);
   EXPECT_TRUE(has("case 299"));
   EXPECT_TRUE(has("case 1"));  // all odd ones are among the largest 200
   EXPECT_TRUE(has("case 0"));  // the largest of the small ones
@@ -64,13 +64,13 @@ TEST_F(WorstWaysTest, OfEqualErrorsTheFirstAreKept) {
   for (int i = 0; i < 250; ++i) conclude(fmt::format("case {}", i), Verdict::kMismatch, false, 0.5);
   EXPECT_TRUE(has("case 199"));
   EXPECT_FALSE(has("case 200"));
-  EXPECT_EQ(worked_out_, 200) << "a way that is not kept costs simulations";
+  EXPECT_EQ(worked_out_, 200) << "a trace that is not kept costs simulations";
 }
 
 TEST_F(WorstWaysTest, CasesThatGetWorseAndWorseAreNotAllWorkedOut) {
   for (int i = 0; i < 3000; ++i) conclude(fmt::format("case {}", i), Verdict::kMismatch, false, i);
   EXPECT_EQ(worked_out_, 1000);
-  EXPECT_EQ(ways_.by_case().size(), 200u);
+  EXPECT_EQ(traces_.by_case().size(), 200u);
 }
 
 TEST_F(WorstWaysTest, ErrorsAndExpectedMismatchesTakeNoMismatchsPlace) {
@@ -80,7 +80,7 @@ TEST_F(WorstWaysTest, ErrorsAndExpectedMismatchesTakeNoMismatchsPlace) {
     conclude(fmt::format("wrong {}", i), Verdict::kMismatch, false, 0.5);
     conclude(fmt::format("right {}", i), Verdict::kMatch, true, 0);
   }
-  EXPECT_EQ(ways_.by_case().size(), 140u);
+  EXPECT_EQ(traces_.by_case().size(), 140u);
   EXPECT_TRUE(has("wrong 99"));
   EXPECT_TRUE(has("broken 19") && has("expected 19"));
   EXPECT_FALSE(has("broken 20") || has("expected 20"));
@@ -99,7 +99,7 @@ TEST_F(WorstWaysTest, ACaseThatIsRunTwiceTakesOnePlace) {
   conclude("case", Verdict::kMismatch, false, 1);
   conclude("case", Verdict::kMismatch, false, 1);
   for (int i = 0; i < 199; ++i) conclude(fmt::format("case {}", i), Verdict::kMismatch, false, 0.5);
-  EXPECT_EQ(ways_.by_case().size(), 200u);
+  EXPECT_EQ(traces_.by_case().size(), 200u);
 }
 
 }  // namespace

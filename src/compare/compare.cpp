@@ -1,7 +1,5 @@
 #include "compare/compare.h"
 
-#include <algorithm>
-#include <functional>
 #include <set>
 
 #include "compare/forward.h"
@@ -10,7 +8,7 @@
 #include "gradients/closeness.h"
 #include "gradients/objective_truths.h"
 #include "gradients/user_code_slack.h"
-#include "model/subject_text.h"
+#include "model/element_index.h"
 
 namespace distgrad {
 namespace {
@@ -129,7 +127,7 @@ class InputComparison {
       result_.bounds.resize(truth_.parts.size());
       result_.bounds[truth_index(p)] = all_bounds;
     }
-    const auto index = index_of_element(wanted.shape(), d.first);
+    const auto index = index_of(wanted.shape(), d.first);
     if (!result_.first_difference) result_.first_difference = {part.holder_of(index), index};
     if (part.pieces.size() <= 1) {
       differing_.insert(part.ranks.begin(), part.ranks.end());

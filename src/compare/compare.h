@@ -22,7 +22,7 @@ namespace distgrad {
 // golden files) only what guards the simulation is compared, and the gradients hold the truth
 // alone. The tolerance is the scenario's; the file's `truth` counts as Case says it applies.
 //
-// Where nobody is told which other objectives the gradients would be right under, these need not be
+// Where nobody asks which other objectives the gradients would be right under, these need not be
 // worked out: then `matches` and `truth_by_objective` stay empty.
 enum class OtherObjectives { kCompared, kLeftOut };
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "compare/compare.h"
-#include "gradients/assemble.h"
+#include "model/element_index.h"
 
 namespace distgrad {
 namespace {
@@ -69,7 +69,7 @@ std::string why_undecided(const GradientComparison& g, const Simulation& simulat
   for (const UndecidedElement& e : simulation.undecided_elements) {
     if (e.input != g.input || (local && e.part != place.rank)) continue;
     const auto& truth = local ? g.truth_by_rank[static_cast<std::size_t>(e.part)] : g.truth_full;
-    if (truth && index_of_element(truth->shape(), e.element) == place.index) return e.why;
+    if (truth && index_of(truth->shape(), e.element) == place.index) return e.why;
   }
   return "";
 }

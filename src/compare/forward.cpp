@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "compare/tolerance.h"
 #include "gradients/closeness.h"
 #include "gradients/objective_truths.h"
+#include "model/element_index.h"
 
 namespace distgrad {
 namespace {
@@ -23,7 +23,7 @@ void compare_value(const Tolerance& tolerance, const Array& simulated, const Arr
     const ElementBound bound_at(tolerance, simulated, bound, false);
     const Difference d = difference(distributed.values(), simulated.values(), bound_at);
     if (d.equal) return;
-    index = index_of_element(simulated.shape(), d.first);
+    index = index_of(simulated.shape(), d.first);
   }
   if (!found) {
     found.emplace();
@@ -88,7 +88,7 @@ GuardDifference guard_difference(const Program& program, const std::string& inpu
   GuardDifference d;
   d.input = input;
   d.rank = is_local(program, input) ? static_cast<int>(part) : -1;
-  if (element >= 0) d.index = index_of_element(simulated.shape(), element);
+  if (element >= 0) d.index = index_of(simulated.shape(), element);
   d.simulated = simulated;
   d.wanted = wanted;
   return d;
@@ -170,15 +170,15 @@ std::optional<ForwardDifference> forward_difference(const Tolerance& tolerance,
                                                     const Program& program,
                                                     const Simulation& simulation,
                                                     const DistributedRun& run) {
-  std::size_t told = 0;  // the ranks send the values of these steps alone
+  std::size_t reported = 0;  // the ranks send the values of these steps alone
   for (const Step& step : program.steps) {
     if (!step.is_reported()) continue;
     const auto simulated =
         std::find_if(simulation.steps.begin(), simulation.steps.end(),
                      [&](const StepValue& value) { return value.step == step.name; });
     if (simulated != simulation.steps.end())
-      if (auto found = step_difference(tolerance, *simulated, told, run)) return found;
-    ++told;
+      if (auto found = step_difference(tolerance, *simulated, reported, run)) return found;
+    ++reported;
   }
   return loss_difference(tolerance, simulation, run);
 }

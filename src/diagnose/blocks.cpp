@@ -1,7 +1,5 @@
 #include "diagnose/blocks.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 

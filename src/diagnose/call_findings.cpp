@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "diagnose/arithmetic_findings.h"
-#include "diagnose/formula.h"
+#include "diagnose/measured_field.h"
 #include "diagnose/names.h"
 #include "diagnose/other_calls.h"
 #include "diagnose/phrases.h"
@@ -16,7 +16,7 @@ namespace distgrad {
 namespace {
 
 // What is said of a wrong backward.
-struct Said {
+struct BackwardFinding {
   FindingName finding;
   std::string happened;  // follows "the backward of all_reduce "
   std::string_view right_if, right_objective;
@@ -25,17 +25,18 @@ struct Said {
   std::vector<int> ranks = {};  // empty: those on which it gave something wrong
 };
 
-std::optional<Said> first_that_holds(std::span<const WrongBackward> names, const Look& look) {
+std::optional<BackwardFinding> first_that_holds(std::span<const WrongBackward> names,
+                                                const Look& look) {
   for (const WrongBackward& name : names) {
     std::string happened = name.happened(look);
     if (happened.empty()) continue;
-    return Said{name.finding,
-                std::move(happened),
-                name.right_if,
-                name.right_objective,
-                name.remedy,
-                name.also,
-                name.ranks ? name.ranks(look) : std::vector<int>()};
+    return BackwardFinding{name.finding,
+                           std::move(happened),
+                           name.right_if,
+                           name.right_objective,
+                           name.remedy,
+                           name.also,
+                           name.ranks ? name.ranks(look) : std::vector<int>()};
   }
   return std::nullopt;
 }
@@ -52,12 +53,12 @@ bool is_response_of(const Measurement& m, const Responses& other) {
   return true;
 }
 
-std::optional<Said> another_call(Machine& machine, const Measurement& m) {
+std::optional<BackwardFinding> another_call(Machine& machine, const Measurement& m) {
   for (OtherCall& other : other_calls(*m.program, m.call())) {
     const auto responses =
         right_responses(machine, *m.program, *m.seen, other.call, other.groups, m.cotangents);
     if (responses && is_response_of(m, *responses))
-      return Said{other.finding, std::move(other.happened), "", "", other.remedy};
+      return BackwardFinding{other.finding, std::move(other.happened), "", "", other.remedy};
   }
   return std::nullopt;
 }
@@ -71,7 +72,7 @@ bool has_nan(const Measurement& m) {
   return false;
 }
 
-const Said kUnwritten = {
+const BackwardFinding kUnwritten = {
     "stale-or-aliased",
     "gave NaN where a number is right. New memory is filled with NaN in these runs, so most likely "
     "a buffer is read that was never written.",
@@ -90,7 +91,7 @@ bool gave_none_where_wrong(const CallOnRanks& call, const CallJudgement& judgeme
                      [&](int r) { return !call.given[static_cast<std::size_t>(r)]; });
 }
 
-Said gives_none(const Evidence& evidence, const CallJudgement& judgement) {
+BackwardFinding gives_none(const Evidence& evidence, const CallJudgement& judgement) {
   return {"no-gradient",
           fmt::format("gave its operand no gradient (None) {}.",
                       on_ranks(judgement.wrong_ranks, evidence.program().world_size)),
@@ -99,7 +100,7 @@ Said gives_none(const Evidence& evidence, const CallJudgement& judgement) {
           "cut off from the graph. Look for a detach, or a backward that returns None."};
 }
 
-Said named(Machine& machine, Measurement& m, const Look& look) {
+BackwardFinding named(Machine& machine, Measurement& m, const Look& look) {
   using Kind = Measurement::Kind;
   if (m.kind == Kind::kNotRepeatable)
     return {
@@ -121,7 +122,7 @@ Said named(Machine& machine, Measurement& m, const Look& look) {
           "Compare it with the right one, term by term."};
 }
 
-std::string right_if(const Evidence& evidence, const Said& said) {
+std::string right_if(const Evidence& evidence, const BackwardFinding& said) {
   if (said.right_if.empty()) return "";
   const std::vector<std::string> satisfied = satisfied_objectives(evidence);
   const bool is_satisfied =
@@ -131,7 +132,7 @@ std::string right_if(const Evidence& evidence, const Said& said) {
 }
 
 Finding finding_of(const Evidence& evidence, const CallOnRanks& call,
-                   const CallJudgement& judgement, const Said& said,
+                   const CallJudgement& judgement, const BackwardFinding& said,
                    const std::optional<Scaling>& scaling) {
   Finding finding;
   finding.rule = said.finding;
@@ -180,8 +181,8 @@ const CallOnRanks* one_that_gave_the_same(const CallOnRanks& call,
   return nullptr;
 }
 
-Said by_its_place(Machine& machine, const Evidence& evidence, const CallOnRanks& call,
-                  const std::vector<CallOnRanks>& others) {
+BackwardFinding by_its_place(Machine& machine, const Evidence& evidence, const CallOnRanks& call,
+                             const std::vector<CallOnRanks>& others) {
   if (!is_right_as(machine, evidence, call, MemoryLayout::kAsSeen)) {
     const bool is_cotangent = !is_right_as(machine, evidence, call, MemoryLayout::kCotangentAsSeen);
     const std::string_view what = is_cotangent ? "cotangent" : "operand";
@@ -254,8 +255,9 @@ std::vector<Finding> call_findings(Machine& machine, const Evidence& evidence,
       seen = blocks_of_measured(*m);
     }
   const Blocks right = blocks_of_right(*m);
-  const Said said = gave_none_where_wrong(call, judgement) ? gives_none(evidence, judgement)
-                                                           : named(machine, *m, {*m, seen, right});
+  const BackwardFinding said = gave_none_where_wrong(call, judgement)
+                                   ? gives_none(evidence, judgement)
+                                   : named(machine, *m, {*m, seen, right});
   Finding finding = finding_of(evidence, call, judgement, said, scaling);
   finding.measured = measured_field(machine, *m, seen, right);
   std::vector<Finding> findings = {std::move(finding)};

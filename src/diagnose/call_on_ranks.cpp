@@ -5,6 +5,7 @@
 
 #include "gradients/closeness.h"
 #include "gradients/user_code_slack.h"
+#include "model/distance.h"
 
 namespace distgrad {
 namespace {
@@ -84,12 +85,6 @@ std::optional<Simulation> simulated(Machine& machine, const Program& program) {
   return is_whole ? std::optional(std::move(simulation)) : std::nullopt;
 }
 
-bool is_same(const Array& a, const Array& b) {
-  return a.shape() == b.shape() &&
-         std::equal(a.values().begin(), a.values().end(), b.values().begin(),
-                    [](double x, double y) { return x == y || (std::isnan(x) && std::isnan(y)); });
-}
-
 std::optional<CallOnRanks> call_on_ranks(const Step& step, std::size_t at,
                                          const DistributedRun& run) {
   CallOnRanks all;
@@ -102,8 +97,8 @@ std::optional<CallOnRanks> call_on_ranks(const Step& step, std::size_t at,
     all.cotangents.push_back(seen.cotangent);
     all.cotangent_strides.push_back(seen.cotangent_strides);
     all.given.push_back(seen.given);
-    const bool wrote =
-        seen.cotangent_after && seen.cotangent && !is_same(*seen.cotangent_after, *seen.cotangent);
+    const bool wrote = seen.cotangent_after && seen.cotangent &&
+                       !same_values(*seen.cotangent_after, *seen.cotangent);
     all.cotangents_after.push_back(wrote ? seen.cotangent_after : std::nullopt);
   }
   return all;

@@ -22,9 +22,9 @@ class Unhooked {
     const std::string weight = unused_name(program, "start_weight");
     program_.inputs.push_back(local_input(weight, std::move(scale), false));
     std::string loss = fmt::format("{} * ({}).sum()", weight, program.loss.text);
-    for (std::size_t c = 0, told = 0, s = 0; s < program.steps.size(); ++s) {
-      const std::size_t value = told;
-      told += program.steps[s].is_reported();
+    for (std::size_t c = 0, reported = 0, s = 0; s < program.steps.size(); ++s) {
+      const std::size_t value = reported;
+      reported += program.steps[s].is_reported();
       if (program.steps[s].collective()) loss += term_of(calls[c++], s, value, run);
     }
     drop_calls();

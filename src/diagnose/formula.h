@@ -4,22 +4,15 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
-#include "diagnose/blocks.h"
-#include "model/report.h"
+#include "diagnose/formula_view.h"
 
 namespace distgrad {
 
-// `blocks` is what was measured, or what is right.
-std::string formula_of(const Measurement&, const Blocks& blocks);
+std::string formula_of(const FormulaView&, const CollectiveCall&);
 
 // By element, of a basis: "x̄_0[1] = 2 ȳ_1[0] + ȳ_2[3]; ...". Complete: who reads it can write M
 // down.
 std::string formula_by_element(const Measurement&);
-
-// The field of a finding. Its matrices come from the simulator and the numbers of the blocks where
-// the measurement is not by element itself.
-Measured measured_field(Machine&, const Measurement&, const Blocks& measured, const Blocks& right);
 
 }  // namespace distgrad

@@ -8,6 +8,7 @@
 
 #include "diagnose/phrases.h"
 #include "gradients/closeness.h"
+#include "model/element_index.h"
 #include "model/gradient_norm.h"
 
 namespace distgrad {
@@ -53,7 +54,7 @@ std::vector<std::int64_t> furthest_off(const Array& held, const Array& wanted) {
   for (std::int64_t i = 0; i < wanted.size(); ++i)
     if (const double off = std::abs(held[i] - wanted[i]); off > most || std::isnan(off))
       most = off, furthest = i;
-  return index_of_element(wanted.shape(), furthest);
+  return index_of(wanted.shape(), furthest);
 }
 
 // "; nowhere by more than 0.2 % of the largest value: ...", where that is so little that a cast may

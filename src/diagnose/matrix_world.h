@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "diagnose/call_findings.h"
-#include "diagnose/formula.h"
+#include "diagnose/measured_field.h"
 #include "diagnose/measurement.h"
 #include "diagnose/names.h"
 

@@ -1,6 +1,5 @@
 #include "diagnose/pieces.h"
 
-#include <algorithm>
 #include <numeric>
 
 namespace distgrad {

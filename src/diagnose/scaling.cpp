@@ -1,7 +1,5 @@
 #include "diagnose/scaling.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 

@@ -193,22 +193,23 @@ GradientByRank gradients_of(const DistributedRun& run, std::size_t input) {
 }
 
 // Its text names them.
-struct Guilty {
+struct MistakenInputs {
   std::string mistake;  // as sync_mistakes_of() has it; empty: none of these
   std::vector<std::string> inputs;
 };
 
-void note(std::vector<Guilty>& all, const std::string& mistake, const std::string& input) {
-  const auto same =
-      std::find_if(all.begin(), all.end(), [&](const Guilty& g) { return g.mistake == mistake; });
+void note(std::vector<MistakenInputs>& all, const std::string& mistake, const std::string& input) {
+  const auto same = std::find_if(all.begin(), all.end(),
+                                 [&](const MistakenInputs& g) { return g.mistake == mistake; });
   if (same == all.end())
     all.push_back({mistake, {input}});
   else
     same->inputs.push_back(input);
 }
 
-std::vector<Guilty> guilty_of(const Evidence& evidence, const DistributedRun& run) {
-  std::vector<Guilty> all;
+std::vector<MistakenInputs> mistaken_inputs_of(const Evidence& evidence,
+                                               const DistributedRun& run) {
+  std::vector<MistakenInputs> all;
   for (std::size_t i = 0; i < evidence.inputs().size(); ++i) {
     const Input& input = *evidence.inputs()[i];
     const GradientByRank shares = shares_of(run, i), observed = gradients_of(run, i);
@@ -224,7 +225,7 @@ std::vector<Guilty> guilty_of(const Evidence& evidence, const DistributedRun& ru
   return all;
 }
 
-std::vector<Finding> findings_for(const Evidence& evidence, const std::vector<Guilty>& all,
+std::vector<Finding> findings_for(const Evidence& evidence, const std::vector<MistakenInputs>& all,
                                   const std::optional<Scaling>& scaling) {
   std::vector<Finding> findings;
   for (const auto& [text, inputs] : all) {
@@ -274,7 +275,7 @@ std::optional<std::vector<Gradient>> adjoint_shares(Machine& machine, const Evid
 
 std::vector<Finding> sync_findings(const Evidence& evidence, const DistributedRun& run,
                                    const std::optional<Scaling>& scaling) {
-  return findings_for(evidence, guilty_of(evidence, run), scaling);
+  return findings_for(evidence, mistaken_inputs_of(evidence, run), scaling);
 }
 
 std::optional<std::vector<Finding>> invariant_findings(Machine& machine, const Evidence& evidence,
@@ -285,7 +286,7 @@ std::optional<std::vector<Finding>> invariant_findings(Machine& machine, const E
     return std::nullopt;
   const auto shares = adjoint_shares(machine, evidence);
   if (!shares) return std::nullopt;
-  std::vector<Guilty> all;
+  std::vector<MistakenInputs> all;
   for (const std::size_t i : differing) {
     const Input& input = *evidence.inputs()[i];
     const GradientByRank& observed = evidence.comparison().gradients[i].observed_by_rank;

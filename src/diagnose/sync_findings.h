@@ -1,4 +1,4 @@
-// What is told where the gradients are wrong by what comes after backward: of ranks that did
+// What is said where the gradients are wrong by what comes after backward: of ranks that did
 // something else than the program's `sync`, and of a file whose `sync` is not what gives the truth.
 #pragma once
 

@@ -1,7 +1,5 @@
 #include <fmt/format.h>
 
-#include <utility>
-
 #include "dumps/comparison_cases.h"
 #include "report/summary.h"
 

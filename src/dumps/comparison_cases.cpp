@@ -1,12 +1,9 @@
 #include "dumps/comparison_cases.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "dumps/comparison_report.h"
-#include "dumps/patterns.h"
 #include "report/summary.h"
 #include "report/words.h"
 

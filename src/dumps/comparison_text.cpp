@@ -11,7 +11,7 @@
 namespace distgrad::dumps {
 namespace {
 
-constexpr std::size_t kGroups = 12;     // told without --full
+constexpr std::size_t kGroups = 12;     // shown without --full
 constexpr std::size_t kPatterns = 5;    // of a group
 constexpr std::size_t kRows = 8;        // the same
 constexpr std::size_t kLeastHead = 16;  // columns of a line before it goes on below
@@ -66,7 +66,7 @@ std::string row_text(const ParameterResult& r) {
                      ranks.empty() || index.empty() ? "" : " ", index, observed, expected);
 }
 
-// The first members of a group of which each is to be told.
+// The first members of a group of which each is to be shown.
 std::string rows_text(const ResultGroup& g, const ComparisonTextOptions& options) {
   const std::size_t shown = options.full ? g.members.size() : std::min(kRows, g.members.size());
   std::size_t width = 0;
@@ -75,8 +75,8 @@ std::string rows_text(const ResultGroup& g, const ComparisonTextOptions& options
   std::string out;
   for (std::size_t i = 0; i < shown; ++i) {
     const ParameterResult& r = *g.members[i];
-    const std::string told = g.each_in_its_own_words() ? r.headline : row_text(r);
-    out += fmt::format("      {}   {}\n", padded(for_terminal(r.name), width), for_terminal(told));
+    const std::string text = g.each_in_its_own_words() ? r.headline : row_text(r);
+    out += fmt::format("      {}   {}\n", padded(for_terminal(r.name), width), for_terminal(text));
   }
   if (shown < g.members.size())
     out += fmt::format("      ... and {} more\n", thousands(g.members.size() - shown));

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cmath>
 
+#include "model/distance.h"
+
 namespace distgrad::dumps {
 namespace {
 
 constexpr std::int64_t kBlock =
     8192;  // elements; two blocks of float64 fit into a core's own cache
-
-bool same(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
 
 // Room for the blocks that it is read in.
 std::vector<double> block_of(const Stream& stream) {
@@ -64,7 +64,7 @@ class Measurement {
 
  private:
   void add_strange(double o, double e, std::int64_t at) {
-    if (same(o, e)) return;
+    if (same_value(o, e)) return;
     if (d_.strange++ == 0) set_worst(o, e, at);
   }
   void set_worst(double o, double e, std::int64_t at) {
@@ -213,7 +213,7 @@ bool agrees(const Stream& observed, const Stream& expected, double factor, const
   const double limit = bound.of_element(scale * max_expected);
   const auto is_beyond = [&](double o, double e) {
     const double error = std::abs(o - e);
-    if (!std::isfinite(error)) return !same(o, e);
+    if (!std::isfinite(error)) return !same_value(o, e);
     return error > (bound.elementwise ? bound.atol + bound.rtol * std::abs(e) : limit);
   };
   std::vector<double> o = block_of(observed), e = o;

@@ -10,6 +10,7 @@
 #include "dumps/measured.h"
 #include "dumps/rearranged.h"
 #include "dumps/sums.h"
+#include "model/element_index.h"
 #include "report/words.h"
 
 namespace distgrad::dumps {

@@ -3,7 +3,6 @@
 #include <c10/util/Exception.h>
 
 #include <sstream>
-#include <vector>
 
 namespace distgrad {
 namespace {

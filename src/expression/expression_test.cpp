@@ -352,8 +352,8 @@ TEST(ExpressionRefusal, SaysWhichArgumentDoesNotFit) {
   EXPECT_THAT(refusal("torch.softmax(xx, xx)"), HasSubstr("write int(x) or float(x)"));
   EXPECT_THAT(refusal("torch.sqrt(2)"), HasSubstr("torch.sqrt: Expected a value of type 'Tensor'"));
   for (const char* text : {"torch.stack(x)", "x.sum(dims=0)", "torch.dot(xx)", "torch.sqrt(2)"}) {
-    const std::string told = refusal(text);
-    EXPECT_EQ(std::count(told.begin(), told.end(), '\n'), 2) << told;
+    const std::string text_of_it = refusal(text);
+    EXPECT_EQ(std::count(text_of_it.begin(), text_of_it.end(), '\n'), 2) << text_of_it;
   }
 }
 

@@ -1,5 +1,4 @@
 // Random collectives: kind, op, group, options and an operand that fit each other.
-#include <fmt/format.h>
 
 #include <cmath>
 

@@ -1,6 +1,5 @@
 // Random expressions. Every operator is a row: its text, and what it does to shapes and to the
 // largest magnitude.
-#include <fmt/format.h>
 
 #include <cmath>
 

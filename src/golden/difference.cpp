@@ -7,19 +7,10 @@
 
 #include "gradients/closeness.h"
 #include "gradients/objective_truths.h"
+#include "model/element_index.h"
 
 namespace distgrad::golden {
 namespace {
-
-std::vector<std::int64_t> index_in(const Shape& shape, std::size_t element) {
-  std::vector<std::int64_t> index(shape.size());
-  auto rest = static_cast<std::int64_t>(element);
-  for (std::size_t dim = shape.size(); dim-- > 0;) {
-    index[dim] = rest % shape[dim];
-    rest /= shape[dim];
-  }
-  return index;
-}
 
 // A bound that is sound for `now` and not absurdly wide. Bounds follow the operators that torch
 // makes of a backward, so another version's may be larger; the larger one serves both.
@@ -73,7 +64,7 @@ class CaseKeeper {
     return true;
   }
 
-  void tell_bounds(const std::string& tensor) {
+  void report_bounds(const std::string& tensor) {
     if (changed_bounds_ > 0)
       note(fmt::format("{} bound{} of {} no longer hold{}", changed_bounds_,
                        changed_bounds_ == 1 ? "" : "s", tensor, changed_bounds_ == 1 ? "s" : ""));
@@ -89,7 +80,7 @@ class CaseKeeper {
         differences_.values.push_back(
             {where_, "loss", "", static_cast<int>(r), {}, stored_.losses[r], now});
     }
-    tell_bounds("the losses");
+    report_bounds("the losses");
   }
 
   void keep_gradient(GradientRecord& now) {
@@ -104,7 +95,7 @@ class CaseKeeper {
     if (now.summary) return keep_summary(*stored->summary, *now.summary, now.input);
     for (std::size_t p = 0; p < now.parts.size(); ++p)
       keep_part(stored->parts[p], stored->bounds[p], now, p);
-    tell_bounds(now.input);
+    report_bounds(now.input);
   }
 
   void keep_part(const Array& stored, const Array& stored_bounds, GradientRecord& now,
@@ -117,7 +108,7 @@ class CaseKeeper {
     std::vector<double> bounds(now.bounds[p].values().begin(), now.bounds[p].values().end());
     for (std::size_t i = 0; i < values.size(); ++i)
       if (!keep_value(stored.values()[i], stored_bounds.values()[i], values[i], bounds[i]))
-        differences_.values.push_back({where_, now.input, "", rank, index_in(part.shape(), i),
+        differences_.values.push_back({where_, now.input, "", rank, index_of(part.shape(), i),
                                        stored.values()[i], values[i]});
     now.bounds[p] = Array(part.shape(), std::move(bounds));
     now.parts[p] = Array(part.shape(), std::move(values));

@@ -36,7 +36,7 @@ std::optional<std::uint64_t> ulps_between(double a, double b);
 double slack_of(double bound, DType dtype);
 
 // What `update` writes: `now`, with every stored value and bound in it that still holds. What does
-// not hold is told in `differences`.
+// not hold is in `differences`.
 GoldenFile kept(const GoldenFile& stored, const GoldenFile& now, Differences& differences);
 
 }  // namespace distgrad::golden

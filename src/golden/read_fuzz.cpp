@@ -1,7 +1,6 @@
 // libFuzzer's entry: any bytes are a golden file or are refused as a user's error. Built and run as
 // the parser's (src/scenario/parse_fuzz.cpp).
 #include <cstdint>
-#include <string_view>
 
 #include "base/error.h"
 #include "golden/golden_file.h"

@@ -1,7 +1,5 @@
 #include "golden/record.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <bit>
 #include <cmath>

@@ -12,8 +12,6 @@
 #include "golden/canonical.h"
 #include "golden/difference.h"
 #include "golden/record.h"
-#include "gradients/assemble.h"
-#include "gradients/closeness.h"
 #include "scenario/read_file.h"
 
 namespace distgrad::golden {

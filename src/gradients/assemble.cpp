@@ -338,13 +338,4 @@ Array box_of(const Array& full, const Shape& start, const Shape& extent) {
   return Array(extent, std::move(values));
 }
 
-std::vector<std::int64_t> index_of_element(const Shape& shape, std::int64_t element) {
-  std::vector<std::int64_t> index(shape.size());
-  for (std::size_t d = shape.size(); d-- > 0;) {
-    index[d] = element % shape[d];
-    element /= shape[d];
-  }
-  return index;
-}
-
 }  // namespace distgrad

@@ -66,7 +66,4 @@ GradientByRank divided(const GradientByRank&, double divisor);
 // The elements of the box, as an array of its extent.
 Array box_of(const Array& full, const Shape& start, const Shape& extent);
 
-// The index of an element by its row-major number.
-std::vector<std::int64_t> index_of_element(const Shape& shape, std::int64_t element);
-
 }  // namespace distgrad

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "gradients/sample_programs.h"
+#include "model/element_index.h"
 
 namespace distgrad {
 namespace {
@@ -237,8 +238,8 @@ TEST(LayoutText, IsAsTheReportSpellsIt) {
 }
 
 TEST(IndexOfElement, IsRowMajor) {
-  EXPECT_THAT(index_of_element({2, 3}, 5), ElementsAre(1, 2));
-  EXPECT_THAT(index_of_element({}, 0), IsEmpty());
+  EXPECT_THAT(index_of({2, 3}, 5), ElementsAre(1, 2));
+  EXPECT_THAT(index_of({}, 0), IsEmpty());
 }
 
 }  // namespace

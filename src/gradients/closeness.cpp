@@ -1,16 +1,11 @@
 #include "gradients/closeness.h"
 
+#include "model/distance.h"
+
 namespace distgrad {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-bool same_value(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
-
-double distance(double a, double b) {
-  if (same_value(a, b)) return 0;
-  return std::isfinite(a) && std::isfinite(b) ? std::abs(a - b) : kInfinity;
-}
 
 }  // namespace
 

@@ -1,7 +1,6 @@
 #include "gradients/user_code_slack.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "gradients/closeness.h"
 #include "model/subject_text.h"

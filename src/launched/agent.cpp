@@ -8,10 +8,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <limits>
 #include <map>
 
@@ -225,7 +223,7 @@ class Agent {
 // Tries all addresses and ports until rank 0 is there; none where it is interrupted before.
 std::optional<Channel> meet(const LaunchedWorld& world) {
   const std::string secret = shared_secret();
-  const Newcomer self = newcomer_of(world);
+  const JoiningRank self = joining_rank_of(world);
   const std::int64_t end = monotonic_ns() + std::int64_t{launch_timeout_s()} * 1'000'000'000;
   std::string error = "nobody listens there";
   bool met_stranger = false;
@@ -289,7 +287,8 @@ int follow(const LaunchedWorld& world) {
   std::optional<Channel> hub = meet(world);
   if (!hub) return 128 + interrupted_by();
   prctl(PR_SET_NAME, fmt::format("dg agent {}", world.rank).c_str());
-  return serve(std::move(*hub), fmt::format("rank {} on {}", world.rank, newcomer_of(world).host));
+  return serve(std::move(*hub),
+               fmt::format("rank {} on {}", world.rank, joining_rank_of(world).host));
 }
 
 int be_agent() {

@@ -1,6 +1,5 @@
 #include "launched/board_mirror.h"
 
-#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <utility>

@@ -22,7 +22,7 @@ std::string proof(const std::string& secret, const char* whose, const std::strin
                      std::string("distgrad ") + whose + '\n' + job + '\n' + of + '\n' + with);
 }
 
-std::string text_of(const Newcomer& who) {
+std::string text_of(const JoiningRank& who) {
   return header_text({{"rank", who.rank},
                       {"size", who.size},
                       {"local_rank", who.local_rank},
@@ -31,7 +31,7 @@ std::string text_of(const Newcomer& who) {
                       {"version", who.version}});
 }
 
-Newcomer read_newcomer(const std::string& text) {
+JoiningRank read_joining_rank(const std::string& text) {
   const Json json = parse_header(text);
   return {read_int(field(json, "rank"), 0),        read_int(field(json, "size"), 1),
           read_int(field(json, "local_rank"), -1), read_int(field(json, "local_size"), 0),
@@ -58,7 +58,7 @@ void say_now(Channel& channel, const std::string& header) {
 
 }  // namespace
 
-Newcomer newcomer_of(const LaunchedWorld& world) {
+JoiningRank joining_rank_of(const LaunchedWorld& world) {
   char name[256] = {};
   const char* node = std::getenv("SLURMD_NODENAME");
   std::string host = node && *node ? node : gethostname(name, sizeof name - 1) == 0 ? name : "";
@@ -66,14 +66,14 @@ Newcomer newcomer_of(const LaunchedWorld& world) {
           world.local_size, std::move(host), std::string(kVersion)};
 }
 
-Doorkeeper::Doorkeeper(UniqueFd socket, const std::string& job, const std::string& secret)
+Admission::Admission(UniqueFd socket, const std::string& job, const std::string& secret)
     : channel_(std::move(socket)), job_(job), secret_(secret) {
-  channel_.set_limits(kStrangersLimits);
+  channel_.set_limits(kJoiningLimits);
 }
 
-void Doorkeeper::say(const std::string& header) { say_now(channel_, header); }
+void Admission::say(const std::string& header) { say_now(channel_, header); }
 
-Doorkeeper::State Doorkeeper::receive() {
+Admission::State Admission::receive() {
   const Channel::Received received = channel_.receive(Wait::kNo);
   for (;;) {
     NextFrame next = channel_.next();
@@ -86,7 +86,7 @@ Doorkeeper::State Doorkeeper::receive() {
   }
 }
 
-bool Doorkeeper::take(const std::string& header) try {
+bool Admission::take(const std::string& header) try {
   const Json json = parse_header(header);
   if (theirs_.empty()) {
     theirs_ = read_text(field(json, "hello"));
@@ -100,27 +100,27 @@ bool Doorkeeper::take(const std::string& header) try {
   if (!are_same_digests(read_text(field(json, "proof")),
                         proof(secret_, "a rank", job_, ours_, theirs_ + who)))
     return false;
-  who_ = read_newcomer(who);
+  who_ = read_joining_rank(who);
   return true;
 } catch (const BadMessage&) {
   return false;
 }
 
-Channel Doorkeeper::welcome() {
+Channel Admission::welcome() {
   say(header_text({{"welcome", true}}));
   channel_.set_limits({std::size_t{1} << 31, std::size_t{1} << 40});
   return std::move(channel_);
 }
 
-void Doorkeeper::refuse(const std::string& why) {
+void Admission::refuse(const std::string& why) {
   say(header_text({{"welcome", false}, {"why", why}}));
 }
 
-Welcome ask_for_admission(UniqueFd socket, const Newcomer& who, const std::string& job,
+Welcome ask_for_admission(UniqueFd socket, const JoiningRank& who, const std::string& job,
                           const std::string& secret, int timeout_ms) try {
   const std::int64_t end = monotonic_ns() + std::int64_t{timeout_ms} * 1'000'000;
   Channel channel(std::move(socket));
-  channel.set_limits(kStrangersLimits);
+  channel.set_limits(kJoiningLimits);
   const std::string ours = random_digits(kRandomBytes);
   say_now(channel, header_text({{"hello", ours}}));
   const Json answer = parse_header(next_header(channel, end));

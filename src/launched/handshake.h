@@ -15,7 +15,7 @@
 namespace distgrad {
 
 // What a rank says of itself.
-struct Newcomer {
+struct JoiningRank {
   int rank = 0;
   int size = 1;
   int local_rank = -1;
@@ -24,15 +24,15 @@ struct Newcomer {
   std::string version;  // of distgrad
 };
 
-Newcomer newcomer_of(const LaunchedWorld& world);
+JoiningRank joining_rank_of(const LaunchedWorld& world);
 
-// Frames of strangers are short.
-inline constexpr FrameLimits kStrangersLimits = {4096, 0};
+// Frames of ranks that are not known yet are short.
+inline constexpr FrameLimits kJoiningLimits = {4096, 0};
 
 // Rank 0's side of one connection. Passive: receive() is called when there is something to read.
-class Doorkeeper {
+class Admission {
  public:
-  Doorkeeper(UniqueFd socket, const std::string& job, const std::string& secret);
+  Admission(UniqueFd socket, const std::string& job, const std::string& secret);
 
   int fd() const { return channel_.fd(); }
 
@@ -40,7 +40,7 @@ class Doorkeeper {
   State receive();
 
   // Once proven. welcome() is to be called, or refuse() with why not.
-  const Newcomer& who() const { return who_; }
+  const JoiningRank& who() const { return who_; }
   Channel welcome();
   void refuse(const std::string& why);
 
@@ -50,7 +50,7 @@ class Doorkeeper {
 
   Channel channel_;
   std::string job_, secret_, theirs_, ours_;
-  Newcomer who_;
+  JoiningRank who_;
 };
 
 // A rank's side, from the connection to the welcome.
@@ -59,7 +59,7 @@ struct Welcome {
       channel;  // none: it is not rank 0 of this job, or it refused, with the reason
   std::string refused;
 };
-Welcome ask_for_admission(UniqueFd socket, const Newcomer& who, const std::string& job,
+Welcome ask_for_admission(UniqueFd socket, const JoiningRank& who, const std::string& job,
                           const std::string& secret, int timeout_ms);
 
 }  // namespace distgrad

@@ -36,8 +36,8 @@ namespace distgrad {
 namespace {
 
 constexpr std::int64_t kSecond = 1'000'000'000;
-constexpr std::int64_t kStrangerNs = 10 * kSecond;  // for a connection to prove itself
-constexpr std::size_t kMostStrangers = 256;         // at one time
+constexpr std::int64_t kProofNs = 10 * kSecond;     // for a connection to prove itself
+constexpr std::size_t kMostPending = 256;           // at one time
 constexpr std::int64_t kLateNs = 30 * kSecond;      // for ranks that come when all is over
 constexpr std::int64_t kFarewellNs = 10 * kSecond;  // for the agents to end
 
@@ -60,7 +60,7 @@ class Hub {
   struct Agent {
     explicit Agent(Channel channel_) : channel(std::move(channel_)) {}
     Channel channel;
-    Newcomer who;
+    JoiningRank who;
     std::string address;
     bool is_open = true;
     int left_by = 0;  // the signal that it said to end by
@@ -112,9 +112,9 @@ class Hub {
       fds.push_back({listening_.get(), POLLIN, 0});
       what.push_back([this] { admit(); });
     }
-    for (auto& stranger : strangers_) {
-      fds.push_back({stranger.door->fd(), POLLIN, 0});
-      what.push_back([this, &stranger] { hear_stranger(stranger); });
+    for (auto& pending : pending_) {
+      fds.push_back({pending.door->fd(), POLLIN, 0});
+      what.push_back([this, &pending] { hear_pending(pending); });
     }
     for (auto& [rank, agent] : agents_)
       watch(agent->channel, agent->is_open, [this, rank = rank] { hear_agent(rank); });
@@ -125,13 +125,13 @@ class Hub {
     poll(fds.data(), fds.size(), timeout_ms());
     for (std::size_t i = 0; i < what.size(); ++i)
       if (fds[i].revents & ~POLLOUT) what[i]();
-    strangers_.remove_if(
-        [](const Stranger& s) { return s.is_done || monotonic_ns() > s.until_ns; });
+    pending_.remove_if(
+        [](const PendingConnection& s) { return s.is_done || monotonic_ns() > s.until_ns; });
     look_at_clock();
   }
 
   int timeout_ms() const {
-    if (lost_.any() && !is_told_) return static_cast<int>(LostRanks::kTogetherNs / 1'000'000);
+    if (lost_.any() && !is_loss_said_) return static_cast<int>(LostRanks::kTogetherNs / 1'000'000);
     return is_complete() ? 10'000 : 200;
   }
 
@@ -189,14 +189,14 @@ class Hub {
     own.local_size = read_int(field(json, "local_size"));
     auto [ours, theirs] = make_socket_pair();
     own_agent_ = start_child({{"/proc/self/exe", kAgentWord}, {}, theirs.get(), -1});
-    join(newcomer_of(own), Channel(std::move(ours)), "");
+    join(joining_rank_of(own), Channel(std::move(ours)), "");
   }
 
   void open(const Json& json, UniqueFd control) {
     const int id = ++last_program_;
     programs_.emplace(id,
                       std::make_unique<Program>(Channel(std::move(control)), header_text(json)));
-    if (!loss_.empty()) return tell(*programs_.at(id), ZygoteLost{loss_, true});
+    if (!loss_.empty()) return say(*programs_.at(id), ZygoteLost{loss_, true});
     if (is_complete())
       for (auto& [rank, agent] : agents_) start_program(id, rank);
   }
@@ -242,8 +242,8 @@ class Hub {
 
   // --- Ranks that come ---
 
-  struct Stranger {
-    std::unique_ptr<Doorkeeper> door;
+  struct PendingConnection {
+    std::unique_ptr<Admission> door;
     std::int64_t until_ns = 0;
     bool is_done = false;
   };
@@ -254,25 +254,25 @@ class Hub {
 
   void admit() {
     UniqueFd socket(accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!socket || strangers_.size() >= kMostStrangers) return;
+    if (!socket || pending_.size() >= kMostPending) return;
     watch_connection(socket.get());
-    strangers_.push_back({std::make_unique<Doorkeeper>(std::move(socket), job_, secret_),
-                          monotonic_ns() + kStrangerNs, false});
+    pending_.push_back({std::make_unique<Admission>(std::move(socket), job_, secret_),
+                        monotonic_ns() + kProofNs, false});
   }
 
-  void hear_stranger(Stranger& stranger) {
-    const Doorkeeper::State state = stranger.door->receive();
-    stranger.is_done = state != Doorkeeper::State::kWaiting;
-    if (state != Doorkeeper::State::kProven) return;
-    const Newcomer& who = stranger.door->who();
-    if (const std::string why = why_unwelcome(who); !why.empty()) return stranger.door->refuse(why);
-    const std::string address = other_end(stranger.door->fd()).host();
-    Newcomer known = who;
-    join(std::move(known), stranger.door->welcome(), address);
+  void hear_pending(PendingConnection& pending) {
+    const Admission::State state = pending.door->receive();
+    pending.is_done = state != Admission::State::kWaiting;
+    if (state != Admission::State::kProven) return;
+    const JoiningRank& who = pending.door->who();
+    if (const std::string why = why_unwelcome(who); !why.empty()) return pending.door->refuse(why);
+    const std::string address = other_end(pending.door->fd()).host();
+    JoiningRank known = who;
+    join(std::move(known), pending.door->welcome(), address);
   }
 
-  std::string why_unwelcome(const Newcomer& who) const {
-    const std::string ours = newcomer_of({}).version;
+  std::string why_unwelcome(const JoiningRank& who) const {
+    const std::string ours = joining_rank_of({}).version;
     if (who.size != size_ || who.rank >= size_)
       return fmt::format("it is rank {} of {}, and rank 0 is of {}", who.rank, who.size, size_);
     if (agents_.contains(who.rank)) return fmt::format("rank {} is there already", who.rank);
@@ -281,7 +281,7 @@ class Hub {
     return {};
   }
 
-  void join(Newcomer who, Channel channel, const std::string& address) {
+  void join(JoiningRank who, Channel channel, const std::string& address) {
     const int rank = who.rank;
     auto agent = std::make_unique<Agent>(std::move(channel));
     agent->who = std::move(who);
@@ -327,7 +327,7 @@ class Hub {
 
   // As the launcher says, else counted.
   std::pair<int, int> place_on_host(int rank) const {
-    const Newcomer& who = agents_.at(rank)->who;
+    const JoiningRank& who = agents_.at(rank)->who;
     int before = 0, all = 0;
     for (int other = 0; other < size_; ++other) {
       if (hosts_[static_cast<std::size_t>(other)].host !=
@@ -376,7 +376,7 @@ class Hub {
     if (fds.size() != 3) throw SystemError("a request to fork came without its descriptors");
     const int place = request.place < 0 ? request.rank : request.place;
     if (place >= size_)
-      return tell(
+      return say(
           *programs_.at(program),
           ForkFailed{request.worker,
                      fmt::format("there is no rank {} among the launcher's {}", place, size_)});
@@ -439,7 +439,7 @@ class Hub {
       agent->second->channel.queue(encode(message));
   }
 
-  void tell(Program& program, const ZygoteEvent& event) {
+  void say(Program& program, const ZygoteEvent& event) {
     if (program.is_open) program.control.queue(encode(event));
   }
 
@@ -492,30 +492,30 @@ class Hub {
     if (found == programs_.end() || !found->second->is_open) return;
     Program& program = *found->second;
     if (message.kind == "ended")
-      return tell(program, ZygoteLost{rank_text(rank) + ": " + message.text, false});
+      return say(program, ZygoteLost{rank_text(rank) + ": " + message.text, false});
     program.torch[rank] = message.text;
     if (program.torch.size() < static_cast<std::size_t>(size_)) return;
     for (const auto& [other, torch] : program.torch)
       if (torch != program.torch.at(0))
-        return tell(program,
-                    ZygoteLost{fmt::format("{} has torch {}, and {} has torch {}", rank_text(0),
-                                           program.torch.at(0), rank_text(other), torch),
-                               true});
-    tell(program, ZygoteReady{kProtocolVersion, program.torch.at(0)});
+        return say(program,
+                   ZygoteLost{fmt::format("{} has torch {}, and {} has torch {}", rank_text(0),
+                                          program.torch.at(0), rank_text(other), torch),
+                              true});
+    say(program, ZygoteReady{kProtocolVersion, program.torch.at(0)});
   }
 
   void take_event(std::uint64_t id, Worker& worker, const LinkMessage& message) {
     Program& program = *programs_.at(worker.program);
     if (message.kind == "forked") {
-      tell(program, WorkerForked{worker.name, 1});  // the number means nothing on this machine
+      say(program, WorkerForked{worker.name, 1});  // the number means nothing on this machine
     } else if (message.kind == "fork_failed") {
-      tell(program, ForkFailed{worker.name, rank_text(worker.place) + ": " + message.text});
+      say(program, ForkFailed{worker.name, rank_text(worker.place) + ": " + message.text});
     } else if (message.kind == "seen") {
       WorkerSeen seen{worker.name, static_cast<char>(message.number(1)), message.number(2)};
       if (message.number(3) == 1) seen.at = message.text;
-      tell(program, seen);
+      say(program, seen);
     } else if (message.kind == "exited") {
-      tell(program, WorkerExited{worker.name, static_cast<int>(message.number(1))});
+      say(program, WorkerExited{worker.name, static_cast<int>(message.number(1))});
       if (worker.is_open) {
         worker.data.flush(Wait::kNo);
         worker.is_ending = true;
@@ -591,16 +591,18 @@ class Hub {
   void look_at_clock() {
     const std::int64_t now = monotonic_ns();
     if (ends_by_ns_ != 0 && (is_complete() || now > ends_by_ns_)) is_over_ = true;
-    if (!is_told_ && lost_.is_due(now, [&](const std::string& host) { return is_heard(host); }))
-      tell_loss(lost_.text([&](int rank) { return host_of(rank); }));
-    if (!is_told_ && size_ > 0 && !is_complete() && now > wait_until_ns_) tell_loss(absence_text());
+    if (!is_loss_said_ &&
+        lost_.is_due(now, [&](const std::string& host) { return is_heard(host); }))
+      say_loss(lost_.text([&](int rank) { return host_of(rank); }));
+    if (!is_loss_said_ && size_ > 0 && !is_complete() && now > wait_until_ns_)
+      say_loss(absence_text());
   }
 
-  void tell_loss(const std::string& text) {
-    is_told_ = true;
+  void say_loss(const std::string& text) {
+    is_loss_said_ = true;
     loss_ = text;
     driver_.queue(PayloadWriter().finish({{"kind", "lost"}, {"message", loss_}}));
-    for (auto& [id, program] : programs_) tell(*program, ZygoteLost{loss_, true});
+    for (auto& [id, program] : programs_) say(*program, ZygoteLost{loss_, true});
   }
 
   std::string host_of(int rank) const {
@@ -621,7 +623,7 @@ class Hub {
   std::string job_, secret_;
   int size_ = 0;
   std::int64_t wait_until_ns_ = 0;
-  std::list<Stranger> strangers_;
+  std::list<PendingConnection> pending_;
   std::map<int, std::unique_ptr<Agent>> agents_;     // by rank
   std::vector<HostOfRank> hosts_;                    // by rank, once all are there
   std::map<int, std::vector<LinkMessage>> waiting_;  // by rank, until then
@@ -631,7 +633,7 @@ class Hub {
   std::map<ino_t, std::weak_ptr<Team>> teams_;
   LostRanks lost_;
   std::string loss_;
-  bool is_told_ = false;
+  bool is_loss_said_ = false;
   pid_t own_agent_ = 0;
   int last_program_ = 0;
   std::uint64_t last_worker_ = 0;

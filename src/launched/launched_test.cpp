@@ -33,27 +33,27 @@ std::optional<LaunchedWorld> world_of(const Environment& environment) {
 }
 
 TEST(LaunchedWorld, IsToldByTorchrun) {
-  Environment told = {{"RANK", "3"},
-                      {"WORLD_SIZE", "4"},
-                      {"LOCAL_RANK", "1"},
-                      {"LOCAL_WORLD_SIZE", "2"},
-                      {"MASTER_ADDR", "10.0.0.7"},
-                      {"MASTER_PORT", "29500"}};
-  const auto world = world_of(told);
+  Environment variables = {{"RANK", "3"},
+                           {"WORLD_SIZE", "4"},
+                           {"LOCAL_RANK", "1"},
+                           {"LOCAL_WORLD_SIZE", "2"},
+                           {"MASTER_ADDR", "10.0.0.7"},
+                           {"MASTER_PORT", "29500"}};
+  const auto world = world_of(variables);
   ASSERT_TRUE(world);
   EXPECT_EQ(world->rank, 3);
   EXPECT_EQ(world->size, 4);
   EXPECT_EQ(world->local_rank, 1);
   EXPECT_EQ(world->meeting_host, "10.0.0.7");
   EXPECT_EQ(world->first_port, 29501);
-  told["LOCAL_WORLD_SIZE"] = "4";
-  EXPECT_EQ(world_of(told)->meeting_host, "127.0.0.1");
-  told["DISTGRAD_PORT"] = "40000";
-  EXPECT_EQ(world_of(told)->first_port, 40000);
-  told["RANK"] = "4";
-  EXPECT_THROW(world_of(told), UserError);
-  told["DISTGRAD_LAUNCHER"] = "none";
-  EXPECT_FALSE(world_of(told));
+  variables["LOCAL_WORLD_SIZE"] = "4";
+  EXPECT_EQ(world_of(variables)->meeting_host, "127.0.0.1");
+  variables["DISTGRAD_PORT"] = "40000";
+  EXPECT_EQ(world_of(variables)->first_port, 40000);
+  variables["RANK"] = "4";
+  EXPECT_THROW(world_of(variables), UserError);
+  variables["DISTGRAD_LAUNCHER"] = "none";
+  EXPECT_FALSE(world_of(variables));
 }
 
 TEST(LaunchedWorld, IsToldByMpiAndSlurm) {
@@ -100,15 +100,15 @@ TEST(Slurm, ItsListsAreRead) {
 std::pair<bool, bool> met(const std::string& leader_secret, const std::string& secret,
                           const std::string& job) {
   auto [ours, theirs] = make_socket_pair();
-  Doorkeeper door(std::move(ours), "job 1", leader_secret);
+  Admission door(std::move(ours), "job 1", leader_secret);
   bool welcomed = false;
   std::thread rank([&, socket = std::move(theirs)]() mutable {
     welcomed = ask_for_admission(std::move(socket), {2, 4, 0, 2, "n1", "1"}, job, secret, 5000)
                    .channel.has_value();
   });
-  Doorkeeper::State state;
-  while ((state = door.receive()) == Doorkeeper::State::kWaiting) std::this_thread::yield();
-  const bool proven = state == Doorkeeper::State::kProven;
+  Admission::State state;
+  while ((state = door.receive()) == Admission::State::kWaiting) std::this_thread::yield();
+  const bool proven = state == Admission::State::kProven;
   if (proven) {
     EXPECT_EQ(door.who().rank, 2);
     door.welcome();
@@ -125,10 +125,10 @@ TEST(Handshake, LetsInWhoKnowsTheSecretOfTheJob) {
 
 TEST(Handshake, ClosesOnWhoSendsAnythingElse) {
   auto [ours, theirs] = make_socket_pair();
-  Doorkeeper door(std::move(ours), "job", "secret");
+  Admission door(std::move(ours), "job", "secret");
   const std::string text = "GET / HTTP/1.1\r\nHost: here\r\n\r\n";
   ASSERT_EQ(send(theirs.get(), text.data(), text.size(), 0), static_cast<ssize_t>(text.size()));
-  EXPECT_EQ(door.receive(), Doorkeeper::State::kRefused);
+  EXPECT_EQ(door.receive(), Admission::State::kRefused);
 }
 
 struct TwoBoards {

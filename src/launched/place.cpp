@@ -51,13 +51,13 @@ Json interface_of(const std::string& address) {
 
 }  // namespace
 
-int tell_place(const std::vector<std::string>& arguments) {
-  Json told;
+int print_place(const std::vector<std::string>& arguments) {
+  Json place;
   if (!arguments.empty())
-    told = interface_of(arguments[0]);
+    place = interface_of(arguments[0]);
   else if (const auto world = launched_world([](const char* name) { return std::getenv(name); }))
-    told = place_of(*world);
-  fmt::print("{}\n", told.dump());
+    place = place_of(*world);
+  fmt::print("{}\n", place.dump());
   return 0;
 }
 

@@ -11,6 +11,6 @@ inline constexpr const char* kPlaceWord = "--launched-place";
 // Prints, in JSON, where this process stands among the launcher's ranks, where rank 0 is met, and
 // the key that proves that both are of one job; null without a launcher. With an address instead:
 // the name of the interface that has it. Returns the exit code. Throws UserError, SystemError.
-int tell_place(const std::vector<std::string>& arguments);
+int print_place(const std::vector<std::string>& arguments);
 
 }  // namespace distgrad

@@ -75,8 +75,8 @@ void RemoteWorker::on_forked(pid_t pid) {
 void RemoteWorker::on_exited(int wait_status) {
   pid_ = 0;
   if (is_open_) exchange();  // what it said before
-  tell_board();
-  tell_output();
+  send_board();
+  send_output();
   say_({"exited", {static_cast<std::int64_t>(id_), wait_status}, ""});
 }
 
@@ -85,7 +85,7 @@ void RemoteWorker::exchange() {
   data_.flush(Wait::kNo);
   Channel::Received received;
   while ((received = data_.receive(Wait::kNo)) == Channel::Received::kSome) {
-    tell_board();  // before the replies: who has those has what the rank wrote before
+    send_board();  // before the replies: who has those has what the rank wrote before
     for (NextFrame next = data_.next(); !std::holds_alternative<NoFrameYet>(next);
          next = data_.next()) {
       auto* frame = std::get_if<Frame>(&next);
@@ -108,46 +108,46 @@ void RemoteWorker::exchange() {
   }
   if (received != Channel::Received::kClosed) return;
   is_open_ = false;
-  tell_board();
-  tell_output();
+  send_board();
+  send_output();
   say_({"closed", {static_cast<std::int64_t>(id_)}, ""});
 }
 
 std::int64_t RemoteWorker::watch(std::int64_t now) {
   if (unanswered_ <= 0 || !is_open_) return std::numeric_limits<std::int64_t>::max();
   if (now >= next_look_ns_) {
-    interval_ns_ = tell_board() ? kShortestNs : std::min(2 * interval_ns_, kLongestNs);
+    interval_ns_ = send_board() ? kShortestNs : std::min(2 * interval_ns_, kLongestNs);
     next_look_ns_ = now + interval_ns_;
   }
   if (now >= next_report_ns_) {
     next_report_ns_ = now + kReportNs;
-    tell_output();
-    tell_seen(false, "");
+    send_output();
+    send_seen(false, "");
   }
   return std::min(next_look_ns_, next_report_ns_);
 }
 
 void RemoteWorker::look() {
-  tell_board();
+  send_board();
   const std::string at = pid_ > 1 ? place_in_stack(stack_of(pid_, output_->get())) : "";
-  tell_output();
-  tell_seen(true, at);
+  send_output();
+  send_seen(true, at);
 }
 
-bool RemoteWorker::tell_board() {
+bool RemoteWorker::send_board() {
   const BoardPatches changes = watch_.changes();
   if (!changes.empty()) say_({"board", {static_cast<std::int64_t>(id_)}, changes});
   return !changes.empty();
 }
 
-void RemoteWorker::tell_output() {
+void RemoteWorker::send_output() {
   const off_t position = lseek(output_->get(), 0, SEEK_CUR);
   if (position == reported_output_) return;
   reported_output_ = position;
   say_({"output", {static_cast<std::int64_t>(id_)}, read_output(output_->get(), kOutputTail)});
 }
 
-void RemoteWorker::tell_seen(bool looked, const std::string& at) {
+void RemoteWorker::send_seen(bool looked, const std::string& at) {
   const char state = pid_ > 1 ? process_state(pid_) : '\0';
   const std::int64_t waited = pid_ > 1 ? waited_for_core_ns(pid_) : 0;
   say_({"seen", {static_cast<std::int64_t>(id_), state, waited, looked}, at});

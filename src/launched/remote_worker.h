@@ -46,9 +46,9 @@ class RemoteWorker {
   RemoteWorker(std::uint64_t id, ZygoteProcess& zygote, int rank, int world_size,
                const std::string& exec, Say say, std::shared_ptr<const UniqueFd> board,
                std::pair<UniqueFd, UniqueFd> sockets);
-  bool tell_board();  // whether anything had changed
-  void tell_output();
-  void tell_seen(bool looked, const std::string& at);
+  bool send_board();  // whether anything had changed
+  void send_output();
+  void send_seen(bool looked, const std::string& at);
 
   std::uint64_t id_;
   ZygoteProcess& zygote_;

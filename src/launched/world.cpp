@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/sha256.h"
+#include "base/whole_number.h"
 
 namespace distgrad {
 namespace {
@@ -18,9 +19,9 @@ constexpr int kLowestPort = 20000, kPorts = 12000;
 constexpr int kLastPort = 65535 - 64;
 
 // Values of the environment.
-class Told {
+class Variables {
  public:
-  explicit Told(const Variable& variable) : variable_(variable) {}
+  explicit Variables(const Variable& variable) : variable_(variable) {}
 
   std::string text(const char* name) const {
     const char* value = variable_(name);
@@ -30,13 +31,12 @@ class Told {
 
   int number(const char* name, int low, int high) const {
     const std::string value = text(name);
-    int number = 0;
-    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
-    if (error != std::errc() || end != value.data() + value.size() || number < low || number > high)
+    const auto number = whole_number<int>(value);
+    if (!number || *number < low || *number > high)
       throw UserError(fmt::format(
           "the launcher's {}={} is no number from {} to {}; DISTGRAD_LAUNCHER=none runs without it",
           name, value, low, high));
-    return number;
+    return *number;
   }
   int number_or(const char* name, int otherwise) const {
     return has(name) ? number(name, 0, 1 << 20) : otherwise;
@@ -48,73 +48,72 @@ class Told {
 
 constexpr int kMostRanks = 1 << 20;
 
-// rank and size by these variables, if both are there.
-bool take_place(const Told& told, const char* rank, const char* size, LaunchedWorld& world) {
-  if (!told.has(rank) || !told.has(size)) return false;
-  world.size = told.number(size, 1, kMostRanks);
-  world.rank = told.number(rank, 0, world.size - 1);
+// rank and size by these env, if both are there.
+bool take_place(const Variables& env, const char* rank, const char* size, LaunchedWorld& world) {
+  if (!env.has(rank) || !env.has(size)) return false;
+  world.size = env.number(size, 1, kMostRanks);
+  world.rank = env.number(rank, 0, world.size - 1);
   return true;
 }
 
-std::string first_of(const Told& told, std::initializer_list<const char*> names) {
+std::string first_of(const Variables& env, std::initializer_list<const char*> names) {
   for (const char* name : names)
-    if (told.has(name)) return told.text(name);
+    if (env.has(name)) return env.text(name);
   return "";
 }
 
-bool by_torchrun(const Told& told, LaunchedWorld& world) {
-  if (!told.has("MASTER_ADDR") || !take_place(told, "RANK", "WORLD_SIZE", world)) return false;
-  world.launcher = told.has("TORCHELASTIC_RUN_ID") ? "torchrun" : "the launcher";
-  world.local_rank = told.number_or("LOCAL_RANK", -1);
-  world.local_size = told.number_or("LOCAL_WORLD_SIZE", 0);
-  world.job = fmt::format("torchrun {} {} {} {}", told.text("TORCHELASTIC_RUN_ID"),
-                          told.text("TORCHELASTIC_RESTART_COUNT"), told.text("MASTER_ADDR"),
-                          told.text("MASTER_PORT"));
+bool by_torchrun(const Variables& env, LaunchedWorld& world) {
+  if (!env.has("MASTER_ADDR") || !take_place(env, "RANK", "WORLD_SIZE", world)) return false;
+  world.launcher = env.has("TORCHELASTIC_RUN_ID") ? "torchrun" : "the launcher";
+  world.local_rank = env.number_or("LOCAL_RANK", -1);
+  world.local_size = env.number_or("LOCAL_WORLD_SIZE", 0);
+  world.job = fmt::format("torchrun {} {} {} {}", env.text("TORCHELASTIC_RUN_ID"),
+                          env.text("TORCHELASTIC_RESTART_COUNT"), env.text("MASTER_ADDR"),
+                          env.text("MASTER_PORT"));
   return true;
 }
 
-bool by_open_mpi(const Told& told, LaunchedWorld& world) {
-  if (!take_place(told, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", world)) return false;
+bool by_open_mpi(const Variables& env, LaunchedWorld& world) {
+  if (!take_place(env, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", world)) return false;
   world.launcher = "Open MPI";
-  world.local_rank = told.number_or("OMPI_COMM_WORLD_LOCAL_RANK", -1);
-  world.local_size = told.number_or("OMPI_COMM_WORLD_LOCAL_SIZE", 0);
-  world.job = "mpi " + first_of(told, {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID"});
+  world.local_rank = env.number_or("OMPI_COMM_WORLD_LOCAL_RANK", -1);
+  world.local_size = env.number_or("OMPI_COMM_WORLD_LOCAL_SIZE", 0);
+  world.job = "mpi " + first_of(env, {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID"});
   return true;
 }
 
-// Only a step's variables: a batch script has SLURM_PROCID, too, and is alone.
-bool by_slurm(const Told& told, LaunchedWorld& world) {
-  if (!told.has("SLURM_STEP_ID") ||
-      !take_place(told, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", world))
+// Only a step's env: a batch script has SLURM_PROCID, too, and is alone.
+bool by_slurm(const Variables& env, LaunchedWorld& world) {
+  if (!env.has("SLURM_STEP_ID") || !take_place(env, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", world))
     return false;
   world.launcher = "Slurm";
-  world.local_rank = told.number_or("SLURM_LOCALID", -1);
-  const bool one_node = told.text("SLURM_STEP_NUM_NODES") == "1";
+  world.local_rank = env.number_or("SLURM_LOCALID", -1);
+  const bool one_node = env.text("SLURM_STEP_NUM_NODES") == "1";
   world.local_size = one_node ? world.size
-                              : tasks_on_node(told.text("SLURM_STEP_TASKS_PER_NODE"),
-                                              told.number_or("SLURM_NODEID", 0));
-  world.job = fmt::format("slurm {}.{}", told.text("SLURM_JOB_ID"), told.text("SLURM_STEP_ID"));
+                              : tasks_on_node(env.text("SLURM_STEP_TASKS_PER_NODE"),
+                                              env.number_or("SLURM_NODEID", 0));
+  world.job = fmt::format("slurm {}.{}", env.text("SLURM_JOB_ID"), env.text("SLURM_STEP_ID"));
   return true;
 }
 
-bool by_pmi(const Told& told, LaunchedWorld& world) {
-  if (!take_place(told, "PMI_RANK", "PMI_SIZE", world)) return false;
+bool by_pmi(const Variables& env, LaunchedWorld& world) {
+  if (!take_place(env, "PMI_RANK", "PMI_SIZE", world)) return false;
   world.launcher = "MPI";
-  const std::string rank = first_of(told, {"MPI_LOCALRANKID", "PMI_LOCAL_RANK"});
-  const std::string size = first_of(told, {"MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"});
+  const std::string rank = first_of(env, {"MPI_LOCALRANKID", "PMI_LOCAL_RANK"});
+  const std::string size = first_of(env, {"MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"});
   std::from_chars(rank.data(), rank.data() + rank.size(), world.local_rank);
   std::from_chars(size.data(), size.data() + size.size(), world.local_size);
-  world.job = "mpi " + first_of(told, {"PMI_JOBID", "PBS_JOBID", "LSB_JOBID"});
+  world.job = "mpi " + first_of(env, {"PMI_JOBID", "PBS_JOBID", "LSB_JOBID"});
   return true;
 }
 
-void find_meeting_place(const Told& told, LaunchedWorld& world) {
+void find_meeting_place(const Variables& env, LaunchedWorld& world) {
   if (world.is_on_one_host())
     world.meeting_host = "127.0.0.1";
-  else if (told.has("MASTER_ADDR"))
-    world.meeting_host = told.text("MASTER_ADDR");
-  else if (told.has("SLURM_STEP_NODELIST"))
-    world.meeting_host = first_host(told.text("SLURM_STEP_NODELIST"));
+  else if (env.has("MASTER_ADDR"))
+    world.meeting_host = env.text("MASTER_ADDR");
+  else if (env.has("SLURM_STEP_NODELIST"))
+    world.meeting_host = first_host(env.text("SLURM_STEP_NODELIST"));
   else
     throw UserError(fmt::format(
         "rank {} of {} does not know where rank 0 is: set MASTER_ADDR to its host, for all ranks "
@@ -151,19 +150,19 @@ int tasks_on_node(const std::string& list, int node) {
 }
 
 std::optional<LaunchedWorld> launched_world(const Variable& variable) {
-  const Told told(variable);
-  if (told.text("DISTGRAD_LAUNCHER") == "none") return std::nullopt;
+  const Variables env(variable);
+  if (env.text("DISTGRAD_LAUNCHER") == "none") return std::nullopt;
   LaunchedWorld world;
-  if (!by_torchrun(told, world) && !by_open_mpi(told, world) && !by_slurm(told, world) &&
-      !by_pmi(told, world))
+  if (!by_torchrun(env, world) && !by_open_mpi(env, world) && !by_slurm(env, world) &&
+      !by_pmi(env, world))
     return std::nullopt;
   if (world.size == 1) return std::nullopt;
-  find_meeting_place(told, world);
+  find_meeting_place(env, world);
   world.job += fmt::format(" {} {}", world.size, getuid());
-  if (told.has("DISTGRAD_PORT"))
-    world.first_port = told.number("DISTGRAD_PORT", 1, kLastPort);
-  else if (told.has("MASTER_PORT"))
-    world.first_port = std::min(told.number("MASTER_PORT", 0, 65535) + 1, kLastPort);
+  if (env.has("DISTGRAD_PORT"))
+    world.first_port = env.number("DISTGRAD_PORT", 1, kLastPort);
+  else if (env.has("MASTER_PORT"))
+    world.first_port = std::min(env.number("MASTER_PORT", 0, 65535) + 1, kLastPort);
   else
     world.first_port =
         kLowestPort + std::stoi(sha256(world.job).substr(0, 6), nullptr, 16) % kPorts;

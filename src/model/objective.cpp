@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
-#include <functional>
 #include <stdexcept>
+
+#include "model/distance.h"
 
 namespace distgrad {
 namespace {
@@ -120,11 +120,10 @@ std::vector<std::vector<int>> lists_along(const std::vector<AxisOfRanks>& axes,
 }
 
 bool agree(const Program& program, const Objective& objective, const std::vector<double>& losses) {
-  const auto same = [](double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); };
   for (const std::vector<int>& ranks : ranks_that_agree(program, objective))
     for (const int rank : ranks)
-      if (!same(losses.at(static_cast<std::size_t>(rank)),
-                losses.at(static_cast<std::size_t>(ranks.front()))))
+      if (!same_value(losses.at(static_cast<std::size_t>(rank)),
+                      losses.at(static_cast<std::size_t>(ranks.front()))))
         return false;
   return true;
 }

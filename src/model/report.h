@@ -133,7 +133,7 @@ struct Report {
   std::string torch;          // version the ranks run; empty: none ran
   std::string unit = "case";  // what `cases` are to the reader: "parameter" in a comparison
   std::optional<Picture> picture = {};
-  std::string told =
+  std::string printed =
       {};  // what the command printed, where that says more than the cases do; pages show it first
   std::vector<InvalidFile> invalid;
   std::vector<CaseResult> cases;

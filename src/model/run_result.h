@@ -14,7 +14,7 @@
 namespace distgrad {
 
 // A program that cannot mean anything: an expression that does not compile, shapes that do not fit,
-// ... Found by the simulator, told as a user's error at `pointer` of the scenario file.
+// ... Found by the simulator, reported as a user's error at `pointer` of the scenario file.
 struct InvalidProgram {
   std::string pointer;
   std::string message;  // one line: what is wrong; hint
@@ -186,7 +186,7 @@ struct RankResult {
   // In the order of the program's inputs that require grad; absent: None.
   std::vector<std::optional<Array>> gradients;
   std::vector<Array>
-      steps;  // forward values of the steps that are told (Step::is_told), in program order
+      steps;  // forward values of the steps that are reported (Step::is_reported), in program order
   std::vector<std::string> warnings;
   std::vector<std::string>
       composed;         // "all_reduce max: composed of all_gather" (what the backend lacks)

@@ -40,9 +40,9 @@ RankError crash_error(const Program&, const RankPlace&, const std::string& how,
 bool is_echo(const RankError&);
 
 // Of the errors of one case's ranks, not empty, in the order heard of: the one that explains the
-// others. Where several ranks raised of themselves it is the lowest rank's, so that a case is told
-// in the same words each time; where several died it is the first's, as the others may have died of
-// it.
+// others. Where several ranks raised of themselves it is the lowest rank's, so that a case is
+// reported in the same words each time; where several died it is the first's, as the others may
+// have died of it.
 const RankError& first_cause(std::span<const RankError> errors);
 
 // Whether the case deserves a second run on fresh ranks before it is blamed: the error may be the

@@ -1,4 +1,4 @@
-// For tests: which processes of this test are alive, told by a variable in the environment that
+// For tests: which processes of this test are alive, known by a variable in the environment that
 // they inherit.
 #pragma once
 

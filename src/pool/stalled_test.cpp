@@ -169,7 +169,7 @@ TEST(Stalled, WhatAllAreThroughWithIsLookedAtToo) {
     entered.push_back({*waits(rank, 1).call, *waits(rank, 2).call});
   EXPECT_FALSE(silent_difference(one_step(3), entered));
   entered[2][1].shape = {9};  // would have failed
-  entered[1].pop_back();      // told of the first ones only
+  entered[1].pop_back();      // of the first ones only
   EXPECT_FALSE(silent_difference(one_step(3), entered));
   entered[0][0].op = "max";
   const RankError error = silent_difference(one_step(3), entered).value();
@@ -181,7 +181,7 @@ TEST(Stalled, WhatAllAreThroughWithIsLookedAtToo) {
 
 TEST(Stalled, WhoFailedInACollectiveIsComparedToo) {
   std::vector<RankPlace> places = {waits(0), waits(1), waits(2)};
-  places[0].state = State::kFinished;  // it raised, and has told so
+  places[0].state = State::kFinished;  // it raised, and has said so
   places[2].call->dtype = "float32";
   EXPECT_EQ(difference_error(one_step(3), places).value().rank, 2);
 }

@@ -557,8 +557,8 @@ std::optional<Team::Loading> Team::loading() const {
                  static_cast<double>(monotonic_ns() - first.first_loading_ns) * 1e-9};
 }
 
-// A worker whose socket is closed and which has not told an error: once its end is reported, that
-// is one.
+// A worker whose socket is closed and which has not reported an error: once its end is reported,
+// that is one.
 void Team::judge_dead_worker(Worker& worker, std::int64_t now) {
   if (worker.error || worker.is_open) return;
   if (!worker.wait_status && now < worker.closed_ns + kExitReportNs) {

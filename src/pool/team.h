@@ -86,8 +86,8 @@ class Team {
     bool is_open = true;         // its socket
     std::int64_t closed_ns = 0;
     std::optional<int> wait_status;
-    pid_t pid = 0;         // once the zygote has told it, if it is here
-    WorkerSeen seen = {};  // what the zygote last told of it, if it is elsewhere
+    pid_t pid = 0;         // once the zygote has said it, if it is here
+    WorkerSeen seen = {};  // what the zygote last saw of it, if it is elsewhere
     // What went wrong, and in which case (an id).
     std::optional<RankError> error;
     std::uint64_t error_id = 0;
@@ -155,7 +155,7 @@ class Team {
   std::size_t weight_in_flight_ = 0;
   int errors_ = 0;
   std::uint64_t memory_kills_before_ = 0;
-  bool is_broken_ = false;  // a failure has been told: whatever still runs is to be killed
+  bool is_broken_ = false;  // a failure has been reported: whatever still runs is to be killed
   std::int64_t failing_since_ns_ = 0;
   std::int64_t next_look_ns_ = 0;
   std::string last_state_;           // of ranks that looked stuck

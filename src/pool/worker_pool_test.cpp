@@ -302,16 +302,16 @@ TEST_F(WorkerPoolTest, WhatTheRanksProgramTakesToComeIsNoPartOfTheCasesTime) {
 }
 
 TEST_F(WorkerPoolTest, WhatASubjectTakesToBeImportedIsNoPartOfTheCasesTime) {
-  std::vector<std::pair<std::string, double>> told;
+  std::vector<std::pair<std::string, double>> loaded;
   WorkerPoolOptions options{{{DISTGRAD_FAKE_RANK}}, 2};
   options.on_loading = [&](const std::string& subject, double seconds) {
-    told.emplace_back(subject, seconds);
+    loaded.emplace_back(subject, seconds);
   };
   pool_.emplace(std::move(options));
   EXPECT_FALSE(run(request(3, "*: load; 1: sleep_ms 3000; *: sleep_ms 500; *: forward"), 2).error);
-  ASSERT_FALSE(told.empty());
-  EXPECT_EQ(told.back().first, "reference");
-  EXPECT_GT(told.back().second, 0.2);
+  ASSERT_FALSE(loaded.empty());
+  EXPECT_EQ(loaded.back().first, "reference");
+  EXPECT_GT(loaded.back().second, 0.2);
   // Afterwards it runs.
   const DistributedRun late = run(request(3, "*: load; *: sleep_ms 3000; *: forward; 1: hang"), 2);
   EXPECT_EQ(late.error.value().kind, ErrorKind::kHang);

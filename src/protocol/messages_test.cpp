@@ -4,10 +4,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cmath>
 #include <cstring>
-#include <iostream>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -669,56 +667,6 @@ TEST(Messages, SurviveChangedHeaders) {
     refused += !decode_request(bad).value;
   }
   EXPECT_GT(refused, 100);
-}
-
-// A program as scenarios have it: two inputs, four steps.
-RunRequest small_request() {
-  RunRequest request;
-  request.program.world_size = 4;
-  for (const char* name : {"x", "w"}) {
-    Input input;
-    input.name = name;
-    input.pointer = std::string("/inputs/") + name;
-    input.value = std::vector<Array>(4, numbers({2}, {1, 2}));
-    input.layout = {{"", {}}};
-    request.program.inputs.push_back(input);
-  }
-  for (const char* name : {"a", "b"}) {
-    CollectiveCall call;
-    call.operand = {"x * w + rank", "/steps/1/y/all_reduce"};
-    request.program.steps.push_back(
-        {std::string("e") + name, "/steps/0", Expression{"x * 2 + w", "/steps/0/e"}});
-    request.program.steps.push_back({name, "/steps/1", call});
-  }
-  request.program.loss = {"(a * b).sum()", "/loss"};
-  request.subject = "reference";
-  request.backend = "gloo";
-  request.weights = {1, 1, 1, 1};
-  return request;
-}
-
-TEST(Messages, CostOfASmallCase) {
-  const RunRequest request = small_request();
-  RankResult result;
-  result.gradients = {numbers({2}, {1, 2}), numbers({2}, {1, 2})};
-  result.steps = {numbers({2}, {1, 2}), numbers({2}, {1, 2})};
-  const WorkReply reply{1, result, {}, "", 5};
-  const auto microseconds = [](auto work) {
-    constexpr int kTimes = 2000;
-    const auto start = std::chrono::steady_clock::now();
-    for (int i = 0; i < kTimes; ++i) work();
-    return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
-               .count() /
-           kTimes;
-  };
-  const Frame request_frame = received(*encode_request(1, request)),
-              reply_frame = received(*encode(reply));
-  std::cout << "request of " << request_frame.header.size() << " bytes: encode "
-            << microseconds([&] { encode_request(1, request); }) << " us, decode "
-            << microseconds([&] { decode_request(request_frame); }) << " us; reply of "
-            << reply_frame.header.size() << " bytes: encode "
-            << microseconds([&] { encode(reply); }) << " us, decode "
-            << microseconds([&] { decode_reply(reply_frame); }) << " us\n";
 }
 
 }  // namespace

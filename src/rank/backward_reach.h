@@ -7,7 +7,7 @@
 
 namespace distgrad {
 
-// Told of what collectives give while the graph is made, and of the backward passes, it knows
+// From what collectives give while the graph is made, and of the backward passes, it knows
 // whether any cotangent other than 0 reached one of them. Outlives the graph.
 class BackwardReach {
  public:

@@ -138,10 +138,10 @@ void WatchedCall::notice_writes() {
   if (!same_bits(now, *seen_.cotangent)) seen_.cotangent_after = std::move(now);
 }
 
-ObservedCall WatchedCall::told() const {
-  ObservedCall told = seen_;
-  if (given_.defined()) told.given = array_of(given_);
-  return told;
+ObservedCall WatchedCall::observed() const {
+  ObservedCall observed = seen_;
+  if (given_.defined()) observed.given = array_of(given_);
+  return observed;
 }
 
 void watch_graph(const std::shared_ptr<WatchedCall>& watch, const at::Tensor& operand,

@@ -25,7 +25,7 @@ class WatchedCall {
                                            // up; undefined: nothing
   void notice_writes();                    // has the cotangent's memory changed since it arrived?
 
-  ObservedCall told() const;
+  ObservedCall observed() const;
 
  private:
   struct Place;  // of a cotangent in memory

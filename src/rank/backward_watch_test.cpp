@@ -87,7 +87,7 @@ Both run_both(const Call& call, const std::function<at::Tensor(const Call&)>& ma
   }).backward();
   both.watched = std::exchange(arrived, {});
   EXPECT_EQ(both.plain, both.watched);
-  both.seen = watch->told();
+  both.seen = watch->observed();
   return both;
 }
 
@@ -295,7 +295,7 @@ TEST_F(WatchedNode, IsSeenAsItIs) {
     (y.t() * numbers({2, 2}, 3)).sum().backward();
     EXPECT_EQ(values(x.grad()), (Values{3, 5, 4, 6}));
     if (!watched) continue;
-    const ObservedCall seen = watch->told();
+    const ObservedCall seen = watch->observed();
     EXPECT_EQ(values(seen.cotangent), (Values{3, 5, 4, 6}));
     EXPECT_EQ(seen.cotangent_strides, (Strides{1, 2}));
     EXPECT_EQ(values(seen.given), (Values{3, 5, 4, 6}));
@@ -318,8 +318,8 @@ TEST_F(WatchedNode, TellsAWriteAndALeafThatTakesOver) {
     EXPECT_EQ(x.grad().data_ptr(), arrived_at) << "nobody else holds what it was given";
     EXPECT_EQ(values(x.grad()), (Values{6, 8}));
     if (!watched) continue;
-    EXPECT_EQ(values(watch->told().cotangent), (Values{3, 4}));
-    EXPECT_EQ(values(watch->told().cotangent_after), (Values{6, 8}));
+    EXPECT_EQ(values(watch->observed().cotangent), (Values{3, 4}));
+    EXPECT_EQ(values(watch->observed().cotangent_after), (Values{6, 8}));
   }
 }
 
@@ -327,7 +327,7 @@ TEST_F(WatchedNode, SeesWhatAnOperandGetsThatWantsNoGradient) {
   std::shared_ptr<WatchedCall> watch;
   const at::Tensor y = call(numbers({2}), native_backward, watch, true);
   (y * numbers({2}, 3)).sum().backward();
-  EXPECT_EQ(values(watch->told().given), (Values{3, 4}));
+  EXPECT_EQ(values(watch->observed().given), (Values{3, 4}));
 }
 
 TEST_F(WatchedNode, TellsNone) {
@@ -337,8 +337,8 @@ TEST_F(WatchedNode, TellsNone) {
       x, [](const CallSite&, const SavedForBackward&, const at::Tensor&) { return at::Tensor(); },
       watch, true);
   (y * numbers({2}, 3)).sum().backward();
-  EXPECT_EQ(values(watch->told().cotangent), (Values{3, 4}));
-  EXPECT_FALSE(watch->told().given);
+  EXPECT_EQ(values(watch->observed().cotangent), (Values{3, 4}));
+  EXPECT_FALSE(watch->observed().given);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "collectives/plain_arithmetic.h"
+#include "model/distance.h"
 
 namespace distgrad {
 namespace {
@@ -46,7 +47,7 @@ std::string difference(const char* what, const Plains& found, const Plains& want
     const double close = kClose * largest_of(terms[r].values);
     for (std::size_t e = 0; e < wanted[r].values.size(); ++e) {
       const double x = found[r].values[e], y = wanted[r].values[e];
-      if (x == y || (std::isnan(x) && std::isnan(y)) || std::abs(x - y) <= close) continue;
+      if (same_value(x, y) || std::abs(x - y) <= close) continue;
       std::snprintf(text, sizeof text, "%s %zu, element %zu: %.17g, not %.17g", what, r, e, x, y);
       return text;
     }

@@ -2,7 +2,6 @@
 // driver as a zygote, or by a user who wants to know which of the backend's collectives are right.
 #include <ATen/Parallel.h>
 
-#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -12,6 +11,7 @@
 #include "backends/backend_on_rank.h"
 #include "backends/self_test.h"
 #include "base/child_process.h"
+#include "base/whole_number.h"
 #include "rank/noted_calls.h"
 #include "rank/probe.h"
 #include "rank/runner.h"
@@ -40,11 +40,7 @@ distgrad::WorkerFunctions torch_functions() {
 }
 
 // The descriptor of "--zygote FD"; -1: it is none.
-int descriptor_of(std::string_view text) {
-  int fd = -1;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), fd);
-  return error == std::errc() && end == text.data() + text.size() ? fd : -1;
-}
+int descriptor_of(std::string_view text) { return distgrad::whole_number<int>(text).value_or(-1); }
 
 }  // namespace
 

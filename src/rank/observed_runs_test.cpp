@@ -99,7 +99,7 @@ bool has_sync(const Program& program) {
                      [](const Input& i) { return !i.sync.empty(); });
 }
 
-// What is told of every call, whatever the subject.
+// What is reported of every call, whatever the subject.
 void expect_whole(const Program& program, const RankResult& rank) {
   const auto steps = collective_steps(program);
   ASSERT_EQ(rank.observed.size(), steps.size());
@@ -176,7 +176,7 @@ struct Submitted {
   Ticket plain, observed;
 };
 
-TEST(ObservedRuns, ChangeNothingAndTellWhatIsThere) {
+TEST(ObservedRuns, ChangeNothingAndReportWhatIsThere) {
   at::set_num_threads(1);
   WorkerPool pool({.rank_commands = {{std::string(DISTGRAD_BIN_DIR) + "/distgrad-rank"}}});
   const std::list<Scenario> scenarios = all_scenarios();

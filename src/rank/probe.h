@@ -5,7 +5,7 @@
 namespace distgrad {
 
 // kQuick: a library is loaded only where it could run. kLoad: always, so that what is wrong with it
-// is told anyway.
+// is reported anyway.
 enum class Thoroughness { kQuick, kLoad };
 
 // Prints one JSON object; docs/backends.md. The exit code: 0, whatever is found.

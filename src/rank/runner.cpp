@@ -384,7 +384,7 @@ class Runner::Impl::Case {
         own = expected_or(std::move(*own), expected_.gradients, result_.gradients.size() - 1,
                           runner_.rank_);
     }
-    for (const auto& watch : watched_) result_.observed.push_back(watch->told());
+    for (const auto& watch : watched_) result_.observed.push_back(watch->observed());
   }
 
   static std::optional<Array> optional_array(const at::Tensor& x) {

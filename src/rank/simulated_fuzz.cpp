@@ -12,6 +12,7 @@
 
 #include "fuzz/generator.h"
 #include "gradients/objective_truths.h"
+#include "model/distance.h"
 #include "model/objective.h"
 #include "rank/call_check.h"
 #include "rank/simulator.h"
@@ -27,7 +28,7 @@ using Clock = std::chrono::steady_clock;
 // Of so many blocks of programs one is replayed, or has every rank's loss asked for by itself.
 // Blocks, so that every process, whose programs lie a number of cores apart, gets its share.
 constexpr std::uint64_t kBlock = 64, kReplaysEvery = 8, kSumsEvery = 16;
-constexpr auto kTellEvery = std::chrono::milliseconds(100);
+constexpr auto kSayEvery = std::chrono::milliseconds(100);
 
 struct Job {
   std::uint64_t seed = 0, first = 0, step = 1, end = 0;
@@ -90,7 +91,7 @@ std::string difference(const Values& a, const Values& b, const Values* allowed =
     const double close = kClose * std::max({largest_of(a[p]), largest_of(b[p]), of_terms});
     for (std::size_t e = 0; e < a[p].size(); ++e) {
       const double x = a[p][e], y = b[p][e];
-      if (x == y || (std::isnan(x) && std::isnan(y)) || std::abs(x - y) <= close) continue;
+      if (same_value(x, y) || std::abs(x - y) <= close) continue;
       if (allowed && std::abs(x - y) <= 2 * (*allowed)[p][e]) continue;
       char text[128];
       std::snprintf(text, sizeof text, "%.17g and %.17g, part %zu, element %zu", x, y, p, e);
@@ -221,7 +222,7 @@ std::optional<SimulatedFailure> check_simulated(const std::string& scenario_text
 
 namespace {
 
-bool tell(int fd, const Json& line) {
+bool say(int fd, const Json& line) {
   const std::string text = line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
   for (std::size_t sent = 0; sent < text.size();) {
     const ssize_t n = ::write(fd, text.data() + sent, text.size() - sent);
@@ -245,21 +246,21 @@ int run_simulated_fuzz(const std::string& job_text, int fd) {
     return 2;
   }
   const auto started = Clock::now();
-  auto told = started;
+  auto last = started;
   std::uint64_t done = 0;
   for (std::uint64_t index = job.first; index < job.end; index += job.step, ++done) {
     const auto now = Clock::now();
     if (job.seconds > 0 && now - started > std::chrono::duration<double>(job.seconds)) break;
-    if (job.each || now - told > kTellEvery) {
-      if (!tell(fd, {{"done", done}, {"next", index}})) return 3;
-      told = now;
+    if (job.each || now - last > kSayEvery) {
+      if (!say(fd, {{"done", done}, {"next", index}})) return 3;
+      last = now;
     }
     if (const auto failure =
             check_simulated(fuzz::draw_program(job.choices, job.seed, index).dump(), index))
-      if (!tell(fd, {{"failure", index}, {"rule", failure->rule}, {"text", failure->text}}))
+      if (!say(fd, {{"failure", index}, {"rule", failure->rule}, {"text", failure->text}}))
         return 3;
   }
-  return tell(fd, {{"done", done}, {"next", job.end}}) ? 0 : 3;
+  return say(fd, {{"done", done}, {"next", job.end}}) ? 0 : 3;
 }
 
 }  // namespace distgrad

@@ -23,9 +23,9 @@ std::string headline(const CaseResult& r) {
   const Expectation& expected = r.which.expected;
   if (is_wrong(r) && r.verdict == Verdict::kMatch && expected.verdict != Verdict::kMatch)
     return on_one_line(outcome_text(r));
-  const bool told = r.verdict == Verdict::kSkipped || r.verdict == Verdict::kDisputed;
+  const bool has_reason = r.verdict == Verdict::kSkipped || r.verdict == Verdict::kDisputed;
   const bool plain = expected.verdict == Verdict::kMatch && r.verdict != Verdict::kMatch;
-  if (!is_wrong(r) || told || plain || r.why.empty()) return on_one_line(outcome_text(r));
+  if (!is_wrong(r) || has_reason || plain || r.why.empty()) return on_one_line(outcome_text(r));
   return on_one_line(outcome_text(r) + "; " + r.why);
 }
 

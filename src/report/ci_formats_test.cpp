@@ -183,7 +183,7 @@ TEST(Markdown, BeginsWithATableByFinding) {
       << text.substr(0, 1500);
 }
 
-TEST(Markdown, CountsAndTellsTheWorstFirst) {
+TEST(Markdown, CountsAndShowsTheWorstFirst) {
   const std::string text = markdown_report(mixed_report(), kContext);
   EXPECT_THAT(text, testing::StartsWith("## distgrad: 1 broken, 2 not as expected, 1 problem in "
                                         "files or subjects, of 7 cases\n"));
@@ -224,7 +224,7 @@ TEST(Markdown, TenThousandFailuresFitAndWhatDoesNotIsCounted) {
   EXPECT_GT(text.size(), 900'000u);  // the room is used
   // The worst is the last of them and comes first.
   EXPECT_LT(text.find("world_size=9999,"), text.find("world_size=9998,"));
-  // Cases told in full and by a row, and those left out, are all of them.
+  // Cases shown in full and by a row, and those left out, are all of them.
   int full = 0, rows = 0, left_out = 0, all = 0;
   const std::size_t at = text.find("The first ");
   ASSERT_NE(at, std::string::npos) << text.substr(text.size() - 2000);

@@ -7,6 +7,8 @@
 #include <limits>
 #include <string_view>
 
+#include "model/distance.h"
+#include "model/element_index.h"
 #include "report/words.h"
 
 namespace distgrad {
@@ -35,13 +37,13 @@ struct Column {
   std::string header;
 };
 
-struct Meaning {
+struct Reading {
   std::string_view objective;
   std::string_view declared;  // who or what means it, where the file declares it
   std::string_view observed;  // the same beside "= observed"
 };
 
-constexpr Meaning kMeanings[] = {
+constexpr Reading kReadings[] = {
     {"sum", "every rank's loss counts", "every rank's loss counts"},
     {"mean", "the mean of the ranks' losses", ""},
     {"replicated", "one loss, computed on every rank", "one loss, computed on every rank"},
@@ -53,7 +55,7 @@ bool is_by_axis(std::string_view objective) {
 }
 
 std::string meaning(std::string_view objective, bool declared) {
-  for (const Meaning& m : kMeanings)
+  for (const Reading& m : kReadings)
     if (m.objective == objective) return std::string(declared ? m.declared : m.observed);
   if (is_rank(objective)) return fmt::format("only rank {}'s loss counts", objective.substr(5));
   return {};
@@ -177,13 +179,10 @@ std::vector<Row> rows_of(const GradientComparison& c, const std::string& declare
 
 // --- Columns ---
 
-double distance(const Part& seen, const Part& truth, std::int64_t element) {
+double distance_at(const Part& seen, const Part& truth, std::int64_t element) {
   if (!seen || !truth || seen->shape() != truth->shape())
     return std::numeric_limits<double>::infinity();
-  const double a = (*seen)[element], b = (*truth)[element];
-  if (a == b || (std::isnan(a) && std::isnan(b))) return 0;
-  const double d = std::abs(a - b);
-  return std::isnan(d) ? std::numeric_limits<double>::infinity() : d;
+  return distance((*seen)[element], (*truth)[element]);
 }
 
 // What the table is about, before it is cut to what fits: a column for each part, or for each
@@ -248,12 +247,12 @@ class Columns {
       if (whole_ || size == 0) {
         double furthest = 0;
         for (std::int64_t i = 0; i < size; ++i)
-          furthest = std::max(furthest, distance(seen_[p], truth_[p], i));
+          furthest = std::max(furthest, distance_at(seen_[p], truth_[p], i));
         all.push_back({p, std::nullopt, furthest});
         continue;
       }
       for (std::int64_t i = 0; i < size; ++i)
-        all.push_back({p, i, distance(seen_[p], truth_[p], i)});
+        all.push_back({p, i, distance_at(seen_[p], truth_[p], i)});
     }
     return all;
   }
@@ -290,10 +289,10 @@ int digits_needed(const GradientComparison& c, const std::vector<Row>& rows,
       std::find_if(rows.begin(), rows.end(), [&](const Row& r) { return r.label == declared; });
   if (!seen || truth == rows.end() || c.equal) return 6;
   for (const int digits : {6, 9, 12}) {
-    const bool told = std::any_of(columns.begin(), columns.end(), [&](const Column& column) {
+    const bool differ = std::any_of(columns.begin(), columns.end(), [&](const Column& column) {
       return cell(*seen, column, digits) != cell(*truth, column, digits);
     });
-    if (told) return digits;
+    if (differ) return digits;
   }
   return kShortest;
 }

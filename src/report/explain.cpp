@@ -4,9 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <optional>
 
+#include "model/distance.h"
+#include "model/element_index.h"
 #include "report/words.h"
 
 namespace distgrad {
@@ -56,31 +57,20 @@ int digits_between(const std::vector<Array>& a, const std::vector<Array>& b,
   return kDigits;
 }
 
-bool is_same(const Array& a, const Array& b) {
-  return a.shape() == b.shape() &&
-         std::equal(a.values().begin(), a.values().end(), b.values().begin(),
-                    [](double x, double y) { return x == y || (std::isnan(x) && std::isnan(y)); });
-}
-
-struct Furthest {
-  std::size_t rank = 0;
-  std::int64_t element = 0;
-  double distance = -1;
-};
-
-Furthest furthest_apart(const std::vector<Array>& truth, const std::vector<Array>& seen) {
-  Furthest worst;
+// The rank that is furthest off; nothing where no element differs.
+std::optional<std::size_t> furthest_rank(const std::vector<Array>& truth,
+                                         const std::vector<Array>& seen) {
+  std::optional<std::size_t> rank;
+  double worst = 0;
   for (std::size_t r = 0; r < truth.size() && r < seen.size(); ++r) {
     if (truth[r].shape() != seen[r].shape()) continue;
-    for (std::int64_t i = 0; i < truth[r].size(); ++i) {
-      const double a = truth[r][i], b = seen[r][i];
-      if (a == b || (std::isnan(a) && std::isnan(b))) continue;
-      const double d = std::abs(a - b);
-      const double distance = std::isnan(d) ? std::numeric_limits<double>::infinity() : d;
-      if (distance > worst.distance) worst = {r, i, distance};
+    const double distance = furthest_apart(truth[r], seen[r]).distance;
+    if (distance > worst) {
+      worst = distance;
+      rank = r;
     }
   }
-  return worst;
+  return rank;
 }
 
 // --- The program, a block of rows for each value ---
@@ -140,8 +130,7 @@ class ProgramText {
     for (const ExplainedValue& value : explanation.values)
       for (const auto* pair : {&value.ranks_cotangent, &value.observed_value}) {
         const auto& truth = pair == &value.observed_value ? value.value : value.cotangent;
-        const Furthest worst = furthest_apart(truth, *pair);
-        if (worst.distance >= 0) add(worst.rank);
+        if (const auto rank = furthest_rank(truth, *pair)) add(*rank);
       }
     for (std::size_t r = 0; r < rank_count_; ++r) add(r);
     std::sort(ranks_.begin(), ranks_.end());
@@ -162,13 +151,13 @@ class ProgramText {
     if (!truth.empty()) add_row(block, both ? name + ", " + of_truth : name, truth, digits);
     if (seen.empty()) return;
     add_row(block, name + ", " + of_ranks, seen, digits);
-    const Furthest worst = furthest_apart(truth, seen);
-    if (worst.distance < 0 || is_whole(truth[worst.rank], options_)) return;
-    const Array &t = truth[worst.rank], &s = seen[worst.rank];
-    block.remarks.push_back(fmt::format("furthest apart on rank {} at {}: {} in place of {}",
-                                        worst.rank, index_text(index_of(t.shape(), worst.element)),
-                                        number_text(s[worst.element], kDigits),
-                                        number_text(t[worst.element], kDigits)));
+    const auto rank = furthest_rank(truth, seen);
+    if (!rank || is_whole(truth[*rank], options_)) return;
+    const Array &t = truth[*rank], &s = seen[*rank];
+    const std::int64_t at = furthest_apart(t, s).element;
+    block.remarks.push_back(fmt::format("furthest apart on rank {} at {}: {} in place of {}", *rank,
+                                        index_text(index_of(t.shape(), at)),
+                                        number_text(s[at], kDigits), number_text(t[at], kDigits)));
   }
 
   void add_row(Block& block, std::string label, const std::vector<Array>& by_rank,
@@ -176,7 +165,7 @@ class ProgramText {
     Row row{std::move(label), {}, false};
     row.same = by_rank.size() == rank_count_ &&
                std::all_of(by_rank.begin(), by_rank.end(),
-                           [&](const Array& a) { return is_same(a, by_rank[0]); });
+                           [&](const Array& a) { return same_values(a, by_rank[0]); });
     for (const std::size_t r : ranks_)
       row.cells.push_back(r < by_rank.size() ? cell(by_rank[r], digits, options_) : "-");
     block.rows.push_back(std::move(row));

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "model/distance.h"
 #include "report/words.h"
 
 namespace distgrad {
@@ -14,12 +15,6 @@ namespace {
 using Part = std::optional<Array>;
 
 constexpr std::size_t kMostRows = 64;
-
-double distance(double a, double b) {
-  if (a == b || (std::isnan(a) && std::isnan(b))) return 0;
-  const double d = std::abs(a - b);
-  return std::isnan(d) ? std::numeric_limits<double>::infinity() : d;
-}
 
 // What one row compares.
 struct Pair {

@@ -64,6 +64,11 @@ struct Count {
   int count;
 };
 
+std::string printed_html(const Report& report) {
+  if (report.printed.empty()) return {};
+  return "<pre class=\"printed\">" + html_escaped(report.printed) + "</pre>\n";
+}
+
 std::string counts_html(const Report& report) {
   const Summary& sum = report.summary;
   const Count counts[] = {{"FAIL", "not as expected", sum.not_as_expected},
@@ -189,9 +194,9 @@ std::string limits_html(const Report& report, const FormatContext& context, cons
   for (const CaseResult& r : report.cases) {
     if (!is_wrong(r)) continue;
     ++off;
-    drawn += context.ways && context.ways->contains(r.which.id) ? 1 : 0;
+    drawn += context.traces && context.traces->contains(r.which.id) ? 1 : 0;
   }
-  if (context.ways && drawn < off)
+  if (context.traces && drawn < off)
     line(fmt::format(
         "The way of values and cotangents is drawn for {} of the {} cases that are not as "
         "expected, the largest errors first. `distgrad explain CASE` shows it for any.",
@@ -238,8 +243,8 @@ std::string details_html(const HtmlData& data) {
 
 std::string script() {
   std::string out;
-  for (const std::string_view part :
-       {kText_js, kProgram_js, kHeat_map_js, kMatrix_js, kWay_js, kCase_js, kList_js, kReport_js})
+  for (const std::string_view part : {kText_js, kProgram_js, kHeat_map_js, kMatrix_js,
+                                      kValue_trace_js, kCase_js, kList_js, kReport_js})
     out += part;
   return out;
 }
@@ -256,29 +261,26 @@ std::string html_report(const Report& report, const FormatContext& context) {
           ? ""
           : "<p class=\"early\"><b>Not complete</b>: " + html_escaped(context.ended_early) +
                 ".</p>";
-  return filled(
-      kReport_html,
-      {{"title", "distgrad: " + headline},
-       {"css", std::string(kReport_css)},
-       {"state", is_wrong_run ? "wrong" : "right"},
-       {"headline", headline},
-       {"early", early},
-       {"told",
-        report.told.empty() ? "" : "<pre class=\"told\">" + html_escaped(report.told) + "</pre>\n"},
-       {"counts", counts_html(report)},
-       {"verdicts", verdicts_html(report)},
-       {"picture", report.picture ? picture_html(*report.picture) : ""},
-       {"matrix", report.picture ? "" : matrix_html(report)},
-       {"findings", findings_html(report)},
-       {"problems", problems_html(report)},
-       {"notes", notes_html(report)},
-       {"limits", limits_html(report, context, data)},
-       {"run", run_html(report, context)},
-       {"failures", failures_html(report)},
-       {"index", data.index},
-       {"texts", data.texts},
-       {"details", details_html(data)},
-       {"js", script()}});
+  return filled(kReport_html, {{"title", "distgrad: " + headline},
+                               {"css", std::string(kReport_css)},
+                               {"state", is_wrong_run ? "wrong" : "right"},
+                               {"headline", headline},
+                               {"early", early},
+                               {"printed", printed_html(report)},
+                               {"counts", counts_html(report)},
+                               {"verdicts", verdicts_html(report)},
+                               {"picture", report.picture ? picture_html(*report.picture) : ""},
+                               {"matrix", report.picture ? "" : matrix_html(report)},
+                               {"findings", findings_html(report)},
+                               {"problems", problems_html(report)},
+                               {"notes", notes_html(report)},
+                               {"limits", limits_html(report, context, data)},
+                               {"run", run_html(report, context)},
+                               {"failures", failures_html(report)},
+                               {"index", data.index},
+                               {"texts", data.texts},
+                               {"details", details_html(data)},
+                               {"js", script()}});
 }
 
 }  // namespace distgrad

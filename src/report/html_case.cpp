@@ -175,10 +175,10 @@ Json inputs_json(const CaseResult& r, bool maps, Json& left_out, SharedTexts& te
 
 // --- The way through the program ---
 
-Json cells_json(const std::vector<WayCell>& cells) {
+Json cells_json(const std::vector<TraceCell>& cells) {
   Json truth = Json::array(), observed = Json::array(), furthest = Json::array();
   bool differs = false, is_far = false;
-  for (const WayCell& cell : cells) {
+  for (const TraceCell& cell : cells) {
     truth.push_back(cell.truth);
     observed.push_back(cell.observed.empty() ? Json(nullptr) : Json(cell.observed));
     furthest.push_back(cell.furthest);
@@ -193,10 +193,10 @@ Json cells_json(const std::vector<WayCell>& cells) {
   return out;
 }
 
-Json way_json(const ValueTrace& way, SharedTexts& texts) {
+Json trace_json(const ValueTrace& trace, SharedTexts& texts) {
   constexpr std::string_view kKinds[] = {"input", "step", "loss"};
   Json rows = Json::array(), remarks = Json::array();
-  for (const WayRow& row : way.rows) {
+  for (const TraceRow& row : trace.rows) {
     Json out = {{"kind", kKinds[static_cast<std::size_t>(row.kind)]},
                 {"title", valid_text(row.title)}};
     if (!row.mark.empty()) out["mark"] = texts.add(row.mark);
@@ -204,14 +204,14 @@ Json way_json(const ValueTrace& way, SharedTexts& texts) {
     if (!row.cotangents.empty()) out["cotangents"] = cells_json(row.cotangents);
     rows.push_back(std::move(out));
   }
-  for (const std::string& remark : way.remarks) remarks.push_back(texts.add(remark));
-  return {{"ranks", way.ranks},
-          {"world_size", way.world_size},
-          {"how_known", way.how_known},
+  for (const std::string& remark : trace.remarks) remarks.push_back(texts.add(remark));
+  return {{"ranks", trace.ranks},
+          {"world_size", trace.world_size},
+          {"how_known", trace.how_known},
           {"rows", std::move(rows)},
           {"remarks", std::move(remarks)},
-          {"parting", texts.add(way.parting)},
-          {"measured", texts.add(way.measured)}};
+          {"parting", texts.add(trace.parting)},
+          {"measured", texts.add(trace.measured)}};
 }
 
 // --- What the ranks said ---
@@ -297,7 +297,7 @@ Json html_case(const CaseResult& r, const Pictures& pictures, SharedTexts& texts
   if (r.error) out["error"] = error_json(*r.error, texts);
   put(out, "findings", findings_json(r, texts));
   put(out, "inputs", inputs_json(r, pictures.maps, left_out, texts));
-  if (pictures.way) out["way"] = way_json(*pictures.way, texts);
+  if (pictures.trace) out["trace"] = trace_json(*pictures.trace, texts);
   put(out, "simulated", first_losses(r.simulated_losses));
   if (r.distributed_losses != r.simulated_losses)
     put(out, "distributed", first_losses(r.distributed_losses));

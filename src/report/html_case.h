@@ -10,8 +10,8 @@
 namespace distgrad {
 
 struct Pictures {
-  bool maps = true;                 // heat maps of what differs
-  const ValueTrace* way = nullptr;  // null where it was not worked out
+  bool maps = true;                   // heat maps of what differs
+  const ValueTrace* trace = nullptr;  // null where it was not worked out
 };
 
 // Bounded: long output, large tensors and many inputs are cut, and what was cut is said in

@@ -1,6 +1,5 @@
 #include "report/html_data.h"
 
-#include <algorithm>
 #include <map>
 #include <set>
 
@@ -132,9 +131,9 @@ class Details {
   }
 
   const ValueTrace* trace_of(const CaseResult& r) const {
-    if (!context_.ways) return nullptr;
-    const auto found = context_.ways->find(r.which.id);
-    return found == context_.ways->end() ? nullptr : &found->second;
+    if (!context_.traces) return nullptr;
+    const auto found = context_.traces->find(r.which.id);
+    return found == context_.traces->end() ? nullptr : &found->second;
   }
 
   void close() {

@@ -147,23 +147,23 @@ TEST(Html, WhatStrangersSayIsInert) {
   EXPECT_THAT(html, Not(HasSubstr("\xE2\x80\xA8'")))
       << "no line separator within a script's strings";
   const json texts = json::parse(script_of(html, "texts"));
-  EXPECT_THAT(texts.dump(), HasSubstr("<script>alert(1)</script>")) << "told, all the same";
+  EXPECT_THAT(texts.dump(), HasSubstr("<script>alert(1)</script>")) << "shown, all the same";
   EXPECT_NO_THROW(json::parse(script_of(html, "index")));
 }
 
 TEST(Html, DetailsHaveTheTableTheMapAndTheWay) {
   SharedTexts texts;
   const CaseResult r = sample::in_place_mismatch();
-  const ValueTrace way = trace_of(explained(), DType::kFloat64);
-  const json details = html_case(r, {.way = &way}, texts);
+  const ValueTrace trace = trace_of(explained(), DType::kFloat64);
+  const json details = html_case(r, {.trace = &trace}, texts);
   const json& input = details["inputs"][0];
   EXPECT_EQ(input["table"]["columns"], json({"rank 0", "rank 1"}));
   EXPECT_EQ(input["table"]["rows"][0][1], json({"20", "30"}));
   EXPECT_EQ(input["map"]["rows"][1]["error"], json({30.0}));
   EXPECT_EQ(input["map"]["rows"][1]["off"], json({1}));
-  EXPECT_EQ(details["way"]["rows"][0]["cotangents"]["observed"], json({"20", "30"}));
-  EXPECT_FALSE(details["way"]["rows"][1]["cotangents"].contains("observed"));
-  EXPECT_THAT(texts.all().at(details["way"]["rows"][1]["mark"]), HasSubstr("part here"));
+  EXPECT_EQ(details["trace"]["rows"][0]["cotangents"]["observed"], json({"20", "30"}));
+  EXPECT_FALSE(details["trace"]["rows"][1]["cotangents"].contains("observed"));
+  EXPECT_THAT(texts.all().at(details["trace"]["rows"][1]["mark"]), HasSubstr("part here"));
 }
 
 TEST(Html, AMeasuredBackwardHasItsMatrices) {
@@ -181,7 +181,7 @@ TEST(Html, AMatchCarriesNoPictures) {
   const json details = html_case(r, {}, texts);
   EXPECT_EQ(details["inputs"].size(), 1u);
   EXPECT_FALSE(details["inputs"][0].contains("map"));
-  EXPECT_FALSE(details.contains("way"));
+  EXPECT_FALSE(details.contains("trace"));
 }
 
 GradientComparison large(std::int64_t elements, std::size_t ranks) {
@@ -249,11 +249,11 @@ TEST(ValueTrace, OfManyRanksShowsThoseThatDiffer) {
   x.cotangent.assign(40, Array::scalar(2));
   x.ranks_cotangent = x.cotangent;
   x.ranks_cotangent[39] = Array::scalar(3);
-  const ValueTrace way = trace_of(e, DType::kFloat64);
-  ASSERT_EQ(way.ranks.size(), 16u);
-  EXPECT_EQ(way.ranks.back(), 39);
-  EXPECT_EQ(way.rows[0].cotangents.back().observed, "3");
-  EXPECT_EQ(way.rows[0].cotangents.front().observed, "");
+  const ValueTrace trace = trace_of(e, DType::kFloat64);
+  ASSERT_EQ(trace.ranks.size(), 16u);
+  EXPECT_EQ(trace.ranks.back(), 39);
+  EXPECT_EQ(trace.rows[0].cotangents.back().observed, "3");
+  EXPECT_EQ(trace.rows[0].cotangents.front().observed, "");
 }
 
 // A forward value that a narrow dtype rounds is not shown as wrong beside one that is.

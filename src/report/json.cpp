@@ -2,14 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <numeric>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/version.h"
+#include "model/distance.h"
 #include "model/dtype.h"
+#include "model/element_index.h"
 #include "model/values_json.h"
 #include "report/words.h"
 
@@ -24,22 +24,13 @@ constexpr std::size_t kWorstElements = 10;
 
 // --- Values ---
 
-double difference(double a, double b) {
-  if (a == b || (std::isnan(a) && std::isnan(b))) return 0;
-  const double d = std::abs(a - b);
-  return std::isnan(d) ? HUGE_VAL : d;
-}
-
 // The elements furthest from `other`'s; without one of the same shape, those largest in magnitude.
 Json worst_elements(const Array& array, const Array* other) {
   if (other != nullptr && other->shape() != array.shape()) other = nullptr;
-  const auto distance = [&](std::int64_t i) {
-    return difference(array[i], other ? (*other)[i] : 0);
-  };
   // The worst so far, the worst of all first; of equal ones the first element comes first.
   std::vector<std::pair<double, std::int64_t>> elements;
   for (std::int64_t i = 0; i < array.size(); ++i) {
-    const double d = distance(i);
+    const double d = distance(array[i], other ? (*other)[i] : 0);
     if (elements.size() == kWorstElements && d <= elements.back().first) continue;
     const auto place = std::find_if(elements.begin(), elements.end(),
                                     [&](const auto& known) { return known.first < d; });

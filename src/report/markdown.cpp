@@ -20,8 +20,8 @@ namespace {
 constexpr std::size_t kLongest = 1'000'000;  // bytes; GitHub's limit is 1 MiB for a step
 // What may follow the part that is being written: the sections behind it and what was left out.
 constexpr std::size_t kReserve = 20'000;
-constexpr std::size_t kToldInFull = 20;  // cases; a page that somebody still reads
-constexpr std::size_t kLongestTold = 16'000;
+constexpr std::size_t kShownInFull = 20;  // cases; a page that somebody still reads
+constexpr std::size_t kLongestPrinted = 16'000;
 constexpr std::size_t kLongestLine = 400;
 constexpr std::size_t kReasons = 20;   // for skipped and for disputed cases
 constexpr std::size_t kProblems = 50;  // of invalid files
@@ -69,9 +69,9 @@ std::string code(std::string_view text) {
 }
 
 std::string code_block(std::string_view text) {
-  std::string inside = valid_text(text.substr(0, kLongestTold));
-  if (text.size() > kLongestTold)
-    inside += fmt::format("\n... {} bytes more are left out here", text.size() - kLongestTold);
+  std::string inside = valid_text(text.substr(0, kLongestPrinted));
+  if (text.size() > kLongestPrinted)
+    inside += fmt::format("\n... {} bytes more are left out here", text.size() - kLongestPrinted);
   if (!inside.ends_with('\n')) inside += '\n';
   const std::string fence(std::max<std::size_t>(3, longest_run(inside, '`') + 1), '`');
   return fence + "text\n" + inside + fence + "\n";
@@ -123,17 +123,17 @@ std::string problems(const Report& report) {
 
 // What is wrong at a glance, the most frequent first, with the worst case of each.
 std::string by_finding(const Report& report) {
-  struct Alike {
+  struct SameFinding {
     int count = 0;
     const CaseResult* worst = nullptr;
   };
-  std::map<std::string, Alike> failures;
+  std::map<std::string, SameFinding> failures;
   for (const CaseResult* r : worst_first(report)) {
-    Alike& alike = failures[finding_name(*r)];
+    SameFinding& alike = failures[finding_name(*r)];
     if (++alike.count == 1) alike.worst = r;
   }
   if (failures.empty()) return {};
-  std::vector<std::pair<std::string, Alike>> rows(failures.begin(), failures.end());
+  std::vector<std::pair<std::string, SameFinding>> rows(failures.begin(), failures.end());
   std::stable_sort(rows.begin(), rows.end(),
                    [](const auto& a, const auto& b) { return a.second.count > b.second.count; });
   std::string out =
@@ -172,31 +172,31 @@ std::string wrong_cases(const Report& report, const FormatContext& context, std:
   const auto fits = [&](const std::string& more) {
     return used + out.size() + more.size() + kReserve <= kLongest;
   };
-  std::size_t told = 0;
-  for (; told < std::min(kToldInFull, wrong.size()); ++told) {
-    const std::string text = in_full(*wrong[told], context);
+  std::size_t shown = 0;
+  for (; shown < std::min(kShownInFull, wrong.size()); ++shown) {
+    const std::string text = in_full(*wrong[shown], context);
     if (!fits(text)) break;
     out += text;
   }
-  if (told < wrong.size()) out += "| case | what happened |\n| --- | --- |\n";
-  const std::size_t full = told;
-  for (; told < wrong.size(); ++told) {
-    const std::string row = as_row(*wrong[told]);
+  if (shown < wrong.size()) out += "| case | what happened |\n| --- | --- |\n";
+  const std::size_t full = shown;
+  for (; shown < wrong.size(); ++shown) {
+    const std::string row = as_row(*wrong[shown]);
     if (!fits(row)) break;
     out += row;
   }
-  if (told > full) out += "\n";
-  if (told > full)
-    out += fmt::format("The first {} are shown in full, {} by a line each.\n", full, told - full);
-  if (told < wrong.size())
+  if (shown > full) out += "\n";
+  if (shown > full)
+    out += fmt::format("The first {} are shown in full, {} by a line each.\n", full, shown - full);
+  if (shown < wrong.size())
     out += fmt::format(
         "**{} of the {} {}s that are not as expected or broken are left out**: a summary holds "
         "1 MiB at most. The other reports have all of them.\n",
-        wrong.size() - told, wrong.size(), report.unit);
+        wrong.size() - shown, wrong.size(), report.unit);
   return out + "\n";
 }
 
-// The same reason is told once.
+// The same reason is shown once.
 std::string unjudged_cases(const Report& report, Verdict verdict, std::string_view heading) {
   std::vector<std::pair<std::string, int>> reasons;
   for (const CaseResult& r : report.cases) {
@@ -227,7 +227,7 @@ std::string markdown_report(const Report& report, const FormatContext& context) 
   std::string out = title(report, context);
   if (!context.ended_early.empty())
     out += "**Not complete**: " + prose(context.ended_early) + ".\n\n";
-  if (!report.told.empty()) out += code_block(report.told) + "\n";
+  if (!report.printed.empty()) out += code_block(report.printed) + "\n";
   out += by_finding(report) + counts(report) + problems(report);
   out += wrong_cases(report, context, out.size());
   out += unjudged_cases(report, Verdict::kSkipped, "Skipped");

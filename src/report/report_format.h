@@ -16,7 +16,7 @@ namespace distgrad {
 
 // What a format may want to know besides the report.
 struct FormatContext {
-  TextOptions text;                          // for cases told in words; formats never colour them
+  TextOptions text;                          // for cases in words; formats never colour them
   std::string host = {};                     // the name of this machine
   std::vector<std::string> hosts = {};       // of the ranks, by rank, where they are on several
   std::vector<std::string> mesh_order = {};  // in which meshes are laid over them, if not their own
@@ -26,15 +26,16 @@ struct FormatContext {
   // `broken_off`: nobody wanted that, so that what is missing must not look like success.
   std::string ended_early = {};
   bool broken_off = false;
-  // The ways of values through cases that went wrong, by the cases' names; null: none were wanted.
-  const std::map<std::string, ValueTrace>* ways = nullptr;
+  // The traces of values through cases that went wrong, by the cases' names; null: none were
+  // wanted.
+  const std::map<std::string, ValueTrace>* traces = nullptr;
 };
 
 struct ReportFormat {
   std::string_view option;  // "--junit"
   std::string_view help;    // a line
   std::string (*text)(const Report&, const FormatContext&);
-  bool wants_ways = false;  // FormatContext::ways, which cost simulations
+  bool wants_traces = false;  // FormatContext::traces, which cost simulations
 };
 
 std::span<const ReportFormat* const> report_formats();

@@ -231,8 +231,8 @@ std::string output_text(const CaseResult& r, const TextOptions& options) {
 // In how far the case is not as expected, where that was more than a match. Of a skipped or
 // disputed case the first line has the reason.
 std::string why_text(const CaseResult& r, const TextOptions& options) {
-  const bool told = r.verdict == Verdict::kSkipped || r.verdict == Verdict::kDisputed;
-  if (!is_wrong(r) || told || is_plain_match(r.which.expected)) return {};
+  const bool has_reason = r.verdict == Verdict::kSkipped || r.verdict == Verdict::kDisputed;
+  if (!is_wrong(r) || has_reason || is_plain_match(r.which.expected)) return {};
   return wrapped(for_terminal(r.why) + ".", 2, options.width);
 }
 
@@ -422,7 +422,7 @@ std::string TextReport::folded_lines() {
 }
 
 bool TextReport::is_among_the_first(const CaseResult& wrong) {
-  Alike& alike = failures_[finding_name(wrong)];
+  SameFinding& alike = failures_[finding_name(wrong)];
   const auto bad = badness(wrong);
   if (alike.cases == 0 || bad > alike.badness) alike.worst = wrong.which.id, alike.badness = bad;
   return ++alike.cases <= kAlike;

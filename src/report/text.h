@@ -43,7 +43,7 @@ class TextReport {
 
  private:
   // One finding that many cases have.
-  struct Alike {
+  struct SameFinding {
     int cases = 0;
     std::string worst;  // the name of the case that is furthest off
     std::pair<int, double> badness;
@@ -60,8 +60,8 @@ class TextReport {
   std::string file_;                 // the one being folded
   std::vector<std::string> groups_;  // its "as expected", "skipped: WHY", in the order they came up
   std::map<std::string, int> group_sizes_;
-  std::string detailed_;                   // its cases that have a line of their own
-  std::map<std::string, Alike> failures_;  // by finding_name()
+  std::string detailed_;                         // its cases that have a line of their own
+  std::map<std::string, SameFinding> failures_;  // by finding_name()
 };
 
 // All at once.

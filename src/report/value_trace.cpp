@@ -4,9 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <set>
 
+#include "model/distance.h"
+#include "model/element_index.h"
 #include "report/words.h"
 
 namespace distgrad {
@@ -26,30 +27,12 @@ std::string shown(const Array& array, int digits) {
   return fmt::format("{}...] {}", text, index_text(array.shape()));
 }
 
-double distance(double a, double b) {
-  if (a == b || (std::isnan(a) && std::isnan(b))) return 0;
-  const double d = std::abs(a - b);
-  return std::isnan(d) ? std::numeric_limits<double>::infinity() : d;
-}
-
 double largest_of(const std::vector<Array>& arrays) {
   double largest = 0;
   for (const Array& array : arrays)
     for (const double v : array.values())
       if (std::isfinite(v)) largest = std::max(largest, std::abs(v));
   return largest;
-}
-
-struct Furthest {
-  std::int64_t element = 0;
-  double distance = 0;
-};
-
-Furthest furthest_apart(const Array& truth, const Array& seen) {
-  Furthest worst;
-  for (std::int64_t i = 0; i < truth.size(); ++i)
-    if (const double d = distance(truth[i], seen[i]); d > worst.distance) worst = {i, d};
-  return worst;
 }
 
 bool differs(const Array& truth, const Array& seen, double slack) {
@@ -66,8 +49,8 @@ int digits_for(const Array& truth, const Array& seen) {
   return kShortest;
 }
 
-WayCell cell_of(const Array* truth, const Array* seen, double slack) {
-  WayCell cell;
+TraceCell cell_of(const Array* truth, const Array* seen, double slack) {
+  TraceCell cell;
   const bool both = truth && seen && differs(*truth, *seen, slack);
   const int digits = both ? digits_for(*truth, *seen) : 6;
   if (truth) cell.truth = shown(*truth, digits);
@@ -86,11 +69,11 @@ const Array* at(const std::vector<Array>& by_rank, int rank) {
   return r < by_rank.size() ? &by_rank[r] : nullptr;
 }
 
-std::vector<WayCell> cells_of(const std::vector<Array>& truth, const std::vector<Array>& seen,
-                              const std::vector<int>& ranks, double roundings) {
+std::vector<TraceCell> cells_of(const std::vector<Array>& truth, const std::vector<Array>& seen,
+                                const std::vector<int>& ranks, double roundings) {
   if (truth.empty()) return {};
   const double slack = seen.empty() ? 0 : roundings * largest_of(truth);
-  std::vector<WayCell> cells;
+  std::vector<TraceCell> cells;
   for (const int rank : ranks) cells.push_back(cell_of(at(truth, rank), at(seen, rank), slack));
   return cells;
 }
@@ -123,29 +106,29 @@ std::string cut(const std::string& text) {
 }  // namespace
 
 ValueTrace trace_of(const Explanation& e, DType dtype) {
-  ValueTrace way;
+  ValueTrace trace;
   std::size_t world_size = 0;
   for (const ExplainedValue& v : e.values)
     world_size = std::max({world_size, v.value.size(), v.cotangent.size()});
-  way.world_size = static_cast<int>(world_size);
+  trace.world_size = static_cast<int>(world_size);
   const double roundings = roundings_of(dtype);
-  way.ranks = shown_ranks(e, way.world_size, roundings);
+  trace.ranks = shown_ranks(e, trace.world_size, roundings);
   for (const ExplainedValue& v : e.values) {
     // The loss, which is the last, is where backward starts.
-    if (way.rows.size() >= kShownRows && v.kind != ExplainedValue::Kind::kLoss && v.mark.empty())
+    if (trace.rows.size() >= kShownRows && v.kind != ExplainedValue::Kind::kLoss && v.mark.empty())
       continue;
-    if (!v.ranks_cotangent.empty()) way.how_known = e.how_known;
-    way.rows.push_back({v.kind, cut(v.title), v.mark,
-                        cells_of(v.value, v.observed_value, way.ranks, roundings),
-                        cells_of(v.cotangent, v.ranks_cotangent, way.ranks, kRoundings)});
+    if (!v.ranks_cotangent.empty()) trace.how_known = e.how_known;
+    trace.rows.push_back({v.kind, cut(v.title), v.mark,
+                          cells_of(v.value, v.observed_value, trace.ranks, roundings),
+                          cells_of(v.cotangent, v.ranks_cotangent, trace.ranks, kRoundings)});
   }
-  if (way.rows.size() < e.values.size())
-    way.remarks.push_back(
-        fmt::format("{} of {} values are shown.", way.rows.size(), e.values.size()));
-  way.remarks.insert(way.remarks.end(), e.remarks.begin(), e.remarks.end());
-  way.parting = e.parting;
-  way.measured = e.measured;
-  return way;
+  if (trace.rows.size() < e.values.size())
+    trace.remarks.push_back(
+        fmt::format("{} of {} values are shown.", trace.rows.size(), e.values.size()));
+  trace.remarks.insert(trace.remarks.end(), e.remarks.begin(), e.remarks.end());
+  trace.parting = e.parting;
+  trace.measured = e.measured;
+  return trace;
 }
 
 }  // namespace distgrad

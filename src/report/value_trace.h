@@ -10,24 +10,24 @@
 
 namespace distgrad {
 
-struct WayCell {
+struct TraceCell {
   std::string truth;     // its first elements, and its shape where they are not all; empty: unknown
   std::string observed;  // the same of the ranks'; empty: it is the truth
   std::string furthest;  // "10 in place of 20 at [0, 3]": where the two are furthest apart
 };
 
-struct WayRow {
+struct TraceRow {
   ExplainedValue::Kind kind = ExplainedValue::Kind::kStep;
   std::string title;
-  std::string mark;                 // as ExplainedValue has it
-  std::vector<WayCell> values;      // by rank shown; empty: unknown
-  std::vector<WayCell> cotangents;  // of inputs: gradients
+  std::string mark;                   // as ExplainedValue has it
+  std::vector<TraceCell> values;      // by rank shown; empty: unknown
+  std::vector<TraceCell> cotangents;  // of inputs: gradients
 };
 
 struct ValueTrace {
   std::vector<int> ranks;  // those shown
   int world_size = 0;
-  std::vector<WayRow> rows;  // in the order of the program
+  std::vector<TraceRow> rows;  // in the order of the program
   std::vector<std::string> remarks;
   std::string parting;
   std::string measured;

@@ -37,15 +37,6 @@ std::string index_text(std::span<const std::int64_t> index) {
   return index.empty() ? std::string() : fmt::format("[{}]", fmt::join(index, ", "));
 }
 
-std::vector<std::int64_t> index_of(const Shape& shape, std::int64_t element) {
-  std::vector<std::int64_t> index(shape.size());
-  for (std::size_t dim = shape.size(); dim-- > 0;) {
-    index[dim] = element % shape[dim];
-    element /= shape[dim];
-  }
-  return index;
-}
-
 std::string ranks_text(std::span<const int> ranks) {
   if (ranks.size() == 1) return fmt::format("rank {}", ranks[0]);
   bool consecutive = ranks.size() > 2;
@@ -62,10 +53,6 @@ std::string seconds_text(double seconds) {
   }
   if (seconds >= 10) return fmt::format("{:.0f} s", seconds);
   return seconds >= 0.1 ? fmt::format("{:.1f} s", seconds) : fmt::format("{:.1g} s", seconds);
-}
-
-std::string count_text(long count, std::string_view noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
 std::size_t width_of(std::string_view text) {

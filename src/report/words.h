@@ -17,15 +17,11 @@ std::string array_text(const Array& array, int digits = kShortest);
 
 // "[0, 3]"; "" for a scalar's only element.
 std::string index_text(std::span<const std::int64_t> index);
-std::vector<std::int64_t> index_of(const Shape& shape, std::int64_t element);
 
 // "rank 0", "ranks 0, 1", "ranks 0-7".
 std::string ranks_text(std::span<const int> ranks);
 
 std::string seconds_text(double seconds);  // "0.004 s", "12 s", "2 min 5 s"
-
-// "1 case", "3 cases".
-std::string count_text(long count, std::string_view noun);
 
 // Columns on a terminal: code points, as names here have no wide ones.
 std::size_t width_of(std::string_view text);

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "model/element_index.h"
+
 namespace distgrad {
 namespace {
 

@@ -1,9 +1,6 @@
 // The truth of a program that calls code of which only the ranks' forward run is known: central
 // differences of that.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
-
-#include <algorithm>
 
 #include "base/error.h"
 #include "model/objective.h"

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <map>
 
-#include "base/error.h"
 #include "model/gradient_norm.h"
 #include "model/objective.h"
 #include "model/subject_text.h"

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cmath>
 #include <limits>
 
 #include "base/did_you_mean.h"
@@ -35,7 +34,7 @@ void Problems::add(SourcePosition position, std::string pointer, std::string mes
 }
 
 std::vector<InvalidFile> Problems::take() {
-  constexpr std::size_t kMostTold = 20;
+  constexpr std::size_t kMostReported = 20;
   const auto place = [](const InvalidFile& p) {
     return std::pair(p.position.line, p.position.column);
   };
@@ -45,7 +44,7 @@ std::vector<InvalidFile> Problems::take() {
     return place(a) == place(b) && a.pointer == b.pointer;
   };
   found_.erase(std::unique(found_.begin(), found_.end(), same), found_.end());
-  if (found_.size() > kMostTold) found_.erase(found_.begin() + kMostTold, found_.end());
+  if (found_.size() > kMostReported) found_.erase(found_.begin() + kMostReported, found_.end());
   return std::move(found_);
 }
 
@@ -74,10 +73,6 @@ std::string choices(std::span<const std::string> names) {
   for (std::size_t i = 0; i < names.size(); ++i)
     text += (i == 0 ? "" : i + 1 == names.size() ? " or " : ", ") + in_quotes(names[i]);
   return text;
-}
-
-std::string counted(std::size_t n, std::string_view what) {
-  return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
 }
 
 std::string name_hint(std::string_view word, std::span<const std::string> known) {

@@ -23,9 +23,9 @@ class Problems {
 
   void at(const JsonValue& value, std::string message);
   void at_key(const JsonValue& member, std::string message);
-  // A key that the object lacks: told at the object, with the pointer that the key would have.
+  // A key that the object lacks: reported at the object, with the pointer that the key would have.
   void missing(const JsonValue& object, std::string_view key, std::string message);
-  // The key was given, misspelt, and that was told: it is not missing as well.
+  // The key was given, misspelt, and that was reported: it is not missing as well.
   void was_misspelt(const JsonValue& object, std::string_view key);
   void add(SourcePosition position, std::string pointer, std::string message);
 
@@ -45,9 +45,6 @@ std::string description(const JsonValue&);
 
 // "sum, mean or replicated", each in double quotes.
 std::string choices(std::span<const std::string> names);
-
-// "1 rank", "2 ranks".
-std::string counted(std::size_t n, std::string_view what);
 
 // "; did you mean \"NAME\"?" or nothing. Not searched among very many names, which only a hostile
 // file has.

@@ -1,4 +1,4 @@
-// What is wrong with a scenario file, told at once for all that can be told independently.
+// What is wrong with a scenario file, said at once for all that can be said independently.
 #pragma once
 
 #include <string>

@@ -120,7 +120,7 @@ class JsonTreeBuilder {
     return true;
   }
 
-  // Links the node into the open container. False for a duplicate key, which is told.
+  // Links the node into the open container. False for a duplicate key, which is reported.
   bool attach(JsonTree::Node& node, std::uint32_t index) {
     Open& open = open_.back();
     JsonTree::Node& parent = tree_.nodes_[open.node];

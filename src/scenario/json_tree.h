@@ -1,6 +1,7 @@
 // JSON with everything a message about it needs: where each value and key stands, its JSON pointer,
-// numbers as they were written, members in the file's order, duplicate keys told. One flat arena of
-// nodes: a hostile file can neither overflow the stack nor cost much more memory than it has bytes.
+// numbers as they were written, members in the file's order, duplicate keys reported. One flat
+// arena of nodes: a hostile file can neither overflow the stack nor cost much more memory than it
+// has bytes.
 #pragma once
 
 #include <cstdint>

@@ -53,7 +53,7 @@ TEST(JsonTree, KeepsTheOrderOfMembers) {
   EXPECT_EQ(keys, "tp dp a ");
 }
 
-TEST(JsonTree, KeepsTheFirstOfDuplicateKeysAndTellsTheRest) {
+TEST(JsonTree, KeepsTheFirstOfDuplicateKeysAndReportsTheRest) {
   std::vector<JsonProblem> problems;
   const JsonTree tree(R"({"a": 1, "a": {"b": 2, "b": 3}, "\u0061": 4})", problems);
   ASSERT_EQ(problems.size(), 3u);

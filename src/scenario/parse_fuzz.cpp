@@ -2,7 +2,6 @@
 // clang++ and -DDISTGRAD_FUZZ=ON; run as: parse_fuzz -max_total_time=60 src/scenario/testdata/good
 // src/scenario/testdata/invalid
 #include <cstdint>
-#include <string_view>
 
 #include "base/error.h"
 #include "scenario/cases.h"

@@ -1,11 +1,9 @@
 // The objective, as the file and as the command line spell it.
-#include <fmt/format.h>
 
 #include <array>
-#include <charconv>
 
-#include "base/did_you_mean.h"
 #include "base/error.h"
+#include "base/whole_number.h"
 #include "scenario/objective_text.h"
 #include "scenario/parts.h"
 #include "scenario/printable.h"
@@ -100,11 +98,8 @@ void read_objective(Parts& parts) {
 Objective parse_objective_text(std::string_view text) {
   if (const auto word = word_named(text)) return plain(*word);
   if (constexpr std::string_view kRank = "rank:"; text.starts_with(kRank)) {
-    const std::string_view digits = text.substr(kRank.size());
-    int rank = -1;
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), rank);
-    if (error == std::errc() && end == digits.data() + digits.size() && rank >= 0)
-      return {.kind = Kind::kRank, .rank = rank, .axes = {}};
+    const auto rank = whole_number<int>(text.substr(kRank.size()));
+    if (rank && *rank >= 0) return {.kind = Kind::kRank, .rank = *rank, .axes = {}};
     throw UserError("objective " + in_quotes(text) +
                     ": after rank: comes the number of a rank, as in rank:0");
   }

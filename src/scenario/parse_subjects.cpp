@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/number_text.h"
 #include "model/backends.h"
 #include "model/findings.h"
 #include "scenario/parts.h"
@@ -77,9 +78,9 @@ void check_number_of_ranks(const JsonValue& gradient, const Expectation& expecta
     if (gradient.size() == static_cast<std::size_t>(size)) continue;
     const std::string hint =
         only || all.size() == 1 ? "" : "; give them under \"when\": { \"world_size\": ... }";
-    parts.problems.at(gradient,
-                      fmt::format("has {}, the world {}{}", counted(gradient.size(), "value"),
-                                  counted(static_cast<std::size_t>(size), "rank"), hint));
+    parts.problems.at(
+        gradient, fmt::format("has {}, the world {}{}", count_text(std::ssize(gradient), "value"),
+                              count_text(size, "rank"), hint));
     return;
   }
 }

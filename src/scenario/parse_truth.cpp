@@ -1,8 +1,6 @@
 // truth and tolerance.
 #include <fmt/format.h>
 
-#include <cmath>
-
 #include "scenario/parts.h"
 #include "scenario/printable.h"
 

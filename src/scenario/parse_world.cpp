@@ -23,7 +23,7 @@ void read_mesh(const JsonValue& value, Parts& parts) {
   for (const JsonValue& axis : value.children()) {
     const auto size = read_world_size(axis, parts.problems);
     parts.scenario.mesh.push_back({axis.key(), size.value_or(1)});
-    if (product > kMaxWorldSize) continue;  // told below
+    if (product > kMaxWorldSize) continue;  // reported below
     product *= size.value_or(1);
   }
   if (product > kMaxWorldSize)

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "base/number_text.h"
 #include "scenario/parts.h"
 #include "scenario/printable.h"
 
@@ -53,7 +54,7 @@ void check_listed_group(const GroupSpec& spec, int world_size,
       const std::string pointer = fmt::format("{}/{}/{}", spec.pointer, i, j);
       if (rank >= world_size) {
         problems.push_back({pointer, fmt::format("there is no rank {} in a world of {}", rank,
-                                                 counted(world_size, "rank"))});
+                                                 count_text(world_size, "rank"))});
         return;
       }
       if (!seen.insert(rank).second) {
@@ -77,7 +78,7 @@ void check_group(const GroupSpec& spec, int world_size, std::vector<WorldProblem
   if (spec.size > 0 && world_size % spec.size != 0) {
     problems.push_back(
         {spec.pointer + "/size", fmt::format("groups of {} do not divide a world of {}", spec.size,
-                                             counted(world_size, "rank"))});
+                                             count_text(world_size, "rank"))});
   } else if (!spec.listed.empty()) {
     check_listed_group(spec, world_size, problems);
   }
@@ -129,19 +130,20 @@ class CallChecker {
     }
     const bool square = call_.kind == CollectiveKind::kAllToAll;
     if (square && static_cast<int>(call_.splits.size()) != largest_)
-      add("/splits", fmt::format("has {} for a group of {}", counted(call_.splits.size(), "row"),
-                                 counted(largest_, "rank")));
+      add("/splits",
+          fmt::format("has {} for a group of {}", count_text(std::ssize(call_.splits), "row"),
+                      count_text(largest_, "rank")));
     for (std::size_t row = 0; row < call_.splits.size(); ++row) {
       if (static_cast<int>(call_.splits[row].size()) == largest_) continue;
       add(square ? fmt::format("/splits/{}", row) : "/splits",
-          fmt::format("has {} for a group of {}", counted(call_.splits[row].size(), "size"),
-                      counted(largest_, "rank")));
+          fmt::format("has {} for a group of {}", count_text(std::ssize(call_.splits[row]), "size"),
+                      count_text(largest_, "rank")));
       return;
     }
   }
 
   std::string no_such_rank(int rank) const {
-    return fmt::format("there is no rank {} in a group of {}", rank, counted(smallest_, "rank"));
+    return fmt::format("there is no rank {} in a group of {}", rank, count_text(smallest_, "rank"));
   }
 
   void add(const std::string& below, std::string message) {
@@ -160,9 +162,9 @@ void check_values_by_rank(const Scenario& scenario, int world_size, Figures figu
   const auto check = [&](const std::vector<Array>* values, const std::string& pointer,
                          std::string_view hint) {
     if (values && values->size() != static_cast<std::size_t>(world_size))
-      problems.push_back({pointer, fmt::format("has {} value{}, the world {}{}", values->size(),
-                                               values->size() == 1 ? "" : "s",
-                                               counted(world_size, "rank"), hint)});
+      problems.push_back(
+          {pointer, fmt::format("has {}, the world {}{}", count_text(std::ssize(*values), "value"),
+                                count_text(world_size, "rank"), hint)});
   };
   for (const Input& input : scenario.inputs)
     check(std::get_if<std::vector<Array>>(&input.value), input.pointer + "/by_rank", "");
@@ -191,8 +193,8 @@ std::vector<WorldProblem> problems_with_world(const Scenario& scenario, int worl
                                               Figures figures) {
   std::vector<WorldProblem> problems;
   if (const int size = mesh_size(scenario); !scenario.mesh.empty() && size != world_size)
-    problems.push_back(
-        {"/mesh", fmt::format("is a world of {}, not of {}", counted(size, "rank"), world_size)});
+    problems.push_back({"/mesh", fmt::format("is a world of {}, not of {}",
+                                             count_text(size, "rank"), world_size)});
   for (const GroupSpec& spec : scenario.groups) check_group(spec, world_size, problems);
   check_values_by_rank(scenario, world_size, figures, problems);
   if (!problems.empty()) return problems;
@@ -209,7 +211,7 @@ std::optional<WorldProblem> problem_with_objective(const Scenario& scenario,
   if (objective.kind == Objective::Kind::kRank && objective.rank >= world_size)
     return WorldProblem{"/objective/rank",
                         fmt::format("there is no rank {} in a world of {}", objective.rank,
-                                    counted(world_size, "rank"))};
+                                    count_text(world_size, "rank"))};
   if (objective.kind != Objective::Kind::kByAxis) return std::nullopt;
   const bool same_axes =
       objective.axes.size() == scenario.mesh.size() &&

@@ -1,6 +1,5 @@
 // Fewer steps.
 #include "expression/syntax.h"
-#include "expression/syntax_text.h"
 #include "shrink/reductions.h"
 
 namespace distgrad {

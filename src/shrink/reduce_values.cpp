@@ -7,7 +7,6 @@
 #include "expression/syntax.h"
 #include "model/random_values.h"
 #include "shrink/input_values.h"
-#include "shrink/weight.h"
 
 namespace distgrad {
 namespace {

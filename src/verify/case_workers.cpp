@@ -7,8 +7,6 @@
 
 #include "base/error.h"
 #include "base/version.h"
-#include "protocol/board.h"
-#include "scenario/cases.h"
 #include "verify/measuring.h"
 
 namespace distgrad {

@@ -287,17 +287,17 @@ class Explainer {
   // What follows from the first difference. The ranks send the values of collectives and calls
   // alone.
   void show_later_values(const std::string& after) {
-    std::size_t told = 0;
+    std::size_t reported = 0;
     bool passed = false;
     for (const Step& step : program_.steps) {
       if (!step.is_reported()) continue;
       ExplainedValue& v = *value_named(step.name);
       std::vector<Array> observed;
       for (const RankResult& rank : c_.run->ranks)
-        if (told < rank.steps.size()) observed.push_back(rank.steps[told]);
+        if (reported < rank.steps.size()) observed.push_back(rank.steps[reported]);
       if (passed && differs(v.value, observed)) v.observed_value = std::move(observed);
       passed = passed || step.name == after;
-      ++told;
+      ++reported;
     }
     std::vector<Array> losses = scalars(c_.comparison->distributed_losses);
     if (ExplainedValue& v = out_.values.back();

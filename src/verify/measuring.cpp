@@ -18,7 +18,7 @@ SimulationRun measured(DistributedRun run) {
   simulation.elapsed_s = run.elapsed_s;
   simulation.error = std::move(run.error);
   if (simulation.error || run.ranks.empty()) return simulation;
-  if (auto& told = run.ranks.front().measured) simulation.simulation = std::move(*told);
+  if (auto& found = run.ranks.front().measured) simulation.simulation = std::move(*found);
   if (!run.output.empty()) simulation.output = std::move(run.output.front());
   return simulation;
 }

@@ -15,7 +15,7 @@ inline constexpr double kMeasuringTakes = 4;
 // the case.
 RunRequest measuring_request(const Case&, const SimulateRequest&);
 
-// What rank 0 told, as a simulation's result.
+// What rank 0 measured, as a simulation's result.
 SimulationRun measured(DistributedRun);
 
 // Whether this asks for what only a simulator can do: exchanged rules, a leaf for each rank.

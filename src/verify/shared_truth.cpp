@@ -1,12 +1,10 @@
 #include "verify/shared_truth.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <map>
 #include <set>
 #include <tuple>
 #include <utility>
-#include <variant>
 
 #include "gradients/objective_truths.h"
 #include "scenario/cases.h"

@@ -18,7 +18,6 @@
 #include "launched/leader.h"
 #include "pool/worker_pool.h"
 #include "protocol/board.h"
-#include "scenario/cases.h"
 #include "verify/case_workers.h"
 #include "verify/conclude.h"
 #include "verify/measuring.h"

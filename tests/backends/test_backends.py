@@ -158,7 +158,7 @@ class WithAStandIn(Case):
         rules = [f["rule"] for f in case["findings"]]
         return case["file"], case["subject"], case["verdict"], rules, observed
 
-    def test_what_it_lacks_is_composed_and_told(self):
+    def test_what_it_lacks_is_composed_and_reported(self):
         (case,) = self.cases(self.scenario(), code=0)
         self.assertEqual(case["composed"], ["all_reduce max of Double: composed of all_gather"])
 
@@ -243,7 +243,7 @@ class GpuCheck(Case):
 
 
 class Arguments(Case):
-    def test_wrong_devices_are_told(self):
+    def test_wrong_devices_are_reported(self):
         done = run("run", "--device", "tpu", self.scenario())
         self.assertEqual((done.returncode, done.stdout), (2, ""))
         self.assertIn('run: --device: unknown device "tpu"; it is "cpu" or "cuda"', done.stderr)

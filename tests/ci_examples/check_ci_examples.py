@@ -228,8 +228,8 @@ def check_bisect():
     script = script.replace("/tmp/gather.json", os.path.abspath("gather.json"))
     # So that its python3 is one with torch
     os.environ["PATH"] = os.path.dirname(sys.executable) + ":" + os.environ["PATH"]
-    told = run("sh", "-ec", script)
-    assert f"{git('rev-parse', 'culprit').strip()} is the first bad commit" in told.stdout, told
+    done = run("sh", "-ec", script)
+    assert f"{git('rev-parse', 'culprit').strip()} is the first bad commit" in done.stdout, done
 
 
 def main():

@@ -124,7 +124,7 @@ FAULTS = {
     "rightasync": ((_async_sum, _gather), (_async_sum, _gather)),
 }
 RIGHT = ("right", "slow", "slowreader", "rightring", "rightasync")
-# It may come yet: told when the case's time is over
+# It may come yet: reported when the case's time is over
 UNTIL_ITS_TIME = ("asleep", "asleepinc", "spins")
 
 

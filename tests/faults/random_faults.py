@@ -1,5 +1,5 @@
-"""Thousands of cases with random faults in one run: each is told right, and the driver's and the
-zygotes' descriptors, memory and children do not grow. Takes an hour for 10,000; not part of the
+"""Thousands of cases with random faults in one run: each is reported right, and the driver's and
+the zygotes' descriptors, memory and children do not grow. Takes an hour for 10,000; not part of the
 test suite.
 
     DISTGRAD=build/.../bin/distgrad python tests/faults/random_faults.py [COUNT [SEED [JOBS]]]
@@ -47,7 +47,7 @@ def main(count=10_000, seed=1, jobs=4):
     for text in wrong:
         print(text)
     print(f"{count} cases, {sum(what[2] not in module.RIGHT for what in planted.values())} with a"
-          f" fault, in {took:.0f} s: {len(wrong)} told wrongly, {count - len(cases)} missing,"
+          f" fault, in {took:.0f} s: {len(wrong)} reported wrongly, {count - len(cases)} missing,"
           f" {run.stderr.read().strip() or 'no complaint'}")
     for what in seen[0]:
         parts = [max(look[what] for look in seen[len(seen) * i // 4:len(seen) * (i + 1) // 4])

@@ -1,6 +1,6 @@
-"""One rank does something else than the others: told are the right rank, the step, the direction
-and the kind, long before the case's time is over; and where it only is slow, nothing is. With --all
-every fault on every rank, without it on one each."""
+"""One rank does something else than the others: reported are the right rank, the step, the
+direction and the kind, long before the case's time is over; and where it only is slow, nothing is.
+With --all every fault on every rank, without it on one each."""
 
 import itertools
 import json

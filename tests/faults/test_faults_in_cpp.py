@@ -62,7 +62,7 @@ WORDS = {
 
 
 # With collectives of distgrad's own before and behind it, what the odd rank comes to next is seen,
-# too: as {(phase, fault): (step, words)}, of faults that are told otherwise then.
+# too: as {(phase, fault): (step, words)}, of faults that are reported otherwise then.
 AMONG_OTHERS = {
     ("forward", "leaves"): ("w", "rank {odd} is in all_reduce sum of float64 [16]; ranks {others} "
                                  "are in all_gather of float64 [4]"),

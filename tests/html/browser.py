@@ -147,16 +147,16 @@ class Browser:
     def complaints(self):
         """What went to the console, and what was asked of the network."""
         self.evaluate("0")
-        told = []
+        found = []
         for event in self.events:
             method, p = event.get("method"), event.get("params", {})
             if method == "Runtime.exceptionThrown":
-                told.append(p["exceptionDetails"].get("exception",
-                                                      {}).get("description", "exception"))
+                found.append(p["exceptionDetails"].get("exception",
+                                                       {}).get("description", "exception"))
             elif method == "Log.entryAdded" and p["entry"]["level"] in ("error", "warning"):
-                told.append(p["entry"]["text"])
+                found.append(p["entry"]["text"])
             elif method == "Network.requestWillBeSent":
                 address = p["request"]["url"]
                 if not address.startswith(("file:", "data:", "about:")):
-                    told.append("asked for " + address)
-        return told
+                    found.append("asked for " + address)
+        return found

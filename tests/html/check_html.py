@@ -97,11 +97,11 @@ def check_a_run(distgrad):
     table = failing["inputs"][0]["table"]
     assert table["rows"][0][:2] == ["observed", ["20", "30"]], table
     assert failing["inputs"][0]["map"]["rows"][1]["error"] == [30], failing["inputs"]
-    steps = {row["title"].split()[0]: row for row in failing["way"]["rows"]}
+    steps = {row["title"].split()[0]: row for row in failing["trace"]["rows"]}
     assert steps["xx"]["cotangents"]["observed"] == ["10", "10"], steps
     assert "observed" not in steps["y"]["cotangents"] and "part here" in data["texts"][steps["y"]
                                                                                        ["mark"]]
-    assert "way" not in data["details-0"][1], "a match has none"
+    assert "trace" not in data["details-0"][1], "a match has none"
     for name in ("r.json", "r.xml", "r.md", "r.sarif"):
         assert pathlib.Path(name).stat().st_size > 0, name
 
@@ -141,13 +141,13 @@ def check_case(page, folder):
         assert words in text, (words, text)
     assert page.evaluate("document.querySelectorAll('img').length") == 0
     # The cotangents of x and xx are off, that of y and the loss is not.
-    assert page.evaluate("[...document.querySelectorAll('.way-table tbody tr:not(.parting)')].map(r"
-                         " => r.querySelectorAll('td.rail.wrong').length)") == [1, 1, 0, 0]
+    assert page.evaluate("[...document.querySelectorAll('.trace-table tbody tr:not(.parting)')]"
+                         ".map(r => r.querySelectorAll('td.rail.wrong').length)") == [1, 1, 0, 0]
     # The line lies between xx and y.
     rows = page.evaluate(
-        "[...document.querySelectorAll('.way-table tbody tr')].map(r => r.className)")
+        "[...document.querySelectorAll('.trace-table tbody tr')].map(r => r.className)")
     assert rows == ["input", "step", "parting", "step parts", "loss"], rows
-    for table, reading, at_first, after in ((".way-table", ".way .reading",
+    for table, reading, at_first, after in ((".trace-table", ".trace .reading",
                                              "xx, cotangent, rank 0: ranks' 10, true 20",
                                              "xx, cotangent, rank 1: ranks' 10, true 20"),
                                             (".heat", ".map .reading",
@@ -156,7 +156,7 @@ def check_case(page, folder):
         read = lambda: page.evaluate(f"document.querySelector('{reading}').textContent")
         page.evaluate(f"document.querySelector('{table}').focus()")
         assert read().startswith(at_first), read()
-        page.key("ArrowRight" if table == ".way-table" else "ArrowUp")
+        page.key("ArrowRight" if table == ".trace-table" else "ArrowUp")
         assert read().startswith(after), read()
 
 

@@ -48,16 +48,16 @@ def check_driver(program, folder):
     alone = {"PATH": str(folder / "nothing")}
     assert run(program, "version", **alone).startswith("distgrad ")
     run(program, "init", folder / "mine", **alone)
-    told = run(program, "run", folder / "mine", **alone)
-    assert "3 as expected" in told, told
+    printed = run(program, "run", folder / "mine", **alone)
+    assert "3 as expected" in printed, printed
 
 
 def check_module(python, packages, program, folder):
     Path(folder, "subject.py").write_text(GATHER)
     path = os.pathsep.join([*([str(packages)] if packages else []), str(folder)])
-    told = run(python, "-c", CODE, PYTHONPATH=path).split("\n")
-    assert os.path.samefile(told[0], program), (told, program)
-    assert "right" in told, told
+    printed = run(python, "-c", CODE, PYTHONPATH=path).split("\n")
+    assert os.path.samefile(printed[0], program), (printed, program)
+    assert "right" in printed, printed
 
 
 def cmake_installation(folder):
@@ -93,8 +93,8 @@ def wheel_installation(folder):
         f"home = {home}\ninclude-system-site-packages = false\n")
     site.joinpath("all.pth").write_text(f"{TORCH.parent}\n")
     check_module(python, None, site / "distgrad/bin/distgrad", folder)
-    told = run(program, "doctor", PATH=str(folder / "nothing"))
-    assert str(site / "distgrad/bin/distgrad-rank") in told and str(python) in told, told
+    printed = run(program, "doctor", PATH=str(folder / "nothing"))
+    assert str(site / "distgrad/bin/distgrad-rank") in printed and str(python) in printed, printed
     shutil.rmtree(site / "distgrad")
     done = subprocess.run([program, "version"], capture_output=True, text=True)
     assert done.returncode == 3 and "install it again" in done.stderr, done

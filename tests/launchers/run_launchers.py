@@ -1,6 +1,6 @@
 """distgrad on the ranks of real launchers: run_launchers.py PART, one of PARTS. Exit code 77: a
 package or a right is missing, which is said. The report is to be the same as on one machine, but
-for times and hosts; what ends a rank or a host is told, and leaves nothing."""
+for times and hosts; what ends a rank or a host is reported, and leaves nothing."""
 
 import json
 import os
@@ -63,8 +63,8 @@ class Folder:
         except subprocess.TimeoutExpired:
             there = [f"{pid} {name} in {self.wait_of(pid)}" for pid, name in self.processes()]
             output, errors = self.end_group(process)
-            told = f"not over after {seconds} s: {there}\n{output}\n{errors}"
-            raise AssertionError(told) from None
+            why = f"not over after {seconds} s: {there}\n{output}\n{errors}"
+            raise AssertionError(why) from None
         return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
     @staticmethod
@@ -130,10 +130,10 @@ def compare(folder, launched, arguments, code, more=()):
         file = folder.path / f"{name}.json"
         result = folder.run(
             start([DISTGRAD, arguments[0], "--json", str(file), *also, *arguments[1:]]))
-        told = f"{name}: {result.returncode}\n{result.stdout}\n{result.stderr}"
-        assert file.exists(), "no report: " + told
+        ran = f"{name}: {result.returncode}\n{result.stdout}\n{result.stderr}"
+        assert file.exists(), "no report: " + ran
         # torchrun has an exit code of its own for processes that fail.
-        assert (result.returncode == 0) == (code == 0), told
+        assert (result.returncode == 0) == (code == 0), ran
         reports.append(json.loads(file.read_text()))
     assert without_places(reports[0]) == without_places(reports[1]), "the reports differ"
     return result, reports[1]
@@ -145,8 +145,8 @@ def check_run(folder, launched, hosts):
     assert summary["as_expected"] > 10 and summary["broken"] == 0, summary
     text = result.stdout
     assert "as expected" in text and "On the 4 ranks of" in text, text
-    told = report["tool"].get("hosts")
-    assert (told is None) if hosts == 1 else len(set(told)) == hosts and len(told) == 4, told
+    names = report["tool"].get("hosts")
+    assert (names is None) if hosts == 1 else len(set(names)) == hosts and len(names) == 4, names
     return result, report
 
 
@@ -182,8 +182,8 @@ def check_mesh_order(folder, launched):
         result = folder.run(
             launched([DISTGRAD, "run", *more, "--subject", said, str(scenario)]))
         assert f"here is {address}" in result.stdout, result.stdout + result.stderr
-        told = re.search(r"rank 1 is on \S+ \((.*)\)", result.stdout)
-        assert told and told.group(1) == address, result.stdout
+        address_of = re.search(r"rank 1 is on \S+ \((.*)\)", result.stdout)
+        assert address_of and address_of.group(1) == address, result.stdout
     result = folder.run(launched([DISTGRAD, "run", "--mesh-order", "tp,pp", str(scenario)]))
     assert ("run: --mesh-order tp,pp: no case has a mesh of just these axes; there are dp, tp"
             in result.stderr), result.stdout + result.stderr
@@ -325,16 +325,16 @@ def reporting(folder, arguments):
 
 
 def failures():
-    """A rank that is killed, one that is told to end, a command that is wrong: told, the same exit
-    code everywhere, nothing left."""
-    for end, told in ((signal.SIGKILL, "rank 2 on "), (signal.SIGTERM, "was ended by SIGTERM")):
+    """A rank that is killed, one that is told to end, a command that is wrong: reported, the same
+    exit code everywhere, nothing left."""
+    for end, words in ((signal.SIGKILL, "rank 2 on "), (signal.SIGTERM, "was ended by SIGTERM")):
         folder = Folder()
         started = by_hand(folder, reporting(folder, SLEEPING))
         wait_for((folder.path / "mark").exists, "the sleeping rank")
         started[2].send_signal(end)
         began = time.monotonic()
         outputs = [process.communicate(timeout=100) for process in started]
-        assert told in outputs[0][1], outputs[0]
+        assert words in outputs[0][1], outputs[0]
         codes, of_ended = [p.returncode for p in started], -9 if end == signal.SIGKILL else 143
         assert codes == [3, 3, of_ended, 3], codes
         assert json.loads((folder.path / "r.json").read_text())["cases"] == []
@@ -363,8 +363,8 @@ def check_lost_audit():
     started[2].kill()
     outputs = [process.communicate(timeout=100) for process in started]
     assert [p.returncode for p in started] == [3, 3, -9, 3], outputs
-    told = outputs[0][1]
-    assert "rank 2 on " in told and "; 1 of 2 collectives were finished" in told, outputs[0]
+    text = outputs[0][1]
+    assert "rank 2 on " in text and "; 1 of 2 collectives were finished" in text, outputs[0]
     report = json.loads((folder.path / "r.json").read_text())
     assert "1 of 2 collectives" in report["ended_early"], report
     assert [row["collective"] for row in report["collectives"]] == ["broadcast"], report
@@ -401,8 +401,8 @@ def check_api(folder, launched, size):
     """What the calls of api_calls.py came to, which has to be the same on all ranks."""
     folder.environment.update(API_TEST_SIZE=str(size), PYTHONPATH=str(SOURCES / "src/python"))
     result = folder.run(launched([sys.executable, API, str(folder.path)]))
-    told = result.stdout + result.stderr
-    assert result.returncode == 0, told
+    printed = result.stdout + result.stderr
+    assert result.returncode == 0, printed
     by_rank = [json.loads((folder.path / f"{rank}.json").read_text()) for rank in range(size)]
     for found in by_rank:
         for one in found.values():

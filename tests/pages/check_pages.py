@@ -204,24 +204,24 @@ class Page:
             self._file.write_text(text, encoding="utf-8")
         return self
 
-    def _tell(self, line, what):
+    def _complain(self, line, what):
         self.problems.append(f"{self.name}:{line}: {what}")
 
     def _check_rest(self, text):
         for target in re.findall(r"\]\(([^)\s]+)\)",
                                  re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.DOTALL)):
             if not target.startswith("http") and (problem := problem_with_link(self._file, target)):
-                self._tell(0, problem)
+                self._complain(0, problem)
         for number, line in enumerate(text.split("\n"), 1):
             if re.match(r" {4}(\$ )?distgrad ", line):
-                self._tell(number,
-                           "a command that is not in a ```console or ```sh block is not tried")
+                self._complain(number,
+                               "a command that is not in a ```console or ```sh block is not tried")
         for name, shown in re.findall(
                 r"`((?:scenarios|examples)/[\w/.-]+\.json)`[^\n]*\n+```json\n(.*?)```", text,
                 re.DOTALL):
             file = SOURCES / name if name.startswith("scenarios") else SOURCES / "docs" / name
             if json.loads(file.read_text()) != json.loads(shown):
-                self._tell(0, f"{name} is another one than the page shows")
+                self._complain(0, f"{name} is another one than the page shows")
 
     def _check_block(self, block, folder):
         if block.language == "console":
@@ -232,14 +232,14 @@ class Page:
                     code, printed = self._commands.run(command, folder)
                     self.ran += 1
                     if code != 0:
-                        self._tell(block.line, f"{command}: exit code {code}\n{printed}")
+                        self._complain(block.line, f"{command}: exit code {code}\n{printed}")
         elif block.language == "python":
             if problem := problem_with_python(block, folder):
-                self._tell(block.line, problem)
+                self._complain(block.line, problem)
         elif block.language == "json":
             self._keep_scenario(block)
         elif any(line.startswith("$ ") for line in block.lines):
-            self._tell(block.line, "a command that is not in a ```console block is not tried")
+            self._complain(block.line, "a command that is not in a ```console block is not tried")
         return None
 
     def _check_console(self, block, folder):
@@ -252,7 +252,7 @@ class Page:
                 if fits(output, printed):
                     printed = None
                 else:
-                    self._tell(line, f"{command}\nprints (exit code {code})\n{printed}\n")
+                    self._complain(line, f"{command}\nprints (exit code {code})\n{printed}\n")
             replaced += [f"$ {command}", *(output if printed is None else printed.split("\n"))]
         return f"```console\n{block.text}```", "```console\n" + "".join(
             line + "\n" for line in replaced) + "```"

@@ -72,8 +72,8 @@ def read_junit():
     cases = [case for suite in suites for case in suite if case.tag == "testcase"]
     for group, members in [(root, cases), *((s, s.findall("testcase")) for s in suites)]:
         for attribute, tag in [("failures", "failure"), ("errors", "error")]:
-            told = sum(case.find(tag) is not None for case in members)
-            assert int(group.get(attribute)) == told, (group.attrib, told)
+            counted = sum(case.find(tag) is not None for case in members)
+            assert int(group.get(attribute)) == counted, (group.attrib, counted)
         assert int(group.get("tests")) == len(members), group.attrib
     names = [(case.get("classname"), case.get("name")) for case in cases]
     assert len(set(names)) == len(names), "two test cases of one name are taken for one"
@@ -108,8 +108,8 @@ def check_all_formats_at_once():
     assert cases["known"].find("failure") is None
     failure = cases["wrong"].find("failure")
     assert failure.get("type") == "identity-backward", failure.attrib
-    told = text_of(done.stdout, "FAIL  all/wrong.json")
-    assert failure.text.startswith(told), (failure.text, told)
+    text = text_of(done.stdout, "FAIL  all/wrong.json")
+    assert failure.text.startswith(text), (failure.text, text)
     assert cases["mended"].find("failure").get("message").startswith("match, though the file")
     assert cases["skipped"].find("skipped").get("message")
     results = {r["properties"]["case"] if "properties" in r else "bad": r

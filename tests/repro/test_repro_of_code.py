@@ -108,7 +108,7 @@ class OfCode(unittest.TestCase):
         self.assertEqual(done.returncode, 1, done.stderr)
         self.assertRegex(done.stdout, r"x            rank 0  \[.*<-- differs")
 
-    def test_what_cannot_be_measured_is_told(self):
+    def test_what_cannot_be_measured_is_reported(self):
         self.write({name: scenario for name, (scenario, _) in REFUSED.items()})
         done = subprocess.run([DISTGRAD, "repro", *SHARED, self.folder, "-o",
                                f"{self.folder}/scripts/"], capture_output=True, text=True)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from models import (BATCH, HEADS, LENGTH, VOCABULARY, WIDTH, Mlp, Transformer, gradients, loss_of,
                     made, pairs, rows, text)
-from steps import Copy, Reduce, Run, embedded, part
+from steps import Copy, Reduce, embedded, part
 
 # --- Data parallel
 

@@ -185,7 +185,7 @@ def dtensor(run, mistake=None):
     """Tensor parallel blocks under FSDP2, whose head's output the user takes out of DTensor."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
-    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+    from torch.distributed.tensor import Partial, Replicate
     from torch.distributed.tensor.parallel import (ColwiseParallel, RowwiseParallel,
                                                    parallelize_module)
 

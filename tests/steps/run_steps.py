@@ -142,8 +142,8 @@ def judge(root, dtype, seeds, options):
                                    options.options.split())
                     good = (done.returncode == 0) == (key[0] == "right")
                     counts[key[0]][0 if good else 1] += 1
-                    told = options.show is not None and options.show in key[1]
-                    if not good or told:
+                    is_shown = options.show is not None and options.show in key[1]
+                    if not good or is_shown:
                         print(
                             f"{'good' if good else 'BAD '}  {key[0]}: {key[1]}, seed {seed}, "
                             f"{world_size} ranks, against"

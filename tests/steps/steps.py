@@ -138,7 +138,7 @@ def tensor_parallel(run, sequence=False, shard=False, mistake=None):
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.parallel import (
-        ColwiseParallel, PrepareModuleInput, RowwiseParallel, SequenceParallel, parallelize_module)
+        ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module)
 
     dp = 2 if shard else 1
     mesh = init_device_mesh("cpu", (dp, run.world_size // dp), mesh_dim_names=("dp", "tp"))

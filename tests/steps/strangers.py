@@ -7,7 +7,7 @@ import functools
 from catalogue import Step
 from contrasts import clip_full, simclr, whole_clip_full, whole_simclr
 from parallel_layers import dtensor, hsdp, megatron_sp, whole_clipped
-from planted import _SUM, PLANTED as FORMER, Planted
+from planted import _SUM, Planted
 from sequences import ring, ulysses, whole_decoder, zigzag
 from stages import moe, one_f_one_b, whole_moe, whole_net
 

@@ -161,12 +161,12 @@ class _Shortened:
 def _each_verdict_once(lines):
     """The details of a case, which are indented, only where its verdict is new: the programs of
     check() differ in little."""
-    told, kept, shown = set(), [], True
+    known, kept, shown = set(), [], True
     for line in lines:
         if line.startswith(("FAIL ", "ERR ", "skip ")):
             verdict = line.split(None, 2)[2:]
-            shown = tuple(verdict) not in told
-            told.add(tuple(verdict))
+            shown = tuple(verdict) not in known
+            known.add(tuple(verdict))
         elif not line.startswith("  "):
             shown = True
         if shown or not line.startswith("  "):

@@ -33,7 +33,7 @@ def team():
     Raises LaunchError."""
     global _team
     if _team is _unknown:
-        place = _told()
+        place = _asked_of_driver()
         _team = None if place is None else Team(place)
     return _team
 
@@ -44,7 +44,7 @@ def ranks_by_default():
     return there.size if there else 4
 
 
-def _told(*words):
+def _asked_of_driver(*words):
     ran = subprocess.run([os.path.abspath(executable()), "--launched-place", *words],
                          stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if ran.returncode:
@@ -62,7 +62,7 @@ class Team:
         self._connections = _others(place) if self.rank == 0 else {0: _leader(place)}
         # The addresses of this process, and of rank 0 as seen from here
         self.own, self.store = self._share_addresses()
-        self.interface = _told(self.own)
+        self.interface = _asked_of_driver(self.own)
 
     def agree(self, call, lead, follow):
         """lead() on rank 0 and follow.take(message), follow.turn(), follow.end() on the others,
@@ -113,12 +113,12 @@ class Team:
             self._await_calls(call)
             result = lead()
         except BaseException as error:
-            self._tell_all(("raised", error))
+            self._send_all(("raised", error))
             raise
-        self._tell_all(("result", result))
+        self._send_all(("result", result))
         return result
 
-    def _tell_all(self, message):
+    def _send_all(self, message):
         for rank in list(self._connections):
             try:
                 self.send(rank, message)

@@ -112,7 +112,7 @@ class Nursery:
                 break
             time.sleep(_POLL_S)
         if waiting & self._enough and not self._failures:
-            self._tell_hang(waiting, time.monotonic() - begin)
+            self._report_hang(waiting, time.monotonic() - begin)
 
     def _ends_all(self, failure):
         return failure["kind"] == "exception" or failure["process"] in self._enough
@@ -124,7 +124,7 @@ class Nursery:
         self._dump_stacks(names)
         return all(collective_of(self._stack(name)) for name in names)
 
-    def _tell_hang(self, names, seconds):
+    def _report_hang(self, names, seconds):
         self._dump_stacks(names)
         finished = sorted(
             name for name in self._together - names if os.path.exists(self._path(name + ".done")))
@@ -142,7 +142,7 @@ class Nursery:
     def _stack(self, name):
         """The last that was dumped."""
         head, begin, last = self._text(name + ".stack").rpartition(_STACK_BEGIN)
-        return "\n".join(line for line in (begin + last).split("\n") if _is_told(line))
+        return "\n".join(line for line in (begin + last).split("\n") if _is_shown(line))
 
     def _reap(self):
         dead = {}
@@ -175,7 +175,7 @@ class Nursery:
             return ""
 
 
-def _is_told(line):
+def _is_shown(line):
     """Of a line of a stack: whether it is the user's or torch's."""
     return (f'"{os.path.dirname(os.path.abspath(__file__))}' not in line
             and 'File "<string>"' not in line)

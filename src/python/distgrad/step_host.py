@@ -107,7 +107,7 @@ class Member:
 
     def __init__(self, team, folder, request, port, listening=None):
         self.rank = team.rank
-        self._folder, self._told = folder, False
+        self._folder, self._is_reported = folder, False
         self._names = [f"rank-{self.rank}"]
         if self.rank == 0 and request["single"] is not None:
             self._names.append("single")
@@ -119,11 +119,11 @@ class Member:
 
     def news(self):
         """(what failed, the files {name: bytes} for rank 0), once, when there is one; else None."""
-        if self._told:
+        if self._is_reported:
             return None
         if self._process.has("outcome") or self._process.is_over():
             failures = self._outcome()
-            self._told = True
+            self._is_reported = True
             return failures, {} if failures else self._files()
         return None
 
@@ -196,12 +196,12 @@ class Lead:
             port = listening.getsockname()[1]
             more = {key: self._request[key] for key in ("wrong", "right", "timeout_s")
                     if key in self._request}
-            self._tell(("run", self._run, port, more))
+            self._send(("run", self._run, port, more))
             self._member = Member(self._team, self._folder, self._request, port, listening.fileno())
         try:
             self._watch()
         finally:
-            self._tell(("end",))
+            self._send(("end",))
             self._member.end()
         return self._with_finished()
 
@@ -223,7 +223,7 @@ class Lead:
                 end = min(end,
                           time.monotonic() + (_STACKS_S if self._ending == "late" else _GRACE_S))
                 if self._ending == "late":
-                    self._tell(("late",))
+                    self._send(("late",))
                     self._member.be_late()
             if time.monotonic() > end:
                 break
@@ -240,7 +240,7 @@ class Lead:
                 file.write(content)
             os.rename(path + "~", path)
 
-    def _tell(self, message):
+    def _send(self, message):
         for rank in range(1, self._request["world_size"]):
             self._team.send(rank, message)
 

@@ -48,11 +48,11 @@ def main(folder, parent):
     together = [] if place else [name for name in names if name != SINGLE]
     nursery = Nursery(folder, names, request["timeout_s"],
                       lambda name: _run_and_save(name, folder, request), together=together,
-                      apart=(lambda failures: _tell(folder, failures)) if place else None)
-    _tell(folder, nursery.run())
+                      apart=(lambda failures: _report(folder, failures)) if place else None)
+    _report(folder, nursery.run())
 
 
-def _tell(folder, failures):
+def _report(folder, failures):
     path = os.path.join(folder, "outcome")
     with open(path + "~", "w") as file:
         json.dump(failures, file)

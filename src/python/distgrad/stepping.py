@@ -11,7 +11,7 @@ from typing import Optional
 
 from . import launched, saving, transport
 from .driver import compare, executable
-from .nesting import IN_RANK, refuse_in_rank
+from .nesting import refuse_in_rank
 from .step_host import Follower, Lead, StartError, run_here
 from .step_report import StepReport
 from .words import ranks_text
@@ -235,8 +235,8 @@ def _check_parameters(name, function, offered):
                if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
                and (p.name not in offered or p.kind == p.POSITIONAL_ONLY)]
     if unknown:
-        told = "gets `rank` and `world_size`, under these names" if offered else "gets no arguments"
-        raise TypeError(f"{name} {told}: what to pass for {', '.join(f'`{u}`' for u in unknown)} is"
+        gets = "gets `rank` and `world_size`, under these names" if offered else "gets no arguments"
+        raise TypeError(f"{name} {gets}: what to pass for {', '.join(f'`{u}`' for u in unknown)} is"
                         " not known. Rename it, or wrap the function:"
                         f" lambda{' rank, world_size' if offered else ''}: ...")
 
@@ -268,8 +268,8 @@ def _failure_text(failures):
     parts = []
     for (kind, text, output), names in processes.items():
         head = f"{_who(names)} {_kind_text(kind, failure_of[names[0]])}"
-        told = f"{head}:\n{text or '(no Python code)'}"
-        parts.append(told + (f"\nit printed:\n{output}" if output else ""))
+        text_of = f"{head}:\n{text or '(no Python code)'}"
+        parts.append(text_of + (f"\nit printed:\n{output}" if output else ""))
     return "check_step: " + "\n\n".join(parts)
 
 
@@ -289,10 +289,10 @@ def _is_echo(failure):
 
 def _who(names):
     ranks = sorted(int(name[len("rank-"):]) for name in names if name != "single")
-    told = ["the single run"] if "single" in names else []
+    runs = ["the single run"] if "single" in names else []
     if ranks:
-        told.append(ranks_text(ranks))
-    return " and ".join(told)
+        runs.append(ranks_text(ranks))
+    return " and ".join(runs)
 
 
 def _save_single(gradients, folder):

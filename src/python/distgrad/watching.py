@@ -37,10 +37,10 @@ class Watch:
         passes = max(map(len, reached), default=0)
         if passes > 1:
             found["counts"]["backward passes"] = passes
-        told = (all(math.isfinite(c) for seen in reached for c in seen)
-                and any(any(seen) for seen in reached))
+        is_known = (all(math.isfinite(c) for seen in reached for c in seen)
+                    and any(any(seen) for seen in reached))
         # Else it is not known what the others are made of
-        if told and len(reached) >= gradients > 0:
+        if is_known and len(reached) >= gradients > 0:
             found["local"] = hashlib.sha256(repr(reached).encode()).hexdigest()
         return found
 

@@ -170,7 +170,7 @@ class Run(unittest.TestCase):
 
 
 class Executable(unittest.TestCase):
-    def test_one_that_is_named_and_missing_is_told(self):
+    def test_one_that_is_named_and_missing_is_reported(self):
         with mock.patch.dict(os.environ, DISTGRAD="/nowhere/distgrad"), self.assertRaisesRegex(
                 RuntimeError, "/nowhere/distgrad"):
             driver.executable()

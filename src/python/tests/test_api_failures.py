@@ -1,5 +1,5 @@
-"""check_step where a rank raises, dies or hangs, or the caller is interrupted: told with rank and
-place, nothing left behind."""
+"""check_step where a rank raises, dies or hangs, or the caller is interrupted: reported with rank
+and place, nothing left behind."""
 
 import os
 import signal

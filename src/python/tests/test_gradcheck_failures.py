@@ -1,4 +1,4 @@
-"""gradcheck where a rank raises, hangs, dies, or returns something else: told on all ranks, and
+"""gradcheck where a rank raises, hangs, dies, or returns something else: reported on all ranks, and
 nothing waits for ever.
 
     python src/python/tests/test_gradcheck_failures.py
@@ -17,7 +17,7 @@ import torch.distributed as dist
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from gradchecks import parts, ranks, running  # noqa: E402
-from gradchecks.parts import function, gathered, matrix, me, reduced, right_sum  # noqa: E402
+from gradchecks.parts import function, matrix, me, reduced, right_sum  # noqa: E402
 
 import distgrad  # noqa: E402
 

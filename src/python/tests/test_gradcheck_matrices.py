@@ -39,8 +39,8 @@ def grid(n, block):
 
 
 def measured_formula(p):
-    told = formula(p.measured, p.room, bases_of(p), Names())
-    return told and told[0]
+    found = formula(p.measured, p.room, bases_of(p), Names())
+    return found and found[0]
 
 
 def right_formula(p):
@@ -150,10 +150,10 @@ def evaluated(lines, n):
             right = right.replace("c_r ", "", 1).strip("()")
         text, _, ranks = right.partition(", r = ")
         if ranks:
-            told = [int(r) for r in ranks.split(", ")]
+            said = [int(r) for r in ranks.split(", ")]
         else:
-            told = range(n) if left.endswith("_r") else [int(left[-1])]
-        for r in told:
+            said = range(n) if left.endswith("_r") else [int(left[-1])]
+        for r in said:
             assert rows[r] is None
             rows[r] = [float(factors[r] * c) for c in row_of(text, r, n)]
     return rows
@@ -217,7 +217,7 @@ class Predicates(unittest.TestCase):
         self.assert_found("missing-reduction", of(lambda r, k: k != r), words="lacks its own")
 
     def test_two_ranks(self):
-        """Where several predicates hold, the one that says most is told."""
+        """Where several predicates hold, the one that says most is reported."""
         self.assert_found("identity-backward", pair(ones(2), [[1, 0], [0, 1]]))
         self.assert_found("missing-reduction", pair(ones(2), [[1, 0], [1, 0]]), words="rank 1")
         self.assert_found("double-reduction", pair(ones(2), [[2, 2], [2, 2]]))

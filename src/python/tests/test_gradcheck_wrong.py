@@ -1,4 +1,4 @@
-"""gradcheck of functions whose backward is wrong: what it finds, and how it is told.
+"""gradcheck of functions whose backward is wrong: what it finds, and how it is reported.
 
     python src/python/tests/test_gradcheck_wrong.py [-k NAME OF A TEST]
 """

@@ -137,7 +137,7 @@ class Hostile(InAFolder):
             self.assertEqual(code, 3, output)
             self.assertIn(words, output)
 
-    def test_of_what_gradcheck_s_ranks_print_the_end_is_told(self):
+    def test_of_what_gradcheck_s_ranks_print_the_end_is_reported(self):
         self.write("bad.py", DESTRUCTIVE)
         self.write("loud.py", "def loud(x):\n    print('x' * 300_000 + '\\udcff end', "
                    "flush=True)\n    return x * 1\n")
@@ -239,10 +239,10 @@ class Hostile(InAFolder):
             for option in ([], ["--host-network"]):
                 code, output = self.run_code(*option, "look.json", pass_fds=(inherited.fileno(),))
                 self.assertEqual(code, 3, output)
-                told = " ".join(output.split())
-                self.assertIn(f"['{LOOPBACK}'] files=", told)
-                self.assertNotIn("/inherited'", told)
-                network = re.search(r"net:\[\d+\]", told)[0]
+                printed = " ".join(output.split())
+                self.assertIn(f"['{LOOPBACK}'] files=", printed)
+                self.assertNotIn("/inherited'", printed)
+                network = re.search(r"net:\[\d+\]", printed)[0]
                 (self.assertNotEqual if may_leave and not option else self.assertEqual)(network,
                                                                                         here)
 

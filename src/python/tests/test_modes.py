@@ -1,5 +1,5 @@
 """Subjects in the modes of modes.py, and losses that are the norm of gradients, through the driver
-that $DISTGRAD names: what is right passes, and what is wrong in one mode only is told there."""
+that $DISTGRAD names: what is right passes, and what is wrong in one mode only is reported there."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def program(loss="(y * y).sum() * (rank + 1)", **more):
             "timeout_s": 200, **more}
 
 
-# file's stem -> (program, subject -> verdict, or verdict and a part of what is told)
+# file's stem -> (program, subject -> verdict, or verdict and a part of what is reported)
 CASES = {
     "checkpoint": (program(), {
         CODE + "right": "match",
@@ -115,7 +115,7 @@ class Modes(unittest.TestCase):
         self.assertEqual(again.returncode, 1, again.stderr)
         self.assertIn("FAIL  failing/all_reduce_sum.json", again.stdout)
 
-    def test_what_cannot_be_meant_is_told(self):
+    def test_what_cannot_be_meant_is_reported(self):
         with tempfile.TemporaryDirectory() as folder:
             Path(folder, "s.json").write_text(json.dumps(program()))
             Path(folder, "part.json").write_text(
@@ -125,7 +125,7 @@ class Modes(unittest.TestCase):
             weight = program("squared_gradient_norm((w * y).sum())")
             weight["inputs"]["w"] = {"value": 1.0, "layout": "replicate"}
             Path(folder, "weight.json").write_text(json.dumps(weight))
-            for arguments, told in [
+            for arguments, words in [
                 (["run", "s.json", "--subject", CODE + "right@chekpoint"],
                  'unknown mode "chekpoint" after \'@\'; did you mean'),
                 (["run", "s.json", "--subject", "reference@checkpoint"],
@@ -139,7 +139,7 @@ class Modes(unittest.TestCase):
             ]:
                 done = run(*arguments, cwd=folder)
                 self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
-                self.assertIn(told, done.stderr)
+                self.assertIn(words, done.stderr)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Collective calls observed on real ranks: what is told of each is right, and nothing else is
+"""Collective calls observed on real ranks: what is reported of each is right, and nothing else is
 another than without."""
 
 import sys
@@ -190,7 +190,7 @@ def simulated(asked, weights):
 
 
 class Values(DriverTest):
-    """What is told is what there was."""
+    """What is reported is what there was."""
 
     def observe(self, name, subjects):
         asked = [case(name, subject, observe=True) for subject in subjects]
@@ -226,12 +226,12 @@ class Values(DriverTest):
         self.assertEqual(strides["d"][1], [0, 0])
         lines = [line for line in replies[0]["output"].splitlines()
                  if line.startswith(("forward", "backward"))]
-        told = [f"forward {list(e['operand'].shape)} {tuple(e['operand_strides'])} "
-                for e in entries.values()]
-        told += [f"backward {list(e['cotangent'].shape)} {tuple(e['cotangent_strides'])} "
-                 for e in reversed(entries.values())]
-        self.assertEqual([line.startswith(text) for line, text in zip(lines, told)], [True] * 8,
-                         (lines, told))
+        reported = [f"forward {list(e['operand'].shape)} {tuple(e['operand_strides'])} "
+                    for e in entries.values()]
+        reported += [f"backward {list(e['cotangent'].shape)} {tuple(e['cotangent_strides'])} "
+                     for e in reversed(entries.values())]
+        self.assertEqual([line.startswith(text) for line, text in zip(lines, reported)], [True] * 8,
+                         (lines, reported))
 
     def test_wrong_backwards_are_seen_to_give_what_they_give(self):
         from hostile import PLANTED
@@ -367,7 +367,7 @@ class InOneProcess(unittest.TestCase):
         call.end(edge, value)
         loss(value).backward()
         self.call = call
-        return call.told(Placed()), leaf.grad
+        return call.entry(Placed()), leaf.grad
 
     def test_a_gradient_is_still_taken_and_not_copied(self):
         pointers = []
@@ -388,15 +388,15 @@ class InOneProcess(unittest.TestCase):
             passed.extend(StorageWeakRef(x.untyped_storage()) for x in (g, given))
             return given.view(3)
 
-        told, _ = self.observed(function(backward))
+        reported, _ = self.observed(function(backward))
         self.assertEqual([ref.expired() for ref in passed], [True, True])
-        self.assertEqual(told["given"].tolist(), [0.0, 2.0, 4.0])
+        self.assertEqual(reported["given"].tolist(), [0.0, 2.0, 4.0])
 
     def test_a_leaf_that_is_returned_gets_what_comes(self):
-        told, gradient = self.observed(lambda x: x, lambda leaf: leaf)
-        for given in (told["cotangent"], told["given"], gradient):
+        reported, gradient = self.observed(lambda x: x, lambda leaf: leaf)
+        for given in (reported["cotangent"], reported["given"], gradient):
             self.assertEqual(given.tolist(), [0.0, 1.0, 2.0])
-        self.assertNotIn("cotangent_after", told)
+        self.assertNotIn("cotangent_after", reported)
 
     def test_autograd_still_adds_in_place_and_that_is_no_write(self):
         pointers = []
@@ -407,17 +407,17 @@ class InOneProcess(unittest.TestCase):
             operand.register_hook(lambda g: pointers.append(g.data_ptr()))
             return operand
 
-        told, gradient = self.observed(lambda x: same(x + 2.0 * (x + x.sin())), operand_of)
+        reported, gradient = self.observed(lambda x: same(x + 2.0 * (x + x.sin())), operand_of)
         self.assertEqual(pointers, pointers[:1] * 2)
-        self.assertEqual(told["given"].tolist(), gradient.tolist())
-        self.assertNotIn("cotangent_after", told)
+        self.assertEqual(reported["given"].tolist(), gradient.tolist())
+        self.assertNotIn("cotangent_after", reported)
 
     def test_a_write_to_what_was_given_already_counts(self):
         """Both operands of the sum have one cotangent."""
         doubles = function(lambda g: g.mul_(2))
-        told, gradient = self.observed(lambda x: x + doubles(x))
+        reported, gradient = self.observed(lambda x: x + doubles(x))
         self.assertEqual(gradient.tolist(), [0.0, 4.0, 8.0])
-        self.assertEqual((told["given"].tolist(), told["cotangent_after"].tolist()),
+        self.assertEqual((reported["given"].tolist(), reported["cotangent_after"].tolist()),
                          (gradient.tolist(), [0.0, 2.0, 4.0]))
 
     def test_writes_by_hooks_and_through_views(self):
@@ -430,10 +430,10 @@ class InOneProcess(unittest.TestCase):
         views = [lambda x: doubles(x).view(3), lambda x: doubles(x.view(1, 3)).view(3),
                  lambda x: detaches(doubles(x))]
         for made, by in ((with_a_hook, 3), *((made, 2) for made in views)):
-            told, gradient = self.observed(made)
-            for given in (told["given"], told["cotangent_after"], gradient):
+            reported, gradient = self.observed(made)
+            for given in (reported["given"], reported["cotangent_after"], gradient):
                 self.assertEqual(given.tolist(), [0.0, by, 2.0 * by])
-            self.assertEqual(told["cotangent"].tolist(), [0.0, 1.0, 2.0])
+            self.assertEqual(reported["cotangent"].tolist(), [0.0, 1.0, 2.0])
 
     def test_a_backward_that_runs_twice_is_unclear(self):
         def twice(y):

@@ -6,7 +6,6 @@ import os
 import platform
 import socket
 import subprocess
-import sys
 import unittest
 from pathlib import Path
 
@@ -71,14 +70,14 @@ FROM_INSIDE = {
 }
 
 def tried(attacks):
-    told = {}
+    outcomes = {}
     for name, attack in attacks.items():
         try:
             attack()
-            told[name] = None
+            outcomes[name] = None
         except OSError as error:
-            told[name] = errno.errorcode[error.errno]
-    return told
+            outcomes[name] = errno.errorcode[error.errno]
+    return outcomes
 
 def status(pid, what):
     with open(f"/proc/{pid}/status") as file:
@@ -112,9 +111,9 @@ def look(x):
     devices = [line.split(":")[0].strip() for line in open("/proc/net/dev") if ":" in line]
     others = sum("unittest" in words
                  for words in of_processes(lambda p: open(f"/proc/{p}/cmdline").read()))
-    told = {"devices": devices, "others": others, "secret": os.environ.get("SECRET"),
-            "privileges": status("self", "NoNewPrivs")}
-    raise ValueError("<" + repr(told) + ">")
+    found = {"devices": devices, "others": others, "secret": os.environ.get("SECRET"),
+             "privileges": status("self", "NoNewPrivs")}
+    raise ValueError("<" + repr(found) + ">")
 
 def honest(x):
     with tempfile.TemporaryDirectory() as folder, open(folder + "/a", "w+") as file:
@@ -149,7 +148,7 @@ class Sandbox(InAFolder):
         super().setUp()
         self.write("curious.py", f"SYS_CLONE = {SYS_CLONE}\n{CURIOUS}")
 
-    def told_by(self, function, *options, **more):
+    def reported_by(self, function, *options, **more):
         self.write_call("a.json", "curious.py", function)
         code, output = self.run_code(*options, "a.json", **more)
         self.assertEqual(code, 3, output)
@@ -159,12 +158,12 @@ class Sandbox(InAFolder):
         mark = f"distgrad-left-behind-{os.getpid()}"
         environment = {**os.environ, "SECRET": "token", "MARK": mark}
         for options in ([], ["--sandbox"]):
-            told = self.told_by("look", *options, env=environment)
+            reported = self.reported_by("look", *options, env=environment)
             if options:
-                self.assertEqual(told, {"devices": ["lo"], "others": 0, "secret": None,
-                                        "privileges": "1"})
+                self.assertEqual(reported, {"devices": ["lo"], "others": 0, "secret": None,
+                                            "privileges": "1"})
             else:
-                self.assertEqual((told["secret"], told["privileges"]), ("token", "0"))
+                self.assertEqual((reported["secret"], reported["privileges"]), ("token", "0"))
             running = subprocess.run(["ps", "ax", "-o", "args"], capture_output=True,
                                      text=True).stdout
             self.assertNotIn(mark, running, "a daemon is left behind")
@@ -175,21 +174,21 @@ class Sandbox(InAFolder):
         with socket.socket(socket.AF_UNIX) as listening:
             listening.bind(str(self.folder / "listening"))
             listening.listen()
-            told = self.told_by("attack_from_inside", "--sandbox")
-            self.assertEqual(told.pop("free"), [], "processes that are not confined")
-            written = {name for name in told if name.startswith("write")} | {"remove", "sysctl"}
+            reported = self.reported_by("attack_from_inside", "--sandbox")
+            self.assertEqual(reported.pop("free"), [], "processes that are not confined")
+            written = {name for name in reported if name.startswith("write")} | {"remove", "sysctl"}
             closed = {"root of the driver", "descriptors of the driver", "device"}
-            self.assertEqual({name: told.pop(name) for name in written},
+            self.assertEqual({name: reported.pop(name) for name in written},
                              dict.fromkeys(written, "EROFS"))
-            self.assertEqual({name: told.pop(name) for name in closed},
+            self.assertEqual({name: reported.pop(name) for name in closed},
                              dict.fromkeys(closed, "EACCES"))
-            self.assertIn(told.pop("memory"), ("EROFS", "EACCES"))
-            self.assertEqual(told, dict.fromkeys(told, "EPERM"))
+            self.assertIn(reported.pop("memory"), ("EROFS", "EACCES"))
+            self.assertEqual(reported, dict.fromkeys(reported, "EPERM"))
             self.assertEqual(sorted(self.folder.iterdir()),
                              sorted([*before, self.folder / "a.json", self.folder / "listening"]))
-            # The same outside: there they are attacks. Two ranks do them, of which one is told.
-            told = self.told_by("attack")
-            self.assertEqual({name for name in told if told[name] is None} - {"remove"},
+            # The same outside: there they are attacks. Two ranks do them, of which one is reported.
+            reported = self.reported_by("attack")
+            self.assertEqual({name for name in reported if reported[name] is None} - {"remove"},
                              {"write", "write code", "write beside code", "write by another",
                               "connect"})
             (self.folder.parent / f"left-{self.folder.name}").unlink()
@@ -197,14 +196,14 @@ class Sandbox(InAFolder):
     def test_honest_code_runs_as_it_does_outside(self):
         self.write_call("a.json", "curious.py", "honest")
         in_cpp = [DEBATE / f"{name}.json" for name in ("product", "gather_multiply", "total")]
-        told = []
+        reported = []
         for options in ([], ["--sandbox"]):
             code, output = self.run_code(*options, "--json", "-", "a.json", *in_cpp, both=False)
             self.assertEqual(code, 0, output)
             cases = json.loads(output)["cases"]
-            told.append([{**case, "elapsed_s": 0} for case in cases])
-        self.assertGreater(len(told[0]), 5)
-        self.assertEqual(*told)
+            reported.append([{**case, "elapsed_s": 0} for case in cases])
+        self.assertGreater(len(reported[0]), 5)
+        self.assertEqual(*reported)
 
     def test_reports_and_golden_files_are_written(self):
         self.write_call("a.json", "curious.py", "honest")

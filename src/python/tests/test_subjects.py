@@ -1,6 +1,5 @@
 """How subjects are loaded and their arguments mapped, without process groups."""
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -333,7 +332,7 @@ class Loading(unittest.TestCase):
                           "def all_reduce_adapter(x):",
                           f"all_reduce=python:{path}:all_reduce_adapter")
 
-    def test_what_is_no_function_is_told(self):
+    def test_what_is_no_function_is_reported(self):
         path = SUBJECTS / "misshapen.py"
         self.assert_error(f"all_reduce=python:{path}:NUMBER", "not callable", "int")
         self.assert_error(f"all_reduce=python:{path}:Plain", "is a class, but neither")

@@ -458,7 +458,7 @@ class UserFunctions(Case):
 
         self.assertEqual(in_world(1, on_rank), [[[True, True]] * 5])
 
-    def test_what_is_no_result_is_told(self):
+    def test_what_is_no_result_is_reported(self):
         def on_rank(world):
             subject = load_subject(f"python:{SUBJECTS}/misshapen.py:all_gather")
             try:

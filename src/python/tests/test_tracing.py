@@ -224,14 +224,14 @@ class Departures(unittest.TestCase):
         self.assertEqual(found.stage, "weights")
 
     def test_backwards_that_reach_other_outputs_and_parameters(self):
-        def told(trace, a_reached, arrived_in):
+        def seen(trace, a_reached, arrived_in):
             outputs = [{**o, "backwards": a_reached if o["module"] == "a" else [2]}
                        for o in trace["outputs"]]
             return {**trace, "outputs": outputs, "backwards": 2, "arrived_in": arrived_in}
 
-        single = told(self.single, [2], {"a.weight": [2]})
+        single = seen(self.single, [2], {"a.weight": [2]})
         traces = self.ranks(lambda rank, n, v, g: (v, g.flip(0) if n == "a" else g))
-        traces = [told(t, [1, 2], {"a.weight": [1, 2]}) for t in traces]
+        traces = [seen(t, [1, 2], {"a.weight": [1, 2]}) for t in traces]
         found = Finder(single, traces, ["a.weight"]).departure()
         self.assertIn("another gradient (of 2 backwards 1, 2 reach it, in the single run 2)",
                       found.how)
@@ -239,7 +239,7 @@ class Departures(unittest.TestCase):
                                          ["a.weight"]).departure().how)
         # All modules are right, a parameter is not
         truth = {"a.weight": numbers(4), "b.weight": numbers(5)}
-        traces = [told({**t, "arrived": {"a.weight": numbers(4, seed=5), "b.weight": numbers(5)}},
+        traces = [seen({**t, "arrived": {"a.weight": numbers(4, seed=5), "b.weight": numbers(5)}},
                        [2], {"a.weight": [1, 2]}) for t in self.ranks()]
         found = Finder({**single, "arrived": truth}, traces, ["a.weight"], None,
                        ["b.weight"]).departure()

@@ -122,10 +122,10 @@ function factsOf(c, details) {
 
 function isWrong(c) { return c.status < 2; }
 
-// Why the way is not drawn.
-function noWay(c, details) {
-  if (!details || details.way || index.simulated || !index.again_names_case || !(isWrong(c) || c.verdict === 1)) return null;
-  return el("section", { class: "way" }, el("h3", { text: "Where observed and true values part" }),
+// Why no trace is drawn.
+function noTrace(c, details) {
+  if (!details || details.trace || index.simulated || !index.again_names_case || !(isWrong(c) || c.verdict === 1)) return null;
+  return el("section", { class: "trace" }, el("h3", { text: "Where observed and true values part" }),
     el("p", { text: "It was not worked out for this case. This shows it:" }), commandLine("", index.explain + " " + shellQuoted(c.id)));
 }
 
@@ -142,6 +142,6 @@ function caseParts(c) {
   const [finding, also] = findingsOf(details);
   const tellsWhy = details.why && (c.verdict >= 3 || (isWrong(c) && shared(details.expected) !== "match"));
   return [head, tellsWhy ? el("p", { class: "why" }, prose(shared(details.why))) : null, errorOf(details), finding,
-    details.way ? wayOf(details.way) : noWay(c, details), also, inputsOf(details), programOf(c, details), restOf(c, details)].filter(Boolean);
+    details.trace ? traceOf(details.trace) : noTrace(c, details), also, inputsOf(details), programOf(c, details), restOf(c, details)].filter(Boolean);
 }
 

@@ -153,9 +153,9 @@ class Measurement:
             look(found, part, rows[:len(part)])
             rows = rows[len(part):]
         for text in dict.fromkeys(failure.text for _, failure in raised):
-            told = ", ".join(_laid(probe) for probe, failure in raised if failure.text == text)
+            layouts = ", ".join(_laid(probe) for probe, failure in raised if failure.text == text)
             self._note("contiguity",
-                       f"backward raises where the cotangent is not contiguous ({told}): {text}")
+                       f"backward raises where the cotangent is not contiguous ({layouts}): {text}")
 
     def _graph_probes(self, found):
         # As under DistributedDataParallel: each forward is followed by its backward, once
@@ -171,10 +171,10 @@ class Measurement:
         for probe, row in zip(probes[2:], rows[2:]):
             like = rows[0] + rows[1] if probe.graph == "together" else rows[0]
             if not self._agree(row, like, room):
-                told = _OTHER_GRAPHS.get(probe.graph,
-                                         "over a graph of its own backward gives another gradient"
-                                         " than over one that is used again")
-                self._note("stale-or-aliased", told, rows=_apart(row, like))
+                how = _OTHER_GRAPHS.get(probe.graph,
+                                        "over a graph of its own backward gives another gradient"
+                                        " than over one that is used again")
+                self._note("stale-or-aliased", how, rows=_apart(row, like))
 
     def _output_probes(self, found):
         """Only one output has a part in the loss: the others' cotangents are undefined, not

@@ -16,7 +16,7 @@ _DTYPES = ("float64", "float32", "bfloat16", "float16")
 _RIGHT, _WRONG, _USER, _BROKEN, _TIME_OVER = 0, 1, 2, 3, 142
 _CODES = {"right": _RIGHT, "wrong": _WRONG, "undecided": _BROKEN, "error": _BROKEN}
 _LEAVE_S = 5  # for the other ranks, once rank 0 is done
-_WHOLE_S = 3600  # for everything; a rank that hangs is told long before
+_WHOLE_S = 3600  # for everything; a rank that hangs is reported long before
 
 
 class UsersError(Exception):
@@ -192,7 +192,7 @@ def _be_rank(name, options, count, folder):
     wait_for_a_free_core()
     try:
         prepared_inputs(options, rank,
-                        count)  # what is wrong with the arguments is told before anybody waits
+                        count)  # what is wrong with the arguments is reported before anybody waits
         join_group(rank, count, options.backend, folder, options.timeout)
         result = _checked(options)
     except UsersError as error:

@@ -29,8 +29,8 @@ _LATER = 3  # probes of a plan whose gradients are looked at again at its end
 
 @dataclass
 class Failure:
-    """An exception on one rank. index: of the probe; is_echo: told by the connection, as another
-    rank is gone or waits."""
+    """An exception on one rank. index: of the probe; is_echo: reported by the connection, as
+    another rank is gone or waits."""
 
     text: str
     where: str

@@ -1,5 +1,5 @@
 """From the two maps to findings: pairs of an input and an output, what is wrong with each, and how
-it is told."""
+it is reported."""
 
 import math
 import re
@@ -70,7 +70,7 @@ class Judgement:
                 pair = self._pair(inputs, outputs)
                 names = Names(bar(x), bar(y), y)
                 if not pair.wrong():
-                    self._tell_right(pair, x, names)
+                    self._add_right(pair, x, names)
                     continue
                 right_for.append(objectives(pair))
                 found.append(self._finding(pair, x, names))
@@ -87,13 +87,13 @@ class Judgement:
         wrong = pair.excess(0, 0)[~d.open.T & (d.low == d.high).T] > 0
         return [Finding("other-backward", ANOTHER_MAP)] if bool(wrong.any()) else []
 
-    def _tell_right(self, pair, x, names):
+    def _add_right(self, pair, x, names):
         if all(pair.right_is_zero(r, k) for r, k in pair.pairs()):
             return
-        told = formula(pair.right, pair.room, bases_of(pair), names)
-        if told:
-            self.formulas[f"{names.output}, {x}"] = told[0]
-            self.legends += [told[1]] if told[1] and told[1] not in self.legends else []
+        right = formula(pair.right, pair.room, bases_of(pair), names)
+        if right:
+            self.formulas[f"{names.output}, {x}"] = right[0]
+            self.legends += [right[1]] if right[1] and right[1] not in self.legends else []
 
     def _finding(self, pair, x, names):
         first = mistake_in(pair)
@@ -107,7 +107,7 @@ class Judgement:
         grid = pair.coefficients()
         details = ([] if measured and measured[0] != (right and right[0])
                    else self._details(pair, names, grid))
-        legends = dict.fromkeys(told[1] for told in (measured, right) if told and told[1])
+        legends = dict.fromkeys(f[1] for f in (measured, right) if f and f[1])
         return Finding(first.name, first.text + self._why_missing(first, x), [x], [names.output],
                        list(first.ranks),
                        measured[0] if measured and not (right and measured[0] == right[0]) else [],
@@ -248,9 +248,9 @@ class Judgement:
         """By the samples, where they tell what it is; else by what single cotangents give, where
         those are elements."""
         everyone = {"ranks": list(range(self._ranks)), "dtype": self.dtype}
-        told = self._op_or_rounding(everyone)
-        if told:
-            self.findings.append(told)
+        finding = self._op_or_rounding(everyone)
+        if finding:
+            self.findings.append(finding)
             return
         if self._inputs.kind == "elements":
             self._judge_pairs()

@@ -67,20 +67,20 @@ def _error_on(ranks, doing, text):
 
 def _errors(failures):
     """What each rank was doing, the causes first; ranks that say the same together."""
-    told = {}
+    ranks_of = {}
     for rank, failure in sorted(failures.items(),
                                 key=lambda item: (item[1] is None,
                                                   item[1] is not None and item[1].is_echo)):
         if failure is None:
-            told.setdefault(("was done", "", "", ""), []).append(rank)
+            ranks_of.setdefault(("was done", "", "", ""), []).append(rank)
             continue
         text = failure.text
         if failure.is_echo:
             text = f"waited for another rank: {_short(text)}"
-        told.setdefault((failure.doing, text, failure.where,
-                         "" if failure.is_echo else failure.traceback), []).append(rank)
+        ranks_of.setdefault((failure.doing, text, failure.where,
+                             "" if failure.is_echo else failure.traceback), []).append(rank)
     return [{"ranks": ranks, "doing": doing, "text": text, "where": where if not traceback else "",
-             "traceback": traceback} for (doing, text, where, traceback), ranks in told.items()]
+             "traceback": traceback} for (doing, text, where, traceback), ranks in ranks_of.items()]
 
 
 def _short(text):

@@ -5,6 +5,7 @@ from typing import Optional
 
 import torch
 
+from ..words import ranks_text
 from . import backward, forward
 from .coordinates import Coordinates, Tensor
 from .judging import Judgement, list_of, objective_texts
@@ -52,7 +53,7 @@ class Check:
             raise CannotCheck("no input requires grad on any rank")
         if not any(torch.Size(i["shape"]).numel() for inputs in self._inputs for i in inputs):
             raise CannotCheck("no input that requires grad has an element on any rank")
-        first = self._told([result.values[1] for result in started])
+        first = self._outputs_of([result.values[1] for result in started])
         narrow = min(i["dtype"].itemsize for inputs in self._inputs for i in inputs) < 8
         wide = self._first_in_float64() if narrow and self._options.float64 else None
         self._outputs = self._judged(wide or first)
@@ -71,7 +72,7 @@ class Check:
 
     # -- the first runs
 
-    def _told(self, found):
+    def _outputs_of(self, found):
         """The outputs by rank, of what the first run in a dtype gave on each."""
         self._seconds = min(on_rank["seconds"] for on_rank in found)
         for name in dict.fromkeys(name for on_rank in found for name in on_rank["written"]):
@@ -85,7 +86,7 @@ class Check:
         """The outputs in float64; None where the function does not take it."""
         results, failures = self._session.run("use", torch.float64, tolerate=0)
         if not failures:
-            return self._told([result.values[0] for result in results])
+            return self._outputs_of([result.values[0] for result in results])
         causes = [failure for failure in failures.values() if not failure.is_echo]
         if len(causes) < self._session.size:
             raise self._session.broken(failures)
@@ -105,23 +106,23 @@ class Check:
             without = [r for r, outputs in enumerate(by_rank) for o in outputs
                        if o["name"] == name and not o["requires_grad"]]
             if without:
-                told = "" if name in judged else ": it was not checked"
-                self._note(f"{name} does not require grad on rank{_s(without)}{told}.")
-        self._tell_structures(by_rank)
+                so = "" if name in judged else ": it was not checked"
+                self._note(f"{name} does not require grad on {ranks_text(without)}{so}.")
+        self._note_structures(by_rank)
         self._differentiable = [name for name in names if name in judged and all(
             any(o["name"] == name and o["requires_grad"] for o in outputs) for outputs in by_rank)]
         self._dtypes = [o["dtype"] for outputs in by_rank for o in outputs if o["name"] in judged]
         return [[Tensor(o["name"], o["shape"]) for o in outputs if o["name"] in judged]
                 for outputs in by_rank]
 
-    def _tell_structures(self, by_rank):
+    def _note_structures(self, by_rank):
         kinds = {}
         for rank, outputs in enumerate(by_rank):
             kinds.setdefault(tuple(o["name"] for o in outputs), []).append(rank)
         if len(kinds) > 1:
-            told = [f"rank{_s(ranks)}: {', '.join(names) or 'no tensor'}"
-                    for names, ranks in kinds.items()]
-            self._note(f"The ranks return different structures: {'; '.join(told)}.")
+            structures = [f"{ranks_text(ranks)}: {', '.join(names) or 'no tensor'}"
+                          for names, ranks in kinds.items()]
+            self._note(f"The ranks return different structures: {'; '.join(structures)}.")
 
     # -- passes
 
@@ -190,7 +191,7 @@ class Check:
                 self._hold(forwards)
             held = judge(scatter, self._held) if self._held else judgement
             judgement = judgement if held.findings else held
-        self._tell_shown(kind, name, inputs, outputs, derivative, measured)
+        self._show_measured(kind, name, inputs, outputs, derivative, measured)
         return judgement, derivative
 
     def _hold(self, forwards):
@@ -238,25 +239,25 @@ class Check:
         return {(rank, i["name"]): i["values"] for rank, on_rank in enumerate(self._inputs)
                 for i in on_rank if i["values"] is not None}
 
-    # -- what is told
+    # -- what is reported
 
-    def _tell_shown(self, kind, dtype, inputs, outputs, derivative, measured):
-        told = {"elements": f"a basis of {outputs.size} cotangents",
-                "whole": f"{outputs.size} random cotangents",
-                "blocks": f"{_BY_TENSOR} random cotangents of each output of each rank"}[kind]
+    def _show_measured(self, kind, dtype, inputs, outputs, derivative, measured):
+        cotangents = {"elements": f"a basis of {outputs.size} cotangents",
+                      "whole": f"{outputs.size} random cotangents",
+                      "blocks": f"{_BY_TENSOR} random cotangents of each output of each rank"}[kind]
         linear = "linear" if measured.is_linear else "not linear"
         graphs = ", each over a graph of its own" if measured.graph == "own" else ""
-        self._show(f"backward in {dtype}: {told}; {linear} in {len(measured.random)} random"
+        self._show(f"backward in {dtype}: {cotangents}; {linear} in {len(measured.random)} random"
                    f" combinations ({measured.backwards} backwards{graphs})")
-        told = {"elements": f"each of {inputs.size} elements",
-                "whole": f"{inputs.size} random directions",
-                "blocks": f"{_BY_TENSOR} random directions of each input of each rank"}[kind]
+        along = {"elements": f"each of {inputs.size} elements",
+                 "whole": f"{inputs.size} random directions",
+                 "blocks": f"{_BY_TENSOR} random directions of each input of each rank"}[kind]
         exact = "affine, so exact" if not derivative.noise else "affine within its roundings"
         way = exact if bool(derivative.affine.all()) else \
             f"central differences, off by at most {_relative_error(derivative):.0e} of the largest"
-        self._show(f"forward: the derivative along {told}; {way} ({derivative.evaluations} runs)")
+        self._show(f"forward: the derivative along {along}; {way} ({derivative.evaluations} runs)")
 
-    def _tell_claim(self, report, judgement):
+    def _add_claim(self, report, judgement):
         if report.verdict == "right":
             every = judgement.kind == "elements" and not bool(judgement.derivative.open.any())
             self._show("so at these inputs it is right for every cotangent" if every else "so at"
@@ -278,15 +279,15 @@ class Check:
         if not findings:
             report.formulas, report.legends = first.formulas, first.legends
             report.constants = self._constants
-        self._tell_open(report, derivative)
-        self._tell_claim(report, first)
+        self._add_open(report, derivative)
+        self._add_claim(report, first)
         report.notes, report.shown = self.notes, self._shown
         if len(judgements) == 1 or len({f.dtype for f in findings}) <= 1 and judgements[0].findings:
             for f in findings:
                 f.dtype = ""
         return report
 
-    def _tell_open(self, report, derivative):
+    def _add_open(self, report, derivative):
         """What could not be judged."""
         kinks, unknown = int(derivative.kinks().sum()), float(derivative.open.double().mean())
         if kinks:
@@ -346,7 +347,3 @@ def _same_elements(inputs):
         alike.setdefault((name, span.stop - span.start), []).append(span)
     return [[span.start + i for span in spans] for (_, size), spans in alike.items()
             for i in range(size) if len(spans) > 1]
-
-
-def _s(ranks):
-    return f"{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

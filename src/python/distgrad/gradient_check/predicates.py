@@ -1,8 +1,8 @@
 """What is wrong with a measured backward: a table of pure functions on it and the right one.
 
 Each takes a Pair and gives a Mistake, or None where it does not hold. Several may hold of one pair:
-they then say the same thing, and the first in the table is told, being the most specific. What is
-in no row is `other-backward`.
+they then say the same thing, and the first in the table is reported, being the most specific. What
+is in no row is `other-backward`.
 """
 
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from typing import Optional
 
 import torch
 
+from ..words import ranks_text
 from .formulas import number
 
 
@@ -90,9 +91,9 @@ def wrong_group(pair) -> Optional[Mistake]:
     others_dropped = all(grid[r][k] in (0, 1) for r, k in pair.pairs())
     if not (disjoint and others_dropped and 1 < len(parts) < pair.ranks):
         return None
-    told = " and ".join("{" + ", ".join(map(str, part)) + "}" for part in parts)
+    groups = " and ".join("{" + ", ".join(map(str, part)) + "}" for part in parts)
     return _mistake("wrong-group", pair,
-                    f"the cotangents were reduced over the ranks {told} by themselves")
+                    f"the cotangents were reduced over the ranks {groups} by themselves")
 
 
 def missing_reduction(pair) -> Optional[Mistake]:
@@ -111,7 +112,7 @@ def missing_reduction(pair) -> Optional[Mistake]:
         text = "each rank has only what its own cotangent gives: the other ranks' are absent"
     elif lacking == {(r, k) for r, k in needed if k in absent}:
         what, verb = ("cotangents", "are") if len(absent) > 1 else ("cotangent", "is")
-        text = f"the {what} of rank{_s(absent)} {verb} in no rank's gradient"
+        text = f"the {what} of {ranks_text(absent)} {verb} in no rank's gradient"
     elif lacking == {(r, k) for r, k in needed if r == k}:
         text = "each rank has the other ranks' cotangents, and lacks its own"
     else:
@@ -287,11 +288,7 @@ def _wrong_rows(pair):
 def _on(ranks, pair):
     if len(ranks) == pair.ranks:
         return "on every rank"
-    return f"on rank{_s(ranks)}"
-
-
-def _s(ranks):
-    return f"{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+    return f"on {ranks_text(ranks)}"
 
 
 def _drops_others(pair):
@@ -374,7 +371,7 @@ def _whose_twice(grid, pair):
     if twice == {(r, r) for r in range(pair.ranks)}:
         return ": each rank's own"
     sources = sorted({k for _, k in twice})
-    return f": rank{_s(sources)}'s" if len(sources) < pair.ranks else ""
+    return f": {ranks_text(sources)}'s" if len(sources) < pair.ranks else ""
 
 
 def _other_ranks_blocks(pair):

@@ -82,14 +82,14 @@ class GradcheckReport:
 
     def _headline(self):
         where = ", ".join(part for part in (self.backend, *self.dtypes) if part)
-        told = {"right": "right", "wrong": "wrong", "undecided": "not judged",
-                "error": "could not be carried through"}
+        verdicts = {"right": "right", "wrong": "wrong", "undecided": "not judged",
+                    "error": "could not be carried through"}
         names = list(dict.fromkeys(finding.name for finding in self.findings))
         names = f": {', '.join(names)}" if names else ""
         group = "" if self.global_ranks in ([],
                                             list(range(self.ranks))) else f" {self.global_ranks}"
         count = f"{self.ranks} rank{'s' if self.ranks > 1 else ''}{group}"
-        return (f"gradcheck: {told[self.verdict]} on {count}"
+        return (f"gradcheck: {verdicts[self.verdict]} on {count}"
                 + (f" ({where})" if where else "") + names)
 
 
@@ -122,7 +122,7 @@ def _error_lines(error):
 
 
 def _rows(rows):
-    """[(title, text)] with the titles in a column, each told once."""
+    """[(title, text)] with the titles in a column, each shown once."""
     width = max((len(title) for title, _ in rows), default=0) + 3
     lines, last = [], None
     for title, text in rows:

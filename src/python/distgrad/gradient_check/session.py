@@ -48,7 +48,7 @@ class Session:
 
     def move(self, moves):
         """The outputs' coordinates, by row of `moves`: coefficients of the input's coordinates."""
-        results, _ = self.run("move", self._to_tell(), moves)
+        results, _ = self.run("move", self._to_report(), moves)
         return self.outputs.assemble([_rows(r.values) for r in results])
 
     def with_detached_held(self, measure):
@@ -67,7 +67,7 @@ class Session:
         backward)."""
         coefficients = torch.stack([p.coefficients for p in probes])
         plain = [replace(p, coefficients=None) for p in probes]
-        results, failures = self.run("probe", self._to_tell(), plain, coefficients,
+        results, failures = self.run("probe", self._to_report(), plain, coefficients,
                                      tolerate=tolerate)
         done = min(min(len(r.values), len(probes)) for r in results)
         values = [[r.values[i] for r in results] for i in range(done)]
@@ -79,7 +79,7 @@ class Session:
         return self.inputs.assemble(
             [_rows([seen[rank]["row"] for seen in values]) for rank in range(self.size)])
 
-    def _to_tell(self):
+    def _to_report(self):
         untold, self._untold = self._untold, None
         return untold
 

@@ -82,7 +82,7 @@ class Team:
         self._patience_s = 3 * timeout_s + 60
         self._control = _control_of(self.group, timeout_s)
         self._check = next(self._control.checks)
-        self.watch = Watch(self._tell_late, lambda: _break(self.group, self.rank, self.size),
+        self.watch = Watch(self._report_late, lambda: _break(self.group, self.rank, self.size),
                            timeout_s)
         self._timeouts = []
 
@@ -192,7 +192,7 @@ class Team:
                 return pickle.loads(self._control.store.get(key))
         return None
 
-    def _tell_late(self, stack):
+    def _report_late(self, stack):
         with contextlib.suppress(RuntimeError):
             self._control.store.set(self._key(f"late/{self.rank}"), pickle.dumps(stack))
 

@@ -51,5 +51,5 @@ class NeedsFreshRank(Exception):
 
 
 class SubjectError(Exception):
-    """The subject cannot be loaded or called at all, whatever the scenario: a user's error, told in
-    this text."""
+    """The subject cannot be loaded or called at all, whatever the scenario: a user's error,
+    reported in this text."""

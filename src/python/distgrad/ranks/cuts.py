@@ -5,7 +5,7 @@ Cuts are detach(), .data, .item(), all that is computed under no_grad, and an au
 does not communicate: its backward is the user's word for its derivative. `recording()` notes what
 they give. `holding()` gives the same again while the inputs have moved, so that finite differences
 of such a run are the derivative that the user means. A cut whose value does not depend on the
-inputs says nothing, and is not told.
+inputs says nothing, and is not reported.
 
 What communicates is no cut: a Function whose forward or backward makes a collective has to have the
 right adjoint.

@@ -35,14 +35,14 @@ DIRECTIONS = 4
 def measure(case, rows):
     """Fills in the case's result; `rows`: the weights of the losses, by objective."""
     case.dtype = torch.float64
-    if case.rank == 0:  # what is wrong with an expression is told by one
+    if case.rank == 0:  # what is wrong with an expression is reported by one
         case.result["measured"] = _NOTHING(case)
     try:
         measured = _Measurement(case, rows).run()
     except InvalidAt as error:
         measured = {"invalid": {"pointer": error.pointer, "message": str(error), "caret": ""}}
     case.result["gradients"] = [None] * len(case.leaves)
-    case.result["steps"] = [case.writer.tensor(value) for value in case.told]
+    case.result["steps"] = [case.writer.tensor(value) for value in case.reported]
     if case.rank == 0:
         case.result["measured"].update(measured)
     else:
@@ -79,7 +79,7 @@ class _Measurement:
         losses = self._leave_out_casts(self._losses(self._narrowing.watching))
         cuts = Cuts()
         again = self._losses(cuts.recording)
-        steps = [gathered_uneven(value) for value in self._case.told]
+        steps = [gathered_uneven(value) for value in self._case.reported]
         undecided = self._why_nothing_is_known(losses, again)
         elements = [(item, part, element) for item in self._items
                     for part, shape in enumerate(self._parts(item))
@@ -460,7 +460,7 @@ class _Measurement:
         gradients = [torch.zeros_like(x) if g is None else g
                      for g, (_, x) in zip(case.gradients(), case.leaves)]
         losses = torch.cat(gathered(loss.detach().reshape(1)))
-        return gradients, losses, [gathered_uneven(value) for value in case.told]
+        return gradients, losses, [gathered_uneven(value) for value in case.reported]
 
     def _on_leaves(self, apart):
         """What the ranks' copies and pieces differ by, as a bound for the leaf's elements:

@@ -1,6 +1,6 @@
-"""What a user's function may change for everybody and leave so: put back after the case, and told,
-since what comes after it in a training script has it, too. What a module sets while it is imported
-is its word for all that follows, and stays."""
+"""What a user's function may change for everybody and leave so: put back after the case, and
+reported, since what comes after it in a training script has it, too. What a module sets while it is
+imported is its word for all that follows, and stays."""
 
 import os
 
@@ -36,10 +36,10 @@ class LeftBehind:
             if now != before:
                 put(before)
                 texts.append(
-                    f"the code leaves {what} changed: {_told(before)} before, {_told(now)} after")
+                    f"the code leaves {what} changed: {_shown(before)} before, {_shown(now)} after")
         return texts
 
 
-def _told(value):
+def _shown(value):
     return ({True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool)
             else str(value))

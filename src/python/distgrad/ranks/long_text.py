@@ -1,4 +1,4 @@
-"""Text of users' code, which may be of any length, as it is told."""
+"""Text of users' code, which may be of any length, as it is reported."""
 
 _LONGEST = 8192
 

@@ -21,9 +21,9 @@ from .collectives import MODULES, kinds_with
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
-_MOST_GROUPS = 12  # and pairs that exchange messages, whose numbers of calls are told
+_MOST_GROUPS = 12  # and pairs that exchange messages, whose numbers of calls are reported
 _MOST_RECENT = 4
-_MOST_TOLD = 100  # calls of a case
+_MOST_CALLS = 100  # calls of a case
 _MOST_PENDING = 256
 
 # ProcessGroup's method -> kind, the argument that holds this rank's operand, whether all ranks give
@@ -58,7 +58,7 @@ class _Notes:
         self._recent = {}  # group's name -> its last calls
         self._pending = {}  # id of a Work -> the text of what it is of
         self._current = ""
-        self._told = []  # of this case
+        self._calls = []  # of this case
 
     def enter(self, method, group, arguments, options):
         self._current = self._text(method, group, arguments, options)
@@ -87,8 +87,8 @@ class _Notes:
 
     def take(self):
         """The collectives entered since the last call."""
-        told, self._told = self._told, []
-        return told
+        calls, self._calls = self._calls, []
+        return calls
 
     def _text(self, method, group, arguments, options):
         kind, operand, sizes_agree = _METHODS[method]
@@ -115,8 +115,8 @@ class _Notes:
             "is_between_two": not name,
             "number": self._entered.get(name, 0),
         }
-        if len(self._told) < _MOST_TOLD:
-            self._told.append(call)
+        if len(self._calls) < _MOST_CALLS:
+            self._calls.append(call)
         if name:
             self._recent[name] = [*self._recent.get(name, ())[1 - _MOST_RECENT :], call]
         entered = [{"group": g, "calls": n} for g, n in list(self._entered.items())[-_MOST_GROUPS:]]

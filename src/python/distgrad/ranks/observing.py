@@ -28,7 +28,7 @@ class Observer:
         self._calls.setdefault(step, []).append(call)
         return functools.partial(call.end, edge_of(operand))
 
-    def told(self, steps, writer):
+    def entries(self, steps, writer):
         """The reply's `observed`. Nothing at all where a backward ran twice, or in parts: what was
         seen then is no answer."""
         entries = []
@@ -38,7 +38,7 @@ class Observer:
             if len(ran) > 1 or any(call.is_unclear for call in calls):
                 return []
             if calls:
-                entries.append({"step": step, **(ran or calls)[0].told(writer)})
+                entries.append({"step": step, **(ran or calls)[0].entry(writer)})
         return entries
 
 
@@ -76,7 +76,7 @@ class ObservedCall:
             for node, _, _ in way:
                 node.register_prehook(self._begins)
 
-    def told(self, writer):
+    def entry(self, writer):
         entry = {"operand": writer.tensor(self._operand), "operand_strides": self._operand_strides,
                  "cotangent": None, "cotangent_strides": self._cotangent_strides, "given": None}
         if self._cotangent is not None:

@@ -96,7 +96,7 @@ class _Case:
         self.result = result
         self.program = request["program"]
         self.dtype = DTYPES[self.program["dtype"]]
-        self.told = []  # values of the steps that are told
+        self.reported = []  # values of the steps that are reported
         self.leaves = []  # (input, tensor), of the inputs that require grad
         self._values = {}  # by name: what expressions may use
         self._is_first_pass = True  # through the forward
@@ -123,14 +123,14 @@ class _Case:
         self.make_leaves()
         self.run_backward(self.subject.forward(self._to_end, [leaf for _, leaf in self.leaves]))
         if observes:
-            self._tell_observed()
+            self._report_observed()
         self.result["gradients"] = self.written(self.gradients())
 
-    def _tell_observed(self):
+    def _report_observed(self):
         self.result["shares"] = self.written(leaf.grad for _, leaf in self.leaves)
         if self._observer is not None:
             steps = [step["name"] for step in self.program["steps"] if "collective" in step]
-            self.result["observed"] = self._observer.told(steps, self.writer)
+            self.result["observed"] = self._observer.entries(steps, self.writer)
 
     def written(self, tensors):
         """What stands for them in the reply."""
@@ -144,7 +144,7 @@ class _Case:
         writes = self._is_first_pass
         loss, reached = self.forward()
         if writes:
-            self.result["steps"] = self.written(self.told)
+            self.result["steps"] = self.written(self.reported)
         self.result["loss"] = number(float(loss.item()))
         self.result["loss_shape"] = list(loss.shape)
         return anchored(loss, reached, self._frame.numbers(self._request["weights"])[self.rank])
@@ -190,7 +190,7 @@ class _Case:
     def make_leaves(self, value_of=None):
         """`value_of(item)`: what this rank holds; the input's own value where that is not given."""
         self._values = dict(rank_names(self.program, self.rank))
-        self.leaves, self.told, self._is_first_pass = [], [], True
+        self.leaves, self.reported, self._is_first_pass = [], [], True
         for item in self.program["inputs"]:
             value = value_of(item).to(self._device) if value_of else self._held(item)
             if item.get("requires_grad", True):
@@ -237,7 +237,7 @@ class _Case:
         if "expr" in step:
             return None
         if self._is_first_pass:
-            self.told.append(value)
+            self.reported.append(value)
         self._hear_of_backward(index, value)
         return value if self.plan.reaches_loss[index] and value.requires_grad else None
 

@@ -87,13 +87,13 @@ class _Simulation:
             return self._reply()
 
     def _reply(self):
-        losses, told = self._forward()
+        losses, reported = self._forward()
         reply = {"losses": self._numbers([float(x) for x in losses])}
         gradients = [self._gradients(losses, row, self._wanted()) for row in self._rows]
         reply["gradients"] = [self._by_input(row) for row in gradients]
         if self._request["with_cotangents"]:
-            reply["cotangents"] = self._cotangents(losses, told)
-        reply.update(self._bounds(losses, told, gradients[0]))
+            reply["cotangents"] = self._cotangents(losses, reported)
+        reply.update(self._bounds(losses, reported, gradients[0]))
         if self._request["with_guards"]:
             reply.update(self._guards())
         return reply
@@ -101,20 +101,20 @@ class _Simulation:
     # -- forward
 
     def _forward(self):
-        """The losses by rank, and by told step the values by rank."""
+        """The losses by rank, and by reported step the values by rank."""
         scopes = [dict(names) for names in self._names]
         for leaf in self._leaves:
             for rank in self._ranks:
                 scopes[rank][leaf.item["name"]] = leaf.on(self._program, rank)
         seed(0)
-        told = []
+        reported = []
         for index, step in enumerate(self._program["steps"]):
             values = self._step(index, step, scopes)
             for rank in self._ranks:
                 scopes[rank][step["name"]] = values[rank]
             if "expr" not in step:
-                told.append((step["name"], values))
-        return [self._loss(scope, rank) for rank, scope in enumerate(scopes)], told
+                reported.append((step["name"], values))
+        return [self._loss(scope, rank) for rank, scope in enumerate(scopes)], reported
 
     def _step(self, index, step, scopes):
         expressions = self._plan.steps[index]
@@ -174,9 +174,9 @@ class _Simulation:
         found = torch.autograd.grad(total, wanted, retain_graph=True, allow_unused=True)
         return [torch.zeros_like(x) if g is None else g for x, g in zip(wanted, found)]
 
-    def _cotangents(self, losses, told):
+    def _cotangents(self, losses, reported):
         values = []
-        for name, by_rank in told:
+        for name, by_rank in reported:
             attached = [x for x in by_rank if x.requires_grad]
             found = iter(self._gradients(losses, self._rows[0], attached))
             parts = [next(found) if x.requires_grad else torch.zeros_like(x) for x in by_rank]
@@ -186,8 +186,8 @@ class _Simulation:
 
     # -- bounds
 
-    def _bounds(self, losses, told, gradient):
-        flat = [*losses, *(x for _, values in told for x in values)]
+    def _bounds(self, losses, reported, gradient):
+        flat = [*losses, *(x for _, values in reported for x in values)]
         plain = [x.detach() for x in flat] + gradient
         spread, dtype = Spread(plain), self._narrowing.narrowest(self._program["dtype"])
         for run in range(RUNS):
@@ -203,7 +203,7 @@ class _Simulation:
         reply = {"loss_bounds": self._numbers([float(next(forward)) for _ in losses]),
                  "steps": [{"step": name, "by_rank": [self._writer.tensor(x) for x in values],
                             "bound": [self._writer.tensor(next(forward)) for _ in values]}
-                           for name, values in told],
+                           for name, values in reported],
                  "bounds": self._by_input(bounds[at:]),
                  "undecided_elements": self._undecided(decided[at:])}
         return reply

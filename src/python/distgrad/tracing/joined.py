@@ -70,10 +70,10 @@ def joined(single, ranks):
     several = {name for name, index in by_name if index > 0}
     for (name, index), candidates in by_name.items():
         for one in candidates:
-            told = [f"output {index + 1}"] if name in several else []
+            details = [f"output {index + 1}"] if name in several else []
             if len(candidates) > 1:
-                told.append(f"call {one.truth['call'] + 1} of {len(candidates)}")
-            one.label = f"{name} ({', '.join(told)})" if told else name
+                details.append(f"call {one.truth['call'] + 1} of {len(candidates)}")
+            one.label = f"{name} ({', '.join(details)})" if details else name
     return sorted((one for candidates in by_name.values() for one in candidates),
                   key=lambda one: one.position)
 
@@ -140,18 +140,18 @@ def backward_of(one):
     truth = one.truth["gradient"]
     if truth is None or not bool(truth.any()) or not one.is_equal:
         return Backward("unknown")
-    told = [p for p in one.pieces if bool(p.place.sure(p.place.of(truth)).any())]
-    if not told:
+    sure = [p for p in one.pieces if bool(p.place.sure(p.place.of(truth)).any())]
+    if not sure:
         return Backward("unknown")
-    without = sorted({p.rank for p in told if p.gradient is None})
+    without = sorted({p.rank for p in sure if p.gradient is None})
     if without:
         return Backward("missing", ranks=tuple(without))
     factors = {p.key: multiple_of(p.place.sure(p.gradient), p.place.sure(p.place.of(truth)))
-               for p in told}
+               for p in sure}
     if all(f is not None for f in factors.values()):
         return Backward("own", factors)
     parts = {}
-    for piece in told:
+    for piece in sure:
         parts.setdefault((piece.record["call"], piece.place.key), []).append(piece)
     shared = {}
     for key, pieces in parts.items():

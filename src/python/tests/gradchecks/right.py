@@ -1,6 +1,5 @@
 """Functions of unusual form whose backward is right: none may be accused."""
 
-import warnings
 from collections import namedtuple
 from dataclasses import dataclass
 

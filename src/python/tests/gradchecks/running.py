@@ -12,14 +12,14 @@ GROUPS = {4: [0, 1, 2, 3], 3: [1, 2, 3], 2: [3, 1]}  # by size; of 1 each rank i
 def reports(cases, world_size=4):
     """[(case, size of its group, report)]. Raises where the ranks have different reports."""
     by_rank = ranks.run(lambda: _on_this_rank(cases), world_size)
-    told = []
+    reported = []
     for index, case in enumerate(cases):
         for size in case.ranks:
             found = [results[index, size] for results in by_rank if (index, size) in results]
             if size > 1 and any(report != found[0] for report in found):
                 raise AssertionError(f"{case.name}: the ranks have different reports")
-            told.append((case, size, found[0]))
-    return told
+            reported.append((case, size, found[0]))
+    return reported
 
 
 def _on_this_rank(cases):
@@ -70,5 +70,5 @@ def objections(case, report):
         found.append(f"right: expected {case.right}, not {right}")
     if case.right_for is not None and not any(case.right_for in text for text in report.right_for):
         found.append(f"expected to be right for: {case.right_for}")
-    found += [f"not told: {words}" for words in case.words if plain(words) not in plain(report)]
+    found += [f"not said: {words}" for words in case.words if plain(words) not in plain(report)]
     return found

@@ -13,9 +13,9 @@ function trackText(track, r) {
 function tracksOf(row) { return [row.values, row.cotangents]; }
 
 // Whether the cells of all rows have room for what they hold; else they have signs alone.
-function hasRoom(way) {
-  const ranks = way.ranks.length, widest = [2, 2].map((least) => Array(ranks).fill(least + 4));
-  for (const row of way.rows)
+function hasRoom(trace) {
+  const ranks = trace.ranks.length, widest = [2, 2].map((least) => Array(ranks).fill(least + 4));
+  for (const row of trace.rows)
     tracksOf(row).forEach((track, t) => {
       for (let r = 0; track && r < ranks; ++r) {
         const { truth, observed } = trackText(track, r);
@@ -44,7 +44,7 @@ function wayTrack(track, ranks, roomy) {
 
 function partsHere(row) { return Boolean(row.mark) && /part here/.test(shared(row.mark)); }
 
-function wayRow(row, ranks, roomy) {
+function traceRow(row, ranks, roomy) {
   const parts = partsHere(row);
   return el("tr", { class: row.kind + (parts ? " parts" : "") },
     el("th", { scope: "row" }, el("code", { text: row.title }), row.mark && !parts ? el("span", { class: "mark", text: shared(row.mark) }) : null),
@@ -59,9 +59,9 @@ function wayMark(row, columns) {
   return { line, below: !isForward && row.cotangents && Boolean(row.cotangents.observed) };
 }
 
-function wayHead(way, roomy) {
-  const ranks = way.ranks.length;
-  const names = () => way.ranks.map((r) => el("th", { scope: "col", text: (roomy ? "rank " : "") + r }));
+function traceHead(trace, roomy) {
+  const ranks = trace.ranks.length;
+  const names = () => trace.ranks.map((r) => el("th", { scope: "col", text: (roomy ? "rank " : "") + r }));
   const title = (words, arrow) => el("th", { colspan: ranks + 1, scope: "colgroup", class: "track" }, words, el("span", { text: arrow }));
   return el("thead", null,
     el("tr", null, el("th", { rowspan: 2, scope: "col", class: "step", text: roomy ? "" : "by rank" }),
@@ -70,8 +70,8 @@ function wayHead(way, roomy) {
 }
 
 // What a cell is, in words.
-function wayWords(way, row, t, r) {
-  const track = tracksOf(row)[t], rank = "rank " + way.ranks[r];
+function traceWords(trace, row, t, r) {
+  const track = tracksOf(row)[t], rank = "rank " + trace.ranks[r];
   const what = t === 0 ? "value" : row.kind === "input" ? "gradient" : "cotangent";
   const head = row.title.split(/ [= ]|:/)[0] + ", " + what + ", " + rank + ": ";
   if (!track) return head + "not known";
@@ -81,12 +81,12 @@ function wayWords(way, row, t, r) {
 }
 
 // The first that is off beside the place where they part, else the first that is off.
-function firstToRead(way) {
-  const marked = way.rows.findIndex(partsHere);
-  const order = way.rows.map((_, i) => i).sort((a, b) => Math.abs(a - marked) - Math.abs(b - marked));
+function firstToRead(trace) {
+  const marked = trace.rows.findIndex(partsHere);
+  const order = trace.rows.map((_, i) => i).sort((a, b) => Math.abs(a - marked) - Math.abs(b - marked));
   for (const i of order)
     for (const t of [0, 1]) {
-      const track = tracksOf(way.rows[i])[t];
+      const track = tracksOf(trace.rows[i])[t];
       const r = track && track.observed ? track.observed.findIndex((o) => o !== null) : -1;
       if (r >= 0) return [i, t, r];
     }
@@ -94,9 +94,9 @@ function firstToRead(way) {
 }
 
 // Lets the pointer and the keys choose a cell, and tells of it in `words`.
-function readWay(way, table, rows, words) {
-  const ranks = way.ranks.length;
-  let at = firstToRead(way);
+function readTrace(trace, table, rows, words) {
+  const ranks = trace.ranks.length;
+  let at = firstToRead(trace);
   const cellOf = ([i, t, r]) => {
     const cells = [...rows[i].querySelectorAll("td")], rails = cells.map((cell, n) => cell.classList.contains("rail") ? n : -1).filter((n) => n >= 0);
     return cells[Math.min(rails[t] + 1 + r, (t === 0 ? rails[1] : cells.length) - 1)];
@@ -105,7 +105,7 @@ function readWay(way, table, rows, words) {
     cellOf(at).classList.remove("chosen");
     at = place;
     cellOf(at).classList.add("chosen");
-    words.textContent = wayWords(way, way.rows[at[0]], at[1], at[2]);
+    words.textContent = traceWords(trace, trace.rows[at[0]], at[1], at[2]);
   };
   table.addEventListener("pointerover", (event) => {
     const cell = event.target.closest("tbody td");
@@ -119,40 +119,40 @@ function readWay(way, table, rows, words) {
     const by = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
     if (!by) return;
     event.preventDefault();
-    const i = Math.min(Math.max(at[0] + by[0], 0), way.rows.length - 1);
+    const i = Math.min(Math.max(at[0] + by[0], 0), trace.rows.length - 1);
     const column = Math.min(Math.max(at[1] * ranks + at[2] + by[1], 0), 2 * ranks - 1);
     choose([i, column < ranks ? 0 : 1, column % ranks]);
   });
   choose(at);
 }
 
-function wayTable(way) {
-  const ranks = way.ranks.length, roomy = hasRoom(way);
-  const rows = way.rows.map((row) => wayRow(row, ranks, roomy)), lines = [];
-  way.rows.forEach((row, i) => {
+function traceTable(trace) {
+  const ranks = trace.ranks.length, roomy = hasRoom(trace);
+  const rows = trace.rows.map((row) => traceRow(row, ranks, roomy)), lines = [];
+  trace.rows.forEach((row, i) => {
     const mark = partsHere(row) ? wayMark(row, 3 + 2 * ranks) : null;
     if (mark && !mark.below) lines.push(mark.line);
     lines.push(rows[i]);
     if (mark && mark.below) lines.push(mark.line);
   });
   const words = el("p", { class: "reading", role: "status" });
-  const table = el("table", { class: "way-table" + (roomy ? "" : " signs"), tabindex: 0,
-    "aria-label": "Values and cotangents by step and rank; the arrow keys go through them" }, wayHead(way, roomy), el("tbody", null, lines));
-  readWay(way, table, rows, words);
+  const table = el("table", { class: "trace-table" + (roomy ? "" : " signs"), tabindex: 0,
+    "aria-label": "Values and cotangents by step and rank; the arrow keys go through them" }, traceHead(trace, roomy), el("tbody", null, lines));
+  readTrace(trace, table, rows, words);
   return [el("div", { class: "wide" }, table), words];
 }
 
-function wayOf(way) {
-  const ranks = way.ranks.length;
+function traceOf(trace) {
+  const ranks = trace.ranks.length;
   const legend = "Values are read from the top down, cotangents from the bottom up. Coloured: what the ranks have is not the truth" +
-    (way.how_known ? ". The ranks' cotangents: " + way.how_known + "." : ".");
-  const cut = ranks < way.world_size ? ranks + " of " + way.world_size + " ranks are shown, those that differ first." : "";
-  return el("section", { class: "way", "aria-label": "The way through the program" },
+    (trace.how_known ? ". The ranks' cotangents: " + trace.how_known + "." : ".");
+  const cut = ranks < trace.world_size ? ranks + " of " + trace.world_size + " ranks are shown, those that differ first." : "";
+  return el("section", { class: "trace", "aria-label": "The way through the program" },
     el("h3", { text: "Where observed and true values part" }),
-    el("p", { class: "verdict-text", text: shared(way.parting) }),
-    way.measured ? el("p", { class: "verdict-text" }, el("b", { text: "Measured: " }), shared(way.measured)) : null,
-    way.rows.length ? wayTable(way) : null,
+    el("p", { class: "verdict-text", text: shared(trace.parting) }),
+    trace.measured ? el("p", { class: "verdict-text" }, el("b", { text: "Measured: " }), shared(trace.measured)) : null,
+    trace.rows.length ? traceTable(trace) : null,
     el("p", { class: "legend", text: legend }), cut ? el("p", { class: "legend", text: cut }) : null,
-    way.remarks.map((remark) => el("p", { class: "legend", text: shared(remark) })));
+    trace.remarks.map((remark) => el("p", { class: "legend", text: shared(remark) })));
 }
 
