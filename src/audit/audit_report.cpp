@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "audit/cell_text.h"
+#include "model/subject_text.h"
 #include "report/summary.h"
 
 namespace distgrad {
@@ -93,7 +94,7 @@ Picture picture_of(const std::vector<Judgement>& judgements) {
                       : j.wrong             ? Tone::kWrong
                       : j.right_for.empty() ? Tone::kUnclear
                                             : Tone::kRight;
-    row.squares.push_back({j.function.substr(j.function.rfind(':') + 1), Tone::kNone, j.function});
+    row.squares.push_back({name_in(j.function), Tone::kNone, j.function});
     row.squares.push_back({right_for_text(j), tone, j.offered ? j.explanation : j.refusal});
     for (const std::size_t a : shown) row.squares.push_back(square_of(j.cells[a], aspects()[a]));
     picture.rows.push_back(std::move(row));

@@ -532,6 +532,18 @@ TEST(Judgement, WhatIsWrongInItsSurroundingsOnlyIsNamedByThem) {
   EXPECT_THAT(audit_text({j}, {.subject = "m"}), testing::Not(HasSubstr("  checkpoint autocast")));
 }
 
+TEST(Judgement, WhatOnlyRaisesInItsSurroundingsIsNotSaidToBeWrong) {
+  std::vector<TrialResult> results = {
+      result(kSum, Verdict::kMatch),
+      of_aspect(failed("exception", "RuntimeError: a view was modified", true),
+                Aspect::kDoubleBackward)};
+  EXPECT_EQ(judged(results).rule, "adjoint, but it raises in double-backward");
+  EXPECT_THAT(judged(results).explanation, HasSubstr("a view was modified"));
+  EXPECT_THAT(judged(results).explanation, testing::Not(HasSubstr("cut off")));
+  results.push_back(of_aspect(result(kSum, Verdict::kMismatch), Aspect::kDoubleBackward));
+  EXPECT_EQ(judged(results).rule, "adjoint, but not in double-backward");
+}
+
 TEST(Judgement, ADoubleBackwardCountsForTheSumOnly) {
   const std::vector<TrialResult> results = {
       result(kSum, Verdict::kMismatch, "identity-backward"), result(kOneLoss, Verdict::kMatch),

@@ -200,17 +200,27 @@ constexpr std::pair<Aspect, const char*> kMeaningOfFailure[] = {
 
 void blame_surroundings(Judgement& j, const std::vector<TrialResult>& results) {
   j.wrong = true;
+  bool only_raises = true;
   std::vector<std::string> names;
   for (const auto& [aspect, meaning] : kMeaningOfFailure) {
-    const bool fails = first_that(results, [&, of = aspect](const TrialResult& t) {
-      return t.trial.aspect == of && counts_for(t.trial, j.kind, j.convention) &&
-             is_failure(outcome_of(t));
-    });
-    if (!fails) continue;
+    const auto first = [&, of = aspect](Outcome outcome) {
+      return first_that(results, [&](const TrialResult& t) {
+        return t.trial.aspect == of && counts_for(t.trial, j.kind, j.convention) &&
+               outcome_of(t) == outcome;
+      });
+    };
+    const TrialResult* wrong = first(Outcome::kWrong);
+    const TrialResult* raises = first(Outcome::kFailsInBackward);
+    if (!wrong && !raises) continue;
+    only_raises = only_raises && !wrong;
     names.emplace_back(row_of(aspect).name);
-    j.explanation += (j.explanation.empty() ? "" : " ") + std::string(meaning);
+    j.explanation += (j.explanation.empty() ? "" : " ") +
+                     (wrong ? std::string(meaning)
+                            : fmt::format("In {} its backward raises, where it does not else: {}",
+                                          names.back(), reason_of(*raises)));
   }
-  j.rule = fmt::format("{}, but not in {}", j.rule, fmt::join(names, ", "));
+  j.rule = fmt::format("{}, but {} in {}", j.rule, only_raises ? "it raises" : "not",
+                       fmt::join(names, ", "));
 }
 
 void count(Judgement& j, const std::vector<TrialResult>& results) {

@@ -9,6 +9,7 @@
 
 #include "audit/cell_text.h"
 #include "audit/tally.h"
+#include "model/subject_text.h"
 #include "report/json.h"
 #include "report/words.h"
 
@@ -166,7 +167,7 @@ class Names {
   std::string of(const Judgement& j) const {
     const auto found = functions_.find(j.name);
     if (found == functions_.end() || found->second < 2) return j.name;
-    return fmt::format("{} ({})", j.name, j.function.substr(j.function.rfind(':') + 1));
+    return fmt::format("{} ({})", j.name, name_in(j.function));
   }
 
  private:

@@ -110,7 +110,7 @@ void check(const AuditOptions& options) {
 // "all_reduce_product", and of several functions for it "all_reduce_product-all_reduce_coalesced".
 std::string file_name(const std::string& row, const std::string& function, bool is_one_of_several) {
   std::string name = row;
-  if (is_one_of_several) name += "-" + function.substr(function.rfind(':') + 1);
+  if (is_one_of_several) name += "-" + name_in(function);
   std::replace(name.begin(), name.end(), ' ', '_');
   std::replace(name.begin(), name.end(), '/', '_');
   return name;

@@ -1,10 +1,11 @@
 #include "model/subject_text.h"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
+#include <cstddef>
 #include <optional>
 #include <stdexcept>
-#include <tuple>
 
 #include "model/group_order.h"
 
@@ -67,11 +68,53 @@ bool any_part(std::string_view subject, bool (*holds)(const SubjectPart&)) {
   return std::ranges::any_of(parts_of(subject), holds);
 }
 
-// "TEXT@MODE" as both. A '@' of a path is none: a mode has neither '/' nor '.'.
-std::pair<std::string_view, std::optional<std::string>> split_mode(std::string_view text) {
+// Of "TEXT@MODE" where the '@' is; npos: there is none. A '@' of a path is none: a mode has neither
+// '/' nor '.'.
+std::size_t begin_of_mode(std::string_view text) {
   const std::size_t at = text.rfind('@');
-  if (at == text.npos || text.find_first_of("/.", at) != text.npos) return {text, std::nullopt};
-  return {text.substr(0, at), std::string(text.substr(at + 1))};
+  return at == text.npos || text.find_first_of("/.", at) != text.npos ? text.npos : at;
+}
+
+// Of names in Python, dotted.
+bool is_of_a_name(char c) {
+  return c == '_' || c == '.' || (c & 0x80) != 0 || std::isalnum(static_cast<unsigned char>(c));
+}
+
+bool is_bracket(char c) { return c == '(' || c == '['; }
+
+// Of the text in quotes that begins at `from`: behind its end.
+std::size_t end_of_quotes(std::string_view text, std::size_t from) {
+  for (std::size_t i = from + 1; i < text.size(); ++i) {
+    if (text[i] == text[from]) return i + 1;
+    if (text[i] == '\\') ++i;
+  }
+  return text.size();
+}
+
+// Of the bracket that opens at `from`: behind the one that closes it. Which closes which is
+// Python's business.
+std::size_t end_of_brackets(std::string_view text, std::size_t from) {
+  int depth = 0;
+  for (std::size_t i = from; i < text.size();) {
+    const char c = text[i];
+    if (c == '"' || c == '\'') {
+      i = end_of_quotes(text, i);
+      continue;
+    }
+    ++i;
+    if (is_bracket(c) || c == '{') ++depth;
+    if ((c == ')' || c == ']' || c == '}') && --depth == 0) return i;
+  }
+  return text.size();
+}
+
+// Whether ":NAME" stands before `end`, and "python:" somewhere before that. Brackets elsewhere are
+// a path's.
+bool begins_call(std::string_view text, std::size_t end) {
+  std::size_t begin = end;
+  while (begin > 0 && is_of_a_name(text[begin - 1])) --begin;
+  return begin < end && begin > kPython.size() && text[begin - 1] == ':' &&
+         text.substr(0, begin - 1).find(kPython) != text.npos;
 }
 
 // "FILE.py:NAME", "FILE.py", "MODULE:NAME" or "MODULE": where the place ends. A file may have a
@@ -95,13 +138,42 @@ void split_place(std::string_view target, std::size_t end, SubjectPart& part) {
 
 }  // namespace
 
+std::string without_calls(std::string_view text) {
+  std::string plain(text);
+  for (std::size_t i = text.find('('); i < text.size(); i = text.find('(', i)) {
+    if (!begins_call(text, i)) {
+      ++i;
+      continue;
+    }
+    // The call, and what is done with what it gives: "[0]", ".wait()".
+    for (std::size_t next = i; next < text.size() && is_bracket(text[next]);) {
+      i = end_of_brackets(text, next);
+      std::fill(plain.begin() + static_cast<std::ptrdiff_t>(next),
+                plain.begin() + static_cast<std::ptrdiff_t>(i), '_');
+      for (next = i; next < text.size() && is_of_a_name(text[next]);) ++next;
+    }
+  }
+  return plain;
+}
+
+std::string name_in(std::string_view called) {
+  const std::string text = std::string(kPython).append(called);
+  return text.substr(without_calls(text).rfind(':') + 1);
+}
+
 SubjectPart read_part(std::string_view text) {
   SubjectPart part;
   part.text = text;
   if (text.starts_with(kPython)) {
     part.code = SubjectPart::Code::kPython;
-    std::tie(text, part.mode) = split_mode(text.substr(kPython.size()));
-    split_place(text, end_of_python_place(text), part);
+    text.remove_prefix(kPython.size());
+    std::string plain = without_calls(part.text).substr(kPython.size());
+    if (const std::size_t at = begin_of_mode(plain); at != plain.npos) {
+      part.mode = text.substr(at + 1);
+      text = text.substr(0, at);
+      plain.resize(at);
+    }
+    split_place(text, end_of_python_place(plain), part);
   } else if (text.starts_with(kLibrary)) {
     part.code = SubjectPart::Code::kLibrary;
     text.remove_prefix(kLibrary.size());
@@ -119,17 +191,19 @@ bool has_parts(std::string_view subject) {
 
 std::vector<SubjectPart> parts_of(std::string_view subject) {
   if (!has_parts(subject)) return {read_part(subject)};
+  const std::string whole = without_calls(subject);
+  std::string_view plain = whole;
   std::vector<SubjectPart> parts;
   std::size_t length = 0;
-  while (const auto kind = kind_at(subject, length)) {
-    subject.remove_prefix(length);
-    std::size_t end = subject.find('+');  // a path may have one, too
-    while (end != subject.npos && !kind_at(subject.substr(end + 1), length))
-      end = subject.find('+', end + 1);
-    parts.push_back(read_part(subject.substr(0, end)));
+  while (const auto kind = kind_at(plain, length)) {
+    plain.remove_prefix(length);
+    std::size_t end = plain.find('+');  // a path may have one, too
+    while (end != plain.npos && !kind_at(plain.substr(end + 1), length))
+      end = plain.find('+', end + 1);
+    parts.push_back(read_part(subject.substr(subject.size() - plain.size(), end)));
     parts.back().serves = kind;
-    if (end == subject.npos) break;
-    subject.remove_prefix(end + 1);
+    if (end == plain.npos) break;
+    plain.remove_prefix(end + 1);
   }
   return parts;
 }

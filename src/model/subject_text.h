@@ -16,15 +16,16 @@ namespace distgrad {
 // What runs one collective, or all of them.
 struct SubjectPart {
   enum class Code {
-    kNone,    // a name of model/libraries.h, mutants, or what is no subject
-    kPython,  // "python:FILE.py:NAME@MODE", "python:MODULE:NAME", "python:FILE.py", "python:MODULE"
+    kNone,     // a name of model/libraries.h, mutants, or what is no subject
+    kPython,   // "python:FILE.py:NAME@MODE", "python:MODULE:NAME", "python:FILE.py",
+               // "python:MODULE", "python:PLACE:NAME(ARGUMENTS)..."
     kLibrary,  // "library:FILE.so:NAMESPACE::OP"
   };
   std::string text;                      // as written, without "KIND="
   std::optional<CollectiveKind> serves;  // of "KIND=TEXT"; nullopt: all
   Code code = Code::kNone;
   std::string place;                // the file or module; all of the text where it is no code
-  std::string name;                 // what is called there; may be empty
+  std::string name;                 // what is called there, or the call; may be empty
   std::optional<std::string> mode;  // of code in Python; it need not be one of kSubjectModes
 
   bool is_python() const { return code == Code::kPython; }
@@ -35,6 +36,14 @@ struct SubjectPart {
   bool is_reference() const { return code != Code::kLibrary && called() == "reference"; }
   bool is_in_place() const { return code != Code::kLibrary && called() == "in_place"; }
 };
+
+// `text` with what calls in it have in brackets overwritten, and the brackets: "python:m:f(x)[0]"
+// is "python:m:f______". Who cuts a subject, or a text that has some, looks there for where: what
+// parts subjects means nothing in a call.
+std::string without_calls(std::string_view text);
+
+// Of SubjectPart::called(): what stands behind the place.
+std::string name_in(std::string_view called);
 
 // Of a text without "KIND=". Each text is one; which are subjects, scenario/subject_name.h knows.
 SubjectPart read_part(std::string_view text);

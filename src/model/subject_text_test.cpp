@@ -25,6 +25,9 @@ TEST(SubjectText, PartsByKind) {
   EXPECT_THAT(texts("all_gather=python:x+y=1.py:G.apply+all_reduce=in_place"),
               ElementsAre(Pair(CollectiveKind::kAllGather, "python:x+y=1.py:G.apply"),
                           Pair(CollectiveKind::kAllReduce, "in_place")));
+  EXPECT_THAT(texts("copy=python:m:f(x+all_reduce, '+all_gather=')+all_reduce=python:m:g(x)"),
+              ElementsAre(Pair(CollectiveKind::kCopy, "python:m:f(x+all_reduce, '+all_gather=')"),
+                          Pair(CollectiveKind::kAllReduce, "python:m:g(x)")));
   EXPECT_TRUE(has_parts("all_gather=simclr"));
   EXPECT_FALSE(has_parts("simclr"));
 }
@@ -48,6 +51,10 @@ TEST(SubjectText, PlaceNameAndMode) {
       {"python:a@b.py:g@async", kPython, "a@b.py", "g", "async"},
       {"python:f.py:", kPython, "f.py:", "", {}},
       {"python::g", kPython, "", "g", {}},
+      {"python:m:G.apply(x, 'a@async', {1: 2})[0:1]@async", kPython, "m",
+       "G.apply(x, 'a@async', {1: 2})[0:1]", "async"},
+      {"python:a(b.py:f(x @ w)", kPython, "a(b.py", "f(x @ w)", {}},
+      {"python:m:f('a.py:b')", kPython, "m", "f('a.py:b')", {}},
       {"library:a:b.so:ns::op", kLibrary, "a:b.so", "ns::op", {}},
       {"library:b.so:ns", kLibrary, "b.so", "ns", {}},
       {"library:b.so::op", kLibrary, "b.so::op", "", {}},
@@ -62,6 +69,22 @@ TEST(SubjectText, PlaceNameAndMode) {
     EXPECT_EQ(part.mode, row.mode) << row.text;
     EXPECT_EQ(part.text, row.text);
   }
+}
+
+TEST(SubjectText, CallsAreOverwritten) {
+  const std::pair<const char*, const char*> rows[] = {
+      {"python:m:f(x)[0].wait(1)@async", "python:m:f______.wait___@async"},
+      {"copy=python:m:f({'(': \"\\\")\"}, x)+a", "copy=python:m:f_________________+a"},
+      {"f.json:subject=python:m:f(a,b),dtype=x", "f.json:subject=python:m:f_____,dtype=x"},
+      {"python:m:f(x", "python:m:f__"},  // Python says what is wrong with it
+      {"python:a (old)/f.py:g", "python:a (old)/f.py:g"},
+      {"run:1(a/f.json:subject=python:m:f", "run:1(a/f.json:subject=python:m:f"},
+      {"library:a.so:ns::op(", "library:a.so:ns::op("},
+  };
+  for (const auto& [text, plain] : rows) EXPECT_EQ(without_calls(text), plain);
+  EXPECT_EQ(name_in("a/f.py:G.apply"), "G.apply");
+  EXPECT_EQ(name_in("m:f({1: 2}, x)"), "f({1: 2}, x)");
+  EXPECT_EQ(name_in("simclr"), "simclr");
 }
 
 TEST(SubjectText, OthersAreLeftToTheReference) {

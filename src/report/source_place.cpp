@@ -99,6 +99,7 @@ std::optional<SourcePlace> place_of_code(const SubjectPart& code) {
   const FileContent content = read_regular_file(code.place, kLargest);
   if (!content.problem.empty()) return std::nullopt;
   std::string_view names = code.name;
+  names = names.substr(0, names.find('('));  // of a call what is called
   std::optional<Definition> found;
   while (!names.empty()) {
     const std::string_view name = names.substr(0, names.find('.'));

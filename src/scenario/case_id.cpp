@@ -102,11 +102,12 @@ bool begins_subject(std::string_view text) {
 
 // At the commas that a subject stands behind: a file's name may have others.
 std::vector<std::string> split_subjects(std::string_view text) {
+  const std::string plain = without_calls(text);
   std::vector<std::string> parts;
   std::size_t from = 0;
-  for (std::size_t comma = text.find(','); comma != std::string_view::npos;
-       comma = text.find(',', comma + 1)) {
-    if (!begins_subject(text.substr(comma + 1))) continue;
+  for (std::size_t comma = plain.find(','); comma != std::string::npos;
+       comma = plain.find(',', comma + 1)) {
+    if (!begins_subject(std::string_view(plain).substr(comma + 1))) continue;
     parts.emplace_back(text.substr(from, comma - from));
     from = comma + 1;
   }
@@ -117,8 +118,9 @@ std::vector<std::string> split_subjects(std::string_view text) {
 // "python:f.py:g,torchnn": a comma in the name of a function can only stand before a subject that
 // is misspelt.
 void refuse_comma_in_name(std::string_view subject) {
-  const std::size_t colon = subject.rfind(':');
-  const std::size_t comma = colon == std::string_view::npos ? colon : subject.find(',', colon);
+  const std::string plain = without_calls(subject);
+  const std::size_t colon = plain.rfind(':');
+  const std::size_t comma = colon == std::string::npos ? colon : plain.find(',', colon);
   if (comma == std::string_view::npos || !is_python_subject(subject)) return;
   const std::string_view rest = subject.substr(comma + 1);
   if (rest.find_first_of("/.") != std::string_view::npos) return;
@@ -155,9 +157,10 @@ void refuse_misspelt_field(std::string_view text) {
 
 // Where the next ",FIELD=" begins: commas may stand in values.
 std::size_t end_of_field(std::string_view fields) {
-  for (std::size_t comma = fields.find(','); comma != std::string_view::npos;
-       comma = fields.find(',', comma + 1))
-    if (!field_at(fields.substr(comma + 1)).empty()) return comma;
+  const std::string plain = without_calls(fields);
+  for (std::size_t comma = plain.find(','); comma != std::string::npos;
+       comma = plain.find(',', comma + 1))
+    if (!field_at(std::string_view(plain).substr(comma + 1)).empty()) return comma;
   return fields.size();
 }
 

@@ -80,6 +80,16 @@ TEST(CaseId, ACommaThatASubjectStandsBehindSeparatesSubjects) {
             "unknown subject \"torchnn\"; did you mean \"torch_nn\"?");
 }
 
+TEST(CaseId, WhatStandsInACallSeparatesNothing) {
+  const std::string call = "python:m:f(x,reference,python=(1, 'a,dtype=b'),world_size=2)[0]";
+  const CaseSelection s =
+      parse_case_id("f.json:subject=all_gather=" + call + "@async,simclr,world_size=3");
+  EXPECT_EQ(s.path, "f.json");
+  EXPECT_THAT(s.fields.subjects, ElementsAre("all_gather=" + call + "@async", "simclr"));
+  EXPECT_THAT(s.fields.world_sizes, ElementsAre(3));
+  EXPECT_TRUE(s.fields.dtypes.empty() && s.fields.pythons.empty());
+}
+
 TEST(CaseId, TellsHowCodeIsNamed) {
   const auto error = [](const std::string& subject) {
     return error_of([&] { parse_case_id("f.json:subject=" + subject); });

@@ -51,6 +51,13 @@ SCENARIOS = {
     "output_of_chunks": collective("reduce_scatter", BUFFERS),
     "gather_list": collective("gather", BUFFERS, dim=0, root=1),
     "scatter_list": collective("scatter", BUFFERS, root=1),
+    "written_out": collective(
+        "all_gather", f"all_gather={COMM}:_AllGather.apply(torch.cat([x for _ in '+@'[:1]]))",
+        dim=0),
+    "written_out_waited": collective(
+        "all_reduce", f"all_reduce={COMM}:all_reduce(x, {{'a,': async_op}}['a,'])@async"),
+    "written_out_output": collective(
+        "all_gather", f"all_gather={BUFFERS}:_AllGather.apply(x, output, group)", dim=0),
     "checkpoint": collective("all_gather", COMM + "@checkpoint", dim=0),
     "reentrant": collective("all_gather", COMM + "@checkpoint-reentrant", dim=0),
     "autocast": collective("all_gather", COMM + "@autocast", operand="torch.outer(x, x) @ x", dim=0,

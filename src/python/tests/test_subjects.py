@@ -1,5 +1,7 @@
 """How subjects are loaded and their arguments mapped, without process groups."""
 
+import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -316,15 +318,40 @@ class Loading(unittest.TestCase):
         self.assert_error(f"python:{path}:AllGather", f"write all_gather=python:{path}:AllGather")
         load_subject(f"all_reduce=python:{path}:total")
 
-    def test_what_cannot_be_mapped_is_answered_with_an_adapter_that_runs(self):
-        path = self.write("quantised.py", "def quantised_sum(x, bits, group): return x * bits\n")
+    def test_what_cannot_be_mapped_is_answered_with_a_call_and_an_adapter_that_run(self):
+        path = self.write("quantised.py", "def quantised_sum(x, bits, n_ranks, group):\n"
+                          "    return x * bits * n_ranks\n")
         text = self.assert_error(f"all_reduce=python:{path}:quantised_sum", "`bits` is not known")
-        lines = text.splitlines()
-        code = "\n".join(lines[1:-1]).replace("bits=...", "bits=8")
-        self.write("adapters.py", code)
-        subject = load_subject(lines[-1].partition("--subject ")[2])
-        value = subject(call("all_reduce", ranks=(0,), rank=0), X)
-        self.assertTrue(torch.equal(value, 8 * X))
+        lines = text.replace("bits=...", "bits=8").splitlines()
+        written = shlex.split(lines[2])[1]
+        self.assertIn("quantised_sum(x, bits=8, n_ranks=world_size, group=group)", written)
+        self.write("adapters.py", "\n".join(lines[5:-1]).replace("group.size()", "2"))
+        for subject in (written, lines[-1].partition("--subject ")[2]):
+            value = load_subject(subject)(call("all_reduce"), X)
+            self.assertTrue(torch.equal(value, 16 * X), subject)
+
+    def test_the_call_that_is_shown_runs_for_methods_modules_and_lists(self):
+        path = self.write("several.py", """
+            import torch
+
+            class Comm:
+                def total(self, x, bits): return x * bits
+
+            class Sum(torch.nn.Module):
+                def __init__(self, bits):
+                    super().__init__()
+                    self.bits = bits
+
+                def forward(self, x): return x * self.bits
+
+            def chunked(tensors, bits): return tensors[0] * bits
+            """)
+        for kind, name, value in (("all_reduce", "Comm.total", 8 * X), ("all_reduce", "Sum", 8 * X),
+                                  ("reduce_scatter", "chunked", 8 * X[:3])):
+            text = self.assert_error(f"{kind}=python:{path}:{name}", "Write the call out")
+            written = shlex.split(text.splitlines()[2])[1]
+            subject = load_subject(written.replace("(...)", "()").replace("...", "8"))
+            self.assertTrue(torch.equal(subject(call(kind), X), value), written)
 
     def test_adapters_of_files_that_cannot_be_imported_by_name_go_into_them(self):
         path = self.write("my-model.py", "def f(x, bits): return x\n")

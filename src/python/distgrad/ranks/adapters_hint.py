@@ -1,6 +1,8 @@
-"""The adapter that a message shows to who names a function whose arguments are not known."""
+"""What a message shows to who names a function whose arguments are not known: the call written out,
+and an adapter."""
 
 import inspect
+import shlex
 
 
 def is_required(slot):
@@ -23,11 +25,17 @@ _HANDED_ON = {
     "outputs": (None, "torch.empty_like(x)")}
 
 
+# What the same is in a call that is written out, where that has a name for it.
+_WRITTEN_OUT = {"ranks": "ranks", "size": "world_size", "rank": "rank", "group_name": "group_name",
+                "global_rank": "global_rank", "async": "async_op", "average": "average",
+                "gather_dim": "gather_dim", "outputs": "output", "chunks": "tensors"}
+
+
 def adapter_text(binding, place, owner=""):
-    """The end of a message: the adapter to paste, with what is known filled in and `...` for what
-    is not. `owner`: the class whose method it is."""
+    """The end of a message: the call, and the adapter, to paste, with what is known filled in and
+    `...` for what is not. `owner`: the class whose method it is."""
     kind = binding.kind
-    taken, handed = ["x"], []
+    taken, handed, written = ["x"], [], []
     for slot in binding.slots:
         if slot.kind in (inspect.Parameter.VAR_POSITIONAL,
                          inspect.Parameter.VAR_KEYWORD) and slot.source is None:
@@ -40,15 +48,18 @@ def adapter_text(binding, place, owner=""):
         by_position = binding.by_position or (slot.source in ("tensor", "chunks")
                                               and not any("=" in h for h in handed))
         handed.append(text if by_position else f"{slot.name}={text}")
+        of_call = _WRITTEN_OUT.get(slot.source, text)
+        written.append(of_call if by_position else f"{slot.name}={of_call}")
     if not binding.slots:
-        handed = ["x"] + (["..."] if kind != "copy" else [])
+        handed = written = ["x"] + (["..."] if kind != "copy" else [])
     if kind == "send_recv" and "pairs" not in taken:
         taken.append("pairs")
     construct = ", ".join(f"{s.name}=..." for s in binding.constructor if is_required(s))
     made = f"({construct})" if binding.makes_instance else ""
-    name = binding.label.rpartition(":")[2]
+    name = binding.label[len(place) + 1 :]
     if owner:
         name = f"{name.rpartition('.')[0]}(...).{name.rpartition('.')[2]}"
+    subject = f"{kind}=python:{place}:{name}{made}({', '.join(written)})"
     path, _, file = place.rpartition("/")
     stem = file[:-3]
     # What cannot be imported by name gets the adapter into itself
@@ -63,6 +74,8 @@ def adapter_text(binding, place, owner=""):
     call = f"{name}{made}({', '.join(handed)})"
     if "torch." in call:
         imports += "    import torch.distributed\n"
-    return (f". Write an adapter, {where}:\n\n{imports}" + ("\n" if imports else "") +
+    return (f". Write the call out:\n\n    --subject {shlex.quote(subject)}\n\n"
+            f"or, where more is to be done, an adapter, {where}:\n\n{imports}"
+            + ("\n" if imports else "") +
             f"    def {adapter}({', '.join(taken)}):\n        return {call}\n\n"
             f"and name it: --subject {kind}=python:{home}:{adapter}")

@@ -275,9 +275,14 @@ def _function_source(part, call, imports):
     """Of a function of the user's."""
     binding = part._binding
     place, _ = subjects.place_and_name(modes.split_mode(call["subject"])[0])
-    name = binding.label.rpartition(":")[2]
-    function = imports.function(place, name)
-    if binding.makes_instance:
+    name = binding.label[len(place) + 1 :]
+    written_out, defined = getattr(binding.function, "written_out", None), []
+    function = "call" if written_out else imports.function(place, name)
+    if written_out:
+        text = written_out.source(lambda of_module: imports.function(place, of_module))
+        defined = [f"def call({', '.join(slot.name for slot in binding.slots)}):",
+                   f"    return {text}"]
+    elif binding.makes_instance:
         function += f"({_arguments(binding, binding.constructor, call)})"
     elif getattr(binding.function, "__name__", "") == "apply" and not name.endswith("apply"):
         function += ".apply"
@@ -287,7 +292,8 @@ def _function_source(part, call, imports):
     copied = _COPIED if keeps_shape and part.mode != "shared" else []
     made = [line for slot in binding.slots if slot.source == "outputs"
             for line in _outputs(slot, call)]
-    lines = [*copied, *made, f"y = {function}({_arguments(binding, binding.slots, call)})"]
+    arguments = _arguments(binding, binding.slots, call)
+    lines = [*copied, *made, *defined, f"y = {function}({arguments})"]
     if call["is_async"]:
         lines.append("y = waited(y)")
     if made:

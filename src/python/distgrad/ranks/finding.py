@@ -49,10 +49,10 @@ def _answer(functions=(), unnamed=(), built_in=False):
 
 
 def _named(module, place, name):
-    from . import adapters_loading
+    from . import adapters_loading, adapters_written
     from .subjects import kind_of
 
-    adapters_loading.find_name(module, name, place)
+    adapters_loading.find_name(module, adapters_written.called(name), place)
     return {"kind": kind_of(place, name), "name": name, "problem": ""}
 
 

@@ -22,6 +22,7 @@ import torch
 
 from .call import SubjectError
 from .observing import register_first
+from .subject_text import without_calls
 
 MODES = ("checkpoint", "checkpoint-reentrant", "autocast", "async", "compile", "shared")
 
@@ -34,8 +35,9 @@ _MOST_COMPILED = 1 << 12
 
 def split_mode(text):
     """(subject, mode) of "SUBJECT@MODE"; the mode is "" where there is none."""
-    subject, at, mode = text.rpartition("@")
-    if not at or "/" in mode or "." in mode:  # of a path, or of no mode
+    at = without_calls(text).rfind("@")
+    subject, mode = text[:at], text[at + 1 :]
+    if at < 0 or "/" in mode or "." in mode:  # of a path, or of no mode
         return text, ""
     if mode not in MODES:
         raise SubjectError(

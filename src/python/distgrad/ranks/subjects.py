@@ -2,6 +2,7 @@
 
     python:MODULE:NAME     python:FILE.py:NAME     a function, an autograd.Function's apply, a
                            Module; NAME may be dotted
+    python:MODULE:NAME(ARGUMENTS)...               a call written out, as adapters_written.py has it
     python:MODULE          python:FILE.py          each collective looked up by name
     python:reference       python:in_place         the built-in ones, in this interpreter
     KIND=SUBJECT+KIND=SUBJECT                      each for one collective; `reference` runs the
@@ -14,8 +15,10 @@ import functools
 import inspect
 import re
 
-from . import adapters, adapters_loading, adapters_names, adapters_torch, built_in, modes
+from . import (adapters, adapters_loading, adapters_names, adapters_torch, adapters_written,
+               built_in, modes)
 from .call import NotOffered, SubjectError
+from .subject_text import without_calls
 
 _ASSIGNED = re.compile(r"(?:^|\+)(" + "|".join(adapters_names.KINDS) + r")=")
 BUILT_IN = {"reference": built_in.reference, "in_place": built_in.in_place}
@@ -23,7 +26,7 @@ BUILT_IN = {"reference": built_in.reference, "in_place": built_in.in_place}
 
 def load_subject(text):
     """The subject that `text` names. Raises SubjectError."""
-    assigned = list(_ASSIGNED.finditer(text))
+    assigned = list(_ASSIGNED.finditer(without_calls(text)))
     setups = {}  # by module, so that one that serves two kinds is set up once
     if not assigned or assigned[0].start() != 0:
         kind, part = _load_part(text, None, setups)
@@ -231,8 +234,10 @@ def _load_part(text, kind, setups):
     setup = setups.setdefault(module.__name__, _Setup(module, place))
     if name is None:
         return kind, _Module(module, place, setup, mode)
-    target = adapters_loading.find_name(module, name, place)
+    target = adapters_loading.find_name(module, adapters_written.called(name), place)
     kind = kind or kind_of(place, name)
+    if adapters_written.is_written_out(name):
+        return kind, _Function(bind_written(name, kind, module, place), setup, mode)
     if (adapters_torch.is_plain_function(target)
             and adapters_names.kind_called(target.__name__) == kind):
         return kind, _BuiltIn("in_place", mode)
@@ -240,26 +245,28 @@ def _load_part(text, kind, setups):
 
 
 def place_and_name(text):
-    """("FILE.py" or "MODULE", "NAME" or None) of "python:PLACE:NAME"."""
+    """("FILE.py" or "MODULE", "NAME", a call written out or None) of "python:PLACE:NAME"."""
     rest = text[len("python:"):]
-    file, ending, name = rest.partition(".py:")
+    plain = without_calls(text)[len("python:"):]
+    file, ending, _ = plain.partition(".py:")
     if ending:
-        place = file + ".py"
-    elif rest.endswith(".py"):
+        end = len(file) + len(".py")
+    elif plain.endswith(".py"):
         return rest, None
     else:
-        place, colon, name = rest.partition(":")
-        if not colon:
-            name = None
-    if not place or name == "" or (name and not all(part.isidentifier()
-                                                    for part in name.split("."))):
+        end = plain.find(":")
+        if end < 0:
+            return rest, None
+    place, name = rest[:end], rest[end + 1 :]
+    named = adapters_written.called(name)
+    if not place or not all(part.isidentifier() for part in named.split(".")):
         raise SubjectError(f"{text!r} is not of the form python:MODULE:NAME or python:FILE.py:NAME")
     return place, name
 
 
 def kind_of(place, name):
     """The kind that the function's name says."""
-    kind = adapters_names.kind_called(name.rpartition(".")[2])
+    kind = adapters_names.kind_called(adapters_written.called(name).rpartition(".")[2])
     if kind is None:
         raise SubjectError(_unknown_kind(place, name))
     return kind
@@ -272,9 +279,16 @@ def bind(target, kind, place, name):
             or adapters.bind(target, kind, label, place))
 
 
+def bind_written(text, kind, module, place):
+    """Likewise of a call written out."""
+    function = adapters_written.function_of(text, kind, module, place)
+    return adapters.bind(function, kind, f"{place}:{text}", place)
+
+
 def _unknown_kind(place, name):
     """A single function whose name is no kind's: which one it stands for has to be said."""
-    words = [adapters_names.plain_name(part) for part in name.split(".")]
+    words = [adapters_names.plain_name(part)
+             for part in adapters_written.called(name).split(".")]
     kinds = [k for k, known in adapters_names.KIND_NAMES.items()
              if any(w == k or w in known for w in words)]
     return (f"the name of {place}:{name} does not say which collective it is: write"
