@@ -366,7 +366,7 @@ class Explaining {
   ParameterResult r_;
 };
 
-constexpr std::array<ExplanationRow, 18> kRows = {{
+constexpr std::array<ExplanationRow, 18> kExplanations = {{
     {Explanation::kRight, "right", {}, ""},
     {Explanation::kNoise, "noise", {}, ""},
     {Explanation::kClose, "close", "precision",
@@ -406,7 +406,7 @@ constexpr std::array<ExplanationRow, 18> kRows = {{
 }  // namespace
 
 const ExplanationRow& row_of(Explanation explanation) {
-  return kRows[static_cast<std::size_t>(explanation)];
+  return kExplanations[static_cast<std::size_t>(explanation)];
 }
 
 ParameterResult explain(const Parameter& parameter, const ExplainContext& context) {

@@ -26,7 +26,7 @@ namespace {
 
 constexpr int kKeptRanks = 24;      // idle ranks that are kept for a world size to come back
 constexpr int kMaxZygotesLost = 3;  // in a row, without a case being completed
-constexpr std::int64_t kLoadNs =
+constexpr std::int64_t kZygoteLoadNs =
     std::int64_t{300} * 1'000'000'000;  // for a zygote to say that it is ready, on a busy machine
 
 // Filling up costs a system call a rank: not with every reply, but before the workers run out.
@@ -327,7 +327,8 @@ void WorkerPool::serve_zygotes() {
       replace_zygote(zygotes_[i], why);
     } else if (zygotes_[i]->has_ended()) {
       replace_zygote(zygotes_[i], "");
-    } else if (!zygotes_[i]->is_ready() && monotonic_ns() > zygotes_[i]->started_ns() + kLoadNs) {
+    } else if (!zygotes_[i]->is_ready() &&
+               monotonic_ns() > zygotes_[i]->started_ns() + kZygoteLoadNs) {
       throw SystemError(zygotes_[i]->command()[0] + " does not get ready");
     }
   }
