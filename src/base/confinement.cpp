@@ -23,12 +23,12 @@ namespace {
 struct MountAttributes {
   std::uint64_t set, clear, propagation, user_namespace;
 };
-constexpr long kMountSetattr = 442;  // on all architectures; newer than some headers
+constexpr long kMountSetattrCall = 442;  // on all architectures; newer than some headers
 constexpr std::uint64_t kReadOnly = 1, kNoDevices = 4;
 constexpr unsigned kRecursive = 0x8000;
 
 bool change_mount(const char* path, unsigned flags, MountAttributes attributes) {
-  return syscall(kMountSetattr, AT_FDCWD, path, flags, &attributes, sizeof attributes) == 0;
+  return syscall(kMountSetattrCall, AT_FDCWD, path, flags, &attributes, sizeof attributes) == 0;
 }
 
 // Mounted upon itself it may have other attributes than what it lies in. Where there is none, there

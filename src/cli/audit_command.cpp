@@ -34,7 +34,7 @@
 namespace distgrad {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kAuditExamples =
     "Examples:\n"
     "  distgrad audit python:torch.distributed.nn.functional\n"
     "  distgrad audit all_gather=python:my_layers.py:GatherLayer.apply --out failing\n"
@@ -234,7 +234,7 @@ ExitCode audit_command(const Arguments& arguments) {
   add_options(app, options);
   const ReportOptions report_options(app, "--json");
   const GuardOptions guards(app);
-  describe(app, kExamples);
+  describe(app, kAuditExamples);
   if (const auto done = parse_arguments(app, arguments)) return *done;
   const std::vector<ReportFile> files = report_options.files("audit");
   guards.apply("audit");

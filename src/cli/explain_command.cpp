@@ -23,7 +23,7 @@
 namespace distgrad {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kExplainExamples =
     "Examples:\n"
     "  distgrad explain 'scenarios/debate/all_reduce_sum.json:subject=in_place'\n"
     "  distgrad explain mine/gather.json --subject torch_nn --world-size 3\n";
@@ -57,7 +57,7 @@ std::optional<ExitCode> check_arguments(const Arguments& arguments) {
   const GuardOptions guards(app);  // run's apply them
   app.add_flag("--full", flag, "show all ranks and elements");
   option("--color", "WHEN", "auto, always or never");
-  describe(app, kExamples);
+  describe(app, kExplainExamples);
   return parse_arguments(app, arguments);
 }
 

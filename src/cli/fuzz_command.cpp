@@ -31,7 +31,7 @@
 namespace distgrad {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kFuzzExamples =
     "Examples:\n"
     "  distgrad fuzz --seconds 60\n"
     "  distgrad fuzz --subject torch_nn --collective all_reduce --seed 1 --count 500\n"
@@ -324,7 +324,7 @@ ExitCode fuzz_command(const Arguments& arguments) {
   add_options(app, options, lists);
   const ReportOptions report_options(app);
   const GuardOptions guards(app);
-  describe(app, kExamples);
+  describe(app, kFuzzExamples);
   if (const auto done = parse_arguments(app, arguments)) return *done;
   guards.apply("fuzz");
   options.fuzz.seed = read_seed(lists.seed);

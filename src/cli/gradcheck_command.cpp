@@ -18,7 +18,7 @@
 namespace distgrad {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kGradcheckExamples =
     "Without --ranks, under torchrun, srun or mpirun, it joins their ranks.\n"
     "Exit code 0: right, 1: wrong, 2: bad arguments, 3: a rank raised, died or\n"
     "hung, or nothing could be judged.\n"
@@ -91,7 +91,7 @@ ExitCode gradcheck_command(const Arguments& arguments) {
   app.add_option("--json", json, "the report as JSON; - is standard output")->type_name("FILE");
   app.add_option("--python", python, "the interpreter; its torch runs the function")
       ->type_name("PATH");
-  describe(app, kExamples);
+  describe(app, kGradcheckExamples);
   if (const auto done = parse_arguments(app, arguments)) return *done;
   Interpreters interpreters;
   std::vector<std::string> command = {interpreters.find(python).path, "-m", "distgrad.gradcheck"};

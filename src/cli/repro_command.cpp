@@ -34,7 +34,7 @@
 namespace distgrad {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kReproExamples =
     "Examples:\n"
     "  distgrad repro 'mine/gather.json:subject=simclr,world_size=2' -o repro.py\n"
     "  distgrad repro --shrink mine/gather.json --subject torch_nn\n";
@@ -81,7 +81,7 @@ std::variant<ReproOptions, ExitCode> parse_repro_options(const Arguments& argume
   bool allow_code = false;
   app.add_flag("--allow-code", allow_code, "run code that the scenario file names");
   const GuardOptions guards(app);
-  describe(app, kExamples);
+  describe(app, kReproExamples);
   if (const auto done = parse_arguments(app, arguments)) return *done;
   guards.apply("repro");
   if (allow_code) for_run.push_back("--allow-code");

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "diagnose/phrases.h"
+#include "diagnose/sync_findings.h"
 #include "gradients/closeness.h"
 
 namespace distgrad {
@@ -60,12 +61,6 @@ bool sum_is_truth(const Evidence& evidence, std::size_t i) {
     if (!difference(part.value->values(), g.truth_full->values(), bound).equal) return false;
   }
   return true;
-}
-
-bool has_invariant_axis(const Input& input) {
-  return std::any_of(input.layout.begin(), input.layout.end(), [](const AxisLayout& entry) {
-    return entry.layout.kind == Layout::Kind::kInvariant;
-  });
 }
 
 }  // namespace

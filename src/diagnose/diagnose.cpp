@@ -229,7 +229,7 @@ class Diagnosis {
     const Objective& objective = evidence_.which().objective;
     const auto run_weights = backward_weights(program, objective, evidence_.divides_replicated());
     if (const auto values =
-            probed(machine_, program, Detail::kDirection,
+            probed(machine_, program, ProbeDetail::kDirection,
                    backward_weights(program, objective, true), run_weights, evidence_.simulation()))
       parting = values->parting_steps(program);
     std::erase(parting, "");

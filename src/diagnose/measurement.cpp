@@ -26,9 +26,9 @@ Joint nothing(const CallOnRanks& seen) {
 
 // Integers that are no 0, of few bits, so that sums of them are exact in every dtype but the
 // narrowest; or of as many bits as the dtype has, which no narrower one keeps.
-class Numbers {
+class DTypeNumbers {
  public:
-  explicit Numbers(DType dtype) : bits_(traits(dtype).significand_bits) {}
+  explicit DTypeNumbers(DType dtype) : bits_(traits(dtype).significand_bits) {}
 
   double few() { return signed_number(1, 9); }
   double wide() {
@@ -81,7 +81,7 @@ void add_units(Measurement& m) {
   m.is_basis = true;
 }
 
-void add_pieces(Measurement& m, Numbers& numbers) {
+void add_pieces(Measurement& m, DTypeNumbers& numbers) {
   for (std::size_t r = 0; r < m.world_size(); ++r)
     for (std::size_t p = 0; p < m.pieces.outputs[r].size(); ++p) {
       m.probes.push_back({r, p, false, 0});
@@ -93,7 +93,7 @@ void add_pieces(Measurement& m, Numbers& numbers) {
 // The joint cotangents behind the columns: by these names.
 enum JointCotangent : std::size_t { kTotal, kWide, kAgain, kJointCotangents };
 
-void add_joint(Measurement& m, Numbers& numbers) {
+void add_joint(Measurement& m, DTypeNumbers& numbers) {
   m.cotangents.push_back(sum_of(m.cotangents, m.probes.size()));
   m.cotangents.push_back(everywhere(*m.seen, [&] { return numbers.wide(); }));
   m.cotangents.push_back(m.cotangents[m.first_joint() + kTotal]);
@@ -189,7 +189,7 @@ Measurement begun(const Program& program, const CallOnRanks& seen) {
   return m;
 }
 
-std::optional<Measurement> finished(Machine& machine, Measurement m, Numbers& numbers) {
+std::optional<Measurement> finished(Machine& machine, Measurement m, DTypeNumbers& numbers) {
   if (m.probes.empty()) return std::nullopt;
   add_joint(m, numbers);
   auto answer = measured_responses(machine, *m.program, *m.seen, m.cotangents);
@@ -248,7 +248,7 @@ std::optional<Measurement> measured(Machine& machine, const Program& program,
   const std::size_t pieces = pieces_in(m.pieces.outputs);
   if (pieces > kMostProbes || (pieces + kJointCotangents) * largest_tensor(seen) > kMostNumbers)
     return std::nullopt;
-  Numbers numbers(program.dtype);
+  DTypeNumbers numbers(program.dtype);
   add_pieces(m, numbers);
   return finished(machine, std::move(m), numbers);
 }
@@ -258,7 +258,7 @@ std::optional<Measurement> measured_by_element(Machine& machine, const Program& 
   const std::size_t units = elements_of_outputs(seen);
   if (units > kMostUnits || units * largest_tensor(seen) > kMostNumbers) return std::nullopt;
   Measurement m = begun(program, seen);
-  Numbers numbers(program.dtype);
+  DTypeNumbers numbers(program.dtype);
   add_units(m);
   return finished(machine, std::move(m), numbers);
 }

@@ -11,7 +11,7 @@ namespace distgrad {
 namespace {
 
 constexpr std::size_t kShownElements = 6;
-constexpr std::size_t kShownRanks = 8;
+constexpr std::size_t kListedRanks = 8;
 
 // Whether all that differs is zero, as off the root of a reduce, while some rank has what it
 // should.
@@ -67,7 +67,8 @@ std::string enumeration(const std::vector<std::string>& words) {
 std::string on_ranks(const std::vector<int>& ranks, int world_size) {
   if (static_cast<int>(ranks.size()) == world_size)
     return world_size == 1 ? "on rank 0" : "on every rank";
-  if (ranks.size() > kShownRanks) return fmt::format("on {} of {} ranks", ranks.size(), world_size);
+  if (ranks.size() > kListedRanks)
+    return fmt::format("on {} of {} ranks", ranks.size(), world_size);
   std::vector<std::string> words;
   for (const int rank : ranks) words.push_back(std::to_string(rank));
   return fmt::format("on {} {}", ranks.size() == 1 ? "rank" : "ranks", enumeration(words));

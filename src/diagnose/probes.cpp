@@ -77,7 +77,7 @@ ByRank directions_like(const ByRank& values) {
 // The program with its zeros.
 class WithZeros {
  public:
-  WithZeros(const Program& program, Detail detail, const std::map<std::string, ByRank>& inputs,
+  WithZeros(const Program& program, ProbeDetail detail, const std::map<std::string, ByRank>& inputs,
             const std::vector<StepValue>& values)
       : program_(program), detail_(detail) {
     program_.truth.clear();
@@ -115,12 +115,12 @@ class WithZeros {
            const ByRank& value) {
     ByRank zero;
     for (const Array& array : value) {
-      zero.push_back(detail_ == Detail::kElements ? zeros(array.shape()) : Array::scalar(0));
+      zero.push_back(detail_ == ProbeDetail::kElements ? zeros(array.shape()) : Array::scalar(0));
       elements_ += zero.back().size();
     }
     std::string term = unused_name(program_, "zero_at_" + name);
     program_.inputs.push_back(local_input(term, std::move(zero), true));
-    if (detail_ == Detail::kDirection) {
+    if (detail_ == ProbeDetail::kDirection) {
       const std::string direction = unused_name(program_, "direction_at_" + name);
       program_.inputs.push_back(local_input(direction, directions_like(value), false));
       term += " * " + direction;
@@ -151,7 +151,7 @@ class WithZeros {
   }
 
   Program program_;
-  Detail detail_;
+  ProbeDetail detail_;
   std::vector<ProbedValue> probed_;  // by name, in the order of the inputs that want a gradient
   std::map<std::string, ByRank> values_;  // of those that have a zero
   std::int64_t elements_ = 0;
@@ -229,7 +229,7 @@ std::vector<std::string> Probed::parting_steps(const Program& program) const {
   return steps;
 }
 
-std::optional<Probed> probed(Machine& machine, const Program& program, Detail detail,
+std::optional<Probed> probed(Machine& machine, const Program& program, ProbeDetail detail,
                              const std::vector<double>& truth_weights,
                              const std::vector<double>& run_weights, const Simulation& simulation) {
   Probed result;

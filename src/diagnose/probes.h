@@ -15,7 +15,7 @@ namespace distgrad {
 
 // Of a cotangent, all elements or, for what is large or slow to measure, one number a rank: the
 // product with a direction that is the same for the truth and the ranks.
-enum class Detail { kElements, kDirection };
+enum class ProbeDetail { kElements, kDirection };
 
 // By rank: an array each.
 struct ProbedValue {
@@ -40,7 +40,7 @@ struct Probed {
 // Runs and simulates once more, or where the truth is measured measures once more. `truth_weights`
 // and `run_weights` by rank; the simulation is the program's own.
 // Nothing where it cannot be told: too many elements to measure, a run that fails.
-std::optional<Probed> probed(Machine&, const Program&, Detail,
+std::optional<Probed> probed(Machine&, const Program&, ProbeDetail,
                              const std::vector<double>& truth_weights,
                              const std::vector<double>& run_weights, const Simulation&);
 

@@ -249,12 +249,6 @@ std::vector<Finding> findings_for(const Evidence& evidence, const std::vector<Mi
   return findings;
 }
 
-bool has_invariant_axis(const Input& input) {
-  return std::any_of(input.layout.begin(), input.layout.end(), [](const AxisLayout& entry) {
-    return entry.layout.kind == Layout::Kind::kInvariant;
-  });
-}
-
 // What each rank's backward gives of each input where every collective's is its adjoint.
 std::optional<std::vector<Gradient>> adjoint_shares(Machine& machine, const Evidence& evidence) {
   SimulateRequest request;
@@ -272,6 +266,12 @@ std::optional<std::vector<Gradient>> adjoint_shares(Machine& machine, const Evid
 }
 
 }  // namespace
+
+bool has_invariant_axis(const Input& input) {
+  return std::any_of(input.layout.begin(), input.layout.end(), [](const AxisLayout& entry) {
+    return entry.layout.kind == Layout::Kind::kInvariant;
+  });
+}
 
 std::vector<Finding> sync_findings(const Evidence& evidence, const DistributedRun& run,
                                    const std::optional<Scaling>& scaling) {

@@ -11,6 +11,8 @@
 
 namespace distgrad {
 
+bool has_invariant_axis(const Input&);
+
 // Where what the ranks hold is not what the program's `sync` makes of what backward gave them: the
 // mistake that does it (diagnose/sync_mistakes.h), or that it is none of these. Inputs that share
 // one are reported together.

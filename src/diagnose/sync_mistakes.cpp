@@ -109,7 +109,7 @@ Lists lists_of_group(const Program& program, const std::string& name) {
   return world;
 }
 
-std::set<std::set<int>> members(const Lists& lines) {
+std::set<std::set<int>> line_sets(const Lists& lines) {
   std::set<std::set<int>> all;
   for (const auto& line : lines) all.insert(std::set<int>(line.begin(), line.end()));
   return all;
@@ -243,10 +243,10 @@ std::vector<std::string> sync_mistakes_of(const Program& program, const Input& i
       propose(Kind::kOtherOp);
       propose(r.how == Input::Sync::kSum ? Kind::kTwice : Kind::kDivided);
     }
-    std::set<std::set<std::set<int>>> known = {members(r.lines)};
+    std::set<std::set<std::set<int>>> known = {line_sets(r.lines)};
     const auto propose_group = [&](const std::string& name) {
       const Lists lists = lists_of_group(program, name);
-      if (largest(lists) > 1 && known.insert(members(lists)).second) propose(Kind::kGroup, name);
+      if (largest(lists) > 1 && known.insert(line_sets(lists)).second) propose(Kind::kGroup, name);
     };
     for (const Group& group : program.groups) propose_group(group.name);
     propose_group(std::string(kWorld));

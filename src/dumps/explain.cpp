@@ -367,7 +367,7 @@ class Explaining {
   ParameterResult r_;
 };
 
-constexpr std::array<ExplanationRow, 18> kRows = {{
+constexpr std::array<ExplanationRow, 18> kExplanations = {{
     {Explanation::kRight, "right", {}, ""},
     {Explanation::kNoise, "noise", {}, ""},
     {Explanation::kClose, "close", "precision",
@@ -407,7 +407,7 @@ constexpr std::array<ExplanationRow, 18> kRows = {{
 }  // namespace
 
 const ExplanationRow& row_of(Explanation explanation) {
-  return kRows[static_cast<std::size_t>(explanation)];
+  return kExplanations[static_cast<std::size_t>(explanation)];
 }
 
 ParameterResult explain(const Parameter& parameter, const ExplainContext& context) {

@@ -50,7 +50,7 @@ std::string content(const fs::path& file) {
   if (status.st_uid != geteuid() || (status.st_mode & 077) != 0)
     refuse(file, "others can read it: chmod 600");
   std::string text(4096, '\0');
-  const ssize_t n = read(fd.get(), text.data(), text.size());
+  const ssize_t n = ::read(fd.get(), text.data(), text.size());
   text.resize(static_cast<std::size_t>(std::max<ssize_t>(n, 0)));
   if (text.size() < kShortest) refuse(file, "is too short");
   return text;

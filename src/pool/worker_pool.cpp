@@ -28,7 +28,7 @@ namespace {
 
 constexpr int kKeptRanks = 24;      // idle ranks that are kept for a world size to come back
 constexpr int kMaxZygotesLost = 3;  // in a row, without a case being completed
-constexpr std::int64_t kLoadNs =
+constexpr std::int64_t kZygoteLoadNs =
     std::int64_t{300} * 1'000'000'000;  // for a zygote to say that it is ready, on a busy machine
 constexpr std::int64_t kImportNs =
     std::int64_t{900} * 1'000'000'000;  // for the user's code besides, after which it gives that up
@@ -346,7 +346,7 @@ void WorkerPool::serve_zygotes() {
     } else if (zygotes_[i]->has_ended()) {
       replace_zygote(zygotes_[i], "");
     } else if (!zygotes_[i]->is_ready() &&
-               monotonic_ns() > zygotes_[i]->started_ns() + kLoadNs +
+               monotonic_ns() > zygotes_[i]->started_ns() + kZygoteLoadNs +
                                     (imports_text(i).empty() ? 0 : kImportNs)) {
       throw SystemError(zygotes_[i]->command()[0] + " does not get ready");
     }

@@ -38,8 +38,8 @@ std::vector<std::pair<std::string, std::string>> environment() {
 
 constexpr int kEndMs = 5000;  // it only has to kill and reap
 // How long a request to fork may wait: of one that is stopped, and of one that is only slow.
-constexpr std::int64_t kStoppedNs = std::int64_t{2} * 1'000'000'000;
-constexpr std::int64_t kLookNs = std::int64_t{1} * 1'000'000'000;
+constexpr std::int64_t kForkStoppedNs = std::int64_t{2} * 1'000'000'000;
+constexpr std::int64_t kForkLookNs = std::int64_t{1} * 1'000'000'000;
 constexpr std::int64_t kForkNs = std::int64_t{60} * 1'000'000'000;
 
 std::shared_ptr<const UniqueFd> shared(UniqueFd fd) {
@@ -151,7 +151,7 @@ void ZygoteProcess::take(ZygoteEvent event) {
 std::map<std::uint64_t, WorkerSeen> ZygoteProcess::look(const std::vector<std::uint64_t>& workers) {
   for (const std::uint64_t worker : workers) control_->queue(encode(LookAtWorker{worker}));
   std::map<std::uint64_t, WorkerSeen> seen;
-  const std::int64_t end = monotonic_ns() + kLookNs;
+  const std::int64_t end = monotonic_ns() + kForkLookNs;
   for (std::int64_t now = monotonic_ns(); seen.size() < workers.size() && !has_ended_ && now < end;
        now = monotonic_ns()) {
     control_->flush(Wait::kNo);
@@ -173,7 +173,7 @@ void ZygoteProcess::answered(std::uint64_t worker) {
 std::string ZygoteProcess::why_silent() const {
   if (!is_ready() || has_ended_ || unforked_.empty()) return "";
   const std::int64_t silent = monotonic_ns() - std::max(waiting_since_ns_, started_ns_);
-  if (silent > kStoppedNs && pid_ > 0 && process_state(pid_) == 'T') return "was stopped";
+  if (silent > kForkStoppedNs && pid_ > 0 && process_state(pid_) == 'T') return "was stopped";
   return silent > kForkNs ? "does not answer" : "";
 }
 

@@ -24,7 +24,7 @@ constexpr std::size_t kOutputBytes = 4096;  // of a rank, the last
 constexpr std::size_t kOutputRanks = 16;
 constexpr std::size_t kMessageBytes = 16384;
 constexpr std::size_t kLosses = 64;
-constexpr std::size_t kNotes = 40;  // of a kind: warnings, bounds, composed collectives
+constexpr std::size_t kNotesOfAKind = 40;  // of a kind: warnings, bounds, composed collectives
 constexpr int kDigits = 9;
 
 // With as few digits as a reader wants to see.
@@ -251,7 +251,7 @@ Json warnings_json(const CaseResult& r, Json& left_out, SharedTexts& texts) {
   }
   Json warnings = Json::array();
   for (const auto& [text, ranks] : by_text) {
-    if (warnings.size() == kNotes) break;
+    if (warnings.size() == kNotesOfAKind) break;
     warnings.push_back({ranks_text(ranks), texts.add(text.substr(0, kMessageBytes))});
   }
   if (warnings.size() < by_text.size())
@@ -262,10 +262,10 @@ Json warnings_json(const CaseResult& r, Json& left_out, SharedTexts& texts) {
 
 Json lines_json(const std::vector<std::string>& lines, SharedTexts& texts) {
   Json list = Json::array();
-  for (std::size_t i = 0; i < std::min(lines.size(), kNotes); ++i)
+  for (std::size_t i = 0; i < std::min(lines.size(), kNotesOfAKind); ++i)
     list.push_back(texts.add(lines[i]));
-  if (lines.size() > kNotes)
-    list.push_back(texts.add(fmt::format("... and {} more", lines.size() - kNotes)));
+  if (lines.size() > kNotesOfAKind)
+    list.push_back(texts.add(fmt::format("... and {} more", lines.size() - kNotesOfAKind)));
   return list;
 }
 

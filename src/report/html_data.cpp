@@ -155,7 +155,7 @@ std::size_t status_index(const CaseResult& r) {
   return *r.as_expected ? 2 : 0;
 }
 
-double largest_error(const CaseResult& r) {
+double largest_relative_error(const CaseResult& r) {
   const double error = badness(r).second;
   return error < 1e300 ? error : 1e300;  // JSON has no infinity
 }
@@ -188,7 +188,7 @@ Json case_row(const CaseResult& r, const Place& details, Tables& tables) {
           finding.empty() ? -1 : static_cast<int>(tables.findings.of(finding)),
           tables.subjects.of(r.which.subject),
           tables.headlines.of(headline(r)),
-          largest_error(r),
+          largest_relative_error(r),
           r.elapsed_s,
           details.piece,
           details.index};

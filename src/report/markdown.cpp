@@ -23,8 +23,8 @@ constexpr std::size_t kReserve = 20'000;
 constexpr std::size_t kShownInFull = 20;  // cases; a page that somebody still reads
 constexpr std::size_t kLongestPrinted = 16'000;
 constexpr std::size_t kLongestLine = 400;
-constexpr std::size_t kReasons = 20;   // for skipped and for disputed cases
-constexpr std::size_t kProblems = 50;  // of invalid files
+constexpr std::size_t kReasons = 20;       // for skipped and for disputed cases
+constexpr std::size_t kInvalidFiles = 50;  // of invalid files
 
 // --- Text in Markdown ---
 
@@ -110,7 +110,7 @@ std::string counts(const Report& report) {
 std::string problems(const Report& report) {
   if (report.invalid.empty()) return {};
   std::string out = "### Files and subjects that cannot be used\n\n";
-  const std::size_t shown = std::min(kProblems, report.invalid.size());
+  const std::size_t shown = std::min(kInvalidFiles, report.invalid.size());
   for (std::size_t i = 0; i < shown; ++i) {
     InvalidFile f = report.invalid[i];
     f.caret.clear();  // it shows a place in a line of code

@@ -9,7 +9,7 @@ namespace distgrad {
 namespace {
 
 constexpr std::size_t kLongestValue = 400;  // bytes
-constexpr int kDigits = 9;
+constexpr int kProgramDigits = 9;
 
 std::string cut(std::string text) {
   if (text.size() <= kLongestValue) return text;
@@ -20,7 +20,7 @@ std::string cut(std::string text) {
 std::string value_text(const Array& array) {
   if (array.size() > static_cast<std::int64_t>(kLongestValue))
     return fmt::format("a value of shape {}", index_text(array.shape()));
-  return cut(array_text(array, kDigits));
+  return cut(array_text(array, kProgramDigits));
 }
 
 std::string value_text(const std::vector<Array>& by_rank) {

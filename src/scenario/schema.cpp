@@ -49,7 +49,7 @@ Json at_least_one(Json object) {
 }
 
 template <class Rows>
-std::vector<std::string> names_of(const Rows& rows) {
+std::vector<std::string> names_in(const Rows& rows) {
   std::vector<std::string> names;
   for (const auto& row : rows) names.emplace_back(row.name);
   return names;
@@ -156,8 +156,8 @@ Json input_definition() {
 Json expectation_definition() {
   Json when =
       object({{"world_size", described(integer(1, kMaxWorldSize), "the number of ranks")},
-              {"dtype", described(words(names_of(kDTypes)), "the case's dtype")},
-              {"backend", described(words(names_of(kBackends)), "what carries the collectives")},
+              {"dtype", described(words(names_in(kDTypes)), "the case's dtype")},
+              {"backend", described(words(names_in(kBackends)), "what carries the collectives")},
               {"torch", described({{"type", "string"}, {"pattern", "^(>=|<=|==|!=|>|<)"}},
                                   "a condition such as >=2.13, or >=2.11,<2.13")}},
              {});
@@ -166,8 +166,8 @@ Json expectation_definition() {
   const Json expectation = object(
       {{"verdict",
         described(words({kVerdicts.begin(), kVerdicts.end()}), "what the case comes to")},
-       {"finding", described(words(names_of(kFindings)), "it is among the findings")},
-       {"collective", described(words(names_of(kCollectives)), "it is the one that is blamed")},
+       {"finding", described(words(names_in(kFindings)), "it is among the findings")},
+       {"collective", described(words(names_in(kCollectives)), "it is the one that is blamed")},
        {"gradients",
         described(map_of(by_rank), "input -> observed gradients by rank, null where missing")},
        {"message", described({{"type", "string"}, {"minLength", 1}},
@@ -186,7 +186,7 @@ Json subjects_schema() {
     kinds += (kinds.empty() ? "" : "|") + std::string(t.name);
   Json schema = map_of(ref("expectation"));
   schema["minProperties"] = 1;
-  schema["propertyNames"] = any_of({words(names_of(subjects())),
+  schema["propertyNames"] = any_of({words(names_in(subjects())),
                                     {{"pattern", "^(python|library):."}},
                                     {{"pattern", "^(" + kinds + ")=."}}});
   return described(schema,
@@ -286,8 +286,8 @@ std::string scenario_schema() {
        {"mesh",
         described(mesh, "axes of the world, the last varies fastest; each is also a group")},
        {"groups", groups_schema()},
-       {"dtype", described(one_or_list(words(names_of(kDTypes))), "float64 where absent")},
-       {"backend", described(one_or_list(words(names_of(kBackends))), "gloo where absent")},
+       {"dtype", described(one_or_list(words(names_in(kDTypes))), "float64 where absent")},
+       {"backend", described(one_or_list(words(names_in(kBackends))), "gloo where absent")},
        {"inputs", described(inputs, "the leaves")},
        {"steps", steps_schema(any_of({ref("expression"), ref("collective"), ref("call")}),
                               "one name each: an expression, a collective or a call")},

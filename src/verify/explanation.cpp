@@ -199,12 +199,12 @@ class Explainer {
   // Code has no way that could be replayed, but the values between its calls can be probed.
   void trace_code(const std::vector<double>& true_weights) {
     if (!c_.comparison || c_.comparison->forward) return;
-    const auto probe = [&](Detail detail) {
+    const auto probe = [&](ProbeDetail detail) {
       return probed(c_.machine, program_, detail, true_weights, run_weights(), c_.simulation);
     };
-    probed_ = probe(Detail::kElements);
+    probed_ = probe(ProbeDetail::kElements);
     const bool has_elements = probed_.has_value();
-    if (!probed_) probed_ = probe(Detail::kDirection);
+    if (!probed_) probed_ = probe(ProbeDetail::kDirection);
     if (!probed_) return;
     truth_.weights = true_weights;
     truth_.losses = c_.simulation.losses;

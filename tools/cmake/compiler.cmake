@@ -16,10 +16,11 @@ if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
     CCACHE_SLOPPINESS=pch_defines,time_macros "${CCACHE_PROGRAM}")
 endif()
 
-# Every target of ours links this one; torch's headers are system headers to it.
+# Every target of ours links this one; torch's headers are system headers to it. Where sources are
+# compiled as one (DISTGRAD_JOINED), a local name may be another source's.
 add_library(distgrad_compile_options INTERFACE)
 target_compile_options(distgrad_compile_options INTERFACE
-  -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wcast-align -Wunused -Wformat=2
+  -Wall -Wextra $<$<NOT:$<BOOL:$<TARGET_PROPERTY:UNITY_BUILD>>>:-Wshadow> -Wnon-virtual-dtor -Woverloaded-virtual -Wcast-align -Wunused -Wformat=2
   -Wimplicit-fallthrough -Wextra-semi
   $<$<BOOL:${DISTGRAD_WERROR}>:-Werror>)
 target_include_directories(distgrad_compile_options INTERFACE

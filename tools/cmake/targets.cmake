@@ -1,6 +1,7 @@
-# distgrad_library(NAME [TORCH] SOURCES a.cpp ... [DEPS target ...])
+# distgrad_library(NAME [TORCH] SOURCES a.cpp ... [APART b.cpp ...] [DEPS target ...])
 #   The static library distgrad_NAME. Headers are included from the root of src:
-#   #include "base/error.h".
+#   #include "base/error.h". APART: those of the sources whose names clash with others' when several
+#   are compiled as one (DISTGRAD_JOINED).
 # distgrad_executable(NAME [TORCH] SOURCES main.cpp ... [DEPS target ...])
 #   The executable NAME in the build tree's bin/, installed. The target `programs` builds all of
 #   them.
@@ -32,9 +33,13 @@ function(distgrad_configure_target target visibility torch)
 endfunction()
 
 function(distgrad_library name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "" "SOURCES;DEPS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "" "SOURCES;APART;DEPS")
   add_library(distgrad_${name} STATIC ${arg_SOURCES})
   distgrad_configure_target(distgrad_${name} PUBLIC ${arg_TORCH} ${arg_DEPS})
+  if(DISTGRAD_JOINED AND NOT arg_TORCH)
+    set_target_properties(distgrad_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+    set_source_files_properties(${arg_APART} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  endif()
 endfunction()
 
 function(distgrad_executable name)
