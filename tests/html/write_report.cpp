@@ -89,7 +89,7 @@ CaseResult failing_case(int i) {
   return r;
 }
 
-ValueTrace way(const CaseResult& r) {
+ValueTrace trace_of_case(const CaseResult& r) {
   Explanation e;
   const auto of = [&](const char* title, ExplainedValue::Kind kind, bool wrong) {
     ExplainedValue v{.kind = kind,
@@ -124,14 +124,15 @@ int main(int argc, char** argv) {
   Report report;
   report.command = "distgrad run mine --html report.html";
   report.torch = "2.15.0";
-  std::map<std::string, ValueTrace> ways;
+  std::map<std::string, ValueTrace> traces;
   for (int i = 0; i < std::atoi(argv[1]); ++i) {
     report.cases.push_back(failing_case(i));
-    if (ways.size() < 200) ways.emplace(report.cases.back().which.id, way(report.cases.back()));
+    if (traces.size() < 200)
+      traces.emplace(report.cases.back().which.id, trace_of_case(report.cases.back()));
   }
   report.summary = summary_of(report.cases);
   FormatContext context;
-  context.ways = &ways;
+  context.traces = &traces;
   const std::string html = html_report(report, context);
   std::puts("writing");
   std::fflush(stdout);
