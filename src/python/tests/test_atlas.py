@@ -1,6 +1,7 @@
 """tools/atlas: its rows are what they say, and what it writes is what the audit measured. Of the
 audits only two of torch's run here, which need no network."""
 
+import ast
 import importlib.util
 import json
 import os
@@ -42,6 +43,10 @@ class Atlas(unittest.TestCase):
             for row in package.rows:
                 self.assertLessEqual(row.adapter_lines, 5, row.place)
                 self.assertRegex(row.function, r"^[\w.]+:[\w.]+$")
+                if row.call:
+                    ast.parse(row.call, mode="eval")
+                    self.assertEqual(row.place, f"{row.function.partition(':')[0]}:{row.call}")
+                self.assertNotIn("(", row.function + " ".join(row.options))
 
     def test_what_does_not_run_is_told_and_costs_its_row_alone(self):
         rows, pages = part("rows"), part("pages")
@@ -104,6 +109,11 @@ class Atlas(unittest.TestCase):
         changed = part("comparisons").text_of(entries, pages.formula_of).partition("## What ch")[2]
         self.assertIn("| lightly 1.0 | `x̄_r = Σ_k ȳ_k[r]` | sum | dim |", changed)
         self.assertIn("| lightly 2.0 | `x̄_r = 0` | none: no-gradient | dim |", changed)
+        written, adapted = ({**entries[0], **how} for how in ({"call": "f(x, a | b)"},
+                                                              {"adapter_lines": 2}))
+        self.assertIn("3 ran, 1 of them as they are, 1 as a call written out in the row, 1 with an"
+                      " adapter", pages.figures_of([entries[0], written, adapted]))
+        self.assertIn("gather` as `f(x, a \\| b)` | sum", pages.text_of([written]))
         alike = [pages.entry_of(package, of_lightly, {"audit": audit}, "torch-2")
                  for package in (old, new)]
         self.assertNotIn("What changed",
@@ -171,8 +181,9 @@ class Atlas(unittest.TestCase):
                        os.environ["DISTGRAD"], "--torch", environment, "--work", folder, "--only",
                        "torch", "--matching", "DTensor.full_tensor"]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
-            self.assertIn("| `torch.distributed.tensor:DTensor.full_tensor` as `full_tensor` |"
-                          " replicated |", done.stdout, done.stderr)
+            self.assertRegex(done.stdout, r"\| `torch.distributed.tensor:DTensor.full_tensor` as"
+                             r" `DTensor.from_local\(x, .*\).full_tensor\(\)` \| replicated \|",
+                             done.stderr)
             again = subprocess.run(command, capture_output=True, text=True, check=False)
             self.assertEqual((again.stdout, again.stderr), (done.stdout, ""),
                              "it goes on where it ended: nothing runs twice")
