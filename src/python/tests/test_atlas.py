@@ -72,7 +72,7 @@ class Atlas(unittest.TestCase):
         text = pages.text_of(entries)
         self.assertIn("| p 1 | `p:f` as all_gather | not installed: a \\| b |", text)
         self.assertIn("| `p:f` | sum (but see *fails in*) | `x̄_r = Σ_k ȳ_k[r]` | adjoint | V→R |"
-                      " dim | groups |  | its command in the JSON |", text)
+                      " dim | groups |  | none |", text)
         self.assertEqual(
             pages.entry_of(rows.Package("torch", []), row, {"why": "x"}, "torch-2")["version"], "2")
         self.check_what_is_red(pages, rows, audit)
@@ -109,6 +109,17 @@ class Atlas(unittest.TestCase):
         changed = part("comparisons").text_of(entries, pages.formula_of).partition("## What ch")[2]
         self.assertIn("| lightly 1.0 | `x̄_r = Σ_k ȳ_k[r]` | sum | dim |", changed)
         self.assertIn("| lightly 2.0 | `x̄_r = 0` | none: no-gradient | dim |", changed)
+        raises = {**entries[0], "right_for": [], "wrong": True,
+                  "rule": "adjoint, but it raises in backward"}
+        meant = {**raises, "rule": "scaled", "package": "torchrec", "formula": "x̄_r[a] = 1/3 ȳ_a"}
+        for entry, told in ((raises, "| its backward raises (see *fails in*) |"),
+                            (meant, "| no objective by itself: divided by the ranks")):
+            text = pages.text_of([entry])
+            self.assertIn(told, text)
+            self.assertIn("|  |  |\n", text + "\n", "there is nothing to show")
+            self.assertFalse(pages._is_red(entry))
+        self.assertTrue(pages._is_red({**raises, "rule": "scaled"}))
+        self.assertTrue(pages._is_red({**meant, "formula": "x̄_r[a] = 1/9 ȳ_a"}))
         written, adapted = ({**entries[0], **how} for how in ({"call": "f(x, a | b)"},
                                                               {"adapter_lines": 2}))
         self.assertIn("3 ran, 1 of them as they are, 1 as a call written out in the row, 1 with an"
@@ -132,7 +143,7 @@ class Atlas(unittest.TestCase):
         for project, function, script in (line.split() for line in lines if line[0] != "#"):
             self.assertTrue((ROOT / "docs" / "findings" / script).exists(), script)
             if function != "*":
-                self.assertIn((project, function), functions)
+                self.assertIn((project.partition("==")[0], function), functions)
             if "==" in project:
                 self.assertIn(project, releases)
 
@@ -140,7 +151,8 @@ class Atlas(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             atlas = self.tree_of_two_packages(Path(folder))
             kept = {"package": "b", "version": "2", "collective": "all_gather", "function": "b:g",
-                    "options": [], "adapter": "", "adapter_lines": 0, "seconds": 1, "command": "",
+                    "options": [], "adapter": "", "adapter_lines": 0, "call": "", "seconds": 1,
+                    "command": "",
                     "ran": False, "why": "as it was"}
             gone = {**kept, "function": "b:no_subject_any_more"}
             (atlas / "atlas.json").write_text(
