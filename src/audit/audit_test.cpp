@@ -307,8 +307,10 @@ TEST(Judgement, WhatRaisesInBackwardIsNoRefusalUnlessItSaysSo) {
   for (const char* says_so :
        {"RuntimeError: all_reduce of max is not supported in backward",
         "ValueError: Unsupported op: max",
-        "RuntimeError: reduce_scatter_tensor backward only supports 'sum' reduction, got 'avg'"})
+        "RuntimeError: reduce_scatter_tensor backward only supports 'sum' reduction, got 'avg'",
+        "AssertionError: assert x.device.type != 'cpu'\n  File \"a.py\""})
     EXPECT_FALSE(raising(says_so, true).offered) << says_so;
+  EXPECT_TRUE(raising("AssertionError: assert x.shape == y.shape\n  x.is_cuda", true).offered);
 }
 
 // The forward took what it was given: what its backward then does is no refusal, however few cases

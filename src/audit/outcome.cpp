@@ -31,8 +31,12 @@ bool says_that_it_refuses(const TrialResult& t) {
   // says so for them.
   constexpr std::string_view kNoDimension[] = {"0-dim tensor", "zero-dimensional",
                                                "tensor has no dimensions"};
+  constexpr std::string_view kDevices[] = {".is_cuda", ".is_cpu", "device.type"};
   const std::string& message = t.result.error->message;
-  return has_one_of(message, kRefusals) || lacks_its_groups(message) ||
+  const std::string first = first_line(message);
+  const bool asks_for_a_device =
+      first.starts_with("AssertionError: assert ") && has_one_of(first, kDevices);
+  return asks_for_a_device || has_one_of(message, kRefusals) || lacks_its_groups(message) ||
          (t.trial.program == "scalar" && has_one_of(message, kNoDimension));
 }
 

@@ -46,7 +46,7 @@ def text_of(entries, shown):
         rows = [e for e in ran if e["collective"] == kind and re.search(modules, e["function"])]
         parts.append(head + "\n\n" + _table(
             ["function", "version", "measured", "right for"],
-            sorted([_named(e), f"{e['package']} {e['version']}", shown(e),
+            sorted([named(e), f"{e['package']} {e['version']}", shown(e),
                     ", ".join(e["right_for"])] for e in rows)))
     parts.append(_SPMD + "\n\n" + _table(["call", "declared", "measured", "in agreement"],
                                          [_declared(e, shown) for e in ran
@@ -61,18 +61,18 @@ def text_of(entries, shown):
     return "\n\n".join(parts) + "\n"
 
 
-def _named(entry):
-    return f"`{entry['function']}`" + (f" as `{entry['adapter']}`" if entry["adapter"] else "")
+def named(entry):
+    """The function, and as what it was called."""
+    how = entry["adapter"] or entry["call"]
+    return f"`{entry['function']}`" + (f" as `{_one_line(how)}`" if how else "")
 
 
 def _declared(entry, shown):
-    source, target = entry["adapter"].rsplit("_", 2)[1:] if entry["adapter"].count("_") > 2 else (
-        entry["adapter"].split("_to_") if "_to_" in entry["adapter"]
-        else entry["adapter"].rsplit("_", 2)[-2:])
-    declared = f"{source.upper()}→{target.upper()}"
+    source, target = re.search(r"src=(\w).*dst=(\w)", entry["call"]).groups()
+    declared = f"{source}→{target}".replace("S", "V")
     measured = entry["signature"].replace("->", "→")
     told = "yes" if measured == declared else entry["explanation"] or "no"
-    return [_named(entry), declared, f"{shown(entry)} {measured}", _one_line(told)]
+    return [named(entry), declared, f"{shown(entry)} {measured}", _one_line(told)]
 
 
 def _in_two_releases(ran):
@@ -80,7 +80,7 @@ def _in_two_releases(ran):
     releases = {}
     for entry in ran:
         what = tuple(str(entry[name]) for name in
-                     ("package", "function", "collective", "options", "adapter"))
+                     ("package", "function", "collective", "options", "adapter", "call"))
         releases.setdefault(what, []).append(entry)
     return [tuple(sorted(entries, key=_age)) for _, entries in sorted(releases.items())
             if len(entries) == 2]
@@ -95,7 +95,7 @@ def _says(entry):
 
 
 def _released(entry, shown):
-    return [_named(entry), f"{entry['package']} {entry['version']}", shown(entry),
+    return [named(entry), f"{entry['package']} {entry['version']}", shown(entry),
             ", ".join(entry["right_for"]) or "none: " + entry["rule"],
             ", ".join(entry["fails_in"])]
 

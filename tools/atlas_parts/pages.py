@@ -29,9 +29,14 @@ used for; those are in [findings.md](findings.md), each confirmed by hand.
 **measured** is the backward, driven with a basis of cotangents: x̄_r is what rank r's operand gets,
 ȳ_k the cotangent of rank k's output, `[r]` its r-th piece. **type** is that of spmd_types.
 **fails in** are the aspects in which some case that has a truth is not right; **not taken** those
-in which every case is refused or raises in forward. **adapter** is the number of lines that were
-needed to call it ([atlas/subjects](atlas/subjects)). **repro** shows without distgrad what a row
-has of wrong cells; *not differentiable* is what returns tensors that lead back to no operand.
+in which every case is refused or raises in forward. A function is called as it is, or *as* what its
+row says: a call of it that is [written out](your-code.md#a-call-written-out), or an adapter, a
+function in [atlas/subjects/adapters](atlas/subjects/adapters) of so many lines as **adapter** says.
+**repro** shows without distgrad what a row has of wrong cells. *Not differentiable* is what returns
+tensors that lead back to no operand. *Its backward raises*: where it gives a gradient, that is
+right for what **measured** says, and elsewhere an exception says that there is none. *No objective
+by itself*: the package multiplies or divides on purpose, for what it does elsewhere
+([atlas/on_purpose.txt](atlas/on_purpose.txt)).
 Operands without a dimension or without an element were not tried.
 
 **Again:** `tools/atlas --distgrad PATH --torch VENV --only PACKAGE --fresh` runs a package's lines,
@@ -59,8 +64,8 @@ def _entry_of(package, row, result, torch):
     entry = {"package": package.project, "version": package.version or torch.rpartition("-")[2],
              "collective": row.kind, "function": row.function, "options": list(row.options),
              "adapter": row.place.rpartition(":")[2] if row.adapter_lines else "",
-             "adapter_lines": row.adapter_lines, "seconds": result.get("seconds"),
-             "command": result.get("command", "")}
+             "adapter_lines": row.adapter_lines, "call": row.call,
+             "seconds": result.get("seconds"), "command": result.get("command", "")}
     found = result.get("audit")
     if not found or not found["offered"]:
         told = (result.get("why")
@@ -123,7 +128,28 @@ def _script_of(entry):
 
 
 def _is_red(entry):
-    return not _has_no_gradient(entry) and bool(not entry["right_for"] or entry["fails_in"])
+    return (not _has_no_gradient(entry) and not _raises(entry) and not _purpose_of(entry)
+            and bool(not entry["right_for"] or entry["fails_in"]))
+
+
+def _raises(entry):
+    """It has no wrong gradient: where it does not have the right one, its backward raises. That
+    stops the other ranks, too, of which some end otherwise."""
+    raises_twice = any("in backward (double-backward" in e for e in entry["errors"])
+    return (", but it raises in " in entry["rule"]
+            or (entry["fails_in"] == ["double-backward"] and raises_twice))
+
+
+def _purpose_of(entry):
+    """What a package means by a gradient that is right for no objective by itself, or ""."""
+    for line in (_ROOT / "docs" / "atlas" / "on_purpose.txt").read_text().splitlines():
+        if line.startswith("#"):
+            continue
+        project, function, formula, purpose = (part.strip() for part in line.split("|"))
+        if (not entry["right_for"] and project == entry["package"]
+                and formula == entry["formula"] and function in ("*", entry["function"])):
+            return purpose
+    return ""
 
 
 def _has_no_gradient(entry):
@@ -135,18 +161,19 @@ def _repro(entry):
     if not _is_red(entry):
         return ""
     script = _script_of(entry)
-    return f"[{script}](findings/{script})" if script else "its command in the JSON"
+    return f"[{script}](findings/{script})" if script else "none"
 
 
 def figures_of(entries):
     ran = [e for e in entries if e["ran"]]
-    bare = [e for e in ran if not e["adapter_lines"]]
-    short = [e for e in ran if 0 < e["adapter_lines"] <= 5]
+    adapted = sum(e["adapter_lines"] > 0 for e in ran)
+    written = sum(bool(e["call"]) for e in ran)
     packages = sorted({e["package"] for e in entries})
     empty = [p for p in packages if not any(e["ran"] for e in entries if e["package"] == p)]
     seconds = sum(e["seconds"] or 0 for e in entries)
-    text = (f"{len(entries)} functions of {len(packages)} packages: {len(ran)} ran, {len(bare)} of"
-            f" them with no adapter, {len(short)} with one of at most five lines;"
+    text = (f"{len(entries)} functions of {len(packages)} packages: {len(ran)} ran,"
+            f" {len(ran) - written - adapted} of them as they are, {written} as a call written out"
+            f" in the row, {adapted} with an adapter of at most five lines;"
             f" {len(entries) - len(ran)} did not run. The audits took {seconds / 60:.0f} min.")
     return text + (f" Nothing ran of {', '.join(empty)}." if empty else "")
 
@@ -154,13 +181,17 @@ def figures_of(entries):
 def _verdict(entry):
     if _has_no_gradient(entry):
         return "not differentiable"
+    if _purpose_of(entry):
+        return f"no objective by itself: {_purpose_of(entry)}"
+    if _raises(entry):
+        return "its backward raises (see *fails in*)"
     if not entry["right_for"]:
         return "no objective" if entry["wrong"] else "disputed"
     return ", ".join(entry["right_for"]) + (" (but see *fails in*)" if entry["fails_in"] else "")
 
 
 def _cells(entry):
-    name = f"`{entry['function']}`" + (f" as `{entry['adapter']}`" if entry["adapter"] else "")
+    name = comparisons.named(entry)
     name += f" {' '.join(entry['options'])}" if entry["options"] else ""
     return [name, _verdict(entry), formula_of(entry), entry["rule"],
             entry["signature"].replace("->", "→"), ", ".join(entry["fails_in"]),
@@ -229,8 +260,8 @@ def _html_row(entry):
         cells = [f"<code>{html.escape(entry['function'])}</code>",
                  f"<td colspan=8>not run: {html.escape(_reason(entry['why'])[:240])}"]
         return f"{_html_begin(entry, '')}<td>{cells[0]}{cells[1]}"
-    look = ("wrong" if _is_red(entry) else "part" if entry["not_taken"] or not entry["right_for"]
-            else "right")
+    is_partly = entry["not_taken"] or entry["fails_in"] or not entry["right_for"]
+    look = "wrong" if _is_red(entry) else "part" if is_partly else "right"
     cells = "".join(f"<td>{html.escape(cell.replace('`', ''))}" for cell in _cells(entry))
     return _html_begin(entry, f" class={look}") + cells
 
@@ -246,7 +277,7 @@ def _release(entry):
 class Written:
     """The rows that are written already: those of packages that were not asked for stay."""
 
-    _TELLING = ("package", "version", "collective", "function", "options", "adapter")
+    _TELLING = ("package", "version", "collective", "function", "options", "adapter", "call")
 
     def __init__(self, file):
         told = json.loads(file.read_text()) if file.exists() else {"torch": "", "rows": []}

@@ -9,8 +9,8 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Row:
-    """A function of a package, as one collective. `place`: what is called, the function itself or
-    an adapter."""
+    """A function of a package, as one collective. `place`: what is called, the function itself, a
+    call of it that is written out, or an adapter."""
 
     kind: str
     function: str  # module:name
@@ -19,6 +19,7 @@ class Row:
     options: tuple
     version: str
     source: str  # of the adapter
+    call: str = ""  # of what is written out, in the function's module
 
     def key(self, torch):
         told = repr((self.kind, self.place, self.options, self.version, self.source, torch))
@@ -61,19 +62,24 @@ def _rows(folder, package):
     """An older release has the newer one's, unless it has a file of its own."""
     files = (folder / f"{name}.txt" for name in (package.name, package.project))
     file = next((file for file in files if file.exists()), None)
-    return [_row(folder, package, line.split()) for line in _lines(file)] if file else []
+    return [_row(folder, package, line) for line in _lines(file)] if file else []
 
 
-def _row(folder, package, words):
-    """KIND MODULE:NAME [via ADAPTER] [--without ...]"""
-    kind, function, *rest = words
-    place, lines, source = function, 0, ""
-    if rest[:1] == ["via"]:
-        adapters = folder / "adapters" / f"{package.project.replace('-', '_')}_adapters.py"
-        place = f"docs/atlas/subjects/adapters/{adapters.name}:{rest[1]}"
-        source = _source(adapters, rest[1])
-        lines, rest = _code_lines(source), rest[2:]
-    return Row(kind, function, place, lines, tuple(rest), package.version, source)
+def _row(folder, package, line):
+    """KIND MODULE:NAME [as CALL | via ADAPTER] [--OPTION ...]"""
+    told, *options = line.split(" --")
+    options = tuple(word for option in options for word in f"--{option}".split())
+    kind, function, *how = told.split(maxsplit=3)
+    if not how:
+        return Row(kind, function, function, 0, options, package.version, "")
+    word, named = how
+    if word == "as":
+        place = f"{function.partition(':')[0]}:{named}"
+        return Row(kind, function, place, 0, options, package.version, "", named)
+    adapters = folder / "adapters" / f"{package.project.replace('-', '_')}_adapters.py"
+    source = _source(adapters, named)
+    return Row(kind, function, f"docs/atlas/subjects/adapters/{adapters.name}:{named}",
+               _code_lines(source), options, package.version, source)
 
 
 def _source(file, name):
@@ -97,5 +103,5 @@ def _lines(file):
 
 
 def first_lines(text):
-    """What a message begins with, without the adapter that it shows."""
-    return " ".join(text.partition(". Write an adapter")[0].split())[:300]
+    """What a message begins with, without the call and the adapter that it shows."""
+    return " ".join(text.partition(". Write the call out")[0].split())[:300]

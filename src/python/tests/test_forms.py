@@ -36,6 +36,10 @@ class Forms(unittest.TestCase):
         self.assertEqual(row["rule"], wrong_rule, name)
         return code
 
+    def test_an_assertion_without_a_text_is_shown(self):
+        text = " ".join(run("all_reduce", "on_gpus_only", "--op", "sum").stdout.split())
+        self.assertIn("raises: AssertionError: assert x.is_cuda", text)
+
     def test_a_tensor_among_other_things(self):
         self.check("all_gather", "gather_and_count", "own-slice", "groups")
         self.check("all_gather", "gather_as_dict", "own-slice", "groups")

@@ -2,8 +2,7 @@
 
 import spmd_types as spmd
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Replicate, Shard
-from torchtitan.distributed import spmd_types, tensor_parallel, utils
+from torchtitan.distributed import spmd_types, utils
 from torchtitan.distributed.parallel_dims import MeshAxisName
 from torchtitan.models.common.token_dispatcher import AllToAllTokenDispatcher
 
@@ -63,13 +62,3 @@ def dispatched(x, output_split_sizes, input_split_sizes, group):
 
 def dispatched_of_dtensor(x, output_split_sizes, input_split_sizes, group):
     return exchanged("full_dtensor", x, group, output_split_sizes, input_split_sizes)
-
-
-def input_gathered(x, group, dim=0):
-    mesh = DeviceMesh.from_group(group, "cpu")
-    prepare = tensor_parallel.NoParallel._prepare_input_fn
-    return prepare(Shard(dim), Replicate(), None, (x,), mesh)[0].to_local()
-
-
-def summed(x, group):
-    return utils.dist_sum_tensor(x, extra_pg=group)

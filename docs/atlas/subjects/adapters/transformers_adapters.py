@@ -4,44 +4,17 @@ from types import SimpleNamespace
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor import Replicate
 from transformers.distributed import expert_parallel, tensor_parallel
 
 
-def output(style, x, group, layer=None):
-    mesh = DeviceMesh.from_group(group, "cpu")
-    return style.transform_output_post_forward(layer or torch.nn.Identity(), x, mesh)
-
-
-def first_input(style, x, group, layer=None):
-    mesh = DeviceMesh.from_group(group, "cpu")
-    return style.transform_inputs_pre_forward(layer or torch.nn.Identity(), (x,), {}, mesh)[0][0]
-
-
-def all_reduce_output(x, group):
-    return output(tensor_parallel.AllReduceParallel(), x, group)
-
-
-def rowwise_output(x, group):
-    return output(tensor_parallel.RowwiseParallel(), x, group)
-
-
-def rowwise_output_cut(x, group, dim=0):
-    return output(tensor_parallel.RowwiseParallel(output_layouts=Shard(dim)), x, group)
-
-
-def rowwise_input_cut(x, group):
-    style = tensor_parallel.RowwiseParallel(input_layouts=Replicate())
-    return first_input(style, x, group).to_local()
+def output(style, x, group, layer):
+    return style.transform_output_post_forward(layer, x, DeviceMesh.from_group(group, "cpu"))
 
 
 def colwise_output_gathered(x, group):
     layer = SimpleNamespace(out_features=x.shape[-1] * group.size())
     return output(tensor_parallel.ColwiseParallel(output_layouts=Replicate()), x, group, layer)
-
-
-def packed_colwise_input(x, group):
-    return first_input(tensor_parallel.PackedColwiseParallel(), x, group)
 
 
 def embedding_output(x, group):

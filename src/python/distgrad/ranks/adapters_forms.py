@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 
 from . import adapters_names as names
-from . import noting
+from . import noting, places
 from .call import NotOffered
 from .strides import laid_out
 
@@ -112,7 +112,7 @@ def call_in_some_form(binding, call, x, run):
         except NotOffered:
             raise
         except Exception as error:
-            if noting.entered() != before or not _OF_A_SHAPE.search(_words(error)):
+            if noting.entered() != before or not _OF_A_SHAPE.search(places.words_of(error)):
                 raise refused or error
             refused = refused or error
     raise refused
@@ -122,13 +122,3 @@ def lacks_group(error, before):
     """Whether a function that was left its default for the group asks for one."""
     return (noting.entered() == before and not isinstance(error, NotOffered)
             and bool(_OF_NO_GROUP.search(str(error))))
-
-
-def _words(error):
-    """An assertion without a text speaks of what it looks at."""
-    text = str(error)
-    if text or not isinstance(error, AssertionError):
-        return text
-    import traceback
-
-    return traceback.extract_tb(error.__traceback__)[-1].line or ""

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import traceback
 
 import torch
 
@@ -21,3 +22,9 @@ def place():
             return f"{os.path.basename(file)}:{frame.f_lineno}"
         frame = frame.f_back
     return "a library"
+
+
+def words_of(error):
+    """An exception's text, or the line that raised one without: `assert x.is_cuda`."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return str(error) or (frames[-1].line if frames else None) or ""

@@ -27,6 +27,7 @@ from .left_behind import LeftBehind
 from .language import InvalidExpression
 from .long_text import cut
 from .observing import Observer
+from .places import words_of
 from .plan import Plan, call_of
 from .values import DTYPES, part_of, rank_names, value_on
 
@@ -379,7 +380,7 @@ def message_of(error):
 
 def _text_of(error):
     try:
-        return str(error)
+        return words_of(error)
     except Exception as other:
         return f"(its text cannot be made: {type(other).__name__})"
 
