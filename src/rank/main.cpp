@@ -14,6 +14,7 @@
 #include "base/whole_number.h"
 #include "rank/noted_calls.h"
 #include "rank/probe.h"
+#include "rank/reused_memory.h"
 #include "rank/runner.h"
 #include "rank/self_test_process.h"
 #include "rank/simulated_fuzz.h"
@@ -27,11 +28,15 @@ distgrad::WorkerFunctions torch_functions() {
   functions.torch = distgrad::torch_version();
   functions.takes_expected = true;
   functions.start = [] { at::set_num_threads(1); };
-  functions.simulate = distgrad::simulate;
+  functions.simulate = [](const distgrad::SimulateRequest& request) {
+    const distgrad::ReusedMemory memory;
+    return distgrad::simulate(request);
+  };
   functions.make_runner = [](int rank, int world_size,
                              distgrad::Board* board) -> distgrad::RunCase {
     auto runner = std::make_shared<distgrad::Runner>(rank, world_size, board);
     return [runner](const distgrad::RunRequest& request, const distgrad::ExpectedValues* expected) {
+      const distgrad::ReusedMemory memory;
       return runner->run(request, expected);
     };
   };

@@ -1,0 +1,133 @@
+#include "rank/reused_memory.h"
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+
+#include <algorithm>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+namespace distgrad {
+namespace {
+
+class KeepingAllocator final : public c10::Allocator {
+ public:
+  explicit KeepingAllocator(c10::Allocator* inner) : inner_(inner) {}
+
+  c10::DataPtr allocate(std::size_t bytes) override {
+    if (bytes < kLargeBlock) return inner_->allocate(bytes);
+    if (void* kept = taken(bytes)) return pointer(kept);
+    c10::DataPtr fresh = inner_->allocate(bytes);
+    void* block = fresh.get();
+    if (fresh.get_context() != block) return fresh;  // is freed in some way of its own
+    {
+      const std::lock_guard lock(mutex_);
+      sizes_.emplace(block, bytes);
+      live_ += bytes;
+      most_ = std::max(most_, live_);
+    }
+    fresh.release_context();
+    return pointer(block);
+  }
+
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+
+  void keep() {
+    const std::lock_guard lock(mutex_);
+    keeps_ = true;
+    most_ = live_;
+  }
+
+  void forget() {
+    const std::lock_guard lock(mutex_);
+    keeps_ = false;
+    shrink(0);
+  }
+
+  std::size_t kept_bytes() {
+    const std::lock_guard lock(mutex_);
+    return kept_bytes_;
+  }
+
+ private:
+  c10::DataPtr pointer(void* block) {
+    return {block, block, &release, c10::Device(c10::DeviceType::CPU)};
+  }
+
+  // Null where a fresh block is needed; then there is room for it.
+  void* taken(std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    const auto same = std::find_if(kept_.rbegin(), kept_.rend(),
+                                   [&](const Block& b) { return b.bytes == bytes; });
+    if (same == kept_.rend()) {
+      const std::size_t needed = live_ + bytes;
+      shrink(most_ > needed ? most_ - needed : 0);
+      return nullptr;
+    }
+    void* block = same->start;
+    kept_.erase(std::next(same).base());
+    kept_bytes_ -= bytes;
+    live_ += bytes;
+    return block;
+  }
+
+  static void release(void* block);
+
+  void free(void* block) {
+    if (block == nullptr) return;
+    const std::lock_guard lock(mutex_);
+    const auto known = sizes_.find(block);
+    if (known == sizes_.end()) return inner_->raw_deleter()(block);
+    live_ -= known->second;
+    kept_bytes_ += known->second;
+    kept_.push_back({block, known->second});
+    if (!keeps_) shrink(0);
+  }
+
+  // The oldest first.
+  void shrink(std::size_t bytes) {
+    std::size_t gone = 0;
+    for (; kept_bytes_ > bytes; ++gone) {
+      kept_bytes_ -= kept_[gone].bytes;
+      sizes_.erase(kept_[gone].start);
+      inner_->raw_deleter()(kept_[gone].start);
+    }
+    kept_.erase(kept_.begin(), kept_.begin() + static_cast<std::ptrdiff_t>(gone));
+  }
+
+  struct Block {
+    void* start;
+    std::size_t bytes;
+  };
+
+  c10::Allocator* inner_;
+  std::mutex mutex_;                              // threads of a backend free tensors, too
+  std::unordered_map<void*, std::size_t> sizes_;  // of all blocks that came from here
+  std::vector<Block> kept_;
+  bool keeps_ = false;
+  std::size_t live_ = 0, most_ = 0, kept_bytes_ = 0;
+};
+
+// Never destroyed: tensors of static storage may be freed later.
+KeepingAllocator& allocator() {
+  static auto* one = [] {
+    auto* made = new KeepingAllocator(c10::GetCPUAllocator());
+    c10::SetCPUAllocator(made, /*priority=*/1);
+    return made;
+  }();
+  return *one;
+}
+
+void KeepingAllocator::release(void* block) { allocator().free(block); }
+
+}  // namespace
+
+ReusedMemory::ReusedMemory() { allocator().keep(); }
+ReusedMemory::~ReusedMemory() { allocator().forget(); }
+std::size_t ReusedMemory::kept_bytes() { return allocator().kept_bytes(); }
+
+}  // namespace distgrad
