@@ -34,9 +34,12 @@ bool says_that_it_refuses(const TrialResult& t) {
   constexpr std::string_view kDevices[] = {".is_cuda", ".is_cpu", "device.type"};
   const std::string& message = t.result.error->message;
   const std::string first = first_line(message);
-  const bool asks_for_a_device =
-      first.starts_with("AssertionError: assert ") && has_one_of(first, kDevices);
-  return asks_for_a_device || has_one_of(message, kRefusals) || lacks_its_groups(message) ||
+  // In forward what it says is reported as it is.
+  const bool lacks_surroundings =
+      t.result.error->in_backward &&
+      (lacks_its_groups(message) ||
+       (first.starts_with("AssertionError: assert ") && has_one_of(first, kDevices)));
+  return lacks_surroundings || has_one_of(message, kRefusals) ||
          (t.trial.program == "scalar" && has_one_of(message, kNoDimension));
 }
 

@@ -180,6 +180,9 @@ class WrittenCalls(unittest.TestCase):
                                            ("G", "SCALE"))
         self.assertEqual(written.source(lambda name: "mine." + name),
                          "mine.G.apply(x, [mine.SCALE for é in (mine.G, mine.SCALE)], S='SCALE')")
+        for text in ("G(x, f'{G}')", "G(x, [G for G in x])", "G(x, lambda G: G)"):
+            with self.assertRaises(SubjectError):
+                adapters_written.Written(text, ("G",)).source(str)
 
 
 if __name__ == "__main__":

@@ -71,10 +71,20 @@ class Written:
         self._of_module = of_module
 
     def source(self, spelled):
-        """The call as a script has it; `spelled(name)` is a name of the module there."""
+        """The call as a script has it; `spelled(name)` is a name of the module there. Raises
+        SubjectError where it is not known which names are."""
         lines = self._text.splitlines()
-        nodes = [n for n in ast.walk(ast.parse(self._text, mode="eval"))
-                 if isinstance(n, ast.Name) and n.id in self._of_module]
+        tree = list(ast.walk(ast.parse(self._text, mode="eval")))
+        nodes = [n for n in tree if isinstance(n, ast.Name) and n.id in self._of_module]
+        # Before Python 3.12 nobody says where in an f-string a name stands
+        in_texts = {id(n) for text in tree if isinstance(text, ast.JoinedStr)
+                    for n in ast.walk(text)}
+        bound = {n.id for n in nodes if isinstance(n.ctx, ast.Store)} | {
+            n.arg for n in tree if isinstance(n, ast.arg)}
+        if bound & set(self._of_module) or any(id(n) in in_texts for n in nodes):
+            raise SubjectError(f"{self._text} cannot be written out in a script, as names of the"
+                               " module stand in an f-string, or for something else, too: write a"
+                               " function of `x` around it and name that")
         for node in sorted(nodes, key=lambda n: (n.lineno, n.col_offset), reverse=True):
             line = lines[node.lineno - 1].encode()
             lines[node.lineno - 1] = (line[: node.col_offset] + spelled(node.id).encode()
