@@ -254,6 +254,35 @@ std::vector<Finding> unsynchronised_findings(const Evidence& evidence) {
   return findings;
 }
 
+std::optional<Finding> precision_finding(const Evidence& evidence,
+                                         const std::optional<Scaling>& scaling) {
+  for (const DType narrow : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    if (unit_roundoff(narrow) <= unit_roundoff(evidence.program().dtype)) continue;
+    // Each of the ranks' cotangents, and what is made of them before and after.
+    const double roundings = (2 + evidence.program().world_size) * unit_roundoff(narrow);
+    const bool is_rounded = std::ranges::all_of(evidence.parts(), [&](const ComparedPart& part) {
+      if (!part.observed || part.observed->shape() != part.truth.shape()) return false;
+      const double room = roundings * largest_magnitude(part.truth.values());
+      return difference(
+                 part.observed->values(), part.truth.values(),
+                 [&](std::size_t e) { return room + (part.bound ? part.bound->values()[e] : 0); })
+          .equal;
+    });
+    if (!is_rounded) continue;
+    return Finding{.rule = "precision",
+                   .collective = "",
+                   .step = "",
+                   .ranks = evidence.differing_ranks(),
+                   .factor = {},
+                   .text = fmt::format(
+                       "{}, by no more than {} rounds: something on the way back went through it. "
+                       "Keep the cotangent in its own dtype, or accept the error with an explicit "
+                       "tolerance.",
+                       how_they_differ(evidence, scaling), traits(narrow).name)};
+  }
+  return std::nullopt;
+}
+
 std::optional<Finding> stale_finding(const Evidence& evidence) {
   std::vector<int> ranks;
   for (const ComparedPart& part : evidence.parts()) {

@@ -25,6 +25,9 @@ std::optional<Finding> scaled_finding(const Evidence&, const std::optional<Scali
 // Ranks that must hold the same gradient and do not, and whether their sum is the truth.
 std::vector<Finding> unsynchronised_findings(const Evidence&);
 
+// Off by no more than a narrower dtype rounds.
+std::optional<Finding> precision_finding(const Evidence&, const std::optional<Scaling>&);
+
 // NaN or infinite where the truth is finite.
 std::optional<Finding> stale_finding(const Evidence&);
 

@@ -144,6 +144,8 @@ class Diagnosis {
       append(findings_, file_sync_findings(evidence_, *observed_, scaling_));
     add(findings_, objective_finding(evidence_, scaling_));
     append(findings_, unsynchronised_findings(evidence_));
+    if (findings_.empty() && !by_convention_.empty())
+      add(findings_, precision_finding(evidence_, scaling_));
     if (findings_.empty()) append(findings_, std::move(by_convention_));
     if (findings_.empty() && has_code(evidence_.program().steps)) explain_code();
     if (!names(findings_, "scaled")) add(findings_, scaled_finding(evidence_, scaling_));

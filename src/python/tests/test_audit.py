@@ -97,6 +97,12 @@ class Audit(unittest.TestCase):
         self.assertEqual((code, row["wrong"]), (1, True))
         self.assertEqual(row["rule"], "stale-or-aliased", row["explanation"])
 
+    def test_a_detour_over_a_narrower_dtype_is_named_where_one_loss_is_computed(self):
+        code, row = audit(f"copy=python:{AUDITED}:enter_in_float32", "--without", "dtype,shape")
+        self.assertEqual((code, row["rule"]), (1, "precision"), row["explanation"])
+        self.assertIn("by no more than float32 rounds", row["explanation"])
+        self.assertEqual(row["measured"]["formula"], "x̄_r = Σ_k ȳ_k")
+
     def test_an_operand_that_is_written_into_is_seen(self):
         for name in ("sum_into_operand", "sum_into_data"):
             code, row = audit(f"all_reduce=python:{AUDITED}:{name}", "--op", "sum")

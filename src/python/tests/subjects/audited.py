@@ -249,6 +249,20 @@ def enter_over_cotangent(x, group=None):
     return _EnterOver.apply(x, group, False)
 
 
+class _EnterInFloat32(_Enter):
+    """Sums in float32, whatever the cotangent's dtype is."""
+
+    @staticmethod
+    def backward(ctx, g):
+        sum_ = g.to(torch.float32, copy=True)
+        dist.all_reduce(sum_, group=ctx.group)
+        return sum_.to(g.dtype), None, None
+
+
+def enter_in_float32(x, group=None):
+    return _EnterInFloat32.apply(x, group, False)
+
+
 class _CutOff(torch.autograd.Function):
     """The adjoint, of which autograd sees no gradient."""
 
