@@ -15,9 +15,7 @@
 namespace distgrad {
 namespace {
 
-using Json = nlohmann::json;
-
-constexpr int kTimeout = 120;  // seconds; libtorch_cuda on a cold disk takes a while
+constexpr int kCountingTimeout = 120;  // seconds; libtorch_cuda on a cold disk takes a while
 
 // c10d's Gloo copies the tensors of a collective through the host's memory, but hands the address
 // of a tensor that it sends, on a GPU or not, to the socket (ProcessGroupGloo::send and recv).
@@ -37,23 +35,24 @@ Probe probe_accelerators(const std::string& rank_executable, bool load) {
   ChildCommand command;
   command.arguments = {rank_executable, "--probe"};
   if (load) command.arguments.push_back("--load");
-  const CapturedChild child = run_captured(command, kTimeout);
+  const CapturedChild child = run_captured(command, kCountingTimeout);
   const std::size_t begin = std::min(child.text.find("{\n"), child.text.size());
-  const Json found = Json::parse(child.text.substr(begin), nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json found =
+      nlohmann::json::parse(child.text.substr(begin), nullptr, /*allow_exceptions=*/false);
   Probe probe;
   if (!child.ok() || !found.is_object() || !found.contains("cuda") || !found.contains("nccl")) {
-    probe.cuda_unavailable = child.timed_out
-                                 ? fmt::format("looking for GPUs did not end within {} s", kTimeout)
-                                 : "looking for GPUs failed: " + last_line(child.text);
+    probe.cuda_unavailable =
+        child.timed_out ? fmt::format("looking for GPUs did not end within {} s", kCountingTimeout)
+                        : "looking for GPUs failed: " + last_line(child.text);
     probe.nccl_unavailable = probe.cuda_unavailable;
     return probe;
   }
-  const Json& cuda = found["cuda"];
+  const nlohmann::json& cuda = found["cuda"];
   probe.cuda_unavailable = cuda.value("unavailable", "");
   probe.devices = cuda.value("devices", std::vector<std::string>());
   probe.driver = cuda.value("driver", "");
   probe.runtime = cuda.value("runtime", "");
-  const Json& nccl = found["nccl"];
+  const nlohmann::json& nccl = found["nccl"];
   probe.nccl_unavailable = nccl.value("unavailable", "");
   probe.nccl_needs_cuda = nccl.value("device", "cuda") == "cuda";
   probe.nccl_version = nccl.value("version", "");

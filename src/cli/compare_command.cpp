@@ -39,7 +39,7 @@ constexpr std::size_t kMostText = 64 << 20;
 using Json = nlohmann::ordered_json;
 
 // What both kinds of comparison end with.
-struct Outcome {
+struct CompareOutcome {
   std::string text;
   Json json;  // where it is asked for
   bool good = true;
@@ -135,7 +135,7 @@ std::optional<ExitCode> parse(const Arguments& arguments, CompareOptions& option
   return std::nullopt;
 }
 
-Outcome compare_gradients(const CompareOptions& options) {
+CompareOutcome compare_gradients(const CompareOptions& options) {
   const dumps::Dump reference = dumps::read_dump({&options.reference, 1});  // its problems first
   const dumps::DumpComparison comparison =
       dumps::compare_dumps(reference, dumps::read_dump(options.observed), options.comparison);
@@ -146,7 +146,7 @@ Outcome compare_gradients(const CompareOptions& options) {
                                   : dumps::comparison_cases(comparison, options.strict)};
 }
 
-Outcome compare_reports(const CompareOptions& options) {
+CompareOutcome compare_reports(const CompareOptions& options) {
   if (options.observed.size() != 1)
     throw UserError("compare: of reports two are compared, an earlier and a later one");
   const dumps::ReportChanges changes = dumps::changes_between(
@@ -163,7 +163,7 @@ ExitCode compare_command(const Arguments& arguments) {
   if (const auto done = parse(arguments, options)) return *done;
   const auto started = std::chrono::steady_clock::now();
   const bool compares_reports = dumps::is_report(options.reference);
-  Outcome outcome = compares_reports ? compare_reports(options) : compare_gradients(options);
+  CompareOutcome outcome = compares_reports ? compare_reports(options) : compare_gradients(options);
   if (options.json != "-" && !prints_report(options.reports)) put(outcome.text);
   if (!options.json.empty()) write_file_atomically(options.json, json_text(outcome.json));
   if (!options.reports.empty()) {

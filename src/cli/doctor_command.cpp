@@ -32,12 +32,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kTimeout = 90;  // seconds; loading torch from a cold disk takes a while
+constexpr int kProbeTimeout = 90;  // seconds; loading torch from a cold disk takes a while
 
-enum class Finding { kFine, kNote, kMissing };
+enum class Health { kFine, kNote, kMissing };
 
 struct Line {
-  Finding finding;
+  Health health;
   std::string what;
   std::string text;
   std::string remedy;
@@ -50,7 +50,7 @@ std::string torch_library(const std::string& executable) {
   ChildCommand command;
   command.arguments = {executable};
   command.environment = {{"LD_TRACE_LOADED_OBJECTS", "1"}};
-  const std::string text = run_captured(command, kTimeout).text;
+  const std::string text = run_captured(command, kProbeTimeout).text;
   const std::size_t name = text.find("libtorch_cpu.so");
   if (name == std::string::npos) return {};
   const std::string line = text.substr(name, text.find('\n', name) - name);
@@ -76,15 +76,15 @@ std::string version_of(const std::filesystem::path& library) {
 Line torch_line(const std::string& executable) {
   const std::string library = torch_library(executable);
   if (library.empty() || library.find("not found") != std::string::npos)
-    return {Finding::kMissing, "torch", "libtorch_cpu.so is not found by distgrad-rank",
+    return {Health::kMissing, "torch", "libtorch_cpu.so is not found by distgrad-rank",
             fmt::format("put back the torch {} that distgrad was built with, or build it again",
                         release(kTorchVersion))};
   const std::string version = version_of(library);
   if (!version.empty() && release(version) != release(kTorchVersion))
-    return {Finding::kMissing, "torch", fmt::format("{} is torch {}", library, version),
+    return {Health::kMissing, "torch", fmt::format("{} is torch {}", library, version),
             fmt::format("put back the torch {} that distgrad was built with, or build it again",
                         release(kTorchVersion))};
-  return {Finding::kFine, "torch", library, ""};
+  return {Health::kFine, "torch", library, ""};
 }
 
 // The one that subjects in Python run in unless --python names another.
@@ -92,17 +92,16 @@ Line python_line() {
   Interpreters interpreters;
   try {
     const Interpreter& found = interpreters.find("");
-    return {Finding::kFine, "python", fmt::format("{}, with torch {}", found.path, found.torch),
-            ""};
+    return {Health::kFine, "python", fmt::format("{}, with torch {}", found.path, found.torch), ""};
   } catch (const UserError&) {
-    return {Finding::kNote, "python", "none with torch was found; only subjects in Python need one",
+    return {Health::kNote, "python", "none with torch was found; only subjects in Python need one",
             "--python PATH names one"};
   }
 }
 
 Line loopback_line() {
-  if (has_loopback()) return {Finding::kFine, "network", "loopback interface with 127.0.0.1", ""};
-  return {Finding::kMissing, "network", "no interface has 127.0.0.1, over which the ranks talk",
+  if (has_loopback()) return {Health::kFine, "network", "loopback interface with 127.0.0.1", ""};
+  return {Health::kMissing, "network", "no interface has 127.0.0.1, over which the ranks talk",
           "ip link set lo up"};
 }
 
@@ -116,22 +115,22 @@ Line descriptors_line() {
   const std::string text = fmt::format("{} open files (raised to {} where needed)",
                                        limit_text(limit.rlim_cur), limit_text(limit.rlim_max));
   constexpr rlim_t kEnough = 1024;  // some 8 for each rank of a large pool
-  if (limit.rlim_max >= kEnough) return {Finding::kFine, "limits", text, ""};
-  return {Finding::kMissing, "limits", text, "raise the hard limit: ulimit -Hn 4096"};
+  if (limit.rlim_max >= kEnough) return {Health::kFine, "limits", text, ""};
+  return {Health::kMissing, "limits", text, "raise the hard limit: ulimit -Hn 4096"};
 }
 
 Line shared_memory_line() {
   struct statvfs status {};
   constexpr double kMiB = 1 << 20;
   if (::statvfs("/dev/shm", &status) != 0)
-    return {Finding::kNote, "memory", "/dev/shm is missing", ""};
+    return {Health::kNote, "memory", "/dev/shm is missing", ""};
   const double free = static_cast<double>(status.f_bavail) * static_cast<double>(status.f_frsize);
-  return {Finding::kFine, "memory", fmt::format("/dev/shm has {:.0f} MiB free", free / kMiB), ""};
+  return {Health::kFine, "memory", fmt::format("/dev/shm has {:.0f} MiB free", free / kMiB), ""};
 }
 
 Line processors_line() {
   const std::string text = count_text(std::thread::hardware_concurrency(), "processor");
-  return {Finding::kFine, "machine", text, ""};
+  return {Health::kFine, "machine", text, ""};
 }
 
 // --- The self-test ---
@@ -175,27 +174,26 @@ std::string self_test_table(const Json& found) {
 SelfTest self_test(const std::string& executable, const std::string& backend) {
   ChildCommand command;
   command.arguments = {executable, "--self-test", backend};
-  const CapturedChild child = run_captured(command, kTimeout);
+  const CapturedChild child = run_captured(command, kProbeTimeout);
   const Json found =
       Json::parse(child.text.substr(std::min(child.text.find('{'), child.text.size())), nullptr,
                   /*allow_exceptions=*/false);
   if (!child.ok() || !found.is_object() || !found.contains(backend))
-    return {{Finding::kMissing, backend,
-             child.timed_out ? fmt::format("the self-test did not end within {} s", kTimeout)
+    return {{Health::kMissing, backend,
+             child.timed_out ? fmt::format("the self-test did not end within {} s", kProbeTimeout)
                              : "the self-test failed: " + last_line(child.text),
              "run `" + executable + " --self-test " + backend + "` to see all it says"},
             ""};
-  return {
-      {Finding::kFine, backend, "torch " + found.value("torch", "") + "'s; self-test below", ""},
-      self_test_table(found[backend])};
+  return {{Health::kFine, backend, "torch " + found.value("torch", "") + "'s; self-test below", ""},
+          self_test_table(found[backend])};
 }
 
 // --- GPUs ---
 
 // That there is none is no fault of the machine's: only cases that ask for one are skipped.
 Line gpu_line(const Probe& probe) {
-  if (!probe.cuda_unavailable.empty()) return {Finding::kNote, "gpu", probe.cuda_unavailable, ""};
-  return {Finding::kFine, "gpu",
+  if (!probe.cuda_unavailable.empty()) return {Health::kNote, "gpu", probe.cuda_unavailable, ""};
+  return {Health::kFine, "gpu",
           fmt::format("{} (driver for CUDA {}, torch's CUDA {})", fmt::join(probe.devices, ", "),
                       probe.driver, probe.runtime),
           ""};
@@ -204,9 +202,9 @@ Line gpu_line(const Probe& probe) {
 Line nccl_line(const Probe& probe) {
   const std::string version = probe.nccl_version.empty() ? "" : probe.nccl_version + "; ";
   if (!probe.nccl_unavailable.empty())
-    return {Finding::kNote, "nccl", version + "cases are skipped: " + probe.nccl_unavailable, ""};
+    return {Health::kNote, "nccl", version + "cases are skipped: " + probe.nccl_unavailable, ""};
   const bool tested = probe.nccl_traits == "self-test";
-  return {Finding::kFine, "nccl",
+  return {Health::kFine, "nccl",
           version + (tested ? "what it does right was found by a self-test"
                             : "what it does right is taken from its sources"),
           tested ? ""
@@ -220,14 +218,14 @@ Line nccl_line(const Probe& probe) {
 
 void print(const Line& line) {
   constexpr std::string_view kWords[] = {"ok  ", "note", "MISS"};
-  say("{}  {:10}{}\n", kWords[static_cast<std::size_t>(line.finding)], line.what,
+  say("{}  {:10}{}\n", kWords[static_cast<std::size_t>(line.health)], line.what,
       for_terminal(line.text));
   if (!line.remedy.empty()) say("      {:10}-> {}\n", "", line.remedy);
 }
 
 Line rank_line(const std::string& executable) {
-  if (::access(executable.c_str(), X_OK) == 0) return {Finding::kFine, "ranks", executable, ""};
-  return {Finding::kMissing, "ranks", "there is no " + executable + ", which runs the ranks",
+  if (::access(executable.c_str(), X_OK) == 0) return {Health::kFine, "ranks", executable, ""};
+  return {Health::kMissing, "ranks", "there is no " + executable + ", which runs the ranks",
           "build distgrad with torch (DISTGRAD_TORCH=ON), and keep both executables in one folder"};
 }
 
@@ -246,21 +244,21 @@ ExitCode doctor_command(const Arguments& arguments) {
   if (const auto done = parse_arguments(app, arguments)) return *done;
   bool missing = false;
   const auto show = [&](const Line& line) {
-    missing = missing || line.finding == Finding::kMissing;
+    missing = missing || line.health == Health::kMissing;
     print(line);
     std::fflush(stdout);
   };
-  show({Finding::kFine, "distgrad", fmt::format("{}, {}", kVersion, own_executable()), ""});
+  show({Health::kFine, "distgrad", fmt::format("{}, {}", kVersion, own_executable()), ""});
   const std::string executable = rank_executable();
   const Line ranks = rank_line(executable);
   show(ranks);
-  if (ranks.finding == Finding::kFine) show(torch_line(executable));
+  if (ranks.health == Health::kFine) show(torch_line(executable));
   show(python_line());
   show(loopback_line());
   show(descriptors_line());
   show(shared_memory_line());
   show(processors_line());
-  if (ranks.finding != Finding::kFine) return ExitCode::kBroken;
+  if (ranks.health != Health::kFine) return ExitCode::kBroken;
   const Probe probe = probe_accelerators(executable, true);
   show(gpu_line(probe));
   show(nccl_line(probe));

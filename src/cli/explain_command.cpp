@@ -72,9 +72,9 @@ void refuse_several(const std::vector<Case>& cases) {
                               cases.size(), choices_text("explain", cases)));
 }
 
-class Listener : public VerifyListener {
+class ExplainListener : public VerifyListener {
  public:
-  explicit Listener(Report& report) : report_(report) {}
+  explicit ExplainListener(Report& report) : report_(report) {}
   void on_conclusion(const Conclusion& conclusion) override {
     explanation = explanation_of(conclusion);
   }
@@ -91,7 +91,7 @@ class Listener : public VerifyListener {
   Report& report_;
 };
 
-TextOptions text_options(const RunOptions& options) {
+TextOptions explain_text_options(const RunOptions& options) {
   TextOptions text;
   text.color = wants_color(options.color);
   text.full = options.full;
@@ -118,11 +118,11 @@ ExitCode explain_command(const Arguments& arguments) {
   report_invalid(loaded.invalid);
   refuse_several(loaded.cases);
 
-  Listener listener(report);
+  ExplainListener listener(report);
   verify(loaded.cases, {.interpreters = &host.interpreters()}, listener);
   if (const int signal = interrupted_by()) return interrupted(signal);
   for (const CaseResult& result : report.cases)
-    put(explain_text(listener.explanation, result, text_options(options)));
+    put(explain_text(listener.explanation, result, explain_text_options(options)));
   report.summary = summary_of(report.cases);
   return exit_code_of(report, false);
 }

@@ -22,6 +22,7 @@
 #include "cli/guards.h"
 #include "cli/interruption.h"
 #include "cli/parse_arguments.h"
+#include "cli/run_options.h"
 #include "cli/say.h"
 #include "model/subject_text.h"
 #include "report/words.h"
@@ -47,13 +48,13 @@ struct Options {
 };
 
 // As typed, for the command that does the same again.
-struct Lists {
+struct FuzzLists {
   std::vector<std::string> subjects, world_sizes, dtypes, collectives, objectives;
   std::string seed;
   std::optional<std::int64_t> count;
 };
 
-void add_options(CLI::App& app, Options& options, Lists& lists) {
+void add_options(CLI::App& app, Options& options, FuzzLists& lists) {
   const auto list = [&](const char* name, std::vector<std::string>& to, const char* type,
                         const char* help) {
     app.add_option(name, to, help)->type_name(type)->allow_extra_args(false);
@@ -103,21 +104,11 @@ std::uint64_t read_seed(const std::string& text) {
   throw UserError(fmt::format("fuzz: --seed is an integer from 0 to 2^64 - 1, not \"{}\"", text));
 }
 
-// The scenario's own words for what is wrong, behind the option's name.
-void read_list(Overrides& overrides, const char* field, const char* option,
-               const std::vector<std::string>& values) {
-  try {
-    for (const std::string& value : values) add_override(overrides, field, value);
-  } catch (const UserError& e) {
-    throw UserError(fmt::format("fuzz: {}: {}", option, e.what()));
-  }
-}
-
-void read_lists(const Lists& lists, FuzzOptions& options) {
+void read_lists(const FuzzLists& lists, FuzzOptions& options) {
   Overrides overrides;
-  read_list(overrides, "subject", "--subject", lists.subjects);
-  read_list(overrides, "world_size", "--world-size", lists.world_sizes);
-  read_list(overrides, "dtype", "--dtype", lists.dtypes);
+  add_overrides("fuzz", overrides, "subject", lists.subjects);
+  add_overrides("fuzz", overrides, "world_size", lists.world_sizes);
+  add_overrides("fuzz", overrides, "dtype", lists.dtypes);
   if (!overrides.subjects.empty()) options.subjects = overrides.subjects;
   if (!overrides.world_sizes.empty()) options.choices.world_sizes = overrides.world_sizes;
   if (!overrides.dtypes.empty()) options.choices.dtypes = overrides.dtypes;
@@ -131,7 +122,7 @@ void read_lists(const Lists& lists, FuzzOptions& options) {
   if (!objectives.empty()) options.choices.objectives = objectives;
 }
 
-void check(const Lists& lists, Options& options) {
+void check(const FuzzLists& lists, Options& options) {
   const auto& seconds = options.fuzz.seconds;
   if (lists.count && *lists.count <= 0)
     throw UserError("fuzz: --count is a number of programs above 0");
@@ -149,7 +140,7 @@ void check(const Lists& lists, Options& options) {
       throw UserError(fmt::format("fuzz: --world-size: at most {} ranks", kMostRanks));
 }
 
-std::string again_text(const Options& options, const Lists& lists, std::uint64_t drawn) {
+std::string again_text(const Options& options, const FuzzLists& lists, std::uint64_t drawn) {
   std::string text = options.simulate ? "distgrad fuzz --simulate" : "distgrad fuzz";
   const auto add = [&](const char* option, const std::vector<std::string>& words) {
     if (!words.empty())
@@ -269,7 +260,7 @@ struct Result {
   double elapsed_s = 0;
 };
 
-void print_summary(const Result& result, const Options& options, const Lists& lists) {
+void print_summary(const Result& result, const Options& options, const FuzzLists& lists) {
   const FuzzTally& tally = result.tally;
   std::string counts = options.simulate ? fmt::format("{} consistent", tally.matches)
                                         : fmt::format("{} match", tally.matches);
@@ -320,7 +311,7 @@ ExitCode fuzz_command(const Arguments& arguments) {
       "shrunk.",
       "distgrad fuzz");
   Options options;
-  Lists lists;
+  FuzzLists lists;
   add_options(app, options, lists);
   const ReportOptions report_options(app);
   const GuardOptions guards(app);

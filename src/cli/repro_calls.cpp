@@ -14,7 +14,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kMostAtOnce = 65'536;  // bytes: a program's argument may have twice as many
-constexpr int kTimeout = 120;  // seconds; importing torch and the user's modules takes some
+constexpr int kScriptTimeout = 120;  // seconds; importing torch and the user's modules takes some
 
 // distgrad's folder comes last, so that no module of a user's is hidden.
 constexpr const char* kQuestion =
@@ -42,7 +42,7 @@ Json ask(const std::string& interpreter, const Json& request) {
   ChildCommand command;
   command.arguments = {interpreter, "-c", kQuestion,
                        main.parent_path().parent_path().parent_path().string(), request.dump()};
-  const CapturedChild child = run_captured(command, kTimeout);
+  const CapturedChild child = run_captured(command, kScriptTimeout);
   std::string text = child.text;
   while (!text.empty() && text.back() == '\n') text.pop_back();
   const Json answer = Json::parse(text.substr(text.rfind('\n') + 1), nullptr, false);

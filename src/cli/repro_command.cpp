@@ -125,7 +125,7 @@ struct CaseOutcome {
   Simulation simulation;
 };
 
-class Listener : public VerifyListener {
+class ReproListener : public VerifyListener {
  public:
   void on_conclusion(const Conclusion& conclusion) override {
     CaseOutcome& kept = by_case[conclusion.which.id];
@@ -164,7 +164,7 @@ std::string script_of(const CaseOutcome& kept, ForeignCode& foreign) {
 }
 
 // One file, or one for each case into a folder; there the others are written where one cannot be.
-bool write_scripts(const std::vector<Case>& cases, const Listener& listener,
+bool write_scripts(const std::vector<Case>& cases, const ReproListener& listener,
                    const ReproOptions& options, Interpreters& interpreters) {
   bool all = true;
   const bool folder = writes_folder(options);
@@ -221,7 +221,7 @@ ExitCode repro_command(const Arguments& arguments) {
   if (!loaded.invalid.empty()) return ExitCode::kUserError;
   check_number(loaded.cases, options);
 
-  Listener listener;
+  ReproListener listener;
   verify(loaded.cases, {.interpreters = &host.interpreters()}, listener);
   if (const int signal = interrupted_by()) return interrupted(signal);
   if (listener.any_invalid && !writes_folder(options)) return ExitCode::kUserError;
@@ -239,7 +239,7 @@ ExitCode repro_command(const Arguments& arguments) {
     }
     if (const int signal = interrupted_by()) return interrupted(signal);
     Loaded simpler = reduced(which, document);
-    listener = Listener();
+    listener = ReproListener();
     verify(simpler.cases, {.interpreters = &host.interpreters()}, listener);
     if (const int signal = interrupted_by()) return interrupted(signal);
     return write_scripts(simpler.cases, listener, options, host.interpreters())

@@ -38,7 +38,7 @@
 namespace distgrad {
 namespace {
 
-TextOptions text_options(const RunOptions& options) {
+TextOptions run_text_options(const RunOptions& options) {
   TextOptions text;
   const bool is_terminal = ::isatty(STDOUT_FILENO) == 1;
   text.color = wants_color(options.color);
@@ -138,7 +138,7 @@ class Progress : public VerifyListener {
       : report_(report),
         is_reported_(!options.reports.empty()),
         wants_traces_(traces),
-        text_(text_options(options), loaded.cases),
+        text_(run_text_options(options), loaded.cases),
         prints_(!prints_report(options.reports)),
         status_(STDERR_FILENO, !options.quiet && ::isatty(STDERR_FILENO) == 1,
                 loaded.cases.size()) {}
@@ -248,7 +248,7 @@ ExitCode run_command(const Arguments& arguments) {
       options.durations,
       (options.quiet || options.simulate ? "" : launched_text(report, options.mesh_order)) +
           (python_times ? python_times->text() : ""));
-  FormatContext context = format_context(text_options(options));
+  FormatContext context = format_context(run_text_options(options));
   context.mesh_order = options.mesh_order;
   const int signal = interrupted_by();  // one that comes later interrupts nothing
   context.ended_early = early_end(options, report, loaded.cases.size(), failure, signal);

@@ -19,7 +19,7 @@ namespace distgrad {
 namespace {
 
 // What the options that need a second look are given as.
-struct Lists {
+struct RunLists {
   std::vector<std::string> subjects, world_sizes, dtypes, backends, devices, objectives, pythons;
   std::string color = "auto";
   std::string shard;
@@ -32,7 +32,7 @@ constexpr const char* kExamples =
     "  distgrad run scenarios/debate\n"
     "  distgrad run 'mine/gather.json:subject=torch_nn,world_size=3'\n";
 
-void add_options(CLI::App& app, RunOptions& options, Lists& lists) {
+void add_options(CLI::App& app, RunOptions& options, RunLists& lists) {
   const auto list = [&](const char* name, std::vector<std::string>& to, const char* type,
                         const char* help) {
     // Else it would take the paths behind it, too.
@@ -70,16 +70,6 @@ void add_options(CLI::App& app, RunOptions& options, Lists& lists) {
   app.add_flag("-q,--quiet", options.quiet, "only failures and the summary");
   app.add_flag("-v,--verbose", options.verbose, "every case in full");
   app.add_option("--color", lists.color, "auto, always or never")->type_name("WHEN");
-}
-
-// "3,2" for --world-size: the scenario's own words for what is wrong, behind the option's name.
-void read_list(Overrides& overrides, const char* field, const char* option,
-               const std::vector<std::string>& values) {
-  try {
-    for (const std::string& value : values) add_override(overrides, field, value);
-  } catch (const UserError& e) {
-    throw UserError(fmt::format("run: {}: {}", option, e.what()));
-  }
 }
 
 Color read_color(const std::string& text) {
@@ -133,16 +123,16 @@ void join_parts(std::vector<std::string>& subjects) {
   subjects.insert(subjects.end(), joined.begin(), joined.end());
 }
 
-void read_lists(const Lists& lists, RunOptions& options) {
+void read_lists(const RunLists& lists, RunOptions& options) {
   Overrides& overrides = options.overrides;
-  read_list(overrides, "subject", "--subject", lists.subjects);
+  add_overrides("run", overrides, "subject", lists.subjects);
   join_parts(overrides.subjects);
-  read_list(overrides, "python", "--python", lists.pythons);
-  read_list(overrides, "world_size", "--world-size", lists.world_sizes);
-  read_list(overrides, "dtype", "--dtype", lists.dtypes);
-  read_list(overrides, "backend", "--backend", lists.backends);
-  read_list(overrides, "device", "--device", lists.devices);
-  read_list(overrides, "objective", "--objective", lists.objectives);
+  add_overrides("run", overrides, "python", lists.pythons);
+  add_overrides("run", overrides, "world_size", lists.world_sizes);
+  add_overrides("run", overrides, "dtype", lists.dtypes);
+  add_overrides("run", overrides, "backend", lists.backends);
+  add_overrides("run", overrides, "device", lists.devices);
+  add_overrides("run", overrides, "objective", lists.objectives);
   options.color = read_color(lists.color);
   options.shard = read_shard(lists.shard);
 }
@@ -152,7 +142,7 @@ void read_lists(const Lists& lists, RunOptions& options) {
 std::variant<RunOptions, ExitCode> parse_run_options(const Arguments& arguments) {
   CLI::App app("Run scenarios and report which gradients are right.", "distgrad run");
   RunOptions options;
-  Lists lists;
+  RunLists lists;
   add_options(app, options, lists);
   const ReportOptions reports(app);
   const GuardOptions guards(app);
@@ -191,6 +181,17 @@ std::string again_text(const RunOptions& options) {
   if (options.strict) text += " --strict";
   if (options.overrides.allow_code) text += " --allow-code";
   return text;
+}
+
+void add_overrides(std::string_view command, Overrides& overrides, const std::string& field,
+                   const std::vector<std::string>& values) {
+  std::string option = field;
+  std::replace(option.begin(), option.end(), '_', '-');
+  try {
+    for (const std::string& value : values) add_override(overrides, field, value);
+  } catch (const UserError& e) {
+    throw UserError(fmt::format("{}: --{}: {}", command, option, e.what()));
+  }
 }
 
 }  // namespace distgrad

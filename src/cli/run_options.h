@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -49,5 +50,10 @@ RunOptions run_options_of(const std::string& command, const Arguments&);
 // What "Again:" starts with: "distgrad run" and the options that change what comes out, but not
 // what the cases' names say already.
 std::string again_text(const RunOptions&);
+
+// What an option lists: "3,2" for --world-size, which is the field "world_size". Throws UserError
+// with the scenario's own words for what is wrong, behind the command's and the option's name.
+void add_overrides(std::string_view command, Overrides&, const std::string& field,
+                   const std::vector<std::string>& values);
 
 }  // namespace distgrad

@@ -6,7 +6,7 @@
 #include "collectives/records.h"
 
 namespace distgrad {
-namespace {
+namespace all_gather {
 
 std::vector<at::Tensor> simulate(const Call& call, const std::vector<at::Tensor>& operands) {
   return on_every_rank(joined(call, operands), call.size);
@@ -37,8 +37,9 @@ at::Tensor in_place(const Call& call, Connection& group, const at::Tensor& opera
   return call.spec->dim ? at::cat(outputs[0], dim_of(call, operand)) : at::stack(outputs[0]);
 }
 
-}  // namespace
+}  // namespace all_gather
 
-const Collective kAllGather = {CollectiveKind::kAllGather, simulate, forward, backward, in_place};
+const Collective kAllGather = {CollectiveKind::kAllGather, all_gather::simulate,
+                               all_gather::forward, all_gather::backward, all_gather::in_place};
 
 }  // namespace distgrad

@@ -6,7 +6,7 @@
 #include "collectives/records.h"
 
 namespace distgrad {
-namespace {
+namespace all_reduce {
 
 std::vector<at::Tensor> simulate(const Call& call, const std::vector<at::Tensor>& operands) {
   return on_every_rank(reduction(call, operands), call.size);
@@ -30,8 +30,9 @@ at::Tensor in_place(const Call& call, Connection& group, const at::Tensor& opera
   return tensors[0];
 }
 
-}  // namespace
+}  // namespace all_reduce
 
-const Collective kAllReduce = {CollectiveKind::kAllReduce, simulate, forward, backward, in_place};
+const Collective kAllReduce = {CollectiveKind::kAllReduce, all_reduce::simulate,
+                               all_reduce::forward, all_reduce::backward, all_reduce::in_place};
 
 }  // namespace distgrad

@@ -9,7 +9,7 @@
 #include "collectives/records.h"
 
 namespace distgrad {
-namespace {
+namespace all_to_all {
 
 // What rank `to` receives from each rank, given all operands' shapes.
 std::vector<Shape> received_shapes(const Call& call, const std::vector<Shape>& operands,
@@ -112,8 +112,9 @@ at::Tensor in_place(const Call& call, Connection& group, const at::Tensor& opera
   return at::cat(parts, dim);
 }
 
-}  // namespace
+}  // namespace all_to_all
 
-const Collective kAllToAll = {CollectiveKind::kAllToAll, simulate, forward, backward, in_place};
+const Collective kAllToAll = {CollectiveKind::kAllToAll, all_to_all::simulate, all_to_all::forward,
+                              all_to_all::backward, all_to_all::in_place};
 
 }  // namespace distgrad

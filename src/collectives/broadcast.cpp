@@ -6,7 +6,7 @@
 #include "collectives/records.h"
 
 namespace distgrad {
-namespace {
+namespace broadcast {
 
 std::vector<at::Tensor> simulate(const Call& call, const std::vector<at::Tensor>& operands) {
   check_same_shape(call, operands);
@@ -32,8 +32,9 @@ at::Tensor in_place(const Call& call, Connection& group, const at::Tensor& opera
   return tensors[0];
 }
 
-}  // namespace
+}  // namespace broadcast
 
-const Collective kBroadcast = {CollectiveKind::kBroadcast, simulate, forward, backward, in_place};
+const Collective kBroadcast = {CollectiveKind::kBroadcast, broadcast::simulate, broadcast::forward,
+                               broadcast::backward, broadcast::in_place};
 
 }  // namespace distgrad

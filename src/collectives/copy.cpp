@@ -6,7 +6,7 @@
 #include "collectives/records.h"
 
 namespace distgrad {
-namespace {
+namespace copy {
 
 std::vector<at::Tensor> simulate(const Call&, const std::vector<at::Tensor>& operands) {
   std::vector<at::Tensor> outputs;
@@ -25,8 +25,9 @@ at::Tensor backward(const Call&, Connection&, const SavedForBackward&,
 
 at::Tensor in_place(const Call&, Connection&, const at::Tensor& operand) { return operand.clone(); }
 
-}  // namespace
+}  // namespace copy
 
-const Collective kCopy = {CollectiveKind::kCopy, simulate, forward, backward, in_place};
+const Collective kCopy = {CollectiveKind::kCopy, copy::simulate, copy::forward, copy::backward,
+                          copy::in_place};
 
 }  // namespace distgrad

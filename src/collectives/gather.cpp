@@ -6,7 +6,7 @@
 #include "collectives/records.h"
 
 namespace distgrad {
-namespace {
+namespace gather {
 
 std::vector<at::Tensor> simulate(const Call& call, const std::vector<at::Tensor>& operands) {
   const at::Tensor whole = joined(call, operands);
@@ -45,8 +45,9 @@ at::Tensor in_place(const Call& call, Connection& group, const at::Tensor& opera
   return call.spec->dim ? at::cat(parts, dim_of(call, operand)) : at::stack(parts);
 }
 
-}  // namespace
+}  // namespace gather
 
-const Collective kGather = {CollectiveKind::kGather, simulate, forward, backward, in_place};
+const Collective kGather = {CollectiveKind::kGather, gather::simulate, gather::forward,
+                            gather::backward, gather::in_place};
 
 }  // namespace distgrad

@@ -6,7 +6,7 @@
 #include "collectives/records.h"
 
 namespace distgrad {
-namespace {
+namespace reduce {
 
 std::vector<at::Tensor> simulate(const Call& call, const std::vector<at::Tensor>& operands) {
   std::vector<at::Tensor> outputs;
@@ -39,8 +39,9 @@ at::Tensor in_place(const Call& call, Connection& group, const at::Tensor& opera
   return group.rank() == call.spec->root ? tensors[0] : attached_zeros(tensors[0]);
 }
 
-}  // namespace
+}  // namespace reduce
 
-const Collective kReduce = {CollectiveKind::kReduce, simulate, forward, backward, in_place};
+const Collective kReduce = {CollectiveKind::kReduce, reduce::simulate, reduce::forward,
+                            reduce::backward, reduce::in_place};
 
 }  // namespace distgrad

@@ -6,7 +6,7 @@
 #include "collectives/records.h"
 
 namespace distgrad {
-namespace {
+namespace reduce_scatter {
 
 std::vector<at::Tensor> simulate(const Call& call, const std::vector<at::Tensor>& operands) {
   return chunks_of(call, reduction(call, operands));
@@ -36,9 +36,10 @@ at::Tensor in_place(const Call& call, Connection& group, const at::Tensor& opera
   return outputs[0];
 }
 
-}  // namespace
+}  // namespace reduce_scatter
 
-const Collective kReduceScatter = {CollectiveKind::kReduceScatter, simulate, forward, backward,
-                                   in_place};
+const Collective kReduceScatter = {CollectiveKind::kReduceScatter, reduce_scatter::simulate,
+                                   reduce_scatter::forward, reduce_scatter::backward,
+                                   reduce_scatter::in_place};
 
 }  // namespace distgrad

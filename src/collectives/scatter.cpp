@@ -6,7 +6,7 @@
 #include "collectives/records.h"
 
 namespace distgrad {
-namespace {
+namespace scatter {
 
 std::vector<at::Tensor> simulate(const Call& call, const std::vector<at::Tensor>& operands) {
   check_same_shape(call, operands);
@@ -37,8 +37,9 @@ at::Tensor in_place(const Call& call, Connection& group, const at::Tensor& opera
   return outputs[0];
 }
 
-}  // namespace
+}  // namespace scatter
 
-const Collective kScatter = {CollectiveKind::kScatter, simulate, forward, backward, in_place};
+const Collective kScatter = {CollectiveKind::kScatter, scatter::simulate, scatter::forward,
+                             scatter::backward, scatter::in_place};
 
 }  // namespace distgrad

@@ -8,7 +8,7 @@
 #include "collectives/records.h"
 
 namespace distgrad {
-namespace {
+namespace send_recv {
 
 // A destination appears once.
 std::optional<int> source_of(const Call& call, int destination) {
@@ -95,8 +95,9 @@ at::Tensor in_place(const Call& call, Connection& group, const at::Tensor& opera
   return result;
 }
 
-}  // namespace
+}  // namespace send_recv
 
-const Collective kSendRecv = {CollectiveKind::kSendRecv, simulate, forward, backward, in_place};
+const Collective kSendRecv = {CollectiveKind::kSendRecv, send_recv::simulate, send_recv::forward,
+                              send_recv::backward, send_recv::in_place};
 
 }  // namespace distgrad

@@ -6,7 +6,7 @@
 #include "collectives/records.h"
 
 namespace distgrad {
-namespace {
+namespace slice {
 
 std::vector<at::Tensor> simulate(const Call& call, const std::vector<at::Tensor>& operands) {
   std::vector<at::Tensor> outputs;
@@ -30,8 +30,9 @@ at::Tensor in_place(const Call& call, Connection& group, const at::Tensor& opera
   return chunk_of(call, operand, group.rank());
 }
 
-}  // namespace
+}  // namespace slice
 
-const Collective kSlice = {CollectiveKind::kSlice, simulate, forward, backward, in_place};
+const Collective kSlice = {CollectiveKind::kSlice, slice::simulate, slice::forward, slice::backward,
+                           slice::in_place};
 
 }  // namespace distgrad

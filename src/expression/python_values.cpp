@@ -54,7 +54,7 @@ void fill(const at::Tensor& tensor, const std::vector<IValue>& values, Convert c
   std::transform(values.begin(), values.end(), tensor.mutable_data_ptr<T>(), convert);
 }
 
-std::int64_t as_int(const IValue& value) {
+std::int64_t checked_int(const IValue& value) {
   if (value.isBool()) return value.toBool();
   if (!value.isInt()) throw NumberError("a float stands where an integer must");
   return value.toInt();
@@ -81,7 +81,7 @@ at::indexing::TensorIndex tensor_index(const IValue& value) {
     at::Tensor index = tensor_from(value, std::nullopt);
     return index.numel() == 0 ? index.to(at::kLong) : index;
   }
-  return as_int(value);
+  return checked_int(value);
 }
 
 }  // namespace
@@ -100,7 +100,7 @@ at::Tensor tensor_from(const IValue& data, std::optional<at::ScalarType> dtype) 
   if (inferred == at::kBool) {
     fill<bool>(tensor, numbers.values, [](const IValue& v) { return v.toBool(); });
   } else if (inferred == at::kLong) {
-    fill<std::int64_t>(tensor, numbers.values, [](const IValue& v) { return as_int(v); });
+    fill<std::int64_t>(tensor, numbers.values, [](const IValue& v) { return checked_int(v); });
   } else {
     fill<double>(tensor, numbers.values,
                  [](const IValue& v) { return to_python_float(v).toDouble(); });
@@ -139,7 +139,7 @@ at::Tensor subscripted(const std::vector<Subscript>& subscripts, const torch::ji
       case Subscript::Kind::kSlice: {
         std::optional<c10::SymInt> bounds[3];
         for (int i = 0; i < 3; ++i)
-          if (subscript.given[i]) bounds[i] = c10::SymInt(as_int(inputs[next++]));
+          if (subscript.given[i]) bounds[i] = c10::SymInt(checked_int(inputs[next++]));
         indices.emplace_back(at::indexing::Slice(bounds[0], bounds[1], bounds[2]));
         break;
       }
@@ -150,18 +150,18 @@ at::Tensor subscripted(const std::vector<Subscript>& subscripts, const torch::ji
 
 IValue list_element(const IValue& list, const IValue& index) {
   const auto elements = list.toListRef();
-  return elements[wrapped_index(as_int(index), static_cast<std::int64_t>(elements.size()))];
+  return elements[wrapped_index(checked_int(index), static_cast<std::int64_t>(elements.size()))];
 }
 
 IValue list_slice(const IValue& list, const IValue& start, const IValue& stop, const IValue& step) {
   const auto elements = list.toList();
   const auto size = static_cast<std::int64_t>(elements.size());
-  const std::int64_t stride = step.isNone() ? 1 : as_int(step);
+  const std::int64_t stride = step.isNone() ? 1 : checked_int(step);
   if (stride == 0) throw NumberError("slice step cannot be zero");
   // Python's PySlice_AdjustIndices.
   const auto bound = [&](const IValue& given, std::int64_t absent) {
     if (given.isNone()) return absent;
-    std::int64_t at = as_int(given);
+    std::int64_t at = checked_int(given);
     if (at < 0) at = std::max<std::int64_t>(at + size, stride < 0 ? -1 : 0);
     return std::min(at, stride < 0 ? size - 1 : size);
   };
@@ -184,7 +184,7 @@ IValue list_concatenated(const IValue& left, const IValue& right) {
 
 IValue list_repeated(const IValue& list, const IValue& times) {
   const auto elements = list.toListRef();
-  const std::int64_t count = std::max<std::int64_t>(as_int(times), 0);
+  const std::int64_t count = std::max<std::int64_t>(checked_int(times), 0);
   const auto size = static_cast<std::int64_t>(elements.size());
   c10::impl::GenericList result(list.toList().elementType());
   if (size == 0) return result;
@@ -196,9 +196,9 @@ IValue list_repeated(const IValue& list, const IValue& times) {
 }
 
 IValue range_list(const torch::jit::Stack& arguments) {
-  const std::int64_t start = arguments.size() > 1 ? as_int(arguments[0]) : 0;
-  const std::int64_t stop = as_int(arguments[arguments.size() > 1 ? 1 : 0]);
-  const std::int64_t step = arguments.size() > 2 ? as_int(arguments[2]) : 1;
+  const std::int64_t start = arguments.size() > 1 ? checked_int(arguments[0]) : 0;
+  const std::int64_t stop = checked_int(arguments[arguments.size() > 1 ? 1 : 0]);
+  const std::int64_t step = arguments.size() > 2 ? checked_int(arguments[2]) : 1;
   if (step == 0) throw NumberError("range() arg 3 must not be zero");
   c10::List<std::int64_t> result;
   for (std::int64_t i = start; step > 0 ? i < stop : i > stop;) {

@@ -12,8 +12,7 @@ namespace distgrad::golden {
 namespace {
 
 std::string quoted(const std::string& text) {
-  using Json = nlohmann::json;
-  return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 // 1, 1.0 and 1e0 are one number. A whole number that no float64 holds (a seed) stays as it is.

@@ -89,7 +89,7 @@ std::vector<Array> bounds_of(const Json& json, const std::vector<Array>& parts, 
   return bounds;
 }
 
-TensorSummary summary_of(const Json& json, double bound) {
+TensorSummary summary_in(const Json& json, double bound) {
   const Json& norms = member(json, "norms");
   TensorSummary s;
   s.shapes = member(json, "shapes").get<std::vector<Shape>>();
@@ -108,7 +108,7 @@ GradientRecord gradient(const std::string& input, const Json& json) {
   g.layout = member(json, "layout").get<std::string>();
   const Json& bound = member(json, "bound");
   if (json.contains("summary")) {
-    g.summary = summary_of(json["summary"], number(bound));
+    g.summary = summary_in(json["summary"], number(bound));
     return g;
   }
   const bool local = g.layout == "local";

@@ -15,7 +15,7 @@ using Kind = Layout::Kind;
 
 constexpr std::size_t kBlock = 2048;  // elements summed at a time: stays in the first cache
 
-std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
+std::size_t to_index(int rank) { return static_cast<std::size_t>(rank); }
 
 PlacedAxis whole_world(const Program& program, const Layout& layout) {
   PlacedAxis axis{.layout = layout, .size = program.world_size, .coordinate = {}, .sync = {}};
@@ -25,11 +25,11 @@ PlacedAxis whole_world(const Program& program, const Layout& layout) {
 
 PlacedAxis along(const Program& program, const Group& group, const Layout& layout) {
   PlacedAxis axis{.layout = layout, .size = 1, .coordinate = {}, .sync = {}};
-  axis.coordinate.resize(at(program.world_size));
+  axis.coordinate.resize(to_index(program.world_size));
   for (const std::vector<int>& list : group.partition) {
     axis.size = static_cast<int>(list.size());
     for (std::size_t i = 0; i < list.size(); ++i)
-      axis.coordinate.at(at(list[i])) = static_cast<int>(i);
+      axis.coordinate.at(to_index(list[i])) = static_cast<int>(i);
   }
   return axis;
 }
@@ -59,10 +59,10 @@ Piece piece_of(const std::vector<PlacedAxis>& axes, const Shape& full, int rank)
     const int dims = static_cast<int>(full.size());
     const int dim = axis.layout.dim < 0 ? axis.layout.dim + dims : axis.layout.dim;
     if (dim < 0 || dim >= dims) throw std::logic_error("sharded along a dim the tensor lacks");
-    std::int64_t& extent = piece.extent[at(dim)];
+    std::int64_t& extent = piece.extent[to_index(dim)];
     const std::int64_t each = (extent + axis.size - 1) / axis.size;
-    const std::int64_t before = std::min(axis.coordinate[at(rank)] * each, extent);
-    piece.start[at(dim)] += before;
+    const std::int64_t before = std::min(axis.coordinate[to_index(rank)] * each, extent);
+    piece.start[to_index(dim)] += before;
     extent = std::min(each, extent - before);
   }
   return piece;
@@ -141,7 +141,7 @@ std::optional<Array> sum_of_piece(const Piece& piece, const GradientByRank& obse
   std::vector<const Array*> terms;
   const bool has_elements = element_count(piece.extent) > 0;
   for (const int rank : piece.ranks) {
-    const std::optional<Array>& gradient = observed.at(at(rank));
+    const std::optional<Array>& gradient = observed.at(to_index(rank));
     if (!gradient) {
       if (has_elements) part.missing.push_back(rank);
     } else if (gradient->shape() != piece.extent) {
@@ -204,7 +204,7 @@ std::vector<std::vector<int>> lines_along(const std::vector<PlacedAxis>& axes, s
   for (int rank = 0; rank < world_size; ++rank) {
     std::vector<int> others;
     for (std::size_t a = 0; a < axes.size(); ++a)
-      if (a != axis) others.push_back(axes[a].coordinate[at(rank)]);
+      if (a != axis) others.push_back(axes[a].coordinate[to_index(rank)]);
     const auto found = std::find_if(lines.begin(), lines.end(),
                                     [&](const auto& line) { return line.first == others; });
     if (found == lines.end()) {
@@ -273,7 +273,7 @@ std::vector<Part> assemble(const Program& program, const Input& input, const Sha
   for (int rank = 0; rank < program.world_size; ++rank) {
     std::vector<int> alone;
     for (const PlacedAxis& axis : axes)
-      if (stands_alone(axis)) alone.push_back(axis.coordinate[at(rank)]);
+      if (stands_alone(axis)) alone.push_back(axis.coordinate[to_index(rank)]);
     auto found = std::find_if(parts.begin(), parts.end(),
                               [&](const auto& entry) { return entry.first == alone; });
     if (found == parts.end()) found = parts.insert(parts.end(), {std::move(alone), Part{}});
@@ -304,12 +304,12 @@ GradientByRank synchronised(const Program& program, const Input& input, Gradient
     for (const std::vector<int>& line : lines_along(axes, a, program.world_size)) {
       std::vector<const Array*> terms;
       for (const int rank : line)
-        if (gradients[at(rank)]) terms.push_back(&*gradients[at(rank)]);
+        if (gradients[to_index(rank)]) terms.push_back(&*gradients[to_index(rank)]);
       if (terms.empty()) continue;
       const double divisor =
           axes[a].sync == Input::Sync::kMean ? static_cast<double>(line.size()) : 1;
       const std::optional<Array> total = divided({sum_of(terms)}, divisor)[0];
-      for (const int rank : line) gradients[at(rank)] = total;
+      for (const int rank : line) gradients[to_index(rank)] = total;
     }
   }
   return gradients;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "collectives/plain_arithmetic.h"
+#include "gradients/closeness.h"
 #include "model/distance.h"
 
 namespace distgrad {
@@ -17,13 +18,7 @@ using Plains = std::vector<Plain>;
 
 // Relative to the largest of what was added up: six ranks' worth of roundings are a hundredth of
 // it; a derivative that is wrong is off by more.
-constexpr double kClose = 1e-13;
-
-double largest_of(const std::vector<double>& values) {
-  double largest = 0;
-  for (const double v : values) largest = std::max(largest, std::abs(v));
-  return largest;
-}
+constexpr double kCloseCall = 1e-13;
 
 Plains magnitudes(Plains values) {
   for (Plain& plain : values)
@@ -44,7 +39,7 @@ std::string difference(const char* what, const Plains& found, const Plains& want
       std::snprintf(text, sizeof text, "the shape of %s %zu", what, r);
       return text;
     }
-    const double close = kClose * largest_of(terms[r].values);
+    const double close = kCloseCall * largest_magnitude(terms[r].values);
     for (std::size_t e = 0; e < wanted[r].values.size(); ++e) {
       const double x = found[r].values[e], y = wanted[r].values[e];
       if (same_value(x, y) || std::abs(x - y) <= close) continue;

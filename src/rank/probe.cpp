@@ -11,10 +11,10 @@
 namespace distgrad {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
-Json cuda_json(const CudaMachine& machine) {
-  Json json;
+OrderedJson cuda_json(const CudaMachine& machine) {
+  OrderedJson json;
   json["unavailable"] = machine.unavailable;
   json["devices"] = machine.devices;
   json["driver"] = machine.driver;
@@ -22,8 +22,8 @@ Json cuda_json(const CudaMachine& machine) {
   return json;
 }
 
-Json nccl_json(const CudaMachine& machine, Thoroughness how) {
-  Json json;
+OrderedJson nccl_json(const CudaMachine& machine, Thoroughness how) {
+  OrderedJson json;
   json["library"] = plugin_path("nccl");
   json["traits"] = read_traits("nccl").source;
   const bool stands_in = std::getenv("DISTGRAD_NCCL_LIBRARY") != nullptr;  // it may need no GPU
@@ -50,7 +50,7 @@ Json nccl_json(const CudaMachine& machine, Thoroughness how) {
 
 int run_probe(Thoroughness how) {
   const CudaMachine machine = find_cuda();
-  Json json;
+  OrderedJson json;
   json["torch"] = torch_version();
   json["cuda"] = cuda_json(machine);
   json["nccl"] = nccl_json(machine, how);

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "fuzz/generator.h"
+#include "gradients/closeness.h"
 #include "gradients/objective_truths.h"
 #include "model/distance.h"
 #include "model/objective.h"
@@ -73,13 +74,7 @@ Values values_of(const std::vector<Gradient>& gradients, double factor = 1) {
 
 // A rounding or two for each of a program's few dozen operators; a derivative that is wrong is off
 // by more.
-constexpr double kClose = 1e-12;
-
-double largest_of(const std::vector<double>& values) {
-  double largest = 0;
-  for (const double v : values) largest = std::max(largest, std::abs(v));
-  return largest;
-}
+constexpr double kCloseGradients = 1e-12;
 
 // The first element where they are further apart than a few roundings of the tensor's largest
 // element, and than `allowed`, where that is given. `terms`: by part, the largest of what was added
@@ -88,7 +83,8 @@ std::string difference(const Values& a, const Values& b, const Values* allowed =
                        const std::vector<double>& terms = {}) {
   for (std::size_t p = 0; p < a.size(); ++p) {
     const double of_terms = terms.empty() ? 0 : terms[p];
-    const double close = kClose * std::max({largest_of(a[p]), largest_of(b[p]), of_terms});
+    const double close =
+        kCloseGradients * std::max({largest_magnitude(a[p]), largest_magnitude(b[p]), of_terms});
     for (std::size_t e = 0; e < a[p].size(); ++e) {
       const double x = a[p][e], y = b[p][e];
       if (same_value(x, y) || std::abs(x - y) <= close) continue;
@@ -182,7 +178,7 @@ class Check {
     for (int r = 0; r < n; ++r) {
       const Values one = row(static_cast<std::size_t>(r) + 2);
       for (std::size_t p = 0; p < added.size(); ++p) {
-        terms[p] = std::max(terms[p], largest_of(one[p]));
+        terms[p] = std::max(terms[p], largest_magnitude(one[p]));
         for (std::size_t e = 0; e < added[p].size(); ++e) added[p][e] += one[p][e];
       }
     }

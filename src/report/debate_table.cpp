@@ -17,7 +17,6 @@ namespace {
 using Part =
     std::optional<Array>;  // one rank's gradient, or the full tensor; absent: a missing gradient
 
-constexpr std::int64_t kWholeElements = 8;  // tensors of up to so many elements are shown whole
 constexpr std::size_t kWholeWidth = 60;     // ... where they are no wider
 constexpr std::size_t kColumns = 8;         // ranks, or elements, without --full
 constexpr std::size_t kFullColumns = 1000;  // with it
@@ -347,14 +346,14 @@ bool is_off(const Grid& grid, std::size_t column, std::size_t line) {
 }
 
 std::string block(const Grid& grid, std::size_t first, std::size_t last, bool with_notes) {
-  constexpr std::string_view kRed = "\033[31m", kPlain = "\033[0m";
+  constexpr std::string_view kRed = "\033[31m";
   std::string out;
   for (std::size_t line = 0; line < grid.labels.size(); ++line) {
     std::string text = std::string(kIndent, ' ') + padded(grid.labels[line], grid.label_width);
     for (std::size_t i = first; i < last; ++i) {
       const std::string cell = padded_left(grid.cells[i][line], grid.widths[i]);
       text += std::string(kGap, ' ') +
-              (is_off(grid, i, line) ? fmt::format("{}{}{}", kRed, cell, kPlain) : cell);
+              (is_off(grid, i, line) ? fmt::format("{}{}{}", kRed, cell, kUncolored) : cell);
     }
     if (with_notes && !grid.notes[line].empty()) text += std::string(kGap, ' ') + grid.notes[line];
     out += text + '\n';

@@ -13,22 +13,21 @@
 namespace distgrad {
 namespace {
 
-constexpr std::size_t kShownRanks = 8;
-constexpr std::int64_t kWholeElements = 8;
-constexpr std::int64_t kFirstElements = 3;
+constexpr std::size_t kListedRanks = 8;
+constexpr std::int64_t kListedElements = 3;
 constexpr std::size_t kWidestCell = 58;
-constexpr std::size_t kIndent = 4, kGap = 3;
+constexpr std::size_t kRowIndent = 4, kCellGap = 3;
 constexpr std::size_t kWhereWidth = 9;  // "all ranks"
-constexpr int kDigits = 6;
+constexpr int kShownDigits = 6;
 constexpr int kSummaryDigits = 4;  // where nothing is to be told apart
 
-constexpr std::string_view kMarked = "\033[1;33m", kPlain = "\033[0m";
+constexpr std::string_view kMarked = "\033[1;33m";
 
 // --- Numbers ---
 
 bool is_whole(const Array& array, const TextOptions& options) {
-  return options.full ||
-         (array.size() <= kWholeElements && width_of(array_text(array, kDigits)) <= kWidestCell);
+  return options.full || (array.size() <= kWholeElements &&
+                          width_of(array_text(array, kShownDigits)) <= kWidestCell);
 }
 
 double norm_of(const Array& array) {
@@ -39,9 +38,9 @@ double norm_of(const Array& array) {
 
 std::string cell(const Array& array, int digits, const TextOptions& options) {
   if (is_whole(array, options)) return array_text(array, options.full ? kShortest : digits);
-  digits += kSummaryDigits - kDigits;
+  digits += kSummaryDigits - kShownDigits;
   std::string first;
-  for (std::int64_t i = 0; i < std::min(kFirstElements, array.size()); ++i)
+  for (std::int64_t i = 0; i < std::min(kListedElements, array.size()); ++i)
     first += number_text(array[i], digits) + ", ";
   return fmt::format("{}... shape {}, norm {}", first, index_text(array.shape()),
                      number_text(norm_of(array), digits));
@@ -50,11 +49,11 @@ std::string cell(const Array& array, int digits, const TextOptions& options) {
 // As few digits as tell the two apart; six where there is nothing to tell.
 int digits_between(const std::vector<Array>& a, const std::vector<Array>& b,
                    const TextOptions& options) {
-  if (a.size() != b.size()) return kDigits;
-  for (const int digits : {kDigits, 9, 12})
+  if (a.size() != b.size()) return kShownDigits;
+  for (const int digits : {kShownDigits, 9, 12})
     for (std::size_t r = 0; r < a.size(); ++r)
       if (cell(a[r], digits, options) != cell(b[r], digits, options)) return digits;
-  return kDigits;
+  return kShownDigits;
 }
 
 // The rank that is furthest off; nothing where no element differs.
@@ -75,7 +74,7 @@ std::optional<std::size_t> furthest_rank(const std::vector<Array>& truth,
 
 // --- The program, a block of rows for each value ---
 
-struct Row {
+struct ValueRow {
   std::string label;
   std::vector<std::string> cells;  // by rank shown
   bool same = false;               // all ranks, shown or not, hold the same
@@ -83,13 +82,13 @@ struct Row {
 
 struct Block {
   const ExplainedValue* value;
-  std::vector<Row> rows;
+  std::vector<ValueRow> rows;
   std::vector<std::string> remarks;
 };
 
-class ProgramText {
+class ExplainedProgram {
  public:
-  ProgramText(const Explanation& explanation, const TextOptions& options) : options_(options) {
+  ExplainedProgram(const Explanation& explanation, const TextOptions& options) : options_(options) {
     choose_ranks(explanation);
     for (const ExplainedValue& value : explanation.values) blocks_.push_back(block_of(value));
     measure();
@@ -105,10 +104,10 @@ class ProgramText {
       }
       out += wrapped(for_terminal(block.value->title), 2, options_.width);
       if (!block.value->mark.empty()) out += mark(block.value->mark);
-      for (const Row& row : block.rows)
+      for (const ValueRow& row : block.rows)
         out += in_columns(block) ? line(row.label, row.cells) : listed(row);
       for (const std::string& remark : block.remarks)
-        out += wrapped(remark, kIndent, options_.width);
+        out += wrapped(remark, kRowIndent, options_.width);
     }
     if (ranks_.size() < rank_count_)
       out +=
@@ -122,7 +121,7 @@ class ProgramText {
     for (const ExplainedValue& value : explanation.values)
       rank_count_ = std::max({rank_count_, value.value.size(), value.cotangent.size()});
     const auto add = [&](std::size_t rank) {
-      if ((options_.full || ranks_.size() < kShownRanks) &&
+      if ((options_.full || ranks_.size() < kListedRanks) &&
           std::find(ranks_.begin(), ranks_.end(), rank) == ranks_.end())
         ranks_.push_back(rank);
     };
@@ -157,12 +156,13 @@ class ProgramText {
     const std::int64_t at = furthest_apart(t, s).element;
     block.remarks.push_back(fmt::format("furthest apart on rank {} at {}: {} in place of {}", *rank,
                                         index_text(index_of(t.shape(), at)),
-                                        number_text(s[at], kDigits), number_text(t[at], kDigits)));
+                                        number_text(s[at], kShownDigits),
+                                        number_text(t[at], kShownDigits)));
   }
 
   void add_row(Block& block, std::string label, const std::vector<Array>& by_rank,
                int digits) const {
-    Row row{std::move(label), {}, false};
+    ValueRow row{std::move(label), {}, false};
     row.same = by_rank.size() == rank_count_ &&
                std::all_of(by_rank.begin(), by_rank.end(),
                            [&](const Array& a) { return same_values(a, by_rank[0]); });
@@ -174,15 +174,16 @@ class ProgramText {
   // A column for each rank, as wide for all blocks as the widest that can be one needs.
   void measure() {
     for (const Block& block : blocks_)
-      for (const Row& row : block.rows) label_width_ = std::max(label_width_, width_of(row.label));
-    const std::size_t room = options_.width - std::min(options_.width, kIndent + label_width_);
+      for (const ValueRow& row : block.rows)
+        label_width_ = std::max(label_width_, width_of(row.label));
+    const std::size_t room = options_.width - std::min(options_.width, kRowIndent + label_width_);
     limit_ = ranks_.empty() ? 0 : room / ranks_.size();
-    limit_ -= std::min(limit_, kGap);
+    limit_ -= std::min(limit_, kCellGap);
     const std::vector<std::string> headers = names();
     for (const std::string& header : headers) widths_.push_back(width_of(header));
     for (const Block& block : blocks_) {
       if (!in_columns(block)) continue;
-      for (const Row& row : block.rows)
+      for (const ValueRow& row : block.rows)
         for (std::size_t i = 0; i < row.cells.size(); ++i)
           widths_[i] = std::max(widths_[i], width_of(row.cells[i]));
     }
@@ -192,7 +193,7 @@ class ProgramText {
     const auto fits = [&](const std::string& text) { return width_of(text) <= limit_; };
     const std::vector<std::string> headers = names();
     return std::all_of(headers.begin(), headers.end(), fits) &&
-           std::all_of(block.rows.begin(), block.rows.end(), [&](const Row& row) {
+           std::all_of(block.rows.begin(), block.rows.end(), [&](const ValueRow& row) {
              return std::all_of(row.cells.begin(), row.cells.end(), fits);
            });
   }
@@ -204,35 +205,36 @@ class ProgramText {
   }
 
   std::string line(const std::string& label, const std::vector<std::string>& cells) const {
-    std::string out = std::string(kIndent, ' ') + padded(label, label_width_);
+    std::string out = std::string(kRowIndent, ' ') + padded(label, label_width_);
     for (std::size_t i = 0; i < cells.size(); ++i)
-      out += std::string(kGap, ' ') + padded_left(cells[i], widths_[i]);
+      out += std::string(kCellGap, ' ') + padded_left(cells[i], widths_[i]);
     return out + '\n';
   }
 
   // A line for each rank, or one where all hold the same.
-  std::string listed(const Row& row) const {
+  std::string listed(const ValueRow& row) const {
     const bool once = row.same && rank_count_ > 1;
     std::string out;
     for (std::size_t i = 0; i < (once ? 1 : row.cells.size()); ++i) {
       const std::string where = once ? "all ranks" : fmt::format("rank {}", ranks_[i]);
-      const std::string head = std::string(kIndent, ' ') +
+      const std::string head = std::string(kRowIndent, ' ') +
                                padded(i == 0 ? row.label : "", label_width_) +
-                               std::string(kGap, ' ') + where;
+                               std::string(kCellGap, ' ') + where;
       const std::string whole =
-          padded(head, kIndent + label_width_ + kGap + kWhereWidth + kGap) + row.cells[i];
+          padded(head, kRowIndent + label_width_ + kCellGap + kWhereWidth + kCellGap) +
+          row.cells[i];
       out += width_of(whole) <= options_.width
                  ? whole + '\n'
-                 : head + '\n' + wrapped(row.cells[i], 2 * kIndent, options_.width);
+                 : head + '\n' + wrapped(row.cells[i], 2 * kRowIndent, options_.width);
     }
     return out;
   }
 
   std::string mark(const std::string& text) const {
-    std::string lines = wrapped(">>> " + text, kIndent, options_.width);
+    std::string lines = wrapped(">>> " + text, kRowIndent, options_.width);
     if (!options_.color) return lines;
     lines.pop_back();
-    return fmt::format("{}{}{}\n", kMarked, lines, kPlain);
+    return fmt::format("{}{}{}\n", kMarked, lines, kUncolored);
   }
 
   const TextOptions& options_;
@@ -271,7 +273,7 @@ std::string explain_text(const Explanation& e, const CaseResult& result, TextOpt
   if (!e.note.empty()) out += wrapped(for_terminal(e.note), 2, options.width);
   if (!e.setting.empty()) out += wrapped(for_terminal(e.setting), 2, options.width);
   if (!e.values.empty()) {
-    out += section("The program") + legend(e, options) + "\n" + ProgramText(e, options).text();
+    out += section("The program") + legend(e, options) + "\n" + ExplainedProgram(e, options).text();
     for (const std::string& remark : e.remarks)
       out += wrapped(for_terminal(remark), 2, options.width);
   }

@@ -24,8 +24,7 @@ constexpr std::size_t kNamesAgain = 3;
 
 // --- Words ---
 
-constexpr std::string_view kGreen = "\033[32m", kYellow = "\033[33m", kRed = "\033[1;31m",
-                           kPlain = "\033[0m";
+constexpr std::string_view kGreen = "\033[32m", kYellow = "\033[33m", kRed = "\033[1;31m";
 
 struct Status {
   std::string_view word;
@@ -42,7 +41,7 @@ Status status_of(const CaseResult& r) {
 std::string status_text(const CaseResult& r, bool color) {
   const Status status = status_of(r);
   const std::string word = padded(status.word, 4);
-  return color ? fmt::format("{}{}{}", status.color, word, kPlain) : word;
+  return color ? fmt::format("{}{}{}", status.color, word, kUncolored) : word;
 }
 
 std::string place_text(const Finding& f) {

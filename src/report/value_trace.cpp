@@ -99,7 +99,7 @@ std::vector<int> shown_ranks(const Explanation& e, int world_size, double roundi
   return {first.begin(), first.end()};
 }
 
-std::string cut(const std::string& text) {
+std::string cut_title(const std::string& text) {
   return text.size() <= kLongestTitle ? text : text.substr(0, kLongestTitle) + " ...";
 }
 
@@ -118,7 +118,7 @@ ValueTrace trace_of(const Explanation& e, DType dtype) {
     if (trace.rows.size() >= kShownRows && v.kind != ExplainedValue::Kind::kLoss && v.mark.empty())
       continue;
     if (!v.ranks_cotangent.empty()) trace.how_known = e.how_known;
-    trace.rows.push_back({v.kind, cut(v.title), v.mark,
+    trace.rows.push_back({v.kind, cut_title(v.title), v.mark,
                           cells_of(v.value, v.observed_value, trace.ranks, roundings),
                           cells_of(v.cotangent, v.ranks_cotangent, trace.ranks, kRoundings)});
   }

@@ -15,6 +15,11 @@ namespace distgrad {
 // Nested as in Python: "20", "[1, 2]", "[[1, 2], [3, 4]]".
 std::string array_text(const Array& array, int digits = kShortest);
 
+inline constexpr std::string_view kUncolored = "\033[0m";  // ends a terminal's color
+
+// Tensors of up to so many elements are shown whole.
+inline constexpr std::int64_t kWholeElements = 8;
+
 // "[0, 3]"; "" for a scalar's only element.
 std::string index_text(std::span<const std::int64_t> index);
 

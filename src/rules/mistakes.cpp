@@ -6,6 +6,7 @@
 #include <array>
 
 #include "collectives/common.h"
+#include "rules/applies_to.h"
 
 namespace distgrad {
 namespace {
@@ -189,16 +190,10 @@ at::Tensor given_rounded(const at::Tensor& given, const at::Tensor&) {
 }
 
 // --- What each applies to
-// ------------------------------------------------------------------------------------------------
 
-bool anything(const CollectiveCall&) { return true; }
-bool communicates(const CollectiveCall& c) { return c.kind != kCopy && c.kind != kSlice; }
 bool gathers(const CollectiveCall& c) { return c.kind == kAllGather || c.kind == kGather; }
-bool gathers_to_all(const CollectiveCall& c) { return c.kind == kAllGather; }
-bool is_slice(const CollectiveCall& c) { return c.kind == kSlice; }
 bool sends(const CollectiveCall& c) { return c.kind == kSendRecv; }
 bool exchanges(const CollectiveCall& c) { return c.kind == kSendRecv || c.kind == kAllToAll; }
-bool reduces(const CollectiveCall& c) { return traits(c.kind).takes_op; }
 bool multiplies(const CollectiveCall& c) { return reduces(c) && c.op == ReduceOp::kProduct; }
 bool picks(const CollectiveCall& c) {
   return reduces(c) && (c.op == ReduceOp::kMin || c.op == ReduceOp::kMax);
@@ -238,7 +233,7 @@ constexpr std::array kMistakes = std::to_array<Rule>({
     {"next_cotangent", communicates, other_cotangent<next>},
     {"previous_cotangent", communicates, other_cotangent<previous>},
     {"mirrored_cotangent", communicates, other_cotangent<mirrored>},
-    {"first_place", is_slice, first_place},
+    {"first_place", slices, first_place},
     {"not_exchanged", exchanges, not_exchanged},
     {"sent_forward", sends, sent_forward},
     {"all_to_each_tie", picks, all_to_each_tie},

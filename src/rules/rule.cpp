@@ -7,6 +7,7 @@
 #include <array>
 
 #include "collectives/common.h"
+#include "rules/applies_to.h"
 #include "rules/mistakes.h"
 
 namespace distgrad {
@@ -38,7 +39,7 @@ namespace {
 
 using enum CollectiveKind;
 
-Tensors adjoint(const Call& call, const JointValues& v) {
+Tensors right_adjoint(const Call& call, const JointValues& v) {
   return adjoint_of(*call.spec, call.size, v);
 }
 
@@ -136,37 +137,32 @@ Tensors partial_sums_off_root(const Call& call, const JointValues& v) {
   return out;
 }
 
-bool anything(const CollectiveCall&) { return true; }
 bool keeps_shape(const CollectiveCall& c) {
   return c.kind == kAllReduce || c.kind == kReduce || c.kind == kBroadcast || c.kind == kCopy;
 }
 bool reduces_to_all(const CollectiveCall& c) { return c.kind == kAllReduce; }
-bool has_op(const CollectiveCall& c) { return traits(c.kind).takes_op; }
-bool gathers_to_all(const CollectiveCall& c) { return c.kind == kAllGather; }
-bool slices(const CollectiveCall& c) { return c.kind == kSlice; }
-bool communicates(const CollectiveCall& c) { return c.kind != kCopy && c.kind != kSlice; }
-bool multiplies(const CollectiveCall& c) {
+bool multiplies_to_all(const CollectiveCall& c) {
   return c.kind == kAllReduce && c.op == ReduceOp::kProduct;
 }
-bool picks(const CollectiveCall& c) {
+bool picks_to_all(const CollectiveCall& c) {
   return c.kind == kAllReduce && (c.op == ReduceOp::kMin || c.op == ReduceOp::kMax);
 }
 bool broadcasts(const CollectiveCall& c) { return c.kind == kBroadcast; }
 
 constexpr std::array kRules = std::to_array<Rule>({
-    {"adjoint", anything, adjoint},
+    {"adjoint", anything, right_adjoint},
     {"identity", keeps_shape, identity},
     {"same_op", reduces_to_all, same_op},
-    {"forgotten_op", has_op, forgotten_op},
+    {"forgotten_op", reduces, forgotten_op},
     {"own_slice", gathers_to_all, own_slice},
     {"sum_to_all", keeps_shape, sum_to_all},
     {"gather", slices, gather},
     {"divided", communicates, divided},
     {"multiplied", communicates, multiplied},
-    {"out_over_x", multiplies, out_over_x},
-    {"sum_out_over_x", multiplies, sum_out_over_x},
-    {"own_full_to_ties", picks, own_full_to_ties},
-    {"full_to_ties", picks, full_to_ties},
+    {"out_over_x", multiplies_to_all, out_over_x},
+    {"sum_out_over_x", multiplies_to_all, sum_out_over_x},
+    {"own_full_to_ties", picks_to_all, own_full_to_ties},
+    {"full_to_ties", picks_to_all, full_to_ties},
     {"partial_sums_off_root", broadcasts, partial_sums_off_root},
     {"none", anything, none},
     {"raises", anything, raises},

@@ -6,9 +6,6 @@
 namespace distgrad::tolerance {
 namespace {
 
-// Below this the residual of a product or a quotient may itself underflow in double.
-constexpr double kResidualUnderflow = 0x1p-960;
-
 const Arithmetic* arithmetic = nullptr;
 
 // Infinities and NaN: the same in the run where everything before was exact, else anything.
@@ -25,6 +22,11 @@ BoundedValue rounded(double value, double propagated, bool exact) {
 }
 
 }  // namespace
+
+bool is_power_of_two(double value) {
+  int exponent = 0;
+  return std::fabs(std::frexp(value, &exponent)) == 0.5;
+}
 
 InArithmetic::InArithmetic(const Arithmetic& a) : outer_(arithmetic) { arithmetic = &a; }
 InArithmetic::~InArithmetic() { arithmetic = outer_; }

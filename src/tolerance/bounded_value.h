@@ -43,6 +43,14 @@ BoundedValue rounded_constant(double value);
 // propagated error.
 BoundedValue computed(double value, double propagated_error, double ulps);
 
+bool is_power_of_two(double value);
+
+// Of exp, exp2 and expm1, ours and torch's.
+inline constexpr double kExpUlps = 2;
+
+// Below this the residual of a product or a quotient may itself underflow in double.
+inline constexpr double kResidualUnderflow = 0x1p-960;
+
 // f monotone: what x's error does is seen at the ends of its interval.
 BoundedValue monotone(double (*f)(double), BoundedValue x, double ulps);
 // |f'| <= slope on the interval.

@@ -318,7 +318,7 @@ void cross(OpCall& call) {
   call.write_errors(target, out, errors);
 }
 
-constexpr RuleRow kRules[] = {
+constexpr RuleRow kContractionRules[] = {
     // operator, rule
     {"mm", mm},
     {"bmm", bmm},
@@ -352,6 +352,6 @@ constexpr RuleRow kRules[] = {
 
 }  // namespace
 
-std::span<const RuleRow> contraction_rules() { return kRules; }
+std::span<const RuleRow> contraction_rules() { return kContractionRules; }
 
 }  // namespace distgrad::tolerance

@@ -10,8 +10,6 @@
 namespace distgrad::tolerance {
 namespace {
 
-constexpr double kExpUlps = 2;
-
 // What the errors of the row do to log(exp x_i / sum exp x): d = e_i (1 - y_i) + sum over j != i of
 // y_j e_j to first order, and the weights y themselves move by at most exp(2 max e).
 struct SoftmaxRow {
@@ -181,7 +179,7 @@ void softmax_backward(OpCall& call) {
   });
 }
 
-constexpr RuleRow kRules[] = {
+constexpr RuleRow kExponentialRules[] = {
     // operator, rule
     {"_softmax", softmax},
     {"_log_softmax", log_softmax},
@@ -193,6 +191,6 @@ constexpr RuleRow kRules[] = {
 
 }  // namespace
 
-std::span<const RuleRow> exponential_rules() { return kRules; }
+std::span<const RuleRow> exponential_rules() { return kExponentialRules; }
 
 }  // namespace distgrad::tolerance

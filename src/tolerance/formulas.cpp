@@ -43,7 +43,7 @@ BoundedValue at_special(BoundedValue x, double where, double value, BoundedValue
 
 // ---- elementary functions
 
-constexpr double kExpUlps = 2, kTrigUlps = 4, kHyperbolicUlps = 3, kLogUlps = 1, kPowUlps = 4;
+constexpr double kTrigUlps = 4, kHyperbolicUlps = 3, kLogUlps = 1, kPowUlps = 4;
 
 BoundedValue exponential(BoundedValue x) {
   return at_special(x, 0, 1, monotone([](double v) { return std::exp(v); }, x, kExpUlps));

@@ -193,7 +193,7 @@ void binary_cross_entropy_backward(OpCall& call) {
       names);
 }
 
-constexpr RuleRow kRules[] = {
+constexpr RuleRow kLossRules[] = {
     // operator, rule
     {"mse_loss", reduced_loss},
     {"smooth_l1_loss", reduced_loss},
@@ -209,6 +209,6 @@ constexpr RuleRow kRules[] = {
 
 }  // namespace
 
-std::span<const RuleRow> loss_rules() { return kRules; }
+std::span<const RuleRow> loss_rules() { return kLossRules; }
 
 }  // namespace distgrad::tolerance

@@ -322,7 +322,7 @@ void matrix_exponential(OpCall& call) {
               moved.clamp_min(0) + call.arithmetic().inner_gamma(products * (n + 1)) * size);
 }
 
-constexpr RuleRow kRules[] = {
+constexpr RuleRow kMatrixRules[] = {
     // operator, rule
     {"linalg_inv_ex", inverse},
     {"_linalg_solve_ex", solve},
@@ -341,6 +341,6 @@ constexpr RuleRow kRules[] = {
 
 }  // namespace
 
-std::span<const RuleRow> matrix_rules() { return kRules; }
+std::span<const RuleRow> matrix_rules() { return kMatrixRules; }
 
 }  // namespace distgrad::tolerance

@@ -295,7 +295,7 @@ void normalization_backward(OpCall& call) {
   }
 }
 
-constexpr RuleRow kRules[] = {
+constexpr RuleRow kNormalisationRules[] = {
     // operator, rule
     {"var", variance},
     {"var_mean", variance},
@@ -309,6 +309,6 @@ constexpr RuleRow kRules[] = {
 
 }  // namespace
 
-std::span<const RuleRow> normalisation_rules() { return kRules; }
+std::span<const RuleRow> normalisation_rules() { return kNormalisationRules; }
 
 }  // namespace distgrad::tolerance

@@ -189,7 +189,7 @@ void pairwise_distances_backward(OpCall& call) {
   call.write_errors(call.result(), out, errors);
 }
 
-constexpr RuleRow kRules[] = {
+constexpr RuleRow kNormRules[] = {
     // operator, rule
     {"linalg_vector_norm", vector_norm},
     {"norm", vector_norm},
@@ -199,6 +199,6 @@ constexpr RuleRow kRules[] = {
 
 }  // namespace
 
-std::span<const RuleRow> norm_rules() { return kRules; }
+std::span<const RuleRow> norm_rules() { return kNormRules; }
 
 }  // namespace distgrad::tolerance

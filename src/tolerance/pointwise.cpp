@@ -243,7 +243,7 @@ void log_sigmoid_forward(OpCall& call) {
   });
 }
 
-constexpr RuleRow kRules[] = {
+constexpr RuleRow kPointwiseRules[] = {
     // operator, rule
     {"clone", copy_self},
     {"contiguous", copy_self},
@@ -309,6 +309,6 @@ constexpr RuleRow kRules[] = {
 
 }  // namespace
 
-std::span<const RuleRow> pointwise_rules() { return kRules; }
+std::span<const RuleRow> pointwise_rules() { return kPointwiseRules; }
 
 }  // namespace distgrad::tolerance

@@ -6,14 +6,6 @@
 namespace distgrad::tolerance {
 namespace {
 
-// Below this the residual of a product may itself underflow in double.
-constexpr double kResidualUnderflow = 0x1p-960;
-
-bool is_power_of_two(double value) {
-  int exponent = 0;
-  return std::fabs(std::frexp(value, &exponent)) == 0.5;
-}
-
 // In exact arithmetic, and with no more bits than the stored type has; its range is product_error's
 // business.
 bool multiplies_exactly(double a, double b, const Format& stored) {

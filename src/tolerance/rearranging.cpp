@@ -180,7 +180,7 @@ void ordered(OpCall& call) {
   call.write(target, cells);
 }
 
-constexpr RuleRow kRules[] = {
+constexpr RuleRow kRearrangingRules[] = {
     // operator, rule
     {"stack", stack_rule},
     {"_stack", stack_rule},
@@ -236,6 +236,6 @@ constexpr RuleRow kRules[] = {
 
 }  // namespace
 
-std::span<const RuleRow> rearranging_rules() { return kRules; }
+std::span<const RuleRow> rearranging_rules() { return kRearrangingRules; }
 
 }  // namespace distgrad::tolerance

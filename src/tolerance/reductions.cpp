@@ -266,7 +266,7 @@ void scattered_reduction(OpCall& call) {
   call.write_errors(result, out, errors);
 }
 
-constexpr RuleRow kRules[] = {
+constexpr RuleRow kReductionRules[] = {
     // operator, rule
     {"sum", sum},
     {"nansum", sum},
@@ -293,6 +293,6 @@ constexpr RuleRow kRules[] = {
 
 }  // namespace
 
-std::span<const RuleRow> reduction_rules() { return kRules; }
+std::span<const RuleRow> reduction_rules() { return kReductionRules; }
 
 }  // namespace distgrad::tolerance

@@ -72,11 +72,6 @@ void negate(OpCall& call) {
   call.write(result, cells);
 }
 
-bool is_power_of_two(double value) {
-  int exponent = 0;
-  return std::fabs(std::frexp(value, &exponent)) == 0.5;
-}
-
 // A sum times a number: the run may scale the terms instead (an average divides before or after the
 // sum).
 Cell scaled(const Cell& sum, BoundedValue factor, bool divides, const Arithmetic& arithmetic) {
@@ -201,7 +196,7 @@ void multiply(OpCall& call) {
   call.write(result, cells);
 }
 
-constexpr RuleRow kRules[] = {
+constexpr RuleRow kTermRules[] = {
     // operator, rule
     {"add", add},    {"sub", subtract}, {"rsub", subtract_from},
     {"neg", negate}, {"mul", multiply}, {"div", multiply},
@@ -209,7 +204,7 @@ constexpr RuleRow kRules[] = {
 
 }  // namespace
 
-std::span<const RuleRow> term_rules() { return kRules; }
+std::span<const RuleRow> term_rules() { return kTermRules; }
 
 Cell merged(const Cell& a, const Cell& b) {
   const auto adds_nothing = [](const Cell& cell) {

@@ -1,7 +1,7 @@
 # distgrad_library(NAME [TORCH] SOURCES a.cpp ... [APART b.cpp ...] [DEPS target ...])
 #   The static library distgrad_NAME. Headers are included from the root of src:
-#   #include "base/error.h". APART: those of the sources whose names clash with others' when several
-#   are compiled as one (DISTGRAD_JOINED).
+#   #include "base/error.h". APART: those of the sources whose names clash with others' when they
+#   are compiled as one (DISTGRAD_JOINED); better to rename what is local to one of them.
 # distgrad_executable(NAME [TORCH] SOURCES main.cpp ... [DEPS target ...])
 #   The executable NAME in the build tree's bin/, installed. The target `programs` builds all of
 #   them.
@@ -36,8 +36,8 @@ function(distgrad_library name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "" "SOURCES;APART;DEPS")
   add_library(distgrad_${name} STATIC ${arg_SOURCES})
   distgrad_configure_target(distgrad_${name} PUBLIC ${arg_TORCH} ${arg_DEPS})
-  if(DISTGRAD_JOINED AND NOT arg_TORCH)
-    set_target_properties(distgrad_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+  if(DISTGRAD_JOINED)
+    set_target_properties(distgrad_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
     set_source_files_properties(${arg_APART} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   endif()
 endfunction()
