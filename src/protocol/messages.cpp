@@ -302,10 +302,10 @@ Json write_result(const Simulation& simulation, PayloadWriter& out) {
   Json json;
   if (invalid) {
     const auto& [pointer, message, caret] = *invalid;
-    Json& told = json["invalid"];
-    told["pointer"] = pointer;
-    told["message"] = message;
-    told["caret"] = caret;
+    Json& refused = json["invalid"];
+    refused["pointer"] = pointer;
+    refused["message"] = message;
+    refused["caret"] = caret;
   }
   json["losses"] = out.numbers(losses);
   json["loss_bounds"] = out.numbers(loss_bounds);
@@ -334,10 +334,10 @@ Json write_result(const Simulation& simulation, PayloadWriter& out) {
 
 Simulation read_simulation(const Json& json, const PayloadReader& in) {
   Simulation s;
-  if (const Json* told = optional_field(json, "invalid"))
+  if (const Json* invalid = optional_field(json, "invalid"))
     s.invalid =
-        InvalidProgram{read_text(field(*told, "pointer")), read_text(field(*told, "message")),
-                       read_text(field(*told, "caret"))};
+        InvalidProgram{read_text(field(*invalid, "pointer")), read_text(field(*invalid, "message")),
+                       read_text(field(*invalid, "caret"))};
   s.losses = in.numbers(field(json, "losses"));
   s.loss_bounds = in.numbers(field(json, "loss_bounds"));
   s.steps = read_step_values(field(json, "steps"), in);
@@ -356,8 +356,8 @@ Simulation read_simulation(const Json& json, const PayloadReader& in) {
   s.single_gradients = read_gradients(field(json, "single_gradients"), in);
   s.single_bounds = read_gradients(field(json, "single_bounds"), in);
   s.file_truth = read_gradients(field(json, "file_truth"), in);
-  if (const Json* told = optional_field(json, "differences"))
-    s.differences = read_differences(*told);
+  if (const Json* differences = optional_field(json, "differences"))
+    s.differences = read_differences(*differences);
   if (const Json* held = optional_field(json, "held")) s.held = read_gradients(*held, in);
   if (const Json* cuts = optional_field(json, "cuts")) s.cuts = read_texts(*cuts);
   if (const Json* elements = optional_field(json, "undecided_elements"))

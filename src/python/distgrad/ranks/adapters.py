@@ -138,8 +138,8 @@ class Binding:
                     if s.source == "group" and _keeps_default(s, arguments.call)]
             if not kept or not forms.lacks_group(error, before):
                 raise
-        told = tuple(replace(s, default=_EMPTY) if s in kept else s for s in self.slots)
-        return invoke(function, told, arguments, self.by_position)
+        passed = tuple(replace(s, default=_EMPTY) if s in kept else s for s in self.slots)
+        return invoke(function, passed, arguments, self.by_position)
 
 
 def _check_keeps_operand(value, x, label, arguments):

@@ -97,8 +97,8 @@ def _first_name(text, label):
     try:
         node = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError) as error:
-        told = getattr(error, "msg", None) or str(error)
-        raise SubjectError(f"{label}: {told}; {_FORM}") from None
+        words = getattr(error, "msg", None) or str(error)
+        raise SubjectError(f"{label}: {words}; {_FORM}") from None
     links = []
     while isinstance(node, (ast.Call, ast.Subscript, ast.Attribute)):
         links.append(node)

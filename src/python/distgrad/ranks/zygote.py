@@ -27,7 +27,7 @@ class Zygote:
         self._pid = os.getpid()
         self._control = Channel(fd)
         self._workers = {}  # pid -> the driver's number
-        self._told_to_end = False
+        self._asked_to_end = False
         self._wake_reader, self._wake_writer = os.pipe()
         for end in (self._wake_reader, self._wake_writer):
             os.set_blocking(end, False)
@@ -39,7 +39,7 @@ class Zygote:
         """In a forked rank, what it is to be; None when there is nothing more to fork."""
         self._say(kind="ready", protocol=1, torch=torch_version)
         try:
-            while not self._told_to_end:
+            while not self._asked_to_end:
                 ready, _, _ = select.select([self._control, self._wake_reader], [], [])
                 if self._wake_reader in ready:
                     self._reap()
@@ -61,7 +61,7 @@ class Zygote:
         self._control.send(FrameWriter().frame(event))
 
     def _end(self, *_):
-        self._told_to_end = True
+        self._asked_to_end = True
 
     def _obey(self):
         while (frame := self._control.next()) is not None:
