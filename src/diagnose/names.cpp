@@ -365,31 +365,69 @@ bool lacks_exactly(const Look& look, const Lacks& lacks) {
       });
 }
 
+bool counts_own_alone(const Look& look) {
+  return lacks_exactly(look,
+                       [](const PieceOf& to, const PieceOf& from) { return to.rank != from.rank; });
+}
+
+bool lacks_whole_ranks(const Look& look) {
+  const std::set<std::size_t> ranks = lacking(look);
+  return lacks_exactly(
+      look, [&](const PieceOf&, const PieceOf& from) { return ranks.contains(from.rank); });
+}
+
+// A ring of sends to the next rank brings the cotangents of the ranks before one, nearest first:
+// cut short, those of the ranks just after it are lacking, and the other way round.
+std::string stops_ring_early(const Look& look) {
+  if (!is_part_of_right(look) || counts_own_alone(look) || lacks_whole_ranks(look)) return "";
+  const std::size_t size = group_size(look, 0);
+  for (std::size_t hops = 1; hops + 1 < size; ++hops)
+    for (const bool forwards : {true, false}) {
+      const auto is_not_reached = [&](const PieceOf& to, const PieceOf& from) {
+        const std::size_t n = group_size(look, to.rank);
+        const std::size_t after =
+            (place_in_group(look, from.rank) + n - place_in_group(look, to.rank)) % n;
+        return after != 0 && (forwards ? after <= hops : after + hops >= n);
+      };
+      if (!lacks_exactly(look, is_not_reached)) continue;
+      return fmt::format(
+          "lacks on each rank the cotangent{} of the {} {} it in the group, as a ring of sends to "
+          "the rank {} does that stops {} early.",
+          hops == 1 ? "" : "s", hops == 1 ? "rank" : fmt::format("{} ranks", hops),
+          forwards ? "after" : "before", forwards ? "after" : "before",
+          hops == 1 ? "one hop" : fmt::format("{} hops", hops));
+    }
+  return "";
+}
+
 std::string lacks_some(const Look& look) {
   if (!is_part_of_right(look)) return "";
-  if (lacks_exactly(look,
-                    [](const PieceOf& to, const PieceOf& from) { return to.rank != from.rank; }))
+  if (counts_own_alone(look))
     return "counted the rank's own cotangent alone and dropped the other ranks'.";
   if (lacks_exactly(look,
                     [](const PieceOf& to, const PieceOf& from) { return to.rank == from.rank; }))
     return "counted the other ranks' cotangents and left out the rank's own.";
-  const std::set<std::size_t> ranks = lacking(look);
-  if (lacks_exactly(
-          look, [&](const PieceOf&, const PieceOf& from) { return ranks.contains(from.rank); })) {
+  if (lacks_whole_ranks(look)) {
+    const std::set<std::size_t> ranks = lacking(look);
     std::vector<std::string> words;
     for (const std::size_t r : ranks) words.push_back(std::to_string(r));
     return fmt::format("lacks the cotangent{} of {} {}.", ranks.size() == 1 ? "" : "s",
                        ranks.size() == 1 ? "rank" : "ranks", enumeration(words));
   }
-  return "lacks some of the ranks' cotangents on some ranks.";
+  std::set<std::size_t> on, all;
+  for_all(look, [&](const PieceOf& to, const PieceOf&, const Block& seen, const Block& right) {
+    if (!right.is_zero) all.insert(to.rank);
+    if (seen.is_zero && !right.is_zero) on.insert(to.rank);
+    return true;
+  });
+  return fmt::format("lacks some of the ranks' cotangents on {}.",
+                     on == all ? "every rank" : "some ranks");
 }
 
 std::vector<int> ranks_lacking(const Look& look) {
+  if (!lacks_whole_ranks(look)) return {};
   const std::set<std::size_t> ranks = lacking(look);
-  if (lacks_exactly(look,
-                    [&](const PieceOf&, const PieceOf& from) { return ranks.contains(from.rank); }))
-    return {ranks.begin(), ranks.end()};
-  return {};
+  return {ranks.begin(), ranks.end()};
 }
 
 // Right in the lists of which root has the same number as in the world, and nothing in the others.
@@ -622,6 +660,9 @@ constexpr std::array kGeneral = std::to_array<WrongBackward>({
     {"missing-reduction", forgets_root_elsewhere, "", "",
      "Look for a rank within the group, as get_rank(group) gives it, that is compared with src or "
      "dst, which are ranks of the world; else for a detach, a no_grad or a branch on a rank."},
+    {"missing-reduction", stops_ring_early, "", "",
+     "Each part has to travel one hop fewer than the group has ranks: look at the bounds of that "
+     "loop, and at what is added before its first and after its last hop."},
     {"missing-reduction",
      lacks_some,
      "",

@@ -202,6 +202,26 @@ TEST(Names, OfGroupsThatDoTheSameAsOne) {
   EXPECT_EQ(one_group.formula, "x̄_0 = ȳ_0 + ȳ_1; x̄_1 = ȳ_0 + ȳ_1; x̄_2 = ȳ_2; x̄_3 = ȳ_3");
 }
 
+TEST(Names, OfARingThatStopsEarly) {
+  MatrixWorld world(5, a_call(kAllReduce), {2}, {2}, by_coefficients([](int, int) { return 1; }));
+  const auto after = [](int r, int k) { return (k - r + 5) % 5; };
+  const auto one = world.found(by_coefficients([&](int r, int k) { return after(r, k) != 1; }));
+  EXPECT_EQ(one.finding, "missing-reduction");
+  EXPECT_THAT(one.happened, testing::HasSubstr("the cotangent of the rank after it"));
+  EXPECT_THAT(one.happened, testing::HasSubstr("stops one hop early"));
+  EXPECT_THAT(one.remedy, testing::HasSubstr("one hop fewer than the group has ranks"));
+  const auto two = world.found(by_coefficients([&](int r, int k) { return after(r, k) < 3; }));
+  EXPECT_THAT(two.happened, testing::HasSubstr("the cotangents of the 2 ranks before it"));
+  EXPECT_THAT(two.happened, testing::HasSubstr("to the rank before does that stops 2 hops early"));
+  // The opposite one of four is no neighbour, and no ring leaves it out.
+  MatrixWorld four(4, a_call(kAllReduce), {2}, {2}, by_coefficients([](int, int) { return 1; }));
+  const auto opposite =
+      four.found(by_coefficients([](int r, int k) { return (k - r + 4) % 4 != 2; }));
+  EXPECT_THAT(opposite.happened, testing::HasSubstr("cotangents on every rank"));
+  const auto some = four.found(by_coefficients([](int r, int k) { return r == 3 || k != r; }));
+  EXPECT_THAT(some.happened, testing::HasSubstr("cotangents on some ranks"));
+}
+
 // `if get_rank(group) != src` in a backward, where src is a rank of the world.
 TEST(Names, OfARootThatIsMissedInSomeGroups) {
   const auto onto_root = [](int r, int k) { return r % 2 == 0 && r / 2 == k / 2; };
