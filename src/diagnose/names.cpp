@@ -391,10 +391,10 @@ std::string stops_ring_early(const Look& look) {
       };
       if (!lacks_exactly(look, is_not_reached)) continue;
       return fmt::format(
-          "lacks on each rank the cotangent{} of the {} {} it in the group, as a ring of sends to "
-          "the rank {} does that stops {} early.",
+          "lacks on each rank the cotangent{} of the {} {} it in the group, as where a ring that "
+          "sends to the {} rank stops {} early.",
           hops == 1 ? "" : "s", hops == 1 ? "rank" : fmt::format("{} ranks", hops),
-          forwards ? "after" : "before", forwards ? "after" : "before",
+          forwards ? "after" : "before", forwards ? "next" : "previous",
           hops == 1 ? "one hop" : fmt::format("{} hops", hops));
     }
   return "";

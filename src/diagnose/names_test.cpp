@@ -212,7 +212,7 @@ TEST(Names, OfARingThatStopsEarly) {
   EXPECT_THAT(one.remedy, testing::HasSubstr("one hop fewer than the group has ranks"));
   const auto two = world.found(by_coefficients([&](int r, int k) { return after(r, k) < 3; }));
   EXPECT_THAT(two.happened, testing::HasSubstr("the cotangents of the 2 ranks before it"));
-  EXPECT_THAT(two.happened, testing::HasSubstr("to the rank before does that stops 2 hops early"));
+  EXPECT_THAT(two.happened, testing::HasSubstr("sends to the previous rank stops 2 hops early"));
   // The opposite one of four is no neighbour, and no ring leaves it out.
   MatrixWorld four(4, a_call(kAllReduce), {2}, {2}, by_coefficients([](int, int) { return 1; }));
   const auto opposite =

@@ -90,7 +90,7 @@ def _run_import(place, action):
         if isinstance(error, ModuleNotFoundError) and (place + ".").startswith(f"{error.name}."):
             raise
         raise SubjectError(
-            f"importing {place} raised {text_with_frames(error)}{_remedy(error, place)}") from None
+            f"importing {place} raised {with_frames(error)}{_remedy(error, place)}") from None
 
 
 def _remedy(error, place):
@@ -109,7 +109,7 @@ def _remedy(error, place):
     return ""
 
 
-def text_with_frames(error):
+def with_frames(error):
     """An exception of the user's code: its line, then the last frames."""
     line = "".join(traceback.format_exception_only(type(error), error)).strip()
     return f"{line}\n{_last_frames(error)}"

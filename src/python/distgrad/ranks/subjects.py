@@ -125,7 +125,7 @@ class _Setup:
             provided = self._function(process_groups)
         except Exception as error:
             raise SubjectError(
-                f"setup of {self._place} raised {adapters_loading.text_with_frames(error)}") from None
+                f"setup of {self._place} raised {adapters_loading.with_frames(error)}") from None
         if provided is None:
             self.groups = set(groups)
         elif isinstance(provided, str):
