@@ -50,9 +50,6 @@ int descriptor_of(std::string_view text) { return distgrad::whole_number<int>(te
 }  // namespace
 
 int main(int argc, char** argv) {
-  // libtorch then asks for huge pages for its large tensors. Most of such a case's time goes into
-  // the kernel's faults on fresh pages otherwise (docs/performance.md).
-  setenv("THP_MEM_ALLOC_ENABLE", "1", 0);
   const std::string_view what = argc > 1 ? argv[1] : "";
   if (what == "--self-test" && argc <= 3)
     return distgrad::run_self_test(argc == 3 ? argv[2] : "gloo");
