@@ -14,10 +14,6 @@ namespace {
 using Tensors = std::vector<at::Tensor>;
 using enum CollectiveKind;
 
-Tensors adjoint(const Call& call, const JointValues& v) {
-  return adjoint_of(*call.spec, call.size, v);
-}
-
 JointValues with_cotangents(const JointValues& v, Tensors cotangents) {
   return {v.operands, v.outputs, std::move(cotangents)};
 }

@@ -28,5 +28,6 @@ const LocalMistake* local_mistake_named(std::string_view name);
 
 // The chain rule for the call: autograd through the collective's own simulation.
 std::vector<at::Tensor> adjoint_of(const CollectiveCall&, int size, const JointValues&);
+std::vector<at::Tensor> adjoint(const Call&, const JointValues&);
 
 }  // namespace distgrad

@@ -35,13 +35,13 @@ Tensors adjoint_of(const CollectiveCall& spec, int size, const JointValues& v) {
   return grads;
 }
 
+Tensors adjoint(const Call& call, const JointValues& v) {
+  return adjoint_of(*call.spec, call.size, v);
+}
+
 namespace {
 
 using enum CollectiveKind;
-
-Tensors right_adjoint(const Call& call, const JointValues& v) {
-  return adjoint_of(*call.spec, call.size, v);
-}
 
 Tensors identity(const Call&, const JointValues& v) { return v.cotangents; }
 
@@ -150,7 +150,7 @@ bool picks_to_all(const CollectiveCall& c) {
 bool broadcasts(const CollectiveCall& c) { return c.kind == kBroadcast; }
 
 constexpr std::array kRules = std::to_array<Rule>({
-    {"adjoint", anything, right_adjoint},
+    {"adjoint", anything, adjoint},
     {"identity", keeps_shape, identity},
     {"same_op", reduces_to_all, same_op},
     {"forgotten_op", reduces, forgotten_op},
