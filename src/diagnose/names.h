@@ -1,25 +1,17 @@
-// The names of wrong backwards: predicates on what was measured and what is right, in one table.
+// The names of wrong backwards: predicates on what was measured and what is right, in three tables.
 // Each is a pure function; of those that hold the first is the most specific. docs/diagnosis.md
 // lists them.
 #pragma once
 
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "diagnose/blocks.h"
+#include "diagnose/look.h"
 #include "model/findings.h"
 
 namespace distgrad {
-
-// What predicates look at.
-struct Look {
-  const Measurement& m;
-  const Blocks& seen;   // what was measured
-  const Blocks& right;  // what is right
-};
 
 struct WrongBackward {
   FindingName finding;
@@ -35,9 +27,9 @@ struct WrongBackward {
 };
 
 // Before other calls are held against it: names more special than "another group's backward".
-std::span<const WrongBackward> special_names();
-std::span<const WrongBackward> general_names();
+std::span<const WrongBackward> special_names();  // special_names.cpp
+std::span<const WrongBackward> general_names();  // general_names.cpp
 // Of a backward that is not linear.
-std::span<const WrongBackward> nonlinear_names();
+std::span<const WrongBackward> nonlinear_names();  // nonlinear_names.cpp
 
 }  // namespace distgrad

@@ -1,0 +1,251 @@
+// Names of parts of what is right, and of what stands in their place.
+#include "diagnose/names.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "diagnose/phrases.h"
+
+namespace distgrad {
+namespace {
+
+using enum CollectiveKind;
+
+std::string gives_ties_otherwise(const Look& look) {
+  if (!picks(look)) return "";
+  const bool holds = is_wrong_only_where(look, [&](std::size_t r, std::size_t e) {
+    const std::vector<double> values = values_at(look, r, e);
+    const double extremum = is_of(look, ReduceOp::kMax)
+                                ? *std::max_element(values.begin(), values.end())
+                                : *std::min_element(values.begin(), values.end());
+    return std::count(values.begin(), values.end(), extremum) > 1;
+  });
+  return holds ? "gave ranks that tie for the extremum another share than an even one." : "";
+}
+
+std::string divides_at_zero(const Look& look) {
+  if (!is_of(look, ReduceOp::kProduct)) return "";
+  const bool holds = is_wrong_only_where(look, [&](std::size_t r, std::size_t e) {
+    return look.m.seen->operands[r][static_cast<std::int64_t>(e)] == 0;
+  });
+  return holds ? "divided the product by the operand, which gives NaN or 0 where the operand is 0."
+               : "";
+}
+
+std::string leaves_rest_off_root(const Look& look) {
+  if (look.m.call().kind != kBroadcast) return "";
+  bool some = false;
+  const bool holds =
+      for_all(look, [&](const PieceOf& to, const PieceOf&, const Block& seen, const Block& right) {
+        if (place_in_group(look, to.rank) == static_cast<std::size_t>(look.m.call().root))
+          return right.is_zero ? seen.is_zero : seen.of_right == 1.0;
+        some = some || !seen.is_zero;
+        return true;
+      });
+  return holds && some ? "left off root what a reduction to root leaves in its buffer, where the "
+                         "gradient is 0."
+                       : "";
+}
+
+// Of the cotangents that count: those that a target piece lacks, by rank of the world.
+std::set<std::size_t> lacking(const Look& look) {
+  std::set<std::size_t> ranks;
+  for_all(look, [&](const PieceOf&, const PieceOf& from, const Block& seen, const Block& right) {
+    if (seen.is_zero && !right.is_zero) ranks.insert(from.rank);
+    return true;
+  });
+  return ranks;
+}
+
+// Whether exactly the contributions that `lacks` names are absent.
+template <class Lacks>
+bool lacks_exactly(const Look& look, const Lacks& lacks) {
+  return for_all(
+      look, [&](const PieceOf& to, const PieceOf& from, const Block& seen, const Block& right) {
+        return right.is_zero || seen.is_zero == lacks(to, from);
+      });
+}
+
+bool counts_own_alone(const Look& look) {
+  return lacks_exactly(look,
+                       [](const PieceOf& to, const PieceOf& from) { return to.rank != from.rank; });
+}
+
+bool lacks_whole_ranks(const Look& look) {
+  const std::set<std::size_t> ranks = lacking(look);
+  return lacks_exactly(
+      look, [&](const PieceOf&, const PieceOf& from) { return ranks.contains(from.rank); });
+}
+
+// A ring of sends to the next rank brings the cotangents of the ranks before one, nearest first:
+// cut short, those of the ranks just after it are lacking, and the other way round.
+std::string stops_ring_early(const Look& look) {
+  if (!is_part_of_right(look) || counts_own_alone(look) || lacks_whole_ranks(look)) return "";
+  const std::size_t size = group_size(look, 0);
+  for (std::size_t hops = 1; hops + 1 < size; ++hops)
+    for (const bool forwards : {true, false}) {
+      const auto is_not_reached = [&](const PieceOf& to, const PieceOf& from) {
+        const std::size_t n = group_size(look, to.rank);
+        const std::size_t after =
+            (place_in_group(look, from.rank) + n - place_in_group(look, to.rank)) % n;
+        return after != 0 && (forwards ? after <= hops : after + hops >= n);
+      };
+      if (!lacks_exactly(look, is_not_reached)) continue;
+      return fmt::format(
+          "lacks on each rank the cotangent{} of the {} {} it in the group, as where a ring that "
+          "sends to the {} rank stops {} early.",
+          hops == 1 ? "" : "s", hops == 1 ? "rank" : fmt::format("{} ranks", hops),
+          forwards ? "after" : "before", forwards ? "next" : "previous",
+          hops == 1 ? "one hop" : fmt::format("{} hops", hops));
+    }
+  return "";
+}
+
+std::string lacks_some(const Look& look) {
+  if (!is_part_of_right(look)) return "";
+  if (counts_own_alone(look))
+    return "counted the rank's own cotangent alone and dropped the other ranks'.";
+  if (lacks_exactly(look,
+                    [](const PieceOf& to, const PieceOf& from) { return to.rank == from.rank; }))
+    return "counted the other ranks' cotangents and left out the rank's own.";
+  if (lacks_whole_ranks(look)) {
+    const std::set<std::size_t> ranks = lacking(look);
+    std::vector<std::string> words;
+    for (const std::size_t r : ranks) words.push_back(std::to_string(r));
+    return fmt::format("lacks the cotangent{} of {} {}.", ranks.size() == 1 ? "" : "s",
+                       ranks.size() == 1 ? "rank" : "ranks", enumeration(words));
+  }
+  std::set<std::size_t> on, all;
+  for_all(look, [&](const PieceOf& to, const PieceOf&, const Block& seen, const Block& right) {
+    if (!right.is_zero) all.insert(to.rank);
+    if (seen.is_zero && !right.is_zero) on.insert(to.rank);
+    return true;
+  });
+  return fmt::format("lacks some of the ranks' cotangents on {}.",
+                     on == all ? "every rank" : "some ranks");
+}
+
+std::vector<int> ranks_lacking(const Look& look) {
+  if (!lacks_whole_ranks(look)) return {};
+  const std::set<std::size_t> ranks = lacking(look);
+  return {ranks.begin(), ranks.end()};
+}
+
+// Right in the lists of which root has the same number as in the world, and nothing in the others.
+std::string forgets_root_elsewhere(const Look& look) {
+  if (!traits(look.m.call().kind).takes_root) return "";
+  const int root = look.m.call().root;
+  const auto is_same = [&](std::size_t rank) {
+    for (const auto& ranks : look.m.partition)
+      if (std::find(ranks.begin(), ranks.end(), static_cast<int>(rank)) != ranks.end())
+        return ranks[static_cast<std::size_t>(root)] == root;
+    return false;
+  };
+  bool has_same = false, has_others = false;
+  const bool holds =
+      for_all(look, [&](const PieceOf& to, const PieceOf&, const Block& seen, const Block& right) {
+        if (right.is_zero) return seen.is_zero;
+        const bool same = is_same(to.rank);
+        has_same = has_same || same;
+        has_others = has_others || !same;
+        return same ? seen.of_right == 1.0 : seen.is_zero;
+      });
+  return holds && has_same && has_others
+             ? "is right in the groups whose root has the same number in the group as in the "
+               "world, and gives nothing in the others."
+             : "";
+}
+
+// Of each rank's cotangents those count that are of its own list in another group of the program.
+std::string counts_in_other_group(const Look& look) {
+  for (const Group& group : look.m.program->groups) {
+    const auto partition = look.m.program->partition_of(group.name);
+    const std::size_t n = look.m.world_size();
+    std::vector<std::vector<char>> counts(n, std::vector<char>(n, 0)), due = counts;
+    bool crosses = false;
+    bool holds = for_all(
+        look, [&](const PieceOf& to, const PieceOf& from, const Block& seen, const Block& right) {
+          counts[to.rank][from.rank] |= static_cast<char>(!seen.is_zero);
+          due[to.rank][from.rank] |= static_cast<char>(!right.is_zero);
+          return seen.is_zero || seen.of_copy == 1.0 || seen.of_right == 1.0;
+        });
+    holds = holds && counts != due;
+    for (std::size_t r = 0; r < n; ++r)
+      for (std::size_t k = 0; k < n; ++k) {
+        holds = holds && due[r][k] == is_in_group(look, r, k) &&
+                counts[r][k] == shares_list(partition, r, k);
+        crosses = crosses || (r != k && counts[r][k]);
+      }
+    if (holds && crosses)
+      return fmt::format(
+          "counted the cotangents of the ranks of the group {}, instead of those of the "
+          "call's own group.",
+          group.name);
+  }
+  return "";
+}
+
+// Every contribution is a whole piece, as it should be, but some are other pieces than is right.
+std::string takes_other_pieces(const Look& look) {
+  std::optional<double> number;  // with which pieces count
+  const bool is_moving =
+      for_all(look, [&](const PieceOf&, const PieceOf&, const Block&, const Block& right) {
+        if (right.is_zero) return true;
+        if (!number) number = right.of_copy;
+        return right.of_copy && *number == *right.of_copy;
+      });
+  bool others = false;
+  const bool holds =
+      for_all(look, [&](const PieceOf&, const PieceOf&, const Block& seen, const Block& right) {
+        others = others || (right.is_zero && !seen.is_zero);
+        return seen.is_zero || seen.of_right == 1.0 ||
+               (is_moving && seen.of_copy && seen.of_copy == number);
+      });
+  if (!holds || !others) return "";
+  return look.m.call().kind == kSlice
+             ? "put cotangents into other places than the rank's own slice of its operand."
+             : "gave ranks other slices, or the cotangents of other ranks, than they are due.";
+}
+
+constexpr std::string_view kZeroRemedy =
+    "Multiply the other ranks' operands instead of dividing: at a zero the derivative is the "
+    "product of the others.";
+
+constexpr std::array kGeneral = std::to_array<WrongBackward>({
+    {"tie", gives_ties_otherwise, "", "",
+     "Share the cotangent among the ranks that tie, so that the shares add up to it once."},
+    {"zero-input", divides_at_zero, "", "", kZeroRemedy},
+    {"wrong-group", counts_in_other_group, "", "",
+     "Hand the group of the forward call to the collective in backward, too."},
+    {"missing-reduction", forgets_root_elsewhere, "", "",
+     "Look for a rank within the group, as get_rank(group) gives it, that is compared with src or "
+     "dst, which are ranks of the world; else for a detach, a no_grad or a branch on a rank."},
+    {"missing-reduction", stops_ring_early, "", "",
+     "Each part has to travel one hop fewer than the group has ranks: look at the bounds of that "
+     "loop, and at what is added before its first and after its last hop."},
+    {"missing-reduction",
+     lacks_some,
+     "",
+     "",
+     "Let the cotangents of all ranks travel back and add them up: the backward of every "
+     "collective is a collective itself. Look for a detach, a no_grad or a branch on a rank, too.",
+     {},
+     ranks_lacking},
+    {"stale-or-aliased", leaves_rest_off_root, "", "",
+     "Return zeros on the ranks that are not root: what they passed in was not used."},
+    {"wrong-slice", takes_other_pieces, "", "",
+     "Cut the gradient at the rank's own place in the group, and send each part back to the rank "
+     "that the value came from."},
+});
+
+}  // namespace
+
+std::span<const WrongBackward> general_names() { return kGeneral; }
+
+}  // namespace distgrad

@@ -1,0 +1,73 @@
+// Names of backwards that are not linear.
+#include "diagnose/names.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <vector>
+
+#include "diagnose/precision_names.h"
+#include "gradients/closeness.h"
+
+namespace distgrad {
+namespace {
+
+using enum CollectiveKind;
+
+bool is_joint_response(const Look& look, ReduceOp op) {
+  for (std::size_t k = look.m.first_joint(); k < look.m.cotangents.size(); ++k)
+    for (const auto& ranks : look.m.partition)
+      for (const int r : ranks) {
+        const auto rank = static_cast<std::size_t>(r);
+        std::vector<double> wanted = look.m.cotangents[k][static_cast<std::size_t>(ranks[0])];
+        if (wanted.size() != look.m.measured.values[k][rank].size()) return false;
+        double scale = largest_magnitude(wanted);
+        for (std::size_t i = 1; i < ranks.size(); ++i) {
+          const std::vector<double>& next =
+              look.m.cotangents[k][static_cast<std::size_t>(ranks[i])];
+          for (std::size_t e = 0; e < wanted.size(); ++e)
+            wanted[e] = op == ReduceOp::kProduct ? wanted[e] * next[e]
+                        : op == ReduceOp::kMax   ? std::max(wanted[e], next[e])
+                                                 : std::min(wanted[e], next[e]);
+          scale = std::max(scale, largest_magnitude(wanted));
+        }
+        const double room =
+            resolution(look.m, k, rank) + 16 * unit_roundoff(look.m.program->dtype) * scale;
+        if (!difference(look.m.measured.values[k][rank], wanted, [&](std::size_t) {
+               return room;
+             }).equal)
+          return false;
+      }
+  return true;
+}
+
+std::string applies_same_op(const Look& look) {
+  if (!traits(look.m.call().kind).takes_op || !keeps_shape(look.m.call())) return "";
+  if (!picks(look) && !is_of(look, ReduceOp::kProduct)) return "";
+  return is_joint_response(look, look.m.call().op)
+             ? "applied the collective's own reduction to the cotangents."
+             : "";
+}
+
+// Whether every answer is a number of that dtype: then it was rounded to it last.
+std::string is_not_linear(const Look& look) {
+  return "is not linear in the cotangents, as every right one is: " + look.m.shown + ".";
+}
+
+constexpr std::array kNonlinear = std::to_array<WrongBackward>({
+    {"same-op-backward", applies_same_op, "", "",
+     "Whatever the op, the cotangents are summed over the ranks, and then multiplied by the op's "
+     "own derivative: of max, min and product compute that yourself, e.g. from an all_gather and a "
+     "local reduction."},
+    {"precision", goes_through<DType::kFloat32>, "", "", kPrecisionRemedy},
+    {"precision", goes_through<DType::kFloat16>, "", "", kPrecisionRemedy},
+    {"precision", goes_through<DType::kBFloat16>, "", "", kPrecisionRemedy},
+    {"other-backward", is_not_linear, "", "",
+     "Look for abs, max, a clip, a comparison, a rounding or a normalisation in that backward."},
+});
+
+}  // namespace
+
+std::span<const WrongBackward> nonlinear_names() { return kNonlinear; }
+
+}  // namespace distgrad

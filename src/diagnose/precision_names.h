@@ -1,0 +1,33 @@
+// Names of backwards that went through a narrower dtype, for tables of names.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "diagnose/look.h"
+
+namespace distgrad {
+
+inline constexpr std::string_view kPrecisionRemedy =
+    "Keep the cotangent in its own dtype, or accept the error with an explicit tolerance.";
+
+// Whether every answer to the joint probes is a number of that dtype.
+bool answers_in(const Look&, DType narrow);
+
+// What is right but for the rounding of a narrower dtype; empty where it is not.
+std::string went_through(const Look&, DType narrow);
+
+template <DType narrow>
+std::string goes_through(const Look& look) {
+  return went_through(look, narrow);
+}
+
+// The same of a backward whose own numbers were rounded, so that even cotangents of few bits are
+// not answered rightly: every answer is a number of that dtype, which another mistake's would not
+// be.
+template <DType narrow>
+std::string answers_rounded(const Look& look) {
+  return answers_in(look, narrow) ? went_through(look, narrow) : "";
+}
+
+}  // namespace distgrad
