@@ -7,6 +7,7 @@
 #include <map>
 
 #include "diagnose/phrases.h"
+#include "diagnose/precision_names.h"
 #include "diagnose/sync_findings.h"
 #include "gradients/closeness.h"
 
@@ -258,11 +259,10 @@ std::optional<Finding> precision_finding(const Evidence& evidence,
                                          const std::optional<Scaling>& scaling) {
   for (const DType narrow : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
     if (unit_roundoff(narrow) <= unit_roundoff(evidence.program().dtype)) continue;
-    // Each of the ranks' cotangents, and what is made of them before and after.
-    const double roundings = (2 + evidence.program().world_size) * unit_roundoff(narrow);
+    const auto ranks = static_cast<std::size_t>(evidence.program().world_size);
     const bool is_rounded = std::ranges::all_of(evidence.parts(), [&](const ComparedPart& part) {
       if (!part.observed || part.observed->shape() != part.truth.shape()) return false;
-      const double room = roundings * largest_magnitude(part.truth.values());
+      const double room = room_of_detour(narrow, ranks, largest_magnitude(part.truth.values()));
       return difference(
                  part.observed->values(), part.truth.values(),
                  [&](std::size_t e) { return room + (part.bound ? part.bound->values()[e] : 0); })
@@ -276,9 +276,8 @@ std::optional<Finding> precision_finding(const Evidence& evidence,
                    .factor = {},
                    .text = fmt::format(
                        "{}, by no more than {} rounds: something on the way back went through it. "
-                       "Keep the cotangent in its own dtype, or accept the error with an explicit "
-                       "tolerance.",
-                       how_they_differ(evidence, scaling), traits(narrow).name)};
+                       "{}",
+                       how_they_differ(evidence, scaling), traits(narrow).name, kPrecisionRemedy)};
   }
   return std::nullopt;
 }

@@ -77,16 +77,19 @@ bool counts_own_alone(const Look& look) {
                        [](const PieceOf& to, const PieceOf& from) { return to.rank != from.rank; });
 }
 
-bool lacks_whole_ranks(const Look& look) {
-  const std::set<std::size_t> ranks = lacking(look);
-  return lacks_exactly(
+// The ranks whose cotangents are lacking wherever they count; empty where others are lacking, too.
+std::set<std::size_t> lacking_everywhere(const Look& look) {
+  std::set<std::size_t> ranks = lacking(look);
+  const bool holds = lacks_exactly(
       look, [&](const PieceOf&, const PieceOf& from) { return ranks.contains(from.rank); });
+  return holds ? ranks : std::set<std::size_t>();
 }
 
 // A ring of sends to the next rank brings the cotangents of the ranks before one, nearest first:
 // cut short, those of the ranks just after it are lacking, and the other way round.
 std::string stops_ring_early(const Look& look) {
-  if (!is_part_of_right(look) || counts_own_alone(look) || lacks_whole_ranks(look)) return "";
+  if (!is_part_of_right(look) || counts_own_alone(look) || !lacking_everywhere(look).empty())
+    return "";
   const std::size_t size = group_size(look, 0);
   for (std::size_t hops = 1; hops + 1 < size; ++hops)
     for (const bool forwards : {true, false}) {
@@ -114,8 +117,7 @@ std::string lacks_some(const Look& look) {
   if (lacks_exactly(look,
                     [](const PieceOf& to, const PieceOf& from) { return to.rank == from.rank; }))
     return "counted the other ranks' cotangents and left out the rank's own.";
-  if (lacks_whole_ranks(look)) {
-    const std::set<std::size_t> ranks = lacking(look);
+  if (const std::set<std::size_t> ranks = lacking_everywhere(look); !ranks.empty()) {
     std::vector<std::string> words;
     for (const std::size_t r : ranks) words.push_back(std::to_string(r));
     return fmt::format("lacks the cotangent{} of {} {}.", ranks.size() == 1 ? "" : "s",
@@ -132,8 +134,7 @@ std::string lacks_some(const Look& look) {
 }
 
 std::vector<int> ranks_lacking(const Look& look) {
-  if (!lacks_whole_ranks(look)) return {};
-  const std::set<std::size_t> ranks = lacking(look);
+  const std::set<std::size_t> ranks = lacking_everywhere(look);
   return {ranks.begin(), ranks.end()};
 }
 
@@ -142,10 +143,8 @@ std::string forgets_root_elsewhere(const Look& look) {
   if (!traits(look.m.call().kind).takes_root) return "";
   const int root = look.m.call().root;
   const auto is_same = [&](std::size_t rank) {
-    for (const auto& ranks : look.m.partition)
-      if (std::find(ranks.begin(), ranks.end(), static_cast<int>(rank)) != ranks.end())
-        return ranks[static_cast<std::size_t>(root)] == root;
-    return false;
+    const std::vector<int>* ranks = list_with(look.m.partition, rank);
+    return ranks && (*ranks)[static_cast<std::size_t>(root)] == root;
   };
   bool has_same = false, has_others = false;
   const bool holds =

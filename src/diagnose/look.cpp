@@ -31,11 +31,16 @@ std::optional<double> common_factor(const Look& look) {
   return holds ? factor : std::nullopt;
 }
 
+const std::vector<int>* list_with(const std::vector<std::vector<int>>& partition,
+                                  std::size_t rank) {
+  for (const std::vector<int>& ranks : partition)
+    if (std::ranges::find(ranks, static_cast<int>(rank)) != ranks.end()) return &ranks;
+  return nullptr;
+}
+
 std::size_t group_size(const Look& look, std::size_t rank) {
-  for (const auto& ranks : look.m.partition)
-    if (std::find(ranks.begin(), ranks.end(), static_cast<int>(rank)) != ranks.end())
-      return ranks.size();
-  return look.m.world_size();
+  const std::vector<int>* ranks = list_with(look.m.partition, rank);
+  return ranks ? ranks->size() : look.m.world_size();
 }
 
 bool is_by_group_size(const Look& look, bool divided) {
@@ -48,22 +53,19 @@ bool is_by_group_size(const Look& look, bool divided) {
 }
 
 bool shares_list(const std::vector<std::vector<int>>& partition, std::size_t a, std::size_t b) {
-  return std::any_of(partition.begin(), partition.end(), [&](const std::vector<int>& ranks) {
-    const auto has = [&](std::size_t r) {
-      return std::find(ranks.begin(), ranks.end(), static_cast<int>(r)) != ranks.end();
-    };
-    return has(a) && has(b);
-  });
+  const std::vector<int>* ranks = list_with(partition, a);
+  return ranks && ranks == list_with(partition, b);
 }
+
 bool is_in_group(const Look& look, std::size_t a, std::size_t b) {
   return shares_list(look.m.partition, a, b);
 }
 
 std::size_t place_in_group(const Look& look, std::size_t rank) {
-  for (const auto& ranks : look.m.partition)
-    for (std::size_t i = 0; i < ranks.size(); ++i)
-      if (ranks[i] == static_cast<int>(rank)) return i;
-  return 0;
+  const std::vector<int>* ranks = list_with(look.m.partition, rank);
+  if (!ranks) return 0;
+  return static_cast<std::size_t>(std::ranges::find(*ranks, static_cast<int>(rank)) -
+                                  ranks->begin());
 }
 
 bool is_part_of_right(const Look& look) {
@@ -93,11 +95,10 @@ ElementState state_of(const Look& look, std::size_t rank, std::size_t element) {
 
 std::vector<double> values_at(const Look& look, std::size_t rank, std::size_t element) {
   std::vector<double> values;
-  for (const auto& ranks : look.m.partition)
-    if (std::find(ranks.begin(), ranks.end(), static_cast<int>(rank)) != ranks.end())
-      for (const int r : ranks)
-        values.push_back(
-            look.m.seen->operands[static_cast<std::size_t>(r)][static_cast<std::int64_t>(element)]);
+  if (const std::vector<int>* ranks = list_with(look.m.partition, rank))
+    for (const int r : *ranks)
+      values.push_back(
+          look.m.seen->operands[static_cast<std::size_t>(r)][static_cast<std::int64_t>(element)]);
   return values;
 }
 

@@ -47,6 +47,8 @@ bool is_by_group_size(const Look&, bool divided);
 std::size_t group_size(const Look&, std::size_t rank);
 std::size_t place_in_group(const Look&, std::size_t rank);
 bool shares_list(const std::vector<std::vector<int>>& partition, std::size_t a, std::size_t b);
+// The ranks of the list that the rank is in; nullptr where it is in none.
+const std::vector<int>* list_with(const std::vector<std::vector<int>>& partition, std::size_t rank);
 bool is_in_group(const Look&, std::size_t a, std::size_t b);
 
 // Some of what is right is there as it should be, and the rest of it is not there.

@@ -49,7 +49,6 @@ std::string applies_same_op(const Look& look) {
              : "";
 }
 
-// Whether every answer is a number of that dtype: then it was rounded to it last.
 std::string is_not_linear(const Look& look) {
   return "is not linear in the cotangents, as every right one is: " + look.m.shown + ".";
 }

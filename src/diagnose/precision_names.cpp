@@ -9,6 +9,10 @@
 
 namespace distgrad {
 
+double room_of_detour(DType narrow, std::size_t ranks, double largest) {
+  return (2 + static_cast<double>(ranks)) * unit_roundoff(narrow) * largest;
+}
+
 bool answers_in(const Look& look, DType narrow) {
   for (std::size_t k = look.m.first_joint(); k < look.m.cotangents.size(); ++k)
     for (const auto& values : look.m.measured.values[k])
@@ -31,7 +35,6 @@ std::string_view name_of_narrow(const Look& look, DType narrow) {
 
 std::string went_through(const Look& look, DType narrow) {
   if (unit_roundoff(narrow) <= unit_roundoff(look.m.program->dtype)) return "";
-  const auto ranks = static_cast<double>(look.m.world_size());
   for (std::size_t k = 0; k < look.m.cotangents.size(); ++k) {
     double scale = 0;
     for (const auto& values : look.m.right.values[k])
@@ -39,7 +42,8 @@ std::string went_through(const Look& look, DType narrow) {
     for (const auto& values : look.m.cotangents[k])
       scale = std::max(scale, largest_magnitude(values));
     for (std::size_t r = 0; r < look.m.world_size(); ++r) {
-      const double room = resolution(look.m, k, r) + (2 + ranks) * unit_roundoff(narrow) * scale;
+      const double room =
+          resolution(look.m, k, r) + room_of_detour(narrow, look.m.world_size(), scale);
       if (!difference(look.m.measured.values[k][r], look.m.right.values[k][r], [&](std::size_t) {
              return room;
            }).equal)

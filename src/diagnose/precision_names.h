@@ -11,7 +11,12 @@ namespace distgrad {
 inline constexpr std::string_view kPrecisionRemedy =
     "Keep the cotangent in its own dtype, or accept the error with an explicit tolerance.";
 
-// Whether every answer to the joint probes is a number of that dtype.
+// What a detour over the narrower dtype may do to a gradient whose largest element, or cotangent,
+// is `largest`: it rounds each of the ranks' cotangents, and what is made of them before and after.
+double room_of_detour(DType narrow, std::size_t ranks, double largest);
+
+// Whether every answer to the joint probes is a number of that dtype: then it was rounded to it
+// last.
 bool answers_in(const Look&, DType narrow);
 
 // What is right but for the rounding of a narrower dtype; empty where it is not.

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "model/element_index.h"
 #include "model/layout_name.h"
 
 namespace distgrad {
@@ -14,8 +15,6 @@ namespace {
 using Kind = Layout::Kind;
 
 constexpr std::size_t kBlock = 2048;  // elements summed at a time: stays in the first cache
-
-std::size_t to_index(int rank) { return static_cast<std::size_t>(rank); }
 
 PlacedAxis whole_world(const Program& program, const Layout& layout) {
   PlacedAxis axis{.layout = layout, .size = program.world_size, .coordinate = {}, .sync = {}};

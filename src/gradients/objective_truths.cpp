@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "gradients/closeness.h"
+#include "model/element_index.h"
 
 namespace distgrad {
 namespace {
@@ -19,11 +20,9 @@ constexpr double kMargin = 8;  // on first-order bounds that are scaled from one
 constexpr double kLargestRelativeBound = 1.0 / 16;  // beyond it a bound says nothing of the scale
 constexpr std::size_t kShownElements = 8;
 
-std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
-
 Weights unit(int world_size, int rank) {
-  Weights weights(at(world_size), 0.0);
-  weights[at(rank)] = 1;
+  Weights weights(to_index(world_size), 0.0);
+  weights[to_index(rank)] = 1;
   return weights;
 }
 
@@ -39,11 +38,11 @@ double mixing_weight(int rank) {
 // says: each rank's with its mixing weight, and each list's mixing weights all on its first rank.
 // Two backward passes instead of one for each rank.
 std::pair<Weights, Weights> mixed_rows(const Program& program, const Objective& objective) {
-  Weights own(at(program.world_size), 0.0), first(at(program.world_size), 0.0);
+  Weights own(to_index(program.world_size), 0.0), first(to_index(program.world_size), 0.0);
   for (const std::vector<int>& list : ranks_that_agree(program, objective)) {
     for (const int rank : list) {
-      own[at(rank)] = mixing_weight(rank);
-      first[at(list.front())] += mixing_weight(rank);
+      own[to_index(rank)] = mixing_weight(rank);
+      first[to_index(list.front())] += mixing_weight(rank);
     }
   }
   return {own, first};
@@ -274,7 +273,8 @@ std::string elements_text(const Array& array) {
 std::string losses_text(const Simulation& simulation, const std::vector<int>& ranks) {
   std::string text;
   for (std::size_t i = 0; i < std::min(kShownElements, ranks.size()); ++i)
-    text += fmt::format("{}rank {}: {}", i ? ", " : "", ranks[i], simulation.losses[at(ranks[i])]);
+    text += fmt::format("{}rank {}: {}", i ? ", " : "", ranks[i],
+                        simulation.losses[to_index(ranks[i])]);
   return ranks.size() > kShownElements ? text + ", ..." : text;
 }
 
@@ -349,7 +349,7 @@ std::vector<std::vector<double>> weights_to_ask(const Program& program, const Ob
   }
   if (every || small) {
     const Objective replicated{.kind = Objective::Kind::kReplicated, .rank = 0, .axes = {}};
-    add_row(rows, Weights(at(n), 1.0));
+    add_row(rows, Weights(to_index(n), 1.0));
     add_row(rows, unit(n, 0));
     const auto [own, first] = mixed_rows(program, replicated);
     add_row(rows, own);
@@ -391,7 +391,7 @@ std::optional<InvalidProgram> check_replicated(const SimulateRequest& asked,
   const auto lists = ranks_that_agree(program, declared);
   for (const std::vector<int>& list : lists)
     for (const int rank : list)
-      if (!within(losses[at(rank)], losses[at(list.front())], 0))
+      if (!within(losses[to_index(rank)], losses[to_index(list.front())], 0))
         return losses_differ(declared, simulation, list);
   if (gradients_agree(asked, declared, simulation) != Agreement::kNo) return std::nullopt;
   for (const std::vector<int>& list : lists) {
