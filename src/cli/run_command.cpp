@@ -111,7 +111,8 @@ std::string launched_text(const Report& report, const std::vector<std::string>& 
 // Why not all cases were run; empty where all were. `signal`: that interrupted the run, or 0.
 std::string early_end(const RunOptions& options, const Report& report, std::size_t cases,
                       const std::string& failure, int signal) {
-  const bool stopped = options.fail_fast && report.cases.size() < cases && !report.cases.empty() &&
+  const auto finished = static_cast<std::size_t>(report.summary.cases);
+  const bool stopped = options.fail_fast && finished < cases && !report.cases.empty() &&
                        is_wrong(report.cases.back());
   std::string why;
   if (signal != 0)
@@ -121,7 +122,7 @@ std::string early_end(const RunOptions& options, const Report& report, std::size
   else if (stopped)
     why = "stopped at the first case that is not as expected";
   if (why.empty()) return {};
-  return fmt::format("{}; {} of {} cases were finished", why, report.cases.size(), cases);
+  return fmt::format("{}; {} of {} cases were finished", why, finished, cases);
 }
 
 ExitCode exit_code(const RunOptions& options, const Report& report, bool all_written) {
@@ -137,6 +138,7 @@ class Progress : public VerifyListener {
   Progress(const RunOptions& options, const Loaded& loaded, bool traces, Report& report)
       : report_(report),
         is_reported_(!options.reports.empty()),
+        keeps_all_(is_reported_ || options.durations > 0 || leader() != nullptr),
         wants_traces_(traces),
         text_(run_text_options(options), loaded.cases),
         prints_(!prints_report(options.reports)),
@@ -145,8 +147,12 @@ class Progress : public VerifyListener {
 
   void on_result(CaseResult result) override {
     print(text_.add(result));
-    // Of what is as expected the screen has shown all: its tensors need not be kept.
-    if (!is_reported_ && result.as_expected.value_or(false)) result.gradients.clear();
+    add_to(report_.summary, result);
+    // Of what is as expected the screen has shown all, but for what is counted at its end.
+    if (!is_reported_ && result.as_expected.value_or(false)) {
+      if (!keeps_all_ && result.notes.empty() && !is_vacuous(result)) return;
+      result.gradients.clear();
+    }
     report_.cases.push_back(std::move(result));
   }
 
@@ -184,6 +190,7 @@ class Progress : public VerifyListener {
 
   Report& report_;
   bool is_reported_;  // in some file
+  bool keeps_all_;    // whatever is said at the end is about all cases
   bool wants_traces_;
   WorstTraces traces_;
   TextReport text_;
@@ -242,7 +249,6 @@ ExitCode run_command(const Arguments& arguments) {
   }
 
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - started;
-  report.summary = summary_of(report.cases);
   report.summary.elapsed_s = elapsed.count();
   progress.finish(
       options.durations,

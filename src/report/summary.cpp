@@ -2,17 +2,19 @@
 
 namespace distgrad {
 
+void add_to(Summary& sum, const CaseResult& c) {
+  ++sum.cases;
+  if (c.broken)
+    ++sum.broken;
+  else if (!c.as_expected)
+    ++(c.verdict == Verdict::kDisputed ? sum.disputed : sum.skipped);
+  else
+    ++(*c.as_expected ? sum.as_expected : sum.not_as_expected);
+}
+
 Summary summary_of(std::span<const CaseResult> cases) {
   Summary sum;
-  for (const CaseResult& c : cases) {
-    ++sum.cases;
-    if (c.broken)
-      ++sum.broken;
-    else if (!c.as_expected)
-      ++(c.verdict == Verdict::kDisputed ? sum.disputed : sum.skipped);
-    else
-      ++(*c.as_expected ? sum.as_expected : sum.not_as_expected);
-  }
+  for (const CaseResult& c : cases) add_to(sum, c);
   return sum;
 }
 

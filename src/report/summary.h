@@ -8,6 +8,9 @@
 
 namespace distgrad {
 
+// Counts one more case, as summary_of() does.
+void add_to(Summary&, const CaseResult&);
+
 // Each case counts once: skipped and disputed ones that the file does not expect there, all others
 // in as_expected, not_as_expected or broken. elapsed_s is left 0.
 Summary summary_of(std::span<const CaseResult>);

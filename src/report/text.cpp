@@ -441,7 +441,7 @@ std::string TextReport::alike_lines() const {
 
 std::string TextReport::finish(const Report& report) {
   std::string out = folded_lines() + alike_lines();
-  if (!options_.quiet && !report.cases.empty()) out += "\n";
+  if (!options_.quiet && report.summary.cases > 0) out += "\n";
   if (!options_.quiet) out += notes_text(report, options_);
   return out + summary_text(report, options_) + by_finding(failures_, options_);
 }

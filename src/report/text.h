@@ -38,7 +38,8 @@ class TextReport {
   TextReport(TextOptions options, std::span<const Case> cases);
 
   std::string add(const CaseResult&);
-  // The rest, and the summary. `report` holds the cases that were added.
+  // The rest, and the summary. `report` holds the cases that were added, at least those that are
+  // not as expected, vacuous or have notes.
   std::string finish(const Report& report);
 
  private:

@@ -12,18 +12,20 @@ bool is_failure(const CaseResult& r) { return r.broken || r.as_expected == false
 void OrderedResults::finish(std::size_t i, std::optional<CaseResult> result) {
   if (result && is_failure(*result)) ++failed_;
   ++finished_;
-  results_[i] = std::move(result);
-  for (; !is_over_ && next_ < results_.size() && results_[next_].has_value(); ++next_) {
-    if (!*results_[next_]) continue;
-    is_over_ = fail_fast_ && is_failure(**results_[next_]);
-    listener_.on_result(std::move(**results_[next_]));
-    results_[next_]->reset();
-  }
+  waiting_.emplace(i, std::move(result));
+  while (!is_over_ && !waiting_.empty() && waiting_.begin()->first == next_) hand_on_first();
 }
 
 void OrderedResults::hand_on_rest() {
-  for (; !is_over_ && next_ < results_.size(); ++next_)
-    if (results_[next_] && *results_[next_]) listener_.on_result(std::move(**results_[next_]));
+  while (!is_over_ && !waiting_.empty()) hand_on_first();
+}
+
+void OrderedResults::hand_on_first() {
+  std::optional<CaseResult> result = std::move(waiting_.extract(waiting_.begin()).mapped());
+  ++next_;
+  if (!result) return;
+  is_over_ = fail_fast_ && is_failure(*result);
+  listener_.on_result(*std::move(result));
 }
 
 }  // namespace distgrad

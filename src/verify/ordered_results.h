@@ -2,8 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <optional>
-#include <vector>
 
 #include "model/report.h"
 #include "verify/verify.h"
@@ -13,8 +13,8 @@ namespace distgrad {
 class OrderedResults {
  public:
   // With `fail_fast` nothing is handed on behind the first case that is broken or not as expected.
-  OrderedResults(std::size_t cases, bool fail_fast, VerifyListener& listener)
-      : results_(cases), fail_fast_(fail_fast), listener_(listener) {}
+  OrderedResults(bool fail_fast, VerifyListener& listener)
+      : fail_fast_(fail_fast), listener_(listener) {}
 
   // Nothing: the case was invalid, which the listener knows already.
   void finish(std::size_t i, std::optional<CaseResult> result);
@@ -26,8 +26,11 @@ class OrderedResults {
   void report_progress() { listener_.on_progress(finished_, failed_); }
 
  private:
-  std::vector<std::optional<std::optional<CaseResult>>> results_;
+  void hand_on_first();
+
   std::size_t next_ = 0;  // the first that was not handed on
+  // Finished, and waiting for what comes before them.
+  std::map<std::size_t, std::optional<CaseResult>> waiting_;
   std::size_t finished_ = 0;
   std::size_t failed_ = 0;
   bool fail_fast_;

@@ -31,7 +31,7 @@ CaseResult result(const std::string& id, bool as_expected = true) {
 
 TEST(OrderedResults, AreHandedOnInTheOrderOfTheCases) {
   Listener listener;
-  OrderedResults results(3, false, listener);
+  OrderedResults results(false, listener);
   results.finish(2, result("c"));
   results.finish(1, result("b", false));
   EXPECT_THAT(listener.ids, IsEmpty());
@@ -44,7 +44,7 @@ TEST(OrderedResults, AreHandedOnInTheOrderOfTheCases) {
 
 TEST(OrderedResults, AnInvalidCaseHoldsNobodyBack) {
   Listener listener;
-  OrderedResults results(2, false, listener);
+  OrderedResults results(false, listener);
   results.finish(1, result("b"));
   results.finish(0, std::nullopt);
   EXPECT_THAT(listener.ids, ElementsAre("b"));
@@ -52,7 +52,7 @@ TEST(OrderedResults, AnInvalidCaseHoldsNobodyBack) {
 
 TEST(OrderedResults, FailFastEndsBehindTheFirstFailureInTheOrderOfTheCases) {
   Listener listener;
-  OrderedResults results(4, true, listener);
+  OrderedResults results(true, listener);
   results.finish(2, result("c", false));
   results.finish(3, result("d"));
   EXPECT_FALSE(results.is_over());
@@ -65,7 +65,7 @@ TEST(OrderedResults, FailFastEndsBehindTheFirstFailureInTheOrderOfTheCases) {
 
 TEST(OrderedResults, WhatWasFinishedIsNotLostWhereTheRunEndsEarly) {
   Listener listener;
-  OrderedResults results(4, false, listener);
+  OrderedResults results(false, listener);
   results.finish(0, result("a"));
   results.finish(3, result("d"));
   results.finish(2, std::nullopt);

@@ -48,7 +48,7 @@ class Verification {
         options_(options),
         listener_(listener),
         workers_(workers),
-        results_(cases.size(), options.fail_fast, listener) {}
+        results_(options.fail_fast, listener) {}
 
   // However it ends, what was finished is handed on.
   void run() {
