@@ -276,9 +276,8 @@ void append(std::string& out, const Json& json, std::size_t indent, std::size_t 
   out += "\n" + std::string(indent, ' ') + (json.is_object() ? "}" : "]");
 }
 
-}  // namespace
-
-Json json_report(const Report& report, const JsonReportOptions& options) {
+// With no cases in it, which come last.
+Json frame_json(const Report& report, const JsonReportOptions& options) {
   const Summary& sum = report.summary;
   Json invalid = Json::array();
   for (const InvalidFile& f : report.invalid)
@@ -287,8 +286,6 @@ Json json_report(const Report& report, const JsonReportOptions& options) {
                        {"column", f.position.column},
                        {"pointer", f.pointer},
                        {"message", f.message}});
-  Json cases = Json::array();
-  for (const CaseResult& r : report.cases) cases.push_back(case_json(r, options.full));
   Json tool = {{"name", "distgrad"},
                {"version", kVersion},
                {"torch", report.torch.empty() ? Json(nullptr) : Json(report.torch)},
@@ -307,7 +304,15 @@ Json json_report(const Report& report, const JsonReportOptions& options) {
             {"disputed", sum.disputed},
             {"elapsed_s", number_json(sum.elapsed_s)}}},
           {"invalid", std::move(invalid)},
-          {"cases", std::move(cases)}};
+          {"cases", Json::array()}};
+}
+
+}  // namespace
+
+Json json_report(const Report& report, const JsonReportOptions& options) {
+  Json json = frame_json(report, options);
+  for (const CaseResult& r : report.cases) json["cases"].push_back(case_json(r, options.full));
+  return json;
 }
 
 std::string json_text(const Json& json) {
@@ -317,7 +322,17 @@ std::string json_text(const Json& json) {
 }
 
 std::string json_report_text(const Report& report, const JsonReportOptions& options) {
-  return json_text(json_report(report, options));
+  constexpr std::string_view kEnd = "]\n}\n";
+  std::string out = json_text(frame_json(report, options));
+  if (report.cases.empty()) return out;
+  // One case at a time, for as JSON values all of them take several times the memory of the text.
+  out.resize(out.size() - kEnd.size());
+  const char* separator = "\n    ";
+  for (const CaseResult& r : report.cases) {
+    out += std::exchange(separator, ",\n    ");
+    append(out, case_json(r, options.full), 4, 4);
+  }
+  return out.append("\n  ").append(kEnd);
 }
 
 }  // namespace distgrad

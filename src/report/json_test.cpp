@@ -186,6 +186,18 @@ TEST(JsonReport, AsInTheContract) {
   })"));
 }
 
+TEST(JsonReport, WrittenCaseByCaseItIsTheTextOfTheWhole) {
+  const std::vector<CaseResult> cases = {sample::match("a.json"), sample::in_place_mismatch(),
+                                         sample::measured_mismatch()};
+  for (std::size_t count = 0; count <= cases.size(); ++count) {
+    const Report report = report_of({cases.begin(), cases.begin() + static_cast<long>(count)});
+    for (const bool full : {false, true})
+      EXPECT_EQ(json_report_text(report, {.full = full, .host = "ci"}),
+                json_text(json_report(report, {.full = full, .host = "ci"})))
+          << count;
+  }
+}
+
 TEST(JsonReport, AMeasuredBackwardIsAFieldOfItsFinding) {
   Report all;
   all.cases = {sample::measured_mismatch()};
