@@ -110,7 +110,9 @@ class Hostile(InAFolder):
                     case = json.loads(output)["cases"][0]
                     self.assertEqual(case["name"], "##[error]x")
                     self.assertIn("\u3000::stop-commands::z", case["error"]["message"])
-                    self.assertTrue(case["output"][0].startswith("::error::printed"))
+                    # One rank may end the case before the others have printed.
+                    self.assertTrue(any(text.startswith("::error::printed")
+                                        for text in case["output"]), case["output"])
 
     def test_gradcheck_outlives_what_code_does_to_its_parent(self):
         self.write("bad.py", DESTRUCTIVE)
