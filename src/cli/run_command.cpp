@@ -149,10 +149,9 @@ class Progress : public VerifyListener {
     print(text_.add(result));
     add_to(report_.summary, result);
     // Of what is as expected the screen has shown all, but for what is counted at its end.
-    if (!is_reported_ && result.as_expected.value_or(false)) {
-      if (!keeps_all_ && result.notes.empty() && !is_vacuous(result)) return;
-      result.gradients.clear();
-    }
+    const bool is_shown = !is_reported_ && result.as_expected.value_or(false);
+    if (is_shown && !keeps_all_ && result.notes.empty() && !is_vacuous(result)) return;
+    if (is_shown) result.gradients.clear();
     report_.cases.push_back(std::move(result));
   }
 
@@ -190,7 +189,7 @@ class Progress : public VerifyListener {
 
   Report& report_;
   bool is_reported_;  // in some file
-  bool keeps_all_;    // whatever is said at the end is about all cases
+  bool keeps_all_;    // reports, durations and where ranks were are about every case
   bool wants_traces_;
   WorstTraces traces_;
   TextReport text_;

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 
-#include "report/text.h"
 #include "report/worst_first.h"
 #include "verify/explanation.h"
 

@@ -91,6 +91,9 @@ struct CaseResult {
   double elapsed_s = 0;
 };
 
+// Broken or not as expected: what turns a job red.
+inline bool is_wrong(const CaseResult& r) { return r.broken || r.as_expected == false; }
+
 // Whether it is a match that shows nothing, and no file says so; `findings` then has why.
 inline bool is_vacuous(const CaseResult& r) {
   return r.verdict == Verdict::kMatch && !r.findings.empty() && r.which.expected.finding.empty();

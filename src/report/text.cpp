@@ -67,8 +67,6 @@ std::string short_line(std::string_view text) {
 
 }  // namespace
 
-bool is_wrong(const CaseResult& r) { return r.broken || (r.as_expected && !*r.as_expected); }
-
 std::string outcome_text(const CaseResult& r) {
   const bool expected = r.as_expected.value_or(false);
   const std::string as_expected = expected && r.verdict != Verdict::kMatch ? ", as expected" : "";

@@ -68,9 +68,6 @@ class TextReport {
 // All at once.
 std::string text_report(const Report&, const TextOptions&);
 
-// Broken or not as expected: what turns a job red.
-bool is_wrong(const CaseResult&);
-
 // "mismatch: own-slice in step zs (all_gather)"; ", as expected" after the verdict where that is
 // worth saying. A line, but its words may come from a rank and hold anything else.
 std::string outcome_text(const CaseResult&);

@@ -5,8 +5,6 @@
 #include <limits>
 #include <utility>
 
-#include "report/text.h"
-
 namespace distgrad {
 namespace {
 

@@ -28,7 +28,7 @@ class OrderedResults {
  private:
   void hand_on_first();
 
-  std::size_t next_ = 0;  // the first that was not handed on
+  std::size_t next_ = 0;  // behind the last that was handed on
   // Finished, and waiting for what comes before them.
   std::map<std::size_t, std::optional<CaseResult>> waiting_;
   std::size_t finished_ = 0;

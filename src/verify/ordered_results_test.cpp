@@ -63,6 +63,16 @@ TEST(OrderedResults, FailFastEndsBehindTheFirstFailureInTheOrderOfTheCases) {
   EXPECT_THAT(listener.ids, ElementsAre("a", "b"));
 }
 
+TEST(OrderedResults, FailFastEndsBehindTheFirstFailureAlsoWhereTheRunEndsEarly) {
+  Listener listener;
+  OrderedResults results(true, listener);
+  results.finish(1, result("b"));
+  results.finish(2, result("c", false));
+  results.finish(3, result("d", false));
+  results.hand_on_rest();
+  EXPECT_THAT(listener.ids, ElementsAre("b", "c"));
+}
+
 TEST(OrderedResults, WhatWasFinishedIsNotLostWhereTheRunEndsEarly) {
   Listener listener;
   OrderedResults results(false, listener);
