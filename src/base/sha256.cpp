@@ -1,103 +1,50 @@
 #include "base/sha256.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
 
 #include <array>
-#include <bit>
-#include <cstdint>
+
+#include "base/error.h"
 
 namespace distgrad {
 namespace {
 
-// FIPS 180-4, 4.2.2 and 5.3.3.
-constexpr std::array<std::uint32_t, 64> kRound = {
-    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
-    0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
-    0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
-    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
-    0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
-    0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
-    0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
-    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
+using Digest = std::array<unsigned char, 32>;
 
-constexpr std::size_t kBlock = 64;
+// Apart from OpenSSL's own context, which a configuration file of the machine may change.
+OSSL_LIB_CTX* context() {
+  static OSSL_LIB_CTX* const context = OSSL_LIB_CTX_new();
+  return context;
+}
 
-class Digest {
- public:
-  void add_block(const unsigned char* block) {
-    std::array<std::uint32_t, 64> w;
-    for (int i = 0; i < 16; ++i)
-      w[i] = std::uint32_t{block[4 * i]} << 24 | std::uint32_t{block[4 * i + 1]} << 16 |
-             std::uint32_t{block[4 * i + 2]} << 8 | std::uint32_t{block[4 * i + 3]};
-    for (int i = 16; i < 64; ++i) {
-      const std::uint32_t a = w[i - 15], b = w[i - 2];
-      w[i] = w[i - 16] + (std::rotr(a, 7) ^ std::rotr(a, 18) ^ a >> 3) + w[i - 7] +
-             (std::rotr(b, 17) ^ std::rotr(b, 19) ^ b >> 10);
-    }
-    auto [a, b, c, d, e, f, g, h] = state_;
-    for (int i = 0; i < 64; ++i) {
-      const std::uint32_t first = h + (std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25)) +
-                                  ((e & f) ^ (~e & g)) + kRound[i] + w[i];
-      const std::uint32_t second =
-          (std::rotr(a, 2) ^ std::rotr(a, 13) ^ std::rotr(a, 22)) + ((a & b) ^ (a & c) ^ (b & c));
-      h = g, g = f, f = e, e = d + first;
-      d = c, c = b, b = a, a = first + second;
-    }
-    const std::array<std::uint32_t, 8> worked = {a, b, c, d, e, f, g, h};
-    for (int i = 0; i < 8; ++i) state_[i] += worked[i];
-  }
-
-  std::string text() const {
-    std::string out;
-    for (const std::uint32_t word : state_) out += fmt::format("{:08x}", word);
-    return out;
-  }
-
- private:
-  std::array<std::uint32_t, 8> state_ = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
-                                         0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
-};
+std::string hexadecimal(const Digest& digest) {
+  return fmt::format("{:02x}", fmt::join(digest, ""));
+}
 
 }  // namespace
 
 std::string sha256(std::string_view bytes) {
   Digest digest;
-  const auto* data = reinterpret_cast<const unsigned char*>(bytes.data());
-  std::size_t done = 0;
-  for (; done + kBlock <= bytes.size(); done += kBlock) digest.add_block(data + done);
-  // What is left, a bit 1, zeros, and the length in bits as 64 bits.
-  std::string tail(bytes.substr(done));
-  tail += '\x80';
-  while (tail.size() % kBlock != kBlock - 8) tail += '\0';
-  const std::uint64_t bits = std::uint64_t{bytes.size()} * 8;
-  for (int shift = 56; shift >= 0; shift -= 8) tail += static_cast<char>(bits >> shift & 0xff);
-  for (std::size_t at = 0; at < tail.size(); at += kBlock)
-    digest.add_block(reinterpret_cast<const unsigned char*>(tail.data()) + at);
-  return digest.text();
+  if (EVP_Q_digest(context(), "SHA256", nullptr, bytes.data(), bytes.size(), digest.data(),
+                   nullptr) != 1)
+    throw SystemError("OpenSSL gives no SHA-256");
+  return hexadecimal(digest);
 }
 
 std::string hmac_sha256(std::string_view key, std::string_view text) {
-  const auto bytes_of = [](const std::string& digits) {
-    std::string bytes;
-    for (std::size_t i = 0; i < digits.size(); i += 2)
-      bytes += static_cast<char>(std::stoi(digits.substr(i, 2), nullptr, 16));
-    return bytes;
-  };
-  std::string padded = key.size() > kBlock ? bytes_of(sha256(key)) : std::string(key);
-  padded.resize(kBlock, '\0');
-  const auto mixed = [&](char with) {
-    std::string text_of = padded;
-    for (char& c : text_of) c = static_cast<char>(c ^ with);
-    return text_of;
-  };
-  return sha256(mixed('\x5c') + bytes_of(sha256(mixed('\x36') + std::string(text))));
+  Digest digest;
+  if (EVP_Q_mac(context(), "HMAC", nullptr, "SHA256", nullptr, key.data(), key.size(),
+                reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest.data(),
+                digest.size(), nullptr) == nullptr)
+    throw SystemError("OpenSSL gives no HMAC of SHA-256");
+  return hexadecimal(digest);
 }
 
 bool are_same_digests(std::string_view a, std::string_view b) {
-  if (a.size() != b.size()) return false;
-  unsigned difference = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) difference |= static_cast<unsigned char>(a[i] ^ b[i]);
-  return difference == 0;
+  return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
 }  // namespace distgrad

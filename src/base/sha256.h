@@ -1,6 +1,5 @@
 // SHA-256 (FIPS 180-4), for naming texts and tensors by what is in them, and HMAC (RFC 2104) of it,
-// for proving that one knows a secret. Our own: libcrypto would be the driver's only library that a
-// wheel may not take from the system, for these hundred lines that never change.
+// for proving that one knows a secret; OpenSSL computes both.
 #pragma once
 
 #include <string>

@@ -1,11 +1,11 @@
 #include "base/visible_text.h"
 
+#include <utf8.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstdio>
-
-#include "base/utf8.h"
 
 namespace distgrad {
 namespace {
@@ -41,17 +41,22 @@ bool may_be_trimmed(char c) { return c < '!' || c > '~'; }
 
 std::string visible_text(std::string_view text, Lines lines, std::size_t longest) {
   std::string out;
-  for (std::size_t shown = 0; !text.empty(); ++shown) {
+  auto at = text.begin(), valid_end = at;  // what is between them is UTF-8
+  for (std::size_t shown = 0; at != text.end(); ++shown) {
     if (shown == longest) return out + "...";
-    const Character c = first_character(text);
-    const bool is_break = c.code == '\n' || c.code == '\t';
-    if (c.bytes == 0)
-      out += escape(static_cast<unsigned char>(text[0]));
-    else if (is_break ? lines == Lines::kEscaped : c.code < 0x20 || is_hidden(c.code))
-      out += escape(c.code);
+    if (at == valid_end) valid_end = utf8::find_invalid(at, text.end());
+    if (at == valid_end) {
+      out += escape(static_cast<unsigned char>(*at++));
+      valid_end = at;
+      continue;
+    }
+    const auto first = at;
+    const std::uint32_t code = utf8::unchecked::next(at);
+    const bool is_break = code == '\n' || code == '\t';
+    if (is_break ? lines == Lines::kEscaped : code < 0x20 || is_hidden(code))
+      out += escape(code);
     else
-      out += text.substr(0, c.bytes);
-    text.remove_prefix(c.bytes == 0 ? 1 : c.bytes);
+      out.append(first, at);
   }
   return out;
 }

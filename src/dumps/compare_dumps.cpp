@@ -12,6 +12,7 @@
 #include "dumps/clipping.h"
 #include "dumps/patterns.h"
 #include "dumps/second_look.h"
+#include "model/ranks_text.h"
 #include "report/words.h"
 
 namespace distgrad::dumps {

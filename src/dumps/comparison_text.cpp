@@ -6,6 +6,7 @@
 
 #include "dumps/comparison_report.h"
 #include "dumps/patterns.h"
+#include "model/ranks_text.h"
 #include "report/words.h"
 
 namespace distgrad::dumps {

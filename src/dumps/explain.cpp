@@ -11,6 +11,7 @@
 #include "dumps/rearranged.h"
 #include "dumps/sums.h"
 #include "model/element_index.h"
+#include "model/ranks_text.h"
 #include "report/words.h"
 
 namespace distgrad::dumps {

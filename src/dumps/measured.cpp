@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "model/ranks_text.h"
 #include "report/words.h"
 
 namespace distgrad::dumps {

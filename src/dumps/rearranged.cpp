@@ -7,6 +7,7 @@
 #include <map>
 #include <vector>
 
+#include "model/ranks_text.h"
 #include "report/words.h"
 
 namespace distgrad::dumps {

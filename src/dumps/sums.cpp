@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "model/ranks_text.h"
 #include "report/words.h"
 
 namespace distgrad::dumps {

@@ -6,6 +6,7 @@
 #include <array>
 #include <string_view>
 
+#include "model/ranks_text.h"
 #include "pool/stalled.h"
 
 namespace distgrad {
@@ -36,11 +37,6 @@ bool in_collective(const Program& program, const RankPlace& place) {
   if (place.state != RankPlace::State::kRunning) return false;
   const Step* step = step_of(program, place);
   return step && step->collective();
-}
-
-// "rank 2", "ranks 0, 1, 3"
-std::string ranks_text(const std::vector<int>& ranks) {
-  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
 }
 
 std::string doing(const Program& program, const RankPlace& place, bool plural) {

@@ -1,4 +1,5 @@
 #include "pool/stalled.h"
+#include "model/ranks_text.h"
 
 #include <fmt/format.h>
 
@@ -41,7 +42,7 @@ std::string group_text(const NotedCall& call, const Program& program) {
   if (is_message(call) || call.ranks.empty() ||
       static_cast<int>(call.ranks.size()) == program.world_size)
     return "";
-  return fmt::format(", in the group of ranks {}", fmt::join(call.ranks, ", "));
+  return fmt::format(", in the group of {}", ranks_text(call.ranks));
 }
 
 // "rank 2 (loss.py:41)", "ranks 0, 1, 3"
@@ -52,8 +53,7 @@ std::string who(const Places& places) {
     ranks.push_back(place->rank);
     at.insert(!place->seen_at.empty() ? place->seen_at : place->call ? place->call->place : "");
   }
-  std::string text =
-      fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
+  std::string text = ranks_text(ranks);
   if (at.size() == 1 && !at.begin()->empty()) text += " (" + *at.begin() + ")";
   return text;
 }

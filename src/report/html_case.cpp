@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "model/dtype.h"
+#include "model/ranks_text.h"
 #include "model/values_json.h"
 #include "report/debate_table.h"
 #include "report/heat_map.h"

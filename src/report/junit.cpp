@@ -3,21 +3,14 @@
 #include <fmt/format.h>
 
 #include <map>
-#include <vector>
+#include <pugixml.hpp>
+#include <sstream>
 
 #include "report/case_words.h"
-#include "report/markup.h"
+#include "report/valid_text.h"
 
 namespace distgrad {
 namespace {
-
-// A line break in an attribute would be read as a space.
-std::string attribute(std::string_view name, std::string_view value) {
-  return fmt::format(" {}=\"{}\"", name, markup_escaped(value, "\"\n\t"));
-}
-
-// Surefire's schema has at most three decimals.
-std::string time_attribute(double seconds) { return fmt::format(" time=\"{:.3f}\"", seconds); }
 
 // What a test case, a suite or all of them add up to.
 struct Counts {
@@ -30,17 +23,6 @@ struct Counts {
     errors += other.errors;
     skipped += other.skipped;
     seconds += other.seconds;
-  }
-};
-
-struct Suite {
-  std::string name;
-  Counts counts;
-  std::string test_cases;
-
-  void add(const Counts& one, const std::string& text) {
-    counts.add(one);
-    test_cases += text;
   }
 };
 
@@ -63,13 +45,25 @@ std::string test_name(const CaseResult& r) {
   return scenario.name + r.which.id.substr(scenario.file.size());
 }
 
-std::string outcome_element(std::string_view element, std::string_view type,
-                            std::string_view message, std::string_view text) {
-  std::string out = fmt::format("      <{}", element);
-  if (!type.empty()) out += attribute("type", type);
-  out += attribute("message", message);
-  if (text.empty()) return out + "/>\n";
-  return out + ">" + markup_escaped(text) + fmt::format("</{}>\n", element);
+void set(pugi::xml_node node, const char* name, std::string_view value) {
+  node.append_attribute(name).set_value(valid_text(value).c_str());
+}
+
+// Surefire's schema has at most three decimals.
+void set_time(pugi::xml_node node, double seconds) {
+  set(node, "time", fmt::format("{:.3f}", seconds));
+}
+
+void set_text(pugi::xml_node node, std::string_view text) {
+  node.text().set(valid_text(text).c_str());
+}
+
+void add_outcome(pugi::xml_node test_case, const char* element, std::string_view type,
+                 std::string_view message, std::string_view text) {
+  pugi::xml_node outcome = test_case.append_child(element);
+  if (!type.empty()) set(outcome, "type", type);
+  set(outcome, "message", message);
+  if (!text.empty()) set_text(outcome, text);
 }
 
 std::string failure_type(const CaseResult& r) {
@@ -77,76 +71,85 @@ std::string failure_type(const CaseResult& r) {
   return "not-as-expected";
 }
 
-// What is inside the test case, counted.
-std::string outcome_of(const CaseResult& r, const FormatContext& context, Counts& counts) {
-  if (r.broken) {
-    counts.errors = 1;
-    return outcome_element("error", std::string(r.error ? name_of(r.error->kind) : "error"),
-                           headline(r), reported_alone(r, context));
+// A suite's test cases, and what they add up to.
+struct Suite {
+  pugi::xml_node node;
+  Counts counts;
+
+  pugi::xml_node add_test_case(std::string_view name, std::string_view class_name, double seconds) {
+    pugi::xml_node test_case = node.append_child("testcase");
+    set(test_case, "name", name);
+    set(test_case, "classname", class_name);
+    set_time(test_case, seconds);
+    ++counts.tests;
+    counts.seconds += seconds;
+    return test_case;
   }
-  if (is_wrong(r)) {
-    counts.failures = 1;
-    return outcome_element("failure", failure_type(r), headline(r), reported_alone(r, context));
-  }
-  if (!r.as_expected || r.verdict == Verdict::kSkipped || r.verdict == Verdict::kDisputed) {
-    counts.skipped = 1;
-    const std::string disputed = r.verdict == Verdict::kDisputed ? "disputed: " : "";
-    return outcome_element("skipped", "", disputed + r.why, "");
-  }
-  if (r.verdict == Verdict::kMatch && !is_vacuous(r)) return {};
-  return "      <system-out>" + markup_escaped(reported_alone(r, context)) + "</system-out>\n";
-}
+};
 
 void add_case(Suite& suite, const CaseResult& r, const FormatContext& context) {
-  Counts counts{.tests = 1, .seconds = r.elapsed_s};
-  const std::string inside = outcome_of(r, context, counts);
-  std::string text = "    <testcase" + attribute("name", test_name(r)) +
-                     attribute("classname", class_name(r.which.scenario->file)) +
-                     time_attribute(r.elapsed_s);
-  text += inside.empty() ? "/>\n" : ">\n" + inside + "    </testcase>\n";
-  suite.add(counts, text);
+  const pugi::xml_node test_case =
+      suite.add_test_case(test_name(r), class_name(r.which.scenario->file), r.elapsed_s);
+  if (r.broken) {
+    ++suite.counts.errors;
+    add_outcome(test_case, "error", r.error ? name_of(r.error->kind) : "error", headline(r),
+                reported_alone(r, context));
+  } else if (is_wrong(r)) {
+    ++suite.counts.failures;
+    add_outcome(test_case, "failure", failure_type(r), headline(r), reported_alone(r, context));
+  } else if (!r.as_expected || r.verdict == Verdict::kSkipped || r.verdict == Verdict::kDisputed) {
+    ++suite.counts.skipped;
+    const std::string disputed = r.verdict == Verdict::kDisputed ? "disputed: " : "";
+    add_outcome(test_case, "skipped", "", disputed + r.why, "");
+  } else if (r.verdict != Verdict::kMatch || is_vacuous(r)) {
+    set_text(pugi::xml_node(test_case).append_child("system-out"), reported_alone(r, context));
+  }
 }
 
 // What is wrong with the run rather than with a case.
-void add_problem(Suite& suite, std::string_view name, std::string_view type,
+void add_problem(Suite& suite, std::string_view name, std::string_view in, std::string_view type,
                  std::string_view message) {
-  const Counts counts{.tests = 1, .errors = 1};
-  suite.add(counts, "    <testcase" + attribute("name", name) +
-                        attribute("classname", class_name(suite.name)) + time_attribute(0) + ">\n" +
-                        outcome_element("error", type, message, message) + "    </testcase>\n");
+  ++suite.counts.errors;
+  add_outcome(suite.add_test_case(name, class_name(in), 0), "error", type, message, message);
 }
 
 // In the order in which the files come up.
 class Suites {
  public:
+  explicit Suites(pugi::xml_node all) : all_(all) {}
+
   Suite& of(const std::string& name) {
-    const auto [place, is_new] = by_name_.emplace(name, all_.size());
-    if (is_new) all_.push_back({name, {}, {}});
-    return all_[place->second];
+    const auto [place, is_new] = by_name_.try_emplace(name);
+    if (is_new) {
+      place->second.node = all_.append_child("testsuite");
+      set(place->second.node, "name", name);
+    }
+    return place->second;
   }
 
-  std::string text(double elapsed_s, const std::string& host) const {
+  // Writes what all of it adds up to. Once, at the end.
+  void close(double elapsed_s, const std::string& host) {
     Counts sum;
-    for (const Suite& suite : all_) sum.add(suite.counts);
-    std::string out =
-        fmt::format("<testsuites name=\"distgrad\" tests=\"{}\" failures=\"{}\" errors=\"{}\"{}>\n",
-                    sum.tests, sum.failures, sum.errors, time_attribute(elapsed_s));
-    for (const Suite& suite : all_) out += suite_text(suite, host);
-    return out + "</testsuites>\n";
+    for (auto& [name, suite] : by_name_) {
+      sum.add(suite.counts);
+      set_counts(suite.node, suite.counts);
+      set(suite.node, "skipped", std::to_string(suite.counts.skipped));
+      set_time(suite.node, suite.counts.seconds);
+      if (!host.empty()) set(suite.node, "hostname", host);
+    }
+    set_counts(all_, sum);
+    set_time(all_, elapsed_s);
   }
 
  private:
-  static std::string suite_text(const Suite& suite, const std::string& host) {
-    const Counts& sum = suite.counts;
-    return "  <testsuite" + attribute("name", suite.name) +
-           fmt::format(" tests=\"{}\" failures=\"{}\" errors=\"{}\" skipped=\"{}\"{}", sum.tests,
-                       sum.failures, sum.errors, sum.skipped, time_attribute(sum.seconds)) +
-           (host.empty() ? "" : attribute("hostname", host)) + ">\n" + suite.test_cases +
-           "  </testsuite>\n";
+  static void set_counts(pugi::xml_node node, const Counts& counts) {
+    set(node, "tests", std::to_string(counts.tests));
+    set(node, "failures", std::to_string(counts.failures));
+    set(node, "errors", std::to_string(counts.errors));
   }
 
-  std::vector<Suite> all_;
-  std::map<std::string, std::size_t> by_name_;
+  pugi::xml_node all_;
+  std::map<std::string, Suite> by_name_;
 };
 
 // One for each place: a file may have several problems, and test cases of one name are taken for
@@ -160,14 +163,23 @@ std::string problem_name(const InvalidFile& f) {
 }  // namespace
 
 std::string junit_text(const Report& report, const FormatContext& context) {
-  Suites suites;
+  pugi::xml_document document;
+  pugi::xml_node declaration = document.append_child(pugi::node_declaration);
+  set(declaration, "version", "1.0");
+  set(declaration, "encoding", "UTF-8");
+  pugi::xml_node all = document.append_child("testsuites");
+  set(all, "name", "distgrad");
+  Suites suites(all);
   for (const CaseResult& r : report.cases) add_case(suites.of(r.which.scenario->file), r, context);
   for (const InvalidFile& f : report.invalid)
-    add_problem(suites.of(f.file), problem_name(f), "invalid-scenario", problem_text(f));
+    add_problem(suites.of(f.file), problem_name(f), f.file, "invalid-scenario", problem_text(f));
   if (context.broken_off)
-    add_problem(suites.of("distgrad"), "the whole run", "broken-off", context.ended_early);
-  return "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n" +
-         suites.text(report.summary.elapsed_s, context.host);
+    add_problem(suites.of("distgrad"), "the whole run", "distgrad", "broken-off",
+                context.ended_early);
+  suites.close(report.summary.elapsed_s, context.host);
+  std::ostringstream text;
+  document.save(text, "  ");
+  return text.str();
 }
 
 }  // namespace distgrad

@@ -1,5 +1,4 @@
-// Text in HTML and XML. JUnit's XML is a text with escaped values, like the HTML; a library for
-// trees of elements would stand beside this and not in place of it.
+// Text in HTML, and in Markdown, which takes HTML.
 #pragma once
 
 #include <string>

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/lines.h"
+#include "model/ranks_text.h"
 #include "report/case_words.h"
 #include "report/debate_table.h"
 #include "report/words.h"

@@ -37,15 +37,6 @@ std::string index_text(std::span<const std::int64_t> index) {
   return index.empty() ? std::string() : fmt::format("[{}]", fmt::join(index, ", "));
 }
 
-std::string ranks_text(std::span<const int> ranks) {
-  if (ranks.size() == 1) return fmt::format("rank {}", ranks[0]);
-  bool consecutive = ranks.size() > 2;
-  for (std::size_t i = 1; i < ranks.size(); ++i)
-    consecutive = consecutive && ranks[i] == ranks[i - 1] + 1;
-  if (consecutive) return fmt::format("ranks {}-{}", ranks.front(), ranks.back());
-  return fmt::format("ranks {}", fmt::join(ranks, ", "));
-}
-
 std::string seconds_text(double seconds) {
   if (seconds >= 60) {
     const long whole = std::lround(seconds);

@@ -23,9 +23,6 @@ inline constexpr std::int64_t kWholeElements = 8;
 // "[0, 3]"; "" for a scalar's only element.
 std::string index_text(std::span<const std::int64_t> index);
 
-// "rank 0", "ranks 0, 1", "ranks 0-7".
-std::string ranks_text(std::span<const int> ranks);
-
 std::string seconds_text(double seconds);  // "0.004 s", "12 s", "2 min 5 s"
 
 // Columns on a terminal: code points, as names here have no wide ones.

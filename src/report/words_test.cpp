@@ -51,13 +51,6 @@ TEST(Words, IndexOfAnElement) {
   EXPECT_EQ(index_text(index_of({}, 0)), "");
 }
 
-TEST(Words, Ranks) {
-  EXPECT_EQ(ranks_text(std::vector<int>{3}), "rank 3");
-  EXPECT_EQ(ranks_text(std::vector<int>{0, 1}), "ranks 0, 1");
-  EXPECT_EQ(ranks_text(std::vector<int>{0, 1, 2, 3}), "ranks 0-3");
-  EXPECT_EQ(ranks_text(std::vector<int>{0, 2, 3}), "ranks 0, 2, 3");
-}
-
 TEST(Words, Seconds) {
   EXPECT_EQ(seconds_text(0.0042), "0.004 s");
   EXPECT_EQ(seconds_text(0.42), "0.4 s");

@@ -12,6 +12,7 @@
 #include "diagnose/probes.h"
 #include "diagnose/program_edits.h"
 #include "gradients/closeness.h"
+#include "model/ranks_text.h"
 #include "report/program_text.h"
 #include "report/words.h"
 

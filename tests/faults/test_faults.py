@@ -11,6 +11,8 @@ import tempfile
 import unittest
 from pathlib import Path
 
+from wording import all_but
+
 HERE = Path(__file__).parent
 DISTGRAD = os.environ.get("DISTGRAD") or "distgrad"
 ALL = "--all" in sys.argv
@@ -105,8 +107,7 @@ class Faults(unittest.TestCase):
             return
         self.assertEqual((error.get("kind"), error.get("rank"), error.get("step")),
                          (KINDS.get(fault, "desync"), odd, "y"), error)
-        others = ", ".join(str(r) for r in range(WORLD) if r != odd)
-        words = {"odd": odd, "others": others, "next": (odd + 1) % WORLD,
+        words = {"odd": odd, "others": all_but(odd, WORLD), "next": (odd + 1) % WORLD,
                  **{f.__name__: line_of(f) for f in vars(module).values()
                     if hasattr(f, "__code__")}}
         self.assertIn(WORDS.get(fault, "").format(**words), error["message"])

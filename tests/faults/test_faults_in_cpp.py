@@ -9,6 +9,8 @@ import tempfile
 import unittest
 from pathlib import Path
 
+from wording import all_but
+
 DISTGRAD = os.environ.get("DISTGRAD") or "distgrad"
 OPERATORS = os.environ.get("FAULTY_OPERATORS") or "faulty_operators.so"
 WORLD = 4
@@ -136,8 +138,8 @@ class Faults(unittest.TestCase):
                 error = case["error"]
                 self.assertEqual((error["kind"], error["rank"], error["step"]),
                                  ("desync", rank, step), error)
-                others = ", ".join(str(r) for r in range(WORLD) if r != rank)
-                self.assertIn(words.format(odd=rank, others=others), error["message"])
+                self.assertIn(words.format(odd=rank, others=all_but(rank, WORLD)),
+                              error["message"])
                 self.assertNotIn("not done after", error["message"])
 
     def check(self, case, phase, fault, odd):
@@ -146,15 +148,14 @@ class Faults(unittest.TestCase):
             self.assertEqual((error, case["verdict"]), ({}, "match"))
             return
         if fault == "elsewhere":  # for whom it waits there is not known, so nobody is blamed
-            self.assertIn(f"not done after {ITS_TIME} s: ranks 0, 1, 2, 3 wait in step y "
+            self.assertIn(f"not done after {ITS_TIME} s: ranks 0-3 wait in step y "
                           f"(all_reduce), {phase}", error["message"])
             return
         kind, text = SHIFTED.get((phase, fault),
                                  (KINDS.get(fault, "desync"), WORDS.get(fault, "")))
         self.assertEqual((error.get("kind"), error.get("rank"), error.get("step")),
                          (kind, odd, "y"), error)
-        words = {"odd": odd, "others": ", ".join(str(r) for r in range(WORLD) if r != odd),
-                 "next": (odd + 1) % WORLD}
+        words = {"odd": odd, "others": all_but(odd, WORLD), "next": (odd + 1) % WORLD}
         self.assertIn(text.format(**words), error["message"])
         if (phase, fault) in SHIFTED:
             self.assertIn("step y (all_reduce), backward", error["message"])

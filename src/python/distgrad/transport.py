@@ -8,6 +8,9 @@ function cannot go.
 The other side imports a file that is no importable module (a script, a test file of pytest's) under
 the module's own name; a script that was `__main__` becomes `__mp_main__`, as in multiprocessing, so
 that `if __name__ == "__main__":` guards it.
+
+Our own, and not cloudpickle's: the interpreter is the user's and need hold nothing but torch, and
+what cloudpickle sends by value (a script's globals, classes) would be another copy on every rank.
 """
 
 import importlib
