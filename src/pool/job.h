@@ -37,7 +37,7 @@ inline std::string transport_of(const std::string& backend, const std::string& d
 struct Job {
   Ticket ticket = 0;
   TeamKind kind;
-  std::variant<SimulateRequest, RunRequest> request;
+  AnyRequest request;
   double timeout_s = 30;
   std::shared_ptr<const ExpectedValues> expected = {};  // of a run
   bool is_second_run =

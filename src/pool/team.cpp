@@ -159,9 +159,7 @@ void Team::send(std::unique_ptr<Job> job) {
   sent.id = ++last_id_;
   sent.replies.resize(workers_.size());
   if (!zygote_.takes_expected()) job->expected.reset();
-  const auto* run = std::get_if<RunRequest>(&job->request);
-  const SharedFrame frame = run ? encode_request(sent.id, *run, job->expected.get())
-                                : encode_request(sent.id, std::get<SimulateRequest>(job->request));
+  const SharedFrame frame = encode_request(sent.id, job->request, job->expected.get());
   sent.job = std::move(job);
   sent.weight = frame->weight();
   sent.sent_ns = monotonic_ns();

@@ -101,10 +101,13 @@ using ZygoteEvent =
 
 // --- Data socket ---
 
+using AnyRequest = std::variant<SimulateRequest, RunRequest>;
+using AnyResult = std::variant<Simulation, RankResult>;
+
 // Driver to worker. Ids grow from 1 with each request on a socket; they also stand on the board.
 struct WorkRequest {
   std::uint64_t id = 0;
-  std::variant<SimulateRequest, RunRequest> what;
+  AnyRequest what;
   std::shared_ptr<const ExpectedValues> expected = {};  // of a run, where they are known
 };
 
@@ -112,7 +115,7 @@ struct WorkRequest {
 // follows.
 struct WorkReply {
   std::uint64_t id = 0;
-  std::variant<Simulation, RankResult> what;
+  AnyResult what;
   std::optional<RankError> error;  // of a simulation; a rank's is in its RankResult
   std::string output;  // what standard output and error got since the last reply, bounded
   std::int64_t elapsed_ns = 0;
@@ -122,8 +125,7 @@ struct WorkReply {
 
 SharedFrame encode(const ZygoteRequest&, std::vector<std::shared_ptr<const UniqueFd>> fds = {});
 SharedFrame encode(const ZygoteEvent&);
-SharedFrame encode_request(std::uint64_t id, const SimulateRequest&);
-SharedFrame encode_request(std::uint64_t id, const RunRequest&, const ExpectedValues* = nullptr);
+SharedFrame encode_request(std::uint64_t id, const AnyRequest&, const ExpectedValues* = nullptr);
 // `expected`: of the request that is answered; its tensors are not sent back.
 SharedFrame encode(const WorkReply&, const SharedPayload* expected = nullptr);
 

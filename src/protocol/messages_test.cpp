@@ -599,8 +599,9 @@ std::string decode_error(const std::string& header, std::vector<double> payload 
 TEST(Messages, WhatIsNoMessage) {
   EXPECT_EQ(decode_error("{"), "a frame's header is not JSON");
   EXPECT_EQ(decode_error("[]"), "not an object: a list");
-  EXPECT_EQ(decode_error("{}"), "\"kind\" is missing");
+  EXPECT_EQ(decode_error("{}"), "\"id\" is missing");
   EXPECT_EQ(decode_error(R"({"kind":"result","id":-1})"), "not a non-negative integer: -1");
+  EXPECT_EQ(decode_error(R"({"id":1})"), "\"kind\" is missing");
   EXPECT_EQ(decode_error(R"({"kind":"nonsense","id":1,"elapsed_ns":0})"),
             "unknown message \"nonsense\"");
 }

@@ -10,15 +10,6 @@ namespace {
 constexpr int kDeepest = 64;
 constexpr std::size_t kLarge = 1 << 10;  // elements: worth looking whether they are there already
 
-// A value that is not what it should be, as a message shows it.
-std::string shown(const Json& json) {
-  constexpr std::size_t kLongest = 80;
-  if (json.is_structured()) return json.is_array() ? "a list" : "an object";
-  if (const auto* text = json.get_ptr<const std::string*>(); text && text->size() > kLongest)
-    return "a long text";
-  return header_text(json);
-}
-
 }  // namespace
 
 std::size_t PayloadWriter::add(std::span<const double> values) {
@@ -152,6 +143,14 @@ const Json* optional_field(const Json& object, const char* name) {
   if (!object.is_object()) throw BadMessage("not an object: " + shown(object));
   const auto found = object.find(name);
   return found == object.end() ? nullptr : &*found;
+}
+
+std::string shown(const Json& json) {
+  constexpr std::size_t kLongest = 80;
+  if (json.is_structured()) return json.is_array() ? "a list" : "an object";
+  if (const auto* text = json.get_ptr<const std::string*>(); text && text->size() > kLongest)
+    return "a long text";
+  return header_text(json);
 }
 
 std::string header_text(const Json& json) {

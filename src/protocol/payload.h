@@ -81,6 +81,9 @@ const Json& read_list(const Json&);  // the same, if it is a list
 const Json& field(const Json& object, const char* name);           // must be there
 const Json* optional_field(const Json& object, const char* name);  // null when absent
 
+// A value that is not what it should be, as an error shows it.
+std::string shown(const Json&);
+
 // The text of a header, and back. Text that is not UTF-8 is made so.
 std::string header_text(const Json&);
 Json parse_header(const std::string&);

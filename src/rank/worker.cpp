@@ -92,7 +92,7 @@ class Worker {
   }
 
  private:
-  static bool is_error(const std::variant<Simulation, RankResult>& what) {
+  static bool is_error(const AnyResult& what) {
     const auto* result = std::get_if<RankResult>(&what);
     return result && result->error;
   }
