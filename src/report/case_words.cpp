@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "report/text.h"
+#include "report/case_text.h"
 #include "report/words.h"
 
 namespace distgrad {

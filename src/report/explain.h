@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "report/text.h"
+#include "report/case_text.h"
 
 namespace distgrad {
 

@@ -7,8 +7,8 @@
 #include <tuple>
 #include <vector>
 
+#include "report/case_text.h"
 #include "report/markup.h"
-#include "report/text.h"
 #include "report/worst_first.h"
 
 namespace distgrad {

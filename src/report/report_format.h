@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "model/report.h"
-#include "report/text.h"
+#include "report/case_text.h"
 #include "report/value_trace.h"
 
 namespace distgrad {

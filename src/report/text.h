@@ -1,8 +1,7 @@
-// The report for people: status first, then what happened; detail only where something is wrong, or
-// with --verbose.
+// The report of a run for people: status first, then what happened; detail only where something is
+// wrong, or with --verbose.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -10,24 +9,9 @@
 #include <vector>
 
 #include "model/report.h"
+#include "report/case_text.h"
 
 namespace distgrad {
-
-struct TextOptions {
-  bool color = false;
-  bool align = false;    // pad the cases' names to one width: for terminals; plain text stays the
-                         // same when a case is added
-  bool quiet = false;    // failures and the summary only
-  bool verbose = false;  // every case in full: tables, bounds, composed collectives, notes, timing
-  bool full = false;     // every rank and element
-  bool simulated = false;  // no ranks ran: the truth is what is reported
-  std::size_t width = 100;
-  std::function<std::string(const Case&, int rank)> host_of =
-      {};  // of a case's rank, where they are on several; empty: on one
-  std::string again =
-      "distgrad run";            // what the line "Again:" starts with; options that matter included
-  bool again_names_case = true;  // else `again` is whole: nothing runs one case alone
-};
 
 // The report of a run as it goes on: add() takes the cases in their order and returns what can be
 // printed by now. Where there are many cases, those of a file that came out as expected are one
@@ -67,12 +51,5 @@ class TextReport {
 
 // All at once.
 std::string text_report(const Report&, const TextOptions&);
-
-// "mismatch: own-slice in step zs (all_gather)"; ", as expected" after the verdict where that is
-// worth saying. A line, but its words may come from a rank and hold anything else.
-std::string outcome_text(const CaseResult&);
-
-// One case: its line, and the detail where it calls for it.
-std::string case_text(const CaseResult&, const TextOptions&, std::size_t id_width = 0);
 
 }  // namespace distgrad
