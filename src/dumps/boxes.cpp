@@ -38,7 +38,7 @@ std::optional<std::vector<std::int64_t>> joined_cyclically(std::span<const std::
   std::vector<std::int64_t> offsets;
   std::int64_t at = 0;
   for (const std::int64_t extent : extents) {
-    if (at == full) at = 0;
+    if (at == full && extent > 0) at = 0;  // an empty piece may be the last one
     offsets.push_back(at);
     at += extent;
     if (at > full) return std::nullopt;
@@ -145,6 +145,22 @@ std::vector<Arrangement> grid_arrangements(std::span<const std::optional<Shape>>
   return found;
 }
 
+// Equal pieces of the flattened tensor with zeros behind its end, as ZeRO cuts by hand.
+std::optional<Arrangement> padded_arrangement(std::span<const std::int64_t> extents,
+                                              std::int64_t full) {
+  const auto ranks = static_cast<std::int64_t>(extents.size());
+  const std::int64_t piece = (full + ranks - 1) / ranks;
+  if (piece * ranks == full || std::ranges::any_of(extents, [&](auto e) { return e != piece; }))
+    return std::nullopt;
+  Arrangement a;
+  a.text = "pieces of the flattened tensor, padded with zeros at its end";
+  for (std::int64_t i = 0; i < ranks; ++i) {
+    const std::int64_t begin = std::min(full, i * piece);
+    a.boxes.push_back({{full}, {begin}, {std::min(piece, full - begin)}});
+  }
+  return a;
+}
+
 std::vector<Arrangement> flat_arrangements(std::span<const std::optional<Shape>> shapes,
                                            const Shape& full) {
   std::vector<std::int64_t> extents;
@@ -159,7 +175,22 @@ std::vector<Arrangement> flat_arrangements(std::span<const std::optional<Shape>>
     for (std::size_t i = 0; i < extents.size(); ++i)
       a.boxes.push_back({{element_count(full)}, {join.offsets[i]}, {extents[i]}});
   }
+  if (found.empty())
+    if (auto padded = padded_arrangement(extents, element_count(full)))
+      found.push_back(std::move(*padded));
   return found;
+}
+
+// Whether of the ranks that share a flattened parameter, all or groups of consecutive ones, one
+// alone holds the whole tensor, the same of each group.
+bool is_whole_once_in_each_group(std::span<const std::optional<Shape>> shapes) {
+  const auto holders =
+      static_cast<std::size_t>(std::ranges::count_if(shapes, [](const auto& s) { return !!s; }));
+  if (holders == 0 || holders == shapes.size() || shapes.size() % holders != 0) return false;
+  const std::size_t group = shapes.size() / holders;
+  for (std::size_t i = group; i < shapes.size(); ++i)
+    if (shapes[i].has_value() != shapes[i - group].has_value()) return false;
+  return true;
 }
 
 }  // namespace
@@ -189,11 +220,16 @@ std::optional<Box> placed_box(const DumpLayout& layout, const DumpMesh& mesh, in
 }
 
 std::vector<Arrangement> possible_arrangements(std::span<const std::optional<Shape>> shapes,
-                                               const Shape& full) {
+                                               const Shape& full, bool are_flat) {
   const bool whole =
       std::all_of(shapes.begin(), shapes.end(), [&](const auto& s) { return !s || *s == full; });
-  if (whole) return {{std::vector<Box>(shapes.size(), whole_box(full)), ""}};
   std::vector<Arrangement> found;
+  if (whole) {
+    found.push_back({std::vector<Box>(shapes.size(), whole_box(full)), ""});
+    if (are_flat && full.size() == 1 && is_whole_once_in_each_group(shapes))
+      std::ranges::move(flat_arrangements(shapes, full), std::back_inserter(found));
+    return found;
+  }
   if (const auto dim = cut_dimension(shapes, full)) {
     std::vector<std::int64_t> extents;
     for (const auto& shape : shapes) extents.push_back((*shape)[*dim]);

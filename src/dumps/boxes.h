@@ -40,9 +40,11 @@ struct Arrangement {
 // How pieces of these shapes (absent: a rank without one), in the order of the ranks, may make up
 // `full`, where nobody says so: copies of the whole; pieces that join along one dimension, once or
 // several times over; equal pieces of several dimensions, the same; pieces of the flattened tensor
-// (FSDP1). Several may fit; empty: none does.
+// (FSDP1), perhaps padded: then a rank's tensor may be longer than its box. Several may fit; empty:
+// none does. `are_flat`: other parameters of the dump are pieces of flattened tensors, so that a
+// rank without one may hold a piece of no elements.
 std::vector<Arrangement> possible_arrangements(std::span<const std::optional<Shape>> shapes,
-                                               const Shape& full);
+                                               const Shape& full, bool are_flat = false);
 
 // Where the elements of a box, in row-major order, lie in the tensor.
 class BoxRuns {

@@ -79,7 +79,7 @@ class Comparing {
   Comparing(const Dump& reference, const Dump& observed, const ComparisonOptions& options,
             int world_size)
       : reference_(reference, options.partly_held),
-        observed_(observed, options.partly_held),
+        observed_(observed, options.partly_held, holds_flat_pieces(observed, reference)),
         reductions_(options.reductions) {
     context_.world_size = world_size;
     context_.tolerance = options.tolerance;

@@ -215,6 +215,77 @@ TEST(CompareDumps, PiecesWithoutMetadataAreJoined) {
   EXPECT_EQ(r.explanation, Explanation::kRight) << r.headline;
 }
 
+// torch.chunk gives the last ranks what is left, perhaps nothing.
+TEST(CompareDumps, TheLastPiecesMayBeEmpty) {
+  const auto pieces = [](std::vector<std::optional<DumpTensor>> tensors) {
+    return result_of(reference_8x3(), sample::by_rank("w", std::move(tensors))).explanation;
+  };
+  const DumpTensor none = sample::tensor({0, 3}, {});
+  EXPECT_EQ(pieces({rows(truth, 0, 4), rows(truth, 4, 8), none, none}), Explanation::kRight);
+  EXPECT_EQ(pieces({rows(truth, 0, 4), rows(truth, 4, 8), none, rows(truth, 0, 4),
+                    rows(truth, 4, 8), none}),
+            Explanation::kRight);
+  EXPECT_EQ(pieces({rows(truth, 0, 4), none, none, none}), Explanation::kShape);
+  EXPECT_EQ(pieces({rows(truth, 4, 8), rows(truth, 0, 4), none, none}), Explanation::kOtherSlice);
+}
+
+std::vector<float> part(std::size_t begin, std::size_t end, std::size_t padding = 0,
+                        float pad = 0) {
+  std::vector<float> values(truth.begin() + static_cast<std::ptrdiff_t>(begin),
+                            truth.begin() + static_cast<std::ptrdiff_t>(end));
+  values.resize(values.size() + padding, pad);
+  return values;
+}
+
+// ZeRO by hand: flattened, padded to a multiple of the ranks, cut.
+TEST(CompareDumps, PaddedPiecesAreRightWhereThePaddingIsZero) {
+  const auto pieces = [](std::vector<std::vector<float>> by_rank) {
+    std::vector<std::optional<DumpTensor>> tensors;
+    for (auto& values : by_rank) tensors.emplace_back(sample::vector(std::move(values)));
+    return result_of(reference_8x3(), sample::by_rank("w", std::move(tensors)));
+  };
+  const ParameterResult right =
+      pieces({part(0, 5), part(5, 10), part(10, 15), part(15, 20), part(20, 24, 1)});
+  EXPECT_EQ(right.explanation, Explanation::kRight) << right.headline;
+  EXPECT_EQ(right.arrangement, "pieces of the flattened tensor, padded with zeros at its end");
+  EXPECT_EQ(
+      pieces({part(0, 5), part(5, 10), part(10, 15), part(15, 20), part(20, 24, 1, 3)}).explanation,
+      Explanation::kShape);
+  EXPECT_EQ(pieces({part(0, 5), part(5, 10), part(10, 15), part(15, 20), times(part(20, 24, 1), 2)})
+                .explanation,
+            Explanation::kSomeRanks);
+  EXPECT_EQ(
+      pieces({part(5, 10), part(0, 5), part(10, 15), part(15, 20), part(20, 24, 1)}).explanation,
+      Explanation::kOtherSlice);
+}
+
+// FSDP1 with the original parameters: what lies on one rank alone has its own shape there, and the
+// others have None, or do not name it.
+TEST(CompareDumps, AFlattenedParameterMayLieOnOneRank) {
+  const auto bias = numbers(4, 7);
+  const auto compare = [&](std::vector<bool> holds_bias, std::vector<std::vector<float>> weight) {
+    Dump reference = reference_8x3(), observed;
+    reference.ranks[0].gradients["b"].tensor = sample::vector(bias);
+    std::vector<std::optional<DumpTensor>> pieces;
+    for (auto& values : weight) pieces.emplace_back(sample::vector(std::move(values)));
+    observed = sample::by_rank("w", std::move(pieces));
+    for (std::size_t rank = 0; rank < holds_bias.size(); ++rank) {
+      DumpGradient& held = observed.ranks[rank].gradients["b"];
+      if (holds_bias[rank]) held.tensor = sample::vector(bias);
+    }
+    const DumpComparison c = compare_dumps(reference, observed, {});
+    return c.all_right();
+  };
+  const std::vector<std::vector<float>> flat = {part(0, 14), part(14, 24), {}, {}};
+  EXPECT_TRUE(compare({false, true, false, false}, flat));
+  EXPECT_TRUE(
+      compare({false, true, false, true}, {part(0, 14), part(14, 24), part(0, 14), part(14, 24)}));
+  // Two ranks of one group that hold it are copies, and two others lack it.
+  EXPECT_FALSE(compare({true, true, false, false}, flat));
+  // Where nothing is flattened None is no gradient.
+  EXPECT_FALSE(compare({false, true, false, false}, {truth, truth, truth, truth}));
+}
+
 TEST(CompareDumps, AnotherRanksPieceIsNamed) {
   expect(result_of(reference_8x3(), sample::by_rank("w", {rows(truth, 4, 8), rows(truth, 0, 4)})),
          Explanation::kOtherSlice,

@@ -33,7 +33,8 @@ GradientComparison gradient_of(const ParameterResult& r) {
 }
 
 Finding finding_of(const ParameterResult& r) {
-  std::string text = sentence(r.headline) + " " + advice_of(r);
+  std::string text = sentence(r.headline);
+  if (const std::string advice = advice_of(r); !advice.empty()) text += " " + advice;
   if (r.worst) text += " " + sentence(worst_text(r));
   return {.rule = r.finding.empty() ? FindingName("unexplained") : r.finding,
           .collective = {},

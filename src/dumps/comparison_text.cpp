@@ -211,7 +211,9 @@ std::string advice_of(const ParameterResult& r) {
   if (r.is_forgiven)
     return "Not counted: float16 and bfloat16 round that far (a loss in float32, another order of "
            "sums). A run in float32 would tell a small mistake from it.";
-  return std::string(row_of(r.explanation).meaning);
+  const ExplanationRow& row = row_of(r.explanation);
+  if (r.finding == row.finding || r.finding.empty()) return std::string(row.meaning);
+  return r.finding == "wrong-slice" ? std::string(row_of(Explanation::kOtherSlice).meaning) : "";
 }
 
 std::string worst_text(const ParameterResult& r) {

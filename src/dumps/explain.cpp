@@ -143,7 +143,8 @@ class Explaining {
   void judge_right(const Measured& m) {
     std::vector<int> without;
     for (const Holding& h : p_.holdings)
-      if (!h.observed) without.insert(without.end(), h.ranks.begin(), h.ranks.end());
+      if (!h.observed && h.size() > 0)
+        without.insert(without.end(), h.ranks.begin(), h.ranks.end());
     if (!without.empty())
       r_.notes.push_back(
           fmt::format("no gradient{}, where the reference is zero", on_ranks(without)));

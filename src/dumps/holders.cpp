@@ -35,8 +35,27 @@ std::optional<Share> share_of(const Held& h, std::string& unclear) {
   return share;
 }
 
-Holders::Holders(const Dump& dump, std::vector<std::string> partly_held)
-    : dump_(dump), groups_(dump.groups()), partly_held_(std::move(partly_held)) {
+bool holds_flat_pieces(const Dump& observed, const Dump& reference) {
+  std::map<std::string, Shape> shapes;
+  for (const RankDump& rank : reference.ranks)
+    for (const auto& [name, gradient] : rank.gradients)
+      if (gradient.tensor && !gradient.layout) shapes.emplace(name, gradient.tensor->shape);
+  for (const RankDump& rank : observed.ranks)
+    for (const auto& [name, gradient] : rank.gradients) {
+      const auto whole = shapes.find(name);
+      if (!gradient.tensor || gradient.layout || whole == shapes.end()) continue;
+      const Shape& shape = gradient.tensor->shape;
+      if (shape.size() == 1 && whole->second.size() > 1 && shape[0] < element_count(whole->second))
+        return true;
+    }
+  return false;
+}
+
+Holders::Holders(const Dump& dump, std::vector<std::string> partly_held, bool are_flat)
+    : dump_(dump),
+      groups_(dump.groups()),
+      partly_held_(std::move(partly_held)),
+      are_flat_(are_flat) {
   for (const RankDump& rank : dump.ranks)
     for (const auto& [name, gradient] : rank.gradients) listed_[name].push_back(rank.rank);
 }

@@ -46,16 +46,22 @@ std::optional<Stream::Reduction> reduction_named(const std::string& op);
 // can reduce.
 std::optional<Share> share_of(const Held&, std::string& unclear);
 
+// Whether ranks hold tensors of one dimension, and parts of its elements, of a parameter that has
+// more in the reference, and do not say how they lie.
+bool holds_flat_pieces(const Dump& observed, const Dump& reference);
+
 class Holders {
  public:
-  // Parameters that match a pattern (of a shell) may be absent on some ranks.
-  Holders(const Dump&, std::vector<std::string> partly_held);
+  // Parameters that match a pattern (of a shell) may be absent on some ranks. `are_flat`: some are
+  // pieces of flattened tensors, as FSDP1's are.
+  Holders(const Dump&, std::vector<std::string> partly_held, bool are_flat = false);
 
   // The ranks that have it or ought to, ascending. Left out is one that names other parameters in
   // its place, as the stages of a pipeline do, and one whose file says that it is elsewhere.
   std::vector<Held> of(const std::string& name);
 
   const Dump& dump() const { return dump_; }
+  bool are_flat() const { return are_flat_; }
   const std::vector<DumpGroups>& groups() const { return groups_; }
   // Whether a pattern, as a shell's, fits the name: as a user knows it, or plain.
   bool matches(const std::string& name, const std::string& pattern) const;
@@ -70,6 +76,7 @@ class Holders {
   const Dump& dump_;
   std::vector<DumpGroups> groups_;
   std::vector<std::string> partly_held_;
+  bool are_flat_;
   std::map<std::string, std::vector<int>> listed_;  // parameter -> the ranks that name it
   std::map<std::pair<int, std::vector<int>>, bool> holds_others_;
   std::map<std::vector<int>, std::set<std::string>> inferred_;

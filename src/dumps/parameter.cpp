@@ -49,6 +49,28 @@ Holding holding(const Held& h, DumpTensor reference, const Box& box) {
   return made;
 }
 
+// Of a padded piece that which is its part of the tensor.
+void leave_out_padding(Holding& padded, const DumpTensor& tensor) {
+  if (tensor.size() <= padded.size()) return;
+  DumpTensor flattened = tensor;
+  flattened.shape = {tensor.size()};
+  padded.observed.emplace();
+  padded.observed->terms.emplace_back(flattened, Box{flattened.shape, {0}, {padded.size()}});
+}
+
+// Whether what lies behind the parts of padded pieces is zero, as it is where nothing was cut off.
+bool is_padding_zero(const std::vector<Held>& held, const std::vector<Box>& boxes) {
+  for (std::size_t i = 0; i < held.size(); ++i) {
+    if (!held[i].tensor()) continue;
+    const std::int64_t begin = boxes[i].size(), end = held[i].tensor()->size();
+    std::vector<double> padding(static_cast<std::size_t>(std::max<std::int64_t>(0, end - begin)));
+    if (padding.empty()) continue;
+    read_elements(*held[i].tensor(), begin, end - begin, padding.data());
+    if (std::ranges::any_of(padding, [](double value) { return value != 0; })) return false;
+  }
+  return true;
+}
+
 void hold_rank_by_rank(Parameter& p, const std::vector<Held>& held, const Reference& reference) {
   for (const Held& h : held) {
     const auto truth = reference.by_rank.find(h.rank);
@@ -157,7 +179,8 @@ std::vector<Parameter> held_as_found(Parameter p, const Holders& observed,
   for (const Held& h : held)
     shapes.push_back(h.tensor() ? std::optional(h.tensor()->shape) : std::nullopt);
   std::vector<Parameter> found;
-  for (const Arrangement& a : possible_arrangements(shapes, p.shape)) {
+  for (const Arrangement& a : possible_arrangements(shapes, p.shape, observed.are_flat())) {
+    if (!is_padding_zero(held, a.boxes)) continue;
     Parameter& made = found.emplace_back(p);
     made.arrangement = a.text;
     for (std::size_t i = 0; i < held.size(); ++i) {
@@ -165,6 +188,7 @@ std::vector<Parameter> held_as_found(Parameter p, const Holders& observed,
       DumpTensor truth = reference.full;
       truth.shape = box.full;  // flattened, perhaps
       made.holdings.push_back(holding(held[i], truth, box));
+      if (held[i].tensor()) leave_out_padding(made.holdings.back(), *held[i].tensor());
     }
     find_axes(observed, held, made);
   }

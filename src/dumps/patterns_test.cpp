@@ -95,6 +95,18 @@ TEST(ComparisonText, AThousandParametersFitOnAScreen) {
   EXPECT_THAT(comparison_text(c, {.full = true}), HasSubstr("FAIL  p999.w"));
 }
 
+// The hint is the finding's: ranks that hold other pieces are no copies that differ.
+TEST(ComparisonText, AdviceIsTheFindings) {
+  ParameterResult r;
+  r.explanation = Explanation::kUnsynchronised;
+  r.finding = "unsynchronised";
+  EXPECT_THAT(advice_of(r), testing::HasSubstr("Ranks that should hold the same do not"));
+  r.finding = "wrong-slice";
+  EXPECT_THAT(advice_of(r), testing::HasSubstr("in the wrong order"));
+  r.finding = "unexplained";
+  EXPECT_EQ(advice_of(r), "");
+}
+
 TEST(ComparisonText, LongLinesGoOnBelow) {
   DumpComparison c;
   c.parameters = {result("layers.0.self_attention.query.weight", Explanation::kScaled,

@@ -32,7 +32,8 @@ def save_gradients(model, folder, *, step=None, mesh=None):
     mesh: the DeviceMesh of all ranks. Only its names of axes are used, and only where no parameter
         is a DTensor on such a mesh.
 
-    Communicates with nobody. The file is there whole or not at all. Raises TypeError for gradients
+    Whose they are says the process group, else RANK and WORLD_SIZE, as a launcher sets them; without
+    both it is rank 0 of 1. Communicates with nobody. The file is there whole or not at all. Raises TypeError for gradients
     of another dtype, OSError where the file cannot be written.
     """
     metadata = {}
@@ -84,6 +85,10 @@ def _rank_and_world_size():
 
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
+    # A launcher's rank that has not made a process group yet, or has destroyed it.
+    rank, world_size = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
+    if rank.isdecimal() and world_size.isdecimal() and int(rank) < int(world_size):
+        return int(rank), int(world_size)
     return 0, 1
 
 

@@ -92,7 +92,9 @@ def _run_and_save(name, folder, request):
         raise TypeError(f"{name}: the function returned a {type(found).__name__}; it is to return"
                         f" {{parameter: gradient}}")
     reached = sum(gradient is not None for gradient in found.values())
-    saving.save(found, os.path.join(folder, SINGLE if rank is None else "ranks"),
+    # Whose it is is known here: the function may have destroyed its process group, or made others.
+    place = (0, 1) if rank is None else (rank, request["world_size"])
+    saving.save(found, os.path.join(folder, SINGLE if rank is None else "ranks"), place=place,
                 **watch.described(reached))
     if tracing:
         tracing.finish(found, losses)

@@ -258,6 +258,22 @@ class Steps(unittest.TestCase):
             distgrad.check_step(tensor_without_data_parallel, single_two_linears, 4)
         self.assertIn("4 of 4 gradients are wrong", str(raised.exception))
 
+    def test_a_step_that_destroys_its_process_group_is_judged_on_every_rank(self):
+        def destroying(rank=0, factor_on_rank_0=1):
+            found = data_parallel()
+            dist.destroy_process_group()
+            factor = factor_on_rank_0 if rank == 0 else 1
+            return {name: gradient * factor for name, gradient in found.items()}
+
+        def wrong_on_rank_0(rank):
+            return destroying(rank, 7)
+
+        self.assertIn("6 gradients, all right, on 2 ranks (gloo)",
+                      str(distgrad.check_step(destroying, single, 2)))
+        with self.assertRaises(AssertionError) as raised:
+            distgrad.check_step(wrong_on_rank_0, single, 2)
+        self.assertIn("7 times the reference on rank 0, right on rank 1", str(raised.exception))
+
     def test_a_loss_that_is_scaled_twice(self):
         self.assert_wrong("scaled", "2 times the reference (2 = the number of ranks, or the number"
                           " of backward passes)", loss_times_world_size, single, 2)

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import unittest
 import warnings
+from unittest import mock
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 
@@ -151,6 +152,16 @@ class Saving(unittest.TestCase):
         self.assertEqual(wrong["0.down.bias"]["verdict"], "missing")
         self.assertEqual(wrong["1.up.weight"]["ranks"], [3])
         self.assertIn("1/4 of the reference", wrong["1.up.weight"]["text"])
+
+    def test_a_launchers_rank_without_a_process_group_is_known_by_its_environment(self):
+        gradient = {"w": torch.ones(2)}
+        with tempfile.TemporaryDirectory() as folder, \
+                mock.patch.dict(os.environ, RANK="2", WORLD_SIZE="3"):
+            self.assertEqual(os.path.basename(save_gradients(gradient, folder)),
+                             "rank_2.safetensors")
+            os.environ["RANK"] = "3"  # no rank of that world
+            self.assertEqual(os.path.basename(save_gradients(gradient, folder)),
+                             "rank_0.safetensors")
 
     def test_dicts_dtypes_and_layouts(self):
         tensors = {
