@@ -144,9 +144,9 @@ class Departures(unittest.TestCase):
 
 
 class Parts(unittest.TestCase):
-    def parts_of(self, micro_batches, zeroed=False, taught=False):
+    def parts_of(self, micro_batches, zeroed=False, taught=False, again=False):
         """Of a single run with as many backwards; two ranks with half of the rows each. `taught`:
-        a teacher runs behind the model."""
+        a teacher runs behind the model. `again`: the model is called once more, on no rank."""
         torch.manual_seed(0)
         model, x = torch.nn.Linear(4, 5).double(), numbers(8, 4)
         whole = model(x).detach()
@@ -164,7 +164,8 @@ class Parts(unittest.TestCase):
                 if taught:
                     with torch.no_grad():
                         teacher(part)
-                y.square().sum().backward(retain_graph=True)
+                loss = y.square().sum() + (model(part - 3).square().sum() if again else 0)
+                loss.backward(retain_graph=True)
                 cutter.cut(recording)
         finally:
             hook.remove()
@@ -180,6 +181,13 @@ class Parts(unittest.TestCase):
     def test_what_runs_last_and_has_no_gradient_is_not_cut_at(self):
         parts, _ = self.parts_of(1, taught=True)
         self.assertEqual([p.ranks for p in parts], [[0], [1]])
+
+    def test_a_call_that_no_rank_has_a_part_of_is_a_part_of_no_rank(self):
+        parts, model = self.parts_of(1, again=True)
+        self.assertEqual([p.ranks for p in parts], [[0], [1], []])
+        self.assertEqual([p.tokens for p in parts], [4, 4, 8])
+        total = sum(p.gradients["weight"] for p in parts)
+        torch.testing.assert_close(total, model.weight.grad)
 
     def test_gradients_that_are_zeroed_between_are_made_of_nothing_known(self):
         self.assertEqual(self.parts_of(2, zeroed=True)[0], [])

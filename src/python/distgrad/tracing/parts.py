@@ -110,8 +110,9 @@ class Cutter:
                                            {}), one.truth["value"]
             mine[one.position] = mine.get(one.position,
                                           torch.zeros_like(whole)) + piece.place.mask(whole)
-        rest = {one.position: 1 - sum(m[one.position] for m in masks.values() if one.position in m)
-                for one in together}
+        # The ranks may have no part of a call
+        rest = {one.position: sum((-m[one.position] for m in masks.values() if one.position in m),
+                                  torch.ones_like(one.truth["value"])) for one in together}
         if any(bool((mask < 0).any()) for mask in rest.values()):
             return False  # they overlap
         if any(bool((mask * truths[at]["gradient"]).any()) for at, mask in rest.items()):
