@@ -32,9 +32,9 @@ def save_gradients(model, folder, *, step=None, mesh=None):
     mesh: the DeviceMesh of all ranks. Only its names of axes are used, and only where no parameter
         is a DTensor on such a mesh.
 
-    Whose they are says the process group, else RANK and WORLD_SIZE, as a launcher sets them; without
-    both it is rank 0 of 1. Communicates with nobody. The file is there whole or not at all. Raises TypeError for gradients
-    of another dtype, OSError where the file cannot be written.
+    Whose they are says the process group, else RANK and WORLD_SIZE, as a launcher sets them;
+    without both it is rank 0 of 1. Communicates with nobody. The file is there whole or not at all.
+    Raises TypeError for gradients of another dtype, OSError where the file cannot be written.
     """
     metadata = {}
     if step is not None:
