@@ -149,16 +149,17 @@ std::vector<Arrangement> grid_arrangements(std::span<const std::optional<Shape>>
 std::optional<Arrangement> padded_arrangement(std::span<const std::int64_t> extents,
                                               std::int64_t full) {
   const auto ranks = static_cast<std::int64_t>(extents.size());
-  const std::int64_t piece = (full + ranks - 1) / ranks;
-  if (piece * ranks == full || std::ranges::any_of(extents, [&](auto e) { return e != piece; }))
-    return std::nullopt;
   Arrangement a;
   a.text = "pieces of the flattened tensor, padded with zeros at its end";
-  for (std::int64_t i = 0; i < ranks; ++i) {
-    const std::int64_t begin = std::min(full, i * piece);
-    a.boxes.push_back({{full}, {begin}, {std::min(piece, full - begin)}});
+  for (std::int64_t rank = 0; rank < ranks; ++rank) {
+    Box box{{full}, {0}, {full}};
+    cut(box.offset[0], box.extent[0], ranks, rank);
+    a.boxes.push_back(std::move(box));
   }
-  return a;
+  // The first piece has no padding, and all are as long as it.
+  const std::int64_t piece = a.boxes.front().extent[0];
+  const bool alike = std::ranges::all_of(extents, [&](auto extent) { return extent == piece; });
+  return alike ? std::optional(std::move(a)) : std::nullopt;
 }
 
 std::vector<Arrangement> flat_arrangements(std::span<const std::optional<Shape>> shapes,

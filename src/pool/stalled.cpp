@@ -1,5 +1,4 @@
 #include "pool/stalled.h"
-#include "model/ranks_text.h"
 
 #include <fmt/format.h>
 
@@ -10,6 +9,8 @@
 #include <set>
 #include <string>
 #include <vector>
+
+#include "model/ranks_text.h"
 
 namespace distgrad {
 namespace {

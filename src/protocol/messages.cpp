@@ -218,14 +218,14 @@ Decoded<WorkReply> decode_reply(const Frame& frame, const SharedPayload* expecte
   return decoded<WorkReply>(frame, [&](const Json& json) {
     WorkReply reply;
     reply.id = read_id(field(json, "id"));
-    reply.what = read_message<AnyResult>(json, kReplies, PayloadReader(frame, expected));
+    const PayloadReader in(frame, expected);
+    reply.what = read_message<AnyResult>(json, kReplies, in);
     if (frame.payload_fd) reply.payload = {frame.payload_fd, frame.payload, frame.keeper};
     reply.elapsed_ns = read_integer(field(json, "elapsed_ns"), 0, kMostInteger);
     if (const Json* output = optional_field(json, "output")) reply.output = read_text(*output);
     if (const Json* entered = optional_field(json, "entered"))
       for (const Json& call : read_list(*entered)) reply.entered.push_back(read_noted_call(call));
     if (std::holds_alternative<Simulation>(reply.what)) {
-      const PayloadReader in(frame);
       FieldReader reader(json, in);
       reader.optional("error", reply.error);
     }

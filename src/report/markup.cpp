@@ -1,44 +1,34 @@
 #include "report/markup.h"
 
-#include <fmt/format.h>
-
 #include "report/valid_text.h"
 
 namespace distgrad {
 namespace {
 
-std::string entity(char c) {
-  switch (c) {
-    case '&':
-      return "&amp;";
-    case '<':
-      return "&lt;";
-    case '>':
-      return "&gt;";
-    case '"':
-      return "&quot;";
-    default:
-      return fmt::format("&#{};", static_cast<int>(static_cast<unsigned char>(c)));
-  }
-}
-
-}  // namespace
-
-std::string markup_escaped(std::string_view text, std::string_view also) {
-  constexpr std::string_view kAlways = "&<>";
+std::string with_entities(std::string_view text, bool quotes) {
   std::string out;
   for (const char c : valid_text(text)) {
-    const bool escapes =
-        kAlways.find(c) != std::string_view::npos || also.find(c) != std::string_view::npos;
-    if (escapes)
-      out += entity(c);
+    if (c == '&')
+      out += "&amp;";
+    else if (c == '<')
+      out += "&lt;";
+    else if (c == '>')
+      out += "&gt;";
+    else if (c == '"' && quotes)
+      out += "&quot;";
+    else if (c == '\'' && quotes)
+      out += "&#39;";
     else
       out += c;
   }
   return out;
 }
 
-std::string html_escaped(std::string_view text) { return markup_escaped(text, "\"'"); }
+}  // namespace
+
+std::string markup_escaped(std::string_view text) { return with_entities(text, false); }
+
+std::string html_escaped(std::string_view text) { return with_entities(text, true); }
 
 std::string html_prose(std::string_view text) {
   std::string out;

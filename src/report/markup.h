@@ -6,11 +6,10 @@
 
 namespace distgrad {
 
-// As markup shows it: valid_text() with &, < and > as entities, and what of `also` occurs, such as
-// the quotes and line breaks that an attribute would not keep.
-std::string markup_escaped(std::string_view text, std::string_view also = {});
+// For elements: valid_text() with &, < and > as entities.
+std::string markup_escaped(std::string_view text);
 
-// For HTML's elements, and attributes in quotes.
+// For elements, and attributes in quotes.
 std::string html_escaped(std::string_view text);
 
 // The same of prose, with what stands between backticks as code.
